@@ -1,0 +1,37 @@
+# The README's two commands are `make run` and `make test`; both set up everything they need.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: run test test-slow lint bench figures clean
+
+run: $(READY)  ## the main job, on the embedded digits
+	$(BIN)/retarget reproduce digits
+
+test: $(READY) lint  ## style, types, import contract, tests with coverage
+	$(BIN)/python -m pytest -m "not slow" --cov --cov-report=term
+
+test-slow: $(READY)  ## the tests that take minutes
+	$(BIN)/python -m pytest -m slow
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+figures: $(READY)  ## every figure of the paper that is reproduced so far
+	$(BIN)/retarget reproduce fig1 fig4
+
+bench: $(READY)  ## the speed claims of docs/performance.md
+	$(BIN)/python benchmarks/iterative.py
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else "retarget needs Python 3.11 to 3.13, got %d.%d; choose one with: make PYTHON=python3.11 ..." % v)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade -c constraints.txt -e ".[dev]"
+	@touch $@
+
+clean:  ## removes the environment and everything that was made
+	rm -rf $(VENV) results dist build .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,59 @@
+"""retarget shows what an online learner has really learned, and corrects it.
+
+    import retarget as rt
+
+The functions of the core work on a Gram matrix `K` (n, n) and targets `Y` (n,) or (n, c), rows in
+stream order, NumPy or torch; an `SGD` describes the online learner. The rest is built on them.
+"""
+
+from retarget.errors import (
+    DivergedError,
+    InvalidInputError,
+    InvalidTypeError,
+    NotPositiveDefiniteError,
+    PrecisionWarning,
+    RetargetError,
+    StreamTooLargeError,
+    UnreachableTargetsError,
+)
+from retarget.kernels import RBF, Features, Linear, as_kernel
+from retarget.learners import SGD
+from retarget.streaming.corrector import TargetCorrector
+from retarget.streaming.trackers import CorrectionTracker, ShiftTracker
+from retarget.theory.correction import corrected_targets
+from retarget.theory.iterative import iterative_targets
+from retarget.theory.offline import offline_coefficients
+from retarget.theory.online import online_coefficients, prequential_errors
+from retarget.theory.shift import effective_targets
+
+__version__ = "0.1.0"
+
+__all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
+    # the learner
+    "SGD",
+    # the theory, on (K, Y)
+    "offline_coefficients",
+    "online_coefficients",
+    "prequential_errors",
+    "effective_targets",
+    "corrected_targets",
+    "iterative_targets",
+    # the same, fed portion by portion
+    "TargetCorrector",
+    "ShiftTracker",
+    "CorrectionTracker",
+    # kernels
+    "RBF",
+    "Linear",
+    "Features",
+    "as_kernel",
+    # what can go wrong
+    "RetargetError",
+    "InvalidInputError",
+    "InvalidTypeError",
+    "NotPositiveDefiniteError",
+    "DivergedError",
+    "StreamTooLargeError",
+    "UnreachableTargetsError",
+    "PrecisionWarning",
+]

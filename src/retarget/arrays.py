@@ -1,0 +1,263 @@
+"""The door between the caller's arrays and the tensors that everything is computed on.
+
+NumPy comes in without a copy and NumPy goes out; torch in, torch out. What passes the door has
+been checked: floating point, finite, of matching shapes, on one device.
+"""
+
+import math
+import os
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from retarget.errors import InvalidInputError, InvalidTypeError, StreamTooLargeError
+
+Array = np.ndarray | Tensor
+ArrayT = TypeVar("ArrayT", np.ndarray, Tensor)
+
+# Rows worked on at a time: enough for BLAS to run at full speed, few enough that a panel's
+# square stays in cache (CPU) or fills the device (CUDA). Measured by benchmarks/iterative.py.
+PANEL_ROWS = {"cpu": 256}
+PANEL_ROWS_ELSEWHERE = 1024
+
+
+def as_tensor(name: str, value: Any) -> Tensor:
+    """The caller's array as a tensor that shares its memory, detached from any graph."""
+    if isinstance(value, Tensor):
+        return value.detach()
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
+        raise InvalidTypeError(
+            f"{name} has dtype {array.dtype}; expected float16, float32 or float64"
+        )
+    if any(stride < 0 for stride in array.strides) or not array.dtype.isnative:
+        array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    with warnings.catch_warnings():
+        # torch warns that a read-only array could be written to through it: we never do
+        warnings.filterwarnings("ignore", message=".*not writable", category=UserWarning)
+        return torch.from_numpy(array)
+
+
+def give_back(result: Tensor, like: Any, dtype: torch.dtype | None = None) -> Any:
+    """A result in the caller's own library (and dtype, where one is given)."""
+    result = result if dtype is None else result.to(dtype)
+    return result if isinstance(like, Tensor) else result.cpu().numpy()
+
+
+def require_float(name: str, tensor: Tensor, hint: str) -> None:
+    """Refuses integers and booleans, which would be computed on wrongly or not at all."""
+    if not tensor.is_floating_point():
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        raise InvalidTypeError(f"{name} has dtype {dtype}; expected floating point: {hint}")
+
+
+def require_finite(name: str, tensor: Tensor, first_row: int = 0) -> None:
+    """Refuses NaN and infinity, naming the first row that has one."""
+    # The sum is finite unless an entry is not (or the sum overflows: then look closer).
+    # It costs one pass and no memory, where isfinite() would build a mask.
+    if tensor.numel() == 0 or math.isfinite(tensor.sum().item()):
+        return
+    for start in range(0, len(tensor), 1024):
+        rows = tensor[start : start + 1024]
+        bad = ~rows.isfinite().reshape(len(rows), -1).all(dim=1)
+        if bad.any():
+            row = int(bad.nonzero()[0, 0])
+            value = rows[row][~rows[row].isfinite()].reshape(-1)[0].item()
+            raise InvalidInputError(
+                f"{name} holds {value} in row {first_row + start + row}; expected finite numbers: "
+                f"remove or fill in what is missing first"
+            )
+
+
+def as_targets(name: str, value: Any) -> Tensor:
+    """Targets as a finite float matrix, one row a sample."""
+    Y = as_tensor(name, value)
+    require_float(name, Y, "convert it, or one-hot encode class labels, first")
+    if Y.ndim not in (1, 2) or Y.shape[-1:] == (0,):
+        raise InvalidInputError(
+            f"{name} has shape {tuple(Y.shape)}; expected (n,) or (n, outputs), one row a sample"
+        )
+    require_finite(name, Y)
+    return Y if Y.ndim == 2 else Y[:, None]
+
+
+def as_positive(name: str, value: Any) -> float:
+    """A positive, finite number."""
+    return _as_number(name, value, zero_allowed=False)
+
+
+def as_non_negative(name: str, value: Any) -> float:
+    """A finite number, zero or above."""
+    return _as_number(name, value, zero_allowed=True)
+
+
+def _as_number(name: str, value: Any, zero_allowed: bool) -> float:
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidTypeError(f"{name} is {value!r}; expected a number") from error
+    if not math.isfinite(number) or number < 0 or (number == 0 and not zero_allowed):
+        expected = "a finite number, 0 or more" if zero_allowed else "a positive, finite number"
+        raise InvalidInputError(f"{name} is {value!r}; expected {expected}")
+    return number
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A checked kernel matrix and targets, ready to compute on.
+
+    Attributes:
+        K: (n, n) Gram matrix in stream order. The caller's own memory: never written to.
+        Y: (n, c) targets.
+        start: (n, c) values of the starting function on the stream, or None for zero.
+    """
+
+    K: Tensor
+    Y: Tensor
+    start: Tensor | None
+    _like: Any
+    _dtype: torch.dtype
+    _flat: bool
+
+    def give(self, result: Tensor) -> Any:
+        """A result (n, c) in the caller's library and dtype, and as flat as the caller's Y."""
+        return give_back(result[:, 0] if self._flat else result, self._like, self._dtype)
+
+
+def as_problem(K: Any, Y: Any, initial: Any = None) -> Problem:
+    """Checks the inputs of the functional core and takes them through the door."""
+    gram = as_tensor("K", K)
+    require_float("K", gram, "convert it first")
+    if gram.ndim != 2 or gram.shape[0] != gram.shape[1]:
+        raise InvalidInputError(
+            f"K has shape {tuple(gram.shape)}; expected (n, n), the Gram matrix of the stream"
+        )
+    if len(gram) == 0:
+        raise InvalidInputError("K is empty; expected at least one sample")
+    flat = np.ndim(Y) == 1
+    targets = {"Y": as_targets("Y", Y)}
+    if initial is not None:
+        targets["initial"] = as_targets("initial", initial)
+    for name, values in targets.items():
+        if len(values) != len(gram):
+            raise InvalidInputError(
+                f"{name} has {len(values)} rows, but K is {len(gram)} x {len(gram)}; "
+                "expected one row a sample, in the same order"
+            )
+        if values.device != gram.device:
+            raise InvalidInputError(
+                f"{name} is on {values.device}, but K is on {gram.device}; move one to the other"
+            )
+    start = targets.get("initial")
+    if start is not None and start.shape != targets["Y"].shape:
+        raise InvalidInputError(
+            f"initial has shape {np.shape(initial)}, but Y has shape {np.shape(Y)}; expected the "
+            "starting function's value for each target"
+        )
+    require_finite("K", gram)
+    require_symmetric("K", gram)
+
+    dtype = gram.dtype
+    for values in targets.values():
+        dtype = torch.promote_types(dtype, values.dtype)
+    # LAPACK knows no half precision: such inputs are computed on in float32, and given back
+    # in their own dtype.
+    wide = torch.promote_types(dtype, torch.float32)
+    return Problem(
+        K=gram.to(wide),
+        Y=targets["Y"].to(wide),
+        start=None if start is None else start.to(wide),
+        _like=K,
+        _dtype=dtype,
+        _flat=flat,
+    )
+
+
+def require_symmetric(name: str, K: Tensor) -> None:
+    """Refuses a matrix that differs from its transpose by more than rounding."""
+    tolerance = 1e3 * torch.finfo(K.dtype).eps * K.diagonal().abs().max().item()
+    tile = 1024  # compared tile by tile: no n x n temporary
+    for i in range(0, len(K), tile):
+        for j in range(0, i + tile, tile):
+            rows, columns = slice(i, i + tile), slice(j, j + tile)
+            gap = (K[rows, columns] - K[columns, rows].T).abs_()
+            if gap.numel() and gap.max().item() > tolerance:
+                row, column = divmod(int(gap.argmax()), gap.shape[1])
+                raise InvalidInputError(
+                    f"{name} is not symmetric: entries ({i + row}, {j + column}) and "
+                    f"({j + column}, {i + row}) differ by {gap.max().item():.3g}; expected a Gram "
+                    f"matrix, or pass (K + K.T) / 2 if the difference is noise"
+                )
+
+
+def panel_rows(device: torch.device) -> int:
+    """Rows to work on at a time on this device."""
+    return PANEL_ROWS.get(device.type, PANEL_ROWS_ELSEWHERE)
+
+
+def panels(n: int, multiple: int, device: torch.device) -> Iterator[slice]:
+    """Consecutive row ranges of the stream, each (but the last) a multiple of `multiple` rows."""
+    rows = max(1, panel_rows(device) // multiple) * multiple
+    for start in range(0, n, rows):
+        yield slice(start, min(start + rows, n))
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes that can still be allocated on the device, or None where nothing tells."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    if "SC_PHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None
+
+
+def require_memory(what: str, numbers: float, like: Tensor, instead: str) -> None:
+    """Refuses work whose largest arrays cannot fit, before allocating any of them."""
+    needed, free = numbers * like.element_size(), free_memory(like.device)
+    if free is not None and needed > free:
+        raise StreamTooLargeError(
+            f"{what} needs about {needed / 1e9:.1f} GB on {like.device}, and "
+            f"{free / 1e9:.1f} GB are free; {instead}"
+        )
+
+
+class GrowingRows:
+    """Rows appended at the end of one buffer that doubles when it is full."""
+
+    def __init__(self, capacity: int = 0) -> None:
+        self._capacity = capacity
+        self._buffer: Tensor | None = None
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def rows(self) -> Tensor:
+        """All rows so far, as a view."""
+        if self._buffer is None:
+            raise InvalidInputError("nothing has been appended yet")
+        return self._buffer[: self._size]
+
+    def append(self, rows: Tensor) -> None:
+        """Copies `rows` in behind the others."""
+        size = self._size + len(rows)
+        if self._buffer is None or size > len(self._buffer):
+            capacity = max(size, 2 * self._size, self._capacity)
+            buffer = rows.new_empty((capacity, *rows.shape[1:]))
+            if self._buffer is not None:
+                buffer[: self._size] = self._buffer[: self._size]
+            self._buffer = buffer
+        self._buffer[self._size : size] = rows
+        self._size = size

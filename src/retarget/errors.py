@@ -1,0 +1,64 @@
+"""What can go wrong, by name. Every message says what was got, what was expected, what to do."""
+
+__all__ = [
+    "DivergedError",
+    "InvalidInputError",
+    "InvalidTypeError",
+    "NotPositiveDefiniteError",
+    "PrecisionWarning",
+    "RetargetError",
+    "StreamTooLargeError",
+    "UnreachableTargetsError",
+]
+
+
+class RetargetError(Exception):
+    """Any error that retarget raises on purpose."""
+
+
+class InvalidInputError(RetargetError, ValueError):
+    """A value, shape or combination of options that has no meaning here."""
+
+
+class InvalidTypeError(RetargetError, TypeError):
+    """An input of the wrong type, integers where real numbers are needed for one."""
+
+
+class NotPositiveDefiniteError(RetargetError, ArithmeticError):
+    """A kernel matrix that has no Cholesky factor in its precision.
+
+    Attributes:
+        deficit: How far the smallest eigenvalue lies below what can be factorised.
+        jitter: The amount to add to the diagonal (to gamma, or as ridge) that would do.
+    """
+
+    def __init__(self, message: str, *, deficit: float, jitter: float) -> None:
+        super().__init__(message)
+        self.deficit = deficit
+        self.jitter = jitter
+
+
+class DivergedError(RetargetError, ArithmeticError):
+    """The online learner's error overflowed.
+
+    Attributes:
+        step: The optimiser's step (counted from 0) whose error is no longer finite.
+        largest_stable_lr: The largest rate at which every step up to there is stable.
+    """
+
+    def __init__(self, message: str, *, step: int, largest_stable_lr: float) -> None:
+        super().__init__(message)
+        self.step = step
+        self.largest_stable_lr = largest_stable_lr
+
+
+class StreamTooLargeError(RetargetError, MemoryError):
+    """The stream is too long for an exact method in the memory at hand."""
+
+
+class UnreachableTargetsError(RetargetError, ArithmeticError):
+    """No targets lead this learner to the wanted function."""
+
+
+class PrecisionWarning(UserWarning):
+    """The result has few or no correct digits in the precision that it was computed in."""

@@ -1,0 +1,117 @@
+"""The description of an online learner. Data only: nothing here trains anything."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from retarget.errors import InvalidInputError, InvalidTypeError
+
+Reduction = Literal["sum", "mean"]
+
+
+@dataclass(frozen=True)
+class SGD:
+    r"""One pass of `torch.optim.SGD` over a stream, on the loss $\tfrac12\|y - f(x)\|^2$.
+
+    Args:
+        lr: The learning rate $\eta$, or a schedule: one rate a step.
+        batch_size: Samples in a step. A last, smaller mini-batch is a step of its own.
+        momentum: Heavy-ball momentum $\mu$, as in PyTorch (no dampening).
+        nesterov: Nesterov's form of the momentum, as in PyTorch.
+        weight_decay: $\lambda$ of the term $\tfrac\lambda2\|w\|^2$ added to the loss of each step.
+        reduction: How a mini-batch's losses make one loss: `"sum"`, as the theory has it,
+            or `"mean"`, PyTorch's habit, which divides the rate by the mini-batch's size.
+
+    Example:
+        >>> SGD(lr=0.1, batch_size=4, reduction="mean").steps(10)
+        3
+        >>> SGD(lr=[0.3, 0.2, 0.1], batch_size=4).rates(10)
+        array([0.3, 0.2, 0.1])
+    """
+
+    lr: float | Sequence[float]
+    batch_size: int = 1
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    reduction: Reduction = "sum"
+
+    def __post_init__(self) -> None:
+        # frozen: normalised values go in by the back door, once
+        object.__setattr__(self, "lr", _positive_rates(self.lr))
+        if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int | np.integer):
+            raise InvalidTypeError(
+                f"batch_size is {self.batch_size!r}; expected a whole number of samples"
+            )
+        if self.batch_size < 1:
+            raise InvalidInputError(f"batch_size is {self.batch_size}; expected 1 or more")
+        object.__setattr__(self, "batch_size", int(self.batch_size))
+        object.__setattr__(self, "momentum", _number("momentum", self.momentum))
+        object.__setattr__(self, "weight_decay", _number("weight_decay", self.weight_decay))
+        if not 0 <= self.momentum < 1:
+            raise InvalidInputError(f"momentum is {self.momentum}; expected 0 <= momentum < 1")
+        if not 0 <= self.weight_decay < math.inf:
+            raise InvalidInputError(f"weight_decay is {self.weight_decay}; expected 0 or more")
+        if self.nesterov and self.momentum == 0:
+            raise InvalidInputError("nesterov=True needs a momentum above 0, as in torch.optim.SGD")
+        if self.reduction not in get_args(Reduction):
+            raise InvalidInputError(f"reduction is {self.reduction!r}; expected 'sum' or 'mean'")
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether a step's effect on the weights goes on changing after the step."""
+        return self.momentum > 0 or self.weight_decay > 0
+
+    def steps(self, n: int) -> int:
+        """Number of steps taken on `n` samples."""
+        return -(-n // self.batch_size)
+
+    def rates(self, n: int) -> np.ndarray:
+        """The rate of each step over a stream of `n` samples; a schedule must fit it exactly."""
+        if isinstance(self.lr, float):
+            return np.full(self.steps(n), self.lr)
+        if len(self.lr) != self.steps(n):
+            raise InvalidInputError(
+                f"the lr schedule has {len(self.lr)} rates, but {n} samples in mini-batches of "
+                f"{self.batch_size} make {self.steps(n)} steps; give one rate a step"
+            )
+        return np.array(self.lr)
+
+    def rate(self, step: int) -> float:
+        """The rate of one step, counted from 0."""
+        if isinstance(self.lr, float):
+            return self.lr
+        if step >= len(self.lr):
+            raise InvalidInputError(
+                f"the lr schedule ends after {len(self.lr)} steps, but the stream goes on to step "
+                f"{step + 1}; give a longer schedule"
+            )
+        return self.lr[step]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The description as plain JSON values; `SGD(**d)` makes it again."""
+        return asdict(self)
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool):
+        raise InvalidTypeError(f"{name} is {value!r}; expected a number")
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidTypeError(f"{name} is {value!r}; expected a number") from error
+
+
+def _positive_rates(lr: Any) -> float | tuple[float, ...]:
+    schedule = np.ndim(lr) > 0
+    rates = tuple(_number("lr", rate) for rate in (lr if schedule else (lr,)))
+    if not rates:
+        raise InvalidInputError("the lr schedule is empty; give one rate a step")
+    for step, rate in enumerate(rates):
+        if not 0 < rate < math.inf:
+            where = f"lr at step {step}" if schedule else "lr"
+            raise InvalidInputError(f"{where} is {rate}; expected a positive, finite rate")
+    return rates if schedule else rates[0]

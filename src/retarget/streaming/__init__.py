@@ -1,0 +1,1 @@
+"""The same mathematics, fed portion by portion."""

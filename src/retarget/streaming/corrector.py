@@ -1,0 +1,130 @@
+"""The iterative correction of a stream, as it comes (Proposition 4.2)."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from retarget.arrays import panel_rows
+from retarget.learners import SGD
+from retarget.streaming.intake import Intake
+from retarget.streaming.resumable import Resumable
+from retarget.theory.iterative import check_correction
+from retarget.theory.sweep import FirstBlock, Parts, Sweep, part_of
+
+
+class TargetCorrector(Resumable):
+    r"""Corrects the targets of a stream while it comes in.
+
+    Together, what `correct` and `flush` return is `iterative_targets` on the whole stream, whatever
+    the portions it is fed in. It keeps the samples and the Cholesky factor of the stream so far:
+    $n^2/2$ numbers, and $O(n^2)$ work a sample.
+
+    Args:
+        kernel: A retarget kernel; a function `k(A, B)`; the name of a scikit-learn kernel; or a
+            precomputed Gram matrix (samples are then its row numbers).
+        learner: The online learner that will be trained on the targets.
+        gamma: Ridge of the offline learner, above 0.
+        block_size: Samples whose targets are found together, a multiple of the batch size.
+        ridge: $\gamma_o$ of Eq. 15, for blocks whose kernel is (nearly) singular.
+        parts: `"both"`, or one half of Eq. 16 alone: `"online"` or `"offline"`.
+        first_block: `"plain"` leaves the first block's targets as they are.
+
+    Example:
+        >>> import numpy as np, retarget as rt
+        >>> corrector = rt.TargetCorrector(rt.RBF(1.0), rt.SGD(lr=0.5), gamma=1.0, block_size=2)
+        >>> corrector.correct(np.array([[0.0]]), np.array([1.0]))  # its block is not complete yet
+        array([], dtype=float64)
+        >>> corrector.correct(np.array([[1.0], [2.0]]), np.array([1.0, 1.0])).round(3)
+        array([1.19 , 0.814])
+        >>> corrector.flush().round(3)  # closes the block of the third sample
+        array([0.952])
+    """
+
+    def __init__(
+        self,
+        kernel: Any,
+        learner: SGD,
+        gamma: float,
+        block_size: int,
+        ridge: float = 0.0,
+        *,
+        parts: Parts = "both",
+        first_block: FirstBlock = "corrected",
+    ) -> None:
+        gamma, ridge = check_correction(learner, gamma, block_size, ridge, parts, first_block)
+        self.learner, self.gamma, self.block_size, self.ridge = learner, gamma, block_size, ridge
+        self.parts, self.first_block = parts, first_block
+        self._intake = Intake(kernel, learner)
+        self._sweep = Sweep(
+            learner,
+            gamma,
+            ridge,
+            parts,
+            first_block,
+            self._intake.gram,
+            panel_rows=panel_rows(torch.device("cpu")),
+        )
+        # (m, 2, c) targets less the start, and the start, of the samples whose block is open
+        self._waiting: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self._intake)
+
+    @property
+    def waiting(self) -> int:
+        """Samples taken in whose block is not complete yet."""
+        return len(self._intake) - len(self._sweep)
+
+    @torch.no_grad()
+    def correct(self, X: Any, Y: Any, *, initial: Any = None) -> Any:
+        """Takes in any number of samples.
+
+        Args:
+            X: (m, ...) samples.
+            Y: (m,) or (m, c) their true targets.
+            initial: Values of the starting function on them, if it is not zero.
+
+        Returns:
+            In stream order, the targets of every sample whose block is now complete: perhaps none,
+            perhaps more than were given.
+        """
+        new = torch.stack(self._intake.take(X, Y, initial), dim=1)
+        self._waiting = new if self._waiting is None else torch.cat([self._waiting, new])
+        return self._correct(self.waiting - self.waiting % self.block_size)
+
+    @torch.no_grad()
+    def flush(self) -> Any:
+        """Closes the open block, shorter than the others, and returns its targets.
+
+        The stream may go on: the next sample then begins a new block, and a new mini-batch.
+        """
+        return self._correct(self.waiting)
+
+    def _correct(self, count: int) -> Any:
+        if self._waiting is None:
+            return self._intake.give(torch.empty(0, max(1, self._intake.outputs)))
+        stop, corrected = len(self._sweep) + count, [self._waiting[:0, 0]]
+        for rows, size in self._sweep.portions(
+            stop, self.block_size, panel_rows(self._waiting.device)
+        ):
+            now, later = self._waiting.tensor_split([rows.stop - rows.start])
+            K_rows = self._intake.kernel_rows(rows)
+            corrected.append(self._sweep.correct(K_rows, now[:, 0], size) + now[:, 1])
+            self._waiting = later
+            self._sweep.warn_once()
+        return self._intake.give(torch.cat(corrected))
+
+    def _options(self) -> dict[str, Any]:
+        names = ("gamma", "block_size", "ridge", "parts", "first_block")
+        return {name: getattr(self, name) for name in names}
+
+    def _state(self) -> dict[str, Any]:
+        state = {f"intake.{key}": value for key, value in self._intake.state_dict().items()}
+        state |= {f"sweep.{key}": value for key, value in self._sweep.state_dict().items()}
+        return state | ({} if self._waiting is None else {"waiting": self._waiting})
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self._intake.load_state_dict(part_of(state, "intake"))
+        self._sweep.load_state_dict(part_of(state, "sweep"))
+        self._waiting = state.get("waiting")

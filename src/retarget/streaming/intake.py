@@ -1,0 +1,147 @@
+"""What every streaming object does with the samples it is fed: check, keep, compare."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from retarget.arrays import (
+    GrowingRows,
+    as_targets,
+    as_tensor,
+    give_back,
+    require_finite,
+    require_symmetric,
+)
+from retarget.errors import InvalidInputError
+from retarget.kernels import Kernel, as_kernel
+from retarget.learners import SGD
+
+
+class Intake:
+    """The samples so far, and their kernel.
+
+    Args:
+        kernel: Anything that `as_kernel` takes.
+        learner: The online learner.
+    """
+
+    def __init__(self, kernel: Any, learner: SGD) -> None:
+        self.kernel: Kernel = as_kernel(kernel)
+        self.learner = learner
+        self.samples = GrowingRows()
+        self.numpy = False
+        self.flat = False
+        self.outputs = 0
+        self.dtype: torch.dtype | None = None  # of the caller's arrays; computing is in `_wide`
+        self.device = torch.device("cpu")
+        self.has_start: bool | None = None
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as named tensors and plain values."""
+        state: dict[str, Any] = {
+            "numpy": self.numpy,
+            "flat": self.flat,
+            "outputs": self.outputs,
+            "dtype": None if self.dtype is None else str(self.dtype).removeprefix("torch."),
+            "has_start": self.has_start,
+        }
+        return state | ({"samples": self.samples.rows} if len(self) else {})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a state; this intake must be new."""
+        self.numpy, self.flat, self.outputs = state["numpy"], state["flat"], state["outputs"]
+        self.has_start = state["has_start"]
+        self.dtype = None if state["dtype"] is None else getattr(torch, state["dtype"])
+        if "samples" in state:
+            self.samples.append(state["samples"])
+            self.device = state["samples"].device
+
+    def take(self, X: Any, Y: Any, initial: Any = None) -> tuple[Tensor, Tensor]:
+        """Checks new samples and keeps them; their targets (m, c) less the start, and the start.
+
+        Nothing is kept of a portion that is refused.
+        """
+        samples, Y = as_tensor("X", X), (Y if isinstance(Y, Tensor) else np.asarray(Y))
+        targets = as_targets("Y", Y)
+        if samples.ndim == 0 or len(samples) != len(targets):
+            raise InvalidInputError(
+                f"X has {len(samples) if samples.ndim else 'no'} rows and Y {len(targets)}; "
+                "expected one of each a sample"
+            )
+        if samples.is_floating_point():
+            require_finite("X", samples, first_row=len(self))
+        start = torch.zeros_like(targets)
+        if initial is not None:
+            start = as_targets("initial", initial)
+            if start.shape != targets.shape:
+                raise InvalidInputError(
+                    f"initial has shape {np.shape(initial)}, but Y has {np.shape(Y)}; expected "
+                    "the starting function's value for each target"
+                )
+            if self.learner.weight_decay > 0:
+                raise InvalidInputError(
+                    "initial was given with weight_decay > 0, which fades the starting function "
+                    "itself; use weight_decay=0, or leave initial out"
+                )
+        if self.has_start not in (None, initial is not None):
+            raise InvalidInputError(
+                "initial was given for a part of the stream only; give it always or never"
+            )
+        dtype = torch.promote_types(targets.dtype, start.dtype)
+        if len(self) == 0:
+            self.numpy = not isinstance(X, Tensor)
+            self.flat, self.outputs = Y.ndim == 1, targets.shape[1]
+        elif targets.shape[1] != self.outputs:
+            raise InvalidInputError(
+                f"Y has {targets.shape[1]} outputs; the stream so far has {self.outputs}"
+            )
+        elif samples.shape[1:] != self.samples.rows.shape[1:]:
+            raise InvalidInputError(
+                f"X has samples of shape {tuple(samples.shape[1:])}; the stream so far has "
+                f"{tuple(self.samples.rows.shape[1:])}"
+            )
+        elif self.dtype is not None and torch.promote_types(dtype, self.dtype) != self.dtype:
+            raise InvalidInputError(
+                f"the stream began in {self.dtype} and goes on in {dtype}; nothing is down-cast "
+                "silently: convert one of them"
+            )
+        if self.dtype is None and len(targets):
+            one = self._kernel(samples[:1], samples[:1])
+            self.dtype, self.device = torch.promote_types(one.dtype, dtype), targets.device
+        if len(targets):
+            self.has_start = initial is not None
+            self.samples.append(samples)
+        return self._wide(targets - start), self._wide(start)
+
+    def kernel_rows(self, rows: slice) -> Tensor:
+        """(m, rows.stop) kernel of these samples against all before them and themselves."""
+        X = self.samples.rows
+        K = self._wide(self._kernel(X[rows], X[: rows.stop]))
+        require_finite("the kernel's result", K, first_row=rows.start)
+        require_symmetric("the kernel's result", K[:, rows.start :])
+        return K
+
+    def gram(self, rows: slice) -> Tensor:
+        """The kernel of a range of samples among themselves."""
+        X = self.samples.rows[rows]
+        return self._wide(self._kernel(X, X))
+
+    def give(self, result: Tensor) -> Any:
+        """A result (m, c) in the caller's library and dtype, and as flat as its targets."""
+        result = result[:, 0] if self.flat else result
+        return give_back(result, None if self.numpy else result, self.dtype)
+
+    def _kernel(self, A: Tensor, B: Tensor) -> Tensor:
+        """The kernel's value on samples handed to it in the caller's own library."""
+        K = self.kernel(*(give_back(part, None if self.numpy else part) for part in (A, B)))
+        return as_tensor("the kernel's result", K)
+
+    def _wide(self, tensor: Tensor) -> Tensor:
+        # as in the batch functions: LAPACK knows no half precision
+        dtype = torch.promote_types(self.dtype or tensor.dtype, torch.float32)
+        return tensor.to(device=self.device, dtype=dtype)

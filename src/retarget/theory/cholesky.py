@@ -1,0 +1,234 @@
+r"""A Cholesky factor that grows: $L L^\top = \gamma I + K$, a few rows of $K$ at a time.
+
+The leading part of a Cholesky factor is the Cholesky factor of the leading part. So the factor of
+the whole stream holds the factor of every prefix, and it can be built causally: to append the
+samples $n$ behind the past $p$,
+
+    L_np = K_np L_pp^-T                            a triangular solve
+    L_nn L_nn^T = gamma I + K_nn - L_np L_np^T     a small factorisation
+
+Rows are kept in panels, each as long as the triangle needs: n^2/2 numbers in all, nothing is ever
+moved when the stream grows, and nearly all of the work is matrix products.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from retarget.arrays import panels, require_memory
+from retarget.errors import NotPositiveDefiniteError
+from retarget.theory.precision import warn_if_meaningless
+from retarget.theory.triangular import solve_lower, solve_lower_right, solve_lower_transposed
+
+# Up to this size a failed factorisation is explained by the exact smallest eigenvalue.
+EXPLAINED_SIZE = 4096
+
+
+@dataclass
+class _Panel:
+    """Consecutive rows of L: what lies left of the panel's own triangle, and that triangle."""
+
+    start: int
+    left: Tensor
+    triangle: Tensor
+    used: int = 0
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.start, self.start + self.used)
+
+
+@dataclass(frozen=True)
+class NewRows:
+    """Rows computed for L, not yet part of it."""
+
+    panel: _Panel
+    left: Tensor
+    middle: Tensor
+    corner: Tensor
+    K_rows: Tensor
+
+    def solve(self, rhs: Tensor, solved: Tensor) -> Tensor:
+        """The new rows of $L^{-1} B$, given those before them."""
+        before = self.left.shape[1]
+        rhs = rhs - self.left @ solved[:before] - self.middle @ solved[before:]
+        return solve_lower(self.corner, rhs)
+
+
+class GrowingCholesky:
+    """The Cholesky factor of gamma I + K for the stream so far.
+
+    Args:
+        gamma: What is added to the diagonal of K.
+        gram: Gives the kernel of a range of the stream, to explain a failure.
+        panel_rows: Rows that a panel has room for, when fewer than that are appended at a time.
+    """
+
+    def __init__(self, gamma: float, gram: Callable[[slice], Tensor], panel_rows: int = 1) -> None:
+        self.gamma = gamma
+        self._gram = gram
+        self.panels: list[_Panel] = []
+        self._panel_rows = panel_rows
+        self._trace = 0.0
+        self._squared_norm = 0.0
+        self._least_pivot = math.inf
+
+    def __len__(self) -> int:
+        return self.panels[-1].rows.stop if self.panels else 0
+
+    def extend(self, K_rows: Tensor) -> NewRows:
+        """The rows of L for new samples, given their kernel (m, n + m) to the past and themselves.
+
+        They become part of the factor with `commit`, and are forgotten otherwise.
+        """
+        n, m = len(self), len(K_rows)
+        panel = self._panel_for(K_rows)
+        used = panel.used
+        left = panel.left[used : used + m]
+        for past in self.panels:
+            if past is panel:
+                break
+            rhs = K_rows[:, past.rows] - left[:, : past.start] @ past.left[: past.used].mT
+            left[:, past.rows] = solve_lower_right(_triangle(past), rhs)
+        middle = panel.triangle[used : used + m, :used]
+        if used:
+            rhs = K_rows[:, panel.start : n] - left @ panel.left[:used].mT
+            middle.copy_(solve_lower_right(panel.triangle[:used, :used], rhs))
+        schur = K_rows[:, n:] - left @ left.mT
+        if used:
+            schur -= middle @ middle.mT
+        schur.diagonal().add_(self.gamma)
+        corner, info = torch.linalg.cholesky_ex(schur)
+        if info.item():
+            raise self._not_positive_definite(schur, n + int(info) - 1)
+        panel.triangle[used : used + m, used : used + m] = corner
+        return NewRows(panel, left, middle, corner, K_rows)
+
+    def commit(self, new: NewRows) -> None:
+        """Makes the rows that `extend` computed part of the factor."""
+        if not self.panels or self.panels[-1] is not new.panel:
+            if self.panels:  # the last panel is closed for good: drop the rows it did not use
+                last = self.panels[-1]
+                last.left = last.left[: last.used]
+                last.triangle = _triangle(last).contiguous()
+            self.panels.append(new.panel)
+        n, m = len(self), len(new.corner)
+        new.panel.used += m
+        # For the condition number: trace and squared norm of gamma I + K, and the least pivot.
+        diagonal = new.K_rows[:, n:].diagonal().sum().item()
+        past, own = (
+            torch.linalg.vector_norm(part).item() for part in new.K_rows.tensor_split([n], 1)
+        )
+        self._trace += diagonal + m * self.gamma
+        self._squared_norm += 2 * past**2 + own**2 + self.gamma * (2 * diagonal + m * self.gamma)
+        self._least_pivot = min(self._least_pivot, new.corner.diagonal().min().item())
+
+    def solve(self, rhs: Tensor) -> Tensor:
+        r"""$(\gamma I + K)^{-1} B$."""
+        x = rhs.clone()
+        for panel in self.panels:  # L z = B
+            part = x[panel.rows] - panel.left[: panel.used] @ x[: panel.start]
+            x[panel.rows] = solve_lower(_triangle(panel), part)
+        for panel in reversed(self.panels):  # L^T x = z
+            x[panel.rows] = solve_lower_transposed(_triangle(panel), x[panel.rows])
+            x[: panel.start] -= panel.left[: panel.used].mT @ x[panel.rows]
+        return x
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as named tensors and numbers."""
+        state: dict[str, Any] = {
+            "panels": len(self.panels),
+            "trace": self._trace,
+            "squared_norm": self._squared_norm,
+            "least_pivot": self._least_pivot,
+        }
+        for i, panel in enumerate(self.panels):
+            state[f"left{i}"] = panel.left[: panel.used]
+            state[f"triangle{i}"] = _triangle(panel)
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a state; this factor must be new."""
+        self._trace, self._squared_norm = state["trace"], state["squared_norm"]
+        self._least_pivot = state["least_pivot"]
+        for i in range(state["panels"]):
+            left, triangle = state[f"left{i}"], state[f"triangle{i}"]
+            self.panels.append(_Panel(left.shape[1], left, triangle, used=len(triangle)))
+
+    @property
+    def condition(self) -> float:
+        r"""A lower bound on the condition number, from what the factorisation saw anyway.
+
+        The largest eigenvalue is at least $\|M\|_F^2 / \operatorname{tr} M$, the smallest at most
+        the least squared pivot.
+        """
+        return self._squared_norm / self._trace / self._least_pivot**2
+
+    def _not_positive_definite(self, schur: Tensor, row: int) -> NotPositiveDefiniteError:
+        if row < EXPLAINED_SIZE:
+            M = self._gram(slice(0, EXPLAINED_SIZE)).clone()
+            M.diagonal().add_(self.gamma)
+        else:
+            # What mends the Schur complement S of the rows so far mends the whole: x^T M x >=
+            # v^T S v >= min eig(S) |x|^2 for x = (u, v), where that eigenvalue is negative.
+            M = schur
+        deficit, jitter = needed_jitter(M)
+        dtype = str(M.dtype).removeprefix("torch.")
+        return NotPositiveDefiniteError(
+            f"gamma I + K is not positive definite in {dtype}, from row {row} on: its smallest "
+            f"eigenvalue is {-deficit:.3g} with gamma = {self.gamma:g}; expected the Gram matrix "
+            f"of a kernel. gamma = {self.gamma + jitter:.4g} would do (jitter {jitter:.3g})"
+            + ("" if M.dtype == torch.float64 else ", or compute in float64"),
+            deficit=deficit,
+            jitter=jitter,
+        )
+
+    def _panel_for(self, K_rows: Tensor) -> _Panel:
+        n, m = len(self), len(K_rows)
+        if self.panels and self.panels[-1].used + m <= len(self.panels[-1].triangle):
+            return self.panels[-1]
+        rows = max(m, self._panel_rows)
+        require_memory(
+            f"the factor of {n + m} samples, grown by {rows} rows,",
+            rows * (n + rows),
+            K_rows,
+            "use a shorter stream, or float32",
+        )
+        return _Panel(n, K_rows.new_empty(rows, n), K_rows.new_zeros(rows, rows))
+
+
+def factorise(K: Tensor, gamma: float) -> GrowingCholesky:
+    """The Cholesky factor of gamma I + K, leaving K as it is."""
+    require_factor_memory(K)
+    factor = GrowingCholesky(gamma, lambda rows: K[rows, rows])
+    for rows in panels(len(K), 1, K.device):
+        factor.commit(factor.extend(K[rows, : rows.stop]))
+    warn_if_meaningless("gamma I + K", factor.condition, K.dtype)
+    return factor
+
+
+def require_factor_memory(K: Tensor) -> None:
+    """Refuses a stream whose factor cannot fit."""
+    n = len(K)
+    require_memory(
+        f"the exact method on {n} samples",
+        n * n / 2,
+        K,
+        "use a shorter stream or float32, or TargetCorrector, which never needs all of K at once",
+    )
+
+
+def needed_jitter(M: Tensor) -> tuple[float, float]:
+    """How far M's smallest eigenvalue is below zero, and the shift that makes it factorisable."""
+    eigenvalues = torch.linalg.eigvalsh(M.double())
+    deficit = max(0.0, -eigenvalues[..., 0].min().item())
+    rounding = M.shape[-1] * torch.finfo(M.dtype).eps * eigenvalues[..., -1].max().item()
+    return deficit, deficit + rounding
+
+
+def _triangle(panel: _Panel) -> Tensor:
+    return panel.triangle[: panel.used, : panel.used]

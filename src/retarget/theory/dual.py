@@ -1,0 +1,141 @@
+r"""The online learner in dual form: its weights as a sum over the samples it has learned.
+
+All of online learning is one triangular system. With $E_t = y_t - f_t(x_t)$ the error on sample
+$t$ before it is learned and $c(t, i)$ the optimiser's memory (see `response`),
+
+$$ E_t + \sum_{i<t} c(t, i)\, k(x_t, x_i)\, E_i = y_t , $$
+
+where $i < t$ means: in an earlier mini-batch. The system is solved by substitution, a window of
+samples at a time. What lies before the window enters through one matrix product, because the
+memory of a linear optimiser is two numbers a sample: its share in the weights and in the velocity.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from retarget.arrays import GrowingRows
+from retarget.learners import SGD
+from retarget.theory.response import StepResponse, step_response
+from retarget.theory.triangular import solve_lower
+
+
+class Window:
+    """The next few samples of the stream, as the learner meets them.
+
+    Attributes:
+        start: Position of the first of them in the stream.
+        gram: (m, m) their kernel among themselves.
+        memory: The optimiser's memory over the window.
+    """
+
+    def __init__(self, start: int, gram: Tensor, past: tuple[Tensor, ...], memory: StepResponse):
+        self.start = start
+        self.gram = gram
+        self.memory = memory
+        self._past = past  # (m, c): the kernel against the past times its weights, its velocity
+        self._coupling: Tensor | None = None
+
+    @property
+    def coupling(self) -> Tensor:
+        """(m, m) strictly lower: what the window's earlier errors add to its later predictions."""
+        if self._coupling is None:
+            memory = self.memory
+            self._coupling = self.spread(memory.response[memory.step_of]).mul_(self.gram)
+        return self._coupling
+
+    def spread(self, response: np.ndarray) -> Tensor:
+        """(m, m) from one value a step (m, steps) to one value a sample."""
+        return self.gram.new_tensor(response)[:, torch.from_numpy(self.memory.step_of)]
+
+    def inherited(self, carry: np.ndarray) -> Tensor:
+        """(m, c) predictions as far as the past before the window goes, for a carry (m, 2)."""
+        shares = self.gram.new_tensor(carry)
+        total = self.gram.new_zeros(())
+        for part, past in enumerate(self._past):
+            total = total + shares[:, [part]] * past
+        return total
+
+    def inherited_after(self) -> tuple[Tensor, ...]:
+        """(m, c) what the past's weights, and velocity, give at the samples after the window."""
+        if not self._past:
+            return (self.gram.new_zeros(()),) * 2
+        if len(self._past) == 1:
+            return self._past
+        weights, velocity = self._past
+        return tuple(w * weights + v * velocity for w, v in self.memory.transfer.tolist())
+
+    def errors(self, targets: Tensor) -> Tensor:
+        """(m, c) the error on each sample before it is learned, for these targets."""
+        rhs = targets - self.inherited(self.memory.carry[self.memory.step_of])
+        return solve_lower(self.coupling, rhs, unit_diagonal=True)
+
+    def targets(self, errors: Tensor) -> Tensor:
+        """(m, c) the targets on which the learner makes these errors."""
+        inherited = self.inherited(self.memory.carry[self.memory.step_of])
+        return errors + inherited + self.coupling @ errors
+
+    def deposits(self, errors: Tensor) -> tuple[Tensor, ...]:
+        """(m, c) what these errors leave in the weights and in the velocity after the window."""
+        shares = errors.new_tensor(self.memory.deposit[:, self.memory.step_of])
+        return tuple(share[:, None] * errors for share in shares)
+
+
+class DualLearner:
+    """The state of an online learner after the samples so far, for any kernel."""
+
+    def __init__(self, learner: SGD, capacity: int = 0) -> None:
+        self.learner = learner
+        self.steps = 0
+        # The share of every sample in the weights and, where there is a memory, in the velocity.
+        parts = 2 if learner.has_memory else 1
+        self.shares = tuple(GrowingRows(capacity) for _ in range(parts))
+
+    def __len__(self) -> int:
+        return len(self.shares[0])
+
+    @property
+    def coefficients(self) -> Tensor:
+        """(n, c) dual coefficients: the prediction for a query is its kernel row times these."""
+        return self.shares[0].rows
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as named tensors and numbers."""
+        state: dict[str, Any] = {"steps": self.steps}
+        if len(self):
+            for part, share in enumerate(self.shares):
+                state[f"share{part}"] = share.rows
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a state; this learner must be new."""
+        self.steps = state["steps"]
+        for part, share in enumerate(self.shares):
+            if f"share{part}" in state:
+                share.append(state[f"share{part}"])
+
+    def window(self, K_rows: Tensor) -> Window:
+        """The next samples, by their kernel (m, n + m) against the past and themselves."""
+        start, m = len(self), len(K_rows)
+        past = tuple(K_rows[:, :start] @ share.rows for share in self.shares) if start else ()
+        memory = step_response(self.learner, self.steps, m)
+        return Window(start, K_rows[:, start:], past, memory)
+
+    def learn(self, window: Window, errors: Tensor) -> None:
+        """Takes the steps of the window, on which these errors were made."""
+        carry_over(self.shares, window)
+        for share, deposit in zip(self.shares, window.deposits(errors), strict=False):
+            share.append(deposit)
+        self.steps += window.memory.deposit.shape[1]
+
+
+def carry_over(parts: tuple[GrowingRows, ...], window: Window) -> None:
+    """Ages what belongs to the (weights, velocity) of the past by the steps of the window."""
+    if len(parts[0]) and len(parts) == 2:
+        weights, velocity = (part.rows for part in parts)
+        (ww, wv), (vw, vv) = window.memory.transfer.tolist()
+        aged = ww * weights + wv * velocity
+        velocity.mul_(vv).add_(weights, alpha=vw)
+        weights.copy_(aged)

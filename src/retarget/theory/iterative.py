@@ -1,0 +1,98 @@
+"""The causal, iterative correction (Proposition 4.2, Eq. 16-17)."""
+
+from typing import Any, get_args
+
+import torch
+
+from retarget.arrays import ArrayT, as_non_negative, as_positive, as_problem, panel_rows
+from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.learners import SGD
+from retarget.theory.cholesky import require_factor_memory
+from retarget.theory.start import require_lasting_start
+from retarget.theory.sweep import FirstBlock, Parts, Sweep
+
+
+@torch.no_grad()
+def iterative_targets(
+    K: ArrayT,
+    Y: Any,
+    learner: SGD,
+    gamma: float,
+    block_size: int,
+    ridge: float = 0.0,
+    parts: Parts = "both",
+    first_block: FirstBlock = "corrected",
+    *,
+    initial: Any = None,
+) -> ArrayT:
+    r"""Targets that lead the online learner, block by block, to the offline learner's predictions.
+
+    Causal: the targets of a block depend on this block and the past alone. After each block the
+    online learner agrees on it with the offline learner that has seen the stream so far (exactly,
+    with `ridge=0`); the learning rate has no part in the function learned.
+
+    Args:
+        K: (n, n) Gram matrix of the stream, in stream order.
+        Y: (n,) or (n, c) targets, in stream order.
+        learner: The online learner that will be trained on the result.
+        gamma: Ridge of the offline learner, above 0.
+        block_size: Samples whose targets are found together, a multiple of the batch size. A last
+            block that is not full is a block of its own.
+        ridge: $\gamma_o$ of Eq. 15, for blocks whose kernel is (nearly) singular.
+        parts: `"both"`, or one half of Eq. 16 alone: `"online"` ($C_{on}$) or `"offline"`
+            ($C_{off}$).
+        first_block: `"plain"` leaves the first block's targets as they are.
+        initial: Values of the starting function on the stream, if it is not zero (without weight
+            decay only).
+
+    Returns:
+        Corrected targets of the shape of Y.
+
+    Example:
+        The first of two single-sample blocks aims at its own offline prediction, 1/2 with
+        $\gamma = 1$; a step at the rate 1/2 reaches that from the target 1.
+
+        >>> import numpy as np
+        >>> K = np.array([[1.0, 0.5], [0.5, 1.0]])
+        >>> iterative_targets(K, np.array([1.0, 1.0]), SGD(lr=0.5), gamma=1.0, block_size=1)
+        array([1.  , 0.95])
+    """
+    gamma, ridge = check_correction(learner, gamma, block_size, ridge, parts, first_block)
+    problem = as_problem(K, Y, initial)
+    require_lasting_start(problem, learner)
+    gram, n = problem.K, len(problem.K)
+    learner.rates(n)
+    if parts != "online":
+        require_factor_memory(gram)
+    residual = problem.Y if problem.start is None else problem.Y - problem.start
+    targets = torch.empty_like(residual)
+    sweep = Sweep(
+        learner, gamma, ridge, parts, first_block, lambda rows: gram[rows, rows], capacity=n
+    )
+    for rows, size in sweep.portions(n, block_size, panel_rows(gram.device)):
+        targets[rows] = sweep.correct(gram[rows, : rows.stop], residual[rows], size)
+    sweep.warn_once()
+    if problem.start is not None:
+        targets += problem.start
+    result: ArrayT = problem.give(targets)
+    return result
+
+
+def check_correction(
+    learner: SGD, gamma: float, block_size: int, ridge: float, parts: str, first_block: str
+) -> tuple[float, float]:
+    """Refuses options of the iterative correction that have no meaning; returns gamma and ridge."""
+    if isinstance(block_size, bool) or not isinstance(block_size, int):
+        raise InvalidTypeError(f"block_size is {block_size!r}; expected a whole number of samples")
+    if block_size < 1 or block_size % learner.batch_size:
+        raise InvalidInputError(
+            f"block_size is {block_size}; expected a positive multiple of the learner's "
+            f"batch_size, {learner.batch_size}"
+        )
+    if parts not in get_args(Parts):
+        raise InvalidInputError(f"parts is {parts!r}; expected one of {get_args(Parts)}")
+    if first_block not in get_args(FirstBlock):
+        raise InvalidInputError(
+            f"first_block is {first_block!r}; expected one of {get_args(FirstBlock)}"
+        )
+    return as_positive("gamma", gamma), as_non_negative("ridge", ridge)

@@ -1,0 +1,130 @@
+r"""The optimiser's memory: how far a step taken in the past still moves the weights now.
+
+`torch.optim.SGD` carries two things from step to step, the weights $w$ and (minus) its velocity
+$v$. With $g_s = \Phi_s^\top E_s$ the summed errors of mini-batch $s$ times their features, $r_s$
+the factor of the loss's reduction, $\lambda$ the weight decay and $\mu$ the momentum,
+
+    heavy ball   v' = mu v - lambda w + r g        w' = w + eta v'
+    Nesterov     v' the same                       w' = w + eta (r g - lambda w + mu v')
+
+Both are linear: $(w', v') = M_s (w, v) + u_s g_s$ with a 2 x 2 matrix of numbers and
+
+    heavy ball   M = [[1 - eta lambda,          eta mu  ], [-lambda, mu]]   u = r (eta, 1)
+    Nesterov     M = [[1 - eta lambda (1 + mu), eta mu^2], [-lambda, mu]]   u = r (eta (1 + mu), 1)
+
+so the weights before step $t$ are $\sum_{i<t} c(t, i)\, g_i$ (plus what is left of the start),
+where $c(t, i)$ is the first entry of $M_{t-1} \cdots M_{i+1} u_i$. For plain SGD it is
+$\eta_i r_i$.
+
+With momentum the weights go on moving when no more errors are made. Where they coast to (at the
+rate of the last step, without decay) is again linear,
+
+    heavy ball   w + eta mu / (1 - mu) v           Nesterov   w + eta mu^2 / (1 - mu) v
+
+and $c_\infty(t, i)$ is what that holds of the errors of step $i$. Without momentum it is $c(t, i)$.
+These few numbers are computed in float64, whatever the precision of the kernel.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from retarget.learners import SGD
+
+
+@dataclass(frozen=True)
+class StepResponse:
+    """The memory over a few consecutive steps, counted from the first of them.
+
+    Attributes:
+        step_of: (m,) the step that each sample belongs to.
+        carry: (steps + 1, 2) what the weights before step s keep of (w, v) before step 0.
+        response: (steps + 1, steps) c(s, i): what they hold of the errors of step i.
+        coasting_carry: The same as carry, for the weights that the learner coasts to from there.
+        coasting_response: The same as response, for the weights that the learner coasts to.
+        transfer: (2, 2) what (w, v) after the last step keep of (w, v) before step 0.
+        deposit: (2, steps) what (w, v) after the last step hold of the errors of each step.
+    """
+
+    step_of: np.ndarray
+    carry: np.ndarray
+    response: np.ndarray
+    coasting_carry: np.ndarray
+    coasting_response: np.ndarray
+    transfer: np.ndarray
+    deposit: np.ndarray
+
+
+def step_response(learner: SGD, first_step: int, m: int) -> StepResponse:
+    """The memory over the next `m` samples, of which the first starts step `first_step`."""
+    steps = learner.steps(m)
+    step_of = np.arange(m) // learner.batch_size
+    carry, response = np.zeros((steps + 1, 2)), np.zeros((steps + 1, steps))
+    transfer, deposit = np.eye(2), np.zeros((2, steps))
+    if not learner.has_memory:  # c(t, i) = eta_i r_i: no need to go step by step
+        carry[:, 0] = 1.0
+        for s in range(steps):
+            length = _batch_length(learner, s, m)
+            deposit[0, s] = learner.rate(first_step + s) * _reduction(learner, length)
+        response[:] = np.tril(np.broadcast_to(deposit[0], response.shape), -1)
+        return StepResponse(step_of, carry, response, carry, response, transfer, deposit)
+    carry[0, 0] = 1.0
+    coasting_carry, coasting_response = carry.copy(), response.copy()
+    for s in range(steps):
+        M, u = _step(learner, first_step + s, _batch_length(learner, s, m))
+        transfer = M @ transfer
+        deposit[:, :s] = M @ deposit[:, :s]
+        deposit[:, s] = u
+        carry[s + 1], response[s + 1] = transfer[0], deposit[0]
+        coast = np.array([1.0, _coasting(learner, first_step + s)])
+        coasting_carry[s + 1], coasting_response[s + 1] = coast @ transfer, coast @ deposit
+    return StepResponse(
+        step_of, carry, response, coasting_carry, coasting_response, transfer, deposit
+    )
+
+
+def final_response(learner: SGD, n: int) -> np.ndarray:
+    """(n,) how much of each sample's error is in the weights at the end of the stream."""
+    steps = learner.steps(n)
+    response = np.empty(steps)
+    row = np.array([1.0, 0.0])  # the first row of M_last ... M_{s+1}, built from the end
+    for s in reversed(range(steps)):
+        M, u = _step(learner, s, _batch_length(learner, s, n))
+        response[s] = row @ u
+        row = row @ M
+    return np.repeat(response, learner.batch_size)[:n]
+
+
+def remaining_start(learner: SGD, n: int) -> np.ndarray:
+    """(n + 1,) what is left of the starting function before each sample, and at the end."""
+    steps = learner.steps(n)
+    remaining = np.empty(steps + 1)
+    state = np.array([1.0, 0.0])
+    for s in range(steps):
+        remaining[s] = state[0]
+        state = _step(learner, s, 1)[0] @ state
+    remaining[steps] = state[0]
+    return np.append(np.repeat(remaining[:-1], learner.batch_size)[:n], remaining[-1])
+
+
+def _batch_length(learner: SGD, step: int, n: int) -> int:
+    return min(learner.batch_size, n - step * learner.batch_size)
+
+
+def _reduction(learner: SGD, batch_length: int) -> float:
+    return 1.0 if learner.reduction == "sum" else 1.0 / batch_length
+
+
+def _coasting(learner: SGD, step: int) -> float:
+    """How far the velocity after this step will still move the weights."""
+    eta, mu = learner.rate(step), learner.momentum
+    return eta * (mu**2 if learner.nesterov else mu) / (1 - mu)
+
+
+def _step(learner: SGD, step: int, batch_length: int) -> tuple[np.ndarray, np.ndarray]:
+    eta, mu, decay = learner.rate(step), learner.momentum, learner.weight_decay
+    r = _reduction(learner, batch_length)
+    if learner.nesterov:
+        M = np.array([[1 - eta * decay * (1 + mu), eta * mu**2], [-decay, mu]])
+        return M, r * np.array([eta * (1 + mu), 1.0])
+    return np.array([[1 - eta * decay, eta * mu], [-decay, mu]]), r * np.array([eta, 1.0])

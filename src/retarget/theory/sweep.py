@@ -1,0 +1,248 @@
+r"""The iterative correction, block after block, as one sweep towards the offline predictor.
+
+Proposition 4.2 (Eq. 16-17) says, with $p$ the past and $n$ the new block: let
+
+    F_n = f_off(X_n; X_p+n, Y_p+n)     the offline prediction at the new block, once it has seen it
+
+then the new block's dual coefficients and targets are
+
+    (gamma_o I + K_nn) A_n = F_n - K_np A_p
+    Z_n = K_np A_p + (I/eta + K^L_nn) A_n
+
+(the proof is in docs/theory.md, section 4). $F$ comes from the Cholesky factor of the stream so
+far, $F_n = Y_n - \gamma L_{nn}^{-\top} \beta_n$ with $\beta = L^{-1} Y$: one factorisation serves
+every block.
+
+The same minimisation for a learner with a memory: $A_p$ is then what the past's steps have become
+by the end of the block, and $A_n$ what the block's own steps have. A learner with momentum is still
+moving at that time, so what is made to agree with the offline learner is the function that it
+coasts to. (To pin down where it is, and not where it is going, is possible too, but leaves the
+velocity free: with a momentum of 0.9 the targets then grow without bound.)
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from retarget.arrays import GrowingRows
+from retarget.errors import NotPositiveDefiniteError
+from retarget.learners import SGD
+from retarget.theory.cholesky import GrowingCholesky, NewRows, needed_jitter
+from retarget.theory.dual import DualLearner, Window
+from retarget.theory.precision import condition_bound, warn_if_meaningless
+from retarget.theory.stability import require_converging
+from retarget.theory.triangular import solve_lower, solve_lower_transposed
+
+Parts = Literal["both", "online", "offline"]
+FirstBlock = Literal["corrected", "plain"]
+
+
+class Sweep:
+    """The state of the iterative correction after the blocks so far.
+
+    Args:
+        learner: The online learner that the targets are for.
+        gamma: Ridge of the offline learner.
+        ridge: The stabiliser gamma_o of Eq. 15.
+        parts: Both halves of Eq. 16, or one alone.
+        first_block: Whether the first block's targets are corrected too.
+        gram: Gives the kernel of a range of the stream, to explain a failure.
+        capacity: Expected length of the stream, if known.
+        panel_rows: Room in a panel of the growing factor.
+    """
+
+    def __init__(
+        self,
+        learner: SGD,
+        gamma: float,
+        ridge: float,
+        parts: Parts,
+        first_block: FirstBlock,
+        gram: Callable[[slice], Tensor],
+        capacity: int = 0,
+        panel_rows: int = 1,
+    ) -> None:
+        self.gamma, self.ridge, self.parts, self.first_block = gamma, ridge, parts, first_block
+        self.dual = DualLearner(learner, capacity)
+        self.factor = GrowingCholesky(gamma, gram, panel_rows)
+        self.beta = GrowingRows(capacity)
+        self._gram = gram
+        self._block_condition = 1.0
+        self._warned = False
+
+    def __len__(self) -> int:
+        return len(self.dual)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as named tensors and numbers."""
+        state: dict[str, Any] = {"block_condition": self._block_condition, "warned": self._warned}
+        state |= {f"dual.{key}": value for key, value in self.dual.state_dict().items()}
+        state |= {f"factor.{key}": value for key, value in self.factor.state_dict().items()}
+        if len(self.beta):
+            state["beta"] = self.beta.rows
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a state; this sweep must be new."""
+        self._block_condition, self._warned = state["block_condition"], state["warned"]
+        self.dual.load_state_dict(part_of(state, "dual"))
+        self.factor.load_state_dict(part_of(state, "factor"))
+        if "beta" in state:
+            self.beta.append(state["beta"])
+
+    def portions(self, stop: int, block_size: int, panel_rows: int) -> Iterator[tuple[slice, int]]:
+        """The stream from here to `stop`, in row ranges of equal blocks: (rows, block size).
+
+        A first block that stays plain, and a last one that is not full, are ranges of their own.
+        """
+        start = len(self)
+        if start == 0 and self.first_block == "plain" and stop > 0:
+            start = min(block_size, stop)
+            yield slice(0, start), start
+        whole = stop - (stop - start) % block_size
+        stride = max(1, panel_rows // block_size) * block_size
+        for begin in range(start, whole, stride):
+            yield slice(begin, min(begin + stride, whole)), block_size
+        if whole < stop:
+            yield slice(whole, stop), stop - whole
+
+    def correct(self, K_rows: Tensor, Y: Tensor, block_size: int) -> Tensor:
+        """Targets for the next blocks, which the learner then learns.
+
+        Args:
+            K_rows: (m, n + m) kernel of the new samples against the past and themselves.
+            Y: (m, c) their true targets (less the starting function).
+            block_size: Their block size; m is a multiple of it.
+        """
+        window = self.dual.window(K_rows)
+        plain = window.start == 0 and self.first_block == "plain"
+        new: NewRows | None = None
+        if self.parts == "online":  # the first half of Eq. 16 alone aims at Y_n in the place of F_n
+            aim = Y
+        else:
+            new = self.factor.extend(K_rows)
+            beta = new.solve(Y, self.beta.rows if len(self.beta) else Y[:0])
+            aim = Y - self.gamma * _newest_coefficients(new.corner, beta, block_size)
+
+        if plain:
+            targets, errors = Y, window.errors(Y)
+        elif self.parts == "offline":
+            targets = Y + self._offline_half(window, aim - Y, block_size)
+            errors = window.errors(targets)
+        else:
+            errors = self._settling_errors(window, aim, block_size)
+            targets = window.targets(errors)
+        require_converging(errors, window.start, self.dual.learner, self._gram)
+
+        if new is not None:
+            self.factor.commit(new)
+            self.beta.append(beta)
+        self.dual.learn(window, errors)
+        return targets
+
+    def warn_once(self) -> None:
+        """Warns, the first time that it is so, that the targets have lost their digits."""
+        dtype = self.dual.coefficients.dtype
+        if not self._warned:
+            self._warned = warn_if_meaningless(
+                "the kernel of a block", self._block_condition, dtype
+            ) or (
+                self.parts != "online"
+                and warn_if_meaningless("gamma I + K", self.factor.condition, dtype)
+            )
+
+    def _settling_errors(self, window: Window, aim: Tensor, block_size: int) -> Tensor:
+        """Errors whose steps make the learner's function, after each block, `aim` on that block."""
+        ends = _block_ends(window, block_size)
+        share = self._own_share(window, ends)
+        cholesky = self._block_factors(window, block_size)
+        scaled = _solve_blocks(cholesky, aim - window.inherited(window.memory.coasting_carry[ends]))
+        if len(cholesky) > 1:
+            # T A = rhs with T block lower triangular: its block rows times the inverses of their
+            # diagonal blocks make it unit lower triangular.
+            coupling = window.gram.clone()
+            if self.dual.learner.has_memory:
+                coupling.mul_(window.spread(window.memory.coasting_response[ends])).div_(share)
+            diagonal_blocks(coupling, block_size).zero_()
+            coupling = _solve_blocks(cholesky, coupling)
+            scaled = solve_lower(coupling, scaled, unit_diagonal=True)
+        return scaled / share[:, None]
+
+    def _offline_half(self, window: Window, gap: Tensor, block_size: int) -> Tensor:
+        """(F_n - Y_n), through C_off of Eq. 17 less its factor: each block for itself."""
+        share = self._own_share(window, _block_ends(window, block_size))
+        errors = _solve_blocks(self._block_factors(window, block_size), gap) / share[:, None]
+        coupling = diagonal_blocks(window.coupling, block_size)
+        return errors + (coupling @ in_blocks(errors, block_size)).flatten(0, 1)
+
+    def _own_share(self, window: Window, ends: np.ndarray) -> Tensor:
+        """(m,) how much of a sample's error is in the function after its block."""
+        memory = window.memory
+        return window.gram.new_tensor(memory.coasting_response[ends, memory.step_of])
+
+    def _block_factors(self, window: Window, block_size: int) -> Tensor:
+        """(blocks, b, b) Cholesky factors of gamma_o I + K_nn."""
+        blocks = diagonal_blocks(window.gram, block_size).clone()
+        blocks.diagonal(dim1=1, dim2=2).add_(self.ridge)
+        cholesky: Tensor
+        cholesky, info = torch.linalg.cholesky_ex(blocks)
+        if info.any():
+            bad = int(info.nonzero()[0, 0])
+            deficit, jitter = needed_jitter(blocks[bad])
+            first = window.start + bad * block_size
+            raise NotPositiveDefiniteError(
+                f"the kernel of the block of samples {first} to {first + block_size - 1} is not "
+                f"positive definite in {str(blocks.dtype).removeprefix('torch.')}: its smallest "
+                f"eigenvalue is {-deficit:.3g} with ridge = {self.ridge:g}, as when samples repeat "
+                f"or features are fewer than block_size; ridge = {self.ridge + jitter:.4g} would "
+                f"do (jitter {jitter:.3g}), or use a smaller block_size",
+                deficit=deficit,
+                jitter=jitter,
+            )
+        self._block_condition = max(self._block_condition, condition_bound(blocks, cholesky))
+        return cholesky
+
+
+def part_of(state: dict[str, Any], name: str) -> dict[str, Any]:
+    """The entries of a state that belong to one of its parts."""
+    return {
+        key.removeprefix(f"{name}."): value
+        for key, value in state.items()
+        if key.startswith(f"{name}.")
+    }
+
+
+def diagonal_blocks(M: Tensor, size: int) -> Tensor:
+    """(m/size, size, size) the diagonal blocks of a square matrix, as a view."""
+    rows, columns = M.stride()
+    count = len(M) // size
+    stride = (size * (rows + columns), rows, columns)
+    return M.as_strided((count, size, size), stride, M.storage_offset())
+
+
+def in_blocks(rows: Tensor, size: int) -> Tensor:
+    """(m/size, size, ...) rows grouped into blocks."""
+    return rows.reshape(-1, size, *rows.shape[1:])
+
+
+def _block_ends(window: Window, block_size: int) -> np.ndarray:
+    """(m,) the step of the window before which each sample's block has been learned."""
+    last = (np.arange(len(window.gram)) // block_size + 1) * block_size - 1
+    ends: np.ndarray = window.memory.step_of[last] + 1
+    return ends
+
+
+def _solve_blocks(cholesky: Tensor, rhs: Tensor) -> Tensor:
+    """Block-diagonal solve, from the blocks' Cholesky factors."""
+    blocks = in_blocks(rhs, cholesky.shape[-1])
+    return torch.cholesky_solve(blocks, cholesky).flatten(0, 1)
+
+
+def _newest_coefficients(corner: Tensor, beta: Tensor, block_size: int) -> Tensor:
+    """L_nn^-T beta_n: the offline coefficients of each block at the time when it is the newest."""
+    triangles = diagonal_blocks(corner, block_size)
+    blocks = in_blocks(beta, block_size)
+    return solve_lower_transposed(triangles, blocks).flatten(0, 1)
