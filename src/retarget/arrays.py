@@ -79,7 +79,7 @@ def as_targets(name: str, value: Any) -> Tensor:
     """Targets as a finite float matrix, one row a sample."""
     Y = as_tensor(name, value)
     require_float(name, Y, "convert it, or one-hot encode class labels, first")
-    if Y.ndim not in (1, 2) or Y.shape[-1:] == (0,):
+    if Y.ndim not in (1, 2) or (Y.ndim == 2 and Y.shape[1] == 0):
         raise InvalidInputError(
             f"{name} has shape {tuple(Y.shape)}; expected (n,) or (n, outputs), one row a sample"
         )

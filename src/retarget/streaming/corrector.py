@@ -31,14 +31,18 @@ class TargetCorrector(Resumable):
         first_block: `"plain"` leaves the first block's targets as they are.
 
     Example:
+        Samples that have nothing in common: with $\gamma = 1$ the offline prediction is half of
+        each target, which a step at the rate 1/4 reaches from twice the target.
+
         >>> import numpy as np, retarget as rt
-        >>> corrector = rt.TargetCorrector(rt.RBF(1.0), rt.SGD(lr=0.5), gamma=1.0, block_size=2)
-        >>> corrector.correct(np.array([[0.0]]), np.array([1.0]))  # its block is not complete yet
+        >>> X, Y = np.eye(3), np.array([1.0, 3.0, 5.0])
+        >>> corrector = rt.TargetCorrector(rt.Linear(), rt.SGD(lr=0.25), gamma=1.0, block_size=2)
+        >>> corrector.correct(X[:1], Y[:1])  # its block is not complete yet
         array([], dtype=float64)
-        >>> corrector.correct(np.array([[1.0], [2.0]]), np.array([1.0, 1.0])).round(3)
-        array([1.19 , 0.814])
-        >>> corrector.flush().round(3)  # closes the block of the third sample
-        array([0.952])
+        >>> corrector.correct(X[1:], Y[1:])
+        array([2., 6.])
+        >>> corrector.flush()  # closes the block of the third sample
+        array([10.])
     """
 
     def __init__(
@@ -90,7 +94,8 @@ class TargetCorrector(Resumable):
             perhaps more than were given.
         """
         new = torch.stack(self._intake.take(X, Y, initial), dim=1)
-        self._waiting = new if self._waiting is None else torch.cat([self._waiting, new])
+        if len(new):
+            self._waiting = new if self._waiting is None else torch.cat([self._waiting, new])
         return self._correct(self.waiting - self.waiting % self.block_size)
 
     @torch.no_grad()

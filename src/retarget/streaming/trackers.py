@@ -65,6 +65,8 @@ class ShiftTracker(Resumable):
             initial: Values of the starting function on them, if it is not zero.
         """
         residual, start = self._intake.take(X, Y, initial)
+        if len(residual) == 0:
+            return
         self._start.append(start)
         waiting = residual if self._waiting is None else torch.cat([self._waiting, residual])
         full = len(waiting) - len(waiting) % self.learner.batch_size
@@ -79,7 +81,7 @@ class ShiftTracker(Resumable):
 
         Samples of a mini-batch that is not full yet count as one, as if the stream ended here.
         """
-        if self._waiting is None or len(self) == 0:
+        if self._waiting is None:
             raise InvalidInputError("there are no samples yet; call update(X, Y) first")
         now = self
         if len(self._waiting):

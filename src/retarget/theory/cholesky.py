@@ -98,14 +98,18 @@ class GrowingCholesky:
         if used:
             rhs = K_rows[:, panel.start : n] - left @ panel.left[:used].mT
             middle.copy_(solve_lower_right(panel.triangle[:used, :used], rhs))
-        schur = K_rows[:, n:] - left @ left.mT
-        if used:
-            schur -= middle @ middle.mT
+        schur = K_rows[:, n:].clone()
+        for part in (left, middle):
+            if part.numel():
+                schur.addmm_(part, part.mT, alpha=-1)
         schur.diagonal().add_(self.gamma)
         corner, info = torch.linalg.cholesky_ex(schur)
         if info.item():
             raise self._not_positive_definite(schur, n + int(info) - 1)
-        panel.triangle[used : used + m, used : used + m] = corner
+        if m == len(panel.triangle):
+            panel.triangle = corner  # the whole panel at once: no copy
+        else:
+            panel.triangle[used : used + m, used : used + m] = corner
         return NewRows(panel, left, middle, corner, K_rows)
 
     def commit(self, new: NewRows) -> None:
@@ -147,8 +151,9 @@ class GrowingCholesky:
             "least_pivot": self._least_pivot,
         }
         for i, panel in enumerate(self.panels):
+            state[f"room{i}"] = len(panel.triangle)
             state[f"left{i}"] = panel.left[: panel.used]
-            state[f"triangle{i}"] = _triangle(panel)
+            state[f"triangle{i}"] = _triangle(panel).tril()  # what lies above it is not ours
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -157,7 +162,10 @@ class GrowingCholesky:
         self._least_pivot = state["least_pivot"]
         for i in range(state["panels"]):
             left, triangle = state[f"left{i}"], state[f"triangle{i}"]
-            self.panels.append(_Panel(left.shape[1], left, triangle, used=len(triangle)))
+            room, (used, start) = state[f"room{i}"], left.shape
+            panel = _Panel(start, left.new_empty(room, start), left.new_empty(room, room), used)
+            panel.left[:used], panel.triangle[:used, :used] = left, triangle
+            self.panels.append(panel)
 
     @property
     def condition(self) -> float:
@@ -198,7 +206,8 @@ class GrowingCholesky:
             K_rows,
             "use a shorter stream, or float32",
         )
-        return _Panel(n, K_rows.new_empty(rows, n), K_rows.new_zeros(rows, rows))
+        # Memory that is not written to is not taken: `extend` may put its own triangle in place.
+        return _Panel(n, K_rows.new_empty(rows, n), K_rows.new_empty(rows, rows))
 
 
 def factorise(K: Tensor, gamma: float) -> GrowingCholesky:

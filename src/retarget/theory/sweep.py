@@ -185,8 +185,10 @@ class Sweep:
 
     def _block_factors(self, window: Window, block_size: int) -> Tensor:
         """(blocks, b, b) Cholesky factors of gamma_o I + K_nn."""
-        blocks = diagonal_blocks(window.gram, block_size).clone()
-        blocks.diagonal(dim1=1, dim2=2).add_(self.ridge)
+        blocks = diagonal_blocks(window.gram, block_size)
+        if self.ridge:
+            blocks = blocks.clone()
+            blocks.diagonal(dim1=1, dim2=2).add_(self.ridge)
         cholesky: Tensor
         cholesky, info = torch.linalg.cholesky_ex(blocks)
         if info.any():
@@ -238,7 +240,8 @@ def _block_ends(window: Window, block_size: int) -> np.ndarray:
 def _solve_blocks(cholesky: Tensor, rhs: Tensor) -> Tensor:
     """Block-diagonal solve, from the blocks' Cholesky factors."""
     blocks = in_blocks(rhs, cholesky.shape[-1])
-    return torch.cholesky_solve(blocks, cholesky).flatten(0, 1)
+    # two triangular solves, since torch.cholesky_solve copies the factors
+    return solve_lower_transposed(cholesky, solve_lower(cholesky, blocks)).flatten(0, 1)
 
 
 def _newest_coefficients(corner: Tensor, beta: Tensor, block_size: int) -> Tensor:

@@ -1,0 +1,205 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import pairwise
+
+import retarget as rt
+from problems import assert_same, panels_of
+from retarget.kernels import (
+    CallableKernel,
+    PrecomputedKernel,
+    SklearnKernel,
+    as_kernel,
+    kernel_from_dict,
+)
+
+
+def phi(x):
+    return torch.tanh(torch.as_tensor(x)) if isinstance(x, torch.Tensor) else np.tanh(x)
+
+
+def cubic(A, B):
+    return (1 + A @ B.T) ** 3
+
+
+KERNELS = {
+    "rbf": (rt.RBF(1.7), lambda A, B: pairwise.rbf_kernel(A, B, gamma=1 / 1.7**2)),
+    "linear": (rt.Linear(), pairwise.linear_kernel),
+    "features": (rt.Features(phi), lambda A, B: np.tanh(A) @ np.tanh(B).T),
+    "callable": (as_kernel(cubic), cubic),
+    "sklearn": (as_kernel("laplacian"), pairwise.laplacian_kernel),
+    "sklearn with parameters": (
+        SklearnKernel("polynomial", degree=2, gamma=0.3),
+        lambda A, B: pairwise.polynomial_kernel(A, B, degree=2, gamma=0.3),
+    ),
+}
+every_kernel = pytest.mark.parametrize(("kernel", "oracle"), KERNELS.values(), ids=KERNELS.keys())
+
+
+@pytest.fixture
+def samples():
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(7, 4)), rng.normal(size=(5, 4))
+
+
+@every_kernel
+def test_equals_the_formula(kernel, oracle, samples):
+    A, B = samples
+    assert_same(kernel(A, B), oracle(A, B), 1e-13)
+    assert_same(kernel(A), oracle(A, A), 1e-13)
+    assert_same(kernel.diag(A), np.diag(oracle(A, A)), 1e-13)
+
+
+@every_kernel
+def test_torch_in_torch_out(kernel, oracle, samples):
+    A, B = (torch.tensor(part, requires_grad=True) for part in samples)
+    if kernel is KERNELS["callable"][0]:
+        A, B = A.detach(), B.detach()
+    for got in (kernel(A, B), kernel(A), kernel.diag(A)):
+        assert isinstance(got, torch.Tensor)
+        assert not got.requires_grad
+    assert_same(kernel(A, B), oracle(*samples), 1e-13)
+
+
+@every_kernel
+def test_float32_stays_float32(kernel, oracle, samples):
+    A = samples[0].astype(np.float32)
+    assert kernel(A).dtype == oracle(A, A).dtype  # scikit-learn widens some of its own
+    assert_same(kernel(A), oracle(A, A), 1e-4)
+
+
+@given(seed=st.integers(0, 9999), n=st.integers(1, 20), width=st.floats(0.01, 50))
+def test_gram_matrices_are_symmetric_to_the_last_bit(seed, n, width):
+    X = np.random.default_rng(seed).normal(size=(n, 3)) * 3 + 1000
+    for kernel in (rt.RBF(width), rt.Linear(), rt.Features(np.sin)):
+        with panels_of(4):
+            K = kernel(X)
+        np.testing.assert_array_equal(K, K.T)
+    K = rt.RBF(width)(X)
+    np.testing.assert_array_equal(np.diag(K), 1.0)
+    assert K.max() <= 1.0
+
+
+def test_rbf_keeps_its_digits_far_from_the_origin(samples):
+    near = rt.RBF(1.3)(*samples)
+    far = rt.RBF(1.3)(samples[0] + 1e6, samples[1] + 1e6)
+    assert np.abs(near - far).max() < 1e-8
+
+
+def test_one_feature_may_be_flat_and_images_are_long_vectors():
+    x = np.array([0.0, 0.5, 2.0])
+    np.testing.assert_array_equal(rt.RBF(1.0)(x), rt.RBF(1.0)(x[:, None]))
+    images = np.random.default_rng(0).normal(size=(4, 2, 3, 3))
+    flat = images.reshape(4, -1)
+    for kernel in (rt.RBF(2.0), rt.Linear()):
+        assert_same(kernel(images), kernel(flat), 1e-13)
+        assert_same(kernel.diag(images), kernel.diag(flat), 1e-13)
+
+
+def test_inputs_are_left_alone(samples):
+    A = samples[0].copy()
+    rt.RBF(1.0)(A)
+    np.testing.assert_array_equal(A, samples[0])
+
+
+def test_precomputed_rows():
+    K = rt.RBF(1.0)(np.arange(6.0))
+    kernel = as_kernel(K)
+    assert isinstance(kernel, PrecomputedKernel)
+    rows, columns = np.array([4, 0]), np.array([1, 2, 5])
+    np.testing.assert_array_equal(kernel(rows, columns), K[np.ix_(rows, columns)])
+    np.testing.assert_array_equal(kernel(rows), K[np.ix_(rows, rows)])
+    np.testing.assert_array_equal(kernel.diag(rows), np.ones(2))
+    assert isinstance(kernel(torch.tensor([1]), torch.tensor([2])), torch.Tensor)
+
+
+@pytest.mark.parametrize("kernel", [rt.RBF(0.3), rt.Linear(), SklearnKernel("sigmoid", coef0=2.0)])
+def test_descriptions_survive(kernel, samples):
+    again = kernel_from_dict(kernel.to_dict())
+    assert repr(again) == repr(kernel)
+    np.testing.assert_array_equal(again(*samples), kernel(*samples))
+
+
+@pytest.mark.parametrize("kernel", [rt.Features(phi), as_kernel(cubic), as_kernel(np.eye(2))])
+def test_what_cannot_be_described_says_so(kernel):
+    assert kernel.to_dict() is None
+    assert "object at" not in repr(kernel).replace("<function", "")
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda A, B: rt.RBF(0.0), rt.InvalidInputError, "width is 0.0"),
+        (
+            lambda A, B: rt.RBF(1.0)(A, B[:, :3]),
+            rt.InvalidInputError,
+            r"A has samples of shape \(4,\)",
+        ),
+        (lambda A, B: rt.RBF(1.0)(A.astype(int)), rt.InvalidTypeError, "A has dtype int64"),
+        (lambda A, B: rt.RBF(1.0)(np.float64(3.0)), rt.InvalidInputError, "A is a single number"),
+        (lambda A, B: rt.Linear()(A * np.nan), rt.InvalidInputError, "A holds nan in row 0"),
+        (
+            lambda A, B: rt.Features("tanh"),
+            rt.InvalidInputError,
+            "fn is 'tanh'; expected a function",
+        ),
+        (
+            lambda A, B: rt.Features(lambda x: x[:2])(A),
+            rt.InvalidInputError,
+            r"returned shape \(2, 4\) for 7 samples; expected \(7, number of features\)",
+        ),
+        (
+            lambda A, B: rt.Features(lambda x: x > 0)(A),
+            rt.InvalidTypeError,
+            "features has dtype bool",
+        ),
+        (
+            lambda A, B: rt.Features(lambda x: x / 0)(np.ones((2, 1), dtype=np.float32) * 0 + 1),
+            rt.InvalidInputError,
+            "feature map's result holds inf",
+        ),
+        (lambda A, B: as_kernel("rfb"), rt.InvalidInputError, "kernel is 'rfb'; .* rbf, sigmoid"),
+        (lambda A, B: as_kernel(3), rt.InvalidTypeError, "kernel is 3; expected a retarget kernel"),
+        (
+            lambda A, B: as_kernel(lambda A, B: A)(A, B),
+            rt.InvalidInputError,
+            r"the kernel returned shape \(7, 4\) for 7 and 5",
+        ),
+        (
+            lambda A, B: as_kernel(lambda A, B: np.ones((len(A), len(B)), int))(A, B),
+            rt.InvalidTypeError,
+            "the kernel's result has dtype int64",
+        ),
+        (
+            lambda A, B: as_kernel(lambda A, B: np.triu(A @ B.T))(A),
+            rt.InvalidInputError,
+            "the kernel's result is not symmetric",
+        ),
+        (lambda A, B: as_kernel(A), rt.InvalidInputError, r"K has shape \(7, 4\)"),
+        (lambda A, B: as_kernel(np.eye(3, dtype=int)), rt.InvalidTypeError, "K has dtype int64"),
+        (lambda A, B: as_kernel(np.eye(3))(A), rt.InvalidTypeError, "samples are its row numbers"),
+        (
+            lambda A, B: as_kernel(np.eye(3))(np.array([0, 3])),
+            rt.InvalidInputError,
+            "row numbers from 0 to 3; expected 0 to 2",
+        ),
+        (
+            lambda A, B: kernel_from_dict({"kind": "os.system"}),
+            rt.InvalidInputError,
+            "kernel kind is",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:divide by zero")
+def test_refused(call, error, message, samples):
+    with pytest.raises(error, match=message):
+        call(*samples)
+
+
+def test_a_wrapped_function_serves_wherever_a_kernel_does(samples):
+    A, B = (torch.tensor(part) for part in samples)
+    kernel = CallableKernel(cubic)
+    assert_same(kernel._gram(A, B), cubic(*samples), 1e-13)
+    assert_same(kernel._diag(A), np.diag(cubic(samples[0], samples[0])), 1e-13)

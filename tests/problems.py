@@ -1,0 +1,105 @@
+"""Problems for the property tests: streams, learners and sizes that are not the defaults."""
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import strategies as st
+
+import retarget as rt
+from retarget import arrays
+
+
+@dataclass
+class Stream:
+    """Explicit features, so that the kernel can be checked in weight space too."""
+
+    features: np.ndarray  # (n, d)
+    K: np.ndarray
+    Y: np.ndarray
+    queries: np.ndarray  # (m, d)
+    K_query: np.ndarray  # (m, n)
+
+    def __len__(self):
+        return len(self.Y)
+
+
+def make_stream(n, outputs, seed, scale=1.0):
+    rng = np.random.default_rng(seed)
+    d = 2 * n + 3  # more features than samples: every block has a kernel of full rank
+    features = rng.normal(size=(n, d)) * scale / np.sqrt(d)
+    queries = rng.normal(size=(5, d)) * scale / np.sqrt(d)
+    Y = rng.normal(size=(n, outputs)) * 2 + 0.5
+    K = features @ features.T
+    return Stream(features, (K + K.T) / 2, Y, queries, queries @ features.T)
+
+
+streams = st.builds(
+    make_stream,
+    n=st.integers(1, 33),
+    outputs=st.integers(1, 3),
+    seed=st.integers(0, 2**32 - 1),
+    scale=st.sampled_from([0.5, 1.0, 1.4]),
+)
+rates = st.floats(0.02, 0.9)
+gammas = st.floats(0.01, 20.0)
+ridges = st.sampled_from([0.0, 0.03, 1.7])
+batches = st.sampled_from([1, 2, 3, 5, 40])
+reductions = st.sampled_from(["sum", "mean"])
+
+
+@st.composite
+def plain_learners(draw):
+    """SGD without a memory: any batch and reduction."""
+    batch = draw(batches)
+    lr = draw(rates)
+    reduction = draw(reductions)
+    return rt.SGD(lr=lr, batch_size=batch, reduction=reduction)
+
+
+@st.composite
+def learners(draw, n):
+    """Any SGD: momentum, Nesterov, weight decay, schedules and all of it together."""
+    batch = draw(batches)
+    momentum = draw(st.sampled_from([0.0, 0.4, 0.9]))
+    lr = draw(st.floats(0.02, 0.5)) * (1 - momentum)
+    if draw(st.booleans()):
+        steps = -(-n // batch)
+        lr = tuple(lr * draw(st.floats(0.3, 1.0)) for _ in range(steps))
+    return rt.SGD(
+        lr=lr,
+        batch_size=batch,
+        momentum=momentum,
+        nesterov=momentum > 0 and draw(st.booleans()),
+        weight_decay=draw(st.sampled_from([0.0, 0.05])),
+        reduction=draw(reductions),
+    )
+
+
+@st.composite
+def problems(draw, memory=True):
+    stream = draw(streams)
+    learner = draw(learners(len(stream)) if memory else plain_learners())
+    return stream, learner
+
+
+@contextmanager
+def panels_of(rows):
+    """Makes streams of a few samples span several panels."""
+    saved = arrays.PANEL_ROWS["cpu"]
+    arrays.PANEL_ROWS["cpu"] = rows
+    try:
+        yield
+    finally:
+        arrays.PANEL_ROWS["cpu"] = saved
+
+
+panel_sizes = st.sampled_from([1, 4, 256])
+
+
+def assert_same(got, expected, tolerance=1e-10):
+    """Equal to the tolerance, relative to the largest entry."""
+    got, expected = np.asarray(got), np.asarray(expected)
+    assert got.shape == expected.shape
+    scale = max(1.0, float(np.abs(expected).max(initial=0.0)))
+    assert np.abs(got - expected).max(initial=0.0) <= tolerance * scale

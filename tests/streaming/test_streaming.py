@@ -1,0 +1,420 @@
+"""Fed in any portions, the streaming objects give what the batch functions give."""
+
+import json
+import warnings
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+import retarget as rt
+from oracles import literal
+from problems import assert_same, gammas, learners, make_stream, panel_sizes, panels_of
+from retarget import arrays
+
+
+@st.composite
+def portions(draw, n):
+    """One sample, one block, odd portions or everything at a time."""
+    size = draw(st.sampled_from([1, 4, "odd", n]))
+    cuts = [0]
+    while cuts[-1] < n:
+        cuts.append(min(n, cuts[-1] + (draw(st.integers(0, 7)) if size == "odd" else size)))
+    return [slice(a, b) for a, b in pairwise(cuts)]
+
+
+@st.composite
+def cases(draw):
+    n = draw(st.integers(1, 30))
+    stream = make_stream(n, draw(st.integers(1, 3)), draw(st.integers(0, 10**6)))
+    return stream, draw(learners(n)), draw(portions(n))
+
+
+def test_cases_include_empty_portions():
+    """An empty portion is one of the odd ones: it is taken, and nothing comes of it."""
+    corrector = rt.TargetCorrector(rt.Linear(), rt.SGD(lr=0.1), 1.0, 2)
+    assert corrector.correct(np.empty((0, 3)), np.empty((0, 2))).shape[0] == 0
+    assert len(corrector) == 0
+    assert corrector.flush().shape[0] == 0
+    tracker = rt.ShiftTracker(rt.Linear(), rt.SGD(lr=0.1), 1.0)
+    tracker.update(np.empty((0, 3)), np.empty((0, 2)))
+    with pytest.raises(rt.InvalidInputError, match="no samples yet"):
+        _ = tracker.effective_targets
+
+
+@given(
+    case=cases(),
+    gamma=gammas,
+    blocks=st.integers(1, 5),
+    ridge=st.sampled_from([0.0, 0.2]),
+    parts=st.sampled_from(["both", "online", "offline"]),
+    first_block=st.sampled_from(["corrected", "plain"]),
+    panel=panel_sizes,
+)
+def test_corrector_equals_iterative_targets(case, gamma, blocks, ridge, parts, first_block, panel):
+    stream, learner, cuts = case
+    block = blocks * learner.batch_size
+    options = {"ridge": ridge, "parts": parts, "first_block": first_block}
+    expected = rt.iterative_targets(stream.K, stream.Y, learner, gamma, block, **options)
+    given_so_far, returned = 0, []
+    with panels_of(panel):
+        corrector = rt.TargetCorrector(rt.Linear(), learner, gamma, block, **options)
+        for rows in cuts:
+            returned.append(corrector.correct(stream.features[rows], stream.Y[rows]))
+            given_so_far += rows.stop - rows.start
+            complete = given_so_far - given_so_far % block
+            assert sum(map(len, returned)) == complete
+            assert corrector.waiting == given_so_far - complete
+        returned.append(corrector.flush())
+    assert len(corrector) == len(stream)
+    assert_same(np.concatenate(returned), expected, 1e-10 * max(1.0, np.abs(expected).max()))
+
+
+@given(case=cases(), gamma=gammas, panel=panel_sizes)
+def test_shift_tracker_equals_effective_targets_all_along(case, gamma, panel):
+    stream, learner, cuts = case
+    if isinstance(learner.lr, tuple):  # a schedule for the whole stream does not fit its parts
+        learner = rt.SGD(**(learner.to_dict() | {"lr": learner.lr[0]}))
+    with panels_of(panel):
+        tracker = rt.ShiftTracker(rt.Linear(), learner, gamma)
+        for rows in cuts:
+            tracker.update(stream.features[rows], stream.Y[rows])
+            if rows.stop:
+                seen = slice(0, rows.stop)
+                expected = rt.effective_targets(
+                    stream.K[seen, seen], stream.Y[seen], learner, gamma
+                )
+                assert_same(tracker.effective_targets, expected)
+    assert len(tracker) == len(stream)
+
+
+@given(case=cases(), gamma=gammas, panel=panel_sizes)
+def test_correction_tracker_equals_corrected_targets_all_along(case, gamma, panel):
+    stream, learner, cuts = case
+    if isinstance(learner.lr, tuple):
+        learner = rt.SGD(**(learner.to_dict() | {"lr": learner.lr[0]}))
+    with panels_of(panel):
+        tracker = rt.CorrectionTracker(rt.Linear(), learner, gamma)
+        for rows in cuts:
+            tracker.update(stream.features[rows], stream.Y[rows])
+            if rows.stop:
+                seen = slice(0, rows.stop)
+                expected = rt.corrected_targets(
+                    stream.K[seen, seen], stream.Y[seen], learner, gamma
+                )
+                assert_same(
+                    tracker.corrected_targets, expected, 1e-10 * max(1.0, np.abs(expected).max())
+                )
+    assert len(tracker) == len(stream)
+
+
+@given(seed=st.integers(0, 999), n=st.integers(1, 20), eta=st.floats(0.05, 1.0), gamma=gammas)
+def test_trackers_follow_equation_11_and_appendix_a5(seed, n, eta, gamma):
+    stream = make_stream(n, 2, seed)
+    shift = rt.ShiftTracker(rt.Linear(), rt.SGD(lr=eta), gamma)
+    correction = rt.CorrectionTracker(rt.Linear(), rt.SGD(lr=eta), gamma)
+    for t in range(n):
+        shift.update(stream.features[[t]], stream.Y[[t]])
+        correction.update(stream.features[[t]], stream.Y[[t]])
+    assert_same(shift.effective_targets, literal.effective_by_steps(stream.Y, stream.K, eta, gamma))
+    assert_same(
+        correction.corrected_targets, literal.corrected_by_steps(stream.Y, stream.K, eta, gamma)
+    )
+
+
+def test_a_start_that_is_not_zero():
+    stream = make_stream(17, 2, seed=3)
+    initial, learner = np.sin(stream.Y), rt.SGD(lr=0.4, batch_size=2)
+    corrector = rt.TargetCorrector(rt.Linear(), learner, 0.6, 4)
+    shift = rt.ShiftTracker(rt.Linear(), learner, 0.6)
+    correction = rt.CorrectionTracker(rt.Linear(), learner, 0.6)
+    returned = []
+    for rows in (slice(0, 5), slice(5, 17)):
+        data = (stream.features[rows], stream.Y[rows])
+        returned.append(corrector.correct(*data, initial=initial[rows]))
+        shift.update(*data, initial=initial[rows])
+        correction.update(*data, initial=initial[rows])
+    returned.append(corrector.flush())
+    problem = (stream.K, stream.Y, learner, 0.6)
+    assert_same(np.concatenate(returned), rt.iterative_targets(*problem, 4, initial=initial))
+    assert_same(shift.effective_targets, rt.effective_targets(*problem, initial=initial))
+    assert_same(correction.corrected_targets, rt.corrected_targets(*problem, initial=initial))
+
+
+def test_the_stream_goes_on_after_a_flush():
+    """A flush ends the block and the mini-batch; what follows starts new ones."""
+    stream = make_stream(11, 1, seed=5)
+    learner = rt.SGD(lr=0.3, batch_size=2)
+    corrector = rt.TargetCorrector(rt.Linear(), learner, 0.5, 4)
+    first = corrector.correct(stream.features[:5], stream.Y[:5])
+    Z = np.concatenate(
+        [first, corrector.flush(), corrector.correct(stream.features[5:], stream.Y[5:])]
+    )
+    assert corrector.waiting == 2
+    Z = np.concatenate([Z, corrector.flush()])
+    # the online learner on these targets, in the mini-batches 2, 2, 1, 2, 2, 2
+    batch = np.array([0, 0, 1, 1, 2, 3, 3, 4, 4, 5, 5])
+    past = np.where(batch[:, None] > batch[None, :], stream.K, 0)
+    A = np.linalg.solve(np.eye(11) / 0.3 + past, Z)
+    for start, stop in [(0, 4), (4, 5), (5, 9), (9, 11)]:
+        rows, seen = slice(start, stop), slice(0, stop)
+        offline = literal.f_off(stream.Y[seen], stream.K[seen, seen], stream.K[seen, rows], 0.5)
+        assert_same(stream.K[rows, seen] @ A[seen], offline)
+
+
+@pytest.mark.parametrize("kernel", [rt.RBF(2.0), lambda A, B: (1 + A @ B.T) ** 2, "laplacian"])
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_anything_serves_as_a_kernel(kernel, kind):
+    X = np.random.default_rng(0).normal(size=(12, 3))
+    Y = np.sin(X)
+    expected = rt.iterative_targets(rt.as_kernel(kernel)(X), Y, rt.SGD(lr=0.1), 0.5, 3, ridge=0.1)
+    if kind == "torch":
+        X, Y = torch.tensor(X), torch.tensor(Y)
+    got = rt.TargetCorrector(kernel, rt.SGD(lr=0.1), 0.5, 3, ridge=0.1).correct(X, Y)
+    assert isinstance(got, torch.Tensor) == (kind == "torch")
+    assert_same(got, expected)
+
+
+def test_a_precomputed_kernel_takes_row_numbers():
+    stream = make_stream(12, 2, seed=0)
+    corrector = rt.TargetCorrector(stream.K, rt.SGD(lr=0.1), 0.5, 3)
+    Z = corrector.correct(np.arange(12), stream.Y)
+    assert_same(Z, rt.iterative_targets(stream.K, stream.Y, rt.SGD(lr=0.1), 0.5, 3))
+
+
+def test_half_precision_is_computed_wider_and_given_back_as_it_came():
+    X = np.random.default_rng(0).normal(size=(8, 2)).astype(np.float16)
+    Y = np.sin(X)
+    Z = rt.TargetCorrector(rt.RBF(1.0), rt.SGD(lr=0.1), 0.5, 2).correct(X, Y)
+    assert Z.dtype == np.float16
+
+
+# --- saving and loading
+
+
+def make_corrector(kernel):
+    return rt.TargetCorrector(
+        kernel, rt.SGD(lr=0.05, batch_size=2, momentum=0.9), 0.6, 4, 0.1, first_block="plain"
+    )
+
+
+def corrector_results(corrector, X, Y):
+    return np.concatenate([corrector.correct(X, Y), corrector.flush()])
+
+
+def make_shift(kernel):
+    return rt.ShiftTracker(kernel, rt.SGD(lr=0.05, batch_size=2, momentum=0.9), 0.6)
+
+
+def make_correction(kernel):
+    return rt.CorrectionTracker(kernel, rt.SGD(lr=0.2, batch_size=3), 0.6)
+
+
+def shift_results(tracker, X, Y):
+    tracker.update(X, Y)
+    return tracker.effective_targets
+
+
+def correction_results(tracker, X, Y):
+    tracker.update(X, Y)
+    return tracker.corrected_targets
+
+
+every_class = pytest.mark.parametrize(
+    ("make", "results"),
+    [
+        (make_corrector, corrector_results),
+        (make_shift, shift_results),
+        (make_correction, correction_results),
+    ],
+    ids=["TargetCorrector", "ShiftTracker", "CorrectionTracker"],
+)
+
+
+@every_class
+@pytest.mark.parametrize("before", [0, 1, 7, 300])
+def test_saved_and_loaded_it_goes_on_to_the_last_bit(make, results, before, tmp_path):
+    rng = np.random.default_rng(1)
+    X, Y = rng.normal(size=(before + 9, 3)), rng.normal(size=before + 9)
+    one = make(rt.RBF(2.0))
+    take = one.correct if isinstance(one, rt.TargetCorrector) else one.update
+    take(X[:before], Y[:before])
+    path = tmp_path / "state.safetensors"
+    one.save(path)
+    other = type(one).load(path)
+    assert len(other) == before
+    np.testing.assert_array_equal(
+        results(other, X[before:], Y[before:]), results(one, X[before:], Y[before:])
+    )
+
+
+@every_class
+def test_a_kernel_that_no_file_can_hold_is_given_again(make, results, tmp_path):
+    def kernel(A, B):
+        return (1 + A @ B.T) ** 2
+
+    X = np.random.default_rng(0).normal(size=(9, 3))
+    one = make(kernel)
+    results(one, X[:5], X[:5, 0])
+    one.save(tmp_path / "state")
+    with pytest.raises(
+        rt.InvalidInputError, match=r"kernel that a file cannot hold; give it again"
+    ):
+        type(one).load(tmp_path / "state")
+    other = type(one).load(tmp_path / "state", kernel=kernel)
+    np.testing.assert_array_equal(results(other, X[5:], X[5:, 0]), results(one, X[5:], X[5:, 0]))
+
+
+def test_what_cannot_be_loaded(tmp_path):
+    path = tmp_path / "state.safetensors"
+    tracker = make_shift(rt.RBF(2.0))
+    tracker.update(np.ones((3, 2)), np.ones(3))
+    tracker.save(path)
+    with pytest.raises(
+        rt.InvalidInputError, match=r"holds a ShiftTracker; load it with ShiftTracker"
+    ):
+        rt.TargetCorrector.load(path)
+    with pytest.raises(rt.InvalidInputError, match="saved with the kernel .*'width': 2.0"):
+        rt.ShiftTracker.load(path, kernel=rt.RBF(3.0))
+    with pytest.raises(rt.InvalidInputError, match="there is no file"):
+        rt.ShiftTracker.load(tmp_path / "nowhere")
+    whole = path.read_bytes()
+    for damaged in (whole[: len(whole) // 2], b"", b"\x00" * 100):
+        path.write_bytes(damaged)
+        with pytest.raises(rt.InvalidInputError, match="damaged or no safetensors file"):
+            rt.ShiftTracker.load(path)
+    save_file({"x": torch.ones(1)}, path)
+    with pytest.raises(rt.InvalidInputError, match="not a retarget state of format 1"):
+        rt.ShiftTracker.load(path)
+    save_file({"x": torch.ones(1)}, path, metadata={"retarget": json.dumps({"format": 99})})
+    with pytest.raises(rt.InvalidInputError, match="not a retarget state of format 1"):
+        rt.ShiftTracker.load(path)
+    save_file({"x": torch.ones(1)}, path, metadata={"retarget": "{"})
+    with pytest.raises(rt.InvalidInputError, match="damaged"):
+        rt.ShiftTracker.load(path)
+
+
+# --- bad portions are refused, and nothing of them is kept
+
+
+@pytest.fixture
+def fed():
+    corrector = rt.TargetCorrector(rt.RBF(1.0), rt.SGD(lr=0.1), 1.0, 2)
+    corrector.correct(np.arange(6.0).reshape(3, 2), np.ones((3, 2)))
+    return corrector
+
+
+@pytest.mark.parametrize(
+    ("X", "Y", "initial", "error", "message"),
+    [
+        (np.ones((2, 2)), np.ones((3, 2)), None, rt.InvalidInputError, "X has 2 rows and Y 3"),
+        (np.float64(1), np.ones((3, 2)), None, rt.InvalidInputError, "X has no rows and Y 3"),
+        (np.ones((2, 3)), np.ones((2, 2)), None, rt.InvalidInputError, r"samples of shape \(3,\)"),
+        (np.ones((2, 2)), np.ones((2, 1)), None, rt.InvalidInputError, "Y has 1 outputs; .* has 2"),
+        (np.ones((2, 2)), np.ones((2, 2), int), None, rt.InvalidTypeError, "Y has dtype int64"),
+        (
+            np.full((2, 2), np.nan),
+            np.ones((2, 2)),
+            None,
+            rt.InvalidInputError,
+            "X holds nan in row 3",
+        ),
+        (
+            np.ones((2, 2)),
+            np.full((2, 2), np.inf),
+            None,
+            rt.InvalidInputError,
+            "Y holds inf in row 0",
+        ),
+        (np.ones((2, 2)), np.ones((2, 2)), np.ones((2, 2)), rt.InvalidInputError, "a part of the"),
+        (np.ones((2, 2)), np.ones((2, 2)), np.ones(2), rt.InvalidInputError, "initial has shape"),
+    ],
+)
+def test_a_bad_portion_leaves_no_trace(fed, X, Y, initial, error, message):
+    with pytest.raises(error, match=message):
+        fed.correct(X, Y, initial=initial)
+    assert len(fed) == 3
+    assert fed.waiting == 1
+    assert fed.correct(np.array([[9.0, 9.0]]), np.ones((1, 2))).shape == (2, 2)
+
+
+def test_precision_does_not_change_on_the_way():
+    corrector = rt.TargetCorrector(rt.RBF(1.0), rt.SGD(lr=0.1), 1.0, 2)
+    corrector.correct(np.ones((1, 2), np.float32), np.ones((1, 1), np.float32))
+    with pytest.raises(
+        rt.InvalidInputError, match=r"began in torch.float32 and goes on in torch.fl"
+    ):
+        corrector.correct(np.ones((1, 2), np.float32), np.ones((1, 1)))
+
+
+def test_weight_decay_fades_a_start():
+    tracker = rt.ShiftTracker(rt.RBF(1.0), rt.SGD(lr=0.1, weight_decay=0.1), 1.0)
+    with pytest.raises(rt.InvalidInputError, match="fades the starting function"):
+        tracker.update(np.ones((1, 2)), np.ones(1), initial=np.ones(1))
+
+
+@pytest.mark.parametrize("make", [make_shift, make_correction])
+def test_trackers_have_nothing_to_show_at_first(make):
+    tracker = make(rt.RBF(1.0))
+    name = "effective_targets" if make is make_shift else "corrected_targets"
+    with pytest.raises(rt.InvalidInputError, match=r"no samples yet; call update\(X, Y\) first"):
+        getattr(tracker, name)
+
+
+@pytest.mark.parametrize("make", [make_shift, make_correction])
+def test_gamma_must_be_positive(make):
+    cls = type(make(rt.RBF(1.0)))
+    with pytest.raises(rt.InvalidInputError, match="gamma is 0"):
+        cls(rt.RBF(1.0), rt.SGD(lr=0.1), 0)
+
+
+def test_a_schedule_that_is_too_short_for_the_stream():
+    tracker = rt.ShiftTracker(rt.RBF(1.0), rt.SGD(lr=[0.1, 0.1]), 1.0)
+    with pytest.raises(rt.InvalidInputError, match="ends after 2 steps"):
+        tracker.update(np.arange(3.0), np.ones(3))
+
+
+def test_a_bad_kernel_is_noticed():
+    nan = rt.TargetCorrector(lambda A, B: np.full((len(A), len(B)), np.nan), rt.SGD(0.1), 1.0, 1)
+    with pytest.raises(rt.InvalidInputError, match="kernel's result holds nan"):
+        nan.correct(np.ones((1, 2)), np.ones(1))
+    skew = rt.TargetCorrector(lambda A, B: np.exp(A[:, :1] - B[:, :1].T), rt.SGD(0.1), 1.0, 2)
+    with pytest.raises(rt.InvalidInputError, match="kernel's result is not symmetric"):
+        skew.correct(np.arange(4.0).reshape(2, 2), np.ones(2))
+
+
+def test_divergence_is_reported_from_the_stream():
+    tracker = rt.ShiftTracker(rt.Linear(), rt.SGD(lr=30.0), 1.0)
+    tracker.update(np.ones((100, 1)), np.ones(100))
+    with pytest.raises(rt.DivergedError) as caught:
+        tracker.update(np.ones((900, 1)), np.ones(900))
+    assert caught.value.largest_stable_lr == pytest.approx(2.0)
+
+
+def test_not_positive_definite_is_reported_from_the_stream():
+    corrector = rt.TargetCorrector(lambda A, B: -A @ B.T, rt.SGD(lr=0.1), 0.5, 1, ridge=10.0)
+    corrector.correct(np.array([[0.1]]), np.ones(1))
+    with pytest.raises(rt.NotPositiveDefiniteError, match="from row 1 on") as caught:
+        corrector.correct(np.array([[1.0]]), np.ones(1))
+    assert caught.value.deficit == pytest.approx(0.51)
+
+
+def test_low_precision_is_announced_once():
+    X = np.linspace(0, 1, 40, dtype=np.float32)
+    corrector = rt.TargetCorrector(rt.RBF(10.0), rt.SGD(lr=0.1), 1e-6, 2, ridge=1e-3)
+    with pytest.warns(rt.PrecisionWarning, match="gamma I"):
+        corrector.correct(X[:20], X[:20])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        corrector.correct(X[20:], X[20:])
+
+
+def test_too_large_for_memory(monkeypatch):
+    monkeypatch.setattr(arrays, "free_memory", lambda device: 1000)
+    corrector = rt.TargetCorrector(rt.RBF(1.0), rt.SGD(lr=0.1), 1.0, 2)
+    with pytest.raises(rt.StreamTooLargeError, match="the factor of 2 samples, grown by 256 rows"):
+        corrector.correct(np.arange(2.0), np.ones(2))

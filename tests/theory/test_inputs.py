@@ -1,0 +1,285 @@
+"""What the functional core takes, what it gives back, and what it refuses."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import retarget as rt
+from problems import assert_same, make_stream
+from retarget import arrays
+
+LEARNER = rt.SGD(lr=0.2)
+CORE = {
+    "offline_coefficients": lambda K, Y: rt.offline_coefficients(K, Y, 0.7),
+    "online_coefficients": lambda K, Y: rt.online_coefficients(K, Y, LEARNER),
+    "prequential_errors": lambda K, Y: rt.prequential_errors(K, Y, LEARNER),
+    "effective_targets": lambda K, Y: rt.effective_targets(K, Y, LEARNER, 0.7),
+    "corrected_targets": lambda K, Y: rt.corrected_targets(K, Y, LEARNER, 0.7),
+    "iterative_targets": lambda K, Y: rt.iterative_targets(K, Y, LEARNER, 0.7, 2),
+}
+core = pytest.mark.parametrize("function", CORE.values(), ids=CORE.keys())
+
+
+@pytest.fixture
+def stream():
+    return make_stream(9, 2, seed=7)
+
+
+@core
+def test_torch_in_torch_out_numpy_in_numpy_out(function, stream):
+    expected = function(stream.K, stream.Y)
+    got = function(torch.tensor(stream.K), torch.tensor(stream.Y, requires_grad=True))
+    assert isinstance(expected, np.ndarray)
+    assert isinstance(got, torch.Tensor)
+    assert not got.requires_grad
+    assert_same(got.numpy(), expected, 1e-14)
+
+
+@core
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_dtype_is_kept(function, stream, dtype):
+    got = function(stream.K.astype(dtype), stream.Y.astype(dtype))
+    assert got.dtype == dtype
+    assert_same(got, function(stream.K, stream.Y), 100 * np.finfo(dtype).eps)
+
+
+def test_bfloat16_is_kept(stream):
+    K, Y = torch.tensor(stream.K).bfloat16(), torch.tensor(stream.Y).bfloat16()
+    assert rt.effective_targets(K, Y, LEARNER, 0.7).dtype == torch.bfloat16
+
+
+def test_nothing_is_down_cast(stream):
+    got = rt.effective_targets(stream.K.astype(np.float32), stream.Y, LEARNER, 0.7)
+    assert got.dtype == np.float64
+
+
+@core
+def test_flat_targets_give_flat_results(function, stream):
+    flat = function(stream.K, stream.Y[:, 0])
+    assert flat.shape == (9,)
+    assert_same(flat, function(stream.K, stream.Y)[:, 0], 1e-14)
+
+
+@core
+def test_inputs_are_left_alone_and_not_shared(function, stream):
+    K, Y = stream.K.copy(), stream.Y.copy()
+    K.setflags(write=False)
+    Y.setflags(write=False)
+    got = function(K, Y)
+    got += 1.0
+    np.testing.assert_array_equal(K, stream.K)
+    np.testing.assert_array_equal(Y, stream.Y)
+
+
+@core
+def test_layout_of_the_arrays_does_not_matter(function, stream):
+    expected = function(stream.K, stream.Y)
+    wide = np.zeros((18, 18))
+    wide[::2, ::2] = stream.K
+    assert_same(function(np.asfortranarray(stream.K), np.asfortranarray(stream.Y)), expected, 1e-14)
+    assert_same(function(wide[::2, ::2], stream.Y[::-1][::-1]), expected, 1e-14)
+    assert_same(function(stream.K.astype(">f8"), stream.Y.tolist()), expected, 1e-14)
+
+
+@core
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_nan_and_infinity_are_named_by_row(function, stream, bad):
+    K, Y = stream.K.copy(), stream.Y.copy()
+    K[4, 6] = K[6, 4] = bad
+    with pytest.raises(rt.InvalidInputError, match=f"K holds {bad} in row 4; expected finite"):
+        function(K, stream.Y)
+    Y[5, 1] = bad
+    with pytest.raises(rt.InvalidInputError, match=f"Y holds {bad} in row 5"):
+        function(stream.K, Y)
+
+
+def test_finite_numbers_whose_sum_overflows_are_fine():
+    K = torch.full((2, 2), 3e38, dtype=torch.float32)
+    arrays.require_finite("K", K)
+    assert not np.isfinite(K.sum().item())
+
+
+@core
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (
+            lambda K, Y: (K[:, :5], Y),
+            rt.InvalidInputError,
+            r"K has shape \(9, 5\); expected \(n, n\)",
+        ),
+        (lambda K, Y: (K[0], Y), rt.InvalidInputError, r"K has shape \(9,\)"),
+        (lambda K, Y: (K[:0, :0], Y[:0]), rt.InvalidInputError, "K is empty"),
+        (lambda K, Y: (K, Y[:4]), rt.InvalidInputError, "Y has 4 rows, but K is 9 x 9"),
+        (lambda K, Y: (K, Y[None]), rt.InvalidInputError, r"Y has shape \(1, 9, 2\)"),
+        (lambda K, Y: (K, Y[:, :0]), rt.InvalidInputError, r"Y has shape \(9, 0\)"),
+        (lambda K, Y: (K + np.tril(K), Y), rt.InvalidInputError, "K is not symmetric: entries"),
+        (lambda K, Y: (K.astype(int), Y), rt.InvalidTypeError, "K has dtype int64; expected float"),
+        (lambda K, Y: (K > 0, Y), rt.InvalidTypeError, "K has dtype bool"),
+        (lambda K, Y: (K, Y.astype(int)), rt.InvalidTypeError, "one-hot encode class labels"),
+        (lambda K, Y: (K.astype(complex), Y), rt.InvalidTypeError, "K has dtype complex128"),
+        (lambda K, Y: (K.astype(np.longdouble), Y), rt.InvalidTypeError, "K has dtype .*128"),
+        (lambda K, Y: (K.astype(str), Y), rt.InvalidTypeError, "K has dtype <U"),
+    ],
+)
+def test_refused(function, stream, change, error, message):
+    with pytest.raises(error, match=message):
+        function(*change(stream.K, stream.Y))
+
+
+def test_asymmetry_is_found_in_any_tile():
+    K = np.eye(1500)
+    K[1400, 3] = 1e-3
+    with pytest.raises(rt.InvalidInputError, match=r"entries \(1400, 3\) and \(3, 1400\)"):
+        rt.offline_coefficients(K, np.ones(1500), 1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        K[1400, 3] = 1e-14  # rounding
+        rt.offline_coefficients(K, np.ones(1500), 1.0)
+
+
+@pytest.mark.parametrize("initial", [np.ones(9), np.ones((9, 3))])
+def test_initial_of_another_shape(stream, initial):
+    with pytest.raises(rt.InvalidInputError, match="initial has shape .* but Y has shape"):
+        rt.online_coefficients(stream.K, stream.Y, LEARNER, initial=initial)
+
+
+def test_arrays_on_two_devices(stream):
+    Y = torch.empty((9, 2), device="meta")
+    K = torch.tensor(stream.K)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arrays, "require_finite", lambda *_: None)
+        with pytest.raises(rt.InvalidInputError, match="Y is on meta, but K is on cpu"):
+            rt.online_coefficients(K, Y, LEARNER)
+
+
+@pytest.mark.parametrize("gamma", [0, -1.0, np.nan, np.inf, True])
+@pytest.mark.parametrize("name", ["offline_coefficients", "effective_targets", "corrected_targets"])
+def test_gamma_must_be_positive(stream, name, gamma):
+    arguments = (gamma,) if name == "offline_coefficients" else (LEARNER, gamma)
+    with pytest.raises(rt.InvalidInputError, match="gamma is .*; expected a positive, finite"):
+        getattr(rt, name)(stream.K, stream.Y, *arguments)
+
+
+def test_gamma_must_be_a_number(stream):
+    with pytest.raises(rt.InvalidTypeError, match="gamma is 'auto'; expected a number"):
+        rt.offline_coefficients(stream.K, stream.Y, "auto")
+
+
+@pytest.mark.parametrize("name", ["online_coefficients", "effective_targets", "corrected_targets"])
+def test_schedule_of_the_wrong_length(stream, name):
+    learner = rt.SGD(lr=[0.1] * 9, batch_size=2)
+    arguments = () if name == "online_coefficients" else (1.0,)
+    with pytest.raises(rt.InvalidInputError, match="has 9 rates, but 9 samples in .* 2 make 5"):
+        getattr(rt, name)(stream.K, stream.Y, learner, *arguments)
+
+
+def test_not_positive_definite_says_by_how_much_and_what_would_do(stream):
+    K = stream.K - (np.linalg.eigvalsh(stream.K)[0] + 0.5) * np.eye(9)  # smallest eigenvalue -0.5
+    with pytest.raises(
+        rt.NotPositiveDefiniteError, match=r"float64, from row .* is -0\.4"
+    ) as caught:
+        rt.offline_coefficients(K, stream.Y, gamma=0.1)
+    assert caught.value.deficit == pytest.approx(0.4)
+    assert np.isfinite(
+        rt.offline_coefficients(K, stream.Y, 0.1 + 1.0001 * caught.value.jitter)
+    ).all()
+    with pytest.raises(rt.NotPositiveDefiniteError):
+        rt.offline_coefficients(K, stream.Y, 0.1 + 0.999 * caught.value.jitter)
+
+
+def test_not_positive_definite_in_float32_offers_float64(stream):
+    K = (stream.K - np.eye(9)).astype(np.float32)
+    with pytest.raises(rt.NotPositiveDefiniteError, match="in float32.*or compute in float64"):
+        rt.iterative_targets(K, stream.Y.astype(np.float32), LEARNER, 0.01, 3, ridge=1.0)
+
+
+def test_not_positive_definite_far_into_a_long_stream(monkeypatch, stream):
+    """Beyond the size where the spectrum is computed, the offered jitter is still enough."""
+    monkeypatch.setattr("retarget.theory.cholesky.EXPLAINED_SIZE", 2)
+    K = stream.K - 0.9 * np.diag(np.arange(9) > 5)
+    with pytest.raises(rt.NotPositiveDefiniteError, match="from row [6-8] on") as caught:
+        rt.offline_coefficients(K, stream.Y, gamma=1e-3)
+    assert caught.value.deficit > 0
+    rt.offline_coefficients(K, stream.Y, gamma=1e-3 + 1.0001 * caught.value.jitter)
+
+
+@core
+def test_low_precision_is_announced_with_the_digits_to_expect(function, stream):
+    if function in (CORE["online_coefficients"], CORE["prequential_errors"]):
+        pytest.skip("the online system has a unit diagonal and needs no factor")
+    if function is CORE["effective_targets"]:
+        pytest.skip("the effective targets are a product, not a solution")
+    K, Y = (stream.K + 1e6).astype(np.float32), stream.Y.astype(np.float32)
+    K += np.eye(9, dtype=np.float32)
+    with pytest.warns(
+        rt.PrecisionWarning, match=r"in float32 expect [01]\.\d correct digits at best"
+    ):
+        function(K, Y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        function(K.astype(np.float64), Y)
+
+
+def test_condition_is_a_lower_bound_near_the_truth():
+    from retarget.theory.cholesky import factorise
+
+    stream = make_stream(300, 1, seed=0)
+    K = torch.tensor(stream.K + 1.0)
+    true = np.linalg.cond(K.numpy() + 0.01 * np.eye(300))
+    assert 0.1 * true < factorise(K, 0.01).condition <= true
+
+
+@pytest.mark.parametrize(
+    ("learner", "limit"),
+    [
+        (rt.SGD(lr=30.0), 2.0),
+        (rt.SGD(lr=30.0, weight_decay=0.5), 2 / 1.5),
+        (rt.SGD(lr=40.0, momentum=0.5), 3.0),
+        (rt.SGD(lr=40.0, momentum=0.5, nesterov=True), 1.5),
+        (rt.SGD(lr=400.0, batch_size=4, reduction="mean"), 2.0),
+        (rt.SGD(lr=30.0, batch_size=4), 0.5),
+    ],
+)
+def test_divergence_names_the_step_and_the_largest_stable_rate(learner, limit):
+    K = np.ones((1000, 1000))  # every sample the same: the stable rates are exact
+    with pytest.raises(rt.DivergedError, match="overflows at step .* stable up to there") as caught:
+        rt.online_coefficients(K, np.ones(1000), learner)
+    assert caught.value.largest_stable_lr == pytest.approx(limit)
+    step = caught.value.step
+    fine = min(1000, step * learner.batch_size)
+    assert np.isfinite(rt.prequential_errors(K[:fine, :fine], np.ones(fine), learner)).all()
+    calm = rt.SGD(**(learner.to_dict() | {"lr": 0.99 * limit}))
+    assert np.abs(rt.prequential_errors(K, np.ones(1000), calm)[-1]) < 1e3
+
+
+def test_divergence_of_a_half_correction_is_reported_too():
+    K, Y = np.ones((1200, 1200)) + 1e-9 * np.eye(1200), np.ones(1200)
+    with pytest.raises(rt.DivergedError):
+        rt.iterative_targets(K, Y, rt.SGD(lr=30.0), 1.0, 2, parts="offline", ridge=1.0)
+
+
+def test_a_kernel_of_zeros_is_stable_at_any_rate():
+    from retarget.theory.stability import largest_stable_lr
+
+    assert largest_stable_lr(lambda rows: torch.zeros(1, 1), rt.SGD(lr=1.0), 1) == np.inf
+
+
+@pytest.mark.parametrize("name", ["offline_coefficients", "corrected_targets", "iterative_targets"])
+def test_too_large_for_memory_is_said_before_it_is_tried(monkeypatch, stream, name):
+    monkeypatch.setattr(arrays, "free_memory", lambda device: 200)
+    with pytest.raises(rt.StreamTooLargeError, match=r"9 samples needs about .* GB are free; use"):
+        CORE[name](stream.K, stream.Y)
+
+
+def test_free_memory_is_known_here():
+    assert arrays.free_memory(torch.device("cpu")) > 1e8
+
+
+def test_free_memory_without_linux(monkeypatch, tmp_path):
+    monkeypatch.setattr(arrays, "Path", lambda _: tmp_path / "missing")
+    assert arrays.free_memory(torch.device("cpu")) > 1e8
+    monkeypatch.setattr(arrays.os, "sysconf_names", {})
+    assert arrays.free_memory(torch.device("cpu")) is None

@@ -1,0 +1,190 @@
+"""The iterative correction: Prop. 4.2 in its literal form, and the sweep theorem."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import retarget as rt
+from oracles import literal
+from oracles.simulation import train
+from problems import (
+    assert_same,
+    gammas,
+    learners,
+    make_stream,
+    panel_sizes,
+    panels_of,
+    rates,
+    ridges,
+    streams,
+)
+
+blocks = st.integers(1, 12)
+parts_of_eq_16 = st.sampled_from(["both", "online", "offline"])
+first_blocks = st.sampled_from(["corrected", "plain"])
+
+
+@given(
+    stream=streams,
+    eta=rates,
+    gamma=gammas,
+    batch=st.integers(1, 4),
+    blocks=blocks,
+    ridge=ridges,
+    parts=parts_of_eq_16,
+    first_block=first_blocks,
+    panel=panel_sizes,
+)
+def test_equals_proposition_4_2(
+    stream, eta, gamma, batch, blocks, ridge, parts, first_block, panel
+):
+    block = batch * blocks
+    expected = literal.iterative(
+        stream.Y, stream.K, eta, gamma, block, ridge, batch, parts, first_block
+    )
+    with panels_of(panel):
+        got = rt.iterative_targets(
+            stream.K,
+            stream.Y,
+            rt.SGD(lr=eta, batch_size=batch),
+            gamma,
+            block,
+            ridge=ridge,
+            parts=parts,
+            first_block=first_block,
+        )
+    scale = max(1.0, np.abs(expected).max())
+    assert_same(got, expected, 1e-10 * scale)
+
+
+@given(stream=streams, eta=rates, gamma=gammas, block=st.integers(1, 7), ridge=ridges)
+def test_the_last_block_minimises_equation_15(stream, eta, gamma, block, ridge):
+    """Not the formula but what it is for: any other targets of the last block are worse."""
+    Z = rt.iterative_targets(stream.K, stream.Y, rt.SGD(lr=eta), gamma, block, ridge)
+    last = slice((len(stream) - 1) // block * block, None)
+    least = literal.block_loss(Z, stream.Y, stream.K, eta, gamma, ridge)
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        other = Z.copy()
+        other[last] += rng.normal(size=other[last].shape)
+        assert literal.block_loss(other, stream.Y, stream.K, eta, gamma, ridge) > least
+
+
+@st.composite
+def sweeps(draw):
+    stream = draw(streams)
+    learner = draw(learners(len(stream)))
+    return stream, learner, learner.batch_size * draw(st.integers(1, 6))
+
+
+@given(sweep=sweeps(), gamma=gammas, panel=panel_sizes)
+def test_sweep_theorem(sweep, gamma, panel):
+    """After each block the online learner agrees on it with the offline learner so far.
+
+    The online learner is torch.optim.SGD, with whatever momentum, decay and schedule. With momentum
+    it is still moving then: what agrees is the function that it coasts to.
+    """
+    stream, learner, block = sweep
+    with panels_of(panel):
+        Z = rt.iterative_targets(stream.K, stream.Y, learner, gamma, block)
+    run = train(stream.features, Z, learner, coast_steps=600 if learner.momentum else 1)
+    scale = max(1.0, np.abs(Z).max())
+    for start in range(0, len(stream), block):
+        seen = slice(0, min(start + block, len(stream)))
+        rows = slice(start, seen.stop)
+        weights = run.coasted[learner.steps(seen.stop) - 1]
+        offline = literal.f_off(stream.Y[seen], stream.K[seen, seen], stream.K[seen, rows], gamma)
+        assert_same(stream.features[rows] @ weights, offline, 1e-9 * scale)
+
+
+@given(stream=streams, gamma=gammas, block=st.integers(1, 9), ridge=ridges)
+def test_neither_rate_nor_momentum_enters_the_function_learned(stream, gamma, block, ridge):
+    functions = []
+    for learner in (rt.SGD(lr=0.05), rt.SGD(lr=0.7), rt.SGD(lr=0.04, momentum=0.9)):
+        Z = rt.iterative_targets(stream.K, stream.Y, learner, gamma, block, ridge)
+        run = train(stream.features, Z, learner, coast_steps=600)
+        functions.append(stream.queries @ run.coasted[-1])
+    scale = max(1.0, np.abs(Z).max())
+    assert_same(functions[1], functions[0], 1e-9 * scale)
+    assert_same(functions[2], functions[0], 1e-9 * scale)
+
+
+@given(stream=streams, eta=rates, gamma=gammas)
+def test_one_block_for_all_is_the_exact_correction(stream, eta, gamma):
+    learner = rt.SGD(lr=eta)
+    Z = rt.iterative_targets(stream.K, stream.Y, learner, gamma, block_size=len(stream))
+    exact = rt.corrected_targets(stream.K, stream.Y, learner, gamma)
+    assert_same(Z, exact, 1e-9 * max(1.0, np.abs(exact).max()))
+
+
+@given(stream=streams, gamma=gammas, cut=st.integers(1, 33))
+def test_causal(stream, gamma, cut):
+    """The future does not change the targets of complete blocks."""
+    block, learner = 3, rt.SGD(lr=0.3)
+    whole = rt.iterative_targets(stream.K, stream.Y, learner, gamma, block)
+    cut = min(cut, len(stream))
+    part = rt.iterative_targets(stream.K[:cut, :cut], stream.Y[:cut], learner, gamma, block)
+    complete = cut - cut % block
+    assert_same(part[:complete], whole[:complete])
+
+
+def test_a_start_that_is_not_zero_only_moves_the_targets():
+    stream = make_stream(23, 2, seed=8)
+    initial, learner = np.cos(stream.Y), rt.SGD(lr=0.4, batch_size=2)
+    Z = rt.iterative_targets(stream.K, stream.Y, learner, 0.6, 4, initial=initial)
+    residual = rt.iterative_targets(stream.K, stream.Y - initial, learner, 0.6, 4)
+    assert_same(Z, residual + initial)
+
+
+def test_many_samples_over_many_panels():
+    stream = make_stream(700, 2, seed=2)
+    learner = rt.SGD(lr=0.3, batch_size=4)
+    Z = rt.iterative_targets(stream.K, stream.Y, learner, 0.9, 20, ridge=0.1)
+    assert_same(Z, literal.iterative(stream.Y, stream.K, 0.3, 0.9, 20, 0.1, batch=4))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"block_size": 3}, "block_size is 3; expected a positive multiple .* batch_size, 2"),
+        ({"block_size": 0}, "block_size is 0"),
+        ({"parts": "neither"}, "parts is 'neither'; expected one of"),
+        ({"first_block": "last"}, "first_block is 'last'; expected one of"),
+        ({"ridge": -1.0}, "ridge is -1.0; expected a finite number, 0 or more"),
+        ({"gamma": 0.0}, "gamma is 0.0; expected a positive"),
+    ],
+)
+def test_options_without_a_meaning(options, message):
+    stream = make_stream(6, 1, seed=0)
+    arguments = {"gamma": 1.0, "block_size": 2} | options
+    with pytest.raises(rt.InvalidInputError, match=message):
+        rt.iterative_targets(stream.K, stream.Y, rt.SGD(lr=0.1, batch_size=2), **arguments)
+
+
+@pytest.mark.parametrize("block_size", [2.0, True, "2"])
+def test_a_block_size_that_is_no_whole_number(block_size):
+    stream = make_stream(6, 1, seed=0)
+    with pytest.raises(rt.InvalidTypeError, match="block_size is .* whole number of samples"):
+        rt.iterative_targets(stream.K, stream.Y, rt.SGD(lr=0.1), 1.0, block_size)
+
+
+def test_weight_decay_fades_a_start():
+    stream = make_stream(4, 1, seed=0)
+    learner = rt.SGD(lr=0.1, weight_decay=0.1)
+    with pytest.raises(rt.InvalidInputError, match="fades the starting function"):
+        rt.iterative_targets(stream.K, stream.Y, learner, 1.0, 2, initial=stream.Y)
+
+
+def test_repeated_samples_in_a_block_need_the_ridge_that_the_error_names():
+    stream = make_stream(8, 1, seed=0)
+    twice = np.repeat(np.arange(8), 2)
+    K, Y, learner = stream.K[np.ix_(twice, twice)] - 1e-9 * np.eye(16), stream.Y[twice], rt.SGD(0.1)
+    with pytest.raises(rt.NotPositiveDefiniteError, match="block of samples 0 to 3") as caught:
+        rt.iterative_targets(K, Y, learner, 1.0, 4)
+    assert caught.value.deficit == pytest.approx(1e-9, rel=1e-4)
+    with pytest.warns(rt.PrecisionWarning):
+        Z = rt.iterative_targets(K, Y, learner, 1.0, 4, ridge=caught.value.jitter)
+    assert np.isfinite(Z).all()
+    with pytest.raises(rt.NotPositiveDefiniteError):
+        rt.iterative_targets(K, Y, learner, 1.0, 4, ridge=0.9 * caught.value.jitter)

@@ -1,0 +1,113 @@
+"""The two theorems: the shift, the correction, and that each undoes the other."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import retarget as rt
+from oracles import literal
+from oracles.simulation import train
+from problems import (
+    assert_same,
+    gammas,
+    make_stream,
+    panel_sizes,
+    panels_of,
+    problems,
+    rates,
+    streams,
+)
+
+
+@given(stream=streams, eta=rates, gamma=gammas, batch=st.integers(1, 6))
+def test_effective_targets_are_equation_8(stream, eta, gamma, batch):
+    learner = rt.SGD(lr=eta, batch_size=batch)
+    expected = literal.effective(stream.Y, stream.K, eta, gamma, batch)
+    assert_same(rt.effective_targets(stream.K, stream.Y, learner, gamma), expected)
+
+
+@given(stream=streams, eta=rates, gamma=gammas, batch=st.integers(1, 6))
+def test_corrected_targets_are_equation_12(stream, eta, gamma, batch):
+    learner = rt.SGD(lr=eta, batch_size=batch)
+    expected = literal.corrected(stream.Y, stream.K, eta, gamma, batch)
+    assert_same(rt.corrected_targets(stream.K, stream.Y, learner, gamma), expected)
+
+
+@given(problem=problems(), gamma=gammas, panel=panel_sizes)
+def test_theorem_3_2_offline_on_effective_targets_is_online(problem, gamma, panel):
+    stream, learner = problem
+    run = train(stream.features, stream.Y, learner)
+    with panels_of(panel):
+        effective = rt.effective_targets(stream.K, stream.Y, learner, gamma)
+    offline = literal.f_off(effective, stream.K, stream.K_query.T, gamma)
+    assert_same(offline, stream.queries @ run.weights)
+
+
+@given(problem=problems(), gamma=gammas, panel=panel_sizes)
+def test_theorem_4_1_online_on_corrected_targets_is_offline(problem, gamma, panel):
+    stream, learner = problem
+    with panels_of(panel):
+        corrected = rt.corrected_targets(stream.K, stream.Y, learner, gamma)
+    run = train(stream.features, corrected, learner)
+    offline = literal.f_off(stream.Y, stream.K, stream.K_query.T, gamma)
+    # the simulation itself loses digits when the targets are much larger than the result
+    scale = max(1.0, np.abs(corrected).max() / np.abs(stream.Y).max())
+    assert_same(stream.queries @ run.weights, offline, tolerance=1e-10 * scale)
+
+
+@given(problem=problems(), gamma=gammas)
+def test_shift_and_correction_undo_each_other(problem, gamma):
+    stream, learner = problem
+    shifted = rt.effective_targets(stream.K, stream.Y, learner, gamma)
+    corrected = rt.corrected_targets(stream.K, stream.Y, learner, gamma)
+    scale = max(1.0, np.abs(corrected).max())
+    assert_same(rt.corrected_targets(stream.K, shifted, learner, gamma), stream.Y, 1e-10 * scale)
+    assert_same(rt.effective_targets(stream.K, corrected, learner, gamma), stream.Y, 1e-10 * scale)
+
+
+@given(problem=problems(memory=False), gamma=gammas, seed=st.integers(0, 99))
+def test_both_theorems_hold_from_a_start_that_is_not_zero(problem, gamma, seed):
+    stream, learner = problem
+    start = np.random.default_rng(seed).normal(size=(stream.features.shape[1], stream.Y.shape[1]))
+    initial, initial_query = stream.features @ start, stream.queries @ start
+
+    effective = rt.effective_targets(stream.K, stream.Y, learner, gamma, initial=initial)
+    run = train(stream.features, stream.Y, learner, start=start)
+    A = rt.offline_coefficients(stream.K, effective, gamma, initial=initial)
+    assert_same(stream.K_query @ A + initial_query, stream.queries @ run.weights)
+
+    corrected = rt.corrected_targets(stream.K, stream.Y, learner, gamma, initial=initial)
+    run = train(stream.features, corrected, learner, start=start)
+    A = rt.offline_coefficients(stream.K, stream.Y, gamma, initial=initial)
+    assert_same(stream.queries @ run.weights, stream.K_query @ A + initial_query)
+
+
+def test_no_shift_of_the_newest_sample_at_the_matching_rate():
+    stream = make_stream(9, 2, seed=3)
+    gamma = 0.8
+    learner = rt.SGD(lr=1 / (gamma + stream.K[-1, -1]))
+    assert_same(rt.effective_targets(stream.K, stream.Y, learner, gamma)[-1], stream.Y[-1])
+
+
+def test_small_rates_leave_the_newest_target_at_the_prediction():
+    stream = make_stream(9, 1, seed=4)
+    rate = 1e-7
+    learner = rt.SGD(lr=[0.4] * 8 + [rate])
+    prediction = stream.Y[-1] - rt.prequential_errors(stream.K, stream.Y, learner)[-1]
+    effective = rt.effective_targets(stream.K, stream.Y, learner, gamma=0.5)[-1]
+    assert np.abs(effective - prediction).max() < 10 * rate
+
+
+def test_forgotten_samples_have_no_exact_target():
+    stream = make_stream(30, 1, seed=0)
+    learner = rt.SGD(lr=0.5, weight_decay=1.5)  # each step keeps a quarter: 4^-29 is beyond float64
+    with pytest.raises(rt.UnreachableTargetsError, match=r"sample 0 is forgotten .* 30 samples"):
+        rt.corrected_targets(stream.K, stream.Y, learner, gamma=1.0)
+
+
+@pytest.mark.parametrize("function", [rt.effective_targets, rt.corrected_targets])
+def test_weight_decay_fades_a_start(function):
+    stream = make_stream(4, 1, seed=0)
+    with pytest.raises(rt.InvalidInputError, match="fades the starting function"):
+        function(stream.K, stream.Y, rt.SGD(lr=0.1, weight_decay=0.1), 1.0, initial=stream.Y)
