@@ -21,6 +21,7 @@ from retarget.learners import SGD
 from retarget.streaming.corrector import TargetCorrector
 from retarget.streaming.trackers import CorrectionTracker, ShiftTracker
 from retarget.theory.correction import corrected_targets
+from retarget.theory.curves import offline_learning_curve, online_learning_curve
 from retarget.theory.iterative import iterative_targets
 from retarget.theory.offline import offline_coefficients
 from retarget.theory.online import online_coefficients, prequential_errors
@@ -38,6 +39,8 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
     "effective_targets",
     "corrected_targets",
     "iterative_targets",
+    "offline_learning_curve",
+    "online_learning_curve",
     # the same, fed portion by portion
     "TargetCorrector",
     "ShiftTracker",

@@ -131,13 +131,18 @@ class GrowingCholesky:
         self._squared_norm += 2 * past**2 + own**2 + self.gamma * (2 * diagonal + m * self.gamma)
         self._least_pivot = min(self._least_pivot, new.corner.diagonal().min().item())
 
-    def solve(self, rhs: Tensor) -> Tensor:
-        r"""$(\gamma I + K)^{-1} B$."""
+    def solve_lower(self, rhs: Tensor) -> Tensor:
+        r"""$L^{-1} B$."""
         x = rhs.clone()
-        for panel in self.panels:  # L z = B
+        for panel in self.panels:
             part = x[panel.rows] - panel.left[: panel.used] @ x[: panel.start]
             x[panel.rows] = solve_lower(_triangle(panel), part)
-        for panel in reversed(self.panels):  # L^T x = z
+        return x
+
+    def solve(self, rhs: Tensor) -> Tensor:
+        r"""$(\gamma I + K)^{-1} B$."""
+        x = self.solve_lower(rhs)
+        for panel in reversed(self.panels):
             x[panel.rows] = solve_lower_transposed(_triangle(panel), x[panel.rows])
             x[: panel.start] -= panel.left[: panel.used].mT @ x[panel.rows]
         return x

@@ -1,0 +1,108 @@
+"""The `retarget` command."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+import retarget
+from retarget.errors import RetargetError
+from retarget.experiments.experiment import (
+    Experiment,
+    experiment_names,
+    families,
+    load_experiment,
+)
+from retarget.experiments.runner import run_experiment
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    help="What an online learner has really learned, and the targets that correct it.",
+)
+console = Console()
+WRONG_USE = 2
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        console.print(f"retarget {retarget.__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Options of the command itself."""
+
+
+def _figures_help() -> str:
+    lines = [f"[bold]{name}[/bold]  {load_experiment(name).title}" for name in experiment_names()]
+    return "\n\n".join(
+        ["Computes experiments and draws their figures.", *lines, "[bold]all[/bold]"]
+    )
+
+
+@app.command(help=_figures_help())
+def reproduce(
+    figures: Annotated[
+        list[str], typer.Argument(metavar="FIGURE...", help="Names from the list above, or all.")
+    ],
+    seed: Annotated[
+        list[int] | None,
+        typer.Option(min=0, help="Seed in the place of the figure's own; may be given repeatedly."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("results"),
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Compute everything again, also what is found done.")
+    ] = False,
+) -> None:
+    """Computes experiments and draws their figures."""
+    names = experiment_names() if figures == ["all"] else list(dict.fromkeys(figures))
+    for experiment in [load_experiment(name, seed) for name in names]:
+        _reproduce(experiment, out, fresh)
+
+
+def _reproduce(experiment: Experiment, out: Path, fresh: bool) -> None:
+    console.print(f"[bold]{experiment.name}[/bold]: {experiment.title}")
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("runs")
+        outcome = run_experiment(
+            experiment,
+            out,
+            fresh=fresh,
+            progress=lambda done, total: progress.update(task, completed=done, total=total),
+        )
+    for part in families()[experiment.family].summarise(outcome.table):
+        console.print(part)
+    console.print(
+        f"{outcome.computed} runs computed, {outcome.reused} found finished, "
+        f"{outcome.seconds:.1f} s. Written:",
+        highlight=False,
+    )
+    for path in outcome.files:
+        console.print(f"  {path}", highlight=False, soft_wrap=True)
+    console.print()
+
+
+def main() -> None:
+    """Runs the command; what the user can mend is one line and exit code 2, not a traceback."""
+    try:
+        app()
+    except (RetargetError, OSError) as error:
+        Console(stderr=True).print(f"[bold red]Error:[/bold red] {error}", highlight=False)
+        sys.exit(WRONG_USE)

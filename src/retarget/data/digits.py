@@ -1,0 +1,45 @@
+"""scikit-learn's 1,797 handwritten digits of 8 x 8 pixels: embedded, nothing to download."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class DigitsStream:
+    """A stream of images (rows of 64 pixels in [0, 1]) with labels, and a test set."""
+
+    x_train: np.ndarray
+    labels_train: np.ndarray
+    x_test: np.ndarray
+    labels_test: np.ndarray
+
+
+def digits_stream(seed: int, order: str = "by class", test_share: float = 0.25) -> DigitsStream:
+    """The digits as a stream, class by class or shuffled.
+
+    Args:
+        seed: Draws the split into stream and test set, and the order within it.
+        order: `"by class"` shows all zeros first, then all ones, and so on; `"shuffled"` mixes.
+        test_share: Share of the images that is held out.
+
+    Example:
+        >>> stream = digits_stream(seed=0)
+        >>> stream.x_train.shape, stream.labels_train[:3], stream.labels_train[-3:]
+        ((1348, 64), array([0, 0, 0]), array([9, 9, 9]))
+    """
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    shuffled = np.random.default_rng(seed).permutation(len(labels))
+    held_out = int(len(labels) * test_share)
+    test, train = shuffled[:held_out], shuffled[held_out:]
+    if order == "by class":
+        train = train[np.argsort(labels[train], kind="stable")]
+    return DigitsStream(images[train] / 16.0, labels[train], images[test] / 16.0, labels[test])
+
+
+def one_hot(labels: np.ndarray, classes: int) -> np.ndarray:
+    """(n, classes) one-hot targets."""
+    targets: np.ndarray = np.eye(classes)[labels]
+    return targets

@@ -1,0 +1,41 @@
+"""The paper's one-dimensional toy (appendix B.1): noisy samples of a random smooth curve."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+GRID = np.arange(200) * 0.005
+WIDTH = np.sqrt(0.1)
+NOISE = 0.3
+
+
+@dataclass(frozen=True)
+class ToyCurve:
+    """One draw: inputs and targets, training samples in stream order."""
+
+    x_train: np.ndarray
+    y_train: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+
+
+def toy_curve(seed: int, train_size: int = 40) -> ToyCurve:
+    r"""A curve from a Gaussian process with kernel $\exp(-(x-x')^2/0.1)$, sampled with noise 0.3.
+
+    Args:
+        seed: Draws the curve, the noise and the choice of training points.
+        train_size: How many of the 200 grid points are for training; the others are the test.
+
+    Example:
+        >>> curve = toy_curve(seed=0)
+        >>> curve.x_train.shape, curve.x_test.shape
+        ((40,), (160,))
+    """
+    rng = np.random.default_rng(seed)
+    covariance = np.exp(-(np.subtract.outer(GRID, GRID) ** 2) / WIDTH**2)
+    # eigh: this covariance is singular to working precision, where a Cholesky factor would fail
+    truth = rng.multivariate_normal(np.zeros(len(GRID)), covariance, method="eigh")
+    y = truth + NOISE * rng.normal(size=len(GRID))
+    order = rng.permutation(len(GRID))
+    train, test = order[:train_size], order[train_size:]
+    return ToyCurve(GRID[train], y[train], GRID[test], y[test])

@@ -1,0 +1,1 @@
+"""Figures and demonstrations: experiments as data (TOML), one runner, one module a family."""

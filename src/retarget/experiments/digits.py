@@ -1,0 +1,162 @@
+"""The main demonstration: handwritten digits that come class by class."""
+
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich.console import RenderableType
+from rich.table import Table
+
+from retarget.data.digits import digits_stream, one_hot
+from retarget.experiments.experiment import Config, Family
+from retarget.experiments.style import COLOURS, figure_style, letter
+from retarget.kernels import RBF
+from retarget.learners import SGD
+from retarget.theory.correction import corrected_targets
+from retarget.theory.curves import offline_learning_curve, online_learning_curve
+from retarget.theory.iterative import iterative_targets
+from retarget.theory.shift import effective_targets
+
+LEARNERS = {
+    "offline": "offline, all data at once",
+    "online": "online, true targets",
+    "corrected": "online, exactly corrected",
+    "iterative": "online, iteratively corrected",
+}
+
+
+class Digits(Config):
+    """Parameters of the demonstration."""
+
+    width: float
+    gamma: float
+    lr: float
+    block_size: int
+    curve_every: int
+
+
+def run(config: Digits) -> pl.DataFrame:
+    """Accuracy along the stream, and what became of each class's targets.
+
+    Columns: quantity, learner, samples, value ("accuracy"); and quantity, label, output, value
+    ("effective target": the mean over a class of one output of its effective targets).
+    """
+    data, kernel, classes = digits_stream(config.seed), RBF(config.width), 10
+    Y, learner = one_hot(data.labels_train, classes), SGD(lr=config.lr)
+    K, K_test = kernel(data.x_train), kernel(data.x_test, data.x_train)
+    n = len(Y)
+    stops = [*range(config.curve_every, n, config.curve_every), n]
+    targets = {
+        "online": Y,
+        "corrected": corrected_targets(K, Y, learner, config.gamma),
+        "iterative": iterative_targets(K, Y, learner, config.gamma, config.block_size),
+    }
+    curves = {"offline": offline_learning_curve(K, Y, K_test, config.gamma, stops)}
+    for name, Z in targets.items():
+        curves[name] = online_learning_curve(K, Z, K_test, learner, stops)
+
+    parts = []
+    for name, predictions in curves.items():
+        accuracy = np.mean(predictions.argmax(axis=2) == data.labels_test, axis=1)
+        columns = {"samples": stops, "value": accuracy}
+        parts.append(
+            pl.DataFrame(columns).with_columns(quantity=pl.lit("accuracy"), learner=pl.lit(name))
+        )
+    effective = effective_targets(K, Y, learner, config.gamma)
+    means = [effective[data.labels_train == label].mean(axis=0) for label in range(classes)]
+    label, output = (index.ravel() for index in np.indices((classes, classes)))
+    columns = {"label": label, "output": output, "value": np.ravel(means)}
+    parts.append(pl.DataFrame(columns).with_columns(quantity=pl.lit("effective target")))
+    return pl.concat(parts, how="diagonal")
+
+
+def final_accuracies(table: pl.DataFrame) -> pl.DataFrame:
+    """Mean and standard error over seeds of the accuracy at the end, by learner and rate."""
+    final = table.filter(
+        (pl.col("quantity") == "accuracy") & (pl.col("samples") == pl.col("samples").max())
+    )
+    sem = pl.col("value").std() / pl.len().sqrt()
+    return final.group_by("learner", "lr", maintain_order=True).agg(
+        mean=pl.col("value").mean(), sem=sem.fill_null(0.0)
+    )
+
+
+def draw(table: pl.DataFrame) -> Figure:
+    """A: accuracy along the stream. B: what the online learner was taught, class by class."""
+    best, largest = _best_online_rate(table), max(table["lr"])
+    with figure_style():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.9), width_ratios=[1.25, 1])
+        letter(left, "A", "digits, class by class: accuracy on all ten classes")
+        _draw_accuracy(left, table.filter(quantity="accuracy"), best, largest)
+        letter(right, "B", f"mean effective targets, online at rate {largest:g}")
+        _draw_effective(right, table.filter(quantity="effective target", lr=largest))
+    return figure
+
+
+def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
+    """Accuracy by learner, at its best rate and at the largest, and what it means."""
+    final, rates = final_accuracies(table), table["lr"].n_unique()
+    largest, seeds = max(table["lr"]), table["seed"].n_unique()
+    shown = Table(title=f"Test accuracy after the stream, mean ± SEM over {seeds} seeds")
+    shown.add_column("learner")
+    shown.add_column(f"best of {rates} rates", justify="right")
+    shown.add_column(f"rate {largest:g}", justify="right")
+    best = {}
+    for learner, name in LEARNERS.items():
+        row = final.filter(learner=learner)
+        top = best[learner] = row.sort("mean", descending=True).row(0, named=True)
+        at_largest = row.filter(lr=largest).row(0, named=True)
+        has_rate = learner != "offline"
+        shown.add_row(
+            name,
+            f"{top['mean']:.3f} ± {top['sem']:.3f}",
+            f"{at_largest['mean']:.3f} ± {at_largest['sem']:.3f}" if has_rate else "",
+        )
+    means = {learner: f"{row['mean']:.1%}" for learner, row in best.items()}
+    return [
+        shown,
+        f"Taught one class after the other, the online learner forgets: at its best rate "
+        f"({best['online']['lr']:g}) it ends at {means['online']}, where the offline learner has "
+        f"{means['offline']}. On corrected targets the same learner ends exactly where the offline "
+        f"one does, and on targets corrected causally, without the future, close to it "
+        f"({means['iterative']}), at any rate.",
+    ]
+
+
+FAMILY = Family(Digits, run, draw, summarise)
+
+
+def _best_online_rate(table: pl.DataFrame) -> float:
+    online = final_accuracies(table).filter(learner="online")
+    return float(online.sort("mean", descending=True)["lr"][0])
+
+
+def _draw_accuracy(axes: Axes, table: pl.DataFrame, best: float, largest: float) -> None:
+    rates = {"offline": best, "online": best, "corrected": largest, "iterative": largest}
+    for learner, rate in rates.items():
+        part = table.filter(learner=learner, lr=rate).group_by("samples", maintain_order=True)
+        sem = pl.col("value").std() / pl.len().sqrt()
+        curve = part.agg(mean=pl.col("value").mean(), sem=sem.fill_null(0.0))
+        label = LEARNERS[learner] + ("" if learner == "offline" else f" (rate {rate:g})")
+        axes.plot(curve["samples"], curve["mean"], color=COLOURS[learner], label=label, lw=1.8)
+        low, high = curve["mean"] - curve["sem"], curve["mean"] + curve["sem"]
+        axes.fill_between(curve["samples"], low, high, color=COLOURS[learner], alpha=0.25, lw=0)
+    axes.set_xlabel("samples seen")
+    axes.set_ylabel("test accuracy")
+    axes.set_ylim(0, 1)
+    axes.legend(loc="upper left")
+
+
+def _draw_effective(axes: Axes, table: pl.DataFrame) -> None:
+    means = table.group_by("label", "output").agg(pl.col("value").mean()).sort("label", "output")
+    matrix = means["value"].to_numpy().reshape(10, 10)
+    bound = float(np.abs(matrix).max())
+    image = axes.imshow(matrix, cmap="RdBu", vmin=-bound, vmax=bound)
+    axes.set_xticks(range(10))
+    axes.set_yticks(range(10))
+    axes.set_xlabel("output")
+    axes.set_ylabel("true class, in order of arrival")
+    axes.figure.colorbar(image, ax=axes, label="effective target")

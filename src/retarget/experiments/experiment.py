@@ -1,0 +1,149 @@
+"""What an experiment is: a TOML file that expands to runs, each a pure function of its config."""
+
+import difflib
+import hashlib
+import itertools
+import json
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from matplotlib.figure import Figure
+from pydantic import BaseModel, ConfigDict, ValidationError
+from rich.console import RenderableType
+
+import retarget
+from retarget.errors import InvalidInputError
+
+
+class Config(BaseModel):
+    """What determines the result of one run. Families add their parameters; unknown ones fail."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    seed: int
+
+
+@dataclass(frozen=True)
+class Family:
+    """How the experiments of one kind are computed and shown.
+
+    Attributes:
+        config: The parameters of a run.
+        run: From a config to its table; no other input, no side effect.
+        draw: From the table of all runs to the figure.
+        summarise: From the table of all runs to what the terminal shows.
+    """
+
+    config: type[Config]
+    run: Callable[[Any], pl.DataFrame]
+    draw: Callable[[pl.DataFrame], Figure]
+    summarise: Callable[[pl.DataFrame], Sequence[RenderableType]]
+
+
+class Experiment(BaseModel):
+    """An experiment as its TOML file describes it.
+
+    Attributes:
+        family: The kind of experiment, a key of `families()`.
+        title: One line for people.
+        seeds: Seeds of the runs.
+        parameters: What all runs have in common.
+        grid: Lists of values; every combination is a run, for every seed.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    family: str
+    title: str
+    seeds: tuple[int, ...]
+    parameters: dict[str, Any] = {}
+    grid: dict[str, list[Any]] = {}
+
+    def runs(self) -> list[Config]:
+        """The configs of all runs, checked."""
+        values = itertools.product(self.seeds, *self.grid.values())
+        return [
+            self._config(seed, dict(zip(self.grid, point, strict=True))) for seed, *point in values
+        ]
+
+    def _config(self, seed: int, point: dict[str, Any]) -> Config:
+        kind = families()[self.family].config
+        try:
+            return kind(seed=seed, **self.parameters, **point)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"])
+            known = [name for name in kind.model_fields if name != "seed"]
+            near = difflib.get_close_matches(place, known, n=1)
+            raise InvalidInputError(
+                f"experiment {self.name}: {place}: {first['msg']}"
+                + (f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}")
+            ) from error
+
+
+def families() -> dict[str, Family]:
+    """All kinds of experiments, by the name that the TOML files use."""
+    from retarget.experiments import digits, toy_curves, toy_shift
+
+    return {
+        "digits": digits.FAMILY,
+        "toy curves": toy_curves.FAMILY,
+        "toy shift": toy_shift.FAMILY,
+    }
+
+
+def experiment_names() -> list[str]:
+    """The experiments that come with the package."""
+    configs = resources.files("retarget.experiments") / "configs"
+    return sorted(Path(entry.name).stem for entry in configs.iterdir())
+
+
+def load_experiment(name: str, seeds: Sequence[int] | None = None) -> Experiment:
+    """An experiment that comes with the package, by name, with other seeds if they are given."""
+    names = experiment_names()
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1)
+        raise InvalidInputError(
+            f"there is no experiment {name!r}; "
+            + (f"did you mean {near[0]!r}? " if near else "")
+            + f"known: {', '.join(names)}"
+        )
+    text = (resources.files("retarget.experiments") / "configs" / f"{name}.toml").read_text()
+    return parse_experiment(name, text, seeds)
+
+
+def parse_experiment(name: str, text: str, seeds: Sequence[int] | None = None) -> Experiment:
+    """An experiment from the text of its TOML file."""
+    try:
+        description = tomllib.loads(text) | ({"seeds": tuple(seeds)} if seeds else {})
+        experiment = Experiment(name=name, **description)
+    except (tomllib.TOMLDecodeError, ValidationError) as error:
+        raise InvalidInputError(f"experiment {name} cannot be read: {error}") from error
+    if experiment.family not in families():
+        raise InvalidInputError(
+            f"experiment {name} is of family {experiment.family!r}; known: {', '.join(families())}"
+        )
+    return experiment
+
+
+def run_identity(family: str, config: Config) -> str:
+    """A hash of all that determines a run's result: the config and the code."""
+    described = json.dumps([family, config.model_dump(mode="json"), _source_digest()])
+    return hashlib.sha256(described.encode()).hexdigest()[:16]
+
+
+@cache
+def _source_digest() -> str:
+    """Of every source file of the package: results of other code are never taken for ours."""
+    digest = hashlib.sha256()
+    root = Path(retarget.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()

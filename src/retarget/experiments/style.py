@@ -1,0 +1,53 @@
+"""How every figure looks: one colour a learner, everywhere, told apart by every eye."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+
+# Okabe and Ito's colours, distinguishable with any colour vision (jfly.uni-koeln.de/color).
+COLOURS = {
+    "truth": "#999999",
+    "offline": "#0072B2",
+    "online": "#E69F00",
+    "corrected": "#009E73",
+    "iterative": "#D55E00",
+    "one step": "#CC79A7",
+}
+# For a parameter that is swept (gamma, eta, batch): light to dark, and another mark each.
+SWEEP_COLOURS = ("#56B4E9", "#0072B2", "#1B2A49")
+SWEEP_MARKERS = ("o", "s", "^")
+
+
+@contextmanager
+def figure_style() -> Iterator[None]:
+    """Matplotlib's settings for all our figures; independent of the user's own."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.use("agg")
+        mpl.rcParams.update(
+            {
+                "font.size": 9,
+                "axes.titlesize": 10,
+                "axes.spines.top": False,
+                "axes.spines.right": False,
+                "legend.frameon": False,
+                "legend.fontsize": 8,
+                "figure.dpi": 100,
+                "savefig.dpi": 200,
+                "figure.constrained_layout.use": True,
+                "pdf.fonttype": 42,
+            }
+        )
+        yield
+
+
+def legend_below(axes: Axes) -> None:
+    """The legend under the panel, where it hides nothing."""
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+
+
+def letter(axes: Axes, name: str, title: str) -> None:
+    """The panel's letter and title, above it on the left."""
+    axes.set_title(f"$\\bf{{{name}}}$   {title}", loc="left")
