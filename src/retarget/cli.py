@@ -54,7 +54,7 @@ def _figures_help() -> str:
 @app.command(help=_figures_help())
 def reproduce(
     figures: Annotated[
-        list[str], typer.Argument(metavar="FIGURE...", help="Names from the list above, or all.")
+        list[str], typer.Argument(metavar="FIGURE", help="Names from the list above, or all.")
     ],
     seed: Annotated[
         list[int] | None,
@@ -90,7 +90,7 @@ def _reproduce(experiment: Experiment, out: Path, fresh: bool) -> None:
     for part in families()[experiment.family].summarise(outcome.table):
         console.print(part)
     console.print(
-        f"{outcome.computed} runs computed, {outcome.reused} found finished, "
+        f"Runs computed: {outcome.computed}, found finished: {outcome.reused}, "
         f"{outcome.seconds:.1f} s. Written:",
         highlight=False,
     )

@@ -81,10 +81,12 @@ class Experiment(BaseModel):
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"])
             known = [name for name in kind.model_fields if name != "seed"]
-            near = difflib.get_close_matches(place, known, n=1)
+            hint = ""
+            if first["type"] == "extra_forbidden":
+                near = difflib.get_close_matches(place, known, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
             raise InvalidInputError(
-                f"experiment {self.name}: {place}: {first['msg']}"
-                + (f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}")
+                f"experiment {self.name}: {place}: {first['msg']}{hint}"
             ) from error
 
 

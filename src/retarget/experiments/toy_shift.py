@@ -125,10 +125,10 @@ def _series(table: pl.DataFrame, kind: str, series: str) -> pl.DataFrame:
 def _line(
     axes: Axes, table: pl.DataFrame, series: str, label: str, style: str = "-", under: bool = False
 ) -> None:
-    curve, shape = _series(table, "curve", series), {"lw": 1.8}
+    curve = _series(table, "curve", series)
+    (line,) = axes.plot(curve["x"], curve["y"], style, color=COLOURS[series], label=label, lw=1.8)
     if under:  # another line will lie on this one
-        shape = {"lw": 5.0, "alpha": 0.35}
-    axes.plot(curve["x"], curve["y"], style, color=COLOURS[series], label=label, **shape)
+        line.set(linewidth=5.0, alpha=0.35)
 
 
 def _points(

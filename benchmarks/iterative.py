@@ -1,0 +1,155 @@
+"""The iterative correction against its literal form and against one bare Cholesky factorisation.
+
+    python benchmarks/iterative.py [--device cuda] [--sizes 1000 2000 3000 8000] ...
+
+(a) is Eq. 16-17 as printed: two general solves with all the past in every block. (b) is
+torch.linalg.cholesky of the same matrix, the limit: no exact method that factorises it can be
+faster than that (ours is not torch's factorisation, so it can come out below 1). Every time is the
+best of a few; the ratios come from one run, and growth is the slope of log time in log n.
+"""
+
+import argparse
+import math
+import platform
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+import retarget as rt
+from retarget.kernels import PrecomputedKernel
+
+BLOCK, BATCH, OUTPUTS, GAMMA, RIDGE, RATE = 20, 4, 2, 0.7, 0.1, 0.2
+LEARNER = rt.SGD(lr=RATE, batch_size=BATCH)
+
+
+def make_problem(n: int, device: str) -> tuple[Tensor, Tensor]:
+    """A Gram matrix of random features and random targets, float64."""
+    generator = torch.Generator().manual_seed(n)
+    X = torch.randn(n, 50, generator=generator, dtype=torch.float64).to(device)
+    Y = torch.randn(n, OUTPUTS, generator=generator, dtype=torch.float64).to(device)
+    return rt.RBF(10.0)(X), Y
+
+
+def literal_targets(K: Tensor, Y: Tensor) -> Tensor:
+    """Eq. 16-17 with a general solve for the past in every block."""
+    n, Z = len(K), torch.zeros_like(Y)
+    step = torch.arange(n, device=K.device) // BATCH
+    online = torch.eye(n, dtype=K.dtype, device=K.device) / RATE + K * (step[:, None] > step)
+    for start in range(0, n, BLOCK):
+        p, b = slice(0, start), slice(start, min(start + BLOCK, n))
+        eye = torch.eye(b.stop - b.start, dtype=K.dtype, device=K.device)
+        K_nn, K_np = K[b, b], K[b, p]
+        f_on, f_off, Q = torch.zeros_like(Y[b]), torch.zeros_like(Y[b]), GAMMA * eye + K_nn
+        if start:
+            past = K[p, p] + GAMMA * torch.eye(start, dtype=K.dtype, device=K.device)
+            solved = torch.linalg.solve(past, torch.cat([Y[p], K_np.mT], dim=1))
+            f_off, Q = K_np @ solved[:, :OUTPUTS], Q - K_np @ solved[:, OUTPUTS:]
+            f_on = K_np @ torch.linalg.solve(online[p, p], Z[p])
+        W = online[b, b] @ torch.linalg.inv(K_nn + RIDGE * eye)
+        C_off = GAMMA * W @ torch.linalg.inv(Q)
+        Z[b] = Y[b] + (W - eye) @ (Y[b] - f_on) + C_off @ (f_off - Y[b])
+    return Z
+
+
+def our_targets(K: Tensor, Y: Tensor) -> Tensor:
+    """The batch call."""
+    return rt.iterative_targets(K, Y, LEARNER, GAMMA, BLOCK, RIDGE)
+
+
+def streamed_targets(K: Tensor, Y: Tensor) -> Tensor:
+    """The same, fed block by block."""
+    corrector = rt.TargetCorrector(PrecomputedKernel(K), LEARNER, GAMMA, BLOCK, RIDGE)
+    samples = torch.arange(len(K), device=K.device)
+    parts = [corrector.correct(rows, Y[rows]) for rows in samples.split(BLOCK)]
+    return torch.cat([*parts, corrector.flush()])
+
+
+def bare_cholesky(K: Tensor, _: Tensor) -> Tensor:
+    """One factorisation by torch and nothing else."""
+    return torch.linalg.cholesky(K)
+
+
+def best_time(
+    function: Callable[[Tensor, Tensor], Tensor], K: Tensor, Y: Tensor, repeats: int
+) -> float:
+    """Seconds, the best of a few."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        result = function(K, Y)
+        result[-1, -1].item()  # on CUDA this waits for the result
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def growth(sizes: list[int], times: list[float]) -> float:
+    """The exponent of n that fits the times best."""
+    x, y = [math.log(n) for n in sizes], [math.log(t) for t in times]
+    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
+    covariance = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
+    return covariance / sum((a - mean_x) ** 2 for a in x)
+
+
+def relative_gap(got: Tensor, expected: Tensor) -> float:
+    """Largest difference, relative to the largest entry."""
+    return float((got - expected).abs().max() / expected.abs().max())
+
+
+def main() -> None:
+    """Prints the table of ratios."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 2000, 3000, 4000, 8000])
+    parser.add_argument("--literal-up-to", type=int, default=3000, metavar="N")
+    parser.add_argument("--stream-up-to", type=int, default=4000, metavar="N")
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    device = options.device
+
+    name = (
+        torch.cuda.get_device_name() if device == "cuda" else f"{torch.get_num_threads()} threads"
+    )
+    print(f"retarget {rt.__version__}, torch {torch.__version__}, {platform.machine()}, {name}")
+    print(f"float64, block {BLOCK}, batch {BATCH}, {OUTPUTS} outputs; times in seconds")
+    header = (
+        "n",
+        "ours",
+        "(b) bare",
+        "ours/(b)",
+        "(a) literal",
+        "(a)/ours",
+        "streamed",
+        "str./ours",
+    )
+    print("".join(f"{title:>12}" for title in header))
+    ours, bare, literal = [], [], []
+    for n in options.sizes:
+        K, Y = make_problem(n, device)
+        shifted = K + GAMMA * torch.eye(n, dtype=K.dtype, device=device)
+        our_targets(K, Y), bare_cholesky(shifted, Y)  # warm up
+        ours.append(best_time(our_targets, K, Y, options.repeats))
+        bare.append(best_time(bare_cholesky, shifted, Y, options.repeats))
+        cells = [f"{ours[-1]:.4f}", f"{bare[-1]:.4f}", f"{ours[-1] / bare[-1]:.2f}", "", "", "", ""]
+        gaps = []
+        if n <= options.literal_up_to:
+            gaps.append(relative_gap(our_targets(K, Y), literal_targets(K, Y)))
+            literal.append(best_time(literal_targets, K, Y, 1))
+            cells[3:5] = [f"{literal[-1]:.3f}", f"{literal[-1] / ours[-1]:.0f}"]
+        if n <= options.stream_up_to:
+            gaps.append(relative_gap(streamed_targets(K, Y), our_targets(K, Y)))
+            streamed = best_time(streamed_targets, K, Y, options.repeats)
+            cells[5:7] = [f"{streamed:.4f}", f"{streamed / ours[-1]:.2f}"]
+        gap = f"   largest relative difference {max(gaps):.1e}" if gaps else ""
+        print(f"{n:>12}" + "".join(f"{cell:>12}" for cell in cells) + gap)
+    if len(options.sizes) > 1:
+        exponents = f"growth: ours n^{growth(options.sizes, ours):.2f}"
+        exponents += f", bare Cholesky n^{growth(options.sizes, bare):.2f}"
+        if len(literal) > 1:
+            exponents += f", literal n^{growth(options.sizes[: len(literal)], literal):.2f}"
+        print(exponents)
+
+
+if __name__ == "__main__":
+    main()

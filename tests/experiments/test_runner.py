@@ -1,0 +1,191 @@
+import json
+from pathlib import Path
+
+import matplotlib.image
+import numpy as np
+import polars as pl
+import pytest
+
+import retarget as rt
+from retarget.experiments import digits, toy_curves, toy_shift
+from retarget.experiments.experiment import (
+    experiment_names,
+    families,
+    load_experiment,
+    parse_experiment,
+    run_identity,
+)
+from retarget.experiments.runner import run_experiment
+
+SMALL_DIGITS = """
+family = "digits"
+title = "small"
+seeds = [3, 4]
+[parameters]
+width = 4.0
+gamma = 1.0
+block_size = 300
+curve_every = 500
+[grid]
+lr = [0.001, 0.1]
+"""
+
+
+@pytest.fixture(scope="module")
+def small():
+    return parse_experiment("small", SMALL_DIGITS)
+
+
+def test_a_grid_expands_to_every_combination(small):
+    runs = small.runs()
+    assert [(run.seed, run.lr) for run in runs] == [(3, 1e-3), (3, 0.1), (4, 1e-3), (4, 0.1)]
+    assert len({run_identity(small.family, run) for run in runs}) == 4
+
+
+def test_everything_is_written_and_found_again(small, tmp_path):
+    seen = []
+    outcome = run_experiment(
+        small, tmp_path, command=["/usr/bin/retarget", "x"], progress=lambda *p: seen.append(p)
+    )
+    assert (outcome.computed, outcome.reused) == (4, 0)
+    assert seen == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
+    assert [path.name for path in outcome.files] == [
+        "small.parquet",
+        "small.png",
+        "small.pdf",
+        "run.json",
+    ]
+    table = pl.read_parquet(tmp_path / "small" / "small.parquet")
+    assert table.equals(outcome.table)
+    assert matplotlib.image.imread(outcome.files[1]).std() > 0.01
+    assert outcome.files[2].read_bytes().startswith(b"%PDF")
+    record = json.loads(outcome.files[3].read_text())
+    assert record["command"] == "retarget x"
+    assert record["experiment"]["seeds"] == [3, 4]
+    assert record["runs"] == {"all": 4, "computed": 4, "found finished": 0}
+    assert record["versions"]["retarget"] == rt.__version__
+
+    again = run_experiment(small, tmp_path)
+    assert (again.computed, again.reused) == (0, 4)
+    assert again.table.equals(outcome.table)
+    damaged = next((tmp_path / "small" / "runs").iterdir())
+    damaged.write_bytes(b"PAR1")
+    mended = run_experiment(small, tmp_path)
+    assert (mended.computed, mended.reused) == (1, 3)
+    assert mended.table.equals(outcome.table)
+    fresh = run_experiment(small, tmp_path, fresh=True)
+    assert (fresh.computed, fresh.reused) == (4, 0)
+    assert fresh.table.equals(outcome.table)
+
+
+def test_changed_code_is_not_taken_for_ours(small, monkeypatch):
+    run = small.runs()[0]
+    before = run_identity(small.family, run)
+    monkeypatch.setattr("retarget.experiments.experiment._source_digest", lambda: "other")
+    assert run_identity(small.family, run) != before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("width = 4.0", "width = 4.0\nwidht = 4.0"), r"small: widht: .*; did you mean 'width'\?"),
+        (("width = 4.0", ""), "small: width: Field required$"),
+        (("width = 4.0", 'width = "wide"'), "small: width: Input should be a valid number"),
+        (("gamma = 1.0", "gamma = 1.0\nq = 1"), "small: q: Extra .*; known: width, gamma, lr"),
+    ],
+)
+def test_bad_parameters_are_named(change, message):
+    experiment = parse_experiment("small", SMALL_DIGITS.replace(*change))
+    with pytest.raises(rt.InvalidInputError, match=message):
+        experiment.runs()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("family = ", "experiment bad cannot be read: Invalid value"),
+        (SMALL_DIGITS.replace("title", "titel"), "cannot be read: .*titel"),
+        (SMALL_DIGITS.replace('"digits"', '"letters"'), "is of family 'letters'; known: digits"),
+    ],
+)
+def test_bad_files_are_named(text, message):
+    with pytest.raises(rt.InvalidInputError, match=f"(?s){message}"):
+        parse_experiment("bad", text)
+
+
+def test_every_experiment_of_the_package_is_valid():
+    assert experiment_names() == ["digits", "fig1", "fig4"]
+    for name in experiment_names():
+        experiment = load_experiment(name)
+        assert experiment.runs()
+        assert experiment.family in families()
+    assert load_experiment("fig1", seeds=[5]).seeds == (5,)
+
+
+def test_an_experiment_that_is_not_there():
+    with pytest.raises(rt.InvalidInputError, match=r"no experiment 'fgi1'; did you mean 'fig1'\?"):
+        load_experiment("fgi1")
+    with pytest.raises(rt.InvalidInputError, match="no experiment 'xyz'; known: digits, fig1"):
+        load_experiment("xyz")
+
+
+def table_of(name, tmp_path, seeds=None):
+    return run_experiment(load_experiment(name, seeds), tmp_path).table
+
+
+def test_fig1_holds_what_the_paper_claims(tmp_path):
+    table = table_of("fig1", tmp_path)
+
+    def values(kind, series):
+        return table.filter(kind=kind, series=series)["y"].to_numpy()
+
+    # C: on corrected targets the online learner is the offline learner
+    assert np.abs(values("curve", "corrected") - values("curve", "offline")).max() < 1e-12
+    # A: on the true ones it is not, and the default seed shows it
+    assert np.abs(values("curve", "online") - values("curve", "offline")).mean() > 0.2
+    # B: the new sample is not shifted (its rate matches gamma), near ones are, far ones are not
+    before, after = values("point", "effective"), values("point", "effective after one step")
+    x, target = (table.filter(kind="point", series="target")[c].to_numpy() for c in ("x", "y"))
+    assert after[-1] == pytest.approx(target[-1], abs=1e-12)
+    moved, distance = np.abs(after[:-1] - before), np.abs(x[:-1] - x[-1])
+    assert moved[distance < 0.1].min() > 0.2
+    assert moved[distance > 0.7].max() < 0.01
+    shown = table.filter(kind="point", series="effective").filter("shown")["x"].sort()
+    assert len(shown) == 10
+    assert shown.diff().min() >= 0.05 - 1e-9
+    assert any("largest difference" in str(line) for line in toy_shift.summarise(table))
+
+
+def test_fig4_simulated_points_lie_on_the_closed_form_lines(tmp_path):
+    table = table_of("fig4", tmp_path, seeds=[11])
+    for panel, settings in {"C": {"0.03", "0.3", "3"}, "D": {"2", "4", "8"}}.items():
+        part = table.filter(panel=panel)
+        assert set(part["setting"]) == settings
+        line, points = (part.filter(source=s) for s in ("closed form", "simulation"))
+        assert len(line) == len(points) > 0
+        np.testing.assert_allclose(line["value"], points["value"], rtol=1e-10)
+    bU = table.filter(panel="A", setting="K^{bU}")
+    assert bU.filter(
+        (pl.col("row") // 4 < pl.col("column") // 4) == pl.col("value").is_nan()
+    ).is_empty()
+    assert "at all 310 points" in toy_curves.summarise(table)[0]
+
+
+def test_digits_show_the_effect(small, tmp_path):
+    table = run_experiment(small, tmp_path).table
+    final = {
+        (row["learner"], row["lr"]): row["mean"]
+        for row in digits.final_accuracies(table).iter_rows(named=True)
+    }
+    assert final["offline", 0.1] > 0.95
+    assert final["corrected", 0.1] == final["corrected", 0.001] == final["offline", 0.1]
+    assert final["iterative", 0.1] == pytest.approx(final["iterative", 0.001], abs=0.01)
+    assert final["iterative", 0.1] > final["online", 0.001] + 0.1 > final["online", 0.1]
+    shown, meaning = digits.summarise(table)
+    assert shown.row_count == 4
+    assert meaning.count(". ") == 1  # two sentences
+
+
+def test_the_results_folder_can_be_anywhere(small, tmp_path):
+    outcome = run_experiment(small, tmp_path / "a b" / "ü")
+    assert all(isinstance(path, Path) and path.is_file() for path in outcome.files)

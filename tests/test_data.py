@@ -1,0 +1,41 @@
+import numpy as np
+
+from retarget.data.digits import digits_stream, one_hot
+from retarget.data.toy import GRID, toy_curve
+
+
+def test_toy_uses_every_grid_point_once():
+    curve = toy_curve(seed=3, train_size=30)
+    assert len(curve.x_train) == len(curve.y_train) == 30
+    np.testing.assert_array_equal(np.sort(np.append(curve.x_train, curve.x_test)), GRID)
+
+
+def test_toy_repeats_by_seed():
+    one, same, other = toy_curve(5), toy_curve(5), toy_curve(6)
+    np.testing.assert_array_equal(one.y_train, same.y_train)
+    assert np.abs(one.y_train - other.y_train).max() > 0.1
+
+
+def test_toy_curves_have_the_variance_and_noise_that_the_paper_says():
+    curves = [toy_curve(seed) for seed in range(300)]
+    variance = np.mean([c.y_test**2 for c in curves])
+    assert abs(variance - (1 + 0.3**2)) < 0.15  # 300 draws of a smooth curve: SEM about 0.05
+    # neighbours on the grid differ by noise alone: variance 2 x 0.3^2, and 5e-4 of slope
+    ordered = [
+        np.append(c.y_train, c.y_test)[np.argsort(np.append(c.x_train, c.x_test))] for c in curves
+    ]
+    assert abs(np.var(np.diff(ordered)) - 2 * 0.3**2) < 0.01
+
+
+def test_digits_come_class_by_class_or_shuffled():
+    stream = digits_stream(seed=1)
+    assert (np.diff(stream.labels_train) >= 0).all()
+    shuffled = digits_stream(seed=1, order="shuffled")
+    assert (np.diff(shuffled.labels_train) < 0).any()
+    np.testing.assert_array_equal(np.sort(shuffled.labels_train), stream.labels_train)
+    np.testing.assert_array_equal(shuffled.x_test, stream.x_test)
+    assert 0 <= stream.x_train.min() < stream.x_train.max() == 1.0
+
+
+def test_one_hot():
+    np.testing.assert_array_equal(one_hot(np.array([2, 0]), 3), [[0, 0, 1], [1, 0, 0]])
