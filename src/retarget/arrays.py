@@ -24,7 +24,7 @@ ArrayT = TypeVar("ArrayT", np.ndarray, Tensor)
 # Rows worked on at a time: enough for BLAS to run at full speed, few enough that a panel's
 # square stays in cache (CPU) or fills the device (CUDA). Measured by benchmarks/iterative.py.
 PANEL_ROWS = {"cpu": 256}
-PANEL_ROWS_ELSEWHERE = 1024
+PANEL_ROWS_ELSEWHERE = 2048
 
 
 def as_tensor(name: str, value: Any) -> Tensor:
@@ -182,7 +182,7 @@ def as_problem(K: Any, Y: Any, initial: Any = None) -> Problem:
 def require_symmetric(name: str, K: Tensor) -> None:
     """Refuses a matrix that differs from its transpose by more than rounding."""
     tolerance = 1e3 * torch.finfo(K.dtype).eps * K.diagonal().abs().max().item()
-    tile = 1024  # compared tile by tile: no n x n temporary
+    tile = 4 * panel_rows(K.device)  # compared tile by tile: no n x n temporary
     for i in range(0, len(K), tile):
         for j in range(0, i + tile, tile):
             rows, columns = slice(i, i + tile), slice(j, j + tile)

@@ -5,7 +5,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from retarget.arrays import panel_rows
 from retarget.learners import SGD
 from retarget.streaming.intake import Intake
 from retarget.streaming.resumable import Resumable
@@ -67,7 +66,7 @@ class TargetCorrector(Resumable):
             parts,
             first_block,
             self._intake.gram,
-            panel_rows=panel_rows(torch.device("cpu")),
+            roomy=True,
         )
         # (m, 2, c) targets less the start, and the start, of the samples whose block is open
         self._waiting: Tensor | None = None
@@ -110,9 +109,7 @@ class TargetCorrector(Resumable):
         if self._waiting is None:
             return self._intake.give(torch.empty(0, max(1, self._intake.outputs)))
         stop, corrected = len(self._sweep) + count, [self._waiting[:0, 0]]
-        for rows, size in self._sweep.portions(
-            stop, self.block_size, panel_rows(self._waiting.device)
-        ):
+        for rows, size in self._sweep.portions(stop, self.block_size, self._waiting.device):
             now, later = self._waiting.tensor_split([rows.stop - rows.start])
             K_rows = self._intake.kernel_rows(rows)
             corrected.append(self._sweep.correct(K_rows, now[:, 0], size) + now[:, 1])

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from retarget.arrays import GrowingRows, as_positive, panel_rows, panels
+from retarget.arrays import GrowingRows, as_positive, panels
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD
 from retarget.streaming.intake import Intake
@@ -160,9 +160,7 @@ class CorrectionTracker(Resumable):
     def __init__(self, kernel: Any, learner: SGD, gamma: float) -> None:
         self.learner, self.gamma = learner, as_positive("gamma", gamma)
         self._intake = Intake(kernel, learner)
-        self._factor = GrowingCholesky(
-            self.gamma, self._intake.gram, panel_rows(torch.device("cpu"))
-        )
+        self._factor = GrowingCholesky(self.gamma, self._intake.gram, roomy=True)
         self._targets, self._start = GrowingRows(), GrowingRows()
 
     def __len__(self) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from retarget.arrays import panels, require_memory
+from retarget.arrays import panel_rows, panels, require_memory
 from retarget.errors import NotPositiveDefiniteError
 from retarget.theory.precision import warn_if_meaningless
 from retarget.theory.triangular import solve_lower, solve_lower_right, solve_lower_transposed
@@ -65,17 +65,19 @@ class GrowingCholesky:
     Args:
         gamma: What is added to the diagonal of K.
         gram: Gives the kernel of a range of the stream, to explain a failure.
-        panel_rows: Rows that a panel has room for, when fewer than that are appended at a time.
+        roomy: Give panels room for many rows, because few will be appended at a time.
     """
 
-    def __init__(self, gamma: float, gram: Callable[[slice], Tensor], panel_rows: int = 1) -> None:
+    def __init__(self, gamma: float, gram: Callable[[slice], Tensor], roomy: bool = False) -> None:
         self.gamma = gamma
         self._gram = gram
         self.panels: list[_Panel] = []
-        self._panel_rows = panel_rows
-        self._trace = 0.0
-        self._squared_norm = 0.0
-        self._least_pivot = math.inf
+        self._roomy = roomy
+        # For the condition number: trace and squared norm of gamma I + K, and the least pivot.
+        # Kept where K is, so that a device need not be waited for.
+        self._trace: float | Tensor = 0.0
+        self._squared_norm: float | Tensor = 0.0
+        self._least_pivot: float | Tensor = math.inf
 
     def __len__(self) -> int:
         return self.panels[-1].rows.stop if self.panels else 0
@@ -122,14 +124,11 @@ class GrowingCholesky:
             self.panels.append(new.panel)
         n, m = len(self), len(new.corner)
         new.panel.used += m
-        # For the condition number: trace and squared norm of gamma I + K, and the least pivot.
-        diagonal = new.K_rows[:, n:].diagonal().sum().item()
-        past, own = (
-            torch.linalg.vector_norm(part).item() for part in new.K_rows.tensor_split([n], 1)
-        )
+        diagonal = new.K_rows[:, n:].diagonal().sum()
+        past, own = (torch.linalg.vector_norm(part) for part in new.K_rows.tensor_split([n], 1))
         self._trace += diagonal + m * self.gamma
         self._squared_norm += 2 * past**2 + own**2 + self.gamma * (2 * diagonal + m * self.gamma)
-        self._least_pivot = min(self._least_pivot, new.corner.diagonal().min().item())
+        self._least_pivot = new.corner.diagonal().min().clamp(max=self._least_pivot)
 
     def solve_lower(self, rhs: Tensor) -> Tensor:
         r"""$L^{-1} B$."""
@@ -151,9 +150,9 @@ class GrowingCholesky:
         """The state as named tensors and numbers."""
         state: dict[str, Any] = {
             "panels": len(self.panels),
-            "trace": self._trace,
-            "squared_norm": self._squared_norm,
-            "least_pivot": self._least_pivot,
+            "trace": float(self._trace),
+            "squared_norm": float(self._squared_norm),
+            "least_pivot": float(self._least_pivot),
         }
         for i, panel in enumerate(self.panels):
             state[f"room{i}"] = len(panel.triangle)
@@ -179,7 +178,7 @@ class GrowingCholesky:
         The largest eigenvalue is at least $\|M\|_F^2 / \operatorname{tr} M$, the smallest at most
         the least squared pivot.
         """
-        return self._squared_norm / self._trace / self._least_pivot**2
+        return float(self._squared_norm / self._trace / self._least_pivot**2)
 
     def _not_positive_definite(self, schur: Tensor, row: int) -> NotPositiveDefiniteError:
         if row < EXPLAINED_SIZE:
@@ -204,7 +203,7 @@ class GrowingCholesky:
         n, m = len(self), len(K_rows)
         if self.panels and self.panels[-1].used + m <= len(self.panels[-1].triangle):
             return self.panels[-1]
-        rows = max(m, self._panel_rows)
+        rows = max(m, panel_rows(K_rows.device)) if self._roomy else m
         require_memory(
             f"the factor of {n + m} samples, grown by {rows} rows,",
             rows * (n + rows),

@@ -4,7 +4,7 @@ from typing import Any, get_args
 
 import torch
 
-from retarget.arrays import ArrayT, as_non_negative, as_positive, as_problem, panel_rows
+from retarget.arrays import ArrayT, as_non_negative, as_positive, as_problem
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.learners import SGD
 from retarget.theory.cholesky import require_factor_memory
@@ -69,7 +69,7 @@ def iterative_targets(
     sweep = Sweep(
         learner, gamma, ridge, parts, first_block, lambda rows: gram[rows, rows], capacity=n
     )
-    for rows, size in sweep.portions(n, block_size, panel_rows(gram.device)):
+    for rows, size in sweep.portions(n, block_size, gram.device):
         targets[rows] = sweep.correct(gram[rows, : rows.stop], residual[rows], size)
     sweep.warn_once()
     if problem.start is not None:

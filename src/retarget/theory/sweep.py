@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.arrays import GrowingRows
+from retarget.arrays import GrowingRows, panel_rows
 from retarget.errors import NotPositiveDefiniteError
 from retarget.learners import SGD
 from retarget.theory.cholesky import GrowingCholesky, NewRows, needed_jitter
@@ -51,7 +51,7 @@ class Sweep:
         first_block: Whether the first block's targets are corrected too.
         gram: Gives the kernel of a range of the stream, to explain a failure.
         capacity: Expected length of the stream, if known.
-        panel_rows: Room in a panel of the growing factor.
+        roomy: Whether few samples at a time will come (see GrowingCholesky).
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class Sweep:
         first_block: FirstBlock,
         gram: Callable[[slice], Tensor],
         capacity: int = 0,
-        panel_rows: int = 1,
+        roomy: bool = False,
     ) -> None:
         self.gamma, self.ridge, self.parts, self.first_block = gamma, ridge, parts, first_block
         self.dual = DualLearner(learner, capacity)
-        self.factor = GrowingCholesky(gamma, gram, panel_rows)
+        self.factor = GrowingCholesky(gamma, gram, roomy)
         self.beta = GrowingRows(capacity)
         self._gram = gram
         self._block_condition = 1.0
@@ -93,7 +93,9 @@ class Sweep:
         if "beta" in state:
             self.beta.append(state["beta"])
 
-    def portions(self, stop: int, block_size: int, panel_rows: int) -> Iterator[tuple[slice, int]]:
+    def portions(
+        self, stop: int, block_size: int, device: torch.device
+    ) -> Iterator[tuple[slice, int]]:
         """The stream from here to `stop`, in row ranges of equal blocks: (rows, block size).
 
         A first block that stays plain, and a last one that is not full, are ranges of their own.
@@ -103,7 +105,7 @@ class Sweep:
             start = min(block_size, stop)
             yield slice(0, start), start
         whole = stop - (stop - start) % block_size
-        stride = max(1, panel_rows // block_size) * block_size
+        stride = max(1, panel_rows(device) // block_size) * block_size
         for begin in range(start, whole, stride):
             yield slice(begin, min(begin + stride, whole)), block_size
         if whole < stop:

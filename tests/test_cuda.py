@@ -1,0 +1,73 @@
+"""The same numbers on a CUDA device. Skipped where there is none."""
+
+import numpy as np
+import pytest
+import torch
+
+import retarget as rt
+from problems import assert_same, make_stream
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+LEARNERS = [
+    rt.SGD(lr=0.3),
+    rt.SGD(lr=0.4, batch_size=4, reduction="mean"),
+    rt.SGD(lr=0.03, batch_size=2, momentum=0.9, nesterov=True, weight_decay=0.02),
+]
+CALLS = {
+    "offline_coefficients": lambda K, Y, learner: rt.offline_coefficients(K, Y, 0.7),
+    "online_coefficients": rt.online_coefficients,
+    "prequential_errors": rt.prequential_errors,
+    "effective_targets": lambda K, Y, learner: rt.effective_targets(K, Y, learner, 0.7),
+    "corrected_targets": lambda K, Y, learner: rt.corrected_targets(K, Y, learner, 0.7),
+    "iterative_targets": lambda K, Y, learner: rt.iterative_targets(K, Y, learner, 0.7, 8),
+}
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize("name", CALLS)
+def test_core_equals_the_cpu(name, learner):
+    stream = make_stream(150, 3, seed=1)
+    expected = CALLS[name](stream.K, stream.Y, learner)
+    got = CALLS[name](torch.tensor(stream.K).cuda(), torch.tensor(stream.Y).cuda(), learner)
+    assert got.is_cuda
+    assert_same(got.cpu(), expected)
+
+
+def test_many_panels_equal_the_cpu():
+    stream = make_stream(2500, 2, seed=2)
+    learner = rt.SGD(lr=0.3, batch_size=4)
+    expected = rt.iterative_targets(stream.K, stream.Y, learner, 0.7, 20, 0.1)
+    K, Y = torch.tensor(stream.K).cuda(), torch.tensor(stream.Y).cuda()
+    assert_same(rt.iterative_targets(K, Y, learner, 0.7, 20, 0.1).cpu(), expected)
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_streams_equal_the_cpu(learner, tmp_path):
+    X = np.random.default_rng(0).normal(size=(90, 5))
+    Y = np.sin(X)
+    kernel = rt.RBF(2.0)
+    expected = rt.iterative_targets(kernel(X), Y, learner, 0.7, 8, 0.1)
+    X_cuda, Y_cuda = torch.tensor(X).cuda(), torch.tensor(Y).cuda()
+    corrector = rt.TargetCorrector(kernel, learner, 0.7, 8, 0.1)
+    tracker = rt.ShiftTracker(kernel, learner, 0.7)
+    parts = []
+    for start in range(0, 90, 13):
+        rows = slice(start, start + 13)
+        parts.append(corrector.correct(X_cuda[rows], Y_cuda[rows]))
+        tracker.update(X_cuda[rows], Y_cuda[rows])
+        corrector.save(tmp_path / "state")
+        corrector = rt.TargetCorrector.load(tmp_path / "state", device="cuda")
+    parts.append(corrector.flush())
+    assert parts[-1].is_cuda
+    assert_same(torch.cat(parts).cpu(), expected)
+    assert_same(tracker.effective_targets.cpu(), rt.effective_targets(kernel(X), Y, learner, 0.7))
+
+
+def test_free_memory_is_that_of_the_device():
+    from retarget.arrays import free_memory
+
+    assert 0 < free_memory(torch.device("cuda")) <= torch.cuda.get_device_properties(0).total_memory
