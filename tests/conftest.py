@@ -1,4 +1,8 @@
+import torch
 from hypothesis import HealthCheck, settings
+
+# The matrices of the tests are small: threads would only wait for each other.
+torch.set_num_threads(1)
 
 settings.register_profile(
     "retarget",

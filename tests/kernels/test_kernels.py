@@ -14,6 +14,7 @@ from retarget.kernels import (
     as_kernel,
     kernel_from_dict,
 )
+from retarget.kernels.base import mirror_lower
 
 
 def phi(x):
@@ -203,3 +204,11 @@ def test_a_wrapped_function_serves_wherever_a_kernel_does(samples):
     kernel = CallableKernel(cubic)
     assert_same(kernel._gram(A, B), cubic(*samples), 1e-13)
     assert_same(kernel._diag(A), np.diag(cubic(samples[0], samples[0])), 1e-13)
+
+
+@pytest.mark.parametrize("panel", [1, 3, 256])
+def test_the_lower_triangle_is_mirrored(panel):
+    M = torch.arange(49.0).reshape(7, 7)
+    expected = M.tril() + M.tril(-1).T
+    with panels_of(panel):
+        assert torch.equal(mirror_lower(M.clone()), expected)
