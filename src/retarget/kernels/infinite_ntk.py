@@ -137,7 +137,7 @@ class InfiniteNTK(Kernel):
                 f"{name} has shape {shape}; expected (n, features) or (n, channels, height, width)"
             )
         if 0 in shape[1:]:
-            raise InvalidInputError(f"{name} has shape {shape}; expected samples that are not empty")
+            raise InvalidInputError(f"{name} has shape {shape}; expected some features")
         return samples
 
     def _gram(self, A: Tensor, B: Tensor) -> Tensor:

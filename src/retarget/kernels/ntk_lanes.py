@@ -10,9 +10,10 @@ from typing import Any
 import numba
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic, models, overload, register_model
+from numba.extending import models, overload, register_model
 
 LANES = 16
+intrinsic: Any = numba.extending.intrinsic  # it changes signatures in a way no checker follows
 
 
 class Lanes(types.Type):
@@ -27,7 +28,7 @@ class Lanes(types.Type):
 class _LanesModel(models.PrimitiveModel):
     def __init__(self, manager: Any, lanes: Lanes) -> None:
         scalar = ir.FloatType() if lanes.dtype == types.float32 else ir.DoubleType()
-        super().__init__(manager, lanes, ir.VectorType(scalar, LANES))
+        super().__init__(manager, lanes, ir.VectorType(scalar, LANES))  # type: ignore[no-untyped-call]
 
 
 def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
@@ -92,7 +93,7 @@ def _library(name: str, count: int) -> Any:
 
 @intrinsic
 def fused(typing: Any, a: Any, b: Any, c: Any) -> Any:
-    """a * b + c, rounded once."""
+    """The sum a * b + c, rounded once."""
     return a(a, a, a), _library("fma", 3)
 
 

@@ -114,7 +114,7 @@ def layers_from_dicts(dicts: list[dict[str, Any]]) -> tuple[Layer, ...]:
     layers = []
     for entry in dicts:
         values = {key: tuple(v) if isinstance(v, list) else v for key, v in entry.items()}
-        layers.append(KINDS[values.pop("layer")](**values))
+        layers.append(KINDS[str(values.pop("layer"))](**values))
     return tuple(layers)
 
 
@@ -167,7 +167,7 @@ def _read(name: str, part: nn.Module, weight: float, bias: float) -> Layer:
         rows, columns = _two(part.output_size)
         return AdaptivePool(name, (rows, columns))
     if kind is nn.Flatten:
-        if (part.start_dim, part.end_dim) != (1, -1):
+        if (int(part.start_dim), int(part.end_dim)) != (1, -1):  # type: ignore[arg-type]
             raise _refuse(name, part, "expected start_dim=1 and end_dim=-1")
         return Flat(name)
     raise _refuse(name, part, f"supported are {SUPPORTED}")
@@ -203,7 +203,7 @@ def _read_pool(name: str, pool: nn.AvgPool2d) -> Pool:
 
 
 def _two(value: Any) -> tuple[Any, Any]:
-    return tuple(value) if isinstance(value, tuple | list) else (value, value)  # type: ignore[return-value]
+    return tuple(value) if isinstance(value, tuple | list) else (value, value)
 
 
 def _refuse(name: str, part: nn.Module, why: str) -> InvalidInputError:

@@ -1,4 +1,4 @@
-r"""Which pairs of pixels a network's infinite-width kernel needs, and how they depend on each other.
+r"""Which pairs of pixels a network's infinite-width kernel needs, and how they are linked.
 
 The kernel of two images is made of covariances $S(p, q)$ between pixel p of the one and pixel q of
 the other. A read-out after Flatten needs only p = q; walking back from there, a convolution needs
@@ -88,7 +88,8 @@ class AxisLayer:
     def needs(self, pairs: list[Pair]) -> tuple[PairMap, list[Pair]]:
         """The map to the given output pairs, and the input pairs that it starts from."""
         taps = [self.taps(pair) for pair in pairs]
-        inputs = sorted({tap for each in taps for tap in each})
+        # outputs that see nothing but padding need no input; one is kept, so that none is empty
+        inputs = sorted({tap for each in taps for tap in each}) or [(0, 0)]
         place = {pair: number for number, pair in enumerate(inputs)}
         starts = np.cumsum([0, *map(len, taps)])
         flat = np.array([place[tap] for each in taps for tap in each], dtype=np.int64)
@@ -176,19 +177,23 @@ def make_plan(layers: tuple[Layer, ...], shape: tuple[int, int, int]) -> Plan:
                 bias_variance=layer.bias_variance if weighted else 0.0,  # type: ignore[union-attr]
                 trained=weighted,
                 slope=rectifier.slope if isinstance(rectifier, Rectifier) else None,
-                pairs=(np.array(pairs[middle][0]), np.array(pairs[middle][1])),
+                pairs=_both(pairs[middle]),
                 size=sizes[middle],
             )
         )
-    start = np.array(pairs[0][0]), np.array(pairs[0][1])
-    return Plan(shape, start, tuple(stages))
+    return Plan(shape, _both(pairs[0]), tuple(stages))
+
+
+def _both(pairs: tuple[list[Pair], list[Pair]]) -> tuple[Indices, Indices]:
+    return np.array(pairs[0]), np.array(pairs[1])
 
 
 def _forward(
     layers: tuple[Layer, ...], shape: tuple[int, int, int]
 ) -> tuple[list[Pair], list[tuple[AxisLayer, AxisLayer] | None]]:
     """The image size before each layer and at the end, and each layer along its two axes."""
-    sizes, axes = [shape[1:]], []
+    sizes: list[Pair] = [shape[1:]]
+    axes: list[tuple[AxisLayer, AxisLayer] | None] = []
     for layer in layers:
         if isinstance(layer, Rectifier):
             axes.append(None)

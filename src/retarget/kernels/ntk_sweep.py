@@ -118,7 +118,7 @@ def _cosine_factor(z: Any) -> Any:
 
 @compiled
 def angle_and_sine(c: Any) -> Any:
-    """pi - arccos(c) and sqrt(1 - c^2), without a branch; c is taken to lie within [-1, 1].
+    """The angle pi - arccos(c) and sqrt(1 - c^2), without a branch; c is clipped.
 
     From |c| = 1/2 on, arcsin c = pi/2 - 2 arcsin(sqrt z) with z = (1 - |c|) / 2, which loses no
     digits where the arcsine is steep; below, z = c^2. Either way z <= 1/4.
@@ -192,9 +192,7 @@ def pull_sums(
 
 
 @compiled
-def measure(
-    h: Any, index: Any, scale: Any, left: Any, work: Any, deviations: Any
-) -> None:
+def measure(h: Any, index: Any, scale: Any, left: Any, work: Any, deviations: Any) -> None:
     """Standard deviations and their inverses, from the pairs of a pixel with itself.
 
     The inverses are rounded up until a sample's correlation with itself is no less than 1: clipped
@@ -258,9 +256,7 @@ def pull_and_rectify(
 
 
 @compiled
-def push(
-    h: Any, index: Any, scale: Any, work: Any, row: int, source: int, stored: int
-) -> None:
+def push(h: Any, index: Any, scale: Any, work: Any, row: int, source: int, stored: int) -> None:
     """Adds a row of pairs to the pooled pairs that it is part of."""
     first, last = index[h[PUSH_ROW_STARTS] + row], index[h[PUSH_ROW_STARTS] + row + 1]
     width = h[COLUMNS_STORED]

@@ -249,14 +249,17 @@ def _scale(values: Tensor, maps: tuple[AxisPairs, AxisPairs], factor: float) -> 
 
 def _sum_rows(values: Tensor, pairs: AxisPairs) -> Tensor:
     """out[e] = the sum of values[taps of e]: gathered and added in one pass over memory."""
-    flat = values.reshape(len(values), -1)
-    summed = embedding_bag(pairs.taps, flat, pairs.starts, mode="sum")
+    if not len(pairs.taps):  # only padding is seen
+        return values.new_zeros((len(pairs.starts), *values.shape[1:]))
+    summed = embedding_bag(pairs.taps, values.flatten(1), pairs.starts, mode="sum")
     return summed.view(-1, *values.shape[1:])
 
 
 def _sum_columns(values: Tensor, pairs: AxisPairs) -> Tensor:
     """The same along the second axis, as a sum over rows of the two axes flattened."""
     rows, columns = values.shape[:2]
+    if not len(pairs.taps):
+        return values.new_zeros((rows, len(pairs.starts), *values.shape[2:]))
     row = torch.arange(rows, device=values.device)[:, None]
     taps = (row * columns + pairs.taps).flatten()
     starts = (row * len(pairs.taps) + pairs.starts).flatten()
