@@ -306,6 +306,17 @@ def test_many_features_on_both_engines():
     np.testing.assert_allclose(fused, plain, rtol=1e-12)
 
 
+def test_one_module_in_two_places():
+    relu, X = nn.ReLU(), np.random.default_rng(0).standard_normal((3, 5))
+    linear = [nn.Linear(1, 1) for _ in range(4)]
+    again = nn.Sequential(linear[0], relu, linear[1], relu, linear[2])
+    apart = nn.Sequential(linear[0], nn.ReLU(), linear[1], nn.ReLU(), linear[2])
+    assert np.array_equal(rt.InfiniteNTK(again)(X), rt.InfiniteNTK(apart)(X))
+    shared = nn.Sequential(linear[0], relu, nn.Sequential(linear[0]))
+    with pytest.raises(InvalidInputError, match=r"layer '2\.0' is the same module as layer '0'"):
+        rt.InfiniteNTK(shared)
+
+
 def test_standard_deviations_by_layer():
     X = np.random.default_rng(0).standard_normal((3, 5))
     module = nn.Sequential(nn.Linear(1, 1), nn.Sequential(nn.ReLU(), nn.Linear(1, 1)))

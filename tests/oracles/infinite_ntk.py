@@ -41,7 +41,7 @@ def gram(module, A, B, **options):
 
 
 def _leaves(module):
-    for part in module.children():
+    for part in module:
         yield from _leaves(part) if isinstance(part, nn.Sequential) else [part]
 
 

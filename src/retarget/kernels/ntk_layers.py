@@ -89,6 +89,7 @@ def read_layers(module: Any, weight_std: Any, bias_std: Any) -> tuple[Layer, ...
             f"module is a {type(module).__name__}; expected a torch.nn.Sequential of {SUPPORTED}"
         )
     named = [(name, part) for name, part in _leaves("", module) if type(part) is not nn.Identity]
+    _require_own_weights(named)
     weighted = [name for name, part in named if type(part) in (nn.Linear, nn.Conv2d)]
     weights = _by_layer("weight_std", weight_std, weighted, default=1.0)
     biases = _by_layer("bias_std", bias_std, weighted, default=0.0)
@@ -129,11 +130,24 @@ def takes_vectors(layers: tuple[Layer, ...]) -> bool:
 
 
 def _leaves(prefix: str, module: nn.Sequential) -> Iterator[tuple[str, nn.Module]]:
-    for name, part in module.named_children():
+    # named_children() would leave out a second use of the same nn.ReLU
+    for name, part in module._modules.items():
         if isinstance(part, nn.Sequential):
             yield from _leaves(f"{prefix}{name}.", part)
-        else:
+        elif part is not None:
             yield prefix + name, part
+
+
+def _require_own_weights(named: list[tuple[str, nn.Module]]) -> None:
+    """Refuses a layer with weights that is used twice: shared weights have another kernel."""
+    seen: dict[int, str] = {}
+    for name, part in named:
+        if type(part) in (nn.Linear, nn.Conv2d) and id(part) in seen:
+            raise InvalidInputError(
+                f"layer '{name}' is the same module as layer '{seen[id(part)]}'; expected every "
+                "Linear and Conv2d to have weights of its own: make a second one"
+            )
+        seen[id(part)] = name
 
 
 def _by_layer(argument: str, value: Any, weighted: list[str], default: float) -> dict[str, float]:
