@@ -50,6 +50,17 @@ def load(typing: Any, array: Any, index: Any) -> Any:
 
 
 @intrinsic
+def item(typing: Any, array: Any, index: Any) -> Any:
+    """One number of a flat array, without Python's rule that negative indices count backwards."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        values = context.make_array(array)(context, builder, arguments[0])
+        return builder.load(builder.gep(values.data, [arguments[1]]))
+
+    return array.dtype(array, types.intp), generate
+
+
+@intrinsic
 def store(typing: Any, array: Any, index: Any, lanes: Any) -> Any:
     """Writes sixteen numbers into a flat array from an index on."""
 

@@ -16,6 +16,7 @@ from retarget.kernels.ntk_lanes import (
     LANES,
     compiled,
     fused,
+    item,
     load,
     magnitude,
     root,
@@ -136,45 +137,63 @@ def angle_and_sine(c: Any) -> Any:
 
 
 @compiled
+def term_offsets(h: Any, index: Any, first: int, term: int) -> Any:
+    """Where the rows of left and right begin that the term's tap and channel multiply."""
+    tap, channel = divmod(term, h[CHANNELS])
+    pair = index[h[PULL_ROW_TAPS] + first + tap]
+    shift = channel * h[CHANNEL_STRIDE]
+    return index[h[INPUT_ROW_LEFT] + pair] + shift, index[h[INPUT_ROW_RIGHT] + pair] + shift
+
+
+@compiled
 def add_products(h: Any, index: Any, left: Any, right: Any, work: Any, row: int) -> None:
-    """SUM[e] = the sum over the row's taps and the channels of left(pixel) * right(pixel)."""
+    """SUM[e] = the sum over the row's taps and the channels of left(pixel) * right(pixel).
+
+    Three terms at a time, in a register: that is a row of a 3 x 3 convolution.
+    """
     first, last = index[h[PULL_ROW_STARTS] + row], index[h[PULL_ROW_STARTS] + row + 1]
-    taps, stride = h[PULL_ROW_TAPS], h[CHANNEL_STRIDE]
-    for e in range(h[COLUMNS_READ]):
-        i, j = index[h[INPUT_COLUMN_LEFT] + e], index[h[INPUT_COLUMN_RIGHT] + e]
-        total = splat(work, 0.0)
-        for tap in range(first, last):
-            pair = index[taps + tap]
-            p, q = index[h[INPUT_ROW_LEFT] + pair] + i, index[h[INPUT_ROW_RIGHT] + pair] + j
-            for _ in range(h[CHANNELS]):
-                total = fused(load(left, p), load(right, q), total)
-                p += stride
-                q += stride
-        store(work, h[SUM] + e * LANES, total)
+    terms, width, target = (last - first) * h[CHANNELS], h[COLUMNS_READ], h[SUM]
+    lefts, rights = h[INPUT_COLUMN_LEFT], h[INPUT_COLUMN_RIGHT]
+    whole = terms - terms % 3
+    if whole == 0:
+        for e in range(width):
+            store(work, target + e * LANES, splat(work, 0.0))
+    for term in range(0, whole, 3):
+        p0, q0 = term_offsets(h, index, first, term)
+        p1, q1 = term_offsets(h, index, first, term + 1)
+        p2, q2 = term_offsets(h, index, first, term + 2)
+        for e in range(width):
+            i, j, place = item(index, lefts + e), item(index, rights + e), target + e * LANES
+            total = load(work, place) if term > 0 else splat(work, 0.0)
+            total = fused(load(left, p0 + i), load(right, q0 + j), total)
+            total = fused(load(left, p1 + i), load(right, q1 + j), total)
+            store(work, place, fused(load(left, p2 + i), load(right, q2 + j), total))
+    for term in range(whole, terms):
+        p0, q0 = term_offsets(h, index, first, term)
+        for e in range(width):
+            i, j, place = item(index, lefts + e), item(index, rights + e), target + e * LANES
+            total = load(work, place)
+            store(work, place, fused(load(left, p0 + i), load(right, q0 + j), total))
 
 
 @compiled
 def add_rows(h: Any, index: Any, work: Any, row: int, level: int, target: int) -> None:
     """target[e] = the sum of the level's rows that are the row's taps."""
     first, last = index[h[PULL_ROW_STARTS] + row], index[h[PULL_ROW_STARTS] + row + 1]
-    width = h[COLUMNS_READ]
+    width, taps = h[COLUMNS_READ], h[PULL_ROW_TAPS]
     for e in range(width):
         total = splat(work, 0.0)
-        for tap in range(first, last):
-            pair = index[h[PULL_ROW_TAPS] + tap]
-            total = total + load(work, level + (pair * width + e) * LANES)
+        for tap in range(taps + first, taps + last):
+            total = total + load(work, level + (item(index, tap) * width + e) * LANES)
         store(work, target + e * LANES, total)
 
 
 @compiled
-def add_entries(index: Any, work: Any, taps: int, first: int, last: int, row: int) -> Any:
+def add_entries(index: Any, work: Any, first: int, last: int, row: int) -> Any:
     """The sum of the entries of a row that are the taps from first to last."""
-    if last - first == 3:
-        total = load(work, row + index[taps + first]) + load(work, row + index[taps + first + 1])
-        return total + load(work, row + index[taps + first + 2])
     total = splat(work, 0.0)
     for tap in range(first, last):
-        total = total + load(work, row + index[taps + tap])
+        total = total + load(work, row + item(index, tap))
     return total
 
 
@@ -206,9 +225,9 @@ def measure(h: Any, index: Any, scale: Any, left: Any, work: Any, deviations: An
         for e in range(h[COLUMNS_PULLED]):
             if index[h[COLUMN_LEFT] + e] != index[h[COLUMN_RIGHT] + e]:
                 continue
-            first = index[h[PULL_COLUMN_STARTS] + e]
-            last = index[h[PULL_COLUMN_STARTS] + e + 1]
-            total = add_entries(index, work, h[PULL_COLUMN_TAPS], first, last, h[SUM])
+            first = h[PULL_COLUMN_TAPS] + index[h[PULL_COLUMN_STARTS] + e]
+            last = h[PULL_COLUMN_TAPS] + index[h[PULL_COLUMN_STARTS] + e + 1]
+            total = add_entries(index, work, first, last, h[SUM])
             factor = scale[h[PULL_ROW_SCALE] + row] * scale[h[PULL_COLUMN_SCALE] + e]
             pixel = index[h[ROW_LEFT] + row] + index[h[COLUMN_LEFT] + e]
             variance = fused(total, splat(work, factor), splat(work, scale[h[BIAS]]))
@@ -232,42 +251,46 @@ def pull_and_rectify(
     A rectifier of slope a has E[f f'] = (1 - a)^2 (r sin + angle S) / 2 pi + a S and
     E[df df'] = (1 - a)^2 angle / 2 pi + a, with angle = pi - arccos(c), c = S / r, r = sd sd'.
     """
-    slope = scale[h[SLOPE]]
+    slope, bias = scale[h[SLOPE]], splat(work, scale[h[BIAS]])
     factor = (1 - slope) * (1 - slope) / (2 * math.pi)
+    starts, taps, scales = h[PULL_COLUMN_STARTS], h[PULL_COLUMN_TAPS], h[PULL_COLUMN_SCALE]
+    row_scale = splat(work, scale[h[PULL_ROW_SCALE] + row])
+    left_row, right_row = index[h[ROW_LEFT] + row], index[h[ROW_RIGHT] + row]
+    lefts, rights, sums, sums_tangent = h[COLUMN_LEFT], h[COLUMN_RIGHT], h[SUM], h[SUM_TANGENT]
+    target, target_tangent = h[ROW], h[ROW_TANGENT]
+    trained, rectified, pulls_tangent = h[TRAINED], h[RECTIFIED], tangent and not h[FROM_INPUT]
     for e in range(h[COLUMNS_PULLED]):
-        first, last = index[h[PULL_COLUMN_STARTS] + e], index[h[PULL_COLUMN_STARTS] + e + 1]
-        size = splat(work, scale[h[PULL_ROW_SCALE] + row] * scale[h[PULL_COLUMN_SCALE] + e])
-        total = add_entries(index, work, h[PULL_COLUMN_TAPS], first, last, h[SUM])
-        S = fused(total, size, splat(work, scale[h[BIAS]]))
-        theta = S if h[TRAINED] else splat(work, 0.0)
-        if tangent and not h[FROM_INPUT]:
-            total = add_entries(index, work, h[PULL_COLUMN_TAPS], first, last, h[SUM_TANGENT])
-            theta = fused(total, size, theta)
-        if h[RECTIFIED]:
-            p = index[h[ROW_LEFT] + row] + index[h[COLUMN_LEFT] + e]
-            q = index[h[ROW_RIGHT] + row] + index[h[COLUMN_RIGHT] + e]
+        first, last = taps + item(index, starts + e), taps + item(index, starts + e + 1)
+        size = row_scale * splat(work, item(scale, scales + e))
+        S = fused(add_entries(index, work, first, last, sums), size, bias)
+        theta = S if trained else splat(work, 0.0)
+        if pulls_tangent:
+            theta = fused(add_entries(index, work, first, last, sums_tangent), size, theta)
+        if rectified:
+            p, q = left_row + item(index, lefts + e), right_row + item(index, rights + e)
             c = S * load(left, p + LANES) * load(right, q + LANES)
             angle, sine = angle_and_sine(c)
             derivative = fused(angle, splat(work, factor), splat(work, slope))
             S = fused(splat(work, factor) * load(left, p) * load(right, q), sine, derivative * S)
             theta = theta * derivative
-        store(work, h[ROW] + e * LANES, S)
-        store(work, h[ROW_TANGENT] + e * LANES, theta)
+        store(work, target + e * LANES, S)
+        store(work, target_tangent + e * LANES, theta)
 
 
 @compiled
 def push(h: Any, index: Any, scale: Any, work: Any, row: int, source: int, stored: int) -> None:
     """Adds a row of pairs to the pooled pairs that it is part of."""
     first, last = index[h[PUSH_ROW_STARTS] + row], index[h[PUSH_ROW_STARTS] + row + 1]
-    width = h[COLUMNS_STORED]
+    width, starts, taps = h[COLUMNS_STORED], h[PUSH_COLUMN_STARTS], h[PUSH_COLUMN_TAPS]
+    targets, scales, row_scales = h[PUSH_ROW_TARGETS], h[PUSH_COLUMN_SCALE], h[PUSH_ROW_SCALE]
     for e in range(width):
-        start, stop = index[h[PUSH_COLUMN_STARTS] + e], index[h[PUSH_COLUMN_STARTS] + e + 1]
-        total = add_entries(index, work, h[PUSH_COLUMN_TAPS], start, stop, source)
-        total = total * splat(work, scale[h[PUSH_COLUMN_SCALE] + e])
-        for target in range(first, last):
-            pair = index[h[PUSH_ROW_TARGETS] + target]
+        start, stop = taps + item(index, starts + e), taps + item(index, starts + e + 1)
+        total = add_entries(index, work, start, stop, source)
+        total = total * splat(work, item(scale, scales + e))
+        for target in range(targets + first, targets + last):
+            pair = item(index, target)
             place = stored + (pair * width + e) * LANES
-            share = splat(work, scale[h[PUSH_ROW_SCALE] + pair])
+            share = splat(work, item(scale, row_scales + pair))
             store(work, place, fused(total, share, load(work, place)))
 
 
