@@ -16,7 +16,7 @@ from torch import nn
 
 import retarget as rt
 from retarget.errors import InvalidInputError, InvalidTypeError, StreamTooLargeError
-from retarget.kernels import infinite_ntk, kernel_from_dict, ntk_torch
+from retarget.kernels import infinite_ntk, kernel_from_dict, ntk_fused, ntk_torch
 from retarget.kernels.ntk_plan import make_plan
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "infinite_ntk.json").read_text())
@@ -234,7 +234,7 @@ def test_block_size_does_not_matter(monkeypatch):
         whole = kernel(X), kernel(X[:3], X), kernel.diag(X)
         with monkeypatch.context() as patch:
             patch.setattr("retarget.kernels.ntk_fused.TASK_NUMBERS", 1)
-            patch.setattr(ntk_torch, "NUMBERS_CPU", 5 * 1600)
+            patch.setattr(ntk_torch, "NUMBERS_CPU", 40 * 2000)
             parts = kernel(X), kernel(X[:3], X), kernel.diag(X)
         assert all(np.array_equal(a, b) for a, b in zip(whole, parts, strict=True))
         np.testing.assert_array_equal(kernel(X[:3], X[3:]), whole[1][:, 3:])
@@ -436,6 +436,26 @@ def test_refuses_two_devices():
     kernel = rt.InfiniteNTK(nn.Sequential(nn.Linear(1, 1)))
     with pytest.raises(InvalidInputError, match="A is on cpu, B on meta"):
         kernel._gram(torch.zeros(2, 3), torch.zeros(2, 3, device="meta"))
+
+
+def test_refuses_the_compiled_loops_elsewhere():
+    kernel = rt.InfiniteNTK(nn.Sequential(nn.Linear(1, 1)), engine="fused")
+    with pytest.raises(InvalidInputError, match="engine is 'fused', which runs on the CPU"):
+        kernel._program(torch.zeros(2, 3, 1, 1, device="meta"))
+
+
+def test_compiled_loops_must_prove_themselves(monkeypatch):
+    monkeypatch.setattr("retarget.kernels.ntk_sweep.spread", lambda *arguments: None)
+    with pytest.raises(RuntimeError, match="a compiled loop gave wrong numbers"):
+        ntk_fused.probe()
+
+
+def test_refuses_images_beyond_memory(monkeypatch):
+    monkeypatch.setattr("retarget.arrays.free_memory", lambda device: 10_000)
+    for engine in ENGINES:
+        kernel = rt.InfiniteNTK(paper_network(), engine=engine)
+        with pytest.raises(StreamTooLargeError, match="covariances between all pixels"):
+            kernel(images(3, size=12))
 
 
 def test_refuses_a_matrix_beyond_memory(monkeypatch):

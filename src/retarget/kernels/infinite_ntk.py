@@ -197,9 +197,21 @@ class InfiniteNTK(Kernel):
         """The engine for these samples, and the plan in its own form."""
         channels, height, width = samples.shape[1:]
         plan = _plan(self._layers, (channels, height, width))
-        fused = _fused_engine() if self.engine != "torch" else None
-        if fused is not None and samples.device.type == "cpu":
+        if self.engine == "fused" and samples.device.type != "cpu":
+            raise InvalidInputError(
+                f"engine is 'fused', which runs on the CPU, but the samples are on "
+                f"{samples.device}; use engine='auto', or move them"
+            )
+        wanted = self.engine != "torch" and samples.device.type == "cpu"
+        fused = _fused_engine() if wanted else None
+        if fused is not None:
             return fused, fused.make_program(plan, samples.dtype)
+        require_memory(
+            "the covariances between all pixels that this network needs",
+            plan.numbers_per_pair * ntk_torch.TENSORS_ALIVE,
+            samples,
+            "use smaller images, or pool less widely",
+        )
         return ntk_torch, ntk_torch.make_program(plan, samples.dtype, samples.device)
 
 
@@ -213,6 +225,8 @@ def _fused_engine() -> ModuleType | None:
     """The compiled engine; None, with one warning, where Numba cannot be used."""
     try:
         from retarget.kernels import ntk_fused
+
+        ntk_fused.probe()
     except Exception as error:  # Numba fails in as many ways as there are platforms
         warnings.warn(
             f"InfiniteNTK runs on plain torch, some 20 times slower on the CPU, because Numba "

@@ -11,9 +11,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from retarget.arrays import require_memory
 from retarget.kernels import ntk_sweep as loops
 from retarget.kernels.ntk_lanes import LANES
-from retarget.kernels.ntk_plan import PairMap, Plan, Stage
+from retarget.kernels.ntk_plan import PairMap, Plan, Stage, Tile
 
 Numbers = npt.NDArray[Any]
 Report = Callable[[int], None]
@@ -61,10 +62,24 @@ class _Writer:
         return start
 
 
+def probe() -> None:
+    """Compiles and runs the smallest of the loops: an error here means that none will run."""
+    target = torch.empty(LANES).numpy()
+    loops.spread(torch.arange(float(LANES)).numpy(), 3, target)
+    if not (target == 3).all():
+        raise RuntimeError("a compiled loop gave wrong numbers")
+
+
 def make_program(plan: Plan, dtype: torch.dtype) -> Program:
     """Lays a plan out for the compiled loops, in one precision."""
     index, scale = _Writer(), _Writer()
     work = _WorkLayout(plan)
+    require_memory(
+        "the covariances between all pixels that this network needs",
+        work.size * torch.get_num_threads(),
+        torch.empty(0, dtype=dtype),
+        "use smaller images, or pool less widely",
+    )
     header = np.zeros((len(plan.stages), len(loops.COLUMNS)), dtype=np.int64)
     deviations = 0
     for number, stage in enumerate(plan.stages):
@@ -200,17 +215,17 @@ def gram(program: Program, left: Packed, right: Packed, tangent: bool, report: R
     K = like.new_empty((len(left), len(right)))
     out = K.numpy()
 
-    def task(tile: tuple[int, int, int, int]) -> int:
-        top, bottom, first, last = tile
+    def task(tile: Tile) -> int:
+        blocks = tile.first // LANES, -(-tile.last // LANES)
         work = like.new_zeros(program.work_size).numpy()
         sample = like.new_empty(left.samples.shape[1]).numpy()
         sample_sd = like.new_empty(program.deviations_size).numpy()
         loops.fill_tile(
             program.header, program.index, program.scale, left.samples, left.deviations,
-            right.samples, right.deviations, work, sample, sample_sd, tangent, (top, bottom),
-            (first, last), out,
+            right.samples, right.deviations, work, sample, sample_sd, tangent,
+            (tile.top, tile.bottom), blocks, out,
         )  # fmt: skip
-        return (bottom - top) * (min(last * LANES, len(right)) - first * LANES)
+        return tile.pairs
 
     _run(task, _tiles(len(left), len(right), symmetric, program.task_blocks), report)
     if symmetric:
@@ -218,17 +233,14 @@ def gram(program: Program, left: Packed, right: Packed, tangent: bool, report: R
     return K
 
 
-def _tiles(
-    rows: int, columns: int, lower: bool, task_blocks: int
-) -> Iterator[tuple[int, int, int, int]]:
-    """Row ranges and block ranges, of about one task each; with `lower`, up to the diagonal."""
-    blocks = -(-columns // LANES)
+def _tiles(rows: int, columns: int, lower: bool, task_blocks: int) -> Iterator[Tile]:
+    """Tiles of about one task each; with `lower`, up to the diagonal."""
     for top in range(0, rows, LANES):
         bottom = min(top + LANES, rows)
-        stop = -(-bottom // LANES) if lower else blocks
-        step = max(1, task_blocks // (bottom - top))
-        for first in range(0, stop, step):
-            yield top, bottom, first, min(first + step, stop)
+        width = LANES * max(1, task_blocks // (bottom - top))
+        stop = bottom if lower else columns
+        for first in range(0, stop, width):
+            yield Tile(top, bottom, first, min(first + width, stop), lower)
 
 
 def _run(task: Callable[[Any], int], pieces: Iterator[Any], report: Report) -> None:

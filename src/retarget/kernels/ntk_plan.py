@@ -26,6 +26,35 @@ Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
+class Tile:
+    """A rectangle of the kernel matrix: rows top to bottom, columns first to last, ends excluded.
+
+    Attributes:
+        lower: Whether only what lies on or below the matrix's diagonal is wanted of it.
+    """
+
+    top: int
+    bottom: int
+    first: int
+    last: int
+    lower: bool
+
+    @property
+    def pairs(self) -> int:
+        """Number of entries that are wanted.
+
+        Example:
+            >>> Tile(0, 3, 0, 2, lower=True).pairs
+            5
+        """
+        width = self.last - self.first
+        if not self.lower:
+            return (self.bottom - self.top) * width
+        wanted = (min(max(row + 1 - self.first, 0), width) for row in range(self.top, self.bottom))
+        return sum(wanted)
+
+
+@dataclass(frozen=True)
 class PairMap:
     """A linear layer along one axis: out[e] = scale[e] * sum of in[taps[starts[e]:starts[e+1]]]."""
 

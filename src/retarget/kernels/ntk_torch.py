@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from retarget.arrays import free_memory
-from retarget.kernels.ntk_plan import PairMap, Plan, Stage
+from retarget.kernels.ntk_plan import PairMap, Plan, Stage, Tile
 
 Report = Callable[[int], None]
 
@@ -22,7 +22,7 @@ Report = Callable[[int], None]
 # as many as a sixth of the free memory holds (about five such tensors live at once), but no more
 # than keep the device busy.
 NUMBERS_CPU = 1 << 21
-NUMBERS_ELSEWHERE = 1 << 30
+NUMBERS_ELSEWHERE = 1 << 28
 TENSORS_ALIVE = 6
 
 # Beyond so many channels their products are summed by matrix multiplication.
@@ -128,14 +128,15 @@ def gram(program: Program, left: Packed, right: Packed, tangent: bool, report: R
     """The kernel (len(left), len(right)); of `left` with itself, half of it is computed."""
     symmetric = left is right
     K = left.samples.new_empty((len(left), len(right)))
-    for rows, columns in _tiles(K, symmetric, _pairs_at_once(program, left.samples)):
+    for tile in _tiles(K, symmetric, _pairs_at_once(program, left.samples)):
+        rows, columns = slice(tile.top, tile.bottom), slice(tile.first, tile.last)
         a, b = left.part(rows), right.part(columns)
         K[rows, columns] = _propagate(
             program, a.samples, b.samples, a.deviations, b.deviations, tangent, itself=False
         )
         if K.is_cuda:
             torch.cuda.synchronize(K.device)  # or the progress bar would run ahead of the work
-        report(len(a) * len(b))
+        report(tile.pairs)
     if symmetric:
         K.diagonal().copy_(left.diagonal)
     return K
@@ -150,7 +151,7 @@ def _pairs_at_once(program: Program, like: Tensor) -> int:
     return max(1, numbers // max(program.plan.numbers_per_pair, 1))
 
 
-def _tiles(K: Tensor, lower: bool, pairs: int) -> Iterator[tuple[slice, slice]]:
+def _tiles(K: Tensor, lower: bool, pairs: int) -> Iterator[Tile]:
     """Rectangles of at most so many pairs; with `lower`, those that touch the lower triangle."""
     rows, columns = K.shape
     height = min(rows, max(1, math.isqrt(pairs), pairs // columns))
@@ -158,7 +159,7 @@ def _tiles(K: Tensor, lower: bool, pairs: int) -> Iterator[tuple[slice, slice]]:
     for top in range(0, rows, height):
         bottom = min(top + height, rows)
         for left in range(0, bottom if lower else columns, width):
-            yield slice(top, bottom), slice(left, min(left + width, columns))
+            yield Tile(top, bottom, left, min(left + width, columns), lower)
 
 
 def _propagate(
