@@ -8,15 +8,10 @@ $ nt/bin/python tests/golden/make_infinite_ntk.py
 import json
 from pathlib import Path
 
-import jax
 import numpy as np
-from infinite_ntk_networks import NETWORKS
-from neural_tangents import stax
-
-jax.config.update("jax_enable_x64", True)
 
 
-def network(description):
+def network(description, stax):
     """The network in neural-tangents' words."""
     std = {"W_std": description["weight_std"], "b_std": description["bias_std"]}
     layers = []
@@ -40,12 +35,18 @@ def network(description):
 
 
 def main():
+    # imported here, so that pytest can look for doctests where neural-tangents is missing
+    import jax
+    from infinite_ntk_networks import NETWORKS
+    from neural_tangents import stax
+
+    jax.config.update("jax_enable_x64", True)
     random = np.random.default_rng(0)
     golden = {}
     for name, description in NETWORKS.items():
         samples = random.standard_normal((3, *description["shape"]))
         last = samples if samples.ndim == 2 else np.moveaxis(samples, 1, -1)
-        kernel = network(description)(last, None, ("ntk", "nngp"))
+        kernel = network(description, stax)(last, None, ("ntk", "nngp"))
         golden[name] = {
             "samples": samples.tolist(),
             "ntk": np.asarray(kernel.ntk).tolist(),

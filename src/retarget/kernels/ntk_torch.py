@@ -210,9 +210,10 @@ def _pull_products(program: Program, left: Tensor, right: Tensor, itself: bool) 
     uniform = vertical.uniform is not None and horizontal.uniform is not None
     if vertical.uniform is not None and horizontal.uniform is not None:
         factor *= vertical.uniform * horizontal.uniform
-    # (channels, row pairs, column pairs, samples): small, compared to their products
+    # (channels, row pairs, column pairs, samples): small, compared to their products, whose
+    # layout follows theirs
     a, b = (
-        x[:, :, rows[:, side, None], columns[None, :, side]].permute(1, 2, 3, 0)
+        x[:, :, rows[:, side, None], columns[None, :, side]].permute(1, 2, 3, 0).contiguous()
         for side, x in enumerate((left * factor, right))
     )
     S = _products(a[..., None], b[..., None] if itself else b[..., None, :])
