@@ -19,9 +19,11 @@ from retarget.kernels.ntk_plan import PairMap, Plan, Stage, Tile
 Numbers = npt.NDArray[Any]
 Report = Callable[[int], None]
 
-# A task is about this many covariances times sixteen pairs: some 30 ms, long enough to cost
-# nothing to hand out, short enough to stop at once and to keep the progress bar moving.
-TASK_NUMBERS = 3_000_000
+# A task computes about this many covariances: some 30 ms, long enough to cost nothing to hand
+# out, short enough to stop at once and to keep the progress bar moving. Little work is divided
+# more finely, so that no thread waits long for the last task.
+TASK_NUMBERS = 30_000_000
+TASKS_PER_THREAD = 8
 
 
 @dataclass(frozen=True)
@@ -227,7 +229,9 @@ def gram(program: Program, left: Packed, right: Packed, tangent: bool, report: R
         )  # fmt: skip
         return tile.pairs
 
-    _run(task, _tiles(len(left), len(right), symmetric, program.task_blocks), report)
+    blocks = len(left) * len(right) // LANES // (2 if symmetric else 1)
+    fair = blocks // (TASKS_PER_THREAD * torch.get_num_threads())
+    _run(task, _tiles(len(left), len(right), symmetric, min(program.task_blocks, fair)), report)
     if symmetric:
         K.diagonal().copy_(left.diagonal)
     return K

@@ -207,11 +207,14 @@ def _read_pool(name: str, pool: nn.AvgPool2d) -> Pool:
         raise _refuse(name, pool, "expected ceil_mode=False")
     if pool.divisor_override is not None:
         raise _refuse(name, pool, "expected no divisor_override")
+    kernel, padding = _two(pool.kernel_size), _two(pool.padding)
+    if any(2 * p > k for p, k in zip(padding, kernel, strict=True)):
+        raise _refuse(name, pool, "expected padding of at most half the kernel, as PyTorch does")
     return Pool(
         name,
-        _two(pool.kernel_size),
+        kernel,
         _two(pool.stride),
-        _two(pool.padding),
+        padding,
         bool(pool.count_include_pad),
     )
 
