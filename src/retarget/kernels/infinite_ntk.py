@@ -42,6 +42,10 @@ class InfiniteNTK(Kernel):
     This is exact, and only those pairs of pixels (p, q) are computed that the output depends on:
     a read-out after Flatten needs a narrow band, global average pooling all of them.
 
+    Repeated calls agree to the last bit, whatever the number of threads. Where two different
+    pixels are perfectly correlated (one channel seen through one tap), the arccosine leaves the
+    tangent kernel half its digits there; a sample's correlation with itself is exact.
+
     The module's widths, weights and `bias=` flags are ignored: `weight_std` and `bias_std` say
     what the infinite network has. Samples are (n, d), or images (n, C, H, W) of any size and
     number of channels for a network with Conv2d or pooling. Images must be flattened at the end;
