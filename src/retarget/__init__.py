@@ -16,7 +16,7 @@ from retarget.errors import (
     StreamTooLargeError,
     UnreachableTargetsError,
 )
-from retarget.kernels import RBF, Features, Linear, as_kernel
+from retarget.kernels import RBF, Features, InfiniteNTK, Linear, as_kernel
 from retarget.learners import SGD
 from retarget.streaming.corrector import TargetCorrector
 from retarget.streaming.trackers import CorrectionTracker, ShiftTracker
@@ -49,6 +49,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
     "RBF",
     "Linear",
     "Features",
+    "InfiniteNTK",
     "as_kernel",
     # what can go wrong
     "RetargetError",

@@ -2,6 +2,7 @@
 
 from retarget.kernels.base import Kernel
 from retarget.kernels.features import Features
+from retarget.kernels.infinite_ntk import InfiniteNTK
 from retarget.kernels.linear import Linear
 from retarget.kernels.rbf import RBF
 from retarget.kernels.wrapped import (
@@ -16,6 +17,7 @@ __all__ = [
     "RBF",
     "CallableKernel",
     "Features",
+    "InfiniteNTK",
     "Kernel",
     "Linear",
     "PrecomputedKernel",

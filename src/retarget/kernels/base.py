@@ -29,7 +29,7 @@ class Kernel(ABC):
         left = self._samples("A", A)
         result: ArrayT
         if B is None:
-            result = give_back(mirror_lower(self._gram(left, left)), A)
+            result = give_back(self._symmetric_gram(left), A)
             return result
         right = self._samples("B", B)
         if left.shape[1:] != right.shape[1:]:
@@ -49,6 +49,10 @@ class Kernel(ABC):
     def to_dict(self) -> dict[str, Any] | None:
         """What `kernel_from_dict` makes it again from; None where that cannot be written down."""
         return None
+
+    def _symmetric_gram(self, A: Tensor) -> Tensor:
+        """The Gram matrix, symmetric to the last bit; for kernels that need compute only half."""
+        return mirror_lower(self._gram(A, A))
 
     @abstractmethod
     def _gram(self, A: Tensor, B: Tensor) -> Tensor: ...

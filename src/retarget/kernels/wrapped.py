@@ -17,6 +17,7 @@ from retarget.arrays import (
 )
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels.base import Kernel
+from retarget.kernels.infinite_ntk import InfiniteNTK
 from retarget.kernels.linear import Linear
 from retarget.kernels.rbf import RBF
 
@@ -172,6 +173,7 @@ def kernel_from_dict(description: dict[str, Any]) -> Kernel:
     parameters = dict(description)
     kind = parameters.pop("kind", None)
     kinds: dict[Any, Callable[..., Kernel]] = {
+        "InfiniteNTK": InfiniteNTK.from_dict,
         "RBF": RBF,
         "Linear": Linear,
         "SklearnKernel": SklearnKernel,

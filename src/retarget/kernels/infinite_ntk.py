@@ -1,0 +1,242 @@
+"""The kernel of an infinitely wide network."""
+
+import warnings
+from collections.abc import Mapping
+from functools import lru_cache
+from types import ModuleType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from retarget.arrays import require_memory
+from retarget.errors import InvalidInputError
+from retarget.kernels import ntk_torch
+from retarget.kernels.base import Kernel, mirror_lower
+from retarget.kernels.ntk_layers import (
+    Layer,
+    layers_from_dicts,
+    layers_to_dicts,
+    read_layers,
+    takes_images,
+    takes_vectors,
+)
+from retarget.kernels.ntk_plan import Plan, make_plan
+from retarget.progress import PatientBar
+
+
+class InfiniteNTK(Kernel):
+    r"""The neural tangent kernel, or the Gaussian process kernel, of an infinitely wide network.
+
+    With independent Gaussian weights of variance $\sigma_w^2 / \text{fan-in}$ ("NTK
+    parameterisation") and biases of variance $\sigma_b^2$, and all widths infinite, a layer maps
+    the covariance $S$ of two samples' activations and the tangent kernel $\Theta$ so:
+
+    * Linear, Conv2d: $S' = \sigma_w^2 \, \text{mean}_t S(p + t, q + t) + \sigma_b^2$ over the
+      layer's taps t (padding counts as 0), and
+      $\Theta' = \sigma_w^2 \, \text{mean}_t \Theta(p + t, q + t) + S'$;
+    * ReLU: with $r = \sqrt{S(x,x) S(x',x')}$, $c = S / r$ and $\varphi = \pi - \arccos c$,
+      $S' = (r \sqrt{1 - c^2} + \varphi S) / 2 \pi$ and $\Theta' = \Theta \varphi / 2 \pi$;
+    * pooling averages both over the pairs of the two windows, Flatten over the pixels p = q.
+
+    This is exact, and only those pairs of pixels (p, q) are computed that the output depends on:
+    a read-out after Flatten needs a narrow band, global average pooling all of them.
+
+    Repeated calls agree to the last bit, whatever the number of threads. Where two different
+    pixels are perfectly correlated (one channel seen through one tap), the arccosine leaves the
+    tangent kernel half its digits there; a sample's correlation with itself is exact.
+
+    The module's widths, weights and `bias=` flags are ignored: `weight_std` and `bias_std` say
+    what the infinite network has. Samples are (n, d), or images (n, C, H, W) of any size and
+    number of channels for a network with Conv2d or pooling. Images must be flattened at the end;
+    after a last Linear that is a read-out, without one the kernel of the last features.
+
+    Args:
+        module: A `torch.nn.Sequential`, nested or not, of Linear, Conv2d (zero padding, one
+            group), ReLU, LeakyReLU, AvgPool2d, AdaptiveAvgPool2d, Flatten and Identity.
+        weight_std: $\sigma_w$ of every layer; or a dict by the layer's name in the module ("0",
+            "2.1"), 1 for those not in it.
+        bias_std: $\sigma_b$ likewise, 0 for those not in it.
+        kind: "ntk" for the tangent kernel $\Theta$ (training all layers by gradient descent),
+            "nngp" for the covariance $S$ (of the random network, or training the last layer).
+        progress: Whether to show a progress bar when it takes more than a second; None shows it
+            on a terminal.
+        engine: "fused" is a compiled loop (Numba) for the CPU, "torch" plain tensor operations on
+            any device; "auto" takes the fast one where it can be used.
+
+    Example:
+        Two orthogonal samples, one hidden layer of ReLU: S = 0 and r = 1/2 before it, so that
+        S' = r / 2 pi after, and the tangent kernel 0 * 1/4 + S'. A sample with itself has
+        S = 1/2, S' = 1/4, and 1/2 * 1/2 + 1/4.
+
+        >>> import numpy as np
+        >>> from torch import nn
+        >>> network = nn.Sequential(nn.Linear(2, 100), nn.ReLU(), nn.Linear(100, 1))
+        >>> InfiniteNTK(network)(np.eye(2)).round(4)
+        array([[0.5   , 0.0796],
+               [0.0796, 0.5   ]])
+    """
+
+    def __init__(
+        self,
+        module: nn.Sequential,
+        weight_std: float | Mapping[str, float] = 1.0,
+        bias_std: float | Mapping[str, float] = 0.0,
+        kind: Literal["ntk", "nngp"] = "ntk",
+        progress: bool | None = None,
+        engine: Literal["auto", "fused", "torch"] = "auto",
+    ) -> None:
+        self._set_up(read_layers(module, weight_std, bias_std), kind, progress, engine)
+
+    def _set_up(
+        self, layers: tuple[Layer, ...], kind: str, progress: bool | None, engine: str
+    ) -> None:
+        if kind not in ("ntk", "nngp"):
+            raise InvalidInputError(f"kind is {kind!r}; expected 'ntk' or 'nngp'")
+        if engine not in ("auto", "fused", "torch"):
+            raise InvalidInputError(f"engine is {engine!r}; expected 'auto', 'fused' or 'torch'")
+        self._layers, self.kind, self.progress, self.engine = layers, kind, progress, engine
+
+    def __repr__(self) -> str:
+        layers = ", ".join(f"{layer.name}: {type(layer).__name__}" for layer in self._layers)
+        return f"InfiniteNTK({layers}; kind={self.kind!r})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The kernel as plain values; `of` is what the constructor calls `kind`."""
+        return {
+            "kind": "InfiniteNTK",
+            "of": self.kind,
+            "layers": layers_to_dicts(self._layers),
+        }
+
+    @classmethod
+    def from_dict(cls, of: str, layers: list[dict[str, Any]]) -> "InfiniteNTK":
+        """The kernel that `to_dict` described.
+
+        Example:
+            >>> kernel = InfiniteNTK(nn.Sequential(nn.Linear(1, 1)), kind="nngp")
+            >>> description = kernel.to_dict()
+            >>> del description["kind"]
+            >>> InfiniteNTK.from_dict(**description)
+            InfiniteNTK(0: Dense; kind='nngp')
+        """
+        kernel = cls.__new__(cls)
+        kernel._set_up(layers_from_dicts(layers), of, None, "auto")
+        return kernel
+
+    def _samples(self, name: str, value: Any) -> Tensor:
+        samples = super()._samples(name, value)
+        shape = tuple(samples.shape)
+        if takes_images(self._layers) and samples.ndim != 4:
+            raise InvalidInputError(
+                f"{name} has shape {shape}; expected images (n, channels, height, width)"
+            )
+        if takes_vectors(self._layers) and samples.ndim != 2:
+            raise InvalidInputError(
+                f"{name} has shape {shape}; expected (n, features), as this network begins with "
+                "a Linear: put a Flatten first to have it take images"
+            )
+        if samples.ndim not in (2, 4):
+            raise InvalidInputError(
+                f"{name} has shape {shape}; expected (n, features) or (n, channels, height, width)"
+            )
+        if 0 in shape[1:]:
+            raise InvalidInputError(f"{name} has shape {shape}; expected some features")
+        return samples
+
+    def _gram(self, A: Tensor, B: Tensor) -> Tensor:
+        if A.device != B.device:
+            raise InvalidInputError(
+                f"A is on {A.device}, B on {B.device}; move one to the other's device"
+            )
+        dtype = torch.promote_types(A.dtype, B.dtype)
+        if not len(A) or not len(B):
+            return A.new_empty((len(A), len(B)), dtype=dtype)
+        if len(B) < len(A):  # sixteen of the right-hand samples are worked on at once
+            return self._gram(B, A).mT.contiguous()
+        left, right = self._ready(A, dtype), self._ready(B, dtype)
+        require_memory(
+            "the kernel matrix", len(A) * len(B), left, "compute it in several calls, by rows"
+        )
+        engine, program = self._program(left)
+        tangent = self.kind == "ntk"
+        with self._bar(len(A) + len(B) + len(A) * len(B)) as bar:
+            packed = (engine.pack(program, each, tangent, bar.advance) for each in (left, right))
+            K: Tensor = engine.gram(program, *packed, tangent, bar.advance)
+        return K.to(dtype)
+
+    def _symmetric_gram(self, A: Tensor) -> Tensor:
+        if not len(A):
+            return self._gram(A, A)
+        samples = self._ready(A, A.dtype)
+        require_memory(
+            "the kernel matrix", len(A) ** 2, samples, "compute it in several calls, by rows"
+        )
+        engine, program = self._program(samples)
+        tangent = self.kind == "ntk"
+        with self._bar(len(A) + len(A) * (len(A) + 1) // 2) as bar:
+            packed = engine.pack(program, samples, tangent, bar.advance)
+            K = engine.gram(program, packed, packed, tangent, bar.advance)
+        return mirror_lower(K).to(A.dtype)
+
+    def _diag(self, A: Tensor) -> Tensor:
+        if not len(A):
+            return A.new_empty(0)
+        samples = self._ready(A, A.dtype)
+        engine, program = self._program(samples)
+        with self._bar(len(A)) as bar:
+            packed = engine.pack(program, samples, self.kind == "ntk", bar.advance)
+        diagonal: Tensor = packed.diagonal
+        return diagonal.to(A.dtype)
+
+    def _bar(self, pairs: int) -> PatientBar:
+        return PatientBar("infinite-width kernel, pairs", pairs, self.progress)
+
+    def _ready(self, samples: Tensor, dtype: torch.dtype) -> Tensor:
+        """(n, C, H, W) in the precision that is computed in; vectors are 1 x 1 images."""
+        wide = samples.to(torch.promote_types(dtype, torch.float32))
+        return wide if wide.ndim == 4 else wide[:, :, None, None]
+
+    def _program(self, samples: Tensor) -> tuple[ModuleType, Any]:
+        """The engine for these samples, and the plan in its own form."""
+        channels, height, width = samples.shape[1:]
+        plan = _plan(self._layers, (channels, height, width))
+        if self.engine == "fused" and samples.device.type != "cpu":
+            raise InvalidInputError(
+                f"engine is 'fused', which runs on the CPU, but the samples are on "
+                f"{samples.device}; use engine='auto', or move them"
+            )
+        wanted = self.engine != "torch" and samples.device.type == "cpu"
+        fused = _fused_engine() if wanted else None
+        if fused is not None:
+            return fused, fused.make_program(plan, samples.dtype)
+        require_memory(
+            "the covariances between all pixels that this network needs",
+            plan.numbers_per_pair * ntk_torch.TENSORS_ALIVE,
+            samples,
+            "use smaller images, or pool less widely",
+        )
+        return ntk_torch, ntk_torch.make_program(plan, samples.dtype, samples.device)
+
+
+@lru_cache(maxsize=8)
+def _plan(layers: tuple[Layer, ...], shape: tuple[int, int, int]) -> Plan:
+    return make_plan(layers, shape)
+
+
+@lru_cache(maxsize=1)
+def _fused_engine() -> ModuleType | None:
+    """The compiled engine; None, with one warning, where Numba cannot be used."""
+    try:
+        from retarget.kernels import ntk_fused
+
+        ntk_fused.probe()
+    except Exception as error:  # Numba fails in as many ways as there are platforms
+        warnings.warn(
+            f"InfiniteNTK runs on plain torch, some 20 times slower on the CPU, because Numba "
+            f"cannot be used here ({type(error).__name__}: {error}); reinstall numba",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+    return ntk_fused

@@ -1,0 +1,295 @@
+"""What an infinitely wide network is made of: the layers of a `torch.nn.Sequential`, as data.
+
+Widths and weights do not matter at infinite width, so all that is kept of a layer is its geometry
+and the variances of its weights and biases.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from retarget.arrays import as_non_negative, as_positive
+from retarget.errors import InvalidInputError, InvalidTypeError
+
+SUPPORTED = (
+    "Linear, Conv2d, ReLU, LeakyReLU, AvgPool2d, AdaptiveAvgPool2d, Flatten, Identity and nested "
+    "Sequential"
+)
+
+
+@dataclass(frozen=True)
+class Dense:
+    """`nn.Linear`, of any width."""
+
+    name: str
+    weight_variance: float
+    bias_variance: float
+
+
+@dataclass(frozen=True)
+class Conv:
+    """`nn.Conv2d`, of any number of channels; (vertical, horizontal) throughout."""
+
+    name: str
+    weight_variance: float
+    bias_variance: float
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+    padding_before: tuple[int, int]
+    padding_after: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """`nn.AvgPool2d`."""
+
+    name: str
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    count_padding: bool
+
+
+@dataclass(frozen=True)
+class AdaptivePool:
+    """`nn.AdaptiveAvgPool2d`; None keeps the size."""
+
+    name: str
+    size: tuple[int | None, int | None]
+
+
+@dataclass(frozen=True)
+class Flat:
+    """`nn.Flatten`."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Rectifier:
+    """`nn.ReLU` (slope 0) and `nn.LeakyReLU`: x where x > 0, slope * x elsewhere."""
+
+    name: str
+    slope: float
+
+
+Layer = Dense | Conv | Pool | AdaptivePool | Flat | Rectifier
+KINDS: dict[str, Any] = {
+    kind.__name__: kind for kind in (Dense, Conv, Pool, AdaptivePool, Flat, Rectifier)
+}
+
+
+def read_layers(module: Any, weight_std: Any, bias_std: Any) -> tuple[Layer, ...]:
+    """The layers of a Sequential in the order in which they act, checked and put in normal form."""
+    if not isinstance(module, nn.Sequential):
+        raise InvalidTypeError(
+            f"module is a {type(module).__name__}; expected a torch.nn.Sequential of {SUPPORTED}"
+        )
+    named = [(name, part) for name, part in _leaves("", module) if type(part) is not nn.Identity]
+    _require_own_weights(named)
+    weighted = [name for name, part in named if type(part) in (nn.Linear, nn.Conv2d)]
+    weights = _by_layer("weight_std", weight_std, weighted, default=1.0)
+    biases = _by_layer("bias_std", bias_std, weighted, default=0.0)
+    layers = [
+        _read(name, part, weights.get(name, 0.0) ** 2, biases.get(name, 0.0) ** 2)
+        for name, part in named
+    ]
+    _check_order(layers)
+    return tuple(_normal_form(layers))
+
+
+def layers_to_dicts(layers: tuple[Layer, ...]) -> list[dict[str, Any]]:
+    """The layers as plain values, fit for JSON."""
+    return [
+        {"layer": type(layer).__name__}
+        | {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(layer).items()}
+        for layer in layers
+    ]
+
+
+def layers_from_dicts(dicts: list[dict[str, Any]]) -> tuple[Layer, ...]:
+    """The layers that `layers_to_dicts` wrote down."""
+    layers = []
+    for entry in dicts:
+        values = {key: tuple(v) if isinstance(v, list) else v for key, v in entry.items()}
+        layers.append(KINDS[str(values.pop("layer"))](**values))
+    return tuple(layers)
+
+
+def takes_images(layers: tuple[Layer, ...]) -> bool:
+    """Whether the samples must be images (n, C, H, W)."""
+    return any(isinstance(layer, Conv | Pool | AdaptivePool) for layer in layers)
+
+
+def takes_vectors(layers: tuple[Layer, ...]) -> bool:
+    """Whether the samples must be vectors (n, d): a Linear comes with no Flatten before it."""
+    return isinstance(layers[0], Dense)
+
+
+def _leaves(prefix: str, module: nn.Sequential) -> Iterator[tuple[str, nn.Module]]:
+    # named_children() would leave out a second use of the same nn.ReLU
+    for name, part in module._modules.items():
+        if isinstance(part, nn.Sequential):
+            yield from _leaves(f"{prefix}{name}.", part)
+        elif part is not None:
+            yield prefix + name, part
+
+
+def _require_own_weights(named: list[tuple[str, nn.Module]]) -> None:
+    """Refuses a layer with weights that is used twice: shared weights have another kernel."""
+    seen: dict[int, str] = {}
+    for name, part in named:
+        if type(part) in (nn.Linear, nn.Conv2d) and id(part) in seen:
+            raise InvalidInputError(
+                f"layer '{name}' is the same module as layer '{seen[id(part)]}'; expected every "
+                "Linear and Conv2d to have weights of its own: make a second one"
+            )
+        seen[id(part)] = name
+
+
+def _by_layer(argument: str, value: Any, weighted: list[str], default: float) -> dict[str, float]:
+    """One standard deviation for each layer that has weights."""
+    check = as_positive if argument == "weight_std" else as_non_negative
+    if not isinstance(value, Mapping):
+        return dict.fromkeys(weighted, check(argument, value))
+    unknown = sorted(set(map(str, value)) - set(weighted))
+    if unknown:
+        raise InvalidInputError(
+            f"{argument} names {', '.join(map(repr, unknown))}; expected names of Linear and "
+            f"Conv2d layers of this network: {', '.join(map(repr, weighted))}"
+        )
+    given = {name: check(f"{argument}[{name!r}]", number) for name, number in value.items()}
+    return dict.fromkeys(weighted, default) | given
+
+
+def _read(name: str, part: nn.Module, weight: float, bias: float) -> Layer:
+    kind = type(part)
+    if kind is nn.Linear:
+        return Dense(name, weight, bias)
+    if kind is nn.Conv2d:
+        return _read_conv(name, part, weight, bias)  # type: ignore[arg-type]
+    if kind is nn.ReLU:
+        return Rectifier(name, 0.0)
+    if kind is nn.LeakyReLU:
+        return Rectifier(name, float(part.negative_slope))  # type: ignore[arg-type]
+    if kind is nn.AvgPool2d:
+        return _read_pool(name, part)  # type: ignore[arg-type]
+    if kind is nn.AdaptiveAvgPool2d:
+        rows, columns = _two(part.output_size)
+        return AdaptivePool(name, (rows, columns))
+    if kind is nn.Flatten:
+        if (int(part.start_dim), int(part.end_dim)) != (1, -1):  # type: ignore[arg-type]
+            raise _refuse(name, part, "expected start_dim=1 and end_dim=-1")
+        return Flat(name)
+    raise _refuse(name, part, f"supported are {SUPPORTED}")
+
+
+def _read_conv(name: str, conv: nn.Conv2d, weight: float, bias: float) -> Conv:
+    if conv.groups != 1:
+        raise _refuse(name, conv, "expected groups=1")
+    if conv.padding_mode != "zeros":
+        raise _refuse(name, conv, "expected padding_mode='zeros'")
+    kernel, dilation = _two(conv.kernel_size), _two(conv.dilation)
+    if conv.padding == "same":  # what is odd goes behind, as PyTorch does
+        total = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+        before = (total[0] // 2, total[1] // 2)
+        after = (total[0] - before[0], total[1] - before[1])
+    else:
+        before = after = (0, 0) if conv.padding == "valid" else _two(conv.padding)
+    return Conv(name, weight, bias, kernel, _two(conv.stride), dilation, before, after)
+
+
+def _read_pool(name: str, pool: nn.AvgPool2d) -> Pool:
+    if pool.ceil_mode:
+        raise _refuse(name, pool, "expected ceil_mode=False")
+    if pool.divisor_override is not None:
+        raise _refuse(name, pool, "expected no divisor_override")
+    kernel, padding = _two(pool.kernel_size), _two(pool.padding)
+    if any(2 * p > k for p, k in zip(padding, kernel, strict=True)):
+        raise _refuse(name, pool, "expected padding of at most half the kernel, as PyTorch does")
+    return Pool(
+        name,
+        kernel,
+        _two(pool.stride),
+        padding,
+        bool(pool.count_include_pad),
+    )
+
+
+def _two(value: Any) -> tuple[Any, Any]:
+    return tuple(value) if isinstance(value, tuple | list) else (value, value)
+
+
+def _refuse(name: str, part: nn.Module, why: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"layer '{name}', {part}, has no infinite-width kernel here; {why}: leave it out or "
+        "replace it"
+    )
+
+
+def _check_order(layers: list[Layer]) -> None:
+    """Refuses orders that PyTorch could not run, or in which the theory has no Gaussian."""
+    images: bool | None = None  # None: not known before the first layer that cares
+    gaussian, rectified = False, False
+    for layer in layers:
+        if isinstance(layer, Conv | Pool | AdaptivePool):
+            if images is False:
+                raise InvalidInputError(
+                    f"layer '{layer.name}' ({type(layer).__name__}) comes after the images were "
+                    "flattened; expected every Conv2d and pooling before Flatten and Linear"
+                )
+            images = True
+        elif isinstance(layer, Dense) and images:
+            raise InvalidInputError(
+                f"layer '{layer.name}' (Linear) acts on images; expected a Flatten before it"
+            )
+        elif isinstance(layer, Dense | Flat):
+            images = False
+        if isinstance(layer, Dense | Conv):
+            gaussian, rectified = True, False
+        elif isinstance(layer, Rectifier):
+            if not gaussian and not rectified:
+                raise InvalidInputError(
+                    f"layer '{layer.name}' (ReLU or LeakyReLU) acts on values that are not "
+                    "Gaussian at infinite width; expected a Linear or Conv2d between it and the "
+                    "input, and between it and an earlier pooled nonlinearity"
+                )
+            gaussian, rectified = False, True
+        elif isinstance(layer, Pool | AdaptivePool):
+            rectified = False  # an average of rectified values: neither Gaussian nor rectified
+    if not any(isinstance(layer, Dense | Conv) for layer in layers):
+        raise InvalidInputError(
+            "module has no Linear and no Conv2d; expected at least one layer with weights"
+        )
+    if images:
+        raise InvalidInputError(
+            f"the network ends in images, with layer '{layers[-1].name}'; expected a Flatten (and "
+            "a Linear read-out) at the end"
+        )
+
+
+def _normal_form(layers: list[Layer]) -> Iterator[Layer]:
+    """Merges rectifiers in a row, and has them act before a Flatten between, with which they swap.
+
+    Flatten averages the covariance over pixels, so what acts on each pixel must come before it.
+    """
+    pending: list[Layer] = []  # a Flatten not yet handed on
+    rectifier: Rectifier | None = None
+    for layer in layers:
+        if isinstance(layer, Rectifier):
+            # On x < 0 the first gives slope * x, and the second sees that number's sign.
+            first = 1.0 if rectifier is None else rectifier.slope
+            slope = first * layer.slope if first >= 0 else first
+            rectifier = replace(layer, slope=slope)
+        elif isinstance(layer, Flat):
+            pending = pending or [layer]
+        else:
+            yield from [rectifier] if rectifier else []
+            yield from pending
+            yield layer
+            rectifier, pending = None, []
+    yield from [rectifier] if rectifier else []
+    yield from pending

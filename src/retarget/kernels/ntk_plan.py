@@ -1,0 +1,298 @@
+r"""Which pairs of pixels a network's infinite-width kernel needs, and how they are linked.
+
+The kernel of two images is made of covariances $S(p, q)$ between pixel p of the one and pixel q of
+the other. A read-out after Flatten needs only p = q; walking back from there, a convolution needs
+the pairs $(sp + t, sq + t)$ for its taps t, pooling all pairs between two windows. What is never
+reached is never computed.
+
+Windows are rectangles, so the pairs needed at a layer are a product: pairs of rows
+$(p_y, q_y)$ times pairs of columns $(p_x, q_x)$. Every linear layer is then a Kronecker product of
+two sparse matrices, `PairMap`, whose rows hold one number each: a sum of taps times a scale.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from retarget.errors import InvalidInputError
+from retarget.kernels.ntk_layers import AdaptivePool, Conv, Dense, Flat, Layer, Pool, Rectifier
+
+Indices = npt.NDArray[np.int64]
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A rectangle of the kernel matrix: rows top to bottom, columns first to last, ends excluded.
+
+    Attributes:
+        lower: Whether only what lies on or below the matrix's diagonal is wanted of it.
+    """
+
+    top: int
+    bottom: int
+    first: int
+    last: int
+    lower: bool
+
+    @property
+    def pairs(self) -> int:
+        """Number of entries that are wanted.
+
+        Example:
+            >>> Tile(0, 3, 0, 2, lower=True).pairs
+            5
+        """
+        width = self.last - self.first
+        if not self.lower:
+            return (self.bottom - self.top) * width
+        wanted = (min(max(row + 1 - self.first, 0), width) for row in range(self.top, self.bottom))
+        return sum(wanted)
+
+
+@dataclass(frozen=True)
+class PairMap:
+    """A linear layer along one axis: out[e] = scale[e] * sum of in[taps[starts[e]:starts[e+1]]]."""
+
+    starts: Indices
+    taps: Indices
+    scale: npt.NDArray[np.float64]
+    inputs: int
+
+    @property
+    def outputs(self) -> int:
+        """Number of pairs that come out."""
+        return len(self.scale)
+
+    @cached_property
+    def transposed(self) -> tuple[Indices, Indices]:
+        """(starts, outputs): for every input, the outputs that it is a tap of, in order."""
+        outputs = np.repeat(np.arange(self.outputs), np.diff(self.starts))
+        order = np.argsort(self.taps, kind="stable")
+        starts = np.searchsorted(self.taps[order], np.arange(self.inputs + 1))
+        return starts, outputs[order]
+
+    @staticmethod
+    def identity(size: int) -> "PairMap":
+        """The map that changes nothing."""
+        return PairMap(np.arange(size + 1), np.arange(size), np.ones(size), size)
+
+
+@dataclass(frozen=True)
+class AxisLayer:
+    """A linear layer along one axis, before it is known which pairs are needed.
+
+    Attributes:
+        size: Output pixels along the axis.
+        window: The input pixels that an output pixel sees, None where a tap falls on padding.
+        aligned: Whether the two pixels of a pair move together (a convolution's shared weights),
+            or every pixel of one window meets every pixel of the other (pooling).
+        divisor: What the sum over an output pixel's window is divided by.
+    """
+
+    size: int
+    window: Callable[[int], Sequence[int | None]]
+    aligned: bool
+    divisor: Callable[[int], int]
+
+    def taps(self, pair: Pair) -> list[Pair]:
+        """The pairs that an output pair is the sum of."""
+        left, right = self.window(pair[0]), self.window(pair[1])
+        if self.aligned:
+            taps = list(zip(left, right, strict=True))
+        else:
+            taps = [(p, q) for p in left for q in right]
+        return [cast(Pair, tap) for tap in taps if None not in tap]
+
+    def scale(self, pair: Pair) -> float:
+        """What the sum over the taps is multiplied by."""
+        if self.aligned:
+            return 1.0 / self.divisor(pair[0])
+        return 1.0 / (self.divisor(pair[0]) * self.divisor(pair[1]))
+
+    def needs(self, pairs: list[Pair]) -> tuple[PairMap, list[Pair]]:
+        """The map to the given output pairs, and the input pairs that it starts from."""
+        taps = [self.taps(pair) for pair in pairs]
+        # outputs that see nothing but padding need no input; one is kept, so that none is empty
+        inputs = sorted({tap for each in taps for tap in each}) or [(0, 0)]
+        place = {pair: number for number, pair in enumerate(inputs)}
+        starts = np.cumsum([0, *map(len, taps)])
+        flat = np.array([place[tap] for each in taps for tap in each], dtype=np.int64)
+        scale = np.array([self.scale(pair) for pair in pairs])
+        return PairMap(starts, flat, scale, len(inputs)), inputs
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Pull a linear layer, rectify, push the pooling behind it; any of the three may be nothing.
+
+    Each row of pairs is pulled, rectified and pushed before the next: what the rectifier works on,
+    by far the largest array, is never stored.
+
+    Attributes:
+        pull: Vertical and horizontal map from the stored pairs to the rectifier's.
+        push: Vertical and horizontal map from the rectifier's pairs to those stored next.
+        weight_variance: Factor on what is pulled.
+        bias_variance: Added to what is pulled.
+        trained: Whether the pulled layer has weights, which add to the tangent kernel.
+        slope: The rectifier's slope below zero; None for no rectifier.
+        pairs: The rectifier's row pairs (ny, 2) and column pairs (nx, 2).
+        size: Height and width of the images that the rectifier acts on.
+    """
+
+    pull: tuple[PairMap, PairMap]
+    push: tuple[PairMap, PairMap]
+    weight_variance: float
+    bias_variance: float
+    trained: bool
+    slope: float | None
+    pairs: tuple[Indices, Indices]
+    size: Pair
+
+    @property
+    def diagonals(self) -> tuple[Indices, Indices]:
+        """Where, among the row pairs and among the column pairs, the two pixels are the same."""
+        rows, columns = (np.flatnonzero(axis[:, 0] == axis[:, 1]) for axis in self.pairs)
+        return rows, columns
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All stages, and the pairs of input pixels that the first one starts from."""
+
+    shape: tuple[int, int, int]
+    pairs: tuple[Indices, Indices]
+    stages: tuple[Stage, ...]
+
+    @property
+    def numbers_per_pair(self) -> int:
+        """Covariances that the widest layer holds for one pair of samples."""
+        maps = [each for stage in self.stages for each in (stage.pull, stage.push)]
+        return max(y.inputs * x.inputs for y, x in maps)
+
+
+def make_plan(layers: tuple[Layer, ...], shape: tuple[int, int, int]) -> Plan:
+    """The plan for samples of shape (channels, height, width); vectors are 1 x 1 images."""
+    sizes, axes = _forward(layers, shape)
+    maps, pairs = _backward(axes)
+    stages: list[Stage] = []
+    at = 0
+    while at < len(layers):
+        pulled = None if isinstance(layers[at], Rectifier) else at
+        at += pulled is not None
+        rectified = at if at < len(layers) and isinstance(layers[at], Rectifier) else None
+        at += rectified is not None
+        # A convolution behind the rectifier needs each of its values several times and adds to
+        # the tangent kernel: that is pulled by the next stage. Pooling only ever shrinks.
+        pooled = rectified is not None and at < len(layers)
+        pushed = at if pooled and not isinstance(layers[at], Conv | Dense) else None
+        middle = at if rectified is None else rectified
+        at += pushed is not None
+
+        ny, nx = (len(axis) for axis in pairs[middle])
+        unchanged = PairMap.identity(ny), PairMap.identity(nx)
+        layer = None if pulled is None else layers[pulled]
+        weighted = isinstance(layer, Conv | Dense)
+        rectifier = None if rectified is None else layers[rectified]
+        stages.append(
+            Stage(
+                pull=unchanged if pulled is None else maps[pulled],
+                push=unchanged if pushed is None else maps[pushed],
+                weight_variance=layer.weight_variance if weighted else 1.0,  # type: ignore[union-attr]
+                bias_variance=layer.bias_variance if weighted else 0.0,  # type: ignore[union-attr]
+                trained=weighted,
+                slope=rectifier.slope if isinstance(rectifier, Rectifier) else None,
+                pairs=_both(pairs[middle]),
+                size=sizes[middle],
+            )
+        )
+    return Plan(shape, _both(pairs[0]), tuple(stages))
+
+
+def _both(pairs: tuple[list[Pair], list[Pair]]) -> tuple[Indices, Indices]:
+    return np.array(pairs[0]), np.array(pairs[1])
+
+
+def _forward(
+    layers: tuple[Layer, ...], shape: tuple[int, int, int]
+) -> tuple[list[Pair], list[tuple[AxisLayer, AxisLayer] | None]]:
+    """The image size before each layer and at the end, and each layer along its two axes."""
+    sizes: list[Pair] = [shape[1:]]
+    axes: list[tuple[AxisLayer, AxisLayer] | None] = []
+    for layer in layers:
+        if isinstance(layer, Rectifier):
+            axes.append(None)
+            sizes.append(sizes[-1])
+            continue
+        both = _axis_layer(layer, 0, sizes[-1][0]), _axis_layer(layer, 1, sizes[-1][1])
+        if both[0].size < 1 or both[1].size < 1:
+            raise InvalidInputError(
+                f"images of shape {shape} have shrunk to {sizes[-1]} pixels before layer "
+                f"'{layer.name}', which is larger; expected larger images, or fewer such layers"
+            )
+        axes.append(both)
+        sizes.append((both[0].size, both[1].size))
+    return sizes, axes
+
+
+def _backward(
+    axes: list[tuple[AxisLayer, AxisLayer] | None],
+) -> tuple[list[tuple[PairMap, PairMap]], list[tuple[list[Pair], list[Pair]]]]:
+    """Each layer's maps, and the pairs needed before each layer and at the end."""
+    pairs: list[tuple[list[Pair], list[Pair]]] = [([(0, 0)], [(0, 0)])]
+    maps: list[tuple[PairMap, PairMap]] = []
+    for both in reversed(axes):
+        rows, columns = pairs[0]
+        if both is None:
+            pairs.insert(0, (rows, columns))
+            maps.insert(0, (PairMap.identity(len(rows)), PairMap.identity(len(columns))))
+            continue
+        vertical, row_inputs = both[0].needs(rows)
+        horizontal, column_inputs = both[1].needs(columns)
+        pairs.insert(0, (row_inputs, column_inputs))
+        maps.insert(0, (vertical, horizontal))
+    return maps, pairs
+
+
+def _axis_layer(layer: Layer, axis: int, size: int) -> AxisLayer:
+    if isinstance(layer, Conv):
+        return _convolution(layer, axis, size)
+    if isinstance(layer, Pool):
+        return _pooling(layer, axis, size)
+    if isinstance(layer, AdaptivePool):
+        wanted = layer.size[axis] or size
+        windows = [range(i * size // wanted, -(-(i + 1) * size // wanted)) for i in range(wanted)]
+        return AxisLayer(wanted, windows.__getitem__, False, lambda i: len(windows[i]))
+    if isinstance(layer, Flat):  # the mean over pixels of the covariance of a pixel with itself
+        return AxisLayer(1, lambda _: range(size), True, lambda _: size)
+    return AxisLayer(size, lambda i: [i], True, lambda _: 1)
+
+
+def _convolution(layer: Conv, axis: int, size: int) -> AxisLayer:
+    kernel, stride, dilation = layer.kernel[axis], layer.stride[axis], layer.dilation[axis]
+    before, after = layer.padding_before[axis], layer.padding_after[axis]
+    outputs = (size + before + after - dilation * (kernel - 1) - 1) // stride + 1
+
+    def window(output: int) -> list[int | None]:
+        pixels = (stride * output + dilation * t - before for t in range(kernel))
+        return [pixel if 0 <= pixel < size else None for pixel in pixels]
+
+    return AxisLayer(outputs, window, True, lambda _: kernel)
+
+
+def _pooling(layer: Pool, axis: int, size: int) -> AxisLayer:
+    kernel, stride, padding = layer.kernel[axis], layer.stride[axis], layer.padding[axis]
+    outputs = (size + 2 * padding - kernel) // stride + 1
+
+    def window(output: int) -> range:
+        start = stride * output - padding
+        return range(max(start, 0), min(start + kernel, size))
+
+    def divisor(output: int) -> int:
+        return kernel if layer.count_padding else len(window(output))
+
+    return AxisLayer(outputs, window, False, divisor)

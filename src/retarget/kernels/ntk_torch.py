@@ -1,0 +1,316 @@
+"""The plan carried out with plain torch operations: on CUDA, and where nothing can be compiled.
+
+A tensor of covariances has shape (row pairs, column pairs, left samples, right samples): the
+samples are last, so that every operation runs over long stretches of memory whatever the geometry.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding_bag
+
+from retarget.arrays import free_memory
+from retarget.kernels.ntk_plan import PairMap, Plan, Stage, Tile
+
+Report = Callable[[int], None]
+
+# Numbers in one tensor of covariances: on the CPU few enough to stay near the cache, elsewhere
+# as many as a sixth of the free memory holds (about five such tensors live at once), but no more
+# than keep the device busy.
+NUMBERS_CPU = 1 << 21
+NUMBERS_ELSEWHERE = 1 << 28
+TENSORS_ALIVE = 6
+
+# Beyond so many channels their products are summed by matrix multiplication.
+CHANNELS_ADDED = 16
+
+
+@dataclass(frozen=True)
+class AxisPairs:
+    """A `PairMap` on the device."""
+
+    starts: Tensor
+    taps: Tensor
+    scale: Tensor
+    uniform: float | None
+
+
+@dataclass(frozen=True)
+class StageTensors:
+    """A `Stage` with its indices on the device."""
+
+    stage: Stage
+    pull: tuple[AxisPairs, AxisPairs]
+    push: tuple[AxisPairs, AxisPairs]
+    pairs: tuple[Tensor, Tensor]
+    diagonals: tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A plan with its indices on the device."""
+
+    plan: Plan
+    stages: tuple[StageTensors, ...]
+    pairs: tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Samples, with what depends on one sample alone.
+
+    Attributes:
+        samples: (n, C, H, W).
+        deviations: For each stage (2, H, W, n) standard deviations and their inverses; None
+            where nothing is rectified.
+        diagonal: (n,) the kernel of each sample with itself.
+    """
+
+    samples: Tensor
+    deviations: list[Tensor | None]
+    diagonal: Tensor
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def part(self, rows: slice) -> "Packed":
+        """Some of the samples."""
+        some = [None if sd is None else sd[..., rows] for sd in self.deviations]
+        return Packed(self.samples[rows], some, self.diagonal[rows])
+
+
+def make_program(plan: Plan, dtype: torch.dtype, device: torch.device) -> Program:
+    """Puts a plan's indices on a device."""
+
+    def put(array: Any) -> Tensor:
+        return torch.as_tensor(array, device=device)
+
+    def axis(pairs: PairMap) -> AxisPairs:
+        uniform = float(pairs.scale[0]) if (pairs.scale == pairs.scale[0]).all() else None
+        scale = put(pairs.scale).to(dtype)
+        return AxisPairs(put(pairs.starts[:-1]), put(pairs.taps), scale, uniform)
+
+    stages = [
+        StageTensors(
+            stage,
+            (axis(stage.pull[0]), axis(stage.pull[1])),
+            (axis(stage.push[0]), axis(stage.push[1])),
+            (put(stage.pairs[0]), put(stage.pairs[1])),
+            (put(stage.diagonals[0]), put(stage.diagonals[1])),
+        )
+        for stage in plan.stages
+    ]
+    return Program(plan, tuple(stages), (put(plan.pairs[0]), put(plan.pairs[1])))
+
+
+def pack(program: Program, samples: Tensor, tangent: bool, report: Report) -> Packed:
+    """Measures what depends on one sample alone, a portion of the samples at a time."""
+    size = _pairs_at_once(program, samples)
+    parts = []
+    for start in range(0, len(samples), size):
+        some = samples[start : start + size]
+        deviations: list[Tensor | None] = []
+        diagonal = _propagate(program, some, some, deviations, deviations, tangent, itself=True)
+        parts.append(Packed(some, deviations, diagonal[:, 0]))
+        report(len(some))
+    joined = [
+        None if each[0] is None else torch.cat([sd for sd in each if sd is not None], dim=-1)
+        for each in zip(*(part.deviations for part in parts), strict=True)
+    ]
+    return Packed(samples, joined, torch.cat([part.diagonal for part in parts]))
+
+
+def gram(program: Program, left: Packed, right: Packed, tangent: bool, report: Report) -> Tensor:
+    """The kernel (len(left), len(right)); of `left` with itself, half of it is computed."""
+    symmetric = left is right
+    K = left.samples.new_empty((len(left), len(right)))
+    for tile in _tiles(K, symmetric, _pairs_at_once(program, left.samples)):
+        rows, columns = slice(tile.top, tile.bottom), slice(tile.first, tile.last)
+        a, b = left.part(rows), right.part(columns)
+        K[rows, columns] = _propagate(
+            program, a.samples, b.samples, a.deviations, b.deviations, tangent, itself=False
+        )
+        if K.is_cuda:
+            torch.cuda.synchronize(K.device)  # or the progress bar would run ahead of the work
+        report(tile.pairs)
+    if symmetric:
+        K.diagonal().copy_(left.diagonal)
+    return K
+
+
+def _pairs_at_once(program: Program, like: Tensor) -> int:
+    """Pairs of samples that one tile holds."""
+    numbers = NUMBERS_CPU
+    if like.device.type != "cpu":
+        free = free_memory(like.device) or 0
+        numbers = min(NUMBERS_ELSEWHERE, free // (TENSORS_ALIVE * like.element_size()))
+    return max(1, numbers // max(program.plan.numbers_per_pair, 1))
+
+
+def _tiles(K: Tensor, lower: bool, pairs: int) -> Iterator[Tile]:
+    """Rectangles of at most so many pairs; with `lower`, those that touch the lower triangle."""
+    rows, columns = K.shape
+    height = min(rows, max(1, math.isqrt(pairs), pairs // columns))
+    width = max(1, pairs // height)
+    for top in range(0, rows, height):
+        bottom = min(top + height, rows)
+        for left in range(0, bottom if lower else columns, width):
+            yield Tile(top, bottom, left, min(left + width, columns), lower)
+
+
+def _propagate(
+    program: Program,
+    left: Tensor,
+    right: Tensor,
+    left_sds: list[Tensor | None],
+    right_sds: list[Tensor | None],
+    tangent: bool,
+    itself: bool,
+) -> Tensor:
+    """The kernel (left samples, right samples); with `itself`, (samples, 1) of each with itself.
+
+    With `itself` the standard deviations are measured on the way and appended to `left_sds`.
+    """
+    S, theta = left, None  # the tangent kernel is None while it is zero or the same as S
+    for number, tensors in enumerate(program.stages):
+        stage = tensors.stage
+        if number == 0:
+            S = _pull_products(program, left, right, itself)
+        else:
+            S = _apply(S, tensors.pull, stage.weight_variance)
+            theta = None if theta is None else _apply(theta, tensors.pull, stage.weight_variance)
+        if stage.bias_variance:
+            S.add_(stage.bias_variance)
+        if tangent and stage.trained:
+            theta = S if theta is None else theta.add_(S)
+        if stage.slope is not None:
+            if itself:
+                left_sds.append(_measure(S, tensors))
+            S, theta = _rectify(S, theta, tensors, left_sds[number], right_sds[number], itself)
+            shared = theta is S
+            S = _apply(S, tensors.push, 1.0)
+            if theta is not None:
+                theta = S if shared else _apply(theta, tensors.push, 1.0)
+        elif itself:
+            left_sds.append(None)
+    result = theta if tangent and theta is not None else S
+    return result[0, 0]
+
+
+def _pull_products(program: Program, left: Tensor, right: Tensor, itself: bool) -> Tensor:
+    """The first layer, straight from the samples: S(p, q) = sum of x(p) x'(q) / channels."""
+    tensors = program.stages[0]
+    (vertical, horizontal), channels = tensors.pull, left.shape[1]
+    rows, columns = program.pairs
+    factor = tensors.stage.weight_variance / channels
+    uniform = vertical.uniform is not None and horizontal.uniform is not None
+    if vertical.uniform is not None and horizontal.uniform is not None:
+        factor *= vertical.uniform * horizontal.uniform
+    # (channels, row pairs, column pairs, samples): small, compared to their products, whose
+    # layout follows theirs
+    a, b = (
+        x[:, :, rows[:, side, None], columns[None, :, side]].permute(1, 2, 3, 0).contiguous()
+        for side, x in enumerate((left * factor, right))
+    )
+    S = _products(a[..., None], b[..., None] if itself else b[..., None, :])
+    S = _sum_columns(_sum_rows(S, vertical), horizontal)
+    return S if uniform else _scale(S, tensors.pull, 1.0)
+
+
+def _products(a: Tensor, b: Tensor) -> Tensor:
+    """The sum over channels of a * b, in the same order for one sample with itself as for two.
+
+    So two equal samples are found perfectly correlated to the last bit. (Vectors are a matrix
+    product; there the last bits may differ.)
+    """
+    if len(a) > CHANNELS_ADDED and b.shape[-1] > 1:
+        return torch.matmul(a.movedim(0, -1).squeeze(-2), b.movedim(0, -2).squeeze(-3))
+    S = a[0] * b[0]
+    for channel in range(1, len(a)):
+        S.addcmul_(a[channel], b[channel])
+    return S
+
+
+def _apply(values: Tensor, maps: tuple[AxisPairs, AxisPairs], factor: float) -> Tensor:
+    """A linear layer: the sums along both axes, scaled."""
+    return _scale(_sum_columns(_sum_rows(values, maps[0]), maps[1]), maps, factor)
+
+
+def _scale(values: Tensor, maps: tuple[AxisPairs, AxisPairs], factor: float) -> Tensor:
+    vertical, horizontal = maps
+    if vertical.uniform is not None and horizontal.uniform is not None:
+        number = factor * vertical.uniform * horizontal.uniform
+        return values if number == 1 else values.mul_(number)
+    scale = factor * vertical.scale[:, None] * horizontal.scale
+    return values.mul_(scale[:, :, None, None])
+
+
+def _sum_rows(values: Tensor, pairs: AxisPairs) -> Tensor:
+    """out[e] = the sum of values[taps of e]: gathered and added in one pass over memory."""
+    if not len(pairs.taps):  # only padding is seen
+        return values.new_zeros((len(pairs.starts), *values.shape[1:]))
+    summed = embedding_bag(pairs.taps, values.flatten(1), pairs.starts, mode="sum")
+    return summed.view(-1, *values.shape[1:])
+
+
+def _sum_columns(values: Tensor, pairs: AxisPairs) -> Tensor:
+    """The same along the second axis, as a sum over rows of the two axes flattened."""
+    rows, columns = values.shape[:2]
+    if not len(pairs.taps):
+        return values.new_zeros((rows, len(pairs.starts), *values.shape[2:]))
+    row = torch.arange(rows, device=values.device)[:, None]
+    taps = (row * columns + pairs.taps).flatten()
+    starts = (row * len(pairs.taps) + pairs.starts).flatten()
+    summed = embedding_bag(taps, values.flatten(0, 1).flatten(1), starts, mode="sum")
+    return summed.view(rows, -1, *values.shape[2:])
+
+
+def _measure(S: Tensor, tensors: StageTensors) -> Tensor:
+    """(2, H, W, samples) standard deviations and inverses, as in `ntk_sweep.measure`."""
+    rows, columns = tensors.diagonals
+    variance = S[rows[:, None], columns][..., 0]
+    deviation = variance.sqrt()
+    inverse = torch.where(variance > 0, 1 / deviation, 0)
+    for _ in range(4):  # eps / 2 lost in each of root, division and two products
+        short = (variance > 0) & (variance * inverse * inverse < 1)
+        inverse = torch.where(short, inverse.nextafter(2 * inverse), inverse)
+    both = S.new_zeros((2, *tensors.stage.size, S.shape[2]))
+    pixel_rows, pixel_columns = tensors.pairs[0][rows, 0], tensors.pairs[1][columns, 0]
+    both[:, pixel_rows[:, None], pixel_columns] = torch.stack((deviation, inverse))
+    return both
+
+
+def _rectify(
+    S: Tensor,
+    theta: Tensor | None,
+    tensors: StageTensors,
+    left_sd: Tensor | None,
+    right_sd: Tensor | None,
+    itself: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """E[f f'] and theta * E[df df'] of a rectifier, as in `ntk_sweep.pull_and_rectify`."""
+    assert left_sd is not None
+    assert right_sd is not None
+    slope = tensors.stage.slope or 0.0
+    factor = (1 - slope) ** 2 / (2 * math.pi)
+    rows, columns = tensors.pairs
+    a, a_inverse = left_sd[:, rows[:, 0, None], columns[:, 0], :, None]
+    b, b_inverse = right_sd[:, rows[:, 1, None], columns[:, 1], None, :]
+    if itself:
+        b, b_inverse = b.mT, b_inverse.mT
+    correlation = (S * a_inverse).mul_(b_inverse)
+    opposite = correlation.clamp_(-1, 1).neg_()
+    angle = torch.acos(opposite)  # arccos(-c) = pi - arccos(c)
+    one = S.new_ones(())
+    sine = torch.addcmul(one, opposite, opposite, value=-1, out=opposite).sqrt_()
+    derivative = angle.mul_(factor).add_(slope)
+    covariance = sine.mul_(a * factor).mul_(b)
+    if theta is S:
+        theta = derivative.mul_(S)
+        return covariance.add_(theta), theta
+    covariance.addcmul_(derivative, S)
+    return covariance, None if theta is None else theta.mul_(derivative)

@@ -1,0 +1,468 @@
+"""The infinite-width kernel against a literal oracle, neural-tangents, and finite networks."""
+
+import json
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from golden.infinite_ntk_networks import NETWORKS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracles.infinite_ntk import gram as oracle_gram
+from torch import nn
+
+import retarget as rt
+from retarget.errors import InvalidInputError, InvalidTypeError, StreamTooLargeError
+from retarget.kernels import infinite_ntk, kernel_from_dict, ntk_fused, ntk_torch
+from retarget.kernels.ntk_plan import make_plan
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "infinite_ntk.json").read_text())
+ENGINES = ("fused", "torch")
+
+
+def paper_network():
+    return nn.Sequential(
+        nn.Conv2d(1, 1, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2),
+        nn.Conv2d(1, 1, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2),
+        nn.Flatten(), nn.Linear(1, 1),
+    )  # fmt: skip
+
+
+def images(n, channels=1, size=8, seed=0, dtype=np.float64):
+    random = np.random.default_rng(seed)
+    return random.standard_normal((n, channels, size, size)).astype(dtype)
+
+
+def golden_network(name):
+    layers = []
+    for layer, options in NETWORKS[name]["layers"]:
+        if layer == "conv":
+            padding = "same" if options["same"] else "valid"
+            layers.append(nn.Conv2d(1, 1, options["kernel"], options["stride"], padding))
+        elif layer == "pool":
+            layers.append(nn.AvgPool2d(options["kernel"]))
+        elif layer == "leaky":
+            layers.append(nn.LeakyReLU(options["slope"]))
+        else:
+            plain = {"dense": nn.Linear(1, 1), "relu": nn.ReLU(), "flatten": nn.Flatten()}
+            layers.append(plain[layer])
+    return nn.Sequential(*layers)
+
+
+# --- right ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kind", ["ntk", "nngp"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_agrees_with_neural_tangents(name, kind, engine):
+    settings_, golden = NETWORKS[name], GOLDEN[name]
+    kernel = rt.InfiniteNTK(
+        golden_network(name), settings_["weight_std"], settings_["bias_std"], kind, engine=engine
+    )
+    X, expected = np.array(golden["samples"]), np.array(golden[kind])
+    # neural-tangents loses half the digits of arccos(1) on the diagonal
+    np.testing.assert_allclose(kernel(X), expected, rtol=2e-9)
+    np.testing.assert_allclose(kernel(X[:1], X[1:]), expected[:1, 1:], rtol=1e-12)
+    np.testing.assert_allclose(kernel(X.astype(np.float32)), expected, rtol=5e-5)
+
+
+@st.composite
+def networks(draw):
+    """A random small network, its input's shape, and its standard deviations."""
+
+    def two(low, high):
+        return draw(st.integers(low, high)), draw(st.integers(low, high))
+
+    def window(sizes):
+        return tuple(min(k, size) for k, size in zip(two(1, 3), sizes, strict=True))
+
+    # One channel seen through one tap correlates perfectly everywhere: there the arccosine loses
+    # half the digits, the oracle's too. See test_perfectly_correlated_pixels.
+    channels, sizes = draw(st.integers(2, 3)), two(3, 6)
+    shape, layers = (channels, *sizes), []
+    for _ in range(draw(st.integers(1, 2))):
+        padding = draw(st.sampled_from(["same", "valid", (0, 1), (1, 1), (2, 0)]))
+        stride = (1, 1) if padding == "same" else two(1, 2)
+        dilation = two(1, 2) if padding == "same" else (1, 1)
+        layers.append(nn.Conv2d(1, 1, window(sizes), stride, padding, dilation))
+        sizes = _size_after(layers[-1], sizes)
+        nonlinear = draw(st.sampled_from(["relu", "leaky", "none"]))
+        if nonlinear != "none":
+            layers.append(nn.ReLU() if nonlinear == "relu" else nn.LeakyReLU(0.3))
+        pool = draw(st.sampled_from(["average", "adaptive", "none"]))
+        if pool == "average":
+            kernel = window(sizes)
+            padding = tuple(draw(st.integers(0, k // 2)) for k in kernel)
+            counted = draw(st.booleans())
+            layers.append(nn.AvgPool2d(kernel, two(1, 3), padding, count_include_pad=counted))
+        elif pool == "adaptive":
+            layers.append(nn.AdaptiveAvgPool2d(draw(st.sampled_from([1, 2, (None, 2), (3, 1)]))))
+        sizes = sizes if pool == "none" else _size_after(layers[-1], sizes)
+    layers.append(nn.Flatten())
+    if draw(st.booleans()):
+        layers += [nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 1)]
+    std = draw(st.floats(0.5, 2)), draw(st.sampled_from([0.0, 0.7]))
+    return nn.Sequential(*layers), shape, std
+
+
+def _size_after(layer, sizes):
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that padding an even kernel to the same size is slow
+        return tuple(layer(torch.zeros(1, 1, *sizes)).shape[2:])
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(networks())
+def test_any_network_agrees_with_the_literal_oracle(case):
+    module, shape, (weight_std, bias_std) = case
+    X = np.random.default_rng(1).standard_normal((3, *shape))
+    expected = oracle_gram(module, X[:2], X, weight_std=weight_std, bias_std=bias_std)
+    for kind, values in zip(("ntk", "nngp"), expected, strict=True):
+        for engine in ENGINES:
+            kernel = rt.InfiniteNTK(module, weight_std, bias_std, kind, engine=engine)
+            scale = np.abs(values).max() + 1e-300
+            assert np.abs(kernel(X[:2], X) - values).max() <= 1e-10 * scale
+            assert np.abs(kernel(X)[:2] - values).max() <= 1e-10 * scale
+
+
+def test_perfectly_correlated_pixels():
+    module = nn.Sequential(nn.Conv2d(1, 1, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    X = images(3, size=3)
+    # S(p, q) = x(p) x'(q), so that ReLU halves it where the signs agree and else makes it zero
+    products = X.reshape(3, 1, 9, 1) * X.reshape(1, 3, 1, 9)
+    exact = np.maximum(products, 0).mean((2, 3)) / 2
+    for engine in ENGINES:
+        np.testing.assert_allclose(
+            rt.InfiniteNTK(module, kind="nngp", engine=engine)(X), exact, rtol=1e-12
+        )
+        np.testing.assert_allclose(rt.InfiniteNTK(module, engine=engine)(X), exact, rtol=1e-7)
+
+
+def test_paper_network_needs_the_counted_pairs_only():
+    layers = rt.InfiniteNTK(paper_network())._layers
+    first, second = make_plan(layers, (1, 28, 28)).stages[:2]
+    # 28 pixels in 14 windows of 2, each meeting itself and its neighbours: (3 * 14 - 2) * 4
+    assert [m.outputs for m in first.pull] == [160, 160]
+    assert [m.outputs for m in second.pull] == [28, 28]  # 7 windows of 2 x 2 pairs
+
+
+def test_full_covariance_where_global_pooling_needs_it():
+    module = nn.Sequential(nn.Conv2d(1, 1, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    stage = make_plan(rt.InfiniteNTK(module)._layers, (1, 6, 7)).stages[0]
+    assert [m.outputs for m in stage.pull] == [4 * 4, 5 * 5]
+
+
+def test_wide_finite_network_converges_to_it():
+    """Empirical NTK of a net 2048 wide, 16 draws: within 4 standard errors, and those small."""
+    torch.manual_seed(0)
+    width, X = 2048, torch.randn(3, 4, dtype=torch.float64)
+    exact = rt.InfiniteNTK(
+        nn.Sequential(nn.Linear(4, 1), nn.ReLU(), nn.Linear(1, 1)), 1.3, 0.4
+    )(X)  # fmt: skip
+    draws = []
+    for _ in range(16):
+        W, b, v = torch.randn(width, 4), torch.randn(width), torch.randn(width)
+        W, b, v = (p.double() for p in (W, b, v))
+        pre = 1.3 * X @ W.T / 2 + 0.4 * b
+        on, hidden = (pre > 0).double(), pre.relu()
+        back = on * v * 1.3 / width**0.5  # d f / d pre
+        first = (back @ back.T) * (1.69 * X @ X.T / 4 + 0.16)
+        draws.append(first + 1.69 * hidden @ hidden.T / width + 0.16)
+    draws = torch.stack(draws)
+    error = draws.std(0) / 4
+    assert (error < 0.02 * exact.abs().max()).all()
+    assert ((draws.mean(0) - exact).abs() < 4 * error).all()
+
+
+@pytest.mark.parametrize("module", [
+    nn.Sequential(nn.Conv2d(2, 1, 3, padding=1), nn.LeakyReLU(0.2), nn.AvgPool2d(2), nn.Flatten()),
+    nn.Sequential(nn.Conv2d(2, 1, 2, stride=2), nn.Flatten(), nn.ReLU()),
+    nn.Sequential(nn.Conv2d(2, 1, 3), nn.AvgPool2d(2), nn.LeakyReLU(-0.5), nn.ReLU(), nn.Flatten()),
+    nn.Sequential(nn.Conv2d(2, 1, 3), nn.LeakyReLU(0.5), nn.Flatten(), nn.LeakyReLU(0.4)),
+])  # fmt: skip
+def test_nngp_is_the_covariance_of_random_networks(module):
+    """One random layer of 200,000 channels (independent draws), five standard errors."""
+    torch.manual_seed(1)
+    X = torch.randn(2, 2, 4, 4)
+    conv, draws = module[0], 200_000
+    wide = nn.Conv2d(2, draws, conv.kernel_size, conv.stride, conv.padding, bias=False)
+    nn.init.normal_(wide.weight, std=(2 * conv.kernel_size[0] * conv.kernel_size[1]) ** -0.5)
+    with torch.no_grad():
+        features = nn.Sequential(wide, *list(module)[1:])(X).reshape(2, draws, -1).double()
+    samples = torch.einsum("acp,bcp->abc", features, features) / features.shape[2]
+    exact = rt.InfiniteNTK(module, kind="nngp")(X.double())
+    error = samples.std(2) / draws**0.5
+    assert (error < 0.01).all()
+    assert ((samples.mean(2) - exact).abs() < 5 * error).all()
+
+
+# --- a well-behaved kernel --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_symmetric_positive_repeatable_and_with_its_own_diagonal(engine, dtype):
+    X = images(37, dtype=dtype)
+    kernel = rt.InfiniteNTK(paper_network(), engine=engine)
+    K = kernel(X)
+    assert K.dtype == dtype
+    assert np.array_equal(K, K.T)
+    assert np.array_equal(K, kernel(X))
+    assert np.array_equal(np.diagonal(K), kernel.diag(X))
+    assert np.linalg.eigvalsh(K.astype(float)).min() > 0
+    # equal samples are perfectly correlated in kernel(A, B) too, to the last digits
+    eps = np.finfo(dtype).eps
+    np.testing.assert_allclose(kernel(X[:5], X), K[:5], rtol=20 * eps)
+    np.testing.assert_allclose(kernel(X, X[:5]), K[:, :5], rtol=20 * eps)
+
+
+@pytest.mark.parametrize("kind", ["ntk", "nngp"])
+def test_float32_is_close_to_float64(kind):
+    X = images(20, channels=3)
+    kernel = rt.InfiniteNTK(paper_network(), 1.4, 0.2, kind)
+    np.testing.assert_allclose(kernel(X.astype(np.float32)), kernel(X), rtol=2e-6)
+
+
+def test_block_size_does_not_matter(monkeypatch):
+    X = images(40)
+    for engine in ENGINES:
+        kernel = rt.InfiniteNTK(paper_network(), engine=engine)
+        whole = kernel(X), kernel(X[:3], X), kernel.diag(X)
+        with monkeypatch.context() as patch:
+            patch.setattr("retarget.kernels.ntk_fused.TASK_NUMBERS", 1)
+            patch.setattr(ntk_torch, "NUMBERS_CPU", 40 * 2000)
+            parts = kernel(X), kernel(X[:3], X), kernel.diag(X)
+        assert all(np.array_equal(a, b) for a, b in zip(whole, parts, strict=True))
+        np.testing.assert_array_equal(kernel(X[:3], X[3:]), whole[1][:, 3:])
+
+
+def test_number_of_threads_does_not_matter():
+    X, kernel, threads = images(40), rt.InfiniteNTK(paper_network()), torch.get_num_threads()
+    whole = kernel(X)
+    try:
+        torch.set_num_threads(1)
+        assert np.array_equal(kernel(X), whole)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_torch_in_torch_out_and_half_precision():
+    X = torch.from_numpy(images(4))
+    kernel = rt.InfiniteNTK(paper_network())
+    K = kernel(X)
+    assert isinstance(K, torch.Tensor)
+    np.testing.assert_array_equal(K.numpy(), kernel(X.numpy()))
+    half = kernel(X.half())
+    assert half.dtype == torch.float16
+    torch.testing.assert_close(half.double(), K, rtol=2e-3, atol=0)
+    assert kernel(X.float(), X).dtype == torch.float64
+
+
+def test_zero_images_have_zero_kernel():
+    X = images(3)
+    X[1] = 0
+    for engine in ENGINES:
+        K = rt.InfiniteNTK(paper_network(), engine=engine)(X)
+        assert (K[1] == 0).all()
+        assert K[0, 0] > 0
+
+
+def test_no_samples():
+    kernel, X = rt.InfiniteNTK(paper_network()), images(3)
+    assert kernel(X[:0]).shape == (0, 0)
+    assert kernel(X[:0], X).shape == (0, 3)
+    assert kernel.diag(X[:0]).shape == (0,)
+
+
+def test_convolution_that_sees_only_padding():
+    module = nn.Sequential(nn.Conv2d(1, 1, 1, stride=2, padding=1), nn.ReLU(), nn.Flatten())
+    X = images(2, size=1)
+    for engine in ENGINES:
+        kernel = rt.InfiniteNTK(module, bias_std=2.0, engine=engine)
+        np.testing.assert_allclose(kernel(X), np.full((2, 2), 2.0))  # S = 4, halved by ReLU
+
+
+def test_vectors_images_and_widths():
+    X = images(4)
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 1))
+    wide = nn.Sequential(nn.Linear(64, 7, bias=False), nn.ReLU(), nn.Linear(7, 3))
+    # as images the mean runs over channels and then pixels, as vectors over features: the same
+    np.testing.assert_allclose(
+        rt.InfiniteNTK(flat)(X), rt.InfiniteNTK(wide)(X.reshape(4, -1)), rtol=1e-12
+    )
+    np.testing.assert_array_equal(
+        rt.InfiniteNTK(flat)(X.reshape(4, -1)), rt.InfiniteNTK(wide)(X.reshape(4, -1))
+    )
+
+
+def test_many_features_on_both_engines():
+    X = np.random.default_rng(0).standard_normal((9, 300))
+    module = nn.Sequential(nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 1))
+    fused, plain = (rt.InfiniteNTK(module, engine=engine)(X) for engine in ENGINES)
+    np.testing.assert_allclose(fused, plain, rtol=1e-12)
+
+
+def test_one_module_in_two_places():
+    relu, X = nn.ReLU(), np.random.default_rng(0).standard_normal((3, 5))
+    linear = [nn.Linear(1, 1) for _ in range(4)]
+    again = nn.Sequential(linear[0], relu, linear[1], relu, linear[2])
+    apart = nn.Sequential(linear[0], nn.ReLU(), linear[1], nn.ReLU(), linear[2])
+    assert np.array_equal(rt.InfiniteNTK(again)(X), rt.InfiniteNTK(apart)(X))
+    shared = nn.Sequential(linear[0], relu, nn.Sequential(linear[0]))
+    with pytest.raises(InvalidInputError, match=r"layer '2\.0' is the same module as layer '0'"):
+        rt.InfiniteNTK(shared)
+
+
+def test_standard_deviations_by_layer():
+    X = np.random.default_rng(0).standard_normal((3, 5))
+    module = nn.Sequential(nn.Linear(1, 1), nn.Sequential(nn.ReLU(), nn.Linear(1, 1)))
+    one = rt.InfiniteNTK(module, {"0": 2.0, "1.1": 3.0}, {"1.1": 0.5}, "nngp")(X)
+    plain = rt.InfiniteNTK(module, kind="nngp")(X)
+    np.testing.assert_allclose(one, 36 * plain + 0.25)
+
+
+def test_described_and_made_again():
+    module = nn.Sequential(*paper_network(), nn.LeakyReLU(0.1), nn.Identity(), nn.Linear(1, 1))
+    kernel = rt.InfiniteNTK(module, 1.2, {"0": 0.3}, "nngp")
+    again = kernel_from_dict(json.loads(json.dumps(kernel.to_dict())))
+    assert again.to_dict() == kernel.to_dict()
+    assert repr(again) == repr(kernel)
+    X = images(3)
+    assert np.array_equal(again(X), kernel(X))
+
+
+def test_progress_bar(monkeypatch, capsys):
+    monkeypatch.setattr("retarget.progress.PATIENCE", -1.0)
+    X = images(3)
+    rt.InfiniteNTK(paper_network(), progress=True)(X)
+    assert "infinite-width kernel" in capsys.readouterr().err
+    rt.InfiniteNTK(paper_network(), progress=False)(X)
+    assert capsys.readouterr().err == ""
+
+
+def test_falls_back_to_torch_with_one_warning(monkeypatch):
+    X = images(3)
+    expected = rt.InfiniteNTK(paper_network(), engine="torch")(X)
+    monkeypatch.setitem(sys.modules, "retarget.kernels.ntk_fused", None)
+    monkeypatch.delattr("retarget.kernels.ntk_fused")
+    infinite_ntk._fused_engine.cache_clear()
+    try:
+        kernel = rt.InfiniteNTK(paper_network())
+        with pytest.warns(RuntimeWarning, match=r"runs on plain torch.*reinstall numba"):
+            first = kernel(X)
+        assert np.array_equal(first, expected)
+        kernel(X)  # warns no more: a second warning would be an error here
+    finally:
+        infinite_ntk._fused_engine.cache_clear()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_agrees_with_cpu():
+    X = torch.from_numpy(images(70, channels=2))
+    kernel = rt.InfiniteNTK(paper_network(), 1.2, 0.3)
+    torch.testing.assert_close(kernel(X.cuda()).cpu(), kernel(X), rtol=1e-10, atol=0)
+
+
+# --- what it refuses --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("module", "message"), [
+    (nn.Sequential(nn.Linear(1, 1), nn.Sequential(nn.Tanh())),
+     r"layer '1\.0', Tanh\(\), has no infinite-width kernel here; supported are Linear, Conv2d"),
+    (nn.Sequential(nn.Conv2d(2, 2, 3, groups=2)), r"layer '0', Conv2d.*expected groups=1"),
+    (nn.Sequential(nn.Conv2d(1, 1, 3, padding=1, padding_mode="circular")), "padding_mode='zeros'"),
+    (nn.Sequential(nn.AvgPool2d(2, ceil_mode=True)), "ceil_mode=False"),
+    (nn.Sequential(nn.AvgPool2d(2, divisor_override=3)), "no divisor_override"),
+    (nn.Sequential(nn.AvgPool2d(2, padding=2)), "at most half the kernel"),
+    (nn.Sequential(nn.Flatten(2)), "start_dim=1"),
+    (nn.Sequential(nn.Flatten(), nn.Linear(1, 1), nn.Conv2d(1, 1, 3)),
+     r"layer '2' \(Conv\) comes after the images were flattened"),
+    (nn.Sequential(nn.Conv2d(1, 1, 3), nn.Linear(1, 1)), r"layer '1' \(Linear\) acts on images"),
+    (nn.Sequential(nn.ReLU(), nn.Linear(1, 1)), r"layer '0' \(ReLU or LeakyReLU\).*not Gaussian"),
+    (nn.Sequential(nn.Conv2d(1, 1, 3), nn.ReLU(), nn.AvgPool2d(2), nn.ReLU(), nn.Flatten()),
+     r"layer '3'.*not Gaussian"),
+    (nn.Sequential(nn.Flatten()), "no Linear and no Conv2d"),
+    (nn.Sequential(), "no Linear and no Conv2d"),
+    (nn.Sequential(nn.Conv2d(1, 1, 3), nn.ReLU()), "ends in images, with layer '1'"),
+])  # fmt: skip
+def test_refuses_networks_without_such_a_kernel(module, message):
+    with pytest.raises(InvalidInputError, match=message):
+        rt.InfiniteNTK(module)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"kind": "cntk"}, "kind is 'cntk'; expected 'ntk' or 'nngp'"),
+    ({"engine": "jax"}, "engine is 'jax'; expected 'auto'"),
+    ({"weight_std": 0.0}, "weight_std is 0.0; expected a positive"),
+    ({"bias_std": -1.0}, r"bias_std is -1.0; expected a finite number, 0 or more"),
+    ({"weight_std": {"0": -1.0}}, r"weight_std\['0'\] is -1.0"),
+    ({"weight_std": {"1": 1.0}}, "weight_std names '1'; expected names of Linear and.*: '0', '2'"),
+    ({"bias_std": {"last": 1.0}}, "bias_std names 'last'"),
+])  # fmt: skip
+def test_refuses_options(options, message):
+    module = nn.Sequential(nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 1))
+    with pytest.raises(InvalidInputError, match=message):
+        rt.InfiniteNTK(module, **options)
+
+
+def test_refuses_other_modules():
+    with pytest.raises(InvalidTypeError, match=r"module is a Linear; expected a torch\.nn\.Seq"):
+        rt.InfiniteNTK(nn.Linear(1, 1))
+
+
+def test_refuses_samples_of_the_wrong_shape():
+    dense = rt.InfiniteNTK(nn.Sequential(nn.Linear(1, 1)))
+    flat = rt.InfiniteNTK(nn.Sequential(nn.Flatten(), nn.Linear(1, 1)))
+    convolutional = rt.InfiniteNTK(paper_network())
+    with pytest.raises(InvalidInputError, match=r"A has shape \(2, 784\); expected images"):
+        convolutional(np.zeros((2, 784)))
+    with pytest.raises(InvalidInputError, match=r"expected \(n, features\), as this network"):
+        dense(images(2))
+    with pytest.raises(InvalidInputError, match=r"\(2, 3, 4\); expected \(n, features\) or"):
+        flat(np.zeros((2, 3, 4)))
+    with pytest.raises(InvalidInputError, match="expected some features"):
+        flat(np.zeros((2, 0)))
+    with pytest.raises(InvalidInputError, match=r"shrunk to \(1, 1\) pixels before layer '5'"):
+        convolutional(images(2, size=2))
+    with pytest.raises(InvalidInputError, match="expected the same features in both"):
+        dense(np.zeros((2, 3)), np.zeros((2, 4)))
+
+
+def test_refuses_two_devices():
+    kernel = rt.InfiniteNTK(nn.Sequential(nn.Linear(1, 1)))
+    with pytest.raises(InvalidInputError, match="A is on cpu, B on meta"):
+        kernel._gram(torch.zeros(2, 3), torch.zeros(2, 3, device="meta"))
+
+
+def test_refuses_the_compiled_loops_elsewhere():
+    kernel = rt.InfiniteNTK(nn.Sequential(nn.Linear(1, 1)), engine="fused")
+    with pytest.raises(InvalidInputError, match="engine is 'fused', which runs on the CPU"):
+        kernel._program(torch.zeros(2, 3, 1, 1, device="meta"))
+
+
+def test_compiled_loops_must_prove_themselves(monkeypatch):
+    monkeypatch.setattr("retarget.kernels.ntk_sweep.spread", lambda *arguments: None)
+    with pytest.raises(RuntimeError, match="a compiled loop gave wrong numbers"):
+        ntk_fused.probe()
+
+
+def test_refuses_images_beyond_memory(monkeypatch):
+    monkeypatch.setattr("retarget.arrays.free_memory", lambda device: 10_000)
+    for engine in ENGINES:
+        kernel = rt.InfiniteNTK(paper_network(), engine=engine)
+        with pytest.raises(StreamTooLargeError, match="covariances between all pixels"):
+            kernel(images(3, size=12))
+
+
+def test_refuses_a_matrix_beyond_memory(monkeypatch):
+    monkeypatch.setattr("retarget.arrays.free_memory", lambda device: 10)
+    kernel, X = rt.InfiniteNTK(nn.Sequential(nn.Linear(1, 1))), np.zeros((3, 2))
+    with pytest.raises(StreamTooLargeError, match="the kernel matrix needs about"):
+        kernel(X)
+    with pytest.raises(StreamTooLargeError, match="the kernel matrix needs about"):
+        kernel(X, X)
