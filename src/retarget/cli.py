@@ -1,5 +1,6 @@
 """The `retarget` command."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +16,7 @@ from retarget.experiments.experiment import (
     experiment_names,
     families,
     load_experiment,
+    parse_changes,
 )
 from retarget.experiments.runner import run_experiment
 
@@ -60,6 +62,16 @@ def reproduce(
         list[int] | None,
         typer.Option(min=0, help="Seed in the place of the figure's own; may be given repeatedly."),
     ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A true but small version, where the whole takes long.")
+    ] = False,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Another value for a parameter."),
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder with the data sets (or set RETARGET_DATA).")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("results"),
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Compute everything again, also what is found done.")
@@ -67,7 +79,17 @@ def reproduce(
 ) -> None:
     """Computes experiments and draws their figures."""
     names = experiment_names() if figures == ["all"] else list(dict.fromkeys(figures))
-    for experiment in [load_experiment(name, seed) for name in names]:
+    if data_dir is not None:
+        os.environ["RETARGET_DATA"] = str(data_dir)
+    changes = parse_changes(change or (), seed or ())
+    experiments = []
+    for name in names:
+        experiment = load_experiment(name)
+        if quick and experiment.quick:
+            experiment = experiment.changed(experiment.quick)
+        experiments.append(experiment.changed(changes))
+        experiments[-1].runs()  # wrong parameters are an error before any work
+    for experiment in experiments:
         _reproduce(experiment, out, fresh)
 
 

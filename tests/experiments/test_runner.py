@@ -12,6 +12,7 @@ from retarget.experiments.experiment import (
     experiment_names,
     families,
     load_experiment,
+    parse_changes,
     parse_experiment,
     run_identity,
 )
@@ -114,12 +115,32 @@ def test_bad_files_are_named(text, message):
 
 
 def test_every_experiment_of_the_package_is_valid():
-    assert experiment_names() == ["digits", "fig1", "fig4"]
+    assert experiment_names() == ["digits", "fig1", "fig2", "fig4", "fig5"]
     for name in experiment_names():
         experiment = load_experiment(name)
         assert experiment.runs()
         assert experiment.family in families()
-    assert load_experiment("fig1", seeds=[5]).seeds == (5,)
+
+
+def test_changes_apply_to_seeds_parameters_and_grid(small):
+    changed = small.changed(parse_changes(["gamma=2.5", "lr=0.5"], seeds=[9]))
+    assert [(run.seed, run.gamma, run.lr) for run in changed.runs()] == [(9, 2.5, 0.5)]
+    assert small.changed(parse_changes([])) == small
+    assert parse_changes(["a = [1, 2]", 'b = "x"']).parameters == {"a": [1, 2], "b": "x"}
+
+
+@pytest.mark.parametrize("text", ["gamma", "gamma=", "=3", "gamma=wide"])
+def test_a_setting_that_is_none(text):
+    with pytest.raises(rt.InvalidInputError, match="is no setting: .* expected name=value"):
+        parse_changes([text])
+
+
+def test_quick_versions_are_smaller():
+    for name in ("fig2", "fig5"):
+        whole = load_experiment(name)
+        quick = whole.changed(whole.quick)
+        assert len(quick.runs()) < len(whole.runs())
+        assert quick.runs()[0].train < whole.runs()[0].train
 
 
 def test_an_experiment_that_is_not_there():
@@ -130,7 +151,8 @@ def test_an_experiment_that_is_not_there():
 
 
 def table_of(name, tmp_path, seeds=None):
-    return run_experiment(load_experiment(name, seeds), tmp_path).table
+    experiment = load_experiment(name)
+    return run_experiment(experiment.changed(parse_changes([], seeds or ())), tmp_path).table
 
 
 def test_fig1_holds_what_the_paper_claims(tmp_path):

@@ -46,6 +46,15 @@ class Family:
     summarise: Callable[[pl.DataFrame], Sequence[RenderableType]]
 
 
+class Changes(BaseModel):
+    """Other seeds (none: the experiment's own) and some other parameters."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    seeds: tuple[int, ...] = ()
+    parameters: dict[str, Any] = {}
+
+
 class Experiment(BaseModel):
     """An experiment as its TOML file describes it.
 
@@ -55,6 +64,7 @@ class Experiment(BaseModel):
         seeds: Seeds of the runs.
         parameters: What all runs have in common.
         grid: Lists of values; every combination is a run, for every seed.
+        quick: Seeds and parameters of a true but small version, where the whole takes long.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -65,6 +75,16 @@ class Experiment(BaseModel):
     seeds: tuple[int, ...]
     parameters: dict[str, Any] = {}
     grid: dict[str, list[Any]] = {}
+    quick: "Changes | None" = None
+
+    def changed(self, changes: "Changes") -> "Experiment":
+        """The same experiment with other seeds or parameters."""
+        update: dict[str, Any] = {"parameters": self.parameters | changes.parameters}
+        if changes.seeds:
+            update["seeds"] = changes.seeds
+        # a parameter that is given is no longer swept
+        update["grid"] = {k: v for k, v in self.grid.items() if k not in changes.parameters}
+        return self.model_copy(update=update)
 
     def runs(self) -> list[Config]:
         """The configs of all runs, checked."""
@@ -92,10 +112,12 @@ class Experiment(BaseModel):
 
 def families() -> dict[str, Family]:
     """All kinds of experiments, by the name that the TOML files use."""
-    from retarget.experiments import digits, toy_curves, toy_shift
+    from retarget.experiments import digits, mnist_curves, mnist_sweeps, toy_curves, toy_shift
 
     return {
         "digits": digits.FAMILY,
+        "mnist curves": mnist_curves.FAMILY,
+        "mnist sweeps": mnist_sweeps.FAMILY,
         "toy curves": toy_curves.FAMILY,
         "toy shift": toy_shift.FAMILY,
     }
@@ -107,8 +129,8 @@ def experiment_names() -> list[str]:
     return sorted(Path(entry.name).stem for entry in configs.iterdir())
 
 
-def load_experiment(name: str, seeds: Sequence[int] | None = None) -> Experiment:
-    """An experiment that comes with the package, by name, with other seeds if they are given."""
+def load_experiment(name: str) -> Experiment:
+    """An experiment that comes with the package, by name."""
     names = experiment_names()
     if name not in names:
         near = difflib.get_close_matches(name, names, n=1)
@@ -118,14 +140,27 @@ def load_experiment(name: str, seeds: Sequence[int] | None = None) -> Experiment
             + f"known: {', '.join(names)}"
         )
     text = (resources.files("retarget.experiments") / "configs" / f"{name}.toml").read_text()
-    return parse_experiment(name, text, seeds)
+    return parse_experiment(name, text)
 
 
-def parse_experiment(name: str, text: str, seeds: Sequence[int] | None = None) -> Experiment:
+def parse_changes(assignments: Sequence[str], seeds: Sequence[int] = ()) -> Changes:
+    """Changes from `name=value` texts, the value as TOML has it."""
+    parameters: dict[str, Any] = {}
+    for assignment in assignments:
+        try:
+            parsed = tomllib.loads(assignment)
+        except tomllib.TOMLDecodeError as error:
+            raise InvalidInputError(
+                f"{assignment!r} is no setting: {error}; expected name=value, the value as in TOML"
+            ) from error
+        parameters |= parsed
+    return Changes(seeds=tuple(seeds), parameters=parameters)
+
+
+def parse_experiment(name: str, text: str) -> Experiment:
     """An experiment from the text of its TOML file."""
     try:
-        description = tomllib.loads(text) | ({"seeds": tuple(seeds)} if seeds else {})
-        experiment = Experiment(name=name, **description)
+        experiment = Experiment(name=name, **tomllib.loads(text))
     except (tomllib.TOMLDecodeError, ValidationError) as error:
         raise InvalidInputError(f"experiment {name} cannot be read: {error}") from error
     if experiment.family not in families():

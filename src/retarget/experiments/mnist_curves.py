@@ -1,0 +1,201 @@
+"""Fig. 2: the shift, its correction and learning curves on MNIST, shuffled and class by class."""
+
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich.console import RenderableType
+from rich.table import Table
+
+from retarget.experiments.experiment import Family
+from retarget.experiments.mnist_problem import (
+    MnistConfig,
+    MnistProblem,
+    evaluation_stops,
+    mean_and_sem,
+    mnist_problem,
+    score_rows,
+)
+from retarget.experiments.style import COLOURS, figure_style, legend_below, letter
+from retarget.learners import SGD
+from retarget.theory.correction import corrected_targets
+from retarget.theory.curves import offline_learning_curve
+from retarget.theory.iterative import iterative_targets
+from retarget.theory.shift import effective_targets
+
+LEARNERS = {
+    "offline": "offline",
+    "online": "online",
+    "corrected": "online, corrected",
+    "iterative": "online, iteratively corrected",
+}
+SHOWN_LABELS = (0, 1, 2)
+PLANES = ((0, 1), (1, 2), (0, 2))
+
+
+class Setting(MnistConfig):
+    """Ridge and rate for each learner: shuffled (panels A to C) and class by class (panel D)."""
+
+    gamma: float
+    lr: float
+    class_offline_gamma: float
+    class_online_lr: float
+    class_corrected_gamma: float
+    class_corrected_lr: float
+    class_iterative_gamma: float
+    class_iterative_lr: float
+    block_size: int
+    shown_samples: int
+
+
+def run(config: Setting) -> pl.DataFrame:
+    """Scores along the stream (C, D) and the targets of a few samples (A, B), in one table."""
+    problem, stops = mnist_problem(config), evaluation_stops(config)
+    shuffled = (config.gamma, config.lr)
+    parts = [
+        _curves(problem, config, stops, "shuffled", config.gamma, config.lr, shuffled, shuffled),
+        _curves(
+            problem.class_by_class(),
+            config,
+            stops,
+            "class by class",
+            config.class_offline_gamma,
+            config.class_online_lr,
+            (config.class_corrected_gamma, config.class_corrected_lr),
+            (config.class_iterative_gamma, config.class_iterative_lr),
+        ),
+        _shown_targets(problem, config),
+    ]
+    return pl.concat(parts, how="diagonal")
+
+
+def draw(table: pl.DataFrame) -> Figure:
+    """Panels A to D; A and B for the first seed in the table."""
+    first = table.filter(pl.col("seed") == table["seed"][0])
+    with figure_style():
+        figure = plt.figure(figsize=(11, 8.2))
+        halves = figure.subfigures(2, 1, squeeze=False, height_ratios=[1, 1.25])
+        sides = halves[0, 0].subfigures(1, 2, squeeze=False)
+        for side, name, title, series in (
+            (sides[0, 0], "A", "the shift", "effective"),
+            (sides[0, 1], "B", "the correction", "corrected"),
+        ):
+            for place, (axes, plane) in enumerate(zip(side.subplots(1, 3), PLANES, strict=True)):
+                _draw_plane(axes, first, series, plane)
+                if place == 0:
+                    letter(axes, name, title)
+        below = halves[1, 0].subplots(1, 2, sharey=True)
+        for axes, name, order in zip(below, "CD", ("shuffled", "class by class"), strict=True):
+            letter(axes, name, f"test accuracy, {order}")
+            _draw_curves(axes, table.filter(order=order))
+        below[0].set_ylabel("test accuracy")
+    return figure
+
+
+def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
+    """Accuracy at the end of the stream."""
+    last = table.filter(pl.col("samples") == pl.col("samples").max())
+    final = mean_and_sem(last, ["order", "learner"], "accuracy")
+    seeds = table["seed"].n_unique()
+    shown = Table(title=f"MNIST, conv NTK: final test accuracy, mean ± SEM over {seeds} seeds")
+    for column in ("learner", "shuffled", "class by class"):
+        shown.add_column(column, justify="left" if column == "learner" else "right")
+    for learner, name in LEARNERS.items():
+        rows = (
+            final.filter(learner=learner, order=order).row(0, named=True)
+            for order in ("shuffled", "class by class")
+        )
+        shown.add_row(name, *(f"{row['mean']:.3f} ± {row['sem']:.3f}" for row in rows))
+    return [shown]
+
+
+FAMILY = Family(Setting, run, draw, summarise)
+
+
+def _curves(
+    problem: MnistProblem,
+    config: Setting,
+    stops: list[int],
+    order: str,
+    offline_gamma: float,
+    online_lr: float,
+    corrected: tuple[float, float],
+    iterative: tuple[float, float],
+) -> pl.DataFrame:
+    K, Y = problem.K, problem.Y
+    offline = offline_learning_curve(K, Y, problem.K_test, offline_gamma, stops)
+    parts = [score_rows(problem, offline, stops, order=order, learner="offline")]
+    targets = {
+        "online": (Y, online_lr),
+        "corrected": (corrected_targets(K, Y, SGD(lr=corrected[1]), corrected[0]), corrected[1]),
+        "iterative": (
+            iterative_targets(
+                K, Y, SGD(lr=iterative[1]), iterative[0], config.block_size, first_block="plain"
+            ),
+            iterative[1],
+        ),
+    }
+    for learner, (Z, lr) in targets.items():
+        predictions = problem.online_predictions(Z, SGD(lr=lr), stops)
+        parts.append(score_rows(problem, predictions, stops, order=order, learner=learner))
+    return pl.concat(parts)
+
+
+def _shown_targets(problem: MnistProblem, config: Setting) -> pl.DataFrame:
+    """The first three outputs of the targets of a few samples of the first three labels."""
+    learner = SGD(lr=config.lr)
+    series = {
+        "true": problem.Y,
+        "effective": effective_targets(problem.K, problem.Y, learner, config.gamma),
+        "corrected": corrected_targets(problem.K, problem.Y, learner, config.gamma),
+    }
+    rows = [np.flatnonzero(problem.labels == k)[: config.shown_samples] for k in SHOWN_LABELS]
+    chosen = np.concatenate(rows)
+    return pl.concat(
+        pl.DataFrame(
+            {"sample": chosen, "label": problem.labels[chosen]}
+            | {f"y{output}": Z[chosen, output] for output in SHOWN_LABELS}
+        ).with_columns(series=pl.lit(name))
+        for name, Z in series.items()
+    )
+
+
+def _draw_plane(axes: Axes, table: pl.DataFrame, series: str, plane: tuple[int, int]) -> None:
+    """Lines from the true targets to where they were shifted, or corrected to."""
+    colours = dict(zip(SHOWN_LABELS, ("#009E73", "#E69F00", "#0072B2"), strict=True))
+    marks = dict(zip(SHOWN_LABELS, ("o", "s", "^"), strict=True))
+    across, up = (f"y{output}" for output in plane)
+    for label in SHOWN_LABELS:
+        true = table.filter(series="true", label=label)
+        moved = table.filter(series=series, label=label)
+        axes.plot(
+            [true[across], moved[across]], [true[up], moved[up]], color=colours[label], lw=0.7
+        )
+        axes.plot(moved[across], moved[up], "x", color=colours[label], ms=5)
+        axes.plot(
+            true[across][:1],
+            true[up][:1],
+            marks[label],
+            color=colours[label],
+            label=f"label {label}",
+        )
+    axes.axhline(0, color="lightgray", lw=0.7, zorder=0)
+    axes.axvline(0, color="lightgray", lw=0.7, zorder=0)
+    axes.set_xlabel(f"output {plane[0]}")
+    axes.set_ylabel(f"output {plane[1]}")
+    axes.set_aspect("equal", adjustable="datalim")
+    axes.legend(loc="best", handletextpad=0.2)
+
+
+def _draw_curves(axes: Axes, table: pl.DataFrame) -> None:
+    for learner, name in LEARNERS.items():
+        curve = mean_and_sem(table.filter(learner=learner), ["samples"], "accuracy")
+        axes.plot(curve["samples"], curve["mean"], color=COLOURS[learner], label=name, lw=1.6)
+        low, high = curve["mean"] - curve["sem"], curve["mean"] + curve["sem"]
+        axes.fill_between(curve["samples"], low, high, color=COLOURS[learner], alpha=0.25, lw=0)
+    axes.set_xlabel("samples seen")
+    axes.set_ylim(0, 1)
+    legend_below(axes)

@@ -1,0 +1,141 @@
+"""MNIST under the paper's infinite-width conv net: what Fig. 2 and Fig. 5 have in common."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from torch import nn
+
+from retarget.data.digits import one_hot
+from retarget.data.mnist import load_mnist
+from retarget.errors import DivergedError, InvalidInputError
+from retarget.experiments.experiment import Config
+from retarget.experiments.kernel_cache import cached_gram
+from retarget.kernels import InfiniteNTK
+from retarget.learners import SGD
+from retarget.theory.curves import online_learning_curve
+
+CLASSES = 10
+
+
+class MnistConfig(Config):
+    """Size of the problem: images of the stream, of the test, and between two evaluations."""
+
+    train: int
+    test: int
+    evaluate_every: int
+
+
+@dataclass(frozen=True)
+class MnistProblem:
+    """A stream of images by their kernel, and a test set."""
+
+    K: np.ndarray
+    Y: np.ndarray
+    K_test: np.ndarray
+    labels: np.ndarray
+    labels_test: np.ndarray
+
+    def class_by_class(self) -> "MnistProblem":
+        """The same stream, all zeros first, then all ones, and so on."""
+        order = np.argsort(self.labels, kind="stable")
+        return MnistProblem(
+            self.K[np.ix_(order, order)],
+            self.Y[order],
+            self.K_test[:, order],
+            self.labels[order],
+            self.labels_test,
+        )
+
+    def scores(self, predictions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Accuracy, and mean squared error over all outputs, of predictions (stops, m, classes)."""
+        accuracy = np.mean(predictions.argmax(axis=2) == self.labels_test, axis=1)
+        error = np.mean((predictions - one_hot(self.labels_test, CLASSES)) ** 2, axis=(1, 2))
+        return accuracy, error
+
+    def online_predictions(self, Z: np.ndarray, learner: SGD, stops: list[int]) -> np.ndarray:
+        """Predictions at the test images along the stream; NaN where the learner has diverged."""
+        try:
+            return online_learning_curve(self.K, Z, self.K_test, learner, stops)
+        except DivergedError as error:
+            shape = (len(stops), len(self.labels_test), CLASSES)
+            predictions = np.full(shape, np.nan)
+            before = [stop for stop in stops if stop <= error.step * learner.batch_size]
+            if before:
+                n = before[-1]
+                predictions[: len(before)] = online_learning_curve(
+                    self.K[:n, :n], Z[:n], self.K_test[:, :n], learner, before
+                )
+            return predictions
+
+
+def paper_net() -> nn.Sequential:
+    """Two 3 x 3 convolutions, each with ReLU and 2 x 2 average pooling, and a dense read-out."""
+    return nn.Sequential(
+        nn.Conv2d(1, 1, 3, padding=1, bias=False),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        nn.Conv2d(1, 1, 3, padding=1, bias=False),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(49, 1, bias=False),
+    )
+
+
+def mnist_problem(config: MnistConfig) -> MnistProblem:
+    """Images drawn by the seed, every pixel whitened, and their kernel."""
+    mnist = load_mnist()
+    sizes = {"train": config.train, "test": config.test}
+    for split, images in (("train", mnist.train_images), ("test", mnist.test_images)):
+        if sizes[split] > len(images):
+            raise InvalidInputError(
+                f"{split} = {sizes[split]}, but MNIST here has {len(images)} {split} images"
+            )
+    rng = np.random.default_rng(config.seed)
+    train = rng.choice(len(mnist.train_images), config.train, replace=False)
+    test = rng.choice(len(mnist.test_images), config.test, replace=False)
+    images = np.concatenate(
+        [_whitened(mnist.train_images, train), _whitened(mnist.test_images, test)]
+    )
+    gram = cached_gram(InfiniteNTK(paper_net(), progress=False), images[:, None]).astype(float)
+    n = config.train
+    labels = mnist.train_labels[train].astype(int)
+    return MnistProblem(
+        gram[:n, :n],
+        one_hot(labels, CLASSES),
+        gram[n:, :n],
+        labels,
+        mnist.test_labels[test].astype(int),
+    )
+
+
+def evaluation_stops(config: MnistConfig) -> list[int]:
+    """After every few samples, and at the end."""
+    stops = range(config.evaluate_every, config.train, config.evaluate_every)
+    return [*stops, config.train]
+
+
+def score_rows(
+    problem: MnistProblem, predictions: np.ndarray, stops: list[int], **labels: str | float
+) -> pl.DataFrame:
+    """A table of accuracy and error along the stream."""
+    accuracy, error = problem.scores(predictions)
+    diverged = np.isnan(predictions).any(axis=(1, 2))
+    columns = {"samples": stops, "accuracy": np.where(diverged, np.nan, accuracy), "error": error}
+    return pl.DataFrame(columns).with_columns(**{k: pl.lit(v) for k, v in labels.items()})
+
+
+def mean_and_sem(table: pl.DataFrame, by: list[str], value: str) -> pl.DataFrame:
+    """Mean and standard error over seeds, in the order of the table."""
+    sem = (pl.col(value).std() / pl.len().sqrt()).fill_null(0.0)
+    return table.group_by(by, maintain_order=True).agg(mean=pl.col(value).mean(), sem=sem)
+
+
+def _whitened(images: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """The chosen images, each pixel less its mean and over its deviation in the whole set."""
+    mean = images.mean(axis=0)
+    # two passes over the bytes, in portions: the set in float64 would take 376 MB
+    squares = sum(np.square(part - mean).sum(axis=0) for part in np.array_split(images, 20))
+    deviation = np.sqrt(squares / len(images))
+    return ((images[chosen] - mean) / (deviation + 1e-6)).astype(np.float32)

@@ -1,0 +1,148 @@
+"""Fig. 5: ridge, rate and block size on MNIST."""
+
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich.console import RenderableType
+
+from retarget.experiments.experiment import Family
+from retarget.experiments.mnist_problem import (
+    MnistConfig,
+    evaluation_stops,
+    mean_and_sem,
+    mnist_problem,
+    score_rows,
+)
+from retarget.experiments.style import COLOURS, figure_style, legend_below, letter
+from retarget.learners import SGD
+from retarget.theory.correction import corrected_targets
+from retarget.theory.curves import offline_learning_curve
+from retarget.theory.iterative import iterative_targets
+
+
+class Sweeps(MnistConfig):
+    """What is swept: between two powers of ten for A and B, single values for C and D."""
+
+    gamma: float
+    lr: float
+    sweep_points: int
+    offline_gamma_powers: list[float]
+    online_lr_powers: list[float]
+    corrected_gammas: list[float]
+    block_sizes: list[int]
+
+
+def run(config: Sweeps) -> pl.DataFrame:
+    """Scores at the end (A, B) and along the stream (C, D): columns panel, setting, samples, ..."""
+    problem, stops = mnist_problem(config), evaluation_stops(config)
+    K, Y, end = problem.K, problem.Y, stops[-1:]
+    parts = []
+    for gamma in np.logspace(*config.offline_gamma_powers, config.sweep_points).tolist():
+        predictions = offline_learning_curve(K, Y, problem.K_test, gamma, end)
+        parts.append(score_rows(problem, predictions, end, panel="A", setting=gamma))
+    for lr in np.logspace(*config.online_lr_powers, config.sweep_points).tolist():
+        predictions = problem.online_predictions(Y, SGD(lr=lr), end)
+        parts.append(score_rows(problem, predictions, end, panel="B", setting=lr))
+    learner = SGD(lr=config.lr)
+    for gamma in config.corrected_gammas:
+        Z = corrected_targets(K, Y, learner, gamma)
+        predictions = problem.online_predictions(Z, learner, stops)
+        parts.append(score_rows(problem, predictions, stops, panel="C", setting=gamma))
+    for block in config.block_sizes:
+        Z = iterative_targets(K, Y, learner, config.gamma, block, first_block="plain")
+        predictions = problem.online_predictions(Z, learner, stops)
+        parts.append(score_rows(problem, predictions, stops, panel="D", setting=float(block)))
+    return pl.concat(parts)
+
+
+def draw(table: pl.DataFrame) -> Figure:
+    """Panels A to D."""
+    with figure_style():
+        figure, axes = plt.subplots(2, 2, figsize=(9.5, 7.6))
+        _draw_sweep(axes[0, 0], table.filter(panel="A"), "offline")
+        letter(axes[0, 0], "A", "offline")
+        axes[0, 0].set_xlabel(r"ridge $\gamma$")
+        _draw_sweep(axes[0, 1], table.filter(panel="B"), "online")
+        letter(axes[0, 1], "B", "online")
+        axes[0, 1].set_xlabel(r"rate $\eta$")
+        _draw_curves(axes[1, 0], table.filter(panel="C"), r"$\gamma$ = {:g}", "Greens")
+        letter(axes[1, 0], "C", "online, exactly corrected")
+        _draw_curves(axes[1, 1], table.filter(panel="D"), "b = {:g}", "Oranges")
+        letter(axes[1, 1], "D", "online, iteratively corrected")
+    return figure
+
+
+def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
+    """The best ridge and rate, and the end of each curve."""
+    lines = []
+    for panel, name, symbol in (("A", "Offline", "gamma"), ("B", "Online", "eta")):
+        means = mean_and_sem(table.filter(panel=panel), ["setting"], "accuracy")
+        best = (
+            means.filter(pl.col("mean").is_not_nan())
+            .sort("mean", descending=True)
+            .row(0, named=True)
+        )
+        lines.append(
+            f"{name}: best at {symbol} = {best['setting']:.3g}, "
+            f"accuracy {best['mean']:.3f} ± {best['sem']:.3f}."
+        )
+    last = table.filter(pl.col("samples") == pl.col("samples").max())
+    for panel, name, symbol in (("C", "Exactly corrected", "gamma"), ("D", "Iteratively", "b")):
+        means = mean_and_sem(last.filter(panel=panel), ["setting"], "accuracy")
+        ends = (
+            f"{symbol} = {r['setting']:g}: {r['mean']:.3f} ± {r['sem']:.3f}"
+            for r in means.iter_rows(named=True)
+        )
+        lines.append(f"{name}, at the end: " + ", ".join(ends) + ".")
+    return lines
+
+
+FAMILY = Family(Sweeps, run, draw, summarise)
+
+
+def _draw_sweep(axes: Axes, table: pl.DataFrame, learner: str) -> None:
+    """Accuracy (left) and mean squared error (right) against a parameter."""
+    error_axes = axes.twinx()
+    error_axes.spines["right"].set_visible(True)
+    for value, where, style, label in (
+        ("accuracy", axes, "-", "test accuracy"),
+        ("error", error_axes, "--", "mean squared error"),
+    ):
+        # a seed whose learner diverged leaves a gap: no mean is taken over the others
+        curve = mean_and_sem(table, ["setting"], value)
+        colour = COLOURS[learner] if value == "accuracy" else "gray"
+        where.errorbar(
+            curve["setting"],
+            curve["mean"],
+            curve["sem"],
+            fmt="o" + style,
+            ms=3,
+            color=colour,
+            label=label,
+        )
+        where.set_ylabel(label)
+    axes.set_ylim(0, 1)
+    error_axes.set_ylim(0, 0.12)
+    axes.set_xscale("log")
+    handles = [part.get_legend_handles_labels() for part in (axes, error_axes)]
+    axes.legend([h[0][0] for h in handles], [h[1][0] for h in handles], loc="lower left")
+
+
+def _draw_curves(axes: Axes, table: pl.DataFrame, label: str, colours: str) -> None:
+    settings = table["setting"].unique(maintain_order=True).to_list()
+    shades = plt.get_cmap(colours)(np.linspace(0.35, 1.0, len(settings)))
+    for setting, colour in zip(settings, shades, strict=True):
+        curve = mean_and_sem(table.filter(setting=setting), ["samples"], "accuracy")
+        axes.plot(
+            curve["samples"], curve["mean"], color=colour, label=label.format(setting), lw=1.4
+        )
+        low, high = curve["mean"] - curve["sem"], curve["mean"] + curve["sem"]
+        axes.fill_between(curve["samples"], low, high, color=colour, alpha=0.2, lw=0)
+    axes.set_xlabel("samples seen")
+    axes.set_ylabel("test accuracy")
+    axes.set_ylim(0, 1)
+    legend_below(axes)
