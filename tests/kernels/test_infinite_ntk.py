@@ -11,10 +11,10 @@ import torch
 from golden.infinite_ntk_networks import NETWORKS
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles.infinite_ntk import gram as oracle_gram
 from torch import nn
 
 import retarget as rt
+from oracles.infinite_ntk import gram as oracle_gram
 from retarget.errors import InvalidInputError, InvalidTypeError, StreamTooLargeError
 from retarget.kernels import infinite_ntk, kernel_from_dict, ntk_fused, ntk_torch
 from retarget.kernels.ntk_plan import make_plan

@@ -7,18 +7,18 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-import pooch
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 import retarget.kernels
+from retarget.data import files
 from retarget.kernels import Kernel
 from retarget.storage import atomic_file
 
 
 def cache_folder() -> Path:
     """Where kernels are kept: `RETARGET_CACHE`, or the user's cache folder."""
-    return Path(os.environ.get("RETARGET_CACHE") or pooch.os_cache("retarget")) / "kernels"
+    return Path(os.environ.get("RETARGET_CACHE") or files.cache_folder()) / "kernels"
 
 
 def cached_gram(kernel: Kernel, samples: np.ndarray) -> np.ndarray:

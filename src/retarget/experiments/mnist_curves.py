@@ -19,7 +19,7 @@ from retarget.experiments.mnist_problem import (
     mnist_problem,
     score_rows,
 )
-from retarget.experiments.style import COLOURS, figure_style, legend_below, letter
+from retarget.experiments.style import COLOURS, figure_style, letter
 from retarget.learners import SGD
 from retarget.theory.correction import corrected_targets
 from retarget.theory.curves import offline_learning_curve
@@ -76,22 +76,26 @@ def draw(table: pl.DataFrame) -> Figure:
     """Panels A to D; A and B for the first seed in the table."""
     first = table.filter(pl.col("seed") == table["seed"][0])
     with figure_style():
-        figure = plt.figure(figsize=(11, 8.2))
-        halves = figure.subfigures(2, 1, squeeze=False, height_ratios=[1, 1.25])
-        sides = halves[0, 0].subfigures(1, 2, squeeze=False)
-        for side, name, title, series in (
-            (sides[0, 0], "A", "the shift", "effective"),
-            (sides[0, 1], "B", "the correction", "corrected"),
+        figure = plt.figure(figsize=(12, 6.8))
+        sides = figure.subfigures(1, 2, squeeze=False, width_ratios=[1.45, 1])
+        planes = sides[0, 0].subplots(2, 3)
+        for row, (name, title, series) in zip(
+            planes,
+            (("A", "the shift", "effective"), ("B", "the correction", "corrected")),
+            strict=True,
         ):
-            for place, (axes, plane) in enumerate(zip(side.subplots(1, 3), PLANES, strict=True)):
+            letter(row[0], name, title)
+            for axes, plane in zip(row, PLANES, strict=True):
                 _draw_plane(axes, first, series, plane)
-                if place == 0:
-                    letter(axes, name, title)
-        below = halves[1, 0].subplots(1, 2, sharey=True)
-        for axes, name, order in zip(below, "CD", ("shuffled", "class by class"), strict=True):
+        handles, labels = planes[0, 0].get_legend_handles_labels()
+        sides[0, 0].legend(handles, labels, loc="outside lower center", ncols=3)
+        curves = sides[0, 1].subplots(2, 1, sharex=True)
+        for axes, name, order in zip(curves, "CD", ("shuffled", "class by class"), strict=True):
             letter(axes, name, f"test accuracy, {order}")
             _draw_curves(axes, table.filter(order=order))
-        below[0].set_ylabel("test accuracy")
+        handles, labels = curves[0].get_legend_handles_labels()
+        sides[0, 1].legend(handles, labels, loc="outside lower center", ncols=2)
+        curves[1].set_xlabel("samples seen")
     return figure
 
 
@@ -186,8 +190,7 @@ def _draw_plane(axes: Axes, table: pl.DataFrame, series: str, plane: tuple[int, 
     axes.axvline(0, color="lightgray", lw=0.7, zorder=0)
     axes.set_xlabel(f"output {plane[0]}")
     axes.set_ylabel(f"output {plane[1]}")
-    axes.set_aspect("equal", adjustable="datalim")
-    axes.legend(loc="best", handletextpad=0.2)
+    axes.set_box_aspect(1)
 
 
 def _draw_curves(axes: Axes, table: pl.DataFrame) -> None:
@@ -196,6 +199,5 @@ def _draw_curves(axes: Axes, table: pl.DataFrame) -> None:
         axes.plot(curve["samples"], curve["mean"], color=COLOURS[learner], label=name, lw=1.6)
         low, high = curve["mean"] - curve["sem"], curve["mean"] + curve["sem"]
         axes.fill_between(curve["samples"], low, high, color=COLOURS[learner], alpha=0.25, lw=0)
-    axes.set_xlabel("samples seen")
+    axes.set_ylabel("test accuracy")
     axes.set_ylim(0, 1)
-    legend_below(axes)

@@ -138,4 +138,5 @@ def _whitened(images: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     # two passes over the bytes, in portions: the set in float64 would take 376 MB
     squares = sum(np.square(part - mean).sum(axis=0) for part in np.array_split(images, 20))
     deviation = np.sqrt(squares / len(images))
-    return ((images[chosen] - mean) / (deviation + 1e-6)).astype(np.float32)
+    whitened: np.ndarray = ((images[chosen] - mean) / (deviation + 1e-6)).astype(np.float32)
+    return whitened

@@ -41,10 +41,10 @@ def run(config: Sweeps) -> pl.DataFrame:
     problem, stops = mnist_problem(config), evaluation_stops(config)
     K, Y, end = problem.K, problem.Y, stops[-1:]
     parts = []
-    for gamma in np.logspace(*config.offline_gamma_powers, config.sweep_points).tolist():
+    for gamma in _powers(config.offline_gamma_powers, config.sweep_points):
         predictions = offline_learning_curve(K, Y, problem.K_test, gamma, end)
         parts.append(score_rows(problem, predictions, end, panel="A", setting=gamma))
-    for lr in np.logspace(*config.online_lr_powers, config.sweep_points).tolist():
+    for lr in _powers(config.online_lr_powers, config.sweep_points):
         predictions = problem.online_predictions(Y, SGD(lr=lr), end)
         parts.append(score_rows(problem, predictions, end, panel="B", setting=lr))
     learner = SGD(lr=config.lr)
@@ -102,6 +102,11 @@ def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
 
 
 FAMILY = Family(Sweeps, run, draw, summarise)
+
+
+def _powers(ends: list[float], count: int) -> list[float]:
+    """Values from one power of ten to another, equally spaced in their logarithm."""
+    return [float(value) for value in np.logspace(ends[0], ends[1], count)]
 
 
 def _draw_sweep(axes: Axes, table: pl.DataFrame, learner: str) -> None:

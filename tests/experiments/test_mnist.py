@@ -1,0 +1,162 @@
+"""Fig. 2 and Fig. 5 on made images in MNIST's format; on the real ones where they are at hand."""
+
+import os
+import struct
+
+import numpy as np
+import polars as pl
+import pytest
+from sklearn.kernel_ridge import KernelRidge
+
+import retarget as rt
+from retarget.experiments import mnist_curves, mnist_problem, mnist_sweeps
+from retarget.experiments.experiment import load_experiment, parse_changes
+from retarget.experiments.kernel_cache import cache_folder, cached_gram
+from retarget.experiments.runner import run_experiment
+
+SMALL = ["train=90", "test=40", "evaluate_every=32"]
+
+
+def write_idx(path, array):
+    header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+    path.write_bytes(header + array.astype(np.uint8).tobytes())
+
+
+@pytest.fixture(scope="module")
+def made_mnist(tmp_path_factory):
+    """Ten blurred patterns with noise: easy to tell apart, in MNIST's format and size."""
+    folder = tmp_path_factory.mktemp("mnist")
+    rng = np.random.default_rng(0)
+    patterns = np.kron(rng.uniform(0, 200, size=(10, 7, 7)), np.ones((4, 4)))
+    for split, count in (("train", 300), ("t10k", 120)):
+        labels = rng.integers(10, size=count)
+        images = np.clip(patterns[labels] + rng.normal(0, 60, size=(count, 28, 28)), 0, 255)
+        write_idx(folder / f"{split}-images-idx3-ubyte", images)
+        write_idx(folder / f"{split}-labels-idx1-ubyte", labels)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def own_folders(made_mnist, tmp_path, monkeypatch):
+    monkeypatch.setenv("RETARGET_DATA", str(made_mnist))
+    monkeypatch.setenv("RETARGET_CACHE", str(tmp_path / "cache"))
+
+
+def small(name, *changes, seeds=(0, 1)):
+    return load_experiment(name).changed(parse_changes([*SMALL, *changes], seeds))
+
+
+def final(table, **where):
+    last = table.filter(pl.col("samples") == pl.col("samples").max()).filter(**where)
+    return last["accuracy"].mean()
+
+
+def test_images_are_whitened_over_the_whole_set():
+    images = np.random.default_rng(0).integers(256, size=(90, 28, 28)).astype(np.uint8)
+    images[:, 0, 0] = 7  # a pixel that never changes
+    whitened = mnist_problem._whitened(images, np.arange(90))
+    assert whitened.dtype == np.float32
+    np.testing.assert_allclose(whitened.mean(axis=0), 0, atol=1e-5)
+    np.testing.assert_allclose(whitened.std(axis=0)[1:], 1, rtol=1e-5)
+    np.testing.assert_array_equal(whitened[:, 0, 0], 0)
+
+
+def test_the_problem_is_the_ntk_of_the_drawn_images():
+    config = small("fig5").runs()[0]
+    problem = mnist_problem.mnist_problem(config)
+    assert problem.K.shape == (90, 90)
+    assert problem.K_test.shape == (40, 90)
+    np.testing.assert_array_equal(problem.Y.argmax(axis=1), problem.labels)
+    assert np.linalg.eigvalsh(problem.K)[0] > 0
+    by_class = problem.class_by_class()
+    order = np.argsort(problem.labels, kind="stable")
+    assert (np.diff(by_class.labels) >= 0).all()
+    np.testing.assert_array_equal(by_class.K, problem.K[order][:, order])
+    np.testing.assert_array_equal(by_class.K_test, problem.K_test[:, order])
+    np.testing.assert_array_equal(by_class.Y, problem.Y[order])
+
+
+def test_more_images_than_there_are():
+    config = small("fig5", "train=301").runs()[0]
+    with pytest.raises(rt.InvalidInputError, match="train = 301, but MNIST here has 300"):
+        mnist_problem.mnist_problem(config)
+
+
+def test_fig2_on_made_images(tmp_path):
+    table = run_experiment(small("fig2"), tmp_path).table
+    assert (tmp_path / "fig2" / "fig2.png").stat().st_size > 10_000
+    for order in ("shuffled", "class by class"):
+        assert final(table, order=order, learner="corrected") == pytest.approx(
+            final(table, order=order, learner="offline"), abs=1 / 40
+        )
+        assert final(table, order=order, learner="iterative") > 0.5
+    shown = table.filter(pl.col("series") == "effective")
+    assert set(shown["label"]) == {0, 1, 2}
+    assert mnist_curves.summarise(table)[0].row_count == 4
+    # the offline learner along the stream, by another library
+    problem = mnist_problem.mnist_problem(small("fig2").runs()[0])
+    peer = KernelRidge(alpha=0.01, kernel="precomputed").fit(problem.K[:64, :64], problem.Y[:64])
+    expected = np.mean(peer.predict(problem.K_test[:, :64]).argmax(1) == problem.labels_test)
+    row = table.filter(seed=0, order="shuffled", learner="offline", samples=64)
+    assert row["accuracy"][0] == pytest.approx(expected)
+
+
+def test_fig5_on_made_images_with_rates_that_diverge(tmp_path):
+    # far above the stable rates, for longer than float64 lasts
+    experiment = small("fig5", "online_lr_powers=[-1.0, 9.0]", "sweep_points=3", "block_sizes=[4, 32]")
+    table = run_experiment(experiment, tmp_path).table
+    online = table.filter(panel="B")
+    assert online.filter(pl.col("setting") < 1)["accuracy"].min() > 0.3
+    assert online.filter(pl.col("setting") > 1e8)["accuracy"].is_nan().all()
+    assert set(table.filter(panel="D")["setting"]) == {4.0, 32.0}
+    assert final(table, panel="C", setting=0.001) == pytest.approx(
+        table.filter(panel="A", setting=0.001)["accuracy"].mean(), abs=1 / 40
+    )
+    assert (tmp_path / "fig5" / "fig5.pdf").stat().st_size > 5_000
+    lines = mnist_sweeps.summarise(table)
+    assert lines[1].startswith("Online: best at eta = 0.1")
+
+
+def test_a_curve_that_diverges_is_kept_up_to_there():
+    problem = mnist_problem.mnist_problem(small("fig5").runs()[0])
+    learner = rt.SGD(lr=1e9)
+    f = problem.online_predictions(problem.Y, learner, [4, 16, 90])
+    assert np.isfinite(f[:2]).all()
+    assert np.isnan(f[2]).all()
+    expected = rt.online_learning_curve(
+        problem.K[:16, :16], problem.Y[:16], problem.K_test[:, :16], learner, [4, 16]
+    )
+    np.testing.assert_allclose(f[:2], expected)
+
+
+def test_kernels_are_computed_once(monkeypatch):
+    X = np.random.default_rng(0).normal(size=(12, 3))
+    kernel = rt.RBF(2.0)
+    first = cached_gram(kernel, X)
+    monkeypatch.setattr(rt.RBF, "_gram", None)  # any further computing would fail
+    np.testing.assert_array_equal(cached_gram(rt.RBF(2.0), X), first)
+    for other in (rt.RBF(2.5), rt.RBF(2.0)):
+        samples = X if other.width == 2.5 else X + 1
+        with pytest.raises(TypeError):
+            cached_gram(other, samples)
+
+
+def test_a_damaged_kernel_is_computed_again():
+    X = np.random.default_rng(0).normal(size=(12, 3))
+    first = cached_gram(rt.RBF(2.0), X)
+    (path,) = cache_folder().iterdir()
+    path.write_bytes(b"damaged")
+    np.testing.assert_array_equal(cached_gram(rt.RBF(2.0), X), first)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("REAL_MNIST" not in os.environ, reason="REAL_MNIST names no folder with MNIST")
+def test_fig2_on_the_real_images_holds_what_the_paper_claims(tmp_path, monkeypatch):
+    monkeypatch.setenv("RETARGET_DATA", os.environ["REAL_MNIST"])
+    experiment = load_experiment("fig2").changed(parse_changes([], seeds=[0, 1]))
+    table = run_experiment(experiment, tmp_path).table
+    for order, gap in (("shuffled", 0.05), ("class by class", 0.2)):
+        scores = {k: final(table, order=order, learner=k) for k in mnist_curves.LEARNERS}
+        assert scores["offline"] > 0.95
+        assert scores["corrected"] == pytest.approx(scores["offline"], abs=0.005)
+        assert scores["online"] + gap < scores["iterative"] < scores["offline"]
