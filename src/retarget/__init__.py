@@ -8,8 +8,10 @@ stream order, NumPy or torch; an `SGD` describes the online learner. The rest is
 
 from retarget.errors import (
     DivergedError,
+    DownloadError,
     InvalidInputError,
     InvalidTypeError,
+    MissingDataError,
     NotPositiveDefiniteError,
     PrecisionWarning,
     RetargetError,
@@ -58,6 +60,8 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
     "NotPositiveDefiniteError",
     "DivergedError",
     "StreamTooLargeError",
+    "MissingDataError",
+    "DownloadError",
     "UnreachableTargetsError",
     "PrecisionWarning",
 ]

@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import retarget
-from retarget.errors import RetargetError
+from retarget import cli_data
+from retarget.errors import DownloadError, RetargetError
 from retarget.experiments.experiment import (
     Experiment,
     experiment_names,
@@ -26,6 +28,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="What an online learner has really learned, and the targets that correct it.",
 )
+app.add_typer(cli_data.app, name="data")
 console = Console()
 WRONG_USE = 2
 
@@ -122,9 +125,13 @@ def _reproduce(experiment: Experiment, out: Path, fresh: bool) -> None:
 
 
 def main() -> None:
-    """Runs the command; what the user can mend is one line and exit code 2, not a traceback."""
+    """Runs the command; what the user can mend is one line and exit code 2, not a traceback.
+
+    A download that failed is exit code 1: the command was right.
+    """
     try:
         app()
     except (RetargetError, OSError) as error:
-        Console(stderr=True).print(f"[bold red]Error:[/bold red] {error}", highlight=False)
-        sys.exit(WRONG_USE)
+        shown = f"[bold red]Error:[/bold red] {escape(str(error))}"
+        Console(stderr=True).print(shown, highlight=False, soft_wrap=True)
+        sys.exit(cli_data.FAILED if isinstance(error, DownloadError) else WRONG_USE)

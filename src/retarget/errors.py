@@ -2,8 +2,10 @@
 
 __all__ = [
     "DivergedError",
+    "DownloadError",
     "InvalidInputError",
     "InvalidTypeError",
+    "MissingDataError",
     "NotPositiveDefiniteError",
     "PrecisionWarning",
     "RetargetError",
@@ -54,6 +56,14 @@ class DivergedError(RetargetError, ArithmeticError):
 
 class StreamTooLargeError(RetargetError, MemoryError):
     """The stream is too long for an exact method in the memory at hand."""
+
+
+class MissingDataError(RetargetError, FileNotFoundError):
+    """A data set whose files are not in the folder where they were looked for."""
+
+
+class DownloadError(RetargetError, ConnectionError):
+    """A file that none of its mirrors would give, whole and with the right checksum."""
 
 
 class UnreachableTargetsError(RetargetError, ArithmeticError):

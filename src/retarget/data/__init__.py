@@ -1,1 +1,1 @@
-"""Data sets, each in a file of its own."""
+"""Data sets, each in a file of its own; where their files lie, and how they are downloaded."""

@@ -1,0 +1,94 @@
+"""The `retarget data` commands: which data sets there are, download them, check their files."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.filesize import decimal
+from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.table import Column, Table
+
+from retarget.data import files
+from retarget.data.catalogue import DATA_SETS, find_data_set
+from retarget.data.download import get as download
+
+FAILED = 1
+COLOURS = {files.FileState.OK: "green", files.FileState.MISSING: "yellow"}
+
+app = typer.Typer(no_args_is_help=True, help="Lists, downloads and checks data sets.")
+console = Console()
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help=f"The data set: {', '.join(DATA_SETS)}.")]
+Folder = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        help=f"Folder of the files; else that of {files.FOLDER_VARIABLE}, else the user's cache.",
+    ),
+]
+
+
+@app.command("list")
+def list_data_sets(data_dir: Folder = None) -> None:
+    """Shows every data set, its size, and where it is."""
+    folder = files.data_folder(data_dir)
+    table = Table("name", "what it is", "download", Column("where it is", overflow="fold"))
+    for name, data_set in DATA_SETS.items():
+        where = _where(data_set, folder)
+        table.add_row(name, data_set.description, decimal(data_set.download_size), where)
+    console.print(table)
+
+
+def _where(data_set: files.DataSet, folder: Path) -> str:
+    present = sum(bool(file.present(folder)) for file in data_set.files)
+    if not present:
+        return "not here"
+    if present < len(data_set.files):
+        return escape(f"{present} of {len(data_set.files)} files in {folder}")
+    return escape(str(folder))
+
+
+@app.command()
+def get(name: Name, data_dir: Folder = None) -> None:
+    """Downloads a data set, and checks it; what is there already is kept."""
+    data_set, folder = find_data_set(name), files.data_folder(data_dir)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bars:
+        tasks = {
+            file: bars.add_task(file.download.name, total=file.download.size, visible=False)
+            for file in data_set.files
+        }
+        downloaded = download(
+            data_set,
+            folder,
+            lambda file, count: bars.update(tasks[file], completed=count, visible=True),
+        )
+    for file in data_set.files:
+        _print(f"  {file.download.name}: {'downloaded' if file in downloaded else 'was here'}")
+    _print(f"[bold]{name}[/bold] is in {escape(str(folder))}")
+
+
+@app.command()
+def check(name: Name, data_dir: Folder = None) -> None:
+    """Compares the files of a data set with the official checksums."""
+    data_set, folder = find_data_set(name), files.data_folder(data_dir)
+    findings = list(files.check(data_set, folder))
+    _print(f"[bold]{name}[/bold] in {escape(str(folder))}")
+    for found in findings:
+        colour = COLOURS.get(found.state, "red")
+        detail = f" ({escape(found.detail)})" if found.detail else ""
+        _print(f"  {found.file.download.name}: [{colour}]{found.state}[/{colour}]{detail}")
+    if any(found.state is not files.FileState.OK for found in findings):
+        _print(f"Mend it with: {escape(files.get_command(data_set, folder))}")
+        raise typer.Exit(FAILED)
+
+
+def _print(line: str) -> None:
+    console.print(line, highlight=False, soft_wrap=True)

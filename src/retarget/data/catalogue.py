@@ -1,0 +1,26 @@
+"""Every data set that can be downloaded. A new one is one more entry here."""
+
+import difflib
+
+from retarget.data.files import DataSet
+from retarget.data.mnist import MNIST
+from retarget.errors import InvalidInputError
+
+DATA_SETS = {data_set.name: data_set for data_set in (MNIST,)}
+
+
+def find_data_set(name: str) -> DataSet:
+    """A data set by name.
+
+    Example:
+        >>> find_data_set("mnist").download_size
+        11594722
+    """
+    if name in DATA_SETS:
+        return DATA_SETS[name]
+    near = difflib.get_close_matches(name.lower(), DATA_SETS, n=1)
+    raise InvalidInputError(
+        f"there is no data set {name!r}; "
+        + (f"did you mean {near[0]!r}? " if near else "")
+        + f"known: {', '.join(DATA_SETS)}"
+    )
