@@ -103,7 +103,8 @@ def test_fig2_on_made_images(tmp_path):
 
 def test_fig5_on_made_images_with_rates_that_diverge(tmp_path):
     # far above the stable rates, for longer than float64 lasts
-    experiment = small("fig5", "online_lr_powers=[-1.0, 9.0]", "sweep_points=3", "block_sizes=[4, 32]")
+    changes = ("online_lr_powers=[-1.0, 9.0]", "sweep_points=3", "block_sizes=[4, 32]")
+    experiment = small("fig5", *changes)
     table = run_experiment(experiment, tmp_path).table
     online = table.filter(panel="B")
     assert online.filter(pl.col("setting") < 1)["accuracy"].min() > 0.3

@@ -50,7 +50,8 @@ class MnistProblem:
     def scores(self, predictions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Accuracy, and mean squared error over all outputs, of predictions (stops, m, classes)."""
         accuracy = np.mean(predictions.argmax(axis=2) == self.labels_test, axis=1)
-        error = np.mean((predictions - one_hot(self.labels_test, CLASSES)) ** 2, axis=(1, 2))
+        with np.errstate(over="ignore"):  # a learner about to diverge: its error is infinite
+            error = np.mean((predictions - one_hot(self.labels_test, CLASSES)) ** 2, axis=(1, 2))
         return accuracy, error
 
     def online_predictions(self, Z: np.ndarray, learner: SGD, stops: list[int]) -> np.ndarray:
