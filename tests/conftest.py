@@ -1,5 +1,8 @@
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+from mirror import running_mirror
 
 # The matrices of the tests are small: threads would only wait for each other.
 torch.set_num_threads(1)
@@ -11,3 +14,16 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("retarget")
+
+
+@pytest.fixture
+def mirror(monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with running_mirror() as running:
+        yield running
+
+
+@pytest.fixture
+def other_mirror():
+    with running_mirror() as running:
+        yield running

@@ -5,15 +5,7 @@ from pathlib import Path
 import pytest
 
 import retarget as rt
-from retarget.cli import main
-
-
-def run(monkeypatch, capsys, *arguments):
-    monkeypatch.setattr(sys, "argv", ["retarget", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    shown = capsys.readouterr()
-    return stopped.value.code, " ".join((shown.out + shown.err).split())
+from command_line import run
 
 
 def test_version(monkeypatch, capsys):

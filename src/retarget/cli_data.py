@@ -52,7 +52,7 @@ def _where(data_set: files.DataSet, folder: Path) -> str:
 
 @app.command()
 def get(name: Name, data_dir: Folder = None) -> None:
-    """Downloads a data set, and checks it; what is there already is kept."""
+    """Downloads the files of a data set that are not here with the right checksum."""
     data_set, folder = find_data_set(name), files.data_folder(data_dir)
     columns = (
         TextColumn("{task.description}"),

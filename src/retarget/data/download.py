@@ -50,9 +50,10 @@ def _download(file: DataFile, folder: Path, progress: Progress) -> None:
         # Errors of the network or the mirror only: with a full disk the next would fail as well.
         except (requests.RequestException, _RefusedError) as error:
             failures.append(f"{address}: {error}")
+    tried = "".join(f"\n  {failure}" for failure in failures)
     raise DownloadError(
-        f"{file.download.name} could not be downloaded, and nothing of it was kept. Tried "
-        + "; ".join(failures)
+        f"{file.download.name} could not be downloaded, and nothing of it was kept; "
+        f"if you have it from elsewhere, put it in {folder}. Tried:{tried}"
     )
 
 

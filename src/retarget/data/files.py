@@ -174,4 +174,4 @@ def _difference(stored: StoredFile, folder: Path) -> str:
 
 
 def _all_there(form: tuple[StoredFile, ...], folder: Path) -> bool:
-    return bool(form) and all((folder / stored.name).is_file() for stored in form)
+    return all((folder / stored.name).is_file() for stored in form)
