@@ -1,7 +1,6 @@
 """Fig. 2 and Fig. 5 on made images in MNIST's format; on the real ones where they are at hand."""
 
 import os
-import struct
 
 import numpy as np
 import polars as pl
@@ -9,17 +8,13 @@ import pytest
 from sklearn.kernel_ridge import KernelRidge
 
 import retarget as rt
+from made_mnist import idx
 from retarget.experiments import mnist_curves, mnist_problem, mnist_sweeps
 from retarget.experiments.experiment import load_experiment, parse_changes
 from retarget.experiments.kernel_cache import cache_folder, cached_gram
 from retarget.experiments.runner import run_experiment
 
 SMALL = ["train=90", "test=40", "evaluate_every=32"]
-
-
-def write_idx(path, array):
-    header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
-    path.write_bytes(header + array.astype(np.uint8).tobytes())
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +26,8 @@ def made_mnist(tmp_path_factory):
     for split, count in (("train", 300), ("t10k", 120)):
         labels = rng.integers(10, size=count)
         images = np.clip(patterns[labels] + rng.normal(0, 60, size=(count, 28, 28)), 0, 255)
-        write_idx(folder / f"{split}-images-idx3-ubyte", images)
-        write_idx(folder / f"{split}-labels-idx1-ubyte", labels)
+        (folder / f"{split}-images-idx3-ubyte").write_bytes(idx(images))
+        (folder / f"{split}-labels-idx1-ubyte").write_bytes(idx(labels))
     return folder
 
 
