@@ -17,6 +17,7 @@ from retarget.arrays import (
 from retarget.errors import InvalidInputError
 from retarget.kernels import Kernel, as_kernel
 from retarget.learners import SGD
+from retarget.theory.start import require_lasting_start
 
 
 class Intake:
@@ -83,11 +84,7 @@ class Intake:
                     f"initial has shape {np.shape(initial)}, but Y has {np.shape(Y)}; expected "
                     "the starting function's value for each target"
                 )
-            if self.learner.weight_decay > 0:
-                raise InvalidInputError(
-                    "initial was given with weight_decay > 0, which fades the starting function "
-                    "itself; use weight_decay=0, or leave initial out"
-                )
+            require_lasting_start(initial, self.learner)
         if self.has_start not in (None, initial is not None):
             raise InvalidInputError(
                 "initial was given for a part of the stream only; give it always or never"

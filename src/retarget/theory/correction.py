@@ -47,7 +47,7 @@ def corrected_targets(
     """
     gamma = as_positive("gamma", gamma)
     problem = as_problem(K, Y, initial)
-    require_lasting_start(problem, learner)
+    require_lasting_start(initial, learner)
     learner.rates(len(problem.K))
     residual = problem.Y if problem.start is None else problem.Y - problem.start
     coefficients = factorise(problem.K, gamma).solve(residual)

@@ -59,7 +59,7 @@ def iterative_targets(
     """
     gamma, ridge = check_correction(learner, gamma, block_size, ridge, parts, first_block)
     problem = as_problem(K, Y, initial)
-    require_lasting_start(problem, learner)
+    require_lasting_start(initial, learner)
     gram, n = problem.K, len(problem.K)
     learner.rates(n)
     if parts != "online":

@@ -40,7 +40,7 @@ def effective_targets(
     """
     gamma = as_positive("gamma", gamma)
     problem = as_problem(K, Y, initial)
-    require_lasting_start(problem, learner)
+    require_lasting_start(initial, learner)
     A = online_pass(problem, learner)[1]
     effective = torch.addmm(A, problem.K, A, beta=gamma)
     if problem.start is not None:
