@@ -17,6 +17,15 @@ SUPPORTED = (
     "Linear, Conv2d, ReLU, LeakyReLU, AvgPool2d, AdaptiveAvgPool2d, Flatten, Identity and nested "
     "Sequential"
 )
+READ_AS_THEY_ARE = (
+    nn.Linear,
+    nn.Conv2d,
+    nn.ReLU,
+    nn.LeakyReLU,
+    nn.AvgPool2d,
+    nn.AdaptiveAvgPool2d,
+    nn.Flatten,
+)
 
 
 @dataclass(frozen=True)
@@ -166,24 +175,24 @@ def _by_layer(argument: str, value: Any, weighted: list[str], default: float) ->
 
 
 def _read(name: str, part: nn.Module, weight: float, bias: float) -> Layer:
-    kind = type(part)
-    if kind is nn.Linear:
-        return Dense(name, weight, bias)
-    if kind is nn.Conv2d:
-        return _read_conv(name, part, weight, bias)  # type: ignore[arg-type]
-    if kind is nn.ReLU:
-        return Rectifier(name, 0.0)
-    if kind is nn.LeakyReLU:
-        return Rectifier(name, float(part.negative_slope))  # type: ignore[arg-type]
-    if kind is nn.AvgPool2d:
-        return _read_pool(name, part)  # type: ignore[arg-type]
-    if kind is nn.AdaptiveAvgPool2d:
-        rows, columns = _two(part.output_size)
-        return AdaptivePool(name, (rows, columns))
-    if kind is nn.Flatten:
-        if (int(part.start_dim), int(part.end_dim)) != (1, -1):  # type: ignore[arg-type]
-            raise _refuse(name, part, "expected start_dim=1 and end_dim=-1")
-        return Flat(name)
+    if type(part) in READ_AS_THEY_ARE:  # a subclass may compute anything
+        if isinstance(part, nn.Linear):
+            return Dense(name, weight, bias)
+        if isinstance(part, nn.Conv2d):
+            return _read_conv(name, part, weight, bias)
+        if isinstance(part, nn.ReLU):
+            return Rectifier(name, 0.0)
+        if isinstance(part, nn.LeakyReLU):
+            return Rectifier(name, float(part.negative_slope))
+        if isinstance(part, nn.AvgPool2d):
+            return _read_pool(name, part)
+        if isinstance(part, nn.AdaptiveAvgPool2d):
+            rows, columns = _two(part.output_size)
+            return AdaptivePool(name, (rows, columns))
+        if isinstance(part, nn.Flatten):
+            if (part.start_dim, part.end_dim) != (1, -1):
+                raise _refuse(name, part, "expected start_dim=1 and end_dim=-1")
+            return Flat(name)
     raise _refuse(name, part, f"supported are {SUPPORTED}")
 
 

@@ -196,15 +196,15 @@ def make_plan(layers: tuple[Layer, ...], shape: tuple[int, int, int]) -> Plan:
         ny, nx = (len(axis) for axis in pairs[middle])
         unchanged = PairMap.identity(ny), PairMap.identity(nx)
         layer = None if pulled is None else layers[pulled]
-        weighted = isinstance(layer, Conv | Dense)
+        weights = layer if isinstance(layer, Conv | Dense) else None
         rectifier = None if rectified is None else layers[rectified]
         stages.append(
             Stage(
                 pull=unchanged if pulled is None else maps[pulled],
                 push=unchanged if pushed is None else maps[pushed],
-                weight_variance=layer.weight_variance if weighted else 1.0,  # type: ignore[union-attr]
-                bias_variance=layer.bias_variance if weighted else 0.0,  # type: ignore[union-attr]
-                trained=weighted,
+                weight_variance=weights.weight_variance if weights else 1.0,
+                bias_variance=weights.bias_variance if weights else 0.0,
+                trained=weights is not None,
                 slope=rectifier.slope if isinstance(rectifier, Rectifier) else None,
                 pairs=_both(pairs[middle]),
                 size=sizes[middle],
