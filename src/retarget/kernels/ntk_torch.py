@@ -1,4 +1,4 @@
-"""The plan carried out with plain torch operations: on CUDA, and where nothing can be compiled.
+"""The plan carried out with plain torch operations, where nothing can be compiled.
 
 A tensor of covariances has shape (row pairs, column pairs, left samples, right samples): the
 samples are last, so that every operation runs over long stretches of memory whatever the geometry.
@@ -24,6 +24,10 @@ Report = Callable[[int], None]
 NUMBERS_CPU = 1 << 21
 NUMBERS_ELSEWHERE = 1 << 28
 TENSORS_ALIVE = 6
+
+# Half a kernel matrix is computed in so many strips, if they are not too thin to be worth it.
+STRIPS = 16
+THINNEST = 64
 
 # Beyond so many channels their products are summed by matrix multiplication.
 CHANNELS_ADDED = 16
@@ -109,7 +113,7 @@ def make_program(plan: Plan, dtype: torch.dtype, device: torch.device) -> Progra
 
 def pack(program: Program, samples: Tensor, tangent: bool, report: Report) -> Packed:
     """Measures what depends on one sample alone, a portion of the samples at a time."""
-    size = _pairs_at_once(program, samples)
+    size = max(1, pairs_at_once(program.plan.numbers_per_pair, samples))
     parts = []
     for start in range(0, len(samples), size):
         some = samples[start : start + size]
@@ -128,7 +132,8 @@ def gram(program: Program, left: Packed, right: Packed, tangent: bool, report: R
     """The kernel (len(left), len(right)); of `left` with itself, half of it is computed."""
     symmetric = left is right
     K = left.samples.new_empty((len(left), len(right)))
-    for tile in _tiles(K, symmetric, _pairs_at_once(program, left.samples)):
+    pairs = max(1, pairs_at_once(program.plan.numbers_per_pair, K))
+    for tile in tiles(len(left), len(right), symmetric, pairs):
         rows, columns = slice(tile.top, tile.bottom), slice(tile.first, tile.last)
         a, b = left.part(rows), right.part(columns)
         K[rows, columns] = _propagate(
@@ -142,24 +147,27 @@ def gram(program: Program, left: Packed, right: Packed, tangent: bool, report: R
     return K
 
 
-def _pairs_at_once(program: Program, like: Tensor) -> int:
-    """Pairs of samples that one tile holds."""
+def pairs_at_once(numbers_per_pair: int, like: Tensor) -> int:
+    """Pairs of samples that one tile should hold; 0 if there is no memory for one."""
     numbers = NUMBERS_CPU
     if like.device.type != "cpu":
         free = free_memory(like.device) or 0
         numbers = min(NUMBERS_ELSEWHERE, free // (TENSORS_ALIVE * like.element_size()))
-    return max(1, numbers // max(program.plan.numbers_per_pair, 1))
+    return numbers // max(numbers_per_pair, 1)
 
 
-def _tiles(K: Tensor, lower: bool, pairs: int) -> Iterator[Tile]:
-    """Rectangles of at most so many pairs; with `lower`, those that touch the lower triangle."""
-    rows, columns = K.shape
-    height = min(rows, max(1, math.isqrt(pairs), pairs // columns))
-    width = max(1, pairs // height)
+def tiles(rows: int, columns: int, lower: bool, pairs: int, block: int = 1) -> Iterator[Tile]:
+    """Rectangles of at most so many pairs, in whole blocks; with `lower`, up to the diagonal."""
+    height = min(rows, max(math.isqrt(pairs), pairs // columns))
+    if lower:  # thin, as half a square on the diagonal is computed in vain
+        height = min(height, max(THINNEST, rows // STRIPS))
+    height = max(height // block, 1) * block
+    width = max(pairs // height // block, 1) * block
     for top in range(0, rows, height):
         bottom = min(top + height, rows)
-        for left in range(0, bottom if lower else columns, width):
-            yield Tile(top, bottom, left, min(left + width, columns), lower)
+        stop = bottom if lower else columns
+        for left in range(0, stop, width):
+            yield Tile(top, bottom, left, min(left + width, stop), lower)
 
 
 def _propagate(
@@ -189,7 +197,8 @@ def _propagate(
             theta = S if theta is None else theta.add_(S)
         if stage.slope is not None:
             if itself:
-                left_sds.append(_measure(S, tensors))
+                rows, columns = tensors.diagonals
+                left_sds.append(measure(S[rows[:, None], columns][..., 0], stage))
             S, theta = _rectify(S, theta, tensors, left_sds[number], right_sds[number], itself)
             shared = theta is S
             S = _apply(S, tensors.push, 1.0)
@@ -269,18 +278,22 @@ def _sum_columns(values: Tensor, pairs: AxisPairs) -> Tensor:
     return summed.view(rows, -1, *values.shape[2:])
 
 
-def _measure(S: Tensor, tensors: StageTensors) -> Tensor:
-    """(2, H, W, samples) standard deviations and inverses, as in `ntk_sweep.measure`."""
-    rows, columns = tensors.diagonals
-    variance = S[rows[:, None], columns][..., 0]
+def measure(variance: Tensor, stage: Stage) -> Tensor:
+    """(2, H, W, samples) standard deviations and inverses, as in `ntk_sweep.measure`.
+
+    The variances are those of the stage's diagonals.
+    """
     deviation = variance.sqrt()
     inverse = torch.where(variance > 0, 1 / deviation, 0)
     for _ in range(4):  # eps / 2 lost in each of root, division and two products
         short = (variance > 0) & (variance * inverse * inverse < 1)
         inverse = torch.where(short, inverse.nextafter(2 * inverse), inverse)
-    both = S.new_zeros((2, *tensors.stage.size, S.shape[2]))
-    pixel_rows, pixel_columns = tensors.pairs[0][rows, 0], tensors.pairs[1][columns, 0]
-    both[:, pixel_rows[:, None], pixel_columns] = torch.stack((deviation, inverse))
+    both = variance.new_zeros((2, *stage.size, variance.shape[2]))
+    rows, columns = (
+        torch.as_tensor(pairs[diagonal, 0], device=variance.device)
+        for pairs, diagonal in zip(stage.pairs, stage.diagonals, strict=True)
+    )
+    both[:, rows[:, None], columns] = torch.stack((deviation, inverse))
     return both
 
 
