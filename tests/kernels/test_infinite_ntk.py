@@ -16,7 +16,7 @@ from torch import nn
 import retarget as rt
 from oracles.infinite_ntk import gram as oracle_gram
 from retarget.errors import InvalidInputError, InvalidTypeError, StreamTooLargeError
-from retarget.kernels import infinite_ntk, kernel_from_dict, ntk_fused, ntk_torch
+from retarget.kernels import infinite_ntk, kernel_from_dict, ntk_fused, ntk_launches, ntk_torch
 from retarget.kernels.ntk_plan import make_plan
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "infinite_ntk.json").read_text())
@@ -360,12 +360,158 @@ def test_falls_back_to_torch_with_one_warning(monkeypatch):
         infinite_ntk._fused_engine.cache_clear()
 
 
+@pytest.mark.parametrize("block", [1, 4])
+@pytest.mark.parametrize("lower", [False, True])
+@pytest.mark.parametrize(("rows", "pairs"), [(5, 10), (5, 500), (37, 10**6), (300, 900), (37, 0)])
+def test_tiles_cover_the_matrix_once(rows, pairs, lower, block):
+    columns = rows if lower else 41
+    seen = np.zeros((rows, columns), dtype=int)
+    for tile in ntk_torch.tiles(rows, columns, lower, pairs, block):
+        assert tile.top % block == tile.first % block == 0
+        assert (tile.bottom - tile.top) * (tile.last - tile.first) <= max(pairs, block**2)
+        seen[tile.top : tile.bottom, tile.first : tile.last] += 1
+    wanted = np.tri(rows, columns, dtype=int) if lower else 1
+    assert np.array_equal(seen * wanted, np.ones_like(seen) * wanted)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_launches_are_the_plan(overlap):
+    """The kernel's tables read literally, against the plan's maps: the linear part of a stage."""
+    pool = nn.AvgPool2d(2, 1, 1, count_include_pad=False) if overlap else nn.AvgPool2d((3, 2))
+    module = nn.Sequential(
+        nn.Conv2d(1, 1, 2), nn.ReLU(), nn.Conv2d(1, 1, 3, 2, 1), nn.ReLU(), pool, nn.Flatten()
+    )
+    plan = make_plan(rt.InfiniteNTK(module, 1.3, 0.5)._layers, (1, 9, 8))
+    stage = plan.stages[1]
+    (vertical, horizontal), factor = stage.pull, stage.weight_variance
+    S = torch.rand(vertical.inputs, horizontal.inputs, dtype=torch.float64)
+    program = ntk_torch.make_program(plan, S.dtype, S.device).stages[1]
+    pulled = ntk_torch._apply(S[..., None, None], program.pull, factor) + stage.bias_variance
+    expected = ntk_torch._apply(pulled, program.push, 1.0)[..., 0, 0]
+
+    everything = ntk_launches.make_program(plan, S.dtype, S.device)
+    launches = everything.stages[1]
+    assert everything.numbers_per_pair == S.numel()  # what the first stage stores
+    assert len(launches.launches) == 1 + overlap
+    rows, columns = stage.diagonals
+    same = pulled[rows[:, None], columns][..., 0, 0]
+    torch.testing.assert_close(run_tables(launches.variances, S), same)
+    for launch in launches.launches:
+        S = run_tables(launch, S)
+    torch.testing.assert_close(S, expected)
+
+
+def run_tables(launch, S):
+    """What the kernel does, without the rectifier."""
+    (targets, sources, taps, shares, scales), across = (
+        launch.rows.tables, launch.columns.tables,
+    )  # fmt: skip
+    out, stored = S.new_zeros(launch.targets), S.flatten()
+    for row, column in np.ndindex(*launch.targets):
+        for y in range(*targets[row]):
+            for x in range(*across[0][column]):
+                places = (
+                    taps[slice(*sources[y, :2]), None, 0]
+                    + across[2][slice(*across[1][x, :2]), 0]
+                )  # fmt: skip
+                total = stored[places.long()].sum() * scales[y] * across[4][x]
+                out[row, column] += total + launch.numbers[0]
+        out[row, column] *= shares[row] * across[3][column]
+    return out
+
+
+# --- on CUDA ----------------------------------------------------------------------------------
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+CUDA_NETWORKS = {
+    "paper": paper_network(),
+    "overlapping windows, uneven taps": nn.Sequential(
+        nn.Conv2d(1, 1, (3, 2), (1, 2), (1, 0)), nn.LeakyReLU(0.2),
+        nn.AvgPool2d(3, 2, 1, count_include_pad=False), nn.Conv2d(1, 1, 2), nn.ReLU(),
+        nn.Flatten(), nn.Linear(1, 1),
+    ),
+    "global pooling": nn.Sequential(
+        nn.Conv2d(1, 1, 3, padding=2, dilation=2), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(), nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 1),
+    ),
+    "windows of different sizes": nn.Sequential(
+        nn.Conv2d(1, 1, 3), nn.ReLU(), nn.AdaptiveAvgPool2d((4, None)), nn.Flatten()
+    ),
+    "pooling first, rectified twice": nn.Sequential(
+        nn.AvgPool2d(2), nn.Conv2d(1, 1, 2), nn.AvgPool2d(2), nn.LeakyReLU(-0.5), nn.ReLU(),
+        nn.Flatten(),
+    ),
+    "dense": nn.Sequential(
+        nn.Flatten(), nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 1), nn.LeakyReLU(0.1),
+        nn.Linear(1, 1),
+    ),
+}  # fmt: skip
+
+
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_cuda_agrees_with_cpu():
+@needs_cuda
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kind", ["ntk", "nngp"])
+@pytest.mark.parametrize("name", CUDA_NETWORKS)
+def test_cuda_agrees_with_cpu(name, kind, engine):
     X = torch.from_numpy(images(70, channels=2))
-    kernel = rt.InfiniteNTK(paper_network(), 1.2, 0.3)
-    torch.testing.assert_close(kernel(X.cuda()).cpu(), kernel(X), rtol=1e-10, atol=0)
+    expected = rt.InfiniteNTK(CUDA_NETWORKS[name], 1.2, 0.3, kind)(X)
+    kernel = rt.InfiniteNTK(CUDA_NETWORKS[name], 1.2, 0.3, kind, engine=engine)
+    for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 5e-6)):
+        there = X.to(dtype).cuda()
+        for K, part in (
+            (kernel(there), expected),
+            (kernel(there[:3], there), expected[:3]),
+            (kernel.diag(there), expected.diagonal()),
+        ):
+            assert (K.cpu().double() - part).abs().max() <= tolerance * expected.abs().max()
+
+
+@pytest.mark.gpu
+@needs_cuda
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", CUDA_NETWORKS)
+def test_cuda_repeats_itself_and_finds_equal_samples(name, dtype, monkeypatch):
+    X = torch.from_numpy(images(150)).to(dtype).cuda()
+    kernel = rt.InfiniteNTK(CUDA_NETWORKS[name])
+    K = kernel(X)
+    assert torch.equal(K, K.mT)
+    assert torch.equal(K, kernel(X))
+    assert torch.equal(K.diagonal(), kernel.diag(X))
+    rows = kernel(X[40:90], X)
+    assert (rows - K[40:90]).abs().max() <= 20 * torch.finfo(dtype).eps * K.max()
+    # to the last bit: an equal sample is found perfectly correlated
+    assert torch.equal(rows[:, 40:90].diagonal(), K.diagonal()[40:90])
+    monkeypatch.setattr(ntk_torch, "NUMBERS_ELSEWHERE", 1)  # the smallest tiles
+    assert torch.equal(K, kernel(X))
+    assert torch.equal(K.diagonal(), kernel.diag(X))
+
+
+@pytest.mark.gpu
+@needs_cuda
+def test_cuda_without_memory_for_a_block_takes_plain_torch(monkeypatch):
+    X = torch.from_numpy(images(5)).cuda()
+    expected = rt.InfiniteNTK(paper_network(), engine="torch")(X)
+    monkeypatch.setattr("retarget.kernels.ntk_cuda.fits", lambda program, like: False)
+    assert torch.equal(rt.InfiniteNTK(paper_network())(X), expected)
+
+
+@pytest.mark.gpu
+@needs_cuda
+def test_cuda_falls_back_to_torch_with_one_warning(monkeypatch):
+    X = torch.from_numpy(images(3)).cuda()
+    expected = rt.InfiniteNTK(paper_network(), engine="torch")(X)
+    monkeypatch.setitem(sys.modules, "retarget.kernels.ntk_cuda", None)
+    infinite_ntk._fused_engine.cache_clear()
+    try:
+        kernel = rt.InfiniteNTK(paper_network())
+        with pytest.warns(RuntimeWarning, match=r"runs on plain torch.*reinstall triton"):
+            first = kernel(X)
+        assert torch.equal(first, expected)
+        kernel(X)
+    finally:
+        infinite_ntk._fused_engine.cache_clear()
 
 
 # --- what it refuses --------------------------------------------------------------------------
@@ -441,7 +587,9 @@ def test_refuses_two_devices():
 
 def test_refuses_the_compiled_loops_elsewhere():
     kernel = rt.InfiniteNTK(nn.Sequential(nn.Linear(1, 1)), engine="fused")
-    with pytest.raises(InvalidInputError, match="engine is 'fused', which runs on the CPU"):
+    with pytest.raises(
+        InvalidInputError, match="engine is 'fused', which runs on the CPU and on CUDA"
+    ):
         kernel._program(torch.zeros(2, 3, 1, 1, device="meta"))
 
 

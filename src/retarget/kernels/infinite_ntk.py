@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Mapping
 from functools import lru_cache
+from importlib import import_module
 from types import ModuleType
 from typing import Any, Literal
 
@@ -61,8 +62,9 @@ class InfiniteNTK(Kernel):
             "nngp" for the covariance $S$ (of the random network, or training the last layer).
         progress: Whether to show a progress bar when it takes more than a second; None shows it
             on a terminal.
-        engine: "fused" is a compiled loop (Numba) for the CPU, "torch" plain tensor operations on
-            any device; "auto" takes the fast one where it can be used.
+        engine: "fused" is a compiled loop (Numba) for the CPU, or a compiled kernel (Triton) for
+            CUDA; "torch" plain tensor operations on any device; "auto" takes the fast one where
+            it can be used.
 
     Example:
         Two orthogonal samples, one hidden layer of ReLU: S = 0 and r = 1/2 before it, so that
@@ -201,15 +203,18 @@ class InfiniteNTK(Kernel):
         """The engine for these samples, and the plan in its own form."""
         channels, height, width = samples.shape[1:]
         plan = _plan(self._layers, (channels, height, width))
-        if self.engine == "fused" and samples.device.type != "cpu":
+        where = samples.device.type
+        if self.engine == "fused" and where not in ("cpu", "cuda"):
             raise InvalidInputError(
-                f"engine is 'fused', which runs on the CPU, but the samples are on "
+                f"engine is 'fused', which runs on the CPU and on CUDA, but the samples are on "
                 f"{samples.device}; use engine='auto', or move them"
             )
-        wanted = self.engine != "torch" and samples.device.type == "cpu"
-        fused = _fused_engine() if wanted else None
+        wanted = self.engine != "torch" and where in ("cpu", "cuda")
+        fused = _fused_engine(where) if wanted else None
         if fused is not None:
-            return fused, fused.make_program(plan, samples.dtype)
+            program = fused.make_program(plan, samples.dtype, samples.device)
+            if fused.fits(program, samples):
+                return fused, program
         require_memory(
             "the covariances between all pixels that this network needs",
             plan.numbers_per_pair * ntk_torch.TENSORS_ALIVE,
@@ -224,19 +229,20 @@ def _plan(layers: tuple[Layer, ...], shape: tuple[int, int, int]) -> Plan:
     return make_plan(layers, shape)
 
 
-@lru_cache(maxsize=1)
-def _fused_engine() -> ModuleType | None:
-    """The compiled engine; None, with one warning, where Numba cannot be used."""
+@lru_cache(maxsize=2)
+def _fused_engine(device: str) -> ModuleType | None:
+    """The compiled engine; None, with one warning, where its compiler cannot be used."""
+    name, compiler = ("ntk_fused", "numba") if device == "cpu" else ("ntk_cuda", "triton")
     try:
-        from retarget.kernels import ntk_fused
-
-        ntk_fused.probe()
-    except Exception as error:  # Numba fails in as many ways as there are platforms
+        engine = import_module(f"retarget.kernels.{name}")
+        engine.probe()
+    except Exception as error:  # compilers fail in as many ways as there are platforms
         warnings.warn(
-            f"InfiniteNTK runs on plain torch, some 20 times slower on the CPU, because Numba "
-            f"cannot be used here ({type(error).__name__}: {error}); reinstall numba",
+            f"InfiniteNTK runs on plain torch, some 20 times slower, because "
+            f"{compiler.capitalize()} cannot be used here ({type(error).__name__}: {error}); "
+            f"reinstall {compiler}",
             RuntimeWarning,
             stacklevel=2,
         )
         return None
-    return ntk_fused
+    return engine

@@ -72,14 +72,14 @@ def probe() -> None:
         raise RuntimeError("a compiled loop gave wrong numbers")
 
 
-def make_program(plan: Plan, dtype: torch.dtype) -> Program:
+def make_program(plan: Plan, dtype: torch.dtype, device: torch.device) -> Program:
     """Lays a plan out for the compiled loops, in one precision."""
     index, scale = _Writer(), _Writer()
     work = _WorkLayout(plan)
     require_memory(
         "the covariances between all pixels that this network needs",
         work.size * torch.get_num_threads(),
-        torch.empty(0, dtype=dtype),
+        torch.empty(0, dtype=dtype, device=device),
         "use smaller images, or pool less widely",
     )
     header = np.zeros((len(plan.stages), len(loops.COLUMNS)), dtype=np.int64)
@@ -104,6 +104,11 @@ def make_program(plan: Plan, dtype: torch.dtype) -> Program:
         deviations_size=max(deviations, LANES),
         task_blocks=max(1, TASK_NUMBERS // (LANES * max(numbers, 1))),
     )
+
+
+def fits(program: Program, like: Tensor) -> bool:
+    """True: where there is no memory for it, `make_program` has refused."""
+    return True
 
 
 def _stage_fields(stage: Stage, channels: int, index: _Writer, scale: _Writer) -> dict[str, int]:
