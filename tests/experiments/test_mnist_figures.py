@@ -1,6 +1,7 @@
 """Fig. 2 and Fig. 5 on made images in MNIST's format; on the real ones where they are at hand."""
 
 import os
+import sys
 
 import numpy as np
 import polars as pl
@@ -9,6 +10,7 @@ from sklearn.kernel_ridge import KernelRidge
 
 import retarget as rt
 from made_mnist import idx
+from retarget.cli import main
 from retarget.experiments import mnist_curves, mnist_problem, mnist_sweeps
 from retarget.experiments.experiment import load_experiment, parse_changes
 from retarget.experiments.kernel_cache import cache_folder, cached_gram
@@ -124,6 +126,23 @@ def test_a_curve_that_diverges_is_kept_up_to_there():
         problem.K[:16, :16], problem.Y[:16], problem.K_test[:, :16], learner, [4, 16]
     )
     np.testing.assert_allclose(f[:2], expected)
+
+
+def test_quick_from_the_command_with_a_folder_of_data(made_mnist, tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("RETARGET_DATA")
+    monkeypatch.setattr("retarget.data.files.cache_folder", lambda: tmp_path / "nothing here")
+    sizes = [f"--set={change}" for change in SMALL]
+    arguments = ["fig5", "--quick", "--seed", "3", *sizes, "--out", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["retarget", "reproduce", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    assert "retarget data get mnist" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", [*sys.argv, "--data-dir", str(made_mnist)])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 0
+    assert set(pl.read_parquet(tmp_path / "fig5" / "fig5.parquet")["seed"]) == {3}
 
 
 def test_kernels_are_computed_once(monkeypatch):

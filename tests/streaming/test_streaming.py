@@ -186,6 +186,12 @@ def test_a_precomputed_kernel_takes_row_numbers():
     assert_same(Z, rt.iterative_targets(stream.K, stream.Y, rt.SGD(lr=0.1), 0.5, 3))
 
 
+def test_a_block_size_from_numpy_is_saved_as_a_number(tmp_path):
+    corrector = rt.TargetCorrector(rt.RBF(1.0), rt.SGD(lr=0.1), 1.0, np.int64(2))
+    corrector.save(tmp_path / "state")
+    assert rt.TargetCorrector.load(tmp_path / "state").block_size == 2
+
+
 def test_half_precision_is_computed_wider_and_given_back_as_it_came():
     X = np.random.default_rng(0).normal(size=(8, 2)).astype(np.float16)
     Y = np.sin(X)

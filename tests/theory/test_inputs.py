@@ -206,12 +206,9 @@ def test_not_positive_definite_far_into_a_long_stream(monkeypatch, stream):
     rt.offline_coefficients(K, stream.Y, gamma=1e-3 + 1.0001 * caught.value.jitter)
 
 
-@core
-def test_low_precision_is_announced_with_the_digits_to_expect(function, stream):
-    if function in (CORE["online_coefficients"], CORE["prequential_errors"]):
-        pytest.skip("the online system has a unit diagonal and needs no factor")
-    if function is CORE["effective_targets"]:
-        pytest.skip("the effective targets are a product, not a solution")
+@pytest.mark.parametrize("name", ["offline_coefficients", "corrected_targets", "iterative_targets"])
+def test_low_precision_is_announced_with_the_digits_to_expect(name, stream):
+    function = CORE[name]
     K, Y = (stream.K + 1e6).astype(np.float32), stream.Y.astype(np.float32)
     K += np.eye(9, dtype=np.float32)
     with pytest.warns(

@@ -56,7 +56,12 @@ class TargetCorrector(Resumable):
         first_block: FirstBlock = "corrected",
     ) -> None:
         gamma, ridge = check_correction(learner, gamma, block_size, ridge, parts, first_block)
-        self.learner, self.gamma, self.block_size, self.ridge = learner, gamma, block_size, ridge
+        self.learner, self.gamma, self.block_size, self.ridge = (
+            learner,
+            gamma,
+            int(block_size),
+            ridge,
+        )
         self.parts, self.first_block = parts, first_block
         self._intake = Intake(kernel, learner)
         self._sweep = Sweep(

@@ -2,6 +2,7 @@
 
 from typing import Any, get_args
 
+import numpy as np
 import torch
 
 from retarget.arrays import ArrayT, as_non_negative, as_positive, as_problem
@@ -82,7 +83,7 @@ def check_correction(
     learner: SGD, gamma: float, block_size: int, ridge: float, parts: str, first_block: str
 ) -> tuple[float, float]:
     """Refuses options of the iterative correction that have no meaning; returns gamma and ridge."""
-    if isinstance(block_size, bool) or not isinstance(block_size, int):
+    if isinstance(block_size, bool) or not isinstance(block_size, int | np.integer):
         raise InvalidTypeError(f"block_size is {block_size!r}; expected a whole number of samples")
     if block_size < 1 or block_size % learner.batch_size:
         raise InvalidInputError(
