@@ -60,4 +60,18 @@ NETWORKS = {
             ["dense", {}],
         ],
     },
+    "gelu": {
+        "shape": [2, 6, 6],
+        "weight_std": 1.5,
+        "bias_std": 0.2,
+        "layers": [
+            ["conv", {"kernel": 3, "stride": 1, "same": True}],
+            ["gelu", {}],
+            ["pool", {"kernel": 2}],
+            ["conv", {"kernel": 3, "stride": 1, "same": True}],
+            ["gelu", {}],
+            ["flatten", {}],
+            ["dense", {}],
+        ],
+    },
 }

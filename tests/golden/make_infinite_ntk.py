@@ -26,6 +26,8 @@ def network(description, stax):
             layers.append(stax.Relu())
         elif name == "leaky":
             layers.append(stax.LeakyRelu(options["slope"]))
+        elif name == "gelu":
+            layers.append(stax.Gelu(approximate=False))
         elif name == "pool":
             size = (options["kernel"],) * 2
             layers.append(stax.AvgPool(size, size))

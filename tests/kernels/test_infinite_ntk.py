@@ -1,6 +1,7 @@
 """The infinite-width kernel against a literal oracle, neural-tangents, and finite networks."""
 
 import json
+import math
 import sys
 import warnings
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import retarget as rt
+from oracles.infinite_ntk import gelu_moments
 from oracles.infinite_ntk import gram as oracle_gram
 from retarget.errors import InvalidInputError, InvalidTypeError, StreamTooLargeError
 from retarget.kernels import infinite_ntk, kernel_from_dict, ntk_fused, ntk_launches, ntk_torch
@@ -46,6 +48,8 @@ def golden_network(name):
             layers.append(nn.AvgPool2d(options["kernel"]))
         elif layer == "leaky":
             layers.append(nn.LeakyReLU(options["slope"]))
+        elif layer == "gelu":
+            layers.append(nn.GELU())
         else:
             plain = {"dense": nn.Linear(1, 1), "relu": nn.ReLU(), "flatten": nn.Flatten()}
             layers.append(plain[layer])
@@ -60,6 +64,7 @@ def golden_network(name):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_agrees_with_neural_tangents(name, kind, engine):
     settings_, golden = NETWORKS[name], GOLDEN[name]
+    engine = "auto" if name == "gelu" else engine  # which the compiled engine does not have
     kernel = rt.InfiniteNTK(
         golden_network(name), settings_["weight_std"], settings_["bias_std"], kind, engine=engine
     )
@@ -614,3 +619,74 @@ def test_refuses_a_matrix_beyond_memory(monkeypatch):
         kernel(X)
     with pytest.raises(StreamTooLargeError, match="the kernel matrix needs about"):
         kernel(X, X)
+
+
+# --- GELU -------------------------------------------------------------------------------------
+
+
+@given(
+    left=st.floats(0.05, 9),
+    right=st.floats(0.05, 9),
+    correlation=st.floats(-0.99, 0.99),
+)
+def test_gelu_is_its_integral(left, right, correlation):
+    """E[f f'] and E[df df'] against quadrature, through a network with one hidden layer."""
+    x = np.array([[math.sqrt(2 * left), 0.0]])
+    y = math.sqrt(2 * right) * np.array([[correlation, math.sqrt(1 - correlation**2)]])
+    network = nn.Sequential(nn.Linear(2, 1), nn.GELU(), nn.Linear(1, 1))
+    covariance = (x @ y.T).item() / 2
+    f, df = gelu_moments(left, right, covariance)
+    assert rt.InfiniteNTK(network, kind="nngp")(x, y).item() == pytest.approx(f, abs=1e-10)
+    assert rt.InfiniteNTK(network)(x, y).item() == pytest.approx(covariance * df + f, abs=1e-10)
+
+
+def test_gelu_in_a_convolutional_network_agrees_with_the_literal_oracle():
+    network = nn.Sequential(
+        nn.Conv2d(1, 1, 2), nn.GELU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(1, 1), nn.ReLU(),
+        nn.Linear(1, 1),
+    )  # fmt: skip
+    A, B = images(2, channels=2, size=3), images(2, channels=2, size=3, seed=1)
+    ntk, nngp = oracle_gram(network, A, B, weight_std=1.3, bias_std=0.4)
+    np.testing.assert_allclose(rt.InfiniteNTK(network, 1.3, 0.4)(A, B), ntk, rtol=1e-10)
+    np.testing.assert_allclose(rt.InfiniteNTK(network, 1.3, 0.4, "nngp")(A, B), nngp, rtol=1e-10)
+
+
+def test_gelu_of_a_sample_with_itself_is_the_diagonal():
+    kernel = rt.InfiniteNTK(nn.Sequential(nn.Linear(3, 1), nn.GELU(), nn.Linear(1, 1)))
+    X = np.random.default_rng(0).normal(size=(5, 3))
+    np.testing.assert_allclose(np.diag(kernel(X)), kernel.diag(X), rtol=1e-13)
+    again = kernel_from_dict(kernel.to_dict())
+    np.testing.assert_array_equal(again(X), kernel(X))
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ([nn.Linear(1, 1), nn.GELU("tanh")], "expected approximate='none'"),
+        ([nn.GELU(), nn.Linear(1, 1)], r"layer '0' \(GELU\) acts on values that are not Gaussian"),
+        ([nn.Linear(1, 1), nn.ReLU(), nn.GELU()], r"layer '2' \(GELU\) acts on values"),
+        ([nn.Linear(1, 1), nn.GELU(), nn.ReLU()], r"layer '2' \(ReLU or LeakyReLU\) acts on"),
+        ([nn.Linear(1, 1), nn.GELU(), nn.GELU()], r"layer '2' \(GELU\) acts on values"),
+    ],
+)
+def test_gelu_refused(layers, message):
+    with pytest.raises(InvalidInputError, match=message):
+        rt.InfiniteNTK(nn.Sequential(*layers))
+
+
+def test_the_compiled_engine_has_no_gelu():
+    network = nn.Sequential(nn.Linear(1, 1), nn.GELU(), nn.Linear(1, 1))
+    with pytest.raises(InvalidInputError, match="'fused', which has no GELU"):
+        rt.InfiniteNTK(network, engine="fused")(np.ones((2, 3)))
+
+
+@needs_cuda
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["ntk", "nngp"])
+def test_gelu_on_cuda_agrees_with_the_cpu(kind):
+    network = nn.Sequential(
+        nn.Conv2d(1, 1, 3, padding=1), nn.GELU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(1, 1)
+    )
+    X = torch.from_numpy(images(9, channels=2))
+    kernel = rt.InfiniteNTK(network, 1.3, 0.2, kind)
+    torch.testing.assert_close(kernel(X.cuda()).cpu(), kernel(X), rtol=1e-10, atol=1e-10)

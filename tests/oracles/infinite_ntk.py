@@ -7,6 +7,7 @@ is the covariance between every pixel of sample a and every pixel of sample b, a
 import math
 
 import numpy as np
+from scipy.special import ndtr
 from torch import nn
 
 
@@ -23,6 +24,9 @@ def pair_kernel(module, x, y, weight_std=1.0, bias_std=0.0):
     for layer in _leaves(module):
         if isinstance(layer, nn.ReLU | nn.LeakyReLU):
             S, T = _rectify(S, T, getattr(layer, "negative_slope", 0.0))
+            continue
+        if isinstance(layer, nn.GELU):
+            S, T = _gelu(S, T)
             continue
         apply = _linear(layer)
         S = {key: apply(value) for key, value in S.items()}
@@ -57,6 +61,35 @@ def _rectify(S, T, slope):
         step = angle / (2 * math.pi)
         new_S[a, b] = (1 - slope) ** 2 * relu + slope * value
         new_T[a, b] = T[a, b] * ((1 - slope) ** 2 * step + slope)
+    return new_S, new_T
+
+
+def gelu_moments(left, right, covariance, nodes=120):
+    """E[f(u) f(v)] and E[f'(u) f'(v)] of the GELU by Gauss-Hermite quadrature: no closed form."""
+    x, weight = np.polynomial.hermite_e.hermegauss(nodes)
+    weight = weight / weight.sum()
+    u = math.sqrt(left) * x[:, None]
+    slope = covariance / left
+    v = slope * u + math.sqrt(max(right - slope * covariance, 0.0)) * x[None, :]
+    both = weight[:, None] * weight[None, :]
+
+    def value(z):
+        return z * ndtr(z)
+
+    def derivative(z):
+        return ndtr(z) + z * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+
+    return (both * value(u) * value(v)).sum(), (both * derivative(u) * derivative(v)).sum()
+
+
+def _gelu(S, T):
+    new_S, new_T = {}, {}
+    for (a, b), value in S.items():
+        left, right = (np.einsum("ijij->ij", S[k, k]) for k in (a, b))
+        new_S[a, b], new_T[a, b] = np.empty_like(value), np.empty_like(value)
+        for i in np.ndindex(value.shape):
+            f, df = gelu_moments(left[i[:2]], right[i[2:]], value[i])
+            new_S[a, b][i], new_T[a, b][i] = f, T[a, b][i] * df
     return new_S, new_T
 
 

@@ -38,6 +38,7 @@ class InfiniteNTK(Kernel):
       $\Theta' = \sigma_w^2 \, \text{mean}_t \Theta(p + t, q + t) + S'$;
     * ReLU: with $r = \sqrt{S(x,x) S(x',x')}$, $c = S / r$ and $\varphi = \pi - \arccos c$,
       $S' = (r \sqrt{1 - c^2} + \varphi S) / 2 \pi$ and $\Theta' = \Theta \varphi / 2 \pi$;
+    * GELU: the closed form derived in `ntk_torch._gelu`;
     * pooling averages both over the pairs of the two windows, Flatten over the pixels p = q.
 
     This is exact, and only those pairs of pixels (p, q) are computed that the output depends on:
@@ -54,7 +55,7 @@ class InfiniteNTK(Kernel):
 
     Args:
         module: A `torch.nn.Sequential`, nested or not, of Linear, Conv2d (zero padding, one
-            group), ReLU, LeakyReLU, AvgPool2d, AdaptiveAvgPool2d, Flatten and Identity.
+            group), ReLU, LeakyReLU, GELU, AvgPool2d, AdaptiveAvgPool2d, Flatten and Identity.
         weight_std: $\sigma_w$ of every layer; or a dict by the layer's name in the module ("0",
             "2.1"), 1 for those not in it.
         bias_std: $\sigma_b$ likewise, 0 for those not in it.
@@ -63,8 +64,8 @@ class InfiniteNTK(Kernel):
         progress: Whether to show a progress bar when it takes more than a second; None shows it
             on a terminal.
         engine: "fused" is a compiled loop (Numba) for the CPU, or a compiled kernel (Triton) for
-            CUDA; "torch" plain tensor operations on any device; "auto" takes the fast one where
-            it can be used.
+            CUDA, for networks without GELU; "torch" plain tensor operations on any device; "auto"
+            takes the fast one where it can be used.
 
     Example:
         Two orthogonal samples, one hidden layer of ReLU: S = 0 and r = 1/2 before it, so that
@@ -209,7 +210,12 @@ class InfiniteNTK(Kernel):
                 f"engine is 'fused', which runs on the CPU and on CUDA, but the samples are on "
                 f"{samples.device}; use engine='auto', or move them"
             )
-        wanted = self.engine != "torch" and where in ("cpu", "cuda")
+        gelu = any(stage.gelu for stage in plan.stages)
+        if self.engine == "fused" and gelu:
+            raise InvalidInputError(
+                "engine is 'fused', which has no GELU, but the network has one; use engine='auto'"
+            )
+        wanted = self.engine != "torch" and where in ("cpu", "cuda") and not gelu
         fused = _fused_engine(where) if wanted else None
         if fused is not None:
             program = fused.make_program(plan, samples.dtype, samples.device)

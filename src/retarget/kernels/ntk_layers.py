@@ -14,14 +14,15 @@ from retarget.arrays import as_non_negative, as_positive
 from retarget.errors import InvalidInputError, InvalidTypeError
 
 SUPPORTED = (
-    "Linear, Conv2d, ReLU, LeakyReLU, AvgPool2d, AdaptiveAvgPool2d, Flatten, Identity and nested "
-    "Sequential"
+    "Linear, Conv2d, ReLU, LeakyReLU, GELU, AvgPool2d, AdaptiveAvgPool2d, Flatten, Identity and "
+    "nested Sequential"
 )
 READ_AS_THEY_ARE = (
     nn.Linear,
     nn.Conv2d,
     nn.ReLU,
     nn.LeakyReLU,
+    nn.GELU,
     nn.AvgPool2d,
     nn.AdaptiveAvgPool2d,
     nn.Flatten,
@@ -85,9 +86,16 @@ class Rectifier:
     slope: float
 
 
-Layer = Dense | Conv | Pool | AdaptivePool | Flat | Rectifier
+@dataclass(frozen=True)
+class Gelu:
+    """`nn.GELU`: x times the chance that a standard normal number is below x."""
+
+    name: str
+
+
+Layer = Dense | Conv | Pool | AdaptivePool | Flat | Rectifier | Gelu
 KINDS: dict[str, Any] = {
-    kind.__name__: kind for kind in (Dense, Conv, Pool, AdaptivePool, Flat, Rectifier)
+    kind.__name__: kind for kind in (Dense, Conv, Pool, AdaptivePool, Flat, Rectifier, Gelu)
 }
 
 
@@ -184,6 +192,10 @@ def _read(name: str, part: nn.Module, weight: float, bias: float) -> Layer:
             return Rectifier(name, 0.0)
         if isinstance(part, nn.LeakyReLU):
             return Rectifier(name, float(part.negative_slope))
+        if isinstance(part, nn.GELU):
+            if part.approximate != "none":
+                raise _refuse(name, part, "expected approximate='none', which has a closed form")
+            return Gelu(name)
         if isinstance(part, nn.AvgPool2d):
             return _read_pool(name, part)
         if isinstance(part, nn.AdaptiveAvgPool2d):
@@ -259,14 +271,16 @@ def _check_order(layers: list[Layer]) -> None:
             images = False
         if isinstance(layer, Dense | Conv):
             gaussian, rectified = True, False
-        elif isinstance(layer, Rectifier):
-            if not gaussian and not rectified:
+        elif isinstance(layer, Rectifier | Gelu):
+            # a rectifier of rectified values is a rectifier; nothing else acts on another's output
+            merges = rectified and isinstance(layer, Rectifier)
+            if not gaussian and not merges:
                 raise InvalidInputError(
-                    f"layer '{layer.name}' (ReLU or LeakyReLU) acts on values that are not "
+                    f"layer '{layer.name}' ({_label(layer)}) acts on values that are not "
                     "Gaussian at infinite width; expected a Linear or Conv2d between it and the "
-                    "input, and between it and an earlier pooled nonlinearity"
+                    "input, and between it and an earlier nonlinearity"
                 )
-            gaussian, rectified = False, True
+            gaussian, rectified = False, isinstance(layer, Rectifier)
         elif isinstance(layer, Pool | AdaptivePool):
             rectified = False  # an average of rectified values: neither Gaussian nor rectified
     if not any(isinstance(layer, Dense | Conv) for layer in layers):
@@ -280,25 +294,31 @@ def _check_order(layers: list[Layer]) -> None:
         )
 
 
+def _label(layer: Rectifier | Gelu) -> str:
+    return "GELU" if isinstance(layer, Gelu) else "ReLU or LeakyReLU"
+
+
 def _normal_form(layers: list[Layer]) -> Iterator[Layer]:
-    """Merges rectifiers in a row, and has them act before a Flatten between, with which they swap.
+    """Merges rectifiers in a row; nonlinearities act before a Flatten, with which they swap.
 
     Flatten averages the covariance over pixels, so what acts on each pixel must come before it.
     """
     pending: list[Layer] = []  # a Flatten not yet handed on
-    rectifier: Rectifier | None = None
+    nonlinear: Rectifier | Gelu | None = None
     for layer in layers:
         if isinstance(layer, Rectifier):
             # On x < 0 the first gives slope * x, and the second sees that number's sign.
-            first = 1.0 if rectifier is None else rectifier.slope
+            first = nonlinear.slope if isinstance(nonlinear, Rectifier) else 1.0
             slope = first * layer.slope if first >= 0 else first
-            rectifier = replace(layer, slope=slope)
+            nonlinear = replace(layer, slope=slope)
+        elif isinstance(layer, Gelu):
+            nonlinear = layer
         elif isinstance(layer, Flat):
             pending = pending or [layer]
         else:
-            yield from [rectifier] if rectifier else []
+            yield from [nonlinear] if nonlinear else []
             yield from pending
             yield layer
-            rectifier, pending = None, []
-    yield from [rectifier] if rectifier else []
+            nonlinear, pending = None, []
+    yield from [nonlinear] if nonlinear else []
     yield from pending

@@ -19,7 +19,16 @@ import numpy as np
 import numpy.typing as npt
 
 from retarget.errors import InvalidInputError
-from retarget.kernels.ntk_layers import AdaptivePool, Conv, Dense, Flat, Layer, Pool, Rectifier
+from retarget.kernels.ntk_layers import (
+    AdaptivePool,
+    Conv,
+    Dense,
+    Flat,
+    Gelu,
+    Layer,
+    Pool,
+    Rectifier,
+)
 
 Indices = npt.NDArray[np.int64]
 Pair = tuple[int, int]
@@ -142,6 +151,7 @@ class Stage:
         slope: The rectifier's slope below zero; None for no rectifier.
         pairs: The rectifier's row pairs (ny, 2) and column pairs (nx, 2).
         size: Height and width of the images that the rectifier acts on.
+        gelu: Whether a GELU stands in the rectifier's place.
     """
 
     pull: tuple[PairMap, PairMap]
@@ -152,6 +162,7 @@ class Stage:
     slope: float | None
     pairs: tuple[Indices, Indices]
     size: Pair
+    gelu: bool = False
 
     @property
     def diagonals(self) -> tuple[Indices, Indices]:
@@ -182,9 +193,10 @@ def make_plan(layers: tuple[Layer, ...], shape: tuple[int, int, int]) -> Plan:
     stages: list[Stage] = []
     at = 0
     while at < len(layers):
-        pulled = None if isinstance(layers[at], Rectifier) else at
+        pulled = None if isinstance(layers[at], Rectifier | Gelu) else at
         at += pulled is not None
-        rectified = at if at < len(layers) and isinstance(layers[at], Rectifier) else None
+        nonlinear = at < len(layers) and isinstance(layers[at], Rectifier | Gelu)
+        rectified = at if nonlinear else None
         at += rectified is not None
         # A convolution behind the rectifier needs each of its values several times and adds to
         # the tangent kernel: that is pulled by the next stage. Pooling only ever shrinks.
@@ -208,6 +220,7 @@ def make_plan(layers: tuple[Layer, ...], shape: tuple[int, int, int]) -> Plan:
                 slope=rectifier.slope if isinstance(rectifier, Rectifier) else None,
                 pairs=_both(pairs[middle]),
                 size=sizes[middle],
+                gelu=isinstance(rectifier, Gelu),
             )
         )
     return Plan(shape, _both(pairs[0]), tuple(stages))
@@ -224,7 +237,7 @@ def _forward(
     sizes: list[Pair] = [shape[1:]]
     axes: list[tuple[AxisLayer, AxisLayer] | None] = []
     for layer in layers:
-        if isinstance(layer, Rectifier):
+        if isinstance(layer, Rectifier | Gelu):
             axes.append(None)
             sizes.append(sizes[-1])
             continue

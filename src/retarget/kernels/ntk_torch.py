@@ -195,7 +195,7 @@ def _propagate(
             S.add_(stage.bias_variance)
         if tangent and stage.trained:
             theta = S if theta is None else theta.add_(S)
-        if stage.slope is not None:
+        if stage.slope is not None or stage.gelu:
             if itself:
                 rows, columns = tensors.diagonals
                 left_sds.append(measure(S[rows[:, None], columns][..., 0], stage))
@@ -281,13 +281,13 @@ def _sum_columns(values: Tensor, pairs: AxisPairs) -> Tensor:
 def measure(variance: Tensor, stage: Stage) -> Tensor:
     """(2, H, W, samples) standard deviations and inverses, as in `ntk_sweep.measure`.
 
-    The variances are those of the stage's diagonals.
+    The variances are those of the stage's diagonals. Where a GELU follows, the inverses are those
+    of the deviations with one more unit of variance.
     """
     deviation = variance.sqrt()
-    inverse = torch.where(variance > 0, 1 / deviation, 0)
-    for _ in range(4):  # eps / 2 lost in each of root, division and two products
-        short = (variance > 0) & (variance * inverse * inverse < 1)
-        inverse = torch.where(short, inverse.nextafter(2 * inverse), inverse)
+    inverse = (1 + variance).rsqrt()
+    if not stage.gelu:
+        inverse = _rounded_up_inverse(variance, deviation)
     both = variance.new_zeros((2, *stage.size, variance.shape[2]))
     rows, columns = (
         torch.as_tensor(pairs[diagonal, 0], device=variance.device)
@@ -295,6 +295,15 @@ def measure(variance: Tensor, stage: Stage) -> Tensor:
     )
     both[:, rows[:, None], columns] = torch.stack((deviation, inverse))
     return both
+
+
+def _rounded_up_inverse(variance: Tensor, deviation: Tensor) -> Tensor:
+    """1 / deviation, or 0; a sample's correlation with itself must not come out below 1."""
+    inverse = torch.where(variance > 0, 1 / deviation, 0)
+    for _ in range(4):  # eps / 2 lost in each of root, division and two products
+        short = (variance > 0) & (variance * inverse * inverse < 1)
+        inverse = torch.where(short, inverse.nextafter(2 * inverse), inverse)
+    return inverse
 
 
 def _rectify(
@@ -315,6 +324,8 @@ def _rectify(
     b, b_inverse = right_sd[:, rows[:, 1, None], columns[:, 1], None, :]
     if itself:
         b, b_inverse = b.mT, b_inverse.mT
+    if tensors.stage.gelu:
+        return _gelu(S, theta, a, b, a_inverse, b_inverse)
     correlation = (S * a_inverse).mul_(b_inverse)
     opposite = correlation.clamp_(-1, 1).neg_()
     angle = torch.acos(opposite)  # arccos(-c) = pi - arccos(c)
@@ -327,3 +338,26 @@ def _rectify(
         return covariance.add_(theta), theta
     covariance.addcmul_(derivative, S)
     return covariance, None if theta is None else theta.mul_(derivative)
+
+
+def _gelu(
+    S: Tensor, theta: Tensor | None, a: Tensor, b: Tensor, ra: Tensor, rb: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    r"""E[f f'] and theta * E[df df'] of f(x) = x Phi(x), with Phi the normal distribution.
+
+    With $r = 1/\sqrt{1 + \sigma^2}$ for each sample and $c = S r r'$, Stein's lemma gives
+    $P = E[\Phi \Phi'] = (\pi - \arccos c) / 2\pi$, $D = E[\varphi \varphi'] = r r' / (2\pi
+    \sqrt{1 - c^2})$ for the densities, $E[u \varphi(u) \Phi(v)] = S r^2 D$ and
+    $E[u \varphi(u) v \varphi(v)] = S r^2 r'^2 D / (1 - c^2)$; E[f f'] and E[df df'] are made of
+    these.
+    """
+    squares = ra.square() + rb.square()
+    c = (S * ra).mul_(rb)
+    rest = torch.addcmul(S.new_ones(()), c, c, value=-1)  # 1 - c^2, which is above 0
+    density = (ra * rb) * rest.rsqrt() / (2 * math.pi)
+    probability = torch.acos(-c).div_(2 * math.pi)
+    covariance = S * probability + density * ((a * b).square() + S.square() * (squares - 1))
+    if theta is None:
+        return covariance, None
+    derivative = probability + density * S * (squares + (ra * rb).square() / rest)
+    return covariance, theta * derivative
