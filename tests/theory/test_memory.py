@@ -9,18 +9,18 @@ SCRIPT = """
 import resource, sys
 import numpy as np, torch
 import retarget as rt
-name, block = sys.argv[1], int(sys.argv[2])
+name, block, batch, ridge = sys.argv[1], *map(int, sys.argv[2:4]), float(sys.argv[4])
 n = 4000
 K = np.full((n, n), 0.5) + 0.5 * np.eye(n)
 Y = np.ones((n, 2))
 small = slice(0, 600)
-learner = rt.SGD(lr=0.001, batch_size=4)
+learner = rt.SGD(lr=0.001, batch_size=batch)
 call = {
     "offline_coefficients": lambda K, Y: rt.offline_coefficients(K, Y, 0.5),
     "online_coefficients": lambda K, Y: rt.online_coefficients(K, Y, learner),
     "effective_targets": lambda K, Y: rt.effective_targets(K, Y, learner, 0.5),
     "corrected_targets": lambda K, Y: rt.corrected_targets(K, Y, learner, 0.5),
-    "iterative_targets": lambda K, Y: rt.iterative_targets(K, Y, learner, 0.5, block),
+    "iterative_targets": lambda K, Y: rt.iterative_targets(K, Y, learner, 0.5, block, ridge),
 }[name]
 call(K[small, small], Y[small])  # libraries' own buffers are not what is measured
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -35,21 +35,21 @@ print((peak - base) / (8 * n * n))
 
 
 @pytest.mark.parametrize(
-    ("name", "block", "bound"),
+    ("name", "block", "batch", "ridge", "bound"),
     [
-        ("offline_coefficients", 0, 1.2),
-        ("online_coefficients", 0, 1.2),
-        ("effective_targets", 0, 1.2),
-        ("corrected_targets", 0, 1.2),
-        ("iterative_targets", 20, 1.2),
-        ("iterative_targets", 2000, 3.0),
-        ("iterative_targets", 4000, 3.0),
+        ("offline_coefficients", 0, 4, 0.0, 1.2),
+        ("online_coefficients", 0, 4, 0.0, 1.2),
+        ("effective_targets", 0, 1, 0.0, 1.2),
+        ("corrected_targets", 0, 1, 0.0, 1.2),
+        ("iterative_targets", 20, 4, 0.0, 1.2),
+        ("iterative_targets", 2000, 4, 0.1, 3.0),
+        ("iterative_targets", 4000, 4, 0.0, 3.0),
+        ("iterative_targets", 4000, 1, 0.1, 3.0),
     ],
 )
-def test_peak_memory(name, block, bound):
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, name, str(block)], capture_output=True, text=True, check=True
-    )
+def test_peak_memory(name, block, batch, ridge, bound):
+    command = [sys.executable, "-c", SCRIPT, name, *map(str, (block, batch, ridge))]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     extra = float(done.stdout)
     # A copy of K is made first, so that the peak before the call is known: 1.0 is "no more than
     # one n x n matrix", the resolution of this test.

@@ -74,7 +74,7 @@ def test_coefficients_are_the_rate_times_the_error(problem):
 def test_heavy_ball_memory_is_the_geometric_sum(momentum):
     memory = step_response(rt.SGD(lr=0.2, momentum=momentum), 0, 12)
     t, i = np.tril_indices(12, -1)
-    assert_same(memory.response[t, i], 0.2 * (1 - momentum ** (t - i)) / (1 - momentum))
+    assert_same(memory.responses[0][t, i], 0.2 * (1 - momentum ** (t - i)) / (1 - momentum))
 
 
 @given(problem=problems())
@@ -82,7 +82,7 @@ def test_final_response_is_the_last_row_of_the_memory(problem):
     stream, learner = problem
     n = len(stream)
     memory = step_response(learner, 0, n)
-    assert_same(final_response(learner, n), memory.response[-1][memory.step_of])
+    assert_same(final_response(learner, n), memory.deposit[0][memory.step_of])
 
 
 def test_a_memory_that_starts_later_in_the_stream_uses_the_schedule_from_there():

@@ -43,8 +43,22 @@ class Window:
         """(m, m) strictly lower: what the window's earlier errors add to its later predictions."""
         if self._coupling is None:
             memory = self.memory
-            self._coupling = self.spread(memory.response[memory.step_of]).mul_(self.gram)
+            if memory.responses is None:
+                self._coupling = self._plain_coupling()
+            else:
+                self._coupling = self.spread(memory.responses[0][memory.step_of]).mul_(self.gram)
         return self._coupling
+
+    def _plain_coupling(self) -> Tensor:
+        """K^bL times the rates of its columns, with no other (m, m) matrix on the way."""
+        memory, m = self.memory, len(self.gram)
+        coupling = self.gram * self.gram.new_tensor(memory.deposit[0, memory.step_of])
+        coupling.tril_(-1)
+        batch = int((memory.step_of == 0).sum())
+        whole = m - m % batch
+        diagonal_blocks(coupling[:whole, :whole], batch).zero_()
+        coupling[whole:, whole:].zero_()
+        return coupling
 
     def spread(self, response: np.ndarray) -> Tensor:
         """(m, m) from one value a step (m, steps) to one value a sample."""
@@ -129,6 +143,14 @@ class DualLearner:
         for share, deposit in zip(self.shares, window.deposits(errors), strict=False):
             share.append(deposit)
         self.steps += window.memory.deposit.shape[1]
+
+
+def diagonal_blocks(M: Tensor, size: int) -> Tensor:
+    """(m/size, size, size) the diagonal blocks of a square matrix, as a view."""
+    rows, columns = M.stride()
+    count = len(M) // size
+    stride = (size * (rows + columns), rows, columns)
+    return M.as_strided((count, size, size), stride, M.storage_offset())
 
 
 def carry_over(parts: tuple[GrowingRows, ...], window: Window) -> None:

@@ -16,15 +16,10 @@ def expected_digits(condition: float, dtype: torch.dtype) -> float:
     return -math.log10(torch.finfo(dtype).eps * max(condition, 1.0))
 
 
-def condition_bound(M: Tensor, cholesky: Tensor) -> float:
-    r"""A lower bound on the worst condition number of a batch of matrices, at no cost to speak of.
-
-    The largest eigenvalue is at least $\|M\|_F^2 / \operatorname{tr} M$, the smallest at most the
-    least squared pivot.
-    """
-    largest = torch.linalg.matrix_norm(M) ** 2 / M.diagonal(dim1=-2, dim2=-1).sum(-1)
-    smallest = cholesky.diagonal(dim1=-2, dim2=-1).amin(-1) ** 2
-    return float((largest / smallest).max())
+def eigenvalue_bound(M: Tensor) -> Tensor:
+    r"""$\|M\|_F^2 / \operatorname{tr} M$, at most the largest eigenvalue, of each of a batch."""
+    norm: Tensor = torch.linalg.matrix_norm(M)
+    return norm**2 / M.diagonal(dim1=-2, dim2=-1).sum(-1)
 
 
 def warn_if_meaningless(name: str, condition: float, dtype: torch.dtype) -> bool:

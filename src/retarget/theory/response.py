@@ -39,48 +39,55 @@ class StepResponse:
     Attributes:
         step_of: (m,) the step that each sample belongs to.
         carry: (steps + 1, 2) what the weights before step s keep of (w, v) before step 0.
-        response: (steps + 1, steps) c(s, i): what they hold of the errors of step i.
         coasting_carry: The same as carry, for the weights that the learner coasts to from there.
-        coasting_response: The same as response, for the weights that the learner coasts to.
         transfer: (2, 2) what (w, v) after the last step keep of (w, v) before step 0.
         deposit: (2, steps) what (w, v) after the last step hold of the errors of each step.
+        responses: (2, steps + 1, steps) c(s, i) and c_inf(s, i): what the weights before step s,
+            and those that they coast to, hold of the errors of step i. None for plain SGD, where
+            both are the deposit, whatever the time.
     """
 
     step_of: np.ndarray
     carry: np.ndarray
-    response: np.ndarray
     coasting_carry: np.ndarray
-    coasting_response: np.ndarray
     transfer: np.ndarray
     deposit: np.ndarray
+    responses: np.ndarray | None
+
+    def coasting_share(self, ends: np.ndarray) -> np.ndarray:
+        """(m,) c_inf(end, i) for one step a sample: what is left of each sample's own error."""
+        share: np.ndarray
+        if self.responses is None:
+            share = self.deposit[0, self.step_of]
+        else:
+            share = self.responses[1][ends, self.step_of]
+        return share
 
 
 def step_response(learner: SGD, first_step: int, m: int) -> StepResponse:
     """The memory over the next `m` samples, of which the first starts step `first_step`."""
     steps = learner.steps(m)
     step_of = np.arange(m) // learner.batch_size
-    carry, response = np.zeros((steps + 1, 2)), np.zeros((steps + 1, steps))
+    carry = np.zeros((steps + 1, 2))
     transfer, deposit = np.eye(2), np.zeros((2, steps))
     if not learner.has_memory:  # c(t, i) = eta_i r_i: no need to go step by step
         carry[:, 0] = 1.0
         for s in range(steps):
             length = _batch_length(learner, s, m)
             deposit[0, s] = learner.rate(first_step + s) * _reduction(learner, length)
-        response[:] = np.tril(np.broadcast_to(deposit[0], response.shape), -1)
-        return StepResponse(step_of, carry, response, carry, response, transfer, deposit)
+        return StepResponse(step_of, carry, carry, transfer, deposit, None)
     carry[0, 0] = 1.0
-    coasting_carry, coasting_response = carry.copy(), response.copy()
+    coasting_carry = carry.copy()
+    responses = np.zeros((2, steps + 1, steps))
     for s in range(steps):
         M, u = _step(learner, first_step + s, _batch_length(learner, s, m))
         transfer = M @ transfer
         deposit[:, :s] = M @ deposit[:, :s]
         deposit[:, s] = u
-        carry[s + 1], response[s + 1] = transfer[0], deposit[0]
         coast = np.array([1.0, _coasting(learner, first_step + s)])
-        coasting_carry[s + 1], coasting_response[s + 1] = coast @ transfer, coast @ deposit
-    return StepResponse(
-        step_of, carry, response, coasting_carry, coasting_response, transfer, deposit
-    )
+        carry[s + 1], coasting_carry[s + 1] = transfer[0], coast @ transfer
+        responses[0, s + 1], responses[1, s + 1] = deposit[0], coast @ deposit
+    return StepResponse(step_of, carry, coasting_carry, transfer, deposit, responses)
 
 
 def final_response(learner: SGD, n: int) -> np.ndarray:

@@ -31,8 +31,8 @@ from retarget.arrays import GrowingRows, panel_rows
 from retarget.errors import NotPositiveDefiniteError
 from retarget.learners import SGD
 from retarget.theory.cholesky import GrowingCholesky, NewRows, needed_jitter
-from retarget.theory.dual import DualLearner, Window
-from retarget.theory.precision import condition_bound, warn_if_meaningless
+from retarget.theory.dual import DualLearner, Window, diagonal_blocks
+from retarget.theory.precision import eigenvalue_bound, warn_if_meaningless
 from retarget.theory.stability import require_converging
 from retarget.theory.triangular import solve_lower, solve_lower_transposed
 
@@ -166,8 +166,8 @@ class Sweep:
             # T A = rhs with T block lower triangular: its block rows times the inverses of their
             # diagonal blocks make it unit lower triangular.
             coupling = window.gram.clone()
-            if self.dual.learner.has_memory:
-                coupling.mul_(window.spread(window.memory.coasting_response[ends])).div_(share)
+            if window.memory.responses is not None:
+                coupling.mul_(window.spread(window.memory.responses[1][ends])).div_(share)
             diagonal_blocks(coupling, block_size).zero_()
             coupling = _solve_blocks(cholesky, coupling)
             scaled = solve_lower(coupling, scaled, unit_diagonal=True)
@@ -182,20 +182,22 @@ class Sweep:
 
     def _own_share(self, window: Window, ends: np.ndarray) -> Tensor:
         """(m,) how much of a sample's error is in the function after its block."""
-        memory = window.memory
-        return window.gram.new_tensor(memory.coasting_response[ends, memory.step_of])
+        return window.gram.new_tensor(window.memory.coasting_share(ends))
 
     def _block_factors(self, window: Window, block_size: int) -> Tensor:
         """(blocks, b, b) Cholesky factors of gamma_o I + K_nn."""
-        blocks = diagonal_blocks(window.gram, block_size)
-        if self.ridge:
-            blocks = blocks.clone()
-            blocks.diagonal(dim1=1, dim2=2).add_(self.ridge)
-        cholesky: Tensor
-        cholesky, info = torch.linalg.cholesky_ex(blocks)
+        # column by column, as LAPACK stores it: the factors take the place of the blocks
+        gram = diagonal_blocks(window.gram, block_size)
+        blocks = gram.mT.clone(memory_format=torch.contiguous_format).mT
+        blocks.diagonal(dim1=1, dim2=2).add_(self.ridge)
+        largest = eigenvalue_bound(blocks)
+        info = torch.empty(len(blocks), dtype=torch.int32, device=blocks.device)
+        torch.linalg.cholesky_ex(blocks, out=(blocks, info))
         if info.any():
             bad = int(info.nonzero()[0, 0])
-            deficit, jitter = needed_jitter(blocks[bad])
+            block = gram[bad].clone()
+            block.diagonal().add_(self.ridge)
+            deficit, jitter = needed_jitter(block)
             first = window.start + bad * block_size
             raise NotPositiveDefiniteError(
                 f"the kernel of the block of samples {first} to {first + block_size - 1} is not "
@@ -206,8 +208,10 @@ class Sweep:
                 deficit=deficit,
                 jitter=jitter,
             )
-        self._block_condition = max(self._block_condition, condition_bound(blocks, cholesky))
-        return cholesky
+        pivots = blocks.diagonal(dim1=1, dim2=2).amin(1)
+        condition = float((largest / pivots**2).max())
+        self._block_condition = max(self._block_condition, condition)
+        return blocks
 
 
 def part_of(state: dict[str, Any], name: str) -> dict[str, Any]:
@@ -217,14 +221,6 @@ def part_of(state: dict[str, Any], name: str) -> dict[str, Any]:
         for key, value in state.items()
         if key.startswith(f"{name}.")
     }
-
-
-def diagonal_blocks(M: Tensor, size: int) -> Tensor:
-    """(m/size, size, size) the diagonal blocks of a square matrix, as a view."""
-    rows, columns = M.stride()
-    count = len(M) // size
-    stride = (size * (rows + columns), rows, columns)
-    return M.as_strided((count, size, size), stride, M.storage_offset())
 
 
 def in_blocks(rows: Tensor, size: int) -> Tensor:
