@@ -18,7 +18,7 @@ from retarget.errors import (
     StreamTooLargeError,
     UnreachableTargetsError,
 )
-from retarget.kernels import RBF, Features, InfiniteNTK, Linear, as_kernel
+from retarget.kernels import RBF, EmpiricalNTK, Features, InfiniteNTK, Linear, as_kernel
 from retarget.learners import SGD
 from retarget.streaming.corrector import TargetCorrector
 from retarget.streaming.trackers import CorrectionTracker, ShiftTracker
@@ -52,6 +52,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
     "Linear",
     "Features",
     "InfiniteNTK",
+    "EmpiricalNTK",
     "as_kernel",
     # what can go wrong
     "RetargetError",

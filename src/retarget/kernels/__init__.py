@@ -1,6 +1,7 @@
 """Kernels k(x, x'). They know nothing of learning."""
 
 from retarget.kernels.base import Kernel
+from retarget.kernels.empirical_ntk import EmpiricalNTK
 from retarget.kernels.features import Features
 from retarget.kernels.infinite_ntk import InfiniteNTK
 from retarget.kernels.linear import Linear
@@ -16,6 +17,7 @@ from retarget.kernels.wrapped import (
 __all__ = [
     "RBF",
     "CallableKernel",
+    "EmpiricalNTK",
     "Features",
     "InfiniteNTK",
     "Kernel",

@@ -1,0 +1,279 @@
+"""The kernel of a finite network, from the gradients of its parameters."""
+
+import difflib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from retarget.arrays import ArrayT, free_memory, give_back, require_memory
+from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.kernels.base import Kernel, mirror_lower
+from retarget.kernels.gradient_gram import (
+    Sizes,
+    diagonal,
+    features,
+    gram,
+    symmetric_gram,
+)
+from retarget.kernels.gradient_plan import Mode, Plan, make_plan
+from retarget.kernels.gradient_recording import Network
+from retarget.kernels.gradient_sketch import sketched
+from retarget.progress import PatientBar
+
+MEMORY_SHARE = 0.5  # of what is free, once the kernel matrix is there
+MEMORY_UNKNOWN = 1 << 30  # bytes to make do with where nothing tells what is free
+
+
+class EmpiricalNTK(Kernel):
+    r"""The neural tangent kernel of a finite network, with the weights that it has now.
+
+    $$k(x, x') = \frac{1}{c} \sum_{k=1}^{c}
+    \langle \nabla_\theta f_k(x), \nabla_\theta f_k(x') \rangle$$
+
+    over the network's c outputs. The parameters are read at each call: the kernel follows
+    training. The module is not touched: no gradient is left in it, no hook, no buffer changed.
+
+    It must treat samples one by one and give the same answer twice: call `module.eval()` where it
+    has BatchNorm or Dropout. This is checked on three samples. Frozen parameters
+    (`requires_grad=False`) are left out.
+
+    Parameters that are used by `linear` and `conv2d` alone (so by Linear and Conv2d, of any
+    geometry, and used any number of times) have rules that need no Jacobian. With a the layer's
+    input and g an output's gradient by its result at each of p positions, a layer's part is, by
+    the smaller number of multiply-adds for n samples,
+
+    * $\sum_{pq} (a_p \cdot a'_q) \sum_k (g_{kp} \cdot g'_{kq})$, about
+      $n^2 p^2 (\text{in} + c \, \text{out})$; or
+    * the gradients $F_k = \sum_p g_{kp} a_p^\top$ and their products, about
+      $n^2 c \, \text{in} \, \text{out}$;
+
+    and $a \cdot a'$ for a last Linear, whose g is the same for every sample. Other parameters take
+    `torch.func`'s Jacobian, as all do with `mode="jacobian"`.
+
+    Args:
+        module: Any, with one tensor of outputs (n, c) for samples (n, ...).
+        outputs: "mean" over the outputs, as above; "sum", without 1/c; the number of one output,
+            from 0; "full", the kernel between all outputs, (n c, n c), where row i c + k is output
+            k of sample i.
+        params: Names of parameters, or of layers for all of theirs; None for all.
+        mode: "auto" takes rules where there are, and the Jacobian for the rest; "structured"
+            insists on rules; "jacobian" is the plain way, slower.
+        accumulate: The type that products are computed and returned in; None for the parameters'.
+        memory: Bytes to work in, beside the kernel matrix; None for half of what is free.
+        sketch: The number of features to project to at random, for a kernel that is right on
+            average, with an error that falls as 1 / sqrt(sketch); None for the exact kernel.
+        seed: Of the projection, which is the same for all calls.
+        progress: Whether to show a progress bar when it takes more than a second; None shows it
+            on a terminal.
+
+    Example:
+        One weight matrix: output k's gradient is the sample in row k, and zero elsewhere.
+
+        >>> import numpy as np
+        >>> from torch import nn
+        >>> kernel = EmpiricalNTK(nn.Linear(2, 3, bias=False))
+        >>> kernel(np.array([[1.0, 2.0], [3.0, 0.0]]))
+        array([[5., 3.],
+               [3., 9.]], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        outputs: Literal["mean", "sum", "full"] | int = "mean",
+        params: Sequence[str] | None = None,
+        mode: Mode = "auto",
+        accumulate: torch.dtype | None = None,
+        memory: int | None = None,
+        sketch: int | None = None,
+        seed: int = 0,
+        progress: bool | None = None,
+    ) -> None:
+        if not isinstance(module, nn.Module):
+            raise InvalidTypeError(f"module is {module!r}; expected a torch.nn.Module")
+        _require_output(outputs)
+        if mode not in ("auto", "structured", "jacobian"):
+            raise InvalidInputError(
+                f"mode is {mode!r}; expected 'auto', 'structured' or 'jacobian'"
+            )
+        if accumulate not in (None, torch.float32, torch.float64):
+            raise InvalidInputError(
+                f"accumulate is {accumulate!r}; expected torch.float32, torch.float64 or None"
+            )
+        for name, value in (("memory", memory), ("sketch", sketch)):
+            if value is not None and value < 1:
+                raise InvalidInputError(f"{name} is {value!r}; expected a positive number, or None")
+        if sketch is not None and outputs == "full":
+            raise InvalidInputError(
+                "outputs is 'full', which cannot be sketched; expected 'mean', 'sum' or the number "
+                "of an output with sketch="
+            )
+        self.module, self.outputs, self.mode, self.accumulate = module, outputs, mode, accumulate
+        self.params = None if params is None else tuple(params)
+        self.memory, self.sketch, self.seed, self.progress = memory, sketch, seed, progress
+        self._names()
+
+    def __repr__(self) -> str:
+        sketch = "" if self.sketch is None else f", sketch={self.sketch}, seed={self.seed}"
+        return f"EmpiricalNTK({type(self.module).__name__}, outputs={self.outputs!r}{sketch})"
+
+    @torch.no_grad()
+    def features(self, A: ArrayT) -> ArrayT:
+        """(len(A), d) features whose inner products are the kernel: d is `sketch` where given.
+
+        Without a sketch, d is the number of outputs times that of parameters, less what a last
+        Linear saves.
+        """
+        if self.outputs == "full":
+            raise InvalidInputError(
+                "outputs is 'full', which has no features of one row a sample; expected 'mean', "
+                "'sum' or the number of an output"
+            )
+        samples = self._samples("A", A)
+        if not len(samples):
+            raise InvalidInputError("A is empty; expected at least one sample")
+        with _full_precision():
+            plan, _, scale = self._plan(samples, reuse=1)
+            dtype = self._dtype(samples)
+            sizes = Sizes.of(plan, samples, dtype, self._room(samples))
+            with self._bar(len(samples)) as bar:
+                result: ArrayT = give_back(features(plan, samples, scale, sizes, dtype, bar), A)
+        return result
+
+    def _names(self) -> list[str]:
+        """The parameters that gradients are taken of."""
+        trained = [name for name, value in self.module.named_parameters() if value.requires_grad]
+        names = trained
+        if self.params is not None:
+            prefixes = tuple(f"{each}." for each in self.params)
+            names = [n for n in trained if n in self.params or n.startswith(prefixes)]
+            for wanted in self.params:
+                if not any(n == wanted or n.startswith(f"{wanted}.") for n in names):
+                    raise InvalidInputError(_no_such(wanted, trained))
+        if not names:
+            raise InvalidInputError(
+                "the module has no parameters that are trained; expected some with "
+                "requires_grad=True"
+            )
+        return names
+
+    def _samples(self, name: str, value: Any) -> Tensor:
+        samples = super()._samples(name, value)
+        parameters = dict(self.module.named_parameters())
+        chosen = {each: parameters[each] for each in self._names()}
+        kinds = {(each.dtype, each.device) for each in chosen.values()}
+        if len(kinds) > 1:
+            found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
+            raise InvalidInputError(
+                f"the parameters are {found}; expected one type and one device: convert the "
+                "module, or choose among them with params="
+            )
+        dtype, device = kinds.pop()
+        if isinstance(value, Tensor) and samples.device != device:
+            raise InvalidInputError(
+                f"{name} is on {samples.device}, but the module is on {device}; move one to the "
+                "other's device"
+            )
+        return samples.to(device=device, dtype=dtype)
+
+    def _symmetric_gram(self, A: Tensor) -> Tensor:
+        if not len(A):
+            return A.new_zeros((0, 0), dtype=self._dtype(A))
+        n = len(A)
+        with _full_precision():
+            plan, r, scale = self._plan(A, reuse=n / 2)
+            K = self._matrix(A, n * r, n * r)
+            sizes = Sizes.of(plan, A, K.dtype, self._room(A))
+            with self._bar(sizes.passes(n) + n * (n + 1) // 2) as bar:
+                symmetric_gram(plan, A, K, r, scale, sizes, bar)
+        return mirror_lower(K)
+
+    def _gram(self, A: Tensor, B: Tensor) -> Tensor:
+        if len(A) < len(B):  # the right-hand samples are held: let those be the fewer
+            return self._gram(B, A).mT.contiguous()
+        if not len(A):
+            return A.new_zeros((0, 0), dtype=self._dtype(A))
+        with _full_precision():
+            plan, r, scale = self._plan(A, reuse=len(A) * len(B) / (len(A) + len(B)))
+            K = self._matrix(A, len(A) * r, len(B) * r)
+            sizes = Sizes.of(plan, A, K.dtype, self._room(A))
+            passes = len(B) + len(A) * -(-len(B) // sizes.panel)
+            with self._bar(passes + len(A) * len(B)) as bar:
+                gram(plan, A, B, K, r, scale, sizes, bar)
+        return K
+
+    def _diag(self, A: Tensor) -> Tensor:
+        dtype = self._dtype(A)
+        if not len(A):
+            return A.new_zeros(0, dtype=dtype)
+        with _full_precision():
+            plan, _, scale = self._plan(A, reuse=1)
+            sizes = Sizes.of(plan, A, dtype, self._room(A))
+            with self._bar(len(A)) as bar:
+                return diagonal(plan, A, scale, sizes, dtype, bar)
+
+    def _plan(self, samples: Tensor, reuse: float) -> tuple[Plan, int, float]:
+        """What to compute, the rows for each sample, and what the sum is multiplied by."""
+        network, full = Network.of(self.module, self._names()), self.outputs == "full"
+        output = None if isinstance(self.outputs, str) else self.outputs
+        plan = make_plan(network, samples, output, self.mode, full, reuse)
+        if self.sketch is not None:
+            plan = sketched(plan, self.sketch, self.seed)
+        c = len(plan.chosen)
+        return plan, c if full else 1, 1 / c if self.outputs == "mean" else 1.0
+
+    def _matrix(self, samples: Tensor, rows: int, columns: int) -> Tensor:
+        dtype = self._dtype(samples)
+        require_memory(
+            "the kernel matrix",
+            rows * columns * dtype.itemsize / samples.element_size(),
+            samples,
+            "compute it in several calls, by rows",
+        )
+        return samples.new_zeros((rows, columns), dtype=dtype)
+
+    def _dtype(self, samples: Tensor) -> torch.dtype:
+        return samples.dtype if self.accumulate is None else self.accumulate
+
+    def _room(self, samples: Tensor) -> int:
+        if self.memory is not None:
+            return self.memory
+        free = free_memory(samples.device)
+        return MEMORY_UNKNOWN if free is None else int(MEMORY_SHARE * free)
+
+    def _bar(self, steps: int) -> PatientBar:
+        return PatientBar("empirical kernel, samples and pairs", steps, self.progress)
+
+
+def _require_output(outputs: object) -> None:
+    number = isinstance(outputs, int) and not isinstance(outputs, bool) and outputs >= 0
+    if not number and outputs not in ("mean", "sum", "full"):
+        raise InvalidInputError(
+            f"outputs is {outputs!r}; expected 'mean', 'sum', 'full' or the number of an output, "
+            "from 0"
+        )
+
+
+def _no_such(wanted: str, names: list[str]) -> str:
+    layers = {name.rpartition(".")[0] for name in names} - {""}
+    near = difflib.get_close_matches(wanted, [*names, *layers], n=1, cutoff=0.0)
+    hint = f"did you mean {near[0]!r}?" if near else "the module has none that are trained"
+    return (
+        f"params has {wanted!r}; expected names of trained parameters, or of layers with some: "
+        f"{hint}"
+    )
+
+
+@contextmanager
+def _full_precision() -> Iterator[None]:
+    """Without TF32, which torch allows convolutions by default: it leaves three digits."""
+    with torch.backends.cudnn.flags(
+        enabled=torch.backends.cudnn.enabled,
+        benchmark=torch.backends.cudnn.benchmark,
+        deterministic=torch.backends.cudnn.deterministic,
+        allow_tf32=False,
+    ):
+        yield

@@ -1,0 +1,245 @@
+"""Which form each layer's part of the empirical kernel takes, found out on a few samples."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from retarget.errors import InvalidInputError
+from retarget.kernels.gradient_passes import Chunk
+from retarget.kernels.gradient_recording import Layer, Network, Recording
+from retarget.kernels.gradient_terms import (
+    Factors,
+    GradientTerm,
+    JacobianTerm,
+    PairTerm,
+    ReadoutTerm,
+    Term,
+)
+
+Mode = Literal["auto", "structured", "jacobian"]
+
+PROBED = 3  # samples to try a module on: a first, a last and one between
+# What multiplying two numbers of the products of pairs costs, in multiply-adds of a matrix
+# product: it waits for memory. Measured by benchmarks/empirical_ntk.py.
+PAIR_OVERHEAD = 16
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to compute for each chunk of samples.
+
+    Attributes:
+        layers: Those whose terms need the outputs' gradients.
+        shapes: Of each term's factors, for one sample.
+        working: Numbers held for one sample while its factors are computed.
+    """
+
+    network: Network
+    chosen: range
+    terms: tuple[Term, ...]
+    layers: tuple[Layer, ...]
+    shapes: tuple[tuple[torch.Size, ...], ...]
+    working: int
+
+    @property
+    def held(self) -> int:
+        """Numbers in one sample's factors."""
+        return sum(math.prod(shape) for shapes in self.shapes for shape in shapes)
+
+    def factors(self, samples: Tensor) -> list[Factors]:
+        """Every term's factors, from one pass through the network."""
+        chunk = _chunk(self.network, samples, self.chosen, self.layers)
+        if any(layer not in chunk.recording.layers for layer in self.layers):
+            raise InvalidInputError(
+                "the module took another path for later samples than for the first; expected the "
+                "same layers for all: use mode='jacobian', or wrap what you mean in a module"
+            )
+        return [term.factors(chunk) for term in self.terms]
+
+
+def _chunk(network: Network, samples: Tensor, chosen: range, layers: Sequence[Layer]) -> Chunk:
+    return Chunk(network, samples, chosen, layers, network.record(samples))
+
+
+def make_plan(
+    network: Network,
+    samples: Tensor,
+    outputs: int | None,
+    mode: Mode,
+    full: bool = False,
+    reuse: float = math.inf,
+) -> Plan:
+    """Tries the network on a few samples, and chooses.
+
+    Args:
+        network: The module, as it is now.
+        samples: All of them.
+        outputs: The number of the one output to take; None for all.
+        mode: As `EmpiricalNTK` has it.
+        full: Whether each output has rows of its own.
+        reuse: Pairs of samples that each sample's factors serve.
+    """
+    few = samples[:: max(1, (len(samples) - 1) // (PROBED - 1))][:PROBED]
+    trial = network.record(few)
+    _require_separate_samples(network, few, trial.outputs)
+    chosen = _chosen(outputs, trial.outputs.shape[1])
+    used = _used(network, trial, chosen)
+    chunk = Chunk(network, few, chosen, _candidates(trial, len(few)), trial)
+    ruled = [] if mode == "jacobian" else _confirmed(chunk, used)
+    rest = [name for name in used if not any(name in layer for layer in ruled)]
+    if mode == "structured" and rest:
+        raise InvalidInputError(
+            f"mode is 'structured', but there is no rule for {', '.join(rest)}; use mode='auto', "
+            "which takes their Jacobian, or leave them out with params="
+        )
+    terms = [_form(chunk, layer, full, reuse) for layer in ruled]
+    layers = [
+        layer for layer, term in zip(ruled, terms, strict=True) if not isinstance(term, ReadoutTerm)
+    ]
+    if rest:
+        terms.append(JacobianTerm(rest, full))
+    one = _chunk(network, few[:1], chosen, layers)
+    factors = [term.factors(one) for term in terms]
+    shapes = tuple(tuple(each.shape[1:] for each in parts) for parts in factors)
+    held = sum(math.prod(shape) for parts in shapes for shape in parts)
+    return Plan(
+        network, chosen, tuple(terms), tuple(layers), shapes, _passing(one, layers) + 3 * held
+    )
+
+
+def _require_separate_samples(network: Network, few: Tensor, together: Tensor) -> None:
+    """Refuses modules whose output for a sample is not a function of that sample."""
+    for name, layer in network.module.named_modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (
+            layer.training or layer.running_mean is None
+        ):
+            raise InvalidInputError(
+                f"layer {name!r} ({type(layer).__name__}) normalises by the batch, so that samples "
+                "depend on each other; call module.eval() first"
+            )
+        random = isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0
+        if layer.training and (random or isinstance(layer, nn.RReLU)):
+            raise InvalidInputError(
+                f"layer {name!r} ({type(layer).__name__}) is random in training; call "
+                "module.eval() first"
+            )
+    with torch.no_grad():
+        alone = torch.cat([network(network.state, few[i : i + 1]) for i in range(len(few))])
+    gap = (alone - together).abs().max().item()
+    if not gap <= _tolerance(alone) * together.abs().max().item():
+        raise InvalidInputError(
+            f"the outputs of a sample alone and of the same sample among others differ by "
+            f"{gap:.3g}; expected each to depend on its own sample, and not on chance: call "
+            "module.eval(), or leave out what mixes samples"
+        )
+
+
+def _tolerance(values: Tensor) -> float:
+    return math.sqrt(torch.finfo(values.dtype).eps)
+
+
+def _chosen(output: int | None, count: int) -> range:
+    if output is None:
+        return range(count)
+    if output >= count:
+        raise InvalidInputError(
+            f"outputs is {output}, but the module has {count} outputs; expected 0 to {count - 1}"
+        )
+    return range(output, output + 1)
+
+
+def _used(network: Network, trial: Recording, chosen: range) -> dict[str, Tensor]:
+    """The gradient of a random mixture of the outputs, by each parameter that it depends on."""
+    found: Sequence[Tensor | None] = [None]
+    if trial.outputs.requires_grad:
+        seed = torch.zeros_like(trial.outputs)
+        seed[:, chosen] = _mixture(trial, chosen)
+        parameters = list(network.parameters.values())
+        found = torch.autograd.grad(
+            trial.outputs, parameters, seed, retain_graph=True, allow_unused=True
+        )
+    gradients = {
+        name: gradient
+        for name, gradient in zip(network.parameters, found, strict=False)
+        if gradient is not None
+    }
+    if not gradients:
+        raise InvalidInputError(
+            f"the outputs depend on none of the parameters {', '.join(network.parameters)}; "
+            "expected parameters that the forward pass uses"
+        )
+    return gradients
+
+
+def _mixture(trial: Recording, chosen: range) -> Tensor:
+    random = torch.Generator().manual_seed(0)  # of the CPU: alike on all devices
+    mixture = torch.randn(len(trial.outputs), len(chosen), generator=random, dtype=torch.float64)
+    return mixture.to(trial.outputs)
+
+
+def _candidates(trial: Recording, n: int) -> list[Layer]:
+    """Layers whose parameters are used in no other way, and sample by sample as it seems."""
+    count: dict[str, int] = {}
+    for layer in trial.layers:
+        for name in filter(None, layer):
+            count[name] = count.get(name, 0) + 1
+    return [
+        layer
+        for layer, uses in trial.layers.items()
+        if all(count[name] == 1 and name not in trial.elsewhere for name in filter(None, layer))
+        and all(
+            len(use.input) == n
+            and use.input.ndim >= 2
+            and len({part.window is None for part in uses}) == 1
+            and use.input._version == use.version
+            for use in uses
+        )
+    ]
+
+
+def _confirmed(chunk: Chunk, used: dict[str, Tensor]) -> list[Layer]:
+    """The layers for which the sum of g a^T is indeed what autograd says."""
+    mixture = _mixture(chunk.recording, chunk.chosen)
+    confirmed = []
+    for layer in chunk.layers:
+        if not all(name in used for name in filter(None, layer)):
+            continue
+        g = torch.einsum("nc,ncgop->ngop", mixture, chunk.results(layer))
+        ours = torch.einsum("ngop,ngpi->goi", g, chunk.inputs(layer)).flatten(0, 1)
+        parts = [used[name].reshape(len(used[name]), -1) for name in filter(None, layer)]
+        theirs = torch.cat(parts, 1)
+        if (ours - theirs).norm() <= _tolerance(theirs) * theirs.norm():
+            confirmed.append(layer)
+    return confirmed
+
+
+def _form(chunk: Chunk, layer: Layer, full: bool, reuse: float) -> Term:
+    """The cheapest form, in multiply-adds for a pair of samples."""
+    uses, outputs = chunk.recording.layers[layer], chunk.recording.outputs
+    c = len(chunk.chosen)
+    edge = uses[0].edge
+    if edge.node is outputs.grad_fn and edge.output_nr == outputs.output_nr and len(uses) == 1:
+        return ReadoutTerm(layer, full, c)
+    i = chunk.inputs(layer).shape[3]
+    _, _, groups, o, p = chunk.results(layer).shape
+    products = c**2 if full else c  # of two samples' rows
+    gradients = products * groups * o * i + c * p * groups * o * i / reuse
+    pairs = p**2 * (i + products * o + (products if full else 1) * PAIR_OVERHEAD)
+    if groups > 1 or gradients <= pairs:
+        return GradientTerm(layer, full)
+    return PairTerm(layer, full)
+
+
+def _passing(one: Chunk, layers: Sequence[Layer]) -> int:
+    """Numbers that one sample's pass through the network holds, about."""
+    total = one.samples.numel()
+    for layer in layers:
+        for use in one.recording.layers[layer]:
+            taps = math.prod(use.window.size) if use.window else 1
+            total += use.input.numel() * (1 + 2 * taps)
+            total += math.prod(use.shape) * (3 + 2 * len(one.chosen))
+    return total
