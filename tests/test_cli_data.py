@@ -1,5 +1,6 @@
 import pytest
 
+import made_cifar10
 from command_line import run
 from made_mnist import NAMES, TRAIN_IMAGES, TRAIN_LABELS, made_data_set, write_made_mnist
 from mirror import Answer
@@ -78,7 +79,8 @@ def test_a_download_that_fails_has_exit_code_1(monkeypatch, capsys, made, mirror
     ("arguments", "message"),
     [
         (("get", "mnits"), "Error: there is no data set 'mnits'; did you mean 'mnist'?"),
-        (("check", "cifar"), "Error: there is no data set 'cifar'; known: mnist"),
+        (("check", "cifar"), "Error: there is no data set 'cifar'; did you mean 'cifar10'?"),
+        (("check", "iris"), "Error: there is no data set 'iris'; known: mnist, cifar10"),
         (("get",), "Missing argument 'NAME'"),
         (("fetch", "mnist"), "No such command 'fetch'"),
         ((), "Lists, downloads and checks data sets."),
@@ -88,6 +90,59 @@ def test_wrong_use_has_exit_code_2(monkeypatch, capsys, arguments, message):
     code, shown = run(monkeypatch, capsys, "data", *arguments)
     assert code == 2
     assert message in shown
+
+
+@pytest.fixture
+def made_cifar(monkeypatch, mirror):
+    """The same for CIFAR-10; returns the archive that the mirror has."""
+    data_set = made_cifar10.made_data_set([mirror.address])
+    monkeypatch.setitem(catalogue.DATA_SETS, "cifar10", data_set)
+    ((name, content),) = made_cifar10.made_files("python archive")[0].items()
+    mirror.answers[f"/{name}"] = Answer(content)
+    return name
+
+
+def test_cifar10_get_list_and_check(monkeypatch, capsys, tmp_path, made_cifar):
+    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setenv("RETARGET_DATA", str(tmp_path / "new"))
+    _, shown = run(monkeypatch, capsys, "data", "list")
+    assert "cifar10 │ 60,000 colour photographs, 32 x 32 pixels, 10 classes │" in shown
+    code, shown = run(monkeypatch, capsys, "data", "get", "cifar10")
+    assert code == 0
+    assert f"{made_cifar}: downloaded cifar10 is in {tmp_path / 'new'}" in shown
+    _, shown = run(monkeypatch, capsys, "data", "get", "cifar10")
+    assert f"{made_cifar}: was here" in shown
+    assert [path.name for path in (tmp_path / "new").iterdir()] == [made_cifar]
+    code, shown = run(monkeypatch, capsys, "data", "check", "cifar10")
+    assert (code, shown) == (0, f"cifar10 in {tmp_path / 'new'} {made_cifar}: ok")
+    _, shown = run(monkeypatch, capsys, "data", "list")
+    assert f"│ {tmp_path / 'new'} │" in shown
+
+
+@pytest.mark.parametrize(
+    ("form", "detail"),
+    [
+        ("python", " (unpacked)"),
+        ("binary", " (as cifar-10-batches-bin)"),
+        ("binary archive", " (as cifar-10-binary.tar.gz)"),
+    ],
+)
+def test_cifar10_check_of_every_form(monkeypatch, capsys, tmp_path, made_cifar, form, detail):
+    made_cifar10.write_made_cifar10(tmp_path, form)
+    names = list(made_cifar10.made_files(form)[0])
+    code, shown = run(monkeypatch, capsys, "data", "check", "cifar10", "--data-dir", tmp_path)
+    assert (code, shown) == (0, f"cifar10 in {tmp_path} {made_cifar}: ok{detail}")
+    content = bytearray((tmp_path / names[-1]).read_bytes())
+    content[-9] ^= 1
+    (tmp_path / names[-1]).write_bytes(content)
+    code, shown = run(monkeypatch, capsys, "data", "check", "cifar10", "--data-dir", tmp_path)
+    assert code == 1
+    assert f"{made_cifar}: wrong checksum ({names[-1]} has sha256 " in shown
+    (tmp_path / names[-1]).unlink()
+    code, shown = run(monkeypatch, capsys, "data", "check", "cifar10", "--data-dir", tmp_path)
+    assert code == 1
+    lacking = f" (of its parts, {names[-1]} not found)" if len(names) > 1 else ""
+    assert f"{made_cifar}: missing{lacking} Mend it with: retarget data get cifar10" in shown
 
 
 def test_a_data_folder_that_is_a_file(monkeypatch, capsys, made):

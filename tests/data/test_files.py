@@ -1,4 +1,7 @@
 import gzip
+import hashlib
+import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pooch
@@ -69,6 +72,47 @@ def test_an_archive_is_there_when_all_that_was_in_it_is(tmp_path):
     assert found.detail.startswith("inside/two has sha256 ")
 
 
+def test_what_is_lacking_of_an_unpacked_archive_is_named(tmp_path):
+    parts = tuple(stored(f"inside/{name}", b"1") for name in ("one", "two", "three"))
+    data_set = DataSet("archive", "", (made_file("all.tar", b"12", unpacked=parts),))
+    (found,) = check(data_set, tmp_path)
+    assert (found.state, found.detail) == (FileState.MISSING, "")
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside" / "two").write_bytes(b"1")
+    (found,) = check(data_set, tmp_path)
+    assert found.state is FileState.MISSING
+    assert found.detail == "of its parts, inside/one, inside/three not found"
+    with pytest.raises(MissingDataError, match="archive: inside/one, inside/three not found in"):
+        locate(data_set, tmp_path)
+
+
+def test_another_form_of_the_data_is_as_good(tmp_path):
+    other = ((stored("other.tar", b"o"),), (stored("other/one", b"1"), stored("other/two", b"2")))
+    file = replace(made_file("all.tar", b"12"), alternatives=other)
+    data_set = DataSet("two forms", "", (file,))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "one").write_bytes(b"1")
+    (tmp_path / "other" / "two").write_bytes(b"2")
+    assert locate(data_set, tmp_path) == [(tmp_path / "other/one", tmp_path / "other/two")]
+    assert check_file(file, tmp_path).detail == "as other"
+    (tmp_path / "other.tar").write_bytes(b"o")
+    assert locate(data_set, tmp_path) == [(tmp_path / "other.tar",)]
+    assert check_file(file, tmp_path).detail == "as other.tar"
+    (tmp_path / "all.tar").write_bytes(b"12")
+    assert locate(data_set, tmp_path) == [(tmp_path / "all.tar",)]
+    assert check_file(file, tmp_path).detail == ""
+
+
+def test_a_published_md5_is_compared_as_well(tmp_path):
+    (tmp_path / "file").write_bytes(b"content")
+    right, wrong = (hashlib.md5(text).hexdigest() for text in (b"content", b"other"))
+    file = made_file("file", b"content")
+    for md5, state in ((right, FileState.OK), (wrong, FileState.WRONG_CHECKSUM)):
+        found = check_file(replace(file, download=replace(file.download, md5=md5)), tmp_path)
+        assert found.state is state
+    assert found.detail == f"file has md5 {right[:12]}..., expected {wrong[:12]}..."
+
+
 def test_every_state_of_a_file(tmp_path, monkeypatch):
     write_made_mnist(tmp_path)
     data_set = made_data_set(tmp_path)
@@ -110,9 +154,10 @@ def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("mnits", "there is no data set 'mnits'; did you mean 'mnist'\\? known: mnist"),
+        ("mnits", "there is no data set 'mnits'; did you mean 'mnist'\\? known: mnist, cif"),
         ("MNIST", "there is no data set 'MNIST'; did you mean 'mnist'\\?"),
-        ("iris", "there is no data set 'iris'; known: mnist"),
+        ("cifar", "there is no data set 'cifar'; did you mean 'cifar10'\\?"),
+        ("iris", "there is no data set 'iris'; known: mnist, cifar10"),
     ],
 )
 def test_an_unknown_name_gets_the_nearest_one(name, message):
@@ -129,7 +174,8 @@ def test_the_catalogue_is_sound():
             for address in file.mirrors:
                 assert address.startswith("https://")
                 assert address.endswith(f"/{file.download.name}")
-            for form in (file.download, *file.unpacked):
-                assert form.size > 0
-                assert len(bytes.fromhex(form.sha256)) == 32
-                assert not Path(form.name).is_absolute()
+            for part in itertools.chain(*file.forms):
+                assert part.size > 0
+                assert len(bytes.fromhex(part.sha256)) == 32
+                assert part.md5 is None or len(bytes.fromhex(part.md5)) == 16
+                assert not Path(part.name).is_absolute()

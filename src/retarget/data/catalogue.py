@@ -2,11 +2,12 @@
 
 import difflib
 
+from retarget.data.cifar10_files import CIFAR10
 from retarget.data.files import DataSet
 from retarget.data.mnist import MNIST
 from retarget.errors import InvalidInputError
 
-DATA_SETS = {data_set.name: data_set for data_set in (MNIST,)}
+DATA_SETS = {data_set.name: data_set for data_set in (MNIST, CIFAR10)}
 
 
 def find_data_set(name: str) -> DataSet:

@@ -93,7 +93,7 @@ class _CheckedFile:
         self._wanted = wanted
         self._progress = progress
         self._received = 0
-        self._digest = hashlib.sha256()
+        self._digests = {kind: hashlib.new(kind) for kind in wanted.checksums}
         self._responses: list[requests.Response] = []
 
     def expect(self, response: requests.Response, *_: Any, **__: Any) -> None:
@@ -111,7 +111,8 @@ class _CheckedFile:
         self._received += len(chunk)
         if self._received > self._wanted.size:
             raise _RefusedError(f"sends more than the expected {self._wanted.size} bytes")
-        self._digest.update(chunk)
+        for digest in self._digests.values():
+            digest.update(chunk)
         self._file.write(chunk)
         self._progress(self._received)
 
@@ -129,6 +130,7 @@ class _CheckedFile:
             raise _RefusedError(
                 f"sent {self._received} bytes, expected {self._wanted.size}; interrupted?"
             )
-        found = self._digest.hexdigest()
-        if found != self._wanted.sha256:
-            raise _RefusedError(f"sent a file of sha256 {found}, expected {self._wanted.sha256}")
+        for kind, expected in self._wanted.checksums.items():
+            found = self._digests[kind].hexdigest()
+            if found != expected:
+                raise _RefusedError(f"sent a file of {kind} {found}, expected {expected}")

@@ -26,11 +26,19 @@ class StoredFile:
         name: Its path in the folder of the data.
         size: Its length in bytes.
         sha256: Its checksum, in hexadecimal digits.
+        md5: Another one, where that is what its makers published; then both are compared.
     """
 
     name: str
     size: int
     sha256: str
+    md5: str | None = None
+
+    @property
+    def checksums(self) -> dict[str, str]:
+        """Every checksum that is known, by the name that `hashlib` has for its kind."""
+        known = {"sha256": self.sha256, "md5": self.md5}
+        return {kind: checksum for kind, checksum in known.items() if checksum}
 
 
 @dataclass(frozen=True)
@@ -41,16 +49,30 @@ class DataFile:
         download: The file that the mirrors have.
         mirrors: Addresses of that file, in the order in which they are tried.
         unpacked: The files that are in it; where all of them lie, the download is not needed.
+        alternatives: Other forms of the same data, each the files that together do as well.
     """
 
     download: StoredFile
     mirrors: tuple[str, ...]
     unpacked: tuple[StoredFile, ...] = ()
+    alternatives: tuple[tuple[StoredFile, ...], ...] = ()
+
+    @property
+    def forms(self) -> tuple[tuple[StoredFile, ...], ...]:
+        """All forms that it can have, in the order in which they are looked for."""
+        return ((self.download,), *(form for form in (self.unpacked, *self.alternatives) if form))
 
     def present(self, folder: Path) -> tuple[StoredFile, ...]:
-        """What of it lies in the folder: the download, else everything unpacked, else nothing."""
-        forms = ((self.download,), self.unpacked)
-        return next((form for form in forms if _all_there(form, folder)), ())
+        """The first form of which all files lie in the folder; nothing if there is none."""
+        return next((form for form in self.forms if not _absent(form, folder)), ())
+
+    def lacking(self, folder: Path) -> tuple[str, ...]:
+        """What it takes to complete it: the rest of a form that lies there in part, else all."""
+        for form in self.forms:
+            absent = _absent(form, folder)
+            if len(absent) < len(form):
+                return absent
+        return (self.download.name,)
 
 
 @dataclass(frozen=True)
@@ -101,7 +123,12 @@ def locate(data_set: DataSet, folder: Path) -> list[tuple[Path, ...]]:
         MissingDataError: Not all are there; the message says how to get them.
     """
     present = [file.present(folder) for file in data_set.files]
-    missing = [f.download.name for f, p in zip(data_set.files, present, strict=True) if not p]
+    missing = [
+        name
+        for file, form in zip(data_set.files, present, strict=True)
+        if not form
+        for name in file.lacking(folder)
+    ]
     if missing:
         raise MissingDataError(
             f"{data_set.name}: {', '.join(missing)} not found in {folder}; "
@@ -141,23 +168,33 @@ def check(data_set: DataSet, folder: Path) -> Iterator[Finding]:
 
 
 def check_file(file: DataFile, folder: Path) -> Finding:
-    """Compares a file (or, where it was unpacked, its parts) with the official checksum."""
+    """Compares a file, or what of its other forms is there, with the official checksums."""
     try:
         form = file.present(folder)
         if not form:
-            return Finding(file, *_state_of_absent(folder / file.download.name))
+            return Finding(file, *_state_of_absent(file, folder))
         problems = [problem for stored in form if (problem := _difference(stored, folder))]
     except OSError as error:
         return Finding(file, FileState.UNREADABLE, str(error))
     if problems:
         return Finding(file, FileState.WRONG_CHECKSUM, "; ".join(problems))
-    return Finding(file, FileState.OK, "" if file.download in form else "unpacked")
+    return Finding(file, FileState.OK, _which(form, file))
 
 
-def _state_of_absent(path: Path) -> tuple[FileState, str]:
+def _which(form: tuple[StoredFile, ...], file: DataFile) -> str:
+    if file.download in form:
+        return ""
+    return "unpacked" if form == file.unpacked else f"as {Path(form[0].name).parts[0]}"
+
+
+def _state_of_absent(file: DataFile, folder: Path) -> tuple[FileState, str]:
+    path = folder / file.download.name
     if path.exists():
         return FileState.UNREADABLE, f"{path} is not a file"
-    return FileState.MISSING, ""
+    lacking = file.lacking(folder)
+    if lacking == (file.download.name,):
+        return FileState.MISSING, ""
+    return FileState.MISSING, f"of its parts, {', '.join(lacking)} not found"
 
 
 def _difference(stored: StoredFile, folder: Path) -> str:
@@ -166,12 +203,13 @@ def _difference(stored: StoredFile, folder: Path) -> str:
     size = path.stat().st_size
     if size != stored.size:
         return f"{stored.name} has {size} bytes, expected {stored.size}"
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != stored.sha256:
-        return f"{stored.name} has sha256 {found[:12]}..., expected {stored.sha256[:12]}..."
+    for kind, expected in stored.checksums.items():
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, kind).hexdigest()
+        if found != expected:
+            return f"{stored.name} has {kind} {found[:12]}..., expected {expected[:12]}..."
     return ""
 
 
-def _all_there(form: tuple[StoredFile, ...], folder: Path) -> bool:
-    return all((folder / stored.name).is_file() for stored in form)
+def _absent(form: tuple[StoredFile, ...], folder: Path) -> tuple[str, ...]:
+    return tuple(stored.name for stored in form if not (folder / stored.name).is_file())

@@ -1,0 +1,286 @@
+import hashlib
+import os
+from dataclasses import astuple
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from made_cifar10 import (
+    BINARY_NAMES,
+    FORMS,
+    PYTHON_NAMES,
+    binary_batch,
+    made_batches,
+    made_data_set,
+    made_files,
+    python2_pickle,
+    python_batch,
+    tar_gz,
+    write_made_cifar10,
+)
+from mirror import Answer
+from retarget.data import cifar10, cifar10_batches
+from retarget.data.cifar10 import Cifar10, load_cifar10, normalised
+from retarget.data.cifar10_files import BINARY_FILES, CIFAR10, PYTHON_FILES
+from retarget.data.files import FileState, check
+from retarget.data.safe_pickle import read_pickle
+from retarget.errors import InvalidInputError, MissingDataError, RetargetError
+
+PIXELS, LABELS = made_batches(images=4)[0]
+FIRST = PYTHON_NAMES[0]
+# As torchvision has them, for the files of the python version.
+PUBLISHED_MD5 = {
+    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+    "data_batch_4": "634d18415352ddfa80567beed471001a",
+    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    "test_batch": "40351d587109b95175f43aff81a1287e",
+}
+
+
+def assert_holds(loaded, arrays):
+    for found, expected in zip(astuple(loaded), arrays, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_becomes_images_and_labels(tmp_path, form):
+    arrays = write_made_cifar10(tmp_path, form, images=7)
+    before = sorted(tmp_path.rglob("*"))
+    loaded = load_cifar10(tmp_path)
+    assert_holds(loaded, arrays)
+    assert loaded.train_images.shape == (35, 3, 32, 32)
+    assert loaded.test_images.shape == (7, 3, 32, 32)
+    assert loaded.train_images.dtype == loaded.test_images.dtype == np.uint8
+    assert loaded.train_labels.dtype == loaded.test_labels.dtype == np.int64
+    for array in astuple(loaded):
+        torch.from_numpy(array)  # which warns about arrays that cannot be written to
+        assert array.flags.c_contiguous
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_planes_of_an_image_are_red_green_and_blue(tmp_path):
+    write_made_cifar10(tmp_path)
+    pixels = np.repeat(np.array([[1, 2, 3]], np.uint8), 1024, axis=1)
+    pixels[0, 32] = 9  # the first of the second row of red
+    (tmp_path / FIRST).write_bytes(python_batch(pixels, [0]))
+    image = load_cifar10(tmp_path).train_images[0]
+    assert image[0, 1, 0] == 9
+    assert image.sum(axis=(1, 2)).tolist() == [1024 + 8, 2048, 3072]
+
+
+def test_the_forms_are_looked_for_in_order(tmp_path):
+    made = {form: write_made_cifar10(tmp_path, form, seed=n) for n, form in enumerate(FORMS)}
+    for form in ("python archive", "python", "binary archive", "binary"):
+        assert_holds(load_cifar10(tmp_path), made[form])
+        for name in made_files(form)[0]:
+            (tmp_path / name).unlink()
+    with pytest.raises(MissingDataError, match="cifar10: cifar-10-python.tar.gz not found in"):
+        load_cifar10(tmp_path)
+
+
+def test_the_folder_can_be_text_and_the_environment_variable(tmp_path, monkeypatch):
+    arrays = write_made_cifar10(tmp_path / "one")
+    others = write_made_cifar10(tmp_path / "two", seed=1)
+    assert_holds(load_cifar10(str(tmp_path / "one")), arrays)
+    monkeypatch.setenv("RETARGET_DATA", str(tmp_path / "two"))
+    assert_holds(load_cifar10(), others)
+
+
+def test_missing_batches_are_named_with_the_command_that_gets_them(tmp_path):
+    write_made_cifar10(tmp_path)
+    (tmp_path / PYTHON_NAMES[2]).unlink()
+    (tmp_path / PYTHON_NAMES[5]).unlink()
+    expected = (
+        f"cifar10: {PYTHON_NAMES[2]}, {PYTHON_NAMES[5]} not found in {tmp_path}; "
+        f"get it with: retarget data get cifar10 --data-dir {tmp_path} "
+    )
+    with pytest.raises(MissingDataError, match=expected):
+        load_cifar10(tmp_path)
+
+
+def test_download_gets_the_archive_if_nothing_is_there(tmp_path, monkeypatch, mirror):
+    (name, content), *_ = made_files("python archive")[0].items()
+    mirror.answers[f"/{name}"] = Answer(content)
+    monkeypatch.setattr(cifar10, "CIFAR10", made_data_set([mirror.address]))
+    arrays = write_made_cifar10(tmp_path / "same")
+    assert_holds(load_cifar10(tmp_path / "new", download=True), arrays)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == [name]
+    own = write_made_cifar10(tmp_path / "own", "binary", seed=2)
+    assert_holds(load_cifar10(tmp_path / "own", download=True), own)
+    assert mirror.asked == [f"/{name}"]
+
+
+BAD_PYTHON = {
+    "label": (python_batch(PIXELS, [1, 2, 10, 3]), "holds the label 10; expected 0 to 9"),
+    "negative label": (python_batch(PIXELS, [1, -2, 0, 3]), "holds the label -2; expected 0 to 9"),
+    "too few labels": (
+        python_batch(PIXELS, [1, 2, 3]),
+        r"holds 3 labels, but 'data' of \(4, 3072\); expected an array of \(3, 3072\)",
+    ),
+    "small images": (
+        python_batch(PIXELS[:, 1:], LABELS),
+        r"holds 4 labels, but 'data' of \(4, 3071\);",
+    ),
+    "no images": (python_batch(PIXELS[:0], []), "holds no images"),
+    "no array": (
+        python2_pickle({b"data": b"x", b"labels": []}),
+        "holds 0 labels, but 'data' of bytes;",
+    ),
+    "labels of text": (
+        python2_pickle({b"data": PIXELS, b"labels": [b"x"] * 4}),
+        "holds 'labels' that are no list of whole numbers",
+    ),
+    "no labels": (
+        python2_pickle({b"data": PIXELS}),
+        "holds no dictionary with 'data' and 'labels'",
+    ),
+    "a list": (python2_pickle([1, 2]), "holds no dictionary with 'data' and 'labels'"),
+    "a call": (b"cos\nsystem\n(S'true'\ntR.", "is refused: it asks for 'os.system'"),
+    "cut short": (python_batch(PIXELS, LABELS)[:-99], "is cut short"),
+    "empty": (b"", "is cut short"),
+}
+BAD_BINARY = {
+    "label": (binary_batch(PIXELS, [1, 2, 10, 3]), "holds the label 10; expected 0 to 9"),
+    "cut short": (
+        binary_batch(PIXELS, LABELS)[:-1],
+        "has 12291 bytes, which is no multiple of the 3073 of a label and its image",
+    ),
+    "empty": (b"", "holds no images"),
+}
+BAD = [("python", case) for case in BAD_PYTHON] + [("binary", case) for case in BAD_BINARY]
+
+
+@pytest.mark.parametrize(("version", "case"), BAD)
+def test_a_bad_batch_is_named(tmp_path, version, case):
+    is_python = version == "python"
+    name = (PYTHON_NAMES if is_python else BINARY_NAMES)[2]
+    content, message = (BAD_PYTHON if is_python else BAD_BINARY)[case]
+    write_made_cifar10(tmp_path / "files", version)
+    (tmp_path / "files" / name).write_bytes(content)
+    with pytest.raises(InvalidInputError, match=f"{tmp_path}/files/{name} {message}"):
+        load_cifar10(tmp_path / "files")
+    contents = made_files(version)[0] | {name: content}
+    (archive,) = made_files(f"{version} archive")[0]
+    (tmp_path / archive).write_bytes(tar_gz(contents))
+    with pytest.raises(InvalidInputError, match=f"{name} in {tmp_path}/{archive} {message}"):
+        load_cifar10(tmp_path)
+
+
+@pytest.mark.parametrize("form", ["python", "binary"])
+def test_a_file_larger_than_any_of_cifar10(tmp_path, monkeypatch, form):
+    write_made_cifar10(tmp_path, form)
+    monkeypatch.setattr(cifar10_batches, "LARGEST_FILE", 20 * 3073 - 1)
+    with pytest.raises(InvalidInputError, match="data_batch_1.* has more than 61459 bytes; no fil"):
+        load_cifar10(tmp_path)
+
+
+@pytest.mark.parametrize("form", ["python archive", "binary archive"])
+def test_bad_archives(tmp_path, monkeypatch, form):
+    write_made_cifar10(tmp_path, form)
+    (archive,) = tmp_path.iterdir()
+    with monkeypatch.context() as patched:
+        patched.setattr(cifar10_batches, "LARGEST_FILE", 20 * 3073 - 1)
+        with pytest.raises(InvalidInputError, match="tar.gz holds .*batch.*; expected at most 614"):
+            load_cifar10(tmp_path)
+    content = archive.read_bytes()
+    archive.write_bytes(content[: len(content) // 2])
+    with pytest.raises(InvalidInputError, match=f"{archive} is cut short"):
+        load_cifar10(tmp_path)
+
+
+def test_the_official_files_are_within_the_limits():
+    assert all(file.size <= cifar10_batches.LARGEST_FILE for file in PYTHON_FILES + BINARY_FILES)
+
+
+@given(
+    form=st.sampled_from(FORMS),
+    changes=st.lists(
+        st.tuples(st.integers(0, 5), st.integers(0, 100_000), st.integers(0, 255)),
+        min_size=1,
+        max_size=5,
+    ),
+)
+def test_changed_bytes_give_an_error_of_ours_or_images(tmp_path_factory, form, changes):
+    folder = tmp_path_factory.getbasetemp() / f"changed-{form}"
+    arrays = write_made_cifar10(folder, form, images=2)
+    names = list(made_files(form, images=2)[0])
+    for which, place, value in changes:
+        path = folder / names[which % len(names)]
+        content = bytearray(path.read_bytes())
+        content[place % min(len(content), 400)] = value  # what is around the pixels matters more
+        path.write_bytes(content)
+    try:
+        loaded = load_cifar10(folder)
+    except RetargetError:
+        return
+    for found, made in zip(astuple(loaded), arrays, strict=True):
+        assert found.shape[1:] == made.shape[1:]
+    assert 0 <= loaded.train_labels.min() <= loaded.train_labels.max() < 10
+
+
+def test_normalised_is_what_the_words_say():
+    images = PIXELS.reshape(-1, 3, 32, 32)
+    means = np.array([0.4914, 0.4822, 0.4465])
+    deviations = np.array([0.2470, 0.2435, 0.2616])
+    channels_last = (images.transpose(0, 2, 3, 1) / 255 - means) / deviations
+    found = normalised(images)
+    assert found.dtype == np.float32
+    assert found.shape == images.shape
+    np.testing.assert_allclose(found, channels_last.transpose(0, 3, 1, 2), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (np.zeros((2, 3, 32, 32)), r"shape \(2, 3, 32, 32\) and type float64; expected \(n, 3, "),
+        (np.zeros((2, 32, 32, 3), np.uint8), r"shape \(2, 32, 32, 3\) and type uint8; expected"),
+        (np.zeros((3, 32, 32), np.uint8), r"shape \(3, 32, 32\) and type uint8; expected"),
+    ],
+)
+def test_only_images_are_normalised(images, message):
+    with pytest.raises(InvalidInputError, match=f"got images of {message}"):
+        normalised(images)
+
+
+def test_the_python_versions_md5_are_those_that_others_publish():
+    assert {Path(file.name).name: file.md5 for file in PYTHON_FILES} == PUBLISHED_MD5
+
+
+@pytest.fixture
+def official():
+    folder = Path(os.environ.get("RETARGET_DATA", ""))
+    if not (folder / FIRST).is_file():
+        pytest.skip("RETARGET_DATA names no folder with CIFAR-10, unpacked")
+    return folder
+
+
+@pytest.mark.slow
+def test_the_official_files(official):
+    assert [found.state for found in check(CIFAR10, official)] == [FileState.OK]
+    data = load_cifar10()
+    assert data.train_images.shape == (50_000, 3, 32, 32)
+    assert data.test_images.shape == (10_000, 3, 32, 32)
+    assert np.bincount(data.train_labels).tolist() == [5000] * 10
+    assert np.bincount(data.test_labels).tolist() == [1000] * 10
+    assert data.train_labels[:5].tolist() == [6, 9, 9, 4, 1]
+    for channel in normalised(data.train_images).swapaxes(0, 1):
+        assert abs(channel.mean(dtype=np.float64)) < 2e-4
+        assert abs(channel.std(dtype=np.float64) - 1) < 2e-4
+    meta = read_pickle((official / "cifar-10-batches-py/batches.meta").read_bytes(), "meta")
+    assert tuple(name.decode() for name in meta[b"label_names"]) == Cifar10.class_names
+
+
+@pytest.mark.slow
+def test_the_binary_version_has_the_same_images(official):
+    for python, binary in zip(PYTHON_FILES, BINARY_FILES, strict=True):
+        batch = read_pickle((official / python.name).read_bytes(), python.name)
+        content = binary_batch(batch[b"data"], np.array(batch[b"labels"], np.uint8))
+        assert len(content) == binary.size
+        for kind, checksum in binary.checksums.items():
+            assert hashlib.new(kind, content).hexdigest() == checksum

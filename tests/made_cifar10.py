@@ -1,0 +1,141 @@
+"""Small files of the CIFAR-10 formats, made here."""
+
+import io
+import struct
+import tarfile
+from dataclasses import replace
+
+import numpy as np
+
+from made_mnist import gzipped, stored
+from retarget.data.cifar10_files import (
+    BINARY_ARCHIVE,
+    BINARY_FILES,
+    CIFAR10,
+    PYTHON_ARCHIVE,
+    PYTHON_FILES,
+)
+from retarget.data.files import DataFile
+
+PYTHON_NAMES = [file.name for file in PYTHON_FILES]
+BINARY_NAMES = [file.name for file in BINARY_FILES]
+FORMS = ["python", "binary", "python archive", "binary archive"]
+
+
+def python2_pickle(value, protocol=2):
+    """A pickle as Python 2 and its NumPy wrote it: strings of bytes, memo numbers, old names."""
+    return b"\x80" + bytes([protocol]) + _instructions(value) + b"."
+
+
+def _instructions(value):
+    match value:
+        case dict():
+            entries = b"".join(_instructions(part) for entry in value.items() for part in entry)
+            return b"}q\x01(" + entries + b"u"
+        case list():
+            return b"]q\x02(" + b"".join(map(_instructions, value)) + b"e"
+        case bytes() if len(value) < 256:
+            return b"U" + bytes([len(value)]) + value + b"r\x03\x01\x00\x00"
+        case bytes():
+            return b"T" + struct.pack("<I", len(value)) + value
+        case int() if 0 <= value < 256:
+            return b"K" + bytes([value])
+        case int():
+            return b"J" + struct.pack("<i", value)
+        case np.ndarray():
+            return array_pickle(value.shape, value.tobytes())
+
+
+def array_pickle(shape, content, kind=b"u1", order=b"|"):
+    """The instructions for an array of bytes."""
+    return (
+        b"cnumpy.core.multiarray\n_reconstruct\nq\x07cnumpy\nndarray\nq\x08K\x00\x85U\x01b\x87Rq\t("
+        + b"K\x01"
+        + b"".join(_instructions(size) for size in shape)
+        + {1: b"\x85", 2: b"\x86", 3: b"\x87"}[len(shape)]
+        + b"cnumpy\ndtype\nq\nU\x02"
+        + kind
+        + b"K\x00K\x01\x87Rq\x0b(K\x03U\x01"
+        + order
+        + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89T"
+        + struct.pack("<I", len(content))
+        + content
+        + b"tb"
+    )
+
+
+def made_batches(images=20, seed=0):
+    """Six batches: pixels (n, 3072) and labels."""
+    rng = np.random.default_rng(seed)
+    return [
+        (rng.integers(0, 256, (images, 3072), np.uint8), rng.integers(0, 10, images, np.uint8))
+        for _ in PYTHON_NAMES
+    ]
+
+
+def python_batch(pixels, labels):
+    names = [f"made_{number}.png".encode() for number in range(len(labels))]
+    return python2_pickle(
+        {
+            b"batch_label": b"made",
+            b"labels": [int(label) for label in labels],
+            b"data": pixels,
+            b"filenames": names,
+        }
+    )
+
+
+def binary_batch(pixels, labels):
+    return np.column_stack([labels, pixels]).tobytes()
+
+
+def tar_gz(contents):
+    """The bytes of an archive of these files."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, content in contents.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return gzipped(packed.getvalue())
+
+
+def made_files(form, **sizes):
+    """The files of a form with their contents, and the batches that they hold."""
+    batches = made_batches(**sizes)
+    is_python = form.startswith("python")
+    names, write = (PYTHON_NAMES, python_batch) if is_python else (BINARY_NAMES, binary_batch)
+    contents = {name: write(*batch) for name, batch in zip(names, batches, strict=True)}
+    if form.endswith("archive"):
+        archive = PYTHON_ARCHIVE if is_python else BINARY_ARCHIVE
+        contents = {archive.name: tar_gz(dict(reversed(contents.items())))}
+    return contents, batches
+
+
+def write_made_cifar10(folder, form="python", **sizes):
+    """Writes the files of a form; returns what a loader must make of them."""
+    contents, batches = made_files(form, **sizes)
+    for name, content in contents.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    pixels, labels = zip(*batches, strict=True)
+    images = [part.reshape(-1, 3, 32, 32) for part in pixels]
+    return [
+        np.concatenate(images[:5]),
+        np.concatenate(labels[:5]),
+        images[5],
+        labels[5],
+    ]
+
+
+def made_data_set(mirrors=(), **sizes):
+    """A description of made files, as CIFAR10 is one of the official ones."""
+    forms = {
+        form: tuple(stored(*file) for file in made_files(form, **sizes)[0].items())
+        for form in FORMS
+    }
+    (download,) = forms["python archive"]
+    addresses = tuple(f"{mirror}/{download.name}" for mirror in mirrors)
+    alternatives = (forms["binary archive"], forms["binary"])
+    file = DataFile(download, addresses, forms["python"], alternatives)
+    return replace(CIFAR10, files=(file,))
