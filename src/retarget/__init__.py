@@ -6,6 +6,7 @@ The functions of the core work on a Gram matrix `K` (n, n) and targets `Y` (n,) 
 stream order, NumPy or torch; an `SGD` describes the online learner. The rest is built on them.
 """
 
+from retarget.continual.corrector import NetworkCorrector
 from retarget.errors import (
     DivergedError,
     DownloadError,
@@ -16,6 +17,7 @@ from retarget.errors import (
     PrecisionWarning,
     RetargetError,
     StreamTooLargeError,
+    TrainingDivergedError,
     UnreachableTargetsError,
 )
 from retarget.kernels import RBF, EmpiricalNTK, Features, InfiniteNTK, Linear, as_kernel
@@ -24,6 +26,7 @@ from retarget.streaming.corrector import TargetCorrector
 from retarget.streaming.trackers import CorrectionTracker, ShiftTracker
 from retarget.theory.correction import corrected_targets
 from retarget.theory.curves import offline_learning_curve, online_learning_curve
+from retarget.theory.distillation import distilled_targets
 from retarget.theory.iterative import iterative_targets
 from retarget.theory.offline import offline_coefficients
 from retarget.theory.online import online_coefficients, prequential_errors
@@ -41,12 +44,15 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
     "effective_targets",
     "corrected_targets",
     "iterative_targets",
+    "distilled_targets",
     "offline_learning_curve",
     "online_learning_curve",
     # the same, fed portion by portion
     "TargetCorrector",
     "ShiftTracker",
     "CorrectionTracker",
+    # a network, task by task
+    "NetworkCorrector",
     # kernels
     "RBF",
     "Linear",
@@ -60,6 +66,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
     "InvalidTypeError",
     "NotPositiveDefiniteError",
     "DivergedError",
+    "TrainingDivergedError",
     "StreamTooLargeError",
     "MissingDataError",
     "DownloadError",

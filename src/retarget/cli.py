@@ -75,6 +75,9 @@ def reproduce(
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder with the data sets (or set RETARGET_DATA).")
     ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Where networks are trained: cpu, cuda, cuda:1...")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("results"),
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Compute everything again, also what is found done.")
@@ -91,6 +94,8 @@ def reproduce(
         if quick and experiment.quick:
             experiment = experiment.changed(experiment.quick)
         experiments.append(experiment.changed(changes))
+        if device is not None:
+            experiments[-1] = experiments[-1].on_device(device)
         experiments[-1].runs()  # wrong parameters are an error before any work
     for experiment in experiments:
         _reproduce(experiment, out, fresh)

@@ -10,6 +10,7 @@ __all__ = [
     "PrecisionWarning",
     "RetargetError",
     "StreamTooLargeError",
+    "TrainingDivergedError",
     "UnreachableTargetsError",
 ]
 
@@ -52,6 +53,20 @@ class DivergedError(RetargetError, ArithmeticError):
         super().__init__(message)
         self.step = step
         self.largest_stable_lr = largest_stable_lr
+
+
+class TrainingDivergedError(RetargetError, ArithmeticError):
+    """The loss of a network in training is not finite.
+
+    Attributes:
+        step: The first such step of the pass over the data, counted from 0.
+        members: The networks, of those trained at once, whose loss it is.
+    """
+
+    def __init__(self, message: str, *, step: int, members: tuple[int, ...]) -> None:
+        super().__init__(message)
+        self.step = step
+        self.members = members
 
 
 class StreamTooLargeError(RetargetError, MemoryError):

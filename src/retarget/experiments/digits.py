@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from retarget.data.digits import digits_stream, one_hot
-from retarget.experiments.experiment import Config, Family
+from retarget.experiments.experiment import Config, Family, one_by_one
 from retarget.experiments.style import COLOURS, figure_style, letter
 from retarget.kernels import RBF
 from retarget.learners import SGD
@@ -126,7 +126,7 @@ def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
     ]
 
 
-FAMILY = Family(Digits, run, draw, summarise)
+FAMILY = Family(Digits, one_by_one(run), draw, summarise)
 
 
 def _best_online_rate(table: pl.DataFrame) -> float:

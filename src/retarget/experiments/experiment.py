@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import json
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import torch
 from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict, ValidationError
 from rich.console import RenderableType
@@ -35,15 +36,45 @@ class Family:
 
     Attributes:
         config: The parameters of a run.
-        run: From a config to its table; no other input, no side effect.
+        run: From the configs of some runs to the table of each, in any order; no other input, no
+            side effect. Made by `one_by_one` where runs have nothing to gain from each other.
         draw: From the table of all runs to the figure.
         summarise: From the table of all runs to what the terminal shows.
     """
 
     config: type[Config]
-    run: Callable[[Any], pl.DataFrame]
+    run: Callable[[Sequence[Any]], Iterator[tuple[Any, pl.DataFrame]]]
     draw: Callable[[pl.DataFrame], Figure]
     summarise: Callable[[pl.DataFrame], Sequence[RenderableType]]
+
+
+def one_by_one(
+    run: Callable[[Any], pl.DataFrame],
+) -> Callable[[Sequence[Any]], Iterator[tuple[Any, pl.DataFrame]]]:
+    """Runs that are computed one after the other, each from its config alone."""
+
+    def run_each(configs: Sequence[Any]) -> Iterator[tuple[Any, pl.DataFrame]]:
+        return ((config, run(config)) for config in configs)
+
+    return run_each
+
+
+class Case(BaseModel):
+    """One of several things that an experiment compares: what it has of its own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    seeds: tuple[int, ...] = ()
+    parameters: dict[str, Any] = {}
+    grid: dict[str, list[Any]] = {}
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run to compute, and what tells it from the other runs of its experiment."""
+
+    config: Config
+    labels: dict[str, Any]
 
 
 class Changes(BaseModel):
@@ -64,6 +95,8 @@ class Experiment(BaseModel):
         seeds: Seeds of the runs.
         parameters: What all runs have in common.
         grid: Lists of values; every combination is a run, for every seed.
+        cases: What is compared, by name: each with parameters, lists of values and seeds of its
+            own, in the place of those of all.
         quick: Seeds and parameters of a true but small version, where the whole takes long.
     """
 
@@ -75,6 +108,7 @@ class Experiment(BaseModel):
     seeds: tuple[int, ...]
     parameters: dict[str, Any] = {}
     grid: dict[str, list[Any]] = {}
+    cases: dict[str, Case] = {}
     quick: "Changes | None" = None
 
     def changed(self, changes: "Changes") -> "Experiment":
@@ -82,21 +116,47 @@ class Experiment(BaseModel):
         update: dict[str, Any] = {"parameters": self.parameters | changes.parameters}
         if changes.seeds:
             update["seeds"] = changes.seeds
-        # a parameter that is given is no longer swept
-        update["grid"] = {k: v for k, v in self.grid.items() if k not in changes.parameters}
+        # a parameter that is given is no longer swept, nor different from case to case
+        update["grid"] = _without(self.grid, changes.parameters)
+        update["cases"] = {
+            name: Case(
+                seeds=() if changes.seeds else case.seeds,
+                parameters=_without(case.parameters, changes.parameters),
+                grid=_without(case.grid, changes.parameters),
+            )
+            for name, case in self.cases.items()
+        }
         return self.model_copy(update=update)
+
+    def on_device(self, device: str) -> "Experiment":
+        """The same experiment with its networks trained there; as it is, if it has none."""
+        require_device(device)
+        has_networks = "device" in families()[self.family].config.model_fields
+        return self.changed(Changes(parameters={"device": device})) if has_networks else self
 
     def runs(self) -> list[Config]:
         """The configs of all runs, checked."""
-        values = itertools.product(self.seeds, *self.grid.values())
-        return [
-            self._config(seed, dict(zip(self.grid, point, strict=True))) for seed, *point in values
-        ]
+        return [planned.config for planned in self.planned_runs()]
 
-    def _config(self, seed: int, point: dict[str, Any]) -> Config:
+    def planned_runs(self) -> list[PlannedRun]:
+        """All runs, checked, each with its seed, its case and its point of the grid."""
+        cases = self.cases or {"": Case()}
+        swept = {name for case in cases.values() for name in self.grid | case.grid}
+        planned = []
+        for name, case in cases.items():
+            grid = self.grid | case.grid
+            for seed, *point in itertools.product(case.seeds or self.seeds, *grid.values()):
+                values = dict(zip(grid, point, strict=True))
+                config = self._config(seed, self.parameters | case.parameters | values)
+                labels = {"case": name} if self.cases else {}
+                labels |= {key: getattr(config, key) for key in ("seed", *sorted(swept))}
+                planned.append(PlannedRun(config, labels))
+        return planned
+
+    def _config(self, seed: int, parameters: dict[str, Any]) -> Config:
         kind = families()[self.family].config
         try:
-            return kind(seed=seed, **self.parameters, **point)
+            return kind(seed=seed, **parameters)
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"])
@@ -112,9 +172,19 @@ class Experiment(BaseModel):
 
 def families() -> dict[str, Family]:
     """All kinds of experiments, by the name that the TOML files use."""
-    from retarget.experiments import digits, mnist_curves, mnist_sweeps, toy_curves, toy_shift
+    from retarget.experiments import (
+        cifar_curves,
+        cifar_sweeps,
+        digits,
+        mnist_curves,
+        mnist_sweeps,
+        toy_curves,
+        toy_shift,
+    )
 
     return {
+        "cifar curves": cifar_curves.FAMILY,
+        "cifar sweeps": cifar_sweeps.FAMILY,
         "digits": digits.FAMILY,
         "mnist curves": mnist_curves.FAMILY,
         "mnist sweeps": mnist_sweeps.FAMILY,
@@ -170,10 +240,24 @@ def parse_experiment(name: str, text: str) -> Experiment:
     return experiment
 
 
-def run_identity(family: str, config: Config) -> str:
-    """A hash of all that determines a run's result: the config and the code."""
-    described = json.dumps([family, config.model_dump(mode="json"), _source_digest()])
+def run_identity(config: Config) -> str:
+    """A hash of all that determines a run's result: the config, its kind, and the code."""
+    kind = f"{type(config).__module__}.{type(config).__qualname__}"
+    described = json.dumps([kind, config.model_dump(mode="json"), _source_digest()])
     return hashlib.sha256(described.encode()).hexdigest()[:16]
+
+
+def require_device(name: str) -> None:
+    """Refuses a device that torch does not have here."""
+    try:
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError) as error:  # torch raises both, by device and build
+        reason = str(error).splitlines()[0]
+        raise InvalidInputError(f"the device {name!r} cannot be used here: {reason}") from error
+
+
+def _without(values: dict[str, Any], names: Container[str]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in names}
 
 
 @cache

@@ -10,15 +10,15 @@ from matplotlib.figure import Figure
 from rich.console import RenderableType
 from rich.table import Table
 
-from retarget.experiments.experiment import Family
+from retarget.experiments.experiment import Family, one_by_one
 from retarget.experiments.mnist_problem import (
     MnistConfig,
     MnistProblem,
     evaluation_stops,
-    mean_and_sem,
     mnist_problem,
     score_rows,
 )
+from retarget.experiments.over_seeds import draw_band, mean_and_sem
 from retarget.experiments.style import COLOURS, figure_style, letter
 from retarget.learners import SGD
 from retarget.theory.correction import corrected_targets
@@ -116,7 +116,7 @@ def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
     return [shown]
 
 
-FAMILY = Family(Setting, run, draw, summarise)
+FAMILY = Family(Setting, one_by_one(run), draw, summarise)
 
 
 def _curves(
@@ -195,9 +195,7 @@ def _draw_plane(axes: Axes, table: pl.DataFrame, series: str, plane: tuple[int, 
 
 def _draw_curves(axes: Axes, table: pl.DataFrame) -> None:
     for learner, name in LEARNERS.items():
-        curve = mean_and_sem(table.filter(learner=learner), ["samples"], "accuracy")
-        axes.plot(curve["samples"], curve["mean"], color=COLOURS[learner], label=name, lw=1.6)
-        low, high = curve["mean"] - curve["sem"], curve["mean"] + curve["sem"]
-        axes.fill_between(curve["samples"], low, high, color=COLOURS[learner], alpha=0.25, lw=0)
+        part = table.filter(learner=learner)
+        draw_band(axes, part, "samples", "accuracy", COLOURS[learner], label=name, lw=1.6)
     axes.set_ylabel("test accuracy")
     axes.set_ylim(0, 1)

@@ -127,12 +127,6 @@ def score_rows(
     return pl.DataFrame(columns).with_columns(**{k: pl.lit(v) for k, v in labels.items()})
 
 
-def mean_and_sem(table: pl.DataFrame, by: list[str], value: str) -> pl.DataFrame:
-    """Mean and standard error over seeds, in the order of the table."""
-    sem = (pl.col(value).std() / pl.len().sqrt()).fill_null(0.0)
-    return table.group_by(by, maintain_order=True).agg(mean=pl.col(value).mean(), sem=sem)
-
-
 def _whitened(images: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     """The chosen images, each pixel less its mean and over its deviation in the whole set."""
     mean = images.mean(axis=0)

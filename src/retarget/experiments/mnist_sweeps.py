@@ -9,14 +9,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import RenderableType
 
-from retarget.experiments.experiment import Family
+from retarget.experiments.experiment import Family, one_by_one
 from retarget.experiments.mnist_problem import (
     MnistConfig,
     evaluation_stops,
-    mean_and_sem,
     mnist_problem,
     score_rows,
 )
+from retarget.experiments.over_seeds import draw_band, mean_and_sem
 from retarget.experiments.style import COLOURS, figure_style, legend_below, letter
 from retarget.learners import SGD
 from retarget.theory.correction import corrected_targets
@@ -101,7 +101,7 @@ def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
     return lines
 
 
-FAMILY = Family(Sweeps, run, draw, summarise)
+FAMILY = Family(Sweeps, one_by_one(run), draw, summarise)
 
 
 def _powers(ends: list[float], count: int) -> list[float]:
@@ -141,12 +141,8 @@ def _draw_curves(axes: Axes, table: pl.DataFrame, label: str, colours: str) -> N
     settings = table["setting"].unique(maintain_order=True).to_list()
     shades = plt.get_cmap(colours)(np.linspace(0.35, 1.0, len(settings)))
     for setting, colour in zip(settings, shades, strict=True):
-        curve = mean_and_sem(table.filter(setting=setting), ["samples"], "accuracy")
-        axes.plot(
-            curve["samples"], curve["mean"], color=colour, label=label.format(setting), lw=1.4
-        )
-        low, high = curve["mean"] - curve["sem"], curve["mean"] + curve["sem"]
-        axes.fill_between(curve["samples"], low, high, color=colour, alpha=0.2, lw=0)
+        part = table.filter(setting=setting)
+        draw_band(axes, part, "samples", "accuracy", colour, label=label.format(setting), lw=1.4)
     axes.set_xlabel("samples seen")
     axes.set_ylabel("test accuracy")
     axes.set_ylim(0, 1)

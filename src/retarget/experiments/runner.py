@@ -15,7 +15,13 @@ import matplotlib.pyplot as plt
 import polars as pl
 
 import retarget
-from retarget.experiments.experiment import Config, Experiment, Family, families, run_identity
+from retarget.experiments.experiment import (
+    Experiment,
+    Family,
+    PlannedRun,
+    families,
+    run_identity,
+)
 from retarget.storage import atomic_file
 
 
@@ -40,6 +46,8 @@ def run_experiment(
 ) -> Outcome:
     """Computes an experiment and writes table, figure and record to `results/<name>/`.
 
+    The runs' own tables are in `results/runs/`, where every experiment finds them.
+
     Args:
         experiment: What to run.
         results: The folder for all results.
@@ -49,24 +57,30 @@ def run_experiment(
     """
     started, clock = datetime.now(UTC), time.perf_counter()
     family, folder = families()[experiment.family], results / experiment.name
-    configs, tables, computed = experiment.runs(), [], 0
-    for done, config in enumerate(configs):
-        progress(done, len(configs))
-        path = folder / "runs" / f"{run_identity(experiment.family, config)}.parquet"
-        table = None if fresh else _finished(path)
-        if table is None:
-            table, computed = _compute(family, config, path), computed + 1
-        tables.append(_labelled(table, config, experiment))
-    progress(len(configs), len(configs))
-
-    table = pl.concat(tables)
+    planned = experiment.planned_runs()
+    paths = [results / "runs" / f"{run_identity(run.config)}.parquet" for run in planned]
+    tables = {path: None if fresh else _finished(path) for path in paths}
+    missing = {p: run.config for p, run in zip(paths, planned, strict=True) if tables[p] is None}
+    done = len(tables) - len(missing)
+    progress(done, len(tables))
+    for config, table in family.run(list(missing.values())):
+        path = results / "runs" / f"{run_identity(config)}.parquet"
+        with atomic_file(path) as temporary:
+            table.write_parquet(temporary)
+        tables[path], done = table, done + 1
+        progress(done, len(tables))
+    # relaxed, because a parameter that some cases do not have is null there
+    table = pl.concat(
+        (_labelled(tables[path], run) for path, run in zip(paths, planned, strict=True)),
+        how="vertical_relaxed",
+    )
     files = _write(experiment, family, table, folder)
     seconds = time.perf_counter() - clock
-    record = _record(experiment, command or sys.argv, started, seconds, computed, len(configs))
+    record = _record(experiment, command or sys.argv, started, seconds, len(missing), len(tables))
     files.append(folder / "run.json")
     with atomic_file(files[-1]) as temporary:
         temporary.write_text(json.dumps(record, indent=2) + "\n")
-    return Outcome(table, files, computed, len(configs) - computed, seconds)
+    return Outcome(table, files, len(missing), len(tables) - len(missing), seconds)
 
 
 def _finished(path: Path) -> pl.DataFrame | None:
@@ -79,17 +93,13 @@ def _finished(path: Path) -> pl.DataFrame | None:
         return None
 
 
-def _compute(family: Family, config: Config, path: Path) -> pl.DataFrame:
-    table = family.run(config)
-    with atomic_file(path) as temporary:
-        table.write_parquet(temporary)
-    return table
-
-
-def _labelled(table: pl.DataFrame, config: Config, experiment: Experiment) -> pl.DataFrame:
-    """The run's table with what tells it from the other runs: seed and grid point."""
-    labels = {name: getattr(config, name) for name in ("seed", *experiment.grid)}
-    return table.select(*(pl.lit(value).alias(name) for name, value in labels.items()), pl.all())
+def _labelled(table: pl.DataFrame | None, run: PlannedRun) -> pl.DataFrame:
+    """The run's table with what tells it from the other runs."""
+    if table is None:
+        raise RuntimeError(f"the family left out a run: {run.config}")
+    return table.select(
+        *(pl.lit(value).alias(name) for name, value in run.labels.items()), pl.all()
+    )
 
 
 def _write(experiment: Experiment, family: Family, table: pl.DataFrame, folder: Path) -> list[Path]:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure, SubFigure
 from rich.console import RenderableType
 
 from retarget.data.toy import toy_curve
-from retarget.experiments.experiment import Config, Family
+from retarget.experiments.experiment import Config, Family, one_by_one
 from retarget.experiments.style import (
     SWEEP_COLOURS,
     SWEEP_MARKERS,
@@ -124,7 +124,7 @@ def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
     ]
 
 
-FAMILY = Family(ToyCurves, run, draw, summarise)
+FAMILY = Family(ToyCurves, one_by_one(run), draw, summarise)
 
 
 def _labelled(columns: dict[str, Any], labels: dict[str, Any]) -> pl.DataFrame:

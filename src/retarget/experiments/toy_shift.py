@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from rich.console import RenderableType
 
 from retarget.data.toy import GRID, WIDTH, toy_curve
-from retarget.experiments.experiment import Config, Family
+from retarget.experiments.experiment import Config, Family, one_by_one
 from retarget.experiments.style import COLOURS, figure_style, legend_below, letter
 from retarget.kernels import RBF
 from retarget.learners import SGD
@@ -97,7 +97,7 @@ def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
     ]
 
 
-FAMILY = Family(ToyShift, run, draw, summarise)
+FAMILY = Family(ToyShift, one_by_one(run), draw, summarise)
 
 
 def _rows(

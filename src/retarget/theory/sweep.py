@@ -127,7 +127,7 @@ class Sweep:
         else:
             new = self.factor.extend(K_rows)
             beta = new.solve(Y, self.beta.rows if len(self.beta) else Y[:0])
-            aim = Y - self.gamma * _newest_coefficients(new.corner, beta, block_size)
+            aim = Y - self.gamma * newest_coefficients(new.corner, beta, block_size)
 
         if plain:
             targets, errors = Y, window.errors(Y)
@@ -242,7 +242,7 @@ def _solve_blocks(cholesky: Tensor, rhs: Tensor) -> Tensor:
     return solve_lower_transposed(cholesky, solve_lower(cholesky, blocks)).flatten(0, 1)
 
 
-def _newest_coefficients(corner: Tensor, beta: Tensor, block_size: int) -> Tensor:
+def newest_coefficients(corner: Tensor, beta: Tensor, block_size: int) -> Tensor:
     """L_nn^-T beta_n: the offline coefficients of each block at the time when it is the newest."""
     triangles = diagonal_blocks(corner, block_size)
     blocks = in_blocks(beta, block_size)

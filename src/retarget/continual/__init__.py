@@ -1,0 +1,49 @@
+"""The continual-learning lab: streams of tasks, one training loop, one file a method."""
+
+from retarget.continual.corrected import Corrected
+from retarget.continual.corrector import NetworkCorrector
+from retarget.continual.cumulative import CumulativeReplay
+from retarget.continual.der import DER
+from retarget.continual.er import ER
+from retarget.continual.ewc import EWC
+from retarget.continual.history import History
+from retarget.continual.label_smoothing import LabelSmoothing
+from retarget.continual.method import Batch, Method
+from retarget.continual.metrics import average_accuracy, backward_transfer, forgetting
+from retarget.continual.streams import (
+    LabelledData,
+    TaskStream,
+    class_incremental,
+    domain_pairs,
+    shuffled,
+)
+from retarget.continual.training import Run, train
+from retarget.continual.vanilla import Vanilla
+
+__all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
+    # streams of tasks
+    "TaskStream",
+    "LabelledData",
+    "domain_pairs",
+    "class_incremental",
+    "shuffled",
+    # the loop
+    "train",
+    "History",
+    "average_accuracy",
+    "forgetting",
+    "backward_transfer",
+    # methods
+    "Vanilla",
+    "EWC",
+    "CumulativeReplay",
+    "ER",
+    "DER",
+    "LabelSmoothing",
+    "Corrected",
+    # one's own loop, one's own method
+    "NetworkCorrector",
+    "Method",
+    "Batch",
+    "Run",
+]

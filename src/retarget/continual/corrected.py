@@ -1,0 +1,101 @@
+"""Training on corrected targets: the paper's method for networks."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from retarget.continual.corrector import NetworkCorrector
+from retarget.continual.method import Batch, Method
+from retarget.continual.training import take
+from retarget.errors import InvalidInputError
+from retarget.learners import SGD, Reduction
+
+if TYPE_CHECKING:
+    from retarget.continual.training import Run
+
+
+class Corrected(Method):
+    """Targets from a `NetworkCorrector` for each member.
+
+    The correction is for the learner that trains: with `reduction="mean"` its rate is divided by
+    the batch size, as the loss implies.
+
+    Args:
+        gamma: Ridge of the offline learner that the targets lead to.
+        block_size: Samples corrected together, a multiple of the batch size.
+        assumed_reduction: What the correction takes the learner's `reduction` to be, where it is
+            not what it is. The paper's runs train on the mean over the mini-batch, with a
+            correction for the sum.
+        options: Further options of `NetworkCorrector`: `refresh`, `kind`, `ridge`, `parts`,
+            `first_block`, `kernel`.
+    """
+
+    capturable = True
+    keeps_order = True
+
+    def __init__(
+        self,
+        gamma: float,
+        block_size: int = 20,
+        assumed_reduction: Reduction | None = None,
+        **options: Any,
+    ) -> None:
+        self.gamma, self.block_size = gamma, block_size
+        self.assumed_reduction, self.options = assumed_reduction, options
+        # bad options are an error here, not when the first task begins
+        self._corrector(torch.nn.Linear(1, 1), SGD(1.0))
+
+    @property
+    def name(self) -> str:
+        """Corrected, and how, where it is not the usual way."""
+        kind = self.options.get("kind", "iterative")
+        return "Corrected" if kind == "iterative" else f"Corrected ({kind})"
+
+    def on_start(self, run: "Run") -> None:
+        """A corrector for each member; its initial network is the one to keep for `never`."""
+        self._correctors = [
+            self._corrector(module, learner)
+            for module, learner in zip(run.ensemble.modules, run.learners, strict=True)
+        ]
+
+    def on_task_start(self, run: "Run") -> None:
+        """Targets for the task, from all samples seen so far."""
+        targets = [
+            corrector.correct(run.train.inputs(m, run.span), run.targets[m, run.span])
+            for m, corrector in enumerate(self._correctors)
+        ]
+        self._keep(run, targets)
+
+    def on_epoch_start(self, run: "Run") -> None:
+        """Targets from the network as it is now, where that was asked for."""
+        if run.epoch:
+            self._keep(run, [corrector.recorrect() for corrector in self._correctors])
+
+    def targets(self, run: "Run", batch: Batch) -> Tensor:
+        """The corrected targets of the mini-batch."""
+        return take(self._targets, batch.positions - run.span.start)
+
+    def likely_cause(self, run: "Run", member: int) -> str | None:
+        """Targets far away from the true ones."""
+        largest = float(self._targets[member].abs().max())
+        if largest < 100:
+            return None
+        return (
+            f"the corrected targets reach {largest:.3g}: use a larger ridge, gamma or block_size, "
+            "or a smaller rate"
+        )
+
+    def _corrector(self, module: torch.nn.Module, learner: SGD) -> NetworkCorrector:
+        if self.assumed_reduction is not None:
+            learner = replace(learner, reduction=self.assumed_reduction)
+        return NetworkCorrector(module, learner, self.gamma, self.block_size, **self.options)
+
+    def _keep(self, run: "Run", targets: list[Tensor]) -> None:
+        if any(not Z.isfinite().all() for Z in targets):
+            raise InvalidInputError(
+                "the corrected targets are not finite: the network's kernel is not, or the "
+                "correction overflowed; use a smaller rate, or a larger gamma or ridge"
+            )
+        self._targets = torch.stack(targets)

@@ -1,0 +1,151 @@
+"""Corrected targets for a network in anybody's own training loop."""
+
+import copy
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from retarget.arrays import as_targets, as_tensor, give_back, require_float
+from retarget.errors import InvalidInputError
+from retarget.kernels import EmpiricalNTK
+from retarget.kernels.base import Kernel
+from retarget.learners import SGD
+from retarget.theory.correction import corrected_targets
+from retarget.theory.distillation import distilled_targets
+from retarget.theory.iterative import check_correction, iterative_targets
+from retarget.theory.sweep import FirstBlock, Parts
+
+Refresh = Literal["never", "task", "epoch"]
+Kind = Literal["iterative", "exact", "distilled"]
+
+
+class NetworkCorrector:
+    """Targets to train a network on, task by task, in the place of the true ones.
+
+    The network is taken for a kernel machine with its tangent kernel as it is when a task begins,
+    and as having started from zero; all samples seen so far are the stream. They are kept: memory
+    grows with the stream, and the kernel with its square.
+
+    Args:
+        module: The network, with outputs (n, c). It is looked at, never changed.
+        learner: The optimiser of the loop. Its `reduction` matters: a mean over the mini-batch is
+            a rate divided by its size.
+        gamma: Ridge of the offline learner that the targets lead to.
+        block_size: Samples corrected together, a multiple of the batch size.
+        refresh: When the kernel is computed anew: `"task"`, with every `correct`; `"epoch"`, with
+            every `recorrect` too; `"never"`, from the network as it is now, for good.
+        kind: `"iterative"` (Proposition 4.2), `"exact"` (Theorem 4.1, over the stream so far) or
+            `"distilled"`: the offline predictions themselves, uncorrected.
+        ridge: See `iterative_targets`.
+        parts: See `iterative_targets`.
+        first_block: See `iterative_targets`.
+        kernel: Makes the kernel from the module.
+
+    Example:
+        >>> network = nn.Linear(2, 2, bias=False).double()
+        >>> corrector = NetworkCorrector(network, SGD(0.1, batch_size=2), gamma=1.0, block_size=2)
+        >>> X, Y = torch.tensor([[1.0, 0], [0, 1]]).double(), torch.eye(2).double()
+        >>> corrector.correct(X, Y).round(decimals=3)
+        tensor([[5., 0.],
+                [0., 5.]], dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        learner: SGD,
+        gamma: float,
+        block_size: int,
+        *,
+        refresh: Refresh = "task",
+        kind: Kind = "iterative",
+        ridge: float = 0.0,
+        parts: Parts = "both",
+        first_block: FirstBlock = "corrected",
+        kernel: Callable[[nn.Module], Kernel] = EmpiricalNTK,
+    ) -> None:
+        if refresh not in get_args(Refresh):
+            raise InvalidInputError(f"refresh is {refresh!r}; expected one of {get_args(Refresh)}")
+        if kind not in get_args(Kind):
+            raise InvalidInputError(f"kind is {kind!r}; expected one of {get_args(Kind)}")
+        self.gamma, self.ridge = check_correction(
+            learner, gamma, block_size, ridge, parts, first_block
+        )
+        self.learner, self.block_size, self.kind = learner, block_size, kind
+        self.parts, self.first_block, self.refresh = parts, first_block, refresh
+        self.kernel = kernel(copy.deepcopy(module) if refresh == "never" else module)
+        self._tasks: list[tuple[Tensor, Tensor]] = []
+        self._targets: Any = None
+
+    def correct(self, X: Any, Y: Any) -> Any:
+        """Targets for the samples of the next task, in the order in which they will be trained on.
+
+        Args:
+            X: (n, ...) samples, as the network takes them.
+            Y: (n, c) true targets: one-hot, for classes.
+
+        Returns:
+            Targets of the shape, the library and the dtype of Y.
+        """
+        samples, targets = as_tensor("X", X), as_targets("Y", Y)
+        require_float("X", samples, "convert the samples first")
+        if len(samples) != len(targets) or not len(samples):
+            raise InvalidInputError(
+                f"X has {len(samples)} samples and Y {len(targets)}; expected the same number, at "
+                "least one"
+            )
+        if self._tasks:
+            _require_alike(samples, targets, *self._tasks[0])
+        # a copy, because a caller may fill its arrays with the next task
+        self._tasks.append((samples.clone(), targets.clone()))
+        Z = self._compute()
+        self._targets = give_back(Z[:, 0] if np.ndim(Y) == 1 else Z, Y, targets.dtype)
+        return self._targets
+
+    def recorrect(self) -> Any:
+        """Targets for the same samples again, before another epoch over them."""
+        if not self._tasks:
+            raise InvalidInputError("there is no task to correct again; call correct first")
+        if self.refresh == "epoch":
+            like = self._targets
+            Z = self._compute()
+            dtype = self._tasks[-1][1].dtype
+            self._targets = give_back(Z[:, 0] if like.ndim == 1 else Z, like, dtype)
+        return self._targets
+
+    def _compute(self) -> Tensor:
+        X = torch.cat([samples for samples, _ in self._tasks])
+        # The correction in double precision whatever the network's: it solves nearly singular
+        # systems of the kernels of blocks.
+        K = self.kernel(X).double()
+        Y = torch.cat([targets for _, targets in self._tasks]).double()
+        if self.kind == "iterative":
+            Z = iterative_targets(
+                K,
+                Y,
+                self.learner,
+                self.gamma,
+                self.block_size,
+                self.ridge,
+                self.parts,
+                self.first_block,
+            )
+        elif self.kind == "exact":
+            Z = corrected_targets(K, Y, self.learner, self.gamma)
+        else:
+            Z = distilled_targets(K, Y, self.gamma, self.block_size)
+        return Z[-len(self._tasks[-1][0]) :]
+
+
+def _require_alike(samples: Tensor, targets: Tensor, X: Tensor, Y: Tensor) -> None:
+    """Refuses a task that does not fit the first one."""
+    got = tuple(samples.shape[1:]), targets.shape[1], samples.dtype, samples.device
+    expected = tuple(X.shape[1:]), Y.shape[1], X.dtype, X.device
+    if got != expected:
+        raise InvalidInputError(
+            f"this task has samples of shape {got[0]}, {got[1]} targets, {got[2]}, on {got[3]}; "
+            f"the first one {expected[0]}, {expected[1]}, {expected[2]}, on {expected[3]}"
+        )

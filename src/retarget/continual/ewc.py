@@ -1,0 +1,99 @@
+"""Elastic weight consolidation."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from retarget.arrays import as_non_negative
+from retarget.continual.convolution import batched_convolutions
+from retarget.continual.method import Batch, Method
+from retarget.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from retarget.continual.training import Run
+
+GRADIENTS_AT_A_TIME = 2**26  # numbers held: bounds the memory of per-sample gradients
+
+
+class EWC(Method):
+    r"""Holds parameters that mattered to earlier tasks (Kirkpatrick et al., 2017).
+
+    Adds $\tfrac\lambda2 \sum_\tau \sum_i F^{(\tau)}_i (w_i - w^{(\tau)}_i)^2$ to the loss, with one
+    anchor a task: its weights at the end $w^{(\tau)}$ and its Fisher information, the mean over
+    its samples of the squared gradient of each sample's own loss.
+
+    Args:
+        strength: $\lambda$, or one a member.
+    """
+
+    capturable = True
+
+    def __init__(self, strength: float | Sequence[float]) -> None:
+        values = [strength] if isinstance(strength, int | float) else list(strength)
+        self.strengths = [as_non_negative("strength", value) for value in values]
+
+    def on_start(self, run: "Run") -> None:
+        """No anchors yet."""
+        members = len(run.ensemble)
+        if len(self.strengths) not in (1, members):
+            raise InvalidInputError(
+                f"there are {len(self.strengths)} strengths for {members} members; expected one "
+                "for all or one a member"
+            )
+        self._strength = run.targets.new_tensor(self.strengths).expand(members)
+        # All anchors in one: sum_t F_t (w - w_t)^2 = F (w - centre)^2 + a constant, with
+        # F = sum_t F_t and centre = sum_t F_t w_t / F. Memory does not grow with the tasks.
+        self._fisher: dict[str, Tensor] = {}
+        self._centre: dict[str, Tensor] = {}
+
+    def penalty(self, run: "Run", batch: Batch) -> Tensor | None:
+        """The pull to the anchors, up to a constant."""
+        if not self._fisher:
+            return None
+        pull = [
+            (self._fisher[name] * (w - self._centre[name]).square()).flatten(1).sum(1)
+            for name, w in run.ensemble.parameters.items()
+        ]
+        return self._strength / 2 * torch.stack(pull).sum(0)
+
+    @torch.no_grad()
+    def on_task_end(self, run: "Run") -> None:
+        """Adds this task's anchor."""
+        if run.span.stop == run.train.rows.shape[1]:
+            return  # after the last task nobody will ask
+        fishers = []
+        for member, module in enumerate(run.ensemble.modules):
+            inputs = run.train.inputs(member, run.span)
+            fishers.append(fisher_diagonal(module, inputs, run.targets[member, run.span]))
+        for name, w in run.ensemble.parameters.items():
+            new = torch.stack([fisher[name] for fisher in fishers])
+            old = self._fisher.get(name, torch.zeros_like(new))
+            centre = self._centre.get(name, torch.zeros_like(new))
+            total = old + new
+            # where nothing has mattered yet, there is no pull, and the centre has no meaning
+            weighted = (old * centre + new * w) / total.where(total > 0, 1.0)
+            self._fisher[name], self._centre[name] = total, weighted
+
+
+def fisher_diagonal(module: nn.Module, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    r"""Mean over samples of the squared gradient of $\tfrac12\|y - f(x)\|^2$, per parameter."""
+    frozen = {name: p.detach() for name, p in module.named_parameters() if not p.requires_grad}
+    frozen |= {name: b.detach() for name, b in module.named_buffers()}
+    trained = {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
+
+    def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        output: Tensor = functional_call(module, parameters | frozen, (x[None],))
+        return (output[0] - y).square().sum() / 2
+
+    gradients = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")
+    numbers = sum(p.numel() for p in trained.values())
+    chunk = max(1, GRADIENTS_AT_A_TIME // numbers)
+    total = {name: torch.zeros_like(p) for name, p in trained.items()}
+    for x, y in zip(torch.split(inputs, chunk), torch.split(targets, chunk), strict=True):
+        with batched_convolutions(inputs.device):
+            squared = {name: g.square().sum(0) for name, g in gradients(trained, x, y).items()}
+        total = {name: total[name] + squared[name] for name in total}
+    return {name: value / len(inputs) for name, value in total.items()}

@@ -1,0 +1,79 @@
+"""What a method of continual learning is: a few hooks into the one training loop."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from retarget.continual.training import Run
+
+
+@dataclass
+class Batch:
+    """A mini-batch of every member. M members, b samples, c outputs.
+
+    Attributes:
+        step: (1,) the number of the step within its pass over the data, on the device.
+        positions: (M, b) where in the stream the samples stand.
+        weights: (M, b) 1, or 0 for what only fills up the last mini-batch of a pass.
+        inputs: (M, b, ...) the samples.
+        targets: (M, b, c) what the outputs are to become.
+        outputs: (M, b, c) what they were, before the step.
+    """
+
+    step: Tensor
+    positions: Tensor
+    weights: Tensor
+    inputs: Tensor
+    targets: Tensor
+    outputs: Tensor
+
+    def of(self, plan: Tensor) -> Tensor:
+        """This step's part of a plan (steps, ...) that was made for the whole pass."""
+        return plan.index_select(0, self.step)[0]
+
+
+class Method:
+    """Plain SGD: every hook does nothing. A method overrides those that it needs.
+
+    All tensors have the members as their first dimension, and members never mix. `targets`,
+    `penalty` and `on_batch_end` are called at every step; where `capturable` is true they are
+    tensor operations alone, of the same shapes at every step, without a look at any value, so that
+    on CUDA the step can be recorded once and replayed.
+    """
+
+    capturable = False
+    keeps_order = False  # whether later epochs must show the samples in the first one's order
+
+    @property
+    def name(self) -> str:
+        """As messages and tables call it."""
+        return type(self).__name__
+
+    def on_start(self, run: "Run") -> None:
+        """Before the first task: whatever is left of an earlier run is forgotten."""
+
+    def on_task_start(self, run: "Run") -> None:
+        """Before the first epoch of a task."""
+
+    def on_epoch_start(self, run: "Run") -> None:
+        """Before each pass over a task; `run.plan` says what comes at each step."""
+
+    def targets(self, run: "Run", batch: Batch) -> Tensor:
+        """(M, b, c) the targets to train on, from `batch.targets`."""
+        return batch.targets
+
+    def penalty(self, run: "Run", batch: Batch) -> Tensor | None:
+        """(M,) what is added to each member's loss."""
+        return None
+
+    def on_batch_end(self, run: "Run", batch: Batch) -> None:
+        """After each step."""
+
+    def on_task_end(self, run: "Run") -> None:
+        """After the last epoch of a task."""
+
+    def likely_cause(self, run: "Run", member: int) -> str | None:
+        """Why a member's loss may have become infinite, if this method can tell."""
+        return None

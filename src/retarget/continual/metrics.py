@@ -1,0 +1,62 @@
+r"""What is measured in continual learning, one definition each.
+
+All take the accuracy matrix $R$ (..., T, T): $R_{ij}$ is the accuracy on the test set of task $j$
+right after task $i$ has been learned. Leading dimensions (members, seeds) are kept.
+"""
+
+import numpy as np
+
+from retarget.errors import InvalidInputError
+
+
+def average_accuracy(R: np.ndarray) -> np.ndarray:
+    r"""$\frac1T \sum_j R_{Tj}$: mean accuracy over the tasks when all have been learned.
+
+    Example:
+        >>> average_accuracy([[0.9, 0.5], [0.7, 0.8]])
+        array(0.75)
+    """
+    return np.asarray(_square(R)[..., -1, :].mean(-1))
+
+
+def forgetting(R: np.ndarray) -> np.ndarray:
+    r"""$\frac1{T-1} \sum_{j<T} (\max_{i<T} R_{ij} - R_{Tj})$: lost since each task's best time.
+
+    As in Chaudhry et al., "Riemannian Walk for Incremental Learning" (2018).
+
+    Example:
+        >>> forgetting([[0.9, 0.5], [0.7, 0.8]]).round(12)
+        array(0.2)
+    """
+    R = _several(R, "forgetting")
+    return np.asarray((R[..., :-1, :-1].max(-2) - R[..., -1, :-1]).mean(-1))
+
+
+def backward_transfer(R: np.ndarray) -> np.ndarray:
+    r"""$\frac1{T-1} \sum_{j<T} (R_{Tj} - R_{jj})$: what later tasks did to each earlier one.
+
+    As in Lopez-Paz and Ranzato, "Gradient Episodic Memory for Continual Learning" (2017).
+
+    Example:
+        >>> backward_transfer([[0.9, 0.5], [0.7, 0.8]]).round(12)
+        array(-0.2)
+    """
+    R = _several(R, "backward transfer")
+    return np.asarray((R[..., -1, :-1] - R.diagonal(axis1=-2, axis2=-1)[..., :-1]).mean(-1))
+
+
+def _square(R: np.ndarray) -> np.ndarray:
+    R = np.asarray(R, dtype=float)
+    if R.ndim < 2 or R.shape[-1] != R.shape[-2] or R.shape[-1] == 0:
+        raise InvalidInputError(
+            f"R has shape {R.shape}; expected (..., tasks, tasks), the accuracy on each task after "
+            "each task"
+        )
+    return R
+
+
+def _several(R: np.ndarray, what: str) -> np.ndarray:
+    R = _square(R)
+    if R.shape[-1] < 2:
+        raise InvalidInputError(f"R is of one task; {what} needs at least two")
+    return R

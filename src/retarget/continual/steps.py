@@ -1,0 +1,130 @@
+"""A step of SGD for all members at once; on CUDA recorded once a pass, and replayed."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from retarget.continual.method import Method
+from retarget.learners import SGD
+
+if TYPE_CHECKING:
+    from retarget.continual.training import Run
+
+WARM_UP_STEPS = 3  # before recording: libraries set themselves up at their first calls
+NEVER = torch.iinfo(torch.int64).max
+
+
+class Optimiser:
+    """`torch.optim.SGD`, with rate, momentum and decay of its own for each member.
+
+    Args:
+        learners: The description of each member's learner.
+        parameters: Stacked parameters, updated in place.
+    """
+
+    def __init__(self, learners: Sequence[SGD], parameters: Sequence[Tensor]) -> None:
+        self._parameters = parameters
+        self._lr = [_column([x.rate(0) for x in learners], p) for p in parameters]
+        self._momentum = [_column([x.momentum for x in learners], p) for p in parameters]
+        self._decay = [_column([x.weight_decay for x in learners], p) for p in parameters]
+        self._nesterov = learners[0].nesterov
+        self._decays = any(x.weight_decay for x in learners)
+        self._velocity = (
+            [torch.zeros_like(p) for p in parameters] if any(x.momentum for x in learners) else None
+        )
+
+    @torch.no_grad()
+    def step(self, gradients: Sequence[Tensor]) -> None:
+        """Moves every parameter against its gradient."""
+        for i, (parameter, gradient) in enumerate(zip(self._parameters, gradients, strict=True)):
+            move = gradient
+            if self._decays:
+                move = move + self._decay[i] * parameter
+            if self._velocity is not None:
+                velocity = self._velocity[i].mul_(self._momentum[i]).add_(move)
+                move = move + self._momentum[i] * velocity if self._nesterov else velocity
+            parameter.sub_(self._lr[i] * move)
+
+
+class Stepper:
+    """Takes the steps of one pass over the data.
+
+    Args:
+        run: The run; its `plan` is this pass.
+        methods: Whose hooks take part.
+        record: Whether the step may be recorded and replayed.
+    """
+
+    def __init__(self, run: "Run", methods: Sequence[Method], record: bool) -> None:
+        self._run, self._methods = run, methods
+        device, members = run.ensemble.device, len(run.ensemble)
+        self._step = torch.zeros(1, dtype=torch.int64, device=device)
+        self._taken, self._asked_at = 0, 0
+        self._losses = torch.zeros(members, device=device, dtype=torch.float64)
+        self.first_bad = torch.full((members,), NEVER, device=device)
+        self._graph: torch.cuda.CUDAGraph | None = None
+        # recording takes about as long as a few dozen steps
+        self._record = (
+            record
+            and device.type == "cuda"
+            and len(run.plan) > 50
+            and all(method.capturable for method in methods)
+        )
+
+    def step(self) -> None:
+        """Takes the next step."""
+        if not self._record:
+            self._take()
+        elif self._taken < WARM_UP_STEPS:
+            aside: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            aside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(aside):
+                self._take()
+            torch.cuda.current_stream().wait_stream(aside)
+        else:
+            if self._graph is None:
+                self._graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(self._graph):
+                    self._take()
+            self._graph.replay()
+        self._taken += 1
+
+    def mean_loss(self) -> Tensor:
+        """(M,) mean loss of a step since this was last asked; NaN if there was none."""
+        steps, self._asked_at = self._taken - self._asked_at, self._taken
+        mean = self._losses / steps if steps else torch.full_like(self._losses, torch.nan)
+        self._losses.zero_()
+        return mean
+
+    def _take(self) -> None:
+        run = self._run
+        batch = run.batch(self._step)
+        for method in self._methods:
+            batch.targets = method.targets(run, batch)
+        outputs = run.ensemble(batch.inputs)
+        batch.outputs = outputs.detach()
+        loss = run.loss(outputs, batch.targets, batch.weights)
+        for method in self._methods:
+            penalty = method.penalty(run, batch)
+            if penalty is not None:
+                loss = loss + penalty
+        parameters = list(run.ensemble.parameters.values())
+        gradients = torch.autograd.grad(
+            loss.sum(), parameters, allow_unused=True, materialize_grads=True
+        )
+        run.optimiser.step(gradients)
+        loss = loss.detach()
+        self._losses += loss
+        self.first_bad.copy_(
+            torch.minimum(self.first_bad, torch.where(loss.isfinite(), NEVER, self._step))
+        )
+        for method in self._methods:
+            method.on_batch_end(run, batch)
+        self._step += 1
+
+
+def _column(values: Sequence[float], like: Tensor) -> Tensor:
+    """One number a member, ready to multiply the stacked tensor."""
+    return like.new_tensor(values).reshape(-1, *[1] * (like.ndim - 1))

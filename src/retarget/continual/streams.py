@@ -1,0 +1,264 @@
+"""Streams of tasks: what a continual learner is shown, in which order, and what it is tested on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from retarget.arrays import as_tensor, require_finite, require_float
+from retarget.errors import InvalidInputError, InvalidTypeError
+
+Tasks = Sequence[tuple[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Samples in an order, grouped into consecutive tasks.
+
+    The inputs are a pool that other orders of the same samples share; `rows` says which of its
+    rows come, one after the other.
+
+    Attributes:
+        inputs: (N, ...) pool of samples.
+        rows: (n,) rows of the pool, in order.
+        labels: (n,) class of each sample, in order.
+        sizes: Samples in each task.
+    """
+
+    inputs: Tensor
+    rows: Tensor
+    labels: Tensor
+    sizes: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def spans(self) -> list[slice]:
+        """The range of each task."""
+        return [slice(a, b) for a, b in pairwise(accumulate(self.sizes, initial=0))]
+
+
+@dataclass(frozen=True)
+class TaskStream:
+    """Tasks to learn one after the other, and the test set of each.
+
+    Attributes:
+        train: The stream, in order.
+        test: What is tested, task by task, at any time for all tasks.
+        classes: Number of the network's outputs.
+
+    Example:
+        >>> X = torch.arange(6.0)[:, None]
+        >>> stream = TaskStream.from_tasks([(X[:4], [0, 1, 0, 1]), (X[4:], [2, 0])])
+        >>> stream.classes, stream.train.sizes
+        (3, (4, 2))
+    """
+
+    train: Labelled
+    test: Labelled
+    classes: int
+
+    @classmethod
+    def from_tasks(
+        cls, tasks: Tasks, test: Tasks | None = None, classes: int | None = None
+    ) -> "TaskStream":
+        """A stream of anybody's own tasks.
+
+        Args:
+            tasks: (X, y) for each task, in order; X (n, ...) real numbers, y (n,) labels from 0.
+            test: The same for the test; without it, the tasks themselves are the test.
+            classes: Number of classes; the largest label and one, if it is not given.
+        """
+        train = _joined("tasks", tasks)
+        tested = train if test is None else _joined("test", test)
+        if len(tested.sizes) != len(train.sizes):
+            raise InvalidInputError(
+                f"test has {len(tested.sizes)} tasks, but there are {len(train.sizes)} to learn; "
+                "expected one test set a task"
+            )
+        if tested.inputs.shape[1:] != train.inputs.shape[1:]:
+            raise InvalidInputError(
+                f"test samples have shape {tuple(tested.inputs.shape[1:])}, the stream's "
+                f"{tuple(train.inputs.shape[1:])}; expected the same"
+            )
+        largest = int(max(train.labels.max(), tested.labels.max()))
+        classes = largest + 1 if classes is None else classes
+        if largest >= classes:
+            raise InvalidInputError(
+                f"a label is {largest}, but there are {classes} classes; expected labels from 0 to "
+                f"{classes - 1}"
+            )
+        return cls(train, tested, classes)
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks."""
+        return len(self.train.sizes)
+
+    def targets(self) -> Tensor:
+        """(n, classes) one-hot targets of the stream, in the inputs' dtype."""
+        return one_hot(self.train.labels, self.classes).to(self.train.inputs.dtype)
+
+
+@dataclass(frozen=True)
+class LabelledData:
+    """A data set to make streams from: inputs (n, ...) and labels (n,), for training and test."""
+
+    inputs: Tensor
+    labels: Tensor
+    test_inputs: Tensor
+    test_labels: Tensor
+
+    def __post_init__(self) -> None:
+        for name in ("", "test_"):
+            inputs, labels = _checked(
+                f"{name}inputs", getattr(self, f"{name}inputs"), getattr(self, f"{name}labels")
+            )
+            # frozen: checked tensors go in by the back door, once
+            object.__setattr__(self, f"{name}inputs", inputs)
+            object.__setattr__(self, f"{name}labels", labels)
+        unseen = set(self.test_labels.tolist()) - set(self.labels.tolist())
+        if unseen:
+            raise InvalidInputError(
+                f"test_labels holds {min(unseen)}, which labels does not; expected classes that "
+                "can be learned"
+            )
+
+    def classes(self) -> list[int]:
+        """The labels that occur."""
+        return sorted(set(self.labels.tolist()))
+
+
+def domain_pairs(data: LabelledData, seed: int, per_class: int | None = None) -> TaskStream:
+    """Two classes a task, relabelled 0 and 1: the same two outputs must serve every task.
+
+    The seed shuffles the classes into pairs, draws `per_class` samples of each class (all without
+    it) and shuffles each task.
+    """
+    random = np.random.default_rng(seed)
+    classes = data.classes()
+    if len(classes) < 2 or len(classes) % 2:
+        raise InvalidInputError(
+            f"there are {len(classes)} classes; expected an even number, to make pairs of them"
+        )
+    pairs = random.permutation(classes).reshape(-1, 2).tolist()
+    return _by_class(data, random, pairs, per_class, relabel=True)
+
+
+def class_incremental(
+    data: LabelledData, seed: int, classes_a_task: int, per_class: int | None = None
+) -> TaskStream:
+    """New classes with every task, each an output of its own; classes and samples by the seed."""
+    random = np.random.default_rng(seed)
+    classes = data.classes()
+    if classes_a_task < 1 or len(classes) % classes_a_task:
+        raise InvalidInputError(
+            f"classes_a_task is {classes_a_task}; expected a divisor of the {len(classes)} classes"
+        )
+    groups = random.permutation(classes).reshape(-1, classes_a_task).tolist()
+    return _by_class(data, random, groups, per_class, relabel=False)
+
+
+def shuffled(data: LabelledData, seed: int, per_class: int | None = None) -> TaskStream:
+    """One task of all classes in random order: no shift of the distribution."""
+    random = np.random.default_rng(seed)
+    return _by_class(data, random, [data.classes()], per_class, relabel=False)
+
+
+def _by_class(
+    data: LabelledData,
+    random: np.random.Generator,
+    groups: list[list[int]],
+    per_class: int | None,
+    relabel: bool,
+) -> TaskStream:
+    train = _grouped(data.inputs, data.labels, random, groups, per_class, relabel)
+    test = _grouped(data.test_inputs, data.test_labels, None, groups, None, relabel)
+    outputs = len(groups[0]) if relabel else max(data.classes()) + 1
+    return TaskStream(train, test, outputs)
+
+
+def _grouped(
+    inputs: Tensor,
+    labels: Tensor,
+    random: np.random.Generator | None,
+    groups: list[list[int]],
+    per_class: int | None,
+    relabel: bool,
+) -> Labelled:
+    """Samples group by group; drawn and shuffled if there is a generator, else as they lie."""
+    every = labels.cpu().numpy()
+    rows, classes, sizes = [], [], []
+    for group in groups:
+        chosen, assigned = [], []
+        for place, label in enumerate(group):
+            found = np.flatnonzero(every == label)
+            if random is not None:
+                found = random.permutation(found)[: _enough(per_class, len(found), label)]
+            chosen.append(found)
+            assigned.append(np.full(len(found), place if relabel else label))
+        task, task_classes = np.concatenate(chosen), np.concatenate(assigned)
+        order = np.arange(len(task)) if random is None else random.permutation(len(task))
+        rows.append(task[order])
+        classes.append(task_classes[order])
+        sizes.append(len(task))
+    return Labelled(
+        inputs,
+        torch.from_numpy(np.concatenate(rows)).to(inputs.device),
+        torch.from_numpy(np.concatenate(classes)).to(inputs.device),
+        tuple(sizes),
+    )
+
+
+def _enough(per_class: int | None, there: int, label: int) -> int:
+    wanted = there if per_class is None else per_class
+    if not 1 <= wanted <= there:
+        raise InvalidInputError(
+            f"per_class is {per_class}, but there are {there} samples of class {label}; expected "
+            f"1 to {there}"
+        )
+    return wanted
+
+
+def _joined(name: str, tasks: Tasks) -> Labelled:
+    if not len(tasks):
+        raise InvalidInputError(f"{name} is empty; expected (X, y) for each task")
+    parts = [_checked(f"{name}[{i}]", X, y) for i, (X, y) in enumerate(tasks)]
+    shapes = {tuple(X.shape[1:]) for X, _ in parts}
+    if len(shapes) > 1:
+        raise InvalidInputError(
+            f"{name} have samples of the shapes {sorted(shapes)}; expected one shape for all tasks"
+        )
+    inputs = torch.cat([X for X, _ in parts])
+    rows = torch.arange(len(inputs), device=inputs.device)
+    sizes = tuple(len(X) for X, _ in parts)
+    return Labelled(inputs, rows, torch.cat([y for _, y in parts]), sizes)
+
+
+def _checked(name: str, X: Any, y: Any) -> tuple[Tensor, Tensor]:
+    """Samples and labels as tensors on one device."""
+    inputs, labels = as_tensor(name, X), as_tensor(f"labels of {name}", y)
+    require_float(name, inputs, "convert the samples first")
+    if inputs.ndim < 2 or not len(inputs):
+        raise InvalidInputError(
+            f"{name} has shape {tuple(inputs.shape)}; expected samples as rows, at least one"
+        )
+    if labels.is_floating_point() or labels.dtype == torch.bool:
+        raise InvalidTypeError(
+            f"labels of {name} have dtype {str(labels.dtype).removeprefix('torch.')}; expected "
+            "whole numbers, the class of each sample"
+        )
+    if labels.shape != (len(inputs),):
+        raise InvalidInputError(
+            f"labels of {name} have shape {tuple(labels.shape)}; expected ({len(inputs)},), one "
+            "label a sample"
+        )
+    if labels.min() < 0:
+        raise InvalidInputError(f"labels of {name} hold {int(labels.min())}; expected 0 or more")
+    require_finite(name, inputs)
+    return inputs, labels.to(inputs.device, torch.int64)

@@ -1,0 +1,352 @@
+"""The one training loop of the lab."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from retarget.continual.ensemble import Ensemble
+from retarget.continual.history import History
+from retarget.continual.method import Batch, Method
+from retarget.continual.samples import Plan, Samples
+from retarget.continual.steps import NEVER, Optimiser, Stepper
+from retarget.continual.streams import TaskStream
+from retarget.errors import InvalidInputError, TrainingDivergedError
+from retarget.learners import SGD
+from retarget.progress import PatientBar
+
+# Test samples evaluated at a time: few enough that activations stay in the CPU's cache.
+EVALUATED_AT_A_TIME = {"cpu": 64}
+EVALUATED_AT_A_TIME_ELSEWHERE = 4096
+STEPS_BETWEEN_CHECKS = {"cpu": 1}  # of the loss: each look waits for the device
+STEPS_BETWEEN_CHECKS_ELSEWHERE = 250
+
+
+def train(
+    modules: nn.Module | Sequence[nn.Module],
+    streams: TaskStream | Sequence[TaskStream],
+    learners: SGD | Sequence[SGD],
+    methods: Method | Sequence[Method] = (),
+    *,
+    epochs: int = 1,
+    reshuffle: bool = False,
+    evaluate_every: int | None = None,
+    seeds: Sequence[int] | None = None,
+    record: bool = True,
+    progress: bool | None = None,
+) -> History:
+    r"""Trains networks on a stream of tasks and evaluates them on the way.
+
+    The loss of a sample is $\tfrac12 \|y - f(x)\|^2$; the learner says how a mini-batch's losses
+    make one. Several networks (members) train at once as one batched network, each on its own
+    stream and at its own rate; each comes out as if it had been trained alone, up to rounding.
+
+    Args:
+        modules: The network, or one a member; trained in place, on the device where they are.
+        streams: What is learned, or one stream a member; tasks of the same sizes in all.
+        learners: The optimiser, or one a member; constant rates, one batch size and reduction.
+        methods: What is done beyond plain SGD. Several work together: targets pass through them in
+            turn, penalties add up.
+        epochs: Passes over each task.
+        reshuffle: Whether every epoch after the first has a new order. A method that needs the
+            order to stay (`keeps_order`) has its way.
+        evaluate_every: Samples between two evaluations within a task, a multiple of the batch
+            size. Evaluated in any case: before everything, and after each task.
+        seeds: What is random (orders, buffers) for each member; 0, 1, 2... without it.
+        record: On CUDA, record a step of each pass and replay it (if the methods allow).
+        progress: Whether to show a progress bar; None shows it on a terminal.
+
+    Raises:
+        TrainingDivergedError: The loss of a member is not finite. The modules are as before.
+    """
+    run = _start(modules, streams, learners, methods, seeds, record)
+    _check_schedule(epochs, evaluate_every, run.learners[0].batch_size)
+    length = run.train.rows.shape[1]
+    with PatientBar("training", epochs * length, progress) as bar:
+        for method in run.methods:
+            method.on_start(run)
+        run.evaluate(0)
+        for task in range(len(run.train.spans[0])):
+            _learn_task(run, task, epochs, reshuffle, evaluate_every, bar)
+    run.ensemble.write_back()
+    return run.history()
+
+
+@dataclass
+class Run:
+    """A training run, as the hooks of methods see it.
+
+    Attributes:
+        ensemble: The members' networks.
+        learners: The members' learners.
+        methods: What takes part.
+        train: The members' streams.
+        test: What they are tested on.
+        targets: (M, n, c) true targets, in stream order.
+        random: For each member, where its randomness comes from.
+        task: The task being learned, from 0.
+        epoch: The pass over it, from 0.
+        seen: Samples learned from so far.
+        plan: What comes at each step of the current pass.
+    """
+
+    ensemble: Ensemble
+    learners: list[SGD]
+    methods: list[Method]
+    train: Samples
+    test: Samples
+    targets: Tensor
+    random: list[np.random.Generator]
+    optimiser: Optimiser
+    record: bool
+    task: int = 0
+    epoch: int = 0
+    seen: int = 0
+    plan: Plan = field(init=False)
+    _evaluations: list[tuple[int, int, Tensor, Tensor, Tensor]] = field(default_factory=list)
+
+    @property
+    def span(self) -> slice:
+        """The range of the current task in the stream."""
+        return self.train.spans[0][self.task]
+
+    def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """(M,) loss of each member's mini-batch; outputs and targets (M, b, c), weights (M, b)."""
+        losses = (outputs - targets).square().sum(-1) / 2 * weights
+        if self.learners[0].reduction == "sum":
+            return losses.sum(1)
+        # an empty mini-batch (nothing to replay yet) costs nothing
+        return losses.sum(1) / weights.sum(1).clamp(min=1)
+
+    def inputs(self, positions: Tensor) -> Tensor:
+        """(M, b, ...) the samples at (M, b) positions of the members' streams."""
+        return self.train.pool[self.train.rows.gather(1, positions)]
+
+    def true_targets(self, positions: Tensor) -> Tensor:
+        """(M, b, c) the one-hot targets at (M, b) positions of the members' streams."""
+        return take(self.targets, positions)
+
+    def batch(self, step: Tensor) -> Batch:
+        """The mini-batch of a step of the current pass."""
+        positions = self.plan.positions.index_select(0, step)[0]
+        weights = self.plan.weights.index_select(0, step)[0]
+        targets = self.true_targets(positions)
+        return Batch(step, positions, weights, self.inputs(positions), targets, targets)
+
+    def pass_over(
+        self,
+        order: np.ndarray,
+        methods: Sequence[Method] = (),
+        after_step: Callable[[Stepper, int], None] = lambda stepper, samples: None,
+    ) -> Stepper:
+        """Trains on the samples at (M, n) positions, in this order, once.
+
+        Args:
+            order: The positions in the members' streams.
+            methods: Whose hooks take part: none, to train plainly.
+            after_step: Called after each step with the number of samples in it.
+        """
+        n, batch_size = order.shape[1], self.learners[0].batch_size
+        self.plan = Plan.of(order, batch_size, self.ensemble.device, self.targets.dtype)
+        for method in methods:
+            method.on_epoch_start(self)
+        stepper = Stepper(self, methods, self.record)
+        interval = STEPS_BETWEEN_CHECKS.get(
+            self.ensemble.device.type, STEPS_BETWEEN_CHECKS_ELSEWHERE
+        )
+        for step in range(1, len(self.plan) + 1):
+            stepper.step()
+            if step % interval == 0 or step == len(self.plan):
+                self._require_finite(stepper.first_bad)
+            after_step(stepper, min(batch_size, n - (step - 1) * batch_size))
+        return stepper
+
+    @torch.no_grad()
+    def evaluate(self, learned: int, stepper: Stepper | None = None) -> None:
+        """Notes every member's accuracy on all test samples, and on each task's own.
+
+        Args:
+            learned: Tasks that have been learned to their end.
+            stepper: Knows the training loss since the last time.
+        """
+        if stepper is not None:
+            self._require_finite(stepper.first_bad)
+        overall, by_task = [], []
+        for m in range(len(self.ensemble)):
+            right = self._right_answers(m)
+            overall.append(right.mean())
+            by_task.append(torch.stack([right[span].mean() for span in self.test.spans[m]]))
+        accuracy = torch.stack(overall)
+        loss = torch.full_like(accuracy, torch.nan) if stepper is None else stepper.mean_loss()
+        self._evaluations.append(
+            (self.seen, learned, accuracy.cpu(), torch.stack(by_task).cpu(), loss.cpu())
+        )
+
+    def _right_answers(self, member: int) -> Tensor:
+        """(n,) 1 for each test sample that the member classifies rightly, else 0."""
+        rows = EVALUATED_AT_A_TIME.get(self.ensemble.device.type, EVALUATED_AT_A_TIME_ELSEWHERE)
+        outputs = torch.cat(
+            [
+                self.ensemble.predict(member, self.test.inputs(member, slice(start, start + rows)))
+                for start in range(0, self.test.rows.shape[1], rows)
+            ]
+        )
+        # the last step may have thrown the weights out of range with no loss after it to show it
+        if self.seen and not outputs.isfinite().all():
+            first_bad = torch.full((len(self.ensemble),), NEVER)
+            first_bad[member] = len(self.plan) - 1
+            self._require_finite(first_bad)
+        return (outputs.argmax(1) == self.test.labels[member]).double()
+
+    def history(self) -> History:
+        """All evaluations so far."""
+        samples, task, accuracy, by_task, loss = zip(*self._evaluations, strict=True)
+        stacked = (torch.stack(part).double().numpy() for part in (accuracy, by_task, loss))
+        return History(np.array(samples), np.array(task), *stacked)
+
+    def _require_finite(self, first_bad: Tensor) -> None:
+        """Stops the run if a member's loss has not been finite at some step of this pass."""
+        first = first_bad.cpu()
+        if (first == NEVER).all():
+            return
+        members = (first != NEVER).nonzero()[:, 0].tolist()
+        member, step = int(first.argmin()), int(first.min())
+        causes = [method.likely_cause(self, member) for method in self.methods]
+        cause = next((c for c in causes if c), None) or (
+            f"its learning rate, {self.learners[member].rate(0):g}, is probably too high for this "
+            "network: try a third of it"
+        )
+        names = " + ".join(method.name for method in self.methods) or "plain SGD"
+        raise TrainingDivergedError(
+            f"the loss of member {member} is not finite at step {step} of epoch {self.epoch} of "
+            f"task {self.task}, with {names}; {cause}",
+            step=step,
+            members=tuple(members),
+        )
+
+
+def take(table: Tensor, positions: Tensor) -> Tensor:
+    """(M, b, c) the rows of each member's table (M, n, c) at its own positions (M, b)."""
+    index = positions[..., None].expand(-1, -1, table.shape[-1])
+    return table.gather(1, index)
+
+
+def _learn_task(
+    run: Run,
+    task: int,
+    epochs: int,
+    reshuffle: bool,
+    evaluate_every: int | None,
+    bar: PatientBar,
+) -> None:
+    run.task, run.epoch = task, 0
+    for method in run.methods:
+        method.on_task_start(run)
+    order = np.tile(np.arange(run.span.start, run.span.stop), (len(run.ensemble), 1))
+    end = run.seen + epochs * order.shape[1]
+
+    def after_step(stepper: Stepper, samples: int) -> None:
+        run.seen += samples
+        bar.advance(samples)
+        if evaluate_every and run.seen % evaluate_every == 0 and run.seen < end:
+            run.evaluate(task, stepper)
+
+    shuffles = reshuffle and not any(method.keeps_order for method in run.methods)
+    for run.epoch in range(epochs):
+        if run.epoch and shuffles:
+            order = np.stack([r.permutation(row) for r, row in zip(run.random, order, strict=True)])
+        stepper = run.pass_over(order, run.methods, after_step)
+    for method in run.methods:
+        method.on_task_end(run)
+    run.evaluate(task + 1, stepper)
+
+
+def _start(
+    modules: nn.Module | Sequence[nn.Module],
+    streams: TaskStream | Sequence[TaskStream],
+    learners: SGD | Sequence[SGD],
+    methods: Method | Sequence[Method],
+    seeds: Sequence[int] | None,
+    record: bool,
+) -> Run:
+    networks = [modules] if isinstance(modules, nn.Module) else list(modules)
+    ensemble = Ensemble(networks)
+    members = len(ensemble)
+    shown = [streams] * members if isinstance(streams, TaskStream) else list(streams)
+    optimisers = [learners] * members if isinstance(learners, SGD) else list(learners)
+    drawn = list(range(members)) if seeds is None else list(seeds)
+    for name, values in (("streams", shown), ("learners", optimisers), ("seeds", drawn)):
+        if len(values) != members:
+            raise InvalidInputError(
+                f"there are {len(values)} {name} for {members} modules; expected one a module"
+            )
+    _check_learners(optimisers)
+    _check_streams(shown, ensemble)
+    device = ensemble.device
+    return Run(
+        ensemble=ensemble,
+        learners=optimisers,
+        methods=[methods] if isinstance(methods, Method) else list(methods),
+        train=Samples.gather([stream.train for stream in shown], device),
+        test=Samples.gather([stream.test for stream in shown], device),
+        targets=torch.stack([stream.targets().to(device) for stream in shown]),
+        random=[np.random.default_rng(seed) for seed in drawn],
+        optimiser=Optimiser(optimisers, list(ensemble.parameters.values())),
+        record=record,
+    )
+
+
+def _check_learners(learners: Sequence[SGD]) -> None:
+    if any(not isinstance(learner.lr, float) for learner in learners):
+        raise InvalidInputError(
+            "a learner has a schedule of rates; the lab trains at a constant rate, since how many "
+            "steps there are depends on the method: train with each rate in turn"
+        )
+    for name in ("batch_size", "reduction", "nesterov"):
+        values = {getattr(learner, name) for learner in learners}
+        if len(values) > 1:
+            raise InvalidInputError(
+                f"the learners differ in {name}: {sorted(values)}; expected the same for all "
+                "members: train others in a call of their own"
+            )
+
+
+def _check_streams(streams: Sequence[TaskStream], ensemble: Ensemble) -> None:
+    first = streams[0]
+    for i, stream in enumerate(streams):
+        if (stream.train.sizes, stream.classes) != (first.train.sizes, first.classes):
+            raise InvalidInputError(
+                f"stream {i} has tasks of {stream.train.sizes} samples and {stream.classes} "
+                f"classes, stream 0 of {first.train.sizes} and {first.classes}; expected the same "
+                "for all members: train others in a call of their own"
+            )
+        if len(stream.test) != len(first.test):
+            raise InvalidInputError(
+                f"stream {i} has {len(stream.test)} test samples, stream 0 has {len(first.test)}; "
+                "expected the same number for all members"
+            )
+    dtype = next(iter(ensemble.parameters.values())).dtype
+    if first.train.inputs.dtype != dtype:
+        raise InvalidInputError(
+            f"the samples are {first.train.inputs.dtype}, the network is {dtype}; convert one"
+        )
+    few = first.train.inputs[first.train.rows[:2]].to(ensemble.device)
+    outputs = ensemble.predict(0, few)
+    if not isinstance(outputs, Tensor) or outputs.shape != (len(few), first.classes):
+        shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise InvalidInputError(
+            f"the network's output for {len(few)} samples is {shape}; expected "
+            f"({len(few)}, {first.classes}), one output a class"
+        )
+
+
+def _check_schedule(epochs: int, evaluate_every: int | None, batch_size: int) -> None:
+    if epochs < 1:
+        raise InvalidInputError(f"epochs is {epochs}; expected 1 or more")
+    if evaluate_every is not None and (evaluate_every < 1 or evaluate_every % batch_size):
+        raise InvalidInputError(
+            f"evaluate_every is {evaluate_every}; expected a positive multiple of the batch size, "
+            f"{batch_size}"
+        )

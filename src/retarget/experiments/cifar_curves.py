@@ -1,0 +1,113 @@
+"""Fig. 3A and Fig. 3C: networks on CIFAR-10, test accuracy along the stream."""
+
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import polars as pl
+from matplotlib.figure import Figure
+from rich.console import RenderableType
+from rich.table import Table
+
+from retarget.continual.metrics import average_accuracy, backward_transfer, forgetting
+from retarget.experiments.cifar_training import CifarRun, run
+from retarget.experiments.experiment import Family
+from retarget.experiments.over_seeds import draw_band
+from retarget.experiments.style import COLOURS, figure_style
+
+# Colour and line of the cases; dashed is what the paper does not have.
+LINES = {
+    "cumulative replay": (COLOURS["offline"], "-"),
+    "vanilla SGD": (COLOURS["online"], "-"),
+    "EWC": (COLOURS["corrected"], "-"),
+    "corrected": (COLOURS["iterative"], "-"),
+    "corrected, fixed kernel": (COLOURS["one step"], "-"),
+    "corrected, summed loss": (COLOURS["iterative"], "--"),
+    "offline prediction, uncorrected": (COLOURS["truth"], "--"),
+}
+
+
+def draw(table: pl.DataFrame) -> Figure:
+    """One panel: a line for each case, a band of one standard error around it."""
+    with figure_style():
+        figure, axes = plt.subplots(figsize=(7.2, 4.4))
+        ends = task_ends(table)
+        along = "samples" if len(ends) > 1 else "passes"
+        for case in table["case"].unique(maintain_order=True):
+            colour, line = LINES.get(case, ("black", ":"))
+            part = table.filter(case=case)
+            draw_band(axes, part, along, "accuracy", colour, ls=line, label=case, lw=1.5)
+        for end in ends[:-1]:
+            axes.axvline(end, color="lightgray", lw=0.7, zorder=0)
+        several = "samples seen (a task between two lines)"
+        axes.set_xlabel(several if len(ends) > 1 else "passes over the data")
+        axes.set_ylabel("accuracy on the test images of all classes")
+        figure.legend(loc="outside right upper")
+    return figure
+
+
+def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
+    """Final accuracy of each case and, where there are several tasks, what was forgotten."""
+    seeds = table["seed"].n_unique()
+    several = len(task_ends(table)) > 1
+    shown = Table(title=f"CIFAR-10: mean ± SEM over {seeds} seeds, at the end")
+    columns = ["case", "accuracy"]
+    columns += (
+        ["average of tasks", "forgetting", "backward transfer"] if several else ["after one pass"]
+    )
+    for column in columns:
+        shown.add_column(column, justify="left" if column == "case" else "right")
+    for case in table["case"].unique(maintain_order=True):
+        part = table.filter(case=case)
+        values = [final_accuracies(part)]
+        if several:
+            matrices = accuracy_matrices(part)
+            measures = (average_accuracy, forgetting, backward_transfer)
+            values += [measure(matrices) for measure in measures]
+        else:
+            values.append(_after_one_pass(part))
+        shown.add_row(case, *(_text(value) for value in values))
+    return [shown]
+
+
+def task_ends(table: pl.DataFrame) -> list[int]:
+    """Samples seen when each task has been learned."""
+    learned = table.filter(pl.col("tasks_learned") > 0).group_by("tasks_learned")
+    ends: list[int] = learned.agg(pl.col("samples").min())["samples"].sort().to_list()
+    return ends
+
+
+def final_accuracies(table: pl.DataFrame) -> np.ndarray:
+    """One number a seed; NaN for a run that diverged."""
+    last = table.group_by("seed", maintain_order=True).agg(pl.col("accuracy").last())
+    return last["accuracy"].to_numpy()
+
+
+def accuracy_matrices(table: pl.DataFrame) -> np.ndarray:
+    """(seeds, T, T) accuracy on each task after each task; NaN for a run that diverged."""
+    tasks = int(table["tasks_learned"].max())  # type: ignore[arg-type]
+    matrices = []
+    for _, run_table in table.group_by("seed", maintain_order=True):
+        ends = run_table.filter(
+            pl.col("tasks_learned") > 0, pl.col("tasks_learned").diff().fill_null(1) > 0
+        )
+        rows = np.array(ends["task_accuracy"].to_list(), dtype=float)
+        matrices.append(rows if len(rows) == tasks else np.full((tasks, tasks), np.nan))
+    return np.array(matrices)
+
+
+FAMILY = Family(CifarRun, run, draw, summarise)
+
+
+def _after_one_pass(table: pl.DataFrame) -> np.ndarray:
+    """Accuracy when every image has been seen once; one number a seed."""
+    once = table.filter(pl.col("passes") >= 1).group_by("seed", maintain_order=True)
+    return once.agg(pl.col("accuracy").first())["accuracy"].to_numpy()
+
+
+def _text(values: np.ndarray) -> str:
+    """Mean and standard error."""
+    if np.isnan(values).any():
+        return f"{np.isnan(values).sum()} of {len(values)} diverged"
+    sem = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
+    return f"{values.mean():.3f} ± {sem:.3f}"
