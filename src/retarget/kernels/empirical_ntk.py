@@ -21,6 +21,7 @@ from retarget.kernels.gradient_gram import (
 from retarget.kernels.gradient_plan import Mode, Plan, make_plan
 from retarget.kernels.gradient_recording import Network
 from retarget.kernels.gradient_sketch import sketched
+from retarget.kernels.gradient_split import tensor_cores, with_split_products
 from retarget.progress import PatientBar
 
 MEMORY_SHARE = 0.5  # of what is free, once the kernel matrix is there
@@ -63,6 +64,8 @@ class EmpiricalNTK(Kernel):
             insists on rules; "jacobian" is the plain way, slower.
         accumulate: The type that products are computed and returned in; None for the parameters'.
         memory: Bytes to work in, beside the kernel matrix; None for half of what is free.
+        precision: How float32 products are made on CUDA: "full", or "split", on tensor cores from
+            numbers in two halves, several times faster. Elsewhere they are the same.
         sketch: The number of features to project to at random, for a kernel that is right on
             average, with an error that falls as 1 / sqrt(sketch); None for the exact kernel.
         seed: Of the projection, which is the same for all calls.
@@ -88,6 +91,7 @@ class EmpiricalNTK(Kernel):
         mode: Mode = "auto",
         accumulate: torch.dtype | None = None,
         memory: int | None = None,
+        precision: Literal["full", "split"] = "full",
         sketch: int | None = None,
         seed: int = 0,
         progress: bool | None = None,
@@ -103,6 +107,8 @@ class EmpiricalNTK(Kernel):
             raise InvalidInputError(
                 f"accumulate is {accumulate!r}; expected torch.float32, torch.float64 or None"
             )
+        if precision not in ("full", "split"):
+            raise InvalidInputError(f"precision is {precision!r}; expected 'full' or 'split'")
         for name, value in (("memory", memory), ("sketch", sketch)):
             if value is not None and value < 1:
                 raise InvalidInputError(f"{name} is {value!r}; expected a positive number, or None")
@@ -113,7 +119,8 @@ class EmpiricalNTK(Kernel):
             )
         self.module, self.outputs, self.mode, self.accumulate = module, outputs, mode, accumulate
         self.params = None if params is None else tuple(params)
-        self.memory, self.sketch, self.seed, self.progress = memory, sketch, seed, progress
+        self.memory, self.precision, self.progress = memory, precision, progress
+        self.sketch, self.seed = sketch, seed
         self._names()
 
     def __repr__(self) -> str:
@@ -137,10 +144,9 @@ class EmpiricalNTK(Kernel):
             raise InvalidInputError("A is empty; expected at least one sample")
         with _full_precision():
             plan, _, scale = self._plan(samples, reuse=1)
-            dtype = self._dtype(samples)
-            sizes = Sizes.of(plan, samples, dtype, self._room(samples))
+            sizes = Sizes.of(plan, samples.device, self._room(samples))
             with self._bar(len(samples)) as bar:
-                result: ArrayT = give_back(features(plan, samples, scale, sizes, dtype, bar), A)
+                result: ArrayT = give_back(features(plan, samples, scale, sizes, bar), A)
         return result
 
     def _names(self) -> list[str]:
@@ -186,7 +192,7 @@ class EmpiricalNTK(Kernel):
         with _full_precision():
             plan, r, scale = self._plan(A, reuse=n / 2)
             K = self._matrix(A, n * r, n * r)
-            sizes = Sizes.of(plan, A, K.dtype, self._room(A))
+            sizes = Sizes.of(plan, A.device, self._room(A))
             with self._bar(sizes.passes(n) + n * (n + 1) // 2) as bar:
                 symmetric_gram(plan, A, K, r, scale, sizes, bar)
         return mirror_lower(K)
@@ -199,29 +205,35 @@ class EmpiricalNTK(Kernel):
         with _full_precision():
             plan, r, scale = self._plan(A, reuse=len(A) * len(B) / (len(A) + len(B)))
             K = self._matrix(A, len(A) * r, len(B) * r)
-            sizes = Sizes.of(plan, A, K.dtype, self._room(A))
+            sizes = Sizes.of(plan, A.device, self._room(A))
             passes = len(B) + len(A) * -(-len(B) // sizes.panel)
             with self._bar(passes + len(A) * len(B)) as bar:
                 gram(plan, A, B, K, r, scale, sizes, bar)
         return K
 
     def _diag(self, A: Tensor) -> Tensor:
-        dtype = self._dtype(A)
         if not len(A):
-            return A.new_zeros(0, dtype=dtype)
+            return A.new_zeros(0, dtype=self._dtype(A))
         with _full_precision():
             plan, _, scale = self._plan(A, reuse=1)
-            sizes = Sizes.of(plan, A, dtype, self._room(A))
+            sizes = Sizes.of(plan, A.device, self._room(A))
             with self._bar(len(A)) as bar:
-                return diagonal(plan, A, scale, sizes, dtype, bar)
+                return diagonal(plan, A, scale, sizes, bar)
 
     def _plan(self, samples: Tensor, reuse: float) -> tuple[Plan, int, float]:
         """What to compute, the rows for each sample, and what the sum is multiplied by."""
         network, full = Network.of(self.module, self._names()), self.outputs == "full"
         output = None if isinstance(self.outputs, str) else self.outputs
-        plan = make_plan(network, samples, output, self.mode, full, reuse)
+        dtype = self._dtype(samples)
+        plan = make_plan(network, samples, output, self.mode, full, dtype, reuse)
         if self.sketch is not None:
             plan = sketched(plan, self.sketch, self.seed)
+        elif (
+            self.precision == "split"
+            and samples.dtype == dtype == torch.float32
+            and tensor_cores(samples.device)
+        ):
+            plan = with_split_products(plan)
         c = len(plan.chosen)
         return plan, c if full else 1, 1 / c if self.outputs == "mean" else 1.0
 

@@ -34,21 +34,23 @@ class Plan:
 
     Attributes:
         layers: Those whose terms need the outputs' gradients.
-        shapes: Of each term's factors, for one sample.
-        working: Numbers held for one sample while its factors are computed.
+        example: Each term's factors, for one sample.
+        dtype: Of the products.
+        working: Bytes held for one sample while its factors are computed.
     """
 
     network: Network
     chosen: range
     terms: tuple[Term, ...]
     layers: tuple[Layer, ...]
-    shapes: tuple[tuple[torch.Size, ...], ...]
+    example: tuple[Factors, ...]
+    dtype: torch.dtype
     working: int
 
     @property
     def held(self) -> int:
-        """Numbers in one sample's factors."""
-        return sum(math.prod(shape) for shapes in self.shapes for shape in shapes)
+        """Bytes of one sample's factors."""
+        return sum(part.nbytes for factors in self.example for part in factors)
 
     def factors(self, samples: Tensor) -> list[Factors]:
         """Every term's factors, from one pass through the network."""
@@ -58,7 +60,14 @@ class Plan:
                 "the module took another path for later samples than for the first; expected the "
                 "same layers for all: use mode='jacobian', or wrap what you mean in a module"
             )
-        return [term.factors(chunk) for term in self.terms]
+        return _factors(self.terms, chunk, self.dtype)
+
+
+def _factors(terms: Sequence[Term], chunk: Chunk, dtype: torch.dtype) -> list[Factors]:
+    factors = [term.factors(chunk) for term in terms]
+    if dtype == chunk.samples.dtype:
+        return factors
+    return [tuple(part.to(dtype) for part in parts) for parts in factors]
 
 
 def _chunk(network: Network, samples: Tensor, chosen: range, layers: Sequence[Layer]) -> Chunk:
@@ -70,8 +79,9 @@ def make_plan(
     samples: Tensor,
     outputs: int | None,
     mode: Mode,
-    full: bool = False,
-    reuse: float = math.inf,
+    full: bool,
+    dtype: torch.dtype,
+    reuse: float,
 ) -> Plan:
     """Tries the network on a few samples, and chooses.
 
@@ -81,6 +91,7 @@ def make_plan(
         outputs: The number of the one output to take; None for all.
         mode: As `EmpiricalNTK` has it.
         full: Whether each output has rows of its own.
+        dtype: Of the products.
         reuse: Pairs of samples that each sample's factors serve.
     """
     few = samples[:: max(1, (len(samples) - 1) // (PROBED - 1))][:PROBED]
@@ -103,12 +114,10 @@ def make_plan(
     if rest:
         terms.append(JacobianTerm(rest, full))
     one = _chunk(network, few[:1], chosen, layers)
-    factors = [term.factors(one) for term in terms]
-    shapes = tuple(tuple(each.shape[1:] for each in parts) for parts in factors)
-    held = sum(math.prod(shape) for parts in shapes for shape in parts)
-    return Plan(
-        network, chosen, tuple(terms), tuple(layers), shapes, _passing(one, layers) + 3 * held
-    )
+    example = tuple(_factors(terms, one, dtype))
+    held = sum(part.nbytes for factors in example for part in factors)
+    working = _passing(one, layers) * samples.element_size() + 3 * held
+    return Plan(network, chosen, tuple(terms), tuple(layers), example, dtype, working)
 
 
 def _require_separate_samples(network: Network, few: Tensor, together: Tensor) -> None:
