@@ -1,8 +1,6 @@
 """The kernel of a finite network, from the gradients of its parameters."""
 
-import difflib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -18,10 +16,11 @@ from retarget.kernels.gradient_gram import (
     gram,
     symmetric_gram,
 )
+from retarget.kernels.gradient_parameters import trained_parameters
 from retarget.kernels.gradient_plan import Mode, Plan, make_plan
+from retarget.kernels.gradient_precision import full_precision, tensor_cores, with_split_products
 from retarget.kernels.gradient_recording import Network
 from retarget.kernels.gradient_sketch import sketched
-from retarget.kernels.gradient_split import tensor_cores, with_split_products
 from retarget.progress import PatientBar
 
 MEMORY_SHARE = 0.5  # of what is free, once the kernel matrix is there
@@ -121,7 +120,7 @@ class EmpiricalNTK(Kernel):
         self.params = None if params is None else tuple(params)
         self.memory, self.precision, self.progress = memory, precision, progress
         self.sketch, self.seed = sketch, seed
-        self._names()
+        trained_parameters(module, self.params)
 
     def __repr__(self) -> str:
         sketch = "" if self.sketch is None else f", sketch={self.sketch}, seed={self.seed}"
@@ -142,34 +141,16 @@ class EmpiricalNTK(Kernel):
         samples = self._samples("A", A)
         if not len(samples):
             raise InvalidInputError("A is empty; expected at least one sample")
-        with _full_precision():
+        with full_precision(samples.device):
             plan, _, scale = self._plan(samples, reuse=1)
             sizes = Sizes.of(plan, samples.device, self._room(samples))
             with self._bar(len(samples)) as bar:
                 result: ArrayT = give_back(features(plan, samples, scale, sizes, bar), A)
         return result
 
-    def _names(self) -> list[str]:
-        """The parameters that gradients are taken of."""
-        trained = [name for name, value in self.module.named_parameters() if value.requires_grad]
-        names = trained
-        if self.params is not None:
-            prefixes = tuple(f"{each}." for each in self.params)
-            names = [n for n in trained if n in self.params or n.startswith(prefixes)]
-            for wanted in self.params:
-                if not any(n == wanted or n.startswith(f"{wanted}.") for n in names):
-                    raise InvalidInputError(_no_such(wanted, trained))
-        if not names:
-            raise InvalidInputError(
-                "the module has no parameters that are trained; expected some with "
-                "requires_grad=True"
-            )
-        return names
-
     def _samples(self, name: str, value: Any) -> Tensor:
         samples = super()._samples(name, value)
-        parameters = dict(self.module.named_parameters())
-        chosen = {each: parameters[each] for each in self._names()}
+        chosen = trained_parameters(self.module, self.params)
         kinds = {(each.dtype, each.device) for each in chosen.values()}
         if len(kinds) > 1:
             found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
@@ -189,7 +170,7 @@ class EmpiricalNTK(Kernel):
         if not len(A):
             return A.new_zeros((0, 0), dtype=self._dtype(A))
         n = len(A)
-        with _full_precision():
+        with full_precision(A.device):
             plan, r, scale = self._plan(A, reuse=n / 2)
             K = self._matrix(A, n * r, n * r)
             sizes = Sizes.of(plan, A.device, self._room(A))
@@ -202,7 +183,7 @@ class EmpiricalNTK(Kernel):
             return self._gram(B, A).mT.contiguous()
         if not len(A):
             return A.new_zeros((0, 0), dtype=self._dtype(A))
-        with _full_precision():
+        with full_precision(A.device):
             plan, r, scale = self._plan(A, reuse=len(A) * len(B) / (len(A) + len(B)))
             K = self._matrix(A, len(A) * r, len(B) * r)
             sizes = Sizes.of(plan, A.device, self._room(A))
@@ -214,7 +195,7 @@ class EmpiricalNTK(Kernel):
     def _diag(self, A: Tensor) -> Tensor:
         if not len(A):
             return A.new_zeros(0, dtype=self._dtype(A))
-        with _full_precision():
+        with full_precision(A.device):
             plan, _, scale = self._plan(A, reuse=1)
             sizes = Sizes.of(plan, A.device, self._room(A))
             with self._bar(len(A)) as bar:
@@ -222,7 +203,8 @@ class EmpiricalNTK(Kernel):
 
     def _plan(self, samples: Tensor, reuse: float) -> tuple[Plan, int, float]:
         """What to compute, the rows for each sample, and what the sum is multiplied by."""
-        network, full = Network.of(self.module, self._names()), self.outputs == "full"
+        network = Network.of(self.module, trained_parameters(self.module, self.params))
+        full = self.outputs == "full"
         output = None if isinstance(self.outputs, str) else self.outputs
         dtype = self._dtype(samples)
         plan = make_plan(network, samples, output, self.mode, full, dtype, reuse)
@@ -267,25 +249,3 @@ def _require_output(outputs: object) -> None:
             f"outputs is {outputs!r}; expected 'mean', 'sum', 'full' or the number of an output, "
             "from 0"
         )
-
-
-def _no_such(wanted: str, names: list[str]) -> str:
-    layers = {name.rpartition(".")[0] for name in names} - {""}
-    near = difflib.get_close_matches(wanted, [*names, *layers], n=1, cutoff=0.0)
-    hint = f"did you mean {near[0]!r}?" if near else "the module has none that are trained"
-    return (
-        f"params has {wanted!r}; expected names of trained parameters, or of layers with some: "
-        f"{hint}"
-    )
-
-
-@contextmanager
-def _full_precision() -> Iterator[None]:
-    """Without TF32, which torch allows convolutions by default: it leaves three digits."""
-    with torch.backends.cudnn.flags(
-        enabled=torch.backends.cudnn.enabled,
-        benchmark=torch.backends.cudnn.benchmark,
-        deterministic=torch.backends.cudnn.deterministic,
-        allow_tf32=False,
-    ):
-        yield

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from retarget.errors import InvalidInputError
+from retarget.kernels.gradient_checks import require_separate_samples, tolerance
 from retarget.kernels.gradient_passes import Chunk
 from retarget.kernels.gradient_recording import Layer, Network, Recording
 from retarget.kernels.gradient_terms import (
@@ -96,7 +97,7 @@ def make_plan(
     """
     few = samples[:: max(1, (len(samples) - 1) // (PROBED - 1))][:PROBED]
     trial = network.record(few)
-    _require_separate_samples(network, few, trial.outputs)
+    require_separate_samples(network, few, trial.outputs)
     chosen = _chosen(outputs, trial.outputs.shape[1])
     used = _used(network, trial, chosen)
     chunk = Chunk(network, few, chosen, _candidates(trial, len(few)), trial)
@@ -118,37 +119,6 @@ def make_plan(
     held = sum(part.nbytes for factors in example for part in factors)
     working = _passing(one, layers) * samples.element_size() + 3 * held
     return Plan(network, chosen, tuple(terms), tuple(layers), example, dtype, working)
-
-
-def _require_separate_samples(network: Network, few: Tensor, together: Tensor) -> None:
-    """Refuses modules whose output for a sample is not a function of that sample."""
-    for name, layer in network.module.named_modules():
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (
-            layer.training or layer.running_mean is None
-        ):
-            raise InvalidInputError(
-                f"layer {name!r} ({type(layer).__name__}) normalises by the batch, so that samples "
-                "depend on each other; call module.eval() first"
-            )
-        random = isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0
-        if layer.training and (random or isinstance(layer, nn.RReLU)):
-            raise InvalidInputError(
-                f"layer {name!r} ({type(layer).__name__}) is random in training; call "
-                "module.eval() first"
-            )
-    with torch.no_grad():
-        alone = torch.cat([network(network.state, few[i : i + 1]) for i in range(len(few))])
-    gap = (alone - together).abs().max().item()
-    if not gap <= _tolerance(alone) * together.abs().max().item():
-        raise InvalidInputError(
-            f"the outputs of a sample alone and of the same sample among others differ by "
-            f"{gap:.3g}; expected each to depend on its own sample, and not on chance: call "
-            "module.eval(), or leave out what mixes samples"
-        )
-
-
-def _tolerance(values: Tensor) -> float:
-    return math.sqrt(torch.finfo(values.dtype).eps)
 
 
 def _chosen(output: int | None, count: int) -> range:
@@ -221,7 +191,7 @@ def _confirmed(chunk: Chunk, used: dict[str, Tensor]) -> list[Layer]:
         ours = torch.einsum("ngop,ngpi->goi", g, chunk.inputs(layer)).flatten(0, 1)
         parts = [used[name].reshape(len(used[name]), -1) for name in filter(None, layer)]
         theirs = torch.cat(parts, 1)
-        if (ours - theirs).norm() <= _tolerance(theirs) * theirs.norm():
+        if (ours - theirs).norm() <= tolerance(theirs) * theirs.norm():
             confirmed.append(layer)
     return confirmed
 

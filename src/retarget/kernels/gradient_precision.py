@@ -1,13 +1,15 @@
-r"""Products of float32 matrices on tensor cores, without the loss of digits.
+r"""How precisely float32 is computed: in full, or split into halves for tensor cores.
 
 A number x, scaled so that its row's largest lies under $2^{15}$, is the sum of two numbers of half
 precision, hi = half(x) and lo = half(x - hi), up to $2^{-22}$ of x or $2^{-40}$ of the row's
 largest. Then $x y = \text{hi hi}' + \text{hi lo}' + \text{lo hi}'$ up to $2^{-22}$ or so, and each
 of the three is a product that tensor cores make exactly and add up in float32. They round sums
-towards zero, which adds up over many; so they are given `DEPTH` features at a time, and the rest
+towards zero, which adds up over many; so hi hi' is made `DEPTH` features at a time, and the rest
 of the sum is ordinary float32.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import lru_cache
 
@@ -20,6 +22,25 @@ from retarget.kernels.gradient_terms import Factors, GradientTerm, Term
 
 LARGEST = 15  # power of two under which a row's largest is scaled; half precision ends at 2^16
 DEPTH = 4096
+
+
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """Without TF32, which leaves three digits and which torch allows convolutions by default."""
+    chosen = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    backend = torch.backends.cudnn
+    convolutions = backend.flags(
+        enabled=backend.enabled,
+        benchmark=backend.benchmark,
+        deterministic=backend.deterministic,
+        allow_tf32=False,
+    )
+    try:
+        with convolutions if device.type == "cuda" else nullcontext():
+            yield
+    finally:
+        torch.set_float32_matmul_precision(chosen)
 
 
 class SplitTerm(GradientTerm):
@@ -76,20 +97,19 @@ def _joined(factors: Factors) -> Tensor:
 
 def split_product(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> Tensor:
     """(hi + lo)(hi' + lo')^T in float32, without lo lo'^T."""
-    total = left[0].new_zeros((len(left[0]), len(right[0])), dtype=torch.float32)
-    for start in range(0, left[0].shape[1], DEPTH):
+    (hi, lo), (their_hi, their_lo) = left, right
+    total = _product(hi, their_lo)
+    total += _product(lo, their_hi)
+    for start in range(0, hi.shape[1], DEPTH):
         features = slice(start, start + DEPTH)
-        hi, lo = (each[:, features] for each in left)
-        their_hi, their_lo = (each[:, features].mT for each in right)
-        for mine, theirs in ((hi, their_lo), (lo, their_hi), (hi, their_hi)):
-            total += _product(mine, theirs)
+        total += _product(hi[:, features], their_hi[:, features])
     return total
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
     if tensor_cores(left.device):
-        return torch.mm(left, right, out_dtype=torch.float32)
-    return left.float() @ right.float()
+        return torch.mm(left, right.mT, out_dtype=torch.float32)
+    return left.float() @ right.float().mT
 
 
 @lru_cache(maxsize=8)
