@@ -16,9 +16,9 @@ from retarget.kernels.gradient_plan import Plan
 from retarget.kernels.gradient_terms import Factors
 from retarget.progress import PatientBar
 
-# Bytes that a chunk on its way through the network may take: enough to keep all cores busy, and
-# not much more than their caches (CPU); enough to fill the device (elsewhere).
-WORKING_BYTES = {"cpu": 1 << 26}
+# Bytes that a chunk on its way through the network may take: enough to make light of the calls, and
+# no more, as it leaves the caches. Measured by benchmarks/empirical_ntk.py.
+WORKING_BYTES = {"cpu": 1 << 28}
 WORKING_BYTES_ELSEWHERE = 1 << 32
 
 
@@ -30,26 +30,23 @@ class Sizes:
     panel: int
 
     @classmethod
-    def of(cls, plan: Plan, samples: Tensor, dtype: torch.dtype, memory: int) -> "Sizes":
+    def of(cls, plan: Plan, device: torch.device, memory: int) -> "Sizes":
         """The largest that stay within so many bytes."""
-        working = max(1, plan.working * samples.element_size())
-        held = max(1, plan.held * dtype.itemsize)
-        room = WORKING_BYTES.get(samples.device.type, WORKING_BYTES_ELSEWHERE)
-        chunk = max(1, min(room, memory // 4) // working)
-        return cls(chunk, max(1, (memory - chunk * (working + held)) // held))
+        room = WORKING_BYTES.get(device.type, WORKING_BYTES_ELSEWHERE)
+        chunk = max(1, min(room, memory // 4) // plan.working)
+        panel = (memory - chunk * (plan.working + plan.held)) // plan.held
+        return cls(chunk, max(1, panel))
 
     def passes(self, n: int) -> int:
         """Samples through the network, for a symmetric matrix of n."""
         return sum(n - start for start in range(0, n, self.panel))
 
 
-def compute_factors(
-    plan: Plan, samples: Tensor, chunk: int, dtype: torch.dtype, bar: PatientBar
-) -> list[Factors]:
+def compute_factors(plan: Plan, samples: Tensor, chunk: int, bar: PatientBar) -> list[Factors]:
     """All terms' factors of these samples."""
     held: list[Factors] = [
-        tuple(samples.new_empty((len(samples), *shape), dtype=dtype) for shape in shapes)
-        for shapes in plan.shapes
+        tuple(part.new_empty((len(samples), *part.shape[1:])) for part in parts)
+        for parts in plan.example
     ]
     for rows in _ranges(0, len(samples), chunk):
         for whole, parts in zip(held, plan.factors(samples[rows]), strict=True):
@@ -64,14 +61,14 @@ def symmetric_gram(
 ) -> None:
     """Fills the lower triangle of K (n * r, n * r)."""
     for panel in _ranges(0, len(A), sizes.panel):
-        held = compute_factors(plan, A[panel], sizes.chunk, K.dtype, bar)
+        held = compute_factors(plan, A[panel], sizes.chunk, bar)
         for rows in panels(panel.stop - panel.start, 1, A.device):
             upto = slice(0, rows.stop)
             block = _block(K, _shift(rows, panel.start), _shift(upto, panel.start), r)
             _add(plan, block, _rows(held, rows), _rows(held, upto), scale)
             bar.advance((rows.stop - rows.start) * rows.stop)
         for rows in _ranges(panel.stop, len(A), sizes.chunk):
-            passing = compute_factors(plan, A[rows], sizes.chunk, K.dtype, bar)
+            passing = compute_factors(plan, A[rows], sizes.chunk, bar)
             _add(plan, _block(K, rows, panel, r), passing, held, scale)
             bar.advance((rows.stop - rows.start) * (panel.stop - panel.start))
 
@@ -88,32 +85,28 @@ def gram(
 ) -> None:
     """Fills K (len(A) * r, len(B) * r)."""
     for panel in _ranges(0, len(B), sizes.panel):
-        held = compute_factors(plan, B[panel], sizes.chunk, K.dtype, bar)
+        held = compute_factors(plan, B[panel], sizes.chunk, bar)
         for rows in _ranges(0, len(A), sizes.chunk):
-            passing = compute_factors(plan, A[rows], sizes.chunk, K.dtype, bar)
+            passing = compute_factors(plan, A[rows], sizes.chunk, bar)
             _add(plan, _block(K, rows, panel, r), passing, held, scale)
             bar.advance((rows.stop - rows.start) * (panel.stop - panel.start))
 
 
-def diagonal(
-    plan: Plan, A: Tensor, scale: float, sizes: Sizes, dtype: torch.dtype, bar: PatientBar
-) -> Tensor:
+def diagonal(plan: Plan, A: Tensor, scale: float, sizes: Sizes, bar: PatientBar) -> Tensor:
     """(n * r,) each row's product with itself."""
     parts = []
     for rows in _ranges(0, len(A), sizes.chunk):
-        factors = compute_factors(plan, A[rows], sizes.chunk, dtype, bar)
+        factors = compute_factors(plan, A[rows], sizes.chunk, bar)
         terms = zip(plan.terms, factors, strict=True)
-        parts.append(sum((term.diagonal(each) for term, each in terms), start=A.new_zeros(())))
-    return torch.cat(parts).flatten().to(dtype) * scale
+        parts.append(torch.stack([term.diagonal(each) for term, each in terms]).sum(0))
+    return torch.cat(parts).flatten() * scale
 
 
-def features(
-    plan: Plan, A: Tensor, scale: float, sizes: Sizes, dtype: torch.dtype, bar: PatientBar
-) -> Tensor:
+def features(plan: Plan, A: Tensor, scale: float, sizes: Sizes, bar: PatientBar) -> Tensor:
     """(n, d) whose inner products are the kernel."""
     parts = []
     for rows in _ranges(0, len(A), sizes.chunk):
-        factors = compute_factors(plan, A[rows], sizes.chunk, dtype, bar)
+        factors = compute_factors(plan, A[rows], sizes.chunk, bar)
         terms = zip(plan.terms, factors, strict=True)
         parts.append(torch.cat([term.features(each) for term, each in terms], 1))
     return torch.cat(parts) * math.sqrt(scale)

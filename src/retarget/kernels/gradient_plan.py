@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from retarget.errors import InvalidInputError
+from retarget.kernels.gradient_checks import require_separate_samples, tolerance
 from retarget.kernels.gradient_passes import Chunk
 from retarget.kernels.gradient_recording import Layer, Network, Recording
 from retarget.kernels.gradient_terms import (
@@ -34,21 +35,23 @@ class Plan:
 
     Attributes:
         layers: Those whose terms need the outputs' gradients.
-        shapes: Of each term's factors, for one sample.
-        working: Numbers held for one sample while its factors are computed.
+        example: Each term's factors, for one sample.
+        dtype: Of the products.
+        working: Bytes held for one sample while its factors are computed.
     """
 
     network: Network
     chosen: range
     terms: tuple[Term, ...]
     layers: tuple[Layer, ...]
-    shapes: tuple[tuple[torch.Size, ...], ...]
+    example: tuple[Factors, ...]
+    dtype: torch.dtype
     working: int
 
     @property
     def held(self) -> int:
-        """Numbers in one sample's factors."""
-        return sum(math.prod(shape) for shapes in self.shapes for shape in shapes)
+        """Bytes of one sample's factors."""
+        return sum(part.nbytes for factors in self.example for part in factors)
 
     def factors(self, samples: Tensor) -> list[Factors]:
         """Every term's factors, from one pass through the network."""
@@ -58,7 +61,14 @@ class Plan:
                 "the module took another path for later samples than for the first; expected the "
                 "same layers for all: use mode='jacobian', or wrap what you mean in a module"
             )
-        return [term.factors(chunk) for term in self.terms]
+        return _factors(self.terms, chunk, self.dtype)
+
+
+def _factors(terms: Sequence[Term], chunk: Chunk, dtype: torch.dtype) -> list[Factors]:
+    factors = [term.factors(chunk) for term in terms]
+    if dtype == chunk.samples.dtype:
+        return factors
+    return [tuple(part.to(dtype) for part in parts) for parts in factors]
 
 
 def _chunk(network: Network, samples: Tensor, chosen: range, layers: Sequence[Layer]) -> Chunk:
@@ -70,8 +80,9 @@ def make_plan(
     samples: Tensor,
     outputs: int | None,
     mode: Mode,
-    full: bool = False,
-    reuse: float = math.inf,
+    full: bool,
+    dtype: torch.dtype,
+    reuse: float,
 ) -> Plan:
     """Tries the network on a few samples, and chooses.
 
@@ -81,11 +92,12 @@ def make_plan(
         outputs: The number of the one output to take; None for all.
         mode: As `EmpiricalNTK` has it.
         full: Whether each output has rows of its own.
+        dtype: Of the products.
         reuse: Pairs of samples that each sample's factors serve.
     """
     few = samples[:: max(1, (len(samples) - 1) // (PROBED - 1))][:PROBED]
     trial = network.record(few)
-    _require_separate_samples(network, few, trial.outputs)
+    require_separate_samples(network, few, trial.outputs)
     chosen = _chosen(outputs, trial.outputs.shape[1])
     used = _used(network, trial, chosen)
     chunk = Chunk(network, few, chosen, _candidates(trial, len(few)), trial)
@@ -103,43 +115,10 @@ def make_plan(
     if rest:
         terms.append(JacobianTerm(rest, full))
     one = _chunk(network, few[:1], chosen, layers)
-    factors = [term.factors(one) for term in terms]
-    shapes = tuple(tuple(each.shape[1:] for each in parts) for parts in factors)
-    held = sum(math.prod(shape) for parts in shapes for shape in parts)
-    return Plan(
-        network, chosen, tuple(terms), tuple(layers), shapes, _passing(one, layers) + 3 * held
-    )
-
-
-def _require_separate_samples(network: Network, few: Tensor, together: Tensor) -> None:
-    """Refuses modules whose output for a sample is not a function of that sample."""
-    for name, layer in network.module.named_modules():
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (
-            layer.training or layer.running_mean is None
-        ):
-            raise InvalidInputError(
-                f"layer {name!r} ({type(layer).__name__}) normalises by the batch, so that samples "
-                "depend on each other; call module.eval() first"
-            )
-        random = isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0
-        if layer.training and (random or isinstance(layer, nn.RReLU)):
-            raise InvalidInputError(
-                f"layer {name!r} ({type(layer).__name__}) is random in training; call "
-                "module.eval() first"
-            )
-    with torch.no_grad():
-        alone = torch.cat([network(network.state, few[i : i + 1]) for i in range(len(few))])
-    gap = (alone - together).abs().max().item()
-    if not gap <= _tolerance(alone) * together.abs().max().item():
-        raise InvalidInputError(
-            f"the outputs of a sample alone and of the same sample among others differ by "
-            f"{gap:.3g}; expected each to depend on its own sample, and not on chance: call "
-            "module.eval(), or leave out what mixes samples"
-        )
-
-
-def _tolerance(values: Tensor) -> float:
-    return math.sqrt(torch.finfo(values.dtype).eps)
+    example = tuple(_factors(terms, one, dtype))
+    held = sum(part.nbytes for factors in example for part in factors)
+    working = _passing(one, layers) * samples.element_size() + 3 * held
+    return Plan(network, chosen, tuple(terms), tuple(layers), example, dtype, working)
 
 
 def _chosen(output: int | None, count: int) -> range:
@@ -212,7 +191,7 @@ def _confirmed(chunk: Chunk, used: dict[str, Tensor]) -> list[Layer]:
         ours = torch.einsum("ngop,ngpi->goi", g, chunk.inputs(layer)).flatten(0, 1)
         parts = [used[name].reshape(len(used[name]), -1) for name in filter(None, layer)]
         theirs = torch.cat(parts, 1)
-        if (ours - theirs).norm() <= _tolerance(theirs) * theirs.norm():
+        if (ours - theirs).norm() <= tolerance(theirs) * theirs.norm():
             confirmed.append(layer)
     return confirmed
 

@@ -5,7 +5,7 @@ use, subclasses and tied weights are seen as they are, and the module itself is 
 is registered, and it runs on stand-ins for its parameters and buffers.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -144,9 +144,9 @@ class Network:
     state: dict[str, Tensor] = field(repr=False)
 
     @classmethod
-    def of(cls, module: nn.Module, names: Sequence[str]) -> "Network":
+    def of(cls, module: nn.Module, wanted: Iterable[str]) -> "Network":
         """The module with gradients of the named parameters."""
-        wanted = set(names)
+        wanted = set(wanted)
         state = {name: value.detach() for name, value in module.named_parameters()}
         parameters = {name: state[name].requires_grad_() for name in state if name in wanted}
         buffers = {name: value.detach().clone() for name, value in module.named_buffers()}

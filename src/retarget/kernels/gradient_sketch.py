@@ -42,12 +42,13 @@ class SketchTerm(GradientTerm):
 
 def sketched(plan: Plan, size: int, seed: int) -> Plan:
     """The plan whose only factors are the projected features."""
-    features = sum(each.numel() for each in plan.network.parameters.values()) * len(plan.chosen)
+    gradients = sum(each.nbytes for each in plan.network.parameters.values()) * len(plan.chosen)
+    example = plan.example[0][0].new_empty((1, 1, size))
     return replace(
         plan,
         terms=(SketchTerm(plan.terms, size, seed),),
-        shapes=((torch.Size((1, size)),),),
-        working=plan.working + 3 * features,
+        example=((example,),),
+        working=plan.working + 3 * gradients,
     )
 
 
