@@ -1,7 +1,7 @@
 """Networks trained on CIFAR-10: what Fig. 3A, Fig. 3C and Fig. 6 have in common."""
 
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Literal
 
 import numpy as np
@@ -29,6 +29,7 @@ from retarget.data.cifar10 import load_cifar10, normalised
 from retarget.errors import TrainingDivergedError
 from retarget.experiments.cifar_net import cifar_net
 from retarget.experiments.experiment import Config
+from retarget.kernels import EmpiricalNTK
 from retarget.learners import SGD, Reduction
 from retarget.theory.sweep import Parts
 
@@ -132,6 +133,7 @@ def _methods(configs: list[CifarRun]) -> list[Method]:
         kind=first.kind,
         parts=first.parts,
         first_block="plain",  # as the authors' runs did
+        kernel=partial(EmpiricalNTK, precision="split", progress=False),
     )
     methods: dict[str, list[Method]] = {
         "vanilla": [Vanilla()],
