@@ -106,7 +106,10 @@ def test_bad_parameters_are_named(change, message):
     [
         ("family = ", "experiment bad cannot be read: Invalid value"),
         (SMALL_DIGITS.replace("title", "titel"), "cannot be read: .*titel"),
-        (SMALL_DIGITS.replace('"digits"', '"letters"'), "is of family 'letters'; known: cifar curves, .* digits"),
+        (
+            SMALL_DIGITS.replace('"digits"', '"letters"'),
+            "is of family 'letters'; known: cifar curves, .* digits",
+        ),
     ],
 )
 def test_bad_files_are_named(text, message):
