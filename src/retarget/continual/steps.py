@@ -118,10 +118,9 @@ class Stepper:
     def _take(self) -> None:
         run = self._run
         batch = run.batch(self._step)
+        outputs, batch.outputs = batch.outputs, batch.outputs.detach()
         for method in self._methods:
             batch.targets = method.targets(run, batch)
-        outputs = run.ensemble(batch.inputs)
-        batch.outputs = outputs.detach()
         loss = run.loss(outputs, batch.targets, batch.weights)
         for method in self._methods:
             penalty = method.penalty(run, batch)

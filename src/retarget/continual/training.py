@@ -135,11 +135,12 @@ class Run:
         return take(self.targets, positions)
 
     def batch(self, step: Tensor) -> Batch:
-        """The mini-batch of a step of the current pass."""
+        """The mini-batch of a step of the current pass, with the outputs as they are."""
         positions = self.plan.positions.index_select(0, step)[0]
         weights = self.plan.weights.index_select(0, step)[0]
-        targets = self.true_targets(positions)
-        return Batch(step, positions, weights, self.inputs(positions), targets, targets)
+        inputs = self.inputs(positions)
+        outputs = self.ensemble(inputs)
+        return Batch(step, positions, weights, inputs, self.true_targets(positions), outputs)
 
     def pass_over(
         self,
@@ -328,6 +329,7 @@ def _check_learners(learners: Sequence[SGD]) -> None:
 
 def _check_streams(streams: Sequence[TaskStream], ensemble: Ensemble) -> None:
     first = streams[0]
+    dtype = next(iter(ensemble.parameters.values())).dtype
     for i, stream in enumerate(streams):
         if (stream.train.sizes, stream.classes) != (first.train.sizes, first.classes):
             raise InvalidInputError(
@@ -340,11 +342,17 @@ def _check_streams(streams: Sequence[TaskStream], ensemble: Ensemble) -> None:
                 f"stream {i} has {len(stream.test)} test samples, stream 0 has {len(first.test)}; "
                 "expected the same number for all members"
             )
-    dtype = next(iter(ensemble.parameters.values())).dtype
-    if first.train.inputs.dtype != dtype:
-        raise InvalidInputError(
-            f"the samples are {first.train.inputs.dtype}, the network is {dtype}; convert one"
-        )
+        shape, shape_0 = stream.train.inputs.shape[1:], first.train.inputs.shape[1:]
+        if shape != shape_0:
+            raise InvalidInputError(
+                f"stream {i} has samples of shape {tuple(shape)}, stream 0 of {tuple(shape_0)}; "
+                "expected the same for all members"
+            )
+        if stream.train.inputs.dtype != dtype:
+            raise InvalidInputError(
+                f"the samples of stream {i} are {stream.train.inputs.dtype}, the network is "
+                f"{dtype}; convert one"
+            )
     few = first.train.inputs[first.train.rows[:2]].to(ensemble.device)
     outputs = ensemble.predict(0, few)
     if not isinstance(outputs, Tensor) or outputs.shape != (len(few), first.classes):
