@@ -59,9 +59,9 @@ def _convolution(
             for size, p, e, s in zip(input.shape[2:], border, extent, step, strict=True)
         )
         patches = unfold(input, tuple(kernel), spread, border, step)
-        output = (weight.flatten(1) @ patches).reshape(len(input), -1, height, width)
+        output = (weight.flatten(1) @ patches).reshape(len(input), len(weight), height, width)
         return output if bias is None else output + bias[:, None, None]
 
 
 def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else (value[0], value[1])
+    return (value, value) if isinstance(value, int) else (value[0], value[-1])
