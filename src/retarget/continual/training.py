@@ -342,10 +342,10 @@ def _check_streams(streams: Sequence[TaskStream], ensemble: Ensemble) -> None:
                 f"stream {i} has {len(stream.test)} test samples, stream 0 has {len(first.test)}; "
                 "expected the same number for all members"
             )
-        shape, shape_0 = stream.train.inputs.shape[1:], first.train.inputs.shape[1:]
-        if shape != shape_0:
+        sample, sample_0 = stream.train.inputs.shape[1:], first.train.inputs.shape[1:]
+        if sample != sample_0:
             raise InvalidInputError(
-                f"stream {i} has samples of shape {tuple(shape)}, stream 0 of {tuple(shape_0)}; "
+                f"stream {i} has samples of shape {tuple(sample)}, stream 0 of {tuple(sample_0)}; "
                 "expected the same for all members"
             )
         if stream.train.inputs.dtype != dtype:
