@@ -41,7 +41,7 @@ def test_all_means_every_figure(monkeypatch, capsys, tmp_path):
     names = []
     monkeypatch.setattr("retarget.cli._reproduce", lambda e, *_: names.append(e.name))
     assert run(monkeypatch, capsys, "reproduce", "all", "--out", tmp_path)[0] == 0
-    assert names == ["digits", "fig1", "fig2", "fig4", "fig5"]
+    assert names == ["digits", "fig1", "fig2", "fig3a", "fig3c", "fig4", "fig5", "fig6"]
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def _convolution(
         patches = windows.permute(0, 1, 4, 5, 2, 3).reshape(
             n, channels * height * width, rows * columns
         )
-        output = (weight.flatten(1) @ patches).reshape(n, -1, rows, columns)
+        output = (weight.flatten(1) @ patches).reshape(n, len(weight), rows, columns)
         return output if bias is None else output + bias[:, None, None]
 
 
@@ -71,4 +71,4 @@ def _border(padding: int | tuple[int, int] | str, height: int, width: int) -> tu
 
 
 def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else (value[0], value[1])
+    return (value, value) if isinstance(value, int) else (value[0], value[-1])

@@ -1,15 +1,16 @@
 """Training on corrected targets: the paper's method for networks."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from retarget.continual.corrector import NetworkCorrector
+from retarget.continual.corrector import NetworkCorrector, check_options
 from retarget.continual.method import Batch, Method
 from retarget.continual.training import take
-from retarget.errors import InvalidInputError
+from retarget.errors import DivergedError, NotPositiveDefiniteError, TrainingDivergedError
 from retarget.learners import SGD, Reduction
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Corrected(Method):
         self.gamma, self.block_size = gamma, block_size
         self.assumed_reduction, self.options = assumed_reduction, options
         # bad options are an error here, not when the first task begins
-        self._corrector(torch.nn.Linear(1, 1), SGD(1.0))
+        check_options(self._assumed(SGD(1.0)), gamma, block_size, **options)
 
     @property
     def name(self) -> str:
@@ -56,22 +57,25 @@ class Corrected(Method):
     def on_start(self, run: "Run") -> None:
         """A corrector for each member; its initial network is the one to keep for `never`."""
         self._correctors = [
-            self._corrector(module, learner)
+            NetworkCorrector(
+                module, self._assumed(learner), self.gamma, self.block_size, **self.options
+            )
             for module, learner in zip(run.ensemble.modules, run.learners, strict=True)
         ]
 
     def on_task_start(self, run: "Run") -> None:
         """Targets for the task, from all samples seen so far."""
-        targets = [
-            corrector.correct(run.train.inputs(m, run.span), run.targets[m, run.span])
-            for m, corrector in enumerate(self._correctors)
-        ]
-        self._keep(run, targets)
+        self._compute(
+            run,
+            lambda m: self._correctors[m].correct(
+                run.train.inputs(m, run.span), run.targets[m, run.span]
+            ),
+        )
 
     def on_epoch_start(self, run: "Run") -> None:
         """Targets from the network as it is now, where that was asked for."""
         if run.epoch:
-            self._keep(run, [corrector.recorrect() for corrector in self._correctors])
+            self._compute(run, lambda m: self._correctors[m].recorrect())
 
     def targets(self, run: "Run", batch: Batch) -> Tensor:
         """The corrected targets of the mini-batch."""
@@ -87,15 +91,39 @@ class Corrected(Method):
             "or a smaller rate"
         )
 
-    def _corrector(self, module: torch.nn.Module, learner: SGD) -> NetworkCorrector:
-        if self.assumed_reduction is not None:
-            learner = replace(learner, reduction=self.assumed_reduction)
-        return NetworkCorrector(module, learner, self.gamma, self.block_size, **self.options)
+    def _assumed(self, learner: SGD) -> SGD:
+        if self.assumed_reduction is None:
+            return learner
+        return replace(learner, reduction=self.assumed_reduction)
 
-    def _keep(self, run: "Run", targets: list[Tensor]) -> None:
-        if any(not Z.isfinite().all() for Z in targets):
-            raise InvalidInputError(
-                "the corrected targets are not finite: the network's kernel is not, or the "
-                "correction overflowed; use a smaller rate, or a larger gamma or ridge"
-            )
+    def _compute(self, run: "Run", targets_of: Callable[[int], Tensor]) -> None:
+        """Every member's targets; those for whom there are none have diverged."""
+        targets: list[Tensor] = []
+        lost: dict[int, ArithmeticError] = {}
+        for member in range(len(run.ensemble)):
+            try:
+                targets.append(_finite(targets_of(member)))
+            except (DivergedError, TrainingDivergedError) as error:
+                lost[member] = error
+            except NotPositiveDefiniteError as error:
+                error.add_note(f"(member {member}, task {run.task}, epoch {run.epoch})")
+                raise
+        if lost:
+            member, cause = next(iter(lost.items()))
+            raise TrainingDivergedError(
+                f"there are no targets for member {member} before epoch {run.epoch} of task "
+                f"{run.task}, with {self.name}: {cause}",
+                step=0,
+                members=tuple(lost),
+            ) from cause
         self._targets = torch.stack(targets)
+
+
+def _finite(targets: Tensor) -> Tensor:
+    if not targets.isfinite().all():
+        raise TrainingDivergedError(
+            "the corrected targets overflow; use a smaller rate, or a larger gamma or ridge",
+            step=0,
+            members=(0,),
+        )
+    return targets

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from retarget.arrays import as_targets, as_tensor, give_back, require_float
-from retarget.errors import InvalidInputError
+from retarget.errors import InvalidInputError, TrainingDivergedError
 from retarget.kernels import EmpiricalNTK
 from retarget.kernels.base import Kernel
 from retarget.learners import SGD
@@ -27,7 +27,9 @@ class NetworkCorrector:
 
     The network is taken for a kernel machine with its tangent kernel as it is when a task begins,
     and as having started from zero; all samples seen so far are the stream. They are kept: memory
-    grows with the stream, and the kernel with its square.
+    grows with the stream, and the kernel with its square. The stream is taken to be trained on in
+    full mini-batches: let the batch size divide the tasks, and the block size too where the targets
+    of earlier tasks are to have no part in those of a later task's first block.
 
     Args:
         module: The network, with outputs (n, c). It is looked at, never changed.
@@ -67,18 +69,22 @@ class NetworkCorrector:
         first_block: FirstBlock = "corrected",
         kernel: Callable[[nn.Module], Kernel] = EmpiricalNTK,
     ) -> None:
-        if refresh not in get_args(Refresh):
-            raise InvalidInputError(f"refresh is {refresh!r}; expected one of {get_args(Refresh)}")
-        if kind not in get_args(Kind):
-            raise InvalidInputError(f"kind is {kind!r}; expected one of {get_args(Kind)}")
-        self.gamma, self.ridge = check_correction(
-            learner, gamma, block_size, ridge, parts, first_block
+        self.gamma, self.ridge = check_options(
+            learner,
+            gamma,
+            block_size,
+            refresh=refresh,
+            kind=kind,
+            ridge=ridge,
+            parts=parts,
+            first_block=first_block,
         )
         self.learner, self.block_size, self.kind = learner, block_size, kind
         self.parts, self.first_block, self.refresh = parts, first_block, refresh
         self.kernel = kernel(copy.deepcopy(module) if refresh == "never" else module)
         self._tasks: list[tuple[Tensor, Tensor]] = []
-        self._targets: Any = None
+        self._targets: Tensor | None = None
+        self._flat, self._like = False, None  # how the caller gave Y
 
     def correct(self, X: Any, Y: Any) -> Any:
         """Targets for the samples of the next task, in the order in which they will be trained on.
@@ -100,28 +106,39 @@ class NetworkCorrector:
         if self._tasks:
             _require_alike(samples, targets, *self._tasks[0])
         # a copy, because a caller may fill its arrays with the next task
-        self._tasks.append((samples.clone(), targets.clone()))
-        Z = self._compute()
-        self._targets = give_back(Z[:, 0] if np.ndim(Y) == 1 else Z, Y, targets.dtype)
-        return self._targets
+        tasks = [*self._tasks, (samples.clone(), targets.clone())]
+        # a task whose correction fails has not been seen
+        self._targets, self._tasks = self._compute(tasks), tasks
+        self._flat, self._like = np.ndim(Y) == 1, Y[:0]
+        return self._given()
 
     def recorrect(self) -> Any:
         """Targets for the same samples again, before another epoch over them."""
         if not self._tasks:
             raise InvalidInputError("there is no task to correct again; call correct first")
         if self.refresh == "epoch":
-            like = self._targets
-            Z = self._compute()
-            dtype = self._tasks[-1][1].dtype
-            self._targets = give_back(Z[:, 0] if like.ndim == 1 else Z, like, dtype)
-        return self._targets
+            self._targets = self._compute(self._tasks)
+        return self._given()
 
-    def _compute(self) -> Tensor:
-        X = torch.cat([samples for samples, _ in self._tasks])
+    def _given(self) -> Any:
+        """The targets as the caller's own: what becomes of them there changes nothing here."""
+        assert self._targets is not None
+        Z = self._targets.clone()
+        return give_back(Z[:, 0] if self._flat else Z, self._like, self._tasks[-1][1].dtype)
+
+    def _compute(self, tasks: list[tuple[Tensor, Tensor]]) -> Tensor:
+        X = torch.cat([samples for samples, _ in tasks])
         # The correction in double precision whatever the network's: it solves nearly singular
         # systems of the kernels of blocks.
         K = self.kernel(X).double()
-        Y = torch.cat([targets for _, targets in self._tasks]).double()
+        if not K.isfinite().all():
+            raise TrainingDivergedError(
+                "the network's kernel is not finite: its weights, or products of them, overflowed; "
+                "use a smaller rate, or a larger gamma or ridge",
+                step=0,
+                members=(0,),
+            )
+        Y = torch.cat([targets for _, targets in tasks]).double()
         if self.kind == "iterative":
             Z = iterative_targets(
                 K,
@@ -137,7 +154,27 @@ class NetworkCorrector:
             Z = corrected_targets(K, Y, self.learner, self.gamma)
         else:
             Z = distilled_targets(K, Y, self.gamma, self.block_size)
-        return Z[-len(self._tasks[-1][0]) :]
+        return Z[-len(tasks[-1][0]) :]
+
+
+def check_options(
+    learner: SGD,
+    gamma: float,
+    block_size: int,
+    *,
+    refresh: Refresh = "task",
+    kind: Kind = "iterative",
+    ridge: float = 0.0,
+    parts: Parts = "both",
+    first_block: FirstBlock = "corrected",
+    kernel: Callable[[nn.Module], Kernel] = EmpiricalNTK,
+) -> tuple[float, float]:
+    """Refuses options of `NetworkCorrector` that have no meaning; returns gamma and ridge."""
+    if refresh not in get_args(Refresh):
+        raise InvalidInputError(f"refresh is {refresh!r}; expected one of {get_args(Refresh)}")
+    if kind not in get_args(Kind):
+        raise InvalidInputError(f"kind is {kind!r}; expected one of {get_args(Kind)}")
+    return check_correction(learner, gamma, block_size, ridge, parts, first_block)
 
 
 def _require_alike(samples: Tensor, targets: Tensor, X: Tensor, Y: Tensor) -> None:

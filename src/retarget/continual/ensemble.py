@@ -29,6 +29,10 @@ class Ensemble:
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         if not modules:
             raise InvalidInputError("there are no modules; expected one network a member")
+        if len({id(module) for module in modules}) < len(modules):
+            raise InvalidInputError(
+                "two members are the same module; expected one network a member: copy.deepcopy it"
+            )
         described = [_description(module) for module in modules]
         if any(other != described[0] for other in described):
             differing = next(i for i, other in enumerate(described) if other != described[0])
@@ -48,7 +52,8 @@ class Ensemble:
         }
         self._all = self.parameters | frozen
         self.modules = [self._view(module, m) for m, module in enumerate(modules)]
-        self._base = copy.deepcopy(modules[0]).to("meta")
+        # its own values are never used; on "meta" it would lose which weights are tied
+        self._base = copy.deepcopy(modules[0])
 
     def __len__(self) -> int:
         return len(self.modules)

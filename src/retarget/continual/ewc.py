@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
@@ -32,7 +33,7 @@ class EWC(Method):
     capturable = True
 
     def __init__(self, strength: float | Sequence[float]) -> None:
-        values = [strength] if isinstance(strength, int | float) else list(strength)
+        values = [strength] if np.ndim(strength) == 0 else list(strength)  # type: ignore[arg-type]
         self.strengths = [as_non_negative("strength", value) for value in values]
 
     def on_start(self, run: "Run") -> None:
@@ -44,20 +45,21 @@ class EWC(Method):
                 "for all or one a member"
             )
         self._strength = run.targets.new_tensor(self.strengths).expand(members)
-        # All anchors in one: sum_t F_t (w - w_t)^2 = F (w - centre)^2 + a constant, with
+        # All anchors in one: sum_t F_t (w - w_t)^2 = F (w - centre)^2 + spread, with
         # F = sum_t F_t and centre = sum_t F_t w_t / F. Memory does not grow with the tasks.
         self._fisher: dict[str, Tensor] = {}
         self._centre: dict[str, Tensor] = {}
+        self._spread = torch.zeros_like(self._strength)
 
     def penalty(self, run: "Run", batch: Batch) -> Tensor | None:
-        """The pull to the anchors, up to a constant."""
+        """The pull to the anchors."""
         if not self._fisher:
             return None
         pull = [
             (self._fisher[name] * (w - self._centre[name]).square()).flatten(1).sum(1)
             for name, w in run.ensemble.parameters.items()
         ]
-        return self._strength / 2 * torch.stack(pull).sum(0)
+        return self._strength / 2 * (torch.stack(pull).sum(0) + self._spread)
 
     @torch.no_grad()
     def on_task_end(self, run: "Run") -> None:
@@ -74,8 +76,9 @@ class EWC(Method):
             centre = self._centre.get(name, torch.zeros_like(new))
             total = old + new
             # where nothing has mattered yet, there is no pull, and the centre has no meaning
-            weighted = (old * centre + new * w) / total.where(total > 0, 1.0)
-            self._fisher[name], self._centre[name] = total, weighted
+            share = new / total.where(total > 0, 1.0)
+            self._spread = self._spread + (old * share * (w - centre).square()).flatten(1).sum(1)
+            self._fisher[name], self._centre[name] = total, centre + share * (w - centre)
 
 
 def fisher_diagonal(module: nn.Module, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:

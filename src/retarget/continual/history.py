@@ -12,11 +12,13 @@ class History:
     """Accuracies of M members at E times during the learning of T tasks.
 
     Attributes:
-        samples: (E,) samples learned from so far, repeated ones counted again.
+        samples: (E,) samples learned from so far: in every epoch again, but not those that a
+            method replays.
         task: (E,) number of tasks that have been learned to their end.
         accuracy: (E, M) on all test samples of all tasks.
         task_accuracy: (E, M, T) on each task's own.
-        loss: (E, M) mean training loss of a step since the time before; NaN at the start.
+        loss: (E, M) mean training loss of a step, of whatever pass, since the time before; NaN at
+            the start.
     """
 
     samples: np.ndarray

@@ -25,8 +25,8 @@ def forgetting(R: np.ndarray) -> np.ndarray:
     As in Chaudhry et al., "Riemannian Walk for Incremental Learning" (2018).
 
     Example:
-        >>> forgetting([[0.9, 0.5], [0.7, 0.8]]).round(12)
-        array(0.2)
+        >>> print(forgetting([[0.9, 0.5], [0.7, 0.8]]).round(12))
+        0.2
     """
     R = _several(R, "forgetting")
     return np.asarray((R[..., :-1, :-1].max(-2) - R[..., -1, :-1]).mean(-1))
@@ -38,8 +38,8 @@ def backward_transfer(R: np.ndarray) -> np.ndarray:
     As in Lopez-Paz and Ranzato, "Gradient Episodic Memory for Continual Learning" (2017).
 
     Example:
-        >>> backward_transfer([[0.9, 0.5], [0.7, 0.8]]).round(12)
-        array(-0.2)
+        >>> print(backward_transfer([[0.9, 0.5], [0.7, 0.8]]).round(12))
+        -0.2
     """
     R = _several(R, "backward transfer")
     return np.asarray((R[..., -1, :-1] - R.diagonal(axis1=-2, axis2=-1)[..., :-1]).mean(-1))

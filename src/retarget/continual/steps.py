@@ -48,6 +48,26 @@ class Optimiser:
             parameter.sub_(self._lr[i] * move)
 
 
+class LossMeter:
+    """The mean training loss of a step since it was last asked for, whatever pass it was of.
+
+    Args:
+        members: Number of members.
+        device: Where the losses are.
+    """
+
+    def __init__(self, members: int, device: torch.device) -> None:
+        self.total = torch.zeros(members, device=device, dtype=torch.float64)
+        self.steps = 0
+
+    def take_mean(self) -> Tensor:
+        """(M,) the mean; NaN if there was no step."""
+        mean = self.total / self.steps if self.steps else torch.full_like(self.total, torch.nan)
+        self.total.zero_()
+        self.steps = 0
+        return mean
+
+
 class Stepper:
     """Takes the steps of one pass over the data.
 
@@ -55,14 +75,17 @@ class Stepper:
         run: The run; its `plan` is this pass.
         methods: Whose hooks take part.
         record: Whether the step may be recorded and replayed.
+
+    Attributes:
+        taken: Steps taken so far.
+        first_bad: (M,) the first step at which a member's loss was not finite, or NEVER.
     """
 
     def __init__(self, run: "Run", methods: Sequence[Method], record: bool) -> None:
         self._run, self._methods = run, methods
         device, members = run.ensemble.device, len(run.ensemble)
         self._step = torch.zeros(1, dtype=torch.int64, device=device)
-        self._taken, self._asked_at = 0, 0
-        self._losses = torch.zeros(members, device=device, dtype=torch.float64)
+        self.taken = 0
         self.first_bad = torch.full((members,), NEVER, device=device)
         self._graph: torch.cuda.CUDAGraph | None = None
         # recording takes about as long as a few dozen steps
@@ -77,7 +100,7 @@ class Stepper:
         """Takes the next step."""
         if not self._record:
             self._take()
-        elif self._taken < WARM_UP_STEPS:
+        elif self.taken < WARM_UP_STEPS:
             aside: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             aside.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(aside):
@@ -89,22 +112,15 @@ class Stepper:
                 with torch.cuda.graph(self._graph):
                     self._take()
             self._graph.replay()
-        self._taken += 1
-
-    def mean_loss(self) -> Tensor:
-        """(M,) mean loss of a step since this was last asked; NaN if there was none."""
-        steps, self._asked_at = self._taken - self._asked_at, self._taken
-        mean = self._losses / steps if steps else torch.full_like(self._losses, torch.nan)
-        self._losses.zero_()
-        return mean
+        self.taken += 1
+        self._run.loss_meter.steps += 1
 
     def _take(self) -> None:
         run = self._run
         batch = run.batch(self._step)
+        outputs, batch.outputs = batch.outputs, batch.outputs.detach()
         for method in self._methods:
             batch.targets = method.targets(run, batch)
-        outputs = run.ensemble(batch.inputs)
-        batch.outputs = outputs.detach()
         loss = run.loss(outputs, batch.targets, batch.weights)
         for method in self._methods:
             penalty = method.penalty(run, batch)
@@ -116,7 +132,7 @@ class Stepper:
         )
         run.optimiser.step(gradients)
         loss = loss.detach()
-        self._losses += loss
+        run.loss_meter.total += loss
         self.first_bad.copy_(
             torch.minimum(self.first_bad, torch.where(loss.isfinite(), NEVER, self._step))
         )

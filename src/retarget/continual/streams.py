@@ -63,6 +63,23 @@ class TaskStream:
     test: Labelled
     classes: int
 
+    def __post_init__(self) -> None:
+        if len(self.test.sizes) != len(self.train.sizes):
+            raise InvalidInputError(
+                f"test has {len(self.test.sizes)} tasks, but there are {len(self.train.sizes)} to "
+                "learn; expected one test set a task"
+            )
+        if 0 in self.test.sizes:
+            raise InvalidInputError(
+                f"task {self.test.sizes.index(0)} has no test samples; expected some for each task"
+            )
+        test, train = self.test.inputs, self.train.inputs
+        if (test.shape[1:], test.dtype) != (train.shape[1:], train.dtype):
+            raise InvalidInputError(
+                f"test samples are {test.dtype} of shape {tuple(test.shape[1:])}, the stream's "
+                f"{train.dtype} of shape {tuple(train.shape[1:])}; expected the same"
+            )
+
     @classmethod
     def from_tasks(
         cls, tasks: Tasks, test: Tasks | None = None, classes: int | None = None
@@ -76,16 +93,6 @@ class TaskStream:
         """
         train = _joined("tasks", tasks)
         tested = train if test is None else _joined("test", test)
-        if len(tested.sizes) != len(train.sizes):
-            raise InvalidInputError(
-                f"test has {len(tested.sizes)} tasks, but there are {len(train.sizes)} to learn; "
-                "expected one test set a task"
-            )
-        if tested.inputs.shape[1:] != train.inputs.shape[1:]:
-            raise InvalidInputError(
-                f"test samples have shape {tuple(tested.inputs.shape[1:])}, the stream's "
-                f"{tuple(train.inputs.shape[1:])}; expected the same"
-            )
         largest = int(max(train.labels.max(), tested.labels.max()))
         classes = largest + 1 if classes is None else classes
         if largest >= classes:

@@ -11,7 +11,7 @@ from retarget.continual.ensemble import Ensemble
 from retarget.continual.history import History
 from retarget.continual.method import Batch, Method
 from retarget.continual.samples import Plan, Samples
-from retarget.continual.steps import NEVER, Optimiser, Stepper
+from retarget.continual.steps import NEVER, LossMeter, Optimiser, Stepper
 from retarget.continual.streams import TaskStream
 from retarget.errors import InvalidInputError, TrainingDivergedError
 from retarget.learners import SGD
@@ -90,6 +90,7 @@ class Run:
         epoch: The pass over it, from 0.
         seen: Samples learned from so far.
         plan: What comes at each step of the current pass.
+        stepper: Takes these steps.
     """
 
     ensemble: Ensemble
@@ -105,7 +106,12 @@ class Run:
     epoch: int = 0
     seen: int = 0
     plan: Plan = field(init=False)
+    stepper: Stepper = field(init=False)
+    loss_meter: LossMeter = field(init=False)
     _evaluations: list[tuple[int, int, Tensor, Tensor, Tensor]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.loss_meter = LossMeter(len(self.ensemble), self.ensemble.device)
 
     @property
     def span(self) -> slice:
@@ -129,18 +135,19 @@ class Run:
         return take(self.targets, positions)
 
     def batch(self, step: Tensor) -> Batch:
-        """The mini-batch of a step of the current pass."""
+        """The mini-batch of a step of the current pass, with the outputs as they are."""
         positions = self.plan.positions.index_select(0, step)[0]
         weights = self.plan.weights.index_select(0, step)[0]
-        targets = self.true_targets(positions)
-        return Batch(step, positions, weights, self.inputs(positions), targets, targets)
+        inputs = self.inputs(positions)
+        outputs = self.ensemble(inputs)
+        return Batch(step, positions, weights, inputs, self.true_targets(positions), outputs)
 
     def pass_over(
         self,
         order: np.ndarray,
         methods: Sequence[Method] = (),
-        after_step: Callable[[Stepper, int], None] = lambda stepper, samples: None,
-    ) -> Stepper:
+        after_step: Callable[[int], None] = lambda samples: None,
+    ) -> None:
         """Trains on the samples at (M, n) positions, in this order, once.
 
         Args:
@@ -152,53 +159,45 @@ class Run:
         self.plan = Plan.of(order, batch_size, self.ensemble.device, self.targets.dtype)
         for method in methods:
             method.on_epoch_start(self)
-        stepper = Stepper(self, methods, self.record)
+        self.stepper = Stepper(self, methods, self.record)
         interval = STEPS_BETWEEN_CHECKS.get(
             self.ensemble.device.type, STEPS_BETWEEN_CHECKS_ELSEWHERE
         )
         for step in range(1, len(self.plan) + 1):
-            stepper.step()
+            self.stepper.step()
             if step % interval == 0 or step == len(self.plan):
-                self._require_finite(stepper.first_bad)
-            after_step(stepper, min(batch_size, n - (step - 1) * batch_size))
-        return stepper
+                self._require_finite(self.stepper.first_bad, "loss")
+            after_step(min(batch_size, n - (step - 1) * batch_size))
 
     @torch.no_grad()
-    def evaluate(self, learned: int, stepper: Stepper | None = None) -> None:
+    def evaluate(self, learned: int) -> None:
         """Notes every member's accuracy on all test samples, and on each task's own.
 
         Args:
             learned: Tasks that have been learned to their end.
-            stepper: Knows the training loss since the last time.
         """
-        if stepper is not None:
-            self._require_finite(stepper.first_bad)
-        overall, by_task = [], []
-        for m in range(len(self.ensemble)):
-            right = self._right_answers(m)
-            overall.append(right.mean())
-            by_task.append(torch.stack([right[span].mean() for span in self.test.spans[m]]))
-        accuracy = torch.stack(overall)
-        loss = torch.full_like(accuracy, torch.nan) if stepper is None else stepper.mean_loss()
+        outputs = torch.stack([self._test_outputs(m) for m in range(len(self.ensemble))])
+        if self.seen:
+            self._require_sound(outputs)
+        right = (outputs.argmax(2) == self.test.labels).double()
+        by_task = [
+            torch.stack([answers[span].mean() for span in spans])
+            for answers, spans in zip(right, self.test.spans, strict=True)
+        ]
+        loss = self.loss_meter.take_mean()
         self._evaluations.append(
-            (self.seen, learned, accuracy.cpu(), torch.stack(by_task).cpu(), loss.cpu())
+            (self.seen, learned, right.mean(1).cpu(), torch.stack(by_task).cpu(), loss.cpu())
         )
 
-    def _right_answers(self, member: int) -> Tensor:
-        """(n,) 1 for each test sample that the member classifies rightly, else 0."""
+    def _test_outputs(self, member: int) -> Tensor:
+        """(n, c) the member's outputs for its test samples."""
         rows = EVALUATED_AT_A_TIME.get(self.ensemble.device.type, EVALUATED_AT_A_TIME_ELSEWHERE)
-        outputs = torch.cat(
+        return torch.cat(
             [
                 self.ensemble.predict(member, self.test.inputs(member, slice(start, start + rows)))
                 for start in range(0, self.test.rows.shape[1], rows)
             ]
         )
-        # the last step may have thrown the weights out of range with no loss after it to show it
-        if self.seen and not outputs.isfinite().all():
-            first_bad = torch.full((len(self.ensemble),), NEVER)
-            first_bad[member] = len(self.plan) - 1
-            self._require_finite(first_bad)
-        return (outputs.argmax(1) == self.test.labels[member]).double()
 
     def history(self) -> History:
         """All evaluations so far."""
@@ -206,8 +205,20 @@ class Run:
         stacked = (torch.stack(part).double().numpy() for part in (accuracy, by_task, loss))
         return History(np.array(samples), np.array(task), *stacked)
 
-    def _require_finite(self, first_bad: Tensor) -> None:
-        """Stops the run if a member's loss has not been finite at some step of this pass."""
+    def _require_sound(self, outputs: Tensor) -> None:
+        """Stops the run if steps so far have broken a network, and no loss need show it.
+
+        The last step may have thrown the weights out of range; and a ReLU whose weights are
+        minus infinity just answers 0.
+        """
+        self._require_finite(self.stepper.first_bad, "loss")
+        sound = outputs.isfinite().flatten(1).all(1)
+        for parameter in self.ensemble.parameters.values():
+            sound &= parameter.isfinite().flatten(1).all(1)
+        self._require_finite(torch.where(sound, NEVER, self.stepper.taken - 1), "network")
+
+    def _require_finite(self, first_bad: Tensor, what: str) -> None:
+        """Stops the run if a member is not finite from some step of this pass on."""
         first = first_bad.cpu()
         if (first == NEVER).all():
             return
@@ -220,8 +231,9 @@ class Run:
         )
         names = " + ".join(method.name for method in self.methods) or "plain SGD"
         raise TrainingDivergedError(
-            f"the loss of member {member} is not finite at step {step} of epoch {self.epoch} of "
-            f"task {self.task}, with {names}; {cause}",
+            f"the {what} of member {member} is not finite "
+            f"{'at' if what == 'loss' else 'after'} step {step} of epoch {self.epoch} of task "
+            f"{self.task}, with {names}; {cause}",
             step=step,
             members=tuple(members),
         )
@@ -247,20 +259,22 @@ def _learn_task(
     order = np.tile(np.arange(run.span.start, run.span.stop), (len(run.ensemble), 1))
     end = run.seen + epochs * order.shape[1]
 
-    def after_step(stepper: Stepper, samples: int) -> None:
-        run.seen += samples
+    def after_step(samples: int) -> None:
+        before, run.seen = run.seen, run.seen + samples
         bar.advance(samples)
-        if evaluate_every and run.seen % evaluate_every == 0 and run.seen < end:
-            run.evaluate(task, stepper)
+        # a mini-batch that is not full may step over a multiple
+        due = evaluate_every and run.seen // evaluate_every > before // evaluate_every
+        if due and run.seen < end:
+            run.evaluate(task)
 
     shuffles = reshuffle and not any(method.keeps_order for method in run.methods)
     for run.epoch in range(epochs):
         if run.epoch and shuffles:
             order = np.stack([r.permutation(row) for r, row in zip(run.random, order, strict=True)])
-        stepper = run.pass_over(order, run.methods, after_step)
+        run.pass_over(order, run.methods, after_step)
     for method in run.methods:
         method.on_task_end(run)
-    run.evaluate(task + 1, stepper)
+    run.evaluate(task + 1)
 
 
 def _start(
@@ -315,6 +329,7 @@ def _check_learners(learners: Sequence[SGD]) -> None:
 
 def _check_streams(streams: Sequence[TaskStream], ensemble: Ensemble) -> None:
     first = streams[0]
+    dtype = next(iter(ensemble.parameters.values())).dtype
     for i, stream in enumerate(streams):
         if (stream.train.sizes, stream.classes) != (first.train.sizes, first.classes):
             raise InvalidInputError(
@@ -327,11 +342,17 @@ def _check_streams(streams: Sequence[TaskStream], ensemble: Ensemble) -> None:
                 f"stream {i} has {len(stream.test)} test samples, stream 0 has {len(first.test)}; "
                 "expected the same number for all members"
             )
-    dtype = next(iter(ensemble.parameters.values())).dtype
-    if first.train.inputs.dtype != dtype:
-        raise InvalidInputError(
-            f"the samples are {first.train.inputs.dtype}, the network is {dtype}; convert one"
-        )
+        sample, sample_0 = stream.train.inputs.shape[1:], first.train.inputs.shape[1:]
+        if sample != sample_0:
+            raise InvalidInputError(
+                f"stream {i} has samples of shape {tuple(sample)}, stream 0 of {tuple(sample_0)}; "
+                "expected the same for all members"
+            )
+        if stream.train.inputs.dtype != dtype:
+            raise InvalidInputError(
+                f"the samples of stream {i} are {stream.train.inputs.dtype}, the network is "
+                f"{dtype}; convert one"
+            )
     few = first.train.inputs[first.train.rows[:2]].to(ensemble.device)
     outputs = ensemble.predict(0, few)
     if not isinstance(outputs, Tensor) or outputs.shape != (len(few), first.classes):

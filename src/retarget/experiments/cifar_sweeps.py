@@ -88,7 +88,8 @@ def _draw_sweep(axes: Axes, final: pl.DataFrame, parameter: str, case: str) -> N
     )
     lost = curve.filter(pl.col("mean").is_nan())
     if len(lost):
-        low = np.nanmin(curve["mean"].to_numpy(), initial=np.inf)
+        means = curve["mean"].to_numpy()
+        low = 0.0 if np.isnan(means).all() else np.nanmin(means)
         axes.plot(lost[parameter], np.full(len(lost), low), "kx", label="diverged")
         axes.legend()
     axes.set_xscale("log")

@@ -1,7 +1,8 @@
 """Networks trained on CIFAR-10: what Fig. 3A, Fig. 3C and Fig. 6 have in common."""
 
 from collections.abc import Iterator, Sequence
-from functools import cache, partial
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -26,7 +27,8 @@ from retarget.continual import (
 )
 from retarget.continual.corrector import Kind, Refresh
 from retarget.data.cifar10 import load_cifar10, normalised
-from retarget.errors import TrainingDivergedError
+from retarget.data.files import data_folder
+from retarget.errors import InvalidInputError, TrainingDivergedError
 from retarget.experiments.cifar_net import cifar_net
 from retarget.experiments.experiment import Config
 from retarget.kernels import EmpiricalNTK
@@ -150,16 +152,22 @@ def _methods(configs: list[CifarRun]) -> list[Method]:
 
 
 def _stream(config: CifarRun) -> TaskStream:
-    data = _data(config.test_per_class, config.device)
+    data = _data(data_folder(None), config.test_per_class, config.device)
     make = {"domain pairs": domain_pairs, "shuffled": shuffled}[config.protocol]
     return make(data, config.seed, config.per_class)
 
 
-@cache
-def _data(test_per_class: int, device: str) -> LabelledData:
+@lru_cache(maxsize=1)
+def _data(folder: Path, test_per_class: int, device: str) -> LabelledData:
     """All images on the device, as the paper normalises them, and the first of each test class."""
-    cifar = load_cifar10()
+    cifar = load_cifar10(folder)
     labels = cifar.test_labels
+    there = int(np.bincount(labels).min())
+    if not 1 <= test_per_class <= there:
+        raise InvalidInputError(
+            f"test_per_class is {test_per_class}, but a class here has {there} test images; "
+            f"expected 1 to {there}"
+        )
     chosen = np.concatenate(
         [np.flatnonzero(labels == label)[:test_per_class] for label in np.unique(labels)]
     )

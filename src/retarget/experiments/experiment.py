@@ -116,13 +116,14 @@ class Experiment(BaseModel):
         update: dict[str, Any] = {"parameters": self.parameters | changes.parameters}
         if changes.seeds:
             update["seeds"] = changes.seeds
-        # a parameter that is given is no longer swept, nor different from case to case
-        update["grid"] = _without(self.grid, changes.parameters)
+        # A parameter that is given is no longer swept, nor different from case to case. Where it
+        # was swept it still tells its one value: the table has the same columns.
+        update["grid"] = _narrowed(self.grid, changes.parameters)
         update["cases"] = {
             name: Case(
                 seeds=() if changes.seeds else case.seeds,
                 parameters=_without(case.parameters, changes.parameters),
-                grid=_without(case.grid, changes.parameters),
+                grid=_narrowed(case.grid, changes.parameters),
             )
             for name, case in self.cases.items()
         }
@@ -254,6 +255,10 @@ def require_device(name: str) -> None:
     except (RuntimeError, AssertionError) as error:  # torch raises both, by device and build
         reason = str(error).splitlines()[0]
         raise InvalidInputError(f"the device {name!r} cannot be used here: {reason}") from error
+
+
+def _narrowed(grid: dict[str, list[Any]], given: dict[str, Any]) -> dict[str, list[Any]]:
+    return {name: [given[name]] if name in given else values for name, values in grid.items()}
 
 
 def _without(values: dict[str, Any], names: Container[str]) -> dict[str, Any]:

@@ -1,0 +1,131 @@
+"""Several networks as one: views of one memory, nothing lost, nothing mixed."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import retarget as rt
+from lab_problems import LEARNERS, conv_net, copies, mlp, samples, stream, weights
+from problems import assert_same
+from retarget import continual as lab
+from retarget.continual.ensemble import Ensemble
+
+
+def test_every_member_computes_what_its_module_does():
+    for make, shape in ((mlp, (5,)), (conv_net, (2, 4, 4))):
+        networks = [make(seed) for seed in (1, 2, 3)]
+        X = torch.stack([samples(np.random.default_rng(s), 4, shape)[0] for s in range(3)])
+        outputs = Ensemble(networks)(X).detach()
+        alone = Ensemble(networks[1:2])(X[1:2]).detach()
+        for m, network in enumerate(networks):
+            assert_same(outputs[m], network(X[m]).detach(), 1e-13)
+        assert_same(alone[0], outputs[1], 1e-13)
+
+
+def test_modules_are_views_of_the_members():
+    networks = [mlp(1), mlp(2)]
+    before = copies(networks)
+    ensemble = Ensemble(networks)
+    with torch.no_grad():
+        ensemble.parameters["0.weight"][1] += 1
+    assert torch.equal(ensemble.modules[1][0].weight, before[1][0].weight + 1)
+    assert torch.equal(ensemble.modules[0][0].weight, before[0][0].weight)
+    assert torch.equal(weights(networks[1]), weights(before[1]))  # not yet
+    ensemble.write_back()
+    assert torch.equal(networks[1][0].weight, before[1][0].weight + 1)
+    with torch.no_grad():
+        ensemble.parameters["0.weight"][1] += 1
+    assert torch.equal(networks[1][0].weight, before[1][0].weight + 1)  # no longer
+
+
+def test_frozen_parameters_stay_and_flags_too():
+    network = mlp(1)
+    network[0].bias.requires_grad_(False)
+    before = copy.deepcopy(network)
+    ensemble = Ensemble([network, copy.deepcopy(network)])
+    assert list(ensemble.parameters) == ["0.weight", "2.weight", "2.bias"]
+    flags = [p.requires_grad for p in ensemble.modules[0].parameters()]
+    assert flags == [True, False, True, True]
+    learner = rt.SGD(0.1, 2, weight_decay=0.5)
+    lab.train(network, stream(1), learner)
+    assert torch.equal(network[0].bias, before[0].bias)
+    assert not torch.equal(network[0].weight, before[0].weight)
+    assert [p.requires_grad for p in network.parameters()] == flags
+    assert all(p.grad is None and p.is_leaf for p in network.parameters())
+
+
+class WithBuffers(nn.Module):
+    """Counts its samples in training; a part of it never trains."""
+
+    def __init__(self, seed):
+        super().__init__()
+        self.net = mlp(seed)
+        self.still = nn.Dropout(0.5)
+        self.register_buffer("shift", torch.full((3,), float(seed), dtype=torch.float64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x):
+        if self.training:
+            self.count += 1
+        return self.still(self.net(x)) + self.shift
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_buffers_are_each_members_own_and_written_back(members):
+    networks = [WithBuffers(seed) for seed in range(1, members + 1)]
+    for network in networks:
+        network.still.eval()
+    plain = copies(networks)
+    lab.train(networks, stream(1, sizes=(8, 6)), LEARNERS["mean"], evaluate_every=4)
+    for m, (network, alone) in enumerate(zip(networks, plain, strict=True)):
+        assert network.count == 4  # steps; evaluations do not count
+        assert torch.equal(network.shift, torch.full((3,), m + 1.0, dtype=torch.float64))
+        assert network.training
+        assert network.net.training
+        assert not network.still.training
+        lab.train(alone, stream(1, sizes=(8, 6)), LEARNERS["mean"], seeds=[m])
+        assert_same(weights(network), weights(alone))
+
+
+def test_evaluation_is_in_evaluation_mode_and_leaves_the_flags():
+    network = nn.Sequential(nn.Linear(5, 3), nn.Dropout(0.9), nn.Identity()).double()
+    network[2].eval()
+    ensemble = Ensemble([network])
+    X = torch.randn(6, 5, dtype=torch.float64)
+    assert torch.equal(ensemble.predict(0, X), network[0](X))
+    assert [part.training for part in ensemble.modules[0].modules()] == [True, True, True, False]
+    with pytest.raises(RuntimeError):
+        ensemble.predict(0, X[:, :2])
+    assert [part.training for part in ensemble.modules[0].modules()] == [True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda n: n.append(nn.Identity()),
+        lambda n: n.__setitem__(0, nn.Linear(5, 7, bias=False).double()),
+        lambda n: n.float(),
+        lambda n: n[0].weight.requires_grad_(False),
+        lambda n: n.eval(),
+        lambda n: n.register_buffer("more", torch.zeros(1)),
+        lambda n: n.__setitem__(1, nn.ReLU()),
+    ],
+)
+def test_networks_of_different_architectures(change):
+    other = mlp(2)
+    change(other)
+    with pytest.raises(rt.InvalidInputError, match="module 2 has other parameters than module 0"):
+        Ensemble([mlp(1), mlp(3), other])
+
+
+def test_networks_that_cannot_be_trained():
+    with pytest.raises(rt.InvalidInputError, match="there are no modules; expected one network"):
+        Ensemble([])
+    with pytest.raises(rt.InvalidInputError, match="the module has no trainable parameters"):
+        Ensemble([nn.Tanh()])
+    network = mlp(1)
+    with pytest.raises(rt.InvalidInputError, match="two members are the same module; .*deepcopy"):
+        Ensemble([network, mlp(2), network])

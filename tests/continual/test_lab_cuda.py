@@ -1,0 +1,112 @@
+"""The lab on a CUDA device: steps that are recorded and replayed are the same steps."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+import retarget as rt
+from lab_problems import CORRECTED, LEARNERS, METHODS, conv_net, mlp, samples, stream, weights
+from problems import assert_same
+from retarget import continual as lab
+from retarget.continual.ewc import fisher_diagonal
+from retarget.experiments.cifar_net import cifar_net
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+EVERY = METHODS | {name: CORRECTED[name] for name in ("corrected", "every epoch", "DER, corrected")}
+
+
+@pytest.fixture(autouse=True)
+def no_tf32():
+    saved = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    yield
+    torch.backends.cudnn.allow_tf32 = saved
+
+
+def trained(make, device, record, networks, given, learners):
+    networks = [copy.deepcopy(network).to(device) for network in networks]
+    history = lab.train(
+        networks, given, learners, make()[0], epochs=2, reshuffle=True, evaluate_every=104,
+        record=record,
+    )  # fmt: skip
+    return [weights(network).cpu() for network in networks], history
+
+
+@pytest.mark.parametrize("learner", ["mean", "nesterov and decay"])
+@pytest.mark.parametrize("method", EVERY)
+@pytest.mark.parametrize("members", [1, 3])
+def test_recorded_unrecorded_and_the_cpu_are_one(method, learner, members):
+    """Passes of more than 50 steps, which are recorded; the last mini-batch is not full."""
+    given = [stream(m, sizes=(220, 222)) for m in range(members)]
+    networks = [mlp(m) for m in range(members)]
+    setting = (networks, given, LEARNERS[learner])
+    cpu, expected = trained(EVERY[method], "cpu", True, *setting)
+    for record in (True, False):
+        got, history = trained(EVERY[method], "cuda", record, *setting)
+        for one, other in zip(got, cpu, strict=True):
+            assert_same(one, other, 1e-8)
+        np.testing.assert_array_equal(history.samples, expected.samples)
+        assert_same(history.loss[1:], expected.loss[1:], 1e-8)
+        assert_same(history.task_accuracy, expected.task_accuracy, 0.02)
+
+
+@pytest.mark.parametrize("method", ["vanilla", "EWC", "DER++"])
+def test_conv_nets_in_float32(method):
+    given = []
+    for m in range(3):
+        X, y = samples(np.random.default_rng(m), 230, (2, 4, 4))
+        given.append(
+            lab.TaskStream.from_tasks([(X[:215].float(), y[:215]), (X[215:].float(), y[215:])])
+        )
+    networks = [conv_net(m).float() for m in range(3)]
+    setting = (networks, given, LEARNERS["mean"])
+    cpu, _ = trained(EVERY[method], "cpu", True, *setting)
+    for record in (True, False):
+        got, _ = trained(EVERY[method], "cuda", record, *setting)
+        for one, other in zip(got, cpu, strict=True):
+            assert_same(one, other, 2e-3)
+
+
+def test_the_fisher_information_of_the_papers_network():
+    network = cifar_net(2, 0)
+    X, Y = torch.randn(20, 3, 32, 32), torch.eye(2)[torch.arange(20) % 2]
+    expected = fisher_diagonal(network, X, Y)
+    got = fisher_diagonal(network.cuda(), X.cuda(), Y.cuda())
+    for name, values in expected.items():
+        assert_same(got[name].cpu(), values, 1e-4 * float(values.max()))
+
+
+@pytest.mark.parametrize("record", [True, False])
+def test_a_run_that_diverges_names_the_first_bad_step(record):
+    given, networks = stream(0, sizes=(1300,)), [mlp(m) for m in range(2)]
+
+    class Late(lab.Method):
+        capturable = True
+
+        def targets(self, run, batch):
+            late = (batch.step == 260).to(batch.targets.dtype)
+            harm = torch.stack([late * 0, late])[:, :, None]
+            return batch.targets / (1 - harm)
+
+    for network in networks:
+        network.cuda()
+    with pytest.raises(rt.TrainingDivergedError, match="at step 260 of epoch 0") as caught:
+        lab.train(networks, given, LEARNERS["mean"], Late(), record=record)
+    assert caught.value.members == (1,)
+
+
+def test_a_method_that_looks_at_values_is_not_recorded():
+    seen = []
+
+    class Looking(lab.Method):
+        def on_batch_end(self, run, batch):
+            seen.append(int(batch.step))
+
+    lab.train(mlp(0).cuda(), stream(0, sizes=(240,)), LEARNERS["mean"], Looking())
+    assert seen == list(range(60))

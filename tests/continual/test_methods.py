@@ -1,0 +1,283 @@
+"""Every method of the lab equals its definition, typed as a plain loop (oracles.continual)."""
+
+import copy
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import retarget as rt
+from lab_problems import (
+    CORRECTED,
+    LEARNERS,
+    METHODS,
+    conv_net,
+    copies,
+    mlp,
+    samples,
+    stream,
+    weights,
+)
+from oracles import continual as oracle
+from problems import assert_same
+from retarget import continual as lab
+from retarget.continual.ewc import fisher_diagonal
+
+
+def compare(make, network, given, learner, epochs, reshuffle, seed):
+    """Trains a network by the lab and by the oracle; both must agree in all that is left."""
+    methods, plain = make()
+    expected = copy.deepcopy(network)
+    before = weights(network).clone()
+    history = lab.train(
+        network, given, learner, methods, epochs=epochs, reshuffle=reshuffle, seeds=[seed]
+    )
+    run = oracle.train(expected, given, learner, plain, epochs, reshuffle, seed)
+    assert (weights(expected) - before).abs().max() > 1e-3
+    assert_same(weights(network), weights(expected))
+    assert_same(history.matrix[0], run.matrix, 1e-12)
+    assert_same(history.accuracy[1:, 0], run.overall, 1e-12)
+    assert np.isnan(history.loss[0]).all()
+    assert_same(history.loss[1:, 0], run.losses)
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_equals_its_plain_loop(method, learner):
+    compare(METHODS[method], mlp(1), stream(2), LEARNERS[learner], 2, True, 5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_equals_its_plain_loop_with_convolutions(method):
+    given = stream(3, sizes=(7, 10), shape=(2, 4, 4))
+    compare(METHODS[method], conv_net(1), given, LEARNERS["mean"], 1, False, 0)
+
+
+@pytest.mark.parametrize("reshuffle", [False, True])
+def test_epochs_repeat_the_order_unless_it_is_reshuffled(reshuffle):
+    compare(METHODS["ER"], mlp(3), stream(1), LEARNERS["sum"], 3, reshuffle, 2)
+
+
+@pytest.mark.parametrize("method", CORRECTED)
+@pytest.mark.parametrize("learner", ["mean", "sum"])
+def test_corrected_equals_equation_16_on_the_kernel_by_its_definition(method, learner):
+    given = stream(4, sizes=(12, 8, 16))
+    compare(CORRECTED[method], mlp(2), given, LEARNERS[learner], 2, True, 3)
+
+
+@pytest.mark.parametrize("method", ["corrected", "every epoch", "distilled"])
+def test_corrected_equals_equation_16_with_convolutions(method):
+    given = stream(5, sizes=(12, 8), shape=(2, 4, 4))
+    compare(CORRECTED[method], conv_net(2), given, LEARNERS["sum"], 2, False, 0)
+
+
+def test_the_stream_of_the_correction_goes_on_where_a_task_ends_within_a_mini_batch():
+    compare(CORRECTED["corrected"], mlp(2), stream(6), LEARNERS["sum"], 1, False, 0)
+    compare(CORRECTED["corrected"], mlp(2), stream(6), LEARNERS["one at a time"], 1, False, 0)
+
+
+@pytest.mark.parametrize("learner", ["momentum", "nesterov and decay"])
+def test_corrected_is_for_the_learner_that_trains(learner):
+    given = stream(4, sizes=(12, 8))
+    compare(CORRECTED["corrected"], mlp(2), given, LEARNERS[learner], 2, False, 0)
+
+
+def test_a_network_with_frozen_and_with_unused_parts():
+    network = mlp(4)
+    network[0].weight.requires_grad_(False)
+    for method in ("EWC", "DER++"):
+        compare(METHODS[method], copy.deepcopy(network), stream(2), LEARNERS["mean"], 1, False, 0)
+    compare(CORRECTED["corrected"], network, stream(4, sizes=(8, 8)), LEARNERS["mean"], 1, False, 0)
+
+
+class Tied(nn.Module):
+    """One matrix used twice, under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(5, 5, bias=False), nn.Linear(5, 5, bias=False)
+        self.second.weight = self.first.weight
+        self.last = nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.second(torch.tanh(self.first(x)))))
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_network_with_tied_weights(members):
+    torch.manual_seed(0)
+    networks = [Tied().double() for _ in range(members)]
+    expected = copies(networks)
+    lab.train(networks, stream(2), LEARNERS["mean"], lab.EWC(2.0))
+    for m, (network, plain) in enumerate(zip(networks, expected, strict=True)):
+        oracle.train(plain, stream(2), LEARNERS["mean"], [oracle.Anchored(2.0)], seed=m)
+        assert_same(weights(network), weights(plain))
+        assert network.first.weight is network.second.weight
+
+
+# Members
+
+
+MEMBERS = [
+    *(name for name in METHODS if name != "plain"),
+    *("corrected", "never", "every epoch", "DER, corrected"),
+]
+
+
+@pytest.mark.parametrize("pools", ["shared", "separate"])
+@pytest.mark.parametrize("method", MEMBERS)
+def test_members_at_once_equal_one_by_one(method, pools):
+    make = METHODS.get(method) or CORRECTED[method]
+    rates, seeds = (0.05, 0.011, 0.03), (4, 9, 4)
+    learners = [
+        rt.SGD(lr, 4, momentum=mu, weight_decay=decay, reduction="mean")
+        for lr, mu, decay in zip(rates, (0.5, 0.0, 0.9), (0.0, 0.2, 0.1), strict=True)
+    ]
+    if pools == "shared":
+        random = np.random.default_rng(0)
+        X, y = samples(random, 60)
+        data = lab.LabelledData(X, y, *samples(random, 30))
+        given = [lab.class_incremental(data, seed, 1, per_class=11) for seed in (0, 1, 2)]
+        assert given[0].train.inputs is given[1].train.inputs
+    else:
+        given = [stream(seed, sizes=(8, 13)) for seed in (0, 1, 2)]
+    networks = [mlp(seed) for seed in (5, 6, 7)]
+    alone = copies(networks)
+    history = lab.train(
+        networks, given, learners, make()[0], epochs=2, reshuffle=True, evaluate_every=8,
+        seeds=seeds,
+    )  # fmt: skip
+    for m in range(3):
+        one = lab.train(
+            alone[m], given[m], learners[m], make()[0], epochs=2, reshuffle=True,
+            evaluate_every=8, seeds=[seeds[m]],
+        )  # fmt: skip
+        assert_same(weights(networks[m]), weights(alone[m]))
+        np.testing.assert_array_equal(history.samples, one.samples)
+        np.testing.assert_array_equal(history.task, one.task)
+        assert_same(history.accuracy[:, m], one.accuracy[:, 0], 1e-12)
+        assert_same(history.task_accuracy[:, m], one.task_accuracy[:, 0], 1e-12)
+        assert_same(history.loss[1:, m], one.loss[1:, 0])
+    assert (weights(networks[0]) - weights(networks[1])).abs().max() > 0.01
+
+
+def test_conv_nets_at_once_equal_one_by_one():
+    given = [stream(seed, sizes=(8, 6), shape=(2, 4, 4)) for seed in (0, 1)]
+    networks = [conv_net(seed) for seed in (5, 6)]
+    alone = copies(networks)
+    lab.train(networks, given, LEARNERS["mean"], lab.EWC(3.0))
+    for m in range(2):
+        lab.train(alone[m], given[m], LEARNERS["mean"], lab.EWC(3.0), seeds=[m])
+        assert_same(weights(networks[m]), weights(alone[m]))
+
+
+def test_every_member_has_its_own_strength():
+    networks = [mlp(1), mlp(2), mlp(3)]
+    alone = copies(networks)
+    strengths = (0.0, 40.0, np.float32(7))
+    lab.train(networks, stream(2), LEARNERS["mean"], lab.EWC(strengths))
+    for network, strength in zip(alone, strengths, strict=True):
+        oracle.train(network, stream(2), LEARNERS["mean"], [oracle.Anchored(float(strength))])
+    for network, plain in zip(networks, alone, strict=True):
+        assert_same(weights(network), weights(plain))
+
+
+def test_a_method_can_be_used_again():
+    """Nothing of an earlier run is left in it."""
+    for make in (METHODS["EWC"], METHODS["DER++"], CORRECTED["never"]):
+        method, _ = make()
+        first, second = mlp(1), mlp(1)
+        lab.train(mlp(8), stream(5), LEARNERS["mean"], method)
+        lab.train(first, stream(2), LEARNERS["mean"], method)
+        lab.train(second, stream(2), LEARNERS["mean"], make()[0])
+        assert torch.equal(weights(first), weights(second))
+
+
+# EWC's parts
+
+
+@pytest.mark.parametrize("at_a_time", [1, 200, 2**26])
+@pytest.mark.parametrize("network", [mlp(3), conv_net(3)])
+def test_the_fisher_information_is_of_single_samples(network, at_a_time, monkeypatch):
+    monkeypatch.setattr("retarget.continual.ewc.GRADIENTS_AT_A_TIME", at_a_time)
+    shape = (5,) if isinstance(network[0], nn.Linear) else (2, 4, 4)
+    X, y = samples(np.random.default_rng(0), 9, shape)
+    Y = torch.eye(3).double()[y]
+    got = fisher_diagonal(network, X, Y)
+    expected = oracle.fisher_by_hand(network, X, Y)
+    assert list(got) == [name for name, _ in network.named_parameters()]
+    for one, other in zip(got.values(), expected, strict=True):
+        assert_same(one, other, 1e-13)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: lab.EWC(-1.0), "strength is -1.0; expected a finite number, 0 or more"),
+        (lambda: lab.EWC([1.0, float("nan")]), "strength is nan"),
+        (lambda: lab.LabelSmoothing(1.5), "amount is 1.5; expected 0 to 1"),
+        (lambda: lab.LabelSmoothing(-0.1), "amount is -0.1; expected 0 to 1"),
+        (lambda: lab.CumulativeReplay(0), "passes is 0; expected 1 or more"),
+        (lambda: lab.ER(0), "capacity is 0; expected 1 or more samples"),
+        (lambda: lab.DER(3, 0), "batch_size is 0; expected 1 or more samples"),
+        (lambda: lab.DER(3, alpha=-1), "alpha is -1; expected a finite number, 0 or more"),
+        (lambda: lab.DER(3, beta=-1), "beta is -1; expected a finite number, 0 or more"),
+        (lambda: lab.Corrected(0.0), "gamma is 0.0; expected a positive, finite number"),
+        (lambda: lab.Corrected(1.0, 0), "block_size is 0; expected a positive multiple"),
+        (lambda: lab.Corrected(1.0, kind="both"), "kind is 'both'; expected one of"),
+        (lambda: lab.Corrected(1.0, refresh="day"), "refresh is 'day'; expected one of"),
+        (lambda: lab.Corrected(1.0, parts="none"), "parts is 'none'; expected one of"),
+        (lambda: lab.Corrected(1.0, assumed_reduction="max"), "reduction is 'max'; expected"),
+    ],
+)
+def test_options_of_methods_without_a_meaning(make, message):
+    with pytest.raises(rt.InvalidInputError, match=message):
+        make()
+
+
+def test_an_option_that_does_not_exist_is_an_error_when_the_method_is_made():
+    with pytest.raises(TypeError, match="gama"):
+        lab.Corrected(1.0, gama=2.0)
+
+
+def test_what_only_the_run_can_know():
+    with pytest.raises(rt.InvalidInputError, match="2 strengths for 1 members; expected one for"):
+        lab.train(mlp(1), stream(2), LEARNERS["mean"], lab.EWC([1.0, 2.0]))
+    with pytest.raises(rt.InvalidInputError, match="block_size is 6; .* batch_size, 4"):
+        lab.train(mlp(1), stream(2), LEARNERS["mean"], lab.Corrected(1.0, 6))
+
+
+def test_names():
+    made = [*(make() for make in METHODS.values()), *(make() for make in CORRECTED.values())]
+    given = [methods if isinstance(methods, list) else [methods] for methods, _ in made]
+    assert {method.name for method in itertools.chain(*given)} == {
+        "Vanilla", "LabelSmoothing", "EWC", "CumulativeReplay", "ER", "DER", "DER++", "Corrected",
+        "Corrected (exact)", "Corrected (distilled)",
+    }  # fmt: skip
+
+
+def test_making_a_corrected_method_leaves_the_random_generator_alone():
+    torch.manual_seed(0)
+    before = torch.random.get_rng_state()
+    lab.Corrected(1.0)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_a_kernel_of_some_layers_only():
+    """The kernel of a network whose other layers are frozen."""
+    network, frozen = mlp(2), mlp(2)
+    frozen[0].requires_grad_(False)
+    given, learner = stream(4, sizes=(8,)), LEARNERS["mean"]
+    targets = []
+
+    class Watched(lab.Corrected):
+        def targets(self, run, batch):
+            targets.append(super().targets(run, batch))
+            return targets[-1]
+
+    method = Watched(3.0, 8, kernel=lambda module: rt.EmpiricalNTK(module, params=["2"]))
+    lab.train(network, given, learner, method)
+    lab.train(frozen, given, learner, Watched(3.0, 8))
+    assert_same(torch.cat(targets[:2]), torch.cat(targets[2:]))

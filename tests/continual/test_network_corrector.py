@@ -1,0 +1,295 @@
+"""Corrected targets in somebody's own loop, and the theorem that they are for."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import retarget as rt
+from lab_problems import mlp
+from oracles import continual as oracle
+from oracles import literal
+from oracles.empirical_ntk import gram
+from problems import assert_same, gammas, panel_sizes, panels_of, streams
+from retarget.continual.corrector import NetworkCorrector
+
+LEARNER = rt.SGD(0.05, batch_size=2, reduction="sum")
+
+
+def problem(n=12, outputs=3, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, 5)), rng.normal(size=(n, outputs))
+
+
+def nudge(network):
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.1)
+
+
+def expected(network, X, Y, learner=LEARNER, gamma=2.0, block=4):
+    K = gram(network, torch.tensor(X), torch.tensor(X)).numpy()
+    return literal.iterative(Y, K, learner.lr, gamma, block, batch=learner.batch_size)
+
+
+def test_task_by_task_with_the_network_as_it_is():
+    network, (X, Y) = mlp(1), problem()
+    corrector = NetworkCorrector(network, LEARNER, 2.0, 4)
+    first = corrector.correct(X[:8], Y[:8])
+    assert isinstance(first, np.ndarray)
+    assert_same(first, expected(network, X[:8], Y[:8]))
+    assert_same(corrector.recorrect(), first, 0)
+    nudge(network)
+    assert_same(corrector.recorrect(), first, 0)  # refresh="task": not yet
+    second = corrector.correct(X[8:], Y[8:])
+    assert_same(second, expected(network, X, Y)[8:])
+
+
+def test_a_new_kernel_for_every_epoch():
+    network, (X, Y) = mlp(1), problem()
+    corrector = NetworkCorrector(network, LEARNER, 2.0, 4, refresh="epoch")
+    corrector.correct(X[:8], Y[:8])
+    corrector.correct(X[8:], Y[8:])
+    nudge(network)
+    assert_same(corrector.recorrect(), expected(network, X, Y)[8:])
+
+
+def test_one_kernel_for_good():
+    network, (X, Y) = mlp(1), problem()
+    corrector = NetworkCorrector(network, LEARNER, 2.0, 4, refresh="never")
+    Z = expected(network, X, Y)
+    nudge(network)
+    assert_same(corrector.correct(X[:4], Y[:4]), Z[:4])
+    nudge(network)
+    assert_same(corrector.correct(X[4:], Y[4:]), Z[4:])
+    assert_same(corrector.recorrect(), Z[4:])
+
+
+@pytest.mark.parametrize("kind", ["iterative", "distilled"])
+def test_later_tasks_do_not_change_earlier_targets(kind):
+    """With a kernel that stays, and blocks that tasks are whole numbers of."""
+    network, (X, Y) = mlp(1), problem(20)
+    by_task = NetworkCorrector(network, LEARNER, 2.0, 4, refresh="never", kind=kind)
+    at_once = NetworkCorrector(network, LEARNER, 2.0, 4, refresh="never", kind=kind)
+    parts = [by_task.correct(X[rows], Y[rows]) for rows in (slice(0, 8), slice(8, 12))]
+    parts.append(by_task.correct(X[12:], Y[12:]))
+    assert_same(np.concatenate(parts), at_once.correct(X, Y))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_torch_in_torch_out_of_the_same_kind(dtype):
+    network, (X, Y) = mlp(1).to(dtype), problem()
+    X, Y = torch.tensor(X, dtype=dtype), torch.tensor(Y, dtype=dtype, requires_grad=True)
+    corrector = NetworkCorrector(network, LEARNER, 2.0, 4)
+    Z = corrector.correct(X, Y)
+    assert isinstance(Z, torch.Tensor)
+    assert (Z.dtype, Z.shape, Z.requires_grad) == (dtype, Y.shape, False)
+    tolerance = 1e-10 if dtype == torch.float64 else 1e-4
+    # not the network's precision but the correction's: the kernel is rounded, nothing else
+    assert_same(Z, expected(network, X.numpy(), Y.detach().double().numpy()), tolerance)
+    assert corrector.recorrect().dtype == dtype
+
+
+def test_flat_targets_come_back_flat():
+    network, (X, Y) = mlp(1, classes=1), problem(outputs=1)
+    for refresh in ("task", "epoch"):
+        corrector = NetworkCorrector(network, LEARNER, 2.0, 4, refresh=refresh)
+        flat = corrector.correct(X[:8], Y[:8, 0])
+        assert flat.shape == (8,)
+        assert corrector.recorrect().shape == (8,)
+        assert_same(flat, expected(network, X[:8], Y[:8])[:, 0])
+        assert corrector.correct(X[8:], Y[8:]).shape == (4, 1)
+
+
+def test_neither_the_callers_arrays_nor_ours_are_shared():
+    network, (X, Y) = mlp(1), problem()
+    Z = expected(network, X, Y)
+    corrector = NetworkCorrector(network, LEARNER, 2.0, 4, refresh="epoch")
+    given = X[:8].copy(), Y[:8].copy()
+    before = [p.clone() for p in network.parameters()]
+    first = corrector.correct(*given)
+    assert all(torch.equal(p, q) for p, q in zip(network.parameters(), before, strict=True))
+    first[:] = given[0][:] = given[1][:] = 7.0
+    assert_same(corrector.recorrect(), Z[:8])
+    assert_same(corrector.correct(X[8:], Y[8:]), Z[8:])
+    kept = NetworkCorrector(network, LEARNER, 2.0, 4)
+    kept.correct(X[:8], Y[:8])[:] = 7.0
+    assert_same(kept.recorrect(), Z[:8])
+
+
+def test_a_task_that_could_not_be_corrected_has_not_been_seen():
+    network, (X, Y) = mlp(1), problem()
+    corrector = NetworkCorrector(network, LEARNER, 2.0, 4, refresh="never")
+    Z = expected(network, X, Y)
+    corrector.correct(X[:8], Y[:8])
+    with pytest.raises(rt.NotPositiveDefiniteError):
+        corrector.correct(np.ones((4, 5)), Y[8:])
+    assert_same(corrector.recorrect(), Z[:8])
+    assert_same(corrector.correct(X[8:], Y[8:]), Z[8:])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"X": np.ones((3, 5))}, "X has 3 samples and Y 4; expected the same number, at least one"),
+        ({"X": np.ones((0, 5)), "Y": np.ones((0, 3))}, "X has 0 samples and Y 0"),
+        ({"X": np.ones((4, 6))}, r"samples of shape \(6,\), 3 targets, .* the first one \(5,\), 3"),
+        ({"Y": np.ones((4, 2))}, "2 targets, .* the first one"),
+        ({"X": np.ones((4, 5), np.float32)}, "torch.float32, .* torch.float64"),
+        ({"Y": np.full((4, 3), np.nan)}, "Y holds nan in row 0"),
+    ],
+)
+def test_tasks_that_do_not_fit(change, message):
+    X, Y = problem(4)
+    corrector = NetworkCorrector(mlp(1), LEARNER, 2.0, 4)
+    corrector.correct(X, Y)
+    with pytest.raises(rt.InvalidInputError, match=message):
+        corrector.correct(**({"X": X, "Y": Y} | change))
+
+
+def test_what_is_wrong_from_the_start():
+    with pytest.raises(rt.InvalidInputError, match="refresh is 'often'; expected one of .'never'"):
+        NetworkCorrector(mlp(1), LEARNER, 2.0, 4, refresh="often")
+    with pytest.raises(rt.InvalidInputError, match="kind is 'best'; expected one of .'iterative'"):
+        NetworkCorrector(mlp(1), LEARNER, 2.0, 4, kind="best")
+    with pytest.raises(rt.InvalidInputError, match="block_size is 3; .* batch_size, 2"):
+        NetworkCorrector(mlp(1), LEARNER, 2.0, 3)
+    with pytest.raises(rt.InvalidInputError, match="no task to correct again; call correct first"):
+        NetworkCorrector(mlp(1), LEARNER, 2.0, 4).recorrect()
+    X, Y = problem(4)
+    with pytest.raises(rt.InvalidTypeError, match="X has dtype int64; .* convert the samples"):
+        NetworkCorrector(mlp(1), LEARNER, 2.0, 4).correct(X.astype(int), Y)
+
+
+def test_a_network_that_has_diverged():
+    network, (X, Y) = mlp(1), problem(4)
+    corrector = NetworkCorrector(network, LEARNER, 2.0, 4)
+    with torch.no_grad():
+        network[2].weight *= 1e200
+    with pytest.raises(rt.TrainingDivergedError, match="the network's kernel is not finite"):
+        corrector.correct(X, Y)
+
+
+# The theorem, with torch.optim.SGD in a loop of one's own
+
+
+def features(n, seed, dimension=40):
+    rng = np.random.default_rng(seed)
+    X = torch.tensor(rng.normal(size=(n, dimension)) / np.sqrt(dimension))
+    return X, torch.tensor(rng.normal(size=(n, 2)))
+
+
+def pass_over(network, X, Z, learner):
+    optimiser = torch.optim.SGD(network.parameters(), lr=learner.lr)
+    for start in range(0, len(X), learner.batch_size):
+        rows = slice(start, start + learner.batch_size)
+        losses = 0.5 * (network(X[rows]) - Z[rows]).square().sum(1)
+        optimiser.zero_grad()
+        (losses.sum() if learner.reduction == "sum" else losses.mean()).backward()
+        optimiser.step()
+
+
+def offline(X, Y, gamma, queries):
+    """Ridge regression in weight space."""
+    W = torch.linalg.solve(gamma * torch.eye(X.shape[1]).double() + X.T @ X, X.T @ Y)
+    return queries @ W
+
+
+def zero_network(dimension=40):
+    network = nn.Linear(dimension, 2, bias=False).double()
+    nn.init.zeros_(network.weight)
+    return network
+
+
+learners = st.builds(
+    rt.SGD,
+    lr=st.floats(0.05, 0.9),
+    batch_size=st.sampled_from([1, 4]),
+    reduction=st.sampled_from(["sum", "mean"]),
+)
+
+
+@given(learner=learners, gamma=gammas, seed=st.integers(0, 999), last=st.sampled_from([8, 10, 3]))
+def test_a_linear_network_agrees_with_ridge_regression_on_every_block(learner, gamma, seed, last):
+    """Of the samples so far; the last task may end within a block and a mini-batch."""
+    X, Y = features(16 + last, seed)
+    network, block = zero_network(), 8
+    corrector = NetworkCorrector(network, learner, gamma, block)
+    for start, stop in ((0, 8), (8, 16), (16, 16 + last)):
+        Z = corrector.correct(X[start:stop], Y[start:stop])
+        for first in range(start, stop, block):
+            rows = slice(first, min(first + block, stop))
+            pass_over(network, X[rows], Z[first - start : rows.stop - start], learner)
+            aim = offline(X[: rows.stop], Y[: rows.stop], gamma, X[rows])
+            assert_same(network(X[rows]).detach(), aim, 1e-8)
+
+
+@given(learner=learners, gamma=gammas, seed=st.integers(0, 999), n=st.sampled_from([12, 14]))
+def test_a_linear_network_ends_as_ridge_regression(learner, gamma, seed, n):
+    X, Y = features(n, seed)
+    network = zero_network()
+    corrector = NetworkCorrector(network, learner, gamma, 4, kind="exact")
+    pass_over(network, X, corrector.correct(X, Y), learner)
+    queries = torch.eye(40).double()
+    assert_same(network(queries).detach(), offline(X, Y, gamma, queries), 1e-8)
+
+
+def test_the_wrong_reduction_does_not_get_there():
+    """What the theorem above would show of a mistake in it: the paper's own mismatch."""
+    X, Y = features(12, 0)
+    network = zero_network()
+    wrong = rt.SGD(0.3, batch_size=4, reduction="sum")
+    Z = NetworkCorrector(network, wrong, 1.0, 4).correct(X, Y)
+    pass_over(network, X, Z, rt.SGD(0.3, batch_size=4, reduction="mean"))
+    gap = network(X[8:]).detach() - offline(X, Y, 1.0, X[8:])
+    assert gap.abs().max() > 0.05
+
+
+# The offline predictions themselves
+
+
+@given(stream=streams, gamma=gammas, block=st.integers(1, 40), panel=panel_sizes)
+def test_distilled_targets_are_the_offline_predictions_block_by_block(stream, gamma, block, panel):
+    with panels_of(panel):
+        got = rt.distilled_targets(stream.K, stream.Y, gamma, block)
+    assert_same(got, oracle.offline_predictions(stream.K, stream.Y, gamma, block))
+
+
+@given(stream=streams, gamma=gammas, block=st.integers(1, 6))
+def test_distilled_targets_are_what_a_corrected_learner_reaches(stream, gamma, block):
+    """The function of the iterative targets on the last block, by the closed form of Eq. 6."""
+    Z = rt.iterative_targets(stream.K, stream.Y, rt.SGD(0.4), gamma, block)
+    start = (len(stream) - 1) // block * block
+    reached = literal.f_on(Z, stream.K, stream.K[:, start:], 0.4)
+    F = rt.distilled_targets(stream.K, stream.Y, gamma, block)
+    assert_same(F[start:], reached, 1e-9 * max(1.0, np.abs(Z).max()))
+
+
+def test_distilled_targets_in_and_out():
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(6, 9))
+    K, Y = A @ A.T, rng.normal(size=6)
+    saved = copy.deepcopy((K, Y))
+    flat = rt.distilled_targets(K, Y, 0.5, 4)
+    assert flat.shape == (6,)
+    np.testing.assert_array_equal(K, saved[0])
+    np.testing.assert_array_equal(Y, saved[1])
+    single = rt.distilled_targets(torch.tensor(K).float(), torch.tensor(Y).float(), 0.5, 4)
+    assert single.dtype == torch.float32
+    assert_same(single, flat, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("gamma", "block_size", "message"),
+    [
+        (0.0, 2, "gamma is 0.0; expected a positive, finite number"),
+        (1.0, 0, "block_size is 0; expected 1 or more samples"),
+    ],
+)
+def test_distilled_targets_without_a_meaning(gamma, block_size, message):
+    with pytest.raises(rt.InvalidInputError, match=message):
+        rt.distilled_targets(np.eye(3), np.ones(3), gamma, block_size)

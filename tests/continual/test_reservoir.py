@@ -1,0 +1,104 @@
+"""The memory: what it holds, what is drawn from it, and with which probability."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retarget.continual.reservoir import Reservoir
+
+
+def one_pass(positions, batch):
+    """Positions and weights (S, b) of a pass; the last mini-batch filled up."""
+    n = len(positions)
+    filled = -(-n // batch) * batch
+    padded = np.pad(positions, (0, filled - n), mode="edge").reshape(-1, batch)
+    return padded, (np.arange(filled) < n).reshape(-1, batch) * 1.0
+
+
+@given(
+    n=st.integers(1, 30),
+    capacity=st.integers(1, 12),
+    batch=st.integers(1, 9),
+    draws=st.integers(1, 2),
+    size=st.integers(1, 5),
+    seed=st.integers(0, 10**6),
+)
+def test_a_plan_is_what_a_memory_does_step_by_step(n, capacity, batch, draws, size, seed):
+    """A list of (position, when it was stored), filled and drawn from as the steps go by."""
+    reservoir = Reservoir(capacity, np.random.default_rng(seed))
+    random = np.random.default_rng(seed)
+    memory, written, offered = [], {}, 0
+    for number in range(2):  # two passes: the memory stays
+        positions = np.random.default_rng(seed + number).permutation(n) + 100 * number
+        steps, weights = one_pass(positions, batch)
+        plan = reservoir.plan(steps, weights, draws, size)
+        assert plan.store.shape == steps.shape
+        for step, samples in enumerate(positions[i : i + batch] for i in range(0, n, batch)):
+            for draw in range(draws):
+                slots = random.choice(len(memory), min(size, len(memory)), replace=False)
+                there = len(slots)
+                assert plan.weights[step, draw].tolist() == [1.0] * there + [0.0] * (size - there)
+                assert plan.slots[step, draw, :there].tolist() == slots.tolist()
+                drawn = plan.positions[step, draw, :there].tolist()
+                assert drawn == [memory[slot][0] for slot in slots]
+                assert len(set(drawn)) == there
+                for slot in slots:  # what is read there is what was written with the sample
+                    assert written[slot] == memory[slot][1]
+            for i, position in enumerate(samples):
+                offered += 1
+                slot = len(memory) if len(memory) < capacity else random.integers(offered)
+                if slot < capacity:
+                    memory[slot : slot + 1] = [(position, (number, step, i))]
+            kept = plan.store[step] < capacity
+            assert len(set(plan.store[step][kept])) == kept.sum()  # no slot is written twice
+            for i in np.flatnonzero(kept):
+                written[plan.store[step, i]] = (number, step, i)
+    assert len(memory) == min(capacity, 2 * n)
+
+
+@pytest.mark.parametrize("batch", [1, 4, 20])
+def test_every_sample_is_kept_with_the_same_probability(batch):
+    n, capacity, runs = 20, 5, 4000
+    kept = np.zeros(n)
+    for seed in range(runs):
+        reservoir = Reservoir(capacity, np.random.default_rng(seed))
+        reservoir.plan(*one_pass(np.arange(n), batch), 1, 1)
+        kept[reservoir._held] += 1
+    assert kept.sum() == runs * capacity
+    expected = runs * capacity / n
+    # Four standard deviations of a count. To draw from one more or one fewer puts the samples
+    # about capacity / n^2 a step off: hundreds of counts at the ends.
+    assert np.abs(kept - expected).max() < 4 * np.sqrt(runs * (1 / 4) * (3 / 4))
+
+
+def test_every_kept_sample_is_drawn_with_the_same_probability():
+    random, drawn = np.random.default_rng(0), np.zeros(6)
+    reservoir = Reservoir(6, random)
+    reservoir.plan(*one_pass(np.arange(6), 6), 1, 1)
+    steps = 3000
+    plan = reservoir.plan(np.zeros((steps, 1), int), np.zeros((steps, 1)), 2, 4)
+    assert (plan.weights == 1).all()
+    np.add.at(drawn, plan.positions.ravel(), 1)
+    expected = steps * 2 * 4 / 6
+    assert np.abs(drawn - expected).max() < 4 * np.sqrt(steps * 2 * (4 / 6) * (2 / 6))
+    assert (plan.positions[:, 0] != plan.positions[:, 1]).any()  # draws are independent
+
+
+def test_a_sample_overwritten_in_its_own_mini_batch_is_never_stored():
+    overwritten = 0
+    for seed in range(50):
+        reservoir = Reservoir(2, np.random.default_rng(seed))
+        plan = reservoir.plan(*one_pass(np.arange(8), 8), 1, 1)
+        for slot in range(2):
+            (last,) = np.flatnonzero(plan.store[0] == slot)
+            assert reservoir._held[slot] == last
+        overwritten += plan.store[0, 0] == 2  # the first sample always gets a slot at first
+    assert overwritten > 10
+
+
+def test_what_fills_up_a_mini_batch_is_not_offered():
+    reservoir = Reservoir(10, np.random.default_rng(0))
+    plan = reservoir.plan(*one_pass(np.arange(5), 4), 1, 1)
+    assert plan.store.tolist() == [[0, 1, 2, 3], [4, 10, 10, 10]]
+    assert reservoir._offered == 5

@@ -1,0 +1,198 @@
+"""Streams of tasks: every sample where it belongs, under the right label."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import retarget as rt
+from retarget.continual import (
+    LabelledData,
+    TaskStream,
+    class_incremental,
+    domain_pairs,
+    shuffled,
+)
+
+CLASSES = (0, 2, 3, 5, 6, 9)  # not all numbers are a class
+
+
+def data(per_class=6, test_per_class=3):
+    """A sample's first number says its class, its second which one of the class it is."""
+
+    def split(n, offset):
+        labels = np.random.default_rng(1).permutation(np.repeat(CLASSES, n))
+        numbers = np.array([np.sum(labels[:i] == label) for i, label in enumerate(labels)])
+        return torch.tensor(np.stack([labels, numbers + offset], axis=1) * 1.0), labels
+
+    return LabelledData(*split(per_class, 0), *split(test_per_class, 100))
+
+
+def tasks_of(part):
+    """The samples (class, number) and labels of each task."""
+    X = part.inputs[part.rows]
+    return [(X[span].long(), part.labels[span]) for span in part.spans()]
+
+
+@pytest.mark.parametrize("per_class", [None, 6, 4, 1])
+@pytest.mark.parametrize("seed", range(4))
+def test_domain_pairs_are_two_classes_under_two_labels(seed, per_class):
+    stream = domain_pairs(data(), seed, per_class)
+    assert (stream.classes, stream.tasks) == (2, 3)
+    seen = []
+    for (X, y), (X_test, y_test) in zip(tasks_of(stream.train), tasks_of(stream.test), strict=True):
+        meaning = {}
+        for (label, _), assigned in zip(X.tolist(), y.tolist(), strict=True):
+            assert meaning.setdefault(assigned, label) == label
+        assert set(meaning) == {0, 1}
+        assert len(set(meaning.values())) == 2
+        wanted = per_class or 6
+        assert len(X) == 2 * wanted
+        assert len({tuple(row) for row in X.tolist()}) == 2 * wanted  # nobody twice
+        assert (y == 0).sum() == wanted
+        assert [meaning[assigned] for assigned in y_test.tolist()] == X_test[:, 0].tolist()
+        assert sorted(X_test[:, 1].tolist()) == [100, 100, 101, 101, 102, 102]
+        seen += meaning.values()
+    assert sorted(seen) == list(CLASSES)
+
+
+@pytest.mark.parametrize("classes_a_task", [1, 2, 3, 6])
+def test_class_incremental_keeps_the_labels(classes_a_task):
+    stream = class_incremental(data(), 3, classes_a_task, per_class=5)
+    assert stream.classes == 10
+    assert stream.tasks == 6 // classes_a_task
+    groups = []
+    for part, each in ((stream.train, 5), (stream.test, 3)):
+        for X, y in tasks_of(part):
+            assert torch.equal(X[:, 0], y)
+            assert len(X) == each * classes_a_task
+            assert len({tuple(row) for row in X.tolist()}) == len(X)
+        groups.append([frozenset(y.tolist()) for _, y in tasks_of(part)])
+    assert groups[0] == groups[1]
+    assert frozenset.union(*groups[0]) == set(CLASSES)
+
+
+def test_shuffled_is_one_task_of_everything():
+    stream = shuffled(data(), 1)
+    ((X, y),) = tasks_of(stream.train)
+    assert torch.equal(X[:, 0], y)
+    assert len({tuple(row) for row in X.tolist()}) == 36
+    assert stream.tasks == 1
+    assert (y.diff() < 0).any()  # not class by class
+    assert shuffled(data(), 1, per_class=2).train.sizes == (12,)
+
+
+@pytest.mark.parametrize("make", [domain_pairs, lambda d, s: class_incremental(d, s, 2), shuffled])
+def test_a_seed_repeats_and_another_differs(make):
+    streams = [make(data(), seed) for seed in (0, 0, 1)]
+    rows = [stream.train.rows.tolist() for stream in streams]
+    assert rows[0] == rows[1] != rows[2]
+
+
+def test_tasks_are_shuffled_within():
+    for X, y in tasks_of(domain_pairs(data(60), 0).train):
+        changes = (y.diff() != 0).sum()
+        assert 40 < changes < 80  # of 119: coin throws, not blocks and not turns
+        assert X[:, 1].diff().min() < 0
+
+
+@given(
+    sizes=st.lists(st.integers(1, 5), min_size=1, max_size=4),
+    classes=st.integers(1, 4),
+    seed=st.integers(0, 99),
+)
+def test_from_tasks_keeps_everything_in_order(sizes, classes, seed):
+    rng = np.random.default_rng(seed)
+    tasks = [(rng.normal(size=(n, 2, 3)), rng.integers(classes, size=n)) for n in sizes]
+    stream = TaskStream.from_tasks(tasks, classes=classes)
+    assert stream.train.sizes == tuple(sizes)
+    assert len(stream.train) == sum(sizes)
+    spans = stream.train.spans()
+    got = [(stream.train.inputs[stream.train.rows][s], stream.train.labels[s]) for s in spans]
+    for (X, y), (got_X, got_y) in zip(tasks, got, strict=True):
+        np.testing.assert_array_equal(got_X, X)
+        np.testing.assert_array_equal(got_y, y)
+    Y = stream.targets()
+    assert Y.shape == (sum(sizes), classes)
+    assert Y.dtype == torch.float64
+    assert torch.equal(Y.argmax(1), stream.train.labels)
+    assert torch.equal(Y.sum(1), torch.ones(len(Y), dtype=torch.float64))
+    assert stream.test is stream.train
+
+
+def test_from_tasks_takes_test_samples_with_further_classes():
+    X = torch.zeros(2, 1)
+    stream = TaskStream.from_tasks([(X, [0, 1])], [(X[:1], [4])])
+    assert stream.classes == 5
+    assert stream.test.labels.tolist() == [4]
+
+
+X, Y = torch.zeros(3, 2), [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([],), "tasks is empty; expected .X, y. for each task"),
+        (([(X, Y)], []), "test is empty"),
+        (([(X, Y)], [(X, Y)] * 2), "test has 2 tasks, but there are 1 to learn"),
+        (([(X, Y), (X[:, :1], Y)],), r"shapes \[\(1,\), \(2,\)\]; expected one shape"),
+        (([(X, Y)], [(X[:, :1], Y)]), r"test samples are torch.float32 of shape \(1,\)"),
+        (([(X, Y)], [(X.double(), Y)]), "test samples are torch.float64 .* torch.float32"),
+        (([(X, Y)], None, 2), "a label is 2, but there are 2 classes; expected labels from 0 to 1"),
+        (([(X, Y[:2])],), r"labels of tasks\[0\] have shape \(2,\); expected \(3,\)"),
+        (([(X, [0, -1, 2])],), r"labels of tasks\[0\] hold -1; expected 0 or more"),
+        (([(X[:0], [])],), r"tasks\[0\] has shape \(0, 2\); expected samples as rows, at least"),
+        (([(X[:, 0], Y)],), r"tasks\[0\] has shape \(3,\); expected samples as rows"),
+        (([(X / 0, Y)],), r"tasks\[0\] holds nan in row 0"),
+    ],
+)
+def test_tasks_without_a_meaning(arguments, message):
+    with pytest.raises(rt.InvalidInputError, match=message):
+        TaskStream.from_tasks(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ((X.long(), Y), r"tasks\[0\] has dtype int64; expected floating point: convert the"),
+        ((X, [0.0, 1.0, 2.0]), r"labels of tasks\[0\] have dtype float.*; expected whole numbers"),
+        ((X, torch.tensor([True] * 3)), "have dtype bool; expected whole numbers"),
+    ],
+)
+def test_tasks_of_the_wrong_type(task, message):
+    with pytest.raises(rt.InvalidTypeError, match=message):
+        TaskStream.from_tasks([task])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda d: domain_pairs(d, 0, 7), "per_class is 7, but there are 6 samples of class"),
+        (lambda d: domain_pairs(d, 0, 0), "per_class is 0, .* expected 1 to 6"),
+        (lambda d: class_incremental(d, 0, 4), "classes_a_task is 4; expected a divisor of the 6"),
+        (lambda d: class_incremental(d, 0, 0), "classes_a_task is 0; expected a divisor"),
+    ],
+)
+def test_streams_that_the_data_cannot_make(make, message):
+    with pytest.raises(rt.InvalidInputError, match=message):
+        make(data())
+
+
+def test_an_odd_number_of_classes_makes_no_pairs():
+    three = LabelledData(X, Y, X, Y)
+    with pytest.raises(rt.InvalidInputError, match="there are 3 classes; expected an even number"):
+        domain_pairs(three, 0)
+
+
+def test_test_sets_that_do_not_fit_the_data():
+    with pytest.raises(rt.InvalidInputError, match="test_labels holds 7, which labels does not"):
+        LabelledData(X, Y, X, [0, 1, 7])
+    with pytest.raises(rt.InvalidInputError, match="labels of test_inputs have shape"):
+        LabelledData(X, Y, X, [0, 1])
+    with pytest.raises(rt.InvalidInputError, match="test samples are torch.float32 of shape"):
+        shuffled(LabelledData(X, Y, X[:, :1], Y), 0)
+    four = LabelledData(torch.zeros(4, 2), [0, 1, 2, 3], X[:1], [2])
+    with pytest.raises(rt.InvalidInputError, match="task [01] has no test samples"):
+        domain_pairs(four, 0)

@@ -1,0 +1,397 @@
+"""Fig. 3A, 3C and 6 on made images in CIFAR-10's format; on the real ones where they are."""
+
+import os
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+import retarget as rt
+from command_line import run as run_command
+from made_cifar10 import PYTHON_NAMES, python_batch
+from retarget import continual as lab
+from retarget.experiments import cifar_curves, cifar_sweeps, cifar_training
+from retarget.experiments.cifar_net import cifar_net
+from retarget.experiments.experiment import (
+    load_experiment,
+    parse_changes,
+    parse_experiment,
+    run_identity,
+)
+from retarget.experiments.over_seeds import mean_and_sem
+from retarget.experiments.runner import run_experiment
+
+REAL_CIFAR = os.environ.get("RETARGET_DATA")  # before the fixtures point it elsewhere
+SMALL = ["per_class=8", "test_per_class=3", "evaluate_every=40"]
+
+
+def write_images(folder, per_class=2, seed=0):
+    """Ten patterns with noise, the same number of each in every file."""
+    rng = np.random.default_rng(seed)
+    patterns = np.kron(rng.uniform(0, 200, size=(10, 3, 8, 8)), np.ones((4, 4)))
+    for name in PYTHON_NAMES:
+        labels = rng.permutation(np.repeat(np.arange(10), per_class))
+        noise = rng.normal(0, 40, size=(len(labels), 3, 32, 32))
+        pixels = np.clip(patterns[labels] + noise, 0, 255).astype(np.uint8)
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(python_batch(pixels.reshape(len(labels), -1), labels.astype(np.uint8)))
+
+
+@pytest.fixture(scope="module")
+def made_cifar(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cifar")
+    write_images(folder, per_class=3)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def own_folder(made_cifar, monkeypatch):
+    monkeypatch.setenv("RETARGET_DATA", str(made_cifar))
+
+
+def small(name, *changes, seeds=(0, 1)):
+    return load_experiment(name).changed(parse_changes([*SMALL, *changes], seeds))
+
+
+def only(experiment, *cases):
+    return experiment.model_copy(update={"cases": {c: experiment.cases[c] for c in cases}})
+
+
+# The plan of the experiments, without training
+
+
+def test_fig3a_is_the_papers_cases_for_every_seed():
+    experiment = load_experiment("fig3a")
+    planned = experiment.planned_runs()
+    assert len(planned) == 7 * 10
+    assert {run.labels["case"] for run in planned} == set(cifar_curves.LINES)
+    assert all(set(run.labels) == {"case", "seed"} for run in planned)
+    by_case = {run.labels["case"]: run.config for run in planned if run.labels["seed"] == 3}
+    assert by_case["vanilla SGD"].model_dump(
+        include={"seed", "method", "lr", "reduction", "batch_size", "per_class", "epochs"}
+    ) == {
+        "seed": 3, "method": "vanilla", "lr": 0.01, "reduction": "mean", "batch_size": 4,
+        "per_class": 3000, "epochs": 1,
+    }  # fmt: skip
+    paper, summed = by_case["corrected"], by_case["corrected, summed loss"]
+    assert (paper.reduction, paper.assumed_reduction, paper.refresh) == ("mean", "sum", "task")
+    assert (summed.reduction, summed.assumed_reduction) == ("sum", None)
+    assert by_case["corrected, fixed kernel"].refresh == "never"
+    assert by_case["offline prediction, uncorrected"].kind == "distilled"
+
+
+def test_fig6_has_grids_and_seeds_of_single_cases():
+    planned = load_experiment("fig6").planned_runs()
+    counts = {}
+    for run in planned:
+        counts[run.labels["case"]] = counts.get(run.labels["case"], 0) + 1
+        assert set(run.labels) == {"case", "seed", "lr", "strength"}
+        assert run.labels["lr"] == run.config.lr
+        assert run.labels["strength"] == run.config.strength
+    assert counts == {
+        "A corrected": 10, "A corrected, fixed kernel": 10, "A vanilla SGD": 10,
+        "B vanilla SGD": 70, "C EWC": 60, "D vanilla SGD": 35,
+    }  # fmt: skip
+    random_order = [run.config for run in planned if run.labels["case"] == "D vanilla SGD"]
+    assert {config.seed for config in random_order} == set(range(5))
+    assert {config.protocol for config in random_order} == {"shuffled"}
+
+
+def test_fig6_finds_what_fig3a_has_done():
+    done = {run_identity(run.config) for run in load_experiment("fig3a").planned_runs()}
+    shared = {
+        run.labels["case"]
+        for run in load_experiment("fig6").planned_runs()
+        if run_identity(run.config) in done
+    }
+    assert shared == {
+        "A corrected", "A corrected, fixed kernel", "A vanilla SGD", "B vanilla SGD", "C EWC",
+    }  # fmt: skip
+
+
+def test_quick_is_smaller_in_every_case():
+    for name in ("fig3a", "fig3c", "fig6"):
+        whole = load_experiment(name)
+        quick = whole.changed(whole.quick)
+        assert {run.labels["seed"] for run in quick.planned_runs()} == {0, 1}
+        assert all(config.per_class <= 100 for config in quick.runs())
+        assert {run.labels["case"] for run in quick.planned_runs()} == set(whole.cases)
+
+
+def test_a_setting_is_stronger_than_a_case_and_a_grid():
+    experiment = load_experiment("fig6").changed(parse_changes(["lr=0.5"], seeds=[7]))
+    planned = experiment.planned_runs()
+    assert {run.config.lr for run in planned} == {0.5}
+    assert {run.config.seed for run in planned} == {7}
+    assert len(planned) == 3 + 1 + 6 + 1
+    assert all(run.labels["lr"] == 0.5 for run in planned)
+
+
+def test_the_device_is_a_setting_of_networks_only():
+    assert {run.device for run in load_experiment("fig3a").on_device("cpu:0").runs()} == {"cpu:0"}
+    toy = load_experiment("fig1")
+    assert toy.on_device("cpu") is toy
+
+
+@pytest.mark.parametrize("name", ["fig3a", "fig1"])
+def test_a_device_that_is_not_there(monkeypatch, capsys, tmp_path, name):
+    for device in ("gpu", "cuda:99"):
+        arguments = ("reproduce", name, "--quick", "--device", device, "--out", tmp_path)
+        code, shown = run_command(monkeypatch, capsys, *arguments)
+        assert code == 2
+        assert f"Error: the device '{device}' cannot be used here: " in shown
+    assert not list(tmp_path.iterdir())
+
+
+# The parts of a run
+
+
+def test_the_network_is_the_papers_and_its_seeds_own():
+    state = torch.random.get_rng_state()
+    one, same, other = cifar_net(2, 5), cifar_net(2, 5), cifar_net(2, 6)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert [tuple(p.shape) for p in one.parameters()] == [
+        (32, 3, 3, 3), (64, 32, 3, 3), (2, 3136),
+    ]  # fmt: skip
+    assert one(torch.zeros(3, 3, 32, 32)).shape == (3, 2)
+    assert torch.equal(one[0].weight, same[0].weight)
+    assert not torch.equal(one[0].weight, other[0].weight)
+    torch.manual_seed(5)
+    assert torch.equal(one[0].weight, torch.nn.Conv2d(3, 32, 3, bias=False).weight)
+
+
+def config(**changes):
+    known = {
+        "seed": 0, "protocol": "domain pairs", "per_class": 8, "test_per_class": 3,
+        "evaluate_every": 40, "method": "vanilla", "lr": 0.01, "block_size": 8, "capacity": 6,
+    }  # fmt: skip
+    return cifar_training.CifarRun(**(known | changes))
+
+
+def test_runs_at_once_are_the_runs_alone():
+    """Every seed and rate with its own network, order and randomness, whoever else trains."""
+    configs = [config(method="er", seed=seed, lr=lr) for seed, lr in ((0, 0.01), (4, 0.02))]
+    together = dict(cifar_training.run(configs))
+    assert list(together) == configs
+    for one in configs:
+        data = cifar_training._data(cifar_training.data_folder(None), 3, "cpu")
+        stream, network = lab.domain_pairs(data, one.seed, 8), cifar_net(2, one.seed)
+        learner = rt.SGD(one.lr, 4, reduction="mean")
+        history = lab.train(
+            network, stream, learner, lab.ER(6), evaluate_every=40, seeds=[one.seed]
+        )
+        table = together[one]
+        assert table["samples"].to_list() == [0, 16, 32, 40, 48, 64, 80]
+        assert history.samples.tolist() == table["samples"].to_list()
+        assert table["tasks_learned"].to_list() == [0, 1, 2, 2, 3, 4, 5]
+        np.testing.assert_allclose(table["accuracy"], history.accuracy[:, 0], atol=1e-12)
+        np.testing.assert_allclose(table["loss"], history.loss[:, 0], rtol=1e-4)
+        np.testing.assert_allclose(
+            cifar_curves.accuracy_matrices(table.with_columns(seed=one.seed)), history.matrix
+        )
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"method": "vanilla"}, ["Vanilla"]),
+        ({"method": "ewc", "strength": 3.0}, ["EWC"]),
+        ({"method": "cumulative"}, ["CumulativeReplay"]),
+        ({"method": "er"}, ["ER"]),
+        ({"method": "der"}, ["DER"]),
+        ({"method": "der++"}, ["DER++"]),
+        ({"method": "label smoothing"}, ["LabelSmoothing"]),
+        ({"method": "corrected", "kind": "exact"}, ["Corrected (exact)"]),
+        ({"method": "der, corrected"}, ["Corrected", "DER"]),
+    ],
+)
+def test_methods_by_name(changes, expected):
+    methods = cifar_training._methods([config(**changes)])
+    assert [method.name for method in methods] == expected
+
+
+def test_options_reach_the_methods():
+    changes = {"gamma": 7.0, "refresh": "epoch", "parts": "online", "assumed_reduction": "sum"}
+    corrected, der = cifar_training._methods([config(method="der, corrected", **changes)])
+    assert (corrected.gamma, corrected.block_size, corrected.assumed_reduction) == (7.0, 8, "sum")
+    assert corrected.options == {
+        "refresh": "epoch", "kind": "iterative", "parts": "online", "first_block": "plain",
+    }  # fmt: skip
+    assert der.capacity == 6
+    (ewc,) = cifar_training._methods([config(method="ewc", strength=s) for s in (1.0, 5.0)])
+    assert ewc.strengths == [1.0, 5.0]
+
+
+def test_other_data_is_never_taken_for_the_old(tmp_path, monkeypatch):
+    first = next(cifar_training.run([config()]))[1]
+    write_images(tmp_path, per_class=3, seed=9)
+    monkeypatch.setenv("RETARGET_DATA", str(tmp_path))
+    assert not first.equals(next(cifar_training.run([config()]))[1], null_equal=True)
+
+
+def test_more_images_than_there_are():
+    with pytest.raises(rt.InvalidInputError, match="test_per_class is 4, but a class here has 3"):
+        next(cifar_training.run([config(test_per_class=4)]))
+    with pytest.raises(rt.InvalidInputError, match="per_class is 16, but there are 15 samples"):
+        next(cifar_training.run([config(per_class=16)]))
+
+
+@pytest.mark.parametrize("method", ["vanilla", "ewc"])
+def test_a_run_that_diverges_leaves_the_others_as_they_are(method):
+    rates = (0.01, 1e12, 0.02, 1e9)
+    configs = [config(method=method, lr=lr, strength=0.5) for lr in rates]
+    tables = dict(cifar_training.run(configs))
+    assert set(tables) == set(configs)
+    for one in configs:
+        table = tables[one]
+        if one.lr > 1:
+            assert table["samples"].to_list() == [80]
+            assert table["tasks_learned"].to_list() == [5]
+            assert table["accuracy"].is_nan().all()
+            assert np.isnan(cifar_curves.accuracy_matrices(table.with_columns(seed=0))).all()
+        else:
+            alone = next(cifar_training.run([one]))[1]
+            np.testing.assert_allclose(table["accuracy"], alone["accuracy"], atol=1e-12)
+    assert tables[configs[0]].schema == tables[configs[1]].schema
+
+
+# Whole figures, very small
+
+
+def test_fig3a_then_fig6_on_made_images(tmp_path):
+    few = ["per_class=4", "test_per_class=2", "evaluate_every=16", "block_size=4"]
+    experiment = load_experiment("fig3a").changed(parse_changes(few, seeds=[0, 1]))
+    outcome = run_experiment(experiment, tmp_path)
+    assert (outcome.computed, outcome.reused) == (14, 0)
+    table = outcome.table
+    assert table.columns[:2] == ["case", "seed"]
+    assert cifar_curves.task_ends(table) == [8, 16, 24, 32, 40]
+    assert table["accuracy"].is_between(0, 1).all()
+    for case in experiment.cases:
+        part = table.filter(case=case)
+        assert cifar_curves.final_accuracies(part).shape == (2,)
+        assert cifar_curves.accuracy_matrices(part).shape == (2, 5, 5)
+        np.testing.assert_allclose(
+            cifar_curves.accuracy_matrices(part)[:, -1].mean(1), cifar_curves.final_accuracies(part)
+        )
+    (shown,) = cifar_curves.summarise(table)
+    assert shown.row_count == 7
+    assert [column.header for column in shown.columns][2:] == [
+        "average of tasks", "forgetting", "backward transfer",
+    ]  # fmt: skip
+    assert (tmp_path / "fig3a" / "fig3a.png").stat().st_size > 10_000
+
+    sweeps = load_experiment("fig6").changed(parse_changes([*few, "epochs=1"], seeds=[0, 1]))
+    planned = sweeps.planned_runs()
+    again = run_experiment(sweeps, tmp_path)
+    different = {run_identity(run.config) for run in planned}
+    # 3 cases of A (one of them also a point of B) and 1 of C are those of fig3a
+    assert len(planned) == 2 * (3 + 7 + 6 + 7)
+    assert len(different) == len(planned) - 2
+    assert (again.computed, again.reused) == (len(different) - 8, 8)
+    assert len(cifar_sweeps.final_rows(again.table)) == len(planned)
+    (shown,) = cifar_sweeps.summarise(again.table)
+    assert shown.row_count == 3 + 7 + 6 + 7
+    a, b = (again.table.filter(case=case, lr=0.01) for case in ("A vanilla SGD", "B vanilla SGD"))
+    assert a.drop("case").equals(b.drop("case"), null_equal=True)
+    assert (tmp_path / "fig6" / "fig6.pdf").stat().st_size > 5_000
+
+
+def test_fig6_with_a_rate_given_and_rates_that_diverge(tmp_path):
+    few = ["per_class=1", "test_per_class=1", "evaluate_every=4", "epochs=1"]
+    experiment = only(
+        load_experiment("fig6").changed(parse_changes([*few, "lr=1e30"], seeds=[0])),
+        "A vanilla SGD", "B vanilla SGD", "C EWC", "D vanilla SGD",
+    )  # fmt: skip
+    table = run_experiment(experiment, tmp_path).table
+    assert table["accuracy"].is_nan().all()
+    (shown,) = cifar_sweeps.summarise(table)
+    assert list(shown.columns[3].cells) == ["1 diverged"] * 9
+    assert (tmp_path / "fig6" / "fig6.png").is_file()
+
+
+def test_fig3a_with_a_case_that_diverges(tmp_path):
+    text = """
+    family = "cifar curves"
+    title = "one case diverges"
+    seeds = [0, 1]
+    [parameters]
+    protocol = "domain pairs"
+    per_class = 4
+    test_per_class = 2
+    evaluate_every = 8
+    method = "vanilla"
+    [cases.good.parameters]
+    lr = 0.01
+    [cases.bad.parameters]
+    lr = 1e30
+    """
+    outcome = run_experiment(parse_experiment("mixed", text), tmp_path)
+    good, bad = (outcome.table.filter(case=case) for case in ("good", "bad"))
+    assert not np.isnan(cifar_curves.final_accuracies(good)).any()
+    assert np.isnan(cifar_curves.final_accuracies(bad)).all()
+    assert np.isnan(cifar_curves.accuracy_matrices(bad)).all()
+    assert cifar_curves.accuracy_matrices(bad).shape == (2, 5, 5)
+    (shown,) = cifar_curves.summarise(outcome.table)
+    assert list(shown.columns[1].cells)[1] == "2 of 2 diverged"
+    assert (tmp_path / "mixed" / "mixed.png").stat().st_size > 5_000
+
+
+def test_fig3c_repeats_epochs_in_random_order(tmp_path):
+    few = ["per_class=2", "test_per_class=2", "evaluate_every=20", "epochs=3", "block_size=4"]
+    experiment = load_experiment("fig3c").changed(parse_changes(few, seeds=[0, 1]))
+    table = run_experiment(experiment, tmp_path).table
+    assert table["samples"].unique().sort().to_list() == [0, 20, 40, 60]
+    assert table["passes"].unique().sort().to_list() == [0.0, 1.0, 2.0, 3.0]
+    assert table["tasks_learned"].max() == 1
+    (shown,) = cifar_curves.summarise(table)
+    assert shown.columns[2].header == "after one pass"
+    vanilla = table.filter(case="vanilla SGD")
+    once = vanilla.filter(samples=20)["accuracy"].to_numpy()
+    np.testing.assert_array_equal(cifar_curves._after_one_pass(vanilla), once)
+    assert next(iter(shown.columns[2].cells)).startswith(f"{once.mean():.3f} ± ")
+
+
+def test_from_the_command(monkeypatch, capsys, tmp_path, made_cifar):
+    monkeypatch.setenv("RETARGET_DATA", str(tmp_path / "nothing here"))
+    sizes = [f"--set={change}" for change in (*SMALL, 'method="vanilla"', "lr=0.01")]
+    arguments = ("reproduce", "fig3a", "--quick", "--seed=2", *sizes, "--out", tmp_path / "out")
+    code, shown = run_command(monkeypatch, capsys, *arguments)
+    assert code == 2
+    assert "retarget data get cifar10" in shown
+    arguments = (*arguments, "--data-dir", made_cifar, "--device", "cpu")
+    code, shown = run_command(monkeypatch, capsys, *arguments)
+    assert code == 0
+    # seven cases: cumulative replay is vanilla now, the others differ in options of theirs
+    assert "Runs computed: 6, found finished: 0" in shown
+    table = pl.read_parquet(tmp_path / "out" / "fig3a" / "fig3a.parquet")
+    assert set(table["seed"]) == {2}
+    assert table["case"].n_unique() == 7
+    code, shown = run_command(monkeypatch, capsys, *arguments)
+    assert "Runs computed: 0, found finished: 6" in shown
+
+
+def test_mean_and_standard_error():
+    table = pl.DataFrame({"x": [1, 1, 1, 2, 3, 3], "y": [1.0, 2.0, 6.0, 4.0, 1.0, float("nan")]})
+    curve = mean_and_sem(table, ["x"], "y")
+    np.testing.assert_allclose(curve["mean"], [3, 4, np.nan])
+    np.testing.assert_allclose(curve["sem"], [np.std([1, 2, 6], ddof=1) / np.sqrt(3), 0, np.nan])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not REAL_CIFAR, reason="RETARGET_DATA names no folder with CIFAR-10")
+def test_the_correction_forgets_less_on_the_real_images(tmp_path, monkeypatch):
+    monkeypatch.setenv("RETARGET_DATA", REAL_CIFAR)
+    experiment = only(
+        load_experiment("fig3a").changed(
+            parse_changes(["per_class=200", "test_per_class=200", "evaluate_every=400"], [0, 1, 2])
+        ),
+        "cumulative replay", "vanilla SGD", "corrected, summed loss",
+    )  # fmt: skip
+    table = run_experiment(experiment, tmp_path).table
+    final = {c: cifar_curves.final_accuracies(table.filter(case=c)) for c in experiment.cases}
+    gain = final["corrected, summed loss"] - final["vanilla SGD"]
+    assert gain.min() > 0
+    assert gain.mean() > 0.02
