@@ -1,8 +1,8 @@
-"""Convolutions as matrix products, for networks (or samples) that are batched by vmap.
+"""Convolutions as matrix products, for the gradients of many samples by vmap.
 
-vmap makes one grouped convolution of many networks' convolutions, and of many samples' gradients.
-On CUDA the libraries are slow at those: written as a product with the unfolded input, they become
-one batched matrix product. (On the CPU the grouped convolution is the faster one.)
+vmap makes grouped convolutions of them, with as many groups as there are samples. On CUDA the
+libraries are very slow at those: written as a product with the unfolded input, they become batched
+matrix products. (On the CPU the grouped convolution is the faster one.)
 """
 
 from collections.abc import Callable
@@ -11,17 +11,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import conv2d, pad
+from torch.nn.functional import conv2d, pad, unfold
 from torch.overrides import TorchFunctionMode
 
 
-def batched_convolutions(device: torch.device) -> AbstractContextManager[object]:
-    """Within it, what vmap makes of a convolution is fast on this device."""
+def sample_convolutions(device: torch.device) -> AbstractContextManager[object]:
+    """Within it, gradients of single samples by vmap are fast on this device."""
     return UnfoldedConvolutions() if device.type == "cuda" else nullcontext()
 
 
 class UnfoldedConvolutions(TorchFunctionMode):
-    """Within it, `conv2d` is a matrix product (without groups or dilation, that is)."""
+    """Within it, `conv2d` without groups is a matrix product; everything else is as it was."""
 
     def __torch_function__(
         self,
@@ -46,28 +46,21 @@ def _convolution(
     groups: int = 1,
 ) -> Tensor:
     with torch._C.DisableTorchFunction():
-        if groups != 1 or _pair(dilation) != (1, 1) or input.ndim != 4:
+        if groups != 1 or input.ndim != 4:
             return conv2d(input, weight, bias, stride, padding, dilation, groups)
-        (height, width), step = weight.shape[2:], _pair(stride)
-        top, left = _border(padding, height, width)
-        # the odd one of "same" goes to the end, as in PyTorch
-        odd = (height - 1) % 2 * (padding == "same"), (width - 1) % 2 * (padding == "same")
-        framed = pad(input, (left, left + odd[1], top, top + odd[0]))
-        # (n, channels, rows, columns, height, width): windows as a view, then one copy of it;
-        # torch's own unfold launches a kernel for every sample
-        windows = framed.unfold(2, height, step[0]).unfold(3, width, step[1])
-        n, channels, rows, columns = windows.shape[:4]
-        patches = windows.permute(0, 1, 4, 5, 2, 3).reshape(
-            n, channels * height * width, rows * columns
+        kernel, step, spread = weight.shape[2:], _pair(stride), _pair(dilation)
+        extent = [d * (k - 1) for d, k in zip(spread, kernel, strict=True)]
+        if padding == "same":  # the odd one goes to the end, as in PyTorch
+            top, left = extent[0] // 2, extent[1] // 2
+            input = pad(input, (left, extent[1] - left, top, extent[0] - top))  # noqa: A001
+        border = (0, 0) if isinstance(padding, str) else _pair(padding)
+        height, width = (
+            (size + 2 * p - e - 1) // s + 1
+            for size, p, e, s in zip(input.shape[2:], border, extent, step, strict=True)
         )
-        output = (weight.flatten(1) @ patches).reshape(n, len(weight), rows, columns)
+        patches = unfold(input, tuple(kernel), spread, border, step)
+        output = (weight.flatten(1) @ patches).reshape(len(input), len(weight), height, width)
         return output if bias is None else output + bias[:, None, None]
-
-
-def _border(padding: int | tuple[int, int] | str, height: int, width: int) -> tuple[int, int]:
-    if padding == "same":
-        return (height - 1) // 2, (width - 1) // 2
-    return (0, 0) if isinstance(padding, str) else _pair(padding)
 
 
 def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
