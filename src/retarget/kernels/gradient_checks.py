@@ -26,7 +26,7 @@ def require_separate_samples(network: Network, few: Tensor, together: Tensor) ->
                 "module.eval() first"
             )
     with torch.no_grad():
-        alone = torch.cat([network(network.state, few[i : i + 1]) for i in range(len(few))])
+        alone = torch.cat([network(few[i : i + 1]) for i in range(len(few))])
     gap = (alone - together).abs().max().item()
     if not gap <= tolerance(alone) * together.abs().max().item():
         raise InvalidInputError(

@@ -87,14 +87,15 @@ class JacobianTerm(GradientTerm):
     def factors(self, chunk: Chunk) -> Factors:
         """(n, r, features): the Jacobian."""
         network, chosen = chunk.network, list(chunk.chosen)
-        fixed = {name: value.detach() for name, value in network.state.items()}
+        fixed = {name: value.detach() for name, value in network.parameters.items()}
 
         def outputs(parameters: dict[str, Tensor], sample: Tensor) -> Tensor:
-            return network({**fixed, **parameters}, sample[None])[0, chosen]
+            return network(sample[None], {**fixed, **parameters})[0, chosen]
 
         wanted = {name: fixed[name] for name in self.names}
         jacobian = vmap(jacrev(outputs), in_dims=(None, 0))(wanted, chunk.samples)
-        F = torch.cat([jacobian[name].flatten(2) for name in self.names], 2)
+        shape = len(chunk.samples), len(chosen), -1
+        F = torch.cat([jacobian[name].reshape(shape) for name in self.names], 2)
         return (F if self.full else F.reshape(len(F), 1, -1),)
 
 
