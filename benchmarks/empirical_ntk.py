@@ -19,6 +19,7 @@ from torch.func import functional_call, jacrev, vmap
 
 import retarget as rt
 from retarget.arrays import panels
+from retarget.kernels import gradient_precision
 
 CNN_BAR, HEAD_BAR, SECONDS_BAR = 3, 100, 3.0
 SKETCHES = 8
@@ -147,6 +148,26 @@ def on_device(device: str, n: int) -> None:
         print(f"  of which gradients        {features:9.3f} s")
 
 
+def split_depths(device: str) -> None:
+    """What the number of features that tensor cores add up at a time does to error and speed."""
+    few = torch.randn((512, 65536), device=device).abs()  # all of one sign: the worst case
+    exact = few.double() @ few.double().T
+    error = relative_error(few @ few.T, exact)
+    print(f"products of 65536 positive features: relative error of float32 {error:.1e}")
+    halves, kept = gradient_precision.split(few), gradient_precision.DEPTH
+    long = gradient_precision.split(torch.randn((16384, 65536), device=device))
+    short = tuple(part[:2048] for part in long)
+    for depth in (512, 1024, 2048, 4096, 16384, 65536):
+        gradient_precision.DEPTH = depth
+        K = gradient_precision.split_product(halves[:2], halves[:2]) * halves[2] * halves[2].T
+        spent = seconds(lambda: gradient_precision.split_product(short[:2], long[:2]), 3)
+        print(
+            f"  split, {depth:5} at a time: {relative_error(K, exact):.1e}, "
+            f"{2 * 2048 * 16384 * 65536 / spent / 1e12:6.1f} TFLOP/s as float32"
+        )
+    gradient_precision.DEPTH = kept
+
+
 def cnn_in_double(module: nn.Sequential) -> nn.Sequential:
     """The same weights in float64."""
     double = cnn(module[-1].out_features).to(module[-1].weight.device).double()
@@ -163,6 +184,7 @@ def main() -> None:
     torch.manual_seed(0)
     if options.device != "cpu":
         on_device(options.device, options.images)
+        split_depths(options.device)
         return
     against_peer("CNN, 10 outputs", cnn(10), torch.randn(512, 3, 32, 32), 512, CNN_BAR)
     against_peer("head 512-100-50", head(), torch.randn(1000, 512), HEAD_PART, HEAD_BAR)

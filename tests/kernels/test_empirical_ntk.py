@@ -146,7 +146,7 @@ MODULES = {
         VECTOR, ["Pair", "Pair", "Readout"],
     ),
     "one layer": (linear(5, 3), VECTOR, ["Readout"]),
-    "softmax": (sequential(linear(5, 3), lambda: nn.Softmax(1)), VECTOR, ["Pair"]),
+    "softmax": (sequential(linear(5, 3), lambda: nn.Softmax(1)), VECTOR, ["Gradient"]),
     "convolutions": (
         sequential(conv(4, 6, 3, stride=2, padding=1, groups=2), lambda: nn.ReLU(inplace=True),
                    conv(6, 4, (3, 1), dilation=(2, 1), padding="same", bias=False), nn.Tanh,
@@ -176,7 +176,7 @@ MODULES = {
     "custom": (Custom, VECTOR, ["Readout", "Jacobian"]),
     "twice": (lambda: Twice(True), VECTOR, ["Gradient", "Readout"]),
     "tied to another bias": (lambda: Twice(False), VECTOR, ["Readout", "Jacobian"]),
-    "functional": (Functional, VECTOR, ["Pair", "Gradient", "Pair", "Jacobian"]),
+    "functional": (Functional, VECTOR, ["Gradient", "Gradient", "Gradient", "Jacobian"]),
     "time first": (TimeFirst, SEQUENCE, ["Readout", "Jacobian"]),
     "attention": (Attention, SEQUENCE, ["Readout", "Jacobian"]),
     "parametrized": (

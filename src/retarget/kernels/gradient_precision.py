@@ -21,7 +21,7 @@ from retarget.kernels.gradient_plan import Plan
 from retarget.kernels.gradient_terms import Factors, GradientTerm, Term
 
 LARGEST = 15  # power of two under which a row's largest is scaled; half precision ends at 2^16
-DEPTH = 4096
+DEPTH = 2048
 
 
 @contextmanager
