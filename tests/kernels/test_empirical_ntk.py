@@ -644,6 +644,7 @@ REFUSED = [
     (lambda x: KERNEL(mlp())(x.to("meta")), InvalidInputError, "A is on meta, but the module is"),
     (lambda x: KERNEL(mlp())(x.long()), InvalidTypeError, "A has dtype int64"),
     (lambda x: KERNEL(mlp())(x, x[:, :2]), InvalidInputError, "expected the same features"),
+    (lambda x: KERNEL(batch_norm())(x[:1]), InvalidInputError, "normalises by the batch"),
     (lambda x: KERNEL(batch_norm())(x), InvalidInputError, r"layer '1' \(BatchNorm1d\) norm.*eval"),
     (
         lambda x: KERNEL(batch_norm(track_running_stats=False).eval())(x),

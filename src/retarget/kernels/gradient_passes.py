@@ -89,18 +89,24 @@ def _by_position(use: Use, g: Tensor | None) -> Tensor:
 
 
 def _patches(x: Tensor, window: Window) -> Tensor:
-    """(n, channels * height * width of the window, positions)."""
-    padding = window.padding
-    if padding == "valid":
-        padding = 0
-    if padding == "same":
-        spread = [d * (k - 1) for d, k in zip(_two(window.dilation), window.size, strict=True)]
-        rows, columns = spread
-        x = nn.functional.pad(
-            x, (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2)
-        )
-        padding = 0
-    return nn.functional.unfold(x, window.size, window.dilation, padding, window.stride)
+    """(n, channels * height * width of the window, positions).
+
+    By strides, as `torch.nn.functional.unfold` goes sample by sample on CUDA.
+    """
+    size, stride, dilation = window.size, _two(window.stride), _two(window.dilation)
+    spread = [d * (k - 1) for d, k in zip(dilation, size, strict=True)]
+    if window.padding == "same":
+        before = [each // 2 for each in spread]
+        after = [each - each // 2 for each in spread]
+    else:
+        before = after = list(_two(0 if window.padding == "valid" else window.padding))
+    x = nn.functional.pad(x, (before[1], after[1], before[0], after[0]))
+    n, channels, *sides = x.shape
+    counts = [(sides[i] - spread[i] - 1) // stride[i] + 1 for i in (0, 1)]
+    over, across, *along = x.stride()
+    steps = [dilation[i] * along[i] for i in (0, 1)] + [stride[i] * along[i] for i in (0, 1)]
+    view = x.as_strided((n, channels, *size, *counts), (over, across, *steps))
+    return view.reshape(n, channels * size[0] * size[1], counts[0] * counts[1])
 
 
 def _two(value: int | Sequence[int]) -> tuple[int, int]:

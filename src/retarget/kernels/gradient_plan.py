@@ -9,7 +9,11 @@ import torch
 from torch import Tensor
 
 from retarget.errors import InvalidInputError
-from retarget.kernels.gradient_checks import require_separate_samples, tolerance
+from retarget.kernels.gradient_checks import (
+    require_separate_samples,
+    require_settled_layers,
+    tolerance,
+)
 from retarget.kernels.gradient_passes import Chunk, Reduction
 from retarget.kernels.gradient_recording import Layer, Network, Recording
 from retarget.kernels.gradient_terms import (
@@ -92,6 +96,7 @@ def make_plan(
         reuse: Pairs of samples that each sample's factors serve.
     """
     few = samples[:: max(1, (len(samples) - 1) // (PROBED - 1))][:PROBED]
+    require_settled_layers(network.module)
     trial = network.record(few)
     require_separate_samples(network, few, trial.outputs)
     chosen = _chosen(outputs, trial.outputs.shape[1])
