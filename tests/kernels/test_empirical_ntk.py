@@ -343,6 +343,7 @@ def test_no_samples_and_single_ones():
     for outputs, rows in (("mean", 1), ("full", 3)):
         kernel = rt.EmpiricalNTK(module, outputs)
         assert kernel(X[:0]).shape == (0, 0)
+        assert kernel(X[:0], X[:0]).shape == (0, 0)
         assert kernel(X[:0], X).shape == (0, 6 * rows)
         assert kernel(X, X[:0]).shape == (6 * rows, 0)
         assert kernel.diag(X[:0]).shape == (0,)
@@ -491,6 +492,11 @@ def test_split_terms_make_the_kernel(monkeypatch):
     close(kernel(X[:2], X).double(), exact[:4], 1e-5)
     F = rt.EmpiricalNTK(module, precision="split").features(X).double()
     close(F @ F.T, oracle_gram(module.double(), X, X), 1e-5)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_there_are_no_tensor_cores_without_cuda():
+    assert not gradient_precision.tensor_cores(torch.device("cuda"))
 
 
 def test_split_is_full_where_there_are_no_tensor_cores():
