@@ -24,6 +24,13 @@ LINES = {
     "corrected, fixed kernel": (COLOURS["one step"], "-"),
     "corrected, summed loss": (COLOURS["iterative"], "--"),
     "offline prediction, uncorrected": (COLOURS["truth"], "--"),
+    "ER": (COLOURS["offline"], "--"),
+    "DER": (COLOURS["corrected"], "--"),
+    "DER++": (COLOURS["corrected"], ":"),
+    "label smoothing": (COLOURS["online"], "--"),
+    "DER, corrected": (COLOURS["iterative"], ":"),
+    "online half": (COLOURS["one step"], "--"),
+    "offline half": (COLOURS["one step"], ":"),
 }
 
 
