@@ -249,6 +249,55 @@ def test_both_forms_of_a_layer_agree(name, outputs, monkeypatch):
         close(kernel.diag(X), expected.diagonal())
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
+def test_the_same_size_with_even_windows():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(2, 3, (2, 4), padding="same"), nn.Tanh(), nn.Flatten(),
+                           nn.Linear(36, 2)).double()  # fmt: skip
+    X = torch.randn(5, 2, 3, 4, dtype=torch.float64)
+    assert forms(rt.EmpiricalNTK(module), X) == ["Gradient", "Readout"]
+    close(rt.EmpiricalNTK(module)(X), oracle_gram(module, X, X))
+
+
+class Gated(nn.Module):
+    """One weight used in a second way, which opens for positive samples only."""
+
+    def __init__(self, second):
+        super().__init__()
+        self.layer, self.other, self.out = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2)
+        self.other.weight, self.second = self.layer.weight, second
+
+    def forward(self, x):
+        return self.out(torch.tanh(self.layer(x)) + x[:, :1].relu() * self.second(self, x))
+
+
+@pytest.mark.parametrize("second", [
+    lambda module, x: x @ module.layer.weight,
+    lambda module, x: module.other(x),
+])  # fmt: skip
+def test_ways_to_use_a_weight_that_show_on_some_samples_only(second):
+    torch.manual_seed(0)
+    module, X = Gated(second).double(), torch.randn(7, 3, dtype=torch.float64)
+    X[:, 0] = torch.tensor([-1.0, 1, 1, -1, 1, 1, -1])  # closed for those that are tried
+    close(rt.EmpiricalNTK(module)(X), oracle_gram(module, X, X))
+
+
+def test_results_that_are_thrown_away():
+    class Wasteful(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.out = nn.Linear(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            self.layer(x + 1)
+            return self.out(torch.tanh(self.layer(x)))
+
+    torch.manual_seed(0)
+    module, X = Wasteful().double(), torch.randn(5, 3, dtype=torch.float64)
+    kernel = rt.EmpiricalNTK(module, mode="structured")
+    close(kernel(X), oracle_gram(module, X, X))
+
+
 @pytest.mark.parametrize("outputs", OUTPUTS)
 @pytest.mark.parametrize("memory", [1, 20_000, 100_000])
 def test_memory_does_not_matter(memory, outputs, monkeypatch):

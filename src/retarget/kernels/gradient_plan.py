@@ -181,7 +181,6 @@ def _candidates(trial: Recording, n: int) -> list[Layer]:
             len(use.input) == n
             and (use.input.ndim == 4 if use.window else use.input.ndim >= 2)
             and len({part.window is None for part in uses}) == 1
-            and use.input._version == use.version
             for use in uses
         )
     ]

@@ -41,14 +41,12 @@ class Use:
     Attributes:
         edge: Where the gradient by the call's result is found in the graph. Unlike the result
             itself it still stands for it after an operation in place, a ReLU's for one.
-        version: How often the input had been changed in place.
     """
 
     input: Tensor
     edge: GradientEdge
     shape: torch.Size
     window: Window | None
-    version: int
 
 
 @dataclass
@@ -94,8 +92,7 @@ class _Recorder(TorchFunctionMode):
     def _note(self, call: "_Call", result: Tensor) -> None:
         layer = self._names.get(id(call.weight)), self._names.get(id(call.bias))
         if layer != (None, None):
-            edge, version = get_gradient_edge(result), call.input._version
-            use = Use(call.input, edge, result.shape, call.window, version)
+            use = Use(call.input, get_gradient_edge(result), result.shape, call.window)
             self.layers.setdefault(layer, []).append(use)
 
 
