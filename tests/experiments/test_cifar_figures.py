@@ -388,7 +388,7 @@ def test_the_correction_forgets_less_on_the_real_images(tmp_path, monkeypatch):
         load_experiment("fig3a").changed(
             parse_changes(["per_class=200", "test_per_class=200", "evaluate_every=400"], [0, 1, 2])
         ),
-        "cumulative replay", "vanilla SGD", "corrected, summed loss",
+        "vanilla SGD", "corrected, summed loss",
     )  # fmt: skip
     table = run_experiment(experiment, tmp_path).table
     final = {c: cifar_curves.final_accuracies(table.filter(case=c)) for c in experiment.cases}
