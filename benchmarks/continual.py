@@ -63,7 +63,7 @@ def main() -> None:
     at_once, ours = timed(together, device)
     one_by_one, theirs = timed(lambda: in_turn(record=True), device)
     print(f"{options.members} members, {options.steps} steps of {LEARNER.batch_size}, {device}")
-    print(f"all at once                        {at_once:8.2f} s")
+    print(f"{'all at once':38}{at_once:8.2f} s")
     rows = [("one after the other, the same loop", one_by_one)]
     if device.type == "cuda":
         unrecorded, _ = timed(lambda: in_turn(record=False), device)
@@ -71,7 +71,7 @@ def main() -> None:
     plain, _ = timed(by_hand, device)
     rows += [("one after the other, torch.optim.SGD", plain), ("limit: one member alone", alone)]
     for name, seconds in rows:
-        print(f"{name:35}{seconds:8.2f} s   {seconds / at_once:6.2f} x")
+        print(f"{name:38}{seconds:8.2f} s   {seconds / at_once:6.2f} x")
     gap = max(
         float((p - q).detach().abs().max())
         for a, b in zip(ours, theirs, strict=True)

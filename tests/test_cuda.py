@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import retarget as rt
 from problems import assert_same, make_stream
@@ -71,3 +72,48 @@ def test_free_memory_is_that_of_the_device():
     from retarget.arrays import free_memory
 
     assert 0 < free_memory(torch.device("cuda")) <= torch.cuda.get_device_properties(0).total_memory
+
+
+def small_cnn(outputs, dtype=torch.float64):
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2),
+        nn.Conv2d(8, 16, 3, padding=1, bias=False), nn.ReLU(), nn.AdaptiveAvgPool2d(3),
+        nn.LayerNorm(3), nn.Flatten(), nn.Linear(144, outputs),
+    ).to(dtype)  # fmt: skip
+
+
+@pytest.mark.parametrize("outputs", ["mean", "full", 1])
+@pytest.mark.parametrize("options", [{}, {"memory": 2_000_000}, {"mode": "jacobian"}])
+def test_empirical_ntk_equals_the_cpu(outputs, options):
+    module, X = small_cnn(3), torch.randn(40, 3, 8, 8, dtype=torch.float64)
+    expected = rt.EmpiricalNTK(module, outputs)(X)
+    kernel = rt.EmpiricalNTK(module.cuda(), outputs, **options)
+    K = kernel(X.cuda())
+    assert K.is_cuda
+    assert_same(K.cpu(), expected)
+    assert_same(kernel(X.numpy()), expected)
+    assert_same(kernel.diag(X.cuda()).cpu(), expected.diagonal())
+    with pytest.raises(rt.InvalidInputError, match="A is on cpu, but the module is on cuda"):
+        kernel(X)
+
+
+def test_sketches_equal_the_cpu():
+    module, X = small_cnn(3), torch.randn(40, 3, 8, 8, dtype=torch.float64)
+    expected = rt.EmpiricalNTK(module, sketch=100).features(X)
+    assert_same(rt.EmpiricalNTK(module.cuda(), sketch=100).features(X.cuda()).cpu(), expected)
+
+
+@pytest.mark.parametrize("precision", ["full", "split"])
+def test_float32_kernels_keep_their_digits(precision):
+    X = torch.randn(300, 3, 8, 8, dtype=torch.float64).cuda()
+    exact = rt.EmpiricalNTK(small_cnn(10).cuda())(X)
+    module = small_cnn(10, torch.float32).cuda()
+    torch.set_float32_matmul_precision("medium")  # which would leave two digits
+    try:
+        K = rt.EmpiricalNTK(module, precision=precision)(X)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    size = exact.diagonal().sqrt()
+    assert ((K - exact).abs() / (size[:, None] * size)).max() < 5e-6
+    assert torch.equal(K, K.T)

@@ -9,7 +9,7 @@ from torch.func import grad, vmap
 from torch.nn.functional import conv2d
 
 from problems import assert_same
-from retarget.continual.convolution import UnfoldedConvolutions, batched_convolutions
+from retarget.continual.convolution import UnfoldedConvolutions, sample_convolutions
 
 
 def tensors(groups=1, kernel=(3, 2)):
@@ -100,5 +100,5 @@ def test_modules_with_every_kind_of_padding():
 
 
 def test_only_cuda_unfolds():
-    assert isinstance(batched_convolutions(torch.device("cuda")), UnfoldedConvolutions)
-    assert not isinstance(batched_convolutions(torch.device("cpu")), UnfoldedConvolutions)
+    assert isinstance(sample_convolutions(torch.device("cuda")), UnfoldedConvolutions)
+    assert not isinstance(sample_convolutions(torch.device("cpu")), UnfoldedConvolutions)

@@ -216,6 +216,8 @@ def test_options_reach_the_methods():
     changes = {"gamma": 7.0, "refresh": "epoch", "parts": "online", "assumed_reduction": "sum"}
     corrected, der = cifar_training._methods([config(method="der, corrected", **changes)])
     assert (corrected.gamma, corrected.block_size, corrected.assumed_reduction) == (7.0, 8, "sum")
+    kernel = corrected.options.pop("kernel")
+    assert (kernel.func, kernel.keywords["precision"]) == (rt.EmpiricalNTK, "split")
     assert corrected.options == {
         "refresh": "epoch", "kind": "iterative", "parts": "online", "first_block": "plain",
     }  # fmt: skip

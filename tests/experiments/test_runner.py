@@ -123,6 +123,7 @@ def test_every_experiment_of_the_package_is_valid():
         "fig1",
         "fig2",
         "fig3a",
+        "fig3a-methods",
         "fig3c",
         "fig4",
         "fig5",

@@ -1,8 +1,8 @@
-"""Convolutions as matrix products, for networks (or samples) that are batched by vmap.
+"""Convolutions as matrix products, for the gradients of many samples by vmap.
 
-vmap makes one grouped convolution of many networks' convolutions, and of many samples' gradients.
-On CUDA the libraries are slow at those: written as a product with the unfolded input, they become
-one batched matrix product. (On the CPU the grouped convolution is the faster one.)
+vmap makes grouped convolutions of them, with as many groups as there are samples. On CUDA the
+libraries are very slow at those: written as a product with the unfolded input, they become batched
+matrix products. (On the CPU the grouped convolution is the faster one.)
 """
 
 from collections.abc import Callable
@@ -15,8 +15,8 @@ from torch.nn.functional import conv2d, pad, unfold
 from torch.overrides import TorchFunctionMode
 
 
-def batched_convolutions(device: torch.device) -> AbstractContextManager[object]:
-    """Within it, what vmap makes of a convolution is fast on this device."""
+def sample_convolutions(device: torch.device) -> AbstractContextManager[object]:
+    """Within it, gradients of single samples by vmap are fast on this device."""
     return UnfoldedConvolutions() if device.type == "cuda" else nullcontext()
 
 

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from retarget.continual.convolution import batched_convolutions
 from retarget.errors import InvalidInputError
 
 
@@ -77,8 +76,7 @@ class Ensemble:
                 for part in (self._all, self.buffers)
             )
             return forward(parameters, buffers, inputs[0])[None]
-        with batched_convolutions(inputs.device):
-            outputs: Tensor = vmap(forward, randomness="different")(self._all, self.buffers, inputs)
+        outputs: Tensor = vmap(forward, randomness="different")(self._all, self.buffers, inputs)
         return outputs
 
     @torch.no_grad()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from retarget.arrays import as_non_negative
-from retarget.continual.convolution import batched_convolutions
+from retarget.continual.convolution import sample_convolutions
 from retarget.continual.method import Batch, Method
 from retarget.errors import InvalidInputError
 
@@ -96,7 +96,7 @@ def fisher_diagonal(module: nn.Module, inputs: Tensor, targets: Tensor) -> dict[
     chunk = max(1, GRADIENTS_AT_A_TIME // numbers)
     total = {name: torch.zeros_like(p) for name, p in trained.items()}
     for x, y in zip(torch.split(inputs, chunk), torch.split(targets, chunk), strict=True):
-        with batched_convolutions(inputs.device):
+        with sample_convolutions(inputs.device):
             squared = {name: g.square().sum(0) for name, g in gradients(trained, x, y).items()}
         total = {name: total[name] + squared[name] for name in total}
     return {name: value / len(inputs) for name, value in total.items()}

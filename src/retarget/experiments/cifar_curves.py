@@ -24,13 +24,20 @@ LINES = {
     "corrected, fixed kernel": (COLOURS["one step"], "-"),
     "corrected, summed loss": (COLOURS["iterative"], "--"),
     "offline prediction, uncorrected": (COLOURS["truth"], "--"),
+    "ER": (COLOURS["offline"], "--"),
+    "DER": (COLOURS["corrected"], "--"),
+    "DER++": (COLOURS["corrected"], ":"),
+    "label smoothing": (COLOURS["online"], "--"),
+    "DER, corrected": (COLOURS["iterative"], ":"),
+    "online half": (COLOURS["one step"], "--"),
+    "offline half": (COLOURS["one step"], ":"),
 }
 
 
 def draw(table: pl.DataFrame) -> Figure:
     """One panel: a line for each case, a band of one standard error around it."""
     with figure_style():
-        figure, axes = plt.subplots(figsize=(7.2, 4.4))
+        figure, axes = plt.subplots(figsize=(6.4, 5.4))
         ends = task_ends(table)
         along = "samples" if len(ends) > 1 else "passes"
         for case in table["case"].unique(maintain_order=True):
@@ -42,7 +49,7 @@ def draw(table: pl.DataFrame) -> Figure:
         several = "samples seen (a task between two lines)"
         axes.set_xlabel(several if len(ends) > 1 else "passes over the data")
         axes.set_ylabel("accuracy on the test images of all classes")
-        figure.legend(loc="outside right upper")
+        figure.legend(loc="outside lower center", ncols=2)
     return figure
 
 

@@ -1,7 +1,7 @@
 """Networks trained on CIFAR-10: what Fig. 3A, Fig. 3C and Fig. 6 have in common."""
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Literal
 
@@ -31,6 +31,7 @@ from retarget.data.files import data_folder
 from retarget.errors import InvalidInputError, TrainingDivergedError
 from retarget.experiments.cifar_net import cifar_net
 from retarget.experiments.experiment import Config
+from retarget.kernels import EmpiricalNTK
 from retarget.learners import SGD, Reduction
 from retarget.theory.sweep import Parts
 
@@ -134,6 +135,7 @@ def _methods(configs: list[CifarRun]) -> list[Method]:
         kind=first.kind,
         parts=first.parts,
         first_block="plain",  # as the authors' runs did
+        kernel=partial(EmpiricalNTK, precision="split", progress=False),
     )
     methods: dict[str, list[Method]] = {
         "vanilla": [Vanilla()],

@@ -149,7 +149,6 @@ class EmpiricalNTK(Kernel):
         return result
 
     def _samples(self, name: str, value: Any) -> Tensor:
-        samples = super()._samples(name, value)
         chosen = trained_parameters(self.module, self.params)
         kinds = {(each.dtype, each.device) for each in chosen.values()}
         if len(kinds) > 1:
@@ -159,12 +158,12 @@ class EmpiricalNTK(Kernel):
                 "module, or choose among them with params="
             )
         dtype, device = kinds.pop()
-        if isinstance(value, Tensor) and samples.device != device:
+        if isinstance(value, Tensor) and value.device != device:
             raise InvalidInputError(
-                f"{name} is on {samples.device}, but the module is on {device}; move one to the "
+                f"{name} is on {value.device}, but the module is on {device}; move one to the "
                 "other's device"
             )
-        return samples.to(device=device, dtype=dtype)
+        return super()._samples(name, value).to(device=device, dtype=dtype)
 
     def _symmetric_gram(self, A: Tensor) -> Tensor:
         if not len(A):
@@ -184,7 +183,7 @@ class EmpiricalNTK(Kernel):
         if not len(A):
             return A.new_zeros((0, 0), dtype=self._dtype(A))
         with full_precision(A.device):
-            plan, r, scale = self._plan(A, reuse=len(A) * len(B) / (len(A) + len(B)))
+            plan, r, scale = self._plan(A, reuse=max(1, len(A) * len(B) / (len(A) + len(B))))
             K = self._matrix(A, len(A) * r, len(B) * r)
             sizes = Sizes.of(plan, A.device, self._room(A))
             passes = len(B) + len(A) * -(-len(B) // sizes.panel)

@@ -9,9 +9,9 @@ from retarget.errors import InvalidInputError
 from retarget.kernels.gradient_recording import Network
 
 
-def require_separate_samples(network: Network, few: Tensor, together: Tensor) -> None:
-    """Refuses modules whose output for a sample is not a function of that sample."""
-    for name, layer in network.module.named_modules():
+def require_settled_layers(module: nn.Module) -> None:
+    """Refuses layers that are known to mix samples, or to be random, as they are set."""
+    for name, layer in module.named_modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (
             layer.training or layer.running_mean is None
         ):
@@ -25,8 +25,12 @@ def require_separate_samples(network: Network, few: Tensor, together: Tensor) ->
                 f"layer {name!r} ({type(layer).__name__}) is random in training; call "
                 "module.eval() first"
             )
+
+
+def require_separate_samples(network: Network, few: Tensor, together: Tensor) -> None:
+    """Refuses modules whose output for a sample is not a function of that sample."""
     with torch.no_grad():
-        alone = torch.cat([network(network.state, few[i : i + 1]) for i in range(len(few))])
+        alone = torch.cat([network(few[i : i + 1]) for i in range(len(few))])
     gap = (alone - together).abs().max().item()
     if not gap <= tolerance(alone) * together.abs().max().item():
         raise InvalidInputError(

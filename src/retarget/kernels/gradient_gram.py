@@ -18,7 +18,7 @@ from retarget.progress import PatientBar
 
 # Bytes that a chunk on its way through the network may take: enough to make light of the calls, and
 # no more, as it leaves the caches. Measured by benchmarks/empirical_ntk.py.
-WORKING_BYTES = {"cpu": 1 << 28}
+WORKING_BYTES = {"cpu": 1 << 27}
 WORKING_BYTES_ELSEWHERE = 1 << 32
 
 

@@ -1,6 +1,6 @@
 """Some samples' way through the network and back: each layer's inputs, and gradients by results."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,56 +9,65 @@ from torch import Tensor, nn
 
 from retarget.kernels.gradient_recording import Layer, Network, Recording, Use, Window
 
+# From a layer's inputs (n, groups, positions, features) and one output's gradients by its results
+# (n, groups, features, positions), what is to be kept of that output.
+Reduction = Callable[[Tensor, Tensor], Tensor]
+
 
 @dataclass
 class Chunk:
-    """Some samples, and their pass through the network when some form needs it.
+    """Some samples, to be passed through the network when that is first asked for.
 
     Attributes:
         chosen: The numbers of the outputs that are summed over.
-        layers: Those whose gradients will be asked for.
+        reductions: Layers whose gradients are wanted, and what of them to keep.
     """
 
     network: Network
     samples: Tensor
     chosen: range
-    layers: Sequence[Layer]
-    recording: Recording
+    reductions: Mapping[Layer, Reduction]
 
     @cached_property
-    def gradients(self) -> dict[Layer, list[Tensor]]:
-        """(n, c, ...) for each use of each layer: the chosen outputs' gradients by its result."""
-        uses = [use for layer in self.layers for use in self.recording.layers[layer]]
-        n, c, outputs = len(self.samples), len(self.chosen), self.recording.outputs
-        found = [outputs.new_zeros((n, c, *use.shape[1:])) for use in uses]
-        edges = [use.edge for use in uses]
+    def recording(self) -> Recording:
+        """The way there."""
+        return self.network.record(self.samples)
+
+    @cached_property
+    def kept(self) -> dict[Layer, Tensor]:
+        """(n, c, ...) what the reductions made of each of the chosen outputs."""
+        uses = [use for layer in self.reductions for use in self.recording.layers[layer]]
+        inputs = {layer: self.inputs(layer) for layer in self.reductions}
+        outputs, c = self.recording.outputs, len(self.chosen)
+        kept: dict[Layer, Tensor] = {}
         for row, k in enumerate(self.chosen):
             # one backward pass serves all samples, as no sample's output depends on another's
             seed = torch.zeros_like(outputs)
             seed[:, k] = 1
-            parts = torch.autograd.grad(
+            edges = [use.edge for use in uses]
+            found = torch.autograd.grad(
                 outputs, edges, seed, retain_graph=row + 1 < c, allow_unused=True
             )
-            for total, part in zip(found, parts, strict=True):
-                if part is not None:
-                    total[:, row] = part
-        each = iter(found)
-        return {layer: [next(each) for _ in self.recording.layers[layer]] for layer in self.layers}
+            parts = iter([_by_position(use, g) for use, g in zip(uses, found, strict=True)])
+            for layer, reduce in self.reductions.items():
+                g = _joined([next(parts) for _ in self.recording.layers[layer]], 3)
+                piece = reduce(inputs[layer], g)
+                if layer not in kept:
+                    kept[layer] = piece.new_empty((len(piece), c, *piece.shape[1:]))
+                kept[layer][:, row] = piece
+        return kept
 
     def inputs(self, layer: Layer) -> Tensor:
         """(n, groups, positions, features) a layer's inputs, those of all its uses in a row."""
         weight, bias = layer
-        parts = [_positions(use) for use in self.recording.layers[layer]]
-        a = torch.cat(parts, 2) if len(parts) > 1 else parts[0]
+        a = _joined([_positions(use) for use in self.recording.layers[layer]], 2)
         if weight is None:
             return a.new_ones((*a.shape[:3], 1))
         return a if bias is None else nn.functional.pad(a, (0, 1), value=1.0)
 
-    def results(self, layer: Layer) -> Tensor:
-        """(n, c, groups, features, positions) the outputs' gradients, matching `inputs`."""
-        uses = self.recording.layers[layer]
-        parts = [_by_position(use, g) for use, g in zip(uses, self.gradients[layer], strict=True)]
-        return torch.cat(parts, 4) if len(parts) > 1 else parts[0]
+
+def _joined(parts: Sequence[Tensor], dim: int) -> Tensor:
+    return torch.cat(list(parts), dim) if len(parts) > 1 else parts[0]
 
 
 def _positions(use: Use) -> Tensor:
@@ -70,27 +79,34 @@ def _positions(use: Use) -> Tensor:
     return patches.reshape(len(x), groups, -1, patches.shape[-1]).mT
 
 
-def _by_position(use: Use, g: Tensor) -> Tensor:
+def _by_position(use: Use, g: Tensor | None) -> Tensor:
+    if g is None:  # this output does not depend on it
+        g = torch.zeros(use.shape, dtype=use.input.dtype, device=use.input.device)
     if use.window is None:
-        return g.reshape(*g.shape[:2], 1, -1, g.shape[-1]).mT
-    n, c, channels = g.shape[:3]
+        return g.reshape(len(g), 1, -1, g.shape[-1]).mT
     groups = use.window.groups
-    return g.reshape(n, c, groups, channels // groups, -1)
+    return g.reshape(len(g), groups, g.shape[1] // groups, -1)
 
 
 def _patches(x: Tensor, window: Window) -> Tensor:
-    """(n, channels * height * width of the window, positions)."""
-    padding = window.padding
-    if padding == "valid":
-        padding = 0
-    if padding == "same":
-        spread = [d * (k - 1) for d, k in zip(_two(window.dilation), window.size, strict=True)]
-        rows, columns = spread
-        x = nn.functional.pad(
-            x, (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2)
-        )
-        padding = 0
-    return nn.functional.unfold(x, window.size, window.dilation, padding, window.stride)
+    """(n, channels * height * width of the window, positions).
+
+    By strides, as `torch.nn.functional.unfold` goes sample by sample on CUDA.
+    """
+    size, stride, dilation = window.size, _two(window.stride), _two(window.dilation)
+    spread = [d * (k - 1) for d, k in zip(dilation, size, strict=True)]
+    if window.padding == "same":
+        before = [each // 2 for each in spread]
+        after = [each - each // 2 for each in spread]
+    else:
+        before = after = list(_two(0 if window.padding == "valid" else window.padding))
+    x = nn.functional.pad(x, (before[1], after[1], before[0], after[0]))
+    n, channels, *sides = x.shape
+    counts = [(sides[i] - spread[i] - 1) // stride[i] + 1 for i in (0, 1)]
+    over, across, *along = x.stride()
+    steps = [dilation[i] * along[i] for i in (0, 1)] + [stride[i] * along[i] for i in (0, 1)]
+    view = x.as_strided((n, channels, *size, *counts), (over, across, *steps))
+    return view.reshape(n, channels * size[0] * size[1], counts[0] * counts[1])
 
 
 def _two(value: int | Sequence[int]) -> tuple[int, int]:

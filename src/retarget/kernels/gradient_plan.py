@@ -1,7 +1,7 @@
 """Which form each layer's part of the empirical kernel takes, found out on a few samples."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,8 +9,12 @@ import torch
 from torch import Tensor
 
 from retarget.errors import InvalidInputError
-from retarget.kernels.gradient_checks import require_separate_samples, tolerance
-from retarget.kernels.gradient_passes import Chunk
+from retarget.kernels.gradient_checks import (
+    require_separate_samples,
+    require_settled_layers,
+    tolerance,
+)
+from retarget.kernels.gradient_passes import Chunk, Reduction
 from retarget.kernels.gradient_recording import Layer, Network, Recording
 from retarget.kernels.gradient_terms import (
     Factors,
@@ -24,9 +28,9 @@ from retarget.kernels.gradient_terms import (
 Mode = Literal["auto", "structured", "jacobian"]
 
 PROBED = 3  # samples to try a module on: a first, a last and one between
-# What multiplying two numbers of the products of pairs costs, in multiply-adds of a matrix
-# product: it waits for memory. Measured by benchmarks/empirical_ntk.py.
-PAIR_OVERHEAD = 16
+# What it costs to multiply two numbers of the products of pairs, and to add that to the kernel, in
+# multiply-adds of a matrix product: 40 to 170 on one core of a Xeon, as they wait for memory.
+PAIR_OVERHEAD = 64
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Plan:
     """What to compute for each chunk of samples.
 
     Attributes:
-        layers: Those whose terms need the outputs' gradients.
+        reductions: What terms keep of the outputs' gradients by their layers' results.
         example: Each term's factors, for one sample.
         dtype: Of the products.
         working: Bytes held for one sample while its factors are computed.
@@ -43,7 +47,7 @@ class Plan:
     network: Network
     chosen: range
     terms: tuple[Term, ...]
-    layers: tuple[Layer, ...]
+    reductions: Mapping[Layer, Reduction]
     example: tuple[Factors, ...]
     dtype: torch.dtype
     working: int
@@ -55,8 +59,8 @@ class Plan:
 
     def factors(self, samples: Tensor) -> list[Factors]:
         """Every term's factors, from one pass through the network."""
-        chunk = _chunk(self.network, samples, self.chosen, self.layers)
-        if any(layer not in chunk.recording.layers for layer in self.layers):
+        chunk = Chunk(self.network, samples, self.chosen, self.reductions)
+        if any(layer not in chunk.recording.layers for layer in self.reductions):
             raise InvalidInputError(
                 "the module took another path for later samples than for the first; expected the "
                 "same layers for all: use mode='jacobian', or wrap what you mean in a module"
@@ -69,10 +73,6 @@ def _factors(terms: Sequence[Term], chunk: Chunk, dtype: torch.dtype) -> list[Fa
     if dtype == chunk.samples.dtype:
         return factors
     return [tuple(part.to(dtype) for part in parts) for parts in factors]
-
-
-def _chunk(network: Network, samples: Tensor, chosen: range, layers: Sequence[Layer]) -> Chunk:
-    return Chunk(network, samples, chosen, layers, network.record(samples))
 
 
 def make_plan(
@@ -96,11 +96,14 @@ def make_plan(
         reuse: Pairs of samples that each sample's factors serve.
     """
     few = samples[:: max(1, (len(samples) - 1) // (PROBED - 1))][:PROBED]
+    require_settled_layers(network.module)
     trial = network.record(few)
     require_separate_samples(network, few, trial.outputs)
     chosen = _chosen(outputs, trial.outputs.shape[1])
     used = _used(network, trial, chosen)
-    chunk = Chunk(network, few, chosen, _candidates(trial, len(few)), trial)
+    # all g are kept as they are
+    chunk = Chunk(network, few, chosen, dict.fromkeys(_candidates(trial, len(few)), _second))
+    chunk.recording = trial
     ruled = [] if mode == "jacobian" else _confirmed(chunk, used)
     rest = [name for name in used if not any(name in layer for layer in ruled)]
     if mode == "structured" and rest:
@@ -109,16 +112,20 @@ def make_plan(
             "which takes their Jacobian, or leave them out with params="
         )
     terms = [_form(chunk, layer, full, reuse) for layer in ruled]
-    layers = [
-        layer for layer, term in zip(ruled, terms, strict=True) if not isinstance(term, ReadoutTerm)
-    ]
+    reductions = {
+        term.layer: term.reduce for term in terms if isinstance(term, GradientTerm | PairTerm)
+    }
     if rest:
         terms.append(JacobianTerm(rest, full))
-    one = _chunk(network, few[:1], chosen, layers)
+    one = Chunk(network, few[:1], chosen, reductions)
     example = tuple(_factors(terms, one, dtype))
     held = sum(part.nbytes for factors in example for part in factors)
-    working = _passing(one, layers) * samples.element_size() + 3 * held
-    return Plan(network, chosen, tuple(terms), tuple(layers), example, dtype, working)
+    working = _passing(one) * samples.element_size() + 3 * held
+    return Plan(network, chosen, tuple(terms), reductions, example, dtype, working)
+
+
+def _second(a: Tensor, g: Tensor) -> Tensor:
+    return g
 
 
 def _chosen(output: int | None, count: int) -> range:
@@ -172,7 +179,7 @@ def _candidates(trial: Recording, n: int) -> list[Layer]:
         if all(count[name] == 1 and name not in trial.elsewhere for name in filter(None, layer))
         and all(
             len(use.input) == n
-            and use.input.ndim >= 2
+            and (use.input.ndim == 4 if use.window else use.input.ndim >= 2)
             and len({part.window is None for part in uses}) == 1
             and use.input._version == use.version
             for use in uses
@@ -184,11 +191,11 @@ def _confirmed(chunk: Chunk, used: dict[str, Tensor]) -> list[Layer]:
     """The layers for which the sum of g a^T is indeed what autograd says."""
     mixture = _mixture(chunk.recording, chunk.chosen)
     confirmed = []
-    for layer in chunk.layers:
+    for layer, g in chunk.kept.items():
         if not all(name in used for name in filter(None, layer)):
             continue
-        g = torch.einsum("nc,ncgop->ngop", mixture, chunk.results(layer))
-        ours = torch.einsum("ngop,ngpi->goi", g, chunk.inputs(layer)).flatten(0, 1)
+        mixed = torch.einsum("nc,ncgop->ngop", mixture, g)
+        ours = torch.einsum("ngop,ngpi->goi", mixed, chunk.inputs(layer)).flatten(0, 1)
         parts = [used[name].reshape(len(used[name]), -1) for name in filter(None, layer)]
         theirs = torch.cat(parts, 1)
         if (ours - theirs).norm() <= tolerance(theirs) * theirs.norm():
@@ -204,7 +211,7 @@ def _form(chunk: Chunk, layer: Layer, full: bool, reuse: float) -> Term:
     if edge.node is outputs.grad_fn and edge.output_nr == outputs.output_nr and len(uses) == 1:
         return ReadoutTerm(layer, full, c)
     i = chunk.inputs(layer).shape[3]
-    _, _, groups, o, p = chunk.results(layer).shape
+    _, _, groups, o, p = chunk.kept[layer].shape
     products = c**2 if full else c  # of two samples' rows
     gradients = products * groups * o * i + c * p * groups * o * i / reuse
     pairs = p**2 * (i + products * o + (products if full else 1) * PAIR_OVERHEAD)
@@ -213,12 +220,11 @@ def _form(chunk: Chunk, layer: Layer, full: bool, reuse: float) -> Term:
     return PairTerm(layer, full)
 
 
-def _passing(one: Chunk, layers: Sequence[Layer]) -> int:
+def _passing(one: Chunk) -> int:
     """Numbers that one sample's pass through the network holds, about."""
     total = one.samples.numel()
-    for layer in layers:
+    for layer in one.reductions:
         for use in one.recording.layers[layer]:
             taps = math.prod(use.window.size) if use.window else 1
-            total += use.input.numel() * (1 + 2 * taps)
-            total += math.prod(use.shape) * (3 + 2 * len(one.chosen))
+            total += use.input.numel() * (1 + 2 * taps) + math.prod(use.shape) * 6
     return total

@@ -136,31 +136,37 @@ class Network:
 
     Attributes:
         parameters: Stand-ins, by name, for those that gradients are taken of.
-        state: These, and copies for everything else that a forward pass might write to.
+        others: For those that they are not.
+        buffers: The module's own: what is written to are copies.
     """
 
     module: nn.Module
     parameters: dict[str, Tensor]
-    state: dict[str, Tensor] = field(repr=False)
+    others: dict[str, Tensor] = field(repr=False)
+    buffers: dict[str, Tensor] = field(repr=False)
 
     @classmethod
     def of(cls, module: nn.Module, wanted: Iterable[str]) -> "Network":
         """The module with gradients of the named parameters."""
         wanted = set(wanted)
-        state = {name: value.detach() for name, value in module.named_parameters()}
-        parameters = {name: state[name].requires_grad_() for name in state if name in wanted}
-        buffers = {name: value.detach().clone() for name, value in module.named_buffers()}
-        return cls(module, parameters, {**state, **buffers})
+        values = {name: value.detach() for name, value in module.named_parameters()}
+        parameters = {
+            name: values.pop(name).requires_grad_() for name in list(values) if name in wanted
+        }
+        buffers = {name: value.detach() for name, value in module.named_buffers()}
+        return cls(module, parameters, values, buffers)
 
     def record(self, samples: Tensor) -> Recording:
         """One forward pass, with a graph."""
         with torch.enable_grad(), _Recorder(self.parameters) as recorder:
-            outputs = self(self.state, samples)
+            outputs = self(samples)
         return Recording(outputs, recorder.layers, recorder.elsewhere)
 
-    def __call__(self, state: dict[str, Tensor], samples: Tensor) -> Tensor:
-        """The outputs (n, c) with these parameters and buffers."""
-        outputs = functional_call(self.module, state, (samples,))
+    def __call__(self, samples: Tensor, instead: dict[str, Tensor] | None = None) -> Tensor:
+        """The outputs (n, c); with some parameters instead of their stand-ins, where given."""
+        state = {**self.parameters, **self.others, **(instead or {})}
+        copies = {name: value.clone() for name, value in self.buffers.items()}
+        outputs = functional_call(self.module, {**state, **copies}, (samples,))
         if not isinstance(outputs, Tensor):
             raise InvalidInputError(
                 f"the module returned a {type(outputs).__name__}; expected one tensor of outputs "

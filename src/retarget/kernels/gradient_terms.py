@@ -59,11 +59,13 @@ class GradientTerm(Term):
 
     def factors(self, chunk: Chunk) -> Factors:
         """(n, r, features): the gradients."""
-        a, g = chunk.inputs(self.layer), chunk.results(self.layer)
-        n, c, groups, o, _ = g.shape
-        F = g.transpose(1, 2).reshape(n, groups, c * o, -1) @ a
-        F = F.reshape(n, groups, c, o, -1).transpose(1, 2)
-        return (F.reshape(n, c if self.full else 1, -1),)
+        F = chunk.kept[self.layer]
+        return (F if self.full else F.flatten(1)[:, None],)
+
+    @staticmethod
+    def reduce(a: Tensor, g: Tensor) -> Tensor:
+        """(n, features) one output's gradients."""
+        return (g @ a).flatten(1)
 
     def add(self, K: Tensor, left: Factors, right: Factors, scale: float) -> None:
         """Their products."""
@@ -87,15 +89,16 @@ class JacobianTerm(GradientTerm):
     def factors(self, chunk: Chunk) -> Factors:
         """(n, r, features): the Jacobian."""
         network, chosen = chunk.network, list(chunk.chosen)
-        fixed = {name: value.detach() for name, value in network.state.items()}
+        fixed = {name: value.detach() for name, value in network.parameters.items()}
 
         def outputs(parameters: dict[str, Tensor], sample: Tensor) -> Tensor:
-            return network({**fixed, **parameters}, sample[None])[0, chosen]
+            return network(sample[None], {**fixed, **parameters})[0, chosen]
 
         wanted = {name: fixed[name] for name in self.names}
         jacobian = vmap(jacrev(outputs), in_dims=(None, 0))(wanted, chunk.samples)
-        F = torch.cat([jacobian[name].flatten(2) for name in self.names], 2)
-        return (F if self.full else F.reshape(len(F), 1, -1),)
+        shape = len(chunk.samples), len(chosen), -1
+        F = torch.cat([jacobian[name].reshape(shape) for name in self.names], 2)
+        return (F if self.full else F.flatten(1)[:, None],)
 
 
 class PairTerm(Term):
@@ -106,9 +109,13 @@ class PairTerm(Term):
 
     def factors(self, chunk: Chunk) -> Factors:
         """(n, positions, inputs) a, and (n, r, positions, results) g."""
-        a, g = chunk.inputs(self.layer)[:, 0], chunk.results(self.layer)[:, :, 0]
-        g = g.mT if self.full else g.flatten(1, 2).mT[:, None]
-        return a.contiguous(), g.contiguous()  # (n, p, i), (n, r, p, o)
+        a, g = chunk.inputs(self.layer)[:, 0], chunk.kept[self.layer]
+        return a, g if self.full else g.transpose(1, 2).flatten(2)[:, None]
+
+    @staticmethod
+    def reduce(a: Tensor, g: Tensor) -> Tensor:
+        """(n, positions, results) one output's g."""
+        return g[:, 0].mT
 
     def add(self, K: Tensor, left: Factors, right: Factors, scale: float) -> None:
         """A few rows at a time, so that the products stay in cache."""

@@ -1,0 +1,743 @@
+"""The empirical NTK against its definition, for all kinds of modules, forms and options."""
+
+import copy
+import io
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+import retarget as rt
+from oracles.empirical_ntk import gradients
+from oracles.empirical_ntk import gram as oracle_gram
+from retarget.errors import InvalidInputError, InvalidTypeError, StreamTooLargeError
+from retarget.kernels import gradient_gram, gradient_plan, gradient_precision, gradient_terms
+from retarget.kernels.gradient_precision import split, split_product
+
+OUTPUTS = ["mean", "sum", "full", 1]
+
+
+class Block(nn.Module):
+    """A transformer's block in small: LayerNorm, Linear on (n, positions, features), residual."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(4), nn.Linear(4, 6), nn.Linear(6, 4)
+        self.out = nn.Linear(4, 3)
+
+    def forward(self, x):
+        x = x + self.down(functional.gelu(self.up(self.norm(x))))
+        return self.out(x.mean(1))
+
+
+class Custom(nn.Module):
+    """Parameters of its own, one of them never used."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.idle = nn.Parameter(torch.randn(5)), nn.Parameter(torch.randn(2))
+        self.linear = nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.linear(torch.tanh(x * self.scale))
+
+
+class Twice(nn.Module):
+    """One layer applied twice, and another tied to it."""
+
+    def __init__(self, tied_bias):
+        super().__init__()
+        self.layer, self.other, self.out = nn.Linear(5, 5), nn.Linear(5, 5), nn.Linear(5, 2)
+        self.other.weight = self.layer.weight
+        if tied_bias:
+            self.other.bias = self.layer.bias
+
+    def forward(self, x):
+        x = torch.tanh(self.layer(x))
+        return self.out(torch.tanh(self.other(torch.tanh(self.layer(x)))))
+
+
+class Functional(nn.Module):
+    """Weights used by functions, transposed and masked too; results changed in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.randn(4, 5)), nn.Parameter(torch.randn(4, 4))
+        self.kernel = nn.Parameter(torch.randn(2, 1, 2, 2))
+        self.out = nn.Linear(8, 3, bias=False)
+
+    def forward(self, x):
+        x = functional.relu_(functional.linear(x, self.a))
+        x = functional.linear(x, self.b) + functional.linear(x, self.b.T)
+        x = functional.conv2d(input=x.view(-1, 1, 2, 2), weight=self.kernel, padding=(1, 0))
+        return 0.5 * self.out(x.relu_().flatten(1)[:, :8].repeat(1, 2)[:, :8])
+
+
+class TimeFirst(nn.Module):
+    """Works on (time, n, features), so that rows are not samples; 3 times, as many as probed."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.out = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.out(torch.tanh(self.layer(x.transpose(0, 1))).sum(0))
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attend, self.out = nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.out(self.attend(x, x, x)[0].mean(1))
+
+
+def sequential(*layers):
+    return lambda: nn.Sequential(*(layer() for layer in layers))
+
+
+def conv(*arguments, **options):
+    return lambda: nn.Conv2d(*arguments, **options)
+
+
+def linear(*arguments, **options):
+    return lambda: nn.Linear(*arguments, **options)
+
+
+class Squared(nn.Module):
+    def forward(self, weight):
+        return weight**2
+
+
+def parametrized():
+    layer = nn.Linear(5, 4)
+    nn.utils.parametrize.register_parametrization(layer, "weight", Squared())
+    return layer
+
+
+def frozen():
+    module = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    module[0].requires_grad_(False)
+    module[2].weight.requires_grad_(False)
+    module[4].bias.requires_grad_(False)
+    return module
+
+
+def normalised():
+    module = nn.Sequential(
+        nn.Conv2d(2, 3, 2, bias=False), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Dropout(),
+        nn.Linear(12, 2),
+    )  # fmt: skip
+    module[1].running_mean.normal_()
+    return module.eval()
+
+
+# name: module, a sample's shape, the forms that it should take for many samples
+IMAGE, VECTOR, SEQUENCE = (4, 6, 4), (5,), (3, 4)
+MODULES = {
+    "mlp": (
+        sequential(linear(5, 7), nn.Tanh, linear(7, 6), nn.ReLU, linear(6, 3)),
+        VECTOR, ["Pair", "Pair", "Readout"],
+    ),
+    "one layer": (linear(5, 3), VECTOR, ["Readout"]),
+    "softmax": (sequential(linear(5, 3), lambda: nn.Softmax(1)), VECTOR, ["Gradient"]),
+    "convolutions": (
+        sequential(conv(4, 6, 3, stride=2, padding=1, groups=2), lambda: nn.ReLU(inplace=True),
+                   conv(6, 4, (3, 1), dilation=(2, 1), padding="same", bias=False), nn.Tanh,
+                   nn.Flatten, linear(24, 2)),
+        IMAGE, ["Gradient", "Gradient", "Readout"],
+    ),
+    "uneven windows": (
+        sequential(conv(4, 3, (3, 2), padding=(2, 1), stride=(2, 1), dilation=(1, 2)), nn.ReLU,
+                   conv(3, 3, 1, padding="valid", padding_mode="circular"), nn.Tanh,
+                   conv(3, 2, 3, padding=1, padding_mode="reflect"),
+                   lambda: nn.AdaptiveAvgPool2d(1), nn.Flatten),
+        IMAGE, ["Gradient"] * 3,
+    ),
+    "wide windows": (  # one position: products of pairs are cheaper
+        sequential(conv(4, 9, (6, 4)), nn.ReLU, nn.Flatten, linear(9, 2)),
+        IMAGE, ["Pair", "Readout"],
+    ),
+    "convolution 1d": (
+        sequential(lambda: nn.Conv1d(3, 2, 2), nn.Flatten, linear(6, 2)),
+        SEQUENCE, ["Readout", "Jacobian"],
+    ),
+    "block": (Block, SEQUENCE, ["Gradient", "Gradient", "Readout", "Jacobian"]),
+    "few positions": (
+        sequential(linear(4, 40), nn.Tanh, linear(40, 30), nn.Tanh, nn.Flatten, linear(90, 2)),
+        SEQUENCE, ["Gradient", "Pair", "Readout"],
+    ),
+    "custom": (Custom, VECTOR, ["Readout", "Jacobian"]),
+    "twice": (lambda: Twice(True), VECTOR, ["Gradient", "Readout"]),
+    "tied to another bias": (lambda: Twice(False), VECTOR, ["Readout", "Jacobian"]),
+    "functional": (Functional, VECTOR, ["Gradient", "Gradient", "Gradient", "Jacobian"]),
+    "time first": (TimeFirst, SEQUENCE, ["Readout", "Jacobian"]),
+    "attention": (Attention, SEQUENCE, ["Readout", "Jacobian"]),
+    "parametrized": (
+        sequential(parametrized, nn.ReLU, linear(4, 2)),
+        VECTOR, ["Gradient", "Readout", "Jacobian"],
+    ),
+    "frozen": (frozen, VECTOR, ["Gradient", "Readout"]),
+    "evaluated": (normalised, (2, 3, 3), ["Gradient", "Readout", "Jacobian"]),
+}  # fmt: skip
+
+
+def make(name, n=6, seed=0):
+    """A module in float64, and samples."""
+    torch.manual_seed(seed)
+    build, shape, _ = MODULES[name]
+    return build().double(), torch.randn(n, *shape, dtype=torch.float64)
+
+
+def mlp():
+    return make("mlp")[0]
+
+
+def close(got, expected, tolerance=1e-10):
+    assert got.shape == expected.shape
+    scale = max(1.0, float(expected.abs().max()))
+    assert float((got - expected).abs().max()) <= tolerance * scale
+
+
+def forms(kernel, X, reuse=1e6):
+    terms = kernel._plan(X, reuse)[0].terms
+    return [type(term).__name__.removesuffix("Term") for term in terms]
+
+
+# --- right ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["auto", "jacobian"])
+@pytest.mark.parametrize("outputs", OUTPUTS)
+@pytest.mark.parametrize("name", MODULES)
+def test_agrees_with_the_definition(name, outputs, mode):
+    module, X = make(name, n=9)
+    A, B = X[:5], X[5:]
+    kernel = rt.EmpiricalNTK(module, outputs, mode=mode)
+    expected = oracle_gram(module, A, A, outputs)
+    close(kernel(A), expected)
+    close(kernel.diag(A), expected.diagonal())
+    close(kernel(A, B), oracle_gram(module, A, B, outputs))
+    close(kernel(B, A), oracle_gram(module, B, A, outputs))
+    assert torch.equal(kernel(A), kernel(A).T)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_each_layer_takes_the_form_that_it_should(name):
+    module, X = make(name)
+    assert forms(rt.EmpiricalNTK(module), X) == MODULES[name][2]
+    assert forms(rt.EmpiricalNTK(module, mode="jacobian"), X) == ["Jacobian"]
+
+
+@pytest.mark.parametrize("outputs", OUTPUTS)
+@pytest.mark.parametrize("name", ["mlp", "few positions", "wide windows", "twice", "softmax"])
+def test_both_forms_of_a_layer_agree(name, outputs, monkeypatch):
+    module, X = make(name)
+    expected = oracle_gram(module, X, X, outputs)
+    for overhead in (-1e9, 1e9):
+        monkeypatch.setattr(gradient_plan, "PAIR_OVERHEAD", overhead)
+        kernel = rt.EmpiricalNTK(module, outputs)
+        assert ("Pair" in forms(kernel, X)) == (overhead < 0)
+        assert ("Gradient" in forms(kernel, X)) == (overhead > 0)
+        close(kernel(X), expected)
+        close(kernel.diag(X), expected.diagonal())
+
+
+@pytest.mark.parametrize("outputs", OUTPUTS)
+@pytest.mark.parametrize("memory", [1, 20_000, 100_000])
+def test_memory_does_not_matter(memory, outputs, monkeypatch):
+    module, X = make("convolutions", n=13)
+    monkeypatch.setattr(gradient_terms, "PAIR_NUMBERS", {"cpu": 1})
+    kernel, small = (rt.EmpiricalNTK(module, outputs, memory=room) for room in (None, memory))
+    for call in (lambda k: k(X), lambda k: k(X, X[:4]), lambda k: k(X[:4], X), lambda k: k.diag(X)):
+        close(call(small), call(kernel), 1e-13)
+
+
+def test_gradients_are_computed_once_where_they_fit_and_once_a_panel_else(monkeypatch):
+    module, X = make("convolutions", n=12)
+    kernel, passed = rt.EmpiricalNTK(module), []
+    original = gradient_plan.Plan.factors
+    monkeypatch.setattr(
+        gradient_plan.Plan, "factors", lambda plan, x: passed.append(len(x)) or original(plan, x)
+    )
+    kernel(X)
+    assert sum(passed) == 12
+    passed.clear()
+    kernel(X, X[:5])
+    assert sum(passed) == 17
+    passed.clear()
+    sizes = gradient_gram.Sizes(chunk=2, panel=5)
+    monkeypatch.setattr(gradient_gram.Sizes, "of", lambda *_: sizes)
+    kernel(X)
+    assert sum(passed) == sizes.passes(12) == 12 + 7 + 2
+
+
+@pytest.mark.parametrize("params", [["0"], ["2.weight", "4"], ["0.bias"], ("4.weight",)])
+@pytest.mark.parametrize("mode", ["auto", "structured", "jacobian"])
+def test_chosen_parameters_only(params, mode):
+    module, X = make("mlp")
+    names = [
+        name for name, _ in module.named_parameters()
+        if name in params or name.partition(".")[0] in params
+    ]  # fmt: skip
+    kernel = rt.EmpiricalNTK(module, params=params, mode=mode)
+    close(kernel(X), oracle_gram(module, X, X, names=names))
+
+
+def test_numpy_in_numpy_out():
+    module, X = make("convolutions")
+    kernel = rt.EmpiricalNTK(module)
+    K = kernel(X.numpy(), X.numpy()[:2])
+    assert isinstance(K, np.ndarray)
+    np.testing.assert_array_equal(K, kernel(X, X[:2]).numpy())
+    assert isinstance(kernel.diag(X.numpy()), np.ndarray)
+    assert isinstance(kernel.features(X.numpy()), np.ndarray)
+
+
+def test_types_and_accumulation():
+    module, X = make("convolutions", n=20)
+    exact = rt.EmpiricalNTK(module)(X)
+    module.float()
+    single = rt.EmpiricalNTK(module)(X)  # computes in the parameters' type
+    assert single.dtype == torch.float32
+    close(single.double(), exact, 1e-5)
+    double = rt.EmpiricalNTK(module, accumulate=torch.float64)
+    assert double(X).dtype == double.diag(X).dtype == double(X, X[:3]).dtype == torch.float64
+    F = rt.EmpiricalNTK(module).features(X).double()
+    close(double(X), F @ F.T, 1e-6)
+    module.double()
+    assert rt.EmpiricalNTK(module, accumulate=torch.float32)(X).dtype == torch.float32
+    module.bfloat16()
+    close(rt.EmpiricalNTK(module)(X).double(), exact, 0.1)
+
+
+@pytest.mark.parametrize("outputs", ["mean", "sum", 0])
+@pytest.mark.parametrize("name", ["mlp", "convolutions", "block", "few positions"])
+def test_features_have_the_kernel_as_inner_products(name, outputs):
+    module, X = make(name)
+    for mode in ("auto", "jacobian"):
+        F = rt.EmpiricalNTK(module, outputs, mode=mode, memory=30_000).features(X)
+        close(F @ F.T, oracle_gram(module, X, X, outputs))
+
+
+def test_follows_training():
+    module, X = make("mlp")
+    kernel = rt.EmpiricalNTK(module)
+    before = kernel(X)
+    with torch.no_grad():
+        module[0].weight.mul_(2)
+    assert (kernel(X) - before).abs().max() > 0.01
+    close(kernel(X), oracle_gram(module, X, X))
+    module[0].requires_grad_(False)
+    close(kernel(X), oracle_gram(module, X, X))
+
+
+def test_no_samples_and_single_ones():
+    module, X = make("mlp")
+    for outputs, rows in (("mean", 1), ("full", 3)):
+        kernel = rt.EmpiricalNTK(module, outputs)
+        assert kernel(X[:0]).shape == (0, 0)
+        assert kernel(X[:0], X[:0]).shape == (0, 0)
+        assert kernel(X[:0], X).shape == (0, 6 * rows)
+        assert kernel(X, X[:0]).shape == (6 * rows, 0)
+        assert kernel.diag(X[:0]).shape == (0,)
+        close(kernel(X[:1]), oracle_gram(module, X[:1], X[:1], outputs))
+
+
+def test_flat_samples_are_numbers():
+    module = nn.Sequential(nn.Linear(1, 3), nn.ReLU(), nn.Linear(3, 1)).double()
+    x = torch.randn(4, dtype=torch.float64)
+    close(rt.EmpiricalNTK(module)(x), oracle_gram(module, x[:, None], x[:, None]))
+
+
+def test_serves_the_correction():
+    module, X = make("mlp", n=12)
+    kernel, learner = rt.EmpiricalNTK(module), rt.SGD(lr=0.1)
+    Y = torch.randn(12, 2, dtype=torch.float64)
+    corrector = rt.TargetCorrector(kernel, learner, gamma=0.7, block_size=3, ridge=0.1)
+    parts = [corrector.correct(X[:7], Y[:7]), corrector.correct(X[7:], Y[7:])]
+    close(torch.cat(parts), rt.iterative_targets(kernel(X), Y, learner, 0.7, 3, 0.1), 1e-9)
+
+
+# --- a well-behaved kernel --------------------------------------------------------------------
+
+
+@st.composite
+def problems(draw):
+    """A random small network and samples."""
+    torch.manual_seed(draw(st.integers(0, 2**31)))
+    c, width, bias = draw(st.integers(1, 4)), draw(st.integers(1, 6)), draw(st.booleans())
+    activation = draw(st.sampled_from([nn.ReLU, nn.Tanh, nn.GELU]))
+    if draw(st.booleans()):
+        stride, padding = draw(st.integers(1, 2)), draw(st.integers(0, 2))
+        first = nn.Conv2d(2, 2 * width, 2, stride, padding, groups=draw(st.sampled_from([1, 2])))
+        size = first(torch.zeros(1, 2, 3, 4)).numel()
+        module = nn.Sequential(first, activation(), nn.Flatten(), nn.Linear(size, c, bias=bias))
+        shape = (2, 3, 4)
+    else:
+        module = nn.Sequential(
+            nn.Linear(3, width, bias=bias), activation(), nn.Linear(width, c, bias=bias)
+        )
+        shape = (3,)
+    X = torch.randn(draw(st.integers(2, 8)), *shape, dtype=torch.float64)
+    return module.double(), X
+
+
+@settings(max_examples=40)
+@given(problems(), st.sampled_from(OUTPUTS[:3]), st.integers(1, 200_000))
+def test_positive_symmetric_and_made_of_blocks(problem, outputs, memory):
+    module, X = problem
+    kernel = rt.EmpiricalNTK(module, outputs, memory=memory)
+    K = kernel(X)
+    assert torch.equal(K, K.T)
+    assert torch.linalg.eigvalsh(K).min() >= -1e-12 * K.diagonal().max()
+    close(kernel.diag(X), K.diagonal(), 1e-12)
+    r = len(K) // len(X)
+    close(kernel(X[:1], X[1:]), K[:r, r:], 1e-12)
+    close(K, oracle_gram(module, X, X, outputs))
+
+
+@settings(max_examples=20)
+@given(problems(), st.randoms(use_true_random=False))
+def test_order_of_outputs_does_not_matter_and_they_add_up(problem, random):
+    module, X = problem
+    c = module[-1].out_features
+    K, full = rt.EmpiricalNTK(module)(X), rt.EmpiricalNTK(module, "full")(X)
+    close(rt.EmpiricalNTK(module, "sum")(X), c * K, 1e-12)
+    close(sum(rt.EmpiricalNTK(module, k)(X) for k in range(c)), c * K, 1e-12)
+    close(full.view(len(X), c, len(X), c).diagonal(dim1=1, dim2=3).mean(2), K, 1e-12)
+    order = random.sample(range(c), c)
+    with torch.no_grad():
+        for parameter in module[-1].parameters():
+            parameter.copy_(parameter[order].clone())
+    close(rt.EmpiricalNTK(module)(X), K, 1e-12)
+
+
+# --- sketches ---------------------------------------------------------------------------------
+
+
+def test_sketches_are_right_on_average_with_an_error_that_falls_as_it_should():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(20, 60), nn.Tanh(), nn.Linear(60, 40), nn.Tanh(),
+                           nn.Linear(40, 3)).double()  # fmt: skip
+    X = torch.randn(8, 20, dtype=torch.float64)
+    exact, sizes, errors = rt.EmpiricalNTK(module)(X), [16, 64, 256, 1024], []
+    for size in sizes:
+        draws = torch.stack(
+            [rt.EmpiricalNTK(module, sketch=size, seed=seed)(X) for seed in range(60)]
+        )
+        gap = draws - exact
+        errors.append(gap.square().mean().sqrt().item())
+        standard = gap.square().mean(0).sqrt() / math.sqrt(60)
+        assert (gap.mean(0).abs() <= 4.5 * standard).all()
+        norms = exact.diagonal()[:, None] * exact.diagonal()
+        assert (gap.square().mean(0) <= 2 * (norms + exact**2) / size).all()
+    exponent = np.polyfit(np.log(sizes), np.log(errors), 1)[0]
+    assert -0.6 < exponent < -0.4
+
+
+def test_a_sketch_is_the_same_for_all_calls():
+    module, X = make("block", n=9)
+    kernel = rt.EmpiricalNTK(module, sketch=50, seed=3)
+    S = kernel.features(X)
+    assert S.shape == (9, 50)
+    close(kernel(X), S @ S.T, 1e-12)
+    close(kernel(X[:4], X), (S @ S.T)[:4], 1e-12)
+    close(kernel.diag(X), S.square().sum(1), 1e-12)
+    torch.manual_seed(1)
+    small = rt.EmpiricalNTK(module, sketch=50, seed=3, memory=1)
+    close(small.features(X[3:]), S[3:], 1e-12)
+    assert not torch.allclose(rt.EmpiricalNTK(module, sketch=50, seed=4).features(X), S)
+
+
+def test_a_sketch_as_large_as_the_features_is_exact():
+    module = nn.Linear(6, 2, bias=False).double()
+    X = torch.randn(5, 6, dtype=torch.float64)
+    close(rt.EmpiricalNTK(module, sketch=6)(X), oracle_gram(module, X, X), 1e-12)
+
+
+# --- precision --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spread", [0.0, 3.0])
+def test_split_products_are_as_precise_as_float32(spread):
+    torch.manual_seed(0)
+    sizes = torch.exp(spread * torch.randn(40, 5000))
+    F = torch.randn(40, 5000) * sizes * 10.0 ** torch.linspace(-12, 12, 40)[:, None]
+    F[3] = 0
+    hi, lo, scale = split(F)
+    assert hi.dtype == lo.dtype == torch.float16
+    K = split_product((hi, lo), (hi, lo)).double() * scale.double() * scale.double().T
+    exact = F.double() @ F.double().T
+    size = F.double().norm(dim=1)[:, None] * F.double().norm(dim=1) + 1e-300
+    assert ((K - exact).abs() / size).max() < 1e-6
+
+
+def test_split_terms_make_the_kernel(monkeypatch):
+    """The arithmetic of CUDA's tensor cores, in plain float32."""
+    monkeypatch.setattr("retarget.kernels.empirical_ntk.tensor_cores", lambda device: True)
+    monkeypatch.setattr(gradient_precision, "DEPTH", 7)
+    module, X = make("convolutions", n=9)
+    exact = rt.EmpiricalNTK(module, "full")(X)
+    kernel = rt.EmpiricalNTK(module.float(), "full", precision="split", memory=100_000)
+    assert forms(kernel, X.float()) == ["Split", "Split", "Readout"]
+    close(kernel(X).double(), exact, 1e-5)
+    close(kernel.diag(X).double(), exact.diagonal(), 1e-5)
+    close(kernel(X[:2], X).double(), exact[:4], 1e-5)
+    F = rt.EmpiricalNTK(module, precision="split").features(X).double()
+    close(F @ F.T, oracle_gram(module.double(), X, X), 1e-5)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_there_are_no_tensor_cores_without_cuda():
+    assert not gradient_precision.tensor_cores(torch.device("cuda"))
+
+
+def test_split_is_full_where_there_are_no_tensor_cores():
+    module, X = make("mlp")
+    module.float()
+    full, halves = (rt.EmpiricalNTK(module, precision=each) for each in ("full", "split"))
+    assert torch.equal(full(X), halves(X))
+
+
+def test_the_precision_of_products_is_restored():
+    module, X = make("mlp")
+    torch.set_float32_matmul_precision("high")
+    try:
+        rt.EmpiricalNTK(module)(X)
+        with pytest.raises(RuntimeError):
+            rt.EmpiricalNTK(module)(X[:, :3])
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+# --- the module is left alone -----------------------------------------------------------------
+
+
+def snapshot(module):
+    file = io.BytesIO()
+    torch.save(module.state_dict(), file)
+    hooks = [
+        (len(part._forward_hooks), len(part._forward_pre_hooks), len(part._backward_hooks))
+        for part in module.modules()
+    ]
+    flags = [part.training for part in module.modules()]
+    wanted = [value.requires_grad for value in module.parameters()]
+    return file.getvalue(), hooks, flags, wanted
+
+
+@pytest.mark.parametrize("name", ["mlp", "convolutions", "evaluated", "twice", "parametrized"])
+def test_the_module_is_left_as_it_was(name):
+    module, X = make(name)
+    parameters = list(module.parameters())
+    for value in parameters:
+        value.grad = torch.full_like(value, 7.0)
+    before = snapshot(module)
+    for mode in ("auto", "jacobian"):
+        kernel = rt.EmpiricalNTK(module, mode=mode)
+        kernel(X)
+        kernel.diag(X)
+        with pytest.raises(RuntimeError):
+            kernel(X.flatten(1)[:, :1])
+    assert snapshot(module) == before
+    assert all(a is b for a, b in zip(module.parameters(), parameters, strict=True))
+    assert all((value.grad == 7).all() for value in parameters)
+
+
+def test_buffers_that_a_forward_pass_writes_to_are_left_as_they_were():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.scale = nn.Linear(5, 2), nn.Parameter(torch.ones(()))
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x):
+            self.calls += 1
+            return torch.tanh(self.linear(x)) * self.scale
+
+    module, X = Counting().double(), make("mlp")[1]
+    expected = oracle_gram(copy.deepcopy(module), X, X)
+    before = snapshot(module)
+    close(rt.EmpiricalNTK(module)(X), expected)
+    assert snapshot(module) == before
+
+
+def test_the_samples_are_left_alone_and_get_no_gradient():
+    module, X = make("mlp")
+    X.requires_grad_()
+    copied = X.detach().clone()
+    K = rt.EmpiricalNTK(module)(X)
+    assert not K.requires_grad
+    assert X.grad is None
+    assert torch.equal(X.detach(), copied)
+
+
+# --- refused ----------------------------------------------------------------------------------
+
+
+class Returns(nn.Module):
+    def __init__(self, change):
+        super().__init__()
+        self.linear, self.change = nn.Linear(5, 3), change
+
+    def forward(self, x):
+        return self.change(self.linear(x))
+
+
+def batch_norm(**options):
+    return nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3, **options), nn.Linear(3, 2))
+
+
+def two_types():
+    return nn.Sequential(nn.Linear(5, 3), nn.Linear(3, 2).double())
+
+
+def unused():
+    module = Returns(lambda y: torch.ones(len(y), 2))
+    return rt.EmpiricalNTK(module)
+
+
+KERNEL = rt.EmpiricalNTK
+REFUSED = [
+    (lambda x: KERNEL("network"), InvalidTypeError, "module is 'network'; expected a torch.nn"),
+    (lambda x: KERNEL(mlp(), "all"), InvalidInputError, "outputs is 'all'; expected 'mean'"),
+    (lambda x: KERNEL(mlp(), True), InvalidInputError, "outputs is True; expected"),
+    (lambda x: KERNEL(mlp(), -1), InvalidInputError, "outputs is -1; expected"),
+    (lambda x: KERNEL(mlp(), 3)(x), InvalidInputError, "has 3 outputs; expected 0 to 2"),
+    (lambda x: KERNEL(mlp(), mode="fast"), InvalidInputError, "mode is 'fast'; expected 'auto'"),
+    (
+        lambda x: KERNEL(Custom(), mode="structured")(x),
+        InvalidInputError,
+        "no rule for scale; use mode='auto'",
+    ),
+    (
+        lambda x: KERNEL(mlp(), accumulate=torch.float16),
+        InvalidInputError,
+        "accumulate is torch.float16; expected torch.float32",
+    ),
+    (lambda x: KERNEL(mlp(), precision="half"), InvalidInputError, "precision is 'half'; expected"),
+    (lambda x: KERNEL(mlp(), memory=0), InvalidInputError, "memory is 0; expected a positive"),
+    (lambda x: KERNEL(mlp(), sketch=-2), InvalidInputError, "sketch is -2; expected a positive"),
+    (lambda x: KERNEL(mlp(), "full", sketch=9), InvalidInputError, "'full', which cannot be sk"),
+    (lambda x: KERNEL(mlp(), "full").features(x), InvalidInputError, "no features of one row"),
+    (lambda x: KERNEL(mlp()).features(x[:0]), InvalidInputError, "A is empty; expected at least"),
+    (
+        lambda x: KERNEL(mlp(), params=["2.wieght"]),
+        InvalidInputError,
+        r"params has '2.wieght'; .*did you mean '2.weight'\?",
+    ),
+    (lambda x: KERNEL(mlp(), params=[]), InvalidInputError, "params is empty; expected some"),
+    (lambda x: KERNEL(nn.ReLU()), InvalidInputError, "no parameters that are trained; expected"),
+    (
+        lambda x: KERNEL(mlp().requires_grad_(False)),
+        InvalidInputError,
+        "no parameters that are trained",
+    ),
+    (lambda x: unused()(x), InvalidInputError, "depend on none of the parameters linear.weight"),
+    (
+        lambda x: KERNEL(Custom(), params=["idle"])(x),
+        InvalidInputError,
+        "depend on none of the parameters idle",
+    ),
+    (lambda x: KERNEL(two_types())(x), InvalidInputError, "float32 on cpu, torch.float64 on cpu"),
+    (lambda x: KERNEL(mlp())(x.to("meta")), InvalidInputError, "A is on meta, but the module is"),
+    (lambda x: KERNEL(mlp())(x.long()), InvalidTypeError, "A has dtype int64"),
+    (lambda x: KERNEL(mlp())(x, x[:, :2]), InvalidInputError, "expected the same features"),
+    (lambda x: KERNEL(batch_norm())(x[:1]), InvalidInputError, "normalises by the batch"),
+    (lambda x: KERNEL(batch_norm())(x), InvalidInputError, r"layer '1' \(BatchNorm1d\) norm.*eval"),
+    (
+        lambda x: KERNEL(batch_norm(track_running_stats=False).eval())(x),
+        InvalidInputError,
+        "normalises by the batch",
+    ),
+    (
+        lambda x: KERNEL(nn.Sequential(nn.Linear(5, 2), nn.Dropout(0.1)))(x),
+        InvalidInputError,
+        r"layer '1' \(Dropout\) is random in training; call module.eval",
+    ),
+    (
+        lambda x: KERNEL(Returns(functional.dropout))(x),
+        InvalidInputError,
+        "alone and of the same sample among others differ",
+    ),
+    (
+        lambda x: KERNEL(Returns(functional.dropout))(x[:1]),
+        InvalidInputError,
+        "and not on chance",
+    ),
+    (
+        lambda x: KERNEL(Returns(lambda y: y - y.mean(0)))(x),
+        InvalidInputError,
+        "expected each to depend on its own sample",
+    ),
+    (
+        lambda x: KERNEL(Returns(lambda y: y * math.nan))(x),
+        InvalidInputError,
+        "differ by nan",
+    ),
+    (lambda x: KERNEL(Returns(lambda y: (y, y)))(x), InvalidInputError, "returned a tuple; exp"),
+    (lambda x: KERNEL(Returns(lambda y: y[:, 0]))(x), InvalidInputError, r"shape \(3,\) for 3"),
+    (lambda x: KERNEL(Returns(lambda y: y[:1]))(x), InvalidInputError, r"shape \(1, 3\) for 3"),
+    (lambda x: KERNEL(Returns(lambda y: y > 0))(x), InvalidInputError, "returned torch.bool"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), REFUSED)
+def test_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call(torch.randn(7, 5))
+
+
+def test_too_large_a_matrix_is_refused_before_anything_is_computed(monkeypatch):
+    monkeypatch.setattr("retarget.arrays.free_memory", lambda device: 1000)
+    module, X = make("mlp", n=20)
+    with pytest.raises(StreamTooLargeError, match="the kernel matrix needs about"):
+        rt.EmpiricalNTK(module)(X)
+
+
+def test_where_nothing_tells_what_is_free(monkeypatch):
+    module, X = make("mlp")
+    monkeypatch.setattr("retarget.arrays.free_memory", lambda device: None)
+    monkeypatch.setattr("retarget.kernels.empirical_ntk.free_memory", lambda device: None)
+    close(rt.EmpiricalNTK(module)(X), oracle_gram(module, X, X))
+
+
+def test_another_path_for_later_samples_is_refused():
+    class Turn(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.out = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
+
+        def forward(self, x):
+            return self.out((self.a if len(x) < 4 else self.b)(x).tanh())
+
+    with pytest.raises(InvalidInputError, match="took another path for later samples"):
+        rt.EmpiricalNTK(Turn())(torch.randn(6, 2))
+
+
+def test_representation_and_oracle():
+    module, X = make("mlp", n=2)
+    assert repr(rt.EmpiricalNTK(module, "sum")) == "EmpiricalNTK(Sequential, outputs='sum')"
+    sketch = rt.EmpiricalNTK(module, 1, sketch=8, seed=2)
+    assert repr(sketch) == "EmpiricalNTK(Sequential, outputs=1, sketch=8, seed=2)"
+    # the oracle itself, against a finite difference
+    weight, step = module[0].weight, 1e-6
+    found = gradients(module, X[:1])[0, :, 0]
+    with torch.no_grad():
+        before = module(X[:1])[0]
+        weight[0, 0] += step
+        torch.testing.assert_close((module(X[:1])[0] - before) / step, found, rtol=1e-4, atol=1e-6)
+
+
+def test_progress(capsys, monkeypatch):
+    monkeypatch.setattr("retarget.progress.PATIENCE", 0.0)
+    module, X = make("mlp")
+    rt.EmpiricalNTK(module, progress=True)(X)
+    assert "empirical kernel" in capsys.readouterr().err
