@@ -6,6 +6,7 @@ import pytest
 
 import retarget as rt
 from command_line import run
+from retarget.experiments.experiment import experiment_names
 
 
 def test_version(monkeypatch, capsys):
@@ -41,7 +42,8 @@ def test_all_means_every_figure(monkeypatch, capsys, tmp_path):
     names = []
     monkeypatch.setattr("retarget.cli._reproduce", lambda e, *_: names.append(e.name))
     assert run(monkeypatch, capsys, "reproduce", "all", "--out", tmp_path)[0] == 0
-    assert names == ["digits", "fig1", "fig2", "fig3a", "fig3c", "fig4", "fig5", "fig6"]
+    assert names == experiment_names()
+    assert len(names) > 5
 
 
 @pytest.mark.parametrize(

@@ -198,3 +198,16 @@ def test_a_rate_that_is_not_too_high_does_not_stop():
     assert first_bad_step(expected, given, learner) is None
     lab.train(network, given, learner)
     assert_same(weights(network), weights(expected))
+
+
+def test_targets_that_overflow_name_their_members():
+    given = stream(0, sizes=(8,))
+    X = given.train.inputs.float()
+    single = lab.TaskStream.from_tasks([(X, given.train.labels)], classes=3)
+    learners = [rt.SGD(0.01, 4), rt.SGD(1e-41, 4), rt.SGD(1e-42, 4)]
+    networks = [mlp(m).float() for m in range(3)]
+    with pytest.raises(
+        rt.TrainingDivergedError, match="no targets for member 1 .*: the corrected targets overflow"
+    ) as caught:
+        lab.train(networks, single, learners, lab.Corrected(1.0, 4))
+    assert caught.value.members == (1, 2)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import retarget as rt
-from lab_problems import CORRECTED, LEARNERS, METHODS, conv_net, mlp, samples, stream, weights
+from lab_problems import LEARNERS, METHODS, conv_net, corrected, mlp, samples, stream, weights
 from problems import assert_same
 from retarget import continual as lab
 from retarget.continual.ewc import fisher_diagonal
@@ -18,7 +18,11 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
 ]
 
-EVERY = METHODS | {name: CORRECTED[name] for name in ("corrected", "every epoch", "DER, corrected")}
+EVERY = METHODS | {
+    "corrected": corrected(ridge=1.0),
+    "corrected every epoch": corrected(ridge=1.0, refresh="epoch"),
+    "DER, corrected": lambda: ([lab.Corrected(3.0, 8, ridge=1.0), lab.DER(5, 3, beta=0.5)], []),
+}
 
 
 @pytest.fixture(autouse=True)

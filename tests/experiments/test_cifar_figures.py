@@ -14,6 +14,7 @@ from retarget import continual as lab
 from retarget.experiments import cifar_curves, cifar_sweeps, cifar_training
 from retarget.experiments.cifar_net import cifar_net
 from retarget.experiments.experiment import (
+    experiment_names,
     load_experiment,
     parse_changes,
     parse_experiment,
@@ -66,7 +67,7 @@ def test_fig3a_is_the_papers_cases_for_every_seed():
     experiment = load_experiment("fig3a")
     planned = experiment.planned_runs()
     assert len(planned) == 7 * 10
-    assert {run.labels["case"] for run in planned} == set(cifar_curves.LINES)
+    assert {run.labels["case"] for run in planned} == set(experiment.cases)
     assert all(set(run.labels) == {"case", "seed"} for run in planned)
     by_case = {run.labels["case"]: run.config for run in planned if run.labels["seed"] == 3}
     assert by_case["vanilla SGD"].model_dump(
@@ -80,6 +81,14 @@ def test_fig3a_is_the_papers_cases_for_every_seed():
     assert (summed.reduction, summed.assumed_reduction) == ("sum", None)
     assert by_case["corrected, fixed kernel"].refresh == "never"
     assert by_case["offline prediction, uncorrected"].kind == "distilled"
+
+
+def test_every_case_has_a_line_of_its_own():
+    for name in experiment_names():
+        experiment = load_experiment(name)
+        if experiment.family == "cifar curves":
+            lines = [cifar_curves.LINES[case] for case in experiment.cases]
+            assert len(set(lines)) == len(lines)
 
 
 def test_fig6_has_grids_and_seeds_of_single_cases():
@@ -390,7 +399,7 @@ def test_the_correction_forgets_less_on_the_real_images(tmp_path, monkeypatch):
         load_experiment("fig3a").changed(
             parse_changes(["per_class=200", "test_per_class=200", "evaluate_every=400"], [0, 1, 2])
         ),
-        "cumulative replay", "vanilla SGD", "corrected, summed loss",
+        "vanilla SGD", "corrected, summed loss",
     )  # fmt: skip
     table = run_experiment(experiment, tmp_path).table
     final = {c: cifar_curves.final_accuracies(table.filter(case=c)) for c in experiment.cases}

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.image
@@ -77,6 +78,13 @@ def test_everything_is_written_and_found_again(small, tmp_path):
     fresh = run_experiment(small, tmp_path, fresh=True)
     assert (fresh.computed, fresh.reused) == (4, 0)
     assert fresh.table.equals(outcome.table)
+
+
+def test_a_family_that_leaves_out_a_run(small, tmp_path, monkeypatch):
+    lazy = replace(families()["digits"], run=lambda configs: iter(()))
+    monkeypatch.setattr("retarget.experiments.runner.families", lambda: {"digits": lazy})
+    with pytest.raises(RuntimeError, match="the family left out a run: seed=3"):
+        run_experiment(small, tmp_path)
 
 
 def test_changed_code_is_not_taken_for_ours(small, monkeypatch):
