@@ -192,6 +192,23 @@ def test_repeated_samples_in_a_block_name_the_member():
     assert caught.value.__notes__ == ["(member 1, task 0, epoch 0)"]
 
 
+def test_a_network_that_has_died_names_its_member():
+    """All its units answer 0, and so does its kernel."""
+
+    class Kill(lab.Method):
+        def on_task_end(self, run):
+            with torch.no_grad():
+                for weights in run.ensemble.parameters.values():
+                    weights[1] = 0.0
+
+    given = stream(0, sizes=(8, 8))
+    networks = [two_layers(m) for m in range(3)]
+    match = "no targets for member 1 before epoch 0 of task 1, with Corrected: the kernel of the bl"
+    with pytest.raises(rt.TrainingDivergedError, match=match) as caught:
+        lab.train(networks, given, rt.SGD(0.01, 4), [lab.Corrected(1.0, 4), Kill()])
+    assert caught.value.members == (1,)
+
+
 def test_a_rate_that_is_not_too_high_does_not_stop():
     network, expected = linear(), linear()
     given, learner = stream(0), rt.SGD(0.05, 2)

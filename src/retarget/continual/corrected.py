@@ -106,8 +106,10 @@ class Corrected(Method):
             except (DivergedError, TrainingDivergedError) as error:
                 lost[member] = error
             except NotPositiveDefiniteError as error:
-                error.add_note(f"(member {member}, task {run.task}, epoch {run.epoch})")
-                raise
+                if not run.seen:  # the samples or the options are to blame, not the training
+                    error.add_note(f"(member {member}, task {run.task}, epoch {run.epoch})")
+                    raise
+                lost[member] = error
         if lost:
             member, cause = next(iter(lost.items()))
             raise TrainingDivergedError(

@@ -29,8 +29,6 @@ LINES = {
     "DER++": (COLOURS["corrected"], ":"),
     "label smoothing": (COLOURS["online"], "--"),
     "DER, corrected": (COLOURS["iterative"], ":"),
-    "online half": (COLOURS["one step"], "--"),
-    "offline half": (COLOURS["one step"], ":"),
 }
 
 
