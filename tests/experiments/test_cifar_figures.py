@@ -290,8 +290,15 @@ def test_fig3a_then_fig6_on_made_images(tmp_path):
     (shown,) = cifar_curves.summarise(table)
     assert shown.row_count == 7
     assert [column.header for column in shown.columns][2:] == [
-        "average of tasks", "forgetting", "backward transfer",
+        "less vanilla SGD's", "forgetting", "backward transfer",
     ]  # fmt: skip
+    gain, plain = (
+        cifar_curves.final_accuracies(table.filter(case=case)) for case in ("EWC", "vanilla SGD")
+    )
+    place = list(experiment.cases).index("EWC")
+    assert list(shown.columns[2].cells)[place] == cifar_curves._text(gain - plain)
+    alone = table.filter(pl.col("case") != "vanilla SGD")
+    assert [c.header for c in cifar_curves.summarise(alone)[0].columns][2] == "forgetting"
     assert (tmp_path / "fig3a" / "fig3a.png").stat().st_size > 10_000
 
     sweeps = load_experiment("fig6").changed(parse_changes([*few, "epochs=1"], seeds=[0, 1]))
@@ -358,7 +365,7 @@ def test_fig3c_repeats_epochs_in_random_order(tmp_path):
     assert table["passes"].unique().sort().to_list() == [0.0, 1.0, 2.0, 3.0]
     assert table["tasks_learned"].max() == 1
     (shown,) = cifar_curves.summarise(table)
-    assert shown.columns[2].header == "after one pass"
+    assert shown.columns[3].header == "after one pass"
     vanilla = table.filter(case="vanilla SGD")
     once = vanilla.filter(samples=20)["accuracy"].to_numpy()
     np.testing.assert_array_equal(cifar_curves._after_one_pass(vanilla), once)
