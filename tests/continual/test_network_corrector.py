@@ -156,6 +156,10 @@ def test_what_is_wrong_from_the_start():
         NetworkCorrector(mlp(1), LEARNER, 2.0, 4, refresh="often")
     with pytest.raises(rt.InvalidInputError, match="kind is 'best'; expected one of .'iterative'"):
         NetworkCorrector(mlp(1), LEARNER, 2.0, 4, kind="best")
+    for option in ({"ridge": 0.1}, {"parts": "online"}, {"first_block": "plain"}):
+        for kind in ("exact", "distilled"):
+            with pytest.raises(rt.InvalidInputError, match=f"but kind is '{kind}'; leave them out"):
+                NetworkCorrector(mlp(1), LEARNER, 2.0, 4, kind=kind, **option)
     with pytest.raises(rt.InvalidInputError, match="block_size is 3; .* batch_size, 2"):
         NetworkCorrector(mlp(1), LEARNER, 2.0, 3)
     with pytest.raises(rt.InvalidInputError, match="no task to correct again; call correct first"):

@@ -11,6 +11,8 @@ import retarget as rt
 from command_line import run as run_command
 from made_cifar10 import PYTHON_NAMES, python_batch
 from retarget import continual as lab
+from retarget.data.cifar10_files import CIFAR10
+from retarget.data.files import data_folder, is_complete
 from retarget.experiments import cifar_curves, cifar_sweeps, cifar_training
 from retarget.experiments.cifar_net import cifar_net
 from retarget.experiments.experiment import (
@@ -399,7 +401,10 @@ def test_mean_and_standard_error():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not REAL_CIFAR, reason="RETARGET_DATA names no folder with CIFAR-10")
+@pytest.mark.skipif(
+    not is_complete(CIFAR10, data_folder(REAL_CIFAR)),
+    reason="RETARGET_DATA names no folder with CIFAR-10",
+)
 def test_the_correction_forgets_less_on_the_real_images(tmp_path, monkeypatch):
     monkeypatch.setenv("RETARGET_DATA", REAL_CIFAR)
     experiment = only(

@@ -11,6 +11,8 @@ from sklearn.kernel_ridge import KernelRidge
 import retarget as rt
 from made_mnist import idx
 from retarget.cli import main
+from retarget.data.files import data_folder, is_complete
+from retarget.data.mnist import MNIST
 from retarget.experiments import mnist_curves, mnist_problem, mnist_sweeps
 from retarget.experiments.experiment import load_experiment, parse_changes
 from retarget.experiments.kernel_cache import cache_folder, cached_gram
@@ -166,7 +168,10 @@ def test_a_damaged_kernel_is_computed_again():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not REAL_MNIST, reason="RETARGET_DATA names no folder with MNIST")
+@pytest.mark.skipif(
+    not is_complete(MNIST, data_folder(REAL_MNIST)),
+    reason="RETARGET_DATA names no folder with MNIST",
+)
 def test_fig2_on_the_real_images_holds_what_the_paper_claims(tmp_path, monkeypatch):
     monkeypatch.setenv("RETARGET_DATA", REAL_MNIST)
     experiment = load_experiment("fig2").changed(parse_changes([], seeds=[0, 1]))

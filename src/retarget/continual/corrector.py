@@ -41,9 +41,9 @@ class NetworkCorrector:
             every `recorrect` too; `"never"`, from the network as it is now, for good.
         kind: `"iterative"` (Proposition 4.2), `"exact"` (Theorem 4.1, over the stream so far) or
             `"distilled"`: the offline predictions themselves, uncorrected.
-        ridge: See `iterative_targets`.
-        parts: See `iterative_targets`.
-        first_block: See `iterative_targets`.
+        ridge: Of the iterative kind, as are `parts` and `first_block`: see `iterative_targets`.
+        parts: Both halves of the correction, or one.
+        first_block: Whether the first block is corrected too.
         kernel: Makes the kernel from the module.
 
     Example:
@@ -174,6 +174,11 @@ def check_options(
         raise InvalidInputError(f"refresh is {refresh!r}; expected one of {get_args(Refresh)}")
     if kind not in get_args(Kind):
         raise InvalidInputError(f"kind is {kind!r}; expected one of {get_args(Kind)}")
+    if kind != "iterative" and (ridge, parts, first_block) != (0.0, "both", "corrected"):
+        raise InvalidInputError(
+            f"ridge, parts and first_block are options of kind='iterative', but kind is {kind!r}; "
+            "leave them out"
+        )
     return check_correction(learner, gamma, block_size, ridge, parts, first_block)
 
 

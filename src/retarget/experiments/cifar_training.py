@@ -134,7 +134,8 @@ def _methods(configs: list[CifarRun]) -> list[Method]:
         refresh=first.refresh,
         kind=first.kind,
         parts=first.parts,
-        first_block="plain",  # as the authors' runs did
+        # as the authors' runs did
+        first_block="plain" if first.kind == "iterative" else "corrected",
         kernel=partial(EmpiricalNTK, precision="split", progress=False),
     )
     methods: dict[str, list[Method]] = {
