@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import retarget
 from retarget import cli_data
@@ -21,6 +20,7 @@ from retarget.experiments.experiment import (
     parse_changes,
 )
 from retarget.experiments.runner import run_experiment
+from retarget.progress import display
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -103,13 +103,7 @@ def reproduce(
 
 def _reproduce(experiment: Experiment, out: Path, fresh: bool) -> None:
     console.print(f"[bold]{experiment.name}[/bold]: {experiment.title}")
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
+    with display(console, transient=True) as progress:
         task = progress.add_task("runs")
         outcome = run_experiment(
             experiment,

@@ -2,6 +2,8 @@
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 
 from rich.console import Console
@@ -15,10 +17,31 @@ from rich.progress import (
 )
 
 PATIENCE = 1.0  # seconds
+# A terminal can show one display at a time: work within work adds a line to it.
+_displays: list[Progress] = []
+
+
+@contextmanager
+def display(console: Console, transient: bool) -> Iterator[Progress]:
+    """Progress on the terminal: what, how far, how many, how long still.
+
+    Args:
+        console: Where to show it.
+        transient: Whether it is gone when it is over.
+    """
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=transient) as shown:
+        _displays.append(shown)
+        try:
+            yield shown
+        finally:
+            _displays.remove(shown)
 
 
 class PatientBar:
     """A progress bar on standard error with the time left, shown after a second's work.
+
+    Within other work that shows its progress, it is a line of that display.
 
     Args:
         what: What is being done, in a word or two.
@@ -31,11 +54,11 @@ class PatientBar:
     """
 
     def __init__(self, what: str, total: int, shown: bool | None = None) -> None:
-        self._what, self._total = what, total
-        self._shown = sys.stderr.isatty() if shown is None else shown
+        self._what, self._total, self._shown = what, total, shown
         self._done = 0
         self._start = time.monotonic()
         self._bar: Progress | None = None
+        self._own, self._joined = ExitStack(), False
         self._task = TaskID(0)
 
     def __enter__(self) -> "PatientBar":
@@ -47,23 +70,23 @@ class PatientBar:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        if self._bar is not None and self._joined:
+            self._bar.remove_task(self._task)
+        self._own.close()
 
     def advance(self, steps: int) -> None:
         """Notes that so many more steps are done."""
         self._done += steps
-        if not self._shown:
-            return
-        if self._bar is None and time.monotonic() - self._start > PATIENCE:
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-                console=Console(stderr=True),
-            )
+        if self._bar is None and time.monotonic() - self._start > PATIENCE and self._wanted():
+            self._joined = bool(_displays)
+            if not _displays:
+                self._own.enter_context(display(Console(stderr=True), transient=False))
+            self._bar = _displays[-1]
             self._task = self._bar.add_task(self._what, total=self._total)
-            self._bar.start()
         if self._bar is not None:
             self._bar.update(self._task, completed=self._done)
+
+    def _wanted(self) -> bool:
+        if self._shown is not None:
+            return self._shown
+        return _displays[-1].console.is_terminal if _displays else sys.stderr.isatty()

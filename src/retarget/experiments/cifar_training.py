@@ -121,7 +121,6 @@ def _history(configs: list[CifarRun]) -> History:
         epochs=first.epochs,
         evaluate_every=first.evaluate_every,
         seeds=[config.seed for config in configs],
-        progress=False,
     )
 
 
@@ -136,7 +135,7 @@ def _methods(configs: list[CifarRun]) -> list[Method]:
         parts=first.parts,
         # as the authors' runs did
         first_block="plain" if first.kind == "iterative" else "corrected",
-        kernel=partial(EmpiricalNTK, precision="split", progress=False),
+        kernel=partial(EmpiricalNTK, precision="split"),
     )
     methods: dict[str, list[Method]] = {
         "vanilla": [Vanilla()],

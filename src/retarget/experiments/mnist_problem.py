@@ -99,7 +99,7 @@ def mnist_problem(config: MnistConfig) -> MnistProblem:
     images = np.concatenate(
         [_whitened(mnist.train_images, train), _whitened(mnist.test_images, test)]
     )
-    gram = cached_gram(InfiniteNTK(paper_net(), progress=False), images[:, None]).astype(float)
+    gram = cached_gram(InfiniteNTK(paper_net()), images[:, None]).astype(float)
     n = config.train
     labels = mnist.train_labels[train].astype(int)
     return MnistProblem(

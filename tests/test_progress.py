@@ -1,0 +1,77 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from retarget import progress
+from retarget.progress import PatientBar, display
+
+
+def terminal():
+    return Console(file=io.StringIO(), force_terminal=True, width=80)
+
+
+def lines(shown):
+    return [(task.description, task.completed, task.total) for task in shown.tasks]
+
+
+@pytest.fixture
+def hurry(monkeypatch):
+    monkeypatch.setattr(progress, "PATIENCE", -1.0)
+
+
+@pytest.mark.usefixtures("hurry")
+def test_work_within_work_is_a_line_of_its_display_while_it_lasts():
+    with display(terminal(), transient=True) as shown:
+        shown.add_task("runs", total=2)
+        with PatientBar("training", 10) as outer:
+            outer.advance(3)
+            with PatientBar("kernel", 5) as inner:
+                inner.advance(4)
+                assert lines(shown) == [("runs", 0, 2), ("training", 3, 10), ("kernel", 4, 5)]
+            outer.advance(2)
+            assert lines(shown) == [("runs", 0, 2), ("training", 5, 10)]
+        assert lines(shown) == [("runs", 0, 2)]
+
+
+@pytest.mark.usefixtures("hurry")
+def test_a_bar_without_a_display_makes_one_that_others_join(capsys):
+    with PatientBar("training", 10, shown=True) as outer:
+        outer.advance(1)
+        with PatientBar("kernel", 5, shown=True) as inner:
+            inner.advance(4)
+            assert [[task.description for task in each.tasks] for each in progress._displays] == [
+                ["training", "kernel"]
+            ]
+    assert progress._displays == []
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.usefixtures("hurry")
+def test_nothing_is_shown_unasked_where_there_is_no_terminal():
+    with PatientBar("counting", 2) as bar:
+        bar.advance(2)
+        assert progress._displays == []
+    with display(Console(file=io.StringIO()), True) as shown, PatientBar("counting", 2) as bar:
+        bar.advance(2)
+        assert lines(shown) == []
+
+
+def test_quick_work_shows_no_bar():
+    with display(terminal(), transient=True) as shown, PatientBar("counting", 2) as bar:
+        bar.advance(2)
+        assert lines(shown) == []
+
+
+@pytest.mark.usefixtures("hurry")
+def test_an_error_leaves_no_display_behind():
+    bar = PatientBar("dividing", 2, shown=True)
+
+    def divide():
+        with bar:
+            bar.advance(1)
+            return 1 / 0
+
+    with pytest.raises(ZeroDivisionError):
+        divide()
+    assert progress._displays == []
