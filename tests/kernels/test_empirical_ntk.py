@@ -213,7 +213,7 @@ def forms(kernel, X, reuse=1e6):
 # --- right ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["auto", "jacobian"])
+@pytest.mark.parametrize("mode", ["auto", "structured", "jacobian"])
 @pytest.mark.parametrize("outputs", OUTPUTS)
 @pytest.mark.parametrize("name", MODULES)
 def test_agrees_with_the_definition(name, outputs, mode):
@@ -661,11 +661,6 @@ REFUSED = [
     (lambda x: KERNEL(mlp(), -1), InvalidInputError, "outputs is -1; expected"),
     (lambda x: KERNEL(mlp(), 3)(x), InvalidInputError, "has 3 outputs; expected 0 to 2"),
     (lambda x: KERNEL(mlp(), mode="fast"), InvalidInputError, "mode is 'fast'; expected 'auto'"),
-    (
-        lambda x: KERNEL(Custom(), mode="structured")(x),
-        InvalidInputError,
-        "no rule for scale; use mode='auto'",
-    ),
     (
         lambda x: KERNEL(mlp(), accumulate=torch.float16),
         InvalidInputError,

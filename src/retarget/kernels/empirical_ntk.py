@@ -59,8 +59,9 @@ class EmpiricalNTK(Kernel):
             from 0; "full", the kernel between all outputs, (n c, n c), where row i c + k is output
             k of sample i.
         params: Names of parameters, or of layers for all of theirs; None for all.
-        mode: "auto" takes rules where there are, and the Jacobian for the rest; "structured"
-            insists on rules; "jacobian" is the plain way, slower.
+        mode: "structured" takes rules where there are, each layer's in its cheapest form, and the
+            Jacobian for the rest; "jacobian" is the plain way. "auto" takes the cheaper of the
+            two, which is the structured one: a rule never costs more than the Jacobian.
         accumulate: The type that products are computed and returned in; None for the parameters'.
         memory: Bytes to work in, beside the kernel matrix; None for half of what is free.
         precision: How float32 products are made on CUDA: "full", or "split", on tensor cores from

@@ -106,11 +106,6 @@ def make_plan(
     chunk.recording = trial
     ruled = [] if mode == "jacobian" else _confirmed(chunk, used)
     rest = [name for name in used if not any(name in layer for layer in ruled)]
-    if mode == "structured" and rest:
-        raise InvalidInputError(
-            f"mode is 'structured', but there is no rule for {', '.join(rest)}; use mode='auto', "
-            "which takes their Jacobian, or leave them out with params="
-        )
     terms = [_form(chunk, layer, full, reuse) for layer in ruled]
     reductions = {
         term.layer: term.reduce for term in terms if isinstance(term, GradientTerm | PairTerm)
