@@ -55,6 +55,25 @@ def test_plain_data_of_python_3(value, protocol):
     same(read_pickle(pickle.dumps(value, protocol), "made"), value)
 
 
+PLAIN_PATHS = [*PATHS, "", "it's \"", "'", '"']
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_a_list_of_paths_in_every_protocol_of_python_3(protocol):
+    same(read_pickle(pickle.dumps(PLAIN_PATHS, protocol), "made"), PLAIN_PATHS)
+    same(read_pickle(pickle.dumps([], protocol), "made"), [])
+
+
+@pytest.mark.parametrize("quote", ["'", '"'])
+def test_a_list_of_paths_in_protocol_0_of_python_2(quote):
+    lines = [f"S{quote}{path}{quote}\np{number + 1}\na" for number, path in enumerate(PATHS)]
+    content = f"(lp0\n{''.join(lines)}.".encode()
+    expected = [path.encode() for path in PATHS]
+    same(pickle.loads(content, encoding="bytes"), expected)
+    same(read_pickle(content, "made"), expected)
+    same(read_pickle(b"(S'a'\nS'b'\nl.", "made"), [b"a", b"b"])
+
+
 def test_bytes_of_python_3():
     assert read_pickle(pickle.dumps([b"short", b"l" * 300], 4), "made") == [b"short", b"l" * 300]
 
@@ -166,6 +185,15 @@ OTHER = {
     "an item in an array": (array_pickle((1, 1), b"x") + b"Na.", "fills a list where there is"),
     "a list as key": (b"}]Ns.", "keys that are not strings"),
     "text that is none": (b"\x8c\x01\xff.", "a text in it is not UTF-8"),
+    "a list without a mark": (b"Nl.", "makes a list from a mark that was not set"),
+    "a string to interpret": (b"S'\\x41'\n.", "line of its instruction b'S' is not plain ASCII"),
+    "a string without quotes": (b"Sa\n.", "line of its instruction b'S' is not plain ASCII"),
+    "a string of two quotes": (b"S'a\"\n.", "line of its instruction b'S' is not plain ASCII"),
+    "a string that is left": (b"S'a'+'b'\n.", "line of its instruction b'S' is not plain ASCII"),
+    "a string without end": (b"S'a'", "line of its instruction b'S' is not plain ASCII"),
+    "text to interpret": (b"V\\u0041\n.", "line of its instruction b'V' is not plain ASCII"),
+    "text beyond ASCII": (b"V\xe9\n.", "line of its instruction b'V' is not plain ASCII"),
+    "a place that is none": (b"Np-1\n.", "line of its instruction b'p' is not plain ASCII"),
     "array too short": (array_pickle((3, 4), bytes(11)) + b".", "3 x 4 values has 11 bytes"),
     "array too long": (array_pickle((3, 4), bytes(13)) + b".", "3 x 4 values has 13 bytes"),
     "array of no columns": (array_pickle((-1, 0), b"x") + b".", "4294967295 x 0 values has 1 b"),
@@ -205,7 +233,8 @@ def test_an_array_is_word_for_word_what_it_must_be():
 def test_every_instruction_of_pickle_is_known_or_refused():
     known = {*safe_pickle.SKIPPED, *safe_pickle.CONSTANTS, *safe_pickle.INTEGERS}
     known |= {*safe_pickle.EMPTY, *safe_pickle.BYTES, *safe_pickle.TEXTS}
-    known |= {*safe_pickle.LIST_FILLS, *safe_pickle.DICT_FILLS, b".", b"(", b"c"}
+    known |= {*safe_pickle.LIST_FILLS, *safe_pickle.DICT_FILLS, *safe_pickle.LINES}
+    known |= {b".", b"(", b"c", b"l"}
     every = {opcode.code.encode("latin-1") for opcode in pickletools.opcodes}
     assert known <= every
     for code in {bytes([number]) for number in range(256)} - known:

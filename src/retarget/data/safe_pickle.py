@@ -16,11 +16,11 @@ import numpy as np
 
 from retarget.errors import InvalidInputError
 
-# A file of CIFAR-10 takes 30,000; a list of the 165,000 paths of CORe50 would take 330,000.
+# A file of CIFAR-10 takes 30,000; a list of the 165,000 paths of CORe50 500,000 in protocol 0.
 MOST_INSTRUCTIONS = 2_000_000
 DEEPEST = 8
 
-STOP, MARK, IMPORT = b".", b"(", b"c"
+STOP, MARK, IMPORT, LIST = b".", b"(", b"c", b"l"
 # What to skip, with the length of its argument: the protocol, frames, and what is remembered.
 SKIPPED = {b"\x80": 1, b"\x95": 8, b"q": 1, b"r": 4, b"\x94": 0}
 CONSTANTS = {b"N": None, b"\x88": True, b"\x89": False}
@@ -29,6 +29,13 @@ EMPTY: dict[bytes, type] = {b"]": list, b"}": dict}
 # Bytes of the length that goes before; Python 2's strings and Python 3's bytes are both bytes here.
 BYTES = {b"U": 1, b"T": 4, b"C": 1, b"B": 4}
 TEXTS = {b"\x8c": 1, b"X": 4}
+# The lines of protocol 0: what is remembered, and strings of Python 2 and 3. Only plain characters:
+# a backslash would have to be interpreted.
+LINES = {
+    b"p": re.compile(rb"[0-9]{1,9}\n"),
+    b"S": re.compile(rb"(?P<quote>['\"])(?P<text>[ !#-&(-\[\]-~]*)(?P=quote)\n"),
+    b"V": re.compile(rb"(?P<text>[ -\[\]-~]*)\n"),
+}
 # What fills a list or a dictionary, and with how many values; None: all since the last mark.
 LIST_FILLS = {b"a": 1, b"e": None}
 DICT_FILLS = {b"s": 2, b"u": None}
@@ -61,7 +68,7 @@ IMPORTED_NAME = re.compile(rb"([^\n]{0,60})\n([^\n]{0,60})\n")
 
 
 def read_pickle(content: bytes, source: str) -> object:
-    r"""The plain value that a pickle of protocol 2 to 5 holds.
+    r"""The plain value that a pickle holds; of protocols 0 and 1, lists of ASCII strings.
 
     Args:
         content: The whole file; the caller limits its length.
@@ -124,12 +131,16 @@ class _Machine:
             self._stack.append(self._string(BYTES[instruction]))
         elif instruction in TEXTS:
             self._stack.append(self._text(TEXTS[instruction]))
+        elif instruction in LINES:
+            self._stack.extend(self._line(instruction))
         elif instruction in CONSTANTS:
             self._stack.append(CONSTANTS[instruction])
         elif instruction in EMPTY:
             self._stack.append(EMPTY[instruction]())
         elif instruction == MARK:
             self._marks.append(len(self._stack))
+        elif instruction == LIST:
+            self._stack.append(self._since_mark())
         elif instruction in LIST_FILLS:
             self._fill_list(LIST_FILLS[instruction])
         elif instruction in DICT_FILLS:
@@ -154,6 +165,24 @@ class _Machine:
             return self._string(length_size).decode()
         except UnicodeDecodeError as error:
             raise self._error(f"a text in it is not UTF-8 ({error.reason})") from error
+
+    def _line(self, instruction: bytes) -> list[object]:
+        """The value of a line, bytes for Python 2's strings; none for what is remembered."""
+        found = LINES[instruction].match(self._content, self._place)
+        if found is None:
+            raise self._error(f"the line of its instruction {instruction!r} is not plain ASCII")
+        self._place = found.end()
+        if "text" not in found.groupdict():
+            return []
+        return [found["text"] if instruction == b"S" else found["text"].decode("ascii")]
+
+    def _since_mark(self) -> list[object]:
+        if not self._marks:
+            raise self._error("it makes a list from a mark that was not set")
+        start = self._marks.pop()
+        values = self._stack[start:]
+        del self._stack[start:]
+        return values
 
     def _fill_list(self, count: int | None) -> None:
         container, values = self._pop(count)

@@ -1,0 +1,135 @@
+import stat
+import struct
+import tracemalloc
+import zipfile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from made_core50 import zipped
+from retarget.data.zip_files import open_zip
+from retarget.errors import InvalidInputError
+
+FILES = {"folder/one": b"1" * 700, "folder/": b"", "folder/two": b"22", "three": b""}
+PLAIN = {name: content for name, content in FILES.items() if not name.endswith("/")}
+
+
+def read(path, content, largest=1000):
+    path.write_bytes(content)
+    with open_zip(path) as archive:
+        return {name: archive.read(name, largest) for name in archive.names}
+
+
+def entry(name, mode=0, system=3):
+    made = zipfile.ZipInfo(name)
+    made.external_attr, made.create_system = mode << 16, system
+    return made
+
+
+def with_field(content, offset, value, form="<H"):
+    """The archive with another number in every entry of its directory."""
+    content = bytearray(content)
+    place = content.find(b"PK\x01\x02")
+    while place >= 0:
+        struct.pack_into(form, content, place + offset, value)
+        place = content.find(b"PK\x01\x02", place + 1)
+    return bytes(content)
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_the_files_in_their_order_without_folders(tmp_path, compression):
+    found = read(tmp_path / "made.zip", zipped(FILES, compression))
+    assert list(found.items()) == list(PLAIN.items())
+    assert [path.name for path in tmp_path.iterdir()] == ["made.zip"]
+
+
+def test_a_file_as_a_stream(tmp_path):
+    (tmp_path / "made.zip").write_bytes(zipped(FILES))
+    with open_zip(tmp_path / "made.zip") as archive, archive.open("folder/one") as stream:
+        assert (stream.read(3), len(stream.read())) == (b"111", 697)
+
+
+@pytest.mark.parametrize("mode", [0, 0o644, stat.S_IFREG | 0o644])
+def test_plain_files_of_any_system(tmp_path, mode):
+    assert read(tmp_path / "made.zip", zipped({entry("one", mode): b"1"})) == {"one": b"1"}
+
+
+DAMAGED = "is cut short, damaged, or no zip archive"
+BAD = {
+    "no zip": (b"plain text", f"{DAMAGED} .BadZipFile"),
+    "empty": (b"", f"{DAMAGED} .BadZipFile"),
+    "cut short": (zipped(FILES)[:-30], f"{DAMAGED} .BadZipFile"),
+    "start only": (zipped(FILES)[:500], f"{DAMAGED} .BadZipFile"),
+    "wrong checksum": (
+        zipped(FILES).replace(b"1" * 700, b"1" * 699 + b"2"),
+        f"{DAMAGED}: its file folder/one cannot be read .BadZipFile: Bad CRC-32",
+    ),
+    "too large": (zipped({"one": bytes(1001)}), "holds one of 1001 bytes; expected at most 1000"),
+    "encrypted": (
+        with_field(zipped({"one": b"1"}), 8, 1),
+        "holds one encrypted, or compressed in a way that is not read here; expected it stored",
+    ),
+    "bzip2": (
+        zipped({"one": b"1"}, zipfile.ZIP_BZIP2),
+        "holds one encrypted, or compressed in a way that is not read here; expected it stored",
+    ),
+    "up": (zipped({"../one": b"1"}), "holds '../one', which leads out of its folder"),
+    "up inside": (zipped({"a/../../one": b"1"}), "holds 'a/../../one', which leads out of"),
+    "absolute": (zipped({"/one": b"1"}), "holds '/one', which leads out of its folder"),
+    "a drive": (zipped({"C:/one": b"1"}), "holds 'C:/one', which leads out of its folder"),
+    "backslashes": (
+        zipped({"a.bone": b"1"}).replace(b"a.bone", b"..\\one"),
+        r"holds '\.\.\\\\one', which leads out of its folder",
+    ),
+    "a link": (
+        zipped({entry("one", stat.S_IFLNK | 0o777): b"/etc/passwd"}),
+        "holds one as a link or as something else than a plain file",
+    ),
+    "a device": (zipped({entry("one", stat.S_IFCHR): b""}), "holds one as a link or as something"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_archives_are_explained(tmp_path, case):
+    content, message = BAD[case]
+    with pytest.raises(InvalidInputError, match=f"{tmp_path}/made.zip {message}"):
+        read(tmp_path / "made.zip", content)
+
+
+def test_a_file_that_is_there_twice(tmp_path):
+    content = zipped({"one": b"1", "own": b"2"}).replace(b"own", b"one")
+    with pytest.raises(InvalidInputError, match="made.zip holds one twice"):
+        read(tmp_path / "made.zip", content)
+
+
+def test_a_bomb_is_not_unpacked(tmp_path):
+    honest = zipped({"one": bytes(30_000_000)}, zipfile.ZIP_DEFLATED)
+    lying = with_field(honest, 24, 1000, "<I")
+    assert len(honest) < 40_000
+    tracemalloc.start()
+    with pytest.raises(InvalidInputError, match="holds one of 30000000 bytes; expected at most"):
+        read(tmp_path / "made.zip", honest)
+    with pytest.raises(InvalidInputError, match="its file one cannot be read .*Bad CRC-32"):
+        read(tmp_path / "made.zip", lying)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 3e6
+
+
+@given(
+    deflated=st.booleans(),
+    changes=st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 255)), min_size=1, max_size=6),
+)
+def test_changed_bytes_give_an_error_of_ours_or_the_files(tmp_path_factory, deflated, changes):
+    compression = zipfile.ZIP_DEFLATED if deflated else zipfile.ZIP_STORED
+    content = bytearray(zipped(FILES, compression))
+    for place, value in changes:
+        content[place % len(content)] = value
+    path = tmp_path_factory.getbasetemp() / "changed.zip"
+    try:
+        found = read(path, bytes(content))
+    except InvalidInputError:
+        return
+    # Names may have been changed in both of their places, contents have a checksum.
+    assert set(found.values()) <= set(PLAIN.values())
