@@ -393,6 +393,26 @@ def test_from_the_command(monkeypatch, capsys, tmp_path, made_cifar):
     assert "Runs computed: 0, found finished: 6" in shown
 
 
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("lr=-1.0", "lr is -1.0; expected a positive"),
+        ("batch_size=0", "batch_size is 0; expected 1 or more"),
+        ("block_size=7", "block_size is 7; expected a positive multiple .* 4"),
+        ("gamma=0.0", "gamma is 0.0; expected a positive"),
+        ("epochs=0", "epochs is 0; expected 1 or more"),
+        ("evaluate_every=3", "evaluate_every is 3; expected a positive multiple"),
+        ("capacity=0", "capacity is 0; expected 1 or more"),
+        ("strength=-1.0", "strength is -1.0; expected a finite number, 0 or more"),
+        ('parts="online"', "but kind is 'distilled'; leave them out"),
+    ],
+)
+def test_what_the_lab_would_refuse_is_refused_before_any_training(setting, message):
+    experiment = load_experiment("fig3a").changed(parse_changes([setting]))
+    with pytest.raises(rt.InvalidInputError, match=f"fig3a: parameters: .*{message}"):
+        experiment.runs()
+
+
 def test_mean_and_standard_error():
     table = pl.DataFrame({"x": [1, 1, 1, 2, 3, 3], "y": [1.0, 2.0, 6.0, 4.0, 1.0, float("nan")]})
     curve = mean_and_sem(table, ["x"], "y")

@@ -46,13 +46,17 @@ class Corrected(Method):
         self.gamma, self.block_size = gamma, block_size
         self.assumed_reduction, self.options = assumed_reduction, options
         # bad options are an error here, not when the first task begins
-        check_options(self._assumed(SGD(1.0)), gamma, block_size, **options)
+        self.check(SGD(1.0))
 
     @property
     def name(self) -> str:
         """Corrected, and how, where it is not the usual way."""
         kind = self.options.get("kind", "iterative")
         return "Corrected" if kind == "iterative" else f"Corrected ({kind})"
+
+    def check(self, learner: SGD) -> None:
+        """Refuses options that have no meaning, with this learner."""
+        check_options(self._assumed(learner), self.gamma, self.block_size, **self.options)
 
     def on_start(self, run: "Run") -> None:
         """A corrector for each member; its initial network is the one to keep for `never`."""

@@ -62,7 +62,7 @@ def train(
         TrainingDivergedError: The loss of a member is not finite. The modules are as before.
     """
     run = _start(modules, streams, learners, methods, seeds, record)
-    _check_schedule(epochs, evaluate_every, run.learners[0].batch_size)
+    check_schedule(epochs, evaluate_every, run.learners[0].batch_size)
     length = run.train.rows.shape[1]
     with PatientBar("training", epochs * length, progress) as bar:
         for method in run.methods:
@@ -363,7 +363,8 @@ def _check_streams(streams: Sequence[TaskStream], ensemble: Ensemble) -> None:
         )
 
 
-def _check_schedule(epochs: int, evaluate_every: int | None, batch_size: int) -> None:
+def check_schedule(epochs: int, evaluate_every: int | None, batch_size: int) -> None:
+    """Refuses passes and evaluations that have no meaning."""
     if epochs < 1:
         raise InvalidInputError(f"epochs is {epochs}; expected 1 or more")
     if evaluate_every is not None and (evaluate_every < 1 or evaluate_every % batch_size):

@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import polars as pl
 import torch
+from pydantic import model_validator
 
 from retarget.continual import (
     DER,
@@ -26,6 +27,7 @@ from retarget.continual import (
     train,
 )
 from retarget.continual.corrector import Kind, Refresh
+from retarget.continual.training import check_schedule
 from retarget.data.cifar10 import load_cifar10, normalised
 from retarget.data.files import data_folder
 from retarget.errors import InvalidInputError, TrainingDivergedError
@@ -83,6 +85,16 @@ class CifarRun(Config):
     capacity: int = 300
     device: str = "cpu"
 
+    @model_validator(mode="after")
+    def _require_sense(self) -> Self:
+        """What the lab would refuse is refused before any training."""
+        learner = _learner(self)
+        check_schedule(self.epochs, self.evaluate_every, learner.batch_size)
+        for method in _methods([self]):
+            if isinstance(method, Corrected):
+                method.check(learner)
+        return self
+
 
 def run(configs: Sequence[CifarRun]) -> Iterator[tuple[CifarRun, pl.DataFrame]]:
     """Accuracy along the stream. Runs that differ in seed, rate or strength train at once."""
@@ -116,12 +128,16 @@ def _history(configs: list[CifarRun]) -> History:
     return train(
         [network.to(first.device) for network in networks],
         streams,
-        [SGD(c.lr, c.batch_size, reduction=c.reduction) for c in configs],
+        [_learner(config) for config in configs],
         _methods(configs),
         epochs=first.epochs,
         evaluate_every=first.evaluate_every,
         seeds=[config.seed for config in configs],
     )
+
+
+def _learner(config: CifarRun) -> SGD:
+    return SGD(config.lr, config.batch_size, reduction=config.reduction)
 
 
 def _methods(configs: list[CifarRun]) -> list[Method]:

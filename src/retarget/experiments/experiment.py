@@ -160,7 +160,7 @@ class Experiment(BaseModel):
             return kind(seed=seed, **parameters)
         except ValidationError as error:
             first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"])
+            place = ".".join(str(part) for part in first["loc"]) or "parameters"
             known = [name for name in kind.model_fields if name != "seed"]
             hint = ""
             if first["type"] == "extra_forbidden":
