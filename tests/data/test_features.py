@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from retarget.data import features
+from retarget.data import backbone_identity
 from retarget.data.array_cache import cache_folder
+from retarget.data.backbone_identity import code_of
 from retarget.data.backbones import load_backbone
 from retarget.data.features import image_features, prepared
 from retarget.data.resnet18 import ResNet18
@@ -154,7 +155,7 @@ def test_anything_that_differs_is_computed_anew(backbone, images, monkeypatch):
     backbone.norm.eps = 0.1  # no weight, but printed
     assert is_computed(images, 5)
     assert not is_computed(images, 5)
-    monkeypatch.setattr(features, "_code_of", lambda _: "other code")
+    monkeypatch.setattr(backbone_identity, "code_of", lambda _: "other code")
     assert is_computed(images, 5)
 
 
@@ -165,8 +166,8 @@ def test_the_code_of_a_backbone_counts(monkeypatch, tmp_path):
         (tmp_path / f"made_net_{number}.py").write_text(text)
         monkeypatch.syspath_prepend(tmp_path)
         network = nn.Sequential(load_backbone(f"made_net_{number}:Net"))
-        codes.add(features._code_of(network))
-    codes.add(features._code_of(nn.Sequential()))
+        codes.add(code_of(network))
+    codes.add(code_of(nn.Sequential()))
     assert len(codes) == 3
 
 
@@ -206,7 +207,7 @@ def test_images_of_another_shape(backbone, shape):
 
 
 def test_images_whose_channels_could_be_either(backbone):
-    with pytest.raises(InvalidInputError, match=r"\(2, 3, 8, 3\); .*both would fit: transpose"):
+    with pytest.raises(InvalidInputError, match=r"\(2, 3, 8, 3\); .*both would fit: make"):
         image_features(backbone, np.zeros((2, 3, 8, 3), np.uint8))
 
 

@@ -1,17 +1,10 @@
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-
-from retarget.data.features import prepared
-from retarget.data.resnet18 import ResNet18
-
-FOLDER = Path(__file__).parent.parent / "golden"
-sys.path.insert(0, str(FOLDER))
-from resnet18_problem import (  # noqa: E402
+from golden.resnet18_problem import (
     CLASSES,
     INPUTS,
     PHOTOGRAPHS,
@@ -21,7 +14,10 @@ from resnet18_problem import (  # noqa: E402
     photograph,
 )
 
-GOLDEN = json.loads((FOLDER / "resnet18.json").read_text())
+from retarget.data.features import prepared
+from retarget.data.resnet18 import ResNet18
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "resnet18.json").read_text())
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,6 @@
 """Features of images: what a frozen network makes of each, computed once and kept on disk."""
 
 import copy
-import hashlib
-import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -16,6 +14,7 @@ from torch.nn import functional
 
 from retarget.arrays import ArrayT, as_tensor, give_back
 from retarget.data.array_cache import cache_folder, cached_array
+from retarget.data.backbone_identity import identity
 from retarget.data.resnet18 import ResNet18
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.full_precision import full_precision
@@ -70,7 +69,8 @@ def image_features(
             return _compute(backbone, pixels, size, batch_size, device, bar)
 
     if cache:
-        content = chain([f"size {size}"], _identity(backbone), _portions(pixels))
+        code = Path(__file__).read_text(encoding="utf-8")
+        content = chain([code, f"size {size}"], identity(backbone), _portions(pixels))
         features = cached_array(cache_folder("features"), "features", content, compute)
     else:
         features = compute()
@@ -107,7 +107,9 @@ def _as_images(images: Any) -> Tensor:
     pixels = as_tensor("images", images)
     first, last = (pixels.ndim == 4 and pixels.shape[axis] == 3 for axis in (1, 3))
     if not pixels.numel() or first == last:
-        both = " (both would fit: transpose or pad them)" if first and last else ""
+        both = (
+            " (both would fit: make them higher and wider than 3 pixels)" if first and last else ""
+        )
         raise InvalidInputError(
             f"images have shape {tuple(pixels.shape)}; expected (n, height, width, 3) or "
             f"(n, 3, height, width){both}, and at least one"
@@ -165,35 +167,6 @@ def _in_eval_mode(module: nn.Module) -> Iterator[None]:
     finally:
         for part, mode in modes:
             part.training = mode
-
-
-def _identity(backbone: nn.Module) -> Iterator[str | np.ndarray]:
-    """What a backbone is made of: its printed form, its code, and every weight by name."""
-    yield repr(backbone)
-    yield _code_of(backbone)
-    for name, tensor in backbone.state_dict().items():
-        yield f"{name} {tensor.dtype}"
-        yield tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-
-
-def _code_of(backbone: nn.Module) -> str:
-    classes = {type(part) for part in backbone.modules()}
-    paths = {__file__, *(_file_of(kind) for kind in classes if not _is_of_torch(kind))}
-    return hashlib.sha256(b"\0".join(Path(path).read_bytes() for path in sorted(paths))).hexdigest()
-
-
-def _is_of_torch(kind: type) -> bool:
-    return kind.__module__.startswith("torch.")
-
-
-def _file_of(kind: type) -> str:
-    try:
-        return inspect.getfile(kind)
-    except (OSError, TypeError) as error:
-        raise InvalidInputError(
-            f"the code of the backbone's {kind.__qualname__} is in no file, so that its features "
-            "could not be found again; define it in a module, or pass cache=False"
-        ) from error
 
 
 def _portions(pixels: Tensor) -> Iterator[np.ndarray]:
