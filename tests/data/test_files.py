@@ -170,7 +170,8 @@ def test_the_catalogue_is_sound():
         assert find_data_set(name) is data_set
         assert data_set.name == name
         for file in data_set.files:
-            assert len(file.mirrors) >= 2
+            # Of the weights, no second public address is known.
+            assert len(file.mirrors) >= (1 if name == "resnet18" else 2)
             for address in file.mirrors:
                 assert address.startswith("https://")
                 assert address.endswith(f"/{file.download.name}")

@@ -1,13 +1,14 @@
-"""Every data set that can be downloaded. A new one is one more entry here."""
+"""Everything that can be downloaded. A new data set is one more entry here."""
 
 import difflib
 
+from retarget.data.backbones import RESNET18
 from retarget.data.cifar10_files import CIFAR10
 from retarget.data.files import DataSet
 from retarget.data.mnist import MNIST
 from retarget.errors import InvalidInputError
 
-DATA_SETS = {data_set.name: data_set for data_set in (MNIST, CIFAR10)}
+DATA_SETS = {data_set.name: data_set for data_set in (MNIST, CIFAR10, RESNET18)}
 
 
 def find_data_set(name: str) -> DataSet:

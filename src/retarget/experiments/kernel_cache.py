@@ -2,23 +2,19 @@
 
 import hashlib
 import json
-import os
 from functools import cache
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 
 import retarget.kernels
-from retarget.data import files
+from retarget.data import array_cache
 from retarget.kernels import Kernel
-from retarget.storage import atomic_file
 
 
 def cache_folder() -> Path:
-    """Where kernels are kept: `RETARGET_CACHE`, or the user's cache folder."""
-    return Path(os.environ.get("RETARGET_CACHE") or files.cache_folder()) / "kernels"
+    """Where kernels are kept: in `RETARGET_CACHE`, or the user's cache folder."""
+    return array_cache.cache_folder("kernels")
 
 
 def cached_gram(kernel: Kernel, samples: np.ndarray) -> np.ndarray:
@@ -28,20 +24,9 @@ def cached_gram(kernel: Kernel, samples: np.ndarray) -> np.ndarray:
         kernel: A kernel that `to_dict` describes.
         samples: (n, ...) samples.
     """
-    digest, description = hashlib.sha256(), json.dumps(kernel.to_dict(), sort_keys=True)
-    for part in (description, _code_of_kernels(), str(samples.dtype), str(samples.shape)):
-        digest.update(part.encode() + b"\0")
-    digest.update(np.ascontiguousarray(samples).data)
-    path = cache_folder() / f"{digest.hexdigest()[:32]}.safetensors"
-    if path.is_file():
-        try:
-            return load_file(path)["gram"]
-        except (SafetensorError, KeyError, OSError):
-            path.unlink(missing_ok=True)  # damaged: made again below
-    gram = kernel(samples)
-    with atomic_file(path) as temporary:
-        save_file({"gram": gram}, temporary)
-    return gram
+    description = json.dumps(kernel.to_dict(), sort_keys=True)
+    content = (description, _code_of_kernels(), samples)
+    return array_cache.cached_array(cache_folder(), "gram", content, lambda: kernel(samples))
 
 
 @cache

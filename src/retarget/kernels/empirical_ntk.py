@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from retarget.arrays import ArrayT, free_memory, give_back, require_memory
 from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.full_precision import full_precision
 from retarget.kernels.base import Kernel, mirror_lower
 from retarget.kernels.gradient_gram import (
     Sizes,
@@ -18,7 +19,7 @@ from retarget.kernels.gradient_gram import (
 )
 from retarget.kernels.gradient_parameters import trained_parameters
 from retarget.kernels.gradient_plan import Mode, Plan, make_plan
-from retarget.kernels.gradient_precision import full_precision, tensor_cores, with_split_products
+from retarget.kernels.gradient_precision import tensor_cores, with_split_products
 from retarget.kernels.gradient_recording import Network
 from retarget.kernels.gradient_sketch import sketched
 from retarget.progress import PatientBar

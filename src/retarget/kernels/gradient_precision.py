@@ -1,4 +1,4 @@
-r"""How precisely float32 is computed: in full, or split into halves for tensor cores.
+r"""Products of float32 on tensor cores, each number split into two halves.
 
 A number x, scaled so that its row's largest lies under $2^{15}$, is the sum of two numbers of half
 precision, hi = half(x) and lo = half(x - hi), up to $2^{-22}$ of x or $2^{-40}$ of the row's
@@ -8,8 +8,6 @@ towards zero, which adds up over many; so hi hi' is made `DEPTH` features at a t
 of the sum is ordinary float32.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import lru_cache
 
@@ -22,25 +20,6 @@ from retarget.kernels.gradient_terms import Factors, GradientTerm, Term
 
 LARGEST = 15  # power of two under which a row's largest is scaled; half precision ends at 2^16
 DEPTH = 2048
-
-
-@contextmanager
-def full_precision(device: torch.device) -> Iterator[None]:
-    """Without TF32, which leaves three digits and which torch allows convolutions by default."""
-    chosen = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    backend = torch.backends.cudnn
-    convolutions = backend.flags(
-        enabled=backend.enabled,
-        benchmark=backend.benchmark,
-        deterministic=backend.deterministic,
-        allow_tf32=False,
-    )
-    try:
-        with convolutions if device.type == "cuda" else nullcontext():
-            yield
-    finally:
-        torch.set_float32_matmul_precision(chosen)
 
 
 class SplitTerm(GradientTerm):

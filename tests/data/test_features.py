@@ -1,0 +1,292 @@
+import os
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from retarget.data import backbone_identity
+from retarget.data.array_cache import cache_folder
+from retarget.data.backbone_identity import code_of
+from retarget.data.backbones import load_backbone
+from retarget.data.features import image_features, prepared
+from retarget.data.resnet18 import ResNet18
+from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.full_precision import full_precision
+
+
+class Counting(nn.Module):
+    """Two features an image; knows how often it was called, and in which mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm2d(3)
+        self.last = nn.Linear(3, 2)
+        self.calls = []
+
+    def forward(self, images):
+        assert not torch.is_grad_enabled()
+        self.calls.append((len(images), self.training, self.norm.training))
+        return self.last(self.norm(images).mean(dim=(2, 3)))
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("RETARGET_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def images():
+    return np.random.default_rng(0).integers(0, 256, (7, 9, 11, 3), np.uint8)
+
+
+@pytest.fixture
+def backbone():
+    torch.manual_seed(0)
+    return Counting()
+
+
+def test_features_are_what_the_backbone_makes_of_prepared_images(backbone, images):
+    found = image_features(backbone, images, size=5, batch_size=3)
+    assert backbone.calls == [(3, False, False), (3, False, False), (1, False, False)]
+    assert (type(found), found.dtype, found.shape) == (np.ndarray, np.float32, (7, 2))
+    with torch.no_grad():
+        expected = backbone.eval()(prepared(torch.from_numpy(images).permute(0, 3, 1, 2), 5))
+    np.testing.assert_allclose(found, expected.numpy(), atol=1e-6)
+
+
+def test_of_a_resnet_the_layer_before_the_last(images):
+    network = ResNet18(classes=3)
+    found = image_features(network, images[:2], size=32)
+    pixels = torch.from_numpy(images[:2]).permute(0, 3, 1, 2)
+    with torch.no_grad():
+        expected = network.eval().features(prepared(pixels, 32))
+    np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
+
+
+def test_prepared_step_by_step():
+    colour = torch.tensor([255, 51, 0], dtype=torch.uint8)[None, :, None, None]
+    found = prepared(colour.expand(1, 3, 4, 6), 3)
+    assert found.shape == (1, 3, 3, 3)
+    expected = [(1 - 0.485) / 0.229, (0.2 - 0.456) / 0.224, -0.406 / 0.225]
+    np.testing.assert_allclose(found[0, :, 1, 2], expected, rtol=1e-6)
+
+
+def test_both_layouts_and_both_libraries(backbone, images):
+    expected = image_features(backbone, images, size=5, cache=False)
+    channels_first = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+    for other in (channels_first, torch.from_numpy(images), torch.from_numpy(channels_first)):
+        found = image_features(backbone, other, size=5, cache=False)
+        assert type(found) is type(other)
+        np.testing.assert_array_equal(np.asarray(found), expected)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_backbone_is_left_as_it_was(backbone, images, fails):
+    backbone.train()
+    backbone.norm.eval()  # frozen by its owner
+    before = {name: tensor.clone() for name, tensor in backbone.state_dict().items()}
+    if fails:
+        backbone.last = nn.Linear(4, 2)
+        with pytest.raises(RuntimeError):
+            image_features(backbone, images, size=5)
+    else:
+        image_features(backbone, images, size=5)
+        for name, tensor in backbone.state_dict().items():
+            assert torch.equal(tensor, before[name])
+    assert backbone.training
+    assert backbone.last.training
+    assert not backbone.norm.training
+
+
+def test_on_another_device_works_a_copy(backbone, images):
+    with pytest.raises(NotImplementedError, match="meta"):  # a device that computes nothing
+        image_features(backbone, images, size=5, device="meta")
+    assert backbone.last.weight.device.type == "cpu"
+    assert backbone.calls == []
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_on_cuda(images):
+    network = ResNet18(classes=3).eval()
+    expected = image_features(network, images, size=64, cache=False)
+    found = image_features(network, images, size=64, cache=False, device="cuda")
+    assert network.conv1.weight.device.type == "cpu"
+    assert np.abs(found - expected).max() < 1e-5 * expected.max()
+
+
+def test_in_the_precision_of_the_backbone(backbone, images):
+    expected = image_features(backbone, images, size=5, cache=False)
+    found = image_features(backbone.double(), images, size=5, cache=False)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_features_are_computed_once(backbone, images):
+    first = image_features(backbone, images, size=5)
+    calls = len(backbone.calls)
+    again = image_features(
+        backbone, torch.from_numpy(images.transpose(0, 3, 1, 2)), 5, batch_size=2
+    )
+    np.testing.assert_array_equal(again.numpy(), first)
+    assert len(backbone.calls) == calls
+    again += 1  # the caller's own
+    np.testing.assert_array_equal(image_features(backbone, images, size=5), first)
+
+
+def test_anything_that_differs_is_computed_anew(backbone, images, monkeypatch):
+    def is_computed(*arguments):
+        backbone.calls.clear()
+        image_features(backbone, *arguments)
+        return bool(backbone.calls)
+
+    assert is_computed(images, 5)
+    assert not is_computed(images, 5)
+    assert is_computed(images, 6)
+    other = images.copy()
+    other[6, 8, 10, 2] ^= 1
+    assert is_computed(other, 5)
+    assert is_computed(images[:6], 5)
+    backbone.norm.running_mean[1] += 1
+    assert is_computed(images, 5)
+    backbone.norm.eps = 0.1  # no weight, but printed
+    assert is_computed(images, 5)
+    assert not is_computed(images, 5)
+    monkeypatch.setattr(backbone_identity, "code_of", lambda _: "other code")
+    assert is_computed(images, 5)
+
+
+def test_the_code_of_a_backbone_counts(monkeypatch, tmp_path):
+    source = "from torch import nn\nclass Net(nn.Module):\n    pass\n"
+    codes = set()
+    for number, text in enumerate((source, source + "# another\n")):
+        (tmp_path / f"made_net_{number}.py").write_text(text)
+        monkeypatch.syspath_prepend(tmp_path)
+        network = nn.Sequential(load_backbone(f"made_net_{number}:Net"))
+        codes.add(code_of(network))
+    codes.add(code_of(nn.Sequential()))
+    assert len(codes) == 3
+
+
+def test_without_a_cache(backbone, images):
+    image_features(backbone, images, size=5, cache=False)
+    image_features(backbone, images, size=5, cache=False)
+    assert len(backbone.calls) == 2
+    assert not cache_folder("features").exists()
+
+
+@pytest.mark.parametrize("damage", [b"damaged", b""])
+def test_a_damaged_file_is_computed_again(backbone, images, damage):
+    first = image_features(backbone, images, size=5)
+    (path,) = cache_folder("features").iterdir()
+    path.write_bytes(damage)
+    np.testing.assert_array_equal(image_features(backbone, images, size=5), first)
+    assert [path] == list(cache_folder("features").iterdir())
+    backbone.calls.clear()
+    image_features(backbone, images, size=5)
+    assert backbone.calls == []
+
+
+def test_a_class_without_a_file_needs_no_cache(images):
+    scope = {"__name__": "no_module", "nn": nn}
+    exec("class Net(nn.Module):\n  def forward(self, x): return x.flatten(1)", scope)
+    with pytest.raises(InvalidInputError, match="backbone's Net is in no file.*pass cache=False"):
+        image_features(scope["Net"](), images, size=2)
+    assert image_features(scope["Net"](), images, size=2, cache=False).shape == (7, 12)
+
+
+@pytest.mark.parametrize(
+    "shape", [(9, 11, 3), (2, 9, 11), (2, 9, 11, 4), (2, 1, 9, 9), (0, 9, 11, 3), (2, 0, 4, 3)]
+)
+def test_images_of_another_shape(backbone, shape):
+    with pytest.raises(InvalidInputError, match=r"images have shape \(.*; expected \(n, height, "):
+        image_features(backbone, np.zeros(shape, np.uint8))
+
+
+def test_images_whose_channels_could_be_either(backbone):
+    with pytest.raises(InvalidInputError, match=r"\(2, 3, 8, 3\); .*both would fit: make"):
+        image_features(backbone, np.zeros((2, 3, 8, 3), np.uint8))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, object])
+def test_images_of_another_type(backbone, dtype):
+    with pytest.raises(InvalidTypeError, match="images have dtype .*; expected uint8, from 0 to"):
+        image_features(backbone, np.zeros((2, 8, 8, 3), dtype))
+    with pytest.raises(InvalidTypeError, match="images have dtype torch.float32; expected uint8"):
+        image_features(backbone, torch.zeros(2, 8, 8, 3))
+
+
+@pytest.mark.parametrize("number", [0, -1, 2.5, "3"])
+def test_sizes_that_are_none(backbone, images, number):
+    with pytest.raises(InvalidInputError, match="^size is .*; expected a whole number, 1 or more"):
+        image_features(backbone, images, size=number)
+    with pytest.raises(InvalidInputError, match="^batch_size is .*; expected a whole number"):
+        image_features(backbone, images, batch_size=number)
+
+
+class Constant(nn.Module):
+    def __init__(self, value):
+        super().__init__()
+        self.value = value
+
+    def forward(self, images):
+        return self.value
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (torch.zeros(7, 2, 1, 1), "gave shape \\(7, 2, 1, 1\\) for 7 images; expected \\(7, feat"),
+        (torch.zeros(6, 2), "gave shape \\(6, 2\\) for 7 images"),
+        ((torch.zeros(7, 2),), "gave tuple for 7 images; expected \\(7, features\\): wrap it"),
+        (torch.tensor([[1.0]] * 5 + [[np.nan], [np.inf]]), "a feature of image 5 that is not fin"),
+    ],
+)
+def test_backbones_whose_output_is_no_feature(images, value, message):
+    with pytest.raises(InvalidInputError, match=message):
+        image_features(Constant(value), images, size=4)
+    assert not cache_folder("features").exists()
+
+
+def test_full_precision_is_taken_back():
+    chosen = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with full_precision(torch.device("cpu")):
+            assert torch.get_float32_matmul_precision() == "highest"
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision(chosen)
+
+
+STAND_IN = ("resnet18-tiny150-f16.safetensors", "core50_standin.zip")
+
+
+@pytest.mark.slow
+def test_features_of_the_stand_in_tell_new_classes_apart():
+    """Weights that were trained by torchvision's network; images of classes it has not seen."""
+    folder = Path(os.environ.get("RETARGET_DATA", ""))
+    if not all((folder / name).is_file() for name in STAND_IN):
+        pytest.skip(f"RETARGET_DATA names no folder with {' and '.join(STAND_IN)}")
+    network = load_backbone(folder / STAND_IN[0])
+    assert network.fc.out_features == 150
+    train, test = (_frames(folder / STAND_IN[1], session) for session in (1, 3))
+    found, unseen = (image_features(network, pixels, size=128) for pixels, _ in (train, test))
+    means = np.stack([found[train[1] == label].mean(0) for label in range(50)])
+    distances = ((unseen[:, None] - means) ** 2).sum(-1)
+    accuracy = (distances.argmin(1) == test[1]).mean()
+    assert accuracy > 0.25  # it is 0.33; guessing gives 0.02
+
+
+def _frames(path, session, each=6):
+    """Images (n, 64, 64, 3) of one session and the objects that they show."""
+    from PIL import Image
+
+    with zipfile.ZipFile(path) as archive:
+        names = [n for n in sorted(archive.namelist()) if f"/s{session}/" in n]
+        names = [n for n in names if int(n[-7:-4]) < each]
+        pixels = [np.asarray(Image.open(archive.open(n)).convert("RGB")) for n in names]
+    return np.stack(pixels), np.array([int(n.split("/o")[1].split("/")[0]) - 1 for n in names])

@@ -1,0 +1,155 @@
+import os
+import pickle
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from retarget.data.resnet18 import ResNet18
+from retarget.data.weights import read_weights, resnet18_from
+from retarget.errors import InvalidInputError, MissingDataError
+
+
+@pytest.fixture(scope="module")
+def weights():
+    torch.manual_seed(0)
+    return ResNet18(classes=6).state_dict()
+
+
+def written(folder, content, name="weights.pth"):
+    path = folder / name
+    if path.suffix == ".safetensors":
+        save_file(content, path)
+    else:
+        torch.save(content, path)
+    return path
+
+
+@pytest.mark.parametrize("name", ["weights.pth", "weights.pt", "weights.safetensors"])
+def test_weights_in_every_form(tmp_path, weights, name):
+    network = resnet18_from(written(tmp_path, weights, name))
+    assert not network.training
+    assert network.fc.out_features == 6
+    for found, expected in zip(network.state_dict().values(), weights.values(), strict=True):
+        assert torch.equal(found, expected)
+    assert network(torch.zeros(1, 3, 32, 32)).shape == (1, 6)
+
+
+@pytest.mark.parametrize("name", ["weights.pth", "weights.safetensors"])
+def test_half_precision_becomes_float32(tmp_path, weights, name):
+    half = {n: w.half() if w.is_floating_point() else w for n, w in weights.items()}
+    network = resnet18_from(written(tmp_path, half, name))
+    assert {parameter.dtype for parameter in network.parameters()} == {torch.float32}
+    assert network.bn1.num_batches_tracked.dtype == torch.int64
+    assert torch.equal(network.conv1.weight, weights["conv1.weight"].half().float())
+
+
+def test_loading_leaves_the_random_numbers_alone(tmp_path, weights):
+    path = written(tmp_path, weights)
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    resnet18_from(path)
+    assert torch.equal(torch.rand(3), expected)
+
+
+class Malicious:
+    """Runs a command when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_malicious_file_is_refused_and_does_not_run(tmp_path, weights, zipped):
+    path, mark = tmp_path / "weights.pth", tmp_path / "it ran"
+    content = {**weights, "fc.bias": Malicious(mark)}
+    torch.save(content, path, _use_new_zipfile_serialization=zipped)
+    with pytest.raises(InvalidInputError, match="holds more than plain tensors, and was not run"):
+        read_weights(path)
+    assert not mark.exists()
+    torch.load(path, weights_only=False)  # as it would have been without weights_only
+    assert mark.exists()
+
+
+def test_a_malicious_pickle_is_refused_and_does_not_run(tmp_path):
+    path, mark = tmp_path / "weights.pth", tmp_path / "it ran"
+    path.write_bytes(pickle.dumps(Malicious(mark)))
+    with pytest.raises(InvalidInputError, match="weights.pth is damaged, or"):
+        read_weights(path)
+    assert not mark.exists()
+    pickle.loads(path.read_bytes())
+    assert mark.exists()
+
+
+def test_a_whole_model_is_refused(tmp_path):
+    path = written(tmp_path, ResNet18(classes=2))
+    with pytest.raises(InvalidInputError, match="expected what torch.save\\(model.state_dict"):
+        read_weights(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (torch.zeros(3), "holds one Tensor; expected tensors by name"),
+        ([torch.zeros(3)], "holds one list; expected tensors by name"),
+        ({"model": {}, "epoch": 3}, "something else than tensors: model, epoch; expected the"),
+        (dict.fromkeys("abcdefg", 0), "than tensors: a, b, c, d, e and 2 more; expected"),
+    ],
+)
+def test_other_content_is_refused(tmp_path, content, message):
+    with pytest.raises(InvalidInputError, match=message):
+        read_weights(written(tmp_path, content))
+
+
+@pytest.mark.parametrize("kept", [0, 5, 1000, -1000])
+@pytest.mark.parametrize("name", ["weights.pth", "weights.safetensors"])
+def test_damaged_files(tmp_path, weights, name, kept):
+    path = written(tmp_path, {"conv1.weight": weights["conv1.weight"].clone()}, name)
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(InvalidInputError, match=f"{name} is damaged, or"):
+        read_weights(path)
+
+
+def test_no_file_and_other_files(tmp_path):
+    with pytest.raises(MissingDataError, match="there is no file of weights .*nothing.pth"):
+        read_weights(tmp_path / "nothing.pth")
+    with pytest.raises(InvalidInputError, match="has the suffix '.bin'; expected weights in .safe"):
+        read_weights(tmp_path / "weights.bin")
+
+
+def without(weights, *names):
+    return {name: tensor for name, tensor in weights.items() if name not in names}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda w: without(w, "conv1.weight", "layer2.0.downsample.1.bias"),
+            "ResNet-18 with 512 features; missing: conv1.weight, layer2.0.downsample.1.bias. Exp",
+        ),
+        (lambda w: without(w, "fc.weight"), "missing: fc.weight; misshapen: fc.bias \\(6,\\) inst"),
+        (lambda w: {**w, "head.bias": w["fc.bias"].clone()}, "unexpected: head.bias"),
+        (
+            lambda w: {**w, "conv1.weight": torch.zeros(64, 3, 3, 3)},
+            "misshapen: conv1.weight \\(64, 3, 3, 3\\) instead of \\(64, 3, 7, 7\\)",
+        ),
+        (lambda w: {**w, "fc.weight": torch.zeros(6)}, "misshapen: fc.weight \\(6,\\) instead of"),
+        (
+            lambda w: {**w, "fc.weight": torch.zeros(0, 512)},
+            "misshapen: fc.weight \\(0, 512\\) ins",
+        ),
+        (
+            lambda w: {**w, "bn1.bias": torch.zeros(64, dtype=torch.int64)},
+            "misshapen: bn1.bias \\(64,\\) of integers instead of \\(64,\\)",
+        ),
+        (lambda w: {"a": torch.zeros(1)}, "missing: conv1.weight, .* and 117 more; unexpected: a"),
+    ],
+)
+def test_weights_that_do_not_fit_are_named(tmp_path, weights, change, message):
+    with pytest.raises(InvalidInputError, match=message):
+        resnet18_from(written(tmp_path, change(weights)))
