@@ -203,7 +203,7 @@ def test_a_network_that_has_died_names_its_member():
 
     given = stream(0, sizes=(8, 8))
     networks = [two_layers(m) for m in range(3)]
-    match = "no targets for member 1 before epoch 0 of task 1, with Corrected: the kernel of the bl"
+    match = "no targets for member 1 before epoch 0 of task 1, with Corrected: the network's gradi"
     with pytest.raises(rt.TrainingDivergedError, match=match) as caught:
         lab.train(networks, given, rt.SGD(0.01, 4), [lab.Corrected(1.0, 4), Kill()])
     assert caught.value.members == (1,)

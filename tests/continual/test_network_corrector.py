@@ -151,6 +151,33 @@ def test_tasks_that_do_not_fit(change, message):
         corrector.correct(**({"X": X, "Y": Y} | change))
 
 
+@pytest.mark.parametrize("kind", ["iterative", "exact", "distilled"])
+def test_samples_without_a_gradient_have_no_part_in_the_others_targets(kind):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(30, 6, bias=False), nn.ReLU(), nn.Linear(6, 2, bias=False))
+    network.double()
+    X = torch.rand(12, 30, dtype=torch.float64)
+    X[[2, 7]] = 0.0
+    Y = torch.randn(12, 2, dtype=torch.float64)
+    K = rt.EmpiricalNTK(network)(X)
+    assert (K.diagonal() == 0).nonzero().flatten().tolist() == [2, 7]
+    others = [i for i in range(12) if i not in (2, 7)]
+    Z = NetworkCorrector(network, LEARNER, 2.0, 4, kind=kind).correct(X, Y)
+    for own in (0.1, 30.0):  # whatever they are to themselves
+        K[[2, 7], [2, 7]] = own
+        expected = {
+            "iterative": lambda: rt.iterative_targets(K, Y, LEARNER, 2.0, 4),
+            "exact": lambda: rt.corrected_targets(K, Y, LEARNER, 2.0),
+            "distilled": lambda: rt.distilled_targets(K, Y, 2.0, 4),
+        }[kind]()
+        assert_same(Z[others], expected[others])
+    assert Z.isfinite().all()
+    with pytest.raises(
+        rt.TrainingDivergedError, match="zero for every sample: its units have died"
+    ):
+        NetworkCorrector(network, LEARNER, 2.0, 4, kind=kind).correct(0 * X, Y)
+
+
 def test_what_is_wrong_from_the_start():
     with pytest.raises(rt.InvalidInputError, match="refresh is 'often'; expected one of .'never'"):
         NetworkCorrector(mlp(1), LEARNER, 2.0, 4, refresh="often")

@@ -29,7 +29,8 @@ class NetworkCorrector:
     and as having started from zero; all samples seen so far are the stream. They are kept: memory
     grows with the stream, and the kernel with its square. The stream is taken to be trained on in
     full mini-batches: let the batch size divide the tasks, and the block size too where the targets
-    of earlier tasks are to have no part in those of a later task's first block.
+    of earlier tasks are to have no part in those of a later task's first block. Samples that the
+    network does not respond to (all units of a layer silent) have no part in others' targets.
 
     Args:
         module: The network, with outputs (n, c). It is looked at, never changed.
@@ -138,6 +139,7 @@ class NetworkCorrector:
                 step=0,
                 members=(0,),
             )
+        K = _with_unheard_apart(K)
         Y = torch.cat([targets for _, targets in tasks]).double()
         if self.kind == "iterative":
             Z = iterative_targets(
@@ -155,6 +157,28 @@ class NetworkCorrector:
         else:
             Z = distilled_targets(K, Y, self.gamma, self.block_size)
         return Z[-len(tasks[-1][0]) :]
+
+
+def _with_unheard_apart(K: Tensor) -> Tensor:
+    """The kernel, with samples that the network does not respond to set apart.
+
+    Where all units of a ReLU layer are silent for a sample, its gradient is zero, and so is its row
+    of K: the network can learn nothing from it, and the kernel of its block is singular. With any
+    positive number on the diagonal it is a sample unlike all others, and they are corrected as if
+    it were not there.
+    """
+    unheard = K.diagonal() == 0
+    if unheard.all():
+        raise TrainingDivergedError(
+            "the network's gradients are zero for every sample: its units have died; use a smaller "
+            "rate, or a larger gamma or ridge",
+            step=0,
+            members=(0,),
+        )
+    if unheard.any():
+        K = K.clone()  # it may be the caller's own
+        K.diagonal()[unheard] = K.diagonal()[~unheard].mean()
+    return K
 
 
 def check_options(
