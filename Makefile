@@ -21,13 +21,14 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-figures: $(READY)  ## every figure of the paper that is reproduced so far
+figures: $(READY)  ## the figures of the paper that need no data set
 	$(BIN)/retarget reproduce fig1 fig4
 
 bench: $(READY)  ## the speed claims of docs/performance.md
 	$(BIN)/python benchmarks/iterative.py
 	$(BIN)/python benchmarks/infinite_ntk.py
 	$(BIN)/python benchmarks/empirical_ntk.py
+	$(BIN)/python benchmarks/continual.py --steps 150
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else "retarget needs Python 3.11 to 3.13, got %d.%d; choose one with: make PYTHON=python3.11 ..." % v)'

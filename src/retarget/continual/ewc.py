@@ -33,7 +33,7 @@ class EWC(Method):
     capturable = True
 
     def __init__(self, strength: float | Sequence[float]) -> None:
-        values = [strength] if np.ndim(strength) == 0 else list(strength)  # type: ignore[arg-type]
+        values = np.atleast_1d(strength).tolist()
         self.strengths = [as_non_negative("strength", value) for value in values]
 
     def on_start(self, run: "Run") -> None:

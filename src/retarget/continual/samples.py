@@ -50,12 +50,10 @@ class Plan:
     """What comes at each step of a pass over the data, for all members.
 
     Attributes:
-        order: (M, n) positions in the stream, one sample after the other.
-        positions: (steps, M, b) the same in mini-batches, the last one filled up.
+        positions: (steps, M, b) where the samples stand in the stream, the last step filled up.
         weights: (steps, M, b) 1, or 0 for what only fills up.
     """
 
-    order: np.ndarray
     positions: Tensor
     weights: Tensor
 
@@ -63,13 +61,12 @@ class Plan:
     def of(
         cls, order: np.ndarray, batch_size: int, device: torch.device, dtype: torch.dtype
     ) -> "Plan":
-        """Mini-batches in this order."""
+        """Mini-batches of the samples at (M, n) positions, in this order."""
         n = order.shape[1]
         filled = -(-n // batch_size) * batch_size
         padded = np.pad(order, ((0, 0), (0, filled - n)), mode="edge")
         weights = np.broadcast_to(np.arange(filled) < n, padded.shape)
         return cls(
-            order,
             _by_step(padded, batch_size, device),
             _by_step(weights, batch_size, device).to(dtype),
         )

@@ -96,7 +96,7 @@ def final_accuracies(table: pl.DataFrame) -> np.ndarray:
 
 def accuracy_matrices(table: pl.DataFrame) -> np.ndarray:
     """(seeds, T, T) accuracy on each task after each task; NaN for a run that diverged."""
-    tasks = int(table["tasks_learned"].max())  # type: ignore[arg-type]
+    tasks = table.select(pl.col("tasks_learned").max()).item()
     matrices = []
     for _, run_table in table.group_by("seed", maintain_order=True):
         ends = run_table.filter(

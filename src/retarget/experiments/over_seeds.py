@@ -1,5 +1,7 @@
 """Mean and standard error over seeds, and how they are drawn."""
 
+from typing import Any
+
 import polars as pl
 from matplotlib.axes import Axes
 
@@ -10,9 +12,9 @@ def mean_and_sem(table: pl.DataFrame, by: list[str], value: str) -> pl.DataFrame
     return table.group_by(by, maintain_order=True).agg(mean=pl.col(value).mean(), sem=sem)
 
 
-def draw_band(axes: Axes, table: pl.DataFrame, x: str, y: str, colour: str, **line: object) -> None:
+def draw_band(axes: Axes, table: pl.DataFrame, x: str, y: str, colour: str, **line: Any) -> None:
     """The mean of `y` along `x` as a line, and a band of one standard error around it."""
     curve = mean_and_sem(table, [x], y)
-    axes.plot(curve[x], curve["mean"], color=colour, **line)  # type: ignore[arg-type]
+    axes.plot(curve[x], curve["mean"], color=colour, **line)
     low, high = curve["mean"] - curve["sem"], curve["mean"] + curve["sem"]
     axes.fill_between(curve[x], low, high, color=colour, alpha=0.2, lw=0)
