@@ -1,0 +1,197 @@
+"""What a diagnosis finds, as data."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from retarget.diagnosis.stream import Stream
+from retarget.learners import SGD
+
+LearnerName = Literal["offline", "online", "corrected", "iterative"]
+Evaluation = Literal["last part", "test set", "progressive"]
+Mode = Literal["exact", "features"]
+
+
+class Estimate(NamedTuple):
+    """A number, and the range in which it lies with 95% confidence (bootstrap over test rows)."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well one learner predicts rows that it has not learned from.
+
+    Attributes:
+        learner: The offline learner; the online one on true targets; the online one on exactly and
+            on iteratively corrected targets.
+        error: Mean squared error over rows and targets, in the user's units (squared).
+        accuracy: Share of rows whose class is right; None for regression.
+    """
+
+    learner: LearnerName
+    error: Estimate
+    accuracy: Estimate | None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A parameter, how it came about, and what was tried.
+
+    Attributes:
+        value: What was used.
+        automatic: Whether it was chosen here.
+        how: The rule, in words.
+        tried: The candidates: `value`, `score` (lower is better; null where it diverged).
+    """
+
+    value: float
+    automatic: bool
+    how: str
+    tried: pl.DataFrame
+
+
+@dataclass(frozen=True)
+class Stability:
+    """How near the online learner is to diverging.
+
+    Attributes:
+        largest_lr: The largest rate at which every step is stable.
+        non_normality: Condition number of the online system: how much it can amplify an error
+            that any single step would shrink; 1 is none. NaN where it was not computed.
+    """
+
+    largest_lr: float
+    non_normality: float
+
+
+@dataclass(frozen=True)
+class Approximation:
+    """What was given up for a stream beyond the exact method's memory.
+
+    Attributes:
+        features: Number of random features in the place of the kernel.
+        exact_memory: Bytes that the exact method would need.
+        memory_limit: Bytes that it may have.
+        sample: Rows on which both were compared.
+        kernel_error: Root mean square error of the kernel's entries, relative to their own.
+        shift_error: Root mean square difference of the shifts, relative to the exact ones.
+        prediction_error: The same of the online learner's predictions.
+    """
+
+    features: int
+    exact_memory: int
+    memory_limit: int
+    sample: int
+    kernel_error: float
+    shift_error: float
+    prediction_error: float
+
+
+@dataclass(frozen=True)
+class GroupShift:
+    """How much of the shift of one group's targets came from learning another group later.
+
+    Attributes:
+        names: The G groups, in the order in which they first appear. (Too many of them, or none
+            given: consecutive parts of the stream.)
+        counts: (G,) rows of each.
+        size: (G, G) of a row's targets in group h (rows), how far learning group g (columns) moved
+            them: mean over the rows of the length of that movement, in the units of `Diagnosis.Y`.
+        pull: (G, G) its direction: the mean movement along the row's own target, which is below
+            zero where it was weakened. For classes, of the own class's output; for numbers, times
+            the target's sign.
+        own: (G,) mean length of the part that a row's own step has, and no later row.
+    """
+
+    names: tuple[str, ...]
+    counts: np.ndarray
+    size: np.ndarray
+    pull: np.ndarray
+    own: np.ndarray
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What it all means, in plain words.
+
+    Attributes:
+        headline: One sentence.
+        findings: A few sentences, each with its numbers.
+        recommendations: What to change, the most useful first.
+    """
+
+    headline: str
+    findings: tuple[str, ...]
+    recommendations: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What an online learner has made of a stream.
+
+    Attributes:
+        stream: The rows that were learned from, in order: n of them, with c targets.
+        test_rows: Number of rows held out.
+        evaluation: Which rows those are.
+        mode: Exact, or with random features in the place of the kernel.
+        kernel: What the kernel is, in words.
+        learner: The online learner.
+        block_size: Rows corrected together by the iterative correction.
+        lr: How its rate came about.
+        gamma: How the offline learner's ridge came about.
+        scores: Offline, online, corrected, iterative.
+        gap_closed: For "corrected" and "iterative": (online - it) / (online - offline) in error.
+        effective: (n, c) what the online learner has really learned, as offline targets.
+        corrected: (n, c) exactly corrected targets.
+        iterative: (n, c) causally corrected targets.
+        prequential: (n, c) the online learner's error on each row just before learning it.
+        density: (n,) mean similarity of each row to the others (a sample of them, if many).
+        changed: (n,) whether the shift changed the target's sign (its class, for classes).
+        groups: How groups shifted each other.
+        stability: How near the online learner is to diverging.
+        approximation: What was given up, in mode "features".
+        verdict: What it all means.
+
+    All of these arrays are in the units of `stream.Y`; `stream.in_units` gives the user's own.
+    """
+
+    stream: Stream
+    test_rows: int
+    evaluation: Evaluation
+    mode: Mode
+    kernel: str
+    learner: SGD
+    block_size: int
+    lr: Choice
+    gamma: Choice
+    scores: tuple[Score, ...]
+    gap_closed: dict[str, Estimate]
+    effective: np.ndarray
+    corrected: np.ndarray
+    iterative: np.ndarray
+    prequential: np.ndarray
+    density: np.ndarray
+    changed: np.ndarray
+    groups: GroupShift
+    stability: Stability
+    approximation: Approximation | None
+    verdict: Verdict
+
+    @property
+    def shift(self) -> np.ndarray:
+        """(n, c) how far each target was moved."""
+        return np.asarray(self.effective - self.stream.Y)
+
+    @property
+    def shift_size(self) -> np.ndarray:
+        """(n,) length of each row's shift."""
+        return np.asarray(np.linalg.norm(self.shift, axis=1))
+
+    def score(self, learner: LearnerName) -> Score:
+        """One learner's score."""
+        return next(score for score in self.scores if score.learner == learner)

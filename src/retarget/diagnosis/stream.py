@@ -1,0 +1,48 @@
+"""A user's stream, as numbers: rows in the order in which they were learned."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+TargetKind = Literal["regression", "classification"]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Rows ready to be learned from, and what they are called.
+
+    Attributes:
+        X: (n, d) features as the kernel takes them, float64.
+        Y: (n, c) targets, float64: standardised numbers, or one-hot classes.
+        kind: Whether the targets are numbers or classes.
+        target_names: The c target columns, or the c classes.
+        target_means: (c,) what was subtracted from each target; zeros for classes.
+        target_scales: (c,) what each target was divided by; ones for classes.
+        feature_names: The d features.
+        rows: (n,) the number of each row in the user's file or array, from 0.
+        groups: (n,) the group of each row, as text; None if there are no groups.
+        group_column: What the groups are called; None if there are none.
+        times: (n,) the value that orders the rows, as text; None if they come as they are.
+        notes: What was done to the columns, a sentence each: dropped, filled in, encoded.
+    """
+
+    X: np.ndarray
+    Y: np.ndarray
+    kind: TargetKind
+    target_names: tuple[str, ...]
+    target_means: np.ndarray
+    target_scales: np.ndarray
+    feature_names: tuple[str, ...]
+    rows: np.ndarray
+    groups: np.ndarray | None = None
+    group_column: str | None = None
+    times: np.ndarray | None = None
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    def in_units(self, targets: np.ndarray) -> np.ndarray:
+        """Targets (m, c) in the user's own units."""
+        return np.asarray(targets * self.target_scales + self.target_means)
