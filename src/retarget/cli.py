@@ -11,13 +11,16 @@ from rich.markup import escape
 
 import retarget
 from retarget import cli_data
-from retarget.errors import DownloadError, RetargetError
+from retarget.errors import DownloadError, MissingDataError, RetargetError
+from retarget.experiments.core50_training import Source
 from retarget.experiments.experiment import (
     Experiment,
     experiment_names,
     families,
     load_experiment,
+    named_experiments,
     parse_changes,
+    require_device,
 )
 from retarget.experiments.runner import run_experiment
 from retarget.progress import display
@@ -59,7 +62,10 @@ def _figures_help() -> str:
 @app.command(help=_figures_help())
 def reproduce(
     figures: Annotated[
-        list[str], typer.Argument(metavar="FIGURE", help="Names from the list above, or all.")
+        list[str],
+        typer.Argument(
+            metavar="FIGURE", help="Names from the list above; a figure, for all its parts; or all."
+        ),
     ],
     seed: Annotated[
         list[int] | None,
@@ -75,6 +81,18 @@ def reproduce(
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder with the data sets (or set RETARGET_DATA).")
     ] = None,
+    data: Annotated[
+        Source | None,
+        typer.Option(help="What Fig. 3B and Fig. 6 E to H learn: CORe50, or pictures like it."),
+    ] = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="What makes features of them: resnet18, a file of its weights, or any torch "
+            "module as package.module:factory.",
+        ),
+    ] = None,
     device: Annotated[
         str | None, typer.Option(help="Where networks are trained: cpu, cuda, cuda:1...")
     ] = None,
@@ -84,25 +102,38 @@ def reproduce(
     ] = False,
 ) -> None:
     """Computes experiments and draws their figures."""
-    names = experiment_names() if figures == ["all"] else list(dict.fromkeys(figures))
+    names = dict.fromkeys(name for figure in figures for name in named_experiments(figure))
     if data_dir is not None:
         os.environ["RETARGET_DATA"] = str(data_dir)
+    if device is not None:
+        require_device(device)
+    options = {"data": data, "backbone": backbone, "device": device}
+    given = {name: value for name, value in options.items() if value is not None}
     changes = parse_changes(change or (), seed or ())
     experiments = []
     for name in names:
         experiment = load_experiment(name)
         if quick and experiment.quick:
             experiment = experiment.changed(experiment.quick)
-        experiments.append(experiment.changed(changes))
-        if device is not None:
-            experiments[-1] = experiments[-1].on_device(device)
+        experiments.append(experiment.changed(changes).where_it_fits(**given))
         experiments[-1].runs()  # wrong parameters are an error before any work
-    for experiment in experiments:
+    lacking = [experiment for experiment in experiments if not _reproduced(experiment, out, fresh)]
+    if lacking:
+        raise typer.Exit(WRONG_USE)
+
+
+def _reproduced(experiment: Experiment, out: Path, fresh: bool) -> bool:
+    """Whether its data were there: others may do without them."""
+    try:
         _reproduce(experiment, out, fresh)
+    except MissingDataError as error:
+        show_error(error)
+        return False
+    return True
 
 
 def _reproduce(experiment: Experiment, out: Path, fresh: bool) -> None:
-    console.print(f"[bold]{experiment.name}[/bold]: {experiment.title}")
+    console.print(f"[bold]{experiment.label}[/bold]: {experiment.title}")
     with display(console, transient=True) as progress:
         task = progress.add_task("runs")
         outcome = run_experiment(
@@ -131,6 +162,11 @@ def main() -> None:
     try:
         app()
     except (RetargetError, OSError) as error:
-        shown = f"[bold red]Error:[/bold red] {escape(str(error))}"
-        Console(stderr=True).print(shown, highlight=False, soft_wrap=True)
+        show_error(error)
         sys.exit(cli_data.FAILED if isinstance(error, DownloadError) else WRONG_USE)
+
+
+def show_error(error: Exception) -> None:
+    """One line, on the error stream."""
+    shown = f"[bold red]Error:[/bold red] {escape(str(error))}"
+    Console(stderr=True).print(shown, highlight=False, soft_wrap=True)

@@ -14,6 +14,7 @@ from retarget.continual.streams import (
     LabelledData,
     TaskStream,
     class_incremental,
+    classes_in_tasks,
     domain_pairs,
     shuffled,
 )
@@ -26,6 +27,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
     "LabelledData",
     "domain_pairs",
     "class_incremental",
+    "classes_in_tasks",
     "shuffled",
     # the loop
     "train",

@@ -171,6 +171,20 @@ def class_incremental(
     return _by_class(data, random, groups, per_class, relabel=False)
 
 
+def classes_in_tasks(
+    data: LabelledData, seed: int, tasks: Sequence[Sequence[int]], per_class: int | None = None
+) -> TaskStream:
+    """Tasks of these classes, each an output of its own; the seed draws and shuffles samples."""
+    wanted = [label for task in tasks for label in task]
+    if sorted(wanted) != data.classes():
+        raise InvalidInputError(
+            f"tasks have the classes {sorted(wanted)}, the data {data.classes()}; expected each "
+            "class in one task"
+        )
+    random = np.random.default_rng(seed)
+    return _by_class(data, random, [list(task) for task in tasks], per_class, relabel=False)
+
+
 def shuffled(data: LabelledData, seed: int, per_class: int | None = None) -> TaskStream:
     """One task of all classes in random order: no shift of the distribution."""
     random = np.random.default_rng(seed)

@@ -4,6 +4,7 @@ import difflib
 import hashlib
 import itertools
 import json
+import re
 import tomllib
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
@@ -98,6 +99,8 @@ class Experiment(BaseModel):
         cases: What is compared, by name: each with parameters, lists of values and seeds of its
             own, in the place of those of all.
         quick: Seeds and parameters of a true but small version, where the whole takes long.
+        variant: A parameter whose values are never to be mistaken for one another: results have it
+            in their name.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -110,6 +113,12 @@ class Experiment(BaseModel):
     grid: dict[str, list[Any]] = {}
     cases: dict[str, Case] = {}
     quick: "Changes | None" = None
+    variant: str | None = None
+
+    @property
+    def label(self) -> str:
+        """What its results are called."""
+        return f"{self.name}-{self.parameters[self.variant]}" if self.variant else self.name
 
     def changed(self, changes: "Changes") -> "Experiment":
         """The same experiment with other seeds or parameters."""
@@ -129,11 +138,11 @@ class Experiment(BaseModel):
         }
         return self.model_copy(update=update)
 
-    def on_device(self, device: str) -> "Experiment":
-        """The same experiment with its networks trained there; as it is, if it has none."""
-        require_device(device)
-        has_networks = "device" in families()[self.family].config.model_fields
-        return self.changed(Changes(parameters={"device": device})) if has_networks else self
+    def where_it_fits(self, **parameters: Any) -> "Experiment":
+        """The same experiment with those of these parameters that its kind has."""
+        known = families()[self.family].config.model_fields
+        fitting = {name: value for name, value in parameters.items() if name in known}
+        return self.changed(Changes(parameters=fitting)) if fitting else self
 
     def runs(self) -> list[Config]:
         """The configs of all runs, checked."""
@@ -174,24 +183,41 @@ class Experiment(BaseModel):
 def families() -> dict[str, Family]:
     """All kinds of experiments, by the name that the TOML files use."""
     from retarget.experiments import (
-        cifar_curves,
-        cifar_sweeps,
         digits,
         mnist_curves,
         mnist_sweeps,
+        network_curves,
+        network_sweeps,
         toy_curves,
         toy_shift,
     )
 
     return {
-        "cifar curves": cifar_curves.FAMILY,
-        "cifar sweeps": cifar_sweeps.FAMILY,
+        "cifar curves": network_curves.CIFAR_CURVES,
+        "cifar sweeps": network_sweeps.CIFAR_SWEEPS,
+        "core50 curves": network_curves.CORE50_CURVES,
+        "core50 sweeps": network_sweeps.CORE50_SWEEPS,
         "digits": digits.FAMILY,
         "mnist curves": mnist_curves.FAMILY,
         "mnist sweeps": mnist_sweeps.FAMILY,
         "toy curves": toy_curves.FAMILY,
         "toy shift": toy_shift.FAMILY,
     }
+
+
+def named_experiments(name: str) -> list[str]:
+    """The experiments that a name stands for: itself, the parts of a figure, or all.
+
+    Example:
+        >>> named_experiments("fig6")
+        ['fig6ad', 'fig6eh']
+    """
+    names = experiment_names()
+    if name == "all":
+        return names
+    parts = [known for known in names if known.startswith(name)]
+    whole_figure = name not in names and re.fullmatch(r"fig\d+", name)
+    return parts if whole_figure and parts else [name]
 
 
 def experiment_names() -> list[str]:
@@ -237,6 +263,10 @@ def parse_experiment(name: str, text: str) -> Experiment:
     if experiment.family not in families():
         raise InvalidInputError(
             f"experiment {name} is of family {experiment.family!r}; known: {', '.join(families())}"
+        )
+    if experiment.variant and experiment.variant not in experiment.parameters:
+        raise InvalidInputError(
+            f"experiment {name}: variant is {experiment.variant!r}; expected one of its parameters"
         )
     return experiment
 

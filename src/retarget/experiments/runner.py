@@ -44,7 +44,7 @@ def run_experiment(
     command: Sequence[str] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Outcome:
-    """Computes an experiment and writes table, figure and record to `results/<name>/`.
+    """Computes an experiment and writes table, figure and record to `results/<label>/`.
 
     The runs' own tables are in `results/runs/`, where every experiment finds them.
 
@@ -56,7 +56,7 @@ def run_experiment(
         progress: Called with the number of finished runs and of all runs.
     """
     started, clock = datetime.now(UTC), time.perf_counter()
-    family, folder = families()[experiment.family], results / experiment.name
+    family, folder = families()[experiment.family], results / experiment.label
     planned = experiment.planned_runs()
     paths = [results / "runs" / f"{run_identity(run.config)}.parquet" for run in planned]
     tables = {path: None if fresh else _finished(path) for path in paths}
@@ -103,7 +103,7 @@ def _labelled(table: pl.DataFrame | None, run: PlannedRun) -> pl.DataFrame:
 
 
 def _write(experiment: Experiment, family: Family, table: pl.DataFrame, folder: Path) -> list[Path]:
-    files = [folder / f"{experiment.name}.{suffix}" for suffix in ("parquet", "png", "pdf")]
+    files = [folder / f"{experiment.label}.{suffix}" for suffix in ("parquet", "png", "pdf")]
     with atomic_file(files[0]) as temporary:
         table.write_parquet(temporary)
     figure = family.draw(table)

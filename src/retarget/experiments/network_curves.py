@@ -1,4 +1,4 @@
-"""Fig. 3A and Fig. 3C: networks on CIFAR-10, test accuracy along the stream."""
+"""Fig. 3: networks on CIFAR-10 and CORe50, test accuracy along the stream."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,9 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from retarget.continual.metrics import backward_transfer, forgetting
-from retarget.experiments.cifar_training import CifarRun, run
+from retarget.experiments import cifar_training, core50_training
+from retarget.experiments.cifar_training import CifarRun
+from retarget.experiments.core50_training import Core50Run
 from retarget.experiments.experiment import Family
 from retarget.experiments.over_seeds import draw_band
 from retarget.experiments.style import COLOURS, figure_style
@@ -30,23 +32,30 @@ LINES = {
     "DER++": (COLOURS["corrected"], ":"),
     "label smoothing": (COLOURS["online"], "--"),
     "DER, corrected": (COLOURS["iterative"], ":"),
+    "corrected, online half": (COLOURS["one step"], "--"),
+    "corrected, offline half": (COLOURS["truth"], "-"),
 }
 
 
 def draw(table: pl.DataFrame) -> Figure:
-    """One panel: a line for each case, a band of one standard error around it."""
+    """One panel: a line for each case, a band of one standard error around it.
+
+    Along the samples of several tasks, the passes over one, or, where networks were evaluated
+    after each task only, along the tasks.
+    """
     with figure_style():
         figure, axes = plt.subplots(figsize=(6.4, 5.4))
         ends = task_ends(table)
-        along = "samples" if len(ends) > 1 else "passes"
+        along, name = _axis(table)
         for case in table["case"].unique(maintain_order=True):
             colour, line = LINES.get(case, ("black", ":"))
-            part = table.filter(case=case)
+            part = table.filter(pl.col("case") == case, pl.col(along) >= _start(along))
             draw_band(axes, part, along, "accuracy", colour, ls=line, label=case, lw=1.5)
-        for end in ends[:-1]:
-            axes.axvline(end, color="lightgray", lw=0.7, zorder=0)
-        several = "samples seen (a task between two lines)"
-        axes.set_xlabel(several if len(ends) > 1 else "passes over the data")
+        if along == "samples":
+            for end in ends[:-1]:
+                axes.axvline(end, color="lightgray", lw=0.7, zorder=0)
+        axes.set_title(table["data"][0])
+        axes.set_xlabel(name)
         axes.set_ylabel("accuracy on the test images of all classes")
         figure.legend(loc="outside lower center", ncols=2)
     return figure
@@ -60,7 +69,7 @@ def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
     """
     seeds = table["seed"].n_unique()
     several = len(task_ends(table)) > 1
-    shown = Table(title=f"CIFAR-10: mean ± SEM over {seeds} seeds, at the end")
+    shown = Table(title=f"{table['data'][0]}: mean ± SEM over {seeds} seeds, at the end")
     shown.add_column("case")
     plain = table.filter(case=BASELINE)
     columns = ["accuracy"] + [f"less {BASELINE}'s"] * (not plain.is_empty())
@@ -107,7 +116,25 @@ def accuracy_matrices(table: pl.DataFrame) -> np.ndarray:
     return np.array(matrices)
 
 
-FAMILY = Family(CifarRun, run, draw, summarise)
+CIFAR_CURVES = Family(CifarRun, cifar_training.run, draw, summarise)
+CORE50_CURVES = Family(Core50Run, core50_training.run, draw, summarise)
+
+
+def _axis(table: pl.DataFrame) -> tuple[str, str]:
+    """What the curves are drawn along, and its name."""
+    tasks = len(task_ends(table))
+    if tasks == 1:
+        return "passes", "passes over the data"
+    evaluations = table.group_by("case", "seed").len()["len"].max()
+    # one before everything, one after each task
+    if evaluations == tasks + 1:
+        return "tasks_learned", "tasks learned"
+    return "samples", "samples seen (a task between two lines)"
+
+
+def _start(along: str) -> int:
+    """Where the curves begin: by task, not before the first has been learned."""
+    return 1 if along == "tasks_learned" else 0
 
 
 def _after_one_pass(table: pl.DataFrame) -> np.ndarray:

@@ -1,0 +1,116 @@
+"""A small head on frozen features, new objects in every task: Fig. 3B and Fig. 6 E to H.
+
+On CORe50, or on a stand-in: other pictures in its layout. What comes from those says so.
+"""
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import nn
+
+from retarget.continual import LabelledData, classes_in_tasks
+from retarget.data.backbones import RESNET18, load_backbone
+from retarget.data.core50 import load_core50
+from retarget.data.core50_tasks import new_classes_tasks
+from retarget.data.features import image_features
+from retarget.data.files import FOLDER_VARIABLE, data_folder
+from retarget.errors import MissingDataError
+from retarget.experiments.network_training import NetworkRun, Problem, trained_on
+
+HIDDEN, OBJECTS = 100, 50
+STAND_IN = "core50_standin.zip"
+STAND_IN_BACKBONE = "resnet18-tiny150-f16.safetensors"
+Source = Literal["core50", "standin"]
+
+
+class Core50Run(NetworkRun):
+    """One training of the paper's head on features of CORe50, or of its stand-in.
+
+    Attributes:
+        data: Which pictures.
+        backbone: What makes features of them, as `load_backbone` takes it; by default ResNet-18 for
+            ImageNet with CORe50, and the stand-in's own weights with the stand-in.
+        frames_per_session: Frames of each object in each session.
+        image_size: Height and width that frames are resized to.
+    """
+
+    data: Source
+    frames_per_session: int
+    backbone: str | None = None
+    image_size: int = 224
+
+
+def core50_problem(config: Core50Run) -> Problem:
+    """The stream of the seed, and its head."""
+    data = _data(
+        data_folder(None),
+        config.data,
+        config.backbone,
+        config.frames_per_session,
+        config.image_size,
+        config.device,
+    )
+    stream = classes_in_tasks(data, config.seed, new_classes_tasks(config.seed))
+    return Problem(stream, head(data.inputs.shape[1], config.seed), _name(config))
+
+
+def head(features: int, seed: int) -> nn.Sequential:
+    """The paper's two layers, without biases, drawn from the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(
+            nn.Linear(features, HIDDEN, bias=False),
+            nn.ReLU(),
+            nn.Linear(HIDDEN, OBJECTS, bias=False),
+        )
+
+
+run = trained_on(core50_problem)
+
+
+def _name(config: Core50Run) -> str:
+    backbone = config.backbone or (RESNET18.name if config.data == "core50" else STAND_IN_BACKBONE)
+    pictures = "CORe50" if config.data == "core50" else "stand-in pictures"
+    return f"{pictures}, features of {Path(backbone).name}"
+
+
+@lru_cache(maxsize=1)
+def _data(
+    folder: Path,
+    source: Source,
+    backbone: str | None,
+    frames_per_session: int,
+    image_size: int,
+    device: str,
+) -> LabelledData:
+    """Features of all frames, on the device."""
+    if source == "standin":
+        frames_from, backbone = _stand_in(folder, backbone)
+    else:
+        frames_from, backbone = folder, backbone or RESNET18.name
+    network = load_backbone(backbone, folder)
+    frames = load_core50(frames_from, frames_per_session)
+    train, test = (
+        torch.from_numpy(image_features(network, images, image_size, device=device)).to(device)
+        for images in (frames.train_images, frames.test_images)
+    )
+    train_objects, test_objects = (
+        torch.from_numpy(objects).to(device)
+        for objects in (frames.train_objects, frames.test_objects)
+    )
+    return LabelledData(train, train_objects, test, test_objects)
+
+
+def _stand_in(folder: Path, backbone: str | None) -> tuple[Path, str]:
+    weights = folder / STAND_IN_BACKBONE
+    needed = [folder / STAND_IN] + [weights] * (backbone is None)
+    missing = [path.name for path in needed if not path.is_file()]
+    if missing:
+        raise MissingDataError(
+            f"stand-in: {' and '.join(missing)} not found in {folder}; these are pictures in the "
+            "layout of CORe50 and weights of a ResNet-18, to be laid there by hand: name their "
+            f"folder with --data-dir or {FOLDER_VARIABLE}, other weights with --backbone"
+        )
+    return needed[0], backbone or str(weights)

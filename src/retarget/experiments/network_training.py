@@ -1,0 +1,216 @@
+"""Networks trained on a stream of tasks: what Fig. 3 and Fig. 6 have in common."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, Self
+
+import polars as pl
+from pydantic import model_validator
+from torch import nn
+
+from retarget.continual import (
+    DER,
+    ER,
+    EWC,
+    Corrected,
+    CumulativeReplay,
+    History,
+    LabelSmoothing,
+    Method,
+    TaskStream,
+    Vanilla,
+    train,
+)
+from retarget.continual.corrector import Kind, Refresh
+from retarget.continual.training import check_schedule
+from retarget.errors import TrainingDivergedError
+from retarget.experiments.experiment import Config
+from retarget.kernels import EmpiricalNTK
+from retarget.learners import SGD, Reduction
+from retarget.theory.sweep import Parts
+
+MethodName = Literal[
+    "vanilla",
+    "ewc",
+    "cumulative",
+    "er",
+    "der",
+    "der++",
+    "label smoothing",
+    "corrected",
+    "der, corrected",
+]
+# What may differ between networks that are trained at once.
+OF_ONE_MEMBER = {"seed", "lr", "strength"}
+
+
+class NetworkRun(Config):
+    """One training of a network: the learner and the method. Every data set adds its own.
+
+    Attributes:
+        evaluate_every: Samples between two evaluations; None evaluates after each task only.
+        epochs: Passes over each task.
+        reshuffle: Whether each pass has a new order, with methods that do not need the old one.
+        replay_passes: Of cumulative replay: passes over everything seen, after each task.
+        device: Where to train.
+    """
+
+    method: MethodName
+    lr: float
+    evaluate_every: int | None = None
+    epochs: int = 1
+    reshuffle: bool = False
+    batch_size: int = 4
+    reduction: Reduction = "mean"
+    # of the correction
+    gamma: float = 100.0
+    block_size: int = 20
+    refresh: Refresh = "task"
+    kind: Kind = "iterative"
+    parts: Parts = "both"
+    assumed_reduction: Reduction | None = None
+    # of EWC, of the methods with a memory, and of the one that keeps everything
+    strength: float = 0.0
+    capacity: int = 300
+    replay_passes: int = 1
+    device: str = "cpu"
+
+    @model_validator(mode="after")
+    def _require_sense(self) -> Self:
+        """What the lab would refuse is refused before any training."""
+        learner = _learner(self)
+        check_schedule(self.epochs, self.evaluate_every, learner.batch_size)
+        for method in methods_of([self]):
+            if isinstance(method, Corrected):
+                method.check(learner)
+        return self
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a run learns.
+
+    Attributes:
+        stream: The tasks.
+        network: The network to train, not yet on its device.
+        data: What the samples are, in words, for figures and tables.
+    """
+
+    stream: TaskStream
+    network: nn.Module
+    data: str
+
+
+Runs = Callable[[Sequence[Any]], Iterator[tuple[Any, pl.DataFrame]]]
+
+
+def trained_on(problem: Callable[[Any], Problem]) -> Runs:
+    """Training on the problem of each config; gives the accuracy along the stream.
+
+    Runs that differ in seed, rate or strength train at once.
+    """
+
+    def run(configs: Sequence[NetworkRun]) -> Iterator[tuple[NetworkRun, pl.DataFrame]]:
+        groups: dict[str, list[NetworkRun]] = {}
+        for config in configs:
+            groups.setdefault(config.model_dump_json(exclude=OF_ONE_MEMBER), []).append(config)
+        for group in groups.values():
+            yield from _train_together(group, problem)
+
+    return run
+
+
+def methods_of(configs: Sequence[NetworkRun]) -> list[Method]:
+    """The method of runs that train at once."""
+    first = configs[0]
+    corrected = Corrected(
+        first.gamma,
+        first.block_size,
+        first.assumed_reduction,
+        refresh=first.refresh,
+        kind=first.kind,
+        parts=first.parts,
+        # as the authors' runs did
+        first_block="plain" if first.kind == "iterative" else "corrected",
+        kernel=partial(EmpiricalNTK, precision="split"),
+    )
+    methods: dict[str, list[Method]] = {
+        "vanilla": [Vanilla()],
+        "ewc": [EWC([config.strength for config in configs])],
+        "cumulative": [CumulativeReplay(first.replay_passes)],
+        "er": [ER(first.capacity)],
+        "der": [DER(first.capacity)],
+        "der++": [DER(first.capacity, beta=1.0)],
+        "label smoothing": [LabelSmoothing(0.1)],
+        "corrected": [corrected],
+        "der, corrected": [corrected, DER(first.capacity)],
+    }
+    return methods[first.method]
+
+
+def _train_together(
+    configs: list[NetworkRun], problem: Callable[[Any], Problem]
+) -> Iterator[tuple[NetworkRun, pl.DataFrame]]:
+    """A run that diverges is left out, and its table says so; the others are trained again."""
+    remaining = list(configs)
+    while remaining:
+        problems = [problem(config) for config in remaining]
+        try:
+            history = _history(remaining, problems)
+        except TrainingDivergedError as error:
+            for member in error.members:
+                yield remaining[member], _diverged_table(remaining[member], problems[member])
+            remaining = [c for m, c in enumerate(remaining) if m not in error.members]
+        else:
+            for member, config in enumerate(remaining):
+                yield config, _table(history, member, config.epochs, problems[member].data)
+            return
+
+
+def _history(configs: list[NetworkRun], problems: list[Problem]) -> History:
+    first = configs[0]
+    return train(
+        [problem.network.to(first.device) for problem in problems],
+        [problem.stream for problem in problems],
+        [_learner(config) for config in configs],
+        methods_of(configs),
+        epochs=first.epochs,
+        reshuffle=first.reshuffle,
+        evaluate_every=first.evaluate_every,
+        seeds=[config.seed for config in configs],
+    )
+
+
+def _learner(config: NetworkRun) -> SGD:
+    return SGD(config.lr, config.batch_size, reduction=config.reduction)
+
+
+def _table(history: History, member: int, epochs: int, data: str) -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "data": data,
+            "samples": history.samples,
+            "passes": history.samples * epochs / history.samples[-1],
+            "tasks_learned": history.task,
+            "accuracy": history.accuracy[:, member],
+            "task_accuracy": history.task_accuracy[:, member].tolist(),
+            "loss": history.loss[:, member],
+        }
+    )
+
+
+def _diverged_table(config: NetworkRun, problem: Problem) -> pl.DataFrame:
+    """One row, with no accuracy, at the end of the stream."""
+    stream = problem.stream
+    return pl.DataFrame(
+        {
+            "data": [problem.data],
+            "samples": [config.epochs * len(stream.train)],
+            "passes": [float(config.epochs)],
+            "tasks_learned": [stream.tasks],
+            "accuracy": [float("nan")],
+            "task_accuracy": [[float("nan")] * stream.tasks],
+            "loss": [float("nan")],
+        }
+    )
