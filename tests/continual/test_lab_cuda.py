@@ -1,6 +1,7 @@
 """The lab on a CUDA device: steps that are recorded and replayed are the same steps."""
 
 import copy
+import gc
 
 import numpy as np
 import pytest
@@ -103,6 +104,27 @@ def test_a_run_that_diverges_names_the_first_bad_step(record):
     with pytest.raises(rt.TrainingDivergedError, match="at step 260 of epoch 0") as caught:
         lab.train(networks, given, LEARNERS["mean"], Late(), record=record)
     assert caught.value.members == (1,)
+
+
+def test_old_graphs_that_are_collected_do_not_spoil_a_recording():
+    """A run that failed leaves its graph in a cycle, for the collector to find at any time."""
+
+    class Abandoned:
+        def __init__(self):
+            self.graph, self.itself = torch.cuda.CUDAGraph(), self
+            with torch.cuda.graph(self.graph):
+                torch.zeros(3, device="cuda").add_(1)
+
+    given, saved = stream(0, sizes=(220, 222)), gc.get_threshold()
+    gc.disable()
+    for _ in range(5):
+        Abandoned()
+    gc.set_threshold(1)
+    gc.enable()
+    try:
+        trained(EVERY["DER, corrected"], "cuda", True, [mlp(0)], given, LEARNERS["mean"])
+    finally:
+        gc.set_threshold(*saved)
 
 
 def test_a_method_that_looks_at_values_is_not_recorded():

@@ -1,6 +1,8 @@
 """A step of SGD for all members at once; on CUDA recorded once a pass, and replayed."""
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -109,11 +111,15 @@ class Stepper:
         else:
             if self._graph is None:
                 self._graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(self._graph):
+                with _no_garbage_collection(), torch.cuda.graph(self._graph):
                     self._take()
             self._graph.replay()
         self.taken += 1
         self._run.loss_meter.steps += 1
+
+    def close(self) -> None:
+        """Lets go of the recorded step, and its memory."""
+        self._graph = None
 
     def _take(self) -> None:
         run = self._run
@@ -139,6 +145,18 @@ class Stepper:
         for method in self._methods:
             method.on_batch_end(run, batch)
         self._step += 1
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """A collector that comes upon some old graph would spoil the recording of a new one."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _column(values: Sequence[float], like: Tensor) -> Tensor:

@@ -168,6 +168,7 @@ class Run:
             if step % interval == 0 or step == len(self.plan):
                 self._require_finite(self.stepper.first_bad, "loss")
             after_step(min(batch_size, n - (step - 1) * batch_size))
+        self.stepper.close()
 
     @torch.no_grad()
     def evaluate(self, learned: int) -> None:
