@@ -13,7 +13,7 @@ from made_cifar10 import PYTHON_NAMES, python_batch
 from retarget import continual as lab
 from retarget.data.cifar10_files import CIFAR10
 from retarget.data.files import data_folder, is_complete
-from retarget.experiments import cifar_curves, cifar_sweeps, cifar_training
+from retarget.experiments import cifar_training, network_curves, network_sweeps, network_training
 from retarget.experiments.cifar_net import cifar_net
 from retarget.experiments.experiment import (
     experiment_names,
@@ -89,12 +89,12 @@ def test_every_case_has_a_line_of_its_own():
     for name in experiment_names():
         experiment = load_experiment(name)
         if experiment.family == "cifar curves":
-            lines = [cifar_curves.LINES[case] for case in experiment.cases]
+            lines = [network_curves.LINES[case] for case in experiment.cases]
             assert len(set(lines)) == len(lines)
 
 
-def test_fig6_has_grids_and_seeds_of_single_cases():
-    planned = load_experiment("fig6").planned_runs()
+def test_fig6ad_has_grids_and_seeds_of_single_cases():
+    planned = load_experiment("fig6ad").planned_runs()
     counts = {}
     for run in planned:
         counts[run.labels["case"]] = counts.get(run.labels["case"], 0) + 1
@@ -110,11 +110,11 @@ def test_fig6_has_grids_and_seeds_of_single_cases():
     assert {config.protocol for config in random_order} == {"shuffled"}
 
 
-def test_fig6_finds_what_fig3a_has_done():
+def test_fig6ad_finds_what_fig3a_has_done():
     done = {run_identity(run.config) for run in load_experiment("fig3a").planned_runs()}
     shared = {
         run.labels["case"]
-        for run in load_experiment("fig6").planned_runs()
+        for run in load_experiment("fig6ad").planned_runs()
         if run_identity(run.config) in done
     }
     assert shared == {
@@ -123,7 +123,7 @@ def test_fig6_finds_what_fig3a_has_done():
 
 
 def test_quick_is_smaller_in_every_case():
-    for name in ("fig3a", "fig3c", "fig6"):
+    for name in ("fig3a", "fig3c", "fig6ad"):
         whole = load_experiment(name)
         quick = whole.changed(whole.quick)
         assert {run.labels["seed"] for run in quick.planned_runs()} == {0, 1}
@@ -132,7 +132,7 @@ def test_quick_is_smaller_in_every_case():
 
 
 def test_a_setting_is_stronger_than_a_case_and_a_grid():
-    experiment = load_experiment("fig6").changed(parse_changes(["lr=0.5"], seeds=[7]))
+    experiment = load_experiment("fig6ad").changed(parse_changes(["lr=0.5"], seeds=[7]))
     planned = experiment.planned_runs()
     assert {run.config.lr for run in planned} == {0.5}
     assert {run.config.seed for run in planned} == {7}
@@ -141,9 +141,11 @@ def test_a_setting_is_stronger_than_a_case_and_a_grid():
 
 
 def test_the_device_is_a_setting_of_networks_only():
-    assert {run.device for run in load_experiment("fig3a").on_device("cpu:0").runs()} == {"cpu:0"}
+    assert {
+        run.device for run in load_experiment("fig3a").where_it_fits(device="cpu:0").runs()
+    } == {"cpu:0"}
     toy = load_experiment("fig1")
-    assert toy.on_device("cpu") is toy
+    assert toy.where_it_fits(device="cpu") is toy
 
 
 @pytest.mark.parametrize("name", ["fig3a", "fig1"])
@@ -200,7 +202,7 @@ def test_runs_at_once_are_the_runs_alone():
         np.testing.assert_allclose(table["accuracy"], history.accuracy[:, 0], atol=1e-12)
         np.testing.assert_allclose(table["loss"], history.loss[:, 0], rtol=1e-4)
         np.testing.assert_allclose(
-            cifar_curves.accuracy_matrices(table.with_columns(seed=one.seed)), history.matrix
+            network_curves.accuracy_matrices(table.with_columns(seed=one.seed)), history.matrix
         )
 
 
@@ -219,13 +221,13 @@ def test_runs_at_once_are_the_runs_alone():
     ],
 )
 def test_methods_by_name(changes, expected):
-    methods = cifar_training._methods([config(**changes)])
+    methods = network_training.methods_of([config(**changes)])
     assert [method.name for method in methods] == expected
 
 
 def test_options_reach_the_methods():
     changes = {"gamma": 7.0, "refresh": "epoch", "parts": "online", "assumed_reduction": "sum"}
-    corrected, der = cifar_training._methods([config(method="der, corrected", **changes)])
+    corrected, der = network_training.methods_of([config(method="der, corrected", **changes)])
     assert (corrected.gamma, corrected.block_size, corrected.assumed_reduction) == (7.0, 8, "sum")
     kernel = corrected.options.pop("kernel")
     assert (kernel.func, kernel.keywords["precision"]) == (rt.EmpiricalNTK, "split")
@@ -233,7 +235,7 @@ def test_options_reach_the_methods():
         "refresh": "epoch", "kind": "iterative", "parts": "online", "first_block": "plain",
     }  # fmt: skip
     assert der.capacity == 6
-    (ewc,) = cifar_training._methods([config(method="ewc", strength=s) for s in (1.0, 5.0)])
+    (ewc,) = network_training.methods_of([config(method="ewc", strength=s) for s in (1.0, 5.0)])
     assert ewc.strengths == [1.0, 5.0]
 
 
@@ -263,7 +265,7 @@ def test_a_run_that_diverges_leaves_the_others_as_they_are(method):
             assert table["samples"].to_list() == [80]
             assert table["tasks_learned"].to_list() == [5]
             assert table["accuracy"].is_nan().all()
-            assert np.isnan(cifar_curves.accuracy_matrices(table.with_columns(seed=0))).all()
+            assert np.isnan(network_curves.accuracy_matrices(table.with_columns(seed=0))).all()
         else:
             alone = next(cifar_training.run([one]))[1]
             np.testing.assert_allclose(table["accuracy"], alone["accuracy"], atol=1e-12)
@@ -273,37 +275,38 @@ def test_a_run_that_diverges_leaves_the_others_as_they_are(method):
 # Whole figures, very small
 
 
-def test_fig3a_then_fig6_on_made_images(tmp_path):
+def test_fig3a_then_fig6ad_on_made_images(tmp_path):
     few = ["per_class=4", "test_per_class=2", "evaluate_every=16", "block_size=4"]
     experiment = load_experiment("fig3a").changed(parse_changes(few, seeds=[0, 1]))
     outcome = run_experiment(experiment, tmp_path)
     assert (outcome.computed, outcome.reused) == (14, 0)
     table = outcome.table
     assert table.columns[:2] == ["case", "seed"]
-    assert cifar_curves.task_ends(table) == [8, 16, 24, 32, 40]
+    assert network_curves.task_ends(table) == [8, 16, 24, 32, 40]
     assert table["accuracy"].is_between(0, 1).all()
     for case in experiment.cases:
         part = table.filter(case=case)
-        assert cifar_curves.final_accuracies(part).shape == (2,)
-        assert cifar_curves.accuracy_matrices(part).shape == (2, 5, 5)
+        assert network_curves.final_accuracies(part).shape == (2,)
+        assert network_curves.accuracy_matrices(part).shape == (2, 5, 5)
         np.testing.assert_allclose(
-            cifar_curves.accuracy_matrices(part)[:, -1].mean(1), cifar_curves.final_accuracies(part)
+            network_curves.accuracy_matrices(part)[:, -1].mean(1),
+            network_curves.final_accuracies(part),
         )
-    (shown,) = cifar_curves.summarise(table)
+    (shown,) = network_curves.summarise(table)
     assert shown.row_count == 7
     assert [column.header for column in shown.columns][2:] == [
         "less vanilla SGD's", "forgetting", "backward transfer",
     ]  # fmt: skip
     gain, plain = (
-        cifar_curves.final_accuracies(table.filter(case=case)) for case in ("EWC", "vanilla SGD")
+        network_curves.final_accuracies(table.filter(case=case)) for case in ("EWC", "vanilla SGD")
     )
     place = list(experiment.cases).index("EWC")
-    assert list(shown.columns[2].cells)[place] == cifar_curves._text(gain - plain)
+    assert list(shown.columns[2].cells)[place] == network_curves._text(gain - plain)
     alone = table.filter(pl.col("case") != "vanilla SGD")
-    assert [c.header for c in cifar_curves.summarise(alone)[0].columns][2] == "forgetting"
+    assert [c.header for c in network_curves.summarise(alone)[0].columns][2] == "forgetting"
     assert (tmp_path / "fig3a" / "fig3a.png").stat().st_size > 10_000
 
-    sweeps = load_experiment("fig6").changed(parse_changes([*few, "epochs=1"], seeds=[0, 1]))
+    sweeps = load_experiment("fig6ad").changed(parse_changes([*few, "epochs=1"], seeds=[0, 1]))
     planned = sweeps.planned_runs()
     again = run_experiment(sweeps, tmp_path)
     different = {run_identity(run.config) for run in planned}
@@ -311,25 +314,25 @@ def test_fig3a_then_fig6_on_made_images(tmp_path):
     assert len(planned) == 2 * (3 + 7 + 6 + 7)
     assert len(different) == len(planned) - 2
     assert (again.computed, again.reused) == (len(different) - 8, 8)
-    assert len(cifar_sweeps.final_rows(again.table)) == len(planned)
-    (shown,) = cifar_sweeps.summarise(again.table)
+    assert len(network_sweeps.final_rows(again.table)) == len(planned)
+    (shown,) = network_sweeps.summarise(again.table)
     assert shown.row_count == 3 + 7 + 6 + 7
     a, b = (again.table.filter(case=case, lr=0.01) for case in ("A vanilla SGD", "B vanilla SGD"))
     assert a.drop("case").equals(b.drop("case"), null_equal=True)
-    assert (tmp_path / "fig6" / "fig6.pdf").stat().st_size > 5_000
+    assert (tmp_path / "fig6ad" / "fig6ad.pdf").stat().st_size > 5_000
 
 
-def test_fig6_with_a_rate_given_and_rates_that_diverge(tmp_path):
+def test_fig6ad_with_a_rate_given_and_rates_that_diverge(tmp_path):
     few = ["per_class=1", "test_per_class=1", "evaluate_every=4", "epochs=1"]
     experiment = only(
-        load_experiment("fig6").changed(parse_changes([*few, "lr=1e30"], seeds=[0])),
+        load_experiment("fig6ad").changed(parse_changes([*few, "lr=1e30"], seeds=[0])),
         "A vanilla SGD", "B vanilla SGD", "C EWC", "D vanilla SGD",
     )  # fmt: skip
     table = run_experiment(experiment, tmp_path).table
     assert table["accuracy"].is_nan().all()
-    (shown,) = cifar_sweeps.summarise(table)
+    (shown,) = network_sweeps.summarise(table)
     assert list(shown.columns[3].cells) == ["1 diverged"] * 9
-    assert (tmp_path / "fig6" / "fig6.png").is_file()
+    assert (tmp_path / "fig6ad" / "fig6ad.png").is_file()
 
 
 def test_fig3a_with_a_case_that_diverges(tmp_path):
@@ -350,11 +353,11 @@ def test_fig3a_with_a_case_that_diverges(tmp_path):
     """
     outcome = run_experiment(parse_experiment("mixed", text), tmp_path)
     good, bad = (outcome.table.filter(case=case) for case in ("good", "bad"))
-    assert not np.isnan(cifar_curves.final_accuracies(good)).any()
-    assert np.isnan(cifar_curves.final_accuracies(bad)).all()
-    assert np.isnan(cifar_curves.accuracy_matrices(bad)).all()
-    assert cifar_curves.accuracy_matrices(bad).shape == (2, 5, 5)
-    (shown,) = cifar_curves.summarise(outcome.table)
+    assert not np.isnan(network_curves.final_accuracies(good)).any()
+    assert np.isnan(network_curves.final_accuracies(bad)).all()
+    assert np.isnan(network_curves.accuracy_matrices(bad)).all()
+    assert network_curves.accuracy_matrices(bad).shape == (2, 5, 5)
+    (shown,) = network_curves.summarise(outcome.table)
     assert list(shown.columns[1].cells)[1] == "2 of 2 diverged"
     assert (tmp_path / "mixed" / "mixed.png").stat().st_size > 5_000
 
@@ -366,11 +369,11 @@ def test_fig3c_repeats_epochs_in_random_order(tmp_path):
     assert table["samples"].unique().sort().to_list() == [0, 20, 40, 60]
     assert table["passes"].unique().sort().to_list() == [0.0, 1.0, 2.0, 3.0]
     assert table["tasks_learned"].max() == 1
-    (shown,) = cifar_curves.summarise(table)
+    (shown,) = network_curves.summarise(table)
     assert shown.columns[3].header == "after one pass"
     vanilla = table.filter(case="vanilla SGD")
     once = vanilla.filter(samples=20)["accuracy"].to_numpy()
-    np.testing.assert_array_equal(cifar_curves._after_one_pass(vanilla), once)
+    np.testing.assert_array_equal(network_curves._after_one_pass(vanilla), once)
     assert next(iter(shown.columns[3].cells)).startswith(f"{once.mean():.3f} ± ")
 
 
@@ -434,7 +437,7 @@ def test_the_correction_forgets_less_on_the_real_images(tmp_path, monkeypatch):
         "vanilla SGD", "corrected, summed loss",
     )  # fmt: skip
     table = run_experiment(experiment, tmp_path).table
-    final = {c: cifar_curves.final_accuracies(table.filter(case=c)) for c in experiment.cases}
+    final = {c: network_curves.final_accuracies(table.filter(case=c)) for c in experiment.cases}
     gain = final["corrected, summed loss"] - final["vanilla SGD"]
     assert gain.min() > 0
     assert gain.mean() > 0.02

@@ -132,10 +132,13 @@ def test_every_experiment_of_the_package_is_valid():
         "fig2",
         "fig3a",
         "fig3a-methods",
+        "fig3b",
+        "fig3b-methods",
         "fig3c",
         "fig4",
         "fig5",
-        "fig6",
+        "fig6ad",
+        "fig6eh",
     ]
     for name in experiment_names():
         experiment = load_experiment(name)
