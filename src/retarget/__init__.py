@@ -20,6 +20,7 @@ from retarget.errors import (
     TrainingDivergedError,
     UnreachableTargetsError,
 )
+from retarget.estimators import OnlineKernelClassifier, OnlineKernelRegressor
 from retarget.kernels import RBF, EmpiricalNTK, Features, InfiniteNTK, Linear, as_kernel
 from retarget.learners import SGD
 from retarget.streaming.corrector import TargetCorrector
@@ -51,6 +52,9 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
     "TargetCorrector",
     "ShiftTracker",
     "CorrectionTracker",
+    # scikit-learn estimators
+    "OnlineKernelRegressor",
+    "OnlineKernelClassifier",
     # a network, task by task
     "NetworkCorrector",
     # kernels
