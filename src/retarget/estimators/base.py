@@ -1,5 +1,6 @@
 """What the estimators have in common: parameters, the stream, the function learned."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self, get_args
 
@@ -25,7 +26,7 @@ FLOATS = (np.float64, np.float32)
 # Kernel entries of queries that are held at a time: 128 MB in float64.
 QUERY_ENTRIES = 2**24
 # Samples in a block, at least, where block_size is left open.
-BLOCK_SAMPLES = 16
+BLOCK_SAMPLES = 64
 
 
 class OnlineKernelEstimator(BaseEstimator):
@@ -36,6 +37,8 @@ class OnlineKernelEstimator(BaseEstimator):
     targets_: np.ndarray
     kernel_: Kernel
     learner_: SGD
+    lr_: float | Sequence[float]
+    width_: float | None
     _stream: LearnedStream | None
 
     def __init__(
@@ -67,42 +70,24 @@ class OnlineKernelEstimator(BaseEstimator):
         self.block_size = block_size
         self.ridge = ridge
 
-    @property
-    def lr_(self) -> Any:
-        """The rate that it was trained at (or the schedule, one a step)."""
-        return self._learned("learner_").lr
-
-    @property
-    def width_(self) -> float | None:
-        """The width of the "rbf" kernel; None for any other."""
-        kernel = self._learned("kernel_")
-        return kernel.width if isinstance(kernel, RBF) else None
-
     def effective_targets(self) -> np.ndarray:
-        r"""The targets on which the offline learner learns the function learned here.
+        r"""The targets on which the offline learner would learn the function learned here.
 
-        $Y^e = (\gamma I + K) A$ (Theorem 3.2, Eq. 8), with the kernel of all pairs of training
-        samples. Their difference from `targets_` (from the true targets, with `correction="none"`)
-        is the shift.
+        $Y^e = (\gamma I + K) A$ (Theorem 3.2, Eq. 8). Their difference from the true targets is the
+        shift; with `correction="exact"` there is none. Computes the kernel of all pairs of
+        training samples.
         """
-        values = self._values(self._learned("X_fit_"))
-        return as_positive("gamma", self.gamma) * self.dual_coef_ + values
-
-    def _learned(self, name: str) -> Any:
-        # a property that raised NotFittedError would look like one that is there, to hasattr
-        if name not in vars(self):
-            raise AttributeError(f"there is no {name} before fit or partial_fit")
-        return vars(self)[name]
+        check_is_fitted(self, "dual_coef_")
+        gamma = as_positive("gamma", self.gamma)
+        effective: np.ndarray = gamma * self.dual_coef_ + self._values(self.X_fit_)
+        return effective
 
     @property
     def _has_begun(self) -> bool:
         return "dual_coef_" in vars(self)
 
     def _learn(self, X: np.ndarray, Y: np.ndarray, restart: bool) -> Self:
-        """Takes checked samples and targets as a new stream, or as more of the old one.
-
-        A restart that fails leaves the old stream as it was.
-        """
+        """Takes checked samples and targets as a new stream, or as more of the old one."""
         kernel, learner = self._describe(X) if restart else (self.kernel_, self.learner_)
         stream = self._new_stream(kernel, learner) if restart else self._going_on(X)
         before = len(stream)
@@ -113,6 +98,7 @@ class OnlineKernelEstimator(BaseEstimator):
                 self._stream = None
             raise
         self._stream, self.kernel_, self.learner_ = stream, kernel, learner
+        self.lr_, self.width_ = learner.lr, kernel.width if isinstance(kernel, RBF) else None
         self.X_fit_, self.dual_coef_, self.targets_ = stream.samples, coefficients, targets
         return self
 
@@ -120,7 +106,9 @@ class OnlineKernelEstimator(BaseEstimator):
         """The kernel and the learner, once open parameters have been found on the samples."""
         automatic = isinstance(self.lr, str)
         if automatic and self.lr != "auto":
-            raise InvalidInputError(f"lr is {self.lr!r}; expected 'auto', a rate or one rate a step")
+            raise InvalidInputError(
+                f"lr is {self.lr!r}; expected 'auto', a rate or one rate a step"
+            )
         learner = SGD(
             lr=1.0 if automatic else self.lr,
             batch_size=self.batch_size,

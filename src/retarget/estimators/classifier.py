@@ -81,13 +81,13 @@ class OnlineKernelClassifier(ClassifierMixin, OnlineKernelEstimator):
 
     def _take(self, X: np.ndarray, y: np.ndarray, classes: np.ndarray, restart: bool) -> Self:
         if len(classes) < 2:
-            raise InvalidInputError(f"y has 1 class, {classes[0]!r}; expected two or more")
+            raise InvalidInputError(f"y has 1 class, {classes}; expected two or more")
         one_hot = y[:, None] == classes[None, :]
         unknown = ~one_hot.any(axis=1)
         if unknown.any():
             row = int(unknown.argmax())
             raise InvalidInputError(
-                f"y holds {y[row]!r} in row {row}, which is not one of the classes {classes}; "
+                f"y holds {y[row]} in row {row}, which is not one of the classes {classes}; "
                 "expected all labels of the stream in the classes of the first call"
             )
         self._learn(X, one_hot.astype(X.dtype), restart)

@@ -37,7 +37,7 @@ class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstima
             end as the offline learner, which takes the whole stream beforehand; `"iterative"`,
             learns targets that lead it to the offline learner's predictions, block by block.
         block_size: Samples whose targets the iterative correction finds together, a multiple of
-            the batch size. None: the smallest that is 16 or more.
+            the batch size. None: the smallest that is 64 or more.
         ridge: Steadies the iterative correction where samples of a block are much alike.
 
     Attributes:
@@ -45,7 +45,7 @@ class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstima
         dual_coef_: (n,) or (n, c): a prediction is the query's kernel with `X_fit_` times these.
         targets_: (n,) or (n, c) the targets that were learned: corrected, or as they came.
         kernel_: The kernel, with its width.
-        width_: The width of the "rbf" kernel; None for any other.
+        width_: The width of an RBF kernel; None for any other.
         learner_: The `rt.SGD` that it was trained by.
         lr_: Its rate.
         n_features_in_: Number of features.
@@ -57,7 +57,7 @@ class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstima
         >>> y = np.sin(X[:, 0])
         >>> query = [[0.5], [2.5]]
         >>> rt.OnlineKernelRegressor(width=1.0, lr=0.5).fit(X, y).predict(query).round(2)
-        array([0.13, 0.65])
+        array([1.2 , 0.53])
         >>> model = rt.OnlineKernelRegressor(width=1.0, lr=0.5, gamma=0.01, correction="exact")
         >>> model.fit(X, y).predict(query).round(2)
         array([0.48, 0.6 ])
