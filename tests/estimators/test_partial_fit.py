@@ -90,8 +90,9 @@ def test_order_matters():
 def test_old_coefficients_are_not_changed_by_new_samples():
     stream = make_stream(20, 2, seed=1)
     for correction in CORRECTIONS:
-        model = rt.OnlineKernelRegressor("linear", lr=0.1, momentum=0.5, correction=correction)
-        model.partial_fit(stream.features[:9], stream.Y[:9])
+        options = {"lr": 0.1, "momentum": 0.5, "block_size": 3, "correction": correction}
+        model = rt.OnlineKernelRegressor("linear", **options)
+        model.partial_fit(stream.features[:9], stream.Y[:9])  # no block is open
         held = (model.dual_coef_, model.targets_, model.X_fit_)
         copies = [array.copy() for array in held]
         model.partial_fit(stream.features[9:], stream.Y[9:])
@@ -274,6 +275,10 @@ def test_a_stream_beyond_memory_is_refused_beforehand(correction, monkeypatch):
     with pytest.raises(rt.StreamTooLargeError, match="correction='none', which keeps no factor"):
         model.fit(X, Y)
     rt.OnlineKernelRegressor("linear", lr=0.2).fit(X, Y)
-    monkeypatch.undo()
-    model.partial_fit(X[20:], Y[20:])
-    assert len(model.X_fit_) == 60
+    # what is there already needs no room
+    monkeypatch.setattr(arrays, "free_memory", lambda device: 8 * (60**2 - 20**2) // 2)
+    with panels_of(1):
+        model.partial_fit(X[20:], Y[20:])
+        assert len(model.X_fit_) == 60
+        with pytest.raises(rt.StreamTooLargeError, match="the factor of 60 samples needs about"):
+            model.fit(X, Y)

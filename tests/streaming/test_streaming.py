@@ -99,6 +99,20 @@ def check_preview(corrector, stream, n, returned):
     np.testing.assert_array_equal(corrector.samples, stream.features[seen])
 
 
+@pytest.mark.parametrize("panel", [4, 256])
+def test_a_preview_changes_nothing_to_the_last_bit(panel, tmp_path):
+    stream = make_stream(19, 2, seed=8)
+    with panels_of(panel):
+        corrector = rt.TargetCorrector(rt.Linear(), rt.SGD(lr=0.1, momentum=0.5), 0.4, 4)
+        for rows in (slice(0, 8), slice(8, 19)):
+            corrector.correct(stream.features[rows], stream.Y[rows])
+        assert corrector.waiting == 3
+        corrector.save(tmp_path / "before")
+        corrector.preview()
+        corrector.save(tmp_path / "after")
+    assert (tmp_path / "before").read_bytes() == (tmp_path / "after").read_bytes()
+
+
 @given(case=cases(), gamma=gammas, panel=panel_sizes)
 def test_shift_tracker_equals_effective_targets_all_along(case, gamma, panel):
     stream, learner, cuts = case

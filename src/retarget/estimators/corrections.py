@@ -1,6 +1,6 @@
 """The three ways to learn a stream: on its targets as they are, and on corrected ones."""
 
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 import numpy as np
 
@@ -11,15 +11,21 @@ from retarget.streaming.corrector import TargetCorrector
 from retarget.streaming.trackers import CorrectionTracker, ShiftTracker
 
 
-class LearnedStream(Protocol):
+class LearnedStream(ABC):
     """A stream, as far as it has been learned."""
 
-    def __len__(self) -> int: ...
+    _tracker: ShiftTracker | CorrectionTracker | TargetCorrector
+
+    def __len__(self) -> int:
+        return len(self._tracker)
 
     @property
     def samples(self) -> np.ndarray:
         """(n, d) all samples so far."""
+        rows: np.ndarray = self._tracker.samples
+        return rows
 
+    @abstractmethod
     def learn(self, X: np.ndarray, Y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Learns more samples.
 
@@ -29,21 +35,14 @@ class LearnedStream(Protocol):
         """
 
 
-class Uncorrected:
+class Uncorrected(LearnedStream):
     """Learns the targets as they are: the online learner itself."""
+
+    _tracker: ShiftTracker
 
     def __init__(self, kernel: Kernel, learner: SGD, gamma: float) -> None:
         self._tracker = ShiftTracker(kernel, learner, gamma)
         self._targets: np.ndarray | None = None
-
-    def __len__(self) -> int:
-        return len(self._tracker)
-
-    @property
-    def samples(self) -> np.ndarray:
-        """(n, d) all samples so far."""
-        rows: np.ndarray = self._tracker.samples
-        return rows
 
     def learn(self, X: np.ndarray, Y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Learns more samples."""
@@ -52,20 +51,13 @@ class Uncorrected:
         return self._tracker.coefficients, self._targets
 
 
-class ExactlyCorrected:
+class ExactlyCorrected(LearnedStream):
     """Learns the targets that make it end as the offline learner of all samples so far."""
+
+    _tracker: CorrectionTracker
 
     def __init__(self, kernel: Kernel, learner: SGD, gamma: float) -> None:
         self._tracker = CorrectionTracker(kernel, learner, gamma)
-
-    def __len__(self) -> int:
-        return len(self._tracker)
-
-    @property
-    def samples(self) -> np.ndarray:
-        """(n, d) all samples so far."""
-        rows: np.ndarray = self._tracker.samples
-        return rows
 
     def learn(self, X: np.ndarray, Y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Learns all samples again, with the new ones."""
@@ -74,29 +66,22 @@ class ExactlyCorrected:
         return self._tracker.coefficients, self._tracker.corrected_targets
 
 
-class IterativelyCorrected:
+class IterativelyCorrected(LearnedStream):
     """Learns targets that lead it, block by block, to the offline learner's predictions."""
+
+    _tracker: TargetCorrector
 
     def __init__(
         self, kernel: Kernel, learner: SGD, gamma: float, block_size: int, ridge: float
     ) -> None:
-        self._corrector = TargetCorrector(kernel, learner, gamma, block_size, ridge)
+        self._tracker = TargetCorrector(kernel, learner, gamma, block_size, ridge)
         self._targets: np.ndarray | None = None  # of the blocks that are complete
-
-    def __len__(self) -> int:
-        return len(self._corrector)
-
-    @property
-    def samples(self) -> np.ndarray:
-        """(n, d) all samples so far."""
-        rows: np.ndarray = self._corrector.samples
-        return rows
 
     def learn(self, X: np.ndarray, Y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Learns more samples."""
         _require_room(len(self), X, Y)
-        self._targets = _joined(self._targets, self._corrector.correct(X, Y))
-        open_targets, coefficients = self._corrector.preview()
+        self._targets = _joined(self._targets, self._tracker.correct(X, Y))
+        open_targets, coefficients = self._tracker.preview()
         return coefficients, _joined(self._targets, open_targets)
 
 
