@@ -4,6 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import polars as pl
@@ -36,7 +37,10 @@ def test_check_estimator(estimator, settings):
     results = check_estimator(estimator(**settings), on_skip=None)
     not_passed = {result["check_name"] for result in results if result["status"] != "passed"}
     # it runs only in a process that was started for it: see the next test
-    assert not_passed <= {"check_array_api_input"}
+    excused = {"check_array_api_input"}
+    if find_spec("pandas") is None:
+        excused |= {"check_regressor_data_not_an_array", "check_classifier_data_not_an_array"}
+    assert not_passed <= excused
     assert len(results) > 50
 
 

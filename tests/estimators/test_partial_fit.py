@@ -168,6 +168,8 @@ def test_labels_that_are_refused():
     with pytest.raises(rt.InvalidInputError, match=r"classes is \['blue' 'red'\], but the stream"):
         model.partial_fit(X[:5], labels[:5], classes=["red", "blue"])
     np.testing.assert_array_equal(model.decision_function(X), before)
+    with pytest.raises(rt.InvalidInputError, match="holds 1 in row 0, which is not one of"):
+        model.partial_fit(X[:2], [1, 2])
     with pytest.raises(
         rt.InvalidInputError, match=r"y has 1 class, \['red'\]; expected two or more"
     ):
@@ -245,6 +247,18 @@ def test_a_stream_that_could_not_be_learned_does_not_go_on():
     with pytest.raises(rt.InvalidInputError, match="an earlier portion .* could not be learned"):
         model.partial_fit(stream.features[5:], stream.Y[5:])
     model.fit(stream.features[:5], stream.Y[:5]).partial_fit(stream.features[5:], stream.Y[5:])
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS)
+def test_a_schedule_lasts_as_long_as_it_has_rates(correction):
+    stream = make_stream(12, 1, seed=0)
+    X, Y = stream.features, stream.Y
+    options = {"lr": [0.3, 0.2, 0.1], "batch_size": 4, "block_size": 4, "correction": correction}
+    model = rt.OnlineKernelRegressor("linear", **options).partial_fit(X[:5], Y[:5])
+    model.partial_fit(X[5:], Y[5:])
+    assert model.lr_ == (0.3, 0.2, 0.1)
+    with pytest.raises(rt.InvalidInputError, match="the lr schedule ends after 3 steps"):
+        model.partial_fit(X[:1], Y[:1])
 
 
 @pytest.mark.parametrize("correction", CORRECTIONS)
