@@ -6,6 +6,8 @@ The functions of the core work on a Gram matrix `K` (n, n) and targets `Y` (n,) 
 stream order, NumPy or torch; an `SGD` describes the online learner. The rest is built on them.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from retarget.continual.corrector import NetworkCorrector
 from retarget.errors import (
     DivergedError,
@@ -32,6 +34,9 @@ from retarget.theory.offline import offline_coefficients
 from retarget.theory.online import online_coefficients, prequential_errors
 from retarget.theory.shift import effective_targets
 
+if TYPE_CHECKING:
+    from retarget.estimators import OnlineKernelClassifier, OnlineKernelRegressor
+
 __version__ = "0.1.0"
 
 __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
@@ -51,6 +56,9 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
     "TargetCorrector",
     "ShiftTracker",
     "CorrectionTracker",
+    # scikit-learn estimators
+    "OnlineKernelRegressor",
+    "OnlineKernelClassifier",
     # a network, task by task
     "NetworkCorrector",
     # kernels
@@ -73,3 +81,16 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
     "UnreachableTargetsError",
     "PrecisionWarning",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Importing scikit-learn takes about a second: only those who use the estimators wait for it.
+    if name in ("OnlineKernelRegressor", "OnlineKernelClassifier"):
+        from retarget import estimators
+
+        return getattr(estimators, name)
+    raise AttributeError(f"module 'retarget' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -44,6 +44,12 @@ def test_cases_include_empty_portions():
     tracker.update(np.empty((0, 3)), np.empty((0, 2)))
     with pytest.raises(rt.InvalidInputError, match="no samples yet"):
         _ = tracker.effective_targets
+    with pytest.raises(rt.InvalidInputError, match="no samples yet"):
+        _ = tracker.coefficients
+    with pytest.raises(rt.InvalidInputError, match="no samples yet"):
+        corrector.preview()
+    with pytest.raises(rt.InvalidInputError, match="no samples yet"):
+        _ = rt.CorrectionTracker(rt.Linear(), rt.SGD(lr=0.1), 1.0).coefficients
 
 
 @given(
@@ -69,9 +75,42 @@ def test_corrector_equals_iterative_targets(case, gamma, blocks, ridge, parts, f
             complete = given_so_far - given_so_far % block
             assert sum(map(len, returned)) == complete
             assert corrector.waiting == given_so_far - complete
+            if given_so_far:
+                check_preview(corrector, stream, rows.stop, returned)
         returned.append(corrector.flush())
     assert len(corrector) == len(stream)
     assert_same(np.concatenate(returned), expected, 1e-10 * max(1.0, np.abs(expected).max()))
+
+
+def check_preview(corrector, stream, n, returned):
+    """What the learner is now: it has learned the closed blocks, and the open one as if closed."""
+    seen, learner = slice(0, n), corrector.learner
+    if isinstance(learner.lr, tuple):
+        learner = rt.SGD(**(learner.to_dict() | {"lr": learner.lr[: learner.steps(n)]}))
+    options = {"parts": corrector.parts, "first_block": corrector.first_block}
+    K, Y = stream.K[seen, seen], stream.Y[seen]
+    expected = rt.iterative_targets(
+        K, Y, learner, corrector.gamma, corrector.block_size, corrector.ridge, **options
+    )
+    open_targets, coefficients = corrector.preview()
+    tolerance = 1e-10 * max(1.0, np.abs(expected).max())
+    assert_same(np.concatenate([*returned, open_targets]), expected, tolerance)
+    assert_same(coefficients, rt.online_coefficients(K, expected, learner), tolerance)
+    np.testing.assert_array_equal(corrector.samples, stream.features[seen])
+
+
+@pytest.mark.parametrize("panel", [4, 256])
+def test_a_preview_changes_nothing_to_the_last_bit(panel, tmp_path):
+    stream = make_stream(19, 2, seed=8)
+    with panels_of(panel):
+        corrector = rt.TargetCorrector(rt.Linear(), rt.SGD(lr=0.1, momentum=0.5), 0.4, 4)
+        for rows in (slice(0, 8), slice(8, 19)):
+            corrector.correct(stream.features[rows], stream.Y[rows])
+        assert corrector.waiting == 3
+        corrector.save(tmp_path / "before")
+        corrector.preview()
+        corrector.save(tmp_path / "after")
+    assert (tmp_path / "before").read_bytes() == (tmp_path / "after").read_bytes()
 
 
 @given(case=cases(), gamma=gammas, panel=panel_sizes)
@@ -89,6 +128,9 @@ def test_shift_tracker_equals_effective_targets_all_along(case, gamma, panel):
                     stream.K[seen, seen], stream.Y[seen], learner, gamma
                 )
                 assert_same(tracker.effective_targets, expected)
+                expected = rt.online_coefficients(stream.K[seen, seen], stream.Y[seen], learner)
+                assert_same(tracker.coefficients, expected)
+                np.testing.assert_array_equal(tracker.samples, stream.features[seen])
     assert len(tracker) == len(stream)
 
 
@@ -109,6 +151,8 @@ def test_correction_tracker_equals_corrected_targets_all_along(case, gamma, pane
                 assert_same(
                     tracker.corrected_targets, expected, 1e-10 * max(1.0, np.abs(expected).max())
                 )
+                expected = rt.offline_coefficients(stream.K[seen, seen], stream.Y[seen], gamma)
+                assert_same(tracker.coefficients, expected)
     assert len(tracker) == len(stream)
 
 

@@ -1,6 +1,7 @@
 """Anything that can serve as a kernel: a function, a scikit-learn name, a matrix."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -79,18 +80,13 @@ class SklearnKernel(CallableKernel):
     """
 
     def __init__(self, name: str, **parameters: Any) -> None:
-        from sklearn.metrics.pairwise import PAIRWISE_KERNEL_FUNCTIONS, pairwise_kernels
+        from sklearn.metrics.pairwise import PAIRWISE_KERNEL_FUNCTIONS
 
         if name not in PAIRWISE_KERNEL_FUNCTIONS:
             names = ", ".join(sorted(PAIRWISE_KERNEL_FUNCTIONS))
             raise InvalidInputError(f"kernel is {name!r}; expected a scikit-learn kernel: {names}")
         self.name, self.parameters = name, parameters
-
-        def pairwise(A: Any, B: Any) -> Any:
-            left, right = (as_tensor("samples", part).cpu().numpy() for part in (A, B))
-            return pairwise_kernels(left, right, metric=name, **parameters)
-
-        super().__init__(pairwise)
+        super().__init__(partial(_pairwise, metric=name, **parameters))  # and not a closure: pickle
 
     def __repr__(self) -> str:
         arguments = [repr(self.name), *(f"{k}={v!r}" for k, v in self.parameters.items())]
@@ -99,6 +95,13 @@ class SklearnKernel(CallableKernel):
     def to_dict(self) -> dict[str, Any]:
         """The kernel as plain values."""
         return {"kind": "SklearnKernel", "name": self.name, **self.parameters}
+
+
+def _pairwise(A: Any, B: Any, **parameters: Any) -> Any:
+    from sklearn.metrics.pairwise import pairwise_kernels
+
+    left, right = (as_tensor("samples", part).cpu().numpy() for part in (A, B))
+    return pairwise_kernels(left, right, **parameters)
 
 
 class PrecomputedKernel(Kernel):

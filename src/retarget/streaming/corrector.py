@@ -1,10 +1,12 @@
 """The iterative correction of a stream, as it comes (Proposition 4.2)."""
 
+import copy
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from retarget.errors import InvalidInputError
 from retarget.learners import SGD
 from retarget.streaming.intake import Intake
 from retarget.streaming.resumable import Resumable
@@ -109,6 +111,21 @@ class TargetCorrector(Resumable):
         The stream may go on: the next sample then begins a new block, and a new mini-batch.
         """
         return self._correct(self.waiting)
+
+    @torch.no_grad()
+    def preview(self) -> tuple[Any, Any]:
+        """What `flush` would return now, and the learner's dual coefficients after it.
+
+        The open block stays open. The coefficients are those of all samples so far, for the
+        learner that is trained on the corrected targets.
+        """
+        if self._waiting is None:
+            raise InvalidInputError("there are no samples yet; call correct(X, Y) first")
+        ended = copy.copy(self)
+        if self.waiting:
+            ended._sweep = self._sweep.fork()
+        targets = ended.flush()
+        return targets, self._intake.give(ended._sweep.dual.coefficients.clone())
 
     def _correct(self, count: int) -> Any:
         if self._waiting is None:

@@ -10,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from retarget.arrays import give_back
 from retarget.errors import InvalidInputError
 from retarget.kernels import kernel_from_dict
 from retarget.learners import SGD
@@ -38,6 +39,12 @@ class Resumable(ABC):
     @abstractmethod
     def _restore(self, state: dict[str, Any]) -> None:
         """Takes `_state` back, on an object that is new."""
+
+    @property
+    def samples(self) -> Any:
+        """All samples so far, in stream order: a view, not to be written to."""
+        rows = self._intake.samples.rows
+        return give_back(rows, None if self._intake.numpy else rows)
 
     def save(self, path: str | Path) -> None:
         """Writes the whole state to one file, which replaces an older one only when complete.

@@ -1,7 +1,7 @@
 """The shift and the exact correction, followed sample by sample (Eq. 11, appendix A.5)."""
 
 import copy
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -81,15 +81,26 @@ class ShiftTracker(Resumable):
 
         Samples of a mini-batch that is not full yet count as one, as if the stream ended here.
         """
+        ended = self._ended()
+        effective = self.gamma * ended._dual.coefficients + ended._values[0].rows + self._start.rows
+        return self._intake.give(effective)
+
+    @property
+    @torch.no_grad()
+    def coefficients(self) -> Any:
+        """The learner's dual coefficients: `rt.online_coefficients` on the stream up to here."""
+        return self._intake.give(self._ended()._dual.coefficients.clone())
+
+    def _ended(self) -> Self:
+        """This tracker as if the stream ended here: an open mini-batch is a step of its own."""
         if self._waiting is None:
             raise InvalidInputError("there are no samples yet; call update(X, Y) first")
-        now = self
-        if len(self._waiting):
-            now = copy.copy(self)
-            now._dual, now._values = copy.deepcopy((self._dual, self._values))
-            now._learn(self._waiting)
-        effective = self.gamma * now._dual.coefficients + now._values[0].rows + self._start.rows
-        return self._intake.give(effective)
+        if not len(self._waiting):
+            return self
+        ended = copy.copy(self)
+        ended._dual, ended._values = copy.deepcopy((self._dual, self._values))
+        ended._learn(self._waiting)
+        return ended
 
     def _learn(self, targets: Tensor) -> None:
         n, m = len(self._dual), len(targets)
@@ -187,11 +198,19 @@ class CorrectionTracker(Resumable):
     @torch.no_grad()
     def corrected_targets(self) -> Any:
         """Those of all samples so far: `rt.corrected_targets` on the stream up to here."""
+        targets = targets_reaching(self._intake.kernel_rows, self._solution(), self.learner)
+        return self._intake.give(targets + self._start.rows)
+
+    @property
+    @torch.no_grad()
+    def coefficients(self) -> Any:
+        """The dual coefficients that a learner trained on them ends with: the offline learner's."""
+        return self._intake.give(self._solution())
+
+    def _solution(self) -> Tensor:
         if len(self) == 0:
             raise InvalidInputError("there are no samples yet; call update(X, Y) first")
-        coefficients = self._factor.solve(self._targets.rows)
-        targets = targets_reaching(self._intake.kernel_rows, coefficients, self.learner)
-        return self._intake.give(targets + self._start.rows)
+        return self._factor.solve(self._targets.rows)
 
     def _options(self) -> dict[str, Any]:
         return {"gamma": self.gamma}

@@ -11,10 +11,11 @@ Rows are kept in panels, each as long as the triangle needs: n^2/2 numbers in al
 moved when the stream grows, and nearly all of the work is matrix products.
 """
 
+import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -126,9 +127,17 @@ class GrowingCholesky:
         new.panel.used += m
         diagonal = new.K_rows[:, n:].diagonal().sum()
         past, own = (torch.linalg.vector_norm(part) for part in new.K_rows.tensor_split([n], 1))
-        self._trace += diagonal + m * self.gamma
-        self._squared_norm += 2 * past**2 + own**2 + self.gamma * (2 * diagonal + m * self.gamma)
+        grown = 2 * past**2 + own**2 + self.gamma * (2 * diagonal + m * self.gamma)
+        self._trace = self._trace + diagonal + m * self.gamma  # not in place: a fork shares them
+        self._squared_norm = self._squared_norm + grown
         self._least_pivot = new.corner.diagonal().min().clamp(max=self._least_pivot)
+
+    def fork(self) -> Self:
+        """A factor that looks ahead from here, at no cost; it is void once this one grows."""
+        fork = copy.copy(self)
+        # Rows of the fork lie in the shared panels where this factor's own next rows will.
+        fork.panels = [replace(panel) for panel in self.panels]
+        return fork
 
     def solve_lower(self, rhs: Tensor) -> Tensor:
         r"""$L^{-1} B$."""

@@ -20,8 +20,9 @@ coasts to. (To pin down where it is, and not where it is going, is possible too,
 velocity free: with a momentum of 0.9 the targets then grow without bound.)
 """
 
+import copy
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -92,6 +93,13 @@ class Sweep:
         self.factor.load_state_dict(part_of(state, "factor"))
         if "beta" in state:
             self.beta.append(state["beta"])
+
+    def fork(self) -> Self:
+        """A sweep that looks ahead from here, cheaply; it is void once this one goes on."""
+        fork = copy.copy(self)
+        fork.dual, fork.beta = copy.deepcopy((self.dual, self.beta))
+        fork.factor = self.factor.fork()
+        return fork
 
     def portions(
         self, stop: int, block_size: int, device: torch.device

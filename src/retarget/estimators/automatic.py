@@ -1,0 +1,49 @@
+"""Parameters that the estimators find by themselves, from the first samples of the stream."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from retarget.arrays import as_tensor, panels
+from retarget.errors import InvalidInputError
+from retarget.kernels import Kernel
+from retarget.learners import SGD
+from retarget.theory.stability import largest_stable_lr
+
+# Samples whose distances are looked at: half a million pairs tell the median well enough.
+MEDIAN_SAMPLES = 1000
+
+
+def median_distance(X: np.ndarray) -> float:
+    """The median distance between samples that differ, of at most 1,000, evenly spaced."""
+    stride = -(-len(X) // MEDIAN_SAMPLES)
+    distances = torch.pdist(as_tensor("X", X[::stride]).double())
+    distances = distances[distances > 0]
+    if len(distances) == 0:
+        raise InvalidInputError(
+            "width=None means the median distance between samples that differ, and with "
+            f"n_samples = {len(X)} there is no such pair; give a width, or more samples at first"
+        )
+    return float(np.median(distances.numpy()))
+
+
+def safe_rate(kernel: Kernel, X: np.ndarray, learner: SGD) -> float:
+    r"""Half of the largest rate at which every step is stable, times $1 - \mu$ with momentum.
+
+    Half of it is the rate at which the steepest mini-batch is learned in one step, and at which no
+    step takes plain SGD away from a function that fits all samples. Momentum repeats every step
+    about $1/(1-\mu)$ times, which the factor makes up for.
+    """
+    plain = replace(learner, momentum=0.0, nesterov=False)
+    limit = min(
+        _largest_rate(as_tensor("the kernel's result", kernel(X[rows])), plain)
+        for rows in panels(len(X), learner.batch_size, torch.device("cpu"))
+    )
+    # A kernel of zeros learns nothing at any rate.
+    return (1 - learner.momentum) * limit / 2 if np.isfinite(limit) else 1.0
+
+
+def _largest_rate(gram: Tensor, learner: SGD) -> float:
+    return largest_stable_lr(lambda batch: gram[batch, batch], learner, len(gram))

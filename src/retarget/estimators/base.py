@@ -1,0 +1,174 @@
+"""What the estimators have in common: parameters, the stream, the function learned."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal, Self, get_args
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from retarget.arrays import as_positive
+from retarget.errors import InvalidInputError
+from retarget.estimators.automatic import median_distance, safe_rate
+from retarget.estimators.corrections import (
+    ExactlyCorrected,
+    IterativelyCorrected,
+    LearnedStream,
+    Uncorrected,
+)
+from retarget.kernels import RBF, Kernel, Linear, PrecomputedKernel, as_kernel
+from retarget.learners import SGD
+
+Correction = Literal["none", "exact", "iterative"]
+
+FLOATS = (np.float64, np.float32)
+# Kernel entries of queries that are held at a time: 128 MB in float64.
+QUERY_ENTRIES = 2**24
+# Samples in a block, at least, where block_size is left open.
+BLOCK_SAMPLES = 64
+
+
+class OnlineKernelEstimator(BaseEstimator):
+    """A kernel machine trained by one online pass. Use the regressor or the classifier."""
+
+    X_fit_: np.ndarray
+    dual_coef_: np.ndarray
+    targets_: np.ndarray
+    kernel_: Kernel
+    learner_: SGD
+    lr_: float | Sequence[float]
+    width_: float | None
+    _stream: LearnedStream | None
+
+    def __init__(
+        self,
+        kernel: Any = "rbf",
+        *,
+        width: float | None = None,
+        lr: Any = "auto",
+        gamma: float = 1.0,
+        batch_size: int = 1,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+        reduction: str = "sum",
+        correction: str = "none",
+        block_size: int | None = None,
+        ridge: float = 0.01,
+    ) -> None:
+        self.kernel = kernel
+        self.width = width
+        self.lr = lr
+        self.gamma = gamma
+        self.batch_size = batch_size
+        self.momentum = momentum
+        self.nesterov = nesterov
+        self.weight_decay = weight_decay
+        self.reduction = reduction
+        self.correction = correction
+        self.block_size = block_size
+        self.ridge = ridge
+
+    def effective_targets(self) -> np.ndarray:
+        r"""The targets on which the offline learner would learn the function learned here.
+
+        $Y^e = (\gamma I + K) A$ (Theorem 3.2, Eq. 8). Their difference from the true targets is the
+        shift; with `correction="exact"` there is none. Computes the kernel of all pairs of
+        training samples.
+        """
+        check_is_fitted(self, "dual_coef_")
+        gamma = as_positive("gamma", self.gamma)
+        effective: np.ndarray = gamma * self.dual_coef_ + self._values(self.X_fit_)
+        return effective
+
+    @property
+    def _has_begun(self) -> bool:
+        return "dual_coef_" in vars(self)
+
+    def _learn(self, X: np.ndarray, Y: np.ndarray, restart: bool) -> Self:
+        """Takes checked samples and targets as a new stream, or as more of the old one."""
+        kernel, learner = self._describe(X) if restart else (self.kernel_, self.learner_)
+        stream = self._new_stream(kernel, learner) if restart else self._going_on(X)
+        before = len(stream)
+        try:
+            coefficients, targets = stream.learn(X, Y)
+        except BaseException:
+            if not restart and len(stream) != before:  # it has kept what it could not learn
+                self._stream = None
+            raise
+        self._stream, self.kernel_, self.learner_ = stream, kernel, learner
+        self.lr_, self.width_ = learner.lr, kernel.width if isinstance(kernel, RBF) else None
+        self.X_fit_, self.dual_coef_, self.targets_ = stream.samples, coefficients, targets
+        return self
+
+    def _describe(self, X: np.ndarray) -> tuple[Kernel, SGD]:
+        """The kernel and the learner, once open parameters have been found on the samples."""
+        automatic = isinstance(self.lr, str)
+        if automatic and self.lr != "auto":
+            raise InvalidInputError(
+                f"lr is {self.lr!r}; expected 'auto', a rate or one rate a step"
+            )
+        learner = SGD(
+            lr=1.0 if automatic else self.lr,
+            batch_size=self.batch_size,
+            momentum=self.momentum,
+            nesterov=self.nesterov,
+            weight_decay=self.weight_decay,
+            reduction=self.reduction,  # type: ignore[arg-type]  # checked there
+        )
+        kernel = self._make_kernel(X)
+        return kernel, replace(learner, lr=safe_rate(kernel, X, learner)) if automatic else learner
+
+    def _make_kernel(self, X: np.ndarray) -> Kernel:
+        if isinstance(self.kernel, str) and self.kernel == "rbf":
+            return RBF(median_distance(X) if self.width is None else self.width)
+        if isinstance(self.kernel, str) and self.kernel == "linear":
+            return Linear()
+        kernel = as_kernel(self.kernel)
+        if isinstance(kernel, PrecomputedKernel):
+            raise InvalidInputError(
+                "kernel is a precomputed matrix, which knows its own samples only; expected one "
+                "that can compare new samples, or use rt.online_coefficients on the matrix"
+            )
+        return kernel
+
+    def _new_stream(self, kernel: Kernel, learner: SGD) -> LearnedStream:
+        if self.correction not in get_args(Correction):
+            raise InvalidInputError(
+                f"correction is {self.correction!r}; expected one of {get_args(Correction)}"
+            )
+        if self.correction == "none":
+            return Uncorrected(kernel, learner, self.gamma)
+        if self.correction == "exact":
+            return ExactlyCorrected(kernel, learner, self.gamma)
+        size = self.block_size
+        if size is None:
+            size = -(-BLOCK_SAMPLES // learner.batch_size) * learner.batch_size
+        return IterativelyCorrected(kernel, learner, self.gamma, size, self.ridge)
+
+    def _going_on(self, X: np.ndarray) -> LearnedStream:
+        if self._stream is None:
+            raise InvalidInputError(
+                "an earlier portion of the stream could not be learned, so it cannot go on; call "
+                "fit to start anew"
+            )
+        if np.promote_types(X.dtype, self.X_fit_.dtype) != self.X_fit_.dtype:
+            raise InvalidInputError(
+                f"the stream began in {self.X_fit_.dtype} and goes on in {X.dtype}; nothing is "
+                "down-cast silently: convert one of them"
+            )
+        return self._stream
+
+    def _queried(self, X: Any) -> np.ndarray:
+        """The function learned, at the caller's queries."""
+        check_is_fitted(self, "dual_coef_")
+        return self._values(validate_data(self, X, reset=False, dtype=self.X_fit_.dtype))
+
+    def _values(self, X: np.ndarray) -> np.ndarray:
+        rows = max(1, QUERY_ENTRIES // len(self.X_fit_))
+        parts = [
+            self.kernel_(X[start : start + rows], self.X_fit_) @ self.dual_coef_
+            for start in range(0, len(X), rows)
+        ]
+        return np.concatenate(parts)

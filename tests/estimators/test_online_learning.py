@@ -1,0 +1,267 @@
+"""What is learned, against KernelRidge, torch.optim.SGD and kernel SGD step by step."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from sklearn.kernel_ridge import KernelRidge
+
+import retarget as rt
+from oracles import literal, simulation
+from problems import assert_same, gammas, problems
+from retarget.estimators import automatic, base
+
+LEARNERS = [
+    {"lr": 0.3},
+    {"lr": 0.2, "batch_size": 4},
+    {"lr": 0.9, "batch_size": 4, "reduction": "mean"},
+    {"lr": 0.05, "batch_size": 3, "momentum": 0.8},
+    {"lr": 0.05, "batch_size": 3, "momentum": 0.8, "nesterov": True, "weight_decay": 0.1},
+    {"lr": 0.2, "weight_decay": 0.3},
+    {"lr": [0.3 / (1 + step) for step in range(9)], "batch_size": 5, "momentum": 0.5},
+]
+
+
+def make_data(n=43, d=3, outputs=None, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    Y = rng.normal(size=(n, outputs or 1)) + np.sin(X[:, :1])
+    return X, Y if outputs else Y[:, 0], rng.normal(size=(7, d))
+
+
+def kernel_sgd(K, K_query, Y, learner):
+    """Kernel SGD as it is written down: a function as a sum over samples, step after step."""
+    a, velocity = np.zeros_like(Y), np.zeros_like(Y)
+    rates = learner.rates(len(Y))
+    for step, start in enumerate(range(0, len(Y), learner.batch_size)):
+        batch = slice(start, start + learner.batch_size)
+        errors = K[batch] @ a - Y[batch]
+        gradient = learner.weight_decay * a
+        gradient[batch] += errors / (len(errors) if learner.reduction == "mean" else 1)
+        velocity = learner.momentum * velocity + gradient
+        nesterov = gradient + learner.momentum * velocity
+        a = a - rates[step] * (nesterov if learner.nesterov else velocity)
+    return K_query @ a
+
+
+# --- no correction
+
+
+@pytest.mark.parametrize("outputs", [None, 2])
+@pytest.mark.parametrize("options", LEARNERS, ids=str)
+def test_uncorrected_is_kernel_sgd_step_by_step(options, outputs):
+    X, Y, queries = make_data(outputs=outputs)
+    model = rt.OnlineKernelRegressor(width=1.7, **options).fit(X, Y)
+    kernel = rt.RBF(1.7)
+    expected = kernel_sgd(kernel(X), kernel(queries, X), Y, rt.SGD(**options))
+    assert_same(model.predict(queries), expected, 1e-12)
+    assert model.predict(queries).shape == queries.shape[:1] + Y.shape[1:]
+    np.testing.assert_array_equal(model.targets_, Y)
+
+
+@pytest.mark.parametrize("options", LEARNERS, ids=str)
+def test_uncorrected_and_linear_is_torch_sgd(options):
+    X, Y, queries = make_data(outputs=2)
+    X, queries = X / 3, queries / 3
+    model = rt.OnlineKernelRegressor("linear", **options).fit(X, Y)
+    weights = simulation.train(X, Y, rt.SGD(**options)).weights
+    assert_same(model.predict(queries), queries @ weights, 1e-12)
+
+
+@given(problem=problems(), gamma=gammas)
+def test_effective_targets_are_those_of_the_offline_learner(problem, gamma):
+    stream, learner = problem
+    options = learner.to_dict()
+    model = rt.OnlineKernelRegressor("linear", gamma=gamma, **options)
+    model.fit(stream.features, stream.Y)
+    expected = rt.effective_targets(stream.K, stream.Y, learner, gamma)
+    assert_same(model.effective_targets(), expected)
+    offline = KernelRidge(alpha=gamma).fit(stream.features, model.effective_targets())
+    assert_same(model.predict(stream.queries), offline.predict(stream.queries), 1e-8)
+
+
+# --- exact correction
+
+
+@pytest.mark.parametrize("outputs", [None, 3])
+@pytest.mark.parametrize("gamma", [0.02, 1.0, 30.0])
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ({"width": 0.8}, {"kernel": "rbf", "gamma": 1 / 0.8**2}),
+        ({"width": 3.0}, {"kernel": "rbf", "gamma": 1 / 9}),
+        ({"kernel": rt.RBF(1.2)}, {"kernel": "rbf", "gamma": 1 / 1.2**2}),
+        ({"kernel": "linear"}, {"kernel": "linear"}),
+        ({"kernel": "laplacian"}, {"kernel": "laplacian"}),
+        ({"kernel": lambda A, B: (1 + A @ B.T) ** 2}, {"kernel": "poly", "degree": 2, "gamma": 1}),
+    ],
+    ids=str,
+)
+def test_exactly_corrected_is_kernel_ridge(ours, theirs, gamma, outputs):
+    X, Y, queries = make_data(outputs=outputs)
+    model = rt.OnlineKernelRegressor(gamma=gamma, correction="exact", **ours).fit(X, Y + 5)
+    ridge = KernelRidge(alpha=gamma, **theirs).fit(X, Y + 5)
+    assert_same(model.predict(queries), ridge.predict(queries))
+    assert_same(model.dual_coef_, ridge.dual_coef_)
+    assert_same(model.effective_targets(), Y + 5)
+
+
+@pytest.mark.parametrize("options", LEARNERS, ids=str)
+def test_the_exact_targets_lead_sgd_there(options):
+    X, Y, queries = make_data(outputs=2)
+    model = rt.OnlineKernelRegressor(width=1.7, gamma=0.4, correction="exact", **options).fit(X, Y)
+    kernel = rt.RBF(1.7)
+    by_steps = kernel_sgd(kernel(X), kernel(queries, X), model.targets_, rt.SGD(**options))
+    assert_same(model.predict(queries), by_steps, 1e-8)
+
+
+# --- iterative correction
+
+
+@pytest.mark.parametrize("outputs", [None, 2])
+@pytest.mark.parametrize("ridge", [0.0, 0.3])
+@pytest.mark.parametrize("options", LEARNERS, ids=str)
+def test_iteratively_corrected_is_sgd_on_the_iterative_targets(options, ridge, outputs):
+    X, Y, queries = make_data(outputs=outputs)
+    learner, kernel = rt.SGD(**options), rt.RBF(1.1)
+    block = 2 * learner.batch_size
+    model = rt.OnlineKernelRegressor(
+        width=1.1, gamma=0.4, correction="iterative", block_size=block, ridge=ridge, **options
+    ).fit(X, Y)
+    K = kernel(X)
+    targets = rt.iterative_targets(K, Y, learner, 0.4, block, ridge)
+    assert_same(model.targets_, targets)
+    expected = kernel(queries, X) @ rt.online_coefficients(K, targets, learner)
+    assert_same(model.predict(queries), expected, 1e-9)
+
+
+def test_iterative_against_the_printed_proposition():
+    X, Y, queries = make_data(outputs=2)
+    model = rt.OnlineKernelRegressor(
+        width=1.1, lr=0.2, gamma=0.4, correction="iterative", batch_size=2, block_size=6, ridge=0.1
+    ).fit(X, Y)
+    K = rt.RBF(1.1)(X)
+    targets = literal.iterative(Y, K, 0.2, 0.4, block=6, ridge=0.1, batch=2)
+    assert_same(model.targets_, targets)
+    expected = literal.f_on(targets, K, rt.RBF(1.1)(X, queries), 0.2, batch=2)
+    assert_same(model.predict(queries), expected)
+
+
+def test_an_open_block_size_is_the_least_multiple_of_the_batch_from_64_on():
+    X, Y, _ = make_data(n=150)
+    options = {"width": 1.0, "lr": 0.1, "batch_size": 9, "correction": "iterative"}
+    default = rt.OnlineKernelRegressor(**options).fit(X, Y)
+    named = rt.OnlineKernelRegressor(block_size=72, **options).fit(X, Y)
+    np.testing.assert_array_equal(default.targets_, named.targets_)
+
+
+# --- what is found on the samples
+
+
+def test_an_open_width_is_the_median_distance():
+    X, Y, _ = make_data()
+    X[1] = X[0]  # samples that are the same have no say
+    distances = np.linalg.norm(X[:, None] - X[None], axis=2)[np.triu_indices(len(X), 1)]
+    model = rt.OnlineKernelRegressor().fit(X, Y)
+    assert model.width_ == pytest.approx(np.median(distances[distances > 0]), abs=1e-12)
+    assert model.width is None
+    assert model.kernel_.width == model.width_
+    assert rt.OnlineKernelRegressor("linear", width=3.0).fit(X, Y).width_ is None
+
+
+def test_the_median_of_a_long_stream_is_that_of_samples_evenly_spaced(monkeypatch):
+    X, _, _ = make_data()
+    monkeypatch.setattr(automatic, "MEDIAN_SAMPLES", 15)
+    assert automatic.median_distance(X) == automatic.median_distance(X[::3])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"momentum": 0.9},
+        {"batch_size": 5, "momentum": 0.6, "nesterov": True},
+        {"batch_size": 5, "reduction": "mean", "weight_decay": 0.2},
+    ],
+    ids=str,
+)
+def test_an_automatic_rate_is_half_of_the_largest_stable_one(options, monkeypatch):
+    monkeypatch.setitem(rt.arrays.PANEL_ROWS, "cpu", 11)  # several panels
+    X, Y, _ = make_data()
+    learner = rt.SGD(lr=1.0, **options)
+    curvature = 0.0
+    for start in range(0, len(X), learner.batch_size):
+        batch = X[start : start + learner.batch_size]
+        top = np.linalg.eigvalsh(batch @ batch.T)[-1]
+        top /= len(batch) if learner.reduction == "mean" else 1
+        curvature = max(curvature, top + learner.weight_decay)
+    model = rt.OnlineKernelRegressor("linear", **options).fit(X, Y)
+    assert model.lr_ == pytest.approx((1 - learner.momentum) / curvature, rel=1e-12)
+    assert model.learner_ == rt.SGD(lr=model.lr_, **options)
+    assert model.lr == "auto"
+
+
+def test_an_automatic_rate_fits_single_samples_of_an_rbf_kernel():
+    X, Y, _ = make_data()
+    model = rt.OnlineKernelRegressor().fit(X, Y)
+    assert model.lr_ == pytest.approx(1.0)
+    assert model.predict(X[-1:]) == pytest.approx(Y[-1:])
+
+
+def test_samples_of_zeros_are_no_error():
+    model = rt.OnlineKernelRegressor("linear").fit(np.zeros((3, 2)), np.ones(3))
+    assert model.lr_ == 1.0
+    np.testing.assert_array_equal(model.predict(np.ones((2, 2))), 0.0)
+
+
+# --- precision and size
+
+
+def test_precision_is_that_of_the_inputs():
+    X, Y, queries = make_data()
+    exact = rt.OnlineKernelRegressor(width=1.0).fit(X, Y).predict(queries)
+    X, Y = X.astype(np.float32), Y.astype(np.float32)
+    model = rt.OnlineKernelRegressor(width=1.0).fit(X, Y)
+    assert model.dual_coef_.dtype == model.X_fit_.dtype == np.float32
+    predictions = model.predict(queries)
+    assert predictions.dtype == np.float32
+    assert_same(predictions, exact, 1e-4)
+
+
+def test_many_queries_are_answered_in_parts(monkeypatch):
+    X, Y, queries = make_data()
+    model = rt.OnlineKernelRegressor().fit(X, Y)
+    whole = model.predict(queries)
+    monkeypatch.setattr(base, "QUERY_ENTRIES", 2 * len(X))
+    assert_same(model.predict(queries), whole, 1e-14)
+    monkeypatch.setattr(base, "QUERY_ENTRIES", 1)
+    assert_same(model.predict(queries), whole, 1e-14)
+
+
+def test_a_network_is_a_kernel_too():
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    X, Y, queries = make_data()
+    kernel = rt.EmpiricalNTK(net.double())
+    model = rt.OnlineKernelRegressor(kernel, gamma=0.5, correction="exact").fit(X, Y)
+    expected = kernel(queries, X) @ rt.offline_coefficients(kernel(X), Y, 0.5)
+    assert_same(model.predict(queries), expected)
+
+
+def test_inputs_are_left_alone_and_not_kept():
+    X, Y, queries = make_data()
+    X_before, Y_before = X.copy(), Y.copy()
+    for correction in ("none", "exact", "iterative"):
+        model = rt.OnlineKernelRegressor(correction=correction).fit(X, Y)
+        predictions = model.predict(queries)
+        np.testing.assert_array_equal(X, X_before)
+        np.testing.assert_array_equal(Y, Y_before)
+        X += 1.0
+        Y += 1.0
+        np.testing.assert_array_equal(model.predict(queries), predictions)
+        np.testing.assert_array_equal(model.X_fit_, X_before)
+        if correction == "none":
+            np.testing.assert_array_equal(model.targets_, Y_before)
+        X -= 1.0
+        Y -= 1.0
+        X_before, Y_before = X.copy(), Y.copy()

@@ -1,0 +1,298 @@
+"""A stream in portions is learned as the whole; labels; what is refused."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.exceptions import NotFittedError
+
+import retarget as rt
+from problems import assert_same, make_stream, panel_sizes, panels_of, plain_learners
+from retarget import arrays
+
+CORRECTIONS = ["none", "exact", "iterative"]
+
+
+@st.composite
+def cuts(draw, n):
+    inner = draw(st.sets(st.integers(1, n - 1), max_size=8)) if n > 1 else set()
+    return [slice(a, b) for a, b in pairwise([0, *sorted(inner), n])]
+
+
+@st.composite
+def streams_in_portions(draw):
+    stream = make_stream(
+        draw(st.integers(1, 40)), draw(st.integers(1, 3)), draw(st.integers(0, 99))
+    )
+    return stream, draw(cuts(len(stream)))
+
+
+@given(
+    case=streams_in_portions(),
+    learner=plain_learners(),
+    momentum=st.sampled_from([0.0, 0.6]),
+    weight_decay=st.sampled_from([0.0, 0.05]),
+    blocks=st.integers(1, 4),
+    correction=st.sampled_from(CORRECTIONS),
+    panel=panel_sizes,
+)
+def test_portions_are_learned_as_the_whole_all_along(
+    case, learner, momentum, weight_decay, blocks, correction, panel
+):
+    stream, portions = case
+    options = learner.to_dict() | {"momentum": momentum, "weight_decay": weight_decay}
+    options |= {"lr": learner.lr * (1 - momentum), "gamma": 0.7, "ridge": 0.0}
+    options |= {"block_size": blocks * learner.batch_size, "correction": correction}
+    model = rt.OnlineKernelRegressor("linear", **options)
+    for rows in portions:
+        with panels_of(panel):
+            model.partial_fit(stream.features[rows], stream.Y[rows])
+        seen = slice(0, rows.stop)
+        whole = rt.OnlineKernelRegressor("linear", **options)
+        whole.fit(stream.features[seen], stream.Y[seen])
+        assert_same(model.predict(stream.queries), whole.predict(stream.queries), 1e-9)
+        assert_same(model.dual_coef_, whole.dual_coef_, 1e-8)
+        assert_same(model.targets_, whole.targets_, 1e-8)
+        np.testing.assert_array_equal(model.X_fit_, stream.features[seen])
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS)
+def test_the_stream_goes_on_after_fit_and_begins_anew_with_fit(correction):
+    stream = make_stream(30, 2, seed=4)
+    X, Y, queries = stream.features, stream.Y, stream.queries
+    options = {"lr": 0.3, "batch_size": 4, "block_size": 12, "correction": correction}
+    model = rt.OnlineKernelRegressor("linear", **options).fit(X[:7], Y[:7])
+    model.partial_fit(X[7:], Y[7:])
+    whole = rt.OnlineKernelRegressor("linear", **options).fit(X, Y).predict(queries)
+    assert_same(model.predict(queries), whole)
+    assert_same(model.fit(X, Y).predict(queries), whole)
+
+
+def test_what_was_found_on_the_first_portion_stays():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(30, 2)), rng.normal(size=30)
+    model = rt.OnlineKernelRegressor(batch_size=3).fit(X[:10], y[:10])
+    width, rate = model.width_, model.lr_
+    model.set_params(lr=1e9, width=1e9).partial_fit(5 * X[10:], y[10:])
+    assert (model.width_, model.lr_) == (width, rate)
+    assert model.learner_.lr == rate
+
+
+def test_order_matters():
+    stream = make_stream(20, 1, seed=1)
+    forth = rt.OnlineKernelRegressor("linear", lr=0.5).fit(stream.features, stream.Y)
+    back = rt.OnlineKernelRegressor("linear", lr=0.5).fit(stream.features[::-1], stream.Y[::-1])
+    assert np.abs(forth.predict(stream.queries) - back.predict(stream.queries)).max() > 0.01
+
+
+def test_old_coefficients_are_not_changed_by_new_samples():
+    stream = make_stream(20, 2, seed=1)
+    for correction in CORRECTIONS:
+        options = {"lr": 0.1, "momentum": 0.5, "block_size": 3, "correction": correction}
+        model = rt.OnlineKernelRegressor("linear", **options)
+        model.partial_fit(stream.features[:9], stream.Y[:9])  # no block is open
+        held = (model.dual_coef_, model.targets_, model.X_fit_)
+        copies = [array.copy() for array in held]
+        model.partial_fit(stream.features[9:], stream.Y[9:])
+        for array, copy in zip(held, copies, strict=True):
+            np.testing.assert_array_equal(array, copy)
+
+
+def test_flat_and_one_column_targets_go_together():
+    stream = make_stream(12, 1, seed=2)
+    whole = rt.OnlineKernelRegressor("linear", lr=0.2).fit(stream.features, stream.Y[:, 0])
+    for first, second in ((stream.Y[:5, 0], stream.Y[5:]), (stream.Y[:5], stream.Y[5:, 0])):
+        model = rt.OnlineKernelRegressor("linear", lr=0.2).fit(stream.features[:5], first)
+        model.partial_fit(stream.features[5:], second)
+        assert model.targets_.ndim == model.predict(stream.queries).ndim == first.ndim
+        assert_same(model.predict(stream.queries).ravel(), whole.predict(stream.queries))
+
+
+# --- labels
+
+
+def make_labels(n=50, names=("red", "green", "blue"), seed=0):
+    rng = np.random.default_rng(seed)
+    numbers = np.sort(rng.integers(len(names), size=n))  # class by class
+    return rng.normal(size=(n, 2)) + 3 * numbers[:, None], np.array(names)[numbers]
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS)
+@pytest.mark.parametrize("names", [("red", "green", "blue"), ("no", "yes"), (7, 3), (True, False)])
+def test_a_classifier_is_a_regressor_on_one_hot_targets(names, correction):
+    X, labels = make_labels(names=names)
+    classes = sorted(names)
+    one_hot = np.array([[label == name for name in classes] for label in labels], dtype=float)
+    options = {"gamma": 0.2, "batch_size": 3, "block_size": 6, "correction": correction}
+    model = rt.OnlineKernelClassifier(**options).fit(X, labels)
+    outputs = rt.OnlineKernelRegressor(**options).fit(X, one_hot).predict(X)
+    assert model.classes_.tolist() == classes
+    np.testing.assert_array_equal(model.predict(X), np.array(classes)[outputs.argmax(axis=1)])
+    decision = outputs[:, 1] - outputs[:, 0] if len(classes) == 2 else outputs
+    np.testing.assert_array_equal(model.decision_function(X), decision)
+    assert model.score(X, labels) == np.mean(model.predict(X) == labels)
+    if correction == "exact":
+        assert model.score(X, labels) > 0.95
+        assert_same(model.effective_targets(), one_hot)
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS)
+def test_a_class_may_be_missing_in_the_first_portion(correction):
+    X, labels = make_labels()  # class by class: "red" alone in the first ten
+    assert set(labels[:10]) == {"red"}
+    options = {"width": 2.0, "lr": 0.5, "batch_size": 4, "block_size": 8, "correction": correction}
+    model = rt.OnlineKernelClassifier(**options)
+    model.partial_fit(X[:10], labels[:10], classes=["red", "green", "blue"])
+    assert set(model.predict(X[:10])) == {"red"}
+    model.partial_fit(X[10:33], labels[10:33], classes=["blue", "green", "red"])
+    model.partial_fit(X[33:], labels[33:])
+    whole = rt.OnlineKernelClassifier(**options).fit(X, labels)
+    assert_same(model.decision_function(X), whole.decision_function(X))
+
+
+def test_labels_that_are_refused():
+    X, labels = make_labels()
+    model = rt.OnlineKernelClassifier()
+    with pytest.raises(rt.InvalidInputError, match="classes is None in the first call"):
+        model.partial_fit(X, labels)
+    with pytest.raises(rt.InvalidInputError, match="holds red in row 0, which is not one of"):
+        model.partial_fit(X, labels, classes=["green", "blue"])
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+    model.partial_fit(X[:20], labels[:20], classes=["red", "green"])
+    before = model.decision_function(X)
+    with pytest.raises(rt.InvalidInputError, match=r"holds blue in row \d+, which is not one of"):
+        model.partial_fit(X[20:], labels[20:])
+    with pytest.raises(rt.InvalidInputError, match=r"classes is \['blue' 'red'\], but the stream"):
+        model.partial_fit(X[:5], labels[:5], classes=["red", "blue"])
+    np.testing.assert_array_equal(model.decision_function(X), before)
+    with pytest.raises(rt.InvalidInputError, match="holds 1 in row 0, which is not one of"):
+        model.partial_fit(X[:2], [1, 2])
+    with pytest.raises(
+        rt.InvalidInputError, match=r"y has 1 class, \['red'\]; expected two or more"
+    ):
+        rt.OnlineKernelClassifier().fit(X[:5], labels[:5])
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"lr": "fast"}, rt.InvalidInputError, "lr is 'fast'; expected 'auto', a rate"),
+        ({"lr": -1.0}, rt.InvalidInputError, "lr is -1.0; expected a positive, finite rate"),
+        ({"batch_size": 0}, rt.InvalidInputError, "batch_size is 0"),
+        ({"momentum": 2.0}, rt.InvalidInputError, "momentum is 2.0"),
+        ({"reduction": "max"}, rt.InvalidInputError, "reduction is 'max'"),
+        ({"correction": "some"}, rt.InvalidInputError, "correction is 'some'; expected one of"),
+        ({"gamma": 0.0}, rt.InvalidInputError, "gamma is 0.0"),
+        ({"gamma": "big", "correction": "exact"}, rt.InvalidTypeError, "gamma is 'big'"),
+        ({"width": -1.0}, rt.InvalidInputError, "width is -1.0"),
+        ({"kernel": "nonsense"}, rt.InvalidInputError, "kernel is 'nonsense'"),
+        ({"kernel": 3}, rt.InvalidTypeError, "kernel is 3"),
+        ({"kernel": np.eye(4)}, rt.InvalidInputError, "kernel is a precomputed matrix"),
+        (
+            {"correction": "iterative", "batch_size": 2, "block_size": 3},
+            rt.InvalidInputError,
+            "block_size is 3; expected a positive multiple",
+        ),
+        ({"correction": "iterative", "ridge": -1}, rt.InvalidInputError, "ridge is -1"),
+    ],
+    ids=str,
+)
+def test_options_are_checked_in_fit(options, error, message):
+    X = np.eye(4)
+    model = rt.OnlineKernelRegressor(**options)
+    for fit in (model.fit, model.partial_fit):
+        with pytest.raises(error, match=message):
+            fit(X, X[:, 0])
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+
+
+@pytest.mark.parametrize("X", [np.ones((1, 2)), np.ones((5, 2))])
+def test_an_open_width_needs_samples_that_differ(X):
+    with pytest.raises(rt.InvalidInputError, match=rf"n_samples = {len(X)} there is no such pair"):
+        rt.OnlineKernelRegressor().partial_fit(X, X[:, 0])
+    rt.OnlineKernelRegressor(width=1.0).partial_fit(X, X[:, 0])
+
+
+def test_nothing_is_known_before_fit():
+    model = rt.OnlineKernelRegressor()
+    for method in (lambda: model.predict([[1.0]]), model.effective_targets):
+        with pytest.raises(NotFittedError):
+            method()
+
+
+def test_a_rate_that_is_too_high_is_an_error_with_advice():
+    stream = make_stream(400, 1, seed=0)
+    X, Y = 30 * stream.features, stream.Y
+    model = rt.OnlineKernelRegressor("linear", lr=1.0)
+    with pytest.raises(rt.DivergedError, match="largest lr that is stable up to there is") as info:
+        model.fit(X, Y)
+    rt.OnlineKernelRegressor("linear", lr=0.9 * info.value.largest_stable_lr).fit(X, Y)
+    rt.OnlineKernelRegressor("linear").fit(X, Y)
+
+
+def test_a_stream_that_could_not_be_learned_does_not_go_on():
+    stream = make_stream(400, 1, seed=0)
+    model = rt.OnlineKernelRegressor("linear", lr=1.0).fit(stream.features[:5], stream.Y[:5])
+    before = model.predict(stream.queries)
+    with pytest.raises(rt.DivergedError):
+        model.partial_fit(30 * stream.features[5:], stream.Y[5:])
+    np.testing.assert_array_equal(model.predict(stream.queries), before)
+    with pytest.raises(rt.InvalidInputError, match="an earlier portion .* could not be learned"):
+        model.partial_fit(stream.features[5:], stream.Y[5:])
+    model.fit(stream.features[:5], stream.Y[:5]).partial_fit(stream.features[5:], stream.Y[5:])
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS)
+def test_a_schedule_lasts_as_long_as_it_has_rates(correction):
+    stream = make_stream(12, 1, seed=0)
+    X, Y = stream.features, stream.Y
+    options = {"lr": [0.3, 0.2, 0.1], "batch_size": 4, "block_size": 4, "correction": correction}
+    model = rt.OnlineKernelRegressor("linear", **options).partial_fit(X[:5], Y[:5])
+    model.partial_fit(X[5:], Y[5:])
+    assert model.lr_ == (0.3, 0.2, 0.1)
+    with pytest.raises(rt.InvalidInputError, match="the lr schedule ends after 3 steps"):
+        model.partial_fit(X[:1], Y[:1])
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS)
+def test_a_portion_that_is_refused_leaves_the_stream_as_it_was(correction):
+    stream = make_stream(20, 2, seed=0)
+    X, Y = stream.features.astype(np.float32), stream.Y.astype(np.float32)
+    model = rt.OnlineKernelRegressor("linear", lr=0.2, correction=correction).fit(X[:9], Y[:9])
+    with pytest.raises(rt.InvalidInputError, match="began in float32 and goes on in float64"):
+        model.partial_fit(stream.features[9:], stream.Y[9:])
+    with pytest.raises(rt.InvalidInputError, match="Y has 1 outputs; the stream so far has 2"):
+        model.partial_fit(X[9:], Y[9:, 0])
+    with pytest.raises(ValueError, match="NaN"):
+        model.partial_fit(np.full_like(X[9:], np.nan), Y[9:])
+    model.partial_fit(X[9:], Y[9:])
+    whole = rt.OnlineKernelRegressor("linear", lr=0.2, correction=correction).fit(X, Y)
+    assert_same(model.predict(X), whole.predict(X), 1e-4)
+
+
+@pytest.mark.parametrize("correction", ["exact", "iterative"])
+def test_a_stream_beyond_memory_is_refused_beforehand(correction, monkeypatch):
+    stream = make_stream(60, 1, seed=0)
+    X, Y = stream.features, stream.Y
+    model = rt.OnlineKernelRegressor("linear", lr=0.2, correction=correction, block_size=1)
+    model.partial_fit(X[:20], Y[:20])
+    monkeypatch.setattr(arrays, "free_memory", lambda device: 8 * (50**2 - 20**2) // 2)
+    with pytest.raises(rt.StreamTooLargeError, match="the factor of 60 samples needs about"):
+        model.partial_fit(X[20:], Y[20:])
+    with pytest.raises(rt.StreamTooLargeError, match="correction='none', which keeps no factor"):
+        model.fit(X, Y)
+    rt.OnlineKernelRegressor("linear", lr=0.2).fit(X, Y)
+    # what is there already needs no room
+    monkeypatch.setattr(arrays, "free_memory", lambda device: 8 * (60**2 - 20**2) // 2)
+    with panels_of(1):
+        model.partial_fit(X[20:], Y[20:])
+        assert len(model.X_fit_) == 60
+        with pytest.raises(rt.StreamTooLargeError, match="the factor of 60 samples needs about"):
+            model.fit(X, Y)
