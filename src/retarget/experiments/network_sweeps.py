@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 from rich.console import RenderableType
 from rich.table import Table
 
@@ -19,6 +20,7 @@ from retarget.experiments.network_curves import LINES
 from retarget.experiments.over_seeds import draw_band, mean_and_sem
 from retarget.experiments.style import SWEEP_COLOURS, SWEEP_MARKERS, figure_style, letter
 
+FEW = 4  # values on an axis, each of which is written
 SYMBOLS = {"lr": r"\eta", "strength": r"\lambda", "gamma": r"\gamma"}
 NAMES = {"lr": "rate", "strength": "strength"}
 
@@ -126,6 +128,10 @@ def _draw_sweep(axes: Axes, final: pl.DataFrame, case: str) -> None:
     if axes.get_legend_handles_labels()[0]:
         axes.legend()
     axes.set_xscale("log")
+    swept = final[panel.along].unique().sort()
+    if len(swept) <= FEW:  # less than a decade or two, where the axis's own numbers overlap
+        axes.set_xticks(swept, labels=[f"{value:g}" for value in swept])
+        axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel(f"{NAMES[panel.along]} ${SYMBOLS[panel.along]}$")
     axes.set_ylabel("final test accuracy")
 
