@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import retarget
-from retarget import cli_data
+from retarget import cli_data, cli_explore
 from retarget.errors import DownloadError, RetargetError
 from retarget.experiments.experiment import (
     Experiment,
@@ -29,6 +29,7 @@ app = typer.Typer(
     help="What an online learner has really learned, and the targets that correct it.",
 )
 app.add_typer(cli_data.app, name="data")
+app.command()(cli_explore.explore)
 console = Console()
 WRONG_USE = 2
 

@@ -1,0 +1,91 @@
+// The sliders: each with a number beside it, which takes any value that the slider does not.
+
+const LISTS = {
+  online: [
+    { name: "lr", label: "rate", log: true, min: 0.01, max: 4 },
+    { name: "batch_size", label: "mini-batch", whole: true, min: 1, max: 32 },
+    { name: "momentum", label: "momentum", min: 0, max: 0.95, step: 0.01 },
+    { name: "start", label: "starts at", plain: true },
+  ],
+  offline: [
+    { name: "gamma", label: "ridge γ", log: true, min: 0.001, max: 100 },
+    { name: "width", label: "kernel width", log: true, min: 0.01, max: 3, ofRange: true },
+  ],
+  iterative: [
+    { name: "block_size", label: "block", whole: true, min: 1, max: 64 },
+    { name: "block_ridge", label: "block's ridge", log: true, min: 0.0001, max: 10 },
+  ],
+};
+
+// Three digits, without a long tail of zeros.
+export function short(value) {
+  if (Math.abs(value) < 1e-9) return "0";
+  const size = Math.abs(value);
+  return size >= 1e5 || size < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(3)));
+}
+
+export class Controls {
+  constructor(change) {
+    this.change = change;
+    this.rows = [];
+    for (const [place, list] of Object.entries(LISTS)) {
+      const parent = document.querySelector(`[data-controls="${place}"]`);
+      for (const control of list) this.rows.push(this.make(control, parent));
+    }
+    this.stable = document.createElement("p");
+    this.stable.className = "hint";
+    this.stable.id = "stable";
+    document.getElementById("lr-number").closest(".row").after(this.stable);
+  }
+
+  make(control, parent) {
+    const row = document.createElement("div"), name = document.createElement("label");
+    const slider = document.createElement("input"), number = document.createElement("input");
+    row.className = "row";
+    name.textContent = control.label;
+    name.htmlFor = number.id = `${control.name}-number`;
+    slider.id = control.name;
+    number.type = "number";
+    number.step = control.whole ? 1 : "any";
+    number.className = "short";
+    slider.type = "range";
+    Object.assign(slider, control.log ? { min: 0, max: 1, step: 0.005 } : control.whole
+      ? { min: control.min, max: control.max, step: 1 } : { min: control.min, max: control.max, step: control.step });
+    slider.setAttribute("aria-label", control.label);
+    row.append(name, ...(control.plain ? [] : [slider]), number);
+    parent.append(row);
+    slider.addEventListener("input", () => this.change({ [control.name]: this.value(control, slider) }));
+    number.addEventListener("change", () => {
+      const value = Number(number.value);
+      const wrong = number.value === "" || !Number.isFinite(value) || (control.whole && value % 1);
+      this.change(wrong ? {} : { [control.name]: value }); // of nothing: shows the old value again
+    });
+    return { control, slider, number };
+  }
+
+  scale({ min, max, ofRange }) {
+    const unit = ofRange ? this.unit : 1;
+    return [min * unit, max * unit];
+  }
+
+  value(control, slider) {
+    const place = Number(slider.value);
+    if (!control.log) return place;
+    const [min, max] = this.scale(control);
+    return Number((min * (max / min) ** place).toPrecision(3));
+  }
+
+  show(state, largestRate) {
+    this.unit = state.high - state.low;
+    for (const { control, slider, number } of this.rows) {
+      const value = state[control.name], [min, max] = this.scale(control);
+      if (control.whole) slider.max = Math.min(control.max, Math.max(2, state.x.length));
+      // the slider under the finger is left alone: what it was rounded to must not push it back
+      if (document.activeElement !== slider)
+        slider.value = control.log ? Math.log(Math.max(value, min) / min) / Math.log(max / min) : value;
+      slider.setAttribute("aria-valuetext", short(value));
+      number.value = Number(value.toPrecision(6));
+    }
+    this.stable.textContent = largestRate ? `stable up to ${short(largestRate)}` : "";
+  }
+}
