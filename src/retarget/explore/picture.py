@@ -144,13 +144,13 @@ class _Drawing:
             try:
                 values = compute()
             except DivergedError:
-                self.problems[name] = "it diverged: its numbers are too large to be written"
+                self.problems[name] = "the online learner diverged: its numbers overflow"
                 return None
             except RetargetError as error:
                 self.problems[name] = str(error)
                 return None
         if not np.abs(values).max() <= self.largest:
-            self.problems[name] = "it diverged: it lies far beyond the picture"
+            self.problems[name] = "the online learner diverged, far beyond the picture"
             return None
         if caught:
             self.problems[name] = str(caught[-1].message)

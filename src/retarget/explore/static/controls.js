@@ -2,26 +2,27 @@
 
 const LISTS = {
   online: [
-    { name: "lr", label: "rate", log: true, min: 0.01, max: 4 },
-    { name: "batch_size", label: "mini-batch", whole: true, min: 1, max: 32 },
-    { name: "momentum", label: "momentum", min: 0, max: 0.95, step: 0.01 },
-    { name: "start", label: "starts at", plain: true },
+    { name: "lr", label: "rate", log: true, min: 0.01, max: 4, limits: [1e-12, 1e12] },
+    { name: "batch_size", label: "mini-batch", whole: true, min: 1, max: 32, limits: [1, 500] },
+    { name: "momentum", label: "momentum", min: 0, max: 0.95, step: 0.01, limits: [0, 0.999] },
+    { name: "start", label: "starts at", plain: true, limits: [-1e12, 1e12] },
   ],
   offline: [
-    { name: "gamma", label: "ridge γ", log: true, min: 0.001, max: 100 },
-    { name: "width", label: "kernel width", log: true, min: 0.01, max: 3, ofRange: true },
+    { name: "gamma", label: "ridge", log: true, min: 0.001, max: 100, limits: [1e-12, 1e12] },
+    { name: "width", label: "kernel width", log: true, min: 0.01, max: 3, ofRange: true, limits: [1e-12, 1e12] },
   ],
   iterative: [
-    { name: "block_size", label: "block", whole: true, min: 1, max: 64 },
-    { name: "block_ridge", label: "block's ridge", log: true, min: 0.0001, max: 10 },
+    { name: "block_size", label: "block", whole: true, min: 1, max: 64, limits: [1, 500] },
+    { name: "block_ridge", label: "block ridge", log: true, min: 0.0001, max: 10, limits: [0, 1e12] },
   ],
 };
 
 // Three digits, without a long tail of zeros.
 export function short(value) {
-  if (Math.abs(value) < 1e-9) return "0";
   const size = Math.abs(value);
-  return size >= 1e5 || size < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(3)));
+  if (size < 1e-9) return "0";
+  const text = size >= 1e5 || size < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(3)));
+  return text.replace("-", "−");
 }
 
 export class Controls {
@@ -56,7 +57,7 @@ export class Controls {
     parent.append(row);
     slider.addEventListener("input", () => this.change({ [control.name]: this.value(control, slider) }));
     number.addEventListener("change", () => {
-      const value = Number(number.value);
+      const [low, high] = control.limits, value = Math.max(low, Math.min(high, Number(number.value)));
       const wrong = number.value === "" || !Number.isFinite(value) || (control.whole && value % 1);
       this.change(wrong ? {} : { [control.name]: value }); // of nothing: shows the old value again
     });
@@ -84,7 +85,7 @@ export class Controls {
       if (document.activeElement !== slider)
         slider.value = control.log ? Math.log(Math.max(value, min) / min) / Math.log(max / min) : value;
       slider.setAttribute("aria-valuetext", short(value));
-      number.value = Number(value.toPrecision(6));
+      number.value = Number(value.toPrecision(4));
     }
     this.stable.textContent = largestRate ? `stable up to ${short(largestRate)}` : "";
   }

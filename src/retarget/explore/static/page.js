@@ -9,9 +9,11 @@ const LEARNERS = {
   corrected: { name: "corrected, exactly", targets: "corrected" },
   iterative: { name: "corrected, iteratively", targets: "corrected" },
 };
+const MOST_POINTS = 500;
 const get = (id) => document.getElementById(id);
 const view = {
-  state: null, picture: null, chosen: 0, xName: "x", yName: "y",
+  // the setting; the last one that was answered, and the answer
+  state: null, answered: null, picture: null, chosen: 0, xName: "x", yName: "y",
   shown: {
     curve: { offline: true, online: true, corrected: true, iterative: false },
     targets: { offline: true, online: true, corrected: false, iterative: false },
@@ -29,7 +31,10 @@ function change(what) {
   const count = state.x.length;
   state.seen = atEnd && what.seen === undefined ? count : Math.min(state.seen, count);
   const batch = state.batch_size; // a block is made of whole mini-batches
-  if (batch >= 1 && state.block_size % batch) state.block_size = Math.ceil(state.block_size / batch) * batch;
+  if (state.block_size % batch) {
+    const batches = Math.min(Math.round(state.block_size / batch), Math.floor(MOST_POINTS / batch));
+    state.block_size = Math.max(1, batches) * batch;
+  }
   view.chosen = Math.min(view.chosen, count - 1);
   showSetting();
   compute();
@@ -39,6 +44,7 @@ function change(what) {
 async function compute() {
   if (busy) { again = true; return; }
   busy = true;
+  get("picture").setAttribute("aria-busy", "true");
   do {
     again = false;
     const asked = structuredClone(view.state);
@@ -48,33 +54,41 @@ async function compute() {
       });
       const answer = await reply.json();
       if (!reply.ok) { showNotice([`This setting cannot be computed: ${answer.error}.`]); continue; }
-      view.picture = answer;
-      if (!again) showPicture(asked);
+      Object.assign(view, { picture: answer, answered: asked });
+      showPicture();
     } catch (error) {
       showNotice(["The server does not answer. Start it again with: retarget explore"]);
     }
   } while (again);
   busy = false;
-  document.body.dataset.drawn = String(Number(document.body.dataset.drawn || 0) + 1);
+  get("picture").setAttribute("aria-busy", "false");
 }
 
-function showPicture(state) {
-  const { picture } = view, atRate = picture.largest_lr;
+function showPicture() {
+  const { picture, answered: state } = view, atRate = picture.largest_lr;
   plot.draw({ ...view, state }, dragged !== null);
   drawShifts(get("shifts"), { state, picture });
-  const lines = [];
-  if (state.lr > atRate * (1 + 1e-9))
-    lines.push(`At rate ${short(state.lr)} a step overshoots: it makes the error on its own mini-batch larger. ` +
-      `Every step is stable up to the rate ${short(atRate)}.`);
-  const names = { ...Object.fromEntries(Object.entries(LEARNERS).map(([k, v]) => [k, v.name])), effective: "effective targets" };
-  for (const [name, text] of Object.entries(picture.problems)) lines.push(`${names[name]}: ${text}.`);
-  showNotice(lines, lines.length && state.lr > atRate ? Number((atRate * 0.5).toPrecision(2)) : null);
+  showProblems(state, picture);
   for (const name of ["online", "corrected", "iterative"])
     get(`distance-${name}`).textContent = name in picture.distances ? short(picture.distances[name]) : "–";
   controls.show(view.state, atRate);
   get("code").textContent = picture.python;
   showStory(state);
   showFacts(state);
+}
+
+function showProblems(state, { problems, largest_lr: largest }) {
+  const lines = [], names = { effective: "effective targets" };
+  for (const [learner, { name }] of Object.entries(LEARNERS)) names[learner] = name;
+  const unstable = state.lr > largest * (1 + 1e-9);
+  if (unstable)
+    lines.push(`At the rate ${short(state.lr)} a step overshoots: it makes the error on its own mini-batch larger. ` +
+      `Every step is stable up to the rate ${short(largest)}.`);
+  for (const text of new Set(Object.values(problems))) {
+    const whose = Object.keys(problems).filter((name) => problems[name] === text).map((name) => names[name]);
+    lines.push(`Not drawn, or not to be trusted (${whose.join("; ")}): ${text}.`);
+  }
+  showNotice(lines, unstable ? Number((largest / 2).toPrecision(2)) : null);
 }
 
 function showNotice(lines, rate = null) {
@@ -131,7 +145,7 @@ function showSetting() {
   get("point-x").value = state.x[view.chosen];
   get("point-y").value = state.y[view.chosen];
   get("remove").disabled = n < 2;
-  get("add").disabled = n >= 500;
+  get("add").disabled = n >= MOST_POINTS;
   controls.show(state, view.picture?.largest_lr);
 }
 
@@ -150,7 +164,7 @@ function movePoint(i, x, y) {
 
 function addPoint(x, y) {
   const { state } = view;
-  if (state.x.length >= 500) return;
+  if (state.x.length >= MOST_POINTS) return;
   view.chosen = state.x.length;
   change({ x: [...state.x, x], y: [...state.y, y] });
 }
@@ -186,6 +200,10 @@ get("plot").addEventListener("pointerdown", (event) => {
   plot.hits.children[dragged].focus({ preventScroll: true });
   event.preventDefault();
 });
+// A finger on a point drags it; anywhere else it scrolls. (touch-action is not heeded inside an SVG.)
+get("plot").addEventListener("touchstart", (event) => {
+  if (event.target.classList.contains("hit") && event.cancelable) event.preventDefault();
+}, { passive: false });
 get("plot").addEventListener("pointermove", (event) => {
   if (dragged !== null) movePoint(dragged, ...place(...plot.where(event)));
 });
@@ -273,7 +291,7 @@ get("copy").addEventListener("click", async () => {
     get("copied").textContent = "The browser does not let this page copy: the code is chosen below, press Ctrl-C.";
   }
 });
-addEventListener("resize", () => view.picture && showPicture(view.state));
+addEventListener("resize", () => view.picture && showPicture());
 
 function makeLegend() {
   for (const [learner, { name, targets }] of Object.entries(LEARNERS)) {
@@ -288,7 +306,7 @@ function makeLegend() {
       if (kind === "curve") box.setAttribute("aria-label", words);
       box.addEventListener("change", () => {
         view.shown[kind][learner] = box.checked;
-        if (view.picture) showPicture(view.state);
+        if (view.picture) showPicture();
       });
       label.append(box, sample(kind, learner), ...(kind === "targets" ? [words] : []));
       row.insertCell().append(label);

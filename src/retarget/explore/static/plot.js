@@ -21,8 +21,9 @@ function ticks(low, high, count) {
 }
 
 function label(value, digits) {
-  if (Math.abs(value) >= 1e5 || digits > 4) return value.toPrecision(3).replace(/\.?0+(?=e|$)/, "");
-  return value.toFixed(digits).replace(/^-(0\.?0*)$/, "$1");
+  const text = Math.abs(value) >= 1e5 || digits > 4
+    ? String(Number(value.toPrecision(4))) : value.toFixed(digits).replace(/^-(0\.?0*)$/, "$1");
+  return text.replace("-", "−");
 }
 
 const MARKS = {
@@ -48,10 +49,8 @@ export class Plot {
     this.axes = element("g", {}, svg);
     const inside = element("g", { "clip-path": "url(#inside)" }, svg);
     this.paths = {};
-    for (const kind of ["move", "curve", "mark"])
-      for (const name of CURVES)
-        this.paths[`${kind} ${name}`] = element("path", { class: `${kind} ${name}` }, inside);
-    this.paths["move newest"] = element("path", { class: "move newest" }, inside);
+    const names = ["move", "curve", "mark"].flatMap((kind) => CURVES.map((name) => `${kind} ${name}`));
+    for (const name of ["move newest", ...names]) this.paths[name] = element("path", { class: name }, inside);
     this.dots = element("g", {}, inside);
     this.ring = element("circle", { class: "ring", r: 10 }, inside);
     this.chosen = element("circle", { class: "chosen", r: 8 }, inside);
@@ -136,7 +135,7 @@ export class Plot {
   // follows slowly, so that the picture does not jump at every step.
   fit({ state, picture, shown }, frozen) {
     this.width = Math.max(this.svg.clientWidth, 200);
-    this.height = Math.min(500, Math.max(300, this.width * 0.6));
+    this.height = Math.min(500, Math.max(270, this.width * 0.6));
     this.svg.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
     this.svg.setAttribute("height", this.height);
     this.domain = [state.low, state.high];
@@ -229,7 +228,7 @@ export function drawShifts(svg, { state, picture }) {
   if (bars.length) element("path", { d: bars.join(""), class: "bar online", ...stroke }, svg);
   if (last) element("path", { d: last, class: "bar newest", ...stroke }, svg);
   element("path", { d: `M${left} ${y(0)}H${width - right}`, class: "zero" }, svg);
-  for (const [value, digits] of shifts.length ? ticks(-largest, largest, 3) : [])
+  for (const [value, digits] of shifts.length ? ticks(-largest, largest, 4) : [])
     element("text", { x: left - 6, y: +y(value) + 4, "text-anchor": "end" }, svg).textContent = label(value, digits);
   element("text", { x: left, y: height - 2 }, svg).textContent = "first";
   element("text", { x: width - right, y: height - 2, "text-anchor": "end" }, svg).textContent =
