@@ -35,7 +35,7 @@ def settings(n: int, count: int) -> list[State]:
             low=0.0,
             high=1.0,
             width=0.3,
-            lr=float(rng.uniform(0.01, 1)),
+            lr=float(rng.uniform(0.01, 0.5) / batch),
             batch_size=int(batch),
             block_size=int(8 * batch),
             momentum=float(rng.uniform(0, 0.5)),
@@ -47,6 +47,7 @@ def settings(n: int, count: int) -> list[State]:
 
 
 def milliseconds(start: float) -> float:
+    """The time since then."""
     return 1e3 * (time.perf_counter() - start)
 
 
@@ -83,9 +84,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=100)
     options = parser.parse_args()
     print(f"{platform.platform()}, Python {platform.python_version()}")
-    print(
-        f"{'points':>8}{'median ms':>12}{'95% ms':>10}{'worst ms':>11}{'picture ms':>12}{'of limit':>11}"
-    )
+    columns = ("points", "median ms", "95% ms", "worst ms", "picture ms", "of limit")
+    print("".join(f"{column:>12}" for column in columns))
     with ExploreServer(toy_opening()) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         answer_times(server, settings(40, 5))  # warm up
@@ -94,7 +94,8 @@ def main() -> None:
             times, alone = answer_times(server, states), np.median(picture_times(states))
             median, high, worst = np.quantile(times, [0.5, 0.95, 1.0])
             share = f"{high / LIMIT_MS:.2f}" if n == LIMIT_POINTS else ""
-            print(f"{n:>8}{median:>12.1f}{high:>10.1f}{worst:>11.1f}{alone:>12.1f}{share:>11}")
+            cells = (f"{value:.1f}" for value in (median, high, worst, alone))
+            print("".join(f"{cell:>12}" for cell in (n, *cells, share)))
         server.shutdown()
 
 

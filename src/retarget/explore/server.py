@@ -95,6 +95,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: ExploreServer
     protocol_version = "HTTP/1.1"  # one connection for all pictures of a drag
     server_version, sys_version = "retarget", ""
+    wbufsize, disable_nagle_algorithm = -1, True  # an answer goes out whole, and at once
     timeout = 60  # seconds, for a connection that says nothing
 
     def do_GET(self) -> None:
