@@ -36,7 +36,7 @@ def _():
 @app.cell
 def _(mo):
     lr = mo.ui.slider(0.1, 1.9, 0.1, value=0.5, label="rate", show_value=True)
-    gamma = mo.ui.slider(0.1, 3.0, 0.1, value=1.0, label="ridge of the offline learner")
+    gamma = mo.ui.slider(0.1, 3.0, 0.1, value=1.0, label="ridge", show_value=True)
     order = mo.ui.dropdown(["as drawn", "left to right"], value="as drawn", label="order")
     mo.hstack([lr, gamma, order])
     return gamma, lr, order
@@ -78,7 +78,7 @@ def _(GRID, effective, offline, online, plt, x, y):
 @app.cell(hide_code=True)
 def _(mo):
     mo.md(r"""
-    It is an identity, not a picture of speech: train the offline learner on the effective targets,
+    It is an identity, not a figure of speech: train the offline learner on the effective targets,
     and the online learner's function comes out, to the last digits.
     """)
     return

@@ -73,8 +73,7 @@ class Drawing:
     def _scale(self, axis):
         ticks = self.page.locator(f"#plot .{axis}-tick").all()
         values = [number(tick.text_content()) for tick in ticks]
-        offset = 0 if axis == "x" else 4  # a text stands a little below its line
-        places = [float(tick.get_attribute(axis)) - offset for tick in ticks]
+        places = [float(tick.get_attribute("data-at")) for tick in ticks]
         slope, start = np.polyfit(places, values, 1)
         return lambda place: start + slope * np.asarray(place)
 
@@ -185,7 +184,7 @@ def test_stepping_through_the_stream(page, state):
     page.click("#forward")
     settled(page)
     near(Drawing(page).effective()[1], effective_targets(state, seen=24))
-    target = f"{state.y[23]:.3g}".replace("-", MINUS)
+    target = f"{state.y[23]:g}".replace("-", MINUS)
     assert f"Sample 24 came with the target {target};" in page.inner_text("#story")
     page.click("#first")
     settled(page)
@@ -284,6 +283,17 @@ def test_hostile_names_are_shown_and_do_not_run(visit, tmp_path):
     assert path.name in page.text_content("#title")
     assert page.locator("img").count() == 0
     assert page.locator("script").count() == 1
+
+
+def test_a_stream_in_large_units_is_read_off_its_axes(visit, tmp_path):
+    when = 1.7e9 + 1e5 * np.arange(12)
+    heat = 1000 + 5 * np.sin(np.arange(12))
+    pl.DataFrame({"when": when, "heat": heat}).write_csv(tmp_path / "heat.csv")
+    page = visit(file_opening(tmp_path / "heat.csv", "when", "heat"))
+    x, y = Drawing(page).points()
+    np.testing.assert_allclose(x, when, rtol=0, atol=3e3)
+    np.testing.assert_allclose(y, heat, rtol=0, atol=0.1)
+    assert page.input_value("#start-number") == f"{float(f'{heat.mean():.4g}'):g}"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -17,12 +17,12 @@ const LISTS = {
   ],
 };
 
-// Three digits, without a long tail of zeros.
-export function short(value) {
+// Three digits, without a long tail of zeros; nothing, where it is a rounding error of its unit.
+export function short(value, unit = 0) {
   const size = Math.abs(value);
-  if (size < 1e-9) return "0";
+  if (size <= 1e-9 * unit) return "0";
   const text = size >= 1e5 || size < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(3)));
-  return text.replace("-", "−");
+  return text.replace("-", "\u2212");
 }
 
 export class Controls {

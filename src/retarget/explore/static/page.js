@@ -67,10 +67,10 @@ async function compute() {
 function showPicture() {
   const { picture, answered: state } = view, atRate = picture.largest_lr;
   plot.draw({ ...view, state }, dragged !== null);
-  drawShifts(get("shifts"), { state, picture });
+  drawShifts(get("shifts"), { state, picture }, plot.left);
   showProblems(state, picture);
   for (const name of ["online", "corrected", "iterative"])
-    get(`distance-${name}`).textContent = name in picture.distances ? short(picture.distances[name]) : "–";
+    get(`distance-${name}`).textContent = name in picture.distances ? short(picture.distances[name], spread(state)) : "–";
   controls.show(view.state, atRate);
   get("code").textContent = picture.python;
   showStory(state);
@@ -103,6 +103,14 @@ function showNotice(lines, rate = null) {
   notice.append(button);
 }
 
+const spread = (state) => Math.max(...state.y) - Math.min(...state.y) || 1;
+
+// A target, to a thousandth of the range of all.
+function level(value, state) {
+  const decimals = Math.max(0, Math.min(15, 3 - Math.floor(Math.log10(spread(state)))));
+  return Math.abs(value) < 1e9 ? String(Number(value.toFixed(decimals))).replace("-", "\u2212") : short(value);
+}
+
 // What the newest sample did, in words.
 function showStory(state) {
   const { stream, targets, predicted } = view.picture, t = state.seen;
@@ -112,9 +120,9 @@ function showStory(state) {
   const mean = effective.reduce((sum, value, i) => sum + Math.abs(value - state.y[stream[i]]), 0) / t;
   const moved = (before || []).reduce((most, value, i) => Math.max(most, Math.abs(effective[i] - value)), 0);
   get("story").textContent =
-    `Sample ${t} came with the target ${short(y)}; the online learner had predicted ${short(predicted[t - 1])}. ` +
-    (t > 1 ? `Learning it moved the effective targets of earlier samples by up to ${short(moved)}. ` : "") +
-    `All in all, targets have shifted by ${short(mean)} on average.`;
+    `Sample ${t} came with the target ${level(y, state)}; the online learner had predicted ${level(predicted[t - 1], state)}. ` +
+    (t > 1 ? `Learning it moved the effective targets of earlier samples by up to ${short(moved, spread(state))}. ` : "") +
+    `All in all, targets have shifted by ${short(mean, spread(state))} on average.`;
 }
 
 function showFacts(state) {
@@ -123,7 +131,7 @@ function showFacts(state) {
   const names = [["effective", "effective target"], ["corrected", "corrected, exactly"], ["iterative", "corrected, iteratively"]];
   for (const [key, name] of names) {
     const value = targets[key]?.[t];
-    rows.push([name, value === undefined ? "–" : short(value)]);
+    rows.push([name, value === undefined ? "–" : level(value, state)]);
   }
   facts.replaceChildren();
   for (const [name, value] of rows) {

@@ -1,6 +1,8 @@
 // Draws the two pictures, in SVG. It knows scales, marks and lines, and nothing of servers.
 
-const MARGIN = { left: 46, right: 12, top: 10, bottom: 30 };
+const MARGIN = { right: 12, top: 10, bottom: 30 };
+const LETTER = 8; // pixels of a digit, at most
+const MINUS = "\u2212";
 const CURVES = ["offline", "online", "corrected", "iterative"];
 
 export function element(name, attributes = {}, parent = null) {
@@ -10,21 +12,24 @@ export function element(name, attributes = {}, parent = null) {
   return made;
 }
 
-// Round numbers between low and high, about as many as asked for.
+// Round numbers between low and high, about as many as asked for, each with its label.
 function ticks(low, high, count) {
   const raw = (high - low) / count, power = 10 ** Math.floor(Math.log10(raw));
   const step = power * [1, 2, 5, 10].find((factor) => factor * power >= raw * 0.999);
-  const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
+  const decimals = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
+  const largest = Math.max(Math.abs(low), Math.abs(high));
+  const digits = Math.min(15, Math.max(1, Math.ceil(Math.log10(largest / step)) + 1));
   const found = [];
-  for (let i = Math.ceil(low / step); i * step <= high; i++) found.push([i * step, digits]);
+  for (let i = Math.ceil(low / step); i * step <= high; i++) {
+    const value = i * step, rounded = Number(value.toPrecision(digits));
+    const small = rounded ? rounded.toExponential() : "0";
+    const text = decimals > 4 ? small : largest >= 1e9 ? String(rounded) : value.toFixed(decimals);
+    found.push([value, text.replace(/^-(0\.?0*)$/, "$1").replace("-", MINUS)]);
+  }
   return found;
 }
 
-function label(value, digits) {
-  const text = Math.abs(value) >= 1e5 || digits > 4
-    ? String(Number(value.toPrecision(4))) : value.toFixed(digits).replace(/^-(0\.?0*)$/, "$1");
-  return text.replace("-", "−");
-}
+const widest = (found) => Math.max(0, ...found.map(([, text]) => text.length)) * LETTER;
 
 const MARKS = {
   online: (x, y) => `M${x - 4} ${y - 4}l8 8m0 -8l-8 8`,
@@ -139,7 +144,11 @@ export class Plot {
     this.svg.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
     this.svg.setAttribute("height", this.height);
     this.domain = [state.low, state.high];
-    if (frozen && this.range) return;
+    if (!frozen || !this.range) this.range = this.wantedRange(state, picture, shown);
+    this.left = Math.max(40, widest(ticks(...this.range, 6)) + 12);
+  }
+
+  wantedRange(state, picture, shown) {
     let low = Math.min(...state.y), high = Math.max(...state.y);
     const spread = high - low || Math.abs(high) || 1;
     const bounds = [low - 0.75 * spread, high + 0.75 * spread];
@@ -154,36 +163,39 @@ export class Plot {
     const margin = 0.05 * (high - low || spread), old = this.range;
     const wanted = [low - margin, high + margin];
     const shrunk = old && wanted[1] - wanted[0] < 0.6 * (old[1] - old[0]);
-    this.range = !old || shrunk ? wanted : [Math.min(old[0], wanted[0]), Math.max(old[1], wanted[1])];
+    return !old || shrunk ? wanted : [Math.min(old[0], wanted[0]), Math.max(old[1], wanted[1])];
   }
 
   drawAxes({ xName, yName }) {
-    const { left, right, top, bottom } = MARGIN, { width, height } = this;
+    const { right, top, bottom } = MARGIN, { width, height, left } = this;
     const inner = { x: left, y: top, width: width - left - right, height: height - top - bottom };
     for (const [key, value] of Object.entries(inner)) this.clip.setAttribute(key, value);
     this.axes.replaceChildren();
-    for (const [value, digits] of ticks(...this.domain, width < 500 ? 4 : 8)) {
+    const each = widest(ticks(...this.domain, 4)) + 3 * LETTER;
+    for (const [value, label] of ticks(...this.domain, Math.max(1, Math.min(8, inner.width / each)))) {
       const x = this.x(value);
       element("path", { d: `M${x} ${top}V${height - bottom}`, class: "frame" }, this.axes);
-      const text = element("text", { x, y: height - bottom + 17, "text-anchor": "middle", class: "x-tick" }, this.axes);
-      text.textContent = label(value, digits);
+      const inSight = Math.min(x, width - (label.length * LETTER) / 2);
+      const place = { x: inSight, y: height - bottom + 17, "text-anchor": "middle" };
+      const text = element("text", { ...place, class: "x-tick", "data-at": x }, this.axes);
+      text.textContent = label;
     }
-    for (const [value, digits] of ticks(...this.range, 6)) {
+    for (const [value, label] of ticks(...this.range, 6)) {
       const y = this.y(value);
       element("path", { d: `M${left} ${y}H${width - right}`, class: "frame" }, this.axes);
-      const text = element("text", { x: left - 6, y: +y + 4, "text-anchor": "end", class: "y-tick" }, this.axes);
-      text.textContent = label(value, digits);
+      const text = element("text", { x: left - 6, y: +y + 4, "text-anchor": "end", class: "y-tick", "data-at": y }, this.axes);
+      text.textContent = label;
     }
-    element("text", { x: left + 6, y: top + 14 }, this.axes).textContent = shortened(yName);
+    element("text", { x: left + 6, y: top + 14 }, this.axes).textContent = shortened(yName, inner.width);
     element("text", { x: width - right - 4, y: height - bottom - 6, "text-anchor": "end" }, this.axes)
-      .textContent = shortened(xName);
+      .textContent = shortened(xName, inner.width);
     this.beyond.setAttribute("x", width - right - 4);
     this.beyond.setAttribute("y", top + 14);
   }
 
   x(value) {
-    const [low, high] = this.domain, span = this.width - MARGIN.left - MARGIN.right;
-    return (MARGIN.left + ((value - low) / (high - low)) * span).toFixed(2);
+    const [low, high] = this.domain, span = this.width - this.left - MARGIN.right;
+    return (this.left + ((value - low) / (high - low)) * span).toFixed(2);
   }
 
   y(value) {
@@ -199,7 +211,7 @@ export class Plot {
   // The data coordinates of a place on the screen, inside the picture.
   where(event) {
     const box = this.svg.getBoundingClientRect();
-    const across = (event.clientX - box.left - MARGIN.left) / (this.width - MARGIN.left - MARGIN.right);
+    const across = (event.clientX - box.left - this.left) / (this.width - this.left - MARGIN.right);
     const down = (event.clientY - box.top - MARGIN.top) / (this.height - MARGIN.top - MARGIN.bottom);
     const share = (value) => Math.max(0, Math.min(1, value));
     const [left, right] = this.domain, [low, high] = this.range;
@@ -207,19 +219,20 @@ export class Plot {
   }
 }
 
-function shortened(name) {
-  return name.length > 40 ? `${name.slice(0, 39)}…` : name;
+function shortened(name, width) {
+  const most = Math.max(4, Math.floor(width / (1.2 * LETTER)));
+  return name.length > most ? `${name.slice(0, most - 1)}…` : name;
 }
 
 // Bars of effective minus true target, in stream order.
-export function drawShifts(svg, { state, picture }) {
-  const width = Math.max(svg.clientWidth, 200), height = 110, { left, right } = MARGIN;
+export function drawShifts(svg, { state, picture }, left) {
+  const width = Math.max(svg.clientWidth, 200), height = 110, { right } = MARGIN;
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.setAttribute("height", height);
   svg.replaceChildren();
   const effective = picture.targets.effective || [];
   const shifts = effective.map((value, t) => value - state.y[picture.stream[t]]);
-  const largest = Math.max(...shifts.map(Math.abs), 1e-9);
+  const largest = Math.max(...shifts.map(Math.abs), 1e-12);
   const room = (width - left - right) / state.x.length;
   const y = (value) => (height / 2 - 6 - (value / largest) * (height / 2 - 14)).toFixed(2);
   const bars = shifts.map((shift, t) => `M${(left + (t + 0.5) * room).toFixed(2)} ${y(0)}V${y(shift)}`);
@@ -228,8 +241,8 @@ export function drawShifts(svg, { state, picture }) {
   if (bars.length) element("path", { d: bars.join(""), class: "bar online", ...stroke }, svg);
   if (last) element("path", { d: last, class: "bar newest", ...stroke }, svg);
   element("path", { d: `M${left} ${y(0)}H${width - right}`, class: "zero" }, svg);
-  for (const [value, digits] of shifts.length ? ticks(-largest, largest, 4) : [])
-    element("text", { x: left - 6, y: +y(value) + 4, "text-anchor": "end" }, svg).textContent = label(value, digits);
+  for (const [value, label] of shifts.length ? ticks(-largest, largest, 4) : [])
+    element("text", { x: left - 6, y: +y(value) + 4, "text-anchor": "end" }, svg).textContent = label;
   element("text", { x: left, y: height - 2 }, svg).textContent = "first";
   element("text", { x: width - right, y: height - 2, "text-anchor": "end" }, svg).textContent =
     `sample ${state.x.length}`;
