@@ -264,6 +264,17 @@ def test_a_diverging_rate_is_explained(page):
     assert page.locator("#notice").is_hidden()
 
 
+def test_a_setting_that_is_refused_says_why_and_can_be_mended(page):
+    page.fill("#point-y", "1e20")
+    page.locator("#point-y").blur()
+    settled(page)
+    assert "This setting cannot be computed: y.0: " in page.inner_text("#notice")
+    page.fill("#point-y", "1")
+    page.locator("#point-y").blur()
+    settled(page)
+    assert page.locator("#notice").is_hidden()
+
+
 def test_curves_are_hidden_and_shown(page):
     path = page.locator("#plot path.mark.iterative")
     assert path.get_attribute("d") == ""

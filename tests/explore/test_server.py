@@ -1,6 +1,7 @@
 import http.client
 import json
 import socket
+from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 import retarget as rt
 from retarget.errors import InvalidInputError
 from retarget.explore.points import toy_opening
-from retarget.explore.server import ExploreServer
+from retarget.explore.server import FILES, ExploreServer
 
 JSON = {"Content-Type": "application/json"}
 
@@ -40,6 +41,11 @@ def test_it_listens_to_this_machine_only_at_an_address_nobody_guesses(server):
     assert len(server.token) >= 22  # 128 bits
     with ExploreServer(toy_opening()) as other:
         assert other.token != server.token
+
+
+def test_every_file_of_the_page_is_served():
+    static = files("retarget.explore") / "static"
+    assert {name for name, _ in FILES.values()} == {path.name for path in static.iterdir()}
 
 
 @pytest.mark.parametrize(

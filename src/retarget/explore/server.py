@@ -29,12 +29,9 @@ from retarget.explore.state import State
 
 HOST = "127.0.0.1"
 MOST_BYTES = 100_000  # of a setting: 500 points take less than half of it
-FILES = {
-    "": ("page.html", "text/html"),
-    "page.css": ("page.css", "text/css"),
-    "page.js": ("page.js", "text/javascript"),
-    "plot.js": ("plot.js", "text/javascript"),
-    "controls.js": ("controls.js", "text/javascript"),
+SCRIPTS = ("axes", "controls", "page", "plot", "points", "readings", "shifts")
+FILES = {"": ("page.html", "text/html"), "page.css": ("page.css", "text/css")} | {
+    f"{name}.js": (f"{name}.js", "text/javascript") for name in SCRIPTS
 }
 HEADERS = {
     "Content-Security-Policy": (

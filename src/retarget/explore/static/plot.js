@@ -1,35 +1,8 @@
-// Draws the two pictures, in SVG. It knows scales, marks and lines, and nothing of servers.
+// The picture of points, curves and targets, in SVG. It knows nothing of servers.
 
-const MARGIN = { right: 12, top: 10, bottom: 30 };
-const LETTER = 8; // pixels of a digit, at most
-const MINUS = "\u2212";
+import { LETTER, MARGIN, element, ticks, widest } from "./axes.js";
+
 const CURVES = ["offline", "online", "corrected", "iterative"];
-
-export function element(name, attributes = {}, parent = null) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  parent?.append(made);
-  return made;
-}
-
-// Round numbers between low and high, about as many as asked for, each with its label.
-function ticks(low, high, count) {
-  const raw = (high - low) / count, power = 10 ** Math.floor(Math.log10(raw));
-  const step = power * [1, 2, 5, 10].find((factor) => factor * power >= raw * 0.999);
-  const decimals = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
-  const largest = Math.max(Math.abs(low), Math.abs(high));
-  const digits = Math.min(15, Math.max(1, Math.ceil(Math.log10(largest / step)) + 1));
-  const found = [];
-  for (let i = Math.ceil(low / step); i * step <= high; i++) {
-    const value = i * step, rounded = Number(value.toPrecision(digits));
-    const small = rounded ? rounded.toExponential() : "0";
-    const text = decimals > 4 ? small : largest >= 1e9 ? String(rounded) : value.toFixed(decimals);
-    found.push([value, text.replace(/^-(0\.?0*)$/, "$1").replace("-", MINUS)]);
-  }
-  return found;
-}
-
-const widest = (found) => Math.max(0, ...found.map(([, text]) => text.length)) * LETTER;
 
 const MARKS = {
   online: (x, y) => `M${x - 4} ${y - 4}l8 8m0 -8l-8 8`,
@@ -222,28 +195,4 @@ export class Plot {
 function shortened(name, width) {
   const most = Math.max(4, Math.floor(width / (1.2 * LETTER)));
   return name.length > most ? `${name.slice(0, most - 1)}…` : name;
-}
-
-// Bars of effective minus true target, in stream order.
-export function drawShifts(svg, { state, picture }, left) {
-  const width = Math.max(svg.clientWidth, 200), height = 110, { right } = MARGIN;
-  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  svg.setAttribute("height", height);
-  svg.replaceChildren();
-  const effective = picture.targets.effective || [];
-  const shifts = effective.map((value, t) => value - state.y[picture.stream[t]]);
-  const largest = Math.max(...shifts.map(Math.abs), 1e-12);
-  const room = (width - left - right) / state.x.length;
-  const y = (value) => (height / 2 - 6 - (value / largest) * (height / 2 - 14)).toFixed(2);
-  const bars = shifts.map((shift, t) => `M${(left + (t + 0.5) * room).toFixed(2)} ${y(0)}V${y(shift)}`);
-  const last = bars.pop();
-  const stroke = { "stroke-width": Math.max(1, room * 0.65).toFixed(2) };
-  if (bars.length) element("path", { d: bars.join(""), class: "bar online", ...stroke }, svg);
-  if (last) element("path", { d: last, class: "bar newest", ...stroke }, svg);
-  element("path", { d: `M${left} ${y(0)}H${width - right}`, class: "zero" }, svg);
-  for (const [value, label] of shifts.length ? ticks(-largest, largest, 4) : [])
-    element("text", { x: left - 6, y: +y(value) + 4, "text-anchor": "end" }, svg).textContent = label;
-  element("text", { x: left, y: height - 2 }, svg).textContent = "first";
-  element("text", { x: width - right, y: height - 2, "text-anchor": "end" }, svg).textContent =
-    `sample ${state.x.length}`;
 }
