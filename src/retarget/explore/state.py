@@ -10,7 +10,8 @@ from retarget.learners import SGD
 Order = Literal["as given", "reversed", "by x", "random"]
 MOST_POINTS = 500
 
-# Bounds far beyond any use, so that no sum or product of a few of these can overflow.
+# Bounds far beyond any use, so that no sum or product of a few of these can overflow. They refuse
+# what is not a number, too.
 LARGEST = 1e12
 Number = Annotated[float, Field(ge=-2 * LARGEST, le=2 * LARGEST)]  # a margin fits beside the points
 Positive = Annotated[float, Field(ge=1 / LARGEST, le=2 * LARGEST)]
@@ -37,7 +38,7 @@ class State(BaseModel):
         seen: How many samples of the stream have been learned.
     """
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     x: Annotated[list[Number], Field(min_length=1, max_length=MOST_POINTS)]
     y: Annotated[list[Number], Field(min_length=1, max_length=MOST_POINTS)]
