@@ -17,7 +17,9 @@ console = Console()
 def explore(
     file: Annotated[
         Path | None,
-        typer.Argument(help="A small stream (CSV, Parquet, NPZ, NPY); without it, Fig. 1."),
+        typer.Argument(
+            metavar="FILE", help="A small stream (CSV, Parquet, NPZ, NPY); without it, Fig. 1."
+        ),
     ] = None,
     x: Annotated[
         str | None, typer.Option("--x", metavar="COL", help="The column drawn from left to right.")
