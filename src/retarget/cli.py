@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import retarget
-from retarget import cli_data
+from retarget import cli_data, cli_explore
 from retarget.errors import DownloadError, MissingDataError, RetargetError
 from retarget.experiments.core50_training import Source
 from retarget.experiments.experiment import (
@@ -32,6 +32,7 @@ app = typer.Typer(
     help="What an online learner has really learned, and the targets that correct it.",
 )
 app.add_typer(cli_data.app, name="data")
+app.command()(cli_explore.explore)
 console = Console()
 WRONG_USE = 2
 

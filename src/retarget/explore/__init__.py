@@ -1,0 +1,1 @@
+"""`retarget explore`: a page on this machine where points, rates and orders can be moved."""

@@ -1,0 +1,161 @@
+"""From a setting of the page to everything that is drawn: curves, targets, and what went wrong."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from retarget.errors import DivergedError, PrecisionWarning, RetargetError
+from retarget.explore.state import State
+from retarget.kernels import RBF
+from retarget.theory.correction import corrected_targets
+from retarget.theory.iterative import iterative_targets
+from retarget.theory.offline import offline_coefficients
+from retarget.theory.online import online_coefficients, prequential_errors
+from retarget.theory.shift import effective_targets
+from retarget.theory.stability import largest_stable_lr
+
+GRID_SIZE = 201
+BEYOND_THE_PICTURE = 1e6  # times the targets' own size: nothing to be seen but a number
+
+
+@dataclass(frozen=True)
+class Picture:
+    """All numbers of one picture. A learner or targets that could not be computed are left out.
+
+    Attributes:
+        stream: (n,) numbers of the points, in the order in which they are learned.
+        grid: (m,) where the curves are drawn.
+        curves: By learner (offline, online, corrected, iterative), (m,) its function after the
+            samples seen.
+        targets: In stream order: `effective` of the samples seen; `before`, the same without the
+            last of them; `corrected` and `iterative` of the whole stream.
+        predicted: (seen,) the online learner's prediction for each sample before it was learned.
+        distances: By online learner, how far its curve is from the offline one (root mean square).
+        largest_lr: The largest rate at which every step over the whole stream is stable.
+        problems: By name of a curve or of targets, why it is missing or not to be trusted.
+    """
+
+    stream: np.ndarray
+    grid: np.ndarray
+    curves: dict[str, np.ndarray] = field(default_factory=dict)
+    targets: dict[str, np.ndarray] = field(default_factory=dict)
+    predicted: np.ndarray | None = None
+    distances: dict[str, float] = field(default_factory=dict)
+    largest_lr: float = 0.0
+    problems: dict[str, str] = field(default_factory=dict)
+
+
+def draw(state: State) -> Picture:
+    """The picture of a setting."""
+    return _Drawing(state).picture()
+
+
+class _Drawing:
+    """A stream, its kernel, and the picture as far as it has been drawn."""
+
+    def __init__(self, state: State) -> None:
+        self.state, self.learner = state, state.learner
+        self.order = state.stream()
+        self.grid = np.linspace(state.low, state.high, GRID_SIZE)
+        kernel, x = RBF(state.width), np.array(state.x)[self.order]
+        self.y = np.array(state.y)[self.order] - state.start  # what is left to be learned
+        self.K, self.K_grid = kernel(x), kernel(self.grid, x)
+        self.largest = BEYOND_THE_PICTURE * max(float(np.abs(self.y).max()), 1e-9)
+        self.problems: dict[str, str] = {}
+
+    def picture(self) -> Picture:
+        state, K, y, learner, gamma = self.state, self.K, self.y, self.learner, self.state.gamma
+        seen, before = state.seen, max(state.seen - 1, 0)
+        corrected = self._attempt("corrected", lambda: corrected_targets(K, y, learner, gamma))
+        iterative = self._attempt(
+            "iterative",
+            lambda: iterative_targets(K, y, learner, gamma, state.block_size, state.block_ridge),
+        )
+        curves = {
+            "offline": self._function(
+                "offline", y, lambda K, y: offline_coefficients(K, y, state.gamma)
+            ),
+            "online": self._online("online", y),
+            "corrected": self._online("corrected", corrected),
+            "iterative": self._online("iterative", iterative),
+        }
+        targets = {
+            "effective": self._effective(seen),
+            "before": self._effective(before),
+            "corrected": corrected,
+            "iterative": iterative,
+        }
+        found = {name: curve for name, curve in curves.items() if curve is not None}
+        return Picture(
+            stream=self.order,
+            grid=self.grid,
+            curves={name: curve + state.start for name, curve in found.items()},
+            targets={name: z + state.start for name, z in targets.items() if z is not None},
+            predicted=self._predicted(),
+            distances={
+                name: float(np.sqrt(np.mean((curve - found["offline"]) ** 2)))
+                for name, curve in found.items()
+                if name != "offline" and "offline" in found
+            },
+            largest_lr=self._largest_lr(),
+            problems=self.problems,
+        )
+
+    def _online(self, name: str, targets: np.ndarray | None) -> np.ndarray | None:
+        """The online learner's function after the samples seen, on these targets."""
+        if targets is None:
+            return None
+        return self._function(name, targets, lambda K, z: online_coefficients(K, z, self.learner))
+
+    def _function(
+        self,
+        name: str,
+        targets: np.ndarray,
+        coefficients: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    ) -> np.ndarray | None:
+        seen = self.state.seen
+        if seen == 0:
+            return np.zeros(len(self.grid))
+        K, z = self.K[:seen, :seen], targets[:seen]
+        return self._attempt(name, lambda: self.K_grid[:, :seen] @ coefficients(K, z))
+
+    def _effective(self, seen: int) -> np.ndarray | None:
+        if seen == 0:
+            return np.zeros(0)
+        K, y = self.K[:seen, :seen], self.y[:seen]
+        return self._attempt(
+            "effective", lambda: effective_targets(K, y, self.learner, self.state.gamma)
+        )
+
+    def _predicted(self) -> np.ndarray | None:
+        seen = self.state.seen
+        K, y = self.K[:seen, :seen], self.y[:seen]
+        if "online" in self.problems or seen == 0:
+            return None
+        return np.asarray(y - prequential_errors(K, y, self.learner) + self.state.start)
+
+    def _attempt(self, name: str, compute: Callable[[], np.ndarray]) -> np.ndarray | None:
+        """What `compute` gives; None, and the reason among the problems, where it cannot."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", PrecisionWarning)
+            try:
+                values = compute()
+            except DivergedError:
+                self.problems[name] = "the online learner diverged: its numbers overflow"
+                return None
+            except RetargetError as error:
+                self.problems[name] = str(error)
+                return None
+        if not np.abs(values).max() <= self.largest:
+            self.problems[name] = "the online learner diverged, far beyond the picture"
+            return None
+        if caught:
+            self.problems[name] = str(caught[-1].message)
+        return values
+
+    def _largest_lr(self) -> float:
+        K = torch.from_numpy(self.K)
+        return largest_stable_lr(lambda rows: K[rows, rows], self.learner, len(self.K))

@@ -1,0 +1,336 @@
+"""The page in a real browser: Debian's Chromium, driven by playwright."""
+
+import re
+import shutil
+
+import numpy as np
+import polars as pl
+import pytest
+
+import retarget as rt
+from retarget.explore.points import file_opening, toy_opening
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def visit(browser, serve):
+    """Opens a page; at the end, it must have had no complaint and have asked no other machine."""
+    closing = []
+
+    def open_page(opening, **options):
+        running = serve(opening)
+        server = running.__enter__()
+        context = browser.new_context(permissions=["clipboard-read", "clipboard-write"], **options)
+        page, seen = context.new_page(), []
+        page.on("console", lambda message: seen.append(message.text))
+        page.on("pageerror", lambda error: seen.append(str(error)))
+        page.on("dialog", lambda dialog: (seen.append("dialog"), dialog.dismiss()))
+        page.on(
+            "request",
+            lambda request: request.url.startswith(server.url) or seen.append(request.url),
+        )
+        page.goto(server.url)
+        settled(page)
+        closing.append((running, context, seen))
+        return page
+
+    open_page.expected = ()
+    yield open_page
+    for running, context, seen in closing:
+        context.close()
+        running.__exit__(None, None, None)
+        assert [line for line in seen if not line.startswith(open_page.expected)] == []
+
+
+def settled(page):
+    page.locator('#picture[aria-busy="false"]').wait_for()
+
+
+MINUS = "\N{MINUS SIGN}"
+
+
+def number(text):
+    return float(text.replace(MINUS, "-"))
+
+
+class Drawing:
+    """What is drawn, read off the picture with the help of its axes, as a reader would."""
+
+    def __init__(self, page):
+        self.page = page
+        self.x, self.y = (self._scale(axis) for axis in "xy")
+
+    def _scale(self, axis):
+        ticks = self.page.locator(f"#plot .{axis}-tick").all()
+        values = [number(tick.text_content()) for tick in ticks]
+        places = [float(tick.get_attribute("data-at")) for tick in ticks]
+        slope, start = np.polyfit(places, values, 1)
+        return lambda place: start + slope * np.asarray(place)
+
+    def points(self):
+        dots = self.page.locator("#plot .point").all()
+        places = [[float(dot.get_attribute(name)) for name in ("cx", "cy")] for dot in dots]
+        x, y = np.transpose(places)
+        return self.x(x), self.y(y)
+
+    def path(self, name, pattern=r"[ML](\S+?) ([-\d.]+)"):
+        d = self.page.locator(f"#plot path.{name}").get_attribute("d")
+        x, y = np.array(re.findall(pattern, d), dtype=float).reshape(-1, 2).T
+        return self.x(x), self.y(y)
+
+    def effective(self):
+        x, y = self.path("mark.online", r"M(\S+) (\S+?)l8")
+        return x, y + self.y(4) - self.y(0)  # a cross begins at its upper left corner
+
+
+@pytest.fixture
+def page(visit):
+    return visit(toy_opening(), viewport={"width": 1280, "height": 1000})
+
+
+@pytest.fixture
+def state():
+    return toy_opening().state
+
+
+def effective_targets(state, lr=0.5, seen=40):
+    x, y = np.array(state.x)[:seen], np.array(state.y)[:seen]
+    return rt.effective_targets(rt.RBF(state.width)(x), y, rt.SGD(lr), state.gamma)
+
+
+def near(got, expected):
+    np.testing.assert_allclose(got, expected, rtol=0, atol=0.01)  # about a pixel
+
+
+def test_points_curves_and_targets_are_drawn_where_they_belong(page, state):
+    drawing = Drawing(page)
+    x, y = drawing.points()
+    near(x, state.x)
+    near(y, state.y)
+    near(drawing.effective()[1], effective_targets(state))
+    kernel, grid = rt.RBF(state.width), np.linspace(state.low, state.high, 201)
+    K, K_grid = kernel(np.array(state.x)), kernel(grid, np.array(state.x))
+    offline = K_grid @ rt.offline_coefficients(K, np.array(state.y), state.gamma)
+    online = K_grid @ rt.online_coefficients(K, np.array(state.y), rt.SGD(0.5))
+    for name, curve in {"offline": offline, "online": online, "corrected": offline}.items():
+        across, height = drawing.path(f"curve.{name}")
+        near(across, grid)
+        near(height, curve)
+    distance = np.sqrt(np.mean((online - offline) ** 2))
+    assert number(page.inner_text("#distance-online")) == pytest.approx(distance, rel=0.01)
+    assert page.inner_text("#distance-corrected") == "0"
+
+
+def test_the_rate_changes_the_effective_targets(page, state):
+    page.locator("#lr").fill("0.25")
+    settled(page)
+    lr = float(page.input_value("#lr-number"))
+    assert lr == pytest.approx(0.01 * 400**0.25, rel=0.01)
+    near(Drawing(page).effective()[1], effective_targets(state, lr=lr))
+
+
+def test_dragging_a_point_moves_it_and_the_curves(page):
+    before = page.locator("#plot path.curve.online").get_attribute("d")
+    (x, y), (width, height) = grab(page, 0), (-120, -150)
+    page.mouse.move(x + width, y + height, steps=8)
+    page.mouse.up()
+    settled(page)
+    assert page.locator("#plot path.curve.online").get_attribute("d") != before
+    shown = float(page.input_value("#point-x")), float(page.input_value("#point-y"))
+    points = Drawing(page).points()
+    near((points[0][0], points[1][0]), shown)
+    box = page.locator(".hit").first.bounding_box()
+    assert box["x"] + box["width"] / 2 == pytest.approx(x + width, abs=2)
+
+
+def grab(page, i):
+    box = page.locator(".hit").nth(i).bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    return x, y
+
+
+def test_a_finger_drags_a_point(visit):
+    page = visit(toy_opening(), viewport={"width": 390, "height": 844}, has_touch=True)
+    box = page.locator(".hit").first.bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    touch = page.context.new_cdp_session(page)
+    for kind, far in [("touchStart", 0), *(("touchMove", 5 * i) for i in range(1, 13))]:
+        places = [{"x": x - far, "y": y - far}]
+        touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": places})
+    touch.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    settled(page)
+    box = page.locator(".hit").first.bounding_box()
+    assert box["x"] + box["width"] / 2 == pytest.approx(x - 60, abs=3)
+
+
+def test_stepping_through_the_stream(page, state):
+    page.locator("#seen").fill("23")
+    settled(page)
+    assert page.inner_text("#seen-text") == "23 of 40"
+    assert page.locator(".point.unseen").count() == 17
+    near(Drawing(page).effective()[1], effective_targets(state, seen=23))
+    page.click("#forward")
+    settled(page)
+    near(Drawing(page).effective()[1], effective_targets(state, seen=24))
+    target = f"{state.y[23]:g}".replace("-", MINUS)
+    assert f"Sample 24 came with the target {target};" in page.inner_text("#story")
+    page.click("#first")
+    settled(page)
+    assert "Nothing has been learned yet" in page.inner_text("#story")
+    page.click("#play")
+    page.locator("#seen-text", has_text="2 of 40").wait_for()
+    page.click("#play")
+    settled(page)
+    assert page.locator("#plot .point:not(.unseen)").count() >= 2
+
+
+def test_the_copied_python_gives_the_numbers_of_the_page(page):
+    page.select_option("#order", "random")
+    page.click("#shuffle")
+    page.locator("#gamma").fill("0.8")
+    page.locator("#batch_size").fill("3")
+    page.locator("#seen").fill("31")
+    settled(page)
+    page.click("#copy")
+    page.get_by_text("Copied.").wait_for()
+    names = {}
+    exec(page.evaluate("navigator.clipboard.readText()"), names)
+    drawing = Drawing(page)
+    x, effective = drawing.effective()
+    near(x, names["x"][:31])
+    near(effective, names["effective"])
+    near(drawing.path("curve.online")[1], names["online"])
+    assert names["learner"].batch_size == 3
+    distance = np.sqrt(np.mean((names["iterative"] - names["offline"]) ** 2))
+    assert number(page.inner_text("#distance-iterative")) == pytest.approx(distance, rel=0.01)
+
+
+def test_points_are_added_and_removed_and_all_is_reset(page):
+    before = page.locator("#code").text_content()
+    page.click("#add")
+    settled(page)
+    assert page.locator("#plot .point").count() == 41
+    assert page.inner_text("#seen-text") == "41 of 41"
+    page.fill("#point-y", "1.5")
+    page.locator("#point-y").blur()
+    settled(page)
+    assert Drawing(page).points()[1][40] == pytest.approx(1.5, abs=0.01)
+    page.click("#remove")
+    box = page.locator("#plot").bounding_box()
+    page.mouse.dblclick(box["x"] + 0.9 * box["width"], box["y"] + 40)
+    settled(page)
+    assert page.locator("#plot .point").count() == 41
+    page.click("#reset")
+    settled(page)
+    assert page.locator("#code").text_content() == before
+
+
+def test_the_keyboard_moves_chooses_and_removes(page, state):
+    page.locator('.hit[tabindex="0"]').focus()
+    page.keyboard.press("PageDown")
+    page.keyboard.press("Shift+ArrowUp")
+    page.keyboard.press("ArrowLeft")
+    settled(page)
+    x, y = Drawing(page).points()
+    assert x[1] == pytest.approx(state.x[1] - 0.011, abs=0.003)  # of a picture 1.1 wide
+    assert y[1] > state.y[1] + 0.3
+    near(np.delete(y, 1), np.delete(state.y, 1))
+    page.keyboard.press("Delete")
+    settled(page)
+    near(Drawing(page).points()[0], np.delete(state.x, 1))
+
+
+def test_a_diverging_rate_is_explained(page):
+    page.fill("#lr-number", "300")
+    page.locator("#lr-number").blur()
+    settled(page)
+    assert "Every step is stable up to the rate 2." in page.inner_text("#notice")
+    assert "the online learner diverged" in page.inner_text("#notice")
+    assert page.locator("#plot path.curve.online").get_attribute("d") == ""
+    assert page.locator("#plot path.curve.offline").get_attribute("d") != ""
+    page.click("#notice button")
+    settled(page)
+    assert page.input_value("#lr-number") == "1"
+    assert page.locator("#notice").is_hidden()
+
+
+def test_a_setting_that_is_refused_says_why_and_can_be_mended(page, visit):
+    visit.expected = ("Failed to load resource: the server responded with a status of 422",)
+    page.fill("#point-y", "1e20")
+    page.locator("#point-y").blur()
+    settled(page)
+    assert "This setting cannot be computed: y.0: " in page.inner_text("#notice")
+    page.fill("#point-y", "1")
+    page.locator("#point-y").blur()
+    settled(page)
+    assert page.locator("#notice").is_hidden()
+
+
+def test_curves_are_hidden_and_shown(page):
+    path = page.locator("#plot path.mark.iterative")
+    assert path.get_attribute("d") == ""
+    page.check("#targets-iterative")
+    assert path.get_attribute("d").count("M") == 40
+    page.uncheck("#curve-online")
+    assert page.locator("#plot path.curve.online").get_attribute("d") == ""
+
+
+def test_hostile_names_are_shown_and_do_not_run(visit, tmp_path):
+    x, y = "<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>"
+    path = tmp_path / "a<b onclick=alert(3)>.csv"
+    pl.DataFrame({x: [1.0, 2.0, 4.0], y: [0.5, 0.1, 0.9]}).write_csv(path)
+    page = visit(file_opening(path, x, y))
+    assert page.text_content("#x-name") == x
+    assert page.text_content("#y-name") == y
+    assert path.name in page.text_content("#title")
+    assert page.locator("img").count() == 0
+    assert page.locator("script").count() == 1
+
+
+def test_a_stream_in_large_units_is_read_off_its_axes(visit, tmp_path):
+    when = 1.7e9 + 1e5 * np.arange(12)
+    heat = 1000 + 5 * np.sin(np.arange(12))
+    pl.DataFrame({"when": when, "heat": heat}).write_csv(tmp_path / "heat.csv")
+    page = visit(file_opening(tmp_path / "heat.csv", "when", "heat"))
+    x, y = Drawing(page).points()
+    np.testing.assert_allclose(x, when, rtol=0, atol=3e3)
+    np.testing.assert_allclose(y, heat, rtol=0, atol=0.1)
+    assert page.input_value("#start-number") == f"{float(f'{heat.mean():.4g}'):g}"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_a_phone(visit, scheme):
+    page = visit(toy_opening(), viewport={"width": 390, "height": 844}, color_scheme=scheme)
+    page.fill("#lr-number", "300")
+    page.locator("#lr-number").blur()
+    settled(page)
+    for summary in page.locator("summary").all():
+        summary.click()
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    page.locator("#gamma").scroll_into_view_if_needed()
+    assert page.locator("#plot").bounding_box()["y"] >= 0  # still in sight
+
+
+def test_a_server_that_has_stopped_is_said(browser, serve):
+    context = browser.new_context()
+    page = context.new_page()
+    with serve(toy_opening()) as server:
+        page.goto(server.url)
+        settled(page)
+    context.set_offline(True)
+    page.click("#back")
+    page.get_by_text("The server does not answer").wait_for()
+    context.close()

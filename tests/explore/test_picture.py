@@ -1,0 +1,187 @@
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import retarget as rt
+from oracles import literal
+from retarget.explore.picture import draw
+from retarget.explore.state import State
+
+
+def make_state(n=17, **changes):
+    rng = np.random.default_rng(n)
+    x, y = rng.uniform(-1, 3, n), rng.normal(1, 2, n)
+    settings = {
+        "x": x.tolist(),
+        "y": y.tolist(),
+        "low": -1.5,
+        "high": 3.5,
+        "order": "random",
+        "seed": 5,
+        "lr": 0.3,
+        "gamma": 0.7,
+        "width": 0.8,
+        "block_size": 6,
+        "block_ridge": 0.2,
+        "start": 0.4,
+        "seen": n,
+    }
+    return State(**(settings | changes))
+
+
+def problem(state):
+    """Stream order, rest of the targets (n, 1), Gram matrix, kernel of the grid (n, m): by hand."""
+    order = state.stream()
+    x, y = np.array(state.x)[order], np.array(state.y)[order]
+    grid = np.linspace(state.low, state.high, 201)
+    K = np.exp(-((x[:, None] - x[None, :]) ** 2) / state.width**2)
+    k = np.exp(-((x[:, None] - grid[None, :]) ** 2) / state.width**2)
+    return order, (y - state.start)[:, None], K, k
+
+
+def close(got, expected):
+    np.testing.assert_allclose(got, np.ravel(expected), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(("seen", "batch"), [(17, 1), (11, 1), (17, 3), (10, 3), (1, 1)])
+def test_curves_and_targets_are_the_papers(seen, batch):
+    state = make_state(seen=seen, batch_size=batch)
+    picture = draw(state)
+    order, Y, K, k = problem(state)
+    eta, gamma, start = state.lr, state.gamma, state.start
+    p = slice(0, seen)
+    corrected = literal.corrected(Y, K, eta, gamma, batch)
+    iterative = literal.iterative(Y, K, eta, gamma, 6, ridge=0.2, batch=batch)
+    assert picture.stream.tolist() == order.tolist()
+    close(picture.targets["effective"], literal.effective(Y[p], K[p, p], eta, gamma, batch) + start)
+    close(picture.targets["corrected"], corrected + start)
+    close(picture.targets["iterative"], iterative + start)
+    close(picture.curves["offline"], literal.f_off(Y[p], K[p, p], k[p], gamma) + start)
+    for name, Z in {"online": Y, "corrected": corrected, "iterative": iterative}.items():
+        curve = literal.f_on(Z[p], K[p, p], k[p], eta, batch) + start
+        close(picture.curves[name], curve)
+        distance = np.sqrt(np.mean((np.ravel(curve) - picture.curves["offline"]) ** 2))
+        assert picture.distances[name] == pytest.approx(distance, abs=1e-10)
+    assert picture.problems == {}
+
+
+def test_momentum_is_the_systems_of_the_theory():
+    """(I/eta + K^L * S) A = Y with s(t, i) = (1 - mu^(t-i)) / (1 - mu)."""
+    state, mu = make_state(momentum=0.6, lr=0.2), 0.6
+    _, Y, K, k = problem(state)
+    n = len(Y)
+    gap = np.arange(n)[:, None] - np.arange(n)[None, :]
+    S = np.where(gap > 0, (1 - mu ** np.maximum(gap, 0)) / (1 - mu), 0)
+    A = np.linalg.solve(np.eye(n) / 0.2 + K * S, Y)
+    weights = (1 - mu ** (n - np.arange(n))) / (1 - mu)
+    dual = weights[:, None] * A
+    picture = draw(state)
+    close(picture.curves["online"], k.T @ dual + state.start)
+    close(picture.targets["effective"], (0.7 * np.eye(n) + K) @ dual + state.start)
+    close(picture.curves["corrected"], picture.curves["offline"])
+
+
+def test_the_step_before():
+    now, earlier = draw(make_state(seen=9)), draw(make_state(seen=8))
+    close(now.targets["before"], earlier.targets["effective"])
+    assert len(now.targets["effective"]) == 9
+
+
+def test_predictions_are_those_of_the_learner_that_had_not_seen_the_sample():
+    picture = draw(make_state(seen=9))
+    for t in (0, 3, 8):
+        earlier = make_state(seen=t)
+        _, Y, K, _ = problem(earlier)
+        p = slice(0, t)
+        f = literal.f_on(Y[p], K[p, p], K[p, [t]], 0.3).item() if t else 0.0
+        assert picture.predicted[t] == pytest.approx(f + 0.4, abs=1e-10)
+
+
+def test_nothing_seen_is_the_starting_function():
+    picture = draw(make_state(seen=0))
+    for curve in picture.curves.values():
+        assert set(curve) == {0.4}
+    assert len(picture.targets["effective"]) == len(picture.targets["before"]) == 0
+    assert picture.predicted is None
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [("as given", [0, 1, 2, 3]), ("reversed", [3, 2, 1, 0]), ("by x", [3, 1, 2, 0])],
+)
+def test_orders(order, expected):
+    x = [5.0, 1.0, 1.0, -2.0]
+    state = State(x=x, y=x, low=-3, high=6, width=1.0, seen=4, order=order)
+    assert draw(state).stream.tolist() == expected
+
+
+def test_random_orders_repeat_and_differ_by_seed():
+    orders = [tuple(draw(make_state(seed=seed)).stream) for seed in (1, 1, 2)]
+    assert orders[0] == orders[1] != orders[2]
+    assert sorted(orders[2]) == list(range(17))
+
+
+@pytest.mark.parametrize("lr", [40.0, 1e12])
+def test_a_diverging_rate_is_explained_and_the_rest_is_drawn(lr):
+    picture = draw(make_state(n=60, lr=lr))
+    assert set(picture.curves) == {"offline"}
+    assert "diverged" in picture.problems["online"]
+    assert "diverged" in picture.problems["effective"]
+    assert picture.predicted is None
+    assert picture.largest_lr == pytest.approx(2.0)  # k(x, x) = 1
+
+
+def test_the_largest_rate_of_mini_batches_and_momentum():
+    state = make_state(batch_size=4, momentum=0.5)
+    _, _, K, _ = problem(state)
+    top = max(np.linalg.eigvalsh(K[i : i + 4, i : i + 4])[-1] for i in range(0, 17, 4))
+    assert draw(state).largest_lr == pytest.approx(2 * 1.5 / top)
+
+
+def test_a_singular_block_leaves_out_the_iterative_correction_only():
+    x = [0.5] * 8
+    state = State(
+        x=x, y=list(range(8)), low=0, high=1, width=1.0, seen=8, block_size=4, block_ridge=0.0
+    )
+    picture = draw(state)
+    assert set(picture.curves) == {"offline", "online", "corrected"}
+    assert "ridge" in picture.problems["iterative"]
+
+
+def test_a_block_of_no_whole_mini_batches_is_a_problem_of_its_own():
+    picture = draw(make_state(batch_size=4, block_size=6))
+    assert "multiple of the learner's batch_size" in picture.problems["iterative"]
+    assert "iterative" not in picture.curves
+    assert "online" in picture.curves
+
+
+def test_few_digits_are_said():
+    """With a ridge near nothing, targets of a nearly singular block have no digit that is right."""
+    x, y = np.linspace(0, 1, 12), np.tile([1.0, -1.0], 6)
+    with pytest.warns(rt.PrecisionWarning) as warned:
+        rt.iterative_targets(rt.RBF(10.0)(x), y, rt.SGD(0.5), 0.1, 12, 1e-15)
+    settings = {"width": 10.0, "gamma": 0.1, "block_size": 12, "block_ridge": 1e-15}
+    state = State(x=x.tolist(), y=y.tolist(), low=0, high=1, seen=12, **settings)
+    assert draw(state).problems["iterative"] == str(warned[0].message)
+
+
+@given(
+    values=st.lists(st.tuples(st.floats(-2, 2), st.floats(-1e3, 1e3)), min_size=1, max_size=12),
+    lr=st.floats(1e-12, 1e12),
+    batch=st.integers(1, 5),
+    momentum=st.floats(0, 0.999),
+    share=st.floats(0, 1),
+)
+def test_every_setting_can_be_written_as_json(values, lr, batch, momentum, share):
+    x, y = (list(column) for column in zip(*values, strict=True))
+    settings = {"lr": lr, "batch_size": batch, "block_size": 2 * batch, "momentum": momentum}
+    state = State(
+        x=x, y=y, low=-3, high=3, width=0.5, seen=int(share * len(x)), order="by x", **settings
+    )
+    picture = asdict(draw(state))
+    json.dumps(picture, allow_nan=False, default=np.ndarray.tolist)
+    assert set(picture["curves"]) | set(picture["problems"]) >= {"offline", "online", "corrected"}

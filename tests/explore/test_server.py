@@ -1,0 +1,166 @@
+import http.client
+import json
+import socket
+from importlib.resources import files
+
+import numpy as np
+import pytest
+
+import retarget as rt
+from retarget.errors import InvalidInputError
+from retarget.explore.points import toy_opening
+from retarget.explore.server import FILES, ExploreServer
+
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture
+def server(serve):
+    with serve(toy_opening()) as running:
+        yield running
+
+
+def ask(server, method, path, body=None, headers=None):
+    """Status, headers and text; the token goes before a path that does not begin with a slash."""
+    connection = http.client.HTTPConnection(*server.server_address, timeout=10)
+    address = path if path.startswith("/") else f"/{server.token}/{path}"
+    connection.request(method, address, body, headers or {})
+    reply = connection.getresponse()
+    text = reply.read().decode()
+    connection.close()
+    return reply.status, reply.headers, text
+
+
+def settings(**changes):
+    return json.dumps(toy_opening().state.model_dump() | changes)
+
+
+def test_it_listens_to_this_machine_only_at_an_address_nobody_guesses(server):
+    assert server.socket.getsockname()[0] == "127.0.0.1"
+    assert server.url == f"http://127.0.0.1:{server.server_address[1]}/{server.token}/"
+    assert len(server.token) >= 22  # 128 bits
+    with ExploreServer(toy_opening()) as other:
+        assert other.token != server.token
+
+
+def test_every_file_of_the_page_is_served():
+    static = files("retarget.explore") / "static"
+    assert {name for name, _ in FILES.values()} == {path.name for path in static.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [("", "html"), ("page.css", "css"), ("page.js", "javascript"), ("plot.js", "javascript")],
+)
+def test_the_files_of_the_page(server, path, kind):
+    status, headers, text = ask(server, "GET", path)
+    assert status == 200
+    assert headers["Content-Type"] == f"text/{kind}; charset=utf-8"
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert "unsafe" not in headers["Content-Security-Policy"]
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert len(text) > 1000
+
+
+def test_the_opening(server):
+    status, _, text = ask(server, "GET", "opening")
+    assert status == 200
+    assert json.loads(text)["state"] == toy_opening().state.model_dump()
+
+
+def test_a_picture(server):
+    body = settings(lr=0.25, seen=30)
+    status, _, text = ask(server, "POST", "compute", body, JSON)
+    assert status == 200
+    answer, state = json.loads(text), toy_opening().state
+    x, y = np.array(state.x)[:30], np.array(state.y)[:30]
+    effective = rt.effective_targets(rt.RBF(state.width)(x), y, rt.SGD(0.25), state.gamma)
+    np.testing.assert_allclose(answer["targets"]["effective"], effective, atol=1e-12)
+    assert "rt.SGD(lr=0.25" in answer["python"]
+
+
+def test_pictures_one_after_the_other_on_one_connection(server):
+    connection = http.client.HTTPConnection(*server.server_address, timeout=10)
+    for seen in (3, 5):
+        connection.request("POST", f"/{server.token}/compute", settings(seen=seen), JSON)
+        answer = json.loads(connection.getresponse().read())
+        assert len(answer["targets"]["effective"]) == seen
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("{", "Invalid JSON"),
+        ("", "Invalid JSON"),
+        ("[]", "Input should be an object"),
+        (settings(x=[float("nan")] * 40), "x.0: Input should be"),
+        (settings(x=[0.0] * 501, y=[0.0] * 501), "at most 500 items"),
+        (settings(lr=-1), "lr: Input should be greater"),
+        (settings(script="<script>"), "Extra inputs are not permitted"),
+    ],
+)
+def test_a_setting_without_a_meaning(server, body, message):
+    status, _, text = ask(server, "POST", "compute", body, JSON)
+    assert status == 422
+    assert message in json.loads(text)["error"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status", "message"),
+    [
+        ("GET", "/", {}, 403, "open the address that retarget explore printed"),
+        ("GET", "/page.js", {}, 403, "open the address"),
+        ("GET", "/wrong-token/opening", {}, 403, "open the address"),
+        ("POST", "/wrong-token/compute", JSON, 403, "open the address"),
+        ("GET", "", {"Host": "evil.example"}, 403, "not called so"),
+        ("POST", "compute", {"Host": "127.0.0.1", **JSON}, 403, "not called so"),
+        ("GET", "nothing", {}, 404, "nothing at this address"),
+        ("GET", "../picture.py", {}, 404, "nothing at this address"),
+        ("GET", "compute", {}, 404, "nothing at this address"),
+        ("POST", "opening", JSON, 404, "nothing at this address"),
+        ("POST", "compute", {"Content-Type": "text/plain"}, 415, "expected application/json"),
+        ("POST", "compute", {"Content-Length": "x", **JSON}, 411, "expected a Content-Length"),
+        ("POST", "compute", {"Content-Length": "100001", **JSON}, 413, "up to 100000 bytes"),
+    ],
+)
+def test_refusals(server, method, path, headers, status, message):
+    got, headers, text = ask(server, method, path, "{}" if method == "POST" else None, headers)
+    assert got == status
+    assert message in json.loads(text)["error"]
+    assert headers["Connection"] == "close"
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "HEAD"])
+def test_other_methods_are_not_known(server, method):
+    assert ask(server, method, "")[0] == 501
+
+
+def test_localhost_is_a_name_of_this_machine(server):
+    host = f"localhost:{server.server_address[1]}"
+    assert ask(server, "GET", "", headers={"Host": host})[0] == 200
+
+
+def test_a_port_that_is_taken(server):
+    port = server.server_address[1]
+    with pytest.raises(InvalidInputError, match=f"port {port} of 127.0.0.1 is taken.*--port"):
+        ExploreServer(toy_opening(), port)
+
+
+def test_another_failure_of_the_port_is_the_systems_own(monkeypatch):
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    with pytest.raises(PermissionError):
+        ExploreServer(toy_opening(), 80)
+
+
+def test_a_page_that_is_closed_is_let_go_and_a_defect_is_shown(server, capsys):
+    for error, shown in ((BrokenPipeError("gone"), ""), (ZeroDivisionError("oh"), "oh")):
+        try:
+            raise error
+        except Exception:
+            server.handle_error(None, ("127.0.0.1", 1))
+        printed = capsys.readouterr().err
+        assert (shown in printed) if shown else printed == ""
