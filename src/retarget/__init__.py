@@ -6,6 +6,8 @@ The functions of the core work on a Gram matrix `K` (n, n) and targets `Y` (n,) 
 stream order, NumPy or torch; an `SGD` describes the online learner. The rest is built on them.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from retarget.continual.corrector import NetworkCorrector
 from retarget.errors import (
     DivergedError,
@@ -32,6 +34,10 @@ from retarget.theory.offline import offline_coefficients
 from retarget.theory.online import online_coefficients, prequential_errors
 from retarget.theory.shift import effective_targets
 
+if TYPE_CHECKING:
+    from retarget.diagnosis.api import diagnose
+    from retarget.diagnosis.result import Diagnosis
+
 __version__ = "0.1.0"
 
 __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
@@ -53,6 +59,9 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
     "CorrectionTracker",
     # a network, task by task
     "NetworkCorrector",
+    # a stream of the user's own
+    "diagnose",
+    "Diagnosis",
     # kernels
     "RBF",
     "Linear",
@@ -73,3 +82,20 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
     "UnreachableTargetsError",
     "PrecisionWarning",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Importing Polars takes a while: only those who diagnose wait for it.
+    if name == "diagnose":
+        from retarget.diagnosis.api import diagnose
+
+        return diagnose
+    if name == "Diagnosis":
+        from retarget.diagnosis.result import Diagnosis
+
+        return Diagnosis
+    raise AttributeError(f"module 'retarget' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

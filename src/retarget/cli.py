@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import retarget
-from retarget import cli_data
+from retarget import cli_data, cli_diagnose
 from retarget.errors import DownloadError, RetargetError
 from retarget.experiments.experiment import (
     Experiment,
@@ -28,6 +28,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="What an online learner has really learned, and the targets that correct it.",
 )
+app.command()(cli_diagnose.diagnose)
+app.command()(cli_diagnose.correct)
 app.add_typer(cli_data.app, name="data")
 console = Console()
 WRONG_USE = 2
@@ -132,5 +134,5 @@ def main() -> None:
         app()
     except (RetargetError, OSError) as error:
         shown = f"[bold red]Error:[/bold red] {escape(str(error))}"
-        Console(stderr=True).print(shown, highlight=False, soft_wrap=True)
+        Console(stderr=True, emoji=False).print(shown, highlight=False, soft_wrap=True)
         sys.exit(cli_data.FAILED if isinstance(error, DownloadError) else WRONG_USE)

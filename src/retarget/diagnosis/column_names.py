@@ -52,12 +52,16 @@ def require_distinct(names: Iterable[str], what: str) -> None:
 
 
 def chosen_columns(
-    available: Sequence[str], columns: Sequence[str] | None, drop: Sequence[str]
+    available: Sequence[str],
+    columns: Sequence[str] | None,
+    drop: Sequence[str],
+    require_all: bool,
 ) -> list[str]:
     """The columns to load, in the table's order: those asked for (or all), but for the dropped."""
-    for name in columns or ():
-        require_column(available, name, "columns")
-    for name in drop:
-        require_column(available, name, "drop")
+    if require_all:
+        for name in columns or ():
+            require_column(available, name, "column")
+        for name in drop:
+            require_column(available, name, "drop")
     wanted = set(available if columns is None else columns) - set(drop)
     return [name for name in available if name in wanted]

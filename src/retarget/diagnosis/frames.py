@@ -37,7 +37,7 @@ def as_table(data: Any, prefix: str = "c") -> pl.DataFrame:
     if isinstance(data, Mapping):
         return _from_columns({str(name): values for name, values in data.items()})
     if _is_pandas(data):
-        return _from_pandas(data)
+        return _from_pandas(data if hasattr(data, "columns") else data.to_frame())
     if isinstance(data, Tensor):
         data = data.detach().cpu().numpy()
     if isinstance(data, np.ndarray | list | tuple):
@@ -48,9 +48,16 @@ def as_table(data: Any, prefix: str = "c") -> pl.DataFrame:
     )
 
 
+def is_frame(data: Any) -> bool:
+    """Whether it has columns with names of their own."""
+    return isinstance(data, pl.DataFrame | pl.LazyFrame | Mapping) or (
+        _is_pandas(data) and hasattr(data, "columns")
+    )
+
+
 def _is_pandas(data: Any) -> bool:
     # known by its name: pandas itself is not needed here
-    return type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns")
+    return type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "iloc")
 
 
 def _from_columns(columns: Mapping[str, Any]) -> pl.DataFrame:
@@ -93,6 +100,8 @@ def _pandas_column(name: str, column: Any) -> pl.Series:
 
 
 def _from_array(array: np.ndarray, prefix: str) -> pl.DataFrame:
+    if array.dtype == object and array.ndim == 1:  # labels, mostly
+        return _from_columns({f"{prefix}0": array.tolist()})
     if array.dtype.kind not in COLUMNS:
         raise InvalidTypeError(
             f"the array has dtype {array.dtype}; expected numbers, dates or text"

@@ -25,7 +25,10 @@ READERS: dict[str, Callable[[Path, Choose], pl.DataFrame]] = {
 
 
 def read_table(
-    path: str | Path, columns: Sequence[str] | None = None, drop: Sequence[str] = ()
+    path: str | Path,
+    columns: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
+    require_all: bool = True,
 ) -> pl.DataFrame:
     """The table in a file, in the file's order.
 
@@ -43,6 +46,7 @@ def read_table(
         path: The file.
         columns: Those to load; None for all.
         drop: Those not to load.
+        require_all: Whether a column that is named and not there is an error.
 
     Raises:
         InvalidInputError: The file is not what its name says, is damaged, or too large; or there
@@ -62,7 +66,7 @@ def read_table(
         )
     if path.stat().st_size == 0:
         raise InvalidInputError(f"{path} is empty: it holds 0 bytes; expected a table")
-    return reader(path, lambda available: chosen_columns(available, columns, drop))
+    return reader(path, lambda available: chosen_columns(available, columns, drop, require_all))
 
 
 def _expected() -> str:
