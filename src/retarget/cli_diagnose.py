@@ -73,37 +73,14 @@ def diagnose(
     Writes report.html, shift.parquet (every row's shift) and corrected.parquet (targets to train
     on) into a folder.
     """
+    asked = locals()  # the options by name
     if out.exists() and not out.is_dir():
         raise InvalidInputError(f"--out is {out}, which is a file; expected a folder")
     require_kernel(kernel)
     ridge_offline = auto_or_number("--gamma", gamma)
     chosen = chosen_evaluation(evaluation, test)
-    options = computation(
-        lr=lr,
-        batch_size=batch_size,
-        momentum=momentum,
-        nesterov=nesterov,
-        weight_decay=weight_decay,
-        reduction=reduction,
-        width=width,
-        block_size=block_size,
-        ridge=ridge,
-        mode=mode,
-        features=features,
-        memory=memory,
-        seed=seed,
-    )
-    choices = {
-        "time": time,
-        "group": group,
-        "drop": drop or (),
-        "kind": kind,
-        "impute": impute,
-        "standardise": standardise,
-        "group_as_feature": group_as_feature,
-        "allow_leak": allow_leak,
-    }
-    table, test_table, roles = load_tables(file, test, target or (), choices, column or (), seed)
+    options = computation(asked)
+    table, test_table, roles = load_tables(asked)
     diagnosis = diagnose_table(
         table,
         roles,
@@ -162,6 +139,7 @@ def correct(
     Writes corrected.parquet. The exact correction needs the whole stream beforehand; the iterative
     one only what was there by then.
     """
+    asked = locals()  # the options by name
     path = out if out.suffix.lower() in TABLE_SUFFIXES else out / "corrected.parquet"
     if path.is_dir() or (file is not None and path.resolve() == file.expanduser().resolve()):
         raise InvalidInputError(
@@ -169,32 +147,8 @@ def correct(
         )
     require_kernel(kernel)
     ridge_offline = auto_or_number("--gamma", gamma)
-    options = computation(
-        lr=lr,
-        batch_size=batch_size,
-        momentum=momentum,
-        nesterov=nesterov,
-        weight_decay=weight_decay,
-        reduction=reduction,
-        width=width,
-        block_size=block_size,
-        ridge=ridge,
-        mode=mode,
-        features=features,
-        memory=memory,
-        seed=seed,
-    )
-    choices = {
-        "time": time,
-        "group": group,
-        "drop": drop or (),
-        "kind": kind,
-        "impute": impute,
-        "standardise": standardise,
-        "group_as_feature": group_as_feature,
-        "allow_leak": allow_leak,
-    }
-    table, _, roles = load_tables(file, None, target or (), choices, column or (), seed)
+    options = computation(asked)
+    table, _, roles = load_tables(asked)
     # progressive: no row is held out, so every row has corrected targets
     diagnosis = diagnose_table(
         table, roles, evaluation="progressive", kernel=kernel, gamma=ridge_offline, **options

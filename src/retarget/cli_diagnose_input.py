@@ -1,9 +1,9 @@
 """What the options of `retarget diagnose` and `retarget correct` mean: tables, roles, a learner."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, cast
 
 import polars as pl
 
@@ -14,102 +14,67 @@ from retarget.diagnosis.reading import read_table
 from retarget.diagnosis.result import Evaluation
 from retarget.diagnosis.roles import Roles
 from retarget.errors import InvalidInputError
-from retarget.learners import SGD, Reduction
+from retarget.learners import SGD
 from retarget.option_values import amount_of_memory, auto_or_number
 
 EVALUATIONS: dict[str, Evaluation] = {"last": "last part", "progressive": "progressive"}
 MODES = ("auto", "exact", "features")
 KERNELS = ("rbf", "linear")
+ROLES = tuple(field.name for field in fields(Roles) if field.name != "target")
+LEARNER = ("batch_size", "momentum", "nesterov", "weight_decay", "reduction")
+METHOD = ("block_size", "ridge", "mode", "features", "seed")
 
 
-def load_tables(
-    file: Path | None,
-    test: Path | None,
-    target: Sequence[str],
-    choices: Mapping[str, object],
-    columns: Sequence[str],
-    seed: int,
-) -> tuple[pl.DataFrame, pl.DataFrame | None, Roles]:
+def load_tables(asked: Mapping[str, Any]) -> tuple[pl.DataFrame, pl.DataFrame | None, Roles]:
     """The stream, the test set if there is one, and what their columns are for.
 
     Args:
-        file: The stream; None for the embedded digits.
-        test: The test set.
-        target: The target columns.
-        choices: The other fields of `Roles`.
-        columns: The only features to load; none given: all.
-        seed: Draws the digits' order and test set.
+        asked: The options by name; without a `file`, the embedded digits are the stream.
     """
+    file, test, target, columns = (asked.get(n) for n in ("file", "test", "target", "column"))
+    choices = {name: asked[name] for name in ROLES}
+    choices["drop"] = tuple(choices["drop"] or ())
     if file is None:
-        asked = Roles(target=("digit",), **choices)  # type: ignore[arg-type]
-        if target or columns or test or asked != Roles(target=("digit",)):
+        if target or columns or test or Roles(("digit",), **choices) != Roles(("digit",)):
             raise InvalidInputError(
                 "there are options on columns or a test set, and no FILE that has them; name the "
                 "file of the stream first"
             )
-        stream, held_out = digits_tables(seed)
-        return stream, held_out, DIGITS_ROLES
+        return *digits_tables(asked["seed"]), DIGITS_ROLES
     if not target:
-        names = listed(read_table(file).columns)
         raise InvalidInputError(
             f"no target is named; name the column of {file} to be learned (--target), one of: "
-            f"{names}"
+            f"{listed(read_table(file).columns)}"
         )
-    roles = Roles(target=tuple(target), **choices)  # type: ignore[arg-type]
+    roles = Roles(tuple(target), **choices)
     used = [name for name in (roles.time, roles.group) if name is not None]
-    wanted = [*columns, *roles.target, *used] if columns else None
-    table = read_table(file, wanted, roles.drop)
+    table = read_table(file, [*columns, *roles.target, *used] if columns else None, roles.drop)
     roles = replace(roles, drop=())  # they were not loaded
+    roles.require_in(table.columns)
     if test is None:
         return table, None, roles
-    roles.require_in(table.columns)
     return table, read_table(test, table.columns, require_all=False), roles
 
 
-def computation(
-    *,
-    lr: str,
-    batch_size: int,
-    momentum: float,
-    nesterov: bool,
-    weight_decay: float,
-    reduction: str,
-    width: str,
-    block_size: int | None,
-    ridge: float | None,
-    mode: str,
-    features: int | None,
-    memory: str | None,
-    seed: int,
-) -> Options:
+def computation(asked: Mapping[str, Any]) -> Options:
     """Learner and method; what is wrong with them is said before any file is read."""
-    rate = auto_or_number("--lr", lr)
+    rate = auto_or_number("--lr", asked["lr"])
+    described = {name: asked[name] for name in LEARNER}
     # made only to be checked: the rate may not be known yet
-    SGD(
-        1.0 if rate == "auto" else rate,
-        batch_size,
-        momentum,
-        nesterov,
-        weight_decay,
-        cast(Reduction, reduction),
-    )
-    if mode not in MODES:
-        raise InvalidInputError(f"--mode is {mode!r}; expected one of {', '.join(MODES)}")
-    chosen_width = auto_or_number("--width", width)
-    return Options(
-        lr=rate,
-        batch_size=batch_size,
-        momentum=momentum,
-        nesterov=nesterov,
-        weight_decay=weight_decay,
-        reduction=cast(Reduction, reduction),
-        width=None if chosen_width == "auto" else chosen_width,
-        block_size=block_size,
-        ridge=ridge,
-        mode=cast(Literal["auto", "exact", "features"], mode),
-        features=features,
-        memory=None if memory is None else amount_of_memory(memory),
-        seed=seed,
+    SGD(1.0 if rate == "auto" else rate, **described)
+    if asked["mode"] not in MODES:
+        raise InvalidInputError(f"--mode is {asked['mode']!r}; expected one of {', '.join(MODES)}")
+    width, memory = auto_or_number("--width", asked["width"]), asked["memory"]
+    method = {name: asked[name] for name in METHOD}
+    return cast(
+        Options,
+        {
+            "lr": rate,
+            **described,
+            "width": None if width == "auto" else width,
+            "memory": None if memory is None else amount_of_memory(memory),
+            **method,
+        },
     )
 
 

@@ -101,8 +101,8 @@ Kernel = Annotated[
         LEARNER,
         "--kernel",
         metavar="rbf|linear|MODULE:FACTORY",
-        help="What the learner takes as similar. For a network of yours: the function that makes it, "
-        "as package.module:factory (its empirical NTK).",
+        help="What the learner takes as similar. For a network of yours: the function that makes "
+        "it, as package.module:factory (its empirical NTK).",
     ),
 ]
 Width = Annotated[

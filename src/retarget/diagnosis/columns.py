@@ -43,11 +43,11 @@ class Number:
 
     def missing(self, column: pl.Series) -> int:
         """How many cells hold no number."""
-        return int(np.isnan(as_numbers(column)).sum())
+        return int(np.isnan(as_numbers(column, self.moments)).sum())
 
     def encode(self, column: pl.Series) -> np.ndarray:
         """(n, 1) features."""
-        values = as_numbers(column)
+        values = as_numbers(column, self.moments)
         values[np.isnan(values)] = self.fill
         values -= self.mean
         values /= self.scale
@@ -119,26 +119,33 @@ def learn_column(
         return _learn_categories(column)
     if dtype == pl.String:
         if _holds_numbers(present):
-            return _learn_numbers(column, impute, standardise, moments=False)
+            return _learn_numbers(column, impute, standardise, as_moments=False)
         if moments(present).null_count() == 0:
-            return _learn_numbers(column, impute, standardise, moments=True)
+            return _learn_numbers(column, impute, standardise, as_moments=True)
         return _learn_categories(column)
-    return _learn_numbers(column, impute, standardise, moments=dtype.is_temporal())
+    return _learn_numbers(column, impute, standardise, as_moments=dtype.is_temporal())
 
 
-def as_numbers(column: pl.Series) -> np.ndarray:
-    """(n,) a copy as float64: moments as seconds; NaN where missing or infinite."""
+def as_numbers(column: pl.Series, as_moments: bool) -> np.ndarray:
+    """(n,) a copy as float64; NaN where missing or infinite.
+
+    Args:
+        column: Numbers, moments (which become seconds), or text.
+        as_moments: Whether text is moments; else it is numbers.
+    """
     dtype = column.dtype
     if dtype == pl.String:
-        numbers = column.str.strip_chars().cast(pl.Float64, strict=False)
-        if numbers.null_count() > column.null_count():
+        if as_moments:
             numbers = _seconds(moments(column))
+        else:
+            numbers = column.str.strip_chars().cast(pl.Float64, strict=False)
         bad = numbers.is_null() & column.is_not_null()
         if bad.any():
             raise InvalidInputError(
                 f"the column {shown(column.name)} holds the text "
-                f"{shown(column.filter(bad)[0])} in {bad.sum():,} rows, and numbers in others; "
-                f"mend these cells, or leave it out (--drop)"
+                f"{shown(column.filter(bad)[0])} in {bad.sum():,} rows, and "
+                f"{'dates' if as_moments else 'numbers'} in others; mend these cells, or leave it "
+                "out (--drop)"
             )
         column = numbers
     elif dtype.is_temporal():
@@ -191,9 +198,9 @@ def _learn_categories(column: pl.Series) -> Categories | Dropped:
 
 
 def _learn_numbers(
-    column: pl.Series, impute: Impute, standardise: bool, moments: bool
+    column: pl.Series, impute: Impute, standardise: bool, as_moments: bool
 ) -> Number | Dropped:
-    values = as_numbers(column)
+    values = as_numbers(column, as_moments)
     values = values[~np.isnan(values)]
     if len(values) == 0:
         return Dropped(column.name, "hold nothing in the rows that are learned from")
@@ -211,7 +218,7 @@ def _learn_numbers(
     fill = {"median": float(np.median(values)), "zero": 0.0}.get(impute, mean)
     if not standardise:
         mean, scale = 0.0, 1.0
-    return Number(column.name, mean, scale, fill, moments)
+    return Number(column.name, mean, scale, fill, as_moments)
 
 
 def _is_identifier(column: pl.Series) -> bool:

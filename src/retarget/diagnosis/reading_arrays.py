@@ -101,7 +101,8 @@ def as_series(name: str, values: np.ndarray) -> pl.Series:
 def _read_header(file: IO[bytes], what: str, kinds: str) -> _Header:
     try:
         shape, _, dtype = HEADERS[npy_format.read_magic(file)](file)
-    except (ValueError, KeyError, EOFError) as error:
+    # NumPy's parser lets through whatever its tokeniser and literal_eval raise.
+    except Exception as error:
         raise InvalidInputError(
             f"{what} is no NumPy array, or is damaged ({error}); expected what numpy.save writes"
         ) from error
