@@ -307,14 +307,15 @@ def test_classes(labels, classes):
         ([1.0, 2.0] * 30, "classification", "classification"),
         (list(range(7)) * 8 + [0] * 4, "auto", "regression"),
         (list(range(6)) * 10, "auto", "classification"),
-        ([str(k / 7) for k in range(ROWS)], "auto", "regression"),
+        ([str(k / 7) for k in range(ROWS)], "regression", "regression"),
+        ([str(k % 7) for k in range(ROWS)], "auto", "classification"),
     ],
 )
 def test_the_kind_of_target(labels, kind, expected):
     stream = make_stream(a_table(y=labels), "y", kind=kind)
     assert stream.kind == expected
     guessed = any("--kind regression takes it as a number" in note for note in stream.notes)
-    assert guessed == (kind == "auto" and expected == "classification")
+    assert guessed == (labels == list(range(6)) * 10)
 
 
 def test_classes_stored_as_whole_floats_have_the_names_of_whole_numbers():

@@ -141,12 +141,8 @@ def _kind(rows: Rows, notes: list[str]) -> TargetKind:
                 "taken as classes; --kind regression takes it as a number."
             )
             return "classification"
-    if column.dtype in (pl.Boolean, pl.Categorical, pl.Enum):
-        return "classification"
-    if column.dtype == pl.String:
-        numbers = column.str.strip_chars().cast(pl.Float64, strict=False)
-        return "classification" if numbers.null_count() else "regression"
-    return "regression"
+    classes = column.dtype in (pl.Boolean, pl.String, pl.Categorical, pl.Enum)
+    return "classification" if classes else "regression"
 
 
 def _classes(column: pl.Series, train_rows: int) -> tuple[str, ...]:
