@@ -9,7 +9,7 @@ from rich.console import Console
 
 import retarget as rt
 from hand_made_diagnosis import a_stream, diagnosis_of, standing_in
-from retarget.diagnosis.result import Approximation
+from retarget.diagnosis.result import Approximation, Estimate
 from retarget.diagnosis.summary import terminal_parts
 from retarget.diagnosis.tables import as_json, corrected_table, most_distorted, shift_table
 
@@ -112,6 +112,16 @@ def test_the_terminal_shows_scores_rows_and_verdict():
         "Note: Left out",
     ):
         assert words in text
+
+
+def test_what_is_not_known_is_a_dash():
+    diagnosis = diagnosis_of(a_stream(rows=3))
+    unknown = Estimate(np.nan, np.nan, np.nan)
+    scores = (*diagnosis.scores[:3], replace(diagnosis.scores[3], error=unknown))
+    text = shown(replace(diagnosis, scores=scores, gap_closed={"corrected": unknown}))
+    assert "nan" not in text
+    assert text.count("–") == 2
+    assert "50% │" in shown(diagnosis)  # without a range
 
 
 def test_cells_are_no_markup_on_the_terminal():

@@ -1,5 +1,7 @@
 """A diagnosis on the terminal: as text, and as tables."""
 
+import math
+
 from rich.console import RenderableType
 from rich.table import Column, Table
 from rich.text import Text
@@ -47,12 +49,20 @@ def terminal_parts(diagnosis: Diagnosis) -> list[RenderableType]:
 
 
 def estimate(number: Estimate) -> str:
-    """A number with its range."""
-    return f"{number.value:.4g} ({number.low:.4g} to {number.high:.4g})"
+    """A number with its range; a dash for one that was not computed, or of what diverged."""
+    return _with_range(number, ".4g")
 
 
 def _percent(number: Estimate) -> str:
-    return f"{number.value:.0%} ({number.low:.0%} to {number.high:.0%})"
+    return _with_range(number, ".0%")
+
+
+def _with_range(number: Estimate, form: str) -> str:
+    if not math.isfinite(number.value):
+        return "–"
+    if not (math.isfinite(number.low) and math.isfinite(number.high)):
+        return format(number.value, form)
+    return f"{number.value:{form}} ({number.low:{form}} to {number.high:{form}})"
 
 
 def _scores(diagnosis: Diagnosis) -> Table:

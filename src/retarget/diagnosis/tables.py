@@ -9,6 +9,11 @@ import polars as pl
 
 from retarget.diagnosis.result import Diagnosis
 
+# The fields of a diagnosis that grow with the stream: these are in the tables.
+OF_ALL_ROWS = frozenset(
+    ("stream", "effective", "corrected", "iterative", "prequential", "density", "changed")
+)
+
 
 def shift_table(diagnosis: Diagnosis) -> pl.DataFrame:
     """What became of every row's targets.
@@ -70,34 +75,22 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
 
     What is not finite is null: JSON has no word for it.
     """
-    stream = diagnosis.stream
-    whole: dict[str, Any] = {
+    stream, sizes = diagnosis.stream, diagnosis.shift_size
+    found = {field.name: getattr(diagnosis, field.name) for field in fields(diagnosis)}
+    whole = {
         "rows": len(stream),
-        "test_rows": diagnosis.test_rows,
-        "evaluation": diagnosis.evaluation,
         "kind": stream.kind,
         "targets": stream.target_names,
         "features": stream.feature_names,
         "group_column": stream.group_column,
         "notes": stream.notes,
-        "mode": diagnosis.mode,
-        "kernel": diagnosis.kernel,
-        "learner": diagnosis.learner.to_dict(),
-        "block_size": diagnosis.block_size,
-        "lr": diagnosis.lr,
-        "gamma": diagnosis.gamma,
-        "scores": diagnosis.scores,
-        "gap_closed": diagnosis.gap_closed,
+        **{name: value for name, value in found.items() if name not in OF_ALL_ROWS},
         "shift": {
-            "mean_size": float(diagnosis.shift_size.mean()),
-            "largest_size": float(diagnosis.shift_size.max()),
-            "rows_changed": int(np.asarray(diagnosis.changed, dtype=bool).sum()),
+            "mean_size": sizes.mean(),
+            "largest_size": sizes.max(),
+            "rows_changed": np.count_nonzero(diagnosis.changed),
         },
         "most_distorted": most_distorted(diagnosis),
-        "groups": diagnosis.groups,
-        "stability": diagnosis.stability,
-        "approximation": diagnosis.approximation,
-        "verdict": diagnosis.verdict,
     }
     plain: dict[str, Any] = _plain(whole)
     return plain
