@@ -10,10 +10,10 @@ from retarget.diagnosis.result import Diagnosis, Estimate, LearnerName
 from retarget.diagnosis.tables import most_distorted
 
 LEARNERS: dict[LearnerName, str] = {
-    "offline": "offline (all at once)",
-    "online": "online, true targets",
-    "corrected": "online, exactly corrected targets",
-    "iterative": "online, iteratively corrected targets",
+    "offline": "offline",
+    "online": "online",
+    "corrected": "exactly corrected",
+    "iterative": "iteratively corrected",
 }
 MOST_TARGETS = 3
 LONGEST_CELL = 40
@@ -50,7 +50,7 @@ def terminal_parts(diagnosis: Diagnosis) -> list[RenderableType]:
 
 def estimate(number: Estimate) -> str:
     """A number with its range; a dash for one that was not computed, or of what diverged."""
-    return _with_range(number, ".4g")
+    return _with_range(number, ".3g")
 
 
 def _percent(number: Estimate) -> str:
@@ -59,7 +59,7 @@ def _percent(number: Estimate) -> str:
 
 def _with_range(number: Estimate, form: str) -> str:
     if not math.isfinite(number.value):
-        return "–"
+        return "-"
     if not (math.isfinite(number.low) and math.isfinite(number.high)):
         return format(number.value, form)
     return f"{number.value:{form}} ({number.low:{form}} to {number.high:{form}})"
