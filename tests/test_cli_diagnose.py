@@ -201,7 +201,7 @@ def test_corrected_targets_from_the_command(monkeypatch, capsys, tmp_path, stand
         (("t.csv", "--target", "prize"), "no column 'prize'; did you mean 'price'"),
         (("gone.csv", "--target", "c"), "Error: there is no file gone.csv"),
         (("binary.csv", "--target", "c"), "binary.csv is not text in UTF-8"),
-        (("gaps.csv", "--target", "c"), "missing or infinite in 4 rows: 'a' 1; .*--impute mean"),
+        (("gaps.csv", "--target", "c"), "missing or infinite: 'a' 1 .of 4 rows.; .*--impute mean"),
         (("leak.csv", "--target", "c"), "given away by 'd' .*--drop d, or accept .*--allow-leak"),
         (("t.csv", "--target", "c", "--test", "t2.csv"), "there is no file t2.csv"),
         (("t.csv", "--target", "c", "--test", "gaps.csv"), "feature: there is no column 'day'"),

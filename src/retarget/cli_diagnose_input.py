@@ -8,7 +8,7 @@ from typing import Any, cast
 import polars as pl
 
 from retarget.diagnosis.api import Options
-from retarget.diagnosis.column_names import listed
+from retarget.diagnosis.column_names import MOST_COLUMNS_SHOWN, listed
 from retarget.diagnosis.digits import DIGITS_ROLES, digits_tables
 from retarget.diagnosis.reading import read_table
 from retarget.diagnosis.result import Evaluation
@@ -44,7 +44,7 @@ def load_tables(asked: Mapping[str, Any]) -> tuple[pl.DataFrame, pl.DataFrame | 
     if not target:
         raise InvalidInputError(
             f"no target is named; name the column of {file} to be learned (--target), one of: "
-            f"{listed(read_table(file).columns)}"
+            f"{listed(read_table(file).columns, MOST_COLUMNS_SHOWN)}"
         )
     roles = Roles(tuple(target), **choices)
     used = [name for name in (roles.time, roles.group) if name is not None]

@@ -8,6 +8,7 @@ from retarget.errors import InvalidInputError
 
 LONGEST_SHOWN = 40
 MOST_SHOWN = 8
+MOST_COLUMNS_SHOWN = 40
 
 
 def shown(value: object) -> str:
@@ -16,10 +17,10 @@ def shown(value: object) -> str:
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}...{text[0]}"
 
 
-def listed(values: Collection[object]) -> str:
+def listed(values: Collection[object], most: int = MOST_SHOWN) -> str:
     """Some values for a message, and how many more there are."""
-    first = ", ".join(shown(value) for value, _ in zip(values, range(MOST_SHOWN), strict=False))
-    more = len(values) - MOST_SHOWN
+    first = ", ".join(shown(value) for value, _ in zip(values, range(most), strict=False))
+    more = len(values) - most
     return f"{first} and {more:,} more" if more > 0 else first
 
 
@@ -38,7 +39,8 @@ def require_column(available: Sequence[str], name: str, option: str) -> None:
     near = difflib.get_close_matches(name.lower(), list(by_small_letters)[:5000], n=1)
     hint = f"did you mean {shown(by_small_letters[near[0]])}? " if near else ""
     raise InvalidInputError(
-        f"{option}: there is no column {shown(name)}; {hint}the columns are: {listed(available)}"
+        f"{option}: there is no column {shown(name)}; {hint}the columns are: "
+        f"{listed(available, MOST_COLUMNS_SHOWN)}"
     )
 
 

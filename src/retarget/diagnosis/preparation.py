@@ -98,8 +98,8 @@ class Preparation:
         counts += f" and {len(missing) - MOST_SHOWN:,} more" if len(missing) > MOST_SHOWN else ""
         if self.roles.impute == "error":
             raise InvalidInputError(
-                f"values are missing or infinite in {len(table):,} rows: {counts}; fill them in "
-                "with --impute mean (median, zero), or leave the columns out (--drop)"
+                f"values are missing or infinite: {counts} (of {len(table):,} rows); fill them "
+                "in with --impute mean (median, zero), or leave the columns out (--drop)"
             )
         return [
             f"Missing values were filled in by the {self.roles.impute} (categories by the most "
