@@ -459,7 +459,7 @@ def test_features_beyond_memory(monkeypatch):
 def test_equal_rows_are_counted():
     table = pl.concat([a_table(), a_table(), a_table()[:5]])
     (note,) = [note for note in make_stream(table, "y").notes if "earlier" in note]
-    assert note.startswith("65 of 125 rows have the features of an earlier one.")
+    assert note.startswith("65 of 125 rows have the features of an earlier one: ")
     assert "--ridge" in note
 
 

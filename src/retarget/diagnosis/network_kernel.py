@@ -25,6 +25,6 @@ def network_kernel(path: str, features: int) -> EmpiricalNTK:
     except Exception as error:  # the user's own code: any kind
         raise InvalidInputError(
             f"the network {path!r} does not take rows of {features} features, which is what the "
-            f"table's columns make: {type(error).__name__}: {error}"
+            f"table's columns make: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
         ) from error
     return EmpiricalNTK(network)

@@ -228,7 +228,7 @@ def _with_duplicates_noted(stream: Stream) -> Stream:
     if not repeated:
         return stream
     note = (
-        f"{repeated:,} of {len(stream):,} rows have the features of an earlier one. Equal rows "
-        "make a block of the iterative correction singular: if it fails, give it a ridge (--ridge)."
+        f"{repeated:,} of {len(stream):,} rows have the features of an earlier one: a block of the "
+        "iterative correction that holds such rows is singular without a ridge (--ridge)."
     )
     return replace(stream, notes=(*stream.notes, note))
