@@ -3,8 +3,9 @@ from datetime import date, datetime, time, timedelta
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from polars.testing.parametric import dataframes
 
 from retarget.diagnosis import size_limits
 from retarget.diagnosis.ordering import order_rows, order_test_rows
@@ -261,6 +262,12 @@ def test_groups_are_text_and_no_feature():
     assert both.feature_names[-3:] == ("g=a", "g=b", "g=c")
     assert list(make_stream(a_table(), "k", group="k").groups) == a_table()["k"].cast(str).to_list()
     refused(a_table(g=[[1]] * ROWS), group="g", match=r"'g' holds List\(Int64\); expected text")
+
+
+def test_any_plain_column_may_be_the_group():
+    for dtype in (pl.Duration, pl.Date, pl.Float64, pl.Boolean, pl.Time):
+        stream = make_stream(a_table(g=pl.Series(range(ROWS)).cast(dtype)), "y", group="g")
+        assert all(isinstance(group, str) for group in stream.groups)
 
 
 def test_one_long_group_does_not_make_all_of_them_long():
@@ -526,3 +533,25 @@ def test_what_preparation_promises(cells, held_out):
     np.testing.assert_allclose(
         stream.in_units(stream.Y)[:, 0], np.array(y)[stream.rows], rtol=1e-9, atol=1e-6
     )
+
+
+@settings(max_examples=150)
+@given(
+    dataframes(min_cols=2, max_cols=4, min_size=0, max_size=25),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(["error", "mean"]),
+    st.sampled_from(["auto", "regression", "classification"]),
+)
+def test_any_table_gives_a_stream_or_a_sentence(table, timed, grouped, impute, kind):
+    """Columns of every type that Polars has, nested ones too."""
+    time = table.columns[1] if timed else None
+    group = table.columns[-1] if grouped else None
+    options = {"time": time, "group": group, "impute": impute, "kind": kind, "allow_leak": True}
+    try:
+        stream = make_stream(table, table.columns[0], **options)
+    except InvalidInputError:
+        return
+    assert np.isfinite(stream.X).all()
+    assert np.isfinite(stream.Y).all()
+    assert len(stream.X) == len(stream.Y) == len(stream.rows)

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 
 from retarget.diagnosis.column_names import listed, shown
-from retarget.diagnosis.ordering import moments
+from retarget.diagnosis.ordering import is_plain, moments
 from retarget.diagnosis.roles import Impute
 from retarget.errors import InvalidInputError
 
@@ -110,7 +110,7 @@ def learn_column(
 ) -> Number | Categories | Dropped:
     """What a column is, judged by the rows that are learned from."""
     name, dtype = column.name, column.dtype
-    if dtype.is_nested() or dtype in (pl.Binary, pl.Object):
+    if not is_plain(dtype):
         return Dropped(name, "hold lists, bytes or objects")
     present = column.drop_nulls()
     if len(present) == 0:

@@ -82,12 +82,19 @@ def order_test_rows(table: pl.DataFrame, roles: Roles) -> Rows:
 
 def as_text(column: pl.Series) -> np.ndarray:
     """A column as text; as objects, since one long cell would make all of them long."""
-    if column.dtype.is_nested() or column.dtype in (pl.Binary, pl.Object):
+    if not is_plain(column.dtype):
         raise InvalidInputError(
             f"the column {shown(column.name)} holds {column.dtype}; expected text, numbers or dates"
         )
-    text = column.cast(pl.String).fill_null(UNKNOWN_GROUP)
-    return np.array(text.to_list(), dtype=object)
+    # Polars does not cast a duration
+    text = column.dt.to_string("iso") if column.dtype == pl.Duration else column.cast(pl.String)
+    return np.array(text.fill_null(UNKNOWN_GROUP).to_list(), dtype=object)
+
+
+def is_plain(dtype: pl.DataType) -> bool:
+    """Whether cells are numbers, moments, text, categories or nothing, not bytes or lists."""
+    others = (pl.String, pl.Boolean, pl.Categorical, pl.Enum, pl.Null)
+    return dtype.is_numeric() or dtype.is_temporal() or dtype in others
 
 
 def missing_in(column: pl.Series) -> pl.Series:

@@ -7,7 +7,7 @@ import polars as pl
 
 from retarget.diagnosis.column_names import listed, shown
 from retarget.diagnosis.columns import ROUNDING
-from retarget.diagnosis.ordering import Rows
+from retarget.diagnosis.ordering import Rows, is_plain
 from retarget.diagnosis.stream import TargetKind
 from retarget.errors import InvalidInputError
 
@@ -127,7 +127,7 @@ def _kind(rows: Rows, notes: list[str]) -> TargetKind:
             )
         return "regression"
     column = rows.table[columns[0]]
-    if column.dtype.is_nested() or column.dtype in (pl.Binary, pl.Object):
+    if not is_plain(column.dtype):
         raise InvalidInputError(
             f"the target {shown(column.name)} holds {column.dtype}; expected numbers or classes"
         )
