@@ -6,8 +6,7 @@ from typing import Any, Literal, TypedDict, Unpack, cast
 
 import polars as pl
 
-from retarget.diagnosis.column_names import require_distinct
-from retarget.diagnosis.frames import as_table, is_frame
+from retarget.diagnosis.assembly import assembled, assembled_test
 from retarget.diagnosis.network_kernel import network_kernel
 from retarget.diagnosis.ordering import order_rows, order_test_rows
 from retarget.diagnosis.preparation import prepare
@@ -82,7 +81,7 @@ def diagnose(
     Raises:
         InvalidInputError: The data cannot be learned from; the message says why and what to do.
     """
-    table, target, group, time = _assembled(X, Y, groups, times)
+    table, target, group, time = assembled(X, Y, groups, times)
     roles = Roles(
         target=target,
         time=time,
@@ -98,7 +97,7 @@ def diagnose(
     return diagnose_table(
         table,
         roles,
-        test=None if test is None else _test_table(test, X, Y, target),
+        test=None if test is None else assembled_test(test, X, Y, target),
         evaluation=evaluation,
         test_share=test_share,
         kernel=kernel,
@@ -192,61 +191,3 @@ def _evaluation(evaluation: Evaluation | None, test: pl.DataFrame | None) -> Eva
             "only"
         )
     return evaluation
-
-
-def _assembled(
-    X: Any, Y: Any, groups: Any = None, times: Any = None
-) -> tuple[pl.DataFrame, tuple[str, ...], str | None, str | None]:
-    """One table of features, targets, groups and times, and what these columns are called."""
-    table = as_table(X, prefix="x")
-    if _names_columns(Y, X, table):
-        target = (Y,) if isinstance(Y, str) else tuple(Y)
-    else:
-        targets = as_table(Y, prefix="y")
-        if targets.columns == ["y0"]:
-            targets = targets.rename({"y0": "y"})
-        table, target = _beside(table, targets, "Y"), tuple(targets.columns)
-    named: list[str | None] = []
-    for what, given in (("group", groups), ("time", times)):
-        name = given if given is None or isinstance(given, str) else what
-        if name is not None and not isinstance(given, str):
-            while name in table.columns:
-                name += "_"
-            column = as_table(given, prefix="")
-            table = _beside(table, column.rename({column.columns[0]: name}), f"{what}s")
-        named.append(name)
-    return table, target, named[0], named[1]
-
-
-def _names_columns(Y: Any, X: Any, table: pl.DataFrame) -> bool:
-    """Whether Y names columns of X; a list of labels, one a row, does not."""
-    if isinstance(Y, str):
-        return True
-    texts = isinstance(Y, list | tuple) and bool(Y) and all(isinstance(name, str) for name in Y)
-    return texts and is_frame(X) and (len(Y) != len(table) or set(Y) <= set(table.columns))
-
-
-def _beside(table: pl.DataFrame, columns: pl.DataFrame, what: str) -> pl.DataFrame:
-    if len(table) != len(columns):
-        raise InvalidInputError(
-            f"X has {len(table):,} rows and {what} has {len(columns):,}; expected as many"
-        )
-    require_distinct([*table.columns, *columns.columns], f"X together with {what}")
-    return pl.concat([table, columns], how="horizontal")
-
-
-def _test_table(test: Any, X: Any, Y: Any, target: tuple[str, ...]) -> pl.DataFrame:
-    if isinstance(test, tuple) and len(test) == 2:
-        table, test_target, _, _ = _assembled(*test)
-        # a frame and one of its columns under other names is another problem's test set
-        if test_target != target:
-            raise InvalidInputError(
-                f"the test set's targets are called {', '.join(test_target)}; expected "
-                f"{', '.join(target)}, as in the stream"
-            )
-        return table
-    if _names_columns(Y, X, as_table(X, prefix="x")):
-        return as_table(test)
-    raise InvalidInputError(
-        f"test is a {type(test).__name__}; expected (X, Y), or a frame where Y names columns of X"
-    )

@@ -1,6 +1,5 @@
 """From a table to a stream: learned from the first rows, and applied alike to all others."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -8,6 +7,7 @@ import numpy as np
 import polars as pl
 
 from retarget.diagnosis.column_names import MOST_SHOWN, listed, require_column, shown
+from retarget.diagnosis.column_notes import described
 from retarget.diagnosis.columns import Categories, Dropped, Number, learn_column
 from retarget.diagnosis.leaks import require_no_leak
 from retarget.diagnosis.ordering import Rows, order_rows, order_test_rows
@@ -49,7 +49,7 @@ class Preparation:
             for name in names
         ]
         features = tuple(column for column in learned if not isinstance(column, Dropped))
-        notes += _described(learned)
+        notes += described(learned)
         if not features:
             why = " ".join(notes) or "There is no column but the target, time and group."
             raise InvalidInputError(f"no feature is left to learn from. {why}")
@@ -204,22 +204,6 @@ def make_stream(
         allow_leak=allow_leak,
     )
     return prepare(order_rows(table, roles), train_rows)[0]
-
-
-def _described(learned: Sequence[Number | Categories | Dropped]) -> list[str]:
-    """Notes on what becomes of the columns, alike ones together."""
-    dropped: dict[str, list[str]] = defaultdict(list)
-    for column in learned:
-        if isinstance(column, Dropped):
-            dropped[column.reason].append(column.name)
-    notes = [f"Left out, since they {why}: {listed(names)}." for why, names in dropped.items()]
-    encoded = [c.name for c in learned if isinstance(c, Categories)]
-    if encoded:
-        notes.append(f"One feature for each category of {listed(encoded)}.")
-    moments = [c.name for c in learned if isinstance(c, Number) and c.moments]
-    if moments:
-        notes.append(f"Dates and times became seconds: {listed(moments)}.")
-    return notes
 
 
 def _with_duplicates_noted(stream: Stream) -> Stream:
