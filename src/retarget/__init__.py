@@ -6,6 +6,7 @@ The functions of the core work on a Gram matrix `K` (n, n) and targets `Y` (n,) 
 stream order, NumPy or torch; an `SGD` describes the online learner. The rest is built on them.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from retarget.continual.corrector import NetworkCorrector
@@ -35,6 +36,8 @@ from retarget.theory.online import online_coefficients, prequential_errors
 from retarget.theory.shift import effective_targets
 
 if TYPE_CHECKING:
+    from retarget.diagnosis.api import diagnose
+    from retarget.diagnosis.result import Diagnosis
     from retarget.estimators import OnlineKernelClassifier, OnlineKernelRegressor
 
 __version__ = "0.1.0"
@@ -61,6 +64,9 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
     "OnlineKernelClassifier",
     # a network, task by task
     "NetworkCorrector",
+    # a stream of the user's own
+    "diagnose",
+    "Diagnosis",
     # kernels
     "RBF",
     "Linear",
@@ -83,12 +89,18 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
 ]
 
 
-def __getattr__(name: str) -> Any:
-    # Importing scikit-learn takes about a second: only those who use the estimators wait for it.
-    if name in ("OnlineKernelRegressor", "OnlineKernelClassifier"):
-        from retarget import estimators
+# scikit-learn and Polars take a second to import: only those who use these wait for them.
+_LATER = {
+    "OnlineKernelRegressor": "retarget.estimators",
+    "OnlineKernelClassifier": "retarget.estimators",
+    "diagnose": "retarget.diagnosis.api",
+    "Diagnosis": "retarget.diagnosis.result",
+}
 
-        return getattr(estimators, name)
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(import_module(_LATER[name]), name)
     raise AttributeError(f"module 'retarget' has no attribute {name!r}")
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import retarget
-from retarget import cli_data, cli_explore
+from retarget import cli_data, cli_diagnose, cli_explore
 from retarget.errors import DownloadError, MissingDataError, RetargetError
 from retarget.experiments.core50_training import Source
 from retarget.experiments.experiment import (
@@ -31,6 +31,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="What an online learner has really learned, and the targets that correct it.",
 )
+app.command()(cli_diagnose.diagnose)
+app.command()(cli_diagnose.correct)
 app.add_typer(cli_data.app, name="data")
 app.command()(cli_explore.explore)
 console = Console()
@@ -170,4 +172,4 @@ def main() -> None:
 def show_error(error: Exception) -> None:
     """One line, on the error stream."""
     shown = f"[bold red]Error:[/bold red] {escape(str(error))}"
-    Console(stderr=True).print(shown, highlight=False, soft_wrap=True)
+    Console(stderr=True, emoji=False).print(shown, highlight=False, soft_wrap=True)

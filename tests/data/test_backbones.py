@@ -80,6 +80,7 @@ def test_by_import_path(monkeypatch, tmp_path):
         "class Small:\n    flat = nn.Flatten\n"
         "def network():\n    return nn.Flatten()\n"
         "def number():\n    return 3\n"
+        "def sized(width):\n    return nn.Linear(width, 1)\n"
         "constant = 3\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
@@ -89,6 +90,8 @@ def test_by_import_path(monkeypatch, tmp_path):
         load_backbone("made_networks:number")
     with pytest.raises(InvalidTypeError, match="'made_networks:constant' is a int; expected a fun"):
         load_backbone("made_networks:constant")
+    with pytest.raises(InvalidInputError, match="'made_networks:sized' failed when it .* 'width'"):
+        load_backbone("made_networks:sized")
     with pytest.raises(InvalidInputError, match="cannot be imported: .*no attribute 'other'; exp"):
         load_backbone("made_networks:other")
 

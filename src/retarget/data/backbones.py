@@ -1,7 +1,5 @@
 """Networks whose features stand for images: found by name, by file or by import path."""
 
-import importlib
-import re
 from pathlib import Path
 
 from torch import nn
@@ -9,9 +7,8 @@ from torch import nn
 from retarget.data.download import get
 from retarget.data.files import DataFile, DataSet, StoredFile, data_folder, is_complete, locate
 from retarget.data.weights import SUFFIXES, resnet18_from
-from retarget.errors import InvalidInputError, InvalidTypeError
-
-IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.\w+)*:[^\W\d]\w*(\.\w+)*")
+from retarget.errors import InvalidInputError
+from retarget.import_path import IMPORT_PATH, imported_network
 
 RESNET18 = DataSet(
     name="resnet18",
@@ -57,29 +54,8 @@ def load_backbone(
     if Path(name).suffix in SUFFIXES:
         return resnet18_from(Path(name).expanduser())
     if IMPORT_PATH.fullmatch(str(name)):
-        return _imported(str(name))
+        return imported_network(str(name), "backbone")
     raise InvalidInputError(
         f"there is no backbone {str(name)!r}; expected {RESNET18.name!r}, a file of weights "
         f"({', '.join(SUFFIXES)}) or 'package.module:factory'"
     )
-
-
-def _imported(name: str) -> nn.Module:
-    module_name, _, attribute = name.partition(":")
-    try:
-        factory = importlib.import_module(module_name)
-        for part in attribute.split("."):
-            factory = getattr(factory, part)
-    except (ImportError, AttributeError) as error:
-        raise InvalidInputError(
-            f"the backbone {name!r} cannot be imported: {error}; expected 'package.module:factory' "
-            "of an installed package, or of one on PYTHONPATH"
-        ) from error
-    if not callable(factory):
-        raise InvalidTypeError(
-            f"{name!r} is a {type(factory).__name__}; expected a function or class to call"
-        )
-    made = factory()
-    if not isinstance(made, nn.Module):
-        raise InvalidTypeError(f"{name!r} gave a {type(made).__name__}; expected a torch.nn.Module")
-    return made

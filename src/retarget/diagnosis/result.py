@@ -1,6 +1,7 @@
 """What a diagnosis finds, as data."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -8,6 +9,7 @@ import polars as pl
 
 from retarget.diagnosis.stream import Stream
 from retarget.learners import SGD
+from retarget.storage import atomic_file
 
 LearnerName = Literal["offline", "online", "corrected", "iterative"]
 Evaluation = Literal["last part", "test set", "progressive"]
@@ -195,3 +197,33 @@ class Diagnosis:
     def score(self, learner: LearnerName) -> Score:
         """One learner's score."""
         return next(score for score in self.scores if score.learner == learner)
+
+    @property
+    def summary(self) -> str:
+        """Verdict and scores, as text."""
+        from retarget.diagnosis.summary import summary_text
+
+        return summary_text(self)
+
+    def table(self) -> pl.DataFrame:
+        """A row for each row of the stream: its targets, what was really learned, the shift."""
+        from retarget.diagnosis.tables import shift_table
+
+        return shift_table(self)
+
+    def to_html(self, path: str | Path, command: str | None = None) -> None:
+        """Writes the report, one file that needs no other.
+
+        Args:
+            path: The file.
+            command: What made it, to be shown at the end.
+        """
+        from retarget.diagnosis.report import write_report  # with Plotly: only when it is wanted
+
+        with atomic_file(Path(path)) as file:
+            write_report(self, file, command=command)
+
+    def to_parquet(self, path: str | Path) -> None:
+        """Writes `table()`."""
+        with atomic_file(Path(path)) as file:
+            self.table().write_parquet(file)

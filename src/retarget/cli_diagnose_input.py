@@ -1,0 +1,102 @@
+"""What the options of `retarget diagnose` and `retarget correct` mean: tables, roles, a learner."""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, cast
+
+import polars as pl
+
+from retarget.diagnosis.api import Options
+from retarget.diagnosis.column_names import MOST_COLUMNS_SHOWN, listed
+from retarget.diagnosis.digits import DIGITS_ROLES, digits_tables
+from retarget.diagnosis.reading import read_table
+from retarget.diagnosis.result import Evaluation
+from retarget.diagnosis.roles import Roles
+from retarget.errors import InvalidInputError
+from retarget.learners import SGD
+from retarget.option_values import amount_of_memory, auto_or_number
+
+EVALUATIONS: dict[str, Evaluation] = {"last": "last part", "progressive": "progressive"}
+MODES = ("auto", "exact", "features")
+KERNELS = ("rbf", "linear")
+ROLES = tuple(field.name for field in fields(Roles) if field.name != "target")
+LEARNER = ("batch_size", "momentum", "nesterov", "weight_decay", "reduction")
+METHOD = ("block_size", "ridge", "mode", "features", "seed")
+
+
+def load_tables(asked: Mapping[str, Any]) -> tuple[pl.DataFrame, pl.DataFrame | None, Roles]:
+    """The stream, the test set if there is one, and what their columns are for.
+
+    Args:
+        asked: The options by name; without a `file`, the embedded digits are the stream.
+    """
+    file, test, target, columns = (asked.get(n) for n in ("file", "test", "target", "column"))
+    choices = {name: asked[name] for name in ROLES}
+    choices["drop"] = tuple(choices["drop"] or ())
+    if file is None:
+        if target or columns or test or Roles(("digit",), **choices) != Roles(("digit",)):
+            raise InvalidInputError(
+                "there are options on columns or a test set, and no FILE that has them; name the "
+                "file of the stream first"
+            )
+        return *digits_tables(asked["seed"]), DIGITS_ROLES
+    if not target:
+        raise InvalidInputError(
+            f"no target is named; name the column of {file} to be learned (--target), one of: "
+            f"{listed(read_table(file).columns, MOST_COLUMNS_SHOWN)}"
+        )
+    roles = Roles(tuple(target), **choices)
+    used = [name for name in (roles.time, roles.group) if name is not None]
+    table = read_table(file, [*columns, *roles.target, *used] if columns else None, roles.drop)
+    roles = replace(roles, drop=())  # they were not loaded
+    roles.require_in(table.columns)
+    if test is None:
+        return table, None, roles
+    return table, read_table(test, table.columns, require_all=False), roles
+
+
+def computation(asked: Mapping[str, Any]) -> Options:
+    """Learner and method; what is wrong with them is said before any file is read."""
+    rate = auto_or_number("--lr", asked["lr"])
+    described = {name: asked[name] for name in LEARNER}
+    # made only to be checked: the rate may not be known yet
+    SGD(1.0 if rate == "auto" else rate, **described)
+    if asked["mode"] not in MODES:
+        raise InvalidInputError(f"--mode is {asked['mode']!r}; expected one of {', '.join(MODES)}")
+    width, memory = auto_or_number("--width", asked["width"]), asked["memory"]
+    method = {name: asked[name] for name in METHOD}
+    return cast(
+        Options,
+        {
+            "lr": rate,
+            **described,
+            "width": None if width == "auto" else width,
+            "memory": None if memory is None else amount_of_memory(memory),
+            **method,
+        },
+    )
+
+
+def require_kernel(kernel: str) -> None:
+    """Refuses what is neither the name of a kernel nor the import path of a network."""
+    if kernel not in KERNELS and ":" not in kernel:
+        raise InvalidInputError(
+            f"--kernel is {kernel!r}; expected {', '.join(KERNELS)}, or package.module:factory"
+        )
+
+
+def chosen_evaluation(evaluation: str | None, test: Path | None) -> Evaluation | None:
+    """The evaluation that was asked for; None if there was none."""
+    if evaluation is None:
+        return None
+    if evaluation not in EVALUATIONS:
+        raise InvalidInputError(
+            f"--evaluation is {evaluation!r}; expected {' or '.join(EVALUATIONS)} (or a --test "
+            "file)"
+        )
+    if test is not None:
+        raise InvalidInputError(
+            f"--evaluation {evaluation} and --test {test} are given; expected one of them"
+        )
+    return EVALUATIONS[evaluation]

@@ -1,0 +1,193 @@
+"""The diagnosis of a table or of arrays: `retarget.diagnose`."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal, TypedDict, Unpack, cast
+
+import polars as pl
+
+from retarget.diagnosis.assembly import assembled, assembled_test
+from retarget.diagnosis.network_kernel import network_kernel
+from retarget.diagnosis.ordering import order_rows, order_test_rows
+from retarget.diagnosis.preparation import prepare
+from retarget.diagnosis.result import Diagnosis, Evaluation
+from retarget.diagnosis.roles import Impute, Kind, Roles
+from retarget.errors import InvalidInputError
+from retarget.kernels import Kernel
+from retarget.learners import SGD, Reduction
+
+
+class Options(TypedDict, total=False):
+    """What `diagnose_stream` may be told of the learner and the computation."""
+
+    width: float | None
+    lr: float | Literal["auto"]
+    batch_size: int
+    momentum: float
+    nesterov: bool
+    weight_decay: float
+    reduction: Reduction
+    block_size: int | None
+    ridge: float | None
+    mode: Literal["auto", "exact", "features"]
+    features: int | None
+    memory: int | None
+    seed: int
+
+
+def diagnose(
+    X: Any,
+    Y: Any,
+    *,
+    kernel: str | Kernel = "rbf",
+    learner: SGD | None = None,
+    gamma: float | Literal["auto"] = "auto",
+    groups: Any = None,
+    times: Any = None,
+    test: Any = None,
+    evaluation: Evaluation | None = None,
+    test_share: float = 0.2,
+    drop: Sequence[str] = (),
+    kind: Kind = "auto",
+    impute: Impute = "error",
+    standardise: bool = True,
+    allow_leak: bool = False,
+    **options: Unpack[Options],
+) -> Diagnosis:
+    """What an online learner has made of a stream, and what would have helped.
+
+    Args:
+        X: The features, rows in the order in which they were learned: an array (n, d), or a frame
+            of pandas or Polars, or a dict of columns.
+        Y: The targets: an array (n,) or (n, c), or names of columns of X.
+        kernel: "rbf", "linear", a kernel, or "package.module:factory" for that network's.
+        learner: The online learner; None chooses a rate, for mini-batches, momentum and so on as
+            in `options`.
+        gamma: The offline learner's ridge; "auto" chooses it.
+        groups: Each row's group: (n,), or the name of a column of X.
+        times: What orders the rows: (n,), or the name of a column of X; None: they are in order.
+        test: Rows to measure errors on: (X, Y), or one frame where Y names columns.
+        evaluation: "last part" of the stream, "progressive", or "test set"; None is the test set if
+            there is one, else the last part.
+        test_share: The share of the stream that is its last part.
+        drop: Columns of X to leave out.
+        kind: "regression" or "classification"; "auto" decides by the targets.
+        impute: What takes the place of missing numbers: "error", "mean", "median" or "zero".
+        standardise: Whether numbers are brought to mean 0 and standard deviation 1 first.
+        allow_leak: Whether a feature may give the target away.
+        options: `width`, `lr`, `batch_size`, `momentum`, `nesterov`, `weight_decay`, `reduction`,
+            `block_size`, `ridge`, `mode`, `features`, `memory`, `seed`: see `diagnose_stream`.
+
+    Raises:
+        InvalidInputError: The data cannot be learned from; the message says why and what to do.
+    """
+    table, target, group, time = assembled(X, Y, groups, times)
+    roles = Roles(
+        target=target,
+        time=time,
+        group=group,
+        drop=tuple(drop),
+        kind=kind,
+        impute=impute,
+        standardise=standardise,
+        allow_leak=allow_leak,
+    )
+    if learner is not None:
+        options = _with_learner(options, learner)
+    return diagnose_table(
+        table,
+        roles,
+        test=None if test is None else assembled_test(test, X, Y, target),
+        evaluation=evaluation,
+        test_share=test_share,
+        kernel=kernel,
+        gamma=gamma,
+        **options,
+    )
+
+
+def diagnose_table(
+    table: pl.DataFrame,
+    roles: Roles,
+    *,
+    test: pl.DataFrame | None = None,
+    evaluation: Evaluation | None = None,
+    test_share: float = 0.2,
+    kernel: str | Kernel = "rbf",
+    gamma: float | Literal["auto"] = "auto",
+    **options: Unpack[Options],
+) -> Diagnosis:
+    """The same, of a table whose columns have roles.
+
+    Args:
+        table: The rows, in the order in which they were learned (or with a time that orders them).
+        roles: What its columns are for.
+        test: Rows to measure errors on, with the same columns.
+        evaluation: As for `diagnose`.
+        test_share: As for `diagnose`, like all that follow.
+        kernel: See there.
+        gamma: See there.
+        options: See there.
+    """
+    from retarget.diagnosis.diagnose import diagnose_stream
+
+    evaluation = _evaluation(evaluation, test)
+    rows = order_rows(table, roles)
+    held_out = held_out_rows(len(rows), test_share) if evaluation == "last part" else 0
+    # of rows that are held out, nothing may be known: no mean, no category
+    stream, preparation = prepare(rows, len(rows) - held_out)
+    test_stream = None
+    if test is not None:
+        test_stream = preparation.apply(order_test_rows(test, roles))
+        notes = [f"Test set: {note}" for note in test_stream.notes if note not in stream.notes]
+        stream = replace(stream, notes=(*stream.notes, *notes))
+    if isinstance(kernel, str) and ":" in kernel:
+        kernel = network_kernel(kernel, stream.X.shape[1])
+    return diagnose_stream(
+        stream,
+        test_stream,
+        evaluation=evaluation,
+        test_share=test_share,
+        kernel=kernel,
+        gamma=gamma,
+        **options,
+    )
+
+
+def held_out_rows(rows: int, test_share: float) -> int:
+    """How many rows the last part of a stream has: at least one, and at least two are left.
+
+    Example:
+        >>> held_out_rows(10, 0.25), held_out_rows(3, 0.2)
+        (2, 1)
+    """
+    if not 0 < test_share < 1:
+        raise InvalidInputError(f"test_share is {test_share}; expected a share between 0 and 1")
+    return min(max(1, round(rows * test_share)), max(rows - 2, 0))
+
+
+def _with_learner(options: Options, learner: SGD) -> Options:
+    described = learner.to_dict()
+    repeated = sorted(set(described) & set(options))
+    if repeated:
+        raise InvalidInputError(
+            f"{', '.join(repeated)} given beside a learner, which says that itself; give one"
+        )
+    if not isinstance(learner.lr, float):
+        raise InvalidInputError(
+            f"the learner has a schedule of {len(learner.lr)} rates; expected one rate: a stream "
+            "is diagnosed at one"
+        )
+    return cast(Options, {**options, **described})
+
+
+def _evaluation(evaluation: Evaluation | None, test: pl.DataFrame | None) -> Evaluation:
+    if evaluation is None:
+        return "last part" if test is None else "test set"
+    if (evaluation == "test set") != (test is not None):
+        raise InvalidInputError(
+            f"the evaluation is {evaluation!r} and there is "
+            f"{'no' if test is None else 'a'} test set; give a test set for 'test set', and for it "
+            "only"
+        )
+    return evaluation

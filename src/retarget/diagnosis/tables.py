@@ -1,0 +1,137 @@
+"""A diagnosis as tables and as JSON, in the user's own units."""
+
+import math
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from retarget.diagnosis.result import Diagnosis
+
+# The fields of a diagnosis that grow with the stream: these are in the tables.
+OF_ALL_ROWS = frozenset(
+    ("stream", "effective", "corrected", "iterative", "prequential", "density", "changed")
+)
+
+
+def shift_table(diagnosis: Diagnosis) -> pl.DataFrame:
+    """What became of every row's targets.
+
+    The columns:
+
+    * `row` (its number in the user's table, from 0), `time` and `group` where there are;
+    * for classes: `true_class`, and `effective_class`, the largest of the effective targets;
+    * for each target (or class) NAME: `true:NAME`, `effective:NAME` (what was really learned, as
+      an offline target), `shift:NAME` (the difference), `error:NAME` (the learner's error just
+      before it learned the row), all in the user's units;
+    * `shift_size`: length of the shift over all targets, in standard deviations of the targets
+      (as it is, for classes and where nothing was standardised);
+    * `changed`: whether the shift changed the target's sign or class;
+    * `density`: mean similarity to the other rows.
+    """
+    stream = diagnosis.stream
+    columns = _row_columns(diagnosis)
+    if stream.kind == "classification":
+        names = np.array(stream.target_names, dtype=object)
+        columns["true_class"] = _text(names[stream.Y.argmax(axis=1)])
+        columns["effective_class"] = _text(names[diagnosis.effective.argmax(axis=1)])
+    parts = {
+        "true": stream.in_units(stream.Y),
+        "effective": stream.in_units(diagnosis.effective),
+        "shift": diagnosis.shift * stream.target_scales,
+        "error": diagnosis.prequential * stream.target_scales,
+    }
+    columns |= _target_columns(diagnosis, parts)
+    columns["shift_size"] = pl.Series(diagnosis.shift_size)
+    columns["changed"] = pl.Series(np.asarray(diagnosis.changed, dtype=bool))
+    columns["density"] = pl.Series(diagnosis.density)
+    return pl.DataFrame(columns)
+
+
+def corrected_table(diagnosis: Diagnosis) -> pl.DataFrame:
+    """The targets to train on: `row`, `time` and `group`, and for each target (or class) NAME.
+
+    * `true:NAME`: as in the user's table;
+    * `corrected:NAME`: exactly corrected, which needs the whole stream beforehand;
+    * `iterative:NAME`: corrected block by block, from what was there by then.
+    """
+    stream = diagnosis.stream
+    parts = {
+        "true": stream.in_units(stream.Y),
+        "corrected": stream.in_units(diagnosis.corrected),
+        "iterative": stream.in_units(diagnosis.iterative),
+    }
+    return pl.DataFrame(_row_columns(diagnosis) | _target_columns(diagnosis, parts))
+
+
+def most_distorted(diagnosis: Diagnosis, count: int = 10) -> pl.DataFrame:
+    """The rows of `shift_table` with the largest shifts, the largest first."""
+    return shift_table(diagnosis).sort("shift_size", descending=True, maintain_order=True)[:count]
+
+
+def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The diagnosis as plain JSON values, but for the arrays of all rows.
+
+    What is not finite is null: JSON has no word for it.
+    """
+    stream, sizes = diagnosis.stream, diagnosis.shift_size
+    found = {field.name: getattr(diagnosis, field.name) for field in fields(diagnosis)}
+    whole = {
+        "rows": len(stream),
+        "kind": stream.kind,
+        "targets": stream.target_names,
+        "features": stream.feature_names,
+        "group_column": stream.group_column,
+        "notes": stream.notes,
+        **{name: value for name, value in found.items() if name not in OF_ALL_ROWS},
+        "shift": {
+            "mean_size": sizes.mean(),
+            "largest_size": sizes.max(),
+            "rows_changed": np.count_nonzero(diagnosis.changed),
+        },
+        "most_distorted": most_distorted(diagnosis),
+    }
+    plain: dict[str, Any] = _plain(whole)
+    return plain
+
+
+def _row_columns(diagnosis: Diagnosis) -> dict[str, pl.Series]:
+    stream = diagnosis.stream
+    columns = {"row": pl.Series(stream.rows)}
+    if stream.times is not None:
+        columns["time"] = _text(stream.times)
+    if stream.groups is not None:
+        columns["group"] = _text(stream.groups)
+    return columns
+
+
+def _target_columns(diagnosis: Diagnosis, parts: dict[str, np.ndarray]) -> dict[str, pl.Series]:
+    # A colon, so that no target's name makes the name of another column.
+    return {
+        f"{part}:{name}": pl.Series(np.ascontiguousarray(values[:, number])).fill_nan(None)
+        for number, name in enumerate(diagnosis.stream.target_names)
+        for part, values in parts.items()
+    }
+
+
+def _text(values: np.ndarray) -> pl.Series:
+    return pl.Series([str(value) for value in values], dtype=pl.String)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, pl.DataFrame):
+        value = value.to_dicts()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, dict):
+        return {str(name): _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return value

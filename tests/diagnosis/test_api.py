@@ -1,0 +1,194 @@
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from torch import nn
+
+import retarget as rt
+from hand_made_diagnosis import standing_in
+from retarget.diagnosis.api import diagnose_table, held_out_rows
+from retarget.diagnosis.digits import DIGITS_ROLES, digits_tables
+from retarget.diagnosis.preparation import make_stream
+from retarget.diagnosis.roles import Roles
+from retarget.errors import InvalidInputError, InvalidTypeError
+
+rng = np.random.default_rng(0)
+X, y = rng.normal(size=(50, 3)), rng.normal(size=50)
+FRAME = pl.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": y, "t": np.arange(50)[::-1].copy()})
+
+
+@pytest.fixture
+def stand(monkeypatch):
+    return standing_in(monkeypatch)
+
+
+def test_arrays(stand):
+    diagnosis = rt.diagnose(X, y)
+    assert isinstance(diagnosis, rt.Diagnosis)
+    assert stand.stream.feature_names == ("x0", "x1", "x2")
+    assert stand.stream.target_names == ("y",)
+    assert stand.options == {
+        "evaluation": "last part",
+        "test_share": 0.2,
+        "kernel": "rbf",
+        "gamma": "auto",
+    }
+    # the last tenth was not looked at
+    rt.diagnose(X, y, test_share=0.1)
+    np.testing.assert_allclose(stand.stream.X[:45].mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(stand.stream.Y[:45].std(axis=0), 1, atol=1e-12)
+    rt.diagnose(X, y, evaluation="progressive")
+    np.testing.assert_allclose(stand.stream.Y.mean(), 0, atol=1e-12)
+
+
+def test_every_kind_of_array(stand):
+    rt.diagnose(torch.tensor(X), torch.tensor(np.column_stack([y, y**2])))
+    assert stand.stream.target_names == ("y0", "y1")
+    rt.diagnose(X.tolist(), ["cat", "dog"] * 25, groups=["u", "v"] * 25, times=np.arange(50)[::-1])
+    assert stand.stream.target_names == ("cat", "dog")
+    assert list(stand.stream.groups[:2]) == ["v", "u"]
+    assert stand.stream.rows[0] == 49
+    assert stand.stream.group_column == "group"
+
+
+def test_frames(stand):
+    rt.diagnose(FRAME, "y", times="t", drop=["b"], standardise=False)
+    assert stand.stream.feature_names == ("a",)
+    np.testing.assert_array_equal(stand.stream.X[:, 0], X[::-1, 0])
+    rt.diagnose(FRAME.lazy(), ["y", "a"], groups="t")
+    assert stand.stream.target_names == ("y", "a")
+    assert stand.stream.group_column == "t"
+    rt.diagnose(FRAME.drop("y"), FRAME["y"])
+    assert stand.stream.target_names == ("y",)
+    rt.diagnose({"a": y, "t": y**2, "group": y**3}, ["no", "yes"] * 25, groups=np.arange(50) % 3)
+    assert stand.stream.group_column == "group_"
+    assert stand.stream.feature_names == ("a", "t", "group")
+
+
+def test_frames_of_pandas(stand):
+    pytest.importorskip("pandas")
+    frame = __import__("pandas").DataFrame(FRAME.to_dict(as_series=False))
+    rt.diagnose(frame, "y", times="t")
+    of_pandas = stand.stream
+    rt.diagnose(FRAME, "y", times="t")
+    np.testing.assert_array_equal(of_pandas.X, stand.stream.X)
+    rt.diagnose(frame[["a", "b"]], frame["y"])
+    assert stand.stream.target_names == ("y",)
+
+
+def test_the_learner_is_described_or_its_rate_chosen(stand):
+    rt.diagnose(X, y, learner=rt.SGD(lr=0.1, batch_size=5, reduction="mean"), gamma=2.0, seed=7)
+    assert stand.options | {"evaluation": "", "test_share": 0} == {
+        "evaluation": "",
+        "test_share": 0,
+        "kernel": "rbf",
+        "gamma": 2.0,
+        "seed": 7,
+        "lr": 0.1,
+        "batch_size": 5,
+        "momentum": 0.0,
+        "nesterov": False,
+        "weight_decay": 0.0,
+        "reduction": "mean",
+    }
+    rt.diagnose(X, y, batch_size=5)
+    assert stand.options["batch_size"] == 5
+    with pytest.raises(
+        InvalidInputError, match="batch_size, lr given beside a learner, which says"
+    ):
+        rt.diagnose(X, y, learner=rt.SGD(lr=0.1), lr=0.2, batch_size=3)
+    with pytest.raises(InvalidInputError, match="a schedule of 2 rates; expected one rate"):
+        rt.diagnose(X, y, learner=rt.SGD(lr=[0.1, 0.2]))
+
+
+def test_test_sets(stand):
+    rt.diagnose(X, y, test=(X[:9] + 1, y[:9]))
+    assert stand.options["evaluation"] == "test set"
+    np.testing.assert_allclose(stand.stream.X.mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(stand.test.X, stand.stream.X[:9] + 1 / X.std(axis=0), atol=1e-12)
+    rt.diagnose(FRAME, "y", times="t", test=FRAME[:7].drop("t"))
+    assert len(stand.test) == 7
+    rt.diagnose(FRAME.drop("y"), FRAME["y"], test=(FRAME[:7].drop("y"), FRAME["y"][:7]))
+    assert len(stand.test) == 7
+
+
+def test_what_became_of_the_test_set_is_noted(stand):
+    table = FRAME.with_columns(c=pl.Series(["u", "v"] * 25))
+    test = table[:5].with_columns(c=pl.lit("new"))
+    diagnose_table(table, Roles(("y",)), test=test)
+    assert stand.stream.notes[-1] == (
+        "Test set: 5 rows hold categories of 'c' that were not learned ('new'): zeros."
+    )
+    assert len([note for note in stand.stream.notes if "One feature" in note]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"Y": y[:9]}, "X has 50 rows and Y has 9; expected as many"),
+        ({"groups": y[:9]}, "X has 50 rows and groups has 9"),
+        ({"times": [1, 2]}, "X has 50 rows and times has 2"),
+        ({"X": FRAME, "Y": FRAME["y"]}, "X together with Y has more than one column named 'y'"),
+        ({"test": X}, "test is a ndarray; expected .X, Y., or a frame where Y names columns"),
+        ({"test": (X, FRAME["y"].alias("z"))}, "test set's targets are called z; expected y"),
+        ({"test": (X, y), "evaluation": "last part"}, "'last part' and there is a test set"),
+        ({"evaluation": "test set"}, "is 'test set' and there is no test set; give a test set"),
+        ({"test_share": 1.0}, "test_share is 1.0; expected a share between 0 and 1"),
+        ({"kind": "both"}, "kind is 'both'"),
+        ({"X": FRAME, "Y": "Y"}, "target: there is no column 'Y'; did you mean 'y'"),
+        ({"X": FRAME, "Y": ["y", "q"]}, "target: there is no column 'q'"),
+    ],
+)
+def test_wrong_arguments(stand, arguments, message):
+    with pytest.raises(InvalidInputError, match=message):
+        rt.diagnose(**{"X": X, "Y": y, **arguments})
+    assert stand.stream is None
+
+
+def test_how_many_rows_are_held_out():
+    assert [held_out_rows(rows, 0.2) for rows in (2, 3, 4, 10, 12, 1000)] == [0, 1, 1, 2, 2, 200]
+    assert held_out_rows(10, 0.99) == 8
+
+
+def test_the_kernel_of_a_network(stand, monkeypatch, tmp_path):
+    (tmp_path / "my_networks.py").write_text(
+        "from torch import nn\n"
+        "def small():\n    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))\n"
+        "def other():\n    return nn.Linear(8, 1)\n"
+        "def broken():\n    raise RuntimeError('out of order')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    rt.diagnose(X, y, kernel="my_networks:small")
+    kernel = stand.options["kernel"]
+    assert isinstance(kernel, rt.EmpiricalNTK)
+    K = kernel(stand.stream.X[:5])
+    assert K.dtype == np.float64
+    np.testing.assert_array_equal(K, K.T)
+    own = rt.EmpiricalNTK(nn.Linear(3, 1).double())
+    rt.diagnose(X, y, kernel=own)
+    assert stand.options["kernel"] is own
+    with pytest.raises(InvalidInputError, match="'my_networks:other' does not take rows of 3 feat"):
+        rt.diagnose(X, y, kernel="my_networks:other")
+    with pytest.raises(InvalidInputError, match="'my_networks:broken' failed .*out of order"):
+        rt.diagnose(X, y, kernel="my_networks:broken")
+    with pytest.raises(InvalidTypeError, match="is a int; expected a function"):
+        rt.diagnose(X, y, kernel="os:O_RDONLY")
+
+
+def test_the_digits():
+    stream, test = digits_tables(seed=3)
+    assert stream["digit"].to_list() == sorted(stream["digit"])
+    prepared = make_stream(stream, "digit", group="digit", standardise=False)
+    assert Roles(("digit",), group="digit", standardise=False) == DIGITS_ROLES
+    assert prepared.kind == "classification"
+    assert prepared.target_names == tuple("0123456789")
+    assert prepared.X.min() == 0
+    assert prepared.X.max() == 1
+    assert len(test) == 449
+
+
+def test_the_public_surface():
+    assert {"diagnose", "Diagnosis"} <= set(dir(rt))
+    assert {"diagnose", "Diagnosis"} <= set(rt.__all__)
+    with pytest.raises(AttributeError, match="module 'retarget' has no attribute 'diagnoze'"):
+        rt.diagnoze  # noqa: B018

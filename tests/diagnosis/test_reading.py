@@ -1,0 +1,407 @@
+import gzip
+import io
+import zipfile
+from datetime import datetime
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
+
+from retarget.diagnosis import reading_text, size_limits
+from retarget.diagnosis.preparation import make_stream
+from retarget.diagnosis.reading import read_table
+from retarget.errors import InvalidInputError
+
+
+def written(folder, name, content):
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def saved(save, *arrays, **named):
+    buffer = io.BytesIO()
+    save(buffer, *arrays, **named)
+    return buffer.getvalue()
+
+
+def parquet(table):
+    buffer = io.BytesIO()
+    table.write_parquet(buffer)
+    return buffer.getvalue()
+
+
+TABLE = pl.DataFrame(
+    {"a": [1, 2, 3] * 50, "b": [0.5, None, -1e300] * 50, "c": ["x", "y", None] * 50}
+)
+
+
+# -- what is read ------------------------------------------------------------------------------
+
+
+def test_csv_and_parquet_give_the_table(tmp_path):
+    for name, content in (
+        ("t.csv", TABLE.write_csv()),
+        ("T.CSV", TABLE.write_csv()),
+        ("t.tsv", TABLE.write_csv(separator="\t")),
+        ("t.csv.gz", gzip.compress(TABLE.write_csv().encode())),
+        ("t.tsv.gz", gzip.compress(TABLE.write_csv(separator="\t").encode())),
+        ("semicolons.csv", TABLE.write_csv(separator=";")),
+        ("bars.csv", TABLE.write_csv(separator="|")),
+        ("windows.csv", TABLE.write_csv().replace("\n", "\r\n")),
+        ("excel.csv", b"\xef\xbb\xbf" + TABLE.write_csv().encode()),
+        ("t.parquet", parquet(TABLE)),
+        ("a*b[c]?.parquet", parquet(TABLE)),
+        ("a*b[c]?.csv", TABLE.write_csv()),
+    ):
+        assert_frame_equal(read_table(written(tmp_path, name, content)), TABLE)
+
+
+def test_the_home_folder_has_a_short_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    written(tmp_path, "t.csv", "a,b\n1,2\n")
+    assert read_table("~/t.csv").rows() == [(1, 2)]
+
+
+def test_the_same_data_in_every_format_gives_the_same_stream(tmp_path):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(40, 3)), rng.normal(size=40)
+    names = ["x0", "x1", "x2", "y"]
+    table = pl.DataFrame(np.column_stack([X, y]), schema=names)
+    paths = [
+        written(tmp_path, "t.csv", table.write_csv()),
+        written(tmp_path, "t.parquet", parquet(table)),
+        written(tmp_path, "t.npz", saved(np.savez, X=X, y=y)),
+        written(tmp_path, "packed.npz", saved(np.savez_compressed, X=X, Y=y)),
+        written(tmp_path, "t.npy", saved(np.save, np.column_stack([X, y]))),
+    ]
+    streams = [
+        make_stream(read_table(path), "c3" if path.suffix == ".npy" else "y") for path in paths
+    ]
+    for stream in streams[1:]:
+        np.testing.assert_array_equal(stream.X, streams[0].X)
+        np.testing.assert_array_equal(stream.Y, streams[0].Y)
+    assert streams[2].feature_names == streams[0].feature_names == ("x0", "x1", "x2")
+    assert streams[4].feature_names == ("c0", "c1", "c2")
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("a,b\n1,NA\nN/A,2\n,nan\n", [(1, None), (None, 2)]),
+        ("a,b\n1,inf\n2,-inf\n3,4\n", [(1, np.inf), (2, -np.inf), (3, 4.0)]),
+        ("a;b\n1,5;x\n-2,25;y\n", [(1.5, "x"), (-2.25, "y")]),
+        ("a,b\n1,2\n\n3,4\n\n", [(1, 2), (3, 4)]),
+        ("a\n1\n2", [(1,), (2,)]),
+        ("a,\n1,2\n", [(1, 2)]),
+        ("0,1\n5,6\n", [(5, 6)]),
+        ("a,b\n1,99999999999999999999\n", [(1, 99999999999999999999)]),
+        ("a,b\n2026-01-31,01/02/2026\n", [("2026-01-31", "01/02/2026")]),
+        ('"two\nlines",b\n1,2\n', [(1, 2)]),
+    ],
+)
+def test_cells(tmp_path, text, rows):
+    assert read_table(written(tmp_path, "t.csv", text)).rows() == rows
+
+
+HOSTILE = [
+    "=1+1",
+    "=cmd|'/c calc'!A1",
+    "<script>alert(1)</script>",
+    "{{ 7*7 }}",
+    "nul\x00inside",
+    "x" * 300_000,
+    'quo"te, and comma',
+    "two\nlines",
+    "../../etc/passwd",
+    "[bold]markup[/bold]",
+    "\x1b[31mred",
+    "ユニコード 🚀",
+]
+
+
+def test_hostile_cells_and_names_are_data(tmp_path):
+    table = pl.DataFrame({"ä;=1+1": HOSTILE, "<b>": list(range(len(HOSTILE)))})
+    text = written(tmp_path, "t.csv", table.write_csv())
+    assert_frame_equal(read_table(text), table)
+    assert_frame_equal(read_table(written(tmp_path, "t.parquet", parquet(table))), table)
+    array = written(tmp_path, "t.npz", saved(np.savez, text=np.array(HOSTILE[:4])))
+    assert read_table(array)["text"].to_list() == HOSTILE[:4]
+
+
+def test_arrays_become_columns(tmp_path):
+    made = {
+        "X": np.arange(6.0).reshape(3, 2),
+        "Y": np.arange(6).reshape(3, 2),
+        "when": np.array(["2026-01-01", "2026-01-02", "2026-01-03"], "datetime64[D]"),
+        "user": np.array(["a", "b", "c"]),
+        "half": np.ones(3, np.float16),
+        "long": np.ones(3, np.longdouble),
+        "other_end": np.arange(3, dtype=">i4"),
+        "yes": np.array([True, False, True]),
+    }
+    table = read_table(written(tmp_path, "t.npz", saved(np.savez, **made)))
+    assert table.columns == ["x0", "x1", "y0", "y1", *list(made)[2:]]
+    assert table["x1"].to_list() == [1.0, 3.0, 5.0]
+    assert table["y0"].to_list() == [0, 2, 4]
+    assert table["when"][1] == datetime(2026, 1, 2)
+    assert table["user"].to_list() == ["a", "b", "c"]
+    assert table["other_end"].to_list() == [0, 1, 2]
+    assert table["half"].dtype == table["long"].dtype == pl.Float64
+
+
+def test_a_matrix_stored_by_columns(tmp_path):
+    matrix = np.asfortranarray(np.arange(6.0).reshape(3, 2))
+    table = read_table(written(tmp_path, "t.npy", saved(np.save, matrix)))
+    assert table.rows() == [(0.0, 1.0), (2.0, 3.0), (4.0, 5.0)]
+
+
+def test_columns_are_chosen(tmp_path):
+    matrix = np.arange(6.0).reshape(2, 3)
+    paths = [
+        written(tmp_path, "t.csv", "c0,c1,c2\n0,1,2\n3,4,5\n"),
+        written(tmp_path, "t.parquet", parquet(pl.DataFrame(matrix, schema=["c0", "c1", "c2"]))),
+        written(tmp_path, "t.npz", saved(np.savez, c=matrix)),
+        written(tmp_path, "t.npy", saved(np.save, matrix)),
+    ]
+    for path in paths:
+        assert read_table(path, columns=["c2", "c0"]).rows() == [(0, 2), (3, 5)]
+        assert read_table(path, drop=["c0"]).columns == ["c1", "c2"]
+        assert read_table(path, ["c1", "other"], require_all=False).columns == ["c1"]
+        with pytest.raises(InvalidInputError, match="column: there is no column 'C0'; did you me"):
+            read_table(path, columns=["C0"])
+        with pytest.raises(InvalidInputError, match="drop: there is no column 'z'; the columns"):
+            read_table(path, drop=["z"])
+
+
+def test_a_wide_parquet_of_which_little_is_used(tmp_path, monkeypatch):
+    wide = pl.DataFrame({f"c{k}": np.arange(100.0) for k in range(30)})
+    path = written(tmp_path, "t.parquet", parquet(wide))
+    monkeypatch.setattr(size_limits, "LARGEST_TABLE", 5000)
+    with pytest.raises(InvalidInputError, match=r"24\.0 kB in memory .100 rows.,.*--column"):
+        read_table(path)
+    assert read_table(path, columns=["c7", "c8"]).shape == (100, 2)
+
+
+# -- what is refused ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty: it holds 0 bytes"),
+        (b" \n \n", "is empty: it holds blanks only"),
+        ("\n1,2\n", "starts with a blank line; expected the columns"),
+        ("a,b\n", "holds a header and no rows"),
+        ("a,b\n,\n\n", "holds a header and no rows"),
+        ("a,b\n1,2\n3\n4,5\n", "has 1 cells in line 3 and 2 columns in the header"),
+        ("a,b\n1,2\n3,4,5\n", "has 3 cells in line 3 and 2 columns"),
+        ("a,b,a\n1,2,3\n", "has more than one column named 'a'; give each its own"),
+        ("1.5,2\n3,4\n", "has no header: its first line holds numbers .'1.5', '2'"),
+        ("7\n8\n", "has no header"),
+        (b"a,b\n1,2\n3,caf\xe9\n", "not text in UTF-8: line 3 holds the byte 0xe9; save it as"),
+        (b"a,b\n1,2\n3,caf\xe9", "not text in UTF-8: line 3"),
+        ("a,b\r1,2\r", "carriage return alone"),
+        ('a,b\n"x,1\n2,3\n', "cells in line|cannot be read as a table"),
+        (
+            'a,"b\n1,2\na,"b\n1,2\na,"b\n1,2\n',
+            "cannot be read as a table .*quote that is not",
+        ),
+        ('"' + "x" * 200_000, "first line that cannot be read .field larger"),
+        (b"\x00" * 1000, "is binary: 1,000 of its first 1,000 bytes are control"),
+        (bytes(range(1, 128)) * 40, "is binary"),
+        (np.random.default_rng(0).bytes(3000), "is not text in UTF-8"),
+        ("\ufeffa,b\n1,2\n".encode("utf-16"), "is text in UTF-16"),
+        (b"PK\x03\x04 and more", "is a zip archive .an Excel file"),
+        (parquet(TABLE), "is a Parquet file, not a table in text"),
+        (gzip.compress(b"a,b\n1,2\n"), r"is packed with gzip \(its name should end in .gz\)"),
+    ],
+)
+def test_what_is_no_csv(tmp_path, content, message):
+    path = written(tmp_path, "t.csv", content)
+    with pytest.raises(InvalidInputError, match=message) as raised:
+        read_table(path)
+    assert str(raised.value).startswith(str(path))
+    assert "\n" not in str(raised.value)
+
+
+def test_an_encoding_error_beyond_the_start(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading_text, "START", 100)
+    content = b"a,b\n" + b"1,2\n" * 100 + b"3,\xff\n"
+    with pytest.raises(InvalidInputError, match="UTF-8: line 102 holds the byte 0xff"):
+        read_table(written(tmp_path, "t.csv", content))
+
+
+def test_a_character_cut_at_the_start_is_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading_text, "START", 5)  # in the middle of ä
+    assert read_table(written(tmp_path, "t.csv", "a,b\nä,1\n")).rows() == [("ä", 1)]
+
+
+def test_a_long_cell_in_a_table_with_empty_cells(tmp_path):
+    path = written(tmp_path, "t.csv", f"a,b\n{'x' * 200_000},1\ny,\n")
+    assert read_table(path)["b"].to_list() == [1, None]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.csv.gz", b"a,b\n1,2\n", "is not packed with gzip, cut short or damaged"),
+        ("t.csv.gz", gzip.compress(b"a,b\n" + b"1,2\n" * 99)[:-9], "cut short or damaged"),
+        ("t.parquet", b"a,b\n1,2\n", "is no Parquet file: it starts with b'a,b"),
+        ("t.parquet", parquet(TABLE)[:-80], "Parquet file that is cut short or damaged"),
+        ("t.parquet", b"PAR1", "Parquet file that is cut short or damaged"),
+        ("t.npy", b"\x93NUMPY\x01", "is no NumPy array, or is damaged"),
+        ("t.npy", b"\x93NUMPY\x09\x00 and more", "is no NumPy array, or is damaged"),
+        ("t.npy", saved(np.save, np.ones((9, 2)))[:-8], "announces 144 bytes of numbers, and th"),
+        ("t.npy", saved(np.save, np.ones(9)), r"an array of shape \(9,\); expected \(rows, col"),
+        ("t.npy", saved(np.save, np.array([["a"]])), "dtype <U1; expected numbers: save text as"),
+        ("t.npy", saved(np.save, np.ones((2, 2), complex)), "dtype complex128; expected numbers"),
+        ("t.npy", saved(np.save, np.array([[None]])), "pickled Python objects, which are never"),
+        ("t.npz", saved(np.savez, a=np.array([None])), "the array 'a' holds pickled Python obj"),
+        (
+            "t.npz",
+            saved(np.savez, X=np.ones((3, 2)), y=np.ones(4)),
+            "different lengths .'X' 3, 'y' 4",
+        ),
+        ("t.npz", saved(np.savez, a=np.ones((2, 2, 2))), r"'a' has shape \(2, 2, 2\); expected"),
+        ("t.npz", saved(np.savez, a=np.float64(3)), r"'a' has shape \(\); expected \(rows,\)"),
+        ("t.npz", saved(np.savez), "holds no array"),
+        (
+            "t.npz",
+            saved(np.savez, X=np.ones((3, 1)), x0=np.ones(3)),
+            "more than one column named 'x0'",
+        ),
+        ("t.npz", saved(np.savez, X=np.ones((3, 1)))[:-9], "cut short, damaged, or no zip archive"),
+        ("t.npz", b"nothing", "cut short, damaged, or no zip archive"),
+        ("t.xlsx", b"PK", "has the suffix '.xlsx'; expected a table as .csv"),
+        ("t", b"a,b", "has the suffix ''; expected"),
+        ("t.gz", b"a,b", "has the suffix '.gz'; expected"),
+    ],
+)
+def test_damaged_and_other_files(tmp_path, name, content, message):
+    with pytest.raises(InvalidInputError, match=message):
+        read_table(written(tmp_path, name, content))
+
+
+def test_no_file_and_a_folder(tmp_path):
+    with pytest.raises(InvalidInputError, match="there is no file .*missing.csv"):
+        read_table(tmp_path / "missing.csv")
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(InvalidInputError, match="folder.csv is not a file; expected a table as"):
+        read_table(tmp_path / "folder.csv")
+
+
+def test_an_archive_of_other_files(tmp_path):
+    with zipfile.ZipFile(tmp_path / "t.npz", "w") as archive:
+        archive.writestr("readme.txt", "hello")
+    with pytest.raises(InvalidInputError, match="holds 'readme.txt', which is no array"):
+        read_table(tmp_path / "t.npz")
+
+
+# -- sizes -------------------------------------------------------------------------------------
+
+
+def test_a_file_of_10_gb_is_refused_at_once(tmp_path):
+    path = tmp_path / "t.csv"
+    with path.open("wb") as file:
+        file.write(b"a,b\n1,2\n")
+        file.truncate(10_000_000_000)  # of holes: it takes no space
+    with pytest.raises(InvalidInputError, match=r"10\.0 GB of text, .*convert it to Parquet an"):
+        read_table(path)
+
+
+def test_a_packed_file_that_unpacks_to_too_much(tmp_path, monkeypatch):
+    monkeypatch.setattr(size_limits, "LARGEST_TEXT", 3 << 20)
+    path = written(tmp_path, "t.csv.gz", gzip.compress(b"a,b\n" + b"1,2\n" * (1 << 20)))
+    with pytest.raises(InvalidInputError, match="of text, more than the 3,145,728 bytes"):
+        read_table(path)
+
+
+def test_text_that_would_be_too_large_a_table(tmp_path, monkeypatch):
+    monkeypatch.setattr(size_limits, "LARGEST_TABLE", 50_000)
+    monkeypatch.setattr(reading_text, "START", 400)
+    path = written(tmp_path, "t.csv", "a,b\n" + "1,2\n" * 5000)
+    with pytest.raises(InvalidInputError, match=r"80\.\d kB in memory .*take a part of the rows"):
+        read_table(path)
+
+
+def test_an_array_that_announces_too_much(tmp_path):
+    honest = saved(np.save, np.zeros((30, 2)))
+    lying = honest.replace(b"(30, 2)", b"(99999999999, 2)")
+    with pytest.raises(InvalidInputError, match=r"would take 1\.6 TB in memory"):
+        read_table(written(tmp_path, "t.npy", lying))
+    with zipfile.ZipFile(tmp_path / "t.npz", "w") as archive:
+        archive.writestr("X.npy", lying)
+    with pytest.raises(InvalidInputError, match=r"the array 'X' would take 1\.6 TB in memory"):
+        read_table(tmp_path / "t.npz")
+
+
+def test_small_numbers_count_as_what_they_become(tmp_path, monkeypatch):
+    monkeypatch.setattr(size_limits, "LARGEST_TABLE", 7999)
+    with pytest.raises(InvalidInputError, match=r"8\.0 kB in memory"):
+        read_table(written(tmp_path, "t.npy", saved(np.save, np.zeros((500, 2), np.int8))))
+
+
+def test_arrays_that_are_too_large_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(size_limits, "LARGEST_TABLE", 1000)
+    path = written(tmp_path, "t.npz", saved(np.savez, a=np.zeros(100), b=np.zeros(100)))
+    with pytest.raises(InvalidInputError, match=r"1\.6 kB in memory"):
+        read_table(path)
+
+
+def test_long_texts_in_parquet_are_seen_in_a_sample(tmp_path, monkeypatch):
+    monkeypatch.setattr(size_limits, "LARGEST_TABLE", 100_000)
+    path = written(
+        tmp_path,
+        "t.parquet",
+        parquet(pl.DataFrame({"a": ["x" * 3000 + str(k) for k in range(100)]})),
+    )
+    with pytest.raises(InvalidInputError, match="in memory .100 rows."):
+        read_table(path)
+
+
+def test_too_many_columns(tmp_path, monkeypatch):
+    monkeypatch.setattr(size_limits, "MOST_COLUMNS", 3)
+    for path in (
+        written(tmp_path, "t.csv", "a,b,c,d\n1,2,3,4\n"),
+        written(tmp_path, "t.npy", saved(np.save, np.ones((1, 4)))),
+        written(tmp_path, "t.npz", saved(np.savez, X=np.ones((1, 4)))),
+        written(tmp_path, "t.parquet", parquet(pl.DataFrame(np.ones((1, 4))))),
+    ):
+        with pytest.raises(InvalidInputError, match="has 4 columns, more than the 3 that are read"):
+            read_table(path)
+
+
+# -- any bytes at all --------------------------------------------------------------------------
+
+
+@given(st.binary(max_size=200), st.sampled_from(["csv", "csv.gz", "parquet", "npz", "npy"]))
+def test_any_bytes_give_a_table_or_a_sentence(tmp_path_factory, content, suffix):
+    path = written(tmp_path_factory.getbasetemp(), f"any.{suffix}", content)
+    try:
+        assert isinstance(read_table(path), pl.DataFrame)
+    except InvalidInputError as error:
+        assert str(path) in str(error)  # noqa: PT017 (either will do)
+
+
+@given(st.data())
+def test_any_damage_gives_a_table_or_a_sentence(tmp_path_factory, data):
+    wholes = {
+        "csv": TABLE.write_csv().encode(),
+        "csv.gz": gzip.compress(TABLE.write_csv().encode(), mtime=0),
+        "parquet": parquet(TABLE),
+        "npz": saved(np.savez_compressed, X=np.ones((9, 2)), y=np.arange(9)),
+        "npy": saved(np.save, np.ones((9, 2))),
+    }
+    suffix = data.draw(st.sampled_from(sorted(wholes)))
+    content = bytearray(wholes[suffix])
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path = written(tmp_path_factory.getbasetemp(), f"damaged.{suffix}", bytes(content))
+    try:
+        assert isinstance(read_table(path), pl.DataFrame)
+    except InvalidInputError as error:
+        assert str(path) in str(error)  # noqa: PT017 (either will do)

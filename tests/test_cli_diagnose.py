@@ -1,0 +1,307 @@
+import json
+import re
+import shlex
+import sys
+
+import numpy as np
+import polars as pl
+import pytest
+
+from command_line import run
+from hand_made_diagnosis import standing_in
+from retarget import cli_diagnose
+from retarget.cli import main
+
+rng = np.random.default_rng(0)
+TABLE = pl.DataFrame(
+    {
+        "day": [f"2026-01-{31 - k % 30:02d}" for k in range(60)],
+        "user": ["=1+1", "<script>alert(1)</script>"] * 30,
+        "a b": rng.normal(size=60),
+        "c": rng.normal(size=60),
+        "price": rng.normal(size=60),
+        "label": ["yes", "no", "no"] * 20,
+    }
+)
+FILES = {"report.html", "shift.parquet", "corrected.parquet"}
+
+
+@pytest.fixture
+def stand(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    TABLE.write_csv(tmp_path / "t.csv")
+    return standing_in(monkeypatch)
+
+
+def names(folder):
+    return {path.name for path in folder.iterdir()} if folder.exists() else set()
+
+
+def test_a_diagnosis_from_the_command(monkeypatch, capsys, tmp_path, stand):
+    code, shown = run(
+        monkeypatch, capsys,
+        *("diagnose", "t.csv", "--target", "price", "--time", "day", "--group", "user"),
+        *("--drop", "label", "--out", "it's here"),
+    )  # fmt: skip
+    assert code == 0
+    assert stand.stream.feature_names == ("a b", "c")
+    assert stand.stream.group_column == "user"
+    assert stand.test is None
+    assert stand.options == {
+        "evaluation": "last part",
+        "test_share": 0.2,
+        "kernel": "rbf",
+        "gamma": "auto",
+        "lr": "auto",
+        "batch_size": 1,
+        "momentum": 0.0,
+        "nesterov": False,
+        "weight_decay": 0.0,
+        "reduction": "sum",
+        "width": None,
+        "memory": None,
+        "block_size": None,
+        "ridge": None,
+        "mode": "auto",
+        "features": None,
+        "seed": 0,
+    }
+    for words in ("The 10 most distorted rows of 60", "It forgot.", "Written:", "report.html"):
+        assert words in shown
+    assert names(tmp_path / "it's here") == FILES
+    assert shlex.split(stand.command) == ["retarget", *sys.argv[1:]]
+    shift = pl.read_parquet(tmp_path / "it's here" / "shift.parquet")
+    price = TABLE["price"].to_numpy()[shift["row"].to_numpy()]
+    np.testing.assert_allclose(shift["true:price"], price, atol=1e-12)
+    assert shift["time"].to_list() == sorted(TABLE["day"].to_list())
+    assert set(shift["group"]) == set(TABLE["user"])
+
+
+def test_every_option_arrives(monkeypatch, capsys, stand):
+    TABLE[:7].write_parquet("test.parquet")
+    code, _ = run(
+        monkeypatch, capsys, "diagnose", "t.csv",
+        *("--target", "price", "--target", "c", "--test", "test.parquet", "--as-they-are"),
+        *("--column", "a b", "--column", "label", "--group", "user", "--group-as-feature"),
+        *("--kernel", "linear", "--width", "2", "--gamma", "0.5", "--lr", "0.1"),
+        *("--batch-size", "4", "--momentum", "0.9", "--nesterov", "--weight-decay", "0.01"),
+        *("--reduction", "mean", "--block-size", "8", "--ridge", "0.1", "--mode", "features"),
+        *("--features", "64", "--memory", "1.5GB", "--seed", "5", "--kind", "regression"),
+    )  # fmt: skip
+    assert code == 0
+    assert stand.stream.target_names == ("price", "c")
+    assert [name.split("=")[0] for name in stand.stream.feature_names] == [
+        *("user", "user", "a b", "label", "label")
+    ]
+    np.testing.assert_array_equal(stand.stream.X[:, 2], TABLE["a b"].to_numpy())
+    assert len(stand.test) == 7
+    assert stand.options == {
+        "evaluation": "test set",
+        "test_share": 0.2,
+        "kernel": "linear",
+        "gamma": 0.5,
+        "lr": 0.1,
+        "batch_size": 4,
+        "momentum": 0.9,
+        "nesterov": True,
+        "weight_decay": 0.01,
+        "reduction": "mean",
+        "width": 2.0,
+        "memory": 1_500_000_000,
+        "block_size": 8,
+        "ridge": 0.1,
+        "mode": "features",
+        "features": 64,
+        "seed": 5,
+    }
+
+
+def test_evaluations(monkeypatch, capsys, stand):
+    asked = ("diagnose", "t.csv", "--target", "price")
+    assert run(monkeypatch, capsys, *asked, "--evaluation", "progressive")[0] == 0
+    assert stand.options["evaluation"] == "progressive"
+    assert run(monkeypatch, capsys, *asked, "--evaluation", "last", "--test-share", ".5")[0] == 0
+    assert (stand.options["evaluation"], stand.options["test_share"]) == ("last part", 0.5)
+    np.testing.assert_allclose(stand.stream.Y[:30].mean(), 0, atol=1e-12)
+
+
+def test_json_is_one_object_and_nothing_else(monkeypatch, capsys, tmp_path, stand):
+    monkeypatch.setattr(
+        sys, "argv", ["retarget", "diagnose", "t.csv", "--target", "label", "--json"]
+    )
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    printed = capsys.readouterr()
+    assert stopped.value.code == 0
+    assert printed.err == ""
+    assert printed.out.count("\n") == 1
+    found = json.loads(printed.out, parse_constant=pytest.fail)
+    assert found["kind"] == "classification"
+    assert found["targets"] == ["no", "yes"]
+    assert {path.rpartition("/")[2] for path in found["files"]} == FILES
+    assert names(tmp_path / "results" / "diagnosis") == FILES
+
+
+def test_the_report_is_opened_on_request(monkeypatch, capsys, stand):
+    opened = []
+    monkeypatch.setattr(cli_diagnose.typer, "launch", opened.append)
+    run(monkeypatch, capsys, "diagnose", "t.csv", "--target", "c")
+    assert opened == []
+    run(monkeypatch, capsys, "diagnose", "t.csv", "--target", "c", "--open")
+    assert opened == ["results/diagnosis/report.html"]
+
+
+@pytest.mark.parametrize("command", ["diagnose", "correct"])
+def test_without_a_file_the_digits_are_diagnosed(monkeypatch, capsys, stand, command):
+    assert run(monkeypatch, capsys, command, "--seed", "3", "--lr", "0.1")[0] == 0
+    assert len(stand.stream) == 1348
+    assert stand.stream.group_column == "digit"
+    assert stand.stream.groups[0] == "0"
+    assert stand.stream.X.max() == 1.0
+    if command == "diagnose":
+        assert stand.options["evaluation"] == "test set"
+        assert len(stand.test) == 449
+        assert run(monkeypatch, capsys, command, "--evaluation", "progressive")[0] == 0
+        assert stand.test is None
+    else:
+        assert stand.options["evaluation"] == "progressive"
+
+
+@pytest.mark.parametrize(
+    ("out", "read", "path"),
+    [
+        ("folder", pl.read_parquet, "folder/corrected.parquet"),
+        ("new/my.parquet", pl.read_parquet, "new/my.parquet"),
+        ("my.csv", pl.read_csv, "my.csv"),
+    ],
+)
+def test_corrected_targets_from_the_command(monkeypatch, capsys, tmp_path, stand, out, read, path):
+    asked = ("correct", "t.csv", "--target", "price", "--time", "day", "--group", "user")
+    code, shown = run(monkeypatch, capsys, *asked, "--out", out)
+    assert (code, shown) == (0, f"Written: {path}")
+    assert stand.options["evaluation"] == "progressive"
+    table = read(tmp_path / path)
+    assert table.columns == [
+        *("row", "time", "group", "true:price", "corrected:price", "iterative:price")
+    ]
+    assert len(table) == 60
+    price = TABLE["price"].to_numpy()[table["row"].to_numpy()]
+    np.testing.assert_allclose(table["true:price"], price, atol=1e-12)
+    assert set(table["group"]) == set(TABLE["user"])
+    assert names(tmp_path) - {"t.csv"} == {path.split("/")[0]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("t.csv",),
+            "Error: no target is named; name the column of t.csv .* one of: 'day', 'user'",
+        ),
+        (("t.csv", "--target", "prize"), "no column 'prize'; did you mean 'price'"),
+        (("gone.csv", "--target", "c"), "Error: there is no file gone.csv"),
+        (("binary.csv", "--target", "c"), "binary.csv is not text in UTF-8"),
+        (("gaps.csv", "--target", "c"), "missing or infinite: 'a' 1 .of 4 rows.; .*--impute mean"),
+        (("leak.csv", "--target", "c"), "given away by 'd' .*--drop d, or accept .*--allow-leak"),
+        (("t.csv", "--target", "c", "--test", "t2.csv"), "there is no file t2.csv"),
+        (("t.csv", "--target", "c", "--test", "gaps.csv"), "feature: there is no column 'day'"),
+        (
+            ("t.csv", "--target", "c", "--evaluation", "first"),
+            "--evaluation is 'first'; expected last",
+        ),
+        (
+            ("t.csv", "--target", "c", "--evaluation", "last", "--test", "t.csv"),
+            "--evaluation last and --test t.csv are given; expected one",
+        ),
+        (("t.csv", "--target", "c", "--test-share", "2"), "test_share is 2.0; expected a share"),
+        (("t.csv", "--target", "c", "--out", "t.csv"), "--out is t.csv, which is a file; expected"),
+        (("--target", "c"), "options on columns or a test set, and no FILE"),
+        (("--test", "t.csv"), "options on columns or a test set, and no FILE"),
+    ],
+)
+def test_wrong_use_of_diagnose(monkeypatch, capsys, tmp_path, stand, arguments, message):
+    (tmp_path / "binary.csv").write_bytes(rng.bytes(1000))
+    (tmp_path / "gaps.csv").write_text("a,c\n1,2.5\n,3.5\n4,5\n2,1.5\n")
+    pl.DataFrame({"c": np.arange(20.0) ** 2, "d": 1 - np.arange(20.0) ** 2}).write_csv("leak.csv")
+    check_refused(monkeypatch, capsys, tmp_path, ("diagnose", *arguments), message)
+    assert stand.stream is None
+
+
+@pytest.mark.parametrize("command", ["diagnose", "correct"])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--kernel", "rbg"), "--kernel is 'rbg'; expected rbf, linear, or package.module:factory"),
+        (("--kernel", "no_such:net"), "the network 'no_such:net' cannot be imported"),
+        (("--lr", "fast"), "--lr is 'fast'; expected auto or a number above 0"),
+        (("--gamma", "-1"), "--gamma is '-1'; expected auto or"),
+        (("--width", "0"), "--width is '0'; expected auto or"),
+        (("--memory", "lots"), "--memory is 'lots'; expected an amount such as 4GB"),
+        (("--mode", "fast"), "--mode is 'fast'; expected one of auto, exact, features"),
+        (("--reduction", "max"), "reduction is 'max'; expected 'sum' or 'mean'"),
+        (("--nesterov",), "nesterov=True needs a momentum"),
+        (("--momentum", "1"), "momentum is 1.0; expected 0 <= momentum < 1"),
+        (("--kind", "number"), "kind is 'number'; expected one of auto, regression"),
+        (("--impute", "guess"), "impute is 'guess'; expected one of error, mean"),
+        (("--time", "price"), "'price' is both target and time"),
+        (("--drop", "price"), "'price' is dropped and also used"),
+        (("--column", "q"), "column: there is no column 'q'"),
+        (("--batch-size", "0"), "Invalid value for '--batch-size'"),
+    ],
+)
+def test_wrong_options(monkeypatch, capsys, tmp_path, stand, command, arguments, message):
+    asked = (command, "t.csv", "--target", "price", *arguments)
+    check_refused(monkeypatch, capsys, tmp_path, asked, message)
+
+
+@pytest.mark.parametrize("out", ["t.csv", "folder.csv"])
+def test_corrected_targets_do_not_take_the_place_of_the_stream(
+    monkeypatch, capsys, tmp_path, stand, out
+):
+    (tmp_path / "folder.csv").mkdir()
+    before = (tmp_path / "t.csv").read_bytes()
+    code, shown = run(monkeypatch, capsys, "correct", "t.csv", "--target", "c", "--out", out)
+    assert code == 2
+    assert f"--out would write to {out}, which is a folder or the stream itself" in shown
+    assert (tmp_path / "t.csv").read_bytes() == before
+
+
+def check_refused(monkeypatch, capsys, tmp_path, arguments, message):
+    before = names(tmp_path)
+    code, shown = run(monkeypatch, capsys, *arguments)
+    assert code == 2
+    # Typer's own messages stand in a frame
+    assert re.search(message, shown.replace("│ ", "").replace(" │", ""))
+    assert "Traceback" not in shown
+    assert names(tmp_path) == before
+
+
+def test_if_one_file_fails_none_is_written(monkeypatch, capsys, tmp_path, stand):
+    asked = ("diagnose", "t.csv", "--target", "price", "--out", "out")
+    stand.report_fails = True
+    code, shown = run(monkeypatch, capsys, *asked)
+    assert (code, shown) == (2, "Error: no space left on device")
+    assert names(tmp_path / "out") == set()
+    stand.report_fails = False
+    assert run(monkeypatch, capsys, *asked)[0] == 0
+    before = {name: (tmp_path / "out" / name).read_bytes() for name in FILES}
+    monkeypatch.setattr(cli_diagnose, "corrected_table", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run(monkeypatch, capsys, *asked, "--kernel", "linear")
+    assert {name: (tmp_path / "out" / name).read_bytes() for name in FILES} == before
+    assert names(tmp_path / "out") == FILES
+
+
+def test_names_in_an_error_are_no_markup(monkeypatch, capsys, tmp_path, stand):
+    (tmp_path / "odd.csv").write_text("[red]:rocket:,c\n1,2\n")
+    code, shown = run(monkeypatch, capsys, "diagnose", "odd.csv", "--target", "x")
+    assert code == 2
+    assert "'[red]:rocket:', 'c'" in shown
+
+
+def test_help_says_what_each_option_is(monkeypatch, capsys):
+    for command in ("diagnose", "correct"):
+        code, shown = run(monkeypatch, capsys, command, "--help")
+        assert code == 0
+        for option in ("--target", "--impute", "--kernel", "--batch-size", "--memory", "--out"):
+            assert option in shown

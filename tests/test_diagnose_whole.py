@@ -1,0 +1,110 @@
+"""The commands from a file to files, with the computation and the report in their places."""
+
+import json
+import sys
+
+import numpy as np
+import polars as pl
+import pytest
+
+import retarget as rt
+from command_line import run
+from retarget.cli import main
+
+pytest.importorskip("retarget.diagnosis.diagnose", reason="the computation is not there")
+pytest.importorskip("retarget.diagnosis.report", reason="the report is not there")
+
+N, LR, GAMMA, WIDTH = 90, 0.3, 0.7, 1.9
+LEARNER = rt.SGD(lr=LR, batch_size=3)
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch):
+    rng = np.random.default_rng(5)
+    made = pl.DataFrame(
+        {
+            "t": rng.permutation(N),
+            "device": ["=1+1", "<script>alert(1)</script>", "c"] * (N // 3),
+            "a": rng.normal(3, 2, N),
+            "b": rng.normal(size=N),
+            "price": rng.normal(100, 20, N),
+        }
+    )
+    made.write_csv(tmp_path / "t.csv")
+    monkeypatch.chdir(tmp_path)
+    return made.sort("t")
+
+
+def asked(command, *more):
+    options = ("--lr", LR, "--gamma", GAMMA, "--width", WIDTH, "--batch-size", 3)
+    return (command, "t.csv", "--target", "price", "--time", "t", "--group", "device", *options,
+            *more)  # fmt: skip
+
+
+def literal(table, learned):
+    """K, Y and the target's scale and mean, by hand: standardised by the rows learned from."""
+    X = table.select("a", "b").to_numpy()
+    X = (X - X[:learned].mean(axis=0)) / X[:learned].std(axis=0)
+    y = table["price"].to_numpy()
+    mean, scale = y[:learned].mean(), y[:learned].std()
+    squares = ((X[:learned, None] - X[None, :learned]) ** 2).sum(axis=2)
+    return np.exp(-squares / WIDTH**2), (y[:learned] - mean) / scale, mean, scale
+
+
+def test_the_shifts_in_the_file_are_those_of_the_theory(monkeypatch, capsys, tmp_path, table):
+    monkeypatch.setattr(sys, "argv", ["retarget", *map(str, asked("diagnose", "--json"))])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 0
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert (found["rows"], found["test_rows"]) == (72, 18)
+    shift = pl.read_parquet(tmp_path / "results/diagnosis/shift.parquet")
+    K, y, mean, scale = literal(table, 72)
+    effective = rt.effective_targets(K, y, LEARNER, GAMMA)
+    np.testing.assert_allclose(shift["effective:price"], effective * scale + mean, rtol=1e-9)
+    np.testing.assert_allclose(shift["shift:price"], (effective - y) * scale, atol=1e-8)
+    errors = rt.prequential_errors(K, y, LEARNER)
+    np.testing.assert_allclose(shift["error:price"], errors * scale, atol=1e-8)
+    np.testing.assert_allclose(shift["true:price"], table["price"][:72], rtol=1e-12)
+    assert shift["group"].to_list() == table["device"][:72].to_list()
+    report = (tmp_path / "results/diagnosis/report.html").read_text()
+    assert "<script>alert(1)" not in report
+    assert "--width 1.9" in report
+
+
+def test_the_corrected_targets_in_the_file_are_those_of_the_theory(
+    monkeypatch, capsys, tmp_path, table
+):
+    code, _ = run(monkeypatch, capsys, *asked("correct", "--out", "c.csv", "--ridge", 0.2))
+    assert code == 0
+    corrected = pl.read_csv(tmp_path / "c.csv")
+    K, y, mean, scale = literal(table, N)
+    exact = rt.corrected_targets(K, y, LEARNER, GAMMA)
+    np.testing.assert_allclose(corrected["corrected:price"], exact * scale + mean, rtol=1e-8)
+    block = rt.iterative_targets(K, y, LEARNER, GAMMA, block_size=6, ridge=0.2)
+    code, _ = run(
+        monkeypatch, capsys,
+        *asked("correct", "--out", "i.parquet", "--ridge", 0.2, "--block-size", 6),
+    )  # fmt: skip
+    iterative = pl.read_parquet(tmp_path / "i.parquet")["iterative:price"]
+    np.testing.assert_allclose(iterative, block * scale + mean, rtol=1e-8)
+
+
+def test_python_and_the_command_agree(monkeypatch, capsys, tmp_path, table):
+    assert run(monkeypatch, capsys, *asked("diagnose"))[0] == 0
+    from_command = pl.read_parquet(tmp_path / "results/diagnosis/shift.parquet")
+    diagnosis = rt.diagnose(
+        table.drop("t"), "price", groups="device", learner=LEARNER, gamma=GAMMA, width=WIDTH
+    )
+    assert diagnosis.verdict.headline in diagnosis.summary
+    for name in ("effective:price", "shift_size", "density"):
+        np.testing.assert_allclose(diagnosis.table()[name], from_command[name], rtol=1e-9)
+    diagnosis.to_html(tmp_path / "own.html")
+    assert (tmp_path / "own.html").stat().st_size > 1000
+
+
+def test_too_few_rows_for_a_diagnosis_are_a_sentence(monkeypatch, capsys, tmp_path, table):
+    table[:2].write_csv("two.csv")
+    code, shown = run(monkeypatch, capsys, "diagnose", "two.csv", "--target", "price")
+    assert code == 2
+    assert "2 rows; expected at least 3" in shown
