@@ -10,12 +10,15 @@ so the rows of the stream's Cholesky factor that `sweep` works on are those of t
 $\gamma (I + V^\top V)$, and $\beta_n$ comes from it: the same targets, nothing of the past kept.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from retarget.errors import DivergedError, NotPositiveDefiniteError
 from retarget.learners import SGD
+from retarget.theory.cholesky import needed_jitter
 from retarget.theory.primal import FeatureRows, PrimalLearner
 from retarget.theory.settling import Settling
 from retarget.theory.sweep import newest_coefficients
@@ -51,12 +54,12 @@ class RecursiveRidge:
 
     def learn(self, features: Tensor, Y: Tensor) -> Innovation:
         """Takes in new samples, after predicting them."""
-        R = torch.linalg.cholesky(self._normal)
+        R = normal_factor(self._normal, self.gamma)
         V = solve_lower(R, features.mT)
         predicted = V.mT @ solve_lower(R, self._moment)
         left = (V.mT @ V).mul_(self.gamma)
         left.diagonal().add_(self.gamma)
-        corner = torch.linalg.cholesky(left)
+        corner = normal_factor(left, self.gamma)
         beta = solve_lower(corner, Y - predicted)
         self._normal.addmm_(features.mT, features)
         self._moment.addmm_(features.mT, Y)
@@ -95,5 +98,26 @@ class FeatureSweep:
         aim = Y - self.offline.gamma * newest_coefficients(new.corner, new.beta, block_size)
         errors = self._settling.errors(window, aim, block_size)
         targets = window.targets(errors)
+        if not bool(errors.isfinite().all()):
+            raise DivergedError(
+                f"the iterative correction diverged in the blocks from sample {window.start} on; "
+                "use a larger ridge",
+                step=self.online.steps,
+                largest_stable_lr=math.nan,
+            )
         self.online.learn(window, errors)
         return targets
+
+
+def normal_factor(M: Tensor, gamma: float) -> Tensor:
+    """The Cholesky factor of a matrix to which gamma I was added."""
+    factor, info = torch.linalg.cholesky_ex(M)
+    if info.item():
+        deficit, jitter = needed_jitter(M)
+        raise NotPositiveDefiniteError(
+            f"the normal equations with gamma = {gamma:g} are not positive definite in "
+            f"{str(M.dtype).removeprefix('torch.')}; gamma = {gamma + jitter:.4g} would do",
+            deficit=deficit,
+            jitter=jitter,
+        )
+    return factor

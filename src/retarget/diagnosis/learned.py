@@ -1,0 +1,161 @@
+"""What every learner made of the stream: offline, online, and online on corrected targets."""
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from retarget.diagnosis.passes import Pass, learn_online, targets_with_errors
+from retarget.diagnosis.stability import smallest_pivot
+from retarget.diagnosis.stream_kernel import Offline, StreamKernel
+from retarget.errors import DivergedError, NotPositiveDefiniteError, UnreachableTargetsError
+from retarget.learners import SGD
+from retarget.theory.correction import errors_reaching
+from retarget.theory.response import final_response
+
+# Blocks whose smallest pivot is below this share of k(x, x) are nearly singular: the targets that
+# make up for it grow like its inverse, and a ridge of RIDGE times k(x, x) steadies them.
+NEARLY_SINGULAR = 1e-3
+RIDGE = 1e-2
+WORDS = {"corrected": "exactly corrected", "iterative": "iteratively corrected"}
+
+
+@dataclass
+class Learned:
+    """The learners' results, (n, c) each; NaN where there is none, and why.
+
+    Attributes:
+        online: The online learner's pass over the true targets.
+        dual: Its final dual coefficients.
+        effective: Effective targets.
+        corrected: Exactly corrected targets.
+        iterative: Iteratively corrected targets.
+        offline: The offline learner; None if there is none.
+        ridge: The iterative correction's stabiliser.
+        automatic_ridge: Whether it had to be chosen because blocks are nearly singular.
+        coefficients: By learner, what a query's row is multiplied with; without those that failed.
+        failures: What could not be computed, and why, a sentence each.
+    """
+
+    online: Pass
+    dual: Tensor
+    effective: Tensor
+    corrected: Tensor
+    iterative: Tensor
+    offline: Offline | None = None
+    ridge: float = 0.0
+    automatic_ridge: bool = False
+    coefficients: dict[str, Tensor] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+
+@torch.no_grad()
+def learn_all(
+    kernel: StreamKernel,
+    learner: SGD,
+    gamma: float,
+    block_size: int,
+    ridge: float | None,
+    limit: float,
+) -> Learned:
+    """Runs every learner. One that fails leaves the others be.
+
+    Args:
+        kernel: The stream's kernel.
+        learner: The online learner.
+        gamma: The offline learner's ridge.
+        block_size: Rows corrected together.
+        ridge: The iterative correction's stabiliser; None chooses it.
+        limit: The largest stable rate, for messages.
+    """
+    nothing = torch.full_like(kernel.Y, math.nan)
+    (online,) = learn_online(kernel, [(learner, kernel.Y)])
+    learned = Learned(online, nothing, nothing, nothing, nothing)
+    if online.diverged_at is None:
+        _effective(learned, kernel, learner, gamma)
+    else:
+        learned.failures.append(
+            f"The online learner diverges: from row {online.diverged_at} of the stream on, its "
+            f"error is beyond numbers at lr = {learner.lr:.4g}; the largest stable rate is "
+            f"{limit:.4g}."
+        )
+    # the sweep's Cholesky factor serves the offline learner too: it comes first
+    _iterative(learned, kernel, learner, gamma, block_size, ridge)
+    _offline(learned, kernel, learner, gamma)
+    _verify(learned, kernel, learner)
+    return learned
+
+
+def _effective(learned: Learned, kernel: StreamKernel, learner: SGD, gamma: float) -> None:
+    """Y^e = (gamma I + K)(w * E)."""
+    online = learned.online
+    if online.errors is None or online.coefficients is None:
+        return
+    weight = online.errors.new_tensor(final_response(learner, len(kernel)))
+    learned.coefficients["online"] = online.coefficients
+    learned.dual = weight[:, None] * online.errors
+    learned.effective = gamma * learned.dual + kernel.values(online.coefficients)
+
+
+def _iterative(
+    learned: Learned,
+    kernel: StreamKernel,
+    learner: SGD,
+    gamma: float,
+    block_size: int,
+    ridge: float | None,
+) -> None:
+    chosen = ridge
+    if chosen is None:
+        chosen, learned.automatic_ridge = automatic_ridge(kernel, block_size)
+    learned.ridge = chosen
+    try:
+        learned.iterative = kernel.iterative(learner, gamma, block_size, chosen)
+    except NotPositiveDefiniteError as error:
+        learned.failures.append(f"There is no iterative correction: {error}.")
+    except DivergedError:
+        learned.failures.append(
+            "There is no iterative correction: its targets grow beyond numbers; a larger ridge "
+            "would keep them down."
+        )
+
+
+def automatic_ridge(kernel: StreamKernel, block_size: int) -> tuple[float, bool]:
+    """The iterative correction's stabiliser, and whether blocks are so singular as to need one."""
+    pivot, diagonal = smallest_pivot(kernel, block_size)
+    if pivot >= NEARLY_SINGULAR * diagonal:
+        return 0.0, False
+    return RIDGE * (diagonal or 1.0), True
+
+
+def _offline(learned: Learned, kernel: StreamKernel, learner: SGD, gamma: float) -> None:
+    try:
+        learned.offline = kernel.offline(gamma)
+    except NotPositiveDefiniteError as error:
+        learned.failures.append(f"There is no offline learner: {error}.")
+        return
+    learned.coefficients["offline"] = learned.offline.coefficients
+    try:
+        errors = errors_reaching(learned.offline.dual, learner)
+    except UnreachableTargetsError as error:
+        learned.failures.append(f"There is no exact correction: {error}.")
+        return
+    learned.corrected = targets_with_errors(kernel, learner, errors)
+
+
+def _verify(learned: Learned, kernel: StreamKernel, learner: SGD) -> None:
+    """The online learner on corrected targets, run and not deduced: rounding is part of it."""
+    wanted = {"corrected": learned.corrected, "iterative": learned.iterative}
+    usable = {name: Z for name, Z in wanted.items() if bool(Z.isfinite().all())}
+    if not usable:
+        return
+    runs = learn_online(kernel, [(learner, Z) for Z in usable.values()], keep_errors=False)
+    for name, run in zip(usable, runs, strict=True):
+        if run.coefficients is not None:
+            learned.coefficients[name] = run.coefficients
+            continue
+        learned.failures.append(
+            f"The online learner diverges on the {WORDS[name]} targets, from row {run.diverged_at} "
+            "of the stream on."
+        )
