@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from retarget.diagnosis.feature_maps import FeatureMap
+from retarget.diagnosis.full_kernel import FullKernel
 from retarget.diagnosis.passes import learn_online
 from retarget.diagnosis.result import Approximation
 from retarget.kernels import Kernel, PrecomputedKernel
-from retarget.diagnosis.full_kernel import FullKernel
 from retarget.learners import SGD
 from retarget.theory.response import final_response
 
@@ -61,10 +61,7 @@ def measure_approximation(
 
 def relative_difference(got: Tensor, expected: Tensor) -> float:
     """Root mean square of the difference over that of what was expected."""
-    size = expected.norm().item()
-    gap = (got - expected).norm().item()
-    if not math.isfinite(gap / size if size else gap):
-        return math.nan
+    size, gap = (float(torch.linalg.vector_norm(part)) for part in (expected, got - expected))
     return gap / size if size else gap
 
 

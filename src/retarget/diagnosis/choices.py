@@ -13,14 +13,15 @@ from retarget.arrays import as_positive
 from retarget.diagnosis.passes import learn_online
 from retarget.diagnosis.result import Choice
 from retarget.diagnosis.stream_kernel import StreamKernel
-from retarget.kernels import RBF, Kernel, Linear, as_kernel
 from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.kernels import RBF, Kernel, Linear, as_kernel
 from retarget.learners import SGD
 
 WIDTH_ROWS = 1000
 GAMMA_GRID = np.logspace(-4, 3, 22)  # times the mean of k(x, x)
 RATES = 14  # each half of the one before, from 90% of the largest stable one
-BLOCK_ROWS = 16
+BLOCK_ROWS = 64
+FEWEST_BLOCKS = 10
 
 
 def choose_kernel(kernel: Any, width: float | None, X: Tensor, seed: int) -> tuple[Kernel, str]:
@@ -54,8 +55,7 @@ def choose_gamma(
 ) -> Choice:
     """The offline learner's ridge: given, or the one with the least leave-one-out error."""
     given = _given("gamma", gamma)
-    diagonal = torch.cat([block.diagonal(dim1=1, dim2=2).flatten() for block in kernel.blocks(1)])
-    candidates = GAMMA_GRID * (diagonal.mean().item() or 1.0)
+    candidates = GAMMA_GRID * (kernel.mean_diagonal() or 1.0)
     if given is not None:
         candidates = np.sort(np.append(candidates, given))
     errors, rows = kernel.leave_one_out(torch.from_numpy(candidates), seed)
@@ -65,12 +65,17 @@ def choose_gamma(
     if given is not None:
         return Choice(given, False, "given", tried)
     if not np.isfinite(scores).any():
-        return Choice(float(candidates[len(candidates) // 2]), True, "no value gave a number", tried)
+        return Choice(
+            float(candidates[len(candidates) // 2]), True, "no value gave a number", tried
+        )
     return Choice(float(candidates[np.nanargmin(scores)]), True, how, tried)
 
 
 def choose_rate(
-    lr: float | str, learner: SGD, kernel: StreamKernel, limit: float,
+    lr: float | str,
+    learner: SGD,
+    kernel: StreamKernel,
+    limit: float,
     scales: NDArray[np.float64],
 ) -> Choice:
     """The online learner's rate: given, or the one with the least prequential error.
@@ -104,11 +109,15 @@ def with_rate(learner: SGD, lr: float) -> SGD:
     return SGD(**{**learner.to_dict(), "lr": lr})
 
 
-def choose_block(block_size: int | None, batch_size: int) -> int:
-    """Rows corrected together: given, or the first multiple of the batch from 16 on."""
-    if block_size is None:
-        return math.ceil(BLOCK_ROWS / batch_size) * batch_size
-    return block_size
+def choose_block(block_size: int | None, batch_size: int, rows: int) -> int:
+    """Rows corrected together: given, or about 64, and at most a tenth of the stream.
+
+    A larger block closes more of the gap, and waits longer for its targets.
+    """
+    if block_size is not None:
+        return block_size
+    wanted = min(BLOCK_ROWS, rows // FEWEST_BLOCKS)
+    return max(1, round(wanted / batch_size)) * batch_size
 
 
 def _given(name: str, value: float | str) -> float | None:

@@ -25,9 +25,7 @@ class Split:
     evaluation: Evaluation
 
 
-def split(
-    stream: Stream, test: Stream | None, evaluation: str, test_share: float
-) -> Split:
+def split(stream: Stream, test: Stream | None, evaluation: str, test_share: float) -> Split:
     """Holds out rows as wanted. A given test set is used, whatever the share."""
     if evaluation not in get_args(Evaluation):
         raise InvalidInputError(
@@ -46,9 +44,7 @@ def split(
     _require_rows(stream, 3, "learn from and hold out")
     held = min(max(1, round(test_share * len(stream))), len(stream) - 2)
     cut = len(stream) - held
-    return Split(
-        part(stream, slice(0, cut)), part(stream, slice(cut, len(stream))), "last part"
-    )
+    return Split(part(stream, slice(0, cut)), part(stream, slice(cut, len(stream))), "last part")
 
 
 def part(stream: Stream, rows: slice | np.ndarray) -> Stream:

@@ -9,15 +9,16 @@ from retarget.arrays import panels
 from retarget.diagnosis.feature_maps import FeatureMap
 from retarget.diagnosis.stream_kernel import (
     Advance,
+    Follower,
     Offline,
     StreamKernel,
     by_part,
     in_later_steps,
-    innovations,
 )
 from retarget.learners import SGD
 from retarget.theory.primal import FeatureRows, PrimalLearner
-from retarget.theory.recursive import FeatureSweep, RecursiveRidge, normal_factor
+from retarget.theory.recursive import RecursiveRidge, normal_factor
+from retarget.theory.settling import in_blocks
 
 LEAVE_ONE_OUT_ROWS = 50_000
 
@@ -75,7 +76,7 @@ class FeatureKernel(StreamKernel):
                 continue
             Phi = self.map(self.X[rows])
             whole = len(Phi) - len(Phi) % size
-            for part in (Phi[:whole].unflatten(0, (-1, size)), Phi[None, whole:]):
+            for part in (in_blocks(Phi[:whole], size), Phi[None, whole:]):
                 if part.numel():
                     yield part @ part.mT
 
@@ -89,8 +90,8 @@ class FeatureKernel(StreamKernel):
         The error on row $i$ of the learner that has not seen it is its residual over $1 - H_{ii}$,
         with $H = \Phi (\gamma I + \Phi^\top \Phi)^{-1} \Phi^\top$.
         """
-        n = min(len(self), LEAVE_ONE_OUT_ROWS)
-        chosen = torch.linspace(0, len(self) - 1, n, dtype=torch.float64).round().long()
+        chosen = self.spread_rows(LEAVE_ONE_OUT_ROWS)
+        n = len(chosen)
         S, U = torch.linalg.eigh(self._normal)
         shrink = 1 / (S.clamp(min=0)[:, None] + gammas)  # (features, gammas)
         weights = shrink[:, :, None] * (U.mT @ self._moment)[:, None, :]
@@ -102,29 +103,16 @@ class FeatureKernel(StreamKernel):
             total += (residual / kept[:, :, None]).square().sum(0)
         return total / n, n
 
-    def iterative(self, learner: SGD, gamma: float, block_size: int, ridge: float) -> Tensor:
+    def follow_offline(self, gamma: float) -> Follower:
         """By recursive least squares."""
-        size, outputs = self.map.size, self.Y.shape[1]
-        sweep = FeatureSweep(learner, gamma, ridge, size, outputs, self.Y)
-        targets = torch.empty_like(self.Y)
-        for rows, block in self.portions(block_size):
-            targets[rows] = sweep.correct(self.rows(rows), self.Y[rows], block)
-        return targets
+        ridge = RecursiveRidge(gamma, self.map.size, self.Y.shape[1], self.Y)
+        return lambda rows: ridge.learn(self.map(self.X[rows]), self.Y[rows])
 
     def offline(self, gamma: float) -> Offline:
         r"""From the normal equations; the dual coefficients are $(Y - \Phi \theta) / \gamma$."""
         ridge = torch.eye(self.map.size, dtype=self.X.dtype) * gamma
         theta = torch.cholesky_solve(self._moment, normal_factor(self._normal + ridge, gamma))
         return Offline((self.Y - self.values(theta)) / gamma, theta)
-
-    def offline_before(self, gamma: float, batch_size: int) -> Tensor:
-        """By recursive least squares."""
-        ridge = RecursiveRidge(gamma, self.map.size, self.Y.shape[1], self.Y)
-        errors = torch.empty_like(self.Y)
-        for rows in self.windows(batch_size):
-            new = ridge.learn(self.map(self.X[rows]), self.Y[rows])
-            errors[rows] = innovations(new.corner, new.beta, batch_size)
-        return errors
 
     def later(
         self, C: Tensor, parts: Tensor, count: int, batch: int
@@ -136,5 +124,5 @@ class FeatureKernel(StreamKernel):
             total = seen.features @ later
             total += in_later_steps(seen.gram, rows.start, batch) @ D
             later.addmm_(seen.features.mT, D)
-            yield rows, total.unflatten(1, (count, -1))
+            yield rows, total.reshape(len(total), count, -1)
             self.advance(rows.stop - rows.start)

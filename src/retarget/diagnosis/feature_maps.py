@@ -1,6 +1,4 @@
-r"""Features whose inner products are a kernel, or come near it: $k(x, x') \approx \phi(x)^\top
-\phi(x')$.
-"""
+"""Features whose inner products are a kernel, or come near it."""
 
 import math
 from abc import ABC, abstractmethod
@@ -89,7 +87,8 @@ class Nystroem(FeatureMap):
 
     def __call__(self, X: Tensor) -> Tensor:
         """The kernel against the landmarks, whitened."""
-        return self._kernel(X, self._landmarks).to(X) @ self._root
+        features: Tensor = self._kernel(X, self._landmarks).to(X) @ self._root
+        return features
 
 
 def feature_map(kernel: Kernel, X: Tensor, size: int, seed: int) -> FeatureMap:

@@ -7,18 +7,19 @@ from torch import Tensor
 
 from retarget.diagnosis.stream_kernel import (
     Advance,
+    Follower,
     Offline,
     StreamKernel,
     by_part,
     in_later_steps,
-    innovations,
     square_blocks,
 )
 from retarget.kernels import Kernel
 from retarget.learners import SGD
-from retarget.theory.cholesky import GrowingCholesky
+from retarget.theory.cholesky import GrowingCholesky, factorise
 from retarget.theory.dual import DualLearner
-from retarget.theory.sweep import Sweep
+from retarget.theory.precision import warn_if_meaningless
+from retarget.theory.recursive import Innovation
 
 # Rows up to which the leave-one-out error is computed on all of them: an eigendecomposition is
 # about thirty times the work of a Cholesky factorisation.
@@ -99,31 +100,28 @@ class FullKernel(StreamKernel):
         A = torch.tensordot(U, shrink[:, :, None] * (U.mT @ Y)[:, None, :], dims=1)
         return (A / inverse_diagonal[:, :, None]).square().mean(0), n
 
-    def iterative(self, learner: SGD, gamma: float, block_size: int, ridge: float) -> Tensor:
-        """One sweep, whose Cholesky factor is kept for the offline learner."""
-        gram = lambda rows: self.K[rows, rows]  # noqa: E731
-        sweep = Sweep(learner, gamma, ridge, "both", "corrected", gram, capacity=len(self))
-        targets = torch.empty_like(self.Y)
-        for rows, size in self.portions(block_size):
-            targets[rows] = sweep.correct(self.K[rows, : rows.stop], self.Y[rows], size)
-        sweep.warn_once()
-        self._factor, self._gamma = sweep.factor, gamma
-        return targets
+    def follow_offline(self, gamma: float) -> Follower:
+        """By the growing Cholesky factor, which is kept for the offline learner."""
+        factor = GrowingCholesky(gamma, lambda rows: self.K[rows, rows])
+        beta = torch.empty_like(self.Y)
+        self._factor, self._gamma = factor, gamma
+
+        def take(rows: slice) -> Innovation:
+            new = factor.extend(self.K[rows, : rows.stop])
+            beta[rows] = new.solve(self.Y[rows], beta[: rows.start])
+            factor.commit(new)
+            return Innovation(new.corner, beta[rows])
+
+        return take
 
     def offline(self, gamma: float) -> Offline:
-        """From the Cholesky factor."""
-        dual = self._factorised(gamma, 1).solve(self.Y)
+        """From the Cholesky factor, as far as the stream has been followed."""
+        factor = self._factor
+        if factor is None or self._gamma != gamma or len(factor) < len(self):
+            factor = factorise(self.K, gamma)
+        warn_if_meaningless("gamma I + K", factor.condition, self.K.dtype)
+        dual = factor.solve(self.Y)
         return Offline(dual, dual)
-
-    def offline_before(self, gamma: float, batch_size: int) -> Tensor:
-        """The leading part of the factor is that of every prefix."""
-        factor = self._factorised(gamma, batch_size)
-        beta = factor.solve_lower(self.Y)
-        errors = torch.empty_like(beta)
-        for panel in factor.panels:
-            triangle = panel.triangle[: panel.used, : panel.used]
-            errors[panel.rows] = innovations(triangle, beta[panel.rows], batch_size)
-        return errors
 
     def later(
         self, C: Tensor, parts: Tensor, count: int, batch: int
@@ -133,12 +131,4 @@ class FullKernel(StreamKernel):
         for rows in self.windows(batch):
             total = self.K[rows, rows.stop :] @ D[rows.stop :]
             total += in_later_steps(self.K[rows, rows], rows.start, batch) @ D[rows]
-            yield rows, total.unflatten(1, (count, -1))
-
-    def _factorised(self, gamma: float, multiple: int) -> GrowingCholesky:
-        if self._factor is None or self._gamma != gamma:
-            factor = GrowingCholesky(gamma, lambda rows: self.K[rows, rows])
-            for rows in self.windows(multiple):
-                factor.commit(factor.extend(self.K[rows, : rows.stop]))
-            self._factor, self._gamma = factor, gamma
-        return self._factor
+            yield rows, total.reshape(len(total), count, -1)

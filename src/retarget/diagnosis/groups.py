@@ -45,22 +45,18 @@ def partition(stream: Stream) -> Partition:
         count = min(PARTS, n)
         names = tuple(f"part {part + 1}" for part in range(count))
         return Partition(names, np.arange(n) * count // n)
-    names, first, of, counts = np.unique(
+    found, first, of, counts = np.unique(
         stream.groups, return_index=True, return_inverse=True, return_counts=True
     )
-    if len(names) > MOST_GROUPS:
-        kept = np.sort(np.argsort(-counts, kind="stable")[: MOST_GROUPS - 1])
-        other = f"the other {len(names) - len(kept):,}"
-        place = np.full(len(names), len(kept))
-        place[kept] = np.arange(len(kept))
-        names, first, of = names[kept], first[kept], place[of]
-        order = np.append(np.argsort(first), len(kept))  # the others come last
-        names = np.append(names, other)
-    else:
-        order = np.argsort(first)
-    rank = np.empty(len(order), dtype=np.int64)
-    rank[order] = np.arange(len(order))
-    return Partition(tuple(str(name) for name in names[order]), rank[of.reshape(-1)])
+    many = len(found) > MOST_GROUPS
+    kept = np.argsort(-counts, kind="stable")[: MOST_GROUPS - 1] if many else np.arange(len(found))
+    kept = kept[np.argsort(first[kept])]  # in order of appearance
+    place = np.full(len(found), len(kept))  # those that are not kept come last, as one
+    place[kept] = np.arange(len(kept))
+    labels = [str(found[group]) for group in kept]
+    if many:
+        labels.append(f"the other {len(found) - len(kept):,}")
+    return Partition(tuple(labels), place[of.reshape(-1)])
 
 
 def group_shift(
@@ -103,4 +99,5 @@ def unknown_shift(groups: Partition) -> GroupShift:
 def directions(stream: Stream) -> Tensor:
     """(n, c) unit vectors along each row's own target; for one-hot targets, that target."""
     Y = torch.from_numpy(np.asarray(stream.Y, dtype=np.float64))
-    return Y / Y.norm(dim=1, keepdim=True).clamp(min=torch.finfo(Y.dtype).tiny)
+    lengths: Tensor = torch.linalg.vector_norm(Y, dim=1, keepdim=True)
+    return Y / lengths.clamp(min=torch.finfo(Y.dtype).tiny)

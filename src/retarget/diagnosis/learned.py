@@ -6,18 +6,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from retarget.diagnosis.causal import choose_ridge, offline_aims, settling_targets
 from retarget.diagnosis.passes import Pass, learn_online, targets_with_errors
-from retarget.diagnosis.stability import smallest_pivot
+from retarget.diagnosis.result import Choice
 from retarget.diagnosis.stream_kernel import Offline, StreamKernel
-from retarget.errors import DivergedError, NotPositiveDefiniteError, UnreachableTargetsError
+from retarget.errors import NotPositiveDefiniteError, UnreachableTargetsError
 from retarget.learners import SGD
 from retarget.theory.correction import errors_reaching
 from retarget.theory.response import final_response
 
-# Blocks whose smallest pivot is below this share of k(x, x) are nearly singular: the targets that
-# make up for it grow like its inverse, and a ridge of RIDGE times k(x, x) steadies them.
-NEARLY_SINGULAR = 1e-3
-RIDGE = 1e-2
 WORDS = {"corrected": "exactly corrected", "iterative": "iteratively corrected"}
 
 
@@ -32,8 +29,7 @@ class Learned:
         corrected: Exactly corrected targets.
         iterative: Iteratively corrected targets.
         offline: The offline learner; None if there is none.
-        ridge: The iterative correction's stabiliser.
-        automatic_ridge: Whether it had to be chosen because blocks are nearly singular.
+        ridge: How the iterative correction's stabiliser came about.
         coefficients: By learner, what a query's row is multiplied with; without those that failed.
         failures: What could not be computed, and why, a sentence each.
     """
@@ -44,8 +40,7 @@ class Learned:
     corrected: Tensor
     iterative: Tensor
     offline: Offline | None = None
-    ridge: float = 0.0
-    automatic_ridge: bool = False
+    ridge: Choice | None = None
     coefficients: dict[str, Tensor] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
@@ -80,9 +75,16 @@ def learn_all(
             f"error is beyond numbers at lr = {learner.lr:.4g}; the largest stable rate is "
             f"{limit:.4g}."
         )
-    # the sweep's Cholesky factor serves the offline learner too: it comes first
-    _iterative(learned, kernel, learner, gamma, block_size, ridge)
-    _offline(learned, kernel, learner, gamma)
+    try:
+        # what follows the stream to find the aims ends as the offline learner: they come first
+        aims = offline_aims(kernel, gamma, block_size)
+        learned.offline = kernel.offline(gamma)
+    except NotPositiveDefiniteError as error:
+        learned.failures.append(f"There is no offline learner, and no correction: {error}.")
+        return learned
+    learned.coefficients["offline"] = learned.offline.coefficients
+    _exact(learned, kernel, learner)
+    _iterative(learned, kernel, learner, aims, block_size, ridge)
     _verify(learned, kernel, learner)
     return learned
 
@@ -98,50 +100,36 @@ def _effective(learned: Learned, kernel: StreamKernel, learner: SGD, gamma: floa
     learned.effective = gamma * learned.dual + kernel.values(online.coefficients)
 
 
-def _iterative(
-    learned: Learned,
-    kernel: StreamKernel,
-    learner: SGD,
-    gamma: float,
-    block_size: int,
-    ridge: float | None,
-) -> None:
-    chosen = ridge
-    if chosen is None:
-        chosen, learned.automatic_ridge = automatic_ridge(kernel, block_size)
-    learned.ridge = chosen
-    try:
-        learned.iterative = kernel.iterative(learner, gamma, block_size, chosen)
-    except NotPositiveDefiniteError as error:
-        learned.failures.append(f"There is no iterative correction: {error}.")
-    except DivergedError:
-        learned.failures.append(
-            "There is no iterative correction: its targets grow beyond numbers; a larger ridge "
-            "would keep them down."
-        )
-
-
-def automatic_ridge(kernel: StreamKernel, block_size: int) -> tuple[float, bool]:
-    """The iterative correction's stabiliser, and whether blocks are so singular as to need one."""
-    pivot, diagonal = smallest_pivot(kernel, block_size)
-    if pivot >= NEARLY_SINGULAR * diagonal:
-        return 0.0, False
-    return RIDGE * (diagonal or 1.0), True
-
-
-def _offline(learned: Learned, kernel: StreamKernel, learner: SGD, gamma: float) -> None:
-    try:
-        learned.offline = kernel.offline(gamma)
-    except NotPositiveDefiniteError as error:
-        learned.failures.append(f"There is no offline learner: {error}.")
+def _exact(learned: Learned, kernel: StreamKernel, learner: SGD) -> None:
+    """The targets that lead the learner to A = A_off / w."""
+    if learned.offline is None:
         return
-    learned.coefficients["offline"] = learned.offline.coefficients
     try:
         errors = errors_reaching(learned.offline.dual, learner)
     except UnreachableTargetsError as error:
         learned.failures.append(f"There is no exact correction: {error}.")
         return
     learned.corrected = targets_with_errors(kernel, learner, errors)
+
+
+def _iterative(
+    learned: Learned,
+    kernel: StreamKernel,
+    learner: SGD,
+    aims: Tensor,
+    block_size: int,
+    ridge: float | None,
+) -> None:
+    """The targets that lead the learner along the offline learner's way."""
+    if learned.offline is None:
+        return
+    end = learned.offline.coefficients
+    learned.ridge = choose_ridge(ridge, kernel, learner, aims, block_size, end)
+    learned.iterative, failure = settling_targets(
+        kernel, learner, aims, block_size, learned.ridge.value
+    )
+    if failure is not None:
+        learned.failures.append(f"There is no iterative correction: {failure}.")
 
 
 def _verify(learned: Learned, kernel: StreamKernel, learner: SGD) -> None:

@@ -121,5 +121,4 @@ def errors_before_blocks(
         if not bool((made.abs() < OVERFLOW).all()):
             break
         state.learn(window, made)
-        kernel.advance(rows.stop - rows.start)
     return errors

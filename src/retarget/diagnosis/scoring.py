@@ -55,7 +55,10 @@ def squared_errors(errors: NDArray[np.float64], stream: Stream) -> NDArray[np.fl
 
 
 def score(
-    learner: LearnerName, errors: NDArray[np.float64], Y: NDArray[np.float64], stream: Stream,
+    learner: LearnerName,
+    errors: NDArray[np.float64],
+    Y: NDArray[np.float64],
+    stream: Stream,
     bootstrap: Bootstrap,
 ) -> Score:
     """The score of a learner with these errors (m, c) on rows with targets Y."""
@@ -69,9 +72,7 @@ def score(
     return Score(learner, error, accuracy)
 
 
-def gap(
-    online: NDArray[np.float64], other: NDArray[np.float64], bootstrap: Bootstrap
-) -> Estimate:
+def gap(online: NDArray[np.float64], other: NDArray[np.float64], bootstrap: Bootstrap) -> Estimate:
     """How far the online learner's error lies above another's, relative to the other's."""
     above, below = bootstrap.means(online), bootstrap.means(other)
     with np.errstate(divide="ignore", invalid="ignore"):

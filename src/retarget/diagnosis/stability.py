@@ -1,4 +1,4 @@
-"""How near the online learner is to diverging, and a block to having no inverse."""
+"""How near the online learner is to diverging."""
 
 import math
 from collections.abc import Callable
@@ -24,22 +24,6 @@ def largest_rate(kernel: StreamKernel, learner: SGD) -> float:
         scale = 1.0 if learner.reduction == "sum" else 1 / blocks.shape[-1]
         curvature = max(curvature, scale * _largest_eigenvalue(blocks))
     return stable_limit(curvature, learner)
-
-
-def smallest_pivot(kernel: StreamKernel, block_size: int) -> tuple[float, float]:
-    """Of the blocks' Cholesky factors: the least squared pivot, and the mean of k(x, x).
-
-    A pivot bounds the smallest eigenvalue from above, at a small part of its cost; it is 0 where
-    there is no factor.
-    """
-    least, trace, rows = math.inf, 0.0, 0
-    for blocks in kernel.blocks(block_size):
-        factors, info = torch.linalg.cholesky_ex(blocks)
-        pivots = factors.diagonal(dim1=1, dim2=2).square().amin(1)
-        least = min(least, torch.where(info > 0, 0.0, pivots).min().item())
-        trace += blocks.diagonal(dim1=1, dim2=2).sum().item()
-        rows += blocks.shape[0] * blocks.shape[1]
-    return least, trace / rows
 
 
 @torch.no_grad()
@@ -87,7 +71,7 @@ def _largest_eigenvalue(blocks: Tensor) -> float:
     if blocks.shape[-1] == 1:
         return blocks.max().item()
     if blocks.shape[-1] <= LARGEST_EIGENPROBLEM:
-        return torch.linalg.eigvalsh(blocks)[:, -1].max().item()
+        return float(torch.linalg.eigvalsh(blocks)[:, -1].max())
     generator = torch.Generator().manual_seed(0)
     start = torch.rand(blocks.shape[-1], 1, generator=generator, dtype=blocks.dtype)
     return max(_growth(block.matmul, start) for block in blocks)

@@ -1,8 +1,8 @@
-"""The kernel of a stream, as a diagnosis asks for it.
+r"""The kernel of a stream, as a diagnosis asks for it.
 
 There are two: `FullKernel` holds all of it, `FeatureKernel` works through explicit features and
 holds nothing of the length of the stream but vectors. What is computed from either is the same
-mathematics; on $K = \\Phi \\Phi^\\top$ both give the same numbers.
+mathematics; on $K = \Phi \Phi^\top$ both give the same numbers.
 """
 
 from abc import ABC, abstractmethod
@@ -16,9 +16,10 @@ from retarget.arrays import panels
 from retarget.diagnosis.result import Mode
 from retarget.learners import SGD
 from retarget.theory.dual import Window, diagonal_blocks
-from retarget.theory.settling import in_blocks
+from retarget.theory.recursive import Innovation
 
 Advance = Callable[[int], None]
+Follower = Callable[[slice], Innovation]
 
 
 class LearnerState(Protocol):
@@ -72,6 +73,11 @@ class StreamKernel(ABC):
             yield rows
             self.advance(rows.stop - rows.start)
 
+    def spread_rows(self, most: int) -> Tensor:
+        """Numbers of at most so many rows, evenly spaced over the stream."""
+        last, count = len(self) - 1, min(len(self), most)
+        return torch.linspace(0, last, count, dtype=torch.float64).round().long()
+
     def portions(self, block_size: int) -> Iterator[tuple[slice, int]]:
         """Ranges of rows in blocks of equal size: (rows, block size); a last block may be short."""
         for rows in self.windows(block_size):
@@ -115,16 +121,12 @@ class StreamKernel(ABC):
         """(gammas, c) mean squared errors on rows left out, and how many rows those are."""
 
     @abstractmethod
-    def iterative(self, learner: SGD, gamma: float, block_size: int, ridge: float) -> Tensor:
-        """(n, c) iteratively corrected targets."""
+    def follow_offline(self, gamma: float) -> Follower:
+        """Takes in the stream's rows, range after range, as the offline learner would."""
 
     @abstractmethod
     def offline(self, gamma: float) -> Offline:
         """The offline learner on the whole stream."""
-
-    @abstractmethod
-    def offline_before(self, gamma: float, batch_size: int) -> Tensor:
-        """(n, c) the error on each mini-batch of the offline learner on all rows before it."""
 
     @abstractmethod
     def later(self, C: Tensor, parts: Tensor, count: int, batch: int) -> Iterator[Any]:
@@ -140,11 +142,13 @@ class StreamKernel(ABC):
             Rows, and their (m, count, c) sums of k(x_i, x_j) C_j over later steps' rows j.
         """
 
+    def mean_diagonal(self) -> float:
+        """The mean of k(x, x)."""
+        return sum(float(blocks.sum()) for blocks in self.blocks(1)) / len(self)
+
     def predict(self, X: Tensor, coefficients: Tensor) -> Tensor:
         """(m, c) predictions for samples outside the stream."""
-        parts = [
-            self.query(X[rows]) @ coefficients for rows in panels(len(X), 1, self.X.device)
-        ]
+        parts = [self.query(X[rows]) @ coefficients for rows in panels(len(X), 1, self.X.device)]
         return torch.cat(parts)
 
 
@@ -168,13 +172,3 @@ def square_blocks(gram: Tensor, size: int) -> Iterator[Tensor]:
         yield diagonal_blocks(gram[:whole, :whole], size)
     if whole < len(gram):
         yield gram[None, whole:, whole:]
-
-
-def innovations(triangle: Tensor, beta: Tensor, batch: int) -> Tensor:
-    """(m, c) errors of the prediction from all rows before each mini-batch: L_BB beta_B."""
-    whole = len(beta) - len(beta) % batch
-    errors = torch.empty_like(beta)
-    blocks = diagonal_blocks(triangle[:whole, :whole], batch).tril()
-    errors[:whole] = (blocks @ in_blocks(beta[:whole], batch)).flatten(0, 1)
-    errors[whole:] = triangle[whole:, whole:].tril() @ beta[whole:]
-    return errors

@@ -49,9 +49,11 @@ def attempt_changes(kernel: StreamKernel, learner: SGD, lr: Choice, seed: int) -
     if better is not None:
         changes.append(("rate", better, with_rate(learner, better)))
     b = learner.batch_size
-    for batch in sorted({max(1, b // BATCH_FACTOR), b * BATCH_FACTOR} - {b}):
-        if batch <= len(kernel) // BATCH_FACTOR:
-            changes.append(("batch", batch, _with_batch(learner, batch)))
+    changes += [
+        ("batch", batch, _with_batch(learner, batch))
+        for batch in sorted({max(1, b // BATCH_FACTOR), b * BATCH_FACTOR} - {b})
+        if batch <= len(kernel) // BATCH_FACTOR
+    ]
     attempts = []
     if changes:
         jobs = [(other, kernel.Y) for _, _, other in changes]

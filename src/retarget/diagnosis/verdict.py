@@ -9,6 +9,7 @@ import numpy as np
 
 from retarget.diagnosis.result import (
     Approximation,
+    Choice,
     Estimate,
     Evaluation,
     GroupShift,
@@ -43,7 +44,6 @@ class Evidence:
         rows: How many rows were learned from.
         compared: On how many rows the learners were compared.
         learner: The online learner.
-        automatic_lr: Whether its rate was chosen here.
         largest_lr: The largest stable rate.
         errors: Mean squared errors.
         excess: How far the online learner's error is above the offline one's, relative to it.
@@ -53,7 +53,7 @@ class Evidence:
         changed: Share of the rows whose sign or class was changed.
         groups: How groups shifted each other.
         trials: Changes that were tried.
-        ridge: The stabiliser that blocks made necessary; None if none.
+        ridge: How the iterative correction's stabiliser came about.
         approximation: What was given up.
         failures: What could not be computed, a sentence each.
     """
@@ -63,7 +63,6 @@ class Evidence:
     rows: int
     compared: int
     learner: SGD
-    automatic_lr: bool
     largest_lr: float
     errors: dict[LearnerName, Estimate]
     excess: Estimate
@@ -73,7 +72,7 @@ class Evidence:
     changed: float
     groups: GroupShift
     trials: tuple[Trial, ...] = ()
-    ridge: float | None = None
+    ridge: Choice | None = None
     approximation: Approximation | None = None
     failures: tuple[str, ...] = ()
 
@@ -117,8 +116,7 @@ def headline(evidence: Evidence) -> str:
     if excess.high < 0:
         return (
             f"The online model's error is {percent(-excess.value)} below the batch model's "
-            f"({interval(Estimate(-excess.value, -excess.high, -excess.low))}): the stream changes, "
-            "and the newest rows count most."
+            f"({interval(Estimate(-excess.value, -excess.high, -excess.low))})."
         )
     if excess.low <= 0:
         return (
@@ -206,11 +204,11 @@ def _progressive(evidence: Evidence) -> str | None:
 
 
 def _ridge(evidence: Evidence) -> str | None:
-    if evidence.ridge is None:
+    ridge = evidence.ridge
+    if ridge is None or not ridge.automatic or ridge.value == 0:
         return None
     return (
-        "Blocks of the iterative correction have rows that are (nearly) the same: a ridge of "
-        f"{evidence.ridge:.3g} was added to them."
+        f"The iterative correction is steadied by a ridge of {ridge.value:.3g}, which {ridge.how}."
     )
 
 

@@ -90,7 +90,6 @@ def step_response(learner: SGD, first_step: int, m: int) -> StepResponse:
 
 def final_response(learner: SGD, n: int) -> np.ndarray:
     """(n,) how much of each sample's error is in the weights at the end of the stream."""
-    steps = learner.steps(n)
     if not learner.has_memory:
         response = learner.rates(n) * _reductions(learner, n)
     elif isinstance(learner.lr, float):
