@@ -20,7 +20,7 @@ from retarget.theory.dual import diagonal_blocks
 from retarget.theory.settling import Settling, in_blocks
 from retarget.theory.sweep import newest_coefficients
 
-RIDGES = (0.0, 1e-3, 1e-2, 1e-1, 1.0)  # times the mean of k(x, x)
+RIDGES = (0.0, 1e-3, 1e-2, 1e-1, 1.0, 10.0)  # times the mean of k(x, x)
 CHECKED_ROWS = 20_000
 
 

@@ -17,24 +17,26 @@ UNKNOWN = Estimate(math.nan, math.nan, math.nan)
 
 
 class Bootstrap:
-    """Percentile intervals of means over rows. The same resamples serve all means: differences and
-    ratios are of pairs.
+    """Resampled means over rows. The same resamples serve all: differences and ratios are of pairs.
 
     Args:
         rows: Number of rows.
         seed: Of the resamples.
-    """  # noqa: D205
+    """
 
     def __init__(self, rows: int, seed: int) -> None:
         hands = min(rows, HANDS)
         rng = np.random.default_rng(seed)
-        self._counts = rng.multinomial(hands, np.full(hands, 1 / hands), size=RESAMPLES)
+        counts = rng.multinomial(hands, np.full(hands, 1 / hands), size=RESAMPLES)
+        self._counts = counts.astype(np.float64)
         self._hand = np.arange(rows) % hands
         sizes = np.bincount(self._hand, minlength=hands)
         self._sizes = self._counts @ sizes
 
     def means(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """(1 + resamples,) the mean, and the means of the resamples."""
+        if not np.isfinite(values).all():
+            return np.full(1 + RESAMPLES, math.nan)
         sums = np.bincount(self._hand, weights=values)
         resampled = (self._counts @ sums) / self._sizes
         return np.append(values.mean(), resampled)

@@ -1,6 +1,8 @@
-"""The numbers of a diagnosis in plain words, and what to change. No number here is made up: each
-sentence says what was measured, and a recommendation needs a clear effect.
-"""  # noqa: D205
+"""The numbers of a diagnosis in plain words, and what to change.
+
+Every sentence says what was measured; a change is recommended only where it was tried and its
+effect is clear.
+"""
 
 import math
 from dataclasses import dataclass
