@@ -121,7 +121,8 @@ def test_kernels_by_name_object_and_function():
     assert kernel.width == pytest.approx(np.sort(distances)[(len(distances) - 1) // 2])
     assert "median distance" in words
     assert choose_kernel("rbf", 0.5, X, 0)[0].width == 0.5
-    assert choose_kernel("linear", None, X, 0) == (choose_kernel("linear", None, X, 0)[0], "linear")
+    linear, words = choose_kernel("linear", None, X, 0)
+    assert (repr(linear), words) == ("Linear()", "linear")
     assert "laplacian" in choose_kernel("laplacian", None, X, 0)[1]
     own = rt.RBF(3.0)
     assert choose_kernel(own, None, X, 0) == (own, "RBF(width=3)")

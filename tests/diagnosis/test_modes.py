@@ -61,7 +61,8 @@ def test_memory_and_features_by_default(monkeypatch):
         ({"mode": "features", "features": 1}, rt.InvalidInputError, r"features is 1; expected 2"),
     ],
 )  # fmt: skip
-def test_what_has_no_meaning_is_refused(asked, error, match):
+def test_what_has_no_meaning_is_refused(monkeypatch, asked, error, match):
+    monkeypatch.setattr(modes, "WINDOW_ROWS", 8)
     with pytest.raises(error, match=match):
         opened(**asked)
 
@@ -74,8 +75,8 @@ def test_random_fourier_features_come_near_the_kernel():
         assert features.shape == (40, size)
         assert_same(features.square().sum(1), np.ones(40))
         errors.append(float((features @ features.mT - K).square().mean().sqrt()))
-    # independent frequencies would err by about sqrt(1 / size) at most
-    assert errors[0] < 0.06
+    # a frequency's cosine has the variance (1 - k^2)^2 / 2 at most: so much for 100 of them
+    assert errors[0] < 1.3 * np.sqrt(1 / 200)
     assert errors[1] < errors[0] / 2
     again = RandomFourier(1.7, 3, 200, seed=0)(X)
     other = RandomFourier(1.7, 3, 200, seed=1)(X)
@@ -99,11 +100,8 @@ def test_nystroem_is_exact_on_its_landmarks_and_survives_copies():
     assert features.size == 10
     Phi = features(X)
     assert_same(Phi[:10] @ Phi.mT, kernel(X[:10], X), 1e-8)
-    assert_same(feature_map(kernel, X, 40, 0)(X) @ Phi[:10].new_ones(40), features_sum(kernel))
-
-
-def features_sum(kernel):
-    return feature_map(kernel, X, 40, 0)(X).sum(1)
+    everywhere = feature_map(kernel, X, 40, 0)(X)  # all rows are landmarks
+    assert_same(everywhere @ everywhere.mT, kernel(X), 1e-8)
 
 
 def test_kernels_with_features_of_their_own_keep_them():

@@ -19,6 +19,7 @@ from retarget.kernels import Kernel
 MOST_MEMORY = 4_000_000_000
 # n rows with m features take time in proportion to n m^2: this keeps it at a minute or two.
 FEATURE_WORK = 2.7e11
+WINDOW_ROWS = 2000  # rows whose kernel among themselves is a small matter
 FEWEST_FEATURES, MOST_FEATURES = 128, 2048
 
 
@@ -62,7 +63,7 @@ def open_kernel(
     if mode == "exact" or (mode == "auto" and needed <= limit):
         return Opened(FullKernel(kernel, X, Y, advance), None, (needed, limit))
     batch = min(batch_size, len(X))
-    if 32 * batch**2 > limit:
+    if batch > WINDOW_ROWS and 32 * batch**2 > limit:
         raise StreamTooLargeError(
             f"mini-batches of {batch:,} rows need {32 * batch**2 / 1e9:.1f} GB, and may have "
             f"{limit / 1e9:.1f} GB; use a smaller batch_size, or allow more memory"

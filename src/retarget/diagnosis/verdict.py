@@ -209,9 +209,7 @@ def _ridge(evidence: Evidence) -> str | None:
     ridge = evidence.ridge
     if ridge is None or not ridge.automatic or ridge.value == 0:
         return None
-    return (
-        f"The iterative correction is steadied by a ridge of {ridge.value:.3g}, which {ridge.how}."
-    )
+    return f"A ridge of {ridge.value:.3g} steadies the iterative correction: it {ridge.how}."
 
 
 def _approximation(evidence: Evidence) -> str | None:

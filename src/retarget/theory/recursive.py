@@ -10,6 +10,7 @@ so the rows of the stream's Cholesky factor that `sweep` works on are those of t
 $\gamma (I + V^\top V)$, and $\beta_n$ comes from it: the same numbers, nothing of the past kept.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -65,10 +66,12 @@ def normal_factor(M: Tensor, gamma: float) -> Tensor:
     """The Cholesky factor of a matrix to which gamma I was added."""
     factor, info = torch.linalg.cholesky_ex(M)
     if info.item():
-        deficit, jitter = needed_jitter(M)
+        finite = bool(M.isfinite().all())
+        deficit, jitter = needed_jitter(M) if finite else (math.inf, math.inf)
         raise NotPositiveDefiniteError(
             f"the normal equations with gamma = {gamma:g} are not positive definite in "
-            f"{str(M.dtype).removeprefix('torch.')}; gamma = {gamma + jitter:.4g} would do",
+            f"{str(M.dtype).removeprefix('torch.')}; "
+            + (f"gamma = {gamma + jitter:.4g} would do" if finite else "use a larger gamma"),
             deficit=deficit,
             jitter=jitter,
         )
