@@ -70,9 +70,19 @@ def main() -> None:
         return
     print(
         f"retarget {rt.__version__}, torch {torch.__version__}, {platform.machine()}, "
-        f"{torch.get_num_threads()} threads; {FEATURES} features a row, a fifth of the rows held out"
+        f"{torch.get_num_threads()} threads; {FEATURES} features, a fifth of the rows held out"
     )
-    titles = ("mode", "rows", "seconds", "of limit", "CPU sec.", "peak GB", "of limit", "features", "shift err.")
+    titles = (
+        "mode",
+        "rows",
+        "seconds",
+        "of limit",
+        "CPU sec.",
+        "peak GB",
+        "of limit",
+        "features",
+        "shift err.",
+    )
     print("".join(f"{title:>12}" for title in titles))
     for mode, rows in sizes.items():
         command = [sys.executable, __file__, "--case", mode, *sys.argv[1:]]

@@ -7,6 +7,7 @@ import torch
 import retarget as rt
 from diagnosis_streams import both_kernels, drifting
 from problems import make_stream
+from retarget.diagnosis import stability
 from retarget.diagnosis.causal import choose_ridge, offline_aims, settle
 from retarget.diagnosis.choices import (
     choose_block,
@@ -16,7 +17,6 @@ from retarget.diagnosis.choices import (
     median_distance,
 )
 from retarget.diagnosis.stability import largest_rate, non_normality
-from retarget.diagnosis import stability
 from retarget.theory.stability import largest_stable_lr
 
 TWO = np.array([2.0, 0.5])
@@ -139,8 +139,14 @@ def test_the_width_of_rows_that_repeat():
 
 @pytest.mark.parametrize(
     ("block", "batch", "rows", "expected"),
-    [(None, 1, 5000, 64), (None, 7, 5000, 63), (None, 100, 5000, 100), (None, 1, 50, 5)]
-    + [(None, 3, 2, 3), (12, 4, 5, 12)],
+    [
+        (None, 1, 5000, 64),
+        (None, 7, 5000, 63),
+        (None, 100, 5000, 100),
+        (None, 1, 50, 5),
+        (None, 3, 2, 3),
+        (12, 4, 5, 12),
+    ],
 )
 def test_blocks_are_multiples_of_the_batch(block, batch, rows, expected):
     assert choose_block(block, batch, rows) == expected

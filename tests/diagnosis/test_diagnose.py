@@ -43,9 +43,13 @@ def all_numbers(found):
 
 @settings(max_examples=30)
 @given(
-    learner=st.sampled_from(LEARNERS), seed=st.integers(0, 999), outputs=st.integers(1, 2),
-    gamma=st.floats(0.05, 3.0), lr=st.floats(0.02, 0.3), mode=st.sampled_from(["exact", "features"]),
-)  # fmt: skip
+    learner=st.sampled_from(LEARNERS),
+    seed=st.integers(0, 999),
+    outputs=st.integers(1, 2),
+    gamma=st.floats(0.05, 3.0),
+    lr=st.floats(0.02, 0.3),
+    mode=st.sampled_from(["exact", "features"]),
+)
 def test_the_theorems_hold_of_what_is_reported(learner, seed, outputs, gamma, lr, mode):
     stream, test = drifting(31, outputs, seed, 3), spread(9, outputs, seed, 3)
     found = quiet(
@@ -163,6 +167,12 @@ def test_classes_one_after_the_other():
     assert found.changed.dtype == bool
     effective = found.effective.argmax(1) != stream.Y.argmax(1)
     assert (found.changed == effective).all()
+
+
+def test_other_rates_and_batches_are_tried_progressively_too():
+    found = quiet(drifting(200), evaluation="progressive", lr=1e-4, gamma=0.3, width=1.0)
+    assert found.verdict.recommendations[0].startswith("Use lr = ")
+    assert not any("order" in text for text in found.verdict.recommendations)
 
 
 def test_progressive_scores_are_means_over_the_stream():

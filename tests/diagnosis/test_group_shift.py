@@ -37,9 +37,7 @@ def test_own_part_and_later_groups_make_up_the_shift(problem, gamma, panel, coun
     with panels_of(panel):
         for kernel in both_kernels(stream):
             got = torch.full((n, count, c), torch.nan, dtype=torch.float64)
-            for rows, part in kernel.later(
-                torch.from_numpy(C), torch.from_numpy(member), count, b
-            ):
+            for rows, part in kernel.later(torch.from_numpy(C), torch.from_numpy(member), count, b):
                 got[rows] = part
             assert_same(got, moved)
 
@@ -75,18 +73,14 @@ def test_sizes_and_pulls_are_means_over_the_rows_of_a_group(batch):
     C, Ye = learned.dual.numpy(), learned.effective.numpy()
     assert_same(Ye, rt.effective_targets(K, stream.Y, learner, gamma))
     for kernel in (full, features):
-        found = group_shift(
-            kernel, stream, groups, learned.dual, learned.effective - full.Y, batch
-        )
+        found = group_shift(kernel, stream, groups, learned.dual, learned.effective - full.Y, batch)
         assert found.names == ("class 0", "class 1", "class 2")
         assert found.counts.tolist() == [10, 10, 10]
         for h in range(3):
             for g in range(3):
                 lengths, pulls = [], []
                 for i in np.flatnonzero(groups.of == h):
-                    later = [
-                        j for j in np.flatnonzero(groups.of == g) if j // batch > i // batch
-                    ]
+                    later = [j for j in np.flatnonzero(groups.of == g) if j // batch > i // batch]
                     moved = K[i, later] @ C[later]
                     lengths.append(np.linalg.norm(moved))
                     pulls.append(moved[h])  # the own class's output

@@ -14,7 +14,8 @@ from retarget.diagnosis.scoring import Bootstrap, estimate, gap, gap_closed, sco
 def plain_bootstrap(values, statistic, resamples=4000, seed=5):
     """Rows drawn with replacement, one resample at a time."""
     rng = np.random.default_rng(seed)
-    draws = [statistic(values[rng.integers(len(values), size=len(values))]) for _ in range(resamples)]
+    n = len(values)
+    draws = [statistic(values[rng.integers(n, size=n)]) for _ in range(resamples)]
     return np.percentile(draws, [2.5, 97.5])
 
 

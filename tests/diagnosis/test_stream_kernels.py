@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.linalg import solve
 
@@ -27,6 +27,7 @@ from retarget.theory.correction import errors_reaching
 blocks_of = st.sampled_from([1, 2, 3])
 
 
+@settings(max_examples=60)
 @given(problem=problems(), panel=panel_sizes, seed=st.integers(0, 99))
 def test_learners_in_any_order_are_those_of_the_optimiser(problem, panel, seed):
     stream, learner = problem
@@ -109,6 +110,7 @@ def test_leave_one_out_of_a_long_stream_is_of_some_of_its_rows(monkeypatch):
     assert_same(errors[0], np.square(left_out[[0, 3, 6, 9, 12]]).mean(0))
 
 
+@settings(max_examples=60)
 @given(problem=problems(), gamma=gammas, ridge=ridges, times=blocks_of, panel=panel_sizes)
 def test_corrections_are_those_of_the_theory(problem, gamma, ridge, times, panel):
     stream, learner = problem
@@ -134,6 +136,7 @@ def test_corrections_are_those_of_the_theory(problem, gamma, ridge, times, panel
             assert np.abs(exact - corrected).max() <= 1e-8 * max(1, scale)
 
 
+@settings(max_examples=60)
 @given(problem=problems(), gamma=gammas, times=blocks_of, panel=panel_sizes)
 def test_progressive_errors_are_those_of_refits_and_of_the_optimiser(problem, gamma, times, panel):
     stream, learner = problem
@@ -161,9 +164,7 @@ def test_a_learner_that_diverges_leaves_the_others_be(keep):
     stream = make_stream(30, 2, seed=1)
     wild, tame = rt.SGD(lr=1e30), rt.SGD(lr=0.3)
     for kernel in both_kernels(stream):
-        lost, kept = learn_online(
-            kernel, [(wild, kernel.Y), (tame, kernel.Y)], keep_errors=keep
-        )
+        lost, kept = learn_online(kernel, [(wild, kernel.Y), (tame, kernel.Y)], keep_errors=keep)
         expected = rt.prequential_errors(stream.K, stream.Y, tame)
         assert lost.coefficients is None
         assert 0 < lost.diverged_at < 30

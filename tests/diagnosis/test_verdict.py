@@ -7,10 +7,11 @@ import polars as pl
 import pytest
 
 import retarget as rt
+from retarget.diagnosis.evidence import Evidence, interval, percent
 from retarget.diagnosis.result import Approximation, Choice, Estimate, GroupShift
 from retarget.diagnosis.scoring import UNKNOWN
 from retarget.diagnosis.trials import Trial, better_rate
-from retarget.diagnosis.verdict import Evidence, interval, percent, verdict
+from retarget.diagnosis.verdict import verdict
 
 
 def sure(value):

@@ -17,6 +17,7 @@ from retarget.diagnosis.stream_kernel import LearnerState, StreamKernel
 from retarget.errors import NotPositiveDefiniteError
 from retarget.learners import SGD
 from retarget.theory.dual import diagonal_blocks
+from retarget.theory.precision import warn_if_meaningless
 from retarget.theory.settling import Settling, in_blocks
 from retarget.theory.sweep import newest_coefficients
 
@@ -51,6 +52,11 @@ class _Settler:
         self.state: LearnerState = kernel.learner(learner)
         self._settling = Settling(ridge)
         self.failure: str | None = None
+
+    @property
+    def condition(self) -> float:
+        """A lower bound on the largest condition number of the blocks so far."""
+        return self._settling.condition
 
     def learn(self, seen: object, aim: Tensor, block_size: int) -> Tensor | None:
         """The targets of the next blocks; None where there are none."""
@@ -91,6 +97,7 @@ def settling_targets(
         if made is None:
             return torch.full_like(aims, math.nan), settler.failure
         targets[rows] = made
+    warn_if_meaningless("the kernel of a block", settler.condition, aims.dtype)
     return targets, None
 
 

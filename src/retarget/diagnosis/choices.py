@@ -26,13 +26,14 @@ FEWEST_BLOCKS = 10
 
 def choose_kernel(kernel: Any, width: float | None, X: Tensor, seed: int) -> tuple[Kernel, str]:
     """The kernel, and what it is in words."""
-    if width is not None and kernel != "rbf":
+    name = kernel if isinstance(kernel, str) else None
+    if width is not None and name != "rbf":
         raise InvalidInputError(
             f"width is {width!r} with kernel {kernel!r}; only 'rbf' takes a width: leave it out"
         )
-    if isinstance(kernel, str) and kernel == "linear":
+    if name == "linear":
         return Linear(), "linear"
-    if isinstance(kernel, str) and kernel == "rbf":
+    if name == "rbf":
         if width is not None:
             return RBF(width), f"RBF of width {width:.4g} (given)"
         chosen = median_distance(X, seed)

@@ -3,52 +3,33 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from retarget.diagnosis.approximation import measure_approximation
 from retarget.diagnosis.choices import (
     choose_block,
-    choose_gamma,
     choose_kernel,
-    choose_rate,
-    with_rate,
 )
+from retarget.diagnosis.course import Course, Plan, as_tensor64, run_course
 from retarget.diagnosis.evaluation import Split, split
-from retarget.diagnosis.groups import group_shift, partition, unknown_shift
-from retarget.diagnosis.learned import Learned, learn_all
-from retarget.diagnosis.measured import (
-    LEARNERS,
-    Measured,
-    compare,
-    held_out_errors,
-    progressive_errors,
-)
+from retarget.diagnosis.evidence import Evidence
 from retarget.diagnosis.modes import open_kernel
 from retarget.diagnosis.result import (
     Approximation,
-    Choice,
     Diagnosis,
     Evaluation,
-    GroupShift,
     Mode,
-    Stability,
 )
-from retarget.diagnosis.stability import largest_rate, non_normality
 from retarget.diagnosis.stream import Stream
-from retarget.diagnosis.stream_kernel import StreamKernel
-from retarget.diagnosis.trials import attempt_changes
-from retarget.diagnosis.verdict import Evidence, verdict
+from retarget.diagnosis.verdict import verdict
 from retarget.errors import PrecisionWarning
 from retarget.learners import SGD, Reduction
 from retarget.progress import PatientBar
 from retarget.theory.iterative import check_correction
 
-PASSES = 14  # over the rows, for the progress bar
+PASSES = 15  # over the rows, for the progress bar
 
 
 def diagnose_stream(
@@ -116,7 +97,7 @@ def diagnose_stream(
         True
     """
     parted = split(stream, test, evaluation, test_share)
-    plan = _Plan(
+    plan = Plan(
         SGD(1.0, batch_size, momentum, nesterov, weight_decay, reduction),
         choose_block(block_size, batch_size, len(parted.stream)),
         ridge,
@@ -125,7 +106,7 @@ def diagnose_stream(
         seed,
     )
     check_correction(plan.learner, 1.0, plan.block_size, ridge or 0.0, "both", "corrected")
-    X, Y = _tensor(parted.stream.X), _tensor(parted.stream.Y)
+    X, Y = as_tensor64(parted.stream.X), as_tensor64(parted.stream.Y)
     chosen, words = choose_kernel(kernel, width, X, seed)
     with PatientBar("diagnosing", PASSES * len(X), progress) as bar, _noting_precision() as doubts:
         opened = open_kernel(
@@ -139,7 +120,7 @@ def diagnose_stream(
             seed=seed,
             advance=bar.advance,
         )
-        course = _run(opened.kernel, parted, plan)
+        course = run_course(opened.kernel, parted, plan)
         approximation = None
         if opened.features is not None:
             approximation = measure_approximation(
@@ -148,91 +129,10 @@ def diagnose_stream(
     return _diagnosis(parted, plan, course, words, opened.kernel.mode, approximation, doubts)
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """What was asked for."""
-
-    learner: SGD  # at a rate that is still to be chosen
-    block_size: int
-    ridge: float | None
-    gamma: float | Literal["auto"]
-    lr: float | Literal["auto"]
-    seed: int
-
-
-@dataclass(frozen=True)
-class _Course:
-    """What came of it."""
-
-    learner: SGD
-    lr: Choice
-    gamma: Choice
-    stability: Stability
-    learned: Learned
-    density: Tensor
-    groups: GroupShift
-    measured: Measured
-
-
-@torch.no_grad()
-def _run(kernel: StreamKernel, parted: Split, plan: _Plan) -> _Course:
-    """Every learner over the stream, compared."""
-    stream = parted.stream
-    gamma = choose_gamma(plan.gamma, kernel, stream.target_scales, plan.seed)
-    limit = largest_rate(kernel, plan.learner)
-    lr = choose_rate(plan.lr, plan.learner, kernel, limit, stream.target_scales)
-    learner = with_rate(plan.learner, lr.value)
-    learned = learn_all(kernel, learner, gamma.value, plan.block_size, plan.ridge, limit)
-    return _Course(
-        learner,
-        lr,
-        gamma,
-        Stability(limit, non_normality(kernel, learner, plan.seed)),
-        learned,
-        kernel.density(),
-        _groups(kernel, stream, learned, learner),
-        _compare(kernel, parted, plan, learned, learner, lr, gamma.value),
-    )
-
-
-def _groups(kernel: StreamKernel, stream: Stream, learned: Learned, learner: SGD) -> GroupShift:
-    groups = partition(stream)
-    if learned.online.coefficients is None:
-        return unknown_shift(groups)
-    shift = learned.effective - kernel.Y
-    return group_shift(kernel, stream, groups, learned.dual, shift, learner.batch_size)
-
-
-def _compare(
-    kernel: StreamKernel,
-    parted: Split,
-    plan: _Plan,
-    learned: Learned,
-    learner: SGD,
-    lr: Choice,
-    gamma: float,
-) -> Measured:
-    if parted.test is None:
-        errors = progressive_errors(kernel, learned, learner, gamma, plan.block_size)
-        return compare(errors, [], parted, plan.seed)
-    attempts = attempt_changes(kernel, learner, lr, plan.seed)
-    attempts = [attempt for attempt in attempts if attempt.run.coefficients is not None]
-    names = [name for name in LEARNERS if name in learned.coefficients]
-    coefficients = [learned.coefficients[name] for name in names]
-    coefficients += [
-        attempt.run.coefficients for attempt in attempts if attempt.run.coefficients is not None
-    ]
-    X, Y = _tensor(parted.test.X), _tensor(parted.test.Y)
-    made = held_out_errors(kernel, X, Y, coefficients)
-    errors = dict(zip(names, made, strict=False))
-    tried = list(zip(attempts, made[len(names) :], strict=True))
-    return compare(errors, tried, parted, plan.seed)
-
-
 def _diagnosis(
     parted: Split,
-    plan: _Plan,
-    course: _Course,
+    plan: Plan,
+    course: Course,
     words: str,
     mode: Mode,
     approximation: Approximation | None,
@@ -312,7 +212,3 @@ def _noting_precision() -> Iterator[list[str]]:
             place = warning.filename, warning.lineno
             warnings.warn_explicit(warning.message, warning.category, *place)
     doubts[:] = dict.fromkeys(doubts)
-
-
-def _tensor(array: np.ndarray) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64))

@@ -24,7 +24,7 @@ class Trial:
     Attributes:
         change: What was changed.
         value: The rate or batch size tried; for the order, the seed of the permutation.
-        effect: The change of the held-out error, relative to the online learner's: below 0 is
+        effect: The change of the error, relative to the online learner's: below 0 is
             better.
     """
 
@@ -42,8 +42,14 @@ class Attempt:
     run: Pass
 
 
-def attempt_changes(kernel: StreamKernel, learner: SGD, lr: Choice, seed: int) -> list[Attempt]:
-    """Runs the learner at a better rate (if there is one), with other batches, and shuffled."""
+def attempt_changes(
+    kernel: StreamKernel, learner: SGD, lr: Choice, seed: int, progressive: bool
+) -> list[Attempt]:
+    """Runs the learner at a better rate (if there is one), with other batches, and shuffled.
+
+    In a progressive evaluation errors on the way are kept, and the order is left as it is: in
+    another one, other rows would be predicted.
+    """
     changes: list[tuple[Change, float, SGD]] = []
     better = better_rate(lr)
     if better is not None:
@@ -57,11 +63,13 @@ def attempt_changes(kernel: StreamKernel, learner: SGD, lr: Choice, seed: int) -
     attempts = []
     if changes:
         jobs = [(other, kernel.Y) for _, _, other in changes]
-        runs = learn_online(kernel, jobs, keep_errors=False)
+        runs = learn_online(kernel, jobs, keep_errors=progressive)
         attempts = [
             Attempt(change, value, run)
             for (change, value, _), run in zip(changes, runs, strict=True)
         ]
+    if progressive:
+        return attempts
     order = torch.from_numpy(np.random.default_rng(seed).permutation(len(kernel)))
     (shuffled,) = learn_online(kernel, [(learner, kernel.Y)], keep_errors=False, order=order)
     return [*attempts, Attempt("order", seed, shuffled)]
