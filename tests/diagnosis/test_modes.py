@@ -8,9 +8,11 @@ import retarget as rt
 from diagnosis_streams import drifting
 from problems import assert_same
 from retarget.diagnosis import modes
-from retarget.diagnosis.feature_maps import Nystroem, OwnFeatures, RandomFourier, feature_map
-from retarget.diagnosis.full_kernel import exact_memory
+from retarget.diagnosis.feature_kernel import FeatureKernel
+from retarget.diagnosis.feature_maps import Nystroem, OwnFeatures, feature_map
+from retarget.diagnosis.full_kernel import FullKernel, exact_memory
 from retarget.diagnosis.modes import feature_count, memory_limit, open_kernel
+from retarget.kernels import PrecomputedKernel
 
 X = torch.from_numpy(drifting(40, dimensions=3).X)
 Y = torch.from_numpy(drifting(40, dimensions=3).Y)
@@ -28,6 +30,7 @@ def test_the_mode_is_exact_where_memory_allows():
     beyond = opened(memory=needed - 1, features=8)
     assert beyond.kernel.mode == "features"
     assert beyond.features.size == 8
+    assert isinstance(beyond.features, Nystroem)
     assert beyond.memory == (needed, needed - 1)
     assert opened(mode="features").kernel.mode == "features"
     assert opened(mode="exact").features is None
@@ -67,32 +70,6 @@ def test_what_has_no_meaning_is_refused(monkeypatch, asked, error, match):
         opened(**asked)
 
 
-def test_random_fourier_features_come_near_the_kernel():
-    K = rt.RBF(1.7)(X)
-    errors = []
-    for size in (200, 3200):
-        features = RandomFourier(1.7, 3, size, seed=0)(X)
-        assert features.shape == (40, size)
-        assert_same(features.square().sum(1), np.ones(40))
-        errors.append(float((features @ features.mT - K).square().mean().sqrt()))
-    # a frequency's cosine has the variance (1 - k^2)^2 / 2 at most: so much for 100 of them
-    assert errors[0] < 1.3 * np.sqrt(1 / 200)
-    assert errors[1] < errors[0] / 2
-    again = RandomFourier(1.7, 3, 200, seed=0)(X)
-    other = RandomFourier(1.7, 3, 200, seed=1)(X)
-    assert (again == RandomFourier(1.7, 3, 200, seed=0)(X)).all()
-    assert (again != other).any()
-
-
-def test_frequencies_have_the_right_mean_square():
-    # E |omega|^2 = 2 d / width^2, group by group of orthogonal ones
-    frequencies = RandomFourier(0.5, 4, 4000, seed=2)._frequencies
-    assert frequencies.square().sum(0).mean() == pytest.approx(2 * 4 / 0.25, rel=0.05)
-    group = frequencies[:, :4]
-    off_diagonal = (group.mT @ group).fill_diagonal_(0)
-    assert off_diagonal.abs().max() < 1e-10
-
-
 def test_nystroem_is_exact_on_its_landmarks_and_survives_copies():
     kernel = rt.as_kernel("laplacian")
     landmarks = torch.cat([X[:10], X[:3]])
@@ -115,3 +92,21 @@ def test_kernels_with_features_of_their_own_keep_them():
     assert isinstance(feature_map(own, X, 5, 0), Nystroem)  # more features than wanted
     wide = Nystroem(own, X)
     assert_same(wide(X) @ wide(X).mT, own(X), 1e-8)
+
+
+def test_features_are_kept_in_single_precision_where_there_is_room():
+    chosen = feature_map(rt.RBF(1.5), X, 12, 0)
+    anew = FeatureKernel(chosen, X, Y, lambda _: None, room=4 * 40 * 12 - 1)
+    kept = FeatureKernel(chosen, X, Y, lambda _: None, room=4 * 40 * 12)
+    rounded = chosen(X).float().double()
+    order = torch.from_numpy(np.random.default_rng(0).permutation(40))
+    some = slice(3, 9)
+    assert (anew.rows(some).features == chosen(X[some])).all()
+    assert (kept.rows(some).features == rounded[some]).all()
+    assert (kept.rows(some, order).features == rounded[order[some]]).all()
+    # the kernel is that of the rounded features, consistently
+    exact = FullKernel(PrecomputedKernel(rounded @ rounded.mT), torch.arange(40), Y, lambda _: None)
+    assert_same(kept.density(), exact.density())
+    assert_same(kept.values(kept.offline(0.3).coefficients), exact.values(exact.offline(0.3).dual))
+    linear = FeatureKernel(OwnFeatures(rt.Linear(), X), X, Y, lambda _: None, room=10**9)
+    assert (linear.rows(some).features == X[some]).all()  # exact features stay exact

@@ -200,8 +200,23 @@ def test_what_features_change_is_said_and_judged():
     text = said(replace(GAP, approximation=near))
     assert "512 features stand for the kernel, which would need 28.0 GB" in text
     assert "the kernel by 2.0%, the shifts by 11% and the online predictions by 5.0%" in text
-    assert "more features" not in text
-    assert "more features" in said(replace(GAP, approximation=replace(near, shift_error=0.3)))
+    assert "Take more than" not in text
+    poor = said(replace(GAP, approximation=replace(near, shift_error=0.3)))
+    assert "Take more than 512 features" in poor
+
+
+def test_features_that_hold_the_batch_model_back_are_named():
+    near = Approximation(512, 28 * 10**9, 4 * 10**9, 2000, 0.02, 0.11, 0.05)
+    limited = replace(GAP, approximation=near, reference=Estimate(-0.27, -0.3, -0.25))
+    found = verdict(limited)
+    assert found.headline.startswith("As far as 512 features can tell: The online model's")
+    assert "2,000 of the rows alone give 27% less error (25 to 30%)" in said(limited)
+    assert "Take more than 512 features" in said(limited)
+    for fine in (Estimate(-0.1, -0.3, 0.1), Estimate(0.5, 0.4, 0.6), None):
+        text = said(replace(limited, reference=fine))
+        assert "As far as" not in text
+        assert "Take more" not in text
+        assert "hold the batch model back" not in text
 
 
 def test_shares_in_words():

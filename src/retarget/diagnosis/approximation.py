@@ -40,11 +40,9 @@ def measure_approximation(
         needed: Bytes of the exact method.
         limit: Bytes that it may have.
     """
-    n = min(len(X), SAMPLE_ROWS)
-    chosen = torch.linspace(0, len(X) - 1, n, dtype=torch.float64).round().long()
-    X, Y = X[chosen], Y[chosen]
-    K = kernel(X).to(torch.float64)
-    Phi = features(X)
+    sample = sample_kernel(kernel, X, Y)
+    n, Y, K = len(sample), sample.Y, sample.K
+    Phi = features(sample.X)
     near = Phi @ Phi.mT
     shift, predicted = _shift(K, Y, learner, gamma)
     shift_near, predicted_near = _shift((near + near.mT) / 2, Y, learner, gamma)
@@ -57,6 +55,13 @@ def measure_approximation(
         shift_error=relative_difference(shift_near, shift),
         prediction_error=relative_difference(predicted_near, predicted),
     )
+
+
+def sample_kernel(kernel: Kernel, X: Tensor, Y: Tensor) -> FullKernel:
+    """The true kernel of rows evenly spaced over the stream."""
+    last, n = len(X) - 1, min(len(X), SAMPLE_ROWS)
+    chosen = torch.linspace(0, last, n, dtype=torch.float64).round().long()
+    return FullKernel(kernel, X[chosen], Y[chosen], lambda _: None)
 
 
 def relative_difference(got: Tensor, expected: Tensor) -> float:

@@ -65,11 +65,7 @@ def choose_gamma(
     how = f"least leave-one-out error on {rows:,} rows, among {len(candidates)} values"
     if given is not None:
         return Choice(given, False, "given", tried)
-    if not np.isfinite(scores).any():
-        return Choice(
-            float(candidates[len(candidates) // 2]), True, "no value gave a number", tried
-        )
-    return Choice(float(candidates[np.nanargmin(scores)]), True, how, tried)
+    return Choice(float(candidates[scores.argmin()]), True, how, tried)
 
 
 def choose_rate(

@@ -53,8 +53,17 @@ class Course:
 
 
 @torch.no_grad()
-def run_course(kernel: StreamKernel, parted: Split, plan: Plan) -> Course:
-    """Every learner over the stream, compared."""
+def run_course(
+    kernel: StreamKernel, parted: Split, plan: Plan, sample: StreamKernel | None
+) -> Course:
+    """Every learner over the stream, compared.
+
+    Args:
+        kernel: The stream's kernel.
+        parted: The stream, and the rows held out.
+        plan: What was asked for.
+        sample: The true kernel of some of the rows, where the stream's is approximate.
+    """
     stream = parted.stream
     gamma = choose_gamma(plan.gamma, kernel, stream.target_scales, plan.seed)
     limit = largest_rate(kernel, plan.learner)
@@ -69,7 +78,7 @@ def run_course(kernel: StreamKernel, parted: Split, plan: Plan) -> Course:
         learned,
         kernel.density(),
         _groups(kernel, stream, learned, learner),
-        _compare(kernel, parted, plan, learned, learner, lr, gamma.value),
+        _compare(kernel, sample, parted, plan, learned, learner, lr, gamma.value),
     )
 
 
@@ -83,6 +92,7 @@ def _groups(kernel: StreamKernel, stream: Stream, learned: Learned, learner: SGD
 
 def _compare(
     kernel: StreamKernel,
+    sample: StreamKernel | None,
     parted: Split,
     plan: Plan,
     learned: Learned,
@@ -103,7 +113,11 @@ def _compare(
     made = held_out_errors(kernel, X, Y, coefficients)
     errors = dict(zip(names, made, strict=False))
     others = zip((one for one, _ in tried), made[len(names) :], strict=True)
-    return compare(errors, list(others), parted, plan.seed)
+    reference = None
+    if sample is not None:
+        known = choose_gamma(plan.gamma, sample, parted.stream.target_scales, plan.seed)
+        (reference,) = held_out_errors(sample, X, Y, [sample.offline(known.value).coefficients])
+    return compare(errors, list(others), parted, plan.seed, reference)
 
 
 def as_tensor64(array: np.ndarray) -> Tensor:

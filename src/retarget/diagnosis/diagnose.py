@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from retarget.diagnosis.approximation import measure_approximation
+from retarget.diagnosis.approximation import measure_approximation, sample_kernel
 from retarget.diagnosis.choices import (
     choose_block,
     choose_kernel,
@@ -120,7 +120,10 @@ def diagnose_stream(
             seed=seed,
             advance=bar.advance,
         )
-        course = run_course(opened.kernel, parted, plan)
+        sample = None
+        if opened.features is not None and not opened.features.exact:
+            sample = sample_kernel(chosen, X, Y)
+        course = run_course(opened.kernel, parted, plan, sample)
         approximation = None
         if opened.features is not None:
             approximation = measure_approximation(
@@ -158,6 +161,7 @@ def _diagnosis(
         trials=measured.trials,
         ridge=learned.ridge,
         approximation=approximation,
+        reference=measured.reference,
         failures=(*learned.failures, *doubts),
     )
     errors = learned.online.errors

@@ -37,6 +37,8 @@ class Evidence:
         trials: Changes that were tried.
         ridge: How the iterative correction's stabiliser came about.
         approximation: What was given up.
+        reference: How far the error of an offline learner with the true kernel, on a sample of the
+            rows, is above the offline learner's, relative to it; None where nothing stands for it.
         failures: What could not be computed, a sentence each.
     """
 
@@ -56,6 +58,7 @@ class Evidence:
     trials: tuple[Trial, ...] = ()
     ridge: Choice | None = None
     approximation: Approximation | None = None
+    reference: Estimate | None = None
     failures: tuple[str, ...] = ()
 
     @property
@@ -63,6 +66,11 @@ class Evidence:
         """The online learner's rate, the largest of a schedule."""
         lr = self.learner.lr
         return lr if isinstance(lr, float) else max(lr)
+
+    @property
+    def limited_by_features(self) -> bool:
+        """Whether the true kernel does better with a few rows than the features with all."""
+        return self.reference is not None and self.reference.high < 0
 
 
 def percent(share: float) -> str:

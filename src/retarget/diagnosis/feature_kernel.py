@@ -24,26 +24,50 @@ LEAVE_ONE_OUT_ROWS = 50_000
 
 
 class FeatureKernel(StreamKernel):
-    r"""$K = \Phi \Phi^\top$, never formed. Features are computed anew in every pass.
+    r"""$K = \Phi \Phi^\top$, never formed.
 
-    Holds the normal matrix $\Phi^\top \Phi$, the moments $\Phi^\top Y$ and the sum of the features.
+    Holds the normal matrix $\Phi^\top \Phi$, the moments $\Phi^\top Y$ and the sum of the features;
+    and the features themselves, rounded to single precision, if there is room: they are an
+    approximation already, and all else is computed in double precision. Without room, and where
+    they are exact, they are computed anew in every pass.
+
+    Args:
+        features: Makes features of samples.
+        X: (n, d) the samples.
+        Y: (n, c) their targets.
+        advance: Told how many rows were worked on.
+        room: Bytes that features may take.
     """
 
     mode = "features"
 
-    def __init__(self, features: FeatureMap, X: Tensor, Y: Tensor, advance: Advance) -> None:
+    def __init__(
+        self, features: FeatureMap, X: Tensor, Y: Tensor, advance: Advance, room: int = 0
+    ) -> None:
         super().__init__(X, Y, advance)
         self.map = features
+        kept = None
+        if not features.exact and 4 * len(X) * features.size <= room:
+            kept = torch.empty(len(X), features.size, dtype=torch.float32)
+        self._kept: Tensor | None = None
         self._normal = X.new_zeros(features.size, features.size)
         self._moment = X.new_zeros(features.size, Y.shape[1])
         self._sum = X.new_zeros(features.size)
         self._diagonal = X.new_empty(len(X))
         for rows in self.windows(1):
             Phi = self.map(X[rows])
+            if kept is not None:
+                kept[rows] = Phi
+                Phi = kept[rows].double()
             self._normal.addmm_(Phi.mT, Phi)
             self._moment.addmm_(Phi.mT, Y[rows])
             self._sum += Phi.sum(0)
             self._diagonal[rows] = Phi.square().sum(1)
+        self._kept = kept
+
+    def _features(self, rows: slice | Tensor) -> Tensor:
+        """(m, features) of rows of the stream."""
+        return self.map(self.X[rows]) if self._kept is None else self._kept[rows].double()
 
     def learner(self, learner: SGD) -> PrimalLearner:
         """A learner in feature space."""
@@ -51,7 +75,7 @@ class FeatureKernel(StreamKernel):
 
     def rows(self, rows: slice, order: Tensor | None = None) -> FeatureRows:
         """The samples' features."""
-        return FeatureRows(self.map(self.X[rows] if order is None else self.X[order[rows]]))
+        return FeatureRows(self._features(rows if order is None else order[rows]))
 
     def in_stream_order(self, coefficients: Tensor, order: Tensor) -> Tensor:
         """Weights belong to features: their order does not depend on that of the samples."""
@@ -65,7 +89,7 @@ class FeatureKernel(StreamKernel):
         """Features times weights."""
         values = self.Y.new_empty(len(self), coefficients.shape[1])
         for rows in self.windows(1):
-            torch.mm(self.map(self.X[rows]), coefficients, out=values[rows])
+            torch.mm(self._features(rows), coefficients, out=values[rows])
         return values
 
     def blocks(self, size: int) -> Iterator[Tensor]:
@@ -74,7 +98,7 @@ class FeatureKernel(StreamKernel):
             if size == 1:
                 yield self._diagonal[rows][:, None, None]
                 continue
-            Phi = self.map(self.X[rows])
+            Phi = self._features(rows)
             whole = len(Phi) - len(Phi) % size
             for part in (in_blocks(Phi[:whole], size), Phi[None, whole:]):
                 if part.numel():
@@ -97,7 +121,7 @@ class FeatureKernel(StreamKernel):
         weights = shrink[:, :, None] * (U.mT @ self._moment)[:, None, :]
         total = self.Y.new_zeros(len(gammas), self.Y.shape[1])
         for some in panels(n, 1, self.X.device):
-            Z = self.map(self.X[chosen[some]]) @ U
+            Z = self._features(chosen[some]) @ U
             residual = self.Y[chosen[some], None] - torch.tensordot(Z, weights, dims=1)
             kept = 1 - Z.square() @ shrink
             total += (residual / kept[:, :, None]).square().sum(0)
@@ -106,7 +130,7 @@ class FeatureKernel(StreamKernel):
     def follow_offline(self, gamma: float) -> Follower:
         """By recursive least squares."""
         ridge = RecursiveRidge(gamma, self.map.size, self.Y.shape[1], self.Y)
-        return lambda rows: ridge.learn(self.map(self.X[rows]), self.Y[rows])
+        return lambda rows: ridge.learn(self._features(rows), self.Y[rows])
 
     def offline(self, gamma: float) -> Offline:
         r"""From the normal equations; the dual coefficients are $(Y - \Phi \theta) / \gamma$."""

@@ -1,13 +1,17 @@
-"""Features whose inner products are a kernel, or come near it."""
+"""Features whose inner products are a kernel, or come near it.
 
-import math
+Where a kernel has none of its own they are Nystroem's, from random rows of the stream. (For the RBF
+kernel, orthogonal random Fourier features were tried: with 512 of them on 20 dimensions the shifts
+were wrong by 26%, with 512 of these by 4%.)
+"""
+
 from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor
 
 from retarget.arrays import as_tensor
-from retarget.kernels import RBF, Features, Kernel, Linear
+from retarget.kernels import Features, Kernel, Linear
 
 SMALLEST_SHARE = 1e-12  # of a landmark kernel's largest eigenvalue: below it there is only rounding
 
@@ -26,37 +30,6 @@ class FeatureMap(ABC):
     @abstractmethod
     def __call__(self, X: Tensor) -> Tensor:
         """The features (n, size) of samples (n, d)."""
-
-
-class RandomFourier(FeatureMap):
-    r"""Orthogonal random Fourier features of the RBF kernel.
-
-    The kernel is the mean of $\cos \omega^\top (x - x')$ over $\omega \sim N(0, 2 / \text{width}^2
-    I)$, and each frequency gives a cosine and a sine. Frequencies are drawn orthogonal, in groups
-    as many as there are dimensions, which keeps their distribution and makes the mean more exact.
-    """
-
-    def __init__(self, width: float, dimensions: int, size: int, seed: int) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        count = max(1, size // 2)
-        groups = []
-        for _ in range(math.ceil(count / dimensions)):
-            normal = torch.randn(dimensions, dimensions, generator=generator, dtype=torch.float64)
-            lengths = torch.randn(dimensions, dimensions, generator=generator, dtype=torch.float64)
-            Q, R = torch.linalg.qr(normal)
-            Q = Q * R.diagonal().sign()  # so that Q is uniform among rotations
-            groups.append(Q * lengths.norm(dim=0))
-        self._frequencies = torch.cat(groups, dim=1)[:, :count] * (math.sqrt(2) / width)
-        self.size = 2 * count
-
-    def __call__(self, X: Tensor) -> Tensor:
-        """Cosines and sines, scaled so that $k(x, x) = 1$ exactly."""
-        count = self.size // 2
-        phases = X @ self._frequencies
-        features = X.new_empty(len(X), self.size)
-        torch.cos(phases, out=features[:, :count])
-        torch.sin(phases, out=features[:, count:])
-        return features.mul_(1 / math.sqrt(count))
 
 
 class OwnFeatures(FeatureMap):
@@ -92,12 +65,10 @@ class Nystroem(FeatureMap):
 
 
 def feature_map(kernel: Kernel, X: Tensor, size: int, seed: int) -> FeatureMap:
-    """The features for a kernel: its own where it has them, random ones otherwise."""
+    """The features for a kernel: its own where it has few enough, Nystroem's otherwise."""
     if isinstance(kernel, Linear | Features):
         own = OwnFeatures(kernel, X)
         if own.size <= max(size, X.shape[1]):
             return own
-    if isinstance(kernel, RBF):
-        return RandomFourier(kernel.width, X.shape[1], size, seed)
     chosen = torch.randperm(len(X), generator=torch.Generator().manual_seed(seed))[:size]
     return Nystroem(kernel, X[chosen.sort().values])

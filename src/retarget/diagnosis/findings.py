@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from retarget.diagnosis.evidence import Evidence, percent
+from retarget.diagnosis.evidence import Evidence, interval, opposite, percent
 from retarget.diagnosis.result import GroupShift, LearnerName
 
 STRONG_INTERFERENCE = 0.25  # of a target's length, moved by one other group
@@ -19,7 +19,16 @@ NAMES: dict[LearnerName, str] = {
 
 def findings(evidence: Evidence) -> tuple[str, ...]:
     """All of them; what failed comes first."""
-    rules = (_errors, _shift, _interference, _rounding, _progressive, _ridge, _approximation)
+    rules = (
+        _errors,
+        _shift,
+        _interference,
+        _rounding,
+        _progressive,
+        _ridge,
+        _approximation,
+        _limited,
+    )
     said = [rule(evidence) for rule in rules]
     return (*evidence.failures, *(text for text in said if text))
 
@@ -106,4 +115,16 @@ def _approximation(evidence: Evidence) -> str | None:
         f"kernel by {percent(given_up.kernel_error)}, the shifts by "
         f"{percent(given_up.shift_error)} and the online predictions by "
         f"{percent(given_up.prediction_error)}."
+    )
+
+
+def _limited(evidence: Evidence) -> str | None:
+    given_up, reference = evidence.approximation, evidence.reference
+    if given_up is None or reference is None or not evidence.limited_by_features:
+        return None
+    less = opposite(reference)
+    return (
+        f"The features hold the batch model back: with the true kernel, {given_up.sample:,} of the "
+        f"rows alone give {percent(less.value)} less error ({interval(less)}). What is said here is "
+        "of models made of these features."
     )

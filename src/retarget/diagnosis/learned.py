@@ -83,8 +83,15 @@ def learn_all(
         learned.failures.append(f"There is no offline learner, and no correction: {error}.")
         return learned
     learned.coefficients["offline"] = learned.offline.coefficients
-    _exact(learned, kernel, learner)
-    _iterative(learned, kernel, learner, aims, block_size, ridge)
+    _exact(learned, kernel, learner, learned.offline)
+    learned.ridge = choose_ridge(
+        ridge, kernel, learner, aims, block_size, learned.offline.coefficients
+    )
+    learned.iterative, failure = settling_targets(
+        kernel, learner, aims, block_size, learned.ridge.value
+    )
+    if failure is not None:
+        learned.failures.append(f"There is no iterative correction: {failure}.")
     _verify(learned, kernel, learner)
     return learned
 
@@ -100,36 +107,14 @@ def _effective(learned: Learned, kernel: StreamKernel, learner: SGD, gamma: floa
     learned.effective = gamma * learned.dual + kernel.values(online.coefficients)
 
 
-def _exact(learned: Learned, kernel: StreamKernel, learner: SGD) -> None:
+def _exact(learned: Learned, kernel: StreamKernel, learner: SGD, offline: Offline) -> None:
     """The targets that lead the learner to A = A_off / w."""
-    if learned.offline is None:
-        return
     try:
-        errors = errors_reaching(learned.offline.dual, learner)
+        errors = errors_reaching(offline.dual, learner)
     except UnreachableTargetsError as error:
         learned.failures.append(f"There is no exact correction: {error}.")
         return
     learned.corrected = targets_with_errors(kernel, learner, errors)
-
-
-def _iterative(
-    learned: Learned,
-    kernel: StreamKernel,
-    learner: SGD,
-    aims: Tensor,
-    block_size: int,
-    ridge: float | None,
-) -> None:
-    """The targets that lead the learner along the offline learner's way."""
-    if learned.offline is None:
-        return
-    end = learned.offline.coefficients
-    learned.ridge = choose_ridge(ridge, kernel, learner, aims, block_size, end)
-    learned.iterative, failure = settling_targets(
-        kernel, learner, aims, block_size, learned.ridge.value
-    )
-    if failure is not None:
-        learned.failures.append(f"There is no iterative correction: {failure}.")
 
 
 def _verify(learned: Learned, kernel: StreamKernel, learner: SGD) -> None:

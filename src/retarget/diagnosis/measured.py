@@ -32,6 +32,8 @@ class Measured:
         gap_closed: The share of that which each correction takes away.
         trials: What other learners would have brought.
         rows: Number of rows that they were compared on.
+        reference: How far the error of an offline learner with the true kernel, on a sample of the
+            rows, is above the offline learner's, relative to it; None where there is none.
     """
 
     scores: tuple[Score, ...]
@@ -39,6 +41,7 @@ class Measured:
     gap_closed: dict[str, Estimate]
     trials: tuple[Trial, ...]
     rows: int
+    reference: Estimate | None = None
 
     def errors(self) -> dict[LearnerName, Estimate]:
         """Each learner's mean squared error."""
@@ -50,6 +53,7 @@ def compare(
     tried: list[tuple[Attempt, NDArray[np.float64]]],
     parted: Split,
     seed: int,
+    reference: NDArray[np.float64] | None = None,
 ) -> Measured:
     """Scores, with their uncertainty, of learners that made these errors (m, c)."""
     stream = parted.stream
@@ -66,12 +70,16 @@ def compare(
         Trial(attempt.change, attempt.value, gap(squared, squares["online"], bootstrap))
         for attempt, squared in ((made, squared_errors(e, stream)) for made, e in tried)
     ]
+    beside = None
+    if reference is not None:
+        beside = gap(squared_errors(reference, stream), squares["offline"], bootstrap)
     return Measured(
         scores=tuple(score(name, own[name], Y, stream, bootstrap) for name in LEARNERS),
         excess=gap(squares["online"], squares["offline"], bootstrap),
         gap_closed={str(name): closed[name] for name in closed},
         trials=tuple(trials),
         rows=len(Y),
+        reference=beside,
     )
 
 

@@ -19,6 +19,7 @@ from retarget.kernels import Kernel
 MOST_MEMORY = 4_000_000_000
 # n rows with m features take time in proportion to n m^2: this keeps it at a minute or two.
 FEATURE_WORK = 2.7e11
+KEPT_SHARE = 0.6  # of the memory, for features that are kept
 WINDOW_ROWS = 2000  # rows whose kernel among themselves is a small matter
 FEWEST_FEATURES, MOST_FEATURES = 128, 2048
 
@@ -69,7 +70,8 @@ def open_kernel(
             f"{limit / 1e9:.1f} GB; use a smaller batch_size, or allow more memory"
         )
     chosen = feature_map(kernel, X, feature_count(features, len(X)), seed)
-    return Opened(FeatureKernel(chosen, X, Y, advance), chosen, (needed, limit))
+    room = int(KEPT_SHARE * limit)
+    return Opened(FeatureKernel(chosen, X, Y, advance, room), chosen, (needed, limit))
 
 
 def memory_limit(memory: int | None) -> int:

@@ -94,9 +94,11 @@ def _few_rows(evidence: Evidence) -> str | None:
 
 def _more_features(evidence: Evidence) -> str | None:
     given_up = evidence.approximation
-    if given_up is None or not given_up.shift_error > POOR_FEATURES:
+    if given_up is None:
+        return None
+    if not given_up.shift_error > POOR_FEATURES and not evidence.limited_by_features:
         return None
     return (
-        "Allow more memory or more features, or diagnose fewer rows: the features change the "
-        f"shifts by {percent(given_up.shift_error)}."
+        f"Take more than {given_up.features:,} features, or diagnose fewer rows exactly: the "
+        "features do not stand for the kernel well enough here."
     )

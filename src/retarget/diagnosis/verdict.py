@@ -10,7 +10,10 @@ from retarget.diagnosis.result import Estimate, Verdict
 
 def verdict(evidence: Evidence) -> Verdict:
     """The verdict on what was found."""
-    return Verdict(headline(evidence), findings(evidence), recommendations(evidence))
+    text = headline(evidence)
+    if evidence.limited_by_features and evidence.approximation is not None:
+        text = f"As far as {evidence.approximation.features:,} features can tell: {text}"
+    return Verdict(text, findings(evidence), recommendations(evidence))
 
 
 def headline(evidence: Evidence) -> str:
