@@ -212,7 +212,8 @@ def test_features_that_hold_the_batch_model_back_are_named():
     assert found.headline.startswith("As far as 512 features can tell: The online model's")
     assert "2,000 of the rows alone give 27% less error (25 to 30%)" in said(limited)
     assert "Take more than 512 features" in said(limited)
-    for fine in (Estimate(-0.1, -0.3, 0.1), Estimate(0.5, 0.4, 0.6), None):
+    rounding = Estimate(-1e-8, -2e-8, -1e-9)
+    for fine in (Estimate(-0.1, -0.3, 0.1), Estimate(0.5, 0.4, 0.6), rounding, None):
         text = said(replace(limited, reference=fine))
         assert "As far as" not in text
         assert "Take more" not in text

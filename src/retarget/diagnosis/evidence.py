@@ -16,6 +16,9 @@ from retarget.diagnosis.trials import Trial
 from retarget.learners import SGD
 
 
+WORTHWHILE = 0.05  # the least relative improvement that is spoken of
+
+
 @dataclass(frozen=True)
 class Evidence:
     """What the verdict is made from.
@@ -70,7 +73,8 @@ class Evidence:
     @property
     def limited_by_features(self) -> bool:
         """Whether the true kernel does better with a few rows than the features with all."""
-        return self.reference is not None and self.reference.high < 0
+        reference = self.reference
+        return reference is not None and reference.value <= -WORTHWHILE and reference.high < 0
 
 
 def percent(share: float) -> str:

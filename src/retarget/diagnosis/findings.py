@@ -125,6 +125,6 @@ def _limited(evidence: Evidence) -> str | None:
     less = opposite(reference)
     return (
         f"The features hold the batch model back: with the true kernel, {given_up.sample:,} of the "
-        f"rows alone give {percent(less.value)} less error ({interval(less)}). What is said here is "
-        "of models made of these features."
+        f"rows alone give {percent(less.value)} less error ({interval(less)}). What is said here "
+        "is of models made of these features."
     )

@@ -2,9 +2,8 @@
 
 import math
 
-from retarget.diagnosis.evidence import Evidence, interval, opposite, percent
+from retarget.diagnosis.evidence import WORTHWHILE, Evidence, interval, opposite, percent
 
-WORTHWHILE = 0.05  # the least relative improvement that is recommended
 NEAR_LIMIT = 0.8  # of the largest stable rate
 FEW_ROWS = 100
 POOR_FEATURES = 0.2  # relative error of the shift
