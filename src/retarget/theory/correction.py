@@ -68,6 +68,18 @@ def targets_reaching(
         coefficients: (n, c) dual coefficients.
         learner: The online learner.
     """
+    errors = errors_reaching(coefficients, learner)
+    targets = torch.empty_like(errors)
+    dual = DualLearner(learner, capacity=len(errors))
+    for rows in panels(len(errors), learner.batch_size, coefficients.device):
+        window = dual.window(kernel_rows(rows))
+        targets[rows] = window.targets(errors[rows])
+        dual.learn(window, errors[rows])
+    return targets
+
+
+def errors_reaching(coefficients: Tensor, learner: SGD) -> Tensor:
+    """The errors whose steps lead the learner to these dual coefficients (n, c)."""
     n = len(coefficients)
     weight = coefficients.new_tensor(final_response(learner, n))
     lost = weight.abs() <= torch.finfo(weight.dtype).eps * weight.abs().max()
@@ -78,11 +90,4 @@ def targets_reaching(
             f"(its step keeps {weight[row].item():.2g} of its effect), so no target for it can be "
             "exact; use less weight decay or momentum, or iterative_targets"
         )
-    errors = coefficients / weight[:, None]
-    targets = torch.empty_like(errors)
-    dual = DualLearner(learner, capacity=n)
-    for rows in panels(n, learner.batch_size, coefficients.device):
-        window = dual.window(kernel_rows(rows))
-        targets[rows] = window.targets(errors[rows])
-        dual.learn(window, errors[rows])
-    return targets
+    return coefficients / weight[:, None]

@@ -72,9 +72,7 @@ def step_response(learner: SGD, first_step: int, m: int) -> StepResponse:
     transfer, deposit = np.eye(2), np.zeros((2, steps))
     if not learner.has_memory:  # c(t, i) = eta_i r_i: no need to go step by step
         carry[:, 0] = 1.0
-        for s in range(steps):
-            length = _batch_length(learner, s, m)
-            deposit[0, s] = learner.rate(first_step + s) * _reduction(learner, length)
+        deposit[0] = _rates(learner, first_step, steps) * _reductions(learner, m)
         return StepResponse(step_of, carry, carry, transfer, deposit, None)
     carry[0, 0] = 1.0
     coasting_carry = carry.copy()
@@ -92,6 +90,17 @@ def step_response(learner: SGD, first_step: int, m: int) -> StepResponse:
 
 def final_response(learner: SGD, n: int) -> np.ndarray:
     """(n,) how much of each sample's error is in the weights at the end of the stream."""
+    if not learner.has_memory:
+        response = learner.rates(n) * _reductions(learner, n)
+    elif isinstance(learner.lr, float):
+        response = _lasting_responses(learner, n)
+    else:
+        response = _scheduled_responses(learner, n)
+    return np.repeat(response, learner.batch_size)[:n]
+
+
+def _scheduled_responses(learner: SGD, n: int) -> np.ndarray:
+    """(steps,) the final response of each step, where every step has its own M."""
     steps = learner.steps(n)
     response = np.empty(steps)
     row = np.array([1.0, 0.0])  # the first row of M_last ... M_{s+1}, built from the end
@@ -99,7 +108,22 @@ def final_response(learner: SGD, n: int) -> np.ndarray:
         M, u = _step(learner, s, _batch_length(learner, s, n))
         response[s] = row @ u
         row = row @ M
-    return np.repeat(response, learner.batch_size)[:n]
+    return response
+
+
+def _lasting_responses(learner: SGD, n: int) -> np.ndarray:
+    """(steps,) the same at one rate: with one M, twice as many of its powers at a time."""
+    steps = learner.steps(n)
+    power, u = _step(learner, 0, learner.batch_size)
+    rows = np.zeros((steps, 2))  # the first row of M^0, M^1, ...
+    rows[0, 0], known = 1.0, 1
+    while known < steps:
+        more = min(known, steps - known)
+        rows[known : known + more] = rows[:more] @ power
+        power, known = power @ power, known + more
+    response: np.ndarray = (rows @ u)[::-1].copy()
+    response[-1] = _step(learner, 0, _batch_length(learner, steps - 1, n))[1][0]
+    return response
 
 
 def remaining_start(learner: SGD, n: int) -> np.ndarray:
@@ -116,6 +140,20 @@ def remaining_start(learner: SGD, n: int) -> np.ndarray:
 
 def _batch_length(learner: SGD, step: int, n: int) -> int:
     return min(learner.batch_size, n - step * learner.batch_size)
+
+
+def _rates(learner: SGD, first_step: int, steps: int) -> np.ndarray:
+    if isinstance(learner.lr, float):
+        return np.full(steps, learner.lr)
+    return np.array([learner.rate(first_step + s) for s in range(steps)])
+
+
+def _reductions(learner: SGD, n: int) -> np.ndarray:
+    """(steps,) the factor of the loss's reduction in each step over `n` samples."""
+    steps = learner.steps(n)
+    factors = np.full(steps, _reduction(learner, learner.batch_size))
+    factors[-1] = _reduction(learner, _batch_length(learner, steps - 1, n))
+    return factors
 
 
 def _reduction(learner: SGD, batch_length: int) -> float:

@@ -28,7 +28,13 @@ def largest_stable_lr(batch_gram: Callable[[slice], Tensor], learner: SGD, n: in
         rows = slice(start, min(start + learner.batch_size, n))
         top = torch.linalg.eigvalsh(batch_gram(rows))[-1].item()
         scale = 1.0 if learner.reduction == "sum" else 1.0 / (rows.stop - rows.start)
-        curvature = max(curvature, scale * top + learner.weight_decay)
+        curvature = max(curvature, scale * top)
+    return stable_limit(curvature, learner)
+
+
+def stable_limit(curvature: float, learner: SGD) -> float:
+    r"""The largest stable rate where the largest $r \lambda_{\max}(B)$ is `curvature`."""
+    curvature += learner.weight_decay
     bound = 2.0 * (1 + learner.momentum)
     if learner.nesterov:
         bound /= 1 + 2 * learner.momentum

@@ -24,18 +24,17 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from retarget.arrays import GrowingRows, panel_rows
-from retarget.errors import NotPositiveDefiniteError
 from retarget.learners import SGD
-from retarget.theory.cholesky import GrowingCholesky, NewRows, needed_jitter
-from retarget.theory.dual import DualLearner, Window, diagonal_blocks
-from retarget.theory.precision import eigenvalue_bound, warn_if_meaningless
+from retarget.theory.cholesky import GrowingCholesky, NewRows
+from retarget.theory.dual import DualLearner, diagonal_blocks
+from retarget.theory.precision import warn_if_meaningless
+from retarget.theory.settling import Settling, in_blocks
 from retarget.theory.stability import require_converging
-from retarget.theory.triangular import solve_lower, solve_lower_transposed
+from retarget.theory.triangular import solve_lower_transposed
 
 Parts = Literal["both", "online", "offline"]
 FirstBlock = Literal["corrected", "plain"]
@@ -66,12 +65,12 @@ class Sweep:
         capacity: int = 0,
         roomy: bool = False,
     ) -> None:
-        self.gamma, self.ridge, self.parts, self.first_block = gamma, ridge, parts, first_block
+        self.gamma, self.parts, self.first_block = gamma, parts, first_block
         self.dual = DualLearner(learner, capacity)
         self.factor = GrowingCholesky(gamma, gram, roomy)
         self.beta = GrowingRows(capacity)
         self._gram = gram
-        self._block_condition = 1.0
+        self._settling = Settling(ridge)
         self._warned = False
 
     def __len__(self) -> int:
@@ -79,7 +78,10 @@ class Sweep:
 
     def state_dict(self) -> dict[str, Any]:
         """The state as named tensors and numbers."""
-        state: dict[str, Any] = {"block_condition": self._block_condition, "warned": self._warned}
+        state: dict[str, Any] = {
+            "block_condition": self._settling.condition,
+            "warned": self._warned,
+        }
         state |= {f"dual.{key}": value for key, value in self.dual.state_dict().items()}
         state |= {f"factor.{key}": value for key, value in self.factor.state_dict().items()}
         if len(self.beta):
@@ -88,7 +90,7 @@ class Sweep:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from a state; this sweep must be new."""
-        self._block_condition, self._warned = state["block_condition"], state["warned"]
+        self._settling.condition, self._warned = state["block_condition"], state["warned"]
         self.dual.load_state_dict(part_of(state, "dual"))
         self.factor.load_state_dict(part_of(state, "factor"))
         if "beta" in state:
@@ -140,10 +142,10 @@ class Sweep:
         if plain:
             targets, errors = Y, window.errors(Y)
         elif self.parts == "offline":
-            targets = Y + self._offline_half(window, aim - Y, block_size)
+            targets = Y + self._settling.alone(window, aim - Y, block_size)
             errors = window.errors(targets)
         else:
-            errors = self._settling_errors(window, aim, block_size)
+            errors = self._settling.errors(window, aim, block_size)
             targets = window.targets(errors)
         require_converging(errors, window.start, self.dual.learner, self._gram)
 
@@ -158,68 +160,11 @@ class Sweep:
         dtype = self.dual.coefficients.dtype
         if not self._warned:
             self._warned = warn_if_meaningless(
-                "the kernel of a block", self._block_condition, dtype
+                "the kernel of a block", self._settling.condition, dtype
             ) or (
                 self.parts != "online"
                 and warn_if_meaningless("gamma I + K", self.factor.condition, dtype)
             )
-
-    def _settling_errors(self, window: Window, aim: Tensor, block_size: int) -> Tensor:
-        """Errors whose steps make the learner's function, after each block, `aim` on that block."""
-        ends = _block_ends(window, block_size)
-        share = self._own_share(window, ends)
-        cholesky = self._block_factors(window, block_size)
-        scaled = _solve_blocks(cholesky, aim - window.inherited(window.memory.coasting_carry[ends]))
-        if len(cholesky) > 1:
-            # T A = rhs with T block lower triangular: its block rows times the inverses of their
-            # diagonal blocks make it unit lower triangular.
-            coupling = window.gram.clone()
-            if window.memory.responses is not None:
-                coupling.mul_(window.spread(window.memory.responses[1][ends])).div_(share)
-            diagonal_blocks(coupling, block_size).zero_()
-            coupling = _solve_blocks(cholesky, coupling)
-            scaled = solve_lower(coupling, scaled, unit_diagonal=True)
-        return scaled / share[:, None]
-
-    def _offline_half(self, window: Window, gap: Tensor, block_size: int) -> Tensor:
-        """(F_n - Y_n), through C_off of Eq. 17 less its factor: each block for itself."""
-        share = self._own_share(window, _block_ends(window, block_size))
-        errors = _solve_blocks(self._block_factors(window, block_size), gap) / share[:, None]
-        coupling = diagonal_blocks(window.coupling, block_size)
-        return errors + (coupling @ in_blocks(errors, block_size)).flatten(0, 1)
-
-    def _own_share(self, window: Window, ends: np.ndarray) -> Tensor:
-        """(m,) how much of a sample's error is in the function after its block."""
-        return window.gram.new_tensor(window.memory.coasting_share(ends))
-
-    def _block_factors(self, window: Window, block_size: int) -> Tensor:
-        """(blocks, b, b) Cholesky factors of gamma_o I + K_nn."""
-        # column by column, as LAPACK stores it: the factors take the place of the blocks
-        gram = diagonal_blocks(window.gram, block_size)
-        blocks = gram.mT.clone(memory_format=torch.contiguous_format).mT
-        blocks.diagonal(dim1=1, dim2=2).add_(self.ridge)
-        largest = eigenvalue_bound(blocks)
-        info = torch.empty(len(blocks), dtype=torch.int32, device=blocks.device)
-        torch.linalg.cholesky_ex(blocks, out=(blocks, info))
-        if info.any():
-            bad = int(info.nonzero()[0, 0])
-            block = gram[bad].clone()
-            block.diagonal().add_(self.ridge)
-            deficit, jitter = needed_jitter(block)
-            first = window.start + bad * block_size
-            raise NotPositiveDefiniteError(
-                f"the kernel of the block of samples {first} to {first + block_size - 1} is not "
-                f"positive definite in {str(blocks.dtype).removeprefix('torch.')}: its smallest "
-                f"eigenvalue is {-deficit:.3g} with ridge = {self.ridge:g}, as when samples repeat "
-                f"or features are fewer than block_size; ridge = {self.ridge + jitter:.4g} would "
-                f"do (jitter {jitter:.3g}), or use a smaller block_size",
-                deficit=deficit,
-                jitter=jitter,
-            )
-        pivots = blocks.diagonal(dim1=1, dim2=2).amin(1)
-        condition = float((largest / pivots**2).max())
-        self._block_condition = max(self._block_condition, condition)
-        return blocks
 
 
 def part_of(state: dict[str, Any], name: str) -> dict[str, Any]:
@@ -229,25 +174,6 @@ def part_of(state: dict[str, Any], name: str) -> dict[str, Any]:
         for key, value in state.items()
         if key.startswith(f"{name}.")
     }
-
-
-def in_blocks(rows: Tensor, size: int) -> Tensor:
-    """(m/size, size, ...) rows grouped into blocks."""
-    return rows.reshape(-1, size, *rows.shape[1:])
-
-
-def _block_ends(window: Window, block_size: int) -> np.ndarray:
-    """(m,) the step of the window before which each sample's block has been learned."""
-    last = (np.arange(len(window.gram)) // block_size + 1) * block_size - 1
-    ends: np.ndarray = window.memory.step_of[last] + 1
-    return ends
-
-
-def _solve_blocks(cholesky: Tensor, rhs: Tensor) -> Tensor:
-    """Block-diagonal solve, from the blocks' Cholesky factors."""
-    blocks = in_blocks(rhs, cholesky.shape[-1])
-    # two triangular solves, since torch.cholesky_solve copies the factors
-    return solve_lower_transposed(cholesky, solve_lower(cholesky, blocks)).flatten(0, 1)
 
 
 def newest_coefficients(corner: Tensor, beta: Tensor, block_size: int) -> Tensor:

@@ -1,0 +1,148 @@
+"""The iterative correction of a stream, and the offline learner on the way (Proposition 4.2).
+
+As `retarget.iterative_targets`, in three steps that share the costly one: the offline predictions
+to aim at, which the stabiliser has no part in; a try of several stabilisers; the targets.
+"""
+
+import math
+from collections.abc import Sequence
+
+import polars as pl
+import torch
+from torch import Tensor
+
+from retarget.diagnosis.passes import OVERFLOW
+from retarget.diagnosis.result import Choice
+from retarget.diagnosis.stream_kernel import LearnerState, StreamKernel
+from retarget.errors import NotPositiveDefiniteError
+from retarget.learners import SGD
+from retarget.theory.dual import diagonal_blocks
+from retarget.theory.precision import warn_if_meaningless
+from retarget.theory.settling import Settling, in_blocks
+from retarget.theory.sweep import newest_coefficients
+
+RIDGES = (0.0, 1e-3, 1e-2, 1e-1, 1.0, 10.0)  # times the mean of k(x, x)
+CHECKED_ROWS = 20_000
+
+
+def offline_aims(kernel: StreamKernel, gamma: float, block_size: int) -> Tensor:
+    """(n, c) the offline prediction for each block by the learner that has just seen it."""
+    take, aims = kernel.follow_offline(gamma), torch.empty_like(kernel.Y)
+    for rows, size in kernel.portions(block_size):
+        new = take(rows)
+        # F_n = Y_n - gamma L_nn^-T beta_n
+        aims[rows] = kernel.Y[rows] - gamma * newest_coefficients(new.corner, new.beta, size)
+    return aims
+
+
+def offline_errors(kernel: StreamKernel, gamma: float, batch_size: int) -> Tensor:
+    """(n, c) the error on each mini-batch of the offline learner on all rows before it."""
+    take, errors = kernel.follow_offline(gamma), torch.empty_like(kernel.Y)
+    for rows, size in kernel.portions(batch_size):
+        new = take(rows)
+        triangles = diagonal_blocks(new.corner, size).tril()  # L_BB beta_B = y_B - f_off(X_B)
+        errors[rows] = (triangles @ in_blocks(new.beta, size)).flatten(0, 1)
+    return errors
+
+
+class _Settler:
+    """One learner on its way along the aims."""
+
+    def __init__(self, kernel: StreamKernel, learner: SGD, ridge: float) -> None:
+        self.state: LearnerState = kernel.learner(learner)
+        self._settling = Settling(ridge)
+        self.failure: str | None = None
+
+    @property
+    def condition(self) -> float:
+        """A lower bound on the largest condition number of the blocks so far."""
+        return self._settling.condition
+
+    def learn(self, seen: object, aim: Tensor, block_size: int) -> Tensor | None:
+        """The targets of the next blocks; None where there are none."""
+        window = self.state.window(seen)
+        try:
+            errors = self._settling.errors(window, aim, block_size)
+        except NotPositiveDefiniteError as error:
+            self.failure = str(error)
+            return None
+        targets = window.targets(errors)
+        if not bool((targets.abs() < OVERFLOW).all()):
+            self.failure = "its targets grow beyond numbers; a larger ridge would keep them down"
+            return None
+        self.state.learn(window, errors)
+        return targets
+
+
+def settle(
+    kernel: StreamKernel, learner: SGD, aims: Tensor, block_size: int, ridges: Sequence[float]
+) -> list[Tensor | None]:
+    """For each ridge, what a query's row is multiplied with once the learner followed the aims."""
+    settlers = [_Settler(kernel, learner, ridge) for ridge in ridges]
+    for rows, size in kernel.portions(block_size):
+        seen = kernel.rows(rows)
+        for settler in settlers:
+            if settler.failure is None:
+                settler.learn(seen, aims[rows], size)
+    return [None if one.failure else one.state.coefficients for one in settlers]
+
+
+def settling_targets(
+    kernel: StreamKernel, learner: SGD, aims: Tensor, block_size: int, ridge: float
+) -> tuple[Tensor, str | None]:
+    """(n, c) the targets that make the learner follow the aims; or NaN, and why."""
+    settler, targets = _Settler(kernel, learner, ridge), torch.empty_like(aims)
+    for rows, size in kernel.portions(block_size):
+        made = settler.learn(kernel.rows(rows), aims[rows], size)
+        if made is None:
+            return torch.full_like(aims, math.nan), settler.failure
+        targets[rows] = made
+    warn_if_meaningless("the kernel of a block", settler.condition, aims.dtype)
+    return targets, None
+
+
+def choose_ridge(
+    ridge: float | None,
+    kernel: StreamKernel,
+    learner: SGD,
+    aims: Tensor,
+    block_size: int,
+    offline: Tensor,
+) -> Choice:
+    """The stabiliser: given, or the one with which the learner ends nearest to the offline one.
+
+    Args:
+        ridge: The stabiliser; None chooses it.
+        kernel: The stream's kernel.
+        learner: The online learner.
+        aims: (n, c) the offline predictions to aim at.
+        block_size: Rows corrected together.
+        offline: The offline learner's coefficients.
+    """
+    schema = {"value": pl.Float64, "score": pl.Float64}
+    if ridge is not None:
+        return Choice(ridge, False, "given", pl.DataFrame(schema=schema))
+    diagonal = kernel.mean_diagonal()
+    candidates = [share * (diagonal or 1.0) for share in RIDGES]
+    ends = settle(kernel, learner, aims, block_size, candidates)
+    scores = _distances(kernel, ends, offline)
+    tried = pl.DataFrame({"value": candidates, "score": scores}, schema=schema)
+    usable = [(s, value) for s, value in zip(scores, candidates, strict=True) if s is not None]
+    if not usable:
+        return Choice(candidates[-1], True, "no value kept the targets finite", tried)
+    how = f"ends nearest to the offline learner on the stream's rows, among {len(RIDGES)} values"
+    return Choice(min(usable)[1], True, how, tried)
+
+
+def _distances(
+    kernel: StreamKernel, ends: list[Tensor | None], offline: Tensor
+) -> list[float | None]:
+    """The mean squared distance of each predictor from the offline one, on the stream's rows."""
+    X = kernel.X[kernel.spread_rows(CHECKED_ROWS)]
+    gaps = [end - offline for end in ends if end is not None]
+    if not gaps:
+        return [None] * len(ends)
+    values = kernel.predict(X, torch.cat(gaps, dim=1)).reshape(len(X), len(gaps), -1)
+    means = iter(values.square().mean((0, 2)).tolist())
+    distances = [math.inf if end is None else next(means) for end in ends]
+    return [distance if math.isfinite(distance) else None for distance in distances]

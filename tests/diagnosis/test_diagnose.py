@@ -1,0 +1,347 @@
+"""The whole diagnosis: its identities in both modes, learners of every kind, and hard streams."""
+
+import math
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import retarget as rt
+from diagnosis_streams import as_stream, classes, drifting, spread
+from problems import assert_same
+from retarget.diagnosis import approximation
+from retarget.diagnosis.approximation import measure_approximation, relative_difference
+from retarget.diagnosis.diagnose import changed_rows, diagnose_stream
+from retarget.diagnosis.feature_maps import OwnFeatures
+
+LEARNERS = [
+    {},
+    {"batch_size": 3},
+    {"momentum": 0.7},
+    {"momentum": 0.7, "nesterov": True, "batch_size": 3},
+    {"weight_decay": 0.02, "batch_size": 2},
+    {"batch_size": 4, "reduction": "mean", "momentum": 0.5, "weight_decay": 0.01},
+]
+
+
+def quiet(stream, *rest, **options):
+    return diagnose_stream(stream, *rest, progress=False, **options)
+
+
+def all_numbers(found):
+    """Every array of a diagnosis, in one."""
+    groups = found.groups
+    return [
+        found.effective, found.corrected, found.iterative, found.prequential, found.density,
+        groups.size, groups.pull, groups.own, np.array([s.error for s in found.scores]),
+    ]  # fmt: skip
+
+
+@settings(max_examples=30)
+@given(
+    learner=st.sampled_from(LEARNERS),
+    seed=st.integers(0, 999),
+    outputs=st.integers(1, 2),
+    gamma=st.floats(0.05, 3.0),
+    lr=st.floats(0.02, 0.3),
+    mode=st.sampled_from(["exact", "features"]),
+)
+def test_the_theorems_hold_of_what_is_reported(learner, seed, outputs, gamma, lr, mode):
+    stream, test = drifting(31, outputs, seed, 3), spread(9, outputs, seed, 3)
+    found = quiet(
+        stream, test, kernel="linear", gamma=gamma, lr=lr, mode=mode, ridge=0.1, **learner
+    )
+    X, Q, Y = stream.X, test.X, stream.Y
+    K, K_query = X @ X.T, Q @ X.T
+    sgd = rt.SGD(lr=lr, **learner)
+    assert found.learner == sgd
+
+    def error_of(predictions):
+        return np.square(test.Y - predictions).mean()
+
+    offline = K_query @ rt.offline_coefficients(K, Y, gamma)
+    online = K_query @ rt.online_coefficients(K, Y, sgd)
+    # Theorem 3.2: offline on effective targets is online; Theorem 4.1: the other way round
+    assert_same(K_query @ rt.offline_coefficients(K, found.effective, gamma), online, 1e-7)
+    reached = K_query @ rt.online_coefficients(K, found.corrected, sgd)
+    scale = max(1.0, np.abs(found.corrected).max())
+    assert np.abs(reached - offline).max() <= 1e-8 * scale
+    settled = K_query @ rt.online_coefficients(K, found.iterative, sgd)
+    for name, predictions in (("offline", offline), ("online", online), ("iterative", settled)):
+        assert found.score(name).error.value == pytest.approx(error_of(predictions), rel=1e-6)
+    assert found.score("corrected").error.value == pytest.approx(error_of(offline), rel=1e-4)
+    assert_same(found.prequential, rt.prequential_errors(K, Y, sgd), 1e-8)
+    expected = rt.iterative_targets(K, Y, sgd, gamma, found.block_size, 0.1)
+    assert np.abs(found.iterative - expected).max() <= 1e-7 * max(1, np.abs(expected).max())
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize("evaluation", ["last part", "progressive"])
+def test_both_modes_say_the_same_where_features_are_the_kernel(learner, evaluation):
+    stream = classes(70, 3)
+    exact, features = (
+        quiet(stream, kernel="linear", evaluation=evaluation, mode=mode, **learner)
+        for mode in ("exact", "features")
+    )
+    assert (exact.mode, features.mode) == ("exact", "features")
+    assert exact.lr.value == pytest.approx(features.lr.value)
+    assert exact.gamma.value == pytest.approx(features.gamma.value)
+    assert exact.ridge.value == pytest.approx(features.ridge.value)
+    for one, other in zip(all_numbers(exact), all_numbers(features), strict=True):
+        scale = max(1.0, np.nanmax(np.abs(one)))
+        np.testing.assert_allclose(other, one, atol=1e-6 * scale, equal_nan=True)
+    assert exact.verdict.headline == features.verdict.headline
+    assert exact.stability.largest_lr == pytest.approx(features.stability.largest_lr)
+    given_up = features.approximation
+    assert given_up.features == 3
+    assert max(given_up.kernel_error, given_up.shift_error, given_up.prediction_error) < 1e-8
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "laplacian"])
+def test_random_features_come_near_and_say_how_near(kernel):
+    stream, test = drifting(120), spread(40)
+    options = {"kernel": kernel, "lr": 0.3, "gamma": 0.1}
+    exact = quiet(stream, test, **options)
+    rough = quiet(stream, test, memory=1, features=16, **options)
+    fine = quiet(stream, test, mode="features", features=40, **options)
+    assert (exact.mode, rough.mode, fine.mode) == ("exact", "features", "features")
+    gaps = [
+        float(np.linalg.norm(one.shift - exact.shift) / np.linalg.norm(exact.shift))
+        for one in (rough, fine)
+    ]
+    assert gaps[1] < gaps[0]
+    # the sample is the whole stream here: the error reported is the error, but for the rounding
+    # of the features that are kept
+    assert fine.approximation.sample == 120
+    assert rough.approximation.shift_error == pytest.approx(gaps[0])
+    assert fine.approximation.shift_error == pytest.approx(gaps[1], abs=1e-6)
+    assert rough.approximation.exact_memory == exact_needed(120)
+    assert "features stand for the kernel" in " ".join(rough.verdict.findings)
+
+
+def test_a_true_kernel_that_does_better_on_a_sample_is_said():
+    stream, test = drifting(300, noise=0.02), spread(100)
+    starved = quiet(stream, test, mode="features", features=3, width=1.0)
+    assert starved.verdict.headline.startswith("As far as 3 features can tell")
+    assert any("hold the batch model back" in text for text in starved.verdict.findings)
+    plenty = quiet(stream, test, mode="features", features=300, width=1.0)
+    assert not plenty.verdict.headline.startswith("As far as")
+
+
+@pytest.mark.parametrize("lr", [1e9, 0.2])
+def test_progressive_scores_of_learners_that_fail_are_unknown(lr):
+    found = quiet(drifting(40), evaluation="progressive", lr=lr, gamma=0.1, ridge=0.1)
+    assert math.isnan(found.score("online").error.value) == (lr > 1)
+    assert not math.isnan(found.score("offline").error.value)
+
+
+def exact_needed(n):
+    from retarget.diagnosis.full_kernel import exact_memory
+
+    return exact_memory(n, 2, 1)
+
+
+def test_the_approximation_is_measured_on_rows_spread_over_the_stream(monkeypatch):
+    monkeypatch.setattr(approximation, "SAMPLE_ROWS", 5)
+    X = torch.arange(1.0, 10.0, dtype=torch.float64)[:, None]
+    features = OwnFeatures(rt.Features(lambda x: 1.1 * x), X)
+    learner = rt.SGD(lr=0.01)
+    found = measure_approximation(rt.Linear(), features, X, X.clone(), learner, 0.5, 10, 5)
+    K = np.outer([1, 3, 5, 7, 9], [1.0, 3, 5, 7, 9])
+    Y = np.array([[1.0], [3], [5], [7], [9]])
+    one, other = (rt.effective_targets(M, Y, learner, 0.5) - Y for M in (K, 1.21 * K))
+    assert found.sample == 5
+    assert found.kernel_error == pytest.approx(0.21)
+    assert found.shift_error == pytest.approx(np.linalg.norm(other - one) / np.linalg.norm(one))
+    assert math.isnan(relative_difference(X * math.nan, X))
+    assert relative_difference(X, 0 * X) == pytest.approx(float(X.norm()))
+
+
+def test_a_drifting_stream_is_forgotten_and_the_verdict_says_so():
+    found = quiet(drifting(400, noise=0.05), spread(150, seed=0), block_size=40)
+    online, offline = found.score("online").error, found.score("offline").error
+    assert online.low > offline.high
+    assert found.gap_closed["corrected"].value == pytest.approx(1, abs=1e-3)
+    assert "above the batch model's" in found.verdict.headline
+    assert found.test_rows == 150
+    assert found.evaluation == "test set"
+    early, late = found.shift_size[:100].mean(), found.shift_size[-100:].mean()
+    assert early > late
+    assert any("random order" in text for text in found.verdict.recommendations)
+
+
+def test_classes_one_after_the_other():
+    stream = classes(90, 3)
+    order = np.random.default_rng(0).permutation(90)
+    test = as_stream(stream.X[order], stream.Y[order], "classification")
+    found = quiet(stream, test, batch_size=3, reduction="mean")
+    assert found.groups.names == ("class 0", "class 1", "class 2")
+    assert found.score("offline").accuracy.value > found.score("online").accuracy.value
+    assert found.groups.pull[0, 2] < 0  # learning the last class has weakened the first
+    assert found.changed.dtype == bool
+    effective = found.effective.argmax(1) != stream.Y.argmax(1)
+    assert (found.changed == effective).all()
+
+
+def test_other_rates_and_batches_are_tried_progressively_too():
+    found = quiet(drifting(200), evaluation="progressive", lr=1e-4, gamma=0.3, width=1.0)
+    assert found.verdict.recommendations[0].startswith("Use lr = ")
+    assert not any("order" in text for text in found.verdict.recommendations)
+
+
+def test_progressive_scores_are_means_over_the_stream():
+    stream = drifting(50)
+    found = quiet(stream, evaluation="progressive", lr=0.2, gamma=0.3, width=1.0, batch_size=2)
+    K = rt.RBF(1.0)(stream.X)
+    online = rt.prequential_errors(K, stream.Y, rt.SGD(lr=0.2, batch_size=2))
+    offline = stream.Y.copy()
+    for start in range(2, 50, 2):
+        A = rt.offline_coefficients(K[:start, :start], stream.Y[:start], 0.3)
+        offline[start : start + 2] -= K[start : start + 2, :start] @ A
+    assert found.test_rows == 0
+    assert found.score("online").error.value == pytest.approx(np.square(online).mean())
+    assert found.score("offline").error.value == pytest.approx(np.square(offline).mean())
+    assert math.isnan(found.score("corrected").error.value)
+    assert math.isnan(found.gap_closed["corrected"].value)
+    assert found.score("iterative").error.value > 0
+    assert "has no score here" in " ".join(found.verdict.findings)
+
+
+@pytest.mark.parametrize("mode", ["exact", "features"])
+@pytest.mark.parametrize(
+    "stream",
+    [
+        replace(drifting(40), X=np.repeat(drifting(4).X, 10, axis=0)),  # duplicates
+        replace(drifting(40), X=np.ones((40, 2))),  # constant features
+        as_stream(np.random.default_rng(0).normal(size=(30, 2)), np.zeros((30, 1))),  # all alike
+        classes(40, 2),  # the last part is of one class
+        drifting(3),
+        drifting(7),
+    ],
+    ids=["copies", "constant", "equal targets", "one class", "three rows", "seven rows"],
+)
+def test_hard_streams_get_a_diagnosis(stream, mode):
+    found = quiet(stream, mode=mode, features=20)
+    assert found.verdict.headline
+    assert np.isfinite(found.effective).all()
+    assert np.isfinite(found.iterative).all()
+    assert len(found.scores) == 4
+    assert found.effective.shape == found.stream.Y.shape
+
+
+@pytest.mark.parametrize("mode", ["exact", "features"])
+def test_training_rows_of_one_class_only(mode):
+    stream = classes(40, 2)
+    first = as_stream(stream.X[:20], stream.Y[:20], "classification")
+    found = quiet(first, stream, mode=mode, features=32)
+    assert found.score("online").accuracy.value == pytest.approx(0.5, abs=0.3)
+    assert not math.isnan(found.score("offline").error.value)
+
+
+def test_features_that_are_all_zero_have_no_largest_rate():
+    stream = replace(drifting(20), X=np.zeros((20, 2)))
+    found = quiet(stream, kernel="linear", batch_size=2)
+    assert found.stability.largest_lr == math.inf
+    assert (found.prequential == found.stream.Y).all()
+
+
+@pytest.mark.parametrize("mode", ["exact", "features"])
+def test_a_learner_that_diverges_leaves_the_rest_of_the_diagnosis(mode):
+    stream = drifting(60)
+    found = quiet(stream, spread(30), lr=1e9, mode=mode, features=64, gamma=0.1)
+    assert found.verdict.headline == "The online model diverges at lr = 1e+09."
+    assert np.isnan(found.effective).all()
+    assert not found.changed.any()
+    assert np.isnan(found.groups.size).all()
+    assert math.isnan(found.score("online").error.value)
+    assert found.score("offline").error.value < 1
+    assert found.lr.tried["score"].null_count() == 1
+    assert found.verdict.recommendations[0].startswith("Lower the rate")
+    assert any("from row" in text for text in found.verdict.findings)
+
+
+def test_an_exact_correction_that_nothing_reaches():
+    found = quiet(drifting(300), spread(30), weight_decay=0.9, lr=0.9, gamma=0.1)
+    assert np.isnan(found.corrected).all()
+    assert math.isnan(found.score("corrected").error.value)
+    assert any("There is no exact correction" in text for text in found.verdict.findings)
+    assert np.isfinite(found.effective).all()
+    assert np.isfinite(found.iterative).all()
+
+
+def test_a_ridge_of_nothing_on_copies_is_a_failure_that_is_said():
+    stream = replace(drifting(40), X=np.zeros((40, 2)))
+    found = quiet(stream, kernel="linear", ridge=0.0, lr=0.1)
+    assert np.isnan(found.iterative).all()
+    assert any("There is no iterative correction" in text for text in found.verdict.findings)
+
+
+@pytest.mark.parametrize("mode", ["exact", "features"])
+def test_a_gamma_too_small_for_its_precision(mode):
+    rng = np.random.default_rng(0)
+    X = np.repeat(rng.normal(size=(3, 2)), 40, axis=0) * 1e6
+    stream = as_stream(X, rng.normal(size=(120, 1)))
+    found = quiet(stream, kernel="linear", gamma=1e-300, lr=1e-14, mode=mode)
+    words = " ".join([found.verdict.headline, *found.verdict.findings])
+    assert "no batch model" in words
+    assert "There is no offline learner" in words
+    assert np.isfinite(found.prequential).all()
+
+
+def test_lost_digits_are_a_finding_and_other_warnings_go_their_way():
+    stream = drifting(30, dimensions=1)
+    found = quiet(stream, width=200.0, gamma=1e-15, lr=0.1)
+    assert any("condition number" in text for text in found.verdict.findings)
+
+    def careless(A, B):
+        warnings.warn("a kernel's own", RuntimeWarning, stacklevel=1)
+        return A @ B.T
+
+    with pytest.warns(RuntimeWarning, match="a kernel's own"):
+        quiet(stream, kernel=careless, lr=0.1)
+
+
+def test_everything_random_repeats_with_the_seed():
+    stream = drifting(80)
+    first, again, other = (
+        quiet(stream, mode="features", features=20, seed=seed) for seed in (3, 3, 4)
+    )
+    assert (first.effective == again.effective).all()
+    assert first.scores == again.scores
+    assert (first.effective != other.effective).any()
+
+
+def test_errors_are_in_the_users_units():
+    stream = drifting(60)
+    scaled = replace(stream, target_scales=np.array([10.0]))
+    one, ten = quiet(stream, lr=0.2, gamma=0.1), quiet(scaled, lr=0.2, gamma=0.1)
+    assert ten.score("online").error.value == pytest.approx(100 * one.score("online").error.value)
+    assert ten.lr.tried["score"].to_numpy() == pytest.approx(100 * one.lr.tried["score"].to_numpy())
+    assert ten.gamma.tried["score"][3] == pytest.approx(100 * one.gamma.tried["score"][3])
+    assert (one.effective == ten.effective).all()
+
+
+def test_numbers_change_sides_and_zeros_have_none():
+    stream = as_stream(np.zeros((4, 1)), np.array([[1.0, 2.0], [-1.0, 0.0], [1.0, -1.0], [1, 1]]))
+    effective = np.array([[0.5, 1.0], [-1.0, 9.0], [1.0, 0.1], [np.nan, -1.0]])
+    assert changed_rows(stream, effective).tolist() == [False, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"block_size": 5, "batch_size": 2}, r"block_size is 5; expected a positive multiple"),
+        ({"ridge": -1.0}, r"ridge is -1"),
+        ({"batch_size": 0}, r"batch_size is 0"),
+        ({"gamma": -1.0}, r"gamma is -1"),
+        ({"lr": 0.0}, r"lr is 0"),
+        ({"evaluation": "later"}, r"evaluation is 'later'"),
+    ],
+)
+def test_options_without_a_meaning_are_refused(options, match):
+    with pytest.raises(rt.InvalidInputError, match=match):
+        quiet(drifting(20), **options)

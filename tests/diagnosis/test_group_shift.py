@@ -1,0 +1,119 @@
+"""The attribution of the shift to later groups, against loops over pairs of rows."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import retarget as rt
+from diagnosis_streams import as_stream, both_kernels, classes
+from problems import assert_same, gammas, make_stream, panel_sizes, panels_of, problems
+from retarget.diagnosis.groups import directions, group_shift, partition
+from retarget.diagnosis.learned import learn_all
+from retarget.theory.response import final_response
+
+
+@given(
+    problem=problems(), gamma=gammas, panel=panel_sizes, count=st.integers(1, 4),
+    seed=st.integers(0, 99),
+)  # fmt: skip
+def test_own_part_and_later_groups_make_up_the_shift(problem, gamma, panel, count, seed):
+    stream, learner = problem
+    n, c, b = len(stream), stream.Y.shape[1], learner.batch_size
+    member = np.random.default_rng(seed).integers(count, size=n)
+    E = rt.prequential_errors(stream.K, stream.Y, learner)
+    C = final_response(learner, n)[:, None] * E
+    shift = rt.effective_targets(stream.K, stream.Y, learner, gamma) - stream.Y
+    moved, rest = np.zeros((n, count, c)), np.zeros((n, c))
+    for i in range(n):
+        for j in range(n):
+            if j // b > i // b:
+                moved[i, member[j]] += stream.K[i, j] * C[j]
+            else:
+                rest[i] += stream.K[i, j] * C[j]
+        rest[i] += gamma * C[i] - stream.Y[i]
+    assert_same(rest + moved.sum(1), shift)  # the theorem, on the loops themselves
+    with panels_of(panel):
+        for kernel in both_kernels(stream):
+            got = torch.full((n, count, c), torch.nan, dtype=torch.float64)
+            for rows, part in kernel.later(torch.from_numpy(C), torch.from_numpy(member), count, b):
+                got[rows] = part
+            assert_same(got, moved)
+
+
+@pytest.mark.parametrize("lr", [0.2, 1.1])
+def test_for_plain_sgd_the_own_part_is_the_last_line_of_eq_11(lr):
+    stream, gamma, learner = make_stream(12, 2, seed=3), 0.7, rt.SGD(lr=lr)
+    E = rt.prequential_errors(stream.K, stream.Y, learner)
+    own = (lr * (gamma + stream.K.diagonal())[:, None] - 1) * E
+    each = as_stream(stream.features, stream.Y, groups=[f"{i:02}" for i in range(12)])
+    for kernel in both_kernels(stream):
+        learned = learn_all(kernel, learner, gamma, 4, 0.1, limit=1.0)
+        shift = learned.effective - kernel.Y
+        found = group_shift(kernel, each, partition(each), learned.dual, shift, 1)
+        assert_same(found.own, np.linalg.norm(own, axis=1))
+        assert (found.size[np.tril_indices(12)] == 0).all()  # no row is moved by earlier ones
+        for i, j in [(0, 11), (3, 7)]:
+            moved = stream.K[i, j] * lr * E[j]
+            assert found.size[i, j] == pytest.approx(np.linalg.norm(moved))
+            along = moved @ stream.Y[i] / np.linalg.norm(stream.Y[i])
+            assert found.pull[i, j] == pytest.approx(along)
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_sizes_and_pulls_are_means_over_the_rows_of_a_group(batch):
+    stream, learner, gamma = classes(30), rt.SGD(lr=0.3, batch_size=batch, momentum=0.5), 0.4
+    problem = make_stream(30, 3, seed=0)
+    problem.Y = stream.Y
+    full, features = both_kernels(problem)
+    K = problem.K
+    learned = learn_all(full, learner, gamma, 2 * batch, 0.1, limit=1.0)
+    groups = partition(stream)
+    C, Ye = learned.dual.numpy(), learned.effective.numpy()
+    assert_same(Ye, rt.effective_targets(K, stream.Y, learner, gamma))
+    for kernel in (full, features):
+        found = group_shift(kernel, stream, groups, learned.dual, learned.effective - full.Y, batch)
+        assert found.names == ("class 0", "class 1", "class 2")
+        assert found.counts.tolist() == [10, 10, 10]
+        for h in range(3):
+            for g in range(3):
+                lengths, pulls = [], []
+                for i in np.flatnonzero(groups.of == h):
+                    later = [j for j in np.flatnonzero(groups.of == g) if j // batch > i // batch]
+                    moved = K[i, later] @ C[later]
+                    lengths.append(np.linalg.norm(moved))
+                    pulls.append(moved[h])  # the own class's output
+                assert found.size[h, g] == pytest.approx(np.mean(lengths))
+                assert found.pull[h, g] == pytest.approx(np.mean(pulls))
+
+
+def test_directions_of_numbers_are_their_signs_and_of_nothing_nothing():
+    numbers = as_stream(np.zeros((3, 1)), np.array([[-2.0], [0.0], [5.0]]))
+    assert directions(numbers).tolist() == [[-1.0], [0.0], [1.0]]
+
+
+def test_groups_come_in_order_of_appearance_the_small_ones_of_many_as_one():
+    some = as_stream(np.zeros((5, 1)), np.ones((5, 1)), groups=list("babca"))
+    assert partition(some).names == ("b", "a", "c")
+    assert partition(some).of.tolist() == [0, 1, 0, 2, 1]
+    labels = [f"{i}" for i in range(40)] + [f"{i}" for i in range(35, 4, -1)] * 2
+    n = len(labels)
+    many = partition(as_stream(np.zeros((n, 1)), np.ones((n, 1)), groups=labels))
+    assert len(many.names) == 30
+    assert many.names[:2] == ("5", "6")
+    assert many.names[-1] == "the other 11"
+    small = [row for row, label in enumerate(labels) if label in ("0", "4", "36", "39")]
+    assert (many.of[small] == 29).all()
+    for row, label in enumerate(labels):
+        if many.of[row] != 29:
+            assert many.names[many.of[row]] == label
+
+
+@pytest.mark.parametrize(("n", "count"), [(3, 3), (25, 10)])
+def test_without_groups_the_stream_is_cut_into_parts(n, count):
+    parts = partition(as_stream(np.zeros((n, 1)), np.ones((n, 1))))
+    assert parts.names[0] == "part 1"
+    assert len(parts.names) == count
+    assert (np.diff(parts.of) >= 0).all()
+    assert set(np.bincount(parts.of)) <= {n // count, n // count + 1}

@@ -1,0 +1,61 @@
+"""The learner and the offline learner in feature space, against simulation and literal refits."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from numpy.linalg import cholesky, solve
+
+import retarget as rt
+from oracles import simulation
+from problems import assert_same, gammas, make_stream, problems
+from retarget.theory.primal import FeatureRows, PrimalLearner
+from retarget.theory.recursive import RecursiveRidge
+from retarget.theory.response import final_response, step_response
+
+
+@given(problem=problems())
+def test_weights_and_errors_are_those_of_the_optimiser(problem):
+    stream, learner = problem
+    run = simulation.train(stream.features, stream.Y, learner)
+    state, errors = PrimalLearner(learner), []
+    stride = learner.batch_size * 3
+    for start in range(0, len(stream), stride):
+        rows = slice(start, start + stride)
+        window = state.window(FeatureRows(torch.from_numpy(stream.features[rows])))
+        errors.append(window.errors(torch.from_numpy(stream.Y[rows])))
+        state.learn(window, errors[-1])
+    assert_same(torch.cat(errors), run.errors)
+    assert_same(state.coefficients, run.weights)
+    assert len(state) == len(stream)
+
+
+@given(problem=problems())
+def test_the_final_response_is_what_one_step_response_ends_with(problem):
+    stream, learner = problem
+    n = len(stream)
+    memory = step_response(learner, 0, n)
+    assert_same(final_response(learner, n), memory.deposit[0, memory.step_of], 1e-12)
+
+
+@given(problem=problems(), gamma=gammas)
+def test_recursive_ridge_is_the_cholesky_factor_of_the_stream(problem, gamma):
+    stream, _ = problem
+    L = cholesky(gamma * np.eye(len(stream)) + stream.K)
+    beta = solve(L, stream.Y)
+    Phi, Y = torch.from_numpy(stream.features), torch.from_numpy(stream.Y)
+    ridge = RecursiveRidge(gamma, Phi.shape[1], Y.shape[1], Y)
+    for start in range(0, len(stream), 4):
+        rows = slice(start, start + 4)
+        new = ridge.learn(Phi[rows], Y[rows])
+        assert_same(new.corner.tril(), L[rows, rows], 1e-8)
+        assert_same(new.beta, beta[rows], 1e-8)
+
+
+def test_normal_equations_without_a_factor_say_which_gamma_would_do():
+    stream = make_stream(5, 1, seed=0)
+    Phi, Y = torch.from_numpy(stream.features) * 1e9, torch.from_numpy(stream.Y)
+    ridge = RecursiveRidge(1e-9, Phi.shape[1], 1, Y)
+    ridge.learn(Phi, Y)
+    with pytest.raises(rt.NotPositiveDefiniteError, match=r"gamma = 1e-09.* would do"):
+        ridge.learn(Phi, Y)
