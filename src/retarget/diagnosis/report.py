@@ -9,7 +9,6 @@ from os import PathLike
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 import retarget
@@ -56,28 +55,32 @@ def report_html(
     """The report as HTML text. The same diagnosis, command and date give the same text."""
     charts = report_charts(diagnosis)
     plotly, script = _plotly(), _part("report.js")
-    page = _environment().get_template("report.html").render(
-        diagnosis=diagnosis,
-        stream=diagnosis.stream,
-        classes=diagnosis.stream.kind == "classification",
-        charts=charts,
-        scores=score_rows(diagnosis),
-        groups=group_rows(diagnosis),
-        shifted=shifted_rows(diagnosis),
-        setting=setting(diagnosis),
-        tested_on=tested_on(diagnosis),
-        approximation=approximation_rows(diagnosis),
-        stability=stability_words(diagnosis),
-        moves=largest_moves(diagnosis),
-        unit=shift_unit(diagnosis),
-        command=command,
-        version=retarget.__version__,
-        made=(made or datetime.now()).strftime("%Y-%m-%d %H:%M"),
-        policy=_policy(plotly, script),
-        style=Markup(_part("report.css")),  # noqa: S704 - our own text
-        plotly=Markup(plotly),  # noqa: S704
-        script=Markup(script),  # noqa: S704
-        chart_data=Markup(chart_json(charts.values())),  # noqa: S704 - escaped for a script
+    page = (
+        _environment()
+        .get_template("report.html")
+        .render(
+            diagnosis=diagnosis,
+            stream=diagnosis.stream,
+            classes=diagnosis.stream.kind == "classification",
+            charts=charts,
+            scores=score_rows(diagnosis),
+            groups=group_rows(diagnosis),
+            shifted=shifted_rows(diagnosis),
+            setting=setting(diagnosis),
+            tested_on=tested_on(diagnosis),
+            approximation=approximation_rows(diagnosis),
+            stability=stability_words(diagnosis),
+            moves=largest_moves(diagnosis),
+            unit=shift_unit(diagnosis),
+            command=command,
+            version=retarget.__version__,
+            made=(made or datetime.now()).strftime("%Y-%m-%d %H:%M"),
+            policy=_policy(plotly, script),
+            style=_part("report.css"),
+            plotly=plotly,
+            script=script,
+            chart_data=chart_json(charts.values()),
+        )
     )
     # A file name in the command may hold bytes that are no text: they become question marks.
     return page.encode("utf-8", "replace").decode("utf-8")

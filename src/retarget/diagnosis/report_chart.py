@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from retarget.diagnosis.report_words import number
+
 # Okabe and Ito's colours, as in the project's figures (`experiments/style.py`).
 COLOURS = {
     "truth": "#999999",
@@ -21,7 +23,19 @@ GROUP_COLOURS = (
 )  # fmt: skip
 # Colours that depend on the theme are names of the style sheet's properties: `report.js` looks
 # them up, in colour attributes only, when it draws.
-INK, MUTED, LINE, SURFACE, BAND = "--ink", "--muted", "--line", "--surface", "--band"
+INK, MUTED, LINE, SURFACE, BAND, DOTS = (
+    "--ink", "--muted", "--line", "--surface", "--band", "--dots",
+)  # fmt: skip
+
+# Above the chart, where it hides nothing and wraps on a phone.
+LEGEND = {
+    "orientation": "h",
+    "x": 0,
+    "y": 1.02,
+    "xanchor": "left",
+    "yanchor": "bottom",
+    "bgcolor": SURFACE,
+}
 
 Trace = dict[str, Any]
 
@@ -83,25 +97,22 @@ def layout(height: int, x: dict[str, Any], y: dict[str, Any], **more: Any) -> di
         "plot_bgcolor": SURFACE,
         "hovermode": "closest",
         "hoverlabel": {"bgcolor": SURFACE, "bordercolor": LINE, "font": {"color": INK}},
-        "legend": {
-            "orientation": "h",
-            "x": 0,
-            "y": 1.02,
-            "xanchor": "left",
-            "yanchor": "bottom",
-            "bgcolor": SURFACE,
-            "itemsizing": "constant",
-        },
+        "legend": LEGEND,
         "showlegend": False,
         "xaxis": axis(**x),
         "yaxis": axis(**y),
     } | more
 
 
+def legend_of_dots() -> dict[str, Any]:
+    """The legend with dots of one size, for charts of small, faint ones."""
+    return LEGEND | {"itemsizing": "constant"}
+
+
 def axis(title: str = "", **more: Any) -> dict[str, Any]:
     """An axis with the common look."""
     return {
-        "title": {"text": title, "standoff": 8},
+        "title": {"text": title, "standoff": 8, "font": {"color": MUTED}},
         "automargin": True,
         "gridcolor": LINE,
         "linecolor": LINE,
@@ -110,11 +121,21 @@ def axis(title: str = "", **more: Any) -> dict[str, Any]:
     } | more
 
 
-def scale_of(values: np.ndarray) -> str:
-    """Plotly's axis type: logarithmic if positive values differ by more than 100 times."""
+def scale(values: np.ndarray, apart: float = 100) -> dict[str, Any]:
+    """An axis's scale: logarithmic if positive values differ from the median `apart` times."""
     values = values[np.isfinite(values)]
-    wide = len(values) and values.min() > 0 and values.max() > 100 * np.median(values)
-    return "log" if wide else "linear"
+    if not len(values) or values.min() <= 0 or values.max() < apart * np.median(values):
+        return {"rangemode": "tozero"}
+    return log_scale(values)
+
+
+def log_scale(values: np.ndarray) -> dict[str, Any]:
+    """A logarithmic scale for positive values, with at most six ticks, in plain numbers."""
+    low, high = np.log10(values.min()), np.log10(values.max())
+    steps: tuple[int, ...] = (1,) if high - low > 2.5 else (1, 3) if high - low > 1 else (1, 2, 5)
+    powers = np.arange(np.floor(low), np.ceil(high) + 1, max(np.ceil((high - low) / 6), 1))
+    ticks = [step * 10.0**power for power in powers for step in steps]
+    return {"type": "log", "tickvals": ticks, "ticktext": [number(tick) for tick in ticks]}
 
 
 def plain(values: Any, digits: int = 5) -> Any:

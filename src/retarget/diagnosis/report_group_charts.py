@@ -13,6 +13,8 @@ NUMBERED = 8  # groups up to which each cell has its number in it
 
 def size_chart(diagnosis: Diagnosis) -> Chart | None:
     """How far learning each group moved the targets of each."""
+    finite = diagnosis.groups.size[np.isfinite(diagnosis.groups.size)]
+    top = float(finite.max()) if len(finite) else 0.0
     return _heat_map(
         diagnosis,
         key="group-size",
@@ -24,6 +26,7 @@ def size_chart(diagnosis: Diagnosis) -> Chart | None:
         "column's group moved the targets of this row's group, on average. The diagonal is later "
         "rows of the same group.",
         zmin=0.0,
+        zmax=top or 1.0,
     )
 
 
@@ -38,8 +41,8 @@ def pull_chart(diagnosis: Diagnosis) -> Chart | None:
         z=diagnosis.groups.pull,
         scale=[[0, COLOURS["iterative"]], [0.5, SURFACE], [1, COLOURS["offline"]]],
         verb="changed along their own target by",
-        caption="The same squares, with a direction. Orange: the targets were weakened (forgetting)."
-        " Blue: they were strengthened. Without colour: neither.",
+        caption="The same squares, with a direction. Orange: the targets were weakened "
+        "(forgetting). Blue: they were strengthened. Without colour: neither.",
         zmin=-(top or 1.0),
         zmax=top or 1.0,
     )
@@ -84,7 +87,12 @@ def _heat_map(
     texts = [chart_text(text, 18 if len(names) <= NUMBERED else 12) for text in names]
     full = [chart_text(text, 60) for text in names]
     numbered = len(names) <= NUMBERED
-    ticks = {"tickvals": plain(np.arange(len(names))), "ticktext": texts, "showgrid": False}
+    ticks = {
+        "tickvals": plain(np.arange(len(names))),
+        "ticktext": texts,
+        "showgrid": False,
+        "ticks": "",
+    }
     font = {"color": INK, "size": 12 if numbered else 10}
     moves = " ".join(largest_moves(diagnosis))
     return Chart(
@@ -109,6 +117,12 @@ def _heat_map(
                 ],
                 "hoverinfo": "text",
                 "colorbar": {
+                    "orientation": "h",
+                    "x": 0,
+                    "xanchor": "left",
+                    "y": 1.01,
+                    "yanchor": "bottom",
+                    "len": 0.6,
                     "thickness": 10,
                     "outlinewidth": 0,
                     "tickfont": {"color": MUTED},

@@ -1,5 +1,6 @@
 """Charts of the rows: their shift along the stream and by density, and the online error."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import numpy as np
 from retarget.diagnosis.report_chart import (
     BAND,
     COLOURS,
+    DOTS,
     GROUP_COLOURS,
     INK,
     MUTED,
@@ -14,8 +16,9 @@ from retarget.diagnosis.report_chart import (
     Trace,
     View,
     layout,
+    legend_of_dots,
     plain,
-    scale_of,
+    scale,
 )
 from retarget.diagnosis.report_rows import (
     drawn_rows,
@@ -26,6 +29,8 @@ from retarget.diagnosis.report_rows import (
 )
 from retarget.diagnosis.report_words import chart_text, count, name, number, percent
 from retarget.diagnosis.result import Diagnosis
+
+FAINT = 0.6  # opacity of a dot: where there are many it shows
 
 
 def shift_unit(diagnosis: Diagnosis) -> str:
@@ -66,15 +71,16 @@ def shift_chart(diagnosis: Diagnosis) -> Chart:
         title="Shift along the stream",
         caption=f"{_which(rows, size, 'Each dot is a row')}, {colours}the line is the mean over "
         f"{count(window)} rows at a time. Dots high on the left are early rows whose targets later "
-        f"learning has changed: forgetting.",
+        f"learning has changed: forgetting.{_left_out(size)}",
         alternative=f"Size of the shift of {count(len(size))} rows in stream order. Its mean is "
         f"{number(first)} over the first tenth and {number(last)} over the last.",
         traces=traces,
         layout=layout(
             380,
             {"title": "position in the stream", "tickformat": ",d", "nticks": 6},
-            {"title": f"shift ({shift_unit(diagnosis)})", "type": scale_of(size[rows])},
+            {"title": f"shift ({shift_unit(diagnosis)})", "nticks": 7} | scale(size[rows]),
             showlegend=told_apart,
+            legend=legend_of_dots(),
         ),
         choose="Group" if len(names) > 1 else "",
         views=_highlights(names, told_apart) if len(names) > 1 else (),
@@ -91,7 +97,7 @@ def _points(
         "x": plain(rows + 1),
         "y": plain(size[rows], 4),
         "customdata": _row_texts(diagnosis, rows),
-        "marker": {"size": 5, "color": colour, "opacity": 0.55},
+        "marker": {"size": 5, "color": colour, "opacity": FAINT},
         "hovertemplate": "%{customdata}<br>shift %{y:.3g}<extra>%{fullData.name}</extra>",
     }
 
@@ -106,14 +112,14 @@ def _row_texts(diagnosis: Diagnosis, rows: np.ndarray) -> list[str]:
 
 
 def _colour(group: int, told_apart: bool) -> str:
-    return GROUP_COLOURS[group] if told_apart else COLOURS["offline"]
+    return GROUP_COLOURS[group] if told_apart else DOTS
 
 
 def _highlights(names: tuple[str, ...], told_apart: bool) -> tuple[View, ...]:
     """All groups alike, then each of them before the others, which fade."""
-    everyone = View("All", [{"marker.opacity": 0.55, "marker.size": 5} for _ in names])
+    everyone = View("All", [{"marker.opacity": FAINT, "marker.size": 5} for _ in names])
     faded = {"marker.opacity": 0.08, "marker.size": 4}
-    strong = {"marker.opacity": 0.9, "marker.size": 7}
+    strong: dict[str, Any] = {"marker.opacity": 0.9, "marker.size": 7}
     if not told_apart:
         strong["marker.color"] = COLOURS["online"]
     ones = (
@@ -147,6 +153,7 @@ def prequential_chart(diagnosis: Diagnosis) -> Chart | None:
                     "yaxis.title.text": "share whose class was wrong",
                     "yaxis.tickformat": ".0%",
                     "yaxis.type": "linear",
+                    "yaxis.tickmode": "auto",
                 },
             ),
         )
@@ -178,7 +185,8 @@ def prequential_chart(diagnosis: Diagnosis) -> Chart | None:
         layout=layout(
             320,
             {"title": "position in the stream", "tickformat": ",d", "nticks": 6},
-            {"title": "squared error", "type": scale_of(means), "exponentformat": "power"},
+            {"title": "squared error" + ("" if views else " (standardised)"), "nticks": 6}
+            | scale(means),
             showlegend=not views,
             shapes=bands,
             annotations=labels,
@@ -222,7 +230,7 @@ def _group_bands(diagnosis: Diagnosis) -> tuple[list[dict[str, Any]], list[dict[
         }
         for start, stop in zip(starts[:-1:2], starts[1::2], strict=False)
     ]
-    labels = [
+    labels: list[dict[str, Any]] = [
         {
             "text": chart_text(diagnosis.groups.names[groups[start]], 12),
             "xref": "x",
@@ -233,7 +241,7 @@ def _group_bands(diagnosis: Diagnosis) -> tuple[list[dict[str, Any]], list[dict[
             "showarrow": False,
             "font": {"color": MUTED, "size": 11},
         }
-        for start, stop in zip(starts[:-1], starts[1:], strict=True)
+        for start, stop in pairwise(starts)
     ]
     # 6 pixels a letter, on the 300 that a phone has: names that would overlap are left out.
     widths = [6 * len(label["text"]) + 6 for label in labels]
@@ -253,8 +261,7 @@ def density_chart(diagnosis: Diagnosis) -> Chart | None:
         title="Shift against density",
         caption=f"{_which(rows, size, 'Each dot is a row')}: to the right, rows that have many "
         "others like them; the line is the mean over a tenth of the rows at a time. A line that "
-        "falls to the left means that lonely rows keep their targets, and crowded ones are moved; "
-        "the other way round, rare rows are forgotten.",
+        "rises to the right: crowded rows are moved more. One that falls: rare rows are.",
         alternative=f"Mean shift is {number(means[0])} where the stream is thinnest and "
         f"{number(means[-1])} where it is densest.",
         traces=[
@@ -265,7 +272,7 @@ def density_chart(diagnosis: Diagnosis) -> Chart | None:
                 "x": plain(density[rows], 4),
                 "y": plain(size[rows], 4),
                 "customdata": plain(diagnosis.stream.rows[rows]),
-                "marker": {"size": 5, "color": COLOURS["offline"], "opacity": 0.35},
+                "marker": {"size": 5, "color": DOTS, "opacity": 0.4},
                 "hovertemplate": "row %{customdata:,d}<br>density %{x:.3g}<br>shift %{y:.3g}"
                 "<extra></extra>",
             },
@@ -282,9 +289,10 @@ def density_chart(diagnosis: Diagnosis) -> Chart | None:
         ],
         layout=layout(
             340,
-            {"title": "density: mean similarity to the other rows", "nticks": 6},
-            {"title": f"shift ({shift_unit(diagnosis)})", "type": scale_of(size[rows])},
+            {"title": "density (mean similarity to others)", "nticks": 6},
+            {"title": f"shift ({shift_unit(diagnosis)})", "nticks": 7} | scale(size[rows]),
             showlegend=True,
+            legend=legend_of_dots(),
         ),
     )
 
@@ -297,6 +305,12 @@ def _which(rows: np.ndarray, values: np.ndarray, begin: str) -> str:
         f"{begin} ({count(len(rows))} of {count(len(values))} are drawn, "
         f"{percent(len(rows) / len(values))}, and all are in the means)"
     )
+
+
+def _left_out(values: np.ndarray) -> str:
+    """A sentence on the rows that cannot be drawn."""
+    rows = int((~np.isfinite(values)).sum())
+    return f" {count(rows)} rows are left out: the shift is not finite, it diverged." * (rows > 0)
 
 
 def _mean(values: np.ndarray) -> float:

@@ -1,10 +1,21 @@
 """Charts of the learners' scores, and of the candidates for the rate and the ridge."""
 
 import math
+from typing import Any
 
 import numpy as np
 
-from retarget.diagnosis.report_chart import COLOURS, INK, MUTED, Chart, Trace, layout, plain
+from retarget.diagnosis.report_chart import (
+    COLOURS,
+    INK,
+    MUTED,
+    Chart,
+    Trace,
+    layout,
+    log_scale,
+    plain,
+    scale,
+)
 from retarget.diagnosis.report_words import interval, number, percent
 from retarget.diagnosis.result import Choice, Diagnosis, Estimate
 
@@ -23,7 +34,10 @@ def error_chart(diagnosis: Diagnosis) -> Chart | None:
         "errors",
         "Error on rows not learned from",
         {score.learner: score.error for score in diagnosis.scores},
-        "mean squared error (lower is better)",
+        "mean squared error",
+        "The dot is the score, the line the range in which it lies with 95% confidence; farther "
+        "left is better. Where the lines of two learners hardly overlap, their difference is not "
+        "chance.",
         share=False,
     )
 
@@ -34,13 +48,14 @@ def accuracy_chart(diagnosis: Diagnosis) -> Chart | None:
         "accuracies",
         "Rows whose class is right",
         {s.learner: s.accuracy for s in diagnosis.scores if s.accuracy is not None},
-        "share of rows (higher is better)",
+        "share of rows",
+        "As above, for the share of rows whose class was told rightly: farther right is better.",
         share=True,
     )
 
 
 def _estimates(
-    key: str, title: str, estimates: dict[str, Estimate], axis: str, share: bool
+    key: str, title: str, estimates: dict[str, Estimate], axis: str, caption: str, share: bool
 ) -> Chart | None:
     estimates = {name: e for name, e in estimates.items() if math.isfinite(e.value)}
     if not estimates:
@@ -48,13 +63,12 @@ def _estimates(
     write = percent if share else number
     values = np.array([e.value for e in estimates.values()])
     wide = not share and values.min() > 0 and values.max() > 30 * values.min()
-    x = {"title": axis, "type": "log" if wide else "linear"}
-    x |= {"tickformat": ".0%"} if share else {"exponentformat": "power"}
+    x: dict[str, Any] = {"title": axis, "nticks": 6}
+    x |= {"tickformat": ".0%"} if share else log_scale(values) if wide else {}
     return Chart(
         key=key,
         title=title,
-        caption="The dot is the score, the line the range in which it lies with 95% confidence. "
-        "Where the ranges of two learners hardly overlap, the difference is not chance.",
+        caption=caption,
         alternative=f"{title}. "
         + "; ".join(
             f"{LEARNERS[name]}: {write(e.value)} ({interval(e, share)})"
@@ -136,10 +150,6 @@ def choice_chart(name: str, choice: Choice, largest: float | None = None) -> Cha
                 "hovertemplate": f"{name} %{{x:.3g}}<br>diverged<extra></extra>",
             }
         )
-    logs = {
-        "x": "log" if value.min() > 0 else "linear",
-        "y": "log" if np.nanmin(score) > 0 and np.nanmax(score) > 30 * np.nanmin(score) else "-",
-    }
     marked = largest is not None and math.isfinite(largest) and value.min() <= largest
     if marked and largest is not None and largest <= 3 * value.max():
         traces.append(_limit(largest, score[finite]))
@@ -147,7 +157,7 @@ def choice_chart(name: str, choice: Choice, largest: float | None = None) -> Cha
     return Chart(
         key=name,
         title=f"Candidates for the {name}",
-        caption=f"Each dot is a {name} that was tried; lower is better. The filled one was used. "
+        caption=f"Each dot is a {name} that was tried; lower is better. Green is what was used. "
         + ("A cross diverged: it has no score." if len(failed) else ""),
         alternative=f"{len(value)} candidates for the {name} from {number(value.min())} to "
         f"{number(value.max())}, the best at {number(best)}; {number(choice.value)} was used, and "
@@ -155,34 +165,43 @@ def choice_chart(name: str, choice: Choice, largest: float | None = None) -> Cha
         traces=traces,
         layout=layout(
             260,
-            {"title": name, "type": logs["x"], "exponentformat": "power", "nticks": 6},
-            {"title": "score", "type": logs["y"], "exponentformat": "power", "nticks": 6},
+            {"title": name} | (log_scale(value) if value.min() > 0 else {}),
+            {"title": "score", "nticks": 6} | scale(score, 30) | {"rangemode": "normal"},
             showlegend=True,
         ),
     )
 
 
 def _chosen(name: str, choice: Choice, value: np.ndarray, score: np.ndarray) -> Trace:
-    nearest = np.argmin(np.abs(value - choice.value))
-    tried = bool(np.isclose(value[nearest], choice.value, rtol=1e-6))
-    return {
+    """A dot on the candidate that was used; a line if it is none of them."""
+    nearest = int(np.argmin(np.abs(value - choice.value)))
+    used: Trace = {
         "type": "scatter",
-        "mode": "markers",
         "name": "used",
-        "x": [choice.value if tried else None],
-        "y": plain(score[nearest : nearest + 1]) if tried else [None],
-        "marker": {"size": 13, "color": COLOURS["corrected"]},
         "hovertemplate": f"used: {name} {number(choice.value)}<extra></extra>",
     }
+    if np.isclose(value[nearest], choice.value, rtol=1e-6):
+        return used | {
+            "mode": "markers",
+            "x": [choice.value],
+            "y": plain(score[nearest : nearest + 1]),
+            "marker": {"size": 13, "color": COLOURS["corrected"]},
+        }
+    return used | _upright(choice.value, score, COLOURS["corrected"])
 
 
 def _limit(largest: float, score: np.ndarray) -> Trace:
     return {
         "type": "scatter",
-        "mode": "lines",
         "name": "largest stable",
-        "x": [largest, largest],
-        "y": plain(np.array([score.min(), score.max()])),
-        "line": {"color": COLOURS["iterative"], "dash": "dash", "width": 1.5},
         "hovertemplate": f"largest stable rate: {number(largest)}<extra></extra>",
+    } | _upright(largest, score, COLOURS["iterative"])
+
+
+def _upright(x: float, score: np.ndarray, colour: str) -> Trace:
+    return {
+        "mode": "lines",
+        "x": [x, x],
+        "y": plain(np.array([score.min(), score.max()])),
+        "line": {"color": colour, "dash": "dash", "width": 2},
     }

@@ -59,7 +59,9 @@ def _gap(diagnosis: Diagnosis, learner: LearnerName) -> tuple[str, str]:
     """How much of the gap a learner closes; the two that make the gap have no such number."""
     if learner in ("offline", "online"):
         return "", ""
-    errors = [s.error.value for s in diagnosis.scores if s.learner in ("offline", "online", learner)]
+    errors = [
+        s.error.value for s in diagnosis.scores if s.learner in ("offline", "online", learner)
+    ]
     why = "the online learner is not behind the offline one"
     if not np.isfinite(errors).all():
         why = "one of the errors in it is not defined"

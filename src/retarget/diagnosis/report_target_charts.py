@@ -2,9 +2,20 @@
 
 import numpy as np
 
-from retarget.diagnosis.report_chart import COLOURS, INK, MUTED, Chart, Trace, View, layout, plain
+from retarget.diagnosis.report_chart import (
+    COLOURS,
+    DOTS,
+    INK,
+    MUTED,
+    Chart,
+    Trace,
+    View,
+    layout,
+    legend_of_dots,
+    plain,
+)
 from retarget.diagnosis.report_rows import POINTS, drawn_rows, group_of_row, most_shifted
-from retarget.diagnosis.report_words import chart_text, count, name, number, percent
+from retarget.diagnosis.report_words import chart_text, count, name, percent
 from retarget.diagnosis.result import Diagnosis
 
 ALL_TARGETS = 20_000  # points in all, whatever the number of targets: the page's size
@@ -31,7 +42,7 @@ def _numbers(diagnosis: Diagnosis) -> Chart:
         x, y = true[:, target], effective[:, target]
         numbers = stream.rows[rows]
         for side, label, colour in (
-            (~crossed[:, target], "same side of the average", COLOURS["offline"]),
+            (~crossed[:, target], "same side of the average", DOTS),
             (crossed[:, target], "other side", COLOURS["iterative"]),
         ):
             traces.append(_dots(x[side], y[side], numbers[side], label, colour))
@@ -71,6 +82,7 @@ def _numbers(diagnosis: Diagnosis) -> Chart:
             {"title": f"true {chart_text(names[0], 40)}", "nticks": 6},
             {"title": "effective", "nticks": 7},
             showlegend=True,
+            legend=legend_of_dots(),
         ),
         choose="Target" if shown > 1 else "",
         views=tuple(
@@ -122,8 +134,8 @@ def _classes(diagnosis: Diagnosis) -> Chart:
             if len(shown) < classes
             else ""
         ).strip(),
-        alternative=f"{percent(float(diagnosis.changed.mean()))} of all rows changed class; most of "
-        f"all {name(stream.target_names[worst])}, {percent(float(share[worst]))} of its rows"
+        alternative=f"{percent(float(diagnosis.changed.mean()))} of all rows changed class; "
+        f"most of all {name(stream.target_names[worst])}, {percent(float(share[worst]))} of its rows"
         + (f", most often to {became[worst]}." if changed[worst] else "."),
         traces=[
             {
@@ -133,15 +145,14 @@ def _classes(diagnosis: Diagnosis) -> Chart:
                 "x": plain(share[shown]),
                 "y": plain(np.arange(len(shown))),
                 "text": [percent(float(s)) for s in share[shown]],
-                "textposition": "auto",
+                "textposition": "outside",
                 "customdata": [
                     f"{count(int(changed[k]))} of {count(int(rows[k]))} rows"
                     + (f", most often to {chart_text(became[k])}" if changed[k] else "")
                     for k in shown
                 ],
                 "marker": {"color": COLOURS["online"]},
-                "textfont": {"color": "#1b1f24"},
-                "outsidetextfont": {"color": MUTED},
+                "textfont": {"color": MUTED},
                 "cliponaxis": False,
                 "hovertemplate": "%{customdata}<extra></extra>",
             }

@@ -6,18 +6,20 @@ import re
 
 from retarget.diagnosis.result import Estimate
 
-SUPERSCRIPTS = str.maketrans("-0123456789", "\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079")
+SUPERSCRIPTS = str.maketrans(
+    "-0123456789", "\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"
+)
 MINUS = "\u2212"
 # Control characters, those that turn the direction of writing, and halves of characters.
 UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
 
 
 def number(value: float, digits: int = 3) -> str:
-    r"""A number to a few significant digits.
+    """A number to a few significant digits; fewer if that is all there is to it.
 
     Example:
-        >>> [number(x) for x in (0.12345, 2.0, 12345.6, float("nan"))]
-        ['0.123', '2', '12,300', 'not defined']
+        >>> [number(x) for x in (0.12345, 0.3602, 0.5, 12345.6, float("nan"))]
+        ['0.123', '0.360', '0.5', '12,300', 'not defined']
     """
     if math.isnan(value):
         return "not defined"
@@ -30,7 +32,8 @@ def number(value: float, digits: int = 3) -> str:
     if -4 <= power < 7:
         places = max(digits - 1 - power, 0)
         text = f"{rounded:,.{places}f}"
-        text = text.rstrip("0").rstrip(".") if "." in text else text
+        if rounded == value and "." in text:
+            text = text.rstrip("0").rstrip(".")
     else:
         mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
         text = f"{mantissa} \u00d7 10{str(int(exponent)).translate(SUPERSCRIPTS)}"
@@ -73,9 +76,19 @@ def interval(estimate: Estimate, share: bool = False) -> str:
 
 
 def name(text: str, longest: int = 60) -> str:
-    """A name from the user's file on one line: nothing unseen in it, and not too long."""
+    """A name from the user's file on one line: nothing unseen in it, and not too long.
+
+    The middle is left out of a long one: names often differ at their ends only.
+
+    Example:
+        >>> name("measurement station 12", longest=12)
+        'measur…on 12'
+    """
     seen = " ".join(UNSEEN.sub("\ufffd", text).split()) or "(empty)"
-    return seen if len(seen) <= longest else seen[: longest - 1] + "\u2026"
+    if len(seen) <= longest:
+        return seen
+    head = longest // 2
+    return f"{seen[:head]}\u2026{seen[head + 1 - longest :]}"
 
 
 def chart_text(text: str, longest: int = 24) -> str:

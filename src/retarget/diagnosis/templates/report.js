@@ -26,6 +26,14 @@
     object[last] = value;
   }
 
+  // A phone has room for a dozen names side by side.
+  function thin(axis) {
+    const step = Math.ceil((axis.tickvals?.length ?? 0) / 12);
+    if (step < 2) return;
+    axis.tickvals = axis.tickvals.filter((_, i) => i % step === 0);
+    axis.ticktext = axis.ticktext.filter((_, i) => i % step === 0);
+  }
+
   function draw(key) {
     const place = document.getElementById("chart-" + key);
     const style = getComputedStyle(root);
@@ -39,6 +47,7 @@
       Object.entries(view.layout).forEach(([path, v]) => put(layout, path, v));
     }
     const small = place.clientWidth < 520;
+    if (small) thin(layout.xaxis);
     layout.width = place.clientWidth;
     layout.font = {
       family: style.getPropertyValue("--font"),
