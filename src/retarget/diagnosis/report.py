@@ -14,16 +14,10 @@ from plotly.offline import get_plotlyjs
 import retarget
 from retarget.diagnosis.report_charts import chart_json, report_charts
 from retarget.diagnosis.report_group_charts import largest_moves
-from retarget.diagnosis.report_row_charts import shift_unit
+from retarget.diagnosis.report_setting import approximation_rows, setting, tested_on
+from retarget.diagnosis.report_shift_charts import shift_unit
 from retarget.diagnosis.report_stability import stability_words
-from retarget.diagnosis.report_tables import (
-    approximation_rows,
-    group_rows,
-    score_rows,
-    setting,
-    shifted_rows,
-    tested_on,
-)
+from retarget.diagnosis.report_tables import group_rows, score_rows, shifted_rows
 from retarget.diagnosis.report_words import count, number, percent
 from retarget.diagnosis.result import Diagnosis
 from retarget.storage import atomic_file

@@ -20,12 +20,12 @@ COLOURS = {
 # For groups, in the order in which they appear. More groups than this are not told apart by colour.
 GROUP_COLOURS = (
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999", "#B5A800",
+    "#8F63B8", "#8C5A3C",
 )  # fmt: skip
 # Colours that depend on the theme are names of the style sheet's properties: `report.js` looks
 # them up, in colour attributes only, when it draws.
-INK, MUTED, LINE, SURFACE, BAND, DOTS = (
-    "--ink", "--muted", "--line", "--surface", "--band", "--dots",
-)  # fmt: skip
+INK, MUTED, LINE, SURFACE, BAND = "--ink", "--muted", "--line", "--surface", "--band"
+DOTS, WARM, COLD = "--dots", "--warm", "--cold"
 
 # Above the chart, where it hides nothing and wraps on a phone.
 LEGEND = {

@@ -4,9 +4,11 @@ import json
 from collections.abc import Iterable
 
 from retarget.diagnosis.report_chart import Chart
+from retarget.diagnosis.report_choice_charts import choice_chart
+from retarget.diagnosis.report_error_chart import prequential_chart
 from retarget.diagnosis.report_group_charts import pull_chart, size_chart
-from retarget.diagnosis.report_row_charts import density_chart, prequential_chart, shift_chart
-from retarget.diagnosis.report_score_charts import accuracy_chart, choice_chart, error_chart
+from retarget.diagnosis.report_score_charts import accuracy_chart, error_chart
+from retarget.diagnosis.report_shift_charts import density_chart, shift_chart
 from retarget.diagnosis.report_target_charts import targets_chart
 from retarget.diagnosis.result import Diagnosis
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from retarget.diagnosis.report_chart import COLOURS, INK, MUTED, SURFACE, Chart, layout, plain
+from retarget.diagnosis.report_chart import COLD, INK, MUTED, SURFACE, WARM, Chart, layout, plain
 from retarget.diagnosis.report_words import chart_text, name, number
 from retarget.diagnosis.result import Diagnosis
 
-NUMBERED = 8  # groups up to which each cell has its number in it
+NUMBERED = 10  # groups up to which each cell has its number in it
 
 
 def size_chart(diagnosis: Diagnosis) -> Chart | None:
@@ -20,9 +20,9 @@ def size_chart(diagnosis: Diagnosis) -> Chart | None:
         key="group-size",
         title="How far groups moved each other",
         z=diagnosis.groups.size,
-        scale=[[0, SURFACE], [0.5, "#E6A04E"], [1, COLOURS["iterative"]]],
+        scale=[[0, SURFACE], [1, WARM]],
         verb="moved by",
-        caption="Take a row of the picture: the darker a square, the farther learning that "
+        caption="Take a row of the picture: the stronger a square's colour, the farther learning that "
         "column's group moved the targets of this row's group, on average. The diagonal is later "
         "rows of the same group.",
         zmin=0.0,
@@ -39,7 +39,7 @@ def pull_chart(diagnosis: Diagnosis) -> Chart | None:
         key="group-pull",
         title="In which direction",
         z=diagnosis.groups.pull,
-        scale=[[0, COLOURS["iterative"]], [0.5, SURFACE], [1, COLOURS["offline"]]],
+        scale=[[0, WARM], [0.5, SURFACE], [1, COLD]],
         verb="changed along their own target by",
         caption="The same squares, with a direction. Orange: the targets were weakened "
         "(forgetting). Blue: they were strengthened. Without colour: neither.",
@@ -91,6 +91,7 @@ def _heat_map(
         "tickvals": plain(np.arange(len(names))),
         "ticktext": texts,
         "showgrid": False,
+        "zeroline": False,
         "ticks": "",
     }
     font = {"color": INK, "size": 12 if numbered else 10}
@@ -98,7 +99,7 @@ def _heat_map(
     return Chart(
         key=key,
         title=title,
-        caption=caption,
+        caption=caption + " An empty square is not defined." * bool(np.isnan(z).any()),
         alternative=f"{title}: {len(names)} by {len(names)} groups. {moves}",
         traces=[
             {
@@ -123,18 +124,24 @@ def _heat_map(
                     "y": 1.01,
                     "yanchor": "bottom",
                     "len": 0.6,
+                    "ypad": 4,
                     "thickness": 10,
                     "outlinewidth": 0,
                     "tickfont": {"color": MUTED},
                     "nticks": 5,
                 },
             }
-            | ({"texttemplate": "%{z:.2f}", "textfont": {"size": 12}} if numbered else {})
+            | ({"texttemplate": "%{z:.2f}"} if numbered else {})
             | {limit: plain(np.array([value]), 4)[0] for limit, value in limits.items()}
         ],
         layout=layout(
             170 + (44 if numbered else 18) * len(names),
-            {"title": "while learning", "tickfont": font, **ticks},
+            {
+                "title": "while learning",
+                "tickangle": "auto" if numbered else -90,
+                "tickfont": font,
+                **ticks,
+            },
             {
                 "title": "targets of",
                 "autorange": "reversed",

@@ -13,14 +13,15 @@ FEWEST = 20  # of each group, however small its share
 def group_of_row(diagnosis: Diagnosis) -> np.ndarray:
     """(n,) the place of each row's group in `diagnosis.groups.names`.
 
-    These are the stream's own groups or, where they were too many or none, its consecutive parts.
+    These are the stream's own groups (if they are many, the last place is for those without one
+    of their own), or its consecutive parts.
     """
     names, counts = diagnosis.groups.names, diagnosis.groups.counts
     if diagnosis.stream.groups is not None:
         found, which = np.unique(diagnosis.stream.groups.astype(str), return_inverse=True)
         places = {name: place for place, name in enumerate(names)}
-        if all(str(name) in places for name in found):
-            return np.array([places[str(name)] for name in found])[which]
+        if any(str(name) in places for name in found):
+            return np.array([places.get(str(name), len(names) - 1) for name in found])[which]
     return np.repeat(np.arange(len(names)), counts.astype(int))
 
 

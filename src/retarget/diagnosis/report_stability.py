@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from retarget.diagnosis.report_words import defined, number, percent
+from retarget.diagnosis.report_words import number, percent
 from retarget.diagnosis.result import Diagnosis
 
 
@@ -50,12 +50,11 @@ def stability_words(diagnosis: Diagnosis) -> StabilityWords:
 
 def _system(diagnosis: Diagnosis) -> str:
     condition = diagnosis.stability.non_normality
-    why = "it is computed by the exact method only"
-    if diagnosis.mode == "exact":
-        why = "the online system has no finite condition number"
-    begin = f"Non-normality of the online system (its condition number): {defined(condition, why)}."
     if math.isnan(condition):
-        return begin
+        return "The non-normality of the online system is not defined: it was not computed" + (
+            ", which takes the exact method." if diagnosis.mode == "features" else "."
+        )
+    begin = f"Non-normality of the online system (its condition number): {number(condition)}."
     if condition < 3:
         meaning = "Steps hardly act on each other: an error that a step shrinks stays shrunk."
     elif condition < 100:

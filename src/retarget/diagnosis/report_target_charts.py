@@ -106,7 +106,7 @@ def _dots(x: np.ndarray, y: np.ndarray, rows: np.ndarray, label: str, colour: st
         "x": plain(x, 4),
         "y": plain(y, 4),
         "customdata": plain(rows),
-        "marker": {"size": 5, "color": colour, "opacity": 0.5},
+        "marker": {"size": 5, "color": colour, "opacity": 0.6},
         "hovertemplate": "row %{customdata:,d}<br>true %{x:.4g}<br>effective %{y:.4g}"
         "<extra></extra>",
     }
@@ -135,8 +135,8 @@ def _classes(diagnosis: Diagnosis) -> Chart:
             else ""
         ).strip(),
         alternative=f"{percent(float(diagnosis.changed.mean()))} of all rows changed class; "
-        f"most of all {name(stream.target_names[worst])}, {percent(float(share[worst]))} of its rows"
-        + (f", most often to {became[worst]}." if changed[worst] else "."),
+        f"most of all {name(stream.target_names[worst])}, {percent(float(share[worst]))} of its "
+        "rows" + (f", most often to {became[worst]}." if changed[worst] else "."),
         traces=[
             {
                 "type": "bar",
