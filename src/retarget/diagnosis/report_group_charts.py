@@ -22,9 +22,9 @@ def size_chart(diagnosis: Diagnosis) -> Chart | None:
         z=diagnosis.groups.size,
         scale=[[0, SURFACE], [1, WARM]],
         verb="moved by",
-        caption="Take a row of the picture: the stronger a square's colour, the farther learning that "
-        "column's group moved the targets of this row's group, on average. The diagonal is later "
-        "rows of the same group.",
+        caption="Take a row of the picture: the stronger a square's colour, the farther learning "
+        "that column's group moved the targets of this row's group, on average. The diagonal is "
+        "later rows of the same group.",
         zmin=0.0,
         zmax=top or 1.0,
     )
@@ -117,6 +117,7 @@ def _heat_map(
                     for h, row in zip(full, z, strict=True)
                 ],
                 "hoverinfo": "text",
+                "showscale": not numbered,
                 "colorbar": {
                     "orientation": "h",
                     "x": 0,
@@ -138,9 +139,9 @@ def _heat_map(
             170 + (44 if numbered else 18) * len(names),
             {
                 "title": "while learning",
-                "tickangle": "auto" if numbered else -90,
                 "tickfont": font,
                 **ticks,
+                **({} if numbered else {"tickangle": -90}),
             },
             {
                 "title": "targets of",

@@ -169,6 +169,7 @@ def _classes(diagnosis: Diagnosis) -> Chart:
                 "ticktext": [chart_text(stream.target_names[k], 18) for k in shown],
                 "autorange": "reversed",
                 "showgrid": False,
+                "zeroline": False,
                 "tickfont": {"color": INK},
             },
             bargap=0.35,
