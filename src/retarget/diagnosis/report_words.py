@@ -27,16 +27,15 @@ def number(value: float, digits: int = 3) -> str:
         return "infinite" if value > 0 else f"{MINUS}infinite"
     if value == 0:
         return "0"
-    power = math.floor(math.log10(abs(value)))
-    rounded = float(f"{value:.{digits - 1}e}")
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+    power = int(exponent)
     if -4 <= power < 7:
-        places = max(digits - 1 - power, 0)
-        text = f"{rounded:,.{places}f}"
+        rounded = float(f"{mantissa}e{exponent}")
+        text = f"{rounded:,.{max(digits - 1 - power, 0)}f}"
         if rounded == value and "." in text:
             text = text.rstrip("0").rstrip(".")
     else:
-        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
-        text = f"{mantissa} \u00d7 10{str(int(exponent)).translate(SUPERSCRIPTS)}"
+        text = f"{mantissa} \u00d7 10{str(power).translate(SUPERSCRIPTS)}"
     return text.replace("-", MINUS)
 
 
@@ -92,5 +91,8 @@ def name(text: str, longest: int = 60) -> str:
 
 
 def chart_text(text: str, longest: int = 24) -> str:
-    """A name as a chart's text. Plotly reads tags and entities in it: escaped, they are shown."""
-    return html.escape(name(text, longest), quote=False)
+    """A name as a chart's text, which Plotly shows as it is.
+
+    Plotly reads tags, entities and, between dollar signs, formulas: all of them are escaped.
+    """
+    return html.escape(name(text, longest), quote=False).replace("$", "&#36;")
