@@ -142,6 +142,26 @@ def undefined() -> Diagnosis:
     )
 
 
+def diverged() -> Diagnosis:
+    """A learner whose errors overflow from the first rows on: nothing of it is left."""
+    made = regression(80)
+    lost = np.full((80, 2), NAN)
+    nothing = np.full_like(made.groups.size, NAN)
+    return replace(
+        made,
+        scores=tuple(
+            score if score.learner == "offline" else replace(score, error=UNDEFINED)
+            for score in made.scores
+        ),
+        gap_closed={"corrected": UNDEFINED, "iterative": UNDEFINED},
+        effective=lost,
+        prequential=lost,
+        changed=np.zeros(80, bool),
+        groups=replace(made.groups, size=nothing, pull=nothing, own=nothing[0]),
+        stability=Stability(largest_lr=0.002, non_normality=math.inf),
+    )
+
+
 def large(n: int = 200_000) -> Diagnosis:
     """A stream beyond the exact method's memory, in mode "features"."""
     rng = np.random.default_rng(3)
@@ -169,7 +189,6 @@ def large(n: int = 200_000) -> Diagnosis:
             small.groups,
             counts=np.bincount(np.arange(400) * 8 // 400, np.bincount(near, minlength=400)),
         ),
-        stability=replace(small.stability, non_normality=NAN),
         approximation=Approximation(
             features=1024,
             exact_memory=960_000_000_000,

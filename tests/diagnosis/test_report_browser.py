@@ -22,7 +22,7 @@ DESKTOP = {"width": 1200, "height": 900}
 PHONE = {"width": 390, "height": 844}
 REPORTS = (
     "classification", "regression", "many_groups", "one_group", "progressive", "undefined",
-    "large", "hostile",
+    "diverged", "large", "hostile",
 )  # fmt: skip
 
 
@@ -121,7 +121,7 @@ def test_loads_without_complaint_or_request_and_fits_a_phone(visit, reports, nam
         assert box["height"] > 100
     opened.page.set_viewport_size(PHONE)
     opened.page.wait_for_function(
-        "() => document.getElementById('chart-targets').layout.width < 390"
+        "() => document.getElementById('chart-errors').layout.width < 390"
     )
     opened.requires_no_sideways_scroll()
     assert opened.complaints == []

@@ -298,7 +298,8 @@ class TestWords:
 
     @pytest.mark.parametrize(
         ("share", "text"),
-        [(0.5, "50%"), (0.0312, "3.1%"), (0.0, "0%"), (1.25, "125%"), (-0.2, "\u221220%"),
+        [(0.5, "50%"), (0.9975, "99.8%"), (1.0, "100%"), (0.0312, "3.1%"),
+         (0.0, "0%"), (1.25, "125%"), (-0.2, "\u221220%"),
          (float("nan"), "not defined")],
     )  # fmt: skip
     def test_percent(self, share, text):

@@ -17,7 +17,7 @@ def setting(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         ("Tested on", tested_on(diagnosis)),
         ("Kernel", diagnosis.kernel),
         ("Online learner", learner_words(diagnosis)),
-        ("Iterative correction", f"in blocks of {count(diagnosis.block_size)} rows"),
+        ("Iterative correction", _correction(diagnosis)),
     ]
     if stream.group_column is not None:
         facts.insert(3, ("Groups", f"by {name(stream.group_column)}"))
@@ -54,6 +54,15 @@ def learner_words(diagnosis: Diagnosis) -> str:
         kind = "Nesterov momentum" if learner.nesterov else "momentum"
         words += f", {kind} {number(learner.momentum)}"
     return words
+
+
+def _correction(diagnosis: Diagnosis) -> str:
+    words = f"in blocks of {count(diagnosis.block_size)} rows"
+    if diagnosis.ridge is None:
+        return words
+    return (
+        f"{words}, steadied by a ridge of {number(diagnosis.ridge.value)} ({diagnosis.ridge.how})"
+    )
 
 
 def _method(diagnosis: Diagnosis) -> str:

@@ -37,11 +37,13 @@ def shift_unit(diagnosis: Diagnosis) -> str:
     return "standard deviations"
 
 
-def shift_chart(diagnosis: Diagnosis) -> Chart:
+def shift_chart(diagnosis: Diagnosis) -> Chart | None:
     """How far each row's targets moved, along the stream."""
     groups = group_of_row(diagnosis)
     rows = drawn_rows(groups, most_shifted(diagnosis))
     size = diagnosis.shift_size
+    if not np.isfinite(size).any():
+        return None
     where, means, window = running_mean(size)
     names = diagnosis.groups.names
     told_apart = 1 < len(names) <= len(GROUP_COLOURS)

@@ -3,8 +3,10 @@
 import math
 from dataclasses import dataclass
 
-from retarget.diagnosis.report_words import number, percent
+from retarget.diagnosis.report_words import count, number, percent
 from retarget.diagnosis.result import Diagnosis
+
+MEASURED = 2000  # rows whose condition number is taken, at most (see `Stability`)
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,9 @@ def stability_words(diagnosis: Diagnosis) -> StabilityWords:
 def _system(diagnosis: Diagnosis) -> str:
     condition = diagnosis.stability.non_normality
     if math.isnan(condition):
-        return "The non-normality of the online system is not defined: it was not computed" + (
-            ", which takes the exact method." if diagnosis.mode == "features" else "."
-        )
-    begin = f"Non-normality of the online system (its condition number): {number(condition)}."
+        return "The non-normality of the online system is not defined: it was not computed."
+    rows = f" of the first {count(MEASURED)} rows" if len(diagnosis.stream) > MEASURED else ""
+    begin = f"Non-normality of the online system (its condition number{rows}): {number(condition)}."
     if condition < 3:
         meaning = "Steps hardly act on each other: an error that a step shrinks stays shrunk."
     elif condition < 100:

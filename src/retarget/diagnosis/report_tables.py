@@ -61,7 +61,7 @@ def _gap(diagnosis: Diagnosis, learner: LearnerName) -> tuple[str, str]:
     errors = [
         s.error.value for s in diagnosis.scores if s.learner in ("offline", "online", learner)
     ]
-    why = "the online learner is not behind the offline one"
+    why = "the online learner is not clearly behind the offline one"
     if not np.isfinite(errors).all():
         why = "one of the errors in it is not defined"
     return _cell(diagnosis.gap_closed.get(learner, Estimate(*3 * (math.nan,))), why, True)
@@ -115,8 +115,10 @@ class ShiftedRow:
 
 
 def shifted_rows(diagnosis: Diagnosis) -> list[ShiftedRow]:
-    """The ten rows whose targets moved farthest."""
+    """The ten rows whose targets moved farthest; none if no shift is finite."""
     stream = diagnosis.stream
+    if not np.isfinite(diagnosis.shift_size).any():
+        return []
     groups = group_of_row(diagnosis)
     rows = most_shifted(diagnosis)
     true, effective = (_target_texts(diagnosis, Z[rows]) for Z in (stream.Y, diagnosis.effective))

@@ -23,8 +23,10 @@ MOST_TARGETS = 40
 MOST_CLASSES = 30
 
 
-def targets_chart(diagnosis: Diagnosis) -> Chart:
+def targets_chart(diagnosis: Diagnosis) -> Chart | None:
     """True against effective targets; for classes, the rows of each that changed class."""
+    if not np.isfinite(diagnosis.shift_size).any():
+        return None
     if diagnosis.stream.kind == "classification":
         return _classes(diagnosis)
     return _numbers(diagnosis)

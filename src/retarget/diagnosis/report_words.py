@@ -50,10 +50,10 @@ def count(value: int) -> str:
 
 
 def percent(share: float) -> str:
-    """A share as a percentage, to a digit after the point below 10%."""
+    """A share as a percentage, to a digit after the point below 10% and near 100%."""
     if not math.isfinite(share):
         return number(share)
-    places = 1 if 0 < abs(share) < 0.0995 else 0
+    places = 1 if 0 < abs(share) < 0.0995 or 0.99 < share < 1 else 0
     return f"{100 * share:,.{places}f}%".replace("-", MINUS)
 
 

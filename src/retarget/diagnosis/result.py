@@ -62,7 +62,8 @@ class Stability:
     Attributes:
         largest_lr: The largest rate at which every step is stable.
         non_normality: Condition number of the online system: how much it can amplify an error
-            that any single step would shrink; 1 is none. NaN where it was not computed.
+            that any single step would shrink; 1 is none. Of the first 2,000 rows, if there are
+            more: the whole stream's is at least that.
     """
 
     largest_lr: float
@@ -97,15 +98,16 @@ class GroupShift:
     """How much of the shift of one group's targets came from learning another group later.
 
     Attributes:
-        names: The G groups, in the order in which they first appear. (Too many of them, or none
-            given: consecutive parts of the stream.)
+        names: The G groups, in the order in which they first appear. More than 30: the largest
+            29, and the others as one, last. None given: ten consecutive parts of the stream.
         counts: (G,) rows of each.
         size: (G, G) of a row's targets in group h (rows), how far learning group g (columns) moved
             them: mean over the rows of the length of that movement, in the units of `Diagnosis.Y`.
         pull: (G, G) its direction: the mean movement along the row's own target, which is below
             zero where it was weakened. For classes, of the own class's output; for numbers, times
             the target's sign.
-        own: (G,) mean length of the part that a row's own step has, and no later row.
+        own: (G,) mean length of what no later step did: of the row's own step, its mini-batch's,
+            and what momentum and decay made of earlier ones.
     """
 
     names: tuple[str, ...]
@@ -144,18 +146,22 @@ class Diagnosis:
         block_size: Rows corrected together by the iterative correction.
         lr: How its rate came about.
         gamma: How the offline learner's ridge came about.
-        scores: Offline, online, corrected, iterative.
+        scores: Offline, online, corrected, iterative; NaN for one that diverged, and for the
+            exactly corrected one in a progressive evaluation (it is right only at the end).
         gap_closed: For "corrected" and "iterative": (online - it) / (online - offline) in error.
+            NaN where the online learner's error is not clearly above the offline one's.
         effective: (n, c) what the online learner has really learned, as offline targets.
         corrected: (n, c) exactly corrected targets.
         iterative: (n, c) causally corrected targets.
         prequential: (n, c) the online learner's error on each row just before learning it.
         density: (n,) mean similarity of each row to the others (a sample of them, if many).
-        changed: (n,) whether the shift changed the target's sign (its class, for classes).
+        changed: (n,) whether the shift changed the class; for numbers, the sign of any target, that
+            is the side of its mean.
         groups: How groups shifted each other.
         stability: How near the online learner is to diverging.
         approximation: What was given up, in mode "features".
         verdict: What it all means.
+        ridge: How the iterative correction's stabiliser came about; None if there is none.
 
     All of these arrays are in the units of `stream.Y`; `stream.in_units` gives the user's own.
     """
@@ -181,6 +187,7 @@ class Diagnosis:
     stability: Stability
     approximation: Approximation | None
     verdict: Verdict
+    ridge: Choice | None = None
 
     @property
     def shift(self) -> np.ndarray:
