@@ -16,13 +16,12 @@ def group_of_row(diagnosis: Diagnosis) -> np.ndarray:
     These are the stream's own groups (if they are many, the last place is for those without one
     of their own), or its consecutive parts.
     """
-    names, counts = diagnosis.groups.names, diagnosis.groups.counts
-    if diagnosis.stream.groups is not None:
-        found, which = np.unique(diagnosis.stream.groups.astype(str), return_inverse=True)
-        places = {name: place for place, name in enumerate(names)}
-        if any(str(name) in places for name in found):
-            return np.array([places.get(str(name), len(names) - 1) for name in found])[which]
-    return np.repeat(np.arange(len(names)), counts.astype(int))
+    names, groups = diagnosis.groups.names, diagnosis.stream.groups
+    if groups is None:
+        return np.repeat(np.arange(len(names)), diagnosis.groups.counts.astype(int))
+    found, which = np.unique(groups.astype(str), return_inverse=True)
+    places = {name: place for place, name in enumerate(names)}
+    return np.array([places.get(str(name), len(names) - 1) for name in found])[which]
 
 
 def drawn_rows(groups: np.ndarray, keep: np.ndarray, limit: int = POINTS) -> np.ndarray:
