@@ -218,7 +218,7 @@ class TestContent:
         for words in (
             "not defined its predictions are not finite numbers, so it diverged",
             "not defined one of the errors in it is not defined",
-            "the density of the rows is not defined",
+            "Shift against density is not drawn: no row has both as finite numbers.",
             "No other rates were tried",
             "The non-normality of the online system is not defined: it was not computed.",
             "125% of the largest at which every step is stable",
@@ -255,6 +255,8 @@ class TestContent:
         assert "The movements between groups are not defined" in page.text
         assert "No group's targets were moved" not in page.text
         assert "most distorted rows" not in page.text
+        assert "not defined the learner diverged" in page.text
+        assert "no later group" not in page.text
         assert "condition number): infinite." in page.text
 
     def test_the_correction_in_words(self):
@@ -263,6 +265,8 @@ class TestContent:
         assert words == "in blocks of 10 rows"
         steadied = replace(diagnosis, ridge=replace(diagnosis.gamma, value=0.5, how="given"))
         words = dict(setting(steadied))["Iterative correction"]
+        none = replace(diagnosis, ridge=replace(diagnosis.gamma, value=0.0))
+        assert dict(setting(none))["Iterative correction"] == "in blocks of 10 rows"
         assert words == "in blocks of 10 rows, steadied by a ridge of 0.5 (given)"
 
     def test_one_group_is_said_in_words(self):

@@ -27,7 +27,7 @@ def setting(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     return facts
 
 
-def _names(names: tuple[str, ...], most: int = 8) -> str:
+def _names(names: tuple[str, ...], most: int = 12) -> str:
     shown = ", ".join(name(text, 40) for text in names[:most])
     return shown + (f" and {count(len(names) - most)} more" if len(names) > most else "")
 
@@ -58,11 +58,10 @@ def learner_words(diagnosis: Diagnosis) -> str:
 
 def _correction(diagnosis: Diagnosis) -> str:
     words = f"in blocks of {count(diagnosis.block_size)} rows"
-    if diagnosis.ridge is None:
+    ridge = diagnosis.ridge
+    if ridge is None or ridge.value == 0:
         return words
-    return (
-        f"{words}, steadied by a ridge of {number(diagnosis.ridge.value)} ({diagnosis.ridge.how})"
-    )
+    return f"{words}, steadied by a ridge of {number(ridge.value)} ({ridge.how})"
 
 
 def _method(diagnosis: Diagnosis) -> str:

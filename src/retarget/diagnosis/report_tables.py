@@ -88,14 +88,16 @@ def group_rows(diagnosis: Diagnosis) -> list[GroupRow]:
     for g, group in enumerate(groups.names):
         most = int(others[g].argmax())
         moved = bool(others[g, most] > 0)
+        lost = bool(np.isnan(groups.size[g]).any())
+        unmoved = ("not defined", "the learner diverged") if lost else ("none", "no later group")
         rows.append(
             GroupRow(
                 name=name(group),
                 rows=count(int(groups.counts[g])),
                 own=number(float(groups.own[g])),
                 same=number(float(groups.size[g, g])),
-                most=number(float(others[g, most])) if moved else "none",
-                by=name(groups.names[most]) if moved else "no later group",
+                most=number(float(others[g, most])) if moved else unmoved[0],
+                by=name(groups.names[most]) if moved else unmoved[1],
             )
         )
     return rows
