@@ -1,0 +1,94 @@
+// Draws the charts from the JSON in the page, in the colours of the page's theme.
+(() => {
+  "use strict";
+  const charts = JSON.parse(document.getElementById("chart-data").textContent);
+  const root = document.documentElement;
+  const shown = {}; // the view that each chart shows
+
+  // Colours that begin with "--" are properties of the style sheet. Only attributes that are
+  // colours are looked at, so no text of the user's is ever taken for one.
+  function themed(value, style, colour) {
+    if (typeof value === "string") {
+      return colour && value.startsWith("--") ? style.getPropertyValue(value).trim() : value;
+    }
+    if (Array.isArray(value)) return value.map((v) => themed(v, style, colour));
+    if (value === null || typeof value !== "object") return value;
+    return Object.fromEntries(
+      Object.entries(value).map(([k, v]) => [k, themed(v, style, /color/.test(k))]),
+    );
+  }
+
+  // "marker.opacity": a place inside an object.
+  function put(object, path, value) {
+    const keys = path.split(".");
+    const last = keys.pop();
+    for (const key of keys) object = object[key] ??= {};
+    object[last] = value;
+  }
+
+  // A phone has room for a dozen names side by side.
+  function thin(axis) {
+    const step = Math.ceil((axis.tickvals?.length ?? 0) / 12);
+    if (step < 2) return;
+    axis.tickvals = axis.tickvals.filter((_, i) => i % step === 0);
+    axis.ticktext = axis.ticktext.filter((_, i) => i % step === 0);
+  }
+
+  function draw(key) {
+    const place = document.getElementById("chart-" + key);
+    const style = getComputedStyle(root);
+    const data = themed(charts[key].data, style);
+    const layout = themed(charts[key].layout, style);
+    const view = charts[key].views[shown[key] || 0];
+    if (view) {
+      view.traces.forEach((changes, i) =>
+        Object.entries(changes).forEach(([path, v]) => put(data[i], path, v)),
+      );
+      Object.entries(view.layout).forEach(([path, v]) => put(layout, path, v));
+    }
+    const small = place.clientWidth < 520;
+    if (small) thin(layout.xaxis);
+    layout.width = place.clientWidth;
+    layout.font = {
+      family: style.getPropertyValue("--font"),
+      size: small ? 11 : 12.5,
+      color: style.getPropertyValue("--ink").trim(),
+    };
+    layout.uirevision = shown[key] || 0; // zoom and legend stay as the reader has set them
+    if (matchMedia("(pointer: coarse)").matches) layout.dragmode = false; // a finger scrolls
+    return Plotly.react(place, data, layout, { displayModeBar: false, displaylogo: false });
+  }
+
+  const drawAll = () => Object.keys(charts).forEach(draw);
+
+  for (const select of document.querySelectorAll("select[data-chart]")) {
+    select.selectedIndex = 0;
+    select.addEventListener("change", () => {
+      shown[select.dataset.chart] = select.selectedIndex;
+      draw(select.dataset.chart);
+    });
+  }
+
+  // Paper is light, and as wide as paper.
+  function printing(on) {
+    root.toggleAttribute("data-printing", on);
+    drawAll();
+  }
+  addEventListener("beforeprint", () => printing(true));
+  addEventListener("afterprint", () => printing(false));
+  matchMedia("print").addEventListener("change", (event) => printing(event.matches));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+
+  let width = innerWidth;
+  let waiting = 0;
+  addEventListener("resize", () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => {
+      if (innerWidth !== width) drawAll(); // a phone's address bar changes the height only
+      width = innerWidth;
+    }, 100);
+  });
+
+  drawAll();
+  root.setAttribute("data-drawn", "");
+})();

@@ -1,0 +1,364 @@
+import base64
+import hashlib
+import json
+import re
+from dataclasses import replace
+from datetime import datetime
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+from plotly.offline import get_plotlyjs
+
+import made_diagnosis as made
+from retarget.diagnosis.report import report_html, write_report
+from retarget.diagnosis.report_charts import chart_json, report_charts
+from retarget.diagnosis.report_group_charts import largest_moves
+from retarget.diagnosis.report_setting import setting
+from retarget.diagnosis.report_stability import stability_words
+from retarget.diagnosis.result import Stability
+from retarget.learners import SGD
+
+NOON = datetime(2026, 11, 15, 12)
+CASES = {
+    "classification": made.classification,
+    "regression": made.regression,
+    "many groups": made.many_groups,
+    "one group": made.one_group,
+    "progressive": made.progressive,
+    "undefined": made.undefined,
+    "diverged": made.diverged,
+    "large": made.large,
+    "hostile": made.hostile,
+}
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """A page as a browser would take it apart: elements, their attributes, and texts."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.elements, self.texts, self.raw, self.open = [], [], [], []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] in ("script", "style"):
+            self.raw.append((self.open[-1], data))
+        else:
+            self.texts.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.texts).split())
+
+    def all(self, tag):
+        return [attrs for name, attrs in self.elements if name == tag]
+
+    def scripts(self):
+        return [data for tag, data in self.raw if tag == "script"]
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request):
+    diagnosis = CASES[request.param]()
+    html = report_html(diagnosis, command="retarget diagnose a.csv", made=NOON)
+    return diagnosis, html, Page(html)
+
+
+def drawings(page):
+    return json.loads(page.scripts()[0])
+
+
+def strings(value):
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from strings(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from strings(inner)
+
+
+class TestPage:
+    def test_is_well_formed_with_headings_in_order(self, case):
+        page = case[2]
+        assert not page.open
+        assert page.all("html") == [{"lang": "en"}]
+        levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch("h[1-6]", tag)]
+        assert levels[0] == 1
+        assert levels.count(1) == 1
+        assert all(b <= a + 1 for a, b in pairwise(levels))
+        ids = [attrs["id"] for _, attrs in page.elements if "id" in attrs]
+        assert len(ids) == len(set(ids))
+
+    def test_every_chart_has_its_words(self, case):
+        page = case[2]
+        charts = [attrs for attrs in page.all("div") if attrs.get("class") == "chart"]
+        assert {attrs["id"] for attrs in charts} == {f"chart-{key}" for key in drawings(page)}
+        assert all(len(attrs["aria-label"]) > 30 for attrs in charts)
+        assert all(attrs["role"] == "img" for attrs in charts)
+        assert len(page.all("figcaption")) == len(page.all("figure")) == len(charts)
+
+    def test_needs_nothing_from_outside(self, case):
+        page = case[2]
+        addresses = [
+            attrs[key]
+            for _, attrs in page.elements
+            for key in ("src", "href", "action", "srcset", "data", "poster")
+            if key in attrs
+        ]
+        assert all(a.startswith("#") or a == "data:," for a in addresses)
+        styles = "".join(data for tag, data in page.raw if tag == "style")
+        assert not re.search(r"url\(|@import|@font-face", styles)
+        targets = {a[1:] for a in addresses if a.startswith("#")}
+        assert targets <= {attrs.get("id") for _, attrs in page.elements}
+
+    def test_policy_allows_these_scripts_and_nothing_else(self, case):
+        page = case[2]
+        policy = next(a["content"] for a in page.all("meta") if "http-equiv" in a)
+        rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+        assert rules["default-src"] == "'none'"
+        assert "connect-src" not in rules
+        expected = {
+            f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+            for script in page.scripts()[1:]
+        }
+        assert set(rules["script-src"].split()) == expected
+        assert len(expected) == 2
+        assert page.elements.index(("meta", {"charset": "utf-8"})) < next(
+            i for i, (tag, _) in enumerate(page.elements) if tag == "script"
+        )
+
+    def test_is_plotly_once_and_little_more(self, case):
+        html = case[1]
+        assert html.count("* plotly.js v") == 1
+        assert len(html.encode()) - len(get_plotlyjs().encode()) < 1_500_000
+
+    def test_charts_are_valid_plotly_and_not_too_many_points(self, case):
+        for key, drawing in drawings(case[2]).items():
+            # The names of the style sheet's colours are looked up in the page.
+            coloured = json.loads(re.sub(r'"--\w+"', '"#123456"', json.dumps(drawing)))
+            figure = go.Figure(data=coloured["data"], layout=coloured["layout"])
+            assert len(figure.data) == len(drawing["data"]) > 0
+            shown = [t for t in drawing["data"] if t.get("visible", True)]
+            assert sum(len(trace.get("x", [])) for trace in shown) <= 5000, key
+            for view in drawing["views"]:
+                assert len(view["traces"]) <= len(drawing["data"])
+                figure.update_layout({k.replace(".", "_"): v for k, v in view["layout"].items()})
+
+    def test_ends_with_how_it_was_made(self, case):
+        text = case[2].text
+        assert "retarget diagnose a.csv" in text
+        assert "2026-11-15 12:00" in text
+        assert "retarget 0." in text
+
+
+class TestContent:
+    def test_scores_with_intervals_and_gap(self):
+        text = Page(report_html(made.classification())).text
+        row = text[text.index("Gap closed") :]
+        assert re.search(r"Offline 0\.187 0\.165 to 0\.211 91% 87% to 94%", row)
+        assert re.search(r"Online 0\.360 0\.321 to 0\.402 69% 65% to 72%", row)
+        assert re.search(
+            r"iteratively corrected 0\.234 0\.208 to 0\.261 87% 83% to 90% 73% 62% to 85%", row
+        )
+
+    def test_verdict_notes_setting_and_moves(self):
+        diagnosis = made.regression()
+        text = Page(report_html(diagnosis)).text
+        for sentence in (
+            diagnosis.verdict.headline,
+            *diagnosis.verdict.findings,
+            *diagnosis.verdict.recommendations,
+            *diagnosis.stream.notes,
+            *largest_moves(diagnosis),
+            diagnosis.kernel,
+            "season, age, wind",
+            "by station",
+            "Made from Python.",
+            "12% of the largest at which every step is stable, 2.",
+        ):
+            assert " ".join(sentence.split()) in text
+
+    def test_most_distorted_rows(self):
+        diagnosis = made.regression()
+        text = Page(report_html(diagnosis)).text
+        literal = sorted(
+            range(400),
+            key=lambda i: -np.sqrt(((diagnosis.effective[i] - diagnosis.stream.Y[i]) ** 2).sum()),
+        )
+        first = literal[0]
+        stream = diagnosis.stream
+        true = stream.Y[first] * stream.target_scales + stream.target_means
+        expected = (
+            f"{stream.rows[first]} {first + 1} {stream.times[first]} {stream.groups[first]} "
+            f"{np.linalg.norm(diagnosis.shift[first]):.3g} {true[0]:.4g}, {true[1]:.4g}"
+        )
+        assert expected in text
+        rows = [f"{stream.rows[i]} {i + 1} {stream.times[i]}" for i in literal[:11]]
+        places = [text.index(row) for row in rows[:10]]
+        assert places == sorted(places)
+        assert rows[10] not in text
+
+    def test_undefined_numbers_have_a_reason(self):
+        text = Page(report_html(made.undefined())).text
+        for words in (
+            "not defined its predictions are not finite numbers, so it diverged",
+            "not defined one of the errors in it is not defined",
+            "Shift against density is not drawn: no row has both as finite numbers.",
+            "No other rates were tried",
+            "The non-normality of the online system is not defined: it was not computed.",
+            "125% of the largest at which every step is stable",
+            "20 rows are left out: the shift is not finite",
+            "An empty square is not defined.",
+        ):
+            assert words in text
+        assert not re.search(r"\bnan\b|\bNaN\b|\binf\b", text)
+
+    def test_gap_that_is_none(self):
+        diagnosis = made.regression()
+        closed = {"corrected": made.UNDEFINED, "iterative": made.UNDEFINED}
+        text = Page(report_html(replace(diagnosis, gap_closed=closed))).text
+        assert "not defined the online learner is not clearly behind the offline one" in text
+
+    def test_progressive(self):
+        text = Page(report_html(made.progressive())).text
+        assert "200 rows, each just before it was learned" in text
+        assert "the exact correction has to know the whole stream before it begins" in text
+
+    def test_approximation_and_its_errors(self):
+        text = Page(report_html(made.large())).text
+        assert "1,024 random features in the place of the kernel" in text
+        assert "would need 960 GB of memory, and may have 4 GB" in text
+        assert "on a sample of 2,000 rows" in text
+        assert "Kernel entries 3.1% Shifts 8.7% Online predictions 1.9%" in text
+        assert re.search(r"4,\d{3} of 200,000 are drawn, 2\.0%", text)
+        assert "(its condition number of the first 2,000 rows): 24.7." in text
+
+    def test_a_learner_that_diverged_from_the_start(self):
+        page = Page(report_html(made.diverged()))
+        assert "no row's shift is a finite number" in page.text
+        assert "no effective target is a finite number" in page.text
+        assert "The movements between groups are not defined" in page.text
+        assert "No group's targets were moved" not in page.text
+        assert "most distorted rows" not in page.text
+        assert "not defined the learner diverged" in page.text
+        assert "no later group" not in page.text
+        assert "condition number): infinite." in page.text
+
+    def test_the_correction_in_words(self):
+        diagnosis = made.regression()
+        words = dict(setting(diagnosis))["Iterative correction"]
+        assert words == "in blocks of 10 rows"
+        steadied = replace(diagnosis, ridge=replace(diagnosis.gamma, value=0.5, how="given"))
+        words = dict(setting(steadied))["Iterative correction"]
+        none = replace(diagnosis, ridge=replace(diagnosis.gamma, value=0.0))
+        assert dict(setting(none))["Iterative correction"] == "in blocks of 10 rows"
+        assert words == "in blocks of 10 rows, steadied by a ridge of 0.5 (given)"
+
+    def test_one_group_is_said_in_words(self):
+        diagnosis = made.one_group()
+        page = Page(report_html(diagnosis))
+        assert "There is one group only (all rows, 60 rows)" in page.text
+        assert "chart-group-size" not in {a.get("id") for a in page.all("div")}
+
+    def test_the_learner_in_words(self):
+        learner = SGD(lr=0.2, batch_size=8, momentum=0.9, nesterov=True, reduction="mean")
+        words = dict(setting(replace(made.regression(), learner=learner)))["Online learner"]
+        assert "mini-batches of 8 (loss: mean), Nesterov momentum 0.9" in words
+        schedule = replace(made.regression(), learner=SGD(lr=[0.1] * 400, weight_decay=0.01))
+        assert "a schedule of 400 rates" in dict(setting(schedule))["Online learner"]
+        assert dict(setting(schedule))["Weight decay"] == "0.01"
+
+    @pytest.mark.parametrize(
+        ("condition", "words"),
+        [(1.2, "Steps hardly act"), (20.0, "other moderately"), (2e3, "other strongly")],
+    )
+    def test_non_normality_in_words(self, condition, words):
+        diagnosis = replace(made.regression(), stability=Stability(0.5, condition))
+        assert words in stability_words(diagnosis).system
+
+    @pytest.mark.parametrize(
+        ("largest", "words", "safe"),
+        [
+            (np.inf, "Every rate is stable", True),
+            (np.nan, "not defined", True),
+            (0.1, "250%", False),
+        ],
+    )
+    def test_stability_in_words(self, largest, words, safe):
+        found = stability_words(replace(made.regression(), stability=Stability(largest, 2.0)))
+        assert words in found.rate
+        assert found.safe is safe
+        assert 0 <= found.share <= 100
+
+
+class TestHostileText:
+    def test_nothing_becomes_markup(self):
+        diagnosis = made.hostile()
+        texts = diagnosis.stream.notes
+        html = report_html(diagnosis, command="</code><script>window.hacked=9</script>")
+        page = Page(html)
+        assert len(page.all("script")) == 3
+        assert not page.all("img")
+        assert not page.all("b")
+        assert all(attrs["href"].startswith("#") for attrs in page.all("a"))
+        assert not any(key.startswith("on") for _, attrs in page.elements for key in attrs)
+        for text in texts:
+            assert text in page.text
+        assert "</code><script>window.hacked=9</script>" in page.text
+
+    def test_json_cannot_leave_its_element(self):
+        data = chart_json(report_charts(made.hostile()).values())
+        assert not set("<>&\u2028\u2029") & set(data)
+
+    def test_plotly_sees_no_tags_but_ours(self):
+        ours = re.compile(r"</?extra>|<br>")
+        for text in strings(drawings(Page(report_html(made.hostile())))):
+            assert "<" not in ours.sub("", text)
+            assert "\u202e" not in text
+
+    def test_plotly_templates_hold_no_text_of_the_user(self):
+        data = drawings(Page(report_html(made.hostile())))
+        for drawing in data.values():
+            for trace in drawing["data"]:
+                assert "hacked" not in trace.get("hovertemplate", "")
+                assert "7 * 7" not in trace.get("hovertemplate", "")
+
+    def test_bytes_that_are_no_text(self, tmp_path):
+        write_report(made.one_group(), tmp_path / "r.html", command="diagnose \udcff.csv")
+        assert "diagnose ?.csv" in (tmp_path / "r.html").read_text("utf-8")
+
+
+class TestWriting:
+    def test_the_same_diagnosis_gives_the_same_page(self):
+        first, second = (report_html(made.large(), made=NOON) for _ in range(2))
+        assert first == second
+        assert first != report_html(made.large(), made=datetime(2026, 11, 16))
+
+    def test_date_is_today_if_not_given(self):
+        before = datetime.now().strftime("%Y-%m-%d")
+        text = Page(report_html(made.one_group())).text
+        assert before in text or datetime.now().strftime("%Y-%m-%d") in text
+
+    def test_file_is_whole_or_as_before(self, tmp_path, monkeypatch):
+        path = tmp_path / "new" / "report.html"
+        write_report(made.one_group(), str(path), made=NOON)
+        assert path.read_text("utf-8") == report_html(made.one_group(), made=NOON)
+        with pytest.raises(AttributeError):
+            write_report(None, path)
+        assert path.read_text("utf-8").endswith("</html>")
+        assert [p.name for p in path.parent.iterdir()] == ["report.html"]

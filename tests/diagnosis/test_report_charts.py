@@ -1,0 +1,325 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+
+import made_diagnosis as made
+from retarget.diagnosis.report_chart import COLOURS, log_scale, plain, scale
+from retarget.diagnosis.report_charts import chart_json, report_charts
+from retarget.diagnosis.report_group_charts import largest_moves
+from retarget.diagnosis.report_rows import (
+    drawn_rows,
+    group_of_row,
+    mean_by_tenth,
+    most_shifted,
+    running_mean,
+)
+from retarget.diagnosis.report_words import (
+    chart_text,
+    count,
+    interval,
+    memory,
+    name,
+    number,
+    percent,
+)
+from retarget.diagnosis.result import Choice, Estimate, GroupShift
+from retarget.experiments.style import COLOURS as FIGURE_COLOURS
+
+
+class TestCharts:
+    def test_colours_are_those_of_the_figures(self):
+        assert COLOURS == FIGURE_COLOURS
+
+    def test_scores(self):
+        chart = report_charts(made.regression())["errors"]
+        assert [trace["x"][0] for trace in chart.traces] == [0.1873, 0.3604, 0.1873, 0.2339]
+        bars = chart.traces[1]["error_x"]
+        assert bars["array"] == pytest.approx([0.4018 - 0.3604])
+        assert bars["arrayminus"] == pytest.approx([0.3604 - 0.3211])
+        assert [t["marker"]["color"] for t in chart.traces] == [
+            COLOURS[learner] for learner in ("offline", "online", "corrected", "iterative")
+        ]
+
+    def test_scores_far_apart_on_a_logarithmic_scale(self):
+        diagnosis = made.regression()
+        far = replace(diagnosis.scores[1], error=Estimate(5e4, 4e4, 6e4))
+        scores = (diagnosis.scores[0], far, *diagnosis.scores[2:])
+        chart = report_charts(replace(diagnosis, scores=scores))["errors"]
+        assert chart.layout["xaxis"]["type"] == "log"
+
+    def test_no_score_no_chart(self):
+        diagnosis = made.regression()
+        scores = tuple(replace(score, error=made.UNDEFINED) for score in diagnosis.scores)
+        assert report_charts(replace(diagnosis, scores=scores))["errors"] is None
+
+    def test_shift_of_every_row(self):
+        diagnosis = made.regression()
+        chart = report_charts(diagnosis)["shift"]
+        drawn = {
+            x - 1: y
+            for trace in chart.traces[:-1]
+            for x, y in zip(trace["x"], trace["y"], strict=True)
+        }
+        shift = np.sqrt(((diagnosis.effective - diagnosis.stream.Y) ** 2).sum(axis=1))
+        assert sorted(drawn) == list(range(400))
+        assert [drawn[i] for i in range(400)] == pytest.approx(shift, rel=1e-3)
+        harbour = chart.traces[[t["name"] for t in chart.traces].index("harbour")]
+        rows = np.array(harbour["x"]) - 1
+        assert (diagnosis.stream.groups[rows] == "harbour").all()
+        assert harbour["customdata"][0] == f"row {399 - rows[0]}, {diagnosis.stream.times[rows[0]]}"
+
+    def test_many_groups_are_chosen_not_coloured(self):
+        chart = report_charts(made.many_groups())["shift"]
+        assert chart.layout["showlegend"] is False
+        assert len({t["marker"]["color"] for t in chart.traces[:-1]}) == 1
+        assert [view.label for view in chart.views][:2] == ["All", "device number 00"]
+        strong = [changes["marker.opacity"] for changes in chart.views[5].traces]
+        assert np.argmax(strong) == 4
+
+    def test_heat_maps(self):
+        diagnosis = made.classification()
+        charts = report_charts(diagnosis)
+        size, pull = charts["group-size"].traces[0], charts["group-pull"].traces[0]
+        np.testing.assert_allclose(size["z"], diagnosis.groups.size, rtol=1e-3, atol=1e-12)
+        np.testing.assert_allclose(pull["z"], diagnosis.groups.pull, rtol=1e-3, atol=1e-12)
+        assert (
+            pull["zmin"]
+            == -pull["zmax"]
+            == pytest.approx(-np.abs(diagnosis.groups.pull).max(), rel=1e-3)
+        )
+        assert size["zmin"] == 0
+        assert size["hovertext"][0][1].startswith(
+            "learning class 1:<br>targets of class 0<br>moved"
+        )
+
+    def test_largest_moves(self):
+        groups = GroupShift(
+            names=("a", "b", "c"),
+            counts=np.array([1, 1, 1]),
+            size=np.array([[9.0, 0.25, 0.5], [0.0, 9.0, 0.125], [0.0, 0.0, 9.0]]),
+            pull=np.array([[0.0, 0.2, -0.5], [0.0, 0.0, np.nan], [0.0, 0.0, 0.0]]),
+            own=np.zeros(3),
+        )
+        assert largest_moves(replace(made.classification(), groups=groups)) == [
+            "Learning c moved the targets of a by 0.5 on average, and weakened them.",
+            "Learning b moved the targets of a by 0.25 on average, and strengthened them.",
+            "Learning c moved the targets of b by 0.125 on average.",
+        ]
+        still = replace(groups, size=np.diag([1.0, 1.0, 1.0]))
+        assert largest_moves(replace(made.classification(), groups=still)) == []
+
+    def test_true_against_effective(self):
+        diagnosis = made.regression()
+        chart = report_charts(diagnosis)["targets"]
+        assert [view.label for view in chart.views] == ["temperature", "humidity"]
+        kept, crossed, line = chart.traces[3:6]
+        assert [t.get("visible", True) for t in chart.traces] == [True] * 3 + [False] * 3
+        assert chart.views[1].traces == [{"visible": k >= 3} for k in range(6)]
+        true = diagnosis.stream.Y[:, 1] * 125 + 640
+        effective = diagnosis.effective[:, 1] * 125 + 640
+        assert sorted(kept["y"] + crossed["y"]) == pytest.approx(np.sort(effective), rel=1e-3)
+        assert line["x"] == line["y"] == pytest.approx([true.min(), true.max()], rel=1e-4)
+        other = (np.array(crossed["x"]) - 640) * (np.array(crossed["y"]) - 640)
+        assert (other <= 0).all()
+        assert len(crossed["x"]) == ((true - 640) * (effective - 640) < 0).sum()
+
+    def test_many_targets_share_the_points(self):
+        diagnosis = made.large(20_000)
+        wide = replace(
+            diagnosis,
+            stream=replace(
+                diagnosis.stream,
+                Y=np.repeat(diagnosis.stream.Y, 60, axis=1),
+                target_names=tuple(f"t{k}" for k in range(60)),
+                target_means=np.zeros(60),
+                target_scales=np.ones(60),
+            ),
+            effective=np.repeat(diagnosis.effective, 60, axis=1),
+            prequential=np.repeat(diagnosis.prequential, 60, axis=1),
+        )
+        charts = report_charts(wide)
+        assert len(charts["targets"].views) == 40
+        assert "The first 40 of 60 targets" in charts["targets"].caption
+        assert len(chart_json(charts.values())) < 1_500_000
+
+    def test_classes_that_changed(self):
+        diagnosis = made.classification()
+        chart = report_charts(diagnosis)["targets"]
+        true = diagnosis.stream.Y.argmax(axis=1)
+        changed = diagnosis.effective.argmax(axis=1) != true
+        assert chart.traces[0]["x"] == pytest.approx(
+            [changed[true == k].mean() for k in range(4)], rel=1e-4
+        )
+        became = np.bincount(diagnosis.effective.argmax(axis=1)[changed & (true == 0)]).argmax()
+        assert chart.traces[0]["customdata"][0] == (
+            f"{changed[true == 0].sum()} of {(true == 0).sum()} rows, most often to class {became}"
+        )
+
+    def test_classes_beyond_thirty(self):
+        chart = report_charts(made.classification(400, 40))["targets"]
+        assert len(chart.traces[0]["x"]) == 30
+        assert "The 30 classes that changed most, of 40." in chart.caption
+
+    def test_prequential_error(self):
+        diagnosis = made.classification()
+        chart = report_charts(diagnosis)["prequential"]
+        squares = (diagnosis.prequential**2).mean(axis=1)
+        assert chart.traces[0]["y"][0] == pytest.approx(squares[:8].mean(), rel=1e-4)
+        predicted = (diagnosis.stream.Y - diagnosis.prequential).argmax(axis=1)
+        wrong = predicted != diagnosis.stream.Y.argmax(axis=1)
+        assert chart.traces[1]["y"][-1] == pytest.approx(wrong[-8:].mean(), rel=1e-4)
+        assert [a["text"] for a in chart.layout["annotations"]] == [f"class {k}" for k in range(4)]
+        ends = [(band["x0"], band["x1"]) for band in chart.layout["shapes"]]
+        counts = np.cumsum(diagnosis.groups.counts)
+        assert ends == [(0.5, counts[0] + 0.5), (counts[1] + 0.5, counts[2] + 0.5)]
+
+    def test_no_finite_error_no_chart(self):
+        diagnosis = made.regression(80)
+        nothing = np.full((80, 2), np.nan)
+        assert report_charts(replace(diagnosis, prequential=nothing))["prequential"] is None
+
+    def test_candidates(self):
+        diagnosis = made.regression()
+        chart = report_charts(diagnosis)["rate"]
+        traces = {trace["name"]: trace for trace in chart.traces}
+        assert traces["used"]["x"] == [0.25]
+        assert traces["used"]["y"] == [0.3]
+        assert traces["diverged"]["x"] == [2.0]
+        assert traces["largest stable"]["x"] == [2.0, 2.0]
+        assert len(traces["tried"]["x"]) == 9
+        elsewhere = replace(diagnosis, lr=replace(diagnosis.lr, value=0.3))
+        used = report_charts(elsewhere)["rate"].traces[1]
+        assert used["mode"] == "lines"
+        assert used["x"] == [0.3, 0.3]
+
+    def test_candidates_with_a_ridge_of_zero(self):
+        tried = pl.DataFrame({"value": [0.0, 1.0], "score": [2.0, 1.0]})
+        chart = report_charts(replace(made.regression(), gamma=Choice(0.0, False, "given", tried)))
+        assert "type" not in chart["ridge"].layout["xaxis"]
+
+    def test_json_has_no_nan(self):
+        text = chart_json(report_charts(made.undefined()).values())
+        assert "NaN" not in text
+        assert "Infinity" not in text
+        json.loads(text)
+
+
+class TestRows:
+    def test_all_rows_of_a_short_stream(self):
+        assert drawn_rows(np.zeros(7, int), np.array([3]), 10).tolist() == list(range(7))
+
+    def test_rows_of_a_long_stream(self):
+        groups = np.arange(100_000) % 2  # evenly spaced rows would be of one group only
+        groups[50_000:50_005] = 2
+        rows = drawn_rows(groups, np.array([77, 99_999]), 4000)
+        assert {77, 99_999, *range(50_000, 50_005)} <= set(rows.tolist())
+        assert (np.diff(rows) > 0).all()
+        assert 4000 <= len(rows) <= 4030
+        assert (groups[rows] == 0).mean() == pytest.approx(0.5, abs=0.01)
+        assert np.diff(rows).max() < 250
+
+    def test_groups_of_rows(self):
+        diagnosis = made.regression()
+        names = np.array(diagnosis.groups.names)
+        assert (names[group_of_row(diagnosis)] == diagnosis.stream.groups).all()
+
+    def test_groups_without_a_name_of_their_own_are_the_last(self):
+        diagnosis = made.regression()
+        groups = replace(diagnosis.groups, names=(*diagnosis.groups.names[:1], "the other 2"))
+        of = group_of_row(replace(diagnosis, groups=groups))
+        assert ((of == 0) == (diagnosis.stream.groups == groups.names[0])).all()
+        assert set(of) == {0, 1}
+
+    def test_parts_of_the_stream(self):
+        diagnosis = made.one_group()
+        parts = replace(diagnosis.groups, names=("part 1", "part 2"), counts=np.array([25, 35]))
+        of = group_of_row(replace(diagnosis, groups=parts))
+        assert of.tolist() == [0] * 25 + [1] * 35
+
+    def test_most_shifted_puts_what_diverged_first(self):
+        diagnosis = made.undefined()
+        assert most_shifted(diagnosis).tolist() == list(range(60, 70))
+
+    @pytest.mark.parametrize("n", [1, 4, 30, 997])
+    def test_running_mean_is_the_mean_of_a_window(self, n):
+        values = np.random.default_rng(n).normal(size=n)
+        values[n // 2] = np.nan
+        where, means, window = running_mean(values, places=50)
+        assert where[0] == 1
+        assert where[-1] == n
+        for place, mean in zip(where - 1, means, strict=True):
+            low = min(max(place - window // 2, 0), n - window)
+            part = values[low : low + window]
+            expected = part[np.isfinite(part)].mean() if np.isfinite(part).any() else np.nan
+            assert mean == pytest.approx(expected, abs=1e-12, nan_ok=True)
+
+    def test_mean_by_tenth(self):
+        order = np.random.default_rng(0).permutation(200).astype(float)
+        where, means = mean_by_tenth(order, 3 * order)
+        assert where == pytest.approx(9.5 + 20 * np.arange(10))
+        assert means == pytest.approx(3 * where)
+        assert len(mean_by_tenth(np.full(3, np.nan), order[:3])[0]) == 0
+
+
+class TestScales:
+    def test_logarithmic_only_if_needed(self):
+        assert scale(np.array([1.0, 2.0, 99.0])) == {"rangemode": "tozero"}
+        assert scale(np.array([0.0, 2.0, 1e6]))["rangemode"] == "tozero"
+        assert scale(np.array([1.0, 2.0, 1e6]))["type"] == "log"
+        assert scale(np.array([np.nan]))["rangemode"] == "tozero"
+
+    @pytest.mark.parametrize("high", [3.0, 30.0, 1e3, 1e9, 1e40])
+    def test_few_ticks_that_cover_the_values(self, high):
+        ticks = np.array(log_scale(np.array([1.0, high]))["tickvals"])
+        inside = ticks[(ticks >= 1) & (ticks <= high)]
+        assert 2 <= len(inside) <= 8
+
+    def test_plain(self):
+        assert plain(np.array([1.23456789, np.nan, np.inf]), 3) == [1.23, None, None]
+        assert plain(np.array([3, 4])) == [3, 4]
+        assert plain(np.eye(2)) == [[1.0, 0.0], [0.0, 1.0]]
+
+
+class TestWords:
+    @pytest.mark.parametrize(
+        ("value", "text"),
+        [
+            (0.0, "0"), (2.0, "2"), (0.5, "0.5"), (0.36041, "0.360"), (0.99951, "1.00"),
+            (1234.5, "1,230"), (-0.0312, "\u22120.0312"), (1.5e-7, "1.50 \u00d7 10\u207b\u2077"),
+            (123456789.0, "1.23 \u00d7 10\u2078"), (float("nan"), "not defined"),
+            (float("inf"), "infinite"), (float("-inf"), "\u2212infinite"),
+        ],
+    )  # fmt: skip
+    def test_number(self, value, text):
+        assert number(value) == text
+
+    @pytest.mark.parametrize(
+        ("share", "text"),
+        [(0.5, "50%"), (0.9975, "99.8%"), (1.0, "100%"), (0.0312, "3.1%"),
+         (0.0, "0%"), (1.25, "125%"), (-0.2, "\u221220%"),
+         (float("nan"), "not defined")],
+    )  # fmt: skip
+    def test_percent(self, share, text):
+        assert percent(share) == text
+
+    @pytest.mark.parametrize(
+        ("size", "text"), [(5e5, "0.5 MB"), (12e6, "12 MB"), (4e9, "4 GB"), (3.2e12, "3.2 TB")]
+    )
+    def test_memory(self, size, text):
+        assert memory(size) == text
+
+    def test_interval(self):
+        assert interval(Estimate(1, 0.5, 2)) == "0.5 to 2"
+        assert interval(Estimate(0.5, 0.25, 0.75), share=True) == "25% to 75%"
+        assert interval(Estimate(1, float("nan"), 2)) == "no interval"
+
+    def test_names(self):
+        assert name("a\n\tb") == "a\ufffdb"
+        assert name("") == "(empty)"
+        assert name("x" * 99) == "x" * 30 + "\u2026" + "x" * 29
+        assert name("\u202eabc\ud800") == "\ufffdabc\ufffd"
+        assert chart_text("<b>&amp;$x$") == "&lt;b&gt;&amp;amp;&#36;x&#36;"
+        assert count(1234567) == "1,234,567"
