@@ -15,7 +15,6 @@ from retarget.diagnosis.stream import TargetKind
 from retarget.diagnosis.trials import Trial
 from retarget.learners import SGD
 
-
 WORTHWHILE = 0.05  # the least relative improvement that is spoken of
 
 

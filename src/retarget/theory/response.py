@@ -91,7 +91,7 @@ def step_response(learner: SGD, first_step: int, m: int) -> StepResponse:
 def final_response(learner: SGD, n: int) -> np.ndarray:
     """(n,) how much of each sample's error is in the weights at the end of the stream."""
     if not learner.has_memory:
-        response = learner.rates(n) * _reductions(learner, n)
+        response = _rates(learner, 0, learner.steps(n)) * _reductions(learner, n)
     elif isinstance(learner.lr, float):
         response = _lasting_responses(learner, n)
     else:
