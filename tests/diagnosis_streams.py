@@ -1,11 +1,13 @@
 """Streams for the diagnosis, and both kernels of one stream."""
 
 import numpy as np
+import polars as pl
 import torch
 
 from retarget.diagnosis.feature_kernel import FeatureKernel
 from retarget.diagnosis.feature_maps import OwnFeatures
 from retarget.diagnosis.full_kernel import FullKernel
+from retarget.diagnosis.result import Choice
 from retarget.diagnosis.stream import Stream
 from retarget.kernels import Linear
 
@@ -57,3 +59,8 @@ def both_kernels(stream):
     nothing = lambda _: None  # noqa: E731
     full = FullKernel(Linear(), X, Y, nothing)
     return full, FeatureKernel(OwnFeatures(Linear(), X), X, Y, nothing)
+
+
+def by_hand(value):
+    """A parameter that the user gave."""
+    return Choice(value, False, "given", pl.DataFrame())

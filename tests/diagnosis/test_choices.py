@@ -1,14 +1,15 @@
 """Width, ridge, rate and block: what is chosen is the best of what was tried."""
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
 import retarget as rt
-from diagnosis_streams import both_kernels, drifting
+from diagnosis_streams import both_kernels, by_hand, drifting
 from problems import make_stream
 from retarget.diagnosis import stability
-from retarget.diagnosis.causal import choose_ridge, offline_aims, settle
+from retarget.diagnosis.causal import AIMS, choose_ridge, choose_way, offline_aims, settle
 from retarget.diagnosis.choices import (
     choose_block,
     choose_gamma,
@@ -16,6 +17,7 @@ from retarget.diagnosis.choices import (
     choose_rate,
     median_distance,
 )
+from retarget.diagnosis.result import Choice
 from retarget.diagnosis.stability import largest_rate, non_normality
 from retarget.theory.stability import largest_stable_lr
 
@@ -88,7 +90,7 @@ def test_ridge_ends_nearest_to_the_offline_learner():
     learner = rt.SGD(lr=0.3, batch_size=2)
     for kernel in both_kernels(stream):
         aims, offline = offline_aims(kernel, 0.1, 6), kernel.offline(0.1)
-        choice = choose_ridge(None, kernel, learner, aims, 6, offline.coefficients)
+        choice, distance = choose_ridge(kernel, learner, aims, 6, offline.coefficients)
         A_off = rt.offline_coefficients(stream.K, stream.Y, 0.1)
         distances = []
         for ridge in choice.tried["value"]:
@@ -97,10 +99,55 @@ def test_ridge_ends_nearest_to_the_offline_learner():
             distances.append(np.square(stream.K @ (A - A_off)).mean())
         np.testing.assert_allclose(choice.tried["score"].to_numpy(), distances, rtol=1e-6)
         assert choice.value == choice.tried["value"][int(np.argmin(distances))]
-        given = choose_ridge(0.7, kernel, learner, aims, 6, offline.coefficients)
-        assert (given.value, given.automatic) == (0.7, False)
-        lost = choose_ridge(None, kernel, learner, aims * 1e200, 6, offline.coefficients)
+        assert distance == pytest.approx(min(distances))
+        fixed, distance = choose_ridge(kernel, learner, aims, 6, offline.coefficients, 0.7)
+        assert (fixed.value, fixed.automatic) == (0.7, False)
+        assert fixed.tried.rows() == [(0.7, distance)]
+        lost, distance = choose_ridge(kernel, learner, aims * 1e200, 6, offline.coefficients)
         assert lost.how == "no value kept the targets finite"
+        assert distance == np.inf
+
+
+def settled_at(stream, learner, aim, ridge, gamma, block):
+    """Distance of the learner that follows the offline one of ridge `aim` from that of `gamma`."""
+    Z = rt.iterative_targets(stream.K, stream.Y, learner, aim, block, ridge)
+    A_off = rt.offline_coefficients(stream.K, stream.Y, gamma)
+    return np.square(stream.K @ (rt.online_coefficients(stream.K, Z, learner) - A_off)).mean()
+
+
+def test_a_smoother_offline_learner_is_followed_where_it_leads_nearer():
+    learner, block = rt.SGD(lr=0.3, batch_size=2), 4
+    lengths = set()
+    for seed, gamma in ((2, 1e-4), (2, 30.0), (5, 1e-3)):
+        stream = make_stream(60, 2, seed=seed)
+        for kernel in both_kernels(stream):
+            chosen = Choice(gamma, True, "least error", pl.DataFrame())
+            way, offline = choose_way(kernel, learner, chosen, block, None)
+            A_off = rt.offline_coefficients(stream.K, stream.Y, gamma)
+            K_A = kernel.values(offline.coefficients).numpy()
+            np.testing.assert_allclose(K_A, stream.K @ A_off, rtol=1e-6)
+            values, scores = way.aim.tried["value"].to_list(), way.aim.tried["score"].to_list()
+            np.testing.assert_allclose(values, gamma * np.array(AIMS)[: len(values)])
+            # larger ones are tried as long as they lead nearer
+            assert scores[:-1] == sorted(scores[:-1], reverse=True)
+            assert len(values) == len(AIMS) or scores[-1] >= scores[-2]
+            assert way.aim.value == values[int(np.argmin(scores))]
+            assert f"among {len(values)} ridges" in way.aim.how
+            literal = settled_at(stream, learner, way.aim.value, way.ridge.value, gamma, block)
+            assert way.distance == pytest.approx(literal, rel=1e-5)
+            aims = offline_aims(kernel, way.aim.value, block)
+            np.testing.assert_allclose(way.aims, aims)
+            lengths.add(len(values))
+    assert len(lengths) > 1  # some were stopped early
+
+
+def test_a_ridge_that_was_given_is_followed_as_it_is():
+    stream = make_stream(60, 2, seed=2)
+    for kernel in both_kernels(stream):
+        way, _ = choose_way(kernel, rt.SGD(lr=0.3, batch_size=2), by_hand(1e-4), 4, 0.5)
+        assert (way.aim.value, way.aim.automatic, len(way.aim.tried)) == (1e-4, False, 0)
+        assert (way.ridge.value, way.ridge.automatic) == (0.5, False)
+        np.testing.assert_allclose(way.aims, offline_aims(kernel, 1e-4, 4))
 
 
 def test_settling_on_no_ridge_fails_where_a_row_is_nothing():
@@ -108,7 +155,7 @@ def test_settling_on_no_ridge_fails_where_a_row_is_nothing():
     stream.features[2] = 0.0
     kernel = both_kernels(stream)[0]
     aims, learner = offline_aims(kernel, 0.1, 3), rt.SGD(lr=0.3)
-    choice = choose_ridge(None, kernel, learner, aims, 3, kernel.offline(0.1).coefficients)
+    choice, _ = choose_ridge(kernel, learner, aims, 3, kernel.offline(0.1).coefficients)
     assert choice.tried["score"][0] is None
     assert choice.value > 0
     assert settle(kernel, learner, aims, 3, [0.0]) == [None]

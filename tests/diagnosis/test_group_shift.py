@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retarget as rt
-from diagnosis_streams import as_stream, both_kernels, classes
+from diagnosis_streams import as_stream, both_kernels, by_hand, classes
 from problems import assert_same, gammas, make_stream, panel_sizes, panels_of, problems
 from retarget.diagnosis.groups import directions, group_shift, partition
 from retarget.diagnosis.learned import learn_all
@@ -49,7 +49,7 @@ def test_for_plain_sgd_the_own_part_is_the_last_line_of_eq_11(lr):
     own = (lr * (gamma + stream.K.diagonal())[:, None] - 1) * E
     each = as_stream(stream.features, stream.Y, groups=[f"{i:02}" for i in range(12)])
     for kernel in both_kernels(stream):
-        learned = learn_all(kernel, learner, gamma, 4, 0.1, limit=1.0)
+        learned = learn_all(kernel, learner, by_hand(gamma), 4, 0.1, limit=1.0)
         shift = learned.effective - kernel.Y
         found = group_shift(kernel, each, partition(each), learned.dual, shift, 1)
         assert_same(found.own, np.linalg.norm(own, axis=1))
@@ -68,7 +68,7 @@ def test_sizes_and_pulls_are_means_over_the_rows_of_a_group(batch):
     problem.Y = stream.Y
     full, features = both_kernels(problem)
     K = problem.K
-    learned = learn_all(full, learner, gamma, 2 * batch, 0.1, limit=1.0)
+    learned = learn_all(full, learner, by_hand(gamma), 2 * batch, 0.1, limit=1.0)
     groups = partition(stream)
     C, Ye = learned.dual.numpy(), learned.effective.numpy()
     assert_same(Ye, rt.effective_targets(K, stream.Y, learner, gamma))

@@ -69,7 +69,7 @@ def run_course(
     limit = largest_rate(kernel, plan.learner)
     lr = choose_rate(plan.lr, plan.learner, kernel, limit, stream.target_scales)
     learner = with_rate(plan.learner, lr.value)
-    learned = learn_all(kernel, learner, gamma.value, plan.block_size, plan.ridge, limit)
+    learned = learn_all(kernel, learner, gamma, plan.block_size, plan.ridge, limit)
     return Course(
         learner,
         lr,

@@ -160,6 +160,8 @@ def _diagnosis(
         groups=course.groups,
         trials=measured.trials,
         ridge=learned.ridge,
+        aim=learned.aim,
+        gamma=course.gamma.value,
         approximation=approximation,
         reference=measured.reference,
         failures=(*learned.failures, *doubts),
@@ -188,6 +190,7 @@ def _diagnosis(
         approximation=approximation,
         verdict=verdict(evidence),
         ridge=learned.ridge,
+        aim=learned.aim,
     )
 
 

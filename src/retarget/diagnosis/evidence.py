@@ -38,6 +38,8 @@ class Evidence:
         groups: How groups shifted each other.
         trials: Changes that were tried.
         ridge: How the iterative correction's stabiliser came about.
+        aim: How the ridge of the offline learner that it follows came about.
+        gamma: The offline learner's own ridge.
         approximation: What was given up.
         reference: How far the error of an offline learner with the true kernel, on a sample of the
             rows, is above the offline learner's, relative to it; None where nothing stands for it.
@@ -59,6 +61,8 @@ class Evidence:
     groups: GroupShift
     trials: tuple[Trial, ...] = ()
     ridge: Choice | None = None
+    aim: Choice | None = None
+    gamma: float = math.nan
     approximation: Approximation | None = None
     reference: Estimate | None = None
     failures: tuple[str, ...] = ()

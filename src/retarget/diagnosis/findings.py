@@ -25,6 +25,7 @@ def findings(evidence: Evidence) -> tuple[str, ...]:
         _interference,
         _rounding,
         _progressive,
+        _aim,
         _ridge,
         _approximation,
         _limited,
@@ -95,6 +96,16 @@ def _progressive(evidence: Evidence) -> str | None:
         "The exactly corrected learner has no score here: its targets know the whole stream, and "
         "it is right only at the end. The iteratively corrected one waits for its block: it is "
         "scored by what it predicts before any row of the block is learned."
+    )
+
+
+def _aim(evidence: Evidence) -> str | None:
+    aim = evidence.aim
+    if aim is None or not aim.automatic or aim.value == evidence.gamma:
+        return None
+    return (
+        f"The iterative correction follows a smoother batch model, of ridge {aim.value:.3g} in the "
+        f"place of {evidence.gamma:.3g}: it {aim.how}."
     )
 
 

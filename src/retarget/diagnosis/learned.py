@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from retarget.diagnosis.causal import choose_ridge, offline_aims, settling_targets
+from retarget.diagnosis.causal import choose_way, settling_targets
 from retarget.diagnosis.passes import Pass, learn_online, targets_with_errors
 from retarget.diagnosis.result import Choice
 from retarget.diagnosis.stream_kernel import Offline, StreamKernel
@@ -29,6 +29,7 @@ class Learned:
         corrected: Exactly corrected targets.
         iterative: Iteratively corrected targets.
         offline: The offline learner; None if there is none.
+        aim: How the ridge of the offline learner that the iterative correction follows came about.
         ridge: How the iterative correction's stabiliser came about.
         coefficients: By learner, what a query's row is multiplied with; without those that failed.
         failures: What could not be computed, and why, a sentence each.
@@ -40,6 +41,7 @@ class Learned:
     corrected: Tensor
     iterative: Tensor
     offline: Offline | None = None
+    aim: Choice | None = None
     ridge: Choice | None = None
     coefficients: dict[str, Tensor] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
@@ -49,7 +51,7 @@ class Learned:
 def learn_all(
     kernel: StreamKernel,
     learner: SGD,
-    gamma: float,
+    gamma: Choice,
     block_size: int,
     ridge: float | None,
     limit: float,
@@ -68,7 +70,7 @@ def learn_all(
     (online,) = learn_online(kernel, [(learner, kernel.Y)])
     learned = Learned(online, nothing, nothing, nothing, nothing)
     if online.diverged_at is None:
-        _effective(learned, kernel, learner, gamma)
+        _effective(learned, kernel, learner, gamma.value)
     else:
         learned.failures.append(
             f"The online learner diverges: from row {online.diverged_at} of the stream on, its "
@@ -76,19 +78,15 @@ def learn_all(
             f"{limit:.4g}."
         )
     try:
-        # what follows the stream to find the aims ends as the offline learner: they come first
-        aims = offline_aims(kernel, gamma, block_size)
-        learned.offline = kernel.offline(gamma)
+        way, learned.offline = choose_way(kernel, learner, gamma, block_size, ridge)
     except NotPositiveDefiniteError as error:
         learned.failures.append(f"There is no offline learner, and no correction: {error}.")
         return learned
     learned.coefficients["offline"] = learned.offline.coefficients
     _exact(learned, kernel, learner, learned.offline)
-    learned.ridge = choose_ridge(
-        ridge, kernel, learner, aims, block_size, learned.offline.coefficients
-    )
+    learned.aim, learned.ridge = way.aim, way.ridge
     learned.iterative, failure = settling_targets(
-        kernel, learner, aims, block_size, learned.ridge.value
+        kernel, learner, way.aims, block_size, way.ridge.value
     )
     if failure is not None:
         learned.failures.append(f"There is no iterative correction: {failure}.")

@@ -58,10 +58,12 @@ def learner_words(diagnosis: Diagnosis) -> str:
 
 def _correction(diagnosis: Diagnosis) -> str:
     words = f"in blocks of {count(diagnosis.block_size)} rows"
-    ridge = diagnosis.ridge
-    if ridge is None or ridge.value == 0:
-        return words
-    return f"{words}, steadied by a ridge of {number(ridge.value)} ({ridge.how})"
+    aim, ridge = diagnosis.aim, diagnosis.ridge
+    if aim is not None and aim.value != diagnosis.gamma.value:
+        words += f", towards the offline learner of ridge {number(aim.value)} ({aim.how})"
+    if ridge is not None and ridge.value != 0:
+        words += f", steadied by a ridge of {number(ridge.value)} ({ridge.how})"
+    return words
 
 
 def _method(diagnosis: Diagnosis) -> str:

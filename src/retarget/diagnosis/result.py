@@ -164,6 +164,7 @@ class Diagnosis:
         approximation: What was given up, in mode "features".
         verdict: What it all means.
         ridge: How the iterative correction's stabiliser came about; None if there is none.
+        aim: How the ridge of the offline learner that it follows came about; None if there is none.
 
     All of these arrays are in the units of `stream.Y`; `stream.in_units` gives the user's own.
     """
@@ -190,6 +191,7 @@ class Diagnosis:
     approximation: Approximation | None
     verdict: Verdict
     ridge: Choice | None = None
+    aim: Choice | None = None
 
     @property
     def shift(self) -> np.ndarray:
