@@ -6,12 +6,13 @@ to aim at, which the stabiliser has no part in; a try of several stabilisers; th
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import polars as pl
 import torch
 from torch import Tensor
 
-from retarget.diagnosis.passes import OVERFLOW
+from retarget.diagnosis.passes import OVERFLOW, Checker, Pass
 from retarget.diagnosis.result import Choice
 from retarget.diagnosis.stream_kernel import LearnerState, StreamKernel
 from retarget.errors import NotPositiveDefiniteError
@@ -87,18 +88,35 @@ def settle(
     return [None if one.failure else one.state.coefficients for one in settlers]
 
 
+class Settled(NamedTuple):
+    """What came of following the aims.
+
+    Attributes:
+        targets: (n, c) the targets that make the learner follow them; NaN if there are none.
+        run: The learner's pass over the targets; None if there are none.
+        failure: Why there are none.
+    """
+
+    targets: Tensor
+    run: Pass | None
+    failure: str | None
+
+
 def settling_targets(
     kernel: StreamKernel, learner: SGD, aims: Tensor, block_size: int, ridge: float
-) -> tuple[Tensor, str | None]:
-    """(n, c) the targets that make the learner follow the aims; or NaN, and why."""
+) -> Settled:
+    """The targets that make the learner follow the aims, and its pass over them."""
     settler, targets = _Settler(kernel, learner, ridge), torch.empty_like(aims)
+    checker = Checker(kernel, learner)
     for rows, size in kernel.portions(block_size):
-        made = settler.learn(kernel.rows(rows), aims[rows], size)
+        seen = kernel.rows(rows)
+        made = settler.learn(seen, aims[rows], size)
         if made is None:
-            return torch.full_like(aims, math.nan), settler.failure
+            return Settled(torch.full_like(aims, math.nan), None, settler.failure)
         targets[rows] = made
+        checker.learn(seen, rows, made)
     warn_if_meaningless("the kernel of a block", settler.condition, aims.dtype)
-    return targets, None
+    return Settled(targets, checker.result(), None)
 
 
 def choose_ridge(

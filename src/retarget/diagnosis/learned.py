@@ -87,12 +87,12 @@ def learn_all(
     learned.ridge = choose_ridge(
         ridge, kernel, learner, aims, block_size, learned.offline.coefficients
     )
-    learned.iterative, failure = settling_targets(
-        kernel, learner, aims, block_size, learned.ridge.value
-    )
-    if failure is not None:
-        learned.failures.append(f"There is no iterative correction: {failure}.")
-    _verify(learned, kernel, learner)
+    settled = settling_targets(kernel, learner, aims, block_size, learned.ridge.value)
+    learned.iterative = settled.targets
+    if settled.run is None:
+        learned.failures.append(f"There is no iterative correction: {settled.failure}.")
+    else:
+        _note(learned, "iterative", settled.run)
     return learned
 
 
@@ -114,21 +114,16 @@ def _exact(learned: Learned, kernel: StreamKernel, learner: SGD, offline: Offlin
     except UnreachableTargetsError as error:
         learned.failures.append(f"There is no exact correction: {error}.")
         return
-    learned.corrected = targets_with_errors(kernel, learner, errors)
+    learned.corrected, run = targets_with_errors(kernel, learner, errors)
+    _note(learned, "corrected", run)
 
 
-def _verify(learned: Learned, kernel: StreamKernel, learner: SGD) -> None:
-    """The online learner on corrected targets, run and not deduced: rounding is part of it."""
-    wanted = {"corrected": learned.corrected, "iterative": learned.iterative}
-    usable = {name: Z for name, Z in wanted.items() if bool(Z.isfinite().all())}
-    if not usable:
+def _note(learned: Learned, name: str, run: Pass) -> None:
+    """Keeps what the online learner made of corrected targets."""
+    if run.coefficients is not None:
+        learned.coefficients[name] = run.coefficients
         return
-    runs = learn_online(kernel, [(learner, Z) for Z in usable.values()], keep_errors=False)
-    for name, run in zip(usable, runs, strict=True):
-        if run.coefficients is not None:
-            learned.coefficients[name] = run.coefficients
-            continue
-        learned.failures.append(
-            f"The online learner diverges on the {WORDS[name]} targets, from row {run.diverged_at} "
-            "of the stream on."
-        )
+    learned.failures.append(
+        f"The online learner diverges on the {WORDS[name]} targets, from row {run.diverged_at} of "
+        "the stream on."
+    )
