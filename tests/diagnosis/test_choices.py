@@ -9,7 +9,7 @@ import retarget as rt
 from diagnosis_streams import both_kernels, by_hand, drifting
 from problems import make_stream
 from retarget.diagnosis import stability
-from retarget.diagnosis.causal import AIMS, choose_ridge, choose_way, offline_aims, settle
+from retarget.diagnosis.causal import offline_aims, settle
 from retarget.diagnosis.choices import (
     choose_block,
     choose_gamma,
@@ -19,6 +19,7 @@ from retarget.diagnosis.choices import (
 )
 from retarget.diagnosis.result import Choice
 from retarget.diagnosis.stability import largest_rate, non_normality
+from retarget.diagnosis.ways import AIMS, choose_ridge, choose_way
 from retarget.theory.stability import largest_stable_lr
 
 TWO = np.array([2.0, 0.5])

@@ -25,6 +25,7 @@ LEARNERS = [
     {"momentum": 0.7, "nesterov": True, "batch_size": 3},
     {"weight_decay": 0.02, "batch_size": 2},
     {"batch_size": 4, "reduction": "mean", "momentum": 0.5, "weight_decay": 0.01},
+    {"batch_size": 100, "reduction": "mean"},  # one step
 ]
 
 
@@ -280,12 +281,17 @@ def test_a_ridge_of_nothing_on_copies_is_a_failure_that_is_said():
     assert any("There is no iterative correction" in text for text in found.verdict.findings)
 
 
-@pytest.mark.parametrize("mode", ["exact", "features"])
-def test_a_gamma_too_small_for_its_precision(mode):
+@pytest.mark.parametrize(
+    ("mode", "features"), [("exact", None), ("features", None), ("features", 2)]
+)
+def test_a_gamma_too_small_for_its_precision(mode, features):
     rng = np.random.default_rng(0)
     X = np.repeat(rng.normal(size=(3, 2)), 40, axis=0) * 1e6
     stream = as_stream(X, rng.normal(size=(120, 1)))
-    found = quiet(stream, kernel="linear", gamma=1e-300, lr=1e-14, mode=mode)
+    kernel = "linear"
+    if features:  # of rows that are the same to the kernel: a sample has no batch model either
+        kernel = rt.as_kernel(lambda A, B: A @ B.T)
+    found = quiet(stream, kernel=kernel, gamma=1e-300, lr=1e-14, mode=mode, features=features)
     words = " ".join([found.verdict.headline, *found.verdict.findings])
     assert "no batch model" in words
     assert "There is no offline learner" in words

@@ -125,15 +125,20 @@ def test_corrections_are_those_of_the_theory(problem, gamma, ridge, times, panel
         for kernel in both_kernels(stream):
             found = offline_aims(kernel, gamma, block)
             assert_same(found, aims, 1e-8)
-            targets, failure = settling_targets(kernel, learner, found, block, ridge)
-            assert failure is None
-            assert np.abs(targets.numpy() - iterative).max() <= 1e-8 * max(1, scale)
+            settled = settling_targets(kernel, learner, found, block, ridge)
+            assert settled.failure is None
+            assert np.abs(settled.targets.numpy() - iterative).max() <= 1e-8 * max(1, scale)
+            values = kernel.values(settled.run.coefficients).numpy()
+            assert np.abs(values - K @ reached).max() <= 1e-8 * max(1, scale)
             (end,) = settle(kernel, learner, found, block, [ridge])
             values = kernel.values(end).numpy()
             assert np.abs(values - K @ reached).max() <= 1e-8 * max(1, scale)
             errors = errors_reaching(kernel.offline(gamma).dual, learner)
-            exact = targets_with_errors(kernel, learner, errors).numpy()
-            assert np.abs(exact - corrected).max() <= 1e-8 * max(1, scale)
+            exact, run = targets_with_errors(kernel, learner, errors)
+            assert np.abs(exact.numpy() - corrected).max() <= 1e-8 * max(1, scale)
+            values = kernel.values(run.coefficients).numpy()
+            offline = K @ rt.offline_coefficients(K, Y, gamma)
+            assert np.abs(values - offline).max() <= 1e-8 * max(1, scale)
 
 
 @settings(max_examples=60)
@@ -178,15 +183,15 @@ def test_a_block_without_an_inverse_is_a_reason_and_not_an_end():
     stream.features[4] = 0.0
     for kernel in both_kernels(stream):
         aims = offline_aims(kernel, 0.5, 9)
-        targets, failure = settling_targets(kernel, rt.SGD(lr=0.2), aims, 9, 0.0)
-        assert targets.isnan().all()
-        assert "not positive definite" in failure
+        settled = settling_targets(kernel, rt.SGD(lr=0.2), aims, 9, 0.0)
+        assert settled.targets.isnan().all()
+        assert "not positive definite" in settled.failure
         ends = settle(kernel, rt.SGD(lr=0.2), aims, 9, [0.0, 0.1])
         assert ends[0] is None
         assert ends[1] is not None
         # and one that overflows
-        targets, failure = settling_targets(kernel, rt.SGD(lr=0.2), aims * 1e300, 9, 0.1)
-        assert "grow beyond numbers" in failure
+        settled = settling_targets(kernel, rt.SGD(lr=0.2), aims * 1e300, 9, 0.1)
+        assert "grow beyond numbers" in settled.failure
 
 
 def test_predictions_before_blocks_end_where_the_learner_diverges():

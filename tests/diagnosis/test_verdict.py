@@ -221,8 +221,8 @@ def test_features_that_hold_the_batch_model_back_are_named():
 
 
 def test_shares_in_words():
-    assert [percent(x) for x in (0.314, 0.0042, 12.3, np.nan)] == [
-        "31%", "0.4%", "12 times", "an unknown share",
+    assert [percent(x) for x in (0.314, 0.0042, 12.3, -1e-9, np.nan)] == [
+        "31%", "0.4%", "12 times", "0.0%", "an unknown share",
     ]  # fmt: skip
     assert interval(Estimate(0, 0.71, 0.92)) == "71 to 92%"
     assert interval(Estimate(0, 0.71, 15)) == "71% to 15 times"

@@ -1,31 +1,24 @@
 """The iterative correction of a stream, and the offline learner on the way (Proposition 4.2).
 
 As `retarget.iterative_targets`, in three steps that share the costly one: the offline predictions
-to aim at, which the stabiliser has no part in; a try of several stabilisers; the targets. And
-again with larger ridges to aim at, where the user left that open.
+to aim at, which the stabiliser has no part in; a try of several stabilisers; the targets.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-import polars as pl
 import torch
 from torch import Tensor
 
-from retarget.diagnosis.passes import OVERFLOW
-from retarget.diagnosis.result import Choice
-from retarget.diagnosis.stream_kernel import LearnerState, Offline, StreamKernel
+from retarget.diagnosis.passes import OVERFLOW, Checker, Pass
+from retarget.diagnosis.stream_kernel import LearnerState, StreamKernel
 from retarget.errors import NotPositiveDefiniteError
 from retarget.learners import SGD
 from retarget.theory.dual import diagonal_blocks
 from retarget.theory.precision import warn_if_meaningless
 from retarget.theory.settling import Settling, in_blocks
 from retarget.theory.sweep import newest_coefficients
-
-RIDGES = (0.0, 1e-3, 1e-2, 1e-1, 1.0, 10.0)  # times the mean of k(x, x)
-AIMS = (1.0, 10.0, 100.0, 1000.0)  # times the offline learner's ridge
-CHECKED_ROWS = 20_000
 
 
 def offline_aims(kernel: StreamKernel, gamma: float, block_size: int) -> Tensor:
@@ -90,131 +83,32 @@ def settle(
     return [None if one.failure else one.state.coefficients for one in settlers]
 
 
-def settling_targets(
-    kernel: StreamKernel, learner: SGD, aims: Tensor, block_size: int, ridge: float
-) -> tuple[Tensor, str | None]:
-    """(n, c) the targets that make the learner follow the aims; or NaN, and why."""
-    settler, targets = _Settler(kernel, learner, ridge), torch.empty_like(aims)
-    for rows, size in kernel.portions(block_size):
-        made = settler.learn(kernel.rows(rows), aims[rows], size)
-        if made is None:
-            return torch.full_like(aims, math.nan), settler.failure
-        targets[rows] = made
-    warn_if_meaningless("the kernel of a block", settler.condition, aims.dtype)
-    return targets, None
-
-
-@dataclass(frozen=True)
-class Way:
-    """How the iterative correction goes.
+class Settled(NamedTuple):
+    """What came of following the aims.
 
     Attributes:
-        aims: (n, c) the offline predictions that it follows.
-        aim: How the ridge of that offline learner came about.
-        ridge: How the stabiliser came about.
-        distance: Mean squared distance of the learner that went this way from the offline one, on
-            the stream's rows; infinite where none kept its targets finite.
+        targets: (n, c) the targets that make the learner follow them; NaN if there are none.
+        run: The learner's pass over the targets; None if there are none.
+        failure: Why there are none.
     """
 
-    aims: Tensor
-    aim: Choice
-    ridge: Choice
-    distance: float
+    targets: Tensor
+    run: Pass | None
+    failure: str | None
 
 
-def choose_way(
-    kernel: StreamKernel,
-    learner: SGD,
-    gamma: Choice,
-    block_size: int,
-    ridge: float | None,
-) -> tuple[Way, Offline]:
-    """The way on which the learner ends nearest to the offline one, which is given back too.
-
-    A chosen gamma is that of the best offline learner. To be followed block by block that is
-    often too rough: a larger one may lead nearer to it in the end. Larger ones are tried as long
-    as they do. A gamma that was given is followed as it is.
-
-    Args:
-        kernel: The stream's kernel.
-        learner: The online learner.
-        gamma: The offline learner's ridge.
-        block_size: Rows corrected together.
-        ridge: The stabiliser; None chooses it.
-    """
-    # what follows the stream to find the aims ends as the offline learner: they come first
-    aims = offline_aims(kernel, gamma.value, block_size)
-    offline = kernel.offline(gamma.value)
-    end = offline.coefficients
-    if not gamma.automatic:
-        chosen, distance = choose_ridge(kernel, learner, aims, block_size, end, ridge)
-        return Way(aims, replace(gamma, tried=_table([], [])), chosen, distance), offline
-    tried: list[float | None] = []
-    best: Way | None = None
-    for share in AIMS:
-        value = share * gamma.value
-        if best is not None:
-            aims = offline_aims(kernel, value, block_size)
-        chosen, distance = choose_ridge(kernel, learner, aims, block_size, end, ridge)
-        tried.append(distance if math.isfinite(distance) else None)
-        if best is not None and not distance < best.distance:
-            break
-        best = Way(aims, replace(gamma, value=value), chosen, distance)
-    assert best is not None
-    values = [share * gamma.value for share in AIMS[: len(tried)]]
-    how = f"ends nearest to the offline learner on the stream's rows, among {len(tried)} ridges"
-    return replace(best, aim=Choice(best.aim.value, True, how, _table(values, tried))), offline
-
-
-def choose_ridge(
-    kernel: StreamKernel,
-    learner: SGD,
-    aims: Tensor,
-    block_size: int,
-    offline: Tensor,
-    ridge: float | None = None,
-) -> tuple[Choice, float]:
-    """The stabiliser: given, or the one with which the learner ends nearest to the offline one.
-
-    Args:
-        kernel: The stream's kernel.
-        learner: The online learner.
-        aims: (n, c) the offline predictions to aim at.
-        block_size: Rows corrected together.
-        offline: The offline learner's coefficients.
-        ridge: The stabiliser; None chooses it.
-
-    Returns:
-        The choice, and the distance: infinite where no learner kept its targets finite.
-    """
-    scale = kernel.mean_diagonal() or 1.0
-    candidates = [share * scale for share in RIDGES] if ridge is None else [ridge]
-    scores = _distances(kernel, settle(kernel, learner, aims, block_size, candidates), offline)
-    usable = [(s, value) for s, value in zip(scores, candidates, strict=True) if s is not None]
-    distance = min(usable)[0] if usable else math.inf
-    tried = _table(candidates, scores)
-    if ridge is not None:
-        return Choice(ridge, False, "given", tried), distance
-    if not usable:
-        return Choice(candidates[-1], True, "no value kept the targets finite", tried), distance
-    how = f"ends nearest to the offline learner on the stream's rows, among {len(RIDGES)} values"
-    return Choice(min(usable)[1], True, how, tried), distance
-
-
-def _table(values: Sequence[float], scores: Sequence[float | None]) -> pl.DataFrame:
-    schema = {"value": pl.Float64, "score": pl.Float64}
-    return pl.DataFrame({"value": list(values), "score": list(scores)}, schema=schema)
-
-
-def _distances(
-    kernel: StreamKernel, ends: list[Tensor | None], offline: Tensor
-) -> list[float | None]:
-    """The mean squared distance of each predictor from the offline one, on the stream's rows."""
-    X = kernel.X[kernel.spread_rows(CHECKED_ROWS)]
-    gaps = [end - offline for end in ends if end is not None]
-    if not gaps:
-        return [None] * len(ends)
-    values = kernel.predict(X, torch.cat(gaps, dim=1)).reshape(len(X), len(gaps), -1)
-    means = iter(values.square().mean((0, 2)).tolist())
-    distances = [math.inf if end is None else next(means) for end in ends]
-    return [distance if math.isfinite(distance) else None for distance in distances]
+def settling_targets(
+    kernel: StreamKernel, learner: SGD, aims: Tensor, block_size: int, ridge: float
+) -> Settled:
+    """The targets that make the learner follow the aims, and its pass over them."""
+    settler, targets = _Settler(kernel, learner, ridge), torch.empty_like(aims)
+    checker = Checker(kernel, learner)
+    for rows, size in kernel.portions(block_size):
+        seen = kernel.rows(rows)
+        made = settler.learn(seen, aims[rows], size)
+        if made is None:
+            return Settled(torch.full_like(aims, math.nan), None, settler.failure)
+        targets[rows] = made
+        checker.learn(seen, rows, made)
+    warn_if_meaningless("the kernel of a block", settler.condition, aims.dtype)
+    return Settled(targets, checker.result(), None)

@@ -5,6 +5,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from retarget.diagnosis.choices import choose_gamma, choose_rate, with_rate
@@ -23,6 +24,7 @@ from retarget.diagnosis.stability import largest_rate, non_normality
 from retarget.diagnosis.stream import Stream
 from retarget.diagnosis.stream_kernel import StreamKernel
 from retarget.diagnosis.trials import attempt_changes
+from retarget.errors import NotPositiveDefiniteError
 from retarget.learners import SGD
 
 
@@ -113,11 +115,20 @@ def _compare(
     made = held_out_errors(kernel, X, Y, coefficients)
     errors = dict(zip(names, made, strict=False))
     others = zip((one for one, _ in tried), made[len(names) :], strict=True)
-    reference = None
-    if sample is not None:
-        known = choose_gamma(plan.gamma, sample, parted.stream.target_scales, plan.seed)
-        (reference,) = held_out_errors(sample, X, Y, [sample.offline(known.value).coefficients])
+    reference = None if sample is None else _reference(sample, parted, plan, X, Y)
     return compare(errors, list(others), parted, plan.seed, reference)
+
+
+def _reference(
+    sample: StreamKernel, parted: Split, plan: Plan, X: Tensor, Y: Tensor
+) -> NDArray[np.float64] | None:
+    """(m, c) held-out errors of an offline learner with the true kernel; None if there is none."""
+    gamma = choose_gamma(plan.gamma, sample, parted.stream.target_scales, plan.seed)
+    try:
+        offline = sample.offline(gamma.value)
+    except NotPositiveDefiniteError:
+        return None
+    return held_out_errors(sample, X, Y, [offline.coefficients])[0]
 
 
 def as_tensor64(array: np.ndarray) -> Tensor:

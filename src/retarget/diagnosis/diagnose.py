@@ -8,20 +8,12 @@ from typing import Any, Literal
 import numpy as np
 
 from retarget.diagnosis.approximation import measure_approximation, sample_kernel
-from retarget.diagnosis.choices import (
-    choose_block,
-    choose_kernel,
-)
+from retarget.diagnosis.choices import choose_block, choose_kernel
 from retarget.diagnosis.course import Course, Plan, as_tensor64, run_course
 from retarget.diagnosis.evaluation import Split, split
 from retarget.diagnosis.evidence import Evidence
 from retarget.diagnosis.modes import open_kernel
-from retarget.diagnosis.result import (
-    Approximation,
-    Diagnosis,
-    Evaluation,
-    Mode,
-)
+from retarget.diagnosis.result import Approximation, Diagnosis, Evaluation, Mode
 from retarget.diagnosis.stream import Stream
 from retarget.diagnosis.verdict import verdict
 from retarget.errors import PrecisionWarning

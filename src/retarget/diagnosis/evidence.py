@@ -86,7 +86,8 @@ def percent(share: float) -> str:
         return "an unknown share"
     if abs(share) >= 10:
         return f"{share:,.0f} times"
-    return f"{100 * share:.{0 if abs(share) >= 0.0995 else 1}f}%"
+    digits = 0 if abs(share) >= 0.0995 else 1
+    return f"{round(100 * share, digits) + 0.0:.{digits}f}%"  # + 0.0: there is no -0%
 
 
 def interval(estimate: Estimate) -> str:

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from retarget.diagnosis.causal import choose_way, settling_targets
+from retarget.diagnosis.causal import settling_targets
 from retarget.diagnosis.passes import Pass, learn_online, targets_with_errors
 from retarget.diagnosis.result import Choice
 from retarget.diagnosis.stream_kernel import Offline, StreamKernel
+from retarget.diagnosis.ways import choose_way
 from retarget.errors import NotPositiveDefiniteError, UnreachableTargetsError
 from retarget.learners import SGD
 from retarget.theory.correction import errors_reaching
@@ -85,12 +86,12 @@ def learn_all(
     learned.coefficients["offline"] = learned.offline.coefficients
     _exact(learned, kernel, learner, learned.offline)
     learned.aim, learned.ridge = way.aim, way.ridge
-    learned.iterative, failure = settling_targets(
-        kernel, learner, way.aims, block_size, way.ridge.value
-    )
-    if failure is not None:
-        learned.failures.append(f"There is no iterative correction: {failure}.")
-    _verify(learned, kernel, learner)
+    settled = settling_targets(kernel, learner, way.aims, block_size, way.ridge.value)
+    learned.iterative = settled.targets
+    if settled.run is None:
+        learned.failures.append(f"There is no iterative correction: {settled.failure}.")
+    else:
+        _note(learned, "iterative", settled.run)
     return learned
 
 
@@ -112,21 +113,16 @@ def _exact(learned: Learned, kernel: StreamKernel, learner: SGD, offline: Offlin
     except UnreachableTargetsError as error:
         learned.failures.append(f"There is no exact correction: {error}.")
         return
-    learned.corrected = targets_with_errors(kernel, learner, errors)
+    learned.corrected, run = targets_with_errors(kernel, learner, errors)
+    _note(learned, "corrected", run)
 
 
-def _verify(learned: Learned, kernel: StreamKernel, learner: SGD) -> None:
-    """The online learner on corrected targets, run and not deduced: rounding is part of it."""
-    wanted = {"corrected": learned.corrected, "iterative": learned.iterative}
-    usable = {name: Z for name, Z in wanted.items() if bool(Z.isfinite().all())}
-    if not usable:
+def _note(learned: Learned, name: str, run: Pass) -> None:
+    """Keeps what the online learner made of corrected targets."""
+    if run.coefficients is not None:
+        learned.coefficients[name] = run.coefficients
         return
-    runs = learn_online(kernel, [(learner, Z) for Z in usable.values()], keep_errors=False)
-    for name, run in zip(usable, runs, strict=True):
-        if run.coefficients is not None:
-            learned.coefficients[name] = run.coefficients
-            continue
-        learned.failures.append(
-            f"The online learner diverges on the {WORDS[name]} targets, from row {run.diverged_at} "
-            "of the stream on."
-        )
+    learned.failures.append(
+        f"The online learner diverges on the {WORDS[name]} targets, from row {run.diverged_at} of "
+        "the stream on."
+    )

@@ -93,14 +93,34 @@ def _result(kernel: StreamKernel, runner: _Runner, order: Tensor | None) -> Pass
     return Pass(runner.errors, runner.squares / len(kernel), coefficients, None)
 
 
-def targets_with_errors(kernel: StreamKernel, learner: SGD, errors: Tensor) -> Tensor:
-    """(n, c) the targets on which the learner makes these errors."""
+class Checker:
+    """Trains the learner on targets while they are made: rounding is part of what comes of them."""
+
+    def __init__(self, kernel: StreamKernel, learner: SGD) -> None:
+        self._kernel = kernel
+        self._runner = _Runner(kernel, learner, kernel.Y, keep=False)
+
+    def learn(self, seen: object, rows: slice, targets: Tensor) -> None:
+        """Lets the learner learn the next rows on these targets."""
+        if self._runner.diverged_at is None:
+            self._runner.learn(seen, rows, targets)
+
+    def result(self) -> Pass:
+        """What the learner made of the targets."""
+        return _result(self._kernel, self._runner, None)
+
+
+def targets_with_errors(kernel: StreamKernel, learner: SGD, errors: Tensor) -> tuple[Tensor, Pass]:
+    """(n, c) the targets on which the learner makes these errors, and its pass over them."""
     state, targets = kernel.learner(learner), torch.empty_like(errors)
+    checker = Checker(kernel, learner)
     for rows in kernel.windows(learner.batch_size):
-        window = state.window(kernel.rows(rows))
+        seen = kernel.rows(rows)
+        window = state.window(seen)
         targets[rows] = window.targets(errors[rows])
         state.learn(window, errors[rows])
-    return targets
+        checker.learn(seen, rows, targets[rows])
+    return targets, checker.result()
 
 
 def errors_before_blocks(

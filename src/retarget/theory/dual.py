@@ -66,6 +66,8 @@ class Window:
 
     def inherited(self, carry: np.ndarray) -> Tensor:
         """(m, c) predictions as far as the past before the window goes, for a carry (m, 2)."""
+        if len(self._past) == 1:  # plain SGD: the past keeps all of its effect
+            return self._past[0]
         shares = self.gram.new_tensor(carry)
         total = self.gram.new_zeros(())
         for part, past in enumerate(self._past):
