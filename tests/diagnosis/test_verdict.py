@@ -66,6 +66,23 @@ def test_a_gap_that_correction_closes():
     assert "changed their class" in said(replace(GAP, kind="classification"))
 
 
+def test_an_error_many_times_another_is_said_as_a_multiple():
+    found = verdict(replace(GAP, excess=Estimate(26.0, 21.6, 1300.0)))
+    assert "error is 27 times the batch model's (23 to 1,301 times);" in found.headline
+    assert "error is 950% above" in verdict(replace(GAP, excess=sure(9.5))).headline
+
+
+def test_a_smoother_batch_model_that_is_followed_is_said():
+    tried = pl.DataFrame()
+    aim = Choice(4.64, True, "ends nearest to it, among 4 ridges", tried)
+    followed = said(replace(GAP, aim=aim, gamma=0.0464))
+    assert (
+        "follows a smoother batch model, of ridge 4.64 in the place of 0.0464: it ends" in followed
+    )
+    for quiet in (replace(aim, value=0.0464), replace(aim, automatic=False), None):
+        assert "smoother" not in said(replace(GAP, aim=quiet, gamma=0.0464))
+
+
 @pytest.mark.parametrize(
     ("closed", "headline", "advice"),
     [
@@ -209,7 +226,7 @@ def test_features_that_hold_the_batch_model_back_are_named():
     near = Approximation(512, 28 * 10**9, 4 * 10**9, 2000, 0.02, 0.11, 0.05)
     limited = replace(GAP, approximation=near, reference=Estimate(-0.27, -0.3, -0.25))
     found = verdict(limited)
-    assert found.headline.startswith("As far as 512 features can tell: The online model's")
+    assert found.headline.startswith("As far as 512 features can tell, the online model's")
     assert "2,000 of the rows alone give 27% less error (25 to 30%)" in said(limited)
     assert "Take more than 512 features" in said(limited)
     rounding = Estimate(-1e-8, -2e-8, -1e-9)

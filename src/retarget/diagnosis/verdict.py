@@ -7,12 +7,15 @@ from retarget.diagnosis.findings import findings
 from retarget.diagnosis.recommendations import recommendations
 from retarget.diagnosis.result import Estimate, Verdict
 
+MANY = 10.0  # an error that is so much above another is spoken of as a multiple of it
+
 
 def verdict(evidence: Evidence) -> Verdict:
     """The verdict on what was found."""
     text = headline(evidence)
     if evidence.limited_by_features and evidence.approximation is not None:
-        text = f"As far as {evidence.approximation.features:,} features can tell: {text}"
+        known = f"As far as {evidence.approximation.features:,} features can tell"
+        text = f"{known}, {text[0].lower()}{text[1:]}"
     return Verdict(text, findings(evidence), recommendations(evidence))
 
 
@@ -35,8 +38,16 @@ def headline(evidence: Evidence) -> str:
             "The online model is about as good as the batch model: its error differs by "
             f"{percent(excess.value)} ({interval(excess)})."
         )
-    above = f"The online model's error is {percent(excess.value)} above the batch model's"
-    return f"{above} ({interval(excess)}); {_closing(evidence.closed['iterative'])}."
+    return (
+        f"The online model's error is {_above(excess)}; {_closing(evidence.closed['iterative'])}."
+    )
+
+
+def _above(excess: Estimate) -> str:
+    if excess.value < MANY:
+        return f"{percent(excess.value)} above the batch model's ({interval(excess)})"
+    times, low, high = (f"{1 + value:,.0f}" for value in excess)
+    return f"{times} times the batch model's ({low} to {high} times)"
 
 
 def _closing(closed: Estimate) -> str:

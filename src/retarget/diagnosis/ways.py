@@ -16,6 +16,7 @@ from retarget.learners import SGD
 RIDGES = (0.0, 1e-3, 1e-2, 1e-1, 1.0, 10.0)  # times the mean of k(x, x)
 AIMS = (1.0, 10.0, 100.0, 1000.0)  # times the offline learner's ridge
 CHECKED_ROWS = 20_000
+NEAREST = "ends nearest to the offline learner on the stream's rows"
 
 
 @dataclass(frozen=True)
@@ -63,21 +64,21 @@ def choose_way(
     if not gamma.automatic:
         chosen, distance = choose_ridge(kernel, learner, aims, block_size, end, ridge)
         return Way(aims, replace(gamma, tried=_table([], [])), chosen, distance), offline
-    tried: list[float | None] = []
-    best: Way | None = None
-    for share in AIMS:
-        value = share * gamma.value
-        if best is not None:
-            aims = offline_aims(kernel, value, block_size)
-        chosen, distance = choose_ridge(kernel, learner, aims, block_size, end, ridge)
-        tried.append(distance if math.isfinite(distance) else None)
-        if best is not None and not distance < best.distance:
+    chosen, distance = choose_ridge(kernel, learner, aims, block_size, end, ridge)
+    best, tried = Way(aims, gamma, chosen, distance), [distance]
+    for share in AIMS[1:]:
+        aims = offline_aims(kernel, share * gamma.value, block_size)
+        # what steadied the way before, and nothing: a smoother way seldom needs more
+        few = sorted({0.0, best.ridge.value}) if ridge is None else None
+        chosen, distance = choose_ridge(kernel, learner, aims, block_size, end, ridge, few)
+        tried.append(distance)
+        if not distance < best.distance:
             break
-        best = Way(aims, replace(gamma, value=value), chosen, distance)
-    assert best is not None
+        best = Way(aims, replace(gamma, value=share * gamma.value), chosen, distance)
     values = [share * gamma.value for share in AIMS[: len(tried)]]
-    how = f"ends nearest to the offline learner on the stream's rows, among {len(tried)} ridges"
-    return replace(best, aim=Choice(best.aim.value, True, how, _table(values, tried))), offline
+    how = f"{NEAREST}, among {len(tried)} ridges"
+    scores = [distance if math.isfinite(distance) else None for distance in tried]
+    return replace(best, aim=Choice(best.aim.value, True, how, _table(values, scores))), offline
 
 
 def choose_ridge(
@@ -87,6 +88,7 @@ def choose_ridge(
     block_size: int,
     offline: Tensor,
     ridge: float | None = None,
+    candidates: Sequence[float] | None = None,
 ) -> tuple[Choice, float]:
     """The stabiliser: given, or the one with which the learner ends nearest to the offline one.
 
@@ -97,12 +99,16 @@ def choose_ridge(
         block_size: Rows corrected together.
         offline: The offline learner's coefficients.
         ridge: The stabiliser; None chooses it.
+        candidates: What to choose from; None for `RIDGES`, times the mean of k(x, x).
 
     Returns:
         The choice, and the distance: infinite where no learner kept its targets finite.
     """
-    scale = kernel.mean_diagonal() or 1.0
-    candidates = [share * scale for share in RIDGES] if ridge is None else [ridge]
+    if ridge is not None:
+        candidates = [ridge]
+    elif candidates is None:
+        scale = kernel.mean_diagonal() or 1.0
+        candidates = [share * scale for share in RIDGES]
     scores = _distances(kernel, settle(kernel, learner, aims, block_size, candidates), offline)
     usable = [(s, value) for s, value in zip(scores, candidates, strict=True) if s is not None]
     distance = min(usable)[0] if usable else math.inf
@@ -111,7 +117,9 @@ def choose_ridge(
         return Choice(ridge, False, "given", tried), distance
     if not usable:
         return Choice(candidates[-1], True, "no value kept the targets finite", tried), distance
-    how = f"ends nearest to the offline learner on the stream's rows, among {len(RIDGES)} values"
+    how = (
+        f"ends nearest to the offline learner on the stream's rows, among {len(candidates)} values"
+    )
     return Choice(min(usable)[1], True, how, tried), distance
 
 
