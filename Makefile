@@ -6,8 +6,8 @@ READY  := $(VENV)/.ready
 
 .PHONY: run test test-slow lint bench figures clean
 
-run: $(READY)  ## the main job, on the embedded digits
-	$(BIN)/retarget reproduce digits
+run: $(READY)  ## the main job: the diagnosis of a stream, here the embedded digits
+	$(BIN)/retarget diagnose
 
 test: $(READY) lint  ## style, types, import contract, tests with coverage
 	$(BIN)/python -m pytest -m "not slow" --cov --cov-report=term

@@ -15,6 +15,7 @@ from retarget.learners import SGD
 
 RIDGES = (0.0, 1e-3, 1e-2, 1e-1, 1.0, 10.0)  # times the mean of k(x, x)
 AIMS = (1.0, 10.0, 100.0, 1000.0)  # times the offline learner's ridge
+CLEARLY = 0.95  # of the distance before: nearer by less is not worth another aim
 CHECKED_ROWS = 20_000
 NEAREST = "ends nearest to the offline learner on the stream's rows"
 
@@ -48,7 +49,7 @@ def choose_way(
 
     A chosen gamma is that of the best offline learner. To be followed block by block that is
     often too rough: a larger one may lead nearer to it in the end. Larger ones are tried as long
-    as they do. A gamma that was given is followed as it is.
+    as they clearly do. A gamma that was given is followed as it is.
 
     Args:
         kernel: The stream's kernel.
@@ -72,7 +73,7 @@ def choose_way(
         few = sorted({0.0, best.ridge.value}) if ridge is None else None
         chosen, distance = choose_ridge(kernel, learner, aims, block_size, end, ridge, few)
         tried.append(distance)
-        if not distance < best.distance:
+        if not distance < CLEARLY * best.distance:
             break
         best = Way(aims, replace(gamma, value=share * gamma.value), chosen, distance)
     values = [share * gamma.value for share in AIMS[: len(tried)]]
