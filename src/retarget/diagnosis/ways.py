@@ -15,7 +15,7 @@ from retarget.learners import SGD
 
 RIDGES = (0.0, 1e-3, 1e-2, 1e-1, 1.0, 10.0)  # times the mean of k(x, x)
 AIMS = (1.0, 10.0, 100.0, 1000.0)  # times the offline learner's ridge
-CLEARLY = 0.95  # of the distance before: nearer by less is not worth another aim
+AS_NEAR = 0.05  # farther by so little is as near: the least change is taken
 CHECKED_ROWS = 20_000
 NEAREST = "ends nearest to the offline learner on the stream's rows"
 
@@ -48,8 +48,8 @@ def choose_way(
     """The way on which the learner ends nearest to the offline one, which is given back too.
 
     A chosen gamma is that of the best offline learner. To be followed block by block that is
-    often too rough: a larger one may lead nearer to it in the end. Larger ones are tried as long
-    as they clearly do. A gamma that was given is followed as it is.
+    often too rough: a larger one may lead nearer to it in the end. A gamma that was given is
+    followed as it is.
 
     Args:
         kernel: The stream's kernel.
@@ -66,20 +66,19 @@ def choose_way(
         chosen, distance = choose_ridge(kernel, learner, aims, block_size, end, ridge)
         return Way(aims, replace(gamma, tried=_table([], [])), chosen, distance), offline
     chosen, distance = choose_ridge(kernel, learner, aims, block_size, end, ridge)
-    best, tried = Way(aims, gamma, chosen, distance), [distance]
+    ways = [Way(aims, gamma, chosen, distance)]
     for share in AIMS[1:]:
         aims = offline_aims(kernel, share * gamma.value, block_size)
         # what steadied the way before, and nothing: a smoother way seldom needs more
-        few = sorted({0.0, best.ridge.value}) if ridge is None else None
+        few = sorted({0.0, ways[-1].ridge.value})
         chosen, distance = choose_ridge(kernel, learner, aims, block_size, end, ridge, few)
-        tried.append(distance)
-        if not distance < CLEARLY * best.distance:
-            break
-        best = Way(aims, replace(gamma, value=share * gamma.value), chosen, distance)
-    values = [share * gamma.value for share in AIMS[: len(tried)]]
-    how = f"{NEAREST}, among {len(tried)} ridges"
-    scores = [distance if math.isfinite(distance) else None for distance in tried]
-    return replace(best, aim=Choice(best.aim.value, True, how, _table(values, scores))), offline
+        ways.append(Way(aims, replace(gamma, value=share * gamma.value), chosen, distance))
+    nearest = min(way.distance for way in ways)
+    best = next(way for way in ways if way.distance <= (1 + AS_NEAR) * nearest)
+    scores = [way.distance if math.isfinite(way.distance) else None for way in ways]
+    tried = _table([way.aim.value for way in ways], scores)
+    how = f"{NEAREST}, among {len(ways)} ridges"
+    return replace(best, aim=Choice(best.aim.value, True, how, tried)), offline
 
 
 def choose_ridge(
