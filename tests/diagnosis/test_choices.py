@@ -15,7 +15,6 @@ from retarget.diagnosis.choices import (
     choose_gamma,
     choose_kernel,
     choose_rate,
-    median_distance,
 )
 from retarget.diagnosis.result import Choice
 from retarget.diagnosis.stability import largest_rate, non_normality
@@ -172,25 +171,25 @@ def test_settling_on_no_ridge_fails_where_a_row_is_nothing():
 
 def test_kernels_by_name_object_and_function():
     X = torch.from_numpy(drifting(30).X)
-    kernel, words = choose_kernel("rbf", None, X, 0)
+    kernel, words = choose_kernel("rbf", None, X)
     distances = [float((a - b).norm()) for i, a in enumerate(X) for b in X[:i]]
-    assert kernel.width == pytest.approx(np.sort(distances)[(len(distances) - 1) // 2])
+    assert kernel.width == pytest.approx(np.median(distances))
     assert "median distance" in words
-    assert choose_kernel("rbf", 0.5, X, 0)[0].width == 0.5
-    linear, words = choose_kernel("linear", None, X, 0)
+    assert choose_kernel("rbf", 0.5, X)[0].width == 0.5
+    linear, words = choose_kernel("linear", None, X)
     assert (repr(linear), words) == ("Linear()", "linear")
-    assert "laplacian" in choose_kernel("laplacian", None, X, 0)[1]
+    assert "laplacian" in choose_kernel("laplacian", None, X)[1]
     own = rt.RBF(3.0)
-    assert choose_kernel(own, None, X, 0) == (own, "RBF(width=3)")
+    assert choose_kernel(own, None, X) == (own, "RBF(width=3)")
     with pytest.raises(rt.InvalidInputError, match=r"only 'rbf' takes a width"):
-        choose_kernel("linear", 2.0, X, 0)
+        choose_kernel("linear", 2.0, X)
 
 
 def test_the_width_of_rows_that_repeat():
     X = torch.zeros(5, 2, dtype=torch.float64)
-    assert median_distance(X, 0) == 1.0
+    assert choose_kernel("rbf", None, X)[0].width == 1.0
     X[0, 0] = 3.0
-    assert median_distance(X, 0) == 3.0
+    assert choose_kernel("rbf", None, X)[0].width == 3.0
 
 
 @pytest.mark.parametrize(

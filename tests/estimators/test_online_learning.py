@@ -10,6 +10,7 @@ import retarget as rt
 from oracles import literal, simulation
 from problems import assert_same, gammas, problems
 from retarget.estimators import automatic, base
+from retarget.kernels import rbf
 
 LEARNERS = [
     {"lr": 0.3},
@@ -171,8 +172,8 @@ def test_an_open_width_is_the_median_distance():
 
 def test_the_median_of_a_long_stream_is_that_of_samples_evenly_spaced(monkeypatch):
     X, _, _ = make_data()
-    monkeypatch.setattr(automatic, "MEDIAN_SAMPLES", 15)
-    assert automatic.median_distance(X) == automatic.median_distance(X[::3])
+    monkeypatch.setattr(rbf, "MEDIAN_SAMPLES", 15)
+    assert automatic.usual_width(X) == automatic.usual_width(X[::3])
 
 
 @pytest.mark.parametrize(

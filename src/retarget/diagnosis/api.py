@@ -7,6 +7,7 @@ from typing import Any, Literal, TypedDict, Unpack, cast
 import polars as pl
 
 from retarget.diagnosis.assembly import assembled, assembled_test
+from retarget.diagnosis.evaluation import held_out_rows
 from retarget.diagnosis.network_kernel import network_kernel
 from retarget.diagnosis.ordering import order_rows, order_test_rows
 from retarget.diagnosis.preparation import prepare
@@ -152,18 +153,6 @@ def diagnose_table(
         gamma=gamma,
         **options,
     )
-
-
-def held_out_rows(rows: int, test_share: float) -> int:
-    """How many rows the last part of a stream has: at least one, and at least two are left.
-
-    Example:
-        >>> held_out_rows(10, 0.25), held_out_rows(3, 0.2)
-        (2, 1)
-    """
-    if not 0 < test_share < 1:
-        raise InvalidInputError(f"test_share is {test_share}; expected a share between 0 and 1")
-    return min(max(1, round(rows * test_share)), max(rows - 2, 0))
 
 
 def _with_learner(options: Options, learner: SGD) -> Options:

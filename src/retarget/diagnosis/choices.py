@@ -15,16 +15,16 @@ from retarget.diagnosis.result import Choice
 from retarget.diagnosis.stream_kernel import StreamKernel
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels import RBF, Kernel, Linear, as_kernel
+from retarget.kernels.rbf import median_distance
 from retarget.learners import SGD
 
-WIDTH_ROWS = 1000
 GAMMA_GRID = np.logspace(-4, 3, 22)  # times the mean of k(x, x)
 RATES = 14  # each half of the one before, from 90% of the largest stable one
 BLOCK_ROWS = 64
 FEWEST_BLOCKS = 10
 
 
-def choose_kernel(kernel: Any, width: float | None, X: Tensor, seed: int) -> tuple[Kernel, str]:
+def choose_kernel(kernel: Any, width: float | None, X: Tensor) -> tuple[Kernel, str]:
     """The kernel, and what it is in words."""
     name = kernel if isinstance(kernel, str) else None
     if width is not None and name != "rbf":
@@ -36,19 +36,10 @@ def choose_kernel(kernel: Any, width: float | None, X: Tensor, seed: int) -> tup
     if name == "rbf":
         if width is not None:
             return RBF(width), f"RBF of width {width:.4g} (given)"
-        chosen = median_distance(X, seed)
+        chosen = median_distance(X) or 1.0
         return RBF(chosen), f"RBF of width {chosen:.4g} (the median distance between rows)"
     known = as_kernel(kernel)
     return known, repr(known)
-
-
-def median_distance(X: Tensor, seed: int) -> float:
-    """The median distance between the rows of a sample that differ; 1 if none do."""
-    generator = torch.Generator().manual_seed(seed)
-    chosen = torch.randperm(len(X), generator=generator)[:WIDTH_ROWS]
-    distances = torch.pdist(X[chosen].flatten(1))
-    distances = distances[distances > 0]
-    return distances.median().item() if len(distances) else 1.0
 
 
 def choose_gamma(

@@ -99,7 +99,7 @@ def diagnose_stream(
     )
     check_correction(plan.learner, 1.0, plan.block_size, ridge or 0.0, "both", "corrected")
     X, Y = as_tensor64(parted.stream.X), as_tensor64(parted.stream.Y)
-    chosen, words = choose_kernel(kernel, width, X, seed)
+    chosen, words = choose_kernel(kernel, width, X)
     with PatientBar("diagnosing", PASSES * len(X), progress) as bar, _noting_precision() as doubts:
         opened = open_kernel(
             chosen,

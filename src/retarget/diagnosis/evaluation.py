@@ -39,12 +39,22 @@ def split(stream: Stream, test: Stream | None, evaluation: str, test_share: floa
     if evaluation == "progressive":
         _require_rows(stream, 2, "learn from")
         return Split(stream, None, "progressive")
-    if not 0 < test_share < 1:
-        raise InvalidInputError(f"test_share is {test_share}; expected a share between 0 and 1")
+    held = held_out_rows(len(stream), test_share)
     _require_rows(stream, 3, "learn from and hold out")
-    held = min(max(1, round(test_share * len(stream))), len(stream) - 2)
     cut = len(stream) - held
     return Split(part(stream, slice(0, cut)), part(stream, slice(cut, len(stream))), "last part")
+
+
+def held_out_rows(rows: int, test_share: float) -> int:
+    """How many rows the last part of a stream has: at least one, and at least two are left.
+
+    Example:
+        >>> held_out_rows(10, 0.25), held_out_rows(3, 0.2)
+        (2, 1)
+    """
+    if not 0 < test_share < 1:
+        raise InvalidInputError(f"test_share is {test_share}; expected a share between 0 and 1")
+    return min(max(1, round(rows * test_share)), max(rows - 2, 0))
 
 
 def part(stream: Stream, rows: slice | np.ndarray) -> Stream:

@@ -9,24 +9,20 @@ from torch import Tensor
 from retarget.arrays import as_tensor, panels
 from retarget.errors import InvalidInputError
 from retarget.kernels import Kernel
+from retarget.kernels.rbf import median_distance
 from retarget.learners import SGD
 from retarget.theory.stability import largest_stable_lr
 
-# Samples whose distances are looked at: half a million pairs tell the median well enough.
-MEDIAN_SAMPLES = 1000
 
-
-def median_distance(X: np.ndarray) -> float:
-    """The median distance between samples that differ, of at most 1,000, evenly spaced."""
-    stride = -(-len(X) // MEDIAN_SAMPLES)
-    distances = torch.pdist(as_tensor("X", X[::stride]).double())
-    distances = distances[distances > 0]
-    if len(distances) == 0:
+def usual_width(X: np.ndarray) -> float:
+    """The median distance between samples that differ."""
+    width = median_distance(as_tensor("X", X))
+    if width is None:
         raise InvalidInputError(
             "width=None means the median distance between samples that differ, and with "
             f"n_samples = {len(X)} there is no such pair; give a width, or more samples at first"
         )
-    return float(np.median(distances.numpy()))
+    return width
 
 
 def safe_rate(kernel: Kernel, X: np.ndarray, learner: SGD) -> float:

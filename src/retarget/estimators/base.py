@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from retarget.arrays import as_positive
 from retarget.errors import InvalidInputError
-from retarget.estimators.automatic import median_distance, safe_rate
+from retarget.estimators.automatic import safe_rate, usual_width
 from retarget.estimators.corrections import (
     ExactlyCorrected,
     IterativelyCorrected,
@@ -122,7 +122,7 @@ class OnlineKernelEstimator(BaseEstimator):
 
     def _make_kernel(self, X: np.ndarray) -> Kernel:
         if isinstance(self.kernel, str) and self.kernel == "rbf":
-            return RBF(median_distance(X) if self.width is None else self.width)
+            return RBF(usual_width(X) if self.width is None else self.width)
         if isinstance(self.kernel, str) and self.kernel == "linear":
             return Linear()
         kernel = as_kernel(self.kernel)

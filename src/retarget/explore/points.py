@@ -5,11 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+import torch
 
 from retarget.data.toy import WIDTH, toy_curve
 from retarget.diagnosis.reading import read_table
 from retarget.errors import InvalidInputError
 from retarget.explore.state import LARGEST, MOST_POINTS, State
+from retarget.kernels.rbf import median_distance
 
 FIG_1_SEED = 69  # the one that experiments/configs/fig1.toml draws
 MARGIN = 0.05  # of the points' range, at each side of the picture
@@ -74,7 +76,7 @@ def file_opening(path: Path, x: str | None, target: str | None) -> Opening:
         y=targets.tolist(),
         low=low - margin,
         high=high + margin,
-        width=_median_distance(inputs),
+        width=_usual_width(inputs),
         start=float(f"{targets.mean():.4g}"),  # the learner need not climb there from zero
         seen=len(table),
     )
@@ -98,8 +100,7 @@ def _numbers(table: pl.DataFrame, name: str, path: Path) -> np.ndarray:
     return np.asarray(values)
 
 
-def _median_distance(x: np.ndarray) -> float:
-    """The kernel's usual width: the median distance of two different points, to three digits."""
-    distances = np.abs(np.subtract.outer(x, x))
-    distances = distances[distances > 1 / LARGEST]
-    return float(f"{np.median(distances):.3g}") if len(distances) else 1.0
+def _usual_width(x: np.ndarray) -> float:
+    """The median distance of two different points, to three digits."""
+    distance = median_distance(torch.from_numpy(x)[:, None]) or 1.0
+    return max(float(f"{distance:.3g}"), 1 / LARGEST)
