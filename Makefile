@@ -10,7 +10,7 @@ run: $(READY)  ## the main job: the diagnosis of a stream, here the embedded dig
 	$(BIN)/retarget diagnose
 
 test: $(READY) lint  ## style, types, import contract, tests with coverage
-	$(BIN)/python -m pytest -m "not slow" --cov --cov-report=term
+	$(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile --cov --cov-report=term
 
 test-slow: $(READY)  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow

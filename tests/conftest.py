@@ -1,8 +1,13 @@
+import os
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
 from mirror import running_mirror
+
+# The workers of pytest-xdist set it, and consoles keep for good what they see when they are made.
+os.environ.pop("COLUMNS", None)
 
 # The matrices of the tests are small: threads would only wait for each other.
 torch.set_num_threads(1)

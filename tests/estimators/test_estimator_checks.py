@@ -113,7 +113,7 @@ def test_cross_validation_of_a_classifier():
 @pytest.mark.parametrize(
     "kernel",
     ["rbf", "linear", "laplacian", rt.RBF(1.5), polynomial, SklearnKernel("poly", degree=2)],
-    ids=str,
+    ids=["rbf", "linear", "laplacian", "RBF", "a function", "poly"],
 )
 def test_clones_and_pickles_predict_the_same_and_go_on_alike(kernel, correction):
     X, y, _ = make_data()

@@ -96,7 +96,7 @@ def test_effective_targets_are_those_of_the_offline_learner(problem, gamma):
         ({"kernel": "laplacian"}, {"kernel": "laplacian"}),
         ({"kernel": lambda A, B: (1 + A @ B.T) ** 2}, {"kernel": "poly", "degree": 2, "gamma": 1}),
     ],
-    ids=str,
+    ids=["rbf 0.8", "rbf 3", "RBF", "linear", "laplacian", "a function"],
 )
 def test_exactly_corrected_is_kernel_ridge(ours, theirs, gamma, outputs):
     X, Y, queries = make_data(outputs=outputs)

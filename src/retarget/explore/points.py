@@ -102,5 +102,5 @@ def _numbers(table: pl.DataFrame, name: str, path: Path) -> np.ndarray:
 
 def _usual_width(x: np.ndarray) -> float:
     """The median distance of two different points, to three digits."""
-    distance = median_distance(torch.from_numpy(x)[:, None]) or 1.0
+    distance = median_distance(torch.tensor(x)[:, None]) or 1.0
     return max(float(f"{distance:.3g}"), 1 / LARGEST)
