@@ -11,6 +11,7 @@ from retarget.continual import (
     LabelledData,
     TaskStream,
     class_incremental,
+    classes_in_tasks,
     domain_pairs,
     shuffled,
 )
@@ -81,6 +82,21 @@ def test_shuffled_is_one_task_of_everything():
     assert stream.tasks == 1
     assert (y.diff() < 0).any()  # not class by class
     assert shuffled(data(), 1, per_class=2).train.sizes == (12,)
+
+
+@pytest.mark.parametrize("per_class", [None, 4])
+def test_classes_in_tasks_are_where_they_were_put(per_class):
+    wanted = [[9, 0, 3], [2], [6, 5]]
+    stream = classes_in_tasks(data(), 3, wanted, per_class)
+    assert stream.classes == 10
+    assert stream.train.sizes == tuple(len(task) * (per_class or 6) for task in wanted)
+    for part in (stream.train, stream.test):
+        for (X, labels), task in zip(tasks_of(part), wanted, strict=True):
+            assert set(labels.tolist()) == set(task)
+            assert torch.equal(X[:, 0], labels)
+    again, other = (classes_in_tasks(data(), seed, wanted, per_class) for seed in (3, 4))
+    assert torch.equal(stream.train.rows, again.train.rows)
+    assert not torch.equal(stream.train.rows, other.train.rows)
 
 
 @pytest.mark.parametrize("make", [domain_pairs, lambda d, s: class_incremental(d, s, 2), shuffled])
@@ -171,6 +187,11 @@ def test_tasks_of_the_wrong_type(task, message):
     [
         (lambda d: domain_pairs(d, 0, 7), "per_class is 7, but there are 6 samples of class"),
         (lambda d: domain_pairs(d, 0, 0), "per_class is 0, .* expected 1 to 6"),
+        (lambda d: classes_in_tasks(d, 0, [[0, 2, 3], [5, 6, 6]]), "expected each class in one"),
+        (
+            lambda d: classes_in_tasks(d, 0, [[0, 2, 3], [5, 6]]),
+            "tasks have the classes .0, 2, 3, 5",
+        ),
         (lambda d: class_incremental(d, 0, 4), "classes_a_task is 4; expected a divisor of the 6"),
         (lambda d: class_incremental(d, 0, 0), "classes_a_task is 0; expected a divisor"),
     ],

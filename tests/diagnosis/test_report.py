@@ -18,6 +18,7 @@ from retarget.diagnosis.report_charts import chart_json, report_charts
 from retarget.diagnosis.report_group_charts import largest_moves
 from retarget.diagnosis.report_setting import setting
 from retarget.diagnosis.report_stability import stability_words
+from retarget.diagnosis.report_words import number
 from retarget.diagnosis.result import Stability
 from retarget.learners import SGD
 
@@ -268,6 +269,12 @@ class TestContent:
         none = replace(diagnosis, ridge=replace(diagnosis.gamma, value=0.0))
         assert dict(setting(none))["Iterative correction"] == "in blocks of 10 rows"
         assert words == "in blocks of 10 rows, steadied by a ridge of 0.5 (given)"
+        aim = replace(diagnosis.gamma, value=diagnosis.gamma.value * 10, how="ends nearest")
+        words = dict(setting(replace(steadied, aim=aim)))["Iterative correction"]
+        towards = f"towards the offline learner of ridge {number(aim.value)} (ends nearest)"
+        assert words == f"in blocks of 10 rows, {towards}, steadied by a ridge of 0.5 (given)"
+        same = dict(setting(replace(steadied, aim=diagnosis.gamma)))["Iterative correction"]
+        assert "towards" not in same
 
     def test_one_group_is_said_in_words(self):
         diagnosis = made.one_group()
