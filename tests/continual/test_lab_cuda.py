@@ -106,25 +106,40 @@ def test_a_run_that_diverges_names_the_first_bad_step(record):
     assert caught.value.members == (1,)
 
 
-def test_old_graphs_that_are_collected_do_not_spoil_a_recording():
-    """A run that failed leaves its graph in a cycle, for the collector to find at any time."""
+class Abandoned:
+    """A recorded step that only the garbage collector finds."""
 
-    class Abandoned:
-        def __init__(self):
-            self.graph, self.itself = torch.cuda.CUDAGraph(), self
-            with torch.cuda.graph(self.graph):
-                torch.zeros(3, device="cuda").add_(1)
+    def __init__(self):
+        self.graph, self.itself = torch.cuda.CUDAGraph(), self
+        with torch.cuda.graph(self.graph):
+            torch.zeros(3, device="cuda").add_(1)
 
-    given, saved = stream(0, sizes=(220, 222)), gc.get_threshold()
-    gc.disable()
-    for _ in range(5):
-        Abandoned()
-    gc.set_threshold(1)
-    gc.enable()
-    try:
-        trained(EVERY["DER, corrected"], "cuda", True, [mlp(0)], given, LEARNERS["mean"])
-    finally:
-        gc.set_threshold(*saved)
+
+class Littering(lab.Method):
+    """Leaves recorded steps behind while one is being recorded, and the collector comes by."""
+
+    capturable = True
+
+    def __init__(self, litter):
+        self.litter, self.recordings = litter, 0
+
+    def targets(self, run, batch):
+        if torch.cuda.is_current_stream_capturing():
+            self.recordings += 1
+            self.litter.clear()
+            if gc.isenabled():
+                gc.collect()
+        return batch.targets
+
+
+def test_old_graphs_do_not_spoil_a_recording_when_they_are_collected():
+    given = stream(0, sizes=(220, 222))
+    method = Littering([])
+    for litter in (0, 5):  # at first the libraries set themselves up
+        method.litter.extend(Abandoned() for _ in range(litter))
+        trained(lambda: ([method], []), "cuda", True, [mlp(0)], given, LEARNERS["mean"])
+        assert gc.isenabled()
+    assert method.recordings == 8  # two tasks of two epochs, twice
 
 
 def test_a_method_that_looks_at_values_is_not_recorded():
