@@ -6,10 +6,10 @@ from torch import nn
 
 import retarget as rt
 from hand_made_diagnosis import standing_in
+from prepared_streams import make_stream
 from retarget.diagnosis.api import diagnose_table
 from retarget.diagnosis.digits import DIGITS_ROLES, digits_tables
 from retarget.diagnosis.evaluation import held_out_rows
-from retarget.diagnosis.preparation import make_stream
 from retarget.diagnosis.roles import Roles
 from retarget.errors import InvalidInputError, InvalidTypeError
 

@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing.parametric import dataframes
 
+from prepared_streams import make_stream
 from retarget.diagnosis import size_limits
 from retarget.diagnosis.ordering import order_rows, order_test_rows
-from retarget.diagnosis.preparation import make_stream, prepare
+from retarget.diagnosis.preparation import prepare
 from retarget.diagnosis.roles import Roles
 from retarget.errors import InvalidInputError
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
+from prepared_streams import make_stream
 from retarget.diagnosis import reading_text, size_limits
-from retarget.diagnosis.preparation import make_stream
 from retarget.diagnosis.reading import read_table
 from retarget.errors import InvalidInputError
 

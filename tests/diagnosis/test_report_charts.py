@@ -6,7 +6,8 @@ import polars as pl
 import pytest
 
 import made_diagnosis as made
-from retarget.diagnosis.report_chart import COLOURS, log_scale, plain, scale
+from retarget.colours import COLOURS
+from retarget.diagnosis.report_chart import log_scale, plain, scale
 from retarget.diagnosis.report_charts import chart_json, report_charts
 from retarget.diagnosis.report_group_charts import largest_moves
 from retarget.diagnosis.report_rows import (
@@ -26,13 +27,9 @@ from retarget.diagnosis.report_words import (
     percent,
 )
 from retarget.diagnosis.result import Choice, Estimate, GroupShift
-from retarget.experiments.style import COLOURS as FIGURE_COLOURS
 
 
 class TestCharts:
-    def test_colours_are_those_of_the_figures(self):
-        assert COLOURS == FIGURE_COLOURS
-
     def test_scores(self):
         chart = report_charts(made.regression())["errors"]
         assert [trace["x"][0] for trace in chart.traces] == [0.1873, 0.3604, 0.1873, 0.2339]

@@ -1,6 +1,5 @@
 """From a table to a stream: learned from the first rows, and applied alike to all others."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,8 +9,8 @@ from retarget.diagnosis.column_names import MOST_SHOWN, listed, require_column, 
 from retarget.diagnosis.column_notes import described
 from retarget.diagnosis.columns import Categories, Dropped, Number, learn_column
 from retarget.diagnosis.leaks import require_no_leak
-from retarget.diagnosis.ordering import Rows, order_rows, order_test_rows
-from retarget.diagnosis.roles import Impute, Kind, Roles
+from retarget.diagnosis.ordering import Rows
+from retarget.diagnosis.roles import Roles
 from retarget.diagnosis.size_limits import require_table_size
 from retarget.diagnosis.stream import Stream
 from retarget.diagnosis.target_columns import TargetColumns, learn_targets
@@ -119,13 +118,18 @@ class Preparation:
 def prepare(rows: Rows, train_rows: int | None = None) -> tuple[Stream, Preparation]:
     """The stream of a table's rows, and what makes the same of others.
 
+    Numbers are standardised by the rows that are learned from; few different texts become one
+    feature each; dates are seconds. Columns of text, identifiers, constants, lists and the like
+    are dropped. One target column of text or booleans, or of whole numbers with at most 20
+    different values for ten times as many rows, is taken as classes. The stream's notes say so.
+
     Args:
         rows: From `order_rows`.
         train_rows: How many of the first rows are learned from, by the preparation too; None for
             all.
 
     Raises:
-        InvalidInputError: See `make_stream`.
+        InvalidInputError: The table cannot be learned from; the message says why and what to do.
     """
     if len(rows) < 2:
         raise InvalidInputError("the table has one row; expected at least two to learn from")
@@ -144,66 +148,6 @@ def prepare(rows: Rows, train_rows: int | None = None) -> tuple[Stream, Preparat
             rows.table[learned], columns, stream.X[learned], stream.Y[learned], preparation.targets
         )
     return _with_duplicates_noted(stream), preparation
-
-
-def make_stream(
-    table: pl.DataFrame,
-    target: str | Sequence[str],
-    *,
-    time: str | None = None,
-    group: str | None = None,
-    drop: Sequence[str] = (),
-    kind: Kind = "auto",
-    impute: Impute = "error",
-    standardise: bool = True,
-    group_as_feature: bool = False,
-    allow_leak: bool = False,
-    train_rows: int | None = None,
-    fitted: Preparation | None = None,
-) -> Stream:
-    """A table as a stream: rows in order, features and targets as numbers.
-
-    Numbers are standardised by the rows that are learned from; few different texts become one
-    feature each; dates are seconds. Columns of text, identifiers, constants, lists and the like
-    are dropped. The stream's notes say so.
-
-    Args:
-        table: A Polars frame; see `retarget.diagnosis.frames.as_table`.
-        target: The target column, or several. One column of text or booleans, or of whole numbers
-            with at most 20 different values for ten times as many rows, is taken as classes.
-        time: As for `Roles`, like all that follow.
-        group: See there.
-        drop: See there.
-        kind: See there.
-        impute: See there.
-        standardise: See there.
-        group_as_feature: See there.
-        allow_leak: See there.
-        train_rows: How many of the first rows means, scales and categories are learned from.
-        fitted: Use this preparation, of another table, and learn nothing; it has roles of its own.
-
-    Raises:
-        InvalidInputError: The table cannot be learned from; the message says why and what to do.
-
-    Example:
-        >>> table = pl.DataFrame({"x": [1.0, 2.0, 3.0], "colour": ["a", "a", "a"], "y": [3, 1, 2]})
-        >>> make_stream(table, "y").notes
-        ("Left out, since they hold one value only: 'colour'.",)
-    """
-    if fitted is not None:
-        return fitted.apply(order_test_rows(table, fitted.roles))
-    roles = Roles(
-        target=(target,) if isinstance(target, str) else tuple(target),
-        time=time,
-        group=group,
-        drop=tuple(drop),
-        kind=kind,
-        impute=impute,
-        standardise=standardise,
-        group_as_feature=group_as_feature,
-        allow_leak=allow_leak,
-    )
-    return prepare(order_rows(table, roles), train_rows)[0]
 
 
 def _with_duplicates_noted(stream: Stream) -> Stream:

@@ -8,15 +8,6 @@ import numpy as np
 
 from retarget.diagnosis.report_words import number
 
-# Okabe and Ito's colours, as in the project's figures (`experiments/style.py`).
-COLOURS = {
-    "truth": "#999999",
-    "offline": "#0072B2",
-    "online": "#E69F00",
-    "corrected": "#009E73",
-    "iterative": "#D55E00",
-    "one step": "#CC79A7",
-}
 # For groups, in the order in which they appear. More groups than this are not told apart by colour.
 GROUP_COLOURS = (
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999", "#B5A800",

@@ -4,16 +4,8 @@ import math
 
 import numpy as np
 
-from retarget.diagnosis.report_chart import (
-    COLOURS,
-    MUTED,
-    Chart,
-    Trace,
-    layout,
-    log_scale,
-    plain,
-    scale,
-)
+from retarget.colours import COLOURS
+from retarget.diagnosis.report_chart import MUTED, Chart, Trace, layout, log_scale, plain, scale
 from retarget.diagnosis.report_words import number
 from retarget.diagnosis.result import Choice
 

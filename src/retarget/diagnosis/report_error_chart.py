@@ -5,17 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from retarget.diagnosis.report_chart import (
-    BAND,
-    COLOURS,
-    MUTED,
-    Chart,
-    Trace,
-    View,
-    layout,
-    plain,
-    scale,
-)
+from retarget.colours import COLOURS
+from retarget.diagnosis.report_chart import BAND, MUTED, Chart, Trace, View, layout, plain, scale
 from retarget.diagnosis.report_rows import group_of_row, running_mean
 from retarget.diagnosis.report_words import chart_text, count, number
 from retarget.diagnosis.result import Diagnosis

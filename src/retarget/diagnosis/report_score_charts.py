@@ -5,14 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from retarget.diagnosis.report_chart import (
-    COLOURS,
-    INK,
-    Chart,
-    Trace,
-    layout,
-    log_scale,
-)
+from retarget.colours import COLOURS
+from retarget.diagnosis.report_chart import INK, Chart, Trace, layout, log_scale
 from retarget.diagnosis.report_words import interval, number, percent
 from retarget.diagnosis.result import Diagnosis, Estimate
 

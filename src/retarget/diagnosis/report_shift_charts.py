@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from retarget.colours import COLOURS
 from retarget.diagnosis.report_chart import (
-    COLOURS,
     DOTS,
     GROUP_COLOURS,
     INK,

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from retarget.colours import COLOURS
 from retarget.diagnosis.report_chart import (
-    COLOURS,
     DOTS,
     INK,
     MUTED,

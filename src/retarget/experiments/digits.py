@@ -10,9 +10,10 @@ from matplotlib.figure import Figure
 from rich.console import RenderableType
 from rich.table import Table
 
+from retarget.colours import COLOURS
 from retarget.data.digits import digits_stream, one_hot
 from retarget.experiments.experiment import Config, Family, one_by_one
-from retarget.experiments.style import COLOURS, figure_style, letter
+from retarget.experiments.style import figure_style, letter
 from retarget.kernels import RBF
 from retarget.learners import SGD
 from retarget.theory.correction import corrected_targets

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from rich.console import RenderableType
 from rich.table import Table
 
+from retarget.colours import COLOURS
 from retarget.experiments.experiment import Family, one_by_one
 from retarget.experiments.mnist_problem import (
     MnistConfig,
@@ -19,7 +20,7 @@ from retarget.experiments.mnist_problem import (
     score_rows,
 )
 from retarget.experiments.over_seeds import draw_band, mean_and_sem
-from retarget.experiments.style import COLOURS, figure_style, letter
+from retarget.experiments.style import figure_style, letter
 from retarget.learners import SGD
 from retarget.theory.correction import corrected_targets
 from retarget.theory.curves import offline_learning_curve

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import RenderableType
 
+from retarget.colours import COLOURS
 from retarget.experiments.experiment import Family, one_by_one
 from retarget.experiments.mnist_problem import (
     MnistConfig,
@@ -17,7 +18,7 @@ from retarget.experiments.mnist_problem import (
     score_rows,
 )
 from retarget.experiments.over_seeds import draw_band, mean_and_sem
-from retarget.experiments.style import COLOURS, figure_style, legend_below, letter
+from retarget.experiments.style import figure_style, legend_below, letter
 from retarget.learners import SGD
 from retarget.theory.correction import corrected_targets
 from retarget.theory.curves import offline_learning_curve

@@ -9,13 +9,14 @@ from matplotlib.figure import Figure
 from rich.console import RenderableType
 from rich.table import Table
 
+from retarget.colours import COLOURS
 from retarget.continual.metrics import backward_transfer, forgetting
 from retarget.experiments import cifar_training, core50_training
 from retarget.experiments.cifar_training import CifarRun
 from retarget.experiments.core50_training import Core50Run
 from retarget.experiments.experiment import Family
 from retarget.experiments.over_seeds import draw_band
-from retarget.experiments.style import COLOURS, figure_style
+from retarget.experiments.style import figure_style
 
 BASELINE = "vanilla SGD"
 # Colour and line of the cases; dashed is what the paper does not have.

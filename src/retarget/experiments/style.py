@@ -1,4 +1,4 @@
-"""How every figure looks: one colour a learner, everywhere, told apart by every eye."""
+"""How every figure looks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,15 +6,6 @@ from contextlib import contextmanager
 import matplotlib as mpl
 from matplotlib.axes import Axes
 
-# Okabe and Ito's colours, distinguishable with any colour vision (jfly.uni-koeln.de/color).
-COLOURS = {
-    "truth": "#999999",
-    "offline": "#0072B2",
-    "online": "#E69F00",
-    "corrected": "#009E73",
-    "iterative": "#D55E00",
-    "one step": "#CC79A7",
-}
 # For a parameter that is swept (gamma, eta, batch): light to dark, and another mark each.
 SWEEP_COLOURS = ("#56B4E9", "#0072B2", "#1B2A49")
 SWEEP_MARKERS = ("o", "s", "^")

@@ -9,9 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import RenderableType
 
+from retarget.colours import COLOURS
 from retarget.data.toy import GRID, WIDTH, toy_curve
 from retarget.experiments.experiment import Config, Family, one_by_one
-from retarget.experiments.style import COLOURS, figure_style, legend_below, letter
+from retarget.experiments.style import figure_style, legend_below, letter
 from retarget.kernels import RBF
 from retarget.learners import SGD
 from retarget.streaming.trackers import ShiftTracker
