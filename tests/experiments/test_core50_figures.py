@@ -289,6 +289,13 @@ def test_fig3b_then_fig6eh_on_made_pictures(tmp_path):
     assert [axes.get_title("left")[-len(name) :] for axes, name in zip(
         figure.axes, ("vanilla SGD", "EWC", "corrected", "cumulative replay"), strict=True
     )] == ["vanilla SGD", "EWC", "corrected", "cumulative replay"]  # fmt: skip
+    final = again.table.filter(pl.col("tasks_learned") == 9)
+    corrected = final.filter(pl.col("case") == "G corrected")
+    for drawn, gamma in zip(figure.axes[2].containers, (30.0, 100.0, 300.0), strict=True):
+        points = corrected.filter(pl.col("gamma") == gamma).group_by("lr").agg(pl.mean("accuracy"))
+        rate, mean = (np.asarray(values, float) for values in drawn.lines[0].get_data())
+        np.testing.assert_array_equal(rate, [0.003, 0.01, 0.03])
+        np.testing.assert_allclose(mean, points.sort("lr")["accuracy"].to_numpy())
     labels = [text.get_text() for text in figure.axes[2].get_legend().get_texts()]
     assert [label for label in labels if "gamma" in label] == [
         rf"$\gamma$ = {gamma}" for gamma in (30, 100, 300)
