@@ -15,8 +15,8 @@ from retarget.experiments.experiment import (
     load_experiment,
     parse_changes,
     parse_experiment,
-    run_identity,
 )
+from retarget.experiments.identity import identity_of
 from retarget.experiments.runner import run_experiment
 
 SMALL_DIGITS = """
@@ -41,7 +41,7 @@ def small():
 def test_a_grid_expands_to_every_combination(small):
     runs = small.runs()
     assert [(run.seed, run.lr) for run in runs] == [(3, 1e-3), (3, 0.1), (4, 1e-3), (4, 0.1)]
-    assert len({run_identity(run) for run in runs}) == 4
+    assert len({identity_of(run, families()["digits"]).key for run in runs}) == 4
 
 
 def test_everything_is_written_and_found_again(small, tmp_path):
@@ -89,9 +89,9 @@ def test_a_family_that_leaves_out_a_run(small, tmp_path, monkeypatch):
 
 def test_changed_code_is_not_taken_for_ours(small, monkeypatch):
     run = small.runs()[0]
-    before = run_identity(run)
-    monkeypatch.setattr("retarget.experiments.experiment._source_digest", lambda: "other")
-    assert run_identity(run) != before
+    before = identity_of(run, families()["digits"]).key
+    monkeypatch.setattr("retarget.experiments.identity._source_digest", lambda: "other")
+    assert identity_of(run, families()["digits"]).key != before
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,11 @@
 """What an experiment is: a TOML file that expands to runs, each a pure function of its config."""
 
 import difflib
-import hashlib
 import itertools
-import json
 import re
 import tomllib
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,6 @@ from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict, ValidationError
 from rich.console import RenderableType
 
-import retarget
 from retarget.errors import InvalidInputError
 
 
@@ -271,13 +267,6 @@ def parse_experiment(name: str, text: str) -> Experiment:
     return experiment
 
 
-def run_identity(config: Config) -> str:
-    """A hash of all that determines a run's result: the config, its kind, and the code."""
-    kind = f"{type(config).__module__}.{type(config).__qualname__}"
-    described = json.dumps([kind, config.model_dump(mode="json"), _source_digest()])
-    return hashlib.sha256(described.encode()).hexdigest()[:16]
-
-
 def require_device(name: str) -> None:
     """Refuses a device that torch does not have here."""
     try:
@@ -293,13 +282,3 @@ def _narrowed(grid: dict[str, list[Any]], given: dict[str, Any]) -> dict[str, li
 
 def _without(values: dict[str, Any], names: Container[str]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in names}
-
-
-@cache
-def _source_digest() -> str:
-    """Of every source file of the package: results of other code are never taken for ours."""
-    digest = hashlib.sha256()
-    root = Path(retarget.__file__).parent
-    for path in sorted(root.rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()

@@ -20,8 +20,8 @@ from retarget.experiments.experiment import (
     Family,
     PlannedRun,
     families,
-    run_identity,
 )
+from retarget.experiments.identity import identity_of
 from retarget.storage import atomic_file
 
 
@@ -58,13 +58,13 @@ def run_experiment(
     started, clock = datetime.now(UTC), time.perf_counter()
     family, folder = families()[experiment.family], results / experiment.label
     planned = experiment.planned_runs()
-    paths = [results / "runs" / f"{run_identity(run.config)}.parquet" for run in planned]
+    paths = [results / "runs" / f"{identity_of(run.config, family).key}.parquet" for run in planned]
     tables = {path: None if fresh else _finished(path) for path in paths}
     missing = {p: run.config for p, run in zip(paths, planned, strict=True) if tables[p] is None}
     done = len(tables) - len(missing)
     progress(done, len(tables))
     for config, table in family.run(list(missing.values())):
-        path = results / "runs" / f"{run_identity(config)}.parquet"
+        path = results / "runs" / f"{identity_of(config, family).key}.parquet"
         with atomic_file(path) as temporary:
             table.write_parquet(temporary)
         tables[path], done = table, done + 1
