@@ -72,7 +72,7 @@ def computation(asked: Mapping[str, Any]) -> Options:
             "lr": rate,
             **described,
             "width": None if width == "auto" else width,
-            "memory": None if memory is None else amount_of_memory(memory),
+            "memory": None if memory is None else amount_of_memory("--memory", memory),
             **method,
         },
     )

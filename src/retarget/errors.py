@@ -1,6 +1,7 @@
 """What can go wrong, by name. Every message says what was got, what was expected, what to do."""
 
 __all__ = [
+    "DamagedFileWarning",
     "DivergedError",
     "DownloadError",
     "InvalidInputError",
@@ -87,3 +88,7 @@ class UnreachableTargetsError(RetargetError, ArithmeticError):
 
 class PrecisionWarning(UserWarning):
     """The result has few or no correct digits in the precision that it was computed in."""
+
+
+class DamagedFileWarning(UserWarning):
+    """A file that could not be read was set aside, and is made again."""

@@ -2,11 +2,11 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -19,23 +19,40 @@ from rich.progress import (
 PATIENCE = 1.0  # seconds
 # A terminal can show one display at a time: work within work adds a line to it.
 _displays: list[Progress] = []
+_silent = False
 
 
 @contextmanager
-def display(console: Console, transient: bool) -> Iterator[Progress]:
+def display(
+    console: Console, transient: bool, above: Callable[[], RenderableType] | None = None
+) -> Iterator[Progress]:
     """Progress on the terminal: what, how far, how many, how long still.
 
     Args:
         console: Where to show it.
         transient: Whether it is gone when it is over.
+        above: Gives what to show above the bars, time and again.
     """
+
+    class Shown(Progress):
+        def get_renderables(self) -> Iterator[RenderableType]:
+            if above is not None:
+                yield above()
+            yield from super().get_renderables()
+
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=transient) as shown:
+    with Shown(*columns, TimeRemainingColumn(), console=console, transient=transient) as shown:
         _displays.append(shown)
         try:
             yield shown
         finally:
             _displays.remove(shown)
+
+
+def silence() -> None:
+    """No bars from here on: in a process that has no terminal to itself."""
+    global _silent
+    _silent = True
 
 
 class PatientBar:
@@ -87,6 +104,8 @@ class PatientBar:
             self._bar.update(self._task, completed=self._done)
 
     def _wanted(self) -> bool:
+        if _silent:
+            return False
         if self._shown is not None:
             return self._shown
         return _displays[-1].console.is_terminal if _displays else sys.stderr.isatty()

@@ -127,7 +127,7 @@ def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
     ]
 
 
-FAMILY = Family(Digits, one_by_one(run), draw, summarise)
+FAMILY = Family(Digits, one_by_one(run), draw, summarise, light=True)
 
 
 def _best_online_rate(table: pl.DataFrame) -> float:

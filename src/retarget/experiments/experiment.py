@@ -34,23 +34,31 @@ class Family:
     Attributes:
         config: The parameters of a run.
         run: From the configs of some runs to the table of each, in any order; no other input, no
-            side effect. Made by `one_by_one` where runs have nothing to gain from each other.
+            side effect but a checkpoint at the path given. Made by `one_by_one` where runs have
+            nothing to gain from each other.
         draw: From the table of all runs to the figure.
         summarise: From the table of all runs to what the terminal shows.
+        together: From a config to a text that runs have in common if they are to be computed at
+            once; None for one that is computed alone.
+        light: Whether runs take less time than a new process does.
     """
 
     config: type[Config]
-    run: Callable[[Sequence[Any]], Iterator[tuple[Any, pl.DataFrame]]]
+    run: Callable[[Sequence[Any], Path | None], Iterator[tuple[Any, pl.DataFrame]]]
     draw: Callable[[pl.DataFrame], Figure]
     summarise: Callable[[pl.DataFrame], Sequence[RenderableType]]
+    together: Callable[[Any], str | None] = lambda config: None
+    light: bool = False
 
 
 def one_by_one(
     run: Callable[[Any], pl.DataFrame],
-) -> Callable[[Sequence[Any]], Iterator[tuple[Any, pl.DataFrame]]]:
+) -> Callable[[Sequence[Any], Path | None], Iterator[tuple[Any, pl.DataFrame]]]:
     """Runs that are computed one after the other, each from its config alone."""
 
-    def run_each(configs: Sequence[Any]) -> Iterator[tuple[Any, pl.DataFrame]]:
+    def run_each(
+        configs: Sequence[Any], checkpoint: Path | None = None
+    ) -> Iterator[tuple[Any, pl.DataFrame]]:
         return ((config, run(config)) for config in configs)
 
     return run_each
@@ -72,6 +80,19 @@ class PlannedRun:
 
     config: Config
     labels: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The labels in words.
+
+        Example:
+            >>> PlannedRun(Config(seed=3), {"case": "EWC", "seed": 3, "lr": 0.01}).name
+            'EWC, seed 3, lr 0.01'
+        """
+        return ", ".join(
+            f"{value}" if label == "case" else f"{label} {value}"
+            for label, value in self.labels.items()
+        )
 
 
 class Changes(BaseModel):

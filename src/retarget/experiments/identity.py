@@ -39,7 +39,12 @@ class Identity:
 def identity_of(config: Config, family: Family) -> Identity:
     """The identity of one run of a family."""
     kind = f"{type(config).__module__}.{type(config).__qualname__}"
-    return Identity(kind, config.model_dump(mode="json"), {}, _source_digest(), {})
+    return Identity(kind, config.model_dump(mode="json"), {}, *current_code(family))
+
+
+def current_code(family: Family) -> tuple[str, dict[str, str]]:
+    """The code and the packages that runs of a family use today, as in their identities."""
+    return _source_digest(), {}
 
 
 @cache

@@ -15,6 +15,7 @@ from retarget.experiments import cifar_training, core50_training
 from retarget.experiments.cifar_training import CifarRun
 from retarget.experiments.core50_training import Core50Run
 from retarget.experiments.experiment import Family
+from retarget.experiments.network_training import trained_together
 from retarget.experiments.over_seeds import draw_band
 from retarget.experiments.style import figure_style
 
@@ -117,8 +118,8 @@ def accuracy_matrices(table: pl.DataFrame) -> np.ndarray:
     return np.array(matrices)
 
 
-CIFAR_CURVES = Family(CifarRun, cifar_training.run, draw, summarise)
-CORE50_CURVES = Family(Core50Run, core50_training.run, draw, summarise)
+CIFAR_CURVES = Family(CifarRun, cifar_training.run, draw, summarise, trained_together)
+CORE50_CURVES = Family(Core50Run, core50_training.run, draw, summarise, trained_together)
 
 
 def _axis(table: pl.DataFrame) -> tuple[str, str]:

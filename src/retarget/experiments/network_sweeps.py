@@ -17,6 +17,7 @@ from retarget.experiments.cifar_training import CifarRun
 from retarget.experiments.core50_training import Core50Run
 from retarget.experiments.experiment import Family
 from retarget.experiments.network_curves import LINES
+from retarget.experiments.network_training import trained_together
 from retarget.experiments.over_seeds import draw_band, mean_and_sem
 from retarget.experiments.style import SWEEP_COLOURS, SWEEP_MARKERS, figure_style, letter
 
@@ -97,8 +98,8 @@ def final_rows(table: pl.DataFrame) -> pl.DataFrame:
     return table.group_by(["case", "seed", *swept], maintain_order=True).last()
 
 
-CIFAR_SWEEPS = Family(CifarRun, cifar_training.run, draw, summarise)
-CORE50_SWEEPS = Family(Core50Run, core50_training.run, draw, summarise)
+CIFAR_SWEEPS = Family(CifarRun, cifar_training.run, draw, summarise, trained_together)
+CORE50_SWEEPS = Family(Core50Run, core50_training.run, draw, summarise, trained_together)
 
 
 def _draw_kernels(axes: Axes, table: pl.DataFrame) -> None:

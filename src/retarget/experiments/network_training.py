@@ -1,8 +1,10 @@
 """Networks trained on a stream of tasks: what Fig. 3 and Fig. 6 have in common."""
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, Self
 
 import polars as pl
@@ -102,23 +104,32 @@ class Problem:
     data: str
 
 
-Runs = Callable[[Sequence[Any]], Iterator[tuple[Any, pl.DataFrame]]]
+Runs = Callable[[Sequence[Any], Path | None], Iterator[tuple[Any, pl.DataFrame]]]
 
 
 def trained_on(problem: Callable[[Any], Problem]) -> Runs:
-    """Training on the problem of each config; gives the accuracy along the stream.
+    """Training on the problem of each config, all at once; gives the accuracy along the stream.
 
-    Runs that differ in seed, rate or strength train at once.
+    The configs differ in seed, rate and strength at most.
     """
 
-    def run(configs: Sequence[NetworkRun]) -> Iterator[tuple[NetworkRun, pl.DataFrame]]:
-        groups: dict[str, list[NetworkRun]] = {}
-        for config in configs:
-            groups.setdefault(config.model_dump_json(exclude=OF_ONE_MEMBER), []).append(config)
-        for group in groups.values():
-            yield from _train_together(group, problem)
+    def run(
+        configs: Sequence[NetworkRun], checkpoint: Path | None = None
+    ) -> Iterator[tuple[NetworkRun, pl.DataFrame]]:
+        return _train_together(configs, problem, checkpoint)
 
     return run
+
+
+def trained_together(config: NetworkRun) -> str | None:
+    """What runs have in common that train at once: on a GPU, all but seed, rate and strength.
+
+    On the CPU each trains alone: there is little to gain there, other processes have the others,
+    and a run that is taken up again does not depend on which others there were.
+    """
+    if config.device == "cpu":
+        return None
+    return config.model_dump_json(exclude=OF_ONE_MEMBER)
 
 
 def methods_of(configs: Sequence[NetworkRun]) -> list[Method]:
@@ -150,14 +161,14 @@ def methods_of(configs: Sequence[NetworkRun]) -> list[Method]:
 
 
 def _train_together(
-    configs: list[NetworkRun], problem: Callable[[Any], Problem]
+    configs: Sequence[NetworkRun], problem: Callable[[Any], Problem], checkpoint: Path | None
 ) -> Iterator[tuple[NetworkRun, pl.DataFrame]]:
     """A run that diverges is left out, and its table says so; the others are trained again."""
     remaining = list(configs)
     while remaining:
         problems = [problem(config) for config in remaining]
         try:
-            history = _history(remaining, problems)
+            history = _history(remaining, problems, _checkpoint_of(remaining, checkpoint))
         except TrainingDivergedError as error:
             for member in error.members:
                 yield remaining[member], _diverged_table(remaining[member], problems[member])
@@ -168,7 +179,17 @@ def _train_together(
             return
 
 
-def _history(configs: list[NetworkRun], problems: list[Problem]) -> History:
+def _checkpoint_of(configs: list[NetworkRun], path: Path | None) -> Path | None:
+    """A file for just these runs: with one more or less, they train otherwise."""
+    if path is None or len(configs) == 1:
+        return path
+    members = "\0".join(config.model_dump_json() for config in configs)
+    return path.with_stem(f"{path.stem}-{hashlib.sha256(members.encode()).hexdigest()[:16]}")
+
+
+def _history(
+    configs: list[NetworkRun], problems: list[Problem], checkpoint: Path | None
+) -> History:
     first = configs[0]
     return train(
         [problem.network.to(first.device) for problem in problems],
@@ -179,6 +200,7 @@ def _history(configs: list[NetworkRun], problems: list[Problem]) -> History:
         reshuffle=first.reshuffle,
         evaluate_every=first.evaluate_every,
         seeds=[config.seed for config in configs],
+        checkpoint=checkpoint,
     )
 
 

@@ -15,24 +15,31 @@ import matplotlib.pyplot as plt
 import polars as pl
 
 import retarget
-from retarget.experiments.experiment import (
-    Experiment,
-    Family,
-    PlannedRun,
-    families,
-)
-from retarget.experiments.identity import identity_of
+from retarget.experiments.experiment import Experiment, Family, PlannedRun, families
+from retarget.experiments.places import Place, ThisProcess
+from retarget.experiments.scheduling import Progress, Schedule
+from retarget.experiments.store import RunRecord, RunStore
 from retarget.storage import atomic_file
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an experiment left behind."""
+    """What an experiment left behind.
 
-    table: pl.DataFrame
+    Attributes:
+        table: Of all runs, or None where some have failed.
+        files: What was written.
+        computed: Runs computed now.
+        reused: Runs found finished.
+        failed: Runs that have no result, with the reasons.
+        seconds: How long all of it took.
+    """
+
+    table: pl.DataFrame | None
     files: list[Path]
     computed: int
     reused: int
+    failed: list[tuple[PlannedRun, RunRecord]]
     seconds: float
 
 
@@ -40,63 +47,57 @@ def run_experiment(
     experiment: Experiment,
     results: Path,
     *,
+    place: Place | None = None,
     fresh: bool = False,
     command: Sequence[str] | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    watch: Callable[[Progress], None] = lambda progress: None,
 ) -> Outcome:
     """Computes an experiment and writes table, figure and record to `results/<label>/`.
 
-    The runs' own tables are in `results/runs/`, where every experiment finds them.
+    The runs' own results are in `results/runs/`, where every experiment finds them. Where runs
+    have failed, those of the others are kept, and nothing is drawn.
 
     Args:
         experiment: What to run.
         results: The folder for all results.
+        place: Where to compute; by default in this process.
         fresh: Compute every run again, also those found finished.
         command: What the user typed, for the record.
-        progress: Called with the number of finished runs and of all runs.
+        watch: Called with the progress whenever there may be something new to show.
     """
     started, clock = datetime.now(UTC), time.perf_counter()
     family, folder = families()[experiment.family], results / experiment.label
-    planned = experiment.planned_runs()
-    paths = [results / "runs" / f"{identity_of(run.config, family).key}.parquet" for run in planned]
-    tables = {path: None if fresh else _finished(path) for path in paths}
-    missing = {p: run.config for p, run in zip(paths, planned, strict=True) if tables[p] is None}
-    done = len(tables) - len(missing)
-    progress(done, len(tables))
-    for config, table in family.run(list(missing.values())):
-        path = results / "runs" / f"{identity_of(config, family).key}.parquet"
-        with atomic_file(path) as temporary:
-            table.write_parquet(temporary)
-        tables[path], done = table, done + 1
-        progress(done, len(tables))
-    # relaxed, because a parameter that some cases do not have is null there
-    table = pl.concat(
-        (_labelled(tables[path], run) for path, run in zip(paths, planned, strict=True)),
-        how="vertical_relaxed",
-    )
-    files = _write(experiment, family, table, folder)
-    seconds = time.perf_counter() - clock
-    record = _record(experiment, command or sys.argv, started, seconds, len(missing), len(tables))
-    files.append(folder / "run.json")
-    with atomic_file(files[-1]) as temporary:
-        temporary.write_text(json.dumps(record, indent=2) + "\n")
-    return Outcome(table, files, len(missing), len(tables) - len(missing), seconds)
+    schedule = Schedule(experiment, RunStore(results), fresh)
+    schedule.carry_out(place or ThisProcess(), watch)
+    progress, files = schedule.progress, list[Path]()
+    reused, table = len(progress.found), None
+    computed = len(progress.done) - reused
+    if not progress.failed:
+        # relaxed, because a parameter that some cases do not have is null there
+        table = pl.concat(
+            (
+                _labelled(schedule.tables[key], run)
+                for key, run in zip(schedule.keys, schedule.planned, strict=True)
+            ),
+            how="vertical_relaxed",
+        )
+        files = _write(experiment, family, table, folder)
+        record = _record(experiment, command or sys.argv, started, time.perf_counter() - clock)
+        record["runs"] = {
+            "all": computed + reused,
+            "computed": computed,
+            "found finished": reused,
+            "keys": schedule.keys,
+        }
+        files.append(folder / "run.json")
+        with atomic_file(files[-1]) as temporary:
+            temporary.write_text(json.dumps(record, indent=2) + "\n")
+    failed = [(progress.runs[key], record) for key, record in progress.failed.items()]
+    return Outcome(table, files, computed, reused, failed, time.perf_counter() - clock)
 
 
-def _finished(path: Path) -> pl.DataFrame | None:
-    """The result of a run that was done before, or None; a damaged one counts as not done."""
-    if not path.is_file():
-        return None
-    try:
-        return pl.read_parquet(path)
-    except (pl.exceptions.PolarsError, OSError):
-        return None
-
-
-def _labelled(table: pl.DataFrame | None, run: PlannedRun) -> pl.DataFrame:
+def _labelled(table: pl.DataFrame, run: PlannedRun) -> pl.DataFrame:
     """The run's table with what tells it from the other runs."""
-    if table is None:
-        raise RuntimeError(f"the family left out a run: {run.config}")
     return table.select(
         *(pl.lit(value).alias(name) for name, value in run.labels.items()), pl.all()
     )
@@ -117,12 +118,7 @@ def _write(experiment: Experiment, family: Family, table: pl.DataFrame, folder: 
 
 
 def _record(
-    experiment: Experiment,
-    command: Sequence[str],
-    started: datetime,
-    seconds: float,
-    computed: int,
-    runs: int,
+    experiment: Experiment, command: Sequence[str], started: datetime, seconds: float
 ) -> dict[str, Any]:
     packages = ("matplotlib", "numpy", "polars", "scikit-learn", "torch")
     return {
@@ -130,7 +126,6 @@ def _record(
         "experiment": experiment.model_dump(mode="json"),
         "started": started.isoformat(timespec="seconds"),
         "seconds": round(seconds, 3),
-        "runs": {"all": runs, "computed": computed, "found finished": runs - computed},
         "versions": {
             "retarget": retarget.__version__,
             "python": platform.python_version(),

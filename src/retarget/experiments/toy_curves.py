@@ -124,7 +124,7 @@ def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
     ]
 
 
-FAMILY = Family(ToyCurves, one_by_one(run), draw, summarise)
+FAMILY = Family(ToyCurves, one_by_one(run), draw, summarise, light=True)
 
 
 def _labelled(columns: dict[str, Any], labels: dict[str, Any]) -> pl.DataFrame:

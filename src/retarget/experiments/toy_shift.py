@@ -98,7 +98,7 @@ def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
     ]
 
 
-FAMILY = Family(ToyShift, one_by_one(run), draw, summarise)
+FAMILY = Family(ToyShift, one_by_one(run), draw, summarise, light=True)
 
 
 def _rows(

@@ -1,0 +1,173 @@
+"""The `retarget runs` commands: what is in a folder of results, in detail, cleaned and exported."""
+
+from pathlib import Path
+from typing import Annotated
+
+import polars as pl
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+
+from retarget.errors import InvalidInputError
+from retarget.experiments.inventory import State, export_table, state_of
+from retarget.experiments.progress_table import duration
+from retarget.experiments.store import RunRecord, RunStore
+from retarget.storage import atomic_file
+
+app = typer.Typer(no_args_is_help=True, help="Lists, shows, cleans and exports finished runs.")
+console = Console()
+COLOURS = {State.DONE: "green", State.FAILED: "red", State.DAMAGED: "red", State.OUTDATED: "yellow"}
+
+Results = Annotated[Path, typer.Option("--out", help="Folder of the results.")]
+Of = Annotated[
+    str | None, typer.Option("--experiment", metavar="NAME", help="Only runs of this experiment.")
+]
+
+
+@app.command("list")
+def list_runs(out: Results = Path("results"), experiment: Of = None) -> None:
+    """Shows every run: whether it is done, failed, interrupted, outdated or damaged."""
+    store = _store(out)
+    rows = _chosen(store, experiment)
+    table = Table(
+        Column("key", no_wrap=True),
+        "state",
+        "experiment",
+        Column("run", overflow="fold"),
+        Column("time", justify="right"),
+        Column("finished (UTC)", no_wrap=True),
+    )
+    states = []
+    for key, record in rows:
+        states.append(state_of(store, key))
+        colour = COLOURS.get(states[-1], "cyan")
+        about = (
+            ("", "", "", "")
+            if record is None
+            else (
+                escape(record.experiment),
+                escape(record.name),
+                duration(record.seconds),
+                record.finished.removesuffix("+00:00").replace("T", " "),
+            )
+        )
+        table.add_row(key, f"[{colour}]{states[-1]}[/{colour}]", *about)
+    if rows:
+        console.print(table)
+    counts = ", ".join(f"{states.count(s)} {s}" for s in State if s in states)
+    _print(f"{len(rows)} runs in {store.folder}" + (f": {counts}" if counts else ""))
+
+
+@app.command()
+def show(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The beginning of a run's key.")],
+    out: Results = Path("results"),
+) -> None:
+    """Shows all that is known of a run, and the beginning of its result."""
+    store = _store(out)
+    key = store.find(key)
+    record, state = store.record(key), state_of(store, key)
+    _print(f"{key}: {state}")
+    if record is None:
+        return
+    _print(f"{record.experiment}: {record.name}")
+    _print(
+        f"finished {record.finished} after {duration(record.seconds)}, attempts: "
+        f"{record.attempts}, {record.machine}"
+    )
+    for part in ("kind", "config", "data", "code", "packages"):
+        _print(f"{part}: {_lines(record.identity[part])}")
+    for warning in record.warnings:
+        _print(f"warning: {warning}")
+    if record.reason is not None:
+        _print(f"reason: {record.reason}")
+    if record.trace is not None:
+        _print(record.trace)
+    if state in (State.DONE, State.OUTDATED):
+        console.print(str(store.result(key)), markup=False, highlight=False)
+
+
+@app.command()
+def clean(
+    out: Results = Path("results"),
+    experiment: Of = None,
+    interrupted: Annotated[
+        bool, typer.Option("--interrupted", help="Also runs that were begun: they start anew then.")
+    ] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All runs, also those done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Deletes runs that are of no more use: failed, damaged, and outdated ones."""
+    store = _store(out)
+    unwanted = {State.FAILED, State.DAMAGED, State.OUTDATED}
+    unwanted |= {State.INTERRUPTED} if interrupted else set()
+    unwanted = set(State) if everything else unwanted
+    going = [key for key, _ in _chosen(store, experiment) if state_of(store, key) in unwanted]
+    for key in going:
+        record = store.record(key)
+        about = "" if record is None else f", {record.experiment}: {record.name}"
+        _print(f"  {key}  {state_of(store, key)}{about}")
+    if not going or dry_run:
+        _print(f"{len(going)} runs would go." if dry_run else "There is nothing to clean.")
+        return
+    if not yes:
+        typer.confirm(f"Delete these {len(going)} runs?", abort=True)
+    busy = [key for key in going if not store.remove(key)]
+    _print(f"{len(going) - len(busy)} runs deleted.")
+    for key in busy:
+        _print(f"{key} is being computed by another process; it stays.")
+
+
+@app.command()
+def export(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="To write: .parquet or .csv.")],
+    out: Results = Path("results"),
+    experiment: Of = None,
+) -> None:
+    """Writes the results of all runs that are done to one table, with their parameters."""
+    if file.suffix not in (".parquet", ".csv"):
+        raise InvalidInputError(f"{file} ends in {file.suffix!r}; expected .parquet or .csv")
+    store = _store(out)
+    keys = [key for key, record in _chosen(store, experiment) if record is not None]
+    table = export_table(store, keys)
+    with atomic_file(file) as temporary:
+        if file.suffix == ".csv":
+            nested = pl.selectors.by_dtype(pl.List)
+            table.with_columns(nested.cast(pl.List(pl.String)).list.join(" ")).write_csv(temporary)
+        else:
+            table.write_parquet(temporary)
+    _print(f"{table.height} rows of {table['run'].n_unique()} runs in {file}")
+
+
+def _store(out: Path) -> RunStore:
+    store = RunStore(out)
+    if not store.folder.is_dir():
+        raise InvalidInputError(
+            f"there are no runs in {out}; `retarget reproduce` makes some, and --out names its "
+            "folder of results"
+        )
+    return store
+
+
+def _chosen(store: RunStore, experiment: str | None) -> list[tuple[str, RunRecord | None]]:
+    records = [(key, store.record(key)) for key in store]
+    records.sort(key=lambda pair: "" if pair[1] is None else pair[1].finished)
+    if experiment is None:
+        return records
+    names = {record.experiment for _, record in records if record is not None}
+    if experiment not in names:
+        known = ", ".join(sorted(names)) or "none"
+        raise InvalidInputError(f"no run here is of experiment {experiment!r}; known: {known}")
+    return [(k, record) for k, record in records if record and record.experiment == experiment]
+
+
+def _lines(value: object) -> str:
+    if not isinstance(value, dict):
+        return str(value)
+    return "".join(f"\n  {name}: {part}" for name, part in value.items()) or "none"
+
+
+def _print(line: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,152 @@
+"""The computation of runs, the same in this process, in others and on a cluster."""
+
+import ctypes
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+import torch
+from threadpoolctl import threadpool_limits
+
+from retarget.experiments.experiment import Config, Family
+from retarget.experiments.identity import Identity, identity_of
+from retarget.progress import silence
+
+
+@dataclass(frozen=True, eq=False)  # each is itself: configs may hold lists, which have no hash
+class Task:
+    """Runs that are computed at once: one, or several networks that train together.
+
+    Attributes:
+        family: What they are runs of.
+        configs: Their parameters.
+        identities: Their identities.
+        checkpoint: Where they may put what they need to go on after an interruption.
+    """
+
+    family: Family
+    configs: tuple[Config, ...]
+    identities: tuple[Identity, ...]
+    checkpoint: Path
+
+
+@dataclass(frozen=True)
+class Computed:
+    """The tables of a task's runs."""
+
+    tables: list[pl.DataFrame]
+    seconds: float
+    warnings: list[str]
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Why there are none, and will be none if it is tried again."""
+
+    reason: str
+    trace: str | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Why there are none, but may be if it is tried again: its process ended."""
+
+    reason: str
+
+
+Ending = Computed | Failed | Lost
+
+
+def compute(task: Task, elsewhere: bool = False, time_limit: float | None = None) -> Ending:
+    """Computes the runs of a task.
+
+    One thread each: a sum's rounding depends on how many threads share it, and results are to be
+    the same everywhere. Sweeps have other runs for the other cores.
+
+    Args:
+        task: What to compute.
+        elsewhere: Whether this may be another machine, which may have other code or data.
+        time_limit: Seconds after which to give up, in a process that cannot be killed for it.
+    """
+    clock = time.perf_counter()
+    try:
+        with _one_thread(), _at_most(time_limit), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default")
+            if elsewhere:
+                silence()
+                _require_same(task)
+            # A cluster's machine need not see the folder of results: it then starts anew.
+            checkpoint = task.checkpoint if task.checkpoint.parent.is_dir() else None
+            found = list(task.family.run(task.configs, checkpoint))
+            tables = [_table_of(config, found) for config in task.configs]
+    except Exception as error:  # a run's failure, whatever it is, must not end the others
+        trace = "".join(traceback.format_exception(error))
+        return Failed(_in_a_line(error), trace, time.perf_counter() - clock)
+    seconds = time.perf_counter() - clock
+    return Computed(tables, seconds, list(dict.fromkeys(str(w.message) for w in caught)))
+
+
+class TookTooLongError(Exception):
+    """A run that has used up its time."""
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    with threadpool_limits(limits=1):
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+
+
+@contextmanager
+def _at_most(seconds: float | None) -> Iterator[None]:
+    """Raises `TookTooLongError` in this thread, at the next step of Python, when time is up."""
+    if seconds is None:
+        yield
+        return
+    thread = ctypes.c_ulong(threading.get_ident())
+    raised = ctypes.py_object(TookTooLongError)
+    timer = threading.Timer(
+        seconds, lambda: ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, raised)
+    )
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except TookTooLongError:
+        raise TookTooLongError(f"it took longer than its limit of {seconds:g} s") from None
+    finally:
+        timer.cancel()
+
+
+def _table_of(config: Config, found: list[tuple[Config, pl.DataFrame]]) -> pl.DataFrame:
+    for computed, table in found:
+        if computed == config:
+            return table
+    raise RuntimeError(f"the family left out a run: {config}")
+
+
+def _require_same(task: Task) -> None:
+    for config, identity in zip(task.configs, task.identities, strict=True):
+        here = identity_of(config, task.family)
+        for part in ("data", "code", "packages"):
+            if getattr(here, part) != getattr(identity, part):
+                raise RuntimeError(
+                    f"this worker has other {part} than the machine that sent the run: "
+                    f"{getattr(here, part)}, not {getattr(identity, part)}; give both the same"
+                )
+
+
+def _in_a_line(error: Exception) -> str:
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__

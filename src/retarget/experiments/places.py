@@ -1,0 +1,196 @@
+"""Where runs are computed: in this process, in others on this machine, or on a cluster."""
+
+import concurrent.futures
+import os
+import signal
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from joblib.externals.loky import ProcessPoolExecutor
+
+from retarget.errors import InvalidInputError
+from retarget.experiments.computing import Computed, Ending, Failed, Lost, Task, compute
+from retarget.progress import silence
+
+ORPHAN_CHECK = 0.5  # seconds
+
+
+class Place(ABC):
+    """Computes tasks, so many at a time."""
+
+    @property
+    @abstractmethod
+    def capacity(self) -> int:
+        """How many."""
+
+    @abstractmethod
+    def start(self, task: Task) -> None:
+        """Begins a task; there must be room for it."""
+
+    @abstractmethod
+    def ended(self, seconds: float) -> list[tuple[Task, Ending]]:
+        """The tasks that have ended since the last call; waits so long for one."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stops whatever is going on, at once."""
+
+
+class ThisProcess(Place):
+    """One task after the other, here."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Task] = deque()
+
+    @property
+    def capacity(self) -> int:
+        """One."""
+        return 1
+
+    def start(self, task: Task) -> None:
+        """Notes the task; `ended` computes it."""
+        self._waiting.append(task)
+
+    def ended(self, seconds: float) -> list[tuple[Task, Ending]]:
+        """Computes what was started."""
+        done = [(task, compute(task)) for task in self._waiting]
+        self._waiting.clear()
+        return done
+
+    def close(self) -> None:
+        """Forgets what was started."""
+        self._waiting.clear()
+
+
+@dataclass
+class _Slot:
+    """A process, and what it is doing."""
+
+    executor: Any
+    pid: "concurrent.futures.Future[int]"
+    task: Task | None = None
+    future: "concurrent.futures.Future[Ending] | None" = None
+    started: float = 0.0
+
+
+class Processes(Place):
+    """Processes on this machine, by joblib's process engine.
+
+    Each has an engine of its own: with one for all, the death of a process would take the runs of
+    all others with it.
+
+    Args:
+        jobs: How many.
+        time_limit: Seconds for a task.
+        memory_limit: Bytes that a process may take.
+    """
+
+    def __init__(
+        self, jobs: int, time_limit: float | None = None, memory_limit: int | None = None
+    ) -> None:
+        if memory_limit is not None and not Path("/proc/self/statm").exists():
+            raise InvalidInputError(
+                "a limit of memory needs /proc, which this system does not have"
+            )
+        self._jobs = jobs
+        self._time_limit, self._memory_limit = time_limit, memory_limit
+        self._slots: list[_Slot] = []
+
+    @property
+    def capacity(self) -> int:
+        """As many as there may be processes."""
+        return self._jobs
+
+    def start(self, task: Task) -> None:
+        """Gives the task to a process that has none, or to a new one."""
+        free = next((slot for slot in self._slots if slot.task is None), None)
+        if free is None:
+            free = self._new_slot()
+            self._slots.append(free)
+        free.task, free.future, free.started = task, free.executor.submit(compute, task), 0.0
+
+    def ended(self, seconds: float) -> list[tuple[Task, Ending]]:
+        """What the processes have brought, or what became of them."""
+        futures = [slot.future for slot in self._slots if slot.future is not None]
+        concurrent.futures.wait(futures, seconds, concurrent.futures.FIRST_COMPLETED)
+        endings = []
+        for slot in list(self._slots):
+            if slot.task is None or slot.future is None:
+                continue
+            ending = self._result(slot) if slot.future.done() else self._over_limit(slot)
+            if ending is None:
+                continue
+            endings.append((slot.task, ending))
+            slot.task = slot.future = None
+            if not isinstance(ending, Computed):  # whatever it left in its process is gone too
+                self._slots.remove(slot)
+                slot.executor.shutdown(wait=True, kill_workers=True)
+        return endings
+
+    def close(self) -> None:
+        """Kills the processes: what they had stored is whole, and what they had not is lost."""
+        for slot in self._slots:
+            slot.executor.shutdown(wait=True, kill_workers=True)
+        self._slots.clear()
+
+    def _new_slot(self) -> _Slot:
+        threads = max(1, (os.cpu_count() or 1) // self._jobs)
+        # of Numba's kernels, whose results do not depend on it
+        executor = ProcessPoolExecutor(max_workers=1, env={"NUMBA_NUM_THREADS": str(threads)})
+        return _Slot(executor, executor.submit(_prepare, os.getpid()))
+
+    def _result(self, slot: _Slot) -> Ending:
+        assert slot.future is not None
+        try:
+            return slot.future.result()
+        except BrokenProcessPool:
+            return Lost("its process was killed, or crashed")
+
+    def _over_limit(self, slot: _Slot) -> Ending | None:
+        if not slot.pid.done() or slot.pid.exception() is not None:
+            return None  # its process is not there yet, or not any more
+        now = time.monotonic()
+        slot.started = slot.started or now
+        seconds = now - slot.started
+        if self._time_limit is not None and seconds > self._time_limit:
+            return Failed(f"it took longer than its limit of {self._time_limit:g} s", None, seconds)
+        memory = _memory_of(slot.pid.result()) if self._memory_limit is not None else 0
+        if self._memory_limit is not None and memory > self._memory_limit:
+            return Failed(
+                f"its process took {memory / 1e9:.2f} GB, more than its limit of "
+                f"{self._memory_limit / 1e9:.2f} GB",
+                None,
+                seconds,
+            )
+        return None
+
+
+def _prepare(parent: int) -> int:
+    """What a process does first; gives its number."""
+    # Ctrl-C reaches every process of a terminal: the first one decides what is to be done.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    silence()
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    return os.getpid()
+
+
+def _end_with(parent: int) -> None:
+    """Ends this process when the one that started it is gone: nobody waits for its results."""
+    while os.getppid() == parent:
+        time.sleep(ORPHAN_CHECK)
+    os._exit(1)
+
+
+def _memory_of(pid: int) -> int:
+    """Bytes of memory that a process takes; 0 if it has just ended."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (OSError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")

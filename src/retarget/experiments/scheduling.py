@@ -1,0 +1,230 @@
+"""Carries out the runs of an experiment: each once, whoever else is at work on the same folder."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from retarget.experiments.computing import Ending, Failed, Lost, Task
+from retarget.experiments.estimate import Estimator
+from retarget.experiments.experiment import Experiment, PlannedRun, families
+from retarget.experiments.identity import Identity, identity_of
+from retarget.experiments.places import Place
+from retarget.experiments.store import RunRecord, RunStore
+
+ATTEMPTS = 3  # at a run whose process is killed
+LOOK_EVERY = 0.1  # seconds: at limits, and at what there is to show
+LOOK_ELSEWHERE_EVERY = 0.5  # seconds: whether another process has finished a run
+
+
+@dataclass
+class Progress:
+    """How far an experiment has come. Keys of runs, in order.
+
+    Attributes:
+        runs: All runs.
+        found: Those that were done before.
+        done: Those that are done, found ones too.
+        failed: Those that have failed, with their records.
+        running: Those that are being computed here, with the time on `time.monotonic` at which
+            they were begun.
+        elsewhere: Those that another process is computing.
+        estimator: What tells how long the others may take.
+        capacity: Tasks computed at a time.
+    """
+
+    runs: dict[str, PlannedRun]
+    estimator: Estimator
+    identities: dict[str, Identity]
+    capacity: int
+    found: set[str] = field(default_factory=set)
+    done: set[str] = field(default_factory=set)
+    failed: dict[str, RunRecord] = field(default_factory=dict)
+    running: dict[str, float] = field(default_factory=dict)
+    elsewhere: set[str] = field(default_factory=set)
+
+    def seconds_left(self) -> float | None:
+        """An estimate for all that is left, or None where there is nothing to go by."""
+        left = [key for key in self.runs if key not in self.done and key not in self.failed]
+        total = 0.0
+        for key in left:
+            seconds = self.estimator.seconds(self.identities[key])
+            if seconds is None:
+                return None
+            gone = time.monotonic() - self.running[key] if key in self.running else 0.0
+            total += max(0.0, seconds - gone)
+        return total / max(1, min(self.capacity, len(left))) if left else 0.0
+
+
+class Schedule:
+    """The tasks of an experiment, and what has become of them.
+
+    Args:
+        experiment: What they are for.
+        store: Where results are kept.
+        fresh: Compute every run again, also those found finished.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        store: RunStore,
+        fresh: bool = False,
+    ) -> None:
+        self._experiment, self._store = experiment, store
+        self._family, self.planned = families()[experiment.family], experiment.planned_runs()
+        identities = [identity_of(run.config, self._family) for run in self.planned]
+        self.keys = [identity.key for identity in identities]
+        self._identities = {identity.key: identity for identity in identities}
+        runs = dict(zip(self.keys, self.planned, strict=True))
+        self.progress = Progress(runs, Estimator(store.records()), self._identities, 1)
+        self.tables: dict[str, pl.DataFrame] = {}
+        if not fresh:
+            self._collect(runs)
+            self.progress.found = set(self.progress.done)
+        self._fresh = set(runs) if fresh else set()
+        self._attempts: dict[tuple[str, ...], int] = {}
+
+    def missing(self) -> list[str]:
+        """The runs that are still to be computed."""
+        return [key for key in self.progress.runs if key not in self.progress.done]
+
+    def carry_out(
+        self, place: Place, watch: Callable[[Progress], None] = lambda progress: None
+    ) -> None:
+        """Computes what is missing.
+
+        Args:
+            place: Where.
+            watch: Called with the progress whenever there may be something new to show.
+        """
+        self.progress.capacity = place.capacity
+        queue, elsewhere = deque(self._tasks()), dict[Task, float]()
+        held: dict[Task, ExitStack] = {}
+        try:
+            while queue or held or elsewhere:
+                while queue and len(held) < place.capacity:
+                    self._begin(queue.popleft(), place, held, elsewhere)
+                watch(self.progress)
+                for task, ending in _ended(place, bool(held)):
+                    self._finish(task, ending, queue)
+                    held.pop(task).close()
+                self._look_elsewhere(queue, elsewhere)
+            watch(self.progress)
+        except BaseException:
+            place.close()  # before the locks: another process may begin these runs then
+            raise
+        finally:
+            for locks in held.values():
+                locks.close()
+
+    def _tasks(self) -> Iterable[Task]:
+        groups: dict[str, list[str]] = {}
+        for key in self.missing():
+            common = self._family.together(self.progress.runs[key].config)
+            groups.setdefault(key if common is None else common, []).append(key)
+        for keys in groups.values():
+            yield self._task(keys)
+
+    def _task(self, keys: Sequence[str]) -> Task:
+        return Task(
+            self._family,
+            tuple(self.progress.runs[key].config for key in keys),
+            tuple(self._identities[key] for key in keys),
+            self._store.checkpoint(keys[0]),
+        )
+
+    def _begin(
+        self,
+        task: Task,
+        place: Place,
+        held: dict[Task, ExitStack],
+        elsewhere: dict[Task, float],
+    ) -> None:
+        """Starts a task if nobody else has, and if nobody else has just finished it."""
+        keys, locks = keys_of(task), ExitStack()
+        for key in keys:
+            lock = self._store.lock(key)
+            if lock is None:
+                locks.close()
+                elsewhere[task] = time.monotonic()
+                self.progress.elsewhere.update(keys)
+                return
+            locks.enter_context(lock)
+        self.progress.elsewhere.difference_update(keys)
+        self._collect(key for key in keys if key not in self._fresh)
+        left = [key for key in keys if key not in self.progress.done]
+        if not left:
+            locks.close()
+            return
+        if left != keys:
+            task = self._task(left)
+        for key in self._fresh.intersection(left):
+            self._store.drop_checkpoints(key)
+        self._fresh.difference_update(left)
+        held[task] = locks
+        self.progress.running.update(dict.fromkeys(left, time.monotonic()))
+        place.start(task)
+
+    def _finish(self, task: Task, ending: Ending, queue: deque[Task]) -> None:
+        keys = keys_of(task)
+        for key in keys:
+            del self.progress.running[key]
+        attempts = self._attempts[tuple(keys)] = self._attempts.get(tuple(keys), 0) + 1
+        if isinstance(ending, Lost):
+            if attempts < ATTEMPTS:
+                queue.append(task)
+                return
+            ending = Failed(f"{ending.reason}, {attempts} times")
+        for place, key in enumerate(keys):
+            about = {
+                "family": self._experiment.family,
+                "experiment": self._experiment.label,
+                "name": self.progress.runs[key].name,
+                # of runs computed at once, each has its part of the time
+                "seconds": round(ending.seconds / len(keys), 3),
+                "attempts": attempts,
+            }
+            if isinstance(ending, Failed):
+                self.progress.failed[key] = self._store.keep_failure(
+                    self._identities[key], ending.reason, trace=ending.trace, **about
+                )
+                continue
+            table = ending.tables[place]
+            record = self._store.keep(
+                self._identities[key], table, warnings=ending.warnings, **about
+            )
+            self.progress.estimator.learn(record)
+            self.progress.done.add(key)
+            self.tables[key] = table
+
+    def _look_elsewhere(self, queue: deque[Task], elsewhere: dict[Task, float]) -> None:
+        """Tries again to begin what others had begun, by and by."""
+        now = time.monotonic()
+        for task, since in list(elsewhere.items()):
+            if now - since > LOOK_ELSEWHERE_EVERY:
+                del elsewhere[task]
+                queue.append(task)
+
+    def _collect(self, keys: Iterable[str]) -> None:
+        """Takes the results that are there."""
+        for key in keys:
+            table = self._store.result(key)
+            if table is not None:
+                self.tables[key] = table
+                self.progress.done.add(key)
+
+
+def _ended(place: Place, busy: bool) -> list[tuple[Task, Ending]]:
+    if busy:
+        return place.ended(LOOK_EVERY)
+    time.sleep(LOOK_EVERY)  # for a run that another process is computing
+    return []
+
+
+def keys_of(task: Task) -> list[str]:
+    """The keys of a task's runs."""
+    return [identity.key for identity in task.identities]

@@ -1,0 +1,203 @@
+"""Results of runs on disk: found again by identity, whole or not there, checked when read.
+
+Each run has a folder `results/runs/<key>/`: `result.parquet`, and `run.json`, which is written last
+and holds the checksum of the other. What does not fit its checksum is set aside and made again.
+"""
+
+import hashlib
+import platform
+import shutil
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import polars as pl
+from filelock import FileLock, Timeout
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from retarget.errors import DamagedFileWarning, InvalidInputError
+from retarget.experiments.identity import Identity
+from retarget.storage import atomic_file
+
+RESULT, RECORD, LOCK = "result.parquet", "run.json", "lock"
+CHECKPOINTS = "checkpoint*.safetensors"
+
+
+class RunRecord(BaseModel):
+    """What `run.json` says of a run.
+
+    Attributes:
+        key: The hash of its identity.
+        status: Whether there is a result, or a reason why not.
+        identity: All that determined the result.
+        family: The kind of experiment.
+        experiment: The experiment that asked for it first.
+        name: What tells it from the other runs of that.
+        finished: When, in UTC.
+        seconds: How long its computation took, at the last attempt.
+        attempts: How often it was begun in that session.
+        machine: On what kind of machine.
+        warnings: What was warned of on the way.
+        reason: Why it failed.
+        trace: Where in the code.
+        sha256: The checksum of its result.
+        rows: Of its result.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = 1
+    key: str
+    status: Literal["done", "failed"]
+    identity: dict[str, Any]
+    family: str
+    experiment: str
+    name: str
+    finished: str
+    seconds: float
+    attempts: int = 1
+    machine: str
+    warnings: list[str] = []
+    reason: str | None = None
+    trace: str | None = None
+    sha256: str | None = None
+    rows: int = 0
+
+
+class RunStore:
+    """The runs in a folder of results.
+
+    Args:
+        results: The folder for all results.
+    """
+
+    def __init__(self, results: Path) -> None:
+        self.folder = results / "runs"
+
+    def __iter__(self) -> Iterator[str]:
+        """The keys of all runs that have left anything, in order."""
+        if not self.folder.is_dir():
+            return iter(())
+        return iter(sorted(path.name for path in self.folder.iterdir() if path.is_dir()))
+
+    def record(self, key: str) -> RunRecord | None:
+        """What is known of a run; None if nothing is, or if it cannot be read.
+
+        Only `result` finds out whether the result itself is whole.
+        """
+        try:
+            text = (self.folder / key / RECORD).read_bytes()
+            record = RunRecord.model_validate_json(text)
+        except (OSError, ValidationError):
+            return None
+        return record if record.key == key else None
+
+    def records(self) -> Iterator[RunRecord]:
+        """What is known of each run."""
+        return (record for key in self if (record := self.record(key)) is not None)
+
+    def result(self, key: str) -> pl.DataFrame | None:
+        """The result of a run that is done, or None; a damaged one is set aside first."""
+        if not self.has_record(key):
+            return None  # a result without its record was never finished
+        record = self.record(key)
+        if record is not None and record.status == "failed":
+            return None
+        if record is not None and self.is_whole(record):
+            return pl.read_parquet(self.folder / key / RESULT)
+        self._set_aside(self.folder / key)
+        return None
+
+    def has_record(self, key: str) -> bool:
+        """Whether a run has a record, be it readable or not."""
+        return (self.folder / key / RECORD).exists()
+
+    def is_whole(self, record: RunRecord) -> bool:
+        """Whether the result of a run is what its record says."""
+        try:
+            content = (self.folder / record.key / RESULT).read_bytes()
+        except FileNotFoundError:
+            return False
+        return hashlib.sha256(content).hexdigest() == record.sha256
+
+    def keep(self, identity: Identity, table: pl.DataFrame, **about: Any) -> RunRecord:
+        """Writes the result of a run, then its record; its checkpoints are not needed any more."""
+        folder = self.folder / identity.key
+        with atomic_file(folder / RESULT) as temporary:
+            table.write_parquet(temporary)
+            sha256 = hashlib.sha256(temporary.read_bytes()).hexdigest()
+        record = self._write(identity, status="done", sha256=sha256, rows=len(table), **about)
+        self.drop_checkpoints(identity.key)
+        return record
+
+    def keep_failure(self, identity: Identity, reason: str, **about: Any) -> RunRecord:
+        """Writes why a run has no result."""
+        return self._write(identity, status="failed", reason=reason, **about)
+
+    def checkpoint(self, key: str) -> Path:
+        """Where a run may put what it needs to go on after an interruption."""
+        return self.folder / key / CHECKPOINTS.replace("*", "")
+
+    def checkpoints(self, key: str) -> list[Path]:
+        """What a run has put there."""
+        return sorted((self.folder / key).glob(CHECKPOINTS))
+
+    def drop_checkpoints(self, key: str) -> None:
+        """Forgets how far a run had come."""
+        for path in self.checkpoints(key):
+            path.unlink(missing_ok=True)
+
+    def lock(self, key: str) -> FileLock | None:
+        """The right to compute a run, or None while another process has it.
+
+        The operating system takes it back when a process ends, in whatever way.
+        """
+        folder = self.folder / key
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / LOCK, blocking=False, is_singleton=False)
+        try:
+            lock.acquire()
+        except Timeout:
+            return None
+        return lock
+
+    def remove(self, key: str) -> bool:
+        """Deletes all there is of a run, unless another process is computing it."""
+        lock = self.lock(key)
+        if lock is None:
+            return False
+        with lock:
+            shutil.rmtree(self.folder / key)
+        return True
+
+    def find(self, beginning: str) -> str:
+        """The key that begins so."""
+        found = [key for key in self if key.startswith(beginning)]
+        if len(found) != 1:
+            what = f"{len(found)} runs begin" if found else "there is no run that begins"
+            raise InvalidInputError(
+                f"{what} with {beginning!r} in {self.folder}; `retarget runs list` shows them all"
+            )
+        return found[0]
+
+    def _write(self, identity: Identity, **about: Any) -> RunRecord:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        about |= {"finished": now, "machine": f"{platform.system()} {platform.machine()}"}
+        record = RunRecord(key=identity.key, identity=asdict(identity), **about)
+        with atomic_file(self.folder / identity.key / RECORD) as temporary:
+            temporary.write_text(record.model_dump_json(indent=2) + "\n")
+        return record
+
+    def _set_aside(self, folder: Path) -> None:
+        for name in (RECORD, RESULT):
+            if (folder / name).exists():
+                (folder / name).replace(folder / f"{name}.damaged")
+        warnings.warn(
+            f"the result of run {folder.name} is damaged; it was set aside as {folder}/*.damaged, "
+            "and is computed again",
+            DamagedFileWarning,
+            stacklevel=3,
+        )
