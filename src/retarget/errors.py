@@ -1,6 +1,8 @@
 """What can go wrong, by name. Every message says what was got, what was expected, what to do."""
 
 __all__ = [
+    "DamagedFileError",
+    "DamagedFileWarning",
     "DivergedError",
     "DownloadError",
     "InvalidInputError",
@@ -21,6 +23,10 @@ class RetargetError(Exception):
 
 class InvalidInputError(RetargetError, ValueError):
     """A value, shape or combination of options that has no meaning here."""
+
+
+class DamagedFileError(InvalidInputError):
+    """A file that is not as it was written: truncated, overwritten, or with bits changed."""
 
 
 class InvalidTypeError(RetargetError, TypeError):
@@ -87,3 +93,7 @@ class UnreachableTargetsError(RetargetError, ArithmeticError):
 
 class PrecisionWarning(UserWarning):
     """The result has few or no correct digits in the precision that it was computed in."""
+
+
+class DamagedFileWarning(UserWarning):
+    """A file that could not be read was set aside, and is made again."""
