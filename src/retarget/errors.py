@@ -1,6 +1,7 @@
 """What can go wrong, by name. Every message says what was got, what was expected, what to do."""
 
 __all__ = [
+    "DamagedFileError",
     "DamagedFileWarning",
     "DivergedError",
     "DownloadError",
@@ -22,6 +23,10 @@ class RetargetError(Exception):
 
 class InvalidInputError(RetargetError, ValueError):
     """A value, shape or combination of options that has no meaning here."""
+
+
+class DamagedFileError(InvalidInputError):
+    """A file that is not as it was written: truncated, overwritten, or with bits changed."""
 
 
 class InvalidTypeError(RetargetError, TypeError):

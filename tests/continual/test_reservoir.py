@@ -64,7 +64,7 @@ def test_every_sample_is_kept_with_the_same_probability(batch):
     for seed in range(runs):
         reservoir = Reservoir(capacity, np.random.default_rng(seed))
         reservoir.plan(*one_pass(np.arange(n), batch), 1, 1)
-        kept[reservoir._held] += 1
+        kept[reservoir.held] += 1
     assert kept.sum() == runs * capacity
     expected = runs * capacity / n
     # Four standard deviations of a count. To draw from one more or one fewer puts the samples
@@ -92,7 +92,7 @@ def test_a_sample_overwritten_in_its_own_mini_batch_is_never_stored():
         plan = reservoir.plan(*one_pass(np.arange(8), 8), 1, 1)
         for slot in range(2):
             (last,) = np.flatnonzero(plan.store[0] == slot)
-            assert reservoir._held[slot] == last
+            assert reservoir.held[slot] == last
         overwritten += plan.store[0, 0] == 2  # the first sample always gets a slot at first
     assert overwritten > 10
 
@@ -101,4 +101,4 @@ def test_what_fills_up_a_mini_batch_is_not_offered():
     reservoir = Reservoir(10, np.random.default_rng(0))
     plan = reservoir.plan(*one_pass(np.arange(5), 4), 1, 1)
     assert plan.store.tolist() == [[0, 1, 2, 3], [4, 10, 10, 10]]
-    assert reservoir._offered == 5
+    assert reservoir.offered == 5

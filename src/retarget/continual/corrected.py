@@ -66,6 +66,7 @@ class Corrected(Method):
             )
             for module, learner in zip(run.ensemble.modules, run.learners, strict=True)
         ]
+        self._tasks = 0  # corrected so far
 
     def on_task_start(self, run: "Run") -> None:
         """Targets for the task, from all samples seen so far."""
@@ -75,6 +76,7 @@ class Corrected(Method):
                 run.train.inputs(m, run.span), run.targets[m, run.span]
             ),
         )
+        self._tasks = run.task + 1
 
     def on_epoch_start(self, run: "Run") -> None:
         """Targets from the network as it is now, where that was asked for."""
@@ -84,6 +86,21 @@ class Corrected(Method):
     def targets(self, run: "Run", batch: Batch) -> Tensor:
         """The corrected targets of the mini-batch."""
         return take(self._targets, batch.positions - run.span.start)
+
+    def state_dict(self, run: "Run") -> dict[str, Any]:
+        """The targets in use. The samples that the correctors keep are those of the stream."""
+        return {"tasks": self._tasks} | ({"targets": self._targets} if self._tasks else {})
+
+    def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
+        """Gives the correctors their samples again, and takes the targets back."""
+        self._tasks = state["tasks"]
+        if not self._tasks:
+            return
+        self._targets = state["targets"]
+        for m, corrector in enumerate(self._correctors):
+            spans = run.train.spans[m][: self._tasks]
+            tasks = [(run.train.inputs(m, span), run.targets[m, span]) for span in spans]
+            corrector.resume(tasks, self._targets[m])
 
     def likely_cause(self, run: "Run", member: int) -> str | None:
         """Targets far away from the true ones."""

@@ -1,7 +1,7 @@
 """Corrected targets for a network in anybody's own training loop."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -85,7 +85,8 @@ class NetworkCorrector:
         self.kernel = kernel(copy.deepcopy(module) if refresh == "never" else module)
         self._tasks: list[tuple[Tensor, Tensor]] = []
         self._targets: Tensor | None = None
-        self._flat, self._like = False, None  # how the caller gave Y
+        self._flat = False  # how the caller gave Y
+        self._like: Any = None
 
     def correct(self, X: Any, Y: Any) -> Any:
         """Targets for the samples of the next task, in the order in which they will be trained on.
@@ -120,6 +121,16 @@ class NetworkCorrector:
         if self.refresh == "epoch":
             self._targets = self._compute(self._tasks)
         return self._given()
+
+    def resume(self, tasks: Sequence[tuple[Tensor, Tensor]], targets: Tensor) -> None:
+        """Goes on where another corrector was, without its computations.
+
+        Args:
+            tasks: The samples and true targets of each task that it has corrected.
+            targets: What it gave for the last of them.
+        """
+        self._tasks = [(samples.clone(), true.clone()) for samples, true in tasks]
+        self._targets, self._like = targets.double(), tasks[-1][1][:0]
 
     def _given(self) -> Any:
         """The targets as the caller's own: what becomes of them there changes nothing here."""

@@ -92,6 +92,16 @@ class Ensemble:
                 part.training = True
         return outputs
 
+    def state_dict(self) -> dict[str, Tensor]:
+        """What training changes: trainable parameters and buffers, stacked, by name."""
+        return self.parameters | self.buffers
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Takes it back, in place."""
+        for name, values in self.state_dict().items():
+            values.copy_(state[name])
+
     @torch.no_grad()
     def write_back(self) -> None:
         """Copies parameters and buffers into the modules that were given."""

@@ -1,7 +1,7 @@
 """Elastic weight consolidation."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from retarget.arrays import as_non_negative
 from retarget.continual.convolution import sample_convolutions
 from retarget.continual.method import Batch, Method
 from retarget.errors import InvalidInputError
+from retarget.state_files import part_of
 
 if TYPE_CHECKING:
     from retarget.continual.training import Run
@@ -79,6 +80,17 @@ class EWC(Method):
             share = new / total.where(total > 0, 1.0)
             self._spread = self._spread + (old * share * (w - centre).square()).flatten(1).sum(1)
             self._fisher[name], self._centre[name] = total, centre + share * (w - centre)
+
+    def state_dict(self, run: "Run") -> dict[str, Any]:
+        """The anchors, all in one."""
+        state = {f"fisher.{name}": values for name, values in self._fisher.items()}
+        state |= {f"centre.{name}": values for name, values in self._centre.items()}
+        return state | {"spread": self._spread}
+
+    def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
+        """Takes them back."""
+        self._fisher, self._centre = part_of(state, "fisher"), part_of(state, "centre")
+        self._spread = state["spread"]
 
 
 def fisher_diagonal(module: nn.Module, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:

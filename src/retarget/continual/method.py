@@ -1,7 +1,7 @@
 """What a method of continual learning is: a few hooks into the one training loop."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -41,6 +41,12 @@ class Method:
     `penalty` and `on_batch_end` are called at every step; where `capturable` is true they are
     tensor operations alone, of the same shapes at every step, without a look at any value, so that
     on CUDA the step can be recorded once and replayed.
+
+    A run with a checkpoint goes on after an interruption from what the checkpoint holds. A method
+    that keeps anything from one hook to a later one must therefore give it in `state_dict` and take
+    it back in `load_state_dict`; one with an `on_...` hook and no `state_dict` is refused there.
+    Attributes without a leading underscore are its options: they say whether a checkpoint is of
+    the same run, and must not change on the way.
     """
 
     capturable = False
@@ -73,6 +79,13 @@ class Method:
 
     def on_task_end(self, run: "Run") -> None:
         """After the last epoch of a task."""
+
+    def state_dict(self, run: "Run") -> dict[str, Any]:
+        """Tensors and plain values (as JSON has them) that hold all that is kept between hooks."""
+        return {}
+
+    def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
+        """Takes `state_dict` back, after `on_start`, when the run itself is already as it was."""
 
     def likely_cause(self, run: "Run", member: int) -> str | None:
         """Why a member's loss may have become infinite, if this method can tell."""

@@ -1,6 +1,6 @@
 """What the methods with a small memory have in common: a reservoir, and draws from it."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -61,6 +61,21 @@ class BufferedReplay(Method):
         """Keeps the outputs of the samples that stay in the memory."""
         slots = batch.of(self._store)[..., None].expand_as(batch.outputs)
         self._stored.scatter_(1, slots, batch.outputs)
+
+    def state_dict(self, run: "Run") -> dict[str, Any]:
+        """What lies in the memory."""
+        return {
+            "held": torch.from_numpy(np.stack([r.held for r in self._reservoirs])),
+            "offered": [r.offered for r in self._reservoirs],
+            "stored": self._stored,
+        }
+
+    def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
+        """Takes it back."""
+        for m, reservoir in enumerate(self._reservoirs):
+            reservoir.held = state["held"][m].cpu().numpy().copy()
+            reservoir.offered = state["offered"][m]
+        self._stored = state["stored"]
 
     def replayed(self, run: "Run", batch: Batch) -> tuple[Tensor, Tensor]:
         """Outputs now (M, D, r, c) and positions (M, D, r) of the samples drawn at this step."""

@@ -28,13 +28,17 @@ class Reservoir:
     Args:
         capacity: Samples kept.
         random: Where the decisions come from.
+
+    Attributes:
+        held: (capacity,) positions in the stream of the samples kept; 0 where there is none yet.
+        offered: Samples seen so far.
     """
 
     def __init__(self, capacity: int, random: np.random.Generator) -> None:
         self.capacity = capacity
         self._random = random
-        self._held = np.zeros(capacity, dtype=np.int64)
-        self._offered = 0
+        self.held = np.zeros(capacity, dtype=np.int64)
+        self.offered = 0
 
     def plan(
         self, positions: np.ndarray, weights: np.ndarray, draws: int, size: int
@@ -51,23 +55,23 @@ class Reservoir:
         drawn = np.zeros((len(positions), draws, size), dtype=np.int64)
         slots, enough = np.zeros_like(drawn), np.zeros(drawn.shape)
         for step, samples in enumerate(positions):
-            filled = min(self._offered, self.capacity)
+            filled = min(self.offered, self.capacity)
             for draw in range(draws):
                 chosen = self._random.choice(filled, min(size, filled), replace=False)
                 slots[step, draw, : len(chosen)] = chosen
-                drawn[step, draw, : len(chosen)] = self._held[chosen]
+                drawn[step, draw, : len(chosen)] = self.held[chosen]
                 enough[step, draw, : len(chosen)] = 1
             for i in np.flatnonzero(weights[step]):
                 slot = self._slot()
                 if slot < self.capacity:
-                    self._held[slot] = samples[i]
+                    self.held[slot] = samples[i]
                     store[step, store[step] == slot] = self.capacity  # overwritten at once
                     store[step, i] = slot
         return ReservoirPlan(store, drawn, slots, enough)
 
     def _slot(self) -> int:
         """Where the next sample goes: `capacity` for nowhere."""
-        self._offered += 1
-        if self._offered <= self.capacity:
-            return self._offered - 1
-        return min(int(self._random.integers(self._offered)), self.capacity)
+        self.offered += 1
+        if self.offered <= self.capacity:
+            return self.offered - 1
+        return min(int(self._random.integers(self.offered)), self.capacity)

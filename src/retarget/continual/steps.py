@@ -49,6 +49,16 @@ class Optimiser:
                 move = move + self._momentum[i] * velocity if self._nesterov else velocity
             parameter.sub_(self._lr[i] * move)
 
+    def state_dict(self) -> dict[str, Tensor]:
+        """The velocities of the parameters, where there is momentum."""
+        return {str(i): velocity for i, velocity in enumerate(self._velocity or [])}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Takes them back."""
+        for i, velocity in enumerate(self._velocity or []):
+            velocity.copy_(state[str(i)])
+
 
 class LossMeter:
     """The mean training loss of a step since it was last asked for, whatever pass it was of.

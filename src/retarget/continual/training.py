@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from retarget.continual.checkpoint import Checkpoint
 from retarget.continual.ensemble import Ensemble
 from retarget.continual.history import History
 from retarget.continual.method import Batch, Method
@@ -36,6 +38,7 @@ def train(
     seeds: Sequence[int] | None = None,
     record: bool = True,
     progress: bool | None = None,
+    checkpoint: str | Path | None = None,
 ) -> History:
     r"""Trains networks on a stream of tasks and evaluates them on the way.
 
@@ -57,19 +60,35 @@ def train(
         seeds: What is random (orders, buffers) for each member; 0, 1, 2... without it.
         record: On CUDA, record a step of each pass and replay it (if the methods allow).
         progress: Whether to show a progress bar; None shows it on a terminal.
+        checkpoint: A file that holds the run as it was after the last epoch. If it is there, the
+            run goes on from it: on the CPU with the results of an uninterrupted run, to the last
+            bit. It stays when all is done (the same call then gives the results at once): delete
+            it when you have stored them.
 
     Raises:
         TrainingDivergedError: The loss of a member is not finite. The modules are as before.
+        InvalidInputError: The checkpoint is of another run, or something here has no meaning.
+        OSError: The checkpoint cannot be written. The one before stays.
+
+    Warns:
+        DamagedFileWarning: The checkpoint cannot be read. It is kept under another name, and
+            training starts from the beginning.
     """
     run = _start(modules, streams, learners, methods, seeds, record)
     check_schedule(epochs, evaluate_every, run.learners[0].batch_size)
-    length = run.train.rows.shape[1]
-    with PatientBar("training", epochs * length, progress) as bar:
-        for method in run.methods:
-            method.on_start(run)
+    schedule = {"epochs": epochs, "reshuffle": reshuffle, "evaluate_every": evaluate_every}
+    saved = None if checkpoint is None else Checkpoint(Path(checkpoint), run, schedule)
+    for method in run.methods:
+        method.on_start(run)
+    going_on = saved is not None and saved.load()
+    run.checkpoint = saved.save if saved is not None else run.checkpoint
+    if not going_on:
         run.evaluate(0)
-        for task in range(len(run.train.spans[0])):
-            _learn_task(run, task, epochs, reshuffle, evaluate_every, bar)
+        run.checkpoint()
+    with PatientBar("training", epochs * run.train.rows.shape[1], progress) as bar:
+        bar.advance(run.seen)
+        while run.task < len(run.train.spans[0]):
+            _learn_task(run, epochs, reshuffle, evaluate_every, bar)
     run.ensemble.write_back()
     return run.history()
 
@@ -88,7 +107,12 @@ class Run:
         random: For each member, where its randomness comes from.
         task: The task being learned, from 0.
         epoch: The pass over it, from 0.
+        passes: Passes over it that are complete.
+        ended: Methods, of those in order, whose `on_task_end` is over.
+        order: (M, n) positions of the task's samples, in the order of the last pass.
         seen: Samples learned from so far.
+        checkpoint: Saves the run, if that was asked for. A method whose `on_task_end` is long may
+            call it there, if its `state_dict` says how far it is: it is then called again.
         plan: What comes at each step of the current pass.
         stepper: Takes these steps.
     """
@@ -104,11 +128,15 @@ class Run:
     record: bool
     task: int = 0
     epoch: int = 0
+    passes: int = 0
+    ended: int = 0
+    order: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     seen: int = 0
+    checkpoint: Callable[[], None] = lambda: None
     plan: Plan = field(init=False)
     stepper: Stepper = field(init=False)
     loss_meter: LossMeter = field(init=False)
-    _evaluations: list[tuple[int, int, Tensor, Tensor, Tensor]] = field(default_factory=list)
+    evaluations: list[tuple[int, int, Tensor, Tensor, Tensor]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.loss_meter = LossMeter(len(self.ensemble), self.ensemble.device)
@@ -186,7 +214,7 @@ class Run:
             for answers, spans in zip(right, self.test.spans, strict=True)
         ]
         loss = self.loss_meter.take_mean()
-        self._evaluations.append(
+        self.evaluations.append(
             (self.seen, learned, right.mean(1).cpu(), torch.stack(by_task).cpu(), loss.cpu())
         )
 
@@ -202,7 +230,7 @@ class Run:
 
     def history(self) -> History:
         """All evaluations so far."""
-        samples, task, accuracy, by_task, loss = zip(*self._evaluations, strict=True)
+        samples, task, accuracy, by_task, loss = zip(*self.evaluations, strict=True)
         stacked = (torch.stack(part).double().numpy() for part in (accuracy, by_task, loss))
         return History(np.array(samples), np.array(task), *stacked)
 
@@ -248,17 +276,18 @@ def take(table: Tensor, positions: Tensor) -> Tensor:
 
 def _learn_task(
     run: Run,
-    task: int,
     epochs: int,
     reshuffle: bool,
     evaluate_every: int | None,
     bar: PatientBar,
 ) -> None:
-    run.task, run.epoch = task, 0
-    for method in run.methods:
-        method.on_task_start(run)
-    order = np.tile(np.arange(run.span.start, run.span.stop), (len(run.ensemble), 1))
-    end = run.seen + epochs * order.shape[1]
+    """Learns the current task, or what is left of it, and turns to the next."""
+    if not run.passes:
+        run.epoch = 0
+        for method in run.methods:
+            method.on_task_start(run)
+        run.order = np.tile(np.arange(run.span.start, run.span.stop), (len(run.ensemble), 1))
+    end = epochs * run.span.stop
 
     def after_step(samples: int) -> None:
         before, run.seen = run.seen, run.seen + samples
@@ -266,16 +295,23 @@ def _learn_task(
         # a mini-batch that is not full may step over a multiple
         due = evaluate_every and run.seen // evaluate_every > before // evaluate_every
         if due and run.seen < end:
-            run.evaluate(task)
+            run.evaluate(run.task)
 
     shuffles = reshuffle and not any(method.keeps_order for method in run.methods)
-    for run.epoch in range(epochs):
+    while run.passes < epochs:
+        run.epoch = run.passes
         if run.epoch and shuffles:
-            order = np.stack([r.permutation(row) for r, row in zip(run.random, order, strict=True)])
-        run.pass_over(order, run.methods, after_step)
-    for method in run.methods:
-        method.on_task_end(run)
-    run.evaluate(task + 1)
+            rows = zip(run.random, run.order, strict=True)
+            run.order = np.stack([random.permutation(row) for random, row in rows])
+        run.pass_over(run.order, run.methods, after_step)
+        run.passes += 1
+        run.checkpoint()
+    while run.ended < len(run.methods):
+        run.methods[run.ended].on_task_end(run)
+        run.ended += 1
+    run.evaluate(run.task + 1)
+    run.task, run.passes, run.ended = run.task + 1, 0, 0
+    run.checkpoint()
 
 
 def _start(

@@ -8,10 +8,11 @@ from torch import Tensor
 
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD
+from retarget.state_files import part_of
 from retarget.streaming.intake import Intake
 from retarget.streaming.resumable import Resumable
 from retarget.theory.iterative import check_correction
-from retarget.theory.sweep import FirstBlock, Parts, Sweep, part_of
+from retarget.theory.sweep import FirstBlock, Parts, Sweep
 
 
 class TargetCorrector(Resumable):

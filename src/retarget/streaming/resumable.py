@@ -1,27 +1,22 @@
 """Streaming objects that can be put down and taken up again."""
 
-import json
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, Self
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from retarget.arrays import give_back
 from retarget.errors import InvalidInputError
 from retarget.kernels import kernel_from_dict
 from retarget.learners import SGD
-from retarget.storage import atomic_file
+from retarget.state_files import read_state, write_state
 from retarget.streaming.intake import Intake
-
-FORMAT = 1
 
 
 class Resumable(ABC):
-    """Saves to, and loads from, one safetensors file whose header holds the rest as JSON."""
+    """Saves to, and loads from, one file of tensors whose header holds the rest as JSON."""
 
     _intake: Intake
 
@@ -53,17 +48,15 @@ class Resumable(ABC):
         runs no code. A kernel that is a function of the caller's is not in it.
         """
         state = self._state()
-        tensors = {k: v.contiguous() for k, v in state.items() if isinstance(v, Tensor)}
         header = {
-            "format": FORMAT,
             "class": type(self).__name__,
             "options": self._options(),
             "learner": self._intake.learner.to_dict(),
             "kernel": self._intake.kernel.to_dict(),
             "state": {k: v for k, v in state.items() if not isinstance(v, Tensor)},
         }
-        with atomic_file(Path(path)) as temporary:
-            save_file(tensors, temporary, metadata={"retarget": json.dumps(header)})
+        tensors = {k: v for k, v in state.items() if isinstance(v, Tensor)}
+        write_state(Path(path), header, tensors)
 
     @classmethod
     def load(cls, path: str | Path, kernel: Any = None, device: str | torch.device = "cpu") -> Self:
@@ -75,10 +68,10 @@ class Resumable(ABC):
                 precomputed matrix); otherwise the saved one is used.
             device: Where the tensors go.
         """
-        header, tensors = _read(Path(path), device)
+        header, tensors = read_state(Path(path), device)
         if header["class"] != cls.__name__:
             raise InvalidInputError(
-                f"{path} holds a {header['class']}; load it with {header['class']}.load"
+                f"{path} holds a {header['class']}, not a {cls.__name__}; load it as what it is"
             )
         if kernel is None:
             if header["kernel"] is None:
@@ -93,19 +86,3 @@ class Resumable(ABC):
             raise InvalidInputError(f"{path} was saved with the kernel {saved}, not {given}")
         loaded._restore(header["state"] | tensors)
         return loaded
-
-
-def _read(path: Path, device: str | torch.device) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    if not path.is_file():
-        raise InvalidInputError(f"there is no file {path}; expected one that save() wrote")
-    try:
-        with safe_open(path, framework="pt", device=str(device)) as file:
-            header = json.loads((file.metadata() or {}).get("retarget", "null"))
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except (SafetensorError, json.JSONDecodeError) as error:
-        raise InvalidInputError(f"{path} is damaged or no safetensors file: {error}") from error
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise InvalidInputError(
-            f"{path} is not a retarget state of format {FORMAT}; expected one that save() wrote"
-        )
-    return header, tensors

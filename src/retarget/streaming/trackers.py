@@ -9,13 +9,13 @@ from torch import Tensor
 from retarget.arrays import GrowingRows, as_positive, panels
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD
+from retarget.state_files import part_of
 from retarget.streaming.intake import Intake
 from retarget.streaming.resumable import Resumable
 from retarget.theory.cholesky import GrowingCholesky
 from retarget.theory.correction import targets_reaching
 from retarget.theory.dual import DualLearner, carry_over
 from retarget.theory.stability import require_converging
-from retarget.theory.sweep import part_of
 
 
 class ShiftTracker(Resumable):

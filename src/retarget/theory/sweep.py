@@ -29,6 +29,7 @@ from torch import Tensor
 
 from retarget.arrays import GrowingRows, panel_rows
 from retarget.learners import SGD
+from retarget.state_files import part_of
 from retarget.theory.cholesky import GrowingCholesky, NewRows
 from retarget.theory.dual import DualLearner, diagonal_blocks
 from retarget.theory.precision import warn_if_meaningless
@@ -165,15 +166,6 @@ class Sweep:
                 self.parts != "online"
                 and warn_if_meaningless("gamma I + K", self.factor.condition, dtype)
             )
-
-
-def part_of(state: dict[str, Any], name: str) -> dict[str, Any]:
-    """The entries of a state that belong to one of its parts."""
-    return {
-        key.removeprefix(f"{name}."): value
-        for key, value in state.items()
-        if key.startswith(f"{name}.")
-    }
 
 
 def newest_coefficients(corner: Tensor, beta: Tensor, block_size: int) -> Tensor:

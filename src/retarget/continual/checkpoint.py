@@ -1,0 +1,176 @@
+"""A training run in a file: what it needs to go on after an interruption, to the last bit."""
+
+import json
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from retarget.continual.method import Method
+from retarget.continual.run_description import describe, differences
+from retarget.continual.steps import Stepper
+from retarget.errors import (
+    DamagedFileError,
+    DamagedFileWarning,
+    InvalidInputError,
+    InvalidTypeError,
+)
+from retarget.state_files import part_of, read_state, write_state
+
+if TYPE_CHECKING:
+    from retarget.continual.training import Run
+
+POSITION = ("task", "epoch", "passes", "ended", "seen")
+
+
+class Checkpoint:
+    """The file of one run.
+
+    Args:
+        path: Where it is, or will be.
+        run: The run, before its start.
+        schedule: How often there are passes and evaluations.
+    """
+
+    def __init__(self, path: Path, run: "Run", schedule: dict[str, Any]) -> None:
+        if path.exists() and not path.is_file():
+            raise InvalidInputError(f"checkpoint is {path}, which is no file; name a file")
+        for method in run.methods:
+            _require_state(method)
+        self._path, self._run = path, run
+        self._description = describe(run, schedule)
+
+    def save(self) -> None:
+        """Writes the run as it is now; the file before stays until this one is whole."""
+        values, tensors = _state_of(self._run)
+        header = {"class": "training run", "description": self._description, "state": values}
+        write_state(self._path, header, tensors)
+
+    def load(self) -> bool:
+        """Puts the run where the file says; false if there is nothing to go on from."""
+        if not self._path.exists():
+            return False
+        try:
+            header, tensors = read_state(self._path)
+        except DamagedFileError as error:
+            self._set_aside(error)
+            return False
+        if header.get("class") != "training run":
+            raise InvalidInputError(
+                f"checkpoint is {self._path}, which holds no training run; name another file"
+            )
+        found = differences(header.get("description", {}), self._description)
+        if found:
+            raise InvalidInputError(
+                f"{self._path} is the checkpoint of another run; these differ: "
+                f"{', '.join(found)}; delete it, or name another file"
+            )
+        try:
+            _restore(self._run, header["state"] | tensors)
+        except KeyError as error:
+            raise InvalidInputError(
+                f"{self._path} has no {error}: it is not of this version, or a method has "
+                "changed; delete it, or name another file"
+            ) from error
+        return True
+
+    def _set_aside(self, error: DamagedFileError) -> None:
+        aside = self._path.with_name(f"{self._path.name}.damaged")
+        self._path.replace(aside)
+        warnings.warn(
+            f"{error}; it is now {aside}, and training starts from the beginning",
+            DamagedFileWarning,
+            stacklevel=4,  # whoever called train
+        )
+
+
+def _state_of(run: "Run") -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Plain values, and tensors."""
+    samples, learned, *measured = zip(*run.evaluations, strict=True)
+    state: dict[str, Any] = {name: getattr(run, name) for name in POSITION} | {
+        "order": torch.from_numpy(run.order.copy()),
+        "taken": run.stepper.taken if run.seen else 0,
+        "random": [random.bit_generator.state for random in run.random],
+        "torch random": torch.get_rng_state(),
+        "loss": run.loss_meter.total,
+        "loss steps": run.loss_meter.steps,
+        "evaluated samples": samples,
+        "evaluated tasks": learned,
+    }
+    if run.ensemble.device.type == "cuda":
+        state["cuda random"] = torch.cuda.get_rng_state(run.ensemble.device)
+    for i, values in enumerate(measured):
+        state[f"evaluated.{i}"] = torch.stack(values)
+    for part, named in _parts(run).items():
+        state |= {f"{part}.{name}": value for name, value in named.items()}
+    tensors = {key: value for key, value in state.items() if isinstance(value, Tensor)}
+    return {key: value for key, value in state.items() if key not in tensors}, tensors
+
+
+def _restore(run: "Run", state: dict[str, Any]) -> None:
+    for name in POSITION:
+        setattr(run, name, state[name])
+    run.order = state["order"].numpy()
+    run.stepper = Stepper(run, (), record=False)
+    run.stepper.taken = state["taken"]
+    for random, known in zip(run.random, state["random"], strict=True):
+        random.bit_generator.state = known
+    torch.set_rng_state(state["torch random"])
+    if run.ensemble.device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda random"], run.ensemble.device)
+    run.loss_meter.total.copy_(state["loss"])
+    run.loss_meter.steps = state["loss steps"]
+    measured = [state[f"evaluated.{i}"].unbind() for i in range(3)]
+    run.evaluations = list(
+        zip(state["evaluated samples"], state["evaluated tasks"], *measured, strict=True)
+    )
+    run.ensemble.load_state_dict(part_of(state, "network"))
+    run.optimiser.load_state_dict(part_of(state, "optimiser"))
+    for i, method in enumerate(run.methods):
+        known = part_of(state, f"method {i}")
+        on_device = {
+            key: value.to(run.ensemble.device) if isinstance(value, Tensor) else value
+            for key, value in known.items()
+        }
+        method.load_state_dict(run, on_device)
+
+
+def _parts(run: "Run") -> dict[str, dict[str, Any]]:
+    """The states of those who keep their own."""
+    methods = {f"method {i}": method.state_dict(run) for i, method in enumerate(run.methods)}
+    for method, state in zip(run.methods, methods.values(), strict=True):
+        for key, value in state.items():
+            _require_storable(method, key, value)
+    own = {"network": run.ensemble.state_dict(), "optimiser": run.optimiser.state_dict()}
+    return own | methods
+
+
+def _require_state(method: Method) -> None:
+    """Refuses a method with hooks that change something, and no word on how to save it."""
+    classes = type(method).__mro__
+
+    def depth(name: str) -> int:
+        return next(i for i, cls in enumerate(classes) if name in vars(cls))
+
+    hooks = [name for name in vars(Method) if name.startswith("on_")]
+    unsaved = [name for name in hooks if depth(name) < depth("state_dict")]
+    if unsaved:
+        raise InvalidInputError(
+            f"{method.name} has {', '.join(unsaved)} and no state_dict of its own, so a checkpoint "
+            "would not hold what it keeps; give it state_dict and load_state_dict (with "
+            "`return {}` if it keeps nothing), or train without a checkpoint"
+        )
+
+
+def _require_storable(method: Method, key: str, value: Any) -> None:
+    if isinstance(value, Tensor):
+        return
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidTypeError(
+            f"state_dict of {method.name} gives {key!r} as {type(value).__name__}; expected a "
+            "tensor, or plain values as JSON has them"
+        ) from error

@@ -1,0 +1,101 @@
+"""Files that hold a state: tensors (safetensors) and, in the header, plain values (JSON).
+
+Reading one runs no code. A checksum over all of it finds what was damaged since.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from retarget.errors import DamagedFileError, InvalidInputError
+from retarget.storage import atomic_file
+
+FORMAT = 2
+
+
+def write_state(path: Path, values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Writes a state to one file, which replaces an older one only when complete.
+
+    Args:
+        path: The file.
+        values: Plain values, as JSON has them.
+        tensors: Of any device, by name.
+
+    Raises:
+        OSError: The file cannot be written; its `filename` is the path. An older file stays.
+    """
+    header = json.dumps({"format": FORMAT} | dict(values))
+    stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    metadata = {"retarget": header, "sha256": checksum(header, stored)}
+    try:
+        with atomic_file(path) as temporary:
+            save_file(stored, temporary, metadata)
+    except OSError as error:  # may know of the temporary file only, or of none
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
+
+
+def read_state(
+    path: Path, device: str | torch.device = "cpu"
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The values and the tensors that `write_state` wrote.
+
+    Args:
+        path: The file.
+        device: Where the tensors go.
+
+    Raises:
+        DamagedFileError: It is not as it was written.
+    """
+    if not path.is_file():
+        raise InvalidInputError(f"there is no file {path}; expected one that retarget wrote")
+    with path.open("rb"):
+        pass  # a file that may not be read is an OSError, not a damaged one
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        header = metadata.get("retarget", "null")
+        values = json.loads(header)
+    except (SafetensorError, ValueError) as error:
+        raise DamagedFileError(f"{path} is damaged or no safetensors file: {error}") from error
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        raise InvalidInputError(
+            f"{path} is not a retarget state of format {FORMAT}; expected one that this version "
+            "wrote"
+        )
+    if metadata.get("sha256") != checksum(header, tensors):
+        raise DamagedFileError(f"{path} is damaged: its checksum is not that of what it holds")
+    return values, {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
+def checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of a text and of tensors: their names, types, shapes and every bit of them."""
+    digest = hashlib.sha256(text.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"\0{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        digest.update(flat.view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def part_of(state: dict[str, Any], name: str) -> dict[str, Any]:
+    """The entries of a state that belong to one of its parts."""
+    return {
+        key.removeprefix(f"{name}."): value
+        for key, value in state.items()
+        if key.startswith(f"{name}.")
+    }
