@@ -1,11 +1,13 @@
 """What can go wrong, by name. Every message says what was got, what was expected, what to do."""
 
 __all__ = [
+    "ClusterError",
     "DivergedError",
     "DownloadError",
     "InvalidInputError",
     "InvalidTypeError",
     "MissingDataError",
+    "MissingExtraError",
     "NotPositiveDefiniteError",
     "PrecisionWarning",
     "RetargetError",
@@ -79,6 +81,14 @@ class MissingDataError(RetargetError, FileNotFoundError):
 
 class DownloadError(RetargetError, ConnectionError):
     """A file that none of its mirrors would give, whole and with the right checksum."""
+
+
+class MissingExtraError(RetargetError, ImportError):
+    """A part of retarget whose extra packages are not installed."""
+
+
+class ClusterError(RetargetError, RuntimeError):
+    """A Dask cluster that cannot be used: not reached, of other versions, or losing its workers."""
 
 
 class UnreachableTargetsError(RetargetError, ArithmeticError):
