@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from retarget.continual.corrector import NetworkCorrector
 from retarget.errors import (
+    ClusterError,
     DivergedError,
     DownloadError,
     InvalidInputError,
     InvalidTypeError,
     MissingDataError,
+    MissingExtraError,
     NotPositiveDefiniteError,
     PrecisionWarning,
     RetargetError,
@@ -84,6 +86,8 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
     "StreamTooLargeError",
     "MissingDataError",
     "DownloadError",
+    "MissingExtraError",
+    "ClusterError",
     "UnreachableTargetsError",
     "PrecisionWarning",
 ]

@@ -3,11 +3,13 @@
 __all__ = [
     "DamagedFileError",
     "DamagedFileWarning",
+    "ClusterError",
     "DivergedError",
     "DownloadError",
     "InvalidInputError",
     "InvalidTypeError",
     "MissingDataError",
+    "MissingExtraError",
     "NotPositiveDefiniteError",
     "PrecisionWarning",
     "RetargetError",
@@ -85,6 +87,14 @@ class MissingDataError(RetargetError, FileNotFoundError):
 
 class DownloadError(RetargetError, ConnectionError):
     """A file that none of its mirrors would give, whole and with the right checksum."""
+
+
+class MissingExtraError(RetargetError, ImportError):
+    """A part of retarget whose extra packages are not installed."""
+
+
+class ClusterError(RetargetError, RuntimeError):
+    """A Dask cluster that cannot be used: not reached, of other versions, or losing its workers."""
 
 
 class UnreachableTargetsError(RetargetError, ArithmeticError):

@@ -1,1 +1,18 @@
-"""The same work on a Dask cluster, and kernels that are bigger than memory."""
+"""The same work on a Dask cluster, and kernels that are bigger than memory.
+
+Needs the extra: `pip install "retarget[dask]"`. Nothing else of retarget imports this package.
+"""
+
+from retarget.errors import MissingExtraError
+
+try:
+    import dask.array  # noqa: F401
+    import distributed  # noqa: F401
+except ImportError as error:
+    raise MissingExtraError(
+        f'retarget.distributed needs Dask ({error}); install it with: pip install "retarget[dask]"'
+    ) from error
+
+from retarget.distributed.cluster import connect
+
+__all__ = ["connect"]

@@ -36,8 +36,9 @@ class Cluster(Place):
 
     def ended(self, seconds: float) -> list[tuple[Task, Ending]]:
         """What workers have sent back, or what the scheduler says of it."""
-        from distributed import wait
+        import distributed
 
+        wait: Any = distributed.wait  # it has no types
         try:
             wait(list(self._tasks), seconds, return_when="FIRST_COMPLETED")
         except TimeoutError:

@@ -1,0 +1,154 @@
+"""The workers: processes on this machine, or a Dask cluster that is running already."""
+
+import asyncio
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from distributed import Client, LocalCluster
+
+from retarget.errors import ClusterError, InvalidInputError
+
+LOCAL = re.compile(r"local:([1-9][0-9]*)")
+RUNNING = re.compile(r"(tcp|tls)://[^\s/]+:[0-9]+")
+TIMEOUT = 20  # seconds to reach a scheduler, and to close what was started
+
+# One thread a worker: many single-threaded processes lose no time waiting for each other, and the
+# results do not depend on the number of cores. torch and BLAS read these as they are imported.
+ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
+)
+HERE_ONLY = "127.0.0.1:0"  # any free port; without an address Dask listens to all the world
+
+
+@contextmanager
+def connect(address: str, *, memory_limit: str | None = None) -> Iterator[Client]:
+    """The client of a Dask cluster, for as long as the context lasts.
+
+    Inside, it is also the scheduler that Dask arrays are computed by.
+
+    Args:
+        address: `"local:N"` starts N worker processes of one thread each on this machine, reachable
+            from this machine only, and ends them with the context. `"tcp://host:port"` (or
+            `"tls://host:port"`) joins a scheduler that is running; it goes on running.
+        memory_limit: Memory of each local worker, such as `"1GB"`; what does not fit is kept on
+            disk. An equal share of this machine's memory without it.
+
+    Yields:
+        The connected `distributed.Client`.
+
+    Raises:
+        InvalidInputError: The address is something else, or the limit has no meaning.
+        ClusterError: The scheduler cannot be reached, has no workers, or its workers run another
+            version of Python or retarget.
+    """
+    local = LOCAL.fullmatch(address)
+    if local is None and not RUNNING.fullmatch(address):
+        raise InvalidInputError(
+            f"the cluster is {address!r}; expected 'local:N' for N processes on this machine, or "
+            "'tcp://host:port' (or 'tls://host:port') of a running Dask scheduler"
+        )
+    if local is None and memory_limit is not None:
+        raise InvalidInputError(
+            f"memory_limit={memory_limit!r} was given with {address}; the workers of a running "
+            "cluster have their own: give it to 'dask worker --memory-limit' there"
+        )
+    with _quiet_logs():
+        if local is not None:
+            with _local_cluster(int(local[1]), memory_limit) as cluster, _client(cluster) as client:
+                yield client
+        else:
+            with _client(address) as client:
+                _require_same_versions(client, address)
+                yield client
+
+
+@contextmanager
+def _local_cluster(workers: int, memory_limit: str | None) -> Iterator[LocalCluster]:
+    try:
+        cluster = LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            host="127.0.0.1",
+            dashboard_address=HERE_ONLY,
+            worker_dashboard_address=HERE_ONLY,
+            scheduler_kwargs={"dashboard": False},
+            memory_limit="auto" if memory_limit is None else memory_limit,
+            silence_logs=logging.CRITICAL,
+            env=ONE_THREAD,
+            preload=["retarget.distributed.local_worker"],
+        )
+    except ValueError as error:
+        raise InvalidInputError(
+            f"memory_limit is {memory_limit!r}; expected bytes with a unit, such as '1GB'"
+        ) from error
+    try:
+        yield cluster
+    finally:
+        cluster.sync(_end_workers, cluster)
+        cluster.close(timeout=TIMEOUT)
+
+
+async def _end_workers(cluster: LocalCluster) -> None:
+    """Ends the worker processes, also those in the middle of a task, within a second."""
+    await asyncio.gather(*(nanny.close(timeout=1) for nanny in cluster.workers.values()))
+
+
+@contextmanager
+def _client(cluster: Any) -> Iterator[Client]:
+    try:
+        client = Client(cluster, timeout=TIMEOUT)
+    except (OSError, TypeError, RuntimeError, ValueError) as error:  # TypeError: no TLS set up
+        raise ClusterError(
+            f"no Dask scheduler answers at {cluster} ({error}); check that 'dask scheduler' runs "
+            "there, that its port is open from here and, for tls://, Dask's distributed.comm.tls "
+            "settings"
+        ) from error
+    try:
+        yield client
+    finally:
+        client.close(timeout=TIMEOUT)
+
+
+def _require_same_versions(client: Any, address: str) -> None:
+    """Refuses workers whose results could differ from those of this process."""
+
+    def installed() -> str:  # not importable: it travels whole, to workers without retarget too
+        import importlib
+        import sys
+
+        try:
+            version = "retarget " + importlib.import_module("retarget").__version__
+        except ImportError:
+            version = "no retarget"
+        return f"Python {sys.version_info.major}.{sys.version_info.minor}, {version}"
+
+    workers = client.run(installed, on_error="return")
+    if not workers:
+        raise ClusterError(
+            f"the scheduler at {address} has no workers; start some with 'dask worker {address}', "
+            "or keep at least one in a cluster that adapts its size"
+        )
+    here = installed()
+    for worker, there in workers.items():
+        if there != here:
+            raise ClusterError(
+                f"the worker {worker} has {there}, but this process has {here}; install the same "
+                'versions there (retarget with the extra: pip install "retarget[dask]")'
+            )
+
+
+@contextmanager
+def _quiet_logs() -> Iterator[None]:
+    """Keeps Dask's own reports off the terminal: what went wrong is raised as an error."""
+    loggers = [logging.getLogger(name) for name in ("distributed", "tornado.application")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)

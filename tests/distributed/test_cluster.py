@@ -1,0 +1,205 @@
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from distributed import LocalCluster
+
+import retarget as rt
+from retarget.distributed import cluster, connect
+from retarget.errors import ClusterError, InvalidInputError
+
+BUSY = """
+import time
+from retarget.distributed import connect
+
+def work(x):
+    print("working", flush=True)
+    time.sleep(600)
+
+if __name__ == "__main__":
+    with connect("local:2") as client:
+        client.submit(work, 1).result()
+"""
+
+
+def process_state():
+    import torch
+
+    return os.getpid(), os.environ["OMP_NUM_THREADS"], torch.get_num_threads()
+
+
+def gone(pid):
+    """Whether the process has ended, and is no zombie either."""
+    return not Path(f"/proc/{pid}").exists()
+
+
+def listening_hosts(pid):
+    """The addresses, in the kernel's hexadecimal, that a process accepts connections at."""
+    inodes = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            inodes.add(str(link.readlink()).removeprefix("socket:[").removesuffix("]"))
+    hosts = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                hosts.append(fields[1].split(":")[0])
+    return hosts
+
+
+def test_local_workers_are_processes_of_one_thread_and_end_with_the_context(capfd):
+    with connect("local:2", memory_limit="700MB") as client:
+        states = client.run(process_state).values()
+        limits = {w["memory_limit"] for w in client.scheduler_info()["workers"].values()}
+        assert client.submit(sum, [1, 2]).result() == 3
+    pids = {pid for pid, *_ in states}
+    assert len(pids) == 2
+    assert os.getpid() not in pids
+    assert {state[1:] for state in states} == {("1", 1)}
+    assert limits == {700_000_000}
+    assert all(gone(pid) for pid in pids)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_local_workers_listen_on_this_machine_only():
+    with connect("local:1") as client:
+        addresses = [client.scheduler.address, *client.scheduler_info()["workers"]]
+        assert all(address.startswith("tcp://127.0.0.1:") for address in addresses)
+        pids = [os.getpid(), *client.run(os.getpid).values()]
+        assert {host for pid in pids for host in listening_hosts(pid)} == {"0100007F"}
+
+
+def test_an_error_inside_closes_everything_and_is_kept():
+    pids = []
+
+    def fail():
+        with connect("local:1") as client:
+            pids.extend(client.run(os.getpid).values())
+            client.submit(divmod, 1, 0).result()
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert len(pids) == 1
+    assert gone(pids[0])
+    assert logging.getLogger("distributed").level != logging.CRITICAL
+
+
+def test_ctrl_c_ends_busy_workers_quietly(tmp_path):
+    script = tmp_path / "busy.py"
+    script.write_text(BUSY)
+    process = subprocess.Popen(
+        [sys.executable, script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # as in a terminal, every process of it gets the signal
+    )
+    assert process.stdout.readline() == "working\n"
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert errors.count("Traceback") == 1  # that of the script itself
+    assert errors.strip().endswith("KeyboardInterrupt")
+    assert "Dask Worker" not in errors
+    for _ in range(600):  # multiprocessing's own tracker sees the end of the script by itself
+        if subprocess.run(["pgrep", "-s", str(process.pid)], stdout=subprocess.DEVNULL).returncode:
+            break
+        time.sleep(0.1)
+    else:
+        pytest.fail("processes are left")
+
+
+@pytest.mark.parametrize("address", ["local:0", "local:", "local:two", "host:8786", "http://a:1"])
+def test_an_address_of_another_kind(address):
+    with (
+        pytest.raises(InvalidInputError, match=f"cluster is '{address}'; expected 'local:N'"),
+        connect(address),
+    ):
+        pass
+
+
+def test_a_limit_that_is_no_amount_of_memory():
+    with (
+        pytest.raises(InvalidInputError, match="memory_limit is 'much'; expected bytes"),
+        connect("local:1", memory_limit="much"),
+    ):
+        pass
+
+
+def test_a_limit_for_workers_of_others():
+    with (
+        pytest.raises(InvalidInputError, match="memory_limit='1GB' was given with tcp://a:1"),
+        connect("tcp://a:1", memory_limit="1GB"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "tls://127.0.0.1:1"])
+def test_no_scheduler_there(monkeypatch, address):
+    monkeypatch.setattr(cluster, "TIMEOUT", 1)
+    with (
+        pytest.raises(ClusterError, match=f"no Dask scheduler answers at {address}"),
+        connect(address),
+    ):
+        pass
+
+
+@pytest.fixture(scope="module")
+def running():
+    with LocalCluster(
+        n_workers=1,
+        threads_per_worker=1,
+        host="127.0.0.1",
+        dashboard_address="127.0.0.1:0",
+        silence_logs=logging.CRITICAL,
+    ) as started:
+        yield started
+
+
+def test_a_running_scheduler_goes_on_running(running):
+    for _ in range(2):
+        with connect(running.scheduler_address) as client:
+            assert client.submit(sum, [1, 2]).result() == 3
+
+
+def test_workers_of_another_version(running, monkeypatch):
+    message = rf"has Python 3.*, retarget {rt.__version__}, but this process has .* retarget 0.0.7"
+    monkeypatch.setattr(rt, "__version__", "0.0.7")
+    with pytest.raises(ClusterError, match=message), connect(running.scheduler_address):
+        pass
+
+
+def test_a_scheduler_without_workers():
+    with (
+        LocalCluster(
+            n_workers=0,
+            dashboard_address="127.0.0.1:0",
+            host="127.0.0.1",
+            silence_logs=logging.CRITICAL,
+        ) as empty,
+        pytest.raises(ClusterError, match="has no workers; start some"),
+        connect(empty.scheduler_address),
+    ):
+        pass
+
+
+def test_without_the_extra():
+    code = """
+import sys
+sys.modules["distributed"] = None
+import retarget
+assert "dask" not in sys.modules
+try:
+    import retarget.distributed
+except retarget.MissingExtraError as error:
+    assert isinstance(error, ImportError)
+    print(error)
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 'install it with: pip install "retarget[dask]"' in shown.stdout
