@@ -15,7 +15,6 @@ from retarget.experiments.core50_training import Source
 from retarget.experiments.experiment import (
     Experiment,
     experiment_names,
-    families,
     load_experiment,
     named_experiments,
     parse_changes,
@@ -201,7 +200,7 @@ def _reproduce(
         )
         raise typer.Exit(STOPPED) from None
     if outcome.table is not None:
-        for part in families()[experiment.family].summarise(outcome.table):
+        for part in experiment.kind.summarise(outcome.table):
             console.print(part)
     return _show_outcome(outcome)
 

@@ -1,9 +1,9 @@
 """What can go wrong, by name. Every message says what was got, what was expected, what to do."""
 
 __all__ = [
+    "ClusterError",
     "DamagedFileError",
     "DamagedFileWarning",
-    "ClusterError",
     "DivergedError",
     "DownloadError",
     "InvalidInputError",

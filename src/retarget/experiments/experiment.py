@@ -133,6 +133,11 @@ class Experiment(BaseModel):
     variant: str | None = None
 
     @property
+    def kind(self) -> Family:
+        """How it is computed and shown."""
+        return families()[self.family]
+
+    @property
     def label(self) -> str:
         """What its results are called."""
         return f"{self.name}-{self.parameters[self.variant]}" if self.variant else self.name

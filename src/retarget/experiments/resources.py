@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from retarget.errors import InvalidInputError
-from retarget.experiments.experiment import Experiment, families
+from retarget.experiments.experiment import Experiment
 from retarget.experiments.places import Place, Processes, ThisProcess
 from retarget.option_values import amount_of_memory, amount_of_time
 
@@ -82,9 +82,7 @@ class Resources:
         try:
             yield (
                 lambda experiment: (
-                    ThisProcess()
-                    if families()[experiment.family].light and not limited
-                    else processes
+                    ThisProcess() if experiment.kind.light and not limited else processes
                 )
             )
         finally:

@@ -15,7 +15,7 @@ import matplotlib.pyplot as plt
 import polars as pl
 
 import retarget
-from retarget.experiments.experiment import Experiment, Family, PlannedRun, families
+from retarget.experiments.experiment import Experiment, PlannedRun
 from retarget.experiments.places import Place, ThisProcess
 from retarget.experiments.scheduling import Progress, Schedule
 from retarget.experiments.store import RunRecord, RunStore
@@ -66,7 +66,7 @@ def run_experiment(
         watch: Called with the progress whenever there may be something new to show.
     """
     started, clock = datetime.now(UTC), time.perf_counter()
-    family, folder = families()[experiment.family], results / experiment.label
+    folder = results / experiment.label
     schedule = Schedule(experiment, RunStore(results), fresh)
     schedule.carry_out(place or ThisProcess(), watch)
     progress, files = schedule.progress, list[Path]()
@@ -81,7 +81,7 @@ def run_experiment(
             ),
             how="vertical_relaxed",
         )
-        files = _write(experiment, family, table, folder)
+        files = _write(experiment, table, folder)
         record = _record(experiment, command or sys.argv, started, time.perf_counter() - clock)
         record["runs"] = {
             "all": computed + reused,
@@ -103,11 +103,11 @@ def _labelled(table: pl.DataFrame, run: PlannedRun) -> pl.DataFrame:
     )
 
 
-def _write(experiment: Experiment, family: Family, table: pl.DataFrame, folder: Path) -> list[Path]:
+def _write(experiment: Experiment, table: pl.DataFrame, folder: Path) -> list[Path]:
     files = [folder / f"{experiment.label}.{suffix}" for suffix in ("parquet", "png", "pdf")]
     with atomic_file(files[0]) as temporary:
         table.write_parquet(temporary)
-    figure = family.draw(table)
+    figure = experiment.kind.draw(table)
     for path in files[1:]:
         with atomic_file(path) as temporary:
             # no dates inside: the same result is the same file

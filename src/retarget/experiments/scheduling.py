@@ -10,7 +10,7 @@ import polars as pl
 
 from retarget.experiments.computing import Ending, Failed, Lost, Task
 from retarget.experiments.estimate import Estimator
-from retarget.experiments.experiment import Experiment, PlannedRun, families
+from retarget.experiments.experiment import Experiment, PlannedRun
 from retarget.experiments.identity import Identity, identity_of
 from retarget.experiments.places import Place
 from retarget.experiments.store import RunRecord, RunStore
@@ -75,7 +75,7 @@ class Schedule:
         fresh: bool = False,
     ) -> None:
         self._experiment, self._store = experiment, store
-        self._family, self.planned = families()[experiment.family], experiment.planned_runs()
+        self._family, self.planned = experiment.kind, experiment.planned_runs()
         identities = [identity_of(run.config, self._family) for run in self.planned]
         self.keys = [identity.key for identity in identities]
         self._identities = {identity.key: identity for identity in identities}
