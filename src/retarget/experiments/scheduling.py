@@ -26,7 +26,7 @@ class Progress:
 
     Attributes:
         runs: All runs.
-        found: Those that were done before.
+        found: Those that were done before, or by another process.
         done: Those that are done, found ones too.
         failed: Those that have failed, with their records.
         running: Those that are being computed here, with the time on `time.monotonic` at which
@@ -84,7 +84,6 @@ class Schedule:
         self.tables: dict[str, pl.DataFrame] = {}
         if not fresh:
             self._collect(runs)
-            self.progress.found = set(self.progress.done)
         self._fresh = set(runs) if fresh else set()
         self._attempts: dict[tuple[str, ...], int] = {}
 
@@ -162,9 +161,9 @@ class Schedule:
             return
         if left != keys:
             task = self._task(left)
-        for key in self._fresh.intersection(left):
-            self._store.drop_checkpoints(key)
-        self._fresh.difference_update(left)
+        if tuple(left) not in self._attempts:
+            for key in self._fresh.intersection(left):
+                self._store.drop_checkpoints(key)
         held[task] = locks
         self.progress.running.update(dict.fromkeys(left, time.monotonic()))
         place.start(task)
@@ -216,6 +215,7 @@ class Schedule:
             if table is not None:
                 self.tables[key] = table
                 self.progress.done.add(key)
+                self.progress.found.add(key)
 
 
 def _ended(place: Place, busy: bool) -> list[tuple[Task, Ending]]:

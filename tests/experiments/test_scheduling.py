@@ -1,0 +1,266 @@
+"""Which runs are computed, when, and by whom."""
+
+import io
+import os
+import subprocess
+import sys
+
+import polars as pl
+import pytest
+
+import made_runs
+from made_runs import calls, made
+from retarget.experiments.computing import Computed, Lost
+from retarget.experiments.estimate import Estimator
+from retarget.experiments.experiment import Config, PlannedRun
+from retarget.experiments.identity import Identity
+from retarget.experiments.inventory import State, state_of
+from retarget.experiments.places import Place, ThisProcess
+from retarget.experiments.progress_table import progress_table
+from retarget.experiments.runner import run_experiment
+from retarget.experiments.scheduling import Progress, Schedule
+from retarget.experiments.store import RunStore
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch):
+    made_runs.install(monkeypatch)
+
+
+def test_what_is_done_is_not_done_again(tmp_path):
+    first = run_experiment(made(tmp_path), tmp_path)
+    again = run_experiment(made(tmp_path), tmp_path)
+    assert (first.computed, first.reused, again.computed, again.reused) == (3, 0, 0, 3)
+    assert again.table.equals(first.table)
+    assert calls(tmp_path) == {0: 1, 1: 1, 2: 1}
+
+
+def test_a_change_redoes_what_it_touches_only(tmp_path):
+    run_experiment(made(tmp_path, "[grid]", "lr = [0.1, 0.2]"), tmp_path)
+    more = run_experiment(made(tmp_path, "[grid]", "lr = [0.2, 0.3]"), tmp_path)
+    assert (more.computed, more.reused) == (3, 3)
+    other = run_experiment(made(tmp_path, "lr = 0.1", name="other"), tmp_path)
+    assert (other.computed, other.reused) == (0, 3)  # another experiment's runs are found too
+
+
+def test_failed_runs_are_tried_again(tmp_path, monkeypatch):
+    experiment = made(tmp_path, 'behaviour = "raises"')
+    assert len(run_experiment(experiment, tmp_path).failed) == 1
+    monkeypatch.setattr(made_runs, "misbehave", lambda config: None)
+    mended = run_experiment(experiment, tmp_path)
+    assert (mended.computed, mended.reused, mended.failed) == (1, 2, [])
+    assert calls(tmp_path) == {0: 1, 1: 2, 2: 1}
+
+
+def test_fresh_means_all_again_and_from_the_beginning(tmp_path):
+    experiment = made(tmp_path)
+    run_experiment(experiment, tmp_path)
+    store = RunStore(tmp_path)
+    key = next(iter(store))
+    store.checkpoint(key).touch()
+    seen = []
+    Schedule(experiment, store, fresh=True).carry_out(Recorder(store, seen))
+    assert calls(tmp_path) == {0: 2, 1: 2, 2: 2}
+    assert seen == [[], [], []]  # no checkpoint of an earlier time was there
+
+
+class Recorder(ThisProcess):
+    """Computes here, and looks at the checkpoints just before."""
+
+    def __init__(self, store, seen):
+        super().__init__()
+        self._store, self._seen = store, seen
+
+    def start(self, task):
+        self._seen.append(self._store.checkpoints(task.identities[0].key))
+        super().start(task)
+
+
+def test_runs_together_are_one_task(tmp_path, monkeypatch):
+    made_runs.install(monkeypatch)
+    experiment = made(tmp_path, "[grid]", "lr = [0.1, 0.2]")
+    family = experiment.kind
+    object.__setattr__(family, "together", lambda config: str(config.lr))
+    try:
+        groups = []
+        place = ThisProcess()
+        start = place.start
+        place.start = lambda task: (
+            groups.append(sorted(c.seed for c in task.configs)),
+            start(task),
+        )
+        Schedule(experiment, RunStore(tmp_path)).carry_out(place)
+    finally:
+        object.__setattr__(family, "together", lambda config: None)
+    assert groups == [[0, 1, 2], [0, 1, 2]]
+    assert run_experiment(experiment, tmp_path).reused == 6
+
+
+class Losing(Place):
+    """Loses every task at first; keeps what it was given."""
+
+    capacity = 1
+
+    def __init__(self, times):
+        self.times, self.started, self.closed = times, [], 0
+
+    def start(self, task):
+        self.started.append(task)
+
+    def ended(self, seconds):
+        task = self.started[-1]
+        if self.started.count(task) <= self.times:
+            return [(task, Lost("gone"))]
+        return [(task, Computed([pl.DataFrame({"step": [0], "value": [1.0]})], 1.0, []))]
+
+    def close(self):
+        self.closed += 1
+
+
+def test_what_is_lost_is_tried_three_times(tmp_path):
+    place = Losing(2)
+    assert run_experiment(made(tmp_path), tmp_path, place=place).computed == 3
+    assert len(place.started) == 9
+    place = Losing(3)
+    outcome = run_experiment(made(tmp_path), tmp_path, place=place, fresh=True)
+    assert [record.reason for _, record in outcome.failed] == ["gone, 3 times"] * 3
+    assert len(place.started) == 9
+    assert place.closed == 0
+
+
+def test_an_error_of_ours_stops_everything_and_unlocks(tmp_path):
+    store = RunStore(tmp_path)
+    place = Losing(0)
+    place.ended = lambda seconds: [][1]
+    schedule = Schedule(made(tmp_path), store)
+    with pytest.raises(IndexError):
+        schedule.carry_out(place)
+    assert place.closed == 1
+    for key in schedule.missing():
+        store.lock(key).release()
+
+
+def test_two_processes_share_the_work(tmp_path):
+    """Each run is computed once, and both have all results."""
+    script = tmp_path / "one.py"
+    script.write_text(ONE)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    both = [
+        subprocess.Popen(
+            [sys.executable, script, tmp_path],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    for process in both:
+        assert process.stdout.readline() == "ready\n"
+    for process in both:  # both at once
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    answers = [process.communicate(timeout=120)[0].split() for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    computed, tables = zip(*answers, strict=True)
+    assert sum(map(int, computed)) == 12
+    assert tables[0] == tables[1]
+    assert sum(calls(tmp_path).values()) == 12
+
+
+ONE = """
+import sys, time
+from pathlib import Path
+import made_runs
+from retarget.experiments import experiment
+from retarget.experiments.runner import run_experiment
+
+experiment.families = lambda: {"made": made_runs.FAMILY}
+folder = sys.argv[1]
+mine = made_runs.made(folder, "[grid]", "lr = [0.1, 0.2, 0.3, 0.4]")
+print("ready", flush=True)
+sys.stdin.readline()
+outcome = run_experiment(mine, Path(folder), watch=lambda progress: time.sleep(0.05))
+print(outcome.computed, outcome.table.hash_rows().sum())
+"""
+
+
+def test_a_run_of_another_process_is_waited_for(tmp_path):
+    experiment = made(tmp_path)
+    store, other = RunStore(tmp_path), RunStore(tmp_path / "other")
+    schedule = Schedule(experiment, store)
+    key = schedule.keys[1]
+    lock = store.lock(key)
+    assert state_of(store, key) == State.RUNNING
+    seen = []
+
+    def watch(progress):
+        seen.append(set(progress.elsewhere))
+        if len(progress.done) == 2 and lock.is_locked:  # the others are done: it has finished
+            run_experiment(experiment, tmp_path / "other")
+            (other.folder / key).rename(tmp_path / "moved")
+            for name in ("result.parquet", "run.json"):
+                (tmp_path / "moved" / name).rename(store.folder / key / name)
+            lock.release()
+
+    schedule.carry_out(ThisProcess(), watch)
+    assert {key} in seen
+    assert schedule.progress.elsewhere == set()
+    assert len(schedule.progress.done) == 3
+    assert calls(tmp_path) == {0: 2, 1: 1, 2: 2}  # the second was computed by the other only
+
+
+def test_a_run_that_another_process_gave_up_is_computed(tmp_path):
+    store = RunStore(tmp_path)
+    schedule = Schedule(made(tmp_path), store)
+    lock = store.lock(schedule.keys[1])
+    schedule.carry_out(
+        ThisProcess(), lambda progress: lock.release() if len(progress.done) == 2 else None
+    )
+    assert len(schedule.progress.done) == 3
+
+
+def test_estimates_come_from_the_runs_most_alike(tmp_path):
+    run_experiment(made(tmp_path, "[grid]", "lr = [0.1, 0.2]"), tmp_path)
+    records = [
+        record.model_copy(update={"seconds": 10.0 * record.identity["config"]["lr"]})
+        for record in RunStore(tmp_path).records()
+    ]
+    estimator = Estimator(records)
+    kind = records[0].identity["kind"]
+
+    def seconds(kind, **config):
+        return estimator.seconds(Identity(kind, config, {}, "", {}))
+
+    about = {"folder": str(tmp_path), "behaviour": "good"}
+    assert seconds(kind, seed=9, lr=0.1, **about) == 1.0
+    assert seconds(kind, seed=9, lr=0.2, **about) == 2.0
+    assert seconds(kind, seed=9, lr=0.7, **about) == 1.5
+    assert seconds("other", seed=9, lr=0.1, **about) is None
+    failed = records[0].model_copy(update={"status": "failed", "seconds": 99.0})
+    estimator.learn(failed)
+    assert seconds(kind, seed=9, lr=0.1, **about) == 1.0
+
+
+def shown(renderable):
+    from rich.console import Console
+
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(renderable)
+    return " ".join(console.export_text().split())
+
+
+def test_the_table_of_the_progress(monkeypatch):
+    monkeypatch.setattr("time.monotonic", lambda: 100.0)
+    runs = {str(i): PlannedRun(Config(seed=i), {"case": "[EWC]", "seed": i}) for i in range(20)}
+    identities = {key: Identity("kind", {"seed": int(key)}, {}, "", {}) for key in runs}
+    progress = Progress(runs, Estimator(), identities, capacity=10)
+    assert "0 0 0 20 unknown" in shown(progress_table(progress))
+    progress.estimator._known["kind"] = [({"seed": 0}, 30.0)]
+    progress.done, progress.failed = {"0", "1"}, {"2": None}
+    progress.running = {str(i): 90.0 for i in range(3, 13)}
+    progress.elsewhere = {"13"}
+    text = shown(progress_table(progress))
+    assert "done running elsewhere failed left time left 2 10 1 1 6 41 s" in text
+    assert "[EWC], seed 3: 10 s of about 30 s" in text
+    assert "and 2 more" in text

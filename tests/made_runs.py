@@ -1,0 +1,95 @@
+"""A family of runs that behave, or do not: importable by the processes that compute them."""
+
+import contextlib
+import os
+import signal
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from matplotlib.figure import Figure
+
+from retarget.experiments import experiment as experiments
+from retarget.experiments.experiment import Config, Family, one_by_one, parse_experiment
+
+TEXT = """
+family = "made"
+title = "made"
+seeds = [0, 1, 2]
+[parameters]
+folder = "{folder}"
+"""
+
+
+class MadeRun(Config):
+    """What a run does; it leaves a line in `folder/calls` each time it is begun."""
+
+    folder: str
+    behaviour: str = "good"
+    lr: float = 0.1
+
+
+def run(config):
+    with (Path(config.folder) / "calls").open("a") as calls:
+        calls.write(f"{config.seed} {os.getpid()}\n")
+    misbehave(config)
+    rng = np.random.default_rng(config.seed)
+    return pl.DataFrame({"step": range(4), "value": rng.normal(size=4) * config.lr})
+
+
+def misbehave(config):
+    if config.seed != 1:  # the others are good
+        return
+    if config.behaviour == "raises":
+        raise ValueError("no [red]luck[/red]\nat all")
+    if config.behaviour == "hangs":
+        time.sleep(600)
+    if config.behaviour == "eats":
+        food = []
+        while True:
+            food.append(np.ones(10**7))
+    if config.behaviour == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if config.behaviour == "dies once":
+        with contextlib.suppress(FileExistsError):
+            (Path(config.folder) / "died").touch(exist_ok=False)
+            os.kill(os.getpid(), signal.SIGKILL)
+    if config.behaviour == "warns":
+        warnings.warn("mind the gap", stacklevel=1)
+    if config.behaviour == "waits":  # until it is let go
+        (Path(config.folder) / "waiting").touch()
+        while not (Path(config.folder) / "go").exists():
+            time.sleep(0.02)
+
+
+def draw(table):
+    return Figure()
+
+
+def summarise(table):
+    return [f"mean {table['value'].mean():.6f}"]
+
+
+FAMILY = Family(MadeRun, one_by_one(run), draw, summarise)
+
+
+def install(monkeypatch):
+    """Makes the family known."""
+    known = experiments.families()
+    monkeypatch.setattr(experiments, "families", lambda: known | {"made": FAMILY})
+
+
+def made(folder, *lines, name="mine"):
+    """An experiment of three runs."""
+    return parse_experiment(name, TEXT.format(folder=folder) + "\n".join(lines))
+
+
+def calls(folder):
+    """How often each seed was begun."""
+    path = Path(folder) / "calls"
+    seeds = (
+        [int(line.split()[0]) for line in path.read_text().splitlines()] if path.exists() else []
+    )
+    return {seed: seeds.count(seed) for seed in sorted(set(seeds))}

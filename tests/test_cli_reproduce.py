@@ -1,0 +1,146 @@
+"""`retarget reproduce` with runs that fail, are planned only, or are stopped."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import made_runs
+from command_line import run
+from made_runs import TEXT, calls
+from retarget import cli_reproduce
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """Writes an experiment of one's own, and gives what calls the command on it."""
+    made_runs.install(monkeypatch)
+
+    def write(*lines):
+        path = tmp_path / "mine.toml"
+        path.write_text(TEXT.format(folder=tmp_path) + "\n".join(lines))
+        return ("reproduce", path, "--out", tmp_path / "results")
+
+    return write
+
+
+def test_a_file_of_ones_own(monkeypatch, capsys, tmp_path, mine):
+    code, shown = run(monkeypatch, capsys, *mine(), "-j", 0)
+    assert code == 0
+    assert "mine: made mean 0." in shown
+    assert "Runs computed: 3, found finished: 0" in shown
+    assert (tmp_path / "results" / "mine" / "mine.png").is_file()
+
+
+def test_failed_runs_are_listed_and_the_exit_code_says_so(monkeypatch, capsys, tmp_path, mine):
+    code, shown = run(monkeypatch, capsys, *mine('behaviour = "raises"'), "-j", 0)
+    assert code == 1
+    assert "Runs computed: 2, found finished: 0, failed: 1" in shown
+    assert "Nothing is drawn where runs are missing." in shown
+    assert "seed 1: ValueError: no [red]luck[/red] at all" in shown
+    assert "`retarget runs show KEY` tells more" in shown
+    assert not (tmp_path / "results" / "mine").exists()
+
+
+def test_only_so_many_failures_are_listed(monkeypatch, capsys, mine):
+    monkeypatch.setattr(cli_reproduce, "SHOWN_FAILURES", 1)
+    arguments = mine('behaviour = "raises"', "[grid]", "lr = [0.1, 0.2, 0.3]")
+    code, shown = run(monkeypatch, capsys, *arguments, "-j", 0)
+    assert code == 1
+    assert shown.count("ValueError") == 1
+    assert "and 2 more" in shown
+
+
+def test_a_dry_run_computes_nothing(monkeypatch, capsys, tmp_path, mine):
+    code, shown = run(monkeypatch, capsys, *mine(), "--dry-run")
+    assert code == 0
+    assert "seed 0: to do" in shown
+    assert "3 runs, 0 done, 3 to do: how long that takes is unknown" in shown
+    assert calls(tmp_path) == {}
+    run(monkeypatch, capsys, *mine(), "-j", 0)
+    code, shown = run(monkeypatch, capsys, *mine("[grid]", "lr = [0.1, 0.2]"), "--dry-run", "-j", 2)
+    assert "seed 0, lr 0.1: done" in shown
+    assert "seed 0, lr 0.2: to do, about 0.0 s" in shown
+    assert "6 runs, 3 done, 3 to do: about 0.0 s, 2 at a time." in shown
+    code, shown = run(monkeypatch, capsys, *mine(), "--dry-run")
+    assert "3 runs, all done." in shown
+    assert calls(tmp_path) == {0: 1, 1: 1, 2: 1}
+
+
+def test_processes_with_limits(monkeypatch, capsys, tmp_path, mine):
+    arguments = (*mine('behaviour = "hangs"'), "-j", 1, "--time-limit", "1s")
+    code, shown = run(monkeypatch, capsys, *arguments, "--memory-limit", "8GB")
+    assert code == 1
+    assert "seed 1: it took longer than its limit of 1 s" in shown
+
+
+def test_a_local_cluster(monkeypatch, capsys, tmp_path, mine):
+    code, shown = run(monkeypatch, capsys, *mine(), "--cluster", "local:1", "--memory-limit", "4GB")
+    assert code == 0
+    assert "Runs computed: 3, found finished: 0" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--jobs", 2, "--cluster", "local:2"), "--jobs and --cluster were both given"),
+        (("--jobs", 0, "--time-limit", "1s"), "--jobs 0 computes in this process"),
+        (("--jobs", 0, "--memory-limit", "1GB"), "--jobs 0 computes in this process"),
+        (("--cluster", "tcp://x:1", "--memory-limit", "1GB"), "dask worker --memory-limit"),
+        (("--cluster", "nowhere"), "the cluster is 'nowhere'; expected 'local:N'"),
+        (("--time-limit", "soon"), "--time-limit is 'soon'; expected a time such as"),
+        (("--memory-limit", "much"), "--memory-limit is 'much'; expected an amount such as"),
+        (("--jobs", -1), "Invalid value for '--jobs'"),
+    ],
+)
+def test_wrong_use(monkeypatch, capsys, tmp_path, mine, arguments, message):
+    code, shown = run(monkeypatch, capsys, *mine(), *arguments)
+    assert code == 2
+    assert message in shown
+    assert calls(tmp_path) == {}
+
+
+def test_a_log_has_a_line_now_and_then(monkeypatch, capsys, mine):
+    monkeypatch.setattr(cli_reproduce, "LOG_EVERY", -1.0)
+    _, shown = run(monkeypatch, capsys, *mine(), "-j", 0)
+    assert "1 of 3 runs done, 0 failed, time left: 0.0 s" in shown
+    assert "3 of 3 runs done" in shown
+
+
+COMMAND = """
+import made_runs
+from retarget.cli import main
+from retarget.experiments import experiment
+
+if __name__ == "__main__":
+    known = experiment.families()
+    experiment.families = lambda: known | {"made": made_runs.FAMILY}
+    main()
+"""
+
+
+def test_ctrl_c_stops_it_and_what_is_done_is_kept(tmp_path, mine):
+    arguments = mine('behaviour = "waits"')
+    script = tmp_path / "command.py"
+    script.write_text(COMMAND)
+    command = subprocess.Popen(
+        [sys.executable, script, *map(str, arguments), "-j", "2"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # a terminal's Ctrl-C reaches all processes of the group
+    )
+    runs = tmp_path / "results" / "runs"
+    while not (tmp_path / "waiting").exists() or len(list(runs.glob("*/run.json"))) < 2:
+        assert command.poll() is None
+        time.sleep(0.05)
+    os.killpg(command.pid, signal.SIGINT)
+    shown, _ = command.communicate(timeout=60)
+    assert command.returncode == 130
+    assert f"Stopped. 2 runs are done and kept in {tmp_path}" in " ".join(shown.split())
+    pids = {int(line.split()[1]) for line in (tmp_path / "calls").read_text().splitlines()}
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)

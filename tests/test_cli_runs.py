@@ -1,0 +1,141 @@
+"""`retarget runs`: what is in a folder of results."""
+
+import polars as pl
+import pytest
+
+import made_runs
+from command_line import run
+from made_runs import made
+from retarget.experiments.runner import run_experiment
+from retarget.experiments.store import RunStore
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    """Two runs done, one failed, by "mine"; three done by "other"; one begun."""
+    made_runs.install(monkeypatch)
+    out = tmp_path / "results"
+    run_experiment(made(tmp_path, 'behaviour = "raises"'), out)
+    run_experiment(made(tmp_path, "lr = 0.7", name="other"), out)
+    begun = RunStore(out).checkpoint("f" * 16)
+    begun.parent.mkdir()
+    begun.touch()
+    return out
+
+
+def keys(out, status, experiment="mine"):
+    return [
+        record.key
+        for record in RunStore(out).records()
+        if (record.status, record.experiment) == (status, experiment)
+    ]
+
+
+def test_a_list_of_all(monkeypatch, capsys, results):
+    code, shown = run(monkeypatch, capsys, "runs", "list", "--out", results)
+    assert code == 0
+    for key in RunStore(results):
+        assert key in shown
+    assert "7 runs in" in shown
+    assert ": 5 done, 1 interrupted, 1 failed" in shown
+    code, shown = run(monkeypatch, capsys, "runs", "list", "--out", results, "--experiment", "mine")
+    assert ": 2 done, 1 failed" in shown
+
+
+def test_outdated_and_damaged_runs(monkeypatch, capsys, results):
+    damaged = RunStore(results).folder / keys(results, "done")[0] / "result.parquet"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    _, shown = run(monkeypatch, capsys, "runs", "list", "--out", results)
+    assert ": 4 done, 1 interrupted, 1 failed, 1 damaged" in shown
+    assert damaged.exists()  # to look at it changes nothing
+    monkeypatch.setattr(
+        "retarget.experiments.inventory.current_code", lambda family: ("other code", {})
+    )
+    _, shown = run(monkeypatch, capsys, "runs", "list", "--out", results)
+    assert ": 1 interrupted, 1 failed, 4 outdated, 1 damaged" in shown
+    monkeypatch.setattr("retarget.experiments.experiment.families", dict)
+    _, shown = run(monkeypatch, capsys, "runs", "list", "--out", results)
+    assert "4 outdated" in shown  # of a family that there is no more
+
+
+def test_all_about_a_run(monkeypatch, capsys, results, tmp_path):
+    (failed,) = keys(results, "failed")
+    code, shown = run(monkeypatch, capsys, "runs", "show", failed[:10], "--out", results)
+    assert code == 0
+    for text in (f"{failed}: failed", "mine: seed 1", "behaviour: raises", "lr: 0.1", "Traceback"):
+        assert text in shown
+    assert "reason: ValueError: no [red]luck[/red] at all" in shown
+    done = keys(results, "done", "other")[0]
+    _, shown = run(monkeypatch, capsys, "runs", "show", done, "--out", results)
+    assert "shape: (4, 2)" in shown
+    assert "attempts: 1" in shown
+    _, shown = run(monkeypatch, capsys, "runs", "show", "ffff", "--out", results)
+    assert shown == f"{'f' * 16}: interrupted"
+
+
+def test_cleaning(monkeypatch, capsys, results):
+    arguments = ("runs", "clean", "--out", results)
+    (failed,) = keys(results, "failed")
+    _, shown = run(monkeypatch, capsys, *arguments, "--dry-run")
+    assert shown == f"{failed} failed, mine: seed 1 1 runs would go."
+    monkeypatch.setattr("typer.confirm", lambda text, abort: abort_if(text, "these 1 runs"))
+    assert run(monkeypatch, capsys, *arguments)[0] == 1
+    assert len(list(RunStore(results))) == 7
+    _, shown = run(monkeypatch, capsys, *arguments, "--yes")
+    assert "1 runs deleted." in shown
+    assert len(list(RunStore(results))) == 6
+    _, shown = run(monkeypatch, capsys, *arguments, "--yes")
+    assert shown == "There is nothing to clean."
+    _, shown = run(monkeypatch, capsys, *arguments, "--interrupted", "--yes")
+    assert "1 runs deleted." in shown
+    lock = RunStore(results).lock(keys(results, "done")[0])
+    _, shown = run(monkeypatch, capsys, *arguments, "--all", "--experiment", "mine", "--yes")
+    assert "1 runs deleted." in shown
+    assert "is being computed by another process; it stays." in shown
+    lock.release()
+    run(monkeypatch, capsys, *arguments, "--all", "-y")
+    assert list(RunStore(results)) == []
+
+
+def abort_if(text, expected):
+    import typer
+
+    assert expected in text
+    raise typer.Abort
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+def test_export(monkeypatch, capsys, results, tmp_path, suffix):
+    path = tmp_path / f"all{suffix}"
+    code, shown = run(monkeypatch, capsys, "runs", "export", path, "--out", results)
+    assert code == 0
+    assert shown == f"20 rows of 5 runs in {path}"
+    table = pl.read_parquet(path) if suffix == ".parquet" else pl.read_csv(path)
+    assert table.columns == [
+        "run", "experiment", "seed", "folder", "behaviour", "lr", "step", "value",
+    ]  # fmt: skip
+    store = RunStore(results)
+    for key in keys(results, "done"):
+        part = table.filter(run=key)
+        assert part["value"].to_list() == pytest.approx(store.result(key)["value"].to_list())
+        assert part["seed"].unique().to_list() == [store.record(key).identity["config"]["seed"]]
+    code, shown = run(
+        monkeypatch, capsys, "runs", "export", path, "--out", results, "--experiment", "other"
+    )
+    assert "12 rows of 3 runs" in shown
+
+
+def test_wrong_use(monkeypatch, capsys, results, tmp_path):
+    def fails(*arguments):
+        code, shown = run(monkeypatch, capsys, "runs", *arguments)
+        assert code == 2
+        return shown
+
+    assert "there are no runs in" in fails("list", "--out", tmp_path)
+    assert "no run that begins with 'xyz'" in fails("show", "xyz", "--out", results)
+    assert "no run here is of experiment 'his'; known: mine, other" in fails(
+        "list", "--out", results, "--experiment", "his"
+    )
+    assert "expected .parquet or .csv" in fails("export", tmp_path / "a.xls", "--out", results)
+    run(monkeypatch, capsys, "runs", "clean", "--all", "-y", "--out", results)
+    assert "there is nothing to export" in fails("export", tmp_path / "a.csv", "--out", results)
