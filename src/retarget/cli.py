@@ -13,14 +13,12 @@ import retarget
 from retarget import cli_data, cli_diagnose, cli_explore
 from retarget.errors import DownloadError, MissingDataError, RetargetError
 from retarget.experiments.core50_training import Source
-from retarget.experiments.experiment import (
-    Experiment,
+from retarget.experiments.experiment import Experiment, families, require_device
+from retarget.experiments.experiment_files import (
     experiment_names,
-    families,
     load_experiment,
     named_experiments,
     parse_changes,
-    require_device,
 )
 from retarget.experiments.runner import run_experiment
 from retarget.progress import display

@@ -14,7 +14,7 @@ from retarget.cli import main
 from retarget.data.files import data_folder, is_complete
 from retarget.data.mnist import MNIST
 from retarget.experiments import mnist_curves, mnist_problem, mnist_sweeps
-from retarget.experiments.experiment import load_experiment, parse_changes
+from retarget.experiments.experiment_files import load_experiment, parse_changes
 from retarget.experiments.kernel_cache import cache_folder, cached_gram
 from retarget.experiments.runner import run_experiment
 

@@ -9,9 +9,9 @@ import pytest
 
 import retarget as rt
 from retarget.experiments import digits, toy_curves, toy_shift
-from retarget.experiments.experiment import (
+from retarget.experiments.experiment import families
+from retarget.experiments.experiment_files import (
     experiment_names,
-    families,
     load_experiment,
     parse_changes,
     parse_experiment,

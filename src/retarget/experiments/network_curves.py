@@ -117,8 +117,10 @@ def accuracy_matrices(table: pl.DataFrame) -> np.ndarray:
     return np.array(matrices)
 
 
-CIFAR_CURVES = Family(CifarRun, cifar_training.run, draw, summarise)
-CORE50_CURVES = Family(Core50Run, core50_training.run, draw, summarise)
+CIFAR_CURVES = Family(CifarRun, cifar_training.run, draw, summarise, cifar_training.cifar_checksums)
+CORE50_CURVES = Family(
+    Core50Run, core50_training.run, draw, summarise, core50_training.core50_checksums
+)
 
 
 def _axis(table: pl.DataFrame) -> tuple[str, str]:

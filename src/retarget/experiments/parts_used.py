@@ -1,7 +1,7 @@
 """Which parts of the package a run uses, by reading the code: a change elsewhere re-does nothing.
 
-A part is a function, class or value at the top of a module. From the parts that one starts with, the
-names in their code lead to others, in the same module or in those that it imports from. Code is
+A part is a function, class or value at the top of a module. From the parts that one starts with,
+the names in their code lead to others, in the same module or in those that it imports from. Code is
 compared as Python parses it: comments, docstrings and line breaks make no difference.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import retarget
 from retarget.errors import InvalidInputError
-from retarget.experiments.source_module import SourceModule, canonical, references
+from retarget.experiments.source_module import SourceModule, canonical, modules_by_text, references
 
 PACKAGE = Path(retarget.__file__).parent
 # They show, keep, refuse or fetch, and never change a number.
@@ -155,6 +155,8 @@ class _Search:
                 self._reach(path)
             elif path[0] in source.bound:
                 self._note(source.name, path)
+        for module in modules_by_text(statement, self._files):
+            self._reach(module.split("."))
 
     def _module(self, name: str) -> SourceModule:
         path = self._files[name]

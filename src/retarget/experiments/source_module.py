@@ -1,12 +1,14 @@
 """A source file by the names that it binds at its top, and what each of them refers to."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 IMPORTS = (ast.Import, ast.ImportFrom)
+# Any other may note what it decorates elsewhere, where it is found without its name.
+HARMLESS_DECORATORS = {"cache", "contextmanager", "dataclass", "lru_cache"}
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,7 @@ class SourceModule:
         name: As it is imported.
         is_package: Whether it is the `__init__.py` of a package.
         bound: The statements at its top by the names that they bind.
-        always: Those that bind none, and do something when it is imported.
+        always: Those that do something else, or more, when the module is imported.
     """
 
     name: str
@@ -35,7 +37,7 @@ class SourceModule:
             names = list(_bound_names(statement))
             for each in names:
                 bound.setdefault(each, []).append(statement)
-            if not names and not _says_nothing(statement, place):
+            if _registers(statement) if names else not _says_nothing(statement, place):
                 always.append(statement)
         return SourceModule(name, is_package, bound, always)
 
@@ -76,6 +78,16 @@ def references(source: SourceModule, statement: ast.stmt) -> Iterator[tuple[list
     if not isinstance(statement, DEFINITIONS):
         # try: import this; except ImportError: that
         yield from ((path, True) for path in imports.values())
+
+
+def modules_by_text(statement: ast.stmt, modules: Container[str]) -> Iterator[str]:
+    """Modules that are imported by a text: import_module("a.b"), import_module(f"a.{name}")."""
+    if not any(path[-1] == "import_module" for path in _paths(statement)):
+        return
+    nodes = (node for node in ast.walk(statement) if isinstance(node, ast.Constant))
+    texts = [node.value for node in nodes if isinstance(node.value, str)]
+    starts = ["", *(text for text in texts if text.endswith("."))]
+    yield from (start + text for start in starts for text in texts if start + text in modules)
 
 
 def canonical(node: object) -> str:
@@ -129,6 +141,13 @@ def _paths(node: ast.AST) -> Iterator[list[str]]:
         node = inner
     for child in ast.iter_child_nodes(node):
         yield from _paths(child)
+
+
+def _registers(statement: ast.stmt) -> bool:
+    if not isinstance(statement, DEFINITIONS):
+        return False
+    used = [path[-1] for node in statement.decorator_list for path in list(_paths(node))[:1]]
+    return any(name not in HARMLESS_DECORATORS for name in used)
 
 
 def _says_nothing(statement: ast.stmt, place: int) -> bool:
