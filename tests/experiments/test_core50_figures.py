@@ -138,7 +138,7 @@ def test_the_data_is_in_the_name_of_the_results():
     assert experiment.label == "fig3b-core50"
     assert experiment.where_it_fits(data="standin", device="cpu").label == "fig3b-standin"
     assert load_experiment("fig3a").where_it_fits(data="standin").label == "fig3a"
-    with pytest.raises(rt.InvalidInputError, match="x: variant is 'dat'; expected one of its"):
+    with pytest.raises(rt.InvalidInputError, match="variant: got 'dat'; expected one of its"):
         parse_experiment("x", 'family = "core50 curves"\ntitle = "t"\nseeds = [0]\nvariant = "dat"')
 
 

@@ -14,7 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.console import RenderableType
 
 from retarget.errors import InvalidInputError
-from retarget.experiments.file_problems import Problem, problems_error, unknown_key, value_problems
+from retarget.experiments.file_problems import (
+    MISSING,
+    Problem,
+    problems_error,
+    unknown_key,
+    value_problems,
+)
 
 
 class Config(BaseModel):
@@ -177,25 +183,34 @@ class Experiment(BaseModel):
             InvalidInputError: Parameters that the family does not have, or lacks, or of another
                 kind; the message lists all of them.
         """
-        problems = list(self._unknown_parameters())
-        cases = self.cases or {"": Case()}
-        swept = {name for case in cases.values() for name in self.grid | case.grid}
-        planned = []
-        for name, case in {} if problems else cases.items():
-            grid = _without(self.grid, case.parameters) | case.grid
-            for seed, *point in itertools.product(case.seeds or self.seeds, *grid.values()):
-                values = dict(zip(grid, point, strict=True))
-                try:
-                    config = self._kind(seed=seed, **(self.parameters | case.parameters | values))
-                except ValidationError as error:
-                    problems += value_problems(error, partial(self._place, case=name))
-                    continue
-                labels = {"case": name} if self.cases else {}
-                labels |= {key: getattr(config, key) for key in ("seed", *sorted(swept))}
-                planned.append(PlannedRun(config, labels))
+        planned, problems = self.expanded()
         if problems:
             raise problems_error(self.name, problems)
         return planned
+
+    def expanded(self) -> tuple[list[PlannedRun], list[Problem]]:
+        """The runs that make sense, and what is wrong with the parameters of the others."""
+        unknown = list(self._unknown_parameters())
+        cases = self.cases or {"": Case()}
+        swept = {name for case in cases.values() for name in self.grid | case.grid}
+        planned, problems = [], list(unknown)
+        for name, case in cases.items():
+            grid = _without(self.grid, case.parameters) | case.grid
+            for seed, *point in itertools.product(case.seeds or self.seeds, *grid.values()):
+                values = self.parameters | case.parameters | dict(zip(grid, point, strict=True))
+                known = {key: values[key] for key in self._kind.model_fields if key in values}
+                try:
+                    config = self._kind(**(known | {"seed": seed}))
+                except ValidationError as error:
+                    found = value_problems(error, partial(self._place, case=name))
+                    # under an unknown name may be what is missing
+                    problems += [each for each in found if each.message != MISSING or not unknown]
+                    continue
+                if not unknown:
+                    labels = {"case": name} if self.cases else {}
+                    labels |= {key: getattr(config, key) for key in ("seed", *sorted(swept))}
+                    planned.append(PlannedRun(config, labels))
+        return planned, problems
 
     @property
     def _kind(self) -> type[Config]:
@@ -205,7 +220,9 @@ class Experiment(BaseModel):
         known = [name for name in self._kind.model_fields if name != "seed"]
         for place, table in self.tables().items():
             for key in table:
-                if key not in known:
+                if key in ("seed", "seeds"):
+                    yield Problem(f"{place}.{key}", "unknown key; seeds stand above: seeds = [0]")
+                elif key not in known:
                     yield unknown_key(f"{place}.{key}", known)
 
     def _place(self, key: str, case: str) -> str:

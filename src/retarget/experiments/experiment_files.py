@@ -16,7 +16,6 @@ from retarget.experiments.file_problems import (
     Problem,
     problems_error,
     shown,
-    unknown_key,
     value_problems,
 )
 
@@ -87,9 +86,6 @@ def parse_experiment(name: str, text: str) -> Experiment:
     problems = list(_problems(experiment))
     if problems:
         raise problems_error(name, problems)
-    experiment.planned_runs()
-    if experiment.quick:
-        _check_quick(experiment, experiment.quick)
     return experiment
 
 
@@ -158,11 +154,15 @@ def _problems(experiment: Experiment) -> Iterator[Problem]:
     if variant is not None and variant not in experiment.parameters:
         yield Problem("variant", f"got {variant!r}; expected one of its parameters")
     yield from _said_twice(experiment)
+    _, of_runs = experiment.expanded()
+    yield from of_runs
     if experiment.quick:
-        names = [key for key in known[experiment.family].config.model_fields if key != "seed"]
-        for key in experiment.quick.parameters:
-            if key not in names:
-                yield unknown_key(f"quick.parameters.{key}", names)
+        _, of_quick = experiment.changed(experiment.quick).expanded()
+        yield from (
+            Problem(f"quick: {problem.place}", problem.message)
+            for problem in of_quick
+            if problem not in of_runs
+        )
 
 
 def _said_twice(experiment: Experiment) -> Iterator[Problem]:
@@ -181,10 +181,3 @@ def _said_twice(experiment: Experiment) -> Iterator[Problem]:
         for index, value in enumerate(values or ()):
             if value in (values or ())[:index]:
                 yield Problem(place, f"{shown(value)} is there twice; expected each value once")
-
-
-def _check_quick(experiment: Experiment, quick: Changes) -> None:
-    try:
-        experiment.changed(quick).planned_runs()
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{error} (with the values of quick)") from error

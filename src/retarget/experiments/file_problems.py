@@ -24,6 +24,7 @@ EXPECTED = {
 MESSAGES = {"Value error, ": "", "Input should be ": "expected "}
 
 
+MISSING = "missing"
 SHOWN = 3  # places of the same problem
 
 
@@ -37,8 +38,6 @@ class Problem(NamedTuple):
 def unknown_key(place: str, known: Sequence[str]) -> Problem:
     """A key that has no meaning there, and the nearest that has one."""
     near = difflib.get_close_matches(place.rpartition(".")[2], known, n=1)
-    if place.endswith(".seed"):
-        near = []  # a key of its own, whose name is only one letter away
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
     return Problem(place, f"unknown key; {hint}")
 
@@ -56,12 +55,13 @@ def value_problems(
             that of them all.
         known: From where an unknown key was found to those that may stand there.
     """
+    unknown = {found["loc"] for found in error.errors() if found["type"] == "extra_forbidden"}
     for found in error.errors():
         key, *inner = (str(part) for part in found["loc"]) if found["loc"] else ("",)
         where = ".".join([place(key), *inner])
-        if found["type"] == "extra_forbidden":
+        if found["loc"] in unknown:
             yield unknown_key(where, known(found["loc"]))
-        else:
+        elif found["type"] != "missing" or not _is_misspelt(found["loc"], unknown):
             yield Problem(where, _wrong(found))
 
 
@@ -84,6 +84,12 @@ def shown(value: object) -> str:
     return brief.repr(value)
 
 
+def _is_misspelt(place: Sequence[int | str], unknown: Iterable[Sequence[int | str]]) -> bool:
+    """Whether a missing key is there under another name."""
+    beside = [str(other[-1]) for other in unknown if other[:-1] == place[:-1]]
+    return bool(difflib.get_close_matches(str(place[-1]), beside, n=1))
+
+
 def _listed(places: list[str]) -> str:
     more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
     return ", ".join(places[:SHOWN]) + more
@@ -92,7 +98,7 @@ def _listed(places: list[str]) -> str:
 def _wrong(found: Any) -> str:
     kind, message = found["type"], found["msg"]
     if kind == "missing":
-        return "missing"
+        return MISSING
     if kind in ("too_short", "string_too_short"):
         return "empty; expected at least one value"
     for start, instead in MESSAGES.items():

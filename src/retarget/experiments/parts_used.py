@@ -5,7 +5,6 @@ the names in their code lead to others, in the same module or in those that it i
 compared as Python parses it: comments, docstrings and line breaks make no difference.
 """
 
-import ast
 import functools
 import hashlib
 import inspect
@@ -16,7 +15,7 @@ from typing import Any
 
 import retarget
 from retarget.errors import InvalidInputError
-from retarget.experiments.source_module import SourceModule, canonical, modules_by_text, references
+from retarget.experiments.source_module import SourceModule, Statement
 
 PACKAGE = Path(retarget.__file__).parent
 # They show, keep, refuse or fetch, and never change a number.
@@ -88,6 +87,7 @@ class _Search:
         self.found: dict[str, str] = {}
         self.packages: set[str] = set()
         self._files = {_module_name(path, package): path for path in package.rglob("*.py")}
+        self._modules: dict[str, SourceModule] = {}
         self._seen: set[tuple[str, str]] = set()
         self._waiting: list[tuple[str, str]] = []
 
@@ -95,13 +95,7 @@ class _Search:
         """Follows a function or class from where it is defined."""
         module = thing.__module__
         if module not in self._files:
-            try:
-                self._files[module] = Path(inspect.getfile(thing))
-            except (OSError, TypeError) as error:
-                raise InvalidInputError(
-                    f"the code of {thing.__qualname__} is in no file, so that its results could "
-                    "not be found again; define it in a module"
-                ) from error
+            self._files[module] = _file_of(thing)
         self._reach([*module.split("."), thing.__qualname__.partition(".")[0]])
         while self._waiting:
             self._read(*self._waiting.pop())
@@ -112,8 +106,8 @@ class _Search:
         if not depth:
             self.packages.add(path[0])
             return
-        # The name that a package binds hides the module of that name in it.
-        while depth > 1 and self._leads_elsewhere(path[: depth - 1], path[depth - 1]):
+        # `from package import name`: what the package binds hides the module of that name in it.
+        if depth == len(path) > 1 and self._leads_elsewhere(path[:-1], path[-1]):
             depth -= 1
         module, rest = ".".join(path[:depth]), path[depth:]
         if module in NOT_OF_RESULTS:
@@ -126,6 +120,8 @@ class _Search:
                 self._note(module, [name])
 
     def _leads_elsewhere(self, package: list[str], name: str) -> bool:
+        if ".".join(package) not in self._files:
+            return False
         module = self._module(".".join(package))
         return name in module.bound and module.imported(name) != [*package, name]
 
@@ -142,25 +138,47 @@ class _Search:
     def _read(self, module: str, name: str) -> None:
         """Keeps the code of a part, and of what its module does when it is imported."""
         source = self._module(module)
-        for key, statements in ((name, source.bound[name]), ("", source.always)):
+        for part in source.always:
+            for bound in part.binds:
+                self._note(module, [bound])
+        unnamed = [part for part in source.always if not part.binds]
+        for key, statements in ((name, source.bound[name]), ("", unnamed)):
             place = f"{module}:{key}"
             if place not in self.found and statements:
-                self.found[place] = "\n".join(canonical(part) for part in statements)
-                for statement in statements:
-                    self._follow(source, statement)
+                self.found[place] = "\n".join(part.code for part in statements)
+                for part in statements:
+                    self._follow(source, part)
 
-    def _follow(self, source: SourceModule, statement: ast.stmt) -> None:
-        for path, is_import in references(source, statement):
-            if is_import:
-                self._reach(path)
-            elif path[0] in source.bound:
+    def _follow(self, source: SourceModule, part: Statement) -> None:
+        for path in part.imported:
+            self._reach(path)
+        for path in part.named:
+            if path[0] in source.bound:
                 self._note(source.name, path)
-        for module in modules_by_text(statement, self._files):
+            elif "*" in source.bound:  # from somewhere import *
+                self._note(source.name, ["*"])
+        for module in part.modules_by_text(self._files):
             self._reach(module.split("."))
 
     def _module(self, name: str) -> SourceModule:
-        path = self._files[name]
-        return SourceModule.parsed(name, path.name == "__init__.py", path.read_text("utf-8"))
+        if name not in self._modules:
+            path = self._files[name]
+            text = path.read_text("utf-8")
+            self._modules[name] = SourceModule.parsed(name, path.name == "__init__.py", text)
+        return self._modules[name]
+
+
+def _file_of(thing: Any) -> Path:
+    try:
+        path = Path(inspect.getfile(thing))
+    except (OSError, TypeError):
+        path = Path()
+    if not path.is_file():
+        raise InvalidInputError(
+            f"the code of {thing.__qualname__} is in no file, so that its results could not be "
+            "found again; define it in a module"
+        )
+    return path
 
 
 def _module_name(path: Path, package: Path) -> str:

@@ -12,82 +12,105 @@ HARMLESS_DECORATORS = {"cache", "contextmanager", "dataclass", "lru_cache"}
 
 
 @dataclass(frozen=True)
+class Statement:
+    """A statement at the top of a module.
+
+    Attributes:
+        code: As text that tells whether it changed.
+        binds: The names that it gives a meaning.
+        import_of: Of an import, the path of names that each of these stands for.
+        named: Every path of names in it: `a`, or `a.b.c`.
+        imported: The same of what it imports itself, from the top of a package.
+        texts: The texts in it, if some module is imported by one.
+        acts: Whether it does more than to bind names.
+    """
+
+    code: str
+    binds: tuple[str, ...]
+    import_of: dict[str, list[str]]
+    named: list[list[str]]
+    imported: list[list[str]]
+    texts: list[str]
+    acts: bool
+
+    def modules_by_text(self, modules: Container[str]) -> Iterator[str]:
+        """Modules that are imported by a text: import_module("a.b"), import_module(f"a.{b}")."""
+        starts = ["", *(text for text in self.texts if text.endswith("."))]
+        named = (start + text for start in starts for text in self.texts)
+        return (name for name in named if name in modules)
+
+
+@dataclass(frozen=True)
 class SourceModule:
     """A parsed module.
 
     Attributes:
         name: As it is imported.
-        is_package: Whether it is the `__init__.py` of a package.
         bound: The statements at its top by the names that they bind.
-        always: Those that do something else, or more, when the module is imported.
+        always: Those that act when the module is imported.
     """
 
     name: str
-    is_package: bool
-    bound: dict[str, list[ast.stmt]]
-    always: list[ast.stmt]
+    bound: dict[str, list[Statement]]
+    always: list[Statement]
 
     @staticmethod
     @lru_cache(maxsize=1024)
     def parsed(name: str, is_package: bool, text: str) -> "SourceModule":
         """A module from its text."""
-        bound: dict[str, list[ast.stmt]] = {}
+        package = name.split(".") if is_package else name.split(".")[:-1]
+        bound: dict[str, list[Statement]] = {}
         always = []
-        for place, statement in enumerate(ast.parse(text).body):
-            names = list(_bound_names(statement))
-            for each in names:
+        for place, node in enumerate(ast.parse(text).body):
+            if (place == 0 and _is_text(node)) or _is_for_types(node):
+                continue
+            statement = _statement(node, package)
+            for each in statement.binds:
                 bound.setdefault(each, []).append(statement)
-            if _registers(statement) if names else not _says_nothing(statement, place):
+            if statement.acts:
                 always.append(statement)
-        return SourceModule(name, is_package, bound, always)
+        return SourceModule(name, bound, always)
 
     def imported(self, name: str) -> list[str]:
         """The path of names that an import bound to this one; empty if it is no import."""
-        statement = self.bound[name][-1]
-        return dict(self.imports(statement)).get(name, []) if isinstance(statement, IMPORTS) else []
-
-    def imports(self, statement: ast.AST) -> Iterator[tuple[str, list[str]]]:
-        """The names that imports in a statement bind, each with the path that it stands for."""
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    path = alias.name.split(".")
-                    yield alias.asname or path[0], path if alias.asname else path[:1]
-            elif isinstance(node, ast.ImportFrom):
-                origin = self._origin(node)
-                for alias in node.names:
-                    # of everything: the module itself stands for all that it binds
-                    path = origin if alias.name == "*" else [*origin, alias.name]
-                    yield alias.asname or alias.name, path
-
-    def _origin(self, node: ast.ImportFrom) -> list[str]:
-        named = node.module.split(".") if node.module else []
-        if not node.level:
-            return named
-        parents = self.name.split(".")
-        up = node.level - self.is_package
-        return [*parents[: len(parents) - up], *named]
+        return self.bound[name][-1].import_of.get(name, [])
 
 
-def references(source: SourceModule, statement: ast.stmt) -> Iterator[tuple[list[str], bool]]:
-    """Every path of names in a statement, and whether it starts at an import within it."""
-    imports = dict(source.imports(statement))
-    for path in _paths(statement):
-        within = path[0] in imports
-        yield ([*imports[path[0]], *path[1:]] if within else path), within
-    if not isinstance(statement, DEFINITIONS):
-        # try: import this; except ImportError: that
-        yield from ((path, True) for path in imports.values())
+def _statement(node: ast.stmt, package: list[str]) -> Statement:
+    imports = dict(_imports(node, package))
+    paths = list(_paths(node))
+    imported = [[*imports[path[0]], *path[1:]] for path in paths if path[0] in imports]
+    if not isinstance(node, DEFINITIONS):
+        imported += imports.values()  # try: import this; except ImportError: that
+    by_text = any(path[-1] == "import_module" for path in paths)
+    constants = (part.value for part in ast.walk(node) if isinstance(part, ast.Constant))
+    binds = tuple(_bound_names(node))
+    return Statement(
+        canonical(node),
+        binds,
+        imports if isinstance(node, IMPORTS) else {},
+        [path for path in paths if path[0] not in imports],
+        imported,
+        [value for value in constants if isinstance(value, str)] if by_text else [],
+        not binds or _registers(node),
+    )
 
 
-def modules_by_text(statement: ast.stmt, modules: Container[str]) -> Iterator[str]:
-    """Modules that are imported by a text: import_module("a.b"), import_module(f"a.{name}")."""
-    if not any(path[-1] == "import_module" for path in _paths(statement)):
-        return
-    nodes = (node for node in ast.walk(statement) if isinstance(node, ast.Constant))
-    texts = [node.value for node in nodes if isinstance(node.value, str)]
-    starts = ["", *(text for text in texts if text.endswith("."))]
-    yield from (start + text for start in starts for text in texts if start + text in modules)
+def _imports(node: ast.AST, package: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """The names that imports in a statement bind, each with the path that it stands for."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Import):
+            for alias in part.names:
+                path = alias.name.split(".")
+                yield alias.asname or path[0], path if alias.asname else path[:1]
+        elif isinstance(part, ast.ImportFrom):
+            # one dot is the package itself, each further one the package around it
+            around = package[: len(package) - part.level + 1] if part.level else []
+            origin = [*around, *(part.module.split(".") if part.module else [])]
+            for alias in part.names:
+                # of everything: the module itself stands for all that it binds
+                path = origin if alias.name == "*" else [*origin, alias.name]
+                yield alias.asname or alias.name, path
 
 
 def canonical(node: object) -> str:
@@ -108,7 +131,7 @@ def canonical(node: object) -> str:
     return repr(node)
 
 
-def _bound_names(statement: ast.stmt) -> Iterator[str]:
+def _bound_names(statement: ast.AST) -> Iterator[str]:
     if isinstance(statement, DEFINITIONS):
         yield statement.name
         return
@@ -116,11 +139,9 @@ def _bound_names(statement: ast.stmt) -> Iterator[str]:
         for alias in statement.names:
             yield alias.asname or alias.name.partition(".")[0]
         return
-    if isinstance(statement, ast.If) and _is_for_types(statement):
-        return
     for node in ast.iter_child_nodes(statement):
         if isinstance(node, ast.stmt | ast.ExceptHandler):
-            yield from _bound_names(node)  # type: ignore[arg-type]
+            yield from _bound_names(node)
         elif not isinstance(node, ast.Attribute | ast.Subscript):
             inner = (part for part in ast.walk(node) if isinstance(part, ast.Name))
             yield from (part.id for part in inner if isinstance(part.ctx, ast.Store))
@@ -150,14 +171,9 @@ def _registers(statement: ast.stmt) -> bool:
     return any(name not in HARMLESS_DECORATORS for name in used)
 
 
-def _says_nothing(statement: ast.stmt, place: int) -> bool:
-    return (place == 0 and _is_text(statement)) or (
-        isinstance(statement, ast.If) and _is_for_types(statement)
-    )
-
-
-def _is_for_types(statement: ast.If) -> bool:
-    return isinstance(statement.test, ast.Name) and statement.test.id == "TYPE_CHECKING"
+def _is_for_types(statement: ast.stmt) -> bool:
+    test = statement.test if isinstance(statement, ast.If) else None
+    return isinstance(test, ast.Name) and test.id == "TYPE_CHECKING"
 
 
 def _is_text(statement: ast.stmt) -> bool:
