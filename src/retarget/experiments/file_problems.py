@@ -14,6 +14,7 @@ EXPECTED = {
     "bool_type": "true or false",
     "dict_type": "a table of keys and values",
     "float_type": "a number",
+    "greater_than_equal": "0 or more",  # of seeds
     "int_from_float": "a whole number",
     "int_type": "a whole number",
     "list_type": "a list",
@@ -57,6 +58,8 @@ def value_problems(
     """
     unknown = {found["loc"] for found in error.errors() if found["type"] == "extra_forbidden"}
     for found in error.errors():
+        if found["type"] == "too_short" and found["input"]:
+            continue  # only because of a value in it that has a line of its own
         key, *inner = (str(part) for part in found["loc"]) if found["loc"] else ("",)
         where = ".".join([place(key), *inner])
         if found["loc"] in unknown:
@@ -99,7 +102,7 @@ def _wrong(found: Any) -> str:
     kind, message = found["type"], found["msg"]
     if kind == "missing":
         return MISSING
-    if kind in ("too_short", "string_too_short"):
+    if kind == "too_short":
         return "empty; expected at least one value"
     for start, instead in MESSAGES.items():
         if message.startswith(start):
