@@ -158,6 +158,27 @@ def test_several_files_by_name(tmp_path):
     assert files_checksum(paths) != first
 
 
+def test_progress_reaches_its_end(tmp_path, monkeypatch):
+    """Of files that are smaller than a step of the bar, too."""
+    bars = []
+
+    class Bar(checksums.PatientBar):
+        def __init__(self, what, total, shown):
+            super().__init__(what, total, shown)
+            self.total, self.done = total, 0
+            bars.append(self)
+
+        def advance(self, steps):
+            self.done += steps
+
+    monkeypatch.setattr(checksums, "PatientBar", Bar)
+    paths = {str(number): tmp_path / str(number) for number in range(5)}
+    for path in paths.values():
+        path.write_bytes(CONTENT[: LARGE * 2 // 3])
+    files_checksum(paths)
+    assert [(bar.done, bar.total) for bar in bars] == [(3, 3)]
+
+
 # Data sets
 
 

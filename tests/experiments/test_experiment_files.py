@@ -76,7 +76,7 @@ def test_changes_apply_to_seeds_parameters_and_grid(small):
     assert parse_changes(["a = [1, 2]", 'b = "x"']).parameters == {"a": [1, 2], "b": "x"}
 
 
-@pytest.mark.parametrize("text", ["gamma", "gamma=", "=3", "gamma=wide"])
+@pytest.mark.parametrize("text", ["gamma", "gamma=", "=3", "gamma=wide", f"g={'9' * 5000}"])
 def test_a_setting_that_is_none(text):
     with pytest.raises(rt.InvalidInputError, match="is no setting: .* expected name=value"):
         parse_changes([text])
@@ -211,6 +211,16 @@ def test_all_problems_are_listed_each_once():
     ]
 
 
+def test_a_plan_that_is_too_large_is_not_written_out():
+    values = ", ".join(map(str, range(1, 1001)))
+    grid = f"lr = [{values}]\nwidth = [{values}]\ngamma = [{values}]"
+    text = SMALL.replace(GRID, grid).replace(WIDTH, "").replace("gamma = 1.0", "")
+    with pytest.raises(rt.InvalidInputError) as refused:
+        parse_experiment("x", text)
+    message = "grid: makes 2000000000 runs; expected at most 100000"
+    assert str(refused.value) == f"experiment x: {message}"
+
+
 def test_the_same_problem_in_many_cases_is_one_line():
     cases = "".join(f"[cases.c{number}]\n" for number in range(5))
     with pytest.raises(rt.InvalidInputError) as refused:
@@ -219,7 +229,9 @@ def test_the_same_problem_in_many_cases_is_one_line():
     assert str(refused.value) == f"experiment x: {places} and 2 more: missing"
 
 
-@pytest.mark.parametrize("text", ["family = ", "a = 1\na = 2", "[" * 5000, "\0"])
+@pytest.mark.parametrize(
+    "text", ["family = ", "a = 1\na = 2", "[" * 5000, "\0", f"a = {'9' * 5000}"]
+)
 def test_what_is_no_toml(text):
     with pytest.raises(rt.InvalidInputError, match="^experiment bad is no TOML: "):
         parse_experiment("bad", text)

@@ -88,14 +88,16 @@ def _states(paths: Mapping[str, Path]) -> list[_State]:
 
 def _computed(paths: Mapping[str, Path], progress: bool | None) -> str:
     sizes = [path.stat().st_size for path in paths.values()]
-    whole = hashlib.sha256()
+    whole, done = hashlib.sha256(), 0
     with PatientBar("checksums, MB", max(1, sum(sizes) // CHUNK), progress) as bar:
         for name, path in paths.items():
             digest = hashlib.sha256()
             with path.open("rb") as file:
                 while chunk := file.read(CHUNK):
                     digest.update(chunk)
-                    bar.advance(len(chunk) // CHUNK)
+                    # in whole steps, also of many files that are smaller than one
+                    bar.advance((done + len(chunk)) // CHUNK - done // CHUNK)
+                    done += len(chunk)
             if not name and len(paths) == 1:
                 return digest.hexdigest()
             whole.update(f"{name}\0{digest.hexdigest()}\n".encode())

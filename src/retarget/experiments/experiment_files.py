@@ -1,6 +1,7 @@
 """Experiments from their TOML files: those of the package by name, a user's own by path."""
 
 import difflib
+import math
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ from retarget.experiments.file_problems import (
 
 SUFFIX = ".toml"
 LARGEST_FILE = 1_000_000
+LARGEST_PLAN = 100_000  # runs
 # Results lie in a folder of the experiment's name, beside that of all runs.
 NAME = re.compile(r"(?!runs$)\w[\w .+,()-]*")
 
@@ -80,7 +82,7 @@ def parse_experiment(name: str, text: str) -> Experiment:
         )
     try:
         content = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits
         raise InvalidInputError(f"experiment {name} is no TOML: {error}") from error
     experiment = _experiment(name, content)
     problems = list(_problems(experiment))
@@ -95,7 +97,7 @@ def parse_changes(assignments: Sequence[str], seeds: Sequence[int] = ()) -> Chan
     for assignment in assignments:
         try:
             parsed = tomllib.loads(assignment)
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidInputError(
                 f"{assignment!r} is no setting: {error}; expected name=value, the value as in TOML"
             ) from error
@@ -154,6 +156,10 @@ def _problems(experiment: Experiment) -> Iterator[Problem]:
     if variant is not None and variant not in experiment.parameters:
         yield Problem("variant", f"got {variant!r}; expected one of its parameters")
     yield from _said_twice(experiment)
+    too_many = _too_many_runs(experiment)
+    if too_many:
+        yield too_many
+        return
     _, of_runs = experiment.expanded()
     yield from of_runs
     if experiment.quick:
@@ -163,6 +169,17 @@ def _problems(experiment: Experiment) -> Iterator[Problem]:
             for problem in of_quick
             if problem not in of_runs
         )
+
+
+def _too_many_runs(experiment: Experiment) -> Problem | None:
+    """A plan that is too large to be written out."""
+    runs = 0
+    for case in (experiment.cases or {"": Case()}).values():
+        lists = (experiment.grid | case.grid).values()
+        runs += len(case.seeds or experiment.seeds) * math.prod(len(values) for values in lists)
+    if runs <= LARGEST_PLAN:
+        return None
+    return Problem("grid", f"makes {runs} runs; expected at most {LARGEST_PLAN}")
 
 
 def _said_twice(experiment: Experiment) -> Iterator[Problem]:
