@@ -189,13 +189,16 @@ def test_one_problem_is_one_line(old, new, message):
 
 def test_all_problems_are_listed_each_once():
     text = SMALL.replace("title", "titel").replace(SEEDS, "seeds = [1, 2.5]\nfoo = 1")
+    text = text.replace(WIDTH, "widht = 4.0") + "[quick]\nseeds = [1, 1]\n"
     with pytest.raises(rt.InvalidInputError) as refused:
         parse_experiment("x", text)
     assert str(refused.value).splitlines() == [
-        "experiment x has 3 problems:",
+        "experiment x has 5 problems:",
         "  seeds.1: got 2.5; expected a whole number",
         "  titel: unknown key; did you mean 'title'?",
         "  foo: unknown key; known: family, title, seeds, parameters, grid, cases, quick, variant",
+        "  quick.seeds: 1 is there twice; expected each value once",
+        "  parameters.widht: unknown key; did you mean 'width'?",
     ]
     text = (
         SMALL.replace(SEEDS, "seeds = [1, 1]").replace(WIDTH, "widht = 1.0\n").replace("1.0", "'x'")

@@ -4,7 +4,7 @@ import difflib
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from retarget.errors import InvalidInputError
 from retarget.experiments.experiment import Case, Changes, Experiment, families
 from retarget.experiments.file_problems import (
+    MISSING,
     Problem,
     problems_error,
     shown,
@@ -84,11 +85,7 @@ def parse_experiment(name: str, text: str) -> Experiment:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits
         raise InvalidInputError(f"experiment {name} is no TOML: {error}") from error
-    experiment = _experiment(name, content)
-    problems = list(_problems(experiment))
-    if problems:
-        raise problems_error(name, problems)
-    return experiment
+    return _experiment(name, content)
 
 
 def parse_changes(assignments: Sequence[str], seeds: Sequence[int] = ()) -> Changes:
@@ -125,16 +122,30 @@ def _read(path: Path) -> str:
 
 
 def _experiment(name: str, content: dict[str, Any]) -> Experiment:
-    """What the file says, with its keys and the types of their values checked."""
-    own_name = [Problem("name", "unknown key; the name is that of the file")] * ("name" in content)
+    """What the file says, checked; all that is wrong with it is one error."""
+    problems = [Problem("name", "unknown key; the name is that of the file")] * ("name" in content)
+    content = content | {"name": name}
     try:
-        experiment = Experiment.model_validate(content | {"name": name})
+        experiment = Experiment.model_validate(content)
     except ValidationError as error:
-        found = value_problems(error, lambda key: key, _known_keys)
-        raise problems_error(name, [*own_name, *found]) from error
-    if own_name:
-        raise problems_error(name, own_name)
+        problems += value_problems(error, lambda key: key, _known_keys)
+        rest = _what_is_right(content, {found["loc"][0] for found in error.errors()})
+        # what seems to be missing may be in what is wrong
+        others = [] if rest is None else _problems(rest)
+        problems += (problem for problem in others if problem.message != MISSING)
+        raise problems_error(name, problems) from None
+    problems += _problems(experiment)
+    if problems:
+        raise problems_error(name, problems)
     return experiment
+
+
+def _what_is_right(content: dict[str, Any], wrong: Container[int | str]) -> Experiment | None:
+    """An experiment of the right keys of a file, to look for problems in them as well."""
+    right = {key: value for key, value in content.items() if key not in wrong and key != "variant"}
+    if "family" not in right:
+        return None
+    return Experiment.model_validate({"title": "", "seeds": [0]} | right)
 
 
 def _known_keys(place: Sequence[int | str]) -> list[str]:
