@@ -12,7 +12,8 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from retarget.experiments import experiment as experiments
-from retarget.experiments.experiment import Config, Family, one_by_one, parse_experiment
+from retarget.experiments.experiment import Config, Family, one_by_one
+from retarget.experiments.experiment_files import parse_experiment
 
 TEXT = """
 family = "made"

@@ -6,7 +6,7 @@ import pytest
 
 import retarget as rt
 from command_line import run
-from retarget.experiments.experiment import experiment_names
+from retarget.experiments.experiment_files import experiment_names
 
 
 def test_version(monkeypatch, capsys):

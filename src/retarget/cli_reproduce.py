@@ -12,13 +12,12 @@ from rich.markup import escape
 
 from retarget.errors import MissingDataError
 from retarget.experiments.core50_training import Source
-from retarget.experiments.experiment import (
-    Experiment,
+from retarget.experiments.experiment import Experiment, require_device
+from retarget.experiments.experiment_files import (
     experiment_names,
     load_experiment,
     named_experiments,
     parse_changes,
-    require_device,
 )
 from retarget.experiments.places import Place
 from retarget.experiments.progress_table import duration, progress_table

@@ -15,13 +15,14 @@ from retarget.data.cifar10_files import CIFAR10
 from retarget.data.files import data_folder, is_complete
 from retarget.experiments import cifar_training, network_curves, network_sweeps, network_training
 from retarget.experiments.cifar_net import cifar_net
-from retarget.experiments.experiment import (
+from retarget.experiments.experiment import families
+from retarget.experiments.experiment_files import (
     experiment_names,
     load_experiment,
     parse_changes,
     parse_experiment,
-    run_identity,
 )
+from retarget.experiments.identity import identity_of
 from retarget.experiments.over_seeds import mean_and_sem
 from retarget.experiments.runner import run_experiment
 
@@ -56,6 +57,10 @@ def own_folder(made_cifar, monkeypatch):
 
 def small(name, *changes, seeds=(0, 1)):
     return load_experiment(name).changed(parse_changes([*SMALL, *changes], seeds))
+
+
+def key(run):
+    return identity_of(run.config, families()["cifar curves"]).key
 
 
 def only(experiment, *cases):
@@ -111,11 +116,9 @@ def test_fig6ad_has_grids_and_seeds_of_single_cases():
 
 
 def test_fig6ad_finds_what_fig3a_has_done():
-    done = {run_identity(run.config) for run in load_experiment("fig3a").planned_runs()}
+    done = {key(run) for run in load_experiment("fig3a").planned_runs()}
     shared = {
-        run.labels["case"]
-        for run in load_experiment("fig6ad").planned_runs()
-        if run_identity(run.config) in done
+        run.labels["case"] for run in load_experiment("fig6ad").planned_runs() if key(run) in done
     }
     assert shared == {
         "A corrected", "A corrected, fixed kernel", "A vanilla SGD", "B vanilla SGD", "C EWC",
@@ -309,7 +312,7 @@ def test_fig3a_then_fig6ad_on_made_images(tmp_path):
     sweeps = load_experiment("fig6ad").changed(parse_changes([*few, "epochs=1"], seeds=[0, 1]))
     planned = sweeps.planned_runs()
     again = run_experiment(sweeps, tmp_path)
-    different = {run_identity(run.config) for run in planned}
+    different = {key(run) for run in planned}
     # 3 cases of A (one of them also a point of B) and 1 of C are those of fig3a
     assert len(planned) == 2 * (3 + 7 + 6 + 7)
     assert len(different) == len(planned) - 2
@@ -412,7 +415,7 @@ def test_from_the_command(monkeypatch, capsys, tmp_path, made_cifar):
 )
 def test_what_the_lab_would_refuse_is_refused_before_any_training(setting, message):
     experiment = load_experiment("fig3a").changed(parse_changes([setting]))
-    with pytest.raises(rt.InvalidInputError, match=f"fig3a: parameters: .*{message}"):
+    with pytest.raises(rt.InvalidInputError, match=f"fig3a: cases.*parameters.*: .*{message}"):
         experiment.runs()
 
 

@@ -16,13 +16,14 @@ from retarget import continual as lab
 from retarget.data.core50 import load_core50
 from retarget.data.core50_tasks import new_classes_tasks
 from retarget.experiments import core50_training, network_curves, network_sweeps
-from retarget.experiments.experiment import (
+from retarget.experiments.experiment import families
+from retarget.experiments.experiment_files import (
     load_experiment,
     named_experiments,
     parse_changes,
     parse_experiment,
-    run_identity,
 )
+from retarget.experiments.identity import identity_of
 from retarget.experiments.runner import run_experiment
 
 REAL_DATA = Path(os.environ.get("RETARGET_DATA", "nowhere"))  # before the fixtures change it
@@ -103,9 +104,15 @@ def test_fig6eh_has_the_papers_grids_and_finds_what_fig3b_has_done():
     assert counts == {
         "E vanilla SGD": 35, "F EWC": 30, "G corrected": 45, "H cumulative replay": 35,
     }  # fmt: skip
-    done = {run_identity(run.config) for run in load_experiment("fig3b").planned_runs()}
-    shared = {run.labels["case"] for run in planned if run_identity(run.config) in done}
-    assert shared == set(counts)
+    family = families()["core50 curves"]
+    done, again = (
+        {
+            identity_of(run.config, family).key: run.labels["case"]
+            for run in small(name).planned_runs()
+        }
+        for name in ("fig3b", "fig6eh")
+    )
+    assert {case for key, case in again.items() if key in done} == set(counts)
 
 
 def test_every_case_has_a_line_of_its_own():
@@ -131,7 +138,7 @@ def test_the_data_is_in_the_name_of_the_results():
     assert experiment.label == "fig3b-core50"
     assert experiment.where_it_fits(data="standin", device="cpu").label == "fig3b-standin"
     assert load_experiment("fig3a").where_it_fits(data="standin").label == "fig3a"
-    with pytest.raises(rt.InvalidInputError, match="x: variant is 'dat'; expected one of its"):
+    with pytest.raises(rt.InvalidInputError, match="variant: got 'dat'; expected one of its"):
         parse_experiment("x", 'family = "core50 curves"\ntitle = "t"\nseeds = [0]\nvariant = "dat"')
 
 

@@ -9,14 +9,8 @@ import pytest
 
 import retarget as rt
 from retarget.experiments import digits, toy_curves, toy_shift
-from retarget.experiments.experiment import (
-    experiment_names,
-    families,
-    load_experiment,
-    parse_changes,
-    parse_experiment,
-)
-from retarget.experiments.identity import identity_of
+from retarget.experiments.experiment import families
+from retarget.experiments.experiment_files import load_experiment, parse_changes, parse_experiment
 from retarget.experiments.runner import run_experiment
 
 SMALL_DIGITS = """
@@ -36,12 +30,6 @@ lr = [0.001, 0.1]
 @pytest.fixture(scope="module")
 def small():
     return parse_experiment("small", SMALL_DIGITS)
-
-
-def test_a_grid_expands_to_every_combination(small):
-    runs = small.runs()
-    assert [(run.seed, run.lr) for run in runs] == [(3, 1e-3), (3, 0.1), (4, 1e-3), (4, 0.1)]
-    assert len({identity_of(run, families()["digits"]).key for run in runs}) == 4
 
 
 def test_everything_is_written_and_found_again(small, tmp_path):
@@ -85,93 +73,6 @@ def test_a_family_that_leaves_out_a_run(small, tmp_path, monkeypatch):
     monkeypatch.setattr("retarget.experiments.runner.families", lambda: {"digits": lazy})
     with pytest.raises(RuntimeError, match="the family left out a run: seed=3"):
         run_experiment(small, tmp_path)
-
-
-def test_changed_code_is_not_taken_for_ours(small, monkeypatch):
-    run = small.runs()[0]
-    before = identity_of(run, families()["digits"]).key
-    monkeypatch.setattr("retarget.experiments.identity._source_digest", lambda: "other")
-    assert identity_of(run, families()["digits"]).key != before
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (("width = 4.0", "width = 4.0\nwidht = 4.0"), r"small: widht: .*; did you mean 'width'\?"),
-        (("width = 4.0", ""), "small: width: Field required$"),
-        (("width = 4.0", 'width = "wide"'), "small: width: Input should be a valid number"),
-        (("gamma = 1.0", "gamma = 1.0\nq = 1"), "small: q: Extra .*; known: width, gamma, lr"),
-    ],
-)
-def test_bad_parameters_are_named(change, message):
-    experiment = parse_experiment("small", SMALL_DIGITS.replace(*change))
-    with pytest.raises(rt.InvalidInputError, match=message):
-        experiment.runs()
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("family = ", "experiment bad cannot be read: Invalid value"),
-        (SMALL_DIGITS.replace("title", "titel"), "cannot be read: .*titel"),
-        (
-            SMALL_DIGITS.replace('"digits"', '"letters"'),
-            "is of family 'letters'; known: cifar curves, .* digits",
-        ),
-    ],
-)
-def test_bad_files_are_named(text, message):
-    with pytest.raises(rt.InvalidInputError, match=f"(?s){message}"):
-        parse_experiment("bad", text)
-
-
-def test_every_experiment_of_the_package_is_valid():
-    assert experiment_names() == [
-        "digits",
-        "fig1",
-        "fig2",
-        "fig3a",
-        "fig3a-methods",
-        "fig3b",
-        "fig3b-methods",
-        "fig3c",
-        "fig4",
-        "fig5",
-        "fig6ad",
-        "fig6eh",
-    ]
-    for name in experiment_names():
-        experiment = load_experiment(name)
-        assert experiment.runs()
-        assert experiment.family in families()
-
-
-def test_changes_apply_to_seeds_parameters_and_grid(small):
-    changed = small.changed(parse_changes(["gamma=2.5", "lr=0.5"], seeds=[9]))
-    assert [(run.seed, run.gamma, run.lr) for run in changed.runs()] == [(9, 2.5, 0.5)]
-    assert small.changed(parse_changes([])) == small
-    assert parse_changes(["a = [1, 2]", 'b = "x"']).parameters == {"a": [1, 2], "b": "x"}
-
-
-@pytest.mark.parametrize("text", ["gamma", "gamma=", "=3", "gamma=wide"])
-def test_a_setting_that_is_none(text):
-    with pytest.raises(rt.InvalidInputError, match="is no setting: .* expected name=value"):
-        parse_changes([text])
-
-
-def test_quick_versions_are_smaller():
-    for name in ("fig2", "fig5"):
-        whole = load_experiment(name)
-        quick = whole.changed(whole.quick)
-        assert len(quick.runs()) < len(whole.runs())
-        assert quick.runs()[0].train < whole.runs()[0].train
-
-
-def test_an_experiment_that_is_not_there():
-    with pytest.raises(rt.InvalidInputError, match=r"no experiment 'fgi1'; did you mean 'fig1'\?"):
-        load_experiment("fgi1")
-    with pytest.raises(rt.InvalidInputError, match="no experiment 'xyz'; known: digits, fig1"):
-        load_experiment("xyz")
 
 
 def table_of(name, tmp_path, seeds=None):

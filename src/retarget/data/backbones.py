@@ -1,12 +1,16 @@
 """Networks whose features stand for images: found by name, by file or by import path."""
 
+from functools import lru_cache
 from pathlib import Path
 
 from torch import nn
 
+from retarget.data.array_cache import content_digest
+from retarget.data.backbone_identity import identity
+from retarget.data.checksums import file_checksum
 from retarget.data.download import get
 from retarget.data.files import DataFile, DataSet, StoredFile, data_folder, is_complete, locate
-from retarget.data.weights import SUFFIXES, resnet18_from
+from retarget.data.weights import SUFFIXES, require_weights, resnet18_from
 from retarget.errors import InvalidInputError
 from retarget.import_path import IMPORT_PATH, imported_network
 
@@ -45,16 +49,40 @@ def load_backbone(
         InvalidTypeError: The factory gives something else than a module.
         DownloadError: The official weights could not be downloaded.
     """
+    if name == RESNET18.name and download and not is_complete(RESNET18, data_folder(folder)):
+        get(RESNET18, data_folder(folder))
+    weights = _weights_file(name, folder)
+    return resnet18_from(weights) if weights else imported_network(str(name), "backbone")
+
+
+def backbone_checksum(name: str | Path, folder: str | Path | None = None) -> str:
+    """SHA-256 of what makes a backbone: a file of weights, or the network of an import path.
+
+    Raises:
+        MissingDataError: The file is not there.
+        InvalidInputError: Nothing has this name, or its code is in no file.
+    """
+    weights = _weights_file(name, folder)
+    if weights is None:
+        return _network_checksum(str(name))
+    require_weights(weights)
+    return file_checksum(weights)
+
+
+@lru_cache(maxsize=8)
+def _network_checksum(name: str) -> str:
+    return content_digest(identity(imported_network(name, "backbone")))
+
+
+def _weights_file(name: str | Path, folder: str | Path | None) -> Path | None:
+    """The file of weights that a name stands for; None for an import path."""
     if name == RESNET18.name:
-        folder = data_folder(folder)
-        if download and not is_complete(RESNET18, folder):
-            get(RESNET18, folder)
-        ((path,),) = locate(RESNET18, folder)
-        return resnet18_from(path)
+        ((path,),) = locate(RESNET18, data_folder(folder))
+        return path
     if Path(name).suffix in SUFFIXES:
-        return resnet18_from(Path(name).expanduser())
+        return Path(name).expanduser()
     if IMPORT_PATH.fullmatch(str(name)):
-        return imported_network(str(name), "backbone")
+        return None
     raise InvalidInputError(
         f"there is no backbone {str(name)!r}; expected {RESNET18.name!r}, a file of weights "
         f"({', '.join(SUFFIXES)}) or 'package.module:factory'"

@@ -94,7 +94,7 @@ def load_core50(
         InvalidInputError: A file is damaged, or not what it should be; or frames are missing.
     """
     _require_valid(frames_per_session, test_sessions)
-    with _open(_find(source)) as frames:
+    with _open(find_core50(source)) as frames:
         chosen = choose(frames.frames, frames_per_session, frames.name, partial=partial)
         # Training first, so that both are slices of one array, which is never copied.
         chosen.sort(key=lambda frame: (frame.session in test_sessions, frame))
@@ -126,8 +126,12 @@ def _require_valid(frames_per_session: int, test_sessions: Sequence[int]) -> Non
         )
 
 
-def _find(source: str | Path | None) -> Path:
-    """The file, or the folder with the folders of the sessions."""
+def find_core50(source: str | Path | None) -> Path:
+    """The file that `load_core50` reads, or the folder with the folders of the sessions.
+
+    Raises:
+        MissingDataError: There is none; the message says where to get it.
+    """
     place = data_folder(source)
     if place.is_file() or any((place / f"s{session}").is_dir() for session in SESSIONS):
         return place

@@ -33,6 +33,10 @@ class Pictures:
         self._read = read
         self.frames = list(self._names)
 
+    def file_name(self, frame: Frame) -> str:
+        """Where a frame lies in the folder or archive."""
+        return self._names[frame]
+
     def read(self, chosen: Sequence[Frame]) -> Iterator[tuple[Frame, np.ndarray]]:
         """The chosen frames, each (height, width, 3), in the order of `chosen`."""
         first: tuple[int, ...] = ()

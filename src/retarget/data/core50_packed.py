@@ -93,13 +93,23 @@ class PackedFrames:
 @contextmanager
 def open_packed(path: Path) -> Iterator[PackedFrames]:
     """The frames in an .npz file; `paths.pkl` lies beside it."""
+    paths_path = require_paths(path)
+    with open_zip(path) as archive:
+        yield PackedFrames(archive, paths_path)
+
+
+def require_paths(path: Path) -> Path:
+    """The file of names that lies beside the .npz file.
+
+    Raises:
+        MissingDataError: It does not.
+    """
     paths_path = path.with_name(PATHS_NAME)
     if not paths_path.is_file():
         raise MissingDataError(
             f"{paths_path} not found; {path.name} has no names of its frames without it"
         )
-    with open_zip(path) as archive:
-        yield PackedFrames(archive, paths_path)
+    return paths_path
 
 
 def _header(stream: IO[bytes], source: str) -> tuple[tuple[int, ...], bool, np.dtype]:

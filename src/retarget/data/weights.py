@@ -34,8 +34,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise InvalidInputError(
             f"{path} has the suffix {path.suffix!r}; expected weights in {', '.join(SUFFIXES)}"
         )
-    if not path.is_file():
-        raise MissingDataError(f"there is no file of weights {path}")
+    require_weights(path)
     found = _read_safetensors(path) if path.suffix == SAFETENSORS else _read_pickled(path)
     if not isinstance(found, Mapping):
         raise InvalidInputError(
@@ -49,6 +48,12 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             "state dict alone: save that part of the checkpoint to a file of its own"
         )
     return dict(found)
+
+
+def require_weights(path: Path) -> None:
+    """Refuses a file of weights that is not there."""
+    if not path.is_file():
+        raise MissingDataError(f"there is no file of weights {path}")
 
 
 def resnet18_from(path: Path) -> ResNet18:

@@ -8,7 +8,9 @@ import numpy as np
 import torch
 
 from retarget.continual import LabelledData, domain_pairs, shuffled
+from retarget.data.checksums import data_set_checksums
 from retarget.data.cifar10 import load_cifar10, normalised
+from retarget.data.cifar10_files import CIFAR10
 from retarget.data.files import data_folder
 from retarget.errors import InvalidInputError
 from retarget.experiments.cifar_net import cifar_net
@@ -38,6 +40,11 @@ def cifar_problem(config: CifarRun) -> Problem:
 
 
 run = trained_on(cifar_problem)
+
+
+def cifar_checksums(config: CifarRun) -> dict[str, str]:
+    """Of the files that every run reads."""
+    return data_set_checksums(CIFAR10, data_folder())
 
 
 @lru_cache(maxsize=1)

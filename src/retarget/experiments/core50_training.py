@@ -5,17 +5,19 @@ On CORe50, or on a stand-in: other pictures in its layout. What comes from those
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from retarget.continual import LabelledData, classes_in_tasks
-from retarget.data.backbones import RESNET18, load_backbone
+from retarget.data.backbones import RESNET18, backbone_checksum, load_backbone
 from retarget.data.core50 import load_core50
+from retarget.data.core50_checksums import core50_checksums as frames_checksums
 from retarget.data.core50_tasks import new_classes_tasks
 from retarget.data.features import image_features
 from retarget.data.files import FOLDER_VARIABLE, data_folder
+from retarget.data.weights import SUFFIXES
 from retarget.errors import MissingDataError
 from retarget.experiments.network_training import NetworkRun, Problem, trained_on
 
@@ -40,6 +42,13 @@ class Core50Run(NetworkRun):
     frames_per_session: int
     backbone: str | None = None
     image_size: int = 224
+
+    def identifying(self) -> dict[str, Any]:
+        """Of weights in a file, the file's name alone: its content is among the data."""
+        known = super().identifying()
+        if self.backbone and Path(self.backbone).suffix in SUFFIXES:
+            known["backbone"] = Path(self.backbone).name
+        return known
 
 
 def core50_problem(config: Core50Run) -> Problem:
@@ -70,6 +79,14 @@ def head(features: int, seed: int) -> nn.Sequential:
 run = trained_on(core50_problem)
 
 
+def core50_checksums(config: Core50Run) -> dict[str, str]:
+    """Of the pictures that a run reads, and of what makes features of them."""
+    frames_from, backbone = _sources(data_folder(), config.data, config.backbone)
+    weights = backbone_checksum(backbone, data_folder())
+    frames = frames_checksums(frames_from, config.frames_per_session)
+    return {"backbone": weights, **frames}
+
+
 def _name(config: Core50Run) -> str:
     backbone = config.backbone or (RESNET18.name if config.data == "core50" else STAND_IN_BACKBONE)
     pictures = "CORe50" if config.data == "core50" else "stand-in pictures"
@@ -86,10 +103,7 @@ def _data(
     device: str,
 ) -> LabelledData:
     """Features of all frames, on the device."""
-    if source == "standin":
-        frames_from, backbone = _stand_in(folder, backbone)
-    else:
-        frames_from, backbone = folder, backbone or RESNET18.name
+    frames_from, backbone = _sources(folder, source, backbone)
     network = load_backbone(backbone, folder)
     frames = load_core50(frames_from, frames_per_session)
     train, test = (
@@ -103,7 +117,10 @@ def _data(
     return LabelledData(train, train_objects, test, test_objects)
 
 
-def _stand_in(folder: Path, backbone: str | None) -> tuple[Path, str]:
+def _sources(folder: Path, source: Source, backbone: str | None) -> tuple[Path, str]:
+    """Where the frames are, and what makes features of them."""
+    if source == "core50":
+        return folder, backbone or RESNET18.name
     weights = folder / STAND_IN_BACKBONE
     needed = [folder / STAND_IN] + [weights] * (backbone is None)
     missing = [path.name for path in needed if not path.is_file()]

@@ -1,22 +1,27 @@
-"""What an experiment is: a TOML file that expands to runs, each a pure function of its config."""
+"""What an experiment is: what its TOML file says, and the runs that it expands to."""
 
-import difflib
 import itertools
 import re
-import tomllib
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import polars as pl
 import torch
 from matplotlib.figure import Figure
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.console import RenderableType
 
 from retarget.errors import InvalidInputError
+from retarget.experiments.file_problems import (
+    MISSING,
+    Problem,
+    problems_error,
+    unknown_key,
+    value_problems,
+)
 
 
 class Config(BaseModel):
@@ -25,6 +30,14 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     seed: int
+
+    def identifying(self) -> dict[str, Any]:
+        """The parameters as they identify the run: without where on this machine things lie."""
+        return self.model_dump(mode="json")
+
+
+def _reads_nothing(config: Any) -> Mapping[str, str]:
+    return {}
 
 
 @dataclass(frozen=True)
@@ -38,6 +51,8 @@ class Family:
             nothing to gain from each other.
         draw: From the table of all runs to the figure.
         summarise: From the table of all runs to what the terminal shows.
+        data: From the config of a run to SHA-256 of what it reads, by what it is; names say nothing
+            of where it lies. Raises `MissingDataError` as the run would.
         together: From a config to a text that runs have in common if they are to be computed at
             once; None for one that is computed alone.
         light: Whether runs take less time than a new process does.
@@ -47,6 +62,7 @@ class Family:
     run: Callable[[Sequence[Any], Path | None], Iterator[tuple[Any, pl.DataFrame]]]
     draw: Callable[[pl.DataFrame], Figure]
     summarise: Callable[[pl.DataFrame], Sequence[RenderableType]]
+    data: Callable[[Any], Mapping[str, str]] = _reads_nothing
     together: Callable[[Any], str | None] = lambda config: None
     light: bool = False
 
@@ -64,14 +80,28 @@ def one_by_one(
     return run_each
 
 
+Seed = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+Seeds = Annotated[tuple[Seed, ...], Field(min_length=1)]
+Values = Annotated[list[Any], Field(min_length=1)]
+
+
 class Case(BaseModel):
     """One of several things that an experiment compares: what it has of its own."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    seeds: tuple[int, ...] = ()
+    seeds: Seeds | None = None
     parameters: dict[str, Any] = {}
-    grid: dict[str, list[Any]] = {}
+    grid: dict[str, Values] = {}
+
+
+class Changes(BaseModel):
+    """Other seeds (none: the experiment's own) and some other parameters."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    seeds: Seeds | None = None
+    parameters: dict[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -95,19 +125,11 @@ class PlannedRun:
         )
 
 
-class Changes(BaseModel):
-    """Other seeds (none: the experiment's own) and some other parameters."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    seeds: tuple[int, ...] = ()
-    parameters: dict[str, Any] = {}
-
-
 class Experiment(BaseModel):
     """An experiment as its TOML file describes it.
 
     Attributes:
+        name: Of the file, without its suffix.
         family: The kind of experiment, a key of `families()`.
         title: One line for people.
         seeds: Seeds of the runs.
@@ -125,11 +147,11 @@ class Experiment(BaseModel):
     name: str
     family: str
     title: str
-    seeds: tuple[int, ...]
+    seeds: Seeds
     parameters: dict[str, Any] = {}
-    grid: dict[str, list[Any]] = {}
+    grid: dict[str, Values] = {}
     cases: dict[str, Case] = {}
-    quick: "Changes | None" = None
+    quick: Changes | None = None
     variant: str | None = None
 
     @property
@@ -139,10 +161,13 @@ class Experiment(BaseModel):
 
     @property
     def label(self) -> str:
-        """What its results are called."""
-        return f"{self.name}-{self.parameters[self.variant]}" if self.variant else self.name
+        """What its results are called: a name for a folder."""
+        if not self.variant:
+            return self.name
+        value = re.sub(r"[^\w.+-]", "_", str(self.parameters[self.variant]))
+        return f"{self.name}-{value}"
 
-    def changed(self, changes: "Changes") -> "Experiment":
+    def changed(self, changes: Changes) -> "Experiment":
         """The same experiment with other seeds or parameters."""
         update: dict[str, Any] = {"parameters": self.parameters | changes.parameters}
         if changes.seeds:
@@ -152,7 +177,7 @@ class Experiment(BaseModel):
         update["grid"] = _narrowed(self.grid, changes.parameters)
         update["cases"] = {
             name: Case(
-                seeds=() if changes.seeds else case.seeds,
+                seeds=None if changes.seeds else case.seeds,
                 parameters=_without(case.parameters, changes.parameters),
                 grid=_narrowed(case.grid, changes.parameters),
             )
@@ -166,40 +191,76 @@ class Experiment(BaseModel):
         fitting = {name: value for name, value in parameters.items() if name in known}
         return self.changed(Changes(parameters=fitting)) if fitting else self
 
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """Every table that names parameters, by its place in the file."""
+        found: dict[str, dict[str, Any]] = {"parameters": self.parameters, "grid": self.grid}
+        for name, case in self.cases.items():
+            found[f"cases.{name}.parameters"] = case.parameters
+            found[f"cases.{name}.grid"] = case.grid
+        return found
+
     def runs(self) -> list[Config]:
         """The configs of all runs, checked."""
         return [planned.config for planned in self.planned_runs()]
 
     def planned_runs(self) -> list[PlannedRun]:
-        """All runs, checked, each with its seed, its case and its point of the grid."""
-        cases = self.cases or {"": Case()}
-        swept = {name for case in cases.values() for name in self.grid | case.grid}
-        planned = []
-        for name, case in cases.items():
-            grid = self.grid | case.grid
-            for seed, *point in itertools.product(case.seeds or self.seeds, *grid.values()):
-                values = dict(zip(grid, point, strict=True))
-                config = self._config(seed, self.parameters | case.parameters | values)
-                labels = {"case": name} if self.cases else {}
-                labels |= {key: getattr(config, key) for key in ("seed", *sorted(swept))}
-                planned.append(PlannedRun(config, labels))
+        """All runs, checked, each with its seed, its case and its point of the grid.
+
+        Raises:
+            InvalidInputError: Parameters that the family does not have, or lacks, or of another
+                kind; the message lists all of them.
+        """
+        planned, problems = self.expanded()
+        if problems:
+            raise problems_error(self.name, problems)
         return planned
 
-    def _config(self, seed: int, parameters: dict[str, Any]) -> Config:
-        kind = families()[self.family].config
-        try:
-            return kind(seed=seed, **parameters)
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"]) or "parameters"
-            known = [name for name in kind.model_fields if name != "seed"]
-            hint = ""
-            if first["type"] == "extra_forbidden":
-                near = difflib.get_close_matches(place, known, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
-            raise InvalidInputError(
-                f"experiment {self.name}: {place}: {first['msg']}{hint}"
-            ) from error
+    def expanded(self) -> tuple[list[PlannedRun], list[Problem]]:
+        """The runs that make sense, and what is wrong with the parameters of the others."""
+        unknown = list(self._unknown_parameters())
+        cases = self.cases or {"": Case()}
+        swept = {name for case in cases.values() for name in self.grid | case.grid}
+        planned, problems = [], list(unknown)
+        for name, case in cases.items():
+            grid = _without(self.grid, case.parameters) | case.grid
+            for seed, *point in itertools.product(case.seeds or self.seeds, *grid.values()):
+                values = self.parameters | case.parameters | dict(zip(grid, point, strict=True))
+                known = {key: values[key] for key in self._kind.model_fields if key in values}
+                try:
+                    config = self._kind(**(known | {"seed": seed}))
+                except ValidationError as error:
+                    found = value_problems(error, partial(self._place, case=name))
+                    # under an unknown name may be what is missing
+                    problems += [each for each in found if each.message != MISSING or not unknown]
+                    continue
+                if not unknown:
+                    labels = {"case": name} if self.cases else {}
+                    labels |= {key: getattr(config, key) for key in ("seed", *sorted(swept))}
+                    planned.append(PlannedRun(config, labels))
+        return planned, problems
+
+    @property
+    def _kind(self) -> type[Config]:
+        return families()[self.family].config
+
+    def _unknown_parameters(self) -> Iterator[Problem]:
+        known = [name for name in self._kind.model_fields if name != "seed"]
+        for place, table in self.tables().items():
+            for key in table:
+                if key in ("seed", "seeds"):
+                    yield Problem(f"{place}.{key}", "unknown key; seeds stand above: seeds = [0]")
+                elif key not in known:
+                    yield unknown_key(f"{place}.{key}", known)
+
+    def _place(self, key: str, case: str) -> str:
+        """Where the value of a parameter comes from, the strongest place first."""
+        tables = self.tables()
+        own = [f"cases.{case}.grid", f"cases.{case}.parameters"] if case else []
+        places = [*own, "grid", "parameters"]
+        place = next((place for place in places if key in tables.get(place, {})), None)
+        if place is None:  # lacking, or of all of them together
+            place = f"cases.{case}.parameters" if case else "parameters"
+        return f"{place}.{key}" if key else place
 
 
 def families() -> dict[str, Family]:
@@ -225,72 +286,6 @@ def families() -> dict[str, Family]:
         "toy curves": toy_curves.FAMILY,
         "toy shift": toy_shift.FAMILY,
     }
-
-
-def named_experiments(name: str) -> list[str]:
-    """The experiments that a name stands for: itself, the parts of a figure, or all.
-
-    Example:
-        >>> named_experiments("fig6")
-        ['fig6ad', 'fig6eh']
-    """
-    names = experiment_names()
-    if name == "all":
-        return names
-    parts = [known for known in names if known.startswith(name)]
-    whole_figure = name not in names and re.fullmatch(r"fig\d+", name)
-    return parts if whole_figure and parts else [name]
-
-
-def experiment_names() -> list[str]:
-    """The experiments that come with the package."""
-    configs = resources.files("retarget.experiments") / "configs"
-    return sorted(Path(entry.name).stem for entry in configs.iterdir())
-
-
-def load_experiment(name: str) -> Experiment:
-    """An experiment that comes with the package, by name."""
-    names = experiment_names()
-    if name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
-        raise InvalidInputError(
-            f"there is no experiment {name!r}; "
-            + (f"did you mean {near[0]!r}? " if near else "")
-            + f"known: {', '.join(names)}"
-        )
-    text = (resources.files("retarget.experiments") / "configs" / f"{name}.toml").read_text()
-    return parse_experiment(name, text)
-
-
-def parse_changes(assignments: Sequence[str], seeds: Sequence[int] = ()) -> Changes:
-    """Changes from `name=value` texts, the value as TOML has it."""
-    parameters: dict[str, Any] = {}
-    for assignment in assignments:
-        try:
-            parsed = tomllib.loads(assignment)
-        except tomllib.TOMLDecodeError as error:
-            raise InvalidInputError(
-                f"{assignment!r} is no setting: {error}; expected name=value, the value as in TOML"
-            ) from error
-        parameters |= parsed
-    return Changes(seeds=tuple(seeds), parameters=parameters)
-
-
-def parse_experiment(name: str, text: str) -> Experiment:
-    """An experiment from the text of its TOML file."""
-    try:
-        experiment = Experiment(name=name, **tomllib.loads(text))
-    except (tomllib.TOMLDecodeError, ValidationError) as error:
-        raise InvalidInputError(f"experiment {name} cannot be read: {error}") from error
-    if experiment.family not in families():
-        raise InvalidInputError(
-            f"experiment {name} is of family {experiment.family!r}; known: {', '.join(families())}"
-        )
-    if experiment.variant and experiment.variant not in experiment.parameters:
-        raise InvalidInputError(
-            f"experiment {name}: variant is {experiment.variant!r}; expected one of its parameters"
-        )
-    return experiment
 
 
 def require_device(name: str) -> None:

@@ -2,13 +2,25 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from importlib.metadata import version
 from typing import Any
 
-import retarget
 from retarget.experiments.experiment import Config, Family
+from retarget.experiments.parts_used import PartsUsed, parts_used
+
+# Of the packages that compute, what they are called where they come from. Others read, write and
+# draw: what they do to a result would be a mistake of theirs.
+COMPUTING = {
+    "PIL": "pillow",
+    "numba": "numba",
+    "numpy": "numpy",
+    "scipy": "scipy",
+    "sklearn": "scikit-learn",
+    "torch": "torch",
+}
 
 
 @dataclass(frozen=True)
@@ -37,21 +49,31 @@ class Identity:
 
 
 def identity_of(config: Config, family: Family) -> Identity:
-    """The identity of one run of a family."""
+    """The identity of one run of a family.
+
+    Raises:
+        MissingDataError: What the run reads is not there.
+    """
     kind = f"{type(config).__module__}.{type(config).__qualname__}"
-    return Identity(kind, config.model_dump(mode="json"), {}, *current_code(family))
+    code, packages = current_code(family)
+    return Identity(kind, config.identifying(), dict(family.data(config)), code, packages)
 
 
 def current_code(family: Family) -> tuple[str, dict[str, str]]:
     """The code and the packages that runs of a family use today, as in their identities."""
-    return _source_digest(), {}
+    parts = _parts(family.config, family.run)
+    packages = {
+        COMPUTING[name]: _version(COMPUTING[name]) for name in parts.packages & {*COMPUTING}
+    }
+    return parts.code, packages
+
+
+# Once: the code of a process does not change when its files do.
+@cache
+def _parts(config: type[Config], run: Callable[..., Any]) -> PartsUsed:
+    return parts_used(config, run)
 
 
 @cache
-def _source_digest() -> str:
-    """Of every source file of the package: results of other code are never taken for ours."""
-    digest = hashlib.sha256()
-    root = Path(retarget.__file__).parent
-    for path in sorted(root.rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
+def _version(package: str) -> str:
+    return version(package)

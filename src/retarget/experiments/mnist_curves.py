@@ -16,6 +16,7 @@ from retarget.experiments.mnist_problem import (
     MnistConfig,
     MnistProblem,
     evaluation_stops,
+    mnist_checksums,
     mnist_problem,
     score_rows,
 )
@@ -117,7 +118,7 @@ def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
     return [shown]
 
 
-FAMILY = Family(Setting, one_by_one(run), draw, summarise)
+FAMILY = Family(Setting, one_by_one(run), draw, summarise, mnist_checksums)
 
 
 def _curves(

@@ -6,8 +6,10 @@ import numpy as np
 import polars as pl
 from torch import nn
 
+from retarget.data.checksums import data_set_checksums
 from retarget.data.digits import one_hot
-from retarget.data.mnist import load_mnist
+from retarget.data.files import data_folder
+from retarget.data.mnist import MNIST, load_mnist
 from retarget.errors import DivergedError, InvalidInputError
 from retarget.experiments.experiment import Config
 from retarget.experiments.kernel_cache import cached_gram
@@ -82,6 +84,11 @@ def paper_net() -> nn.Sequential:
         nn.Flatten(),
         nn.Linear(49, 1, bias=False),
     )
+
+
+def mnist_checksums(config: MnistConfig) -> dict[str, str]:
+    """Of the files that every run reads."""
+    return data_set_checksums(MNIST, data_folder())
 
 
 def mnist_problem(config: MnistConfig) -> MnistProblem:

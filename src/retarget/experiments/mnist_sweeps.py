@@ -14,6 +14,7 @@ from retarget.experiments.experiment import Family, one_by_one
 from retarget.experiments.mnist_problem import (
     MnistConfig,
     evaluation_stops,
+    mnist_checksums,
     mnist_problem,
     score_rows,
 )
@@ -102,7 +103,7 @@ def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
     return lines
 
 
-FAMILY = Family(Sweeps, one_by_one(run), draw, summarise)
+FAMILY = Family(Sweeps, one_by_one(run), draw, summarise, mnist_checksums)
 
 
 def _powers(ends: list[float], count: int) -> list[float]:

@@ -118,8 +118,17 @@ def accuracy_matrices(table: pl.DataFrame) -> np.ndarray:
     return np.array(matrices)
 
 
-CIFAR_CURVES = Family(CifarRun, cifar_training.run, draw, summarise, trained_together)
-CORE50_CURVES = Family(Core50Run, core50_training.run, draw, summarise, trained_together)
+CIFAR_CURVES = Family(
+    CifarRun, cifar_training.run, draw, summarise, cifar_training.cifar_checksums, trained_together
+)
+CORE50_CURVES = Family(
+    Core50Run,
+    core50_training.run,
+    draw,
+    summarise,
+    core50_training.core50_checksums,
+    trained_together,
+)
 
 
 def _axis(table: pl.DataFrame) -> tuple[str, str]:

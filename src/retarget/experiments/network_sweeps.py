@@ -98,8 +98,17 @@ def final_rows(table: pl.DataFrame) -> pl.DataFrame:
     return table.group_by(["case", "seed", *swept], maintain_order=True).last()
 
 
-CIFAR_SWEEPS = Family(CifarRun, cifar_training.run, draw, summarise, trained_together)
-CORE50_SWEEPS = Family(Core50Run, core50_training.run, draw, summarise, trained_together)
+CIFAR_SWEEPS = Family(
+    CifarRun, cifar_training.run, draw, summarise, cifar_training.cifar_checksums, trained_together
+)
+CORE50_SWEEPS = Family(
+    Core50Run,
+    core50_training.run,
+    draw,
+    summarise,
+    core50_training.core50_checksums,
+    trained_together,
+)
 
 
 def _draw_kernels(axes: Axes, table: pl.DataFrame) -> None:

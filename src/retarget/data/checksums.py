@@ -1,0 +1,130 @@
+"""Checksums of the files that are read; of a large file, computed once and noted."""
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from retarget.data.array_cache import cache_folder
+from retarget.data.files import DataSet, locate
+from retarget.errors import MissingDataError
+from retarget.progress import PatientBar
+from retarget.storage import atomic_file
+
+CHUNK = 1 << 20
+# A file as small is read as fast as its note, and a set of small ones is noted as one.
+LARGE = CHUNK
+# A file that was just written may be written again within the same tick of the disk's clock.
+SETTLED = 2_000_000_000  # nanoseconds
+
+
+def data_set_checksums(data_set: DataSet, folder: Path) -> dict[str, str]:
+    """SHA-256 of each file that the loader of a data set reads from a folder, by name.
+
+    Raises:
+        MissingDataError: Not all are there; the message says how to get them.
+    """
+    paths = [path for form in locate(data_set, folder) for path in form]
+    return {
+        f"{data_set.name}/{path.relative_to(folder).as_posix()}": file_checksum(path)
+        for path in paths
+    }
+
+
+def file_checksum(path: Path, progress: bool | None = None) -> str:
+    """SHA-256 of a file, in hexadecimal digits.
+
+    Args:
+        path: The file. Where it is large, the checksum is noted in the cache, and found there as
+            long as the file has the same size, times and place on the disk.
+        progress: Whether to show a progress bar; None shows it on a terminal only.
+
+    Raises:
+        MissingDataError: There is no such file.
+    """
+    return files_checksum({"": path}, progress)
+
+
+def files_checksum(paths: Mapping[str, Path], progress: bool | None = None) -> str:
+    """SHA-256 of several files by name: of each name with the checksum of its file.
+
+    Of one file without a name it is that of its content. See `file_checksum`.
+    """
+    before = _states(paths)
+    note = _note_of(paths)
+    noted = _noted(note, before)
+    if noted is not None:
+        return noted
+    checksum = _computed(paths, progress)
+    settled = all(time.time_ns() - state.changed_ns > SETTLED for state in before)
+    if sum(state.size for state in before) >= LARGE and settled and _states(paths) == before:
+        _write(note, before, checksum)
+    return checksum
+
+
+@dataclass(frozen=True)
+class _State:
+    """What changes when a file does."""
+
+    size: int
+    modified_ns: int
+    changed_ns: int
+    inode: int
+
+
+def _states(paths: Mapping[str, Path]) -> list[_State]:
+    states = []
+    for path in paths.values():
+        if not path.is_file():
+            raise MissingDataError(f"there is no file {path}")
+        found = path.stat()
+        # Windows has the time of creation in st_ctime.
+        changed = max(found.st_ctime_ns, found.st_mtime_ns)
+        states.append(_State(found.st_size, found.st_mtime_ns, changed, found.st_ino))
+    return states
+
+
+def _computed(paths: Mapping[str, Path], progress: bool | None) -> str:
+    sizes = [path.stat().st_size for path in paths.values()]
+    whole, done = hashlib.sha256(), 0
+    with PatientBar("checksums, MB", max(1, sum(sizes) // CHUNK), progress) as bar:
+        for name, path in paths.items():
+            digest = hashlib.sha256()
+            with path.open("rb") as file:
+                while chunk := file.read(CHUNK):
+                    digest.update(chunk)
+                    # in whole steps, also of many files that are smaller than one
+                    bar.advance((done + len(chunk)) // CHUNK - done // CHUNK)
+                    done += len(chunk)
+            if not name and len(paths) == 1:
+                return digest.hexdigest()
+            whole.update(f"{name}\0{digest.hexdigest()}\n".encode())
+    return whole.hexdigest()
+
+
+def _note_of(paths: Mapping[str, Path]) -> Path:
+    places = "\0".join(f"{name}\0{path.absolute()}" for name, path in paths.items())
+    name = hashlib.sha256(places.encode("utf-8", "surrogateescape")).hexdigest()
+    return cache_folder("checksums") / f"{name[:32]}.json"
+
+
+def _noted(note: Path, states: list[_State]) -> str | None:
+    """The checksum that was noted for files in this state; a damaged note is none."""
+    try:
+        found = json.loads(note.read_text("utf-8"))
+        known = found["files"] == [asdict(state) for state in states]
+        checksum = found["sha256"]
+        return checksum if known and len(bytes.fromhex(checksum)) == 32 else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _write(note: Path, states: list[_State], checksum: str) -> None:
+    content = {"files": [asdict(state) for state in states], "sha256": checksum}
+    try:
+        with atomic_file(note) as temporary:
+            temporary.write_text(json.dumps(content), "utf-8")
+    except OSError:
+        return  # a cache that cannot be written costs time, and nothing else

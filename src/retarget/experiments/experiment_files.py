@@ -1,0 +1,211 @@
+"""Experiments from their TOML files: those of the package by name, a user's own by path."""
+
+import difflib
+import math
+import re
+import tomllib
+from collections.abc import Container, Iterator, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from retarget.errors import InvalidInputError
+from retarget.experiments.experiment import Case, Changes, Experiment, families
+from retarget.experiments.file_problems import (
+    MISSING,
+    Problem,
+    problems_error,
+    shown,
+    value_problems,
+)
+
+SUFFIX = ".toml"
+LARGEST_FILE = 1_000_000
+LARGEST_PLAN = 100_000  # runs
+# Results lie in a folder of the experiment's name, beside that of all runs.
+NAME = re.compile(r"(?!runs$)\w[\w .+,()-]*")
+
+
+def experiment_names() -> list[str]:
+    """The experiments that come with the package."""
+    configs = resources.files("retarget.experiments") / "configs"
+    return sorted(Path(entry.name).stem for entry in configs.iterdir())
+
+
+def named_experiments(name: str) -> list[str]:
+    """The experiments that a name stands for: itself, the parts of a figure, a file, or all.
+
+    Example:
+        >>> named_experiments("fig6")
+        ['fig6ad', 'fig6eh']
+    """
+    names = experiment_names()
+    if name == "all":
+        return names
+    parts = [known for known in names if known.startswith(name)]
+    whole_figure = name not in names and re.fullmatch(r"fig\d+", name)
+    return parts if whole_figure and parts else [name]
+
+
+def load_experiment(name: str) -> Experiment:
+    """An experiment that comes with the package, by name, or the one in a file of the user's own.
+
+    Args:
+        name: A name of `experiment_names()`, or a path that ends with `.toml`.
+
+    Raises:
+        InvalidInputError: There is no such experiment, the file cannot be read, or what it says
+            makes no experiment: the message lists every problem.
+    """
+    if name.endswith(SUFFIX):
+        path = Path(name).expanduser()
+        return parse_experiment(path.stem, _read(path))
+    names = experiment_names()
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1)
+        raise InvalidInputError(
+            f"there is no experiment {name!r}; "
+            + (f"did you mean {near[0]!r}? " if near else "")
+            + f"known: {', '.join(names)}; or the path of a file that ends with {SUFFIX}"
+        )
+    configs = resources.files("retarget.experiments") / "configs"
+    return parse_experiment(name, (configs / f"{name}{SUFFIX}").read_text("utf-8"))
+
+
+def parse_experiment(name: str, text: str) -> Experiment:
+    """An experiment from the text of its TOML file, with all runs that it expands to checked."""
+    if not NAME.fullmatch(name):
+        raise InvalidInputError(
+            f"{name!r} is no name for an experiment, whose results lie in a folder of that name; "
+            "expected letters, digits, spaces and -_.+,() in the name of its file, and not 'runs'"
+        )
+    try:
+        content = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits
+        raise InvalidInputError(f"experiment {name} is no TOML: {error}") from error
+    return _experiment(name, content)
+
+
+def parse_changes(assignments: Sequence[str], seeds: Sequence[int] = ()) -> Changes:
+    """Changes from `name=value` texts, the value as TOML has it."""
+    parameters: dict[str, Any] = {}
+    for assignment in assignments:
+        try:
+            parsed = tomllib.loads(assignment)
+        except (ValueError, RecursionError) as error:
+            raise InvalidInputError(
+                f"{assignment!r} is no setting: {error}; expected name=value, the value as in TOML"
+            ) from error
+        parameters |= parsed
+    return Changes(seeds=tuple(seeds) or None, parameters=parameters)
+
+
+def _read(path: Path) -> str:
+    if path.is_dir():
+        raise InvalidInputError(f"{path} is a folder; expected an experiment file")
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise InvalidInputError(f"the experiment file {path} cannot be read: {reason}") from error
+    if len(content) > LARGEST_FILE:
+        raise InvalidInputError(
+            f"{path} has more than {LARGEST_FILE} bytes; no experiment file is that large"
+        )
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"{path} is no text in UTF-8: {error}; expected TOML") from error
+
+
+def _experiment(name: str, content: dict[str, Any]) -> Experiment:
+    """What the file says, checked; all that is wrong with it is one error."""
+    problems = [Problem("name", "unknown key; the name is that of the file")] * ("name" in content)
+    content = content | {"name": name}
+    try:
+        experiment = Experiment.model_validate(content)
+    except ValidationError as error:
+        problems += value_problems(error, lambda key: key, _known_keys)
+        rest = _what_is_right(content, {found["loc"][0] for found in error.errors()})
+        # what seems to be missing may be in what is wrong
+        others = [] if rest is None else _problems(rest)
+        problems += (problem for problem in others if problem.message != MISSING)
+        raise problems_error(name, problems) from None
+    problems += _problems(experiment)
+    if problems:
+        raise problems_error(name, problems)
+    return experiment
+
+
+def _what_is_right(content: dict[str, Any], wrong: Container[int | str]) -> Experiment | None:
+    """An experiment of the right keys of a file, to look for problems in them as well."""
+    right = {key: value for key, value in content.items() if key not in wrong and key != "variant"}
+    if "family" not in right:
+        return None
+    return Experiment.model_validate({"title": "", "seeds": [0]} | right)
+
+
+def _known_keys(place: Sequence[int | str]) -> list[str]:
+    """The keys that may stand where an unknown one was found."""
+    kinds: dict[Any, type[BaseModel]] = {"cases": Case, "quick": Changes}
+    kind = kinds[place[0]] if len(place) > 1 else Experiment
+    return [key for key in kind.model_fields if key != "name"]
+
+
+def _problems(experiment: Experiment) -> Iterator[Problem]:
+    """What the types of the values do not tell."""
+    known = families()
+    if experiment.family not in known:
+        near = difflib.get_close_matches(experiment.family, known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        yield Problem("family", f"got {experiment.family!r}; {hint}known: {', '.join(known)}")
+        return
+    variant = experiment.variant
+    if variant is not None and variant not in experiment.parameters:
+        yield Problem("variant", f"got {variant!r}; expected one of its parameters")
+    yield from _said_twice(experiment)
+    too_many = _too_many_runs(experiment)
+    if too_many:
+        yield too_many
+        return
+    _, of_runs = experiment.expanded()
+    yield from of_runs
+    if experiment.quick:
+        _, of_quick = experiment.changed(experiment.quick).expanded()
+        yield from (
+            Problem(f"quick: {problem.place}", problem.message)
+            for problem in of_quick
+            if problem not in of_runs
+        )
+
+
+def _too_many_runs(experiment: Experiment) -> Problem | None:
+    """A plan that is too large to be written out."""
+    runs = 0
+    for case in (experiment.cases or {"": Case()}).values():
+        lists = (experiment.grid | case.grid).values()
+        runs += len(case.seeds or experiment.seeds) * math.prod(len(values) for values in lists)
+    if runs <= LARGEST_PLAN:
+        return None
+    return Problem("grid", f"makes {runs} runs; expected at most {LARGEST_PLAN}")
+
+
+def _said_twice(experiment: Experiment) -> Iterator[Problem]:
+    """Values that would make the same run twice, and parameters with two values at once."""
+    quick = experiment.quick.seeds if experiment.quick else None
+    lists: dict[str, Sequence[Any] | None] = {"seeds": experiment.seeds, "quick.seeds": quick}
+    lists |= {f"cases.{name}.seeds": case.seeds for name, case in experiment.cases.items()}
+    tables = experiment.tables()
+    for place, table in tables.items():
+        if place.endswith("grid"):
+            lists |= {f"{place}.{key}": values for key, values in table.items()}
+            beside = place.removesuffix("grid") + "parameters"
+            for key in table.keys() & tables[beside].keys():
+                yield Problem(f"{place}.{key}", f"also in {beside}; expected it in one of them")
+    for place, values in lists.items():
+        for index, value in enumerate(values or ()):
+            if value in (values or ())[:index]:
+                yield Problem(place, f"{shown(value)} is there twice; expected each value once")

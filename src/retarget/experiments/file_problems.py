@@ -1,0 +1,113 @@
+"""What is wrong with an experiment file, in one line a problem."""
+
+import difflib
+import reprlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from retarget.errors import InvalidInputError
+
+# By pydantic's names of what went wrong.
+EXPECTED = {
+    "bool_type": "true or false",
+    "dict_type": "a table of keys and values",
+    "float_type": "a number",
+    "greater_than_equal": "0 or more",  # of seeds
+    "int_from_float": "a whole number",
+    "int_type": "a whole number",
+    "list_type": "a list",
+    "model_type": "a table of keys and values",
+    "string_type": "a text in quotes",
+    "tuple_type": "a list",
+}
+MESSAGES = {"Value error, ": "", "Input should be ": "expected "}
+
+
+MISSING = "missing"
+SHOWN = 3  # places of the same problem
+
+
+class Problem(NamedTuple):
+    """What is wrong, and where in the file."""
+
+    place: str
+    message: str
+
+
+def unknown_key(place: str, known: Sequence[str]) -> Problem:
+    """A key that has no meaning there, and the nearest that has one."""
+    near = difflib.get_close_matches(place.rpartition(".")[2], known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+    return Problem(place, f"unknown key; {hint}")
+
+
+def value_problems(
+    error: ValidationError,
+    place: Callable[[str], str],
+    known: Callable[[Sequence[int | str]], Sequence[str]] = lambda place: (),
+) -> Iterator[Problem]:
+    """Each problem of some values.
+
+    Args:
+        error: What pydantic says.
+        place: From a key, with what is inside of it, to its place in the file; of an empty one, to
+            that of them all.
+        known: From where an unknown key was found to those that may stand there.
+    """
+    unknown = {found["loc"] for found in error.errors() if found["type"] == "extra_forbidden"}
+    for found in error.errors():
+        if found["type"] == "too_short" and found["input"]:
+            continue  # only because of a value in it that has a line of its own
+        key, *inner = (str(part) for part in found["loc"]) if found["loc"] else ("",)
+        where = ".".join([place(key), *inner])
+        if found["loc"] in unknown:
+            yield unknown_key(where, known(found["loc"]))
+        elif found["type"] != "missing" or not _is_misspelt(found["loc"], unknown):
+            yield Problem(where, _wrong(found))
+
+
+def problems_error(name: str, problems: Iterable[Problem]) -> InvalidInputError:
+    """The error that lists the problems of an experiment, each once."""
+    places: dict[str, dict[str, None]] = {}  # in order, and without those that come again
+    for problem in problems:
+        places.setdefault(problem.message, {})[problem.place] = None
+    lines = [f"{_listed(list(where))}: {message}" for message, where in places.items()]
+    if len(lines) == 1:
+        return InvalidInputError(f"experiment {name}: {lines[0]}")
+    listed = "".join(f"\n  {line}" for line in lines)
+    return InvalidInputError(f"experiment {name} has {len(lines)} problems:{listed}")
+
+
+def shown(value: object) -> str:
+    """A value as it stands in a message: not too long."""
+    brief = reprlib.Repr()
+    brief.maxstring = brief.maxother = 60
+    return brief.repr(value)
+
+
+def _is_misspelt(place: Sequence[int | str], unknown: Iterable[Sequence[int | str]]) -> bool:
+    """Whether a missing key is there under another name."""
+    beside = [str(other[-1]) for other in unknown if other[:-1] == place[:-1]]
+    return bool(difflib.get_close_matches(str(place[-1]), beside, n=1))
+
+
+def _listed(places: list[str]) -> str:
+    more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
+    return ", ".join(places[:SHOWN]) + more
+
+
+def _wrong(found: Any) -> str:
+    kind, message = found["type"], found["msg"]
+    if kind == "missing":
+        return MISSING
+    if kind == "too_short":
+        return "empty; expected at least one value"
+    for start, instead in MESSAGES.items():
+        if message.startswith(start):
+            message = instead + message.removeprefix(start)
+    if kind == "value_error":  # of several values together, in our own words
+        return " ".join(message.split())
+    expected = f"expected {EXPECTED[kind]}" if kind in EXPECTED else message
+    return f"got {shown(found['input'])}; {expected}"

@@ -1,0 +1,379 @@
+"""Experiment files: what they expand to, and what is said of those that make no sense."""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Literal, get_args, get_origin
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import retarget as rt
+from retarget.experiments.experiment import families
+from retarget.experiments.experiment_files import (
+    LARGEST_FILE,
+    experiment_names,
+    load_experiment,
+    named_experiments,
+    parse_changes,
+    parse_experiment,
+)
+from retarget.experiments.runner import run_experiment
+
+SMALL = """
+family = "digits"
+title = "small"
+seeds = [3, 4]
+[parameters]
+width = 4.0
+gamma = 1.0
+block_size = 300
+curve_every = 500
+[grid]
+lr = [0.001, 0.1]
+"""
+DOCS = Path(__file__).parents[2] / "docs" / "experiments.md"
+
+
+@pytest.fixture(scope="module")
+def small():
+    return parse_experiment("small", SMALL)
+
+
+# What a file expands to
+
+
+def test_a_grid_expands_to_every_combination(small):
+    found = [(run.seed, run.lr) for run in small.runs()]
+    assert found == [(3, 1e-3), (3, 0.1), (4, 1e-3), (4, 0.1)]
+
+
+def test_a_case_is_stronger_than_what_all_have():
+    text = SMALL + (
+        "[cases.a]\nparameters = { lr = 0.5, width = 2.0 }\n"
+        "[cases.b]\nseeds = [7]\ngrid = { width = [1.0, 3.0] }\n[cases.c]\n"
+    )
+    found = [
+        (run.labels["case"], run.config.seed, run.config.lr, run.config.width)
+        for run in parse_experiment("x", text).planned_runs()
+    ]
+    assert found == [
+        ("a", 3, 0.5, 2.0), ("a", 4, 0.5, 2.0),
+        ("b", 7, 0.001, 1.0), ("b", 7, 0.001, 3.0), ("b", 7, 0.1, 1.0), ("b", 7, 0.1, 3.0),
+        ("c", 3, 0.001, 4.0), ("c", 3, 0.1, 4.0), ("c", 4, 0.001, 4.0), ("c", 4, 0.1, 4.0),
+    ]  # fmt: skip
+    for run in parse_experiment("x", text).planned_runs():
+        assert run.labels["lr"] == run.config.lr
+        assert run.labels["width"] == run.config.width
+
+
+def test_changes_apply_to_seeds_parameters_and_grid(small):
+    changed = small.changed(parse_changes(["gamma=2.5", "lr=0.5"], seeds=[9]))
+    assert [(run.seed, run.gamma, run.lr) for run in changed.runs()] == [(9, 2.5, 0.5)]
+    assert small.changed(parse_changes([])) == small
+    assert parse_changes(["a = [1, 2]", 'b = "x"']).parameters == {"a": [1, 2], "b": "x"}
+
+
+@pytest.mark.parametrize("text", ["gamma", "gamma=", "=3", "gamma=wide", f"g={'9' * 5000}"])
+def test_a_setting_that_is_none(text):
+    with pytest.raises(rt.InvalidInputError, match="is no setting: .* expected name=value"):
+        parse_changes([text])
+
+
+def test_a_changed_parameter_that_is_none(small):
+    with pytest.raises(rt.InvalidInputError, match="small: parameters.widht: unknown .* 'width'"):
+        small.changed(parse_changes(["widht=3.0"])).runs()
+
+
+def test_every_experiment_of_the_package_is_valid():
+    assert experiment_names() == [
+        "digits", "fig1", "fig2", "fig3a", "fig3a-methods", "fig3b", "fig3b-methods", "fig3c",
+        "fig4", "fig5", "fig6ad", "fig6eh",
+    ]  # fmt: skip
+    for name in experiment_names():
+        assert load_experiment(name).runs()
+
+
+def test_quick_versions_are_smaller():
+    for name in ("fig2", "fig5"):
+        whole = load_experiment(name)
+        quick = whole.changed(whole.quick)
+        assert len(quick.runs()) < len(whole.runs())
+        assert quick.runs()[0].train < whole.runs()[0].train
+
+
+def test_the_value_of_the_variant_leads_to_no_other_folder():
+    text = (
+        'family = "core50 curves"\ntitle = "t"\nseeds = [0]\nvariant = "backbone"\n[parameters]\n'
+    )
+    text += 'data = "core50"\nframes_per_session = 1\nmethod = "vanilla"\nlr = 0.1\n'
+    experiment = parse_experiment("x", text + 'backbone = "../a b/w.pth"')
+    assert experiment.label == "x-.._a_b_w.pth"
+
+
+# What is said of files that make no sense
+
+WIDTH, SEEDS, GRID = "width = 4.0", "seeds = [3, 4]", "lr = [0.001, 0.1]"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("title", "titel", "titel: unknown key; did you mean 'title'?"),
+        (SEEDS, f"{SEEDS}\nfoo = 3", "foo: unknown key; known: family, title, seeds, parameters, "
+         "grid, cases, quick, variant"),
+        (SEEDS, f'{SEEDS}\nname = "x"', "name: unknown key; the name is that of the file"),
+        ("[grid]", "[grids]", "grids: unknown key; did you mean 'grid'?"),
+        ('title = "small"', "", "title: missing"),
+        ('"small"', "3", "title: got 3; expected a text in quotes"),
+        ('"digits"', '"digit"', "family: got 'digit'; did you mean 'digits'? known: cifar curves, "
+         f"{', '.join(list(families())[1:])}"),
+        ('"digits"', '"q"', f"family: got 'q'; known: {', '.join(families())}"),
+        (SEEDS, "seeds = []", "seeds: empty; expected at least one value"),
+        (SEEDS, "seeds = 3", "seeds: got 3; expected a list"),
+        (SEEDS, "seeds = [1.0]", "seeds.0: got 1.0; expected a whole number"),
+        (SEEDS, 'seeds = [1, "2"]', "seeds.1: got '2'; expected a whole number"),
+        (SEEDS, "seeds = [true]", "seeds.0: got True; expected a whole number"),
+        (SEEDS, "seeds = [-1]", "seeds.0: got -1; expected 0 or more"),
+        (SEEDS, "seeds = [3, 1, 3]", "seeds: 3 is there twice; expected each value once"),
+        (SEEDS, f"{SEEDS}\nvariant = 'dat'", "variant: got 'dat'; expected one of its parameters"),
+        (WIDTH, "widht = 4.0", "parameters.widht: unknown key; did you mean 'width'?"),
+        (WIDTH, f"{WIDTH}\nq = 1", "parameters.q: unknown key; known: width, gamma, lr, "
+         "block_size, curve_every"),
+        (WIDTH, f"{WIDTH}\nseed = 1", "parameters.seed: unknown key; seeds stand above: seeds = "
+         "[0]"),
+        (WIDTH, "", "parameters.width: missing"),
+        (WIDTH, 'width = "wide"', "parameters.width: got 'wide'; expected a number"),
+        (WIDTH, "width = [1, 2]", "parameters.width: got [1, 2]; expected a number"),
+        (WIDTH, "width = true", "parameters.width: got True; expected a number"),
+        ("300", "2.5", "parameters.block_size: got 2.5; expected a whole number"),
+        (GRID, f"{GRID}\nlrr = [1.0]", "grid.lrr: unknown key; did you mean 'lr'?"),
+        (GRID, "lr = []", "grid.lr: empty; expected at least one value"),
+        (GRID, "lr = 0.1", "grid.lr: got 0.1; expected a list"),
+        (GRID, 'lr = [0.1, "x"]', "grid.lr: got 'x'; expected a number"),
+        (GRID, "lr = [0.1, 0.2, 0.1]", "grid.lr: 0.1 is there twice; expected each value once"),
+        (GRID, f"{GRID}\nwidth = [1.0]", "grid.width: also in parameters; expected it in one of "
+         "them"),
+        (GRID, f"{GRID}\n[cases]\na = 3", "cases.a: got 3; expected a table of keys and values"),
+        (GRID, f"{GRID}\n[cases.a]\nseed = [1]", "cases.a.seed: unknown key; did you mean "
+         "'seeds'?"),
+        (GRID, f"{GRID}\n[cases.a]\nseeds = []", "cases.a.seeds: empty; expected at least one "
+         "value"),
+        (GRID, f"{GRID}\n[cases.a]\nseeds = [1, 1]", "cases.a.seeds: 1 is there twice; expected "
+         "each value once"),
+        (GRID, f"{GRID}\n[cases.a.parameters]\ngama = 1.0", "cases.a.parameters.gama: unknown key; "
+         "did you mean 'gamma'?"),
+        (GRID, f"{GRID}\n[cases.a.parameters]\ngamma = 'x'", "cases.a.parameters.gamma: got 'x'; "
+         "expected a number"),
+        (GRID, f"{GRID}\n[cases.a]\nparameters = {{ width = 1.0 }}\ngrid = {{ width = [2.0] }}",
+         "cases.a.grid.width: also in cases.a.parameters; expected it in one of them"),
+        (GRID, f"{GRID}\n[cases.a.grid]\nwidth = [1.0, 'x']", "cases.a.grid.width: got 'x'; "
+         "expected a number"),
+        (GRID, f"{GRID}\n[quick]\nparam = {{}}", "quick.param: unknown key; did you mean "
+         "'parameters'?"),
+        (GRID, f"{GRID}\n[quick]\nseeds = []", "quick.seeds: empty; expected at least one value"),
+        (GRID, f"{GRID}\n[quick.parameters]\nwidht = 1.0", "quick: parameters.widht: unknown key; "
+         "did you mean 'width'?"),
+        (GRID, f"{GRID}\n[quick.parameters]\nwidth = 'x'", "quick: parameters.width: got 'x'; "
+         "expected a number"),
+    ],
+)  # fmt: skip
+def test_one_problem_is_one_line(old, new, message):
+    assert old in SMALL
+    with pytest.raises(rt.InvalidInputError) as refused:
+        parse_experiment("small", SMALL.replace(old, new))
+    assert str(refused.value) == f"experiment small: {message}"
+
+
+def test_all_problems_are_listed_each_once():
+    text = SMALL.replace("title", "titel").replace(SEEDS, "seeds = [1, 2.5]\nfoo = 1")
+    text = text.replace(WIDTH, "widht = 4.0") + "[quick]\nseeds = [1, 1]\n"
+    with pytest.raises(rt.InvalidInputError) as refused:
+        parse_experiment("x", text)
+    assert str(refused.value).splitlines() == [
+        "experiment x has 5 problems:",
+        "  seeds.1: got 2.5; expected a whole number",
+        "  titel: unknown key; did you mean 'title'?",
+        "  foo: unknown key; known: family, title, seeds, parameters, grid, cases, quick, variant",
+        "  quick.seeds: 1 is there twice; expected each value once",
+        "  parameters.widht: unknown key; did you mean 'width'?",
+    ]
+    text = (
+        SMALL.replace(SEEDS, "seeds = [1, 1]").replace(WIDTH, "widht = 1.0\n").replace("1.0", "'x'")
+    )
+    with pytest.raises(rt.InvalidInputError) as refused:
+        parse_experiment("x", text + "[quick.parameters]\nblock_size = 1.5")
+    assert str(refused.value).splitlines() == [
+        "experiment x has 4 problems:",
+        "  seeds: 1 is there twice; expected each value once",
+        "  parameters.widht: unknown key; did you mean 'width'?",
+        "  parameters.gamma: got 'x'; expected a number",
+        "  quick: parameters.block_size: got 1.5; expected a whole number",
+    ]
+
+
+def test_a_plan_that_is_too_large_is_not_written_out():
+    values = ", ".join(map(str, range(1, 1001)))
+    grid = f"lr = [{values}]\nwidth = [{values}]\ngamma = [{values}]"
+    text = SMALL.replace(GRID, grid).replace(WIDTH, "").replace("gamma = 1.0", "")
+    with pytest.raises(rt.InvalidInputError) as refused:
+        parse_experiment("x", text)
+    message = "grid: makes 2000000000 runs; expected at most 100000"
+    assert str(refused.value) == f"experiment x: {message}"
+
+
+def test_the_same_problem_in_many_cases_is_one_line():
+    cases = "".join(f"[cases.c{number}]\n" for number in range(5))
+    with pytest.raises(rt.InvalidInputError) as refused:
+        parse_experiment("x", SMALL.replace(WIDTH, "") + cases)
+    places = ", ".join(f"cases.c{number}.parameters.width" for number in range(3))
+    assert str(refused.value) == f"experiment x: {places} and 2 more: missing"
+
+
+@pytest.mark.parametrize(
+    "text", ["family = ", "a = 1\na = 2", "[" * 5000, "\0", f"a = {'9' * 5000}"]
+)
+def test_what_is_no_toml(text):
+    with pytest.raises(rt.InvalidInputError, match="^experiment bad is no TOML: "):
+        parse_experiment("bad", text)
+
+
+KEYS = st.text("abdefgilrstwy_", min_size=1, max_size=6)
+WRITTEN = st.recursive(
+    st.sampled_from(
+        ["1", "-1", "0.5", "inf", "nan", '"x"', '""', "true", "2026-01-01", "[]", "{}"]
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=3).map(lambda parts: f"[{', '.join(parts)}]")
+        | st.tuples(KEYS, inner).map(lambda pair: f"{{ {pair[0]} = {pair[1]} }}")
+    ),
+    max_leaves=5,
+)
+
+
+@given(
+    place=st.sampled_from(["", "parameters", "grid", "cases", "cases.a", "quick", "q"]),
+    key=KEYS | st.sampled_from(["seeds", "grid", "width", "lr", "quick", "cases", "variant"]),
+    value=WRITTEN,
+)
+def test_whatever_a_file_holds_is_an_experiment_or_an_error_in_words(place, key, value):
+    line = f"{key} = {value}\n"
+    if f"[{place}]" in SMALL:
+        text = SMALL.replace(f"[{place}]\n", f"[{place}]\n{line}")
+    else:
+        text = f"{SMALL}[{place}]\n{line}" if place else line + SMALL
+    message = ""
+    try:
+        assert parse_experiment("any", text).runs()
+    except rt.InvalidInputError as error:
+        message = str(error)
+    assert not message or message.startswith("experiment any")
+    assert "pydantic" not in message
+    assert all(": " in line or line.endswith("problems:") for line in message.splitlines())
+
+
+# Files of the user's own
+
+
+def test_a_file_of_ones_own_is_read_by_its_path(tmp_path, small, monkeypatch):
+    path = tmp_path / "a b (ü).toml"
+    path.write_text(SMALL, "utf-8")
+    experiment = load_experiment(str(path))
+    assert experiment.name == experiment.label == "a b (ü)"
+    assert experiment.runs() == small.runs()
+    assert named_experiments(str(path)) == [str(path)]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert load_experiment("~/a b (ü).toml") == experiment
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fig1.toml").write_text(SMALL)
+    assert named_experiments("fig1.toml") == ["fig1.toml"]
+    assert load_experiment("fig1.toml").family == "digits"
+    assert load_experiment("fig1").family == "toy shift"
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    path = tmp_path / "x.toml"
+    with pytest.raises(rt.InvalidInputError, match="file .*x.toml cannot be read: No such file"):
+        load_experiment(str(path))
+    path.mkdir()
+    with pytest.raises(rt.InvalidInputError, match="x.toml is a folder; expected an experiment"):
+        load_experiment(str(path))
+    path.rmdir()
+    path.write_bytes(b"title = '\xff'")
+    with pytest.raises(rt.InvalidInputError, match="x.toml is no text in UTF-8: .*expected TOML"):
+        load_experiment(str(path))
+    path.write_bytes(b"#" * (LARGEST_FILE + 1))
+    with pytest.raises(rt.InvalidInputError, match="more than 1000000 bytes; no experiment file"):
+        load_experiment(str(path))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read(tmp_path):
+    path = tmp_path / "x.toml"
+    path.write_text(SMALL)
+    path.chmod(0)
+    with pytest.raises(rt.InvalidInputError, match="cannot be read: Permission denied"):
+        load_experiment(str(path))
+
+
+@pytest.mark.parametrize("name", ["runs", "...", ".hidden", "", "a\nb"])
+def test_names_that_are_none(name):
+    with pytest.raises(rt.InvalidInputError, match="is no name for an experiment.*not 'runs'"):
+        parse_experiment(name, SMALL)
+
+
+def test_an_experiment_that_is_not_there():
+    with pytest.raises(rt.InvalidInputError, match=r"no experiment 'fgi1'; did you mean 'fig1'\?"):
+        load_experiment("fgi1")
+    with pytest.raises(rt.InvalidInputError, match="'xyz'; known: digits, fig1.* ends with .toml"):
+        load_experiment("xyz")
+
+
+# The page about them
+
+
+def test_the_example_of_the_docs_runs(tmp_path):
+    (text,) = re.findall(r"```toml\n(.*?)```", DOCS.read_text(), flags=re.DOTALL)
+    path = tmp_path / "my_digits.toml"
+    path.write_text(text)
+    experiment = load_experiment(str(path))
+    found = [
+        (run.labels["case"], run.config.seed, run.config.lr) for run in experiment.planned_runs()
+    ]
+    assert found == [
+        ("narrow", 0, 0.001), ("narrow", 0, 0.1), ("narrow", 1, 0.001), ("narrow", 1, 0.1),
+        ("wide", 0, 0.01),
+    ]  # fmt: skip
+    quick = experiment.changed(experiment.quick)
+    assert len(quick.runs()) == 3
+    outcome = run_experiment(
+        quick.model_copy(update={"cases": {"wide": quick.cases["wide"]}}), tmp_path
+    )
+    assert outcome.computed == 1
+    assert set(outcome.table["case"]) == {"wide"}
+
+
+def parameter_text(name, field):
+    """Its name, the values to choose from, and the one that it has by itself."""
+    kinds = [field.annotation, *get_args(field.annotation)]
+    (choices,) = [get_args(kind) for kind in kinds if get_origin(kind) is Literal] or [()]
+    told = f"`{name}`" + (f" ({' / '.join(map(json.dumps, choices))})" if choices else "")
+    return told if field.is_required() else f"{told} = {json.dumps(field.default)}"
+
+
+def family_rows():
+    """One row for each set of parameters, for all families that have it."""
+    rows = {}
+    for name, family in families().items():
+        fields = family.config.model_fields.items()
+        told = ", ".join(parameter_text(key, field) for key, field in fields if key != "seed")
+        rows.setdefault(told, []).append(f"`{name}`")
+    return "".join(f"| {', '.join(names)} | {told} |\n" for told, names in rows.items())
+
+
+def test_the_docs_have_every_family_with_its_parameters():
+    text = DOCS.read_text()
+    _, _, rest = text.partition("<!-- families -->\n| family | parameters |\n|---|---|\n")
+    assert rest.partition("<!-- end of families -->")[0] == family_rows()

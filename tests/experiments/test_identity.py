@@ -1,0 +1,302 @@
+"""What changes the identity of a run, and what does not."""
+
+import shutil
+from dataclasses import replace
+from types import NoneType
+from typing import Literal, get_args, get_origin
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+import retarget as rt
+from made_cifar10 import write_made_cifar10
+from made_core50 import made_frames, picture, write_made_core50, zipped
+from made_mnist import NAMES, write_made_mnist
+from retarget.data import backbones, core50_checksums
+from retarget.experiments import identity
+from retarget.experiments.core50_training import STAND_IN, STAND_IN_BACKBONE, Core50Run
+from retarget.experiments.experiment import families
+from retarget.experiments.experiment_files import load_experiment, parse_experiment
+from retarget.experiments.identity import COMPUTING, Identity, identity_of
+from retarget.experiments.parts_used import PartsUsed
+
+FAMILIES = families()
+EXAMPLES = {
+    "cifar curves": "fig3a",
+    "core50 curves": "fig3b",
+    "digits": "digits",
+    "mnist curves": "fig2",
+    "mnist sweeps": "fig5",
+    "toy curves": "fig4",
+    "toy shift": "fig1",
+}
+# What a network is given elsewhere than here, so that the other value makes sense.
+SENSE = {"kind": {"parts": "both"}, "batch_size": {"block_size": 24, "evaluate_every": None}}
+FRAMES = made_frames(range(1, 12), range(1, 51), (1, 2), size=(4, 4))
+
+
+def write_data(folder):
+    write_made_mnist(folder)
+    write_made_cifar10(folder)
+    write_made_core50(folder, "zip", FRAMES)
+    others = made_frames(range(1, 12), range(1, 51), (1, 2), size=(4, 4), seed=1)
+    pictures = {f"core50_128x128/{name}": picture(pixels) for name, pixels in others.items()}
+    (folder / STAND_IN).write_bytes(zipped(pictures))
+    save_file({"x": torch.ones(2)}, folder / STAND_IN_BACKBONE)
+
+
+@pytest.fixture(scope="module")
+def made_data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    write_data(folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def own_folders(made_data, tmp_path, monkeypatch):
+    monkeypatch.setenv("RETARGET_DATA", str(made_data))
+    monkeypatch.setenv("RETARGET_CACHE", str(tmp_path / "cache"))
+    core50_checksums._frames_checksum.cache_clear()
+    backbones._network_checksum.cache_clear()
+
+
+def example(family):
+    experiment = load_experiment(EXAMPLES[family])
+    fitting = {"backbone": "core50_backbone:made", "frames_per_session": 2}
+    return experiment.where_it_fits(**fitting).runs()[0]
+
+
+def key(config, family):
+    return identity_of(config, FAMILIES[family]).key
+
+
+# Parameters
+
+
+def another(name, annotation, value):
+    """Another valid value for a parameter."""
+    kinds = [annotation, *get_args(annotation)]
+    choices = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
+    if name == "backbone":
+        return "core50_backbone:made" if value is None else None
+    if name == "device":
+        return "cpu:0"
+    if choices:
+        return next(choice for choice in choices if choice != value)
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, list):
+        return [*value, value[0] * 2]
+    if value is None:
+        return {int: 40, NoneType: None}[kinds[1]]
+    return value * 2 if value else type(value)(1)
+
+
+def parameters():
+    return [(family, name) for family in EXAMPLES for name in FAMILIES[family].config.model_fields]
+
+
+@pytest.mark.parametrize(("family", "name"), parameters())
+def test_every_parameter_counts(family, name, monkeypatch):
+    monkeypatch.setattr(identity, "_parts", lambda *_: PartsUsed((), frozenset(), "code"))
+    first = example(family)
+    values = first.model_dump() | SENSE.get(name, {})
+    base = type(first)(**values)
+    field = type(first).model_fields[name]
+    other = type(first)(**values | {name: another(name, field.annotation, values[name])})
+    assert getattr(other, name) != getattr(base, name)
+    nothing_read = replace(FAMILIES[family], data=lambda config: {})
+    before, after = identity_of(base, nothing_read), identity_of(other, nothing_read)
+    assert before.key != after.key
+    assert {k for k in before.config if before.config[k] != after.config[k]} == {name}
+    assert before == replace(after, config=before.config)
+
+
+def test_a_value_that_is_left_out_is_the_same_as_its_own():
+    first = example("cifar curves")
+    bare = {k: v for k, v in first.model_dump().items() if k in first.model_fields_set}
+    assert len(bare) < len(first.model_dump())
+    assert key(type(first)(**bare), "cifar curves") == key(first, "cifar curves")
+
+
+@given(order=st.permutations(["width = 4.0", "gamma = 1.0", "block_size = 3", "curve_every = 5"]))
+def test_the_order_of_keys_does_not_count(order):
+    head = 'family = "digits"\nseeds = [1]\ntitle = "t"\n[parameters]\nlr = 0.5\n'
+    first = 'title = "other"\nseeds = [1]\nfamily = "digits"\n[parameters]\n'
+    plain = "width = 4.0\ngamma = 1\nblock_size = 3\ncurve_every = 5\nlr = 0.5"
+    keys = {
+        key(parse_experiment("x", text).runs()[0], "digits")
+        for text in (head + "\n".join(order), first + plain)
+    }
+    assert len(keys) == 1
+
+
+TEXTS = st.dictionaries(st.text(max_size=3), st.text(max_size=3) | st.integers(), max_size=3)
+
+
+@given(one=st.tuples(st.text(), TEXTS, TEXTS, st.text(), TEXTS), two=st.integers(0, 4))
+def test_the_key_is_of_all_parts(one, two):
+    first = Identity(*one)
+    assert Identity(*one).key == first.key
+    backwards = [dict(reversed(p.items())) if isinstance(p, dict) else p for p in one]
+    assert Identity(*backwards).key == first.key
+    changed = list(one)
+    changed[two] = changed[two] | {"more": "1"} if isinstance(one[two], dict) else one[two] + "x"
+    if changed[two] != one[two]:
+        assert Identity(*changed).key != first.key
+
+
+def test_classes_of_the_same_parameters_are_told_apart():
+    config = example("digits")
+
+    class Other(type(config)):
+        pass
+
+    other = Other(**config.model_dump())
+    assert identity_of(config, FAMILIES["digits"]).kind == "retarget.experiments.digits.Digits"
+    assert key(other, "digits") != key(config, "digits")
+
+
+# Data
+
+
+@pytest.mark.parametrize("family", ["mnist curves", "mnist sweeps"])
+def test_mnist_counts_by_content(family, made_data, tmp_path, monkeypatch):
+    config = example(family)
+    first = identity_of(config, FAMILIES[family])
+    assert set(first.data) == {f"mnist/{name}" for name in NAMES}
+    copied = shutil.copytree(made_data, tmp_path / "data")
+    monkeypatch.setenv("RETARGET_DATA", str(copied))
+    assert identity_of(config, FAMILIES[family]) == first
+    for name in NAMES:
+        content = (copied / name).read_bytes()
+        (copied / name).write_bytes(content + b"\0")
+        assert key(config, family) != first.key
+        (copied / name).write_bytes(content)
+    (copied / NAMES[0]).unlink()
+    with pytest.raises(rt.MissingDataError, match="mnist: train-images.* not found in"):
+        identity_of(config, FAMILIES[family])
+
+
+def test_cifar_counts_by_content(made_data, tmp_path, monkeypatch):
+    config = example("cifar curves")
+    first = identity_of(config, FAMILIES["cifar curves"])
+    assert identity_of(config, FAMILIES["cifar sweeps"]) == first
+    assert len(first.data) == 6
+    copied = shutil.copytree(made_data, tmp_path / "data")
+    monkeypatch.setenv("RETARGET_DATA", str(copied))
+    assert identity_of(config, FAMILIES["cifar curves"]) == first
+    for name in first.data:
+        path = copied / name.removeprefix("cifar10/")
+        content = path.read_bytes()
+        path.write_bytes(content[::-1])
+        assert key(config, "cifar curves") != first.key
+        path.write_bytes(content)
+    shutil.rmtree(copied / "cifar-10-batches-py")
+    with pytest.raises(rt.MissingDataError, match="cifar10: .* not found in"):
+        identity_of(config, FAMILIES["cifar curves"])
+
+
+def core50(**changes):
+    known = {"seed": 0, "data": "core50", "frames_per_session": 2, "method": "vanilla", "lr": 0.1}
+    return Core50Run(**known | {"backbone": "core50_backbone:made"} | changes)
+
+
+def test_core50_and_its_stand_in_count_by_content(made_data, tmp_path, monkeypatch):
+    family = FAMILIES["core50 curves"]
+    first = {data: identity_of(core50(data=data), family) for data in ("core50", "standin")}
+    for found in first.values():
+        assert set(found.data) == {"backbone", "core50/core50_128x128.zip"}
+    assert first["core50"].data != first["standin"].data
+    copied = shutil.copytree(made_data, tmp_path / "data")
+    monkeypatch.setenv("RETARGET_DATA", str(copied))
+    assert {data: identity_of(core50(data=data), family) for data in first} == first
+    for data, name in {"core50": "core50_128x128.zip", "standin": STAND_IN}.items():
+        (copied / name).write_bytes((copied / name).read_bytes() + b"\0")
+        assert key(core50(data=data), "core50 curves") != first[data].key
+        (copied / name).unlink()
+        with pytest.raises(rt.MissingDataError, match="core50: .* found in it|stand-in: .* not"):
+            identity_of(core50(data=data), family)
+
+
+def test_a_backbone_in_a_file_counts_by_content_and_name(made_data, tmp_path):
+    family = FAMILIES["core50 curves"]
+    paths = [tmp_path / folder / "w.safetensors" for folder in ("one", "two")]
+    for path in paths:
+        path.parent.mkdir()
+        shutil.copy(made_data / STAND_IN_BACKBONE, path)
+    one, two = (identity_of(core50(backbone=str(path)), family) for path in paths)
+    assert one == two
+    assert one.config["backbone"] == "w.safetensors"
+    assert str(tmp_path) not in str(one)
+    save_file({"x": torch.zeros(2)}, paths[1])
+    assert identity_of(core50(backbone=str(paths[1])), family).data != one.data
+    own = identity_of(core50(data="standin", backbone=None), family)
+    assert own.data["backbone"] == one.data["backbone"]
+    paths[1].unlink()
+    with pytest.raises(rt.MissingDataError, match="there is no file of weights"):
+        identity_of(core50(backbone=str(paths[1])), family)
+    with pytest.raises(rt.MissingDataError, match="resnet18: resnet18-f37072fd.pth not found"):
+        identity_of(core50(backbone=None), family)
+
+
+def test_a_backbone_by_import_path_counts_by_its_weights(monkeypatch):
+    first = identity_of(core50(), FAMILIES["core50 curves"])
+    assert first.config["backbone"] == "core50_backbone:made"
+    monkeypatch.setattr("core50_backbone.torch.manual_seed", lambda seed: torch.default_generator)
+    backbones._network_checksum.cache_clear()
+    assert identity_of(core50(), FAMILIES["core50 curves"]).data != first.data
+
+
+@pytest.mark.parametrize("family", ["digits", "toy curves", "toy shift"])
+def test_families_that_read_nothing(family):
+    assert identity_of(example(family), FAMILIES[family]).data == {}
+
+
+# Code and packages
+
+
+@pytest.mark.parametrize(
+    ("family", "packages"),
+    [
+        ("cifar curves", {"numpy", "torch"}),
+        ("core50 curves", {"numpy", "torch", "pillow"}),
+        ("digits", {"numpy", "torch", "scikit-learn"}),
+        ("mnist curves", {"numpy", "torch", "numba"}),
+        ("mnist sweeps", {"numpy", "torch", "numba"}),
+        ("toy curves", {"numpy", "torch"}),
+    ],
+)
+def test_the_versions_of_what_computes_count(family, packages, monkeypatch):
+    config = example(family)
+    first = identity_of(config, FAMILIES[family])
+    assert set(first.packages) == packages
+    assert first.packages["numpy"] == np.__version__
+    assert first.packages["torch"] == torch.__version__
+    for package in COMPUTING.values():
+        monkeypatch.setattr(
+            identity,
+            "_version",
+            lambda name, new=package: first.packages[name] + "1" * (name == new),
+        )
+        assert (key(config, family) != first.key) == (package in packages)
+
+
+def test_changed_code_is_not_taken_for_ours(monkeypatch):
+    config = example("digits")
+    first = identity_of(config, FAMILIES["digits"])
+    other = replace(identity._parts(type(config), FAMILIES["digits"].run), code="other")
+    monkeypatch.setattr(identity, "_parts", lambda *_: other)
+    changed = identity_of(config, FAMILIES["digits"])
+    assert changed == replace(first, code="other")
+    assert changed.key != first.key
+
+
+def test_a_family_of_ones_own_counts_with_its_code():
+    config = example("digits")
+    mine = replace(FAMILIES["digits"], run=lambda configs: iter(()))
+    assert identity_of(config, mine).code != identity_of(config, FAMILIES["digits"]).code
