@@ -1,10 +1,11 @@
-"""Trains with a checkpoint, is killed again and again, and goes on until it is done.
+"""Trains with a checkpoint, is killed again and again until it is done, and compares.
 
     python killed_training.py FOLDER
 
 A program of its own: each attempt is a fork of it, so that nothing need be imported anew.
 """
 
+import itertools
 import os
 import signal
 import sys
@@ -13,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from lab_problems import LEARNERS, mlp, stream, weights
 from retarget import continual as lab
 
-KILLS = 12  # then the rest of the run is left in peace
+KILLS = 12  # at least, in as many runs as that takes
 
 
 def train(checkpoint):
@@ -44,9 +45,8 @@ def attempt(folder, seconds):
     if not child:
         save_file(train(folder / "run.safetensors"), folder / "result")
         os._exit(0)
-    if seconds is not None:
-        time.sleep(seconds)
-        os.kill(child, signal.SIGKILL)
+    time.sleep(seconds)
+    os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     assert status in (0, signal.SIGKILL), status
     return status == 0
@@ -54,17 +54,23 @@ def attempt(folder, seconds):
 
 def main(folder):
     torch.set_num_threads(1)
-    save_file(train(None), folder / "expected")
+    expected = train(None)
     start = time.monotonic()
     train(None)
     whole = time.monotonic() - start
     random = np.random.default_rng()  # moments that no run before was killed at
-    path, killed, checkpoints = folder / "run.safetensors", 0, set()
-    while killed < KILLS and not attempt(folder, random.uniform(0, whole / 6)):
-        killed += 1
-        checkpoints |= {path.stat().st_mtime_ns} if path.exists() else set()
-    finished = attempt(folder, None)
-    print(killed, len(checkpoints), finished)  # noqa: T201
+    killed, found = 0, set()
+    for run in itertools.count():
+        path = folder / str(run) / "run.safetensors"
+        path.parent.mkdir()
+        while not attempt(path.parent, random.uniform(0, whole / 2)):
+            killed += 1
+            found |= {path.stat().st_mtime_ns} if path.exists() else set()
+        for name, values in load_file(path.parent / "result").items():
+            np.testing.assert_array_equal(values, expected[name], err_msg=name)
+        if killed >= KILLS:
+            break
+    print(f"{killed} kills, {len(found)} checkpoints, {run + 1} runs")  # noqa: T201
 
 
 if __name__ == "__main__":
