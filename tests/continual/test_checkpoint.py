@@ -130,6 +130,7 @@ def test_interrupted_once_at_any_boundary(method, tmp_path, monkeypatch):
     [
         {"learner": "nesterov and decay", "members": 1},
         {"learner": "mean", "epochs": 3, "reshuffle": False, "evaluate_every": None},
+        {"learner": "one at a time", "epochs": 4},  # an order that comes from the one before
         {"learner": "decay", "network": conv_net, "members": 3, "seeds": [5, 9, 5]},
         {"learners": [rt.SGD(0.1, 2, momentum=mu) for mu in (0.0, 0.6)], "epochs": 1},
     ],

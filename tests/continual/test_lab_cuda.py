@@ -2,7 +2,6 @@
 
 import copy
 import gc
-import itertools
 
 import numpy as np
 import pytest
@@ -168,12 +167,13 @@ def test_an_interrupted_run_goes_on(method, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("retarget.continual.checkpoint.write_state", write_and_stop)
-    for interruptions in itertools.count():
+    interruptions, result = 0, None
+    while result is None:
         try:
-            got, again = trained(EVERY[method], *setting, checkpoint=tmp_path / "run")
-            break
+            result = trained(EVERY[method], *setting, checkpoint=tmp_path / "run")
         except KeyboardInterrupt:
-            continue
+            interruptions += 1
+    got, again = result
     assert interruptions >= 1 + 2 * 3
     for one, other in zip(got, expected, strict=True):
         assert_same(one, other, 1e-10)
