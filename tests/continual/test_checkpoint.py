@@ -514,7 +514,7 @@ class Momentum(lab.Method):
             self._mean[k].lerp_(w.detach(), 0.2)
 
     def on_task_end(self, run):
-        self._tasks["ended"] += 1
+        self._tasks["ended"] += run.epoch  # the last of two: 1
 
 
 class SavedMomentum(Momentum):
