@@ -33,14 +33,13 @@ def write_state(path: Path, values: Mapping[str, Any], tensors: Mapping[str, Ten
     Raises:
         OSError: The file cannot be written; its `filename` is the path. An older file stays.
     """
-    header = json.dumps({"format": FORMAT} | dict(values))
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    metadata = {"retarget": header, "sha256": checksum(header, stored)}
+    header = {"format": FORMAT, "sha256": _checksum_of_all(values, stored), "values": values}
     try:
         with atomic_file(path) as temporary:
-            save_file(stored, temporary, metadata)
+            save_file(stored, temporary, {"retarget": json.dumps(header)})
     except OSError as error:  # may know of the temporary file only, or of none
-        raise OSError(error.errno, error.strerror, str(path)) from error
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
     except SafetensorError as error:
         number = re.search(r"os error (\d+)", str(error))
         if number is None:
@@ -66,20 +65,24 @@ def read_state(
         pass  # a file that may not be read is an OSError, not a damaged one
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
+            header = json.loads((file.metadata() or {}).get("retarget", "null"))
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        header = metadata.get("retarget", "null")
-        values = json.loads(header)
-    except (SafetensorError, ValueError) as error:
+    except (SafetensorError, ValueError, RecursionError) as error:
         raise DamagedFileError(f"{path} is damaged or no safetensors file: {error}") from error
-    if not isinstance(values, dict) or values.get("format") != FORMAT:
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise InvalidInputError(
             f"{path} is not a retarget state of format {FORMAT}; expected one that this version "
             "wrote"
         )
-    if metadata.get("sha256") != checksum(header, tensors):
+    values = header.get("values")
+    if header.get("sha256") != _checksum_of_all(values, tensors) or not isinstance(values, dict):
         raise DamagedFileError(f"{path} is damaged: its checksum is not that of what it holds")
     return values, {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
+def _checksum_of_all(values: Any, tensors: Mapping[str, Tensor]) -> str:
+    # what JSON has read, it writes as it was
+    return checksum(json.dumps(values), tensors)
 
 
 def checksum(text: str, tensors: Mapping[str, Tensor]) -> str:

@@ -6,6 +6,7 @@ import gc
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import retarget as rt
 from lab_problems import LEARNERS, METHODS, conv_net, corrected, mlp, samples, stream, weights
@@ -13,6 +14,7 @@ from problems import assert_same
 from retarget import continual as lab
 from retarget.continual.ewc import fisher_diagonal
 from retarget.experiments.cifar_net import cifar_net
+from retarget.state_files import write_state
 
 pytestmark = [
     pytest.mark.gpu,
@@ -34,11 +36,11 @@ def no_tf32():
     torch.backends.cudnn.allow_tf32 = saved
 
 
-def trained(make, device, record, networks, given, learners):
+def trained(make, device, record, networks, given, learners, **options):
     networks = [copy.deepcopy(network).to(device) for network in networks]
     history = lab.train(
         networks, given, learners, make()[0], epochs=2, reshuffle=True, evaluate_every=104,
-        record=record,
+        record=record, **options,
     )  # fmt: skip
     return [weights(network).cpu() for network in networks], history
 
@@ -151,3 +153,58 @@ def test_a_method_that_looks_at_values_is_not_recorded():
 
     lab.train(mlp(0).cuda(), stream(0, sizes=(240,)), LEARNERS["mean"], Looking())
     assert seen == list(range(60))
+
+
+@pytest.mark.parametrize("method", EVERY)
+def test_an_interrupted_run_goes_on(method, tmp_path, monkeypatch):
+    """Interrupted after every checkpoint; passes are recorded."""
+    given = [stream(m, sizes=(220, 222)) for m in range(2)]
+    setting = ("cuda", True, [mlp(m) for m in range(2)], given, LEARNERS["momentum"])
+    expected, history = trained(EVERY[method], *setting)
+
+    def write_and_stop(path, values, tensors):
+        write_state(path, values, tensors)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("retarget.continual.checkpoint.write_state", write_and_stop)
+    interruptions, result = 0, None
+    while result is None:
+        try:
+            result = trained(EVERY[method], *setting, checkpoint=tmp_path / "run")
+        except KeyboardInterrupt:
+            interruptions += 1
+    got, again = result
+    assert interruptions >= 1 + 2 * 3
+    for one, other in zip(got, expected, strict=True):
+        assert_same(one, other, 1e-10)
+    np.testing.assert_array_equal(again.samples, history.samples)
+    assert_same(again.loss[1:], history.loss[1:], 1e-10)
+
+
+def test_what_a_network_draws_on_the_device_goes_on(tmp_path, monkeypatch):
+    def train(checkpoint):
+        torch.manual_seed(0)
+        layers = nn.Linear(5, 9), nn.Dropout(0.4), nn.ReLU(), nn.Linear(9, 3)
+        network = nn.Sequential(*layers).double().cuda()
+        given = stream(0, sizes=(100, 60))
+        lab.train(network, given, LEARNERS["mean"], epochs=2, checkpoint=checkpoint)
+        return weights(network).cpu()
+
+    expected, passes = train(None), lab.Run.pass_over
+
+    def stop(run, *arguments):
+        if run.task == 1:
+            raise KeyboardInterrupt
+        return passes(run, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("retarget.continual.training.Run.pass_over", stop)
+        with pytest.raises(KeyboardInterrupt):
+            train(tmp_path / "run")
+    assert_same(train(tmp_path / "run"), expected, 1e-10)
+
+
+def test_a_checkpoint_from_the_other_device(tmp_path):
+    lab.train(mlp(0).cuda(), stream(0), LEARNERS["mean"], checkpoint=tmp_path / "run")
+    with pytest.raises(rt.InvalidInputError, match='device \\("cuda" then, "cpu" now\\)'):
+        lab.train(mlp(0), stream(0), LEARNERS["mean"], checkpoint=tmp_path / "run")

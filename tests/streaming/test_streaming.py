@@ -335,6 +335,11 @@ def test_what_cannot_be_loaded(tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(rt.InvalidInputError, match="damaged or no safetensors file"):
             rt.ShiftTracker.load(path)
+    flipped = bytearray(whole)
+    flipped[-3] ^= 1  # within a number
+    path.write_bytes(flipped)
+    with pytest.raises(rt.InvalidInputError, match="is damaged: its checksum is not that of"):
+        rt.ShiftTracker.load(path)
     save_file({"x": torch.ones(1)}, path)
     with pytest.raises(rt.InvalidInputError, match="not a retarget state of format 2"):
         rt.ShiftTracker.load(path)

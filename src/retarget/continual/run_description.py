@@ -31,8 +31,8 @@ def describe(run: "Run", schedule: dict[str, Any]) -> dict[str, Any]:
     start = {f"{m} {k}": v for m, net in enumerate(networks) for k, v in net.state_dict().items()}
     seeds = json.dumps([random.bit_generator.state for random in run.random])
     return {
-        **schedule,
-        "learners": [learner.to_dict() for learner in run.learners],
+        **_plain(schedule),
+        "learners": [_plain(learner.to_dict()) for learner in run.learners],
         "methods": [_method(method) for method in run.methods],
         "seeds": checksum(seeds, {}),
         # a function's address is another one in every process
@@ -78,7 +78,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):
-        return checksum("", {"": torch.from_numpy(value)})
+        return checksum(f"{value.dtype} {value.tolist()}", {})
     if isinstance(value, Tensor):
         return checksum("", {"": value})
     if isinstance(value, Mapping):

@@ -1,0 +1,582 @@
+"""A run that is interrupted goes on from its checkpoint, and ends as if nothing had happened."""
+
+import contextlib
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import warnings
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import retarget as rt
+from lab_problems import CORRECTED, LEARNERS, METHODS, conv_net, mlp, stream, weights
+from retarget import continual as lab
+from retarget.errors import DamagedFileWarning
+from retarget.state_files import read_state, write_state
+
+EVERY = METHODS | CORRECTED
+EVERY |= {
+    "corrected DER, held and replayed": lambda: (
+        [
+            lab.Corrected(3.0, 8, refresh="epoch"),
+            lab.DER(4, 3),
+            lab.EWC([0.5, 2.0]),
+            lab.CumulativeReplay(2),
+        ],
+        [],
+    ),
+    "never, a sketch": lambda: (
+        lab.Corrected(3.0, 8, refresh="never", kernel=partial(rt.EmpiricalNTK, sketch=9)),
+        [],
+    ),
+}
+
+
+class Interrupted(BaseException):
+    """As Ctrl-C would: nobody catches it."""
+
+
+def interrupt_after(monkeypatch, writes):
+    """Interrupts whatever run comes next right after its n-th checkpoint."""
+    written = 0
+
+    def write(path, values, tensors):
+        nonlocal written
+        write_state(path, values, tensors)
+        written += 1
+        if written == writes:
+            raise Interrupted
+
+    monkeypatch.setattr("retarget.continual.checkpoint.write_state", write)
+
+
+def train(make, checkpoint=None, learner="momentum", network=mlp, members=2, **options):
+    """A run from its very beginning, as a new process would call it."""
+    networks = [network(m) for m in range(members)]
+    torch.manual_seed(3)
+    shape = (2, 4, 4) if network is conv_net else (5,)
+    options = {"epochs": 2, "reshuffle": True, "evaluate_every": 8} | options
+    history = lab.train(
+        networks,
+        options.pop("streams", [stream(m, shape=shape) for m in range(members)]),
+        options.pop("learners", LEARNERS[learner]),
+        make()[0],
+        checkpoint=checkpoint,
+        **options,
+    )
+    return history, networks
+
+
+def assert_same_run(one, other):
+    """To the last bit."""
+    for name, values in vars(one[0]).items():
+        np.testing.assert_array_equal(values, getattr(other[0], name), err_msg=name)
+    for network, same in zip(one[1], other[1], strict=True):
+        for name, values in network.state_dict().items():
+            assert torch.equal(values, same.state_dict()[name]), name
+
+
+def interrupted_everywhere(make, path, monkeypatch, **options):
+    """Interrupted after every checkpoint, until there is none left to write; and how often."""
+    for interruptions in range(100):
+        with monkeypatch.context() as patch, contextlib.suppress(Interrupted):
+            interrupt_after(patch, 1)
+            return train(make, path, **options), interruptions
+    raise AssertionError("it never gets any further")
+
+
+def boundaries(make, epochs=2, tasks=3):
+    methods = make()[0]
+    methods = methods if isinstance(methods, list) else [methods]
+    replayed = sum(m.passes for m in methods if isinstance(m, lab.CumulativeReplay))
+    return 1 + tasks * (epochs + replayed + 1)
+
+
+@pytest.mark.parametrize("method", EVERY)
+def test_interrupted_at_every_boundary_in_turn(method, tmp_path, monkeypatch):
+    expected = train(EVERY[method])
+    path = tmp_path / "run.safetensors"
+    resumed, interruptions = interrupted_everywhere(EVERY[method], path, monkeypatch)
+    assert_same_run(resumed, expected)
+    assert interruptions == boundaries(EVERY[method])
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_interrupted_once_at_any_boundary(tmp_path, monkeypatch):
+    method = "corrected DER, held and replayed"
+    expected = train(EVERY[method])
+    for k in range(1, boundaries(EVERY[method]) + 1):
+        path = tmp_path / f"{k}.safetensors"
+        with monkeypatch.context() as patch:
+            interrupt_after(patch, k)
+            with pytest.raises(Interrupted):
+                train(EVERY[method], path)
+        assert_same_run(train(EVERY[method], path), expected)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"learner": "nesterov and decay", "members": 1},
+        {"learner": "mean", "epochs": 3, "reshuffle": False, "evaluate_every": None},
+        {"learner": "one at a time", "epochs": 4},  # an order that comes from the one before
+        {"learner": "decay", "network": conv_net, "members": 3, "seeds": [5, 9, 5]},
+        {"learners": [rt.SGD(0.1, 2, momentum=mu) for mu in (0.0, 0.6)], "epochs": 1},
+    ],
+)
+@pytest.mark.parametrize("method", ["plain", "DER++", "every epoch"])
+def test_other_learners_networks_and_schedules(method, options, tmp_path, monkeypatch):
+    options = {"evaluate_every": 4} | options
+    expected = train(EVERY[method], **options)
+    resumed, _ = interrupted_everywhere(EVERY[method], tmp_path / "run", monkeypatch, **options)
+    assert_same_run(resumed, expected)
+
+
+def test_single_precision(tmp_path, monkeypatch):
+    given = stream(0)
+    tasks = [(given.train.inputs[s].float(), given.train.labels[s]) for s in given.train.spans()]
+    options = {
+        "network": lambda seed: mlp(seed).float(),
+        "streams": lab.TaskStream.from_tasks(tasks),
+    }
+    for method in ("corrected", "every epoch", "DER, corrected"):
+        expected = train(EVERY[method], **options)
+        path = tmp_path / method
+        resumed, _ = interrupted_everywhere(EVERY[method], path, monkeypatch, **options)
+        assert_same_run(resumed, expected)
+
+
+def dropout_net(seed):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(5, 9), nn.Dropout(0.4), nn.ReLU(), nn.Linear(9, 3)).double()
+
+
+def norm_net(seed):
+    torch.manual_seed(seed)
+    layers = nn.Linear(5, 9), nn.BatchNorm1d(9, momentum=0.3), nn.ReLU(), nn.Linear(9, 3)
+    return nn.Sequential(*layers).double()
+
+
+@pytest.mark.parametrize(("network", "members"), [(dropout_net, 2), (norm_net, 1)])
+def test_what_the_network_itself_draws_and_counts(network, members, tmp_path, monkeypatch):
+    options = {"network": network, "members": members}
+    # no last mini-batch of one sample, which BatchNorm refuses
+    options["streams"] = [stream(m, sizes=(8, 6, 12)) for m in range(members)]
+    expected = train(METHODS["ER"], **options)
+    assert not torch.equal(weights(expected[1][0]), weights(network(0)))
+    path = tmp_path / "run"
+    resumed, _ = interrupted_everywhere(METHODS["ER"], path, monkeypatch, **options)
+    assert_same_run(resumed, expected)
+    after = torch.get_rng_state()
+    train(METHODS["ER"], **options)
+    assert torch.equal(torch.get_rng_state(), after)
+
+
+def test_a_finished_run_is_there_at_once(tmp_path, monkeypatch):
+    path = tmp_path / "new folder" / "run.safetensors"
+    expected = train(EVERY["DER, corrected"], path)
+    assert_same_run(train(EVERY["DER, corrected"]), expected)
+
+    def never(*args):
+        raise AssertionError("nothing is left to do")
+
+    monkeypatch.setattr("retarget.continual.training.Run.pass_over", never)
+    monkeypatch.setattr("retarget.continual.training.Run.evaluate", never)
+    monkeypatch.setattr("retarget.continual.checkpoint.write_state", never)
+    assert_same_run(train(EVERY["DER, corrected"], str(path)), expected)
+
+
+def test_killed_at_any_moment(tmp_path):
+    program = Path(__file__).parent.parent / "killed_training.py"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, program, tmp_path],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    kills, checkpoints = (int(part.split()[0]) for part in done.stdout.split(", ")[:2])
+    assert kills >= checkpoints > 2  # that it really went on from
+
+
+# A file that is no checkpoint of this run
+
+
+@pytest.fixture
+def interrupted(tmp_path, monkeypatch):
+    path = tmp_path / "run.safetensors"
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 4)
+        with pytest.raises(Interrupted):
+            train(METHODS["DER"], path)
+    return path
+
+
+def other_labels(seed):
+    given = stream(seed)
+    given.train.labels[3] = (given.train.labels[3] + 1) % 3
+    return given
+
+
+def other_sample(seed, part):
+    given = stream(seed)
+    getattr(given, part).inputs[5, 2] += 1e-15
+    return given
+
+
+def other_order(seed):
+    given = stream(seed)
+    given.train.rows[[0, 1]] = given.train.rows[[1, 0]]
+    return given
+
+
+def relu_net(seed):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)).double()
+
+
+def nudged_net(seed):
+    network = mlp(seed)
+    with torch.no_grad():
+        network[2].bias[1] += 1e-15
+    return network
+
+
+def frozen_net(seed):
+    network = mlp(seed)
+    network[0].bias.requires_grad_(False)
+    return network
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"epochs": 3}, r"epochs \(2 then, 3 now\)"),
+        ({"reshuffle": False}, r"reshuffle \(true then, false now\)"),
+        ({"evaluate_every": None}, r"evaluate_every \(8 then, null now\)"),
+        ({"seeds": [0, 2]}, "seeds"),
+        ({"learner": "mean"}, "learners"),
+        ({"learners": [LEARNERS["momentum"], rt.SGD(0.03, 4, 0.8, reduction="mean")]}, "learners"),
+        ({"make": METHODS["ER"]}, "methods"),
+        ({"make": METHODS["plain"]}, "methods"),
+        ({"make": lambda: (lab.DER(5, 3, alpha=0.71), [])}, "methods"),
+        ({"make": lambda: ([lab.DER(5, 3, alpha=0.7), lab.Vanilla()], [])}, "methods"),
+        ({"network": relu_net}, "network"),
+        ({"network": nudged_net}, "initial weights"),
+        ({"network": frozen_net}, "trained parameters"),
+        ({"members": 3}, "initial weights, learners, seeds, test samples, training samples"),
+        ({"streams": stream(0)}, "test samples, training samples"),
+        ({"streams": [stream(0), other_labels(1)]}, "training samples"),
+        ({"streams": [stream(0), other_order(1)]}, "training samples"),
+        ({"streams": [other_sample(0, "train"), stream(1)]}, "training samples"),
+        ({"streams": [other_sample(0, "test"), stream(1)]}, "test samples"),
+        (
+            {"streams": [stream(m, sizes=(11, 15)) for m in range(2)]},
+            r"tasks \(\[11, 6, 9\] then, \[11, 15\] now\), test samples, training samples",
+        ),
+    ],
+)
+def test_the_checkpoint_of_another_run(changes, what, interrupted):
+    before = interrupted.read_bytes()
+    make = changes.get("make", METHODS["DER"])
+    options = {key: value for key, value in changes.items() if key != "make"}
+    message = (
+        rf"run.safetensors is the checkpoint of another run; these differ: {what}( \(.* now\))?; "
+        "delete it, or name another file"
+    )
+    with pytest.raises(rt.InvalidInputError, match=message):
+        train(make, interrupted, **options)
+    assert interrupted.read_bytes() == before
+    assert_same_run(train(METHODS["DER"], interrupted), train(METHODS["DER"]))
+
+
+class Options(lab.Method):
+    def __init__(self, value):
+        self.value, self._kept = value, random.random()
+
+
+def kernel_of(module):
+    return rt.EmpiricalNTK(module)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1.5, 2.5),
+        ((1, [2, "a"]), (1, [2, "b"])),
+        ({"a": 1}, {"a": 2}),
+        (None, False),
+        (np.float32(2), 3.0),
+        (np.arange(3.0), np.arange(1, 4.0)),
+        (np.array(["a"], dtype=object), np.array(["b"], dtype=object)),
+        (torch.zeros(3), torch.zeros(4)),
+        (rt.EmpiricalNTK, kernel_of),
+        (partial(rt.EmpiricalNTK, sketch=3), partial(rt.EmpiricalNTK, sketch=4)),
+        (mlp(0), conv_net(0)[0]),
+    ],
+)
+def test_options_of_a_method_are_what_has_no_underscore(one, other, tmp_path):
+    def make(value):
+        return lambda: (Options(value), [])
+
+    path = tmp_path / "run"
+    expected = train(make(one), path)
+    assert_same_run(train(make(one), path), expected)
+    with pytest.raises(rt.InvalidInputError, match="these differ: methods"):
+        train(make(other), path)
+
+
+def test_numbers_of_numpy_are_numbers(interrupted):
+    options = {"epochs": np.int64(2), "reshuffle": np.True_, "evaluate_every": np.int32(8)}
+    assert_same_run(train(METHODS["DER"], interrupted, **options), train(METHODS["DER"]))
+
+
+def test_files_that_are_no_checkpoints(tmp_path):
+    with pytest.raises(rt.InvalidInputError, match="which is no file; name a file"):
+        train(METHODS["plain"], tmp_path)
+    path = tmp_path / "state"
+    rt.ShiftTracker(rt.RBF(1.0), rt.SGD(0.1), 1.0).save(path)
+    with pytest.raises(rt.InvalidInputError, match="state, which holds no training run; name an"):
+        train(METHODS["plain"], path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["task", "random", "loss steps", "loss", "evaluated.1", "network.0.bias", "method 0.held"],
+)
+def test_a_checkpoint_that_lacks_something(name, interrupted):
+    values, tensors = read_state(interrupted)
+    values["state"].pop(name, None)
+    tensors.pop(name, None)
+    write_state(interrupted, values, tensors)
+    message = f"has no '{name.split('.', 1)[-1]}': it is not of this version, or a method has ch"
+    with pytest.raises(rt.InvalidInputError, match=message.replace("'1'", "'evaluated.1'")):
+        train(METHODS["DER"], interrupted)
+
+
+def test_a_checkpoint_without_a_description(interrupted):
+    values, tensors = read_state(interrupted)
+    del values["description"]
+    write_state(interrupted, values, tensors)
+    with pytest.raises(rt.InvalidInputError, match="these differ: classes .*; delete it"):
+        train(METHODS["DER"], interrupted)
+
+
+# Damage
+
+
+def damaged(whole):
+    """Truncated at many lengths, and changed at many places."""
+    chosen = random.Random(0)
+    for length in (0, 1, 7, 8, 9, 100, *(chosen.randrange(len(whole)) for _ in range(20))):
+        yield whole[:length]
+    yield whole[:-1]
+    yield whole + b"\0"
+    for _ in range(70):
+        changed = bytearray(whole)
+        changed[chosen.randrange(len(whole))] ^= 1 << chosen.randrange(8)
+        yield bytes(changed)
+    header = 8 + int.from_bytes(whole[:8], "little")
+    for _ in range(30):  # the numbers are the smaller part of a small file
+        changed = bytearray(whole)
+        changed[chosen.randrange(header, len(whole))] ^= 1 << chosen.randrange(8)
+        yield bytes(changed)
+
+
+def test_a_damaged_checkpoint_is_set_aside_and_made_again(tmp_path, monkeypatch):
+    path, aside = tmp_path / "run.safetensors", tmp_path / "run.safetensors.damaged"
+    options = {"members": 1, "streams": stream(0, sizes=(8,)), "evaluate_every": None}
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 2)
+        with pytest.raises(Interrupted):
+            train(METHODS["DER"], path, **options)
+    expected, whole = train(METHODS["DER"], **options), path.read_bytes()
+    outcomes = []
+    for contents in damaged(whole):
+        path.write_bytes(contents)
+        aside.unlink(missing_ok=True)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                result = train(METHODS["DER"], path, **options)
+            except rt.InvalidInputError as error:
+                outcomes.append(str(error).split(";")[0])
+                continue
+        assert_same_run(result, expected)
+        assert [warning.category for warning in caught] == [DamagedFileWarning]
+        assert caught[0].filename == __file__  # whoever called train
+        assert aside.read_bytes() == contents
+        read_state(path)  # made again
+        outcomes.append("set aside")
+    assert outcomes.count("set aside") > 110
+    refused = set(outcomes) - {"set aside"}
+    assert refused <= {f"{path} is not a retarget state of format 2"}
+
+
+def test_an_older_damaged_file_makes_room(interrupted):
+    aside = interrupted.with_name("run.safetensors.damaged")
+    aside.write_text("old")
+    interrupted.write_bytes(b"new")
+    message = r"run.safetensors is damaged .*; it is now .*\.damaged, and training starts from the"
+    with pytest.warns(DamagedFileWarning, match=message):
+        train(METHODS["plain"], interrupted)
+    assert aside.read_bytes() == b"new"
+
+
+# Disks
+
+
+@contextlib.contextmanager
+def no_room_for(size):
+    """No file may become larger than that: to the writer it looks like a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_full_disk(interrupted):
+    before = interrupted.read_bytes()
+    with no_room_for(len(before) // 2), pytest.raises(OSError, match="File too large") as caught:
+        train(METHODS["DER"], interrupted)
+    assert caught.value.filename == str(interrupted)
+    assert interrupted.read_bytes() == before
+    assert list(interrupted.parent.iterdir()) == [interrupted]
+    assert_same_run(train(METHODS["DER"], interrupted), train(METHODS["DER"]))
+
+
+def test_a_folder_that_may_not_be_written_to(interrupted, monkeypatch):
+    before = interrupted.read_bytes()
+
+    def refuse(**options):
+        raise PermissionError(13, "Permission denied", "/somewhere/.partial-1")
+
+    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    with pytest.raises(PermissionError, match="Permission denied: .*run.safetensors"):
+        train(METHODS["DER"], interrupted)
+    assert interrupted.read_bytes() == before
+
+
+# Divergence is as it was
+
+
+@pytest.mark.parametrize(
+    ("lr", "sizes", "epochs", "message"),
+    [
+        (1e15, (8, 40), 1, "the loss of member 0 is not finite at step .* of epoch 0 of task 1"),
+        (1e308, (4, 8), 1, "the network of member 0 is not finite after step 0 of epoch 0 of task"),
+    ],
+)
+def test_a_run_that_diverges(lr, sizes, epochs, message, tmp_path):
+    def diverge(checkpoint):
+        torch.manual_seed(0)
+        network = nn.Linear(5, 3, bias=False).double()
+        before, given = weights(network).clone(), stream(0, sizes=sizes)
+        with pytest.raises(rt.TrainingDivergedError, match=message) as caught:
+            lab.train(network, given, rt.SGD(lr, 4), epochs=epochs, checkpoint=checkpoint)
+        assert torch.equal(weights(network), before)
+        return str(caught.value), caught.value.step, caught.value.members
+
+    path = tmp_path / "run"
+    expected = diverge(None)
+    assert diverge(path) == expected
+    assert read_state(path)[0]["state"]["seen"] > 0
+    assert diverge(path) == expected
+
+
+# Methods of one's own
+
+
+class Momentum(lab.Method):
+    """Pulls to a running mean of the weights, more with each task."""
+
+    def on_start(self, run):
+        self._mean = {k: w.detach().clone() for k, w in run.ensemble.parameters.items()}
+        self._tasks = {"ended": 0}
+
+    def penalty(self, run, batch):
+        pull = [
+            (w - self._mean[k]).square().flatten(1).sum(1)
+            for k, w in run.ensemble.parameters.items()
+        ]
+        return self._tasks["ended"] * sum(pull)
+
+    def on_batch_end(self, run, batch):
+        for k, w in run.ensemble.parameters.items():
+            self._mean[k].lerp_(w.detach(), 0.2)
+
+    def on_task_end(self, run):
+        self._tasks["ended"] += run.epoch  # the last of two: 1
+
+
+class SavedMomentum(Momentum):
+    def state_dict(self, run):
+        return self._mean | {"tasks": self._tasks}
+
+    def load_state_dict(self, run, state):
+        self._tasks = state.pop("tasks")
+        self._mean = state
+
+
+def test_a_method_of_ones_own(tmp_path, monkeypatch):
+    def make():
+        return [SavedMomentum(), SavedMomentum()], []
+
+    expected = train(make)
+    resumed, _ = interrupted_everywhere(make, tmp_path / "run", monkeypatch)
+    assert_same_run(resumed, expected)
+
+
+def test_a_method_that_does_not_say_what_it_keeps_is_refused(tmp_path):
+    class Counting(lab.ER):
+        def on_batch_end(self, run, batch):
+            super().on_batch_end(run, batch)
+
+    path = tmp_path / "run"
+    for make, hooks in (
+        (Momentum, "on_start, on_task_end, on_batch_end"),
+        (partial(Counting, 3), "on_batch_end"),
+    ):
+        train(lambda make=make: (make(), []))
+        with pytest.raises(rt.InvalidInputError) as caught:
+            train(lambda make=make: (make(), []), path)
+        named = str(caught.value).split(" and no state_dict of its own")[0].split(" has ")[1]
+        assert set(named.split(", ")) == set(hooks.split(", "))
+    assert not path.exists()
+
+    class Nothing(Counting):
+        def state_dict(self, run):
+            return super().state_dict(run)
+
+    train(lambda: (Nothing(3), []), path)
+
+
+def test_what_no_file_can_hold(tmp_path):
+    class Odd(SavedMomentum):
+        def state_dict(self, run):
+            return {"numbers": np.arange(3)}
+
+    message = "state_dict of Odd gives 'numbers' as ndarray; expected a tensor, or plain values"
+    with pytest.raises(rt.InvalidTypeError, match=message):
+        train(lambda: (Odd(), []), tmp_path / "run")
+
+
+def test_the_header_is_plain_json(interrupted):
+    whole = interrupted.read_bytes()
+    header = json.loads(whole[8 : 8 + int.from_bytes(whole[:8], "little")])
+    values = json.loads(header["__metadata__"]["retarget"])["values"]
+    assert values["class"] == "training run"
+    assert values["description"]["methods"][0]["class"] == "retarget.continual.der.DER"
+    assert (values["state"]["task"], values["state"]["passes"]) == (1, 0)

@@ -1,0 +1,149 @@
+"""Files of tensors and plain values: what is read is what was written, or an error."""
+
+import json
+import random
+
+import pytest
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+import retarget as rt
+from retarget.errors import DamagedFileError
+from retarget.state_files import checksum, part_of, read_state, write_state
+
+VALUES = {"a": [1.5, 2**100, float("inf")], "é": {"b": None, "c": "\0"}}
+TENSORS = {
+    "matrix": torch.linspace(0, 1, 15).reshape(5, 3).T,  # not contiguous
+    "whole": torch.arange(4),
+    "empty": torch.zeros(0, 3),
+    "number": torch.tensor(2.5, dtype=torch.bfloat16),
+    "flags": torch.tensor([True, False]),
+    "bytes": torch.arange(7, dtype=torch.uint8),
+}
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "state"
+    write_state(path, VALUES, TENSORS)
+    return path
+
+
+def test_what_is_read_is_what_was_written(path):
+    values, tensors = read_state(path)
+    assert values == VALUES
+    assert tensors.keys() == TENSORS.keys()
+    for name, tensor in TENSORS.items():
+        assert torch.equal(tensors[name], tensor)
+        assert tensors[name].dtype == tensor.dtype
+
+
+def test_the_same_state_is_the_same_file(path):
+    before = path.read_bytes()
+    write_state(path, VALUES, dict(reversed(TENSORS.items())))
+    assert path.read_bytes() == before
+
+
+def test_every_damage_is_found(path, tmp_path):
+    """1,000 corruptions: never a wrong state, never another error."""
+    whole, chosen, outcomes = path.read_bytes(), random.Random(0), []
+    damaged = tmp_path / "damaged"
+    for i in range(1000):
+        changed = bytearray(whole)
+        if i % 3:
+            changed[chosen.randrange(len(whole))] ^= 1 << chosen.randrange(8)
+        elif i % 2:
+            for _ in range(5):
+                changed[chosen.randrange(len(whole))] = chosen.randrange(256)
+        else:
+            del changed[chosen.randrange(len(whole)) :]
+        damaged.write_bytes(changed)
+        try:
+            values, tensors = read_state(damaged)
+        except rt.InvalidInputError as error:
+            outcomes.append(type(error))
+        else:  # a blank or a letter of an escape, which changes nothing
+            assert values == VALUES
+            assert checksum("", tensors) == checksum("", TENSORS)
+    assert outcomes.count(DamagedFileError) > 950
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda header: header.update(sha256="0" * 64),
+        lambda header: header.pop("sha256"),
+        lambda header: header.pop("values"),
+        lambda header: header["values"].update(a=[1.5, 2**100 + 1, float("inf")]),
+        lambda header: header.update(values=[1]),
+    ],
+)
+def test_headers_that_were_changed(change, path):
+    header = {"format": 2, "sha256": checksum(json.dumps(VALUES), TENSORS), "values": dict(VALUES)}
+    stored = {name: tensor.contiguous() for name, tensor in TENSORS.items()}
+    save_file(stored, path, {"retarget": json.dumps(header)})
+    read_state(path)
+    change(header)
+    save_file(stored, path, {"retarget": json.dumps(header)})
+    with pytest.raises(DamagedFileError, match="is damaged: its checksum is not that of what it"):
+        read_state(path)
+
+
+def test_a_header_that_is_nested_too_deeply(path):
+    save_file({"x": torch.ones(1)}, path, {"retarget": "[" * 100_000})
+    with pytest.raises(DamagedFileError, match="damaged or no safetensors file"):
+        read_state(path)
+
+
+@pytest.mark.parametrize("header", ['{"format": 1}', "[1]", "null"])
+def test_files_of_another_format(header, path):
+    save_file({"x": torch.ones(1)}, path, {"retarget": header})
+    with pytest.raises(rt.InvalidInputError, match="not a retarget state of format 2; expected"):
+        read_state(path)
+
+
+def test_no_file(tmp_path):
+    for path in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(rt.InvalidInputError, match="there is no file .*; expected one that"):
+            read_state(path)
+
+
+def test_an_error_without_a_number_keeps_its_words(path, monkeypatch):
+    def fail(tensors, file, metadata):
+        file.write_bytes(b"half of it")
+        raise OSError("the disk is on fire")
+
+    monkeypatch.setattr("retarget.state_files.save_file", fail)
+    with pytest.raises(OSError, match="the disk is on fire") as caught:
+        write_state(path, {}, {})
+    assert caught.value.filename == str(path)
+    assert read_state(path)[0] == VALUES
+
+
+def test_what_is_no_fault_of_the_disk_is_raised_as_it_is(path, monkeypatch):
+    def fail(*args):
+        raise SafetensorError("a bug")
+
+    monkeypatch.setattr("retarget.state_files.save_file", fail)
+    with pytest.raises(SafetensorError, match="a bug"):
+        write_state(path, {}, {})
+
+
+def test_the_checksum_sees_every_difference():
+    one = {"x": torch.zeros(4)}
+    others = [
+        {"y": torch.zeros(4)},
+        {"x": torch.zeros(4, dtype=torch.int32)},
+        {"x": torch.zeros(2, 2)},
+        {"x": -torch.zeros(4)},
+        {},
+    ]
+    sums = {checksum("", one), checksum("a", one), *(checksum("", other) for other in others)}
+    assert len(sums) == 7
+    assert checksum("", one) == checksum("", {"x": torch.zeros(2, 4)[:, 0].repeat(2)})
+
+
+def test_a_part_of_a_state():
+    state = {"one.a": 1, "one.b.c": 2, "one": 3, "oneself.a": 4}
+    assert part_of(state, "one") == {"a": 1, "b.c": 2}
