@@ -11,8 +11,7 @@ import numpy as np
 import polars as pl
 from matplotlib.figure import Figure
 
-from retarget.experiments import experiment as experiments
-from retarget.experiments.experiment import Config, Family, one_by_one
+from retarget.experiments.experiment import Config, Family, families, one_by_one
 from retarget.experiments.experiment_files import parse_experiment
 
 TEXT = """
@@ -78,8 +77,7 @@ FAMILY = Family(MadeRun, one_by_one(run), draw, summarise)
 
 def install(monkeypatch):
     """Makes the family known."""
-    known = experiments.families()
-    monkeypatch.setattr(experiments, "families", lambda: known | {"made": FAMILY})
+    monkeypatch.setitem(families(), "made", FAMILY)
 
 
 def made(folder, *lines, name="mine"):

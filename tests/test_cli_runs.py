@@ -6,6 +6,7 @@ import pytest
 import made_runs
 from command_line import run
 from made_runs import made
+from retarget.experiments.experiment import families
 from retarget.experiments.runner import run_experiment
 from retarget.experiments.store import RunStore
 
@@ -53,7 +54,7 @@ def test_outdated_and_damaged_runs(monkeypatch, capsys, results):
     )
     _, shown = run(monkeypatch, capsys, "runs", "list", "--out", results)
     assert ": 1 interrupted, 1 failed, 4 outdated, 1 damaged" in shown
-    monkeypatch.setattr("retarget.experiments.experiment.families", dict)
+    monkeypatch.delitem(families(), "made")
     _, shown = run(monkeypatch, capsys, "runs", "list", "--out", results)
     assert "4 outdated" in shown  # of a family that there is no more
 

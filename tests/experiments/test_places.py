@@ -195,12 +195,12 @@ COORDINATOR = """
 import sys
 from pathlib import Path
 import made_runs
-from retarget.experiments import experiment
+from retarget.experiments.experiment import families
 from retarget.experiments.places import Processes
 from retarget.experiments.runner import run_experiment
 
 if __name__ == "__main__":
-    experiment.families = lambda: {"made": made_runs.FAMILY}
+    families()["made"] = made_runs.FAMILY
     waits = made_runs.made(sys.argv[1], 'behaviour = "waits"')
     run_experiment(waits, Path(sys.argv[1]), place=Processes(1))
 """

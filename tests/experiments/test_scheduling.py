@@ -4,6 +4,7 @@ import io
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -12,7 +13,7 @@ import made_runs
 from made_runs import calls, made
 from retarget.experiments.computing import Computed, Lost
 from retarget.experiments.estimate import Estimator
-from retarget.experiments.experiment import Config, PlannedRun
+from retarget.experiments.experiment import Config, PlannedRun, families
 from retarget.experiments.identity import Identity
 from retarget.experiments.inventory import State, state_of
 from retarget.experiments.places import Place, ThisProcess
@@ -77,21 +78,14 @@ class Recorder(ThisProcess):
 
 
 def test_runs_together_are_one_task(tmp_path, monkeypatch):
-    made_runs.install(monkeypatch)
     experiment = made(tmp_path, "[grid]", "lr = [0.1, 0.2]")
-    family = experiment.kind
-    object.__setattr__(family, "together", lambda config: str(config.lr))
-    try:
-        groups = []
-        place = ThisProcess()
-        start = place.start
-        place.start = lambda task: (
-            groups.append(sorted(c.seed for c in task.configs)),
-            start(task),
-        )
-        Schedule(experiment, RunStore(tmp_path)).carry_out(place)
-    finally:
-        object.__setattr__(family, "together", lambda config: None)
+    at_once = replace(made_runs.FAMILY, together=lambda config: str(config.lr))
+    monkeypatch.setitem(families(), "made", at_once)
+    groups = []
+    place = ThisProcess()
+    start = place.start
+    place.start = lambda task: (groups.append([c.seed for c in task.configs]), start(task))
+    Schedule(experiment, RunStore(tmp_path)).carry_out(place)
     assert groups == [[0, 1, 2], [0, 1, 2]]
     assert run_experiment(experiment, tmp_path).reused == 6
 
@@ -172,10 +166,10 @@ ONE = """
 import sys, time
 from pathlib import Path
 import made_runs
-from retarget.experiments import experiment
+from retarget.experiments.experiment import families
 from retarget.experiments.runner import run_experiment
 
-experiment.families = lambda: {"made": made_runs.FAMILY}
+families()["made"] = made_runs.FAMILY
 folder = sys.argv[1]
 mine = made_runs.made(folder, "[grid]", "lr = [0.1, 0.2, 0.3, 0.4]")
 print("ready", flush=True)

@@ -4,7 +4,7 @@ import itertools
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -263,6 +263,7 @@ class Experiment(BaseModel):
         return f"{place}.{key}" if key else place
 
 
+@cache
 def families() -> dict[str, Family]:
     """All kinds of experiments, by the name that the TOML files use."""
     from retarget.experiments import (

@@ -6,7 +6,7 @@ from enum import StrEnum
 import polars as pl
 
 from retarget.errors import InvalidInputError
-from retarget.experiments import experiment
+from retarget.experiments.experiment import families
 from retarget.experiments.identity import current_code
 from retarget.experiments.store import RunRecord, RunStore
 
@@ -64,7 +64,7 @@ def export_table(store: RunStore, keys: Sequence[str]) -> pl.DataFrame:
 
 
 def _is_current(record: RunRecord) -> bool:
-    family = experiment.families().get(record.family)
+    family = families().get(record.family)
     if family is None:
         return False
     code, packages = current_code(family)
