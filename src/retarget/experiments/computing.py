@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
-import torch
-from threadpoolctl import threadpool_limits
 
 from retarget.experiments.experiment import Config, Family
 from retarget.experiments.identity import Identity, identity_of
+from retarget.experiments.threads import one_thread
 from retarget.progress import silence
 
 
@@ -67,8 +66,8 @@ Ending = Computed | Failed | Lost
 def compute(task: Task, elsewhere: bool = False, time_limit: float | None = None) -> Ending:
     """Computes the runs of a task.
 
-    One thread each: a sum's rounding depends on how many threads share it, and results are to be
-    the same everywhere. Sweeps have other runs for the other cores.
+    One thread each, so that results are the same everywhere: sweeps have other runs for the other
+    cores.
 
     Args:
         task: What to compute.
@@ -77,7 +76,7 @@ def compute(task: Task, elsewhere: bool = False, time_limit: float | None = None
     """
     clock = time.perf_counter()
     try:
-        with _one_thread(), _at_most(time_limit), warnings.catch_warnings(record=True) as caught:
+        with one_thread(), _at_most(time_limit), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
             if elsewhere:
                 silence()
@@ -95,17 +94,6 @@ def compute(task: Task, elsewhere: bool = False, time_limit: float | None = None
 
 class TookTooLongError(Exception):
     """A run that has used up its time."""
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    with threadpool_limits(limits=1):
-        torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(threads)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from retarget.data.files import FOLDER_VARIABLE, data_folder
 from retarget.data.weights import SUFFIXES
 from retarget.errors import MissingDataError
 from retarget.experiments.network_training import NetworkRun, Problem, trained_on
+from retarget.experiments.threads import all_cores
 
 HIDDEN, OBJECTS = 100, 50
 STAND_IN = "core50_standin.zip"
@@ -106,10 +107,11 @@ def _data(
     frames_from, backbone = _sources(folder, source, backbone)
     network = load_backbone(backbone, folder)
     frames = load_core50(frames_from, frames_per_session)
-    train, test = (
-        torch.from_numpy(image_features(network, images, image_size, device=device)).to(device)
-        for images in (frames.train_images, frames.test_images)
-    )
+    with all_cores():
+        train, test = (
+            torch.from_numpy(image_features(network, images, image_size, device=device)).to(device)
+            for images in (frames.train_images, frames.test_images)
+        )
     train_objects, test_objects = (
         torch.from_numpy(objects).to(device)
         for objects in (frames.train_objects, frames.test_objects)

@@ -164,6 +164,8 @@ class Schedule:
         if tuple(left) not in self._attempts:
             for key in self._fresh.intersection(left):
                 self._store.drop_checkpoints(key)
+        for key in left:
+            self._store.drop_leftovers(key)
         held[task] = locks
         self.progress.running.update(dict.fromkeys(left, time.monotonic()))
         place.start(task)

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from retarget.errors import DamagedFileWarning, InvalidInputError
 from retarget.experiments.identity import Identity
-from retarget.storage import atomic_file
+from retarget.storage import PARTIAL, atomic_file
 
 RESULT, RECORD, LOCK = "result.parquet", "run.json", "lock"
 CHECKPOINTS = "checkpoint*.safetensors"
@@ -148,6 +148,11 @@ class RunStore:
     def drop_checkpoints(self, key: str) -> None:
         """Forgets how far a run had come."""
         for path in self.checkpoints(key):
+            path.unlink(missing_ok=True)
+
+    def drop_leftovers(self, key: str) -> None:
+        """Deletes what a process that was killed had half written. For the one with the lock."""
+        for path in (self.folder / key).glob(f"{PARTIAL}*"):
             path.unlink(missing_ok=True)
 
     def lock(self, key: str) -> FileLock | None:
