@@ -247,6 +247,10 @@ try:
     import scipy as fast
 except ImportError:
     fast = None
+try:
+    import sklearn
+except ImportError:
+    pass
 TABLE = {}
 TABLE["x"] = given
 
@@ -263,6 +267,10 @@ def other(x):
 
 def quick(x):
     return fast.go(x)
+
+
+def slow(x):
+    return sklearn.go(x)
 
 
 def by_text(n):
@@ -332,6 +340,7 @@ def test_imports_within_functions_and_in_attempts(tiny):
     found, packages = parts(tiny, "quick")
     assert "a:fast" in found
     assert packages == {"scipy"}
+    assert parts(tiny, "slow")[1] == {"sklearn"}
 
 
 def test_modules_that_are_imported_by_a_text_are_used_whole(tiny):
