@@ -22,11 +22,14 @@ PACKAGE = Path(retarget.__file__).parent
 NOT_OF_RESULTS = frozenset(
     {
         "retarget.colours",
+        "retarget.continual.checkpoint",  # a run that is taken up again is the same run
+        "retarget.continual.run_description",
         "retarget.data.download",  # what is read has a checksum, wherever it is from
         "retarget.errors",
         "retarget.experiments.over_seeds",
         "retarget.experiments.style",
         "retarget.progress",
+        "retarget.state_files",
         "retarget.storage",
     }
 )
