@@ -3,6 +3,7 @@
 import concurrent.futures
 import os
 import signal
+import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -73,7 +74,7 @@ class _Slot:
     """A process, and what it is doing."""
 
     executor: Any
-    pid: "concurrent.futures.Future[int]"
+    note: Path  # where the process writes its number when it begins
     task: Task | None = None
     future: "concurrent.futures.Future[Ending] | None" = None
     started: float = 0.0
@@ -101,6 +102,8 @@ class Processes(Place):
         self._jobs = jobs
         self._time_limit, self._memory_limit = time_limit, memory_limit
         self._slots: list[_Slot] = []
+        self._notes: tempfile.TemporaryDirectory[str] | None = None
+        self._begun = 0
 
     @property
     def capacity(self) -> int:
@@ -138,12 +141,23 @@ class Processes(Place):
         for slot in self._slots:
             slot.executor.shutdown(wait=True, kill_workers=True)
         self._slots.clear()
+        if self._notes is not None:
+            self._notes.cleanup()
+            self._notes = None
 
     def _new_slot(self) -> _Slot:
         threads = max(1, (os.cpu_count() or 1) // self._jobs)
-        # of Numba's kernels, whose results do not depend on it
-        executor = ProcessPoolExecutor(max_workers=1, env={"NUMBA_NUM_THREADS": str(threads)})
-        return _Slot(executor, executor.submit(_prepare, os.getpid()))
+        self._begun += 1
+        self._notes = self._notes or tempfile.TemporaryDirectory(prefix="retarget-")
+        note = Path(self._notes.name) / str(self._begun)
+        executor = ProcessPoolExecutor(
+            max_workers=1,
+            initializer=_prepare,
+            initargs=(os.getpid(), note),
+            # of Numba's kernels, whose results do not depend on it
+            env={"NUMBA_NUM_THREADS": str(threads)},
+        )
+        return _Slot(executor, note)
 
     def _result(self, slot: _Slot) -> Ending:
         assert slot.future is not None
@@ -153,14 +167,15 @@ class Processes(Place):
             return Lost("its process was killed, or crashed")
 
     def _over_limit(self, slot: _Slot) -> Ending | None:
-        if not slot.pid.done() or slot.pid.exception() is not None:
-            return None  # its process is not there yet, or not any more
+        pid = _number_in(slot.note)
+        if pid is None:
+            return None  # its process is not there yet
         now = time.monotonic()
         slot.started = slot.started or now
         seconds = now - slot.started
         if self._time_limit is not None and seconds > self._time_limit:
             return Failed(f"it took longer than its limit of {self._time_limit:g} s", None, seconds)
-        memory = _memory_of(slot.pid.result()) if self._memory_limit is not None else 0
+        memory = _memory_of(pid) if self._memory_limit is not None else 0
         if self._memory_limit is not None and memory > self._memory_limit:
             return Failed(
                 f"its process took {memory / 1e9:.2f} GB, more than its limit of "
@@ -171,13 +186,20 @@ class Processes(Place):
         return None
 
 
-def _prepare(parent: int) -> int:
-    """What a process does first; gives its number."""
+def _prepare(parent: int, note: Path) -> None:
+    """What a process does first."""
     # Ctrl-C reaches every process of a terminal: the first one decides what is to be done.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     silence()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    return os.getpid()
+    note.write_text(str(os.getpid()))
+
+
+def _number_in(note: Path) -> int | None:
+    try:
+        return int(note.read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def _end_with(parent: int) -> None:
