@@ -139,3 +139,16 @@ def made_data_set(mirrors=(), **sizes):
     alternatives = (forms["binary archive"], forms["binary"])
     file = DataFile(download, addresses, forms["python"], alternatives)
     return replace(CIFAR10, files=(file,))
+
+
+def write_images(folder, per_class=2, seed=0):
+    """Ten patterns with noise, the same number of each in every file."""
+    rng = np.random.default_rng(seed)
+    patterns = np.kron(rng.uniform(0, 200, size=(10, 3, 8, 8)), np.ones((4, 4)))
+    for name in PYTHON_NAMES:
+        labels = rng.permutation(np.repeat(np.arange(10), per_class))
+        noise = rng.normal(0, 40, size=(len(labels), 3, 32, 32))
+        pixels = np.clip(patterns[labels] + noise, 0, 255).astype(np.uint8)
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(python_batch(pixels.reshape(len(labels), -1), labels.astype(np.uint8)))

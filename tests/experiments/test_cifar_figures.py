@@ -9,7 +9,7 @@ import torch
 
 import retarget as rt
 from command_line import run as run_command
-from made_cifar10 import PYTHON_NAMES, python_batch
+from made_cifar10 import write_images
 from retarget import continual as lab
 from retarget.data.cifar10_files import CIFAR10
 from retarget.data.files import data_folder, is_complete
@@ -28,19 +28,6 @@ from retarget.experiments.runner import run_experiment
 
 REAL_CIFAR = os.environ.get("RETARGET_DATA")  # before the fixtures point it elsewhere
 SMALL = ["per_class=8", "test_per_class=3", "evaluate_every=40"]
-
-
-def write_images(folder, per_class=2, seed=0):
-    """Ten patterns with noise, the same number of each in every file."""
-    rng = np.random.default_rng(seed)
-    patterns = np.kron(rng.uniform(0, 200, size=(10, 3, 8, 8)), np.ones((4, 4)))
-    for name in PYTHON_NAMES:
-        labels = rng.permutation(np.repeat(np.arange(10), per_class))
-        noise = rng.normal(0, 40, size=(len(labels), 3, 32, 32))
-        pixels = np.clip(patterns[labels] + noise, 0, 255).astype(np.uint8)
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(python_batch(pixels.reshape(len(labels), -1), labels.astype(np.uint8)))
 
 
 @pytest.fixture(scope="module")

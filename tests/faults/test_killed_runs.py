@@ -1,0 +1,169 @@
+"""`retarget reproduce`, killed again and again, on disks that are full, in folders that are bad."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from made_cifar10 import write_images
+
+pytestmark = pytest.mark.faults
+RETARGET = Path(sys.executable).with_name("retarget")
+EXPERIMENT = """
+family = "cifar curves"
+title = "killed"
+seeds = [0, 1]
+
+[parameters]
+protocol = "domain pairs"
+per_class = 12
+test_per_class = 5
+evaluate_every = 24
+epochs = 6
+reshuffle = true
+
+[cases.vanilla.parameters]
+method = "vanilla"
+lr = 0.01
+
+[cases."EWC".parameters]
+method = "ewc"
+lr = 0.01
+strength = 3.0
+
+[cases."DER, corrected".parameters]
+method = "der, corrected"
+lr = 0.007
+gamma = 30.0
+capacity = 20
+"""
+LONGEST = 60  # kills
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The data, and the experiment that learns them."""
+    made = tmp_path_factory.mktemp("killed")
+    write_images(made, per_class=5)
+    (made / "killed.toml").write_text(EXPERIMENT)
+    return made
+
+
+def command(folder, out, *options):
+    return [
+        *(str(RETARGET), "reproduce", str(folder / "killed.toml")),
+        *("--out", str(out), "--data-dir", str(folder), *options),
+    ]
+
+
+def result(out):
+    return pl.read_parquet(out / "killed" / "killed.parquet")
+
+
+def test_killed_at_any_moment_it_ends_with_the_same_bits(folder, tmp_path, environment):
+    whole = command(folder, tmp_path / "whole", "--jobs", "0")
+    subprocess.run(whole, check=True, env=environment, capture_output=True)
+    kills, rng = 0, random.Random(7)
+    out = tmp_path / "killed"
+    while True:
+        # in a group of its own, so that its processes can be killed with it: a power cut
+        running = subprocess.Popen(
+            command(folder, out, "--jobs", "2"),
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            running.wait(timeout=begun(out) + rng.uniform(0.0, 4.0))
+            break
+        except subprocess.TimeoutExpired:
+            kill(running, everything=rng.random() < 0.5)
+            kills += 1
+        assert kills < LONGEST, "it never gets any further"
+    assert running.returncode == 0
+    assert kills > 2
+    assert result(out).equals(result(tmp_path / "whole"), null_equal=True)
+    left = {path.name for path in (out / "runs").rglob("*") if path.is_file()} - {"lock"}
+    assert left == {"result.parquet", "run.json"}
+
+
+def begun(out):
+    """Seconds after which, on this machine now, something is probably being computed."""
+    start = time.monotonic()
+    subprocess.run([RETARGET, "--version"], check=True, capture_output=True)
+    return 2 * (time.monotonic() - start) if out.exists() else 0.0
+
+
+def kill(running, everything):
+    if everything:
+        os.killpg(running.pid, signal.SIGKILL)
+    else:  # only the one that was started: the others must notice
+        running.kill()
+    running.wait()
+
+
+def test_a_worker_killed_in_the_midst_loses_its_run_only(folder, tmp_path, environment):
+    running = subprocess.Popen(
+        command(folder, tmp_path, "--jobs", "2"),
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    victims = children(running.pid)
+    while not victims or not list(tmp_path.glob("runs/*/checkpoint.safetensors")):
+        assert running.poll() is None
+        time.sleep(0.05)
+        victims = children(running.pid)
+    os.kill(victims[-1], signal.SIGKILL)
+    shown, _ = running.communicate(timeout=300)
+    assert running.returncode == 0, shown
+    assert "Runs computed: 6, found finished: 0" in shown
+
+
+def children(pid):
+    """The processes that compute for another one."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(path.read_text().rpartition(")")[2].split()[1])
+            line = path.with_name("cmdline").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if parent == pid and b"popen_loky" in line:
+            found.append(int(path.parent.name))
+    return sorted(found)
+
+
+def test_a_full_disk_is_an_error_and_keeps_what_was_there(folder, small_disk, environment):
+    done = subprocess.run(
+        command(folder, small_disk / "results", "--jobs", "0"),
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in (1, 2)
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "No space left on device" in done.stdout + done.stderr
+    for record in (small_disk / "results" / "runs").glob("*/run.json"):
+        assert record.read_bytes().endswith(b"}\n")
+
+
+def test_a_results_folder_that_is_a_file(folder, tmp_path, environment):
+    (tmp_path / "results").touch()
+    done = subprocess.run(
+        command(folder, tmp_path / "results"),
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("Error: ")
+    assert len(done.stderr.splitlines()) == 1
