@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 import retarget as rt
+from retarget.errors import DamagedFileWarning
 from retarget.experiments import digits, toy_curves, toy_shift
 from retarget.experiments.experiment import families
 from retarget.experiments.experiment_files import load_experiment, parse_changes, parse_experiment
@@ -35,9 +36,12 @@ def small():
 def test_everything_is_written_and_found_again(small, tmp_path):
     seen = []
     outcome = run_experiment(
-        small, tmp_path, command=["/usr/bin/retarget", "x"], progress=lambda *p: seen.append(p)
+        small,
+        tmp_path,
+        command=["/usr/bin/retarget", "x"],
+        watch=lambda progress: seen.append((len(progress.done), len(progress.runs))),
     )
-    assert (outcome.computed, outcome.reused) == (4, 0)
+    assert (outcome.computed, outcome.reused, outcome.failed) == (4, 0, [])
     assert seen == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
     assert [path.name for path in outcome.files] == [
         "small.parquet",
@@ -52,15 +56,17 @@ def test_everything_is_written_and_found_again(small, tmp_path):
     record = json.loads(outcome.files[3].read_text())
     assert record["command"] == "retarget x"
     assert record["experiment"]["seeds"] == [3, 4]
+    keys = record["runs"].pop("keys")
     assert record["runs"] == {"all": 4, "computed": 4, "found finished": 0}
+    assert sorted(keys) == sorted(path.name for path in (tmp_path / "runs").iterdir())
     assert record["versions"]["retarget"] == rt.__version__
 
     again = run_experiment(small, tmp_path)
     assert (again.computed, again.reused) == (0, 4)
     assert again.table.equals(outcome.table)
-    damaged = next((tmp_path / "runs").iterdir())
-    damaged.write_bytes(b"PAR1")
-    mended = run_experiment(small, tmp_path)
+    (tmp_path / "runs" / keys[2] / "result.parquet").write_bytes(b"PAR1")
+    with pytest.warns(DamagedFileWarning, match=keys[2]):
+        mended = run_experiment(small, tmp_path)
     assert (mended.computed, mended.reused) == (1, 3)
     assert mended.table.equals(outcome.table)
     fresh = run_experiment(small, tmp_path, fresh=True)
@@ -69,10 +75,11 @@ def test_everything_is_written_and_found_again(small, tmp_path):
 
 
 def test_a_family_that_leaves_out_a_run(small, tmp_path, monkeypatch):
-    lazy = replace(families()["digits"], run=lambda configs: iter(()))
-    monkeypatch.setattr("retarget.experiments.runner.families", lambda: {"digits": lazy})
-    with pytest.raises(RuntimeError, match="the family left out a run: seed=3"):
-        run_experiment(small, tmp_path)
+    lazy = replace(families()["digits"], run=lambda configs, checkpoint: iter(()))
+    monkeypatch.setitem(families(), "digits", lazy)
+    outcome = run_experiment(small, tmp_path)
+    assert len(outcome.failed) == 4
+    assert outcome.failed[0][1].reason.startswith("RuntimeError: the family left out a run: seed=3")
 
 
 def table_of(name, tmp_path, seeds=None):
