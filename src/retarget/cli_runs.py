@@ -37,6 +37,8 @@ def list_runs(out: Results = Path("results"), experiment: Of = None) -> None:
         Column("run", overflow="fold"),
         Column("time", justify="right"),
         Column("finished (UTC)", no_wrap=True),
+        box=None,
+        padding=(0, 2, 0, 0),
     )
     states = []
     for key, record in rows:
@@ -49,7 +51,7 @@ def list_runs(out: Results = Path("results"), experiment: Of = None) -> None:
                 escape(record.experiment),
                 escape(record.name),
                 duration(record.seconds),
-                record.finished.removesuffix("+00:00").replace("T", " "),
+                record.finished[:16].replace("T", " "),  # to the minute
             )
         )
         table.add_row(key, f"[{colour}]{states[-1]}[/{colour}]", *about)
