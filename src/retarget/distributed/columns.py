@@ -76,6 +76,6 @@ def cluster_errors() -> Iterator[None]:
         ) from error
     except (FutureCancelledError, CommClosedError) as error:
         raise ClusterError(
-            f"the connection to the Dask scheduler was lost ({error}); see that it is running, and "
-            "start again"
+            f"results on the cluster were lost ({error}): its scheduler went away or was started "
+            "afresh; see that it is running, and make K again"
         ) from error

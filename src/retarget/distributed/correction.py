@@ -18,6 +18,7 @@ from retarget.theory.correction import errors_reaching
 from retarget.theory.start import require_lasting_start
 
 
+@torch.no_grad()
 def corrected_targets(
     K: da.Array, Y: Any, learner: SGD, gamma: float, *, initial: Any = None
 ) -> np.ndarray:

@@ -4,6 +4,7 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
+import torch
 from dask.delayed import Delayed, delayed
 
 from retarget.distributed.chunk_learner import SettleOptions, Start, settle_chunk
@@ -18,6 +19,7 @@ from retarget.theory.start import require_lasting_start
 from retarget.theory.sweep import FirstBlock, Parts
 
 
+@torch.no_grad()
 def iterative_targets(
     K: da.Array,
     Y: Any,
@@ -66,8 +68,14 @@ def iterative_targets(
     learning = TiledLearning(problem, learner, lesson)
     followers: tuple[Follower, ...] = (learning,) if factor is None else (factor, learning)
     follow_columns(problem, *followers)
-    warned = warn_if_meaningless("the kernel of a block", learning.condition, problem.dtype)
-    if factor is not None and not warned:
-        warn_if_meaningless("gamma I + K", factor.condition, problem.dtype)
+    _warn_of_lost_digits(learning, factor, problem.dtype)
     targets = learning.targets
     return problem.give(targets if problem.start is None else targets + problem.start)
+
+
+def _warn_of_lost_digits(
+    learning: TiledLearning, factor: TiledFactor | None, dtype: torch.dtype
+) -> None:
+    warned = warn_if_meaningless("the kernel of a block", learning.condition, dtype)
+    if factor is not None and not warned:
+        warn_if_meaningless("gamma I + K", factor.condition, dtype)

@@ -4,6 +4,7 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
+import torch
 
 from retarget.arrays import as_positive
 from retarget.distributed.columns import follow_columns
@@ -12,6 +13,7 @@ from retarget.distributed.problem import TiledProblem, as_tiled_problem
 from retarget.theory.precision import warn_if_meaningless
 
 
+@torch.no_grad()
 def offline_coefficients(K: da.Array, Y: Any, gamma: float, *, initial: Any = None) -> np.ndarray:
     r"""Dual coefficients of offline ridge regression, as `retarget.offline_coefficients`.
 

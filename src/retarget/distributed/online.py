@@ -4,6 +4,7 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
+import torch
 from dask.delayed import Delayed, delayed
 
 from retarget.distributed.chunk_learner import Start, learn_chunk
@@ -14,6 +15,7 @@ from retarget.learners import SGD
 from retarget.theory.response import remaining_start
 
 
+@torch.no_grad()
 def online_coefficients(K: da.Array, Y: Any, learner: SGD, *, initial: Any = None) -> np.ndarray:
     r"""Dual coefficients of what one online pass learns, as `retarget.online_coefficients`.
 

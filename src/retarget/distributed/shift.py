@@ -4,6 +4,7 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
+import torch
 from dask.delayed import Delayed, delayed
 
 from retarget.arrays import as_positive
@@ -15,6 +16,7 @@ from retarget.learners import SGD
 from retarget.theory.start import require_lasting_start
 
 
+@torch.no_grad()
 def effective_targets(
     K: da.Array, Y: Any, learner: SGD, gamma: float, *, initial: Any = None
 ) -> np.ndarray:
