@@ -163,6 +163,9 @@ def test_a_block_that_is_not_positive_definite(K):
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_divergence_is_reported_as_in_memory(momentum):
     stream = make_stream(n=80, outputs=2, seed=3, scale=3.0)
+    # the sample that limits the rate is not in the first mini-batch of its tile
+    scale = np.where(np.arange(80) == 4, 2.0, 1.0)
+    stream.K *= scale * scale[:, None]
     learner = rt.SGD(lr=1e30, batch_size=3, momentum=momentum)
     with pytest.raises(DivergedError) as expected:
         rt.online_coefficients(stream.K, stream.Y, learner)

@@ -20,8 +20,8 @@ from problems import (
 )
 from retarget import distributed as rd
 
-tile_rows = st.integers(3, 40)
-examples = settings(max_examples=60)
+tile_rows = st.integers(3, 12)
+examples = settings(max_examples=30)
 
 
 @pytest.fixture(autouse=True, scope="module")

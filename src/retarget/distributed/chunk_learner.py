@@ -145,8 +145,7 @@ def settle_chunk(
             aim = aim - options.gamma * newest_coefficients(corner, newest, size)
         return settled(settling, window, Y[rows], aim, size, options.parts)
 
-    first_block: FirstBlock = options.first_block if start.row == 0 else "corrected"
-    portions = equal_blocks(0, len(Y), options.block_size, first_block, CPU)
+    portions = equal_blocks(0, len(Y), options.block_size, options.first_block, CPU)
     return _follow(gram, start, portions, answer)._replace(condition=settling.condition)
 
 
