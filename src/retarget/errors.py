@@ -1,5 +1,7 @@
 """What can go wrong, by name. Every message says what was got, what was expected, what to do."""
 
+from typing import Any
+
 __all__ = [
     "ClusterError",
     "DamagedFileError",
@@ -21,6 +23,17 @@ __all__ = [
 
 class RetargetError(Exception):
     """Any error that retarget raises on purpose."""
+
+    # Exceptions are pickled by their positional arguments: what has others must come back whole
+    # from another process too.
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made_again, (type(self), self.args, vars(self))
+
+
+def _made_again(kind: type, arguments: tuple[Any, ...], attributes: dict[str, Any]) -> Any:
+    error = kind.__new__(kind, *arguments)
+    error.__dict__.update(attributes)
+    return error
 
 
 class InvalidInputError(RetargetError, ValueError):

@@ -1,5 +1,6 @@
 import logging
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -8,13 +9,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from distributed import LocalCluster
+from distributed import Client, LocalCluster
 
 import retarget as rt
 from retarget.distributed import cluster, connect
 from retarget.errors import ClusterError, InvalidInputError
 
 BUSY = """
+import signal
 import time
 from retarget.distributed import connect
 
@@ -23,6 +25,7 @@ def work(x):
     time.sleep(600)
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     with connect("local:2") as client:
         client.submit(work, 1).result()
 """
@@ -32,6 +35,14 @@ def process_state():
     import torch
 
     return os.getpid(), os.environ["OMP_NUM_THREADS"], torch.get_num_threads()
+
+
+def group_is_alive(group):
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def gone(pid):
@@ -68,8 +79,8 @@ def test_local_workers_are_processes_of_one_thread_and_end_with_the_context(capf
     assert capfd.readouterr() == ("", "")
 
 
-def test_local_workers_listen_on_this_machine_only():
-    with connect("local:1") as client:
+def test_local_workers_listen_on_this_machine_only_at_ports_of_their_own():
+    with connect("local:1") as client, connect("local:1"):  # a port in use would be a warning
         addresses = [client.scheduler.address, *client.scheduler_info()["workers"]]
         assert all(address.startswith("tcp://127.0.0.1:") for address in addresses)
         pids = [os.getpid(), *client.run(os.getpid).values()]
@@ -101,18 +112,22 @@ def test_ctrl_c_ends_busy_workers_quietly(tmp_path):
         text=True,
         start_new_session=True,  # as in a terminal, every process of it gets the signal
     )
-    assert process.stdout.readline() == "working\n"
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert errors.count("Traceback") == 1  # that of the script itself
-    assert errors.strip().endswith("KeyboardInterrupt")
-    assert "Dask Worker" not in errors
-    for _ in range(600):  # multiprocessing's own tracker sees the end of the script by itself
-        if subprocess.run(["pgrep", "-s", str(process.pid)], stdout=subprocess.DEVNULL).returncode:
-            break
-        time.sleep(0.1)
-    else:
-        pytest.fail("processes are left")
+    try:
+        assert process.stdout.readline() == "working\n"
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        assert errors.count("Traceback") == 1  # that of the script itself
+        assert errors.strip().endswith("KeyboardInterrupt")
+        assert "Dask Worker" not in errors
+        for _ in range(600):  # multiprocessing's own tracker sees the end of the script by itself
+            if not group_is_alive(process.pid):
+                break
+            time.sleep(0.1)
+        else:
+            pytest.fail("processes are left")
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("address", ["local:0", "local:", "local:two", "host:8786", "http://a:1"])
@@ -169,10 +184,37 @@ def test_a_running_scheduler_goes_on_running(running):
 
 
 def test_workers_of_another_version(running, monkeypatch):
-    message = rf"has Python 3.*, retarget {rt.__version__}, but this process has .* retarget 0.0.7"
+    message = f"has retarget {rt.__version__}, but this process has retarget 0.0.7; install"
     monkeypatch.setattr(rt, "__version__", "0.0.7")
     with pytest.raises(ClusterError, match=message), connect(running.scheduler_address):
         pass
+
+
+def test_workers_of_another_python(running, monkeypatch):
+    monkeypatch.setattr(platform, "python_version_tuple", lambda: ("3", "9", "1"))
+    message = rf"has Python {sys.version_info[0]}.{sys.version_info[1]}, .* has Python 3.9; install"
+    with pytest.raises(ClusterError, match=message), connect(running.scheduler_address):
+        pass
+
+
+def test_workers_without_retarget(running):
+    def hide():
+        sys.modules["retarget"] = None
+
+    def show():
+        del sys.modules["retarget"]
+
+    with connect(running.scheduler_address) as client:
+        client.run(hide)
+    try:
+        with (
+            pytest.raises(ClusterError, match="has no retarget, but this process has retarget"),
+            connect(running.scheduler_address),
+        ):
+            pass
+    finally:
+        with Client(running.scheduler_address) as client:
+            client.run(show)
 
 
 def test_a_scheduler_without_workers():

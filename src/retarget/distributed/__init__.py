@@ -14,5 +14,19 @@ except ImportError as error:
     ) from error
 
 from retarget.distributed.cluster import connect
+from retarget.distributed.correction import corrected_targets
+from retarget.distributed.gram import gram
+from retarget.distributed.iterative import iterative_targets
+from retarget.distributed.offline import offline_coefficients
+from retarget.distributed.online import online_coefficients
+from retarget.distributed.shift import effective_targets
 
-__all__ = ["connect"]
+__all__ = [
+    "connect",
+    "corrected_targets",
+    "effective_targets",
+    "gram",
+    "iterative_targets",
+    "offline_coefficients",
+    "online_coefficients",
+]

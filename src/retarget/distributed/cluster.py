@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import platform
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +21,6 @@ TIMEOUT = 20  # seconds to reach a scheduler, and to close what was started
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
 )
-HERE_ONLY = "127.0.0.1:0"  # any free port; without an address Dask listens to all the world
 
 
 @contextmanager
@@ -72,8 +72,7 @@ def _local_cluster(workers: int, memory_limit: str | None) -> Iterator[LocalClus
             n_workers=workers,
             threads_per_worker=1,
             host="127.0.0.1",
-            dashboard_address=HERE_ONLY,
-            worker_dashboard_address=HERE_ONLY,
+            dashboard_address="127.0.0.1:0",  # None would still serve metrics, at a fixed port
             scheduler_kwargs={"dashboard": False},
             memory_limit="auto" if memory_limit is None else memory_limit,
             silence_logs=logging.CRITICAL,
@@ -117,25 +116,30 @@ def _require_same_versions(client: Any, address: str) -> None:
 
     def installed() -> str:  # not importable: it travels whole, to workers without retarget too
         import importlib
-        import sys
 
         try:
-            version = "retarget " + importlib.import_module("retarget").__version__
+            return "retarget " + str(importlib.import_module("retarget").__version__)
         except ImportError:
-            version = "no retarget"
-        return f"Python {sys.version_info.major}.{sys.version_info.minor}, {version}"
+            return "no retarget"
 
-    workers = client.run(installed, on_error="return")
+    workers = client.get_versions()["workers"]
     if not workers:
         raise ClusterError(
             f"the scheduler at {address} has no workers; start some with 'dask worker {address}', "
             "or keep at least one in a cluster that adapts its size"
         )
-    here = installed()
-    for worker, there in workers.items():
-        if there != here:
+    # First Python: code does not travel between its versions.
+    here = "Python " + ".".join(platform.python_version_tuple()[:2])
+    there = {
+        worker: "Python " + ".".join(found["host"]["python"].split(".")[:2])
+        for worker, found in workers.items()
+    }
+    if set(there.values()) == {here}:
+        here, there = installed(), client.run(installed)
+    for worker, found in there.items():
+        if found != here:
             raise ClusterError(
-                f"the worker {worker} has {there}, but this process has {here}; install the same "
+                f"the worker {worker} has {found}, but this process has {here}; install the same "
                 'versions there (retarget with the extra: pip install "retarget[dask]")'
             )
 

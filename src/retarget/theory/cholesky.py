@@ -197,16 +197,7 @@ class GrowingCholesky:
             # What mends the Schur complement S of the rows so far mends the whole: x^T M x >=
             # v^T S v >= min eig(S) |x|^2 for x = (u, v), where that eigenvalue is negative.
             M = schur
-        deficit, jitter = needed_jitter(M)
-        dtype = str(M.dtype).removeprefix("torch.")
-        return NotPositiveDefiniteError(
-            f"gamma I + K is not positive definite in {dtype}, from row {row} on: its smallest "
-            f"eigenvalue is {-deficit:.3g} with gamma = {self.gamma:g}; expected the Gram matrix "
-            f"of a kernel. gamma = {self.gamma + jitter:.4g} would do (jitter {jitter:.3g})"
-            + ("" if M.dtype == torch.float64 else ", or compute in float64"),
-            deficit=deficit,
-            jitter=jitter,
-        )
+        return not_positive_definite(M, self.gamma, row)
 
     def _panel_for(self, K_rows: Tensor) -> _Panel:
         n, m = len(self), len(K_rows)
@@ -241,6 +232,20 @@ def require_factor_memory(K: Tensor) -> None:
         n * n / 2,
         K,
         "use a shorter stream or float32, or TargetCorrector, which never needs all of K at once",
+    )
+
+
+def not_positive_definite(M: Tensor, gamma: float, row: int) -> NotPositiveDefiniteError:
+    """The error for a factorisation that failed at a row, explained by M, gamma included."""
+    deficit, jitter = needed_jitter(M)
+    dtype = str(M.dtype).removeprefix("torch.")
+    return NotPositiveDefiniteError(
+        f"gamma I + K is not positive definite in {dtype}, from row {row} on: its smallest "
+        f"eigenvalue is {-deficit:.3g} with gamma = {gamma:g}; expected the Gram matrix "
+        f"of a kernel. gamma = {gamma + jitter:.4g} would do (jitter {jitter:.3g})"
+        + ("" if M.dtype == torch.float64 else ", or compute in float64"),
+        deficit=deficit,
+        jitter=jitter,
     )
 
 

@@ -31,7 +31,7 @@ from retarget.arrays import GrowingRows, panel_rows
 from retarget.learners import SGD
 from retarget.state_files import part_of
 from retarget.theory.cholesky import GrowingCholesky, NewRows
-from retarget.theory.dual import DualLearner, diagonal_blocks
+from retarget.theory.dual import DualLearner, Window, diagonal_blocks
 from retarget.theory.precision import warn_if_meaningless
 from retarget.theory.settling import Settling, in_blocks
 from retarget.theory.stability import require_converging
@@ -107,20 +107,8 @@ class Sweep:
     def portions(
         self, stop: int, block_size: int, device: torch.device
     ) -> Iterator[tuple[slice, int]]:
-        """The stream from here to `stop`, in row ranges of equal blocks: (rows, block size).
-
-        A first block that stays plain, and a last one that is not full, are ranges of their own.
-        """
-        start = len(self)
-        if start == 0 and self.first_block == "plain" and stop > 0:
-            start = min(block_size, stop)
-            yield slice(0, start), start
-        whole = stop - (stop - start) % block_size
-        stride = max(1, panel_rows(device) // block_size) * block_size
-        for begin in range(start, whole, stride):
-            yield slice(begin, min(begin + stride, whole)), block_size
-        if whole < stop:
-            yield slice(whole, stop), stop - whole
+        """The stream from here to `stop`, in row ranges of equal blocks: (rows, block size)."""
+        return equal_blocks(len(self), stop, block_size, self.first_block, device)
 
     def correct(self, K_rows: Tensor, Y: Tensor, block_size: int) -> Tensor:
         """Targets for the next blocks, which the learner then learns.
@@ -142,12 +130,8 @@ class Sweep:
 
         if plain:
             targets, errors = Y, window.errors(Y)
-        elif self.parts == "offline":
-            targets = Y + self._settling.alone(window, aim - Y, block_size)
-            errors = window.errors(targets)
         else:
-            errors = self._settling.errors(window, aim, block_size)
-            targets = window.targets(errors)
+            targets, errors = settled(self._settling, window, Y, aim, block_size, self.parts)
         require_converging(errors, window.start, self.dual.learner, self._gram)
 
         if new is not None:
@@ -166,6 +150,35 @@ class Sweep:
                 self.parts != "online"
                 and warn_if_meaningless("gamma I + K", self.factor.condition, dtype)
             )
+
+
+def equal_blocks(
+    start: int, stop: int, block_size: int, first_block: FirstBlock, device: torch.device
+) -> Iterator[tuple[slice, int]]:
+    """The stream from `start` to `stop`, in row ranges of equal blocks: (rows, block size).
+
+    A first block that stays plain, and a last one that is not full, are ranges of their own.
+    """
+    if start == 0 and first_block == "plain" and stop > 0:
+        start = min(block_size, stop)
+        yield slice(0, start), start
+    whole = stop - (stop - start) % block_size
+    stride = max(1, panel_rows(device) // block_size) * block_size
+    for begin in range(start, whole, stride):
+        yield slice(begin, min(begin + stride, whole)), block_size
+    if whole < stop:
+        yield slice(whole, stop), stop - whole
+
+
+def settled(
+    settling: Settling, window: Window, Y: Tensor, aim: Tensor, block_size: int, parts: Parts
+) -> tuple[Tensor, Tensor]:
+    """Targets that settle the learner on the aim, block by block, and the errors made on them."""
+    if parts == "offline":
+        targets = Y + settling.alone(window, aim - Y, block_size)
+        return targets, window.errors(targets)
+    errors = settling.errors(window, aim, block_size)
+    return window.targets(errors), errors
 
 
 def newest_coefficients(corner: Tensor, beta: Tensor, block_size: int) -> Tensor:

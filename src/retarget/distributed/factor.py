@@ -1,0 +1,121 @@
+r"""The Cholesky factor in tiles, $L L^\top = \gamma I + K$, one column of tiles at a time.
+
+For the column j, with every column k < j done,
+
+    L_jj L_jj^T = gamma I + K_jj - sum_k L_jk L_jk^T
+    L_ij = (K_ij - sum_k L_ik L_jk^T) L_jj^-T            i > j
+
+(the left-looking form: a tile is written once, and the tiles of K that are alive are those of one
+column). The tiles of L stay with the workers, in memory and on their disks. What is small, L^-1 Y
+for one, is kept here.
+"""
+
+import math
+
+import numpy as np
+from dask.base import compute
+from dask.delayed import Delayed, delayed
+
+from retarget.distributed.columns import Tasks, cluster_errors
+from retarget.distributed.problem import TiledProblem
+from retarget.distributed.tiles import (
+    backward,
+    diagonal_extent,
+    factor_below,
+    factor_diagonal,
+    forward,
+    less_products,
+    squared_norm,
+    times,
+    transpose_times,
+)
+
+# Pairs of tiles multiplied in one task: more of them are fewer tasks, but all in memory at once.
+PAIRS = 4
+
+
+class TiledFactor:
+    """The factor of gamma I + K, a follower of K's columns.
+
+    Args:
+        problem: K and the targets.
+        gamma: What is added to the diagonal of K.
+
+    Attributes:
+        beta: (n, c) $L^{-1} Y$ in the rows of the columns done, what is left of Y in the others.
+        newest: L_jj and its rows of beta, to be computed, of the column at hand.
+    """
+
+    newest: tuple[Delayed, Delayed]
+
+    def __init__(self, problem: TiledProblem, gamma: float) -> None:
+        self.gamma = gamma
+        self.beta = problem.residual
+        self._problem = problem
+        self._tiles: dict[tuple[int, int], Delayed] = {}
+        self._schur: Delayed | None = None  # of the next diagonal tile, begun a column ahead
+        # For the condition number: trace and squared norm of gamma I + K, and the least pivot.
+        self._trace, self._squared_norm, self._least_pivot = 0.0, 0.0, math.inf
+
+    def tasks(self, j: int, column: dict[int, Delayed]) -> tuple[Tasks, Tasks]:
+        """The column's tiles of L, and what they say of the right hand side."""
+        rows = self._problem.chunks[j]
+        schur = column[j] if self._schur is None else self._schur
+        triangle = delayed(factor_diagonal)(schur, self.gamma, rows.start)
+        beta = delayed(forward)(triangle, self.beta[rows])
+        self.newest = triangle, beta
+        kept: Tasks = {j: triangle}
+        wanted: Tasks = {"beta": beta, "extent": delayed(diagonal_extent)(column[j], triangle)}
+        for i in column:
+            wanted["norm", i] = delayed(squared_norm)(column[i])
+            if i > j:
+                rest = self._less_products(column[i], i, j, done=j)
+                kept[i] = delayed(factor_below)(rest, triangle)
+                wanted["spent", i] = delayed(times)(kept[i], beta)
+        if j + 1 in kept:
+            # The next diagonal tile waits for no other row: the next column can begin at once.
+            diagonal = self._problem.tile(j + 1, j + 1)
+            rest = self._less_products(diagonal, j + 1, j + 1, done=j)
+            kept["schur"] = delayed(less_products)(rest, [kept[j + 1]], [kept[j + 1]])
+        return kept, wanted
+
+    def take(self, j: int, kept: Tasks, wanted: Tasks) -> None:
+        """Keeps the column."""
+        chunks = self._problem.chunks
+        self._schur = kept.pop("schur", None)
+        self.beta[chunks[j]] = wanted["beta"]
+        trace, pivot = wanted["extent"]
+        size = chunks[j].stop - chunks[j].start
+        self._trace += trace + size * self.gamma
+        self._least_pivot = min(self._least_pivot, pivot)
+        self._squared_norm += self.gamma * (2 * trace + size * self.gamma)
+        for i, tile in kept.items():
+            self._tiles[i, j] = tile
+            self._squared_norm += (1 if i == j else 2) * wanted["norm", i]
+            if i > j:
+                self.beta[chunks[i]] -= wanted["spent", i]
+
+    def solve_transposed(self) -> np.ndarray:
+        r"""$L^{-\top} \beta$, that is $(\gamma I + K)^{-1} Y$, when all columns are done."""
+        x, chunks = self.beta.copy(), self._problem.chunks
+        for i in reversed(range(len(chunks))):
+            newest = delayed(backward)(self._tiles[i, i], x[chunks[i]])
+            spent = [delayed(transpose_times)(self._tiles[i, j], newest) for j in range(i)]
+            with cluster_errors():
+                x[chunks[i]], products = compute(newest, spent)
+            for j, product in enumerate(products):
+                x[chunks[j]] -= product
+        return x
+
+    @property
+    def condition(self) -> float:
+        """A lower bound on the condition number, as `GrowingCholesky` has it."""
+        return self._squared_norm / self._trace / self._least_pivot**2
+
+    def _less_products(self, tile: Delayed, i: int, j: int, done: int) -> Delayed:
+        """K_ij less the products of the tiles of L in the columns that are done."""
+        for first in range(0, done, PAIRS):
+            columns = range(first, min(first + PAIRS, done))
+            left, right = ([self._tiles[row, k] for k in columns] for row in (i, j))
+            tile = delayed(less_products)(tile, left, right)
+        return tile

@@ -1,0 +1,27 @@
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import torch
+
+from problems import make_stream
+from retarget.distributed.columns import follow_columns
+from retarget.distributed.factor import TiledFactor
+from retarget.distributed.problem import as_tiled_problem
+from retarget.theory.cholesky import factorise
+
+
+@pytest.mark.parametrize("chunk", [4, 7, 100])
+def test_condition_and_solves_are_those_of_the_factor_in_memory(chunk):
+    stream = make_stream(n=31, outputs=2, seed=9)
+    expected = factorise(torch.from_numpy(stream.K), 0.7)
+    K = da.from_array(stream.K, chunks=(chunk, chunk))
+    problem = as_tiled_problem(K, stream.Y, None)
+    factor = TiledFactor(problem, 0.7)
+    with dask.config.set(scheduler="synchronous"):
+        follow_columns(problem, factor)
+        solution = factor.solve_transposed()
+    assert factor.condition == pytest.approx(expected.condition, rel=1e-12)
+    Y = torch.from_numpy(stream.Y)
+    np.testing.assert_allclose(factor.beta, expected.solve_lower(Y), atol=1e-12)
+    np.testing.assert_allclose(solution, expected.solve(Y), atol=1e-12)
