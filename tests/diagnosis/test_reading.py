@@ -1,6 +1,7 @@
 import gzip
 import io
 import zipfile
+import zlib
 from datetime import datetime
 
 import numpy as np
@@ -248,6 +249,17 @@ def test_a_long_cell_in_a_table_with_empty_cells(tmp_path):
     assert read_table(path)["b"].to_list() == [1, None]
 
 
+def npy_of_shape(shape):
+    """A matrix of six numbers whose header says something else."""
+    content = saved(np.save, np.ones((2, 3)))
+    return content.replace(b"(2, 3), }".ljust(60), f"{shape}, }}".encode().ljust(60))
+
+
+def npz_of_text(code):
+    """Text with a character of that number."""
+    return saved(np.savez, who=np.array([65, code], np.uint32).view("U1"))
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -279,6 +291,13 @@ def test_a_long_cell_in_a_table_with_empty_cells(tmp_path):
         ),
         ("t.npz", saved(np.savez, X=np.ones((3, 1)))[:-9], "cut short, damaged, or no zip archive"),
         ("t.npz", b"nothing", "cut short, damaged, or no zip archive"),
+        ("t.npy", npy_of_shape("(-2, -3)"), r"damaged: its header says .*shape is \(-2, -3\)"),
+        ("t.npy", npy_of_shape(f"({10**30}, 0)"), "damaged: its header says that its shape is"),
+        ("t.npz", npz_of_text(0x110000), "the array 'who' is damaged: it holds text that is no U"),
+        ("t.npz", npz_of_text(0xD800), "the array 'who' is damaged: it holds text that is no Uni"),
+        ("t.csv", zlib.compress(b"a,b\n1,2\n", 0), "is packed with zlib, not a table in text"),
+        ("t.csv", zlib.compress(b"a,b\n1,2\n", 6), "is packed with zlib, not a table in text"),
+        ("t.csv", b"\x28\xb5\x2f\xfd", "is packed with zstd, not a table in text"),
         ("t.xlsx", b"PK", "has the suffix '.xlsx'; expected a table as .csv"),
         ("t", b"a,b", "has the suffix ''; expected"),
         ("t.gz", b"a,b", "has the suffix '.gz'; expected"),

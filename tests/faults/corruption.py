@@ -1,4 +1,4 @@
-"""Damage as disks, copies and careless programs do it: seeded, so that every case can be repeated."""
+"""Damage as disks, copies and careless programs do it, seeded: every case can be repeated."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -71,7 +71,7 @@ def _splice(content: bytes, foreign: bytes, rng: random.Random) -> bytes:
 
 
 def _block(content: bytes, rng: random.Random) -> tuple[int, int]:
-    """A piece of up to `LONGEST_RUN` bytes; half of them in the ends, where formats have headers."""
+    """A piece of up to `LONGEST_RUN` bytes, often in the ends, where formats have headers."""
     length = rng.randint(1, LONGEST_RUN)
     last = max(len(content) - length, 0)
     start = rng.choice(
