@@ -5,8 +5,8 @@ from pathlib import Path
 
 import polars as pl
 
+from retarget.diagnosis.parquet_sizes import loaded_size
 from retarget.diagnosis.size_limits import (
-    SAMPLE_ROWS,
     bytes_a_cell,
     require_table_size,
     require_width,
@@ -36,12 +36,15 @@ def read_parquet(path: Path, choose: Callable[[Sequence[str]], list[str]]) -> pl
     names = choose(list(schema))
     chosen = lazy.select(names)
     require_table_size(str(path), rows, sum(bytes_a_cell(schema[name]) for name in names))
+    require_table_size(str(path), rows, loaded_size(path, names) / max(rows, 1))
     try:
-        sample = chosen.head(SAMPLE_ROWS).collect()
-        require_table_size(str(path), rows, sample.estimated_size() / max(len(sample), 1))
-        return chosen.collect()
+        table = chosen.collect()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise _damaged(path, error) from error
+    # A text that is there once in the file may be there in every row.
+    texts = table.select(pl.col(pl.String).str.len_bytes().cast(pl.Int64).sum())
+    require_table_size(str(path), rows, sum(texts.row(0)) / max(rows, 1) if texts.width else 0)
+    return table
 
 
 def _damaged(path: Path, error: BaseException) -> InvalidInputError:
