@@ -9,6 +9,7 @@ from retarget.data.files import DataFile, DataSet, StoredFile, data_folder, is_c
 from retarget.data.weights import SUFFIXES, resnet18_from
 from retarget.errors import InvalidInputError
 from retarget.import_path import IMPORT_PATH, imported_network
+from retarget.storage import user_path
 
 RESNET18 = DataSet(
     name="resnet18",
@@ -52,7 +53,7 @@ def load_backbone(
         ((path,),) = locate(RESNET18, folder)
         return resnet18_from(path)
     if Path(name).suffix in SUFFIXES:
-        return resnet18_from(Path(name).expanduser())
+        return resnet18_from(user_path(name))
     if IMPORT_PATH.fullmatch(str(name)):
         return imported_network(str(name), "backbone")
     raise InvalidInputError(

@@ -6,6 +6,7 @@ from pathlib import Path
 import polars as pl
 
 from retarget.diagnosis.parquet_sizes import loaded_size
+from retarget.diagnosis.polars_source import polars_source
 from retarget.diagnosis.size_limits import (
     bytes_a_cell,
     require_table_size,
@@ -27,7 +28,7 @@ def read_parquet(path: Path, choose: Callable[[Sequence[str]], list[str]]) -> pl
         )
     try:
         # a name with * or ? in it is still one file
-        lazy = pl.scan_parquet(path, glob=False, hive_partitioning=False)
+        lazy = pl.scan_parquet(polars_source(path), glob=False, hive_partitioning=False)
         schema = lazy.collect_schema()
         rows = int(lazy.select(pl.len()).collect().item())
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
