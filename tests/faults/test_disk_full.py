@@ -25,7 +25,7 @@ OLD = b"the old file"
 
 @pytest.fixture(scope="module")
 def diagnosis():
-    return rt.diagnose(rng.normal(size=(1200, 2)), rng.normal(size=1200), lr=0.1, gamma=1.0)
+    return rt.diagnose(rng.normal(size=(600, 2)), rng.normal(size=(600, 5)), lr=0.1, gamma=1.0)
 
 
 def saved(path):
