@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import sys
 import threading
 
 import numpy as np
@@ -24,9 +25,7 @@ def server():
     """A server whose defects are kept, in the place of a traceback on the terminal."""
     with ExploreServer(toy_opening()) as running:
         running.defects = []
-        running.handle_error = lambda *_: running.defects.append(
-            repr(sys.exception())
-        )
+        running.handle_error = lambda *_: running.defects.append(repr(sys.exception()))
         thread = threading.Thread(target=running.serve_forever, args=(0.02,))
         thread.start()
         yield running
