@@ -77,7 +77,7 @@ TARGETS: dict[str, tuple[Callable[[bytes], object], list[str]]] = {
     "torch": (_file(".pth", read_torch_file), ["weights pth", "weights pth, old"]),
     "binary batch": (lambda content: _parse(content, "a.bin", "fuzzed"), ["cifar10 binary"]),
     "tar": (
-        _file("", lambda path: list(read_members(path, ["a"], MOST))),
+        _file("", lambda path: list(read_members(path, formats.PYTHON_NAMES, MOST))),
         ["cifar10 python tar.gz"],
     ),
     "zip": (_file("", _zip), ["npz", "npz, packed"]),
