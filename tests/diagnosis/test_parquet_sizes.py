@@ -59,7 +59,7 @@ def test_a_bomb_behind_short_texts_is_refused(path, monkeypatch, last):
 def test_a_file_whose_description_is_damaged(path):
     pl.DataFrame({"a": [1.0, 2.0]}).write_parquet(path)
     content = path.read_bytes()
-    for damaged in (content[:-8] + struct.pack("<I4s", 1, b"PAR1"), b"PAR1"):
+    for damaged in (content[:-8] + struct.pack("<I4s", 1, b"PAR1"), b"PAR1", b""):
         path.write_bytes(damaged)
         with pytest.raises(InvalidInputError, match="t.parquet is a Parquet file that is cut sho"):
             loaded_size(path, ["a"])

@@ -30,7 +30,7 @@ from retarget.data.core50 import load_core50
 from retarget.data.mnist import load_mnist
 from retarget.data.weights import read_weights
 from retarget.diagnosis.reading import read_table
-from retarget.experiments.experiment import experiment_names, parse_experiment
+from retarget.experiments.experiment import parse_experiment
 from retarget.explore.points import toy_opening
 from retarget.explore.state import State
 
@@ -240,14 +240,12 @@ def _cached(compute: Callable[[], np.ndarray]) -> Callable[[Path], np.ndarray]:
 
 def _make_cached(folder: Path) -> Path:
     _cached(lambda: _stream()[0])(folder)
-    (path,) = folder.iterdir()
-    return path
+    return next(folder.glob("*.safetensors"))
 
 
 def _experiment(folder: Path) -> Path:
-    name = experiment_names()[0]
-    text = Path(rt.__file__).parent / "experiments" / "configs" / f"{name}.toml"
-    path = folder / "experiment.toml"
+    text = Path(rt.__file__).parent / "experiments" / "configs" / "fig1.toml"
+    path = folder / "made_experiment.toml"
     path.write_bytes(text.read_bytes())
     return path
 

@@ -46,8 +46,10 @@ def _outcome(format_, path, right):
     try:
         found = format_.read(path)
     except (RetargetError, OSError) as error:
-        # of a data set in several files, another one or the folder may be what is wrong
-        named = path.name in str(error) or FOLDER_NAME in str(error)
+        # of a data set in several files, another one or the folder may be what is wrong; an
+        # experiment is called what its file is called, without the suffix
+        names = (path.stem if path.suffix == ".toml" else path.name, FOLDER_NAME)
+        named = any(name in str(error) for name in names)
         return ["clean", str(error)] if named else ["FAILED", f"the file is not named: {error!r}"]
     except BaseException as error:  # a panic of Rust is no Exception
         return ["FAILED", f"not a clean error: {error!r:.300}"]

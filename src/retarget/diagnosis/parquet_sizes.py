@@ -28,22 +28,18 @@ def loaded_size(path: Path, columns: Collection[str]) -> int:
     Raises:
         InvalidInputError: The file is damaged.
     """
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        try:
+    try:
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
             return sum(_page_sizes(content, {name.encode() for name in columns}))
-        # a structure may lack a field, or have another kind of value in it
-        except (
-            InvalidInputError,
-            AttributeError,
-            IndexError,
-            KeyError,
-            TypeError,
-            struct.error,
-        ) as error:
-            raise InvalidInputError(
-                f"{path} is a Parquet file that is cut short or damaged ({error}); write or copy "
-                "it again"
-            ) from error
+    # An empty file has no map; a structure may lack a field, or hold another kind of value in it.
+    except (ValueError, AttributeError, LookupError, TypeError, struct.error) as error:
+        raise InvalidInputError(
+            f"{path} is a Parquet file that is cut short or damaged ({error}); write or copy it "
+            "again"
+        ) from error
 
 
 def _page_sizes(content: mmap.mmap, columns: Collection[bytes]) -> Iterator[int]:
