@@ -5,6 +5,8 @@ import pytest
 
 from guarded_reading import HERE
 
+collect_ignore = ["fuzz_readers.py"]  # for doctests it would be imported, and needs atheris
+
 
 @pytest.fixture
 def small_disk(tmp_path):
