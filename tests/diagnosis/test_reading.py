@@ -295,6 +295,7 @@ def npz_of_text(code):
         ("t.npy", npy_of_shape(f"({10**30}, 0)"), "damaged: its header says that its shape is"),
         ("t.npz", npz_of_text(0x110000), "the array 'who' is damaged: it holds text that is no U"),
         ("t.npz", npz_of_text(0xD800), "the array 'who' is damaged: it holds text that is no Uni"),
+        ("t.csv", b"a\rb,c,d\n1,2,3\n4,5,6\n", "a first line with 1 names, or 3: it is not clear"),
         ("t.csv", zlib.compress(b"a,b\n1,2\n", 0), "is packed with zlib, not a table in text"),
         ("t.csv", zlib.compress(b"a,b\n1,2\n", 6), "is packed with zlib, not a table in text"),
         ("t.csv", b"\x28\xb5\x2f\xfd", "is packed with zstd, not a table in text"),

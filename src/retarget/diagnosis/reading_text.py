@@ -120,6 +120,11 @@ def _parsed(path: Path, content: Path | bytes, separator: str, names: list[str])
             f"{path} cannot be read as a table ({str(error).splitlines()[0]}); look for a quote "
             "that is not closed"
         ) from error
+    if table.width != len(names):
+        raise InvalidInputError(
+            f"{path} has a first line with {len(names)} names, or {table.width}: it is not clear "
+            "where it ends; look for a quote or a carriage return in it"
+        )
     table.columns = names
     if table[names[-1]].null_count():  # Polars fills short rows up
         with _opened(content) as file:
