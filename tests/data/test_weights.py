@@ -114,6 +114,15 @@ def test_damaged_files(tmp_path, weights, name, kept):
         read_weights(path)
 
 
+@pytest.mark.parametrize("name", ["weights.pth", "weights.safetensors"])
+def test_a_file_of_holes_is_refused_at_once(tmp_path, weights, name):
+    path = written(tmp_path, {"conv1.weight": weights["conv1.weight"].clone()}, name)
+    with path.open("rb+") as file:
+        file.truncate(5_000_000_000)  # it takes no space
+    with pytest.raises(InvalidInputError, match=f"{name} has 5000000000 bytes; expected weights"):
+        read_weights(path)
+
+
 def test_no_file_and_other_files(tmp_path):
     with pytest.raises(MissingDataError, match="there is no file of weights .*nothing.pth"):
         read_weights(tmp_path / "nothing.pth")

@@ -15,6 +15,7 @@ from retarget.errors import InvalidInputError, MissingDataError
 SAFETENSORS = ".safetensors"
 PICKLED = (".pth", ".pt")
 SUFFIXES = (SAFETENSORS, *PICKLED)
+LARGEST_FILE = 4_000_000_000  # a ResNet-18 has 47 million
 SHOWN = 5
 
 
@@ -34,6 +35,10 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         )
     if not path.is_file():
         raise MissingDataError(f"there is no file of weights {path}")
+    if path.stat().st_size > LARGEST_FILE:
+        raise InvalidInputError(
+            f"{path} has {path.stat().st_size} bytes; expected weights of at most {LARGEST_FILE}"
+        )
     found = _read_safetensors(path) if path.suffix == SAFETENSORS else read_torch_file(path)
     if not isinstance(found, Mapping):
         raise InvalidInputError(
