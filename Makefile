@@ -28,7 +28,9 @@ fuzz: $(READY)  ## coverage-guided fuzzing of every reader, SECONDS=60 each; fin
 	  echo "== $$reader"; \
 	  PYTHONPATH=tests:tests/faults POLARS_MAX_THREADS=1 OMP_NUM_THREADS=1 TMPDIR=$(CURDIR)/.fuzz \
 	  $(BIN)/python tests/faults/fuzz_readers.py "$$reader" -max_total_time=$(SECONDS) \
-	    -verbosity=0 -artifact_prefix=.fuzz/ || exit 1; \
+	    -artifact_prefix=.fuzz/ > ".fuzz/$$reader.log" 2>&1 \
+	    || { tail -40 ".fuzz/$$reader.log"; exit 1; }; \
+	  grep '^Done' ".fuzz/$$reader.log"; \
 	done
 
 audit: $(READY)  ## known vulnerabilities of the pinned dependencies; asks PyPI, so it needs a network

@@ -178,6 +178,16 @@ def test_columns_are_chosen(tmp_path):
             read_table(path, drop=["z"])
 
 
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_names_are_no_patterns(tmp_path, suffix):
+    table = pl.DataFrame({"*": [1, 2], "^a.*$": [3, 4], "abc": [5, 6], "^.*$": [7, 8]})
+    content = table.write_csv() if suffix == "csv" else parquet(table)
+    path = written(tmp_path, f"t.{suffix}", content)
+    assert_frame_equal(read_table(path), table)
+    assert_frame_equal(read_table(path, ["^a.*$", "*"]), table[["*", "^a.*$"]])
+    assert_frame_equal(read_table(path, drop=["abc", "^.*$"]), table[["*", "^a.*$"]])
+
+
 def test_a_wide_parquet_of_which_little_is_used(tmp_path, monkeypatch):
     wide = pl.DataFrame({f"c{k}": np.arange(100.0) for k in range(30)})
     path = written(tmp_path, "t.parquet", parquet(wide))

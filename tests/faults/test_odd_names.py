@@ -114,3 +114,20 @@ def test_a_name_that_is_there_twice(monkeypatch, capsys, tmp_path):
     assert code == 2
     assert "more than one column named" in shown
     assert "\x1b" not in shown
+
+
+@pytest.mark.parametrize("name", ["*", "^.*$", "count", "row", "time", "group", "y0", "len", ""])
+def test_a_name_that_means_something_elsewhere(monkeypatch, capsys, tmp_path, name):
+    """To Polars, or in our own tables: here it is the name of a column."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    kinds = [list("abc") * 20, rng.normal(size=60)]
+    for values in kinds:
+        table = pl.DataFrame({"a": rng.normal(size=60), name: values, "y": rng.normal(size=60)})
+        table.write_csv("t.csv")
+        for roles in (["--target", "y"], ["--target", name], ["--target", "y", "--group", name]):
+            wanted = [role or "column_2" for role in roles]
+            code, shown = run(
+                monkeypatch, capsys, "correct", "t.csv", *wanted, "--lr", "0.1", "--gamma", "1"
+            )
+            assert code == 0, shown

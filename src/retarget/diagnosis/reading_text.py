@@ -37,7 +37,7 @@ def read_text(path: Path, choose: Callable[[Sequence[str]], list[str]]) -> pl.Da
     chosen = choose(names)
     rows = int((text.count("\n") + 1) * size / len(start))
     require_table_size(str(path), rows, 8 * len(names))
-    table = _parsed(path, content, separator, names).select(chosen)
+    table = _parsed(path, content, separator, names)[chosen]
     return _numbers_recognised(table, decimal_comma=separator == ";")
 
 
