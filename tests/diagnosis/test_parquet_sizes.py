@@ -5,12 +5,16 @@ import polars as pl
 import pytest
 
 from retarget.diagnosis import size_limits
-from retarget.diagnosis.parquet_sizes import loaded_size
+from retarget.diagnosis.parquet_sizes import ParquetSizes
 from retarget.diagnosis.reading import read_table
 from retarget.diagnosis.thrift_values import ThriftReader
 from retarget.errors import InvalidInputError
 
 ROWS = 5000
+
+
+def loaded_size(path, columns):
+    return ParquetSizes(path).loaded(columns)
 
 
 @pytest.fixture
@@ -72,7 +76,8 @@ def test_a_bomb_of_lists_is_refused_before_it_is_read(path, monkeypatch):
 def test_a_file_whose_description_is_damaged(path):
     pl.DataFrame({"a": [1.0, 2.0]}).write_parquet(path)
     content = path.read_bytes()
-    for damaged in (content[:-8] + struct.pack("<I4s", 1, b"PAR1"), b"PAR1", b""):
+    lengths = [content[:-8] + struct.pack("<I4s", length, b"PAR1") for length in (1, 99999)]
+    for damaged in (*lengths, b"PAR1", b""):
         path.write_bytes(damaged)
         with pytest.raises(InvalidInputError, match="t.parquet is a Parquet file that is cut sho"):
             loaded_size(path, ["a"])
@@ -94,6 +99,7 @@ def test_values_of_every_kind():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
+        (b"\x19\xfc\xff\xff\xff\x0f", "a list announces 33554431 values, more than there are"),
         (b"\x15", "ends within a structure"),
         (b"\x18\x05ab", "ends within a structure"),
         (b"\x15" + b"\xff" * 11, "a number goes on after ten bytes"),
@@ -105,3 +111,16 @@ def test_values_of_every_kind():
 def test_structures_that_are_none(content, message):
     with pytest.raises(InvalidInputError, match=message):
         ThriftReader(content).structure()
+
+
+def test_polars_never_sees_a_description_that_announces_too_much(path, monkeypatch):
+    """It would take memory for as many row groups as are announced, and end the process."""
+
+    def seen(*_, **__):
+        raise AssertionError("Polars was given the file")
+
+    monkeypatch.setattr(pl, "scan_parquet", seen)
+    description = b"\x49\xfc\xff\xff\xff\xff\x0f"
+    path.write_bytes(b"PAR1" + description + struct.pack("<I4s", len(description), b"PAR1"))
+    with pytest.raises(InvalidInputError, match="t.parquet .*a list announces 4294967295 values"):
+        read_table(path)

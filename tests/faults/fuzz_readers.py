@@ -24,7 +24,7 @@ with atheris.instrument_imports(
     from retarget.data.safe_pickle import read_pickle
     from retarget.data.torch_file import read_torch_file
     from retarget.data.zip_files import open_zip
-    from retarget.diagnosis.parquet_sizes import loaded_size
+    from retarget.diagnosis.parquet_sizes import ParquetSizes
     from retarget.diagnosis.reading import read_table
     from retarget.errors import RetargetError
     from retarget.experiments.experiment import parse_experiment
@@ -87,7 +87,10 @@ TARGETS: dict[str, tuple[Callable[[bytes], object], list[str]]] = {
     "csv": (_file(".csv", read_table), ["csv"]),
     "csv.gz": (_file(".csv.gz", read_table), ["csv.gz"]),
     "parquet": (_file(".parquet", read_table), ["parquet", "parquet, zstd"]),
-    "parquet sizes": (_file(".parquet", lambda path: loaded_size(path, ["a", "y"])), ["parquet"]),
+    "parquet sizes": (
+        _file(".parquet", lambda path: ParquetSizes(path).loaded(["a", "y"])),
+        ["parquet"],
+    ),
     "state": (_file("", TargetCorrector.load), ["corrector state"]),
     "experiment": (_text, ["experiment toml"]),
     "setting": (_setting, ["explore setting"]),

@@ -6,7 +6,7 @@ from pathlib import Path
 import polars as pl
 from polars.selectors import by_name
 
-from retarget.diagnosis.parquet_sizes import loaded_size
+from retarget.diagnosis.parquet_sizes import ParquetSizes
 from retarget.diagnosis.polars_source import polars_source
 from retarget.diagnosis.size_limits import (
     bytes_a_cell,
@@ -27,6 +27,7 @@ def read_parquet(path: Path, choose: Callable[[Sequence[str]], list[str]]) -> pl
             f"{path} is no Parquet file: it starts with {start!r}; expected a name that says what "
             "it is (.csv, .npz, ...)"
         )
+    sizes = ParquetSizes(path)
     try:
         # a name with * or ? in it is still one file
         lazy = pl.scan_parquet(polars_source(path), glob=False, hive_partitioning=False)
@@ -38,7 +39,7 @@ def read_parquet(path: Path, choose: Callable[[Sequence[str]], list[str]]) -> pl
     names = choose(list(schema))
     chosen = lazy.select(by_name(names))  # by_name: a column called * or ^a$ is no pattern
     require_table_size(str(path), rows, sum(bytes_a_cell(schema[name]) for name in names))
-    require_table_size(str(path), rows, loaded_size(path, names) / max(rows, 1))
+    require_table_size(str(path), rows, sizes.loaded(names) / max(rows, 1))
     try:
         table = chosen.collect()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:

@@ -62,6 +62,8 @@ class ThriftReader:
             raise InvalidInputError(f"lists are nested more than {DEEPEST} deep")
         head = self._byte()
         size = self._natural() if head >> 4 == 15 else head >> 4
+        if size > len(self._content) - self.place:
+            raise InvalidInputError(f"a list announces {size} values, more than there are bytes")
         return [self._value(head & 0x0F, depth + 1) for _ in range(size)]
 
     def _integer(self) -> int:
