@@ -124,3 +124,14 @@ def test_polars_never_sees_a_description_that_announces_too_much(path, monkeypat
     path.write_bytes(b"PAR1" + description + struct.pack("<I4s", len(description), b"PAR1"))
     with pytest.raises(InvalidInputError, match="t.parquet .*a list announces 4294967295 values"):
         read_table(path)
+
+
+def test_a_page_of_less_than_nothing(path):
+    """A number that lost one bit; Polars ends the process when it meets it."""
+    pl.DataFrame({"a": np.arange(60.0)}).write_parquet(path, compression="uncompressed")
+    content = path.read_bytes()
+    sixty, less = b"\x2c\x15\x78", b"\x2c\x15\x79"  # the number of values in a page of data
+    assert content.count(sixty) == 1
+    path.write_bytes(content.replace(sixty, less))
+    with pytest.raises(InvalidInputError, match="t.parquet .*at byte 4 announces less than noth"):
+        read_table(path)

@@ -63,9 +63,12 @@ def _page_sizes(content: mmap.mmap, chunk: dict[int, Any]) -> Iterator[int]:
     while place < end:
         reader = ThriftReader(content, place)
         page = reader.structure()
-        values = max((page[kind][VALUES] for kind in PAGE_KINDS if kind in page), default=0)
-        yield max(page[UNPACKED_PAGE], BYTES_A_VALUE * values, 0)
-        place = reader.place + max(page[PACKED_PAGE], 0)
+        counts = [page[kind][VALUES] for kind in PAGE_KINDS if kind in page]
+        # Polars would ask for that much memory, and end the process
+        if min(*counts, page[UNPACKED_PAGE], page[PACKED_PAGE]) < 0:
+            raise InvalidInputError(f"the page at byte {place} announces less than nothing")
+        yield max(page[UNPACKED_PAGE], BYTES_A_VALUE * max(counts, default=0))
+        place = reader.place + page[PACKED_PAGE]
 
 
 @contextmanager
