@@ -45,6 +45,7 @@ class Format:
         make: Writes a valid file (and what belongs to it) into a folder; gives the one to damage.
         read: What retarget makes of it.
         notices: Whether no damage can give another result than the right one.
+        made_again: Whether a damaged one is computed anew, without an error.
         well_formed: Whether a result that differs is still of the right form; asked with the
             damaged file, the result and the right one.
     """
@@ -52,6 +53,7 @@ class Format:
     make: Callable[[Path], Path]
     read: Callable[[Path], Any]
     notices: bool = False
+    made_again: bool = False
     well_formed: Callable[[Path, Any, Any], bool] = lambda path, found, right: True
 
 
@@ -329,7 +331,10 @@ FORMATS: dict[str, Format] = {
         _saved(_tracker, "update"), _goes_on(rt.ShiftTracker, _tracked), notices=True
     ),
     "cached array": Format(
-        _make_cached, lambda path: _cached(lambda: _stream()[0])(path.parent), notices=True
+        _make_cached,
+        lambda path: _cached(lambda: _stream()[0])(path.parent),
+        notices=True,
+        made_again=True,
     ),
     "experiment toml": Format(_experiment, _read_experiment),
     "explore setting": Format(_setting, _read_setting),
