@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: run test test-slow lint bench figures clean
+.PHONY: run test test-slow test-faults fuzz audit lint bench figures clean
 
 run: $(READY)  ## the main job: the diagnosis of a stream, here the embedded digits
 	$(BIN)/retarget diagnose
@@ -14,6 +14,28 @@ test: $(READY) lint  ## style, types, import contract, tests with coverage
 
 test-slow: $(READY)  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
+
+test-faults: $(READY)  ## damaged files, full disks, kills, bad numbers: 1,000 damages of every format
+	RETARGET_CORRUPTIONS=1000 $(BIN)/python -m pytest -m faults tests/faults -n auto --dist loadfile
+
+SECONDS ?= 60
+FUZZED  := "idx" "pickle" "torch" "binary batch" "tar" "zip" "picture" "npy" "npz" "csv" "csv.gz" \
+	"parquet" "parquet sizes" "state" "experiment" "setting"
+fuzz: $(READY)  ## coverage-guided fuzzing of every reader, SECONDS=60 each; findings in .fuzz
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[fuzz]"
+	@mkdir -p .fuzz
+	@for reader in $(FUZZED); do \
+	  echo "== $$reader"; \
+	  PYTHONPATH=tests:tests/faults POLARS_MAX_THREADS=1 OMP_NUM_THREADS=1 TMPDIR=$(CURDIR)/.fuzz \
+	  $(BIN)/python tests/faults/fuzz_readers.py "$$reader" -max_total_time=$(SECONDS) \
+	    -artifact_prefix=.fuzz/ > ".fuzz/$$reader.log" 2>&1 \
+	    || { tail -40 ".fuzz/$$reader.log"; exit 1; }; \
+	  grep '^Done' ".fuzz/$$reader.log"; \
+	done
+
+audit: $(READY)  ## known vulnerabilities of the pinned dependencies; asks PyPI, so it needs a network
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[audit]"
+	$(BIN)/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -39,4 +61,4 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 clean:  ## removes the environment and everything that was made
-	rm -rf $(VENV) results dist build .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .fuzz results dist build .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -75,15 +75,15 @@ def require_finite(name: str, tensor: Tensor, first_row: int = 0) -> None:
             )
 
 
-def as_targets(name: str, value: Any) -> Tensor:
-    """Targets as a finite float matrix, one row a sample."""
+def as_targets(name: str, value: Any, first_row: int = 0) -> Tensor:
+    """Targets as a finite float matrix, one row a sample; `first_row` is the first one's number."""
     Y = as_tensor(name, value)
     require_float(name, Y, "convert it, or one-hot encode class labels, first")
     if Y.ndim not in (1, 2) or (Y.ndim == 2 and Y.shape[1] == 0):
         raise InvalidInputError(
             f"{name} has shape {tuple(Y.shape)}; expected (n,) or (n, outputs), one row a sample"
         )
-    require_finite(name, Y)
+    require_finite(name, Y, first_row)
     return Y if Y.ndim == 2 else Y[:, None]
 
 

@@ -5,8 +5,6 @@ Reading one runs no code. A checksum over all of it finds what was damaged since
 
 import hashlib
 import json
-import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,11 +38,6 @@ def write_state(path: Path, values: Mapping[str, Any], tensors: Mapping[str, Ten
             save_file(stored, temporary, {"retarget": json.dumps(header)})
     except OSError as error:  # may know of the temporary file only, or of none
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
-    except SafetensorError as error:
-        number = re.search(r"os error (\d+)", str(error))
-        if number is None:
-            raise
-        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
 def read_state(

@@ -5,6 +5,7 @@ import stat
 import struct
 import tracemalloc
 import zipfile
+import zlib
 from dataclasses import astuple, fields
 from pathlib import Path
 
@@ -149,7 +150,7 @@ def rotated(content):
 BAD_PICTURES = {
     "empty": (b"", "is damaged, or neither PNG nor JPEG .UnidentifiedImageError"),
     "text": (b"plain text", "is damaged, or neither PNG nor JPEG .UnidentifiedImageError"),
-    "cut short": (picture(PIXELS)[:-30], "is damaged, or neither PNG nor JPEG .*truncated"),
+    "cut short": (picture(PIXELS)[:-30], "is damaged, or neither PNG nor JPEG .*[Tt]runcated"),
     "cut short jpeg": (picture(PIXELS, "JPEG")[:-30], "is damaged, or neither PNG nor .*Truncated"),
     "mixed up": (rotated(picture(PIXELS)), "is damaged, or neither PNG nor JPEG"),
     "gif": (picture(PIXELS, "GIF"), "is damaged, or neither PNG nor JPEG"),
@@ -452,3 +453,27 @@ def test_the_stand_in():
     assert np.bincount(loaded.train_objects).tolist() == [120] * 50
     assert np.bincount(loaded.test_objects).tolist() == [45] * 50
     assert set(loaded.test_sessions.tolist()) == {3, 7, 10}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "core50_128x128.zip")
+    with pytest.raises(MissingDataError, match="none of .* found in it"):
+        load_some(tmp_path)
+    source = write_made_core50(tmp_path / "there", "folder", FRAMES)
+    (source / NAME).unlink()
+    os.mkfifo(source / NAME)
+    with pytest.raises(InvalidInputError, match=f"{NAME} is not a plain file; expected one of"):
+        load_some(source)
+
+
+def test_a_changed_pixel_of_a_png_is_noticed():
+    """Pillow decodes it without a word: the checksum of its data must be compared."""
+    content = picture(np.zeros((4, 6, 3), np.uint8))
+    place = content.index(b"IDAT") + 4
+    deflated = struct.unpack(">I", content[place - 8 : place - 4])[0]
+    other = zlib.compress(bytes(4 * 19 - 1) + b"\x07", 6)
+    assert decode(content, "a file").max() == 0
+    changed = content[: place - 8] + struct.pack(">I", len(other)) + b"IDAT" + other
+    with pytest.raises(InvalidInputError, match="a file is damaged, or neither PNG nor JPEG"):
+        decode(changed + content[place + deflated :], "a file")

@@ -171,3 +171,13 @@ def test_stopped_by_the_user(tmp_path, mirror):
     with pytest.raises(KeyboardInterrupt):
         get(data_set(mirror.address), tmp_path, stop)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_redirection_that_goes_on_and_on(tmp_path, mirror):
+    elsewhere = {"Location": f"{mirror.address}/elsewhere"}
+    mirror.answers["/file.bin"] = Answer(bytes(1 << 20), status=302, headers=elsewhere)
+    mirror.answers["/elsewhere"] = Answer(CONTENT)
+    with pytest.raises(DownloadError, match="redirects with more than 65536 bytes of text"):
+        get(data_set(mirror.address), tmp_path)
+    assert mirror.asked == ["/file.bin"]
+    assert not list(tmp_path.iterdir())

@@ -82,11 +82,18 @@ BAD = {
         zipped({"a.bone": b"1"}).replace(b"a.bone", b"..\\one"),
         r"holds '\.\.\\\\one', which leads out of its folder",
     ),
+    "no name": (
+        zipped({"aone": b"1"}).replace(b"aone", b"\0one"),
+        "is damaged: it holds a file without a name",
+    ),
     "a link": (
         zipped({entry("one", stat.S_IFLNK | 0o777): b"/etc/passwd"}),
-        "holds one as a link or as something else than a plain file",
+        "holds 'one' as a link or as something else than a plain file",
     ),
-    "a device": (zipped({entry("one", stat.S_IFCHR): b""}), "holds one as a link or as something"),
+    "a device": (
+        zipped({entry("one", stat.S_IFCHR): b""}),
+        "holds 'one' as a link or as something",
+    ),
 }
 
 
@@ -99,7 +106,7 @@ def test_bad_archives_are_explained(tmp_path, case):
 
 def test_a_file_that_is_there_twice(tmp_path):
     content = zipped({"one": b"1", "own": b"2"}).replace(b"own", b"one")
-    with pytest.raises(InvalidInputError, match="made.zip holds one twice"):
+    with pytest.raises(InvalidInputError, match="made.zip holds 'one' twice"):
         read(tmp_path / "made.zip", content)
 
 

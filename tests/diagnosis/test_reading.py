@@ -1,6 +1,7 @@
 import gzip
 import io
 import zipfile
+import zlib
 from datetime import datetime
 
 import numpy as np
@@ -177,6 +178,16 @@ def test_columns_are_chosen(tmp_path):
             read_table(path, drop=["z"])
 
 
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_names_are_no_patterns(tmp_path, suffix):
+    table = pl.DataFrame({"*": [1, 2], "^a.*$": [3, 4], "abc": [5, 6], "^.*$": [7, 8]})
+    content = table.write_csv() if suffix == "csv" else parquet(table)
+    path = written(tmp_path, f"t.{suffix}", content)
+    assert_frame_equal(read_table(path), table)
+    assert_frame_equal(read_table(path, ["^a.*$", "*"]), table[["*", "^a.*$"]])
+    assert_frame_equal(read_table(path, drop=["abc", "^.*$"]), table[["*", "^a.*$"]])
+
+
 def test_a_wide_parquet_of_which_little_is_used(tmp_path, monkeypatch):
     wide = pl.DataFrame({f"c{k}": np.arange(100.0) for k in range(30)})
     path = written(tmp_path, "t.parquet", parquet(wide))
@@ -248,6 +259,17 @@ def test_a_long_cell_in_a_table_with_empty_cells(tmp_path):
     assert read_table(path)["b"].to_list() == [1, None]
 
 
+def npy_of_shape(shape):
+    """A matrix of six numbers whose header says something else."""
+    content = saved(np.save, np.ones((2, 3)))
+    return content.replace(b"(2, 3), }".ljust(60), f"{shape}, }}".encode().ljust(60))
+
+
+def npz_of_text(code):
+    """Text with a character of that number."""
+    return saved(np.savez, who=np.array([65, code], np.uint32).view("U1"))
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -279,6 +301,14 @@ def test_a_long_cell_in_a_table_with_empty_cells(tmp_path):
         ),
         ("t.npz", saved(np.savez, X=np.ones((3, 1)))[:-9], "cut short, damaged, or no zip archive"),
         ("t.npz", b"nothing", "cut short, damaged, or no zip archive"),
+        ("t.npy", npy_of_shape("(-2, -3)"), r"damaged: its header says .*shape is \(-2, -3\)"),
+        ("t.npy", npy_of_shape(f"({10**30}, 0)"), "damaged: its header says that its shape is"),
+        ("t.npz", npz_of_text(0x110000), "the array 'who' is damaged: it holds text that is no U"),
+        ("t.npz", npz_of_text(0xD800), "the array 'who' is damaged: it holds text that is no Uni"),
+        ("t.csv", b"a\rb,c,d\n1,2,3\n4,5,6\n", "a first line with 1 names, or 3: it is not clear"),
+        ("t.csv", zlib.compress(b"a,b\n1,2\n", 0), "is packed with zlib, not a table in text"),
+        ("t.csv", zlib.compress(b"a,b\n1,2\n", 6), "is packed with zlib, not a table in text"),
+        ("t.csv", b"\x28\xb5\x2f\xfd", "is packed with zstd, not a table in text"),
         ("t.xlsx", b"PK", "has the suffix '.xlsx'; expected a table as .csv"),
         ("t", b"a,b", "has the suffix ''; expected"),
         ("t.gz", b"a,b", "has the suffix '.gz'; expected"),

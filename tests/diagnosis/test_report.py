@@ -347,7 +347,7 @@ class TestHostileText:
 
     def test_bytes_that_are_no_text(self, tmp_path):
         write_report(made.one_group(), tmp_path / "r.html", command="diagnose \udcff.csv")
-        assert "diagnose ?.csv" in (tmp_path / "r.html").read_text("utf-8")
+        assert "diagnose \\udcff.csv" in (tmp_path / "r.html").read_text("utf-8")
 
 
 class TestWriting:

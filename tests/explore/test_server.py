@@ -122,6 +122,7 @@ def test_a_setting_without_a_meaning(server, body, message):
         ("POST", "compute", {"Content-Type": "text/plain"}, 415, "expected application/json"),
         ("POST", "compute", {"Content-Length": "x", **JSON}, 411, "expected a Content-Length"),
         ("POST", "compute", {"Content-Length": "100001", **JSON}, 413, "up to 100000 bytes"),
+        ("POST", "compute", {"Content-Length": "9" * 5000, **JSON}, 413, "up to 100000 bytes"),
     ],
 )
 def test_refusals(server, method, path, headers, status, message):

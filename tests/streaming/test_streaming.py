@@ -381,7 +381,7 @@ def fed():
             np.full((2, 2), np.inf),
             None,
             rt.InvalidInputError,
-            "Y holds inf in row 0",
+            "Y holds inf in row 3",
         ),
         (np.ones((2, 2)), np.ones((2, 2)), np.ones((2, 2)), rt.InvalidInputError, "a part of the"),
         (np.ones((2, 2)), np.ones((2, 2)), np.ones(2), rt.InvalidInputError, "initial has shape"),

@@ -13,6 +13,7 @@ from retarget.data.files import DataFile, DataSet, StoredFile, data_folder, is_c
 from retarget.data.weights import SUFFIXES, require_weights, resnet18_from
 from retarget.errors import InvalidInputError
 from retarget.import_path import IMPORT_PATH, imported_network
+from retarget.storage import user_path
 
 RESNET18 = DataSet(
     name="resnet18",
@@ -80,7 +81,7 @@ def _weights_file(name: str | Path, folder: str | Path | None) -> Path | None:
         ((path,),) = locate(RESNET18, data_folder(folder))
         return path
     if Path(name).suffix in SUFFIXES:
-        return Path(name).expanduser()
+        return user_path(name)
     if IMPORT_PATH.fullmatch(str(name)):
         return None
     raise InvalidInputError(

@@ -136,7 +136,7 @@ def find_core50(source: str | Path | None) -> Path:
     if place.is_file() or any((place / f"s{session}").is_dir() for session in SESSIONS):
         return place
     for name in OFFICIAL_NAMES:
-        if (place / name).exists():
+        if (place / name).is_file() or (place / name).is_dir():  # and no pipe
             return place / name
     raise MissingDataError(
         f"core50: {place} is no file, and none of {', '.join(OFFICIAL_NAMES)} found in it; "

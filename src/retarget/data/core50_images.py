@@ -17,6 +17,7 @@ from retarget.errors import InvalidInputError
 # A frame of 128 x 128 pixels has some 30,000 bytes; the original ones have 350 x 350 pixels.
 LARGEST_FILE = 1_000_000
 LARGEST_SIDE = 1024
+PNG_MARK = b"\x89PNG"
 
 
 class Pictures:
@@ -69,6 +70,8 @@ def open_folder(folder: Path) -> Iterator[Pictures]:
 
 def read_whole(path: Path, largest: int) -> bytes:
     """The content of a file, of which no more than `largest` bytes are accepted."""
+    if not path.is_file():  # a pipe, of which nobody knows when it will say something
+        raise InvalidInputError(f"{path} is not a plain file; expected one of CORe50's")
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size > largest:
@@ -94,6 +97,9 @@ def decode(content: bytes, source: str) -> np.ndarray:
 
 
 def _pixels(content: bytes, source: str) -> np.ndarray:
+    if content.startswith(PNG_MARK):
+        with Image.open(io.BytesIO(content), formats=("PNG",)) as image:
+            image.verify()  # the checksums, which Pillow does not compare when it decodes
     with Image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as image:
         # So far only the header has been read.
         if max(image.size) > LARGEST_SIDE:

@@ -99,6 +99,9 @@ class _CheckedFile:
     def expect(self, response: requests.Response, *_: Any, **__: Any) -> None:
         """Called by requests before anything is read: refuses an answer of the wrong length."""
         self._responses.append(response)
+        # requests would read all of a redirection's own text, however long
+        if response.is_redirect and len(response.raw.read(CHUNK + 1)) > CHUNK:
+            raise _RefusedError(f"redirects with more than {CHUNK} bytes of text")
         announced = response.headers.get("Content-Length")
         # Only of the file itself: redirections and errors have texts of their own length.
         if response.status_code != requests.codes.ok or announced is None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pooch
 
 from retarget.errors import MissingDataError
+from retarget.storage import user_path
 
 FOLDER_VARIABLE = "RETARGET_DATA"
 
@@ -108,7 +109,7 @@ def data_folder(given: str | Path | None = None) -> Path:
         'my/data'
     """
     named = given or os.environ.get(FOLDER_VARIABLE)
-    return Path(named).expanduser() if named else cache_folder()
+    return user_path(named) if named else cache_folder()
 
 
 def is_complete(data_set: DataSet, folder: Path) -> bool:

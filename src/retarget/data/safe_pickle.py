@@ -85,7 +85,7 @@ def read_pickle(content: bytes, source: str) -> object:
         >>> read_pickle(b"\x80\x02}q\x01(U\x06labelsq\x02]q\x03(K\x06K\x09eu.", "a file")
         {b'labels': [6, 9]}
     """
-    value = _Machine(content, source).run()
+    value = Machine(content, source).run()
     if _deeper_than(DEEPEST, value):
         raise InvalidInputError(
             f"{source} nests lists and dictionaries more than {DEEPEST} deep; "
@@ -103,8 +103,13 @@ def _deeper_than(depth: int, value: object) -> bool:
     return any(isinstance(outer, list | dict) for outer in layer)
 
 
-class _Machine:
-    """The stack machine of pickles, without everything that could do harm."""
+class Machine:
+    """The stack machine of pickles, without everything that could do harm.
+
+    Args:
+        content: The whole file.
+        source: What to call it in errors.
+    """
 
     def __init__(self, content: bytes, source: str) -> None:
         self._content = content
@@ -114,6 +119,7 @@ class _Machine:
         self._marks: list[int] = []
 
     def run(self) -> object:
+        """The one value that the program makes."""
         for _ in range(MOST_INSTRUCTIONS):
             instruction = self._take(1)
             if instruction == STOP:

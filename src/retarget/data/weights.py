@@ -1,10 +1,7 @@
 """The weights of a network from a file of plain tensors; nothing in the file is ever run."""
 
-import io
-import pickle
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -12,11 +9,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from retarget.data.resnet18 import FEATURES, ResNet18
+from retarget.data.torch_file import read_torch_file
 from retarget.errors import InvalidInputError, MissingDataError
 
 SAFETENSORS = ".safetensors"
 PICKLED = (".pth", ".pt")
 SUFFIXES = (SAFETENSORS, *PICKLED)
+LARGEST_FILE = 4_000_000_000  # a ResNet-18 has 47 million
 SHOWN = 5
 
 
@@ -24,7 +23,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     """Tensors by name, from a .safetensors file or from what `torch.save` made of a state dict.
 
     Args:
-        path: The file; one of torch is read with `weights_only`, so it can hold tensors only.
+        path: The file; one of torch is not unpickled, so nothing in it can run.
 
     Raises:
         MissingDataError: There is no such file.
@@ -35,7 +34,11 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             f"{path} has the suffix {path.suffix!r}; expected weights in {', '.join(SUFFIXES)}"
         )
     require_weights(path)
-    found = _read_safetensors(path) if path.suffix == SAFETENSORS else _read_pickled(path)
+    if path.stat().st_size > LARGEST_FILE:
+        raise InvalidInputError(
+            f"{path} has {path.stat().st_size} bytes; expected weights of at most {LARGEST_FILE}"
+        )
+    found = _read_safetensors(path) if path.suffix == SAFETENSORS else read_torch_file(path)
     if not isinstance(found, Mapping):
         raise InvalidInputError(
             f"{path} holds one {type(found).__name__}; expected tensors by name, "
@@ -86,21 +89,6 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
     except SafetensorError as error:
         raise InvalidInputError(
             f"{path} is damaged, or no .safetensors file: {error}; get it again"
-        ) from error
-
-
-def _read_pickled(path: Path) -> Any:
-    content = path.read_bytes()  # first, so that no error of the disk is taken for damage
-    try:
-        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise InvalidInputError(
-            f"{path} is damaged, or holds more than plain tensors, and was not run; expected what "
-            "torch.save(model.state_dict(), path) writes"
-        ) from error
-    except Exception as error:  # of damage, torch and pickle raise whatever they trip over
-        raise InvalidInputError(
-            f"{path} is damaged, or no file that torch.save wrote; get it again"
         ) from error
 
 

@@ -29,7 +29,7 @@ class ZipFiles:
         for entry in archive.infolist():
             self._require_harmless(entry)
             if entry.filename in self._entries:
-                raise InvalidInputError(f"{path} holds {entry.filename} twice")
+                raise InvalidInputError(f"{path} holds {entry.filename!r} twice")
             if not entry.is_dir():
                 self._entries[entry.filename] = entry
         self.names = list(self._entries)
@@ -58,6 +58,8 @@ class ZipFiles:
 
     def _require_harmless(self, entry: zipfile.ZipInfo) -> None:
         name = entry.filename
+        if not name:
+            raise InvalidInputError(f"{self.path} is damaged: it holds a file without a name")
         if name.startswith("/") or ":" in name or "\\" in name or ".." in name.split("/"):
             raise InvalidInputError(
                 f"{self.path} holds {name!r}, which leads out of its folder; no official archive "
@@ -67,7 +69,7 @@ class ZipFiles:
         kind = stat.S_IFMT(entry.external_attr >> 16)
         if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
             raise InvalidInputError(
-                f"{self.path} holds {name} as a link or as something else than a plain file"
+                f"{self.path} holds {name!r} as a link or as something else than a plain file"
             )
 
 

@@ -184,16 +184,17 @@ def _holds_numbers(present: pl.Series) -> bool:
 
 
 def _learn_categories(column: pl.Series) -> Categories | Dropped:
-    text = column.cast(pl.String).drop_nulls()
+    # under a name of our own: the user's may be "count"
+    text = column.cast(pl.String).drop_nulls().alias("value")
     counts = text.value_counts(sort=True)
     if len(counts) == 1:
         return Dropped(column.name, "hold one value only")
     if len(counts) > min(MOST_CATEGORIES, len(column) / 2):
         return Dropped(column.name, "hold text, or too many different categories")
-    values = tuple(sorted(counts[column.name].to_list()))
+    values = tuple(sorted(counts["value"].to_list()))
     # of equally frequent ones the first in the alphabet, whatever the order of the counts
     most = counts["count"].max()
-    fill = min(counts.filter(pl.col("count") == most)[column.name].to_list())
+    fill = min(counts.filter(pl.col("count") == most)["value"].to_list())
     return Categories(column.name, values, fill)
 
 

@@ -10,6 +10,7 @@ from retarget.diagnosis.reading_arrays import read_npy, read_npz
 from retarget.diagnosis.reading_parquet import read_parquet
 from retarget.diagnosis.reading_text import read_text
 from retarget.errors import InvalidInputError
+from retarget.storage import user_path
 
 # Gives the columns to load, of those that there are.
 Choose = Callable[[Sequence[str]], list[str]]
@@ -52,7 +53,7 @@ def read_table(
         InvalidInputError: The file is not what its name says, is damaged, or too large; or there
             is no such column. The message says what to do.
     """
-    path = Path(path).expanduser()
+    path = user_path(path)
     if not path.exists():
         raise InvalidInputError(f"there is no file {path}; expected the path of a table")
     if not path.is_file():

@@ -17,6 +17,8 @@ from retarget.errors import InvalidInputError
 
 Choose = Callable[[Sequence[str]], list[str]]
 NUMBERS = "fiub"
+LARGEST_SIZE = 1 << 62  # of an array that has no values, and so any shape
+LAST_CHARACTER = 0x10FFFF  # of Unicode
 COLUMNS = NUMBERS + "MU"  # an array of an .npz may also hold dates or text
 # A version's way to read its header; what they read is a literal, never code.
 HEADERS = {(1, 0): npy_format.read_array_header_1_0, (2, 0): npy_format.read_array_header_2_0}
@@ -83,7 +85,9 @@ def read_npz(path: Path, choose: Choose) -> pl.DataFrame:
         arrays: dict[str, np.ndarray] = {}
         for name in dict.fromkeys(columns[column][0] for column in chosen):
             with files.open(name) as file:
-                arrays[name] = npy_format.read_array(file, allow_pickle=False).reshape(rows, -1)
+                values = npy_format.read_array(file, allow_pickle=False)
+                _require_characters(f"{path}: the array {name[:-4]!r}", values)
+                arrays[name] = values.reshape(rows, -1)
     return pl.DataFrame({c: as_series(c, arrays[columns[c][0]][:, columns[c][1]]) for c in chosen})
 
 
@@ -106,6 +110,8 @@ def _read_header(file: IO[bytes], what: str, kinds: str) -> _Header:
         raise InvalidInputError(
             f"{what} is no NumPy array, or is damaged ({error}); expected what numpy.save writes"
         ) from error
+    if not all(0 <= size <= LARGEST_SIZE for size in shape):
+        raise InvalidInputError(f"{what} is damaged: its header says that its shape is {shape}")
     header = _Header(shape, dtype)
     if dtype.hasobject:
         raise InvalidInputError(
@@ -121,6 +127,15 @@ def _read_header(file: IO[bytes], what: str, kinds: str) -> _Header:
     require_width(what, math.prod(shape[1:]))
     require_table_size(what, rows, header.loaded / max(rows, 1))
     return header
+
+
+def _require_characters(what: str, values: np.ndarray) -> None:
+    """Refuses text whose numbers stand for no characters: Python cannot make strings of it."""
+    if values.dtype.kind != "U" or not values.dtype.itemsize:
+        return
+    codes = np.ascontiguousarray(values, values.dtype.newbyteorder("=")).view(np.uint32)
+    if ((codes > LAST_CHARACTER) | ((codes >= 0xD800) & (codes <= 0xDFFF))).any():
+        raise InvalidInputError(f"{what} is damaged: it holds text that is no Unicode")
 
 
 def _common_rows(path: Path, headers: dict[str, _Header]) -> int:

@@ -11,6 +11,7 @@ from typing import IO
 import polars as pl
 
 from retarget.diagnosis.column_names import listed, require_distinct
+from retarget.diagnosis.polars_source import polars_source
 from retarget.diagnosis.size_limits import require_table_size, require_text_size, require_width
 from retarget.diagnosis.text_checks import decoded, require_even_rows, require_utf8
 from retarget.errors import InvalidInputError
@@ -23,9 +24,9 @@ MISSING = ["", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "<NA>"]
 
 def read_text(path: Path, choose: Callable[[Sequence[str]], list[str]]) -> pl.DataFrame:
     """The chosen columns of a text file."""
-    content = _unpacked(path) if path.suffix.lower() == ".gz" else path
+    require_text_size(path, path.stat().st_size)
+    content = _unpacked(path) if path.suffix.lower() == ".gz" else polars_source(path)
     size = len(content) if isinstance(content, bytes) else path.stat().st_size
-    require_text_size(path, size)
     with _opened(content) as file:
         start = file.read(START)
     text = decoded(path, start)
@@ -36,7 +37,7 @@ def read_text(path: Path, choose: Callable[[Sequence[str]], list[str]]) -> pl.Da
     chosen = choose(names)
     rows = int((text.count("\n") + 1) * size / len(start))
     require_table_size(str(path), rows, 8 * len(names))
-    table = _parsed(path, content, separator, names).select(chosen)
+    table = _parsed(path, content, separator, names)[chosen]
     return _numbers_recognised(table, decimal_comma=separator == ";")
 
 
@@ -119,6 +120,11 @@ def _parsed(path: Path, content: Path | bytes, separator: str, names: list[str])
             f"{path} cannot be read as a table ({str(error).splitlines()[0]}); look for a quote "
             "that is not closed"
         ) from error
+    if table.width != len(names):
+        raise InvalidInputError(
+            f"{path} has a first line with {len(names)} names, or {table.width}: it is not clear "
+            "where it ends; look for a quote or a carriage return in it"
+        )
     table.columns = names
     if table[names[-1]].null_count():  # Polars fills short rows up
         with _opened(content) as file:

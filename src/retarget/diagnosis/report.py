@@ -66,7 +66,7 @@ def report_html(
             stability=stability_words(diagnosis),
             moves=largest_moves(diagnosis),
             unit=shift_unit(diagnosis),
-            command=command,
+            command=None if command is None else _visible(command),
             version=retarget.__version__,
             made=(made or datetime.now()).strftime("%Y-%m-%d %H:%M"),
             policy=_policy(plotly, script),
@@ -76,8 +76,16 @@ def report_html(
             chart_data=chart_json(charts.values()),
         )
     )
-    # A file name in the command may hold bytes that are no text: they become question marks.
+    # A name may hold bytes that are no text: they become question marks.
     return page.encode("utf-8", "replace").decode("utf-8")
+
+
+def _visible(command: str) -> str:
+    """A command with what cannot be seen spelled out: nobody is to paste what it hides."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in command
+    )
 
 
 def _policy(*scripts: str) -> str:

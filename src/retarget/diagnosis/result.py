@@ -234,5 +234,6 @@ class Diagnosis:
 
     def to_parquet(self, path: str | Path) -> None:
         """Writes `table()`."""
-        with atomic_file(Path(path)) as file:
+        # opened here: Polars takes no path that is not UTF-8
+        with atomic_file(Path(path)) as temporary, temporary.open("wb") as file:
             self.table().write_parquet(file)

@@ -11,7 +11,6 @@ LARGEST_TEXT = 2_000_000_000  # bytes of a CSV, unpacked
 LARGEST_TABLE = 2_000_000_000  # bytes of the loaded columns
 MOST_COLUMNS = 20_000
 BYTES_A_TEXT = 32  # of a cell of text, more or less
-SAMPLE_ROWS = 1000
 
 
 def require_text_size(path: Path, size: int) -> None:

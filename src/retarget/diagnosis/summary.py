@@ -8,6 +8,7 @@ from rich.text import Text
 
 from retarget.diagnosis.result import Diagnosis, Estimate, LearnerName
 from retarget.diagnosis.tables import most_distorted
+from retarget.printable import printable
 
 LEARNERS: dict[LearnerName, str] = {
     "offline": "offline",
@@ -36,15 +37,15 @@ def summary_text(diagnosis: Diagnosis) -> str:
 def terminal_parts(diagnosis: Diagnosis) -> list[RenderableType]:
     """What the command shows. Everything out of the user's table is plain text, never markup."""
     verdict, stream = diagnosis.verdict, diagnosis.stream
-    notes = [Text(_printable(f"Note: {note}"), style="dim") for note in stream.notes]
-    headline = Text(_printable(verdict.headline), style="bold")
+    notes = [Text(printable(f"Note: {note}"), style="dim") for note in stream.notes]
+    headline = Text(printable(verdict.headline), style="bold")
     lines = [*verdict.findings, *(f"- {advice}" for advice in verdict.recommendations)]
     return [
         *notes,
         _scores(diagnosis),
         _distorted(diagnosis),
         headline,
-        *(Text(_printable(line)) for line in lines),
+        *(Text(printable(line)) for line in lines),
     ]
 
 
@@ -108,10 +109,5 @@ def _distorted(diagnosis: Diagnosis) -> Table:
 def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
-    text = _printable(str(value))
+    text = printable(str(value))
     return text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - 1] + "…"
-
-
-def _printable(text: str) -> str:
-    """Text on one line, without what a terminal would take as a command."""
-    return "".join(letter if letter.isprintable() else "·" for letter in text)

@@ -18,6 +18,11 @@ MARKS = {
     b"PAR1": "a Parquet file",
     b"PK\x03\x04": "a zip archive (an Excel file or an .npz, perhaps)",
     b"\x1f\x8b": "packed with gzip (its name should end in .gz)",
+    # what Polars would unpack without a limit
+    b"x\x01": "packed with zlib",
+    b"x\x9c": "packed with zlib",
+    b"x\xda": "packed with zlib",
+    b"\x28\xb5\x2f\xfd": "packed with zstd",
     b"\x93NUMPY": "a NumPy array",
     b"\xd0\xcf\x11\xe0": "an old Excel file",
     b"\x89PNG": "an image",

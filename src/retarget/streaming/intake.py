@@ -68,7 +68,7 @@ class Intake:
         Nothing is kept of a portion that is refused.
         """
         samples, Y = as_tensor("X", X), (Y if isinstance(Y, Tensor) else np.asarray(Y))
-        targets = as_targets("Y", Y)
+        targets = as_targets("Y", Y, first_row=len(self))
         if samples.ndim == 0 or len(samples) != len(targets):
             raise InvalidInputError(
                 f"X has {len(samples) if samples.ndim else 'no'} rows and Y {len(targets)}; "
@@ -78,7 +78,7 @@ class Intake:
             require_finite("X", samples, first_row=len(self))
         start = torch.zeros_like(targets)
         if initial is not None:
-            start = as_targets("initial", initial)
+            start = as_targets("initial", initial, first_row=len(self))
             if start.shape != targets.shape:
                 raise InvalidInputError(
                     f"initial has shape {np.shape(initial)}, but Y has {np.shape(Y)}; expected "

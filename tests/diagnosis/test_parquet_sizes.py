@@ -1,0 +1,137 @@
+import struct
+
+import numpy as np
+import polars as pl
+import pytest
+
+from retarget.diagnosis import size_limits
+from retarget.diagnosis.parquet_sizes import ParquetSizes
+from retarget.diagnosis.reading import read_table
+from retarget.diagnosis.thrift_values import ThriftReader
+from retarget.errors import InvalidInputError
+
+ROWS = 5000
+
+
+def loaded_size(path, columns):
+    return ParquetSizes(path).loaded(columns)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "t.parquet"
+
+
+@pytest.mark.parametrize("compression", ["uncompressed", "zstd", "snappy", "gzip", "lz4"])
+@pytest.mark.parametrize("options", [{}, {"row_group_size": 700, "data_page_size": 999}])
+def test_numbers_and_text_are_counted_whatever_they_are_packed_with(path, compression, options):
+    rng = np.random.default_rng(0)
+    table = pl.DataFrame(
+        {
+            "number": rng.normal(size=ROWS),
+            "text": [f"{k:08}" for k in rng.permutation(ROWS)],  # and 4 bytes for its length
+            "other": rng.normal(size=ROWS),
+        }
+    )
+    table.write_parquet(path, compression=compression, **options)
+    number, text = loaded_size(path, ["number"]), loaded_size(path, ["text"])
+    assert 8 * ROWS <= number < 1.2 * 8 * ROWS
+    assert 8 * ROWS <= text < 1.5 * 12 * ROWS
+    assert loaded_size(path, ["text", "number"]) == number + text
+    assert loaded_size(path, []) == 0
+
+
+def test_what_is_repeated_counts_as_often_as_it_is_there(path):
+    """Stored once, with how often: the page itself is small, too."""
+    table = pl.DataFrame({"a": ["x"] * 300_000, "b": [{"c": 1.0}] * 300_000})
+    table.write_parquet(path, compression="uncompressed")
+    assert loaded_size(path, ["a"]) >= 8 * 300_000
+    assert 8 * 300_000 <= loaded_size(path, ["b"]) < 1.2 * 8 * 300_000
+    table.drop("b").write_parquet(path, compression="uncompressed")
+    assert path.stat().st_size < 5000
+    assert loaded_size(path, ["a"]) >= 8 * 300_000
+
+
+@pytest.mark.parametrize(
+    "last", [["y" * 100_000 + str(k) for k in range(50)], ["y" * 100_000] * 50]
+)
+def test_a_bomb_behind_short_texts_is_refused(path, monkeypatch, last):
+    """The first rows look harmless; the others are long, or one long text again and again."""
+    monkeypatch.setattr(size_limits, "LARGEST_TABLE", 3_000_000)
+    pl.DataFrame({"a": ["x"] * 2000 + last}).write_parquet(path, compression="zstd")
+    assert path.stat().st_size < 20_000
+    with pytest.raises(InvalidInputError, match=r"would take \d\.\d MB in memory .2,050 rows"):
+        read_table(path)
+
+
+def test_a_bomb_of_lists_is_refused_before_it_is_read(path, monkeypatch):
+    monkeypatch.setattr(size_limits, "LARGEST_TABLE", 3_000_000)
+    pl.DataFrame({"a": [[0] * 1_000_000], "y": [1.0]}).write_parquet(path, compression="zstd")
+    assert path.stat().st_size < 20_000
+    with pytest.raises(InvalidInputError, match=r"would take 8\.0 MB in memory"):
+        read_table(path)
+    assert read_table(path, drop=["a"]).columns == ["y"]
+
+
+def test_a_file_whose_description_is_damaged(path):
+    pl.DataFrame({"a": [1.0, 2.0]}).write_parquet(path)
+    content = path.read_bytes()
+    lengths = [content[:-8] + struct.pack("<I4s", length, b"PAR1") for length in (1, 99999)]
+    for damaged in (*lengths, b"PAR1", b""):
+        path.write_bytes(damaged)
+        with pytest.raises(InvalidInputError, match="t.parquet is a Parquet file that is cut sho"):
+            loaded_size(path, ["a"])
+
+
+def test_values_of_every_kind():
+    content = (
+        b"\x11\x12\x13\x05\x14\x03\x16\x80\x01\x17" + struct.pack("<d", 0.5) + b"\x18\x01z"
+        b"\x19\x25\x02\x04\x1a\x11\x01\x1c\x15\x0e\x00\x06\xc8\x01\x0d\x00"
+    )  # fmt: skip
+    reader = ThriftReader(content)
+    assert reader.structure() == {
+        1: True, 2: False, 3: 5, 4: -2, 5: 64, 6: 0.5, 7: b"z", 8: [1, 2], 9: [1], 10: {1: 7},
+        100: -7,
+    }  # fmt: skip
+    assert reader.place == len(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\x19\xfc\xff\xff\xff\x0f", "a list announces 33554431 values, more than there are"),
+        (b"\x15", "ends within a structure"),
+        (b"\x18\x05ab", "ends within a structure"),
+        (b"\x15" + b"\xff" * 11, "a number goes on after ten bytes"),
+        (b"\x1b\x00", "of the kind 11, which Parquet does not use"),
+        (b"\x1c" * 30, "structures are nested more than 16 deep"),
+        (b"\x19" * 30, "lists are nested more than 16 deep"),
+    ],
+)
+def test_structures_that_are_none(content, message):
+    with pytest.raises(InvalidInputError, match=message):
+        ThriftReader(content).structure()
+
+
+def test_polars_never_sees_a_description_that_announces_too_much(path, monkeypatch):
+    """It would take memory for as many row groups as are announced, and end the process."""
+
+    def seen(*_, **__):
+        raise AssertionError("Polars was given the file")
+
+    monkeypatch.setattr(pl, "scan_parquet", seen)
+    description = b"\x49\xfc\xff\xff\xff\xff\x0f"
+    path.write_bytes(b"PAR1" + description + struct.pack("<I4s", len(description), b"PAR1"))
+    with pytest.raises(InvalidInputError, match="t.parquet .*a list announces 4294967295 values"):
+        read_table(path)
+
+
+def test_a_page_of_less_than_nothing(path):
+    """A number that lost one bit; Polars ends the process when it meets it."""
+    pl.DataFrame({"a": np.arange(60.0)}).write_parquet(path, compression="uncompressed")
+    content = path.read_bytes()
+    sixty, less = b"\x2c\x15\x78", b"\x2c\x15\x79"  # the number of values in a page of data
+    assert content.count(sixty) == 1
+    path.write_bytes(content.replace(sixty, less))
+    with pytest.raises(InvalidInputError, match="t.parquet .*at byte 4 announces less than noth"):
+        read_table(path)

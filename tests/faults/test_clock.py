@@ -1,0 +1,108 @@
+"""A clock that goes backwards, or stands in another year: no result depends on it."""
+
+import itertools
+import os
+import time
+
+import numpy as np
+import pytest
+
+import retarget as rt
+from made_mnist import made_data_set, made_file, write_made_mnist
+from mirror import Answer
+from retarget import progress
+from retarget.data.array_cache import cached_array
+from retarget.data.download import get
+from retarget.data.files import DataSet, FileState, check
+from retarget.progress import PatientBar
+from retarget.storage import atomic_file
+
+pytestmark = pytest.mark.faults
+FAR = 4e9  # seconds: the year 2096
+
+
+def turn_back(monkeypatch):
+    """From now on every look at the clock shows an earlier time, by an hour."""
+    hours = itertools.count()
+
+    def earlier():
+        return FAR - 3600.0 * next(hours)
+
+    for name in ("time", "monotonic", "perf_counter"):
+        monkeypatch.setattr(time, name, earlier)
+        monkeypatch.setattr(time, f"{name}_ns", lambda: int(earlier() * 1e9))
+
+
+@pytest.fixture
+def backwards(monkeypatch):
+    turn_back(monkeypatch)
+
+
+def test_a_diagnosis_is_the_same(monkeypatch, tmp_path):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 2)), rng.normal(size=60)
+    before = rt.diagnose(X, y)
+    turn_back(monkeypatch)
+    after = rt.diagnose(X, y)
+    assert after.table().equals(before.table())
+    assert after.summary == before.summary
+    after.to_html(tmp_path / "report.html")
+    assert (tmp_path / "report.html").stat().st_size > 100_000
+
+
+def test_progress(backwards, capsys):
+    with PatientBar("counting", 50, shown=True) as bar:
+        for _ in range(50):
+            bar.advance(1)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_progress_that_was_shown_goes_on(monkeypatch, capsys):
+    times = iter([0.0, 5.0, *np.linspace(4.0, -1e6, 2000)])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(times))
+    with PatientBar("counting", 50, shown=True) as bar:
+        for _ in range(50):
+            bar.advance(1)
+    assert "50/50" in capsys.readouterr().err
+
+
+def test_downloads_and_checks_go_by_content(backwards, mirror, tmp_path):
+    content = b"official"
+    mirror.answers["/one"] = Answer(content)
+    data_set = DataSet("made", "made", (made_file("one", content, [f"{mirror.address}/one"]),))
+    get(data_set, tmp_path)
+    os.utime(tmp_path / "one", (FAR, FAR))  # from the future
+    assert get(data_set, tmp_path) == []
+    (tmp_path / "one").write_bytes(b"official"[::-1])
+    os.utime(tmp_path / "one", (0, 0))
+    assert [found.state for found in check(data_set, tmp_path)] == [FileState.WRONG_CHECKSUM]
+
+
+@pytest.mark.parametrize("moment", [0.0, FAR])
+def test_data_and_caches_of_any_date(tmp_path, moment):
+    write_made_mnist(tmp_path / "data")
+    calls = []
+
+    def compute():
+        calls.append(1)
+        return np.arange(3.0)
+
+    cached_array(tmp_path / "cache", "a", ["made"], compute)
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (moment, moment))
+    assert all(
+        f.state is FileState.OK for f in check(made_data_set(tmp_path / "data"), tmp_path / "data")
+    )
+    np.testing.assert_array_equal(
+        cached_array(tmp_path / "cache", "a", ["made"], compute), np.arange(3.0)
+    )
+    assert len(calls) == 1
+
+
+def test_a_newer_file_is_replaced_as_well(backwards, tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    os.utime(path, (FAR, FAR))
+    with atomic_file(path) as temporary:
+        temporary.write_text("new")
+    assert path.read_text() == "new"

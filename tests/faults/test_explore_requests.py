@@ -1,0 +1,175 @@
+"""Whatever is sent to the page's server: an answer, never a traceback, never a wait."""
+
+import json
+import os
+import socket
+import sys
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retarget.explore.points import toy_opening
+from retarget.explore.server import ExploreServer
+from retarget.explore.state import LARGEST, MOST_POINTS
+
+pytestmark = pytest.mark.faults
+PATIENCE = 20  # seconds
+TIMES = 20 if "RETARGET_CORRUPTIONS" in os.environ else 1
+
+
+@pytest.fixture(scope="module")
+def server():
+    """A server whose defects are kept, in the place of a traceback on the terminal."""
+    with ExploreServer(toy_opening()) as running:
+        running.defects = []
+        running.handle_error = lambda *_: running.defects.append(repr(sys.exception()))
+        thread = threading.Thread(target=running.serve_forever, args=(0.02,))
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+def sent(server, request):
+    """The whole answer to raw bytes."""
+    with socket.create_connection(server.server_address, timeout=PATIENCE) as connection:
+        connection.sendall(request)
+        connection.shutdown(socket.SHUT_WR)
+        answer = b""
+        while part := connection.recv(1 << 16):
+            answer += part
+    assert server.defects == []
+    return answer
+
+
+def posted(server, body, length=None, host=None, path="compute", kind="application/json"):
+    head = (
+        f"POST /{server.token}/{path} HTTP/1.1\r\n"
+        f"Host: {host or f'127.0.0.1:{server.server_address[1]}'}\r\n"
+        f"Content-Type: {kind}\r\nContent-Length: {len(body) if length is None else length}\r\n\r\n"
+    )
+    return sent(server, head.encode("latin-1", "replace") + body)
+
+
+def status(answer):
+    return int(answer.split(b" ", 2)[1])
+
+
+def content(answer):
+    return json.loads(answer.partition(b"\r\n\r\n")[2])
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=9)
+    | st.sampled_from([1e999, -0.0, 5e-324, 2 * LARGEST, 10**400, "__proto__", "\ud800"]),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+LETTERS = st.characters(max_codepoint=255, exclude_characters="\r\n")
+NAMES = [*toy_opening().state.model_dump(), "other"]
+
+
+@settings(max_examples=150 * TIMES)
+@given(st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4), VALUES)
+def test_settings_of_any_kind(server, changes, instead):
+    for body in (toy_opening().state.model_dump() | changes, instead):
+        answer = posted(server, json.dumps(body).encode())
+        assert status(answer) in (200, 422)
+        assert isinstance(content(answer), dict)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_field_at_and_beyond_its_ends(server, name):
+    ends = [-1, 0, 1, 499, 501, 2**31, -(2**63), 10**30, 0.999, 1.0, -1e13, 1e13, 1e-13, True, "1"]
+    others = toy_opening().state.model_dump() | {"order": "random"}
+    for value in [*ends, None, [], {}, *([end] for end in ends)]:
+        assert status(posted(server, json.dumps(others | {name: value}).encode())) in (200, 422)
+
+
+NUMBERS = st.floats(-2 * LARGEST, 2 * LARGEST) | st.sampled_from([0.0, 1e-300, -LARGEST, LARGEST])
+POSITIVES = st.floats(1 / LARGEST, 2 * LARGEST) | st.sampled_from([1 / LARGEST, 2 * LARGEST])
+
+
+@settings(max_examples=150 * TIMES)
+@given(st.data())
+def test_every_setting_in_range_has_a_picture(server, data):
+    """The extremes of all numbers together: what overflows is a problem that is named, in JSON."""
+    count = data.draw(st.integers(1, 12))
+    points = st.lists(NUMBERS, min_size=count, max_size=count)
+    low, high = sorted(
+        data.draw(st.tuples(NUMBERS, NUMBERS).filter(lambda ends: ends[0] != ends[1]))
+    )
+    setting = {
+        "x": data.draw(points), "y": data.draw(points), "low": low, "high": high,
+        "order": data.draw(st.sampled_from(["as given", "reversed", "by x", "random"])),
+        "seed": data.draw(st.integers(0, 2**31 - 1)), "lr": data.draw(POSITIVES),
+        "batch_size": data.draw(st.integers(1, MOST_POINTS)),
+        "momentum": data.draw(st.floats(0, 0.999)), "gamma": data.draw(POSITIVES),
+        "width": data.draw(POSITIVES), "block_size": data.draw(st.integers(1, MOST_POINTS)),
+        "block_ridge": data.draw(st.floats(0, LARGEST)), "start": data.draw(NUMBERS),
+        "seen": data.draw(st.integers(0, count)),
+    }  # fmt: skip
+    answer = posted(server, json.dumps(setting).encode())
+    assert status(answer) == 200, content(answer)
+    assert np.isfinite(content(answer)["grid"]).all()
+
+
+@settings(max_examples=200 * TIMES)
+@given(st.binary(max_size=300))
+def test_any_bytes_as_a_body(server, body):
+    assert status(posted(server, body)) == 422
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 50_000,
+        b'{"x":' * 15_000,
+        b'{"x": [' + b"1," * 40_000 + b"1]}",
+        b'{"seed": ' + b"9" * 90_000 + b"}",
+        b'"\\ud800"',
+        b"\xff\xfe",
+        b'{"x": NaN}',
+    ],
+    ids=["lists", "objects", "many", "digits", "surrogate", "no text", "NaN"],
+)
+def test_bodies_that_ask_for_too_much(server, body):
+    assert status(posted(server, body)) == 422
+
+
+@settings(max_examples=200 * TIMES)
+@given(st.binary(max_size=200))
+def test_any_bytes_as_a_request(server, request_bytes):
+    answer = sent(server, request_bytes + b"\r\n\r\n")
+    assert b"Traceback" not in answer
+    assert not answer.startswith(b"HTTP/1.1 200")
+
+
+@settings(max_examples=100 * TIMES)
+@given(
+    length=st.integers()
+    | st.text(st.characters(max_codepoint=255, exclude_characters="\r\n"), max_size=9),
+    host=st.text(st.characters(max_codepoint=255, exclude_characters="\r\n"), max_size=30),
+)
+def test_odd_headers(server, length, host):
+    assert status(posted(server, b"{}", length=length)) in (400, 411, 413, 422)
+    assert status(posted(server, b"{}", host=host or "x")) == 403
+
+
+def test_a_body_that_does_not_come(server):
+    """The other side has closed: what was announced will never be there."""
+    assert status(posted(server, b'{"x": [', length=90_000)) == 422
+
+
+def test_it_still_answers(server):
+    state = toy_opening().state.model_dump()
+    assert status(posted(server, json.dumps(state).encode())) == 200
