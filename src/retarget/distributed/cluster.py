@@ -115,12 +115,11 @@ def _require_same_versions(client: Any, address: str) -> None:
     """Refuses workers whose results could differ from those of this process."""
 
     def installed() -> str:  # not importable: it travels whole, to workers without retarget too
-        import importlib
-
         try:
-            return "retarget " + str(importlib.import_module("retarget").__version__)
+            import retarget
         except ImportError:
             return "no retarget"
+        return f"retarget {retarget.__version__}"
 
     workers = client.get_versions()["workers"]
     if not workers:
