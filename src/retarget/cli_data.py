@@ -13,6 +13,7 @@ from rich.table import Column, Table
 from retarget.data import files
 from retarget.data.catalogue import DATA_SETS, find_data_set
 from retarget.data.download import get as download
+from retarget.printable import printable
 
 FAILED = 1
 COLOURS = {files.FileState.OK: "green", files.FileState.MISSING: "yellow"}
@@ -46,8 +47,8 @@ def _where(data_set: files.DataSet, folder: Path) -> str:
     if not present:
         return "not here"
     if present < len(data_set.files):
-        return escape(f"{present} of {len(data_set.files)} files in {folder}")
-    return escape(str(folder))
+        return escape(printable(f"{present} of {len(data_set.files)} files in {folder}"))
+    return escape(printable(str(folder)))
 
 
 @app.command()
@@ -72,7 +73,7 @@ def get(name: Name, data_dir: Folder = None) -> None:
         )
     for file in data_set.files:
         _print(f"  {file.download.name}: {'downloaded' if file in downloaded else 'was here'}")
-    _print(f"[bold]{name}[/bold] is in {escape(str(folder))}")
+    _print(f"[bold]{name}[/bold] is in {escape(printable(str(folder)))}")
 
 
 @app.command()
@@ -80,13 +81,13 @@ def check(name: Name, data_dir: Folder = None) -> None:
     """Compares the files of a data set with the official checksums."""
     data_set, folder = find_data_set(name), files.data_folder(data_dir)
     findings = list(files.check(data_set, folder))
-    _print(f"[bold]{name}[/bold] in {escape(str(folder))}")
+    _print(f"[bold]{name}[/bold] in {escape(printable(str(folder)))}")
     for found in findings:
         colour = COLOURS.get(found.state, "red")
-        detail = f" ({escape(found.detail)})" if found.detail else ""
+        detail = f" ({escape(printable(found.detail))})" if found.detail else ""
         _print(f"  {found.file.download.name}: [{colour}]{found.state}[/{colour}]{detail}")
     if any(found.state is not files.FileState.OK for found in findings):
-        _print(f"Mend it with: {escape(files.get_command(data_set, folder))}")
+        _print(f"Mend it with: {escape(printable(files.get_command(data_set, folder)))}")
         raise typer.Exit(FAILED)
 
 

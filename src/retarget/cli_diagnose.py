@@ -23,7 +23,8 @@ from retarget.diagnosis.summary import terminal_parts
 from retarget.diagnosis.tables import as_json, corrected_table, shift_table
 from retarget.errors import InvalidInputError
 from retarget.option_values import auto_or_number
-from retarget.storage import atomic_file
+from retarget.printable import printable
+from retarget.storage import atomic_file, user_path
 
 OUT = Path("results/diagnosis")
 TABLE_SUFFIXES = (".parquet", ".csv")
@@ -141,7 +142,7 @@ def correct(
     """
     asked = locals()  # the options by name
     path = out if out.suffix.lower() in TABLE_SUFFIXES else out / "corrected.parquet"
-    if path.is_dir() or (file is not None and path.resolve() == file.expanduser().resolve()):
+    if path.is_dir() or (file is not None and path.resolve() == user_path(file).resolve()):
         raise InvalidInputError(
             f"--out would write to {path}, which is a folder or the stream itself; choose another"
         )
@@ -153,12 +154,13 @@ def correct(
     diagnosis = diagnose_table(
         table, roles, evaluation="progressive", kernel=kernel, gamma=ridge_offline, **options
     )
-    with atomic_file(path) as temporary:
+    # opened here: Polars takes no path that is not UTF-8
+    with atomic_file(path) as temporary, temporary.open("wb") as opened:
         corrected = corrected_table(diagnosis)
         if path.suffix.lower() == ".csv":
-            corrected.write_csv(temporary)
+            corrected.write_csv(opened)
         else:
-            corrected.write_parquet(temporary)
+            corrected.write_parquet(opened)
     _show_files([path])
 
 
@@ -169,8 +171,10 @@ def write_all(diagnosis: Diagnosis, folder: Path) -> list[Path]:
     files = [folder / name for name in ("report.html", "shift.parquet", "corrected.parquet")]
     with ExitStack() as together:
         report, shift, corrected = (together.enter_context(atomic_file(path)) for path in files)
-        shift_table(diagnosis).write_parquet(shift)
-        corrected_table(diagnosis).write_parquet(corrected)
+        # opened here: Polars takes no path that is not UTF-8
+        for path, table in ((shift, shift_table), (corrected, corrected_table)):
+            with path.open("wb") as opened:
+                table(diagnosis).write_parquet(opened)
         write_report(diagnosis, report, command=command_line())
     return files
 
@@ -183,4 +187,4 @@ def command_line() -> str:
 def _show_files(files: list[Path]) -> None:
     console.print("Written:")
     for path in files:
-        console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"  {printable(str(path))}", highlight=False, markup=False, soft_wrap=True)

@@ -25,6 +25,7 @@ from retarget.experiments.resources import Resources
 from retarget.experiments.runner import Outcome, run_experiment
 from retarget.experiments.scheduling import Progress, Schedule
 from retarget.experiments.store import RunStore
+from retarget.printable import printable
 from retarget.progress import display
 
 console = Console()
@@ -165,7 +166,7 @@ def _show_plan(
         known = progress.estimator.seconds(progress.identities[key])
         about = "" if known is None else f", about {duration(known)}"
         state = f"to do{about}" if key in missing else "done"
-        console.print(f"  {key}  {escape(run.name)}: {state}", highlight=False)
+        console.print(f"  {key}  {printable(run.name)}: {state}", highlight=False, markup=False)
     seconds = progress.seconds_left()
     estimate = (
         "how long that takes is unknown: no such run was ever done here"
@@ -194,7 +195,7 @@ def _reproduce(
     except KeyboardInterrupt:
         done = len(watch.progress.done) if watch.progress else 0
         console.print(
-            f"Stopped. {done} runs are done and kept in {out}; the same command goes on there.",
+            f"Stopped. {done} runs are done and kept in {printable(str(out))}; the same command goes on there.",
             highlight=False,
         )
         raise typer.Exit(STOPPED) from None
@@ -213,7 +214,7 @@ def _show_outcome(outcome: Outcome) -> int:
         highlight=False,
     )
     for path in outcome.files:
-        console.print(f"  {escape(str(path))}", highlight=False, soft_wrap=True)
+        console.print(f"  {printable(str(path))}", highlight=False, markup=False, soft_wrap=True)
     for run, record in outcome.failed[:SHOWN_FAILURES]:
         console.print(
             f"  [red]failed[/red] {record.key}  {escape(run.name)}: {escape(record.reason or '')}",
@@ -256,5 +257,6 @@ class _Watch:
 
 def show_error(error: Exception) -> None:
     """One line, on the error stream."""
-    shown = f"[bold red]Error:[/bold red] {escape(str(error))}"
+    lines = "\n".join(printable(line) for line in str(error).splitlines())
+    shown = f"[bold red]Error:[/bold red] {escape(lines)}"
     Console(stderr=True, emoji=False).print(shown, highlight=False, soft_wrap=True)

@@ -13,6 +13,7 @@ from retarget.errors import InvalidInputError
 from retarget.experiments.inventory import State, export_table, state_of
 from retarget.experiments.progress_table import duration
 from retarget.experiments.store import RunRecord, RunStore
+from retarget.printable import printable
 from retarget.storage import atomic_file
 
 app = typer.Typer(no_args_is_help=True, help="Lists, shows, cleans and exports finished runs.")
@@ -48,8 +49,8 @@ def list_runs(out: Results = Path("results"), experiment: Of = None) -> None:
             ("", "", "", "")
             if record is None
             else (
-                escape(record.experiment),
-                escape(record.name),
+                escape(printable(record.experiment)),
+                escape(printable(record.name)),
                 duration(record.seconds),
                 record.finished[:16].replace("T", " "),  # to the minute
             )
@@ -134,12 +135,13 @@ def export(
     store = _store(out)
     keys = [key for key, record in _chosen(store, experiment) if record is not None]
     table = export_table(store, keys)
-    with atomic_file(file) as temporary:
+    # opened here: Polars takes no path that is not UTF-8
+    with atomic_file(file) as temporary, temporary.open("wb") as opened:
         if file.suffix == ".csv":
             nested = pl.selectors.by_dtype(pl.List)
-            table.with_columns(nested.cast(pl.List(pl.String)).list.join(" ")).write_csv(temporary)
+            table.with_columns(nested.cast(pl.List(pl.String)).list.join(" ")).write_csv(opened)
         else:
-            table.write_parquet(temporary)
+            table.write_parquet(opened)
     _print(f"{table.height} rows of {table['run'].n_unique()} runs in {file}")
 
 
@@ -171,5 +173,6 @@ def _lines(value: object) -> str:
     return "".join(f"\n  {name}: {part}" for name, part in value.items()) or "none"
 
 
-def _print(line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+def _print(text: str) -> None:
+    lines = "\n".join(printable(line) for line in text.splitlines())
+    console.print(lines, markup=False, highlight=False, soft_wrap=True)

@@ -298,7 +298,7 @@ def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(rt.InvalidInputError, match="file .*x.toml cannot be read: No such file"):
         load_experiment(str(path))
     path.mkdir()
-    with pytest.raises(rt.InvalidInputError, match="x.toml is a folder; expected an experiment"):
+    with pytest.raises(rt.InvalidInputError, match="x.toml is no file; expected an experiment"):
         load_experiment(str(path))
     path.rmdir()
     path.write_bytes(b"title = '\xff'")

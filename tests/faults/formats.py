@@ -9,6 +9,7 @@ import csv
 import gzip
 import io
 import json
+import warnings
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
@@ -30,7 +31,9 @@ from retarget.data.core50 import load_core50
 from retarget.data.mnist import load_mnist
 from retarget.data.weights import read_weights
 from retarget.diagnosis.reading import read_table
-from retarget.experiments.experiment import parse_experiment
+from retarget.experiments.experiment_files import parse_experiment
+from retarget.experiments.identity import Identity
+from retarget.experiments.store import RunStore
 from retarget.explore.points import toy_opening
 from retarget.explore.state import State
 
@@ -245,6 +248,31 @@ def _make_cached(folder: Path) -> Path:
     return next(folder.glob("*.safetensors"))
 
 
+RUN = Identity("made.Run", {"seed": 3}, {}, "code", {})
+
+
+def _run(name: str) -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        _keep_run(RunStore(folder))
+        return RunStore(folder).folder / RUN.key / name
+
+    return make
+
+
+def _keep_run(store: RunStore) -> None:
+    about = {"family": "made", "experiment": "made", "name": "seed 3", "seconds": 1.0}
+    store.keep(RUN, made_table(), **about)
+
+
+def _read_run(path: Path) -> pl.DataFrame | None:
+    store = RunStore(path.parents[2])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", rt.errors.DamagedFileWarning)
+        if store.result(RUN.key) is None:
+            _keep_run(store)  # made again
+    return store.result(RUN.key)
+
+
 def _experiment(folder: Path) -> Path:
     text = Path(rt.__file__).parent / "experiments" / "configs" / "fig1.toml"
     path = folder / "made_experiment.toml"
@@ -257,7 +285,7 @@ def _read_experiment(path: Path) -> Any:
         text = path.read_text("utf-8")
     except UnicodeDecodeError as error:
         raise rt.errors.InvalidInputError(f"{path} is not UTF-8") from error
-    experiment = parse_experiment(str(path), text)
+    experiment = parse_experiment(path.stem, text)
     experiment.runs()
     return experiment
 
@@ -336,6 +364,8 @@ FORMATS: dict[str, Format] = {
         notices=True,
         made_again=True,
     ),
+    "run result": Format(_run("result.parquet"), _read_run, notices=True, made_again=True),
+    "run record": Format(_run("run.json"), _read_run, notices=True, made_again=True),
     "experiment toml": Format(_experiment, _read_experiment),
     "explore setting": Format(_setting, _read_setting),
 }

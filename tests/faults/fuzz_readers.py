@@ -27,7 +27,7 @@ with atheris.instrument_imports(
     from retarget.diagnosis.parquet_sizes import ParquetSizes
     from retarget.diagnosis.reading import read_table
     from retarget.errors import RetargetError
-    from retarget.experiments.experiment import parse_experiment
+    from retarget.experiments.experiment_files import parse_experiment
     from retarget.explore.state import State
     from retarget.streaming.corrector import TargetCorrector
 

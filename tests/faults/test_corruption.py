@@ -12,7 +12,6 @@ from guarded_reading import GuardedReader
 
 pytestmark = pytest.mark.faults
 # `make test-faults` asks for 1,000 of every format
-WITHOUT_CHECKSUM_YET = {"corrector state", "tracker state", "cached array"}
 COUNT = int(os.environ.get("RETARGET_CORRUPTIONS", "25"))
 
 
@@ -24,9 +23,7 @@ def reader(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_damaged_file_is_noticed_or_harmless(name, reader, tmp_path, request):
-    if name in WITHOUT_CHECKSUM_YET:
-        request.applymarker(pytest.mark.xfail(reason="its checksum comes with issue 7, part 1"))
+def test_a_damaged_file_is_noticed_or_harmless(name, reader, tmp_path):
     folder = tmp_path / FOLDER_NAME
     folder.mkdir()
     path = FORMATS[name].make(folder)

@@ -27,7 +27,6 @@ def names():
     return sorted(set(corrector._state()) - {"waiting"})
 
 
-@pytest.mark.xfail(reason="streaming/resumable.py lets through what a missing entry raises")
 @pytest.mark.parametrize("name", names())
 def test_an_entry_that_is_missing_is_explained(tmp_path, monkeypatch, name):
     path = tmp_path / "state.safetensors"

@@ -34,9 +34,6 @@ NAMES = {
     "a pattern": "a*b?[c]",
     "many letters": "x" * 230,
 }
-TERMINAL = pytest.mark.xfail(
-    reason="cli.py, cli_data.py and cli_diagnose.py print paths as they are: see retarget.printable"
-)
 
 
 @pytest.fixture(params=NAMES.values(), ids=NAMES.keys())
@@ -69,10 +66,7 @@ def test_a_folder_of_any_name_is_read(odd, tmp_path):
     assert {found.state for found in check(MNIST, folder)} == {FileState.WRONG_CHECKSUM}
 
 
-def test_the_command_takes_a_file_of_any_name(odd, monkeypatch, capsys, request):
-    if odd.startswith("~"):
-        wanted = "cli_diagnose.correct should use retarget.storage.user_path"
-        request.applymarker(pytest.mark.xfail(reason=wanted, raises=RuntimeError))
+def test_the_command_takes_a_file_of_any_name(odd, monkeypatch, capsys):
     with open(odd + ".csv", "wb") as file:  # noqa: PTH123
         TABLE.write_csv(file)
     code, shown = run(
@@ -83,7 +77,6 @@ def test_the_command_takes_a_file_of_any_name(odd, monkeypatch, capsys, request)
     assert pl.read_parquet("out.parquet").height == 40
 
 
-@TERMINAL
 @pytest.mark.parametrize("command", ["diagnose", "data check", "correct"])
 def test_no_name_is_a_command_of_the_terminal(monkeypatch, capfd, tmp_path, command):
     monkeypatch.chdir(tmp_path)
@@ -105,7 +98,6 @@ def test_no_name_is_a_command_of_the_terminal(monkeypatch, capfd, tmp_path, comm
     assert "[31mred" in shown
 
 
-@pytest.mark.xfail(reason="cli_diagnose.py gives Polars a path to write to, which must be UTF-8")
 def test_results_go_into_a_folder_of_any_name(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     TABLE.write_csv("t.csv")

@@ -20,6 +20,7 @@ from retarget.experiments.file_problems import (
     shown,
     value_problems,
 )
+from retarget.storage import user_path
 
 SUFFIX = ".toml"
 LARGEST_FILE = 1_000_000
@@ -60,7 +61,7 @@ def load_experiment(name: str) -> Experiment:
             makes no experiment: the message lists every problem.
     """
     if name.endswith(SUFFIX):
-        path = Path(name).expanduser()
+        path = user_path(name)
         return parse_experiment(path.stem, _read(path))
     names = experiment_names()
     if name not in names:
@@ -103,8 +104,8 @@ def parse_changes(assignments: Sequence[str], seeds: Sequence[int] = ()) -> Chan
 
 
 def _read(path: Path) -> str:
-    if path.is_dir():
-        raise InvalidInputError(f"{path} is a folder; expected an experiment file")
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise InvalidInputError(f"{path} is no file; expected an experiment file")
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST_FILE + 1)

@@ -105,8 +105,9 @@ def _labelled(table: pl.DataFrame, run: PlannedRun) -> pl.DataFrame:
 
 def _write(experiment: Experiment, table: pl.DataFrame, folder: Path) -> list[Path]:
     files = [folder / f"{experiment.label}.{suffix}" for suffix in ("parquet", "png", "pdf")]
-    with atomic_file(files[0]) as temporary:
-        table.write_parquet(temporary)
+    # opened here: Polars takes no path that is not UTF-8
+    with atomic_file(files[0]) as temporary, temporary.open("wb") as opened:
+        table.write_parquet(opened)
     figure = experiment.kind.draw(table)
     for path in files[1:]:
         with atomic_file(path) as temporary:

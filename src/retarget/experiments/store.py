@@ -107,7 +107,7 @@ class RunStore:
         if record is not None and record.status == "failed":
             return None
         if record is not None and self.is_whole(record):
-            return pl.read_parquet(self.folder / key / RESULT)
+            return pl.read_parquet((self.folder / key / RESULT).read_bytes())
         self._set_aside(self.folder / key)
         return None
 
@@ -127,7 +127,8 @@ class RunStore:
         """Writes the result of a run, then its record; its checkpoints are not needed any more."""
         folder = self.folder / identity.key
         with atomic_file(folder / RESULT) as temporary:
-            table.write_parquet(temporary)
+            with temporary.open("wb") as opened:  # Polars takes no path that is not UTF-8
+                table.write_parquet(opened)
             sha256 = hashlib.sha256(temporary.read_bytes()).hexdigest()
         record = self._write(identity, status="done", sha256=sha256, rows=len(table), **about)
         self.drop_checkpoints(identity.key)

@@ -58,7 +58,7 @@ class Intake:
         self.numpy, self.flat, self.outputs = state["numpy"], state["flat"], state["outputs"]
         self.has_start = state["has_start"]
         self.dtype = None if state["dtype"] is None else getattr(torch, state["dtype"])
-        if "samples" in state:
+        if self.dtype is not None:  # that of the samples so far
             self.samples.append(state["samples"])
             self.device = state["samples"].device
 

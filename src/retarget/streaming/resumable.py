@@ -84,5 +84,11 @@ class Resumable(ABC):
         saved, given = header["kernel"], loaded._intake.kernel.to_dict()
         if saved != given:
             raise InvalidInputError(f"{path} was saved with the kernel {saved}, not {given}")
-        loaded._restore(header["state"] | tensors)
+        try:
+            loaded._restore(header["state"] | tensors)
+        # it is whole, and not what save() writes: entries are missing, or of another kind
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise InvalidInputError(
+                f"{path} holds no state of a {cls.__name__} ({type(error).__name__}: {error})"
+            ) from error
         return loaded
