@@ -195,8 +195,10 @@ def _reproduce(
     except KeyboardInterrupt:
         done = len(watch.progress.done) if watch.progress else 0
         console.print(
-            f"Stopped. {done} runs are done and kept in {printable(str(out))}; the same command goes on there.",
+            f"Stopped. {done} runs are done and kept in {printable(str(out))}; the same command "
+            "goes on there.",
             highlight=False,
+            markup=False,
         )
         raise typer.Exit(STOPPED) from None
     if outcome.table is not None:

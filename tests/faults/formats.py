@@ -9,8 +9,8 @@ import csv
 import gzip
 import io
 import json
-import warnings
 import re
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
