@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from retarget.continual.corrector import NetworkCorrector
 from retarget.errors import (
     ClusterError,
+    DamagedFileError,
+    DamagedFileWarning,
     DivergedError,
     DownloadError,
     InvalidInputError,
@@ -88,6 +90,8 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
     "DownloadError",
     "MissingExtraError",
     "ClusterError",
+    "DamagedFileError",
+    "DamagedFileWarning",
     "UnreachableTargetsError",
     "PrecisionWarning",
 ]
