@@ -8,6 +8,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import dask
 import pytest
 from distributed import Client, LocalCluster
 
@@ -99,7 +100,15 @@ def test_an_error_inside_closes_everything_and_is_kept():
         fail()
     assert len(pids) == 1
     assert gone(pids[0])
-    assert logging.getLogger("distributed").level != logging.CRITICAL
+
+
+@pytest.mark.parametrize("name", ["distributed", "distributed.client", "distributed.nanny"])
+def test_what_dask_has_to_say_is_not_shown(running, name):
+    logger = logging.getLogger(name)
+    before = logger.getEffectiveLevel()
+    with connect(running.scheduler_address):
+        assert not logger.isEnabledFor(logging.ERROR)
+    assert logger.getEffectiveLevel() == before < logging.CRITICAL
 
 
 def test_ctrl_c_ends_busy_workers_quietly(tmp_path):
@@ -163,6 +172,8 @@ def test_no_scheduler_there(monkeypatch, address):
         connect(address),
     ):
         pass
+    assert "scheduler" not in dask.config.config
+    assert dask.delayed(sum)([1, 2]).compute() == 3
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from distributed import Client, LocalCluster
+from distributed import Client, KilledWorker, LocalCluster
+from distributed.client import FutureCancelledError
+from distributed.comm.core import CommClosedError
 
 from retarget.errors import ClusterError, InvalidInputError
 
@@ -66,6 +68,25 @@ def connect(address: str, *, memory_limit: str | None = None) -> Iterator[Client
 
 
 @contextmanager
+def cluster_errors() -> Iterator[None]:
+    """Says in plain words that the workers, and not the numbers, are at fault."""
+    try:
+        yield
+    except KilledWorker as error:
+        raise ClusterError(
+            f"workers died again and again in the middle of the task {error.task!r} (the last one "
+            f"was {error.last_worker.address}); most often they have too little memory: use "
+            "smaller tiles (block_size), fewer threads a worker, or a larger memory_limit"
+        ) from error
+    except (FutureCancelledError, CommClosedError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ClusterError(
+            f"results on the cluster were lost ({reason}): its scheduler went away or was started "
+            "afresh; see that it is running, and make K again"
+        ) from error
+
+
+@contextmanager
 def _local_cluster(workers: int, memory_limit: str | None) -> Iterator[LocalCluster]:
     try:
         cluster = LocalCluster(
@@ -98,6 +119,9 @@ async def _end_workers(cluster: LocalCluster) -> None:
 @contextmanager
 def _client(cluster: Any) -> Iterator[Client]:
     try:
+        # A client that is not answered would stay behind as Dask's default: one that is not to be
+        # the default tries first.
+        Client(cluster, timeout=TIMEOUT, set_as_default=False).close()
         client = Client(cluster, timeout=TIMEOUT)
     except (OSError, TypeError, RuntimeError, ValueError) as error:  # TypeError: no TLS set up
         raise ClusterError(
@@ -146,12 +170,14 @@ def _require_same_versions(client: Any, address: str) -> None:
 @contextmanager
 def _quiet_logs() -> Iterator[None]:
     """Keeps Dask's own reports off the terminal: what went wrong is raised as an error."""
-    loggers = [logging.getLogger(name) for name in ("distributed", "tornado.application")]
-    before = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
+    # each by itself: Dask gives several of them a level of their own
+    names = ["distributed", *logging.root.manager.loggerDict]
+    quiet = [name for name in names if name.split(".")[0] in ("distributed", "tornado")]
+    before = {name: logging.getLogger(name).level for name in quiet}
+    for name in quiet:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        for logger, level in zip(loggers, before, strict=True):
-            logger.setLevel(level)
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)

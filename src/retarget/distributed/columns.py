@@ -5,19 +5,14 @@ as soon as it is over. So however the scheduler orders the tasks of a column, no
 column is ever alive.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Protocol
 
 from dask.base import compute, persist
 from dask.delayed import Delayed, delayed
-from distributed import KilledWorker
-from distributed.client import FutureCancelledError
-from distributed.comm.core import CommClosedError
 
+from retarget.distributed.cluster import cluster_errors
 from retarget.distributed.problem import TiledProblem
 from retarget.distributed.tiles import require_mirrored
-from retarget.errors import ClusterError
 
 Tasks = dict[Any, Any]
 
@@ -61,21 +56,3 @@ def _checks(problem: TiledProblem, j: int) -> list[Delayed]:
         delayed(require_mirrored)(tile(i, j), tile(j, i), tile(j, j), rows[i].start, rows[j].start)
         for i in places
     ]
-
-
-@contextmanager
-def cluster_errors() -> Iterator[None]:
-    """Says in plain words that the workers, and not the numbers, are at fault."""
-    try:
-        yield
-    except KilledWorker as error:
-        raise ClusterError(
-            f"workers died again and again in the middle of the task {error.task!r} (the last one "
-            f"was {error.last_worker.address}); most often they have too little memory: use "
-            "smaller tiles (block_size), fewer threads a worker, or a larger memory_limit"
-        ) from error
-    except (FutureCancelledError, CommClosedError) as error:
-        raise ClusterError(
-            f"results on the cluster were lost ({error}): its scheduler went away or was started "
-            "afresh; see that it is running, and make K again"
-        ) from error

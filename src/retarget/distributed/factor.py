@@ -16,7 +16,8 @@ import numpy as np
 from dask.base import compute
 from dask.delayed import Delayed, delayed
 
-from retarget.distributed.columns import Tasks, cluster_errors
+from retarget.distributed.cluster import cluster_errors
+from retarget.distributed.columns import Tasks
 from retarget.distributed.problem import TiledProblem
 from retarget.distributed.tiles import (
     backward,

@@ -10,6 +10,7 @@ from dask.base import persist
 from dask.delayed import delayed
 from dask.highlevelgraph import HighLevelGraph
 
+from retarget.distributed.cluster import cluster_errors
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels import Kernel, as_kernel
 
@@ -48,16 +49,21 @@ def gram(kernel: Any, X: Any, block_size: int = TILE_ROWS) -> da.Array:
         raise InvalidInputError(f"block_size is {block_size}; expected 1 or more")
     known = as_kernel(kernel)
     token = uuid.uuid4().hex
-    samples = X if isinstance(X, da.Array) else da.from_array(np.asarray(X), chunks=-1)
+    samples = X if isinstance(X, da.Array) else np.asarray(X)
     if samples.ndim == 0 or not samples.shape[0] > 0:  # nan > 0 is False: rows nobody counted
         raise InvalidInputError(
             f"X has shape {samples.shape}; expected at least one sample, as rows"
         )
-    samples = samples.rechunk((int(block_size), *(-1,) * (samples.ndim - 1)))
+    chunks = (int(block_size), *(-1,) * (samples.ndim - 1))
+    if isinstance(samples, da.Array):
+        samples = samples.rechunk(chunks)
+    else:
+        samples = da.from_array(samples, chunks)
     # All of X and the kernel go to the workers here, and not again with every column of tiles.
-    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
+    large = {"distributed.admin.large-graph-warning-threshold": "1TB"}
+    with dask.config.set(large), cluster_errors():
         samples, held = persist(samples, delayed(known, name=f"kernel-{token}", traverse=False))
-    first = samples[:1].compute()
+        first = samples[:1].compute()
     dtype = known(first).dtype
 
     name, zeros = f"gram-{token}", (0,) * (samples.ndim - 1)

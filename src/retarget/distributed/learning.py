@@ -10,7 +10,8 @@ from torch import Tensor
 
 from retarget.arrays import as_tensor
 from retarget.distributed.chunk_learner import Learned, Start
-from retarget.distributed.columns import Tasks, cluster_errors
+from retarget.distributed.cluster import cluster_errors
+from retarget.distributed.columns import Tasks
 from retarget.distributed.problem import TiledProblem
 from retarget.distributed.tiles import times
 from retarget.learners import SGD

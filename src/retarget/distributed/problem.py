@@ -11,6 +11,7 @@ from dask.delayed import Delayed, delayed
 from torch import Tensor
 
 from retarget.arrays import as_targets, as_tensor, require_float
+from retarget.distributed.cluster import cluster_errors
 from retarget.distributed.tiles import checked_tile
 from retarget.errors import InvalidInputError, InvalidTypeError
 
@@ -123,7 +124,9 @@ def _few(sizes: tuple[int, ...]) -> str:
 
 
 def _targets(name: str, values: Any, n: int) -> Tensor:
-    targets = as_targets(name, values.compute() if isinstance(values, da.Array) else values).cpu()
+    with cluster_errors():
+        known = values.compute() if isinstance(values, da.Array) else values
+    targets = as_targets(name, known).cpu()
     if len(targets) != n:
         raise InvalidInputError(
             f"{name} has {len(targets)} rows, but K is {n} x {n}; expected one row a sample, in "
