@@ -1,6 +1,7 @@
 """Runs in other processes and on a cluster: that they behave, and what happens when they do not."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -77,6 +78,21 @@ def test_a_run_whose_process_is_killed_once(tmp_path, processes):
     assert calls(tmp_path) == {0: 1, 1: 2, 2: 1}
     attempts = [record.attempts for record in RunStore(tmp_path).records()]
     assert sorted(attempts) == [1, 1, 2]
+
+
+def test_a_process_killed_while_it_has_nothing_to_do(tmp_path):
+    place = Processes(1)
+    try:
+        run_experiment(made(tmp_path), tmp_path, place=place)
+        idle = int((tmp_path / "calls").read_text().split()[-1])
+        os.kill(idle, signal.SIGKILL)
+        wait_until(lambda: not alive(idle))
+        time.sleep(0.2)  # its engine has noticed
+        outcome = run_experiment(made(tmp_path), tmp_path, place=place, fresh=True)
+    finally:
+        place.close()
+    assert (outcome.computed, outcome.failed) == (3, [])
+    assert all(record.attempts <= 2 for record in RunStore(tmp_path).records())
 
 
 def test_a_run_that_takes_too_long(tmp_path):

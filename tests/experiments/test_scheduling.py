@@ -134,6 +134,16 @@ def test_an_error_of_ours_stops_everything_and_unlocks(tmp_path):
         store.lock(key).release()
 
 
+def test_a_run_is_locked_while_it_is_computed_and_no_longer(tmp_path, monkeypatch):
+    taken, lock = [], RunStore.lock
+    monkeypatch.setattr(RunStore, "lock", lambda *a: taken.append(lock(*a)) or taken[-1])
+    held = []
+    Schedule(made(tmp_path), RunStore(tmp_path)).carry_out(
+        ThisProcess(), lambda progress: held.append([each.is_locked for each in taken])
+    )
+    assert held == [[True], [False, True], [False, False, True], [False] * 3]
+
+
 def test_two_processes_share_the_work(tmp_path):
     """Each run is computed once, and both have all results."""
     script = tmp_path / "one.py"

@@ -113,10 +113,17 @@ class Processes(Place):
     def start(self, task: Task) -> None:
         """Gives the task to a process that has none, or to a new one."""
         free = next((slot for slot in self._slots if slot.task is None), None)
+        if free is not None:
+            try:
+                free.future = free.executor.submit(compute, task)
+            except BrokenProcessPool:  # it was killed while it had nothing to do
+                self._drop(free)
+                free = None
         if free is None:
             free = self._new_slot()
             self._slots.append(free)
-        free.task, free.future, free.started = task, free.executor.submit(compute, task), 0.0
+            free.future = free.executor.submit(compute, task)
+        free.task, free.started = task, 0.0
 
     def ended(self, seconds: float) -> list[tuple[Task, Ending]]:
         """What the processes have brought, or what became of them."""
@@ -132,18 +139,20 @@ class Processes(Place):
             endings.append((slot.task, ending))
             slot.task = slot.future = None
             if not isinstance(ending, Computed):  # whatever it left in its process is gone too
-                self._slots.remove(slot)
-                slot.executor.shutdown(wait=True, kill_workers=True)
+                self._drop(slot)
         return endings
 
     def close(self) -> None:
         """Kills the processes: what they had stored is whole, and what they had not is lost."""
-        for slot in self._slots:
-            slot.executor.shutdown(wait=True, kill_workers=True)
-        self._slots.clear()
+        for slot in list(self._slots):
+            self._drop(slot)
         if self._notes is not None:
             self._notes.cleanup()
             self._notes = None
+
+    def _drop(self, slot: _Slot) -> None:
+        self._slots.remove(slot)
+        slot.executor.shutdown(wait=True, kill_workers=True)
 
     def _new_slot(self) -> _Slot:
         threads = max(1, (os.cpu_count() or 1) // self._jobs)

@@ -152,7 +152,7 @@ class Schedule:
                 elsewhere[task] = time.monotonic()
                 self.progress.elsewhere.update(keys)
                 return
-            locks.enter_context(lock)
+            locks.callback(lock.release)
         self.progress.elsewhere.difference_update(keys)
         self._collect(key for key in keys if key not in self._fresh)
         left = [key for key in keys if key not in self.progress.done]

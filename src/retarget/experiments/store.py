@@ -175,8 +175,10 @@ class RunStore:
         lock = self.lock(key)
         if lock is None:
             return False
-        with lock:
+        try:
             shutil.rmtree(self.folder / key)
+        finally:
+            lock.release()
         return True
 
     def find(self, beginning: str) -> str:
