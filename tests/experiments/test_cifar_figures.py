@@ -23,7 +23,9 @@ from retarget.experiments.experiment_files import (
     parse_experiment,
 )
 from retarget.experiments.identity import identity_of
+from retarget.experiments.network_training import trained_together
 from retarget.experiments.over_seeds import mean_and_sem
+from retarget.experiments.places import Processes
 from retarget.experiments.runner import run_experiment
 
 REAL_CIFAR = os.environ.get("RETARGET_DATA")  # before the fixtures point it elsewhere
@@ -241,6 +243,48 @@ def test_more_images_than_there_are():
         next(cifar_training.run([config(test_per_class=4)]))
     with pytest.raises(rt.InvalidInputError, match="per_class is 16, but there are 15 samples"):
         next(cifar_training.run([config(per_class=16)]))
+
+
+def test_on_a_gpu_runs_that_differ_in_seed_rate_or_strength_train_at_once():
+    assert trained_together(config()) is None  # on the CPU, alone
+    gpu = trained_together(config(device="cuda"))
+    for changes in ({"seed": 9}, {"lr": 0.5}, {"strength": 2.0}):
+        assert trained_together(config(device="cuda", **changes)) == gpu
+    for changes in ({"gamma": 9.0}, {"method": "er"}, {"per_class": 9}):
+        assert trained_together(config(device="cuda", **changes)) != gpu
+
+
+def test_processes_give_the_same_bits(tmp_path):
+    experiment = only(small("fig3a", seeds=(3,)), "EWC", "corrected")
+    here = run_experiment(experiment, tmp_path / "here")
+    place = Processes(2)
+    try:
+        there = run_experiment(experiment, tmp_path / "there", place=place)
+    finally:
+        place.close()
+    assert there.table.equals(here.table, null_equal=True)
+
+
+def test_a_run_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
+    """Alone, and with others: each set of networks has a file of its own."""
+    configs, path = [config(seed=1), config(seed=2)], tmp_path / "checkpoint.safetensors"
+    whole = [table for _, table in cifar_training.run(configs)]
+    list(cifar_training.run(configs, path))
+    list(cifar_training.run(configs[:1], path))
+    names = sorted(file.name for file in tmp_path.iterdir())
+    assert len(names) == 2
+    assert names[1] == path.name
+    assert names[0].startswith("checkpoint-")
+
+    def refuse(*_):
+        raise AssertionError("it was trained again")
+
+    monkeypatch.setattr("retarget.continual.training._learn_task", refuse)
+    again = [table for _, table in cifar_training.run(configs, path)]
+    for one, other in zip(whole, again, strict=True):
+        assert one.equals(other, null_equal=True)
+    with pytest.raises(AssertionError, match="it was trained again"):
+        list(cifar_training.run(configs[1:], path.with_stem("other")))
 
 
 @pytest.mark.parametrize("method", ["vanilla", "ewc"])
