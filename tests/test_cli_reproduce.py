@@ -130,6 +130,7 @@ def test_ctrl_c_stops_it_and_what_is_done_is_kept(tmp_path, mine):
         [sys.executable, script, *map(str, arguments), "-j", "2"],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,  # a terminal's Ctrl-C reaches all processes of the group
     )
@@ -138,8 +139,9 @@ def test_ctrl_c_stops_it_and_what_is_done_is_kept(tmp_path, mine):
         assert command.poll() is None
         time.sleep(0.05)
     os.killpg(command.pid, signal.SIGINT)
-    shown, _ = command.communicate(timeout=60)
+    shown, errors = command.communicate(timeout=60)
     assert command.returncode == 130
+    assert errors == ""  # no process cries out
     assert f"Stopped. 2 runs are done and kept in {tmp_path}" in " ".join(shown.split())
     pids = {int(line.split()[1]) for line in (tmp_path / "calls").read_text().splitlines()}
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
