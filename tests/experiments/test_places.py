@@ -139,6 +139,26 @@ def test_what_is_stopped_is_gone(tmp_path, processes):
     assert (outcome.computed, outcome.reused) == (1, 2)
 
 
+def test_ctrl_c_is_for_the_one_that_was_started(tmp_path, processes):
+    """It reaches all processes of a terminal; those that compute leave it to the first one."""
+
+    def interrupt(progress):
+        if (tmp_path / "waiting").exists() and not (tmp_path / "go").exists():
+            seed_1 = next(
+                line
+                for line in (tmp_path / "calls").read_text().splitlines()
+                if line.startswith("1 ")
+            )
+            os.kill(int(seed_1.split()[1]), signal.SIGINT)
+            (tmp_path / "go").touch()
+
+    outcome = run_experiment(
+        behaving(tmp_path, "waits"), tmp_path, place=processes, watch=interrupt
+    )
+    assert outcome.failed == []
+    assert calls(tmp_path) == {0: 1, 1: 1, 2: 1}
+
+
 def alive(pid):
     try:
         os.kill(pid, 0)
