@@ -67,7 +67,7 @@ def listening_hosts(pid):
 
 
 def test_local_workers_are_processes_of_one_thread_and_end_with_the_context(capfd):
-    with connect("local:2", memory_limit="700MB") as client:
+    with connect("local:2", memory_limit="950MB") as client:
         states = client.run(process_state).values()
         limits = {w["memory_limit"] for w in client.scheduler_info()["workers"].values()}
         assert client.submit(sum, [1, 2]).result() == 3
@@ -75,7 +75,7 @@ def test_local_workers_are_processes_of_one_thread_and_end_with_the_context(capf
     assert len(pids) == 2
     assert os.getpid() not in pids
     assert {state[1:] for state in states} == {("1", 1)}
-    assert limits == {700_000_000}
+    assert limits == {950_000_000}
     assert all(gone(pid) for pid in pids)
     assert capfd.readouterr() == ("", "")
 
