@@ -22,6 +22,21 @@ seeds = [0, 1, 2]
 folder = "{folder}"
 """
 
+# and one of the package, of four runs
+SMALL_DIGITS = """
+family = "digits"
+title = "small"
+seeds = [3, 4]
+[parameters]
+width = 4.0
+gamma = 1.0
+block_size = 300
+curve_every = 500
+[grid]
+lr = [0.001, 0.1]
+"""
+REASON = "no [red]luck[/red]\nat all"
+
 
 class MadeRun(Config):
     """What a run does; it leaves a line in `folder/calls` each time it is begun."""
@@ -43,7 +58,7 @@ def misbehave(config):
     if config.seed != 1:  # the others are good
         return
     if config.behaviour == "raises":
-        raise ValueError("no [red]luck[/red]\nat all")
+        raise ValueError(REASON)
     if config.behaviour == "hangs":
         time.sleep(600)
     if config.behaviour == "eats":

@@ -12,7 +12,7 @@ import pytest
 import made_runs
 from command_line import run
 from made_runs import TEXT, calls
-from retarget import cli_reproduce
+from retarget import cli, cli_reproduce
 
 
 @pytest.fixture
@@ -44,6 +44,22 @@ def test_failed_runs_are_listed_and_the_exit_code_says_so(monkeypatch, capsys, t
     assert "seed 1: ValueError: no [red]luck[/red] at all" in shown
     assert "`retarget runs show KEY` tells more" in shown
     assert not (tmp_path / "results" / "mine").exists()
+
+
+def test_no_title_or_reason_is_a_command_of_the_terminal(monkeypatch, capfd, mine):
+    arguments = mine('behaviour = "raises"')
+    path = arguments[1]
+    path.write_text(path.read_text().replace('title = "made"', 'title = "[/x] \\u001b[31m"'))
+    monkeypatch.setattr(made_runs, "REASON", "no \x1b]0;luck\x07")
+    run(monkeypatch, capfd, *arguments, "--dry-run")
+    monkeypatch.setattr(sys, "argv", ["retarget", *map(str, arguments), "-j", "0"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    shown = "".join(capfd.readouterr())
+    assert "[/x] ·[31m" in shown
+    assert "no ·]0;luck·" in shown
+    assert "\x1b" not in shown
+    assert "\x07" not in shown
 
 
 def test_only_so_many_failures_are_listed(monkeypatch, capsys, mine):

@@ -59,6 +59,16 @@ def test_outdated_and_damaged_runs(monkeypatch, capsys, results):
     assert "4 outdated" in shown  # of a family that there is no more
 
 
+def test_a_folder_that_may_only_be_looked_at(monkeypatch, capsys, results):
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(RunStore, "lock", refuse)
+    code, shown = run(monkeypatch, capsys, "runs", "list", "--out", results)
+    assert code == 0
+    assert ": 5 done, 1 interrupted, 1 failed" in shown
+
+
 def test_all_about_a_run(monkeypatch, capsys, results, tmp_path):
     (failed,) = keys(results, "failed")
     code, shown = run(monkeypatch, capsys, "runs", "show", failed[:10], "--out", results)

@@ -155,18 +155,23 @@ def _code_of(
         return WRONG_USE
 
 
+def _show_title(experiment: Experiment) -> None:
+    title = escape(printable(experiment.title))
+    console.print(f"[bold]{escape(experiment.label)}[/bold]: {title}")
+
+
 def _show_plan(
     experiment: Experiment, out: Path, fresh: bool, place: Callable[[Experiment], Place]
 ) -> int:
     schedule = Schedule(experiment, RunStore(out), fresh)
     progress, missing = schedule.progress, schedule.missing()
     progress.capacity = place(experiment).capacity
-    console.print(f"[bold]{experiment.label}[/bold]: {experiment.title}")
+    _show_title(experiment)
     for key, run in progress.runs.items():
         known = progress.estimator.seconds(progress.identities[key])
         about = "" if known is None else f", about {duration(known)}"
         state = f"to do{about}" if key in missing else "done"
-        console.print(f"  {key}  {printable(run.name)}: {state}", highlight=False, markup=False)
+        console.print(f"  {key}  {run.name}: {state}", highlight=False, markup=False)
     seconds = progress.seconds_left()
     estimate = (
         "how long that takes is unknown: no such run was ever done here"
@@ -185,7 +190,7 @@ def _show_plan(
 def _reproduce(
     experiment: Experiment, out: Path, fresh: bool, place: Callable[[Experiment], Place]
 ) -> int:
-    console.print(f"[bold]{experiment.label}[/bold]: {experiment.title}")
+    _show_title(experiment)
     watch = _Watch()
     try:
         with display(console, transient=True, above=watch.shown):
@@ -219,7 +224,8 @@ def _show_outcome(outcome: Outcome) -> int:
         console.print(f"  {printable(str(path))}", highlight=False, markup=False, soft_wrap=True)
     for run, record in outcome.failed[:SHOWN_FAILURES]:
         console.print(
-            f"  [red]failed[/red] {record.key}  {escape(run.name)}: {escape(record.reason or '')}",
+            f"  [red]failed[/red] {record.key}  "
+            + escape(f"{run.name}: {printable(record.reason or '')}"),
             highlight=False,
             soft_wrap=True,
         )

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retarget as rt
+from made_runs import SMALL_DIGITS
 from retarget.experiments.experiment import families
 from retarget.experiments.experiment_files import (
     LARGEST_FILE,
@@ -22,24 +23,12 @@ from retarget.experiments.experiment_files import (
 )
 from retarget.experiments.runner import run_experiment
 
-SMALL = """
-family = "digits"
-title = "small"
-seeds = [3, 4]
-[parameters]
-width = 4.0
-gamma = 1.0
-block_size = 300
-curve_every = 500
-[grid]
-lr = [0.001, 0.1]
-"""
 DOCS = Path(__file__).parents[2] / "docs" / "experiments.md"
 
 
 @pytest.fixture(scope="module")
 def small():
-    return parse_experiment("small", SMALL)
+    return parse_experiment("small", SMALL_DIGITS)
 
 
 # What a file expands to
@@ -51,7 +40,7 @@ def test_a_grid_expands_to_every_combination(small):
 
 
 def test_a_case_is_stronger_than_what_all_have():
-    text = SMALL + (
+    text = SMALL_DIGITS + (
         "[cases.a]\nparameters = { lr = 0.5, width = 2.0 }\n"
         "[cases.b]\nseeds = [7]\ngrid = { width = [1.0, 3.0] }\n[cases.c]\n"
     )
@@ -181,14 +170,14 @@ WIDTH, SEEDS, GRID = "width = 4.0", "seeds = [3, 4]", "lr = [0.001, 0.1]"
     ],
 )  # fmt: skip
 def test_one_problem_is_one_line(old, new, message):
-    assert old in SMALL
+    assert old in SMALL_DIGITS
     with pytest.raises(rt.InvalidInputError) as refused:
-        parse_experiment("small", SMALL.replace(old, new))
+        parse_experiment("small", SMALL_DIGITS.replace(old, new))
     assert str(refused.value) == f"experiment small: {message}"
 
 
 def test_all_problems_are_listed_each_once():
-    text = SMALL.replace("title", "titel").replace(SEEDS, "seeds = [1, 2.5]\nfoo = 1")
+    text = SMALL_DIGITS.replace("title", "titel").replace(SEEDS, "seeds = [1, 2.5]\nfoo = 1")
     text = text.replace(WIDTH, "widht = 4.0") + "[quick]\nseeds = [1, 1]\n"
     with pytest.raises(rt.InvalidInputError) as refused:
         parse_experiment("x", text)
@@ -201,7 +190,9 @@ def test_all_problems_are_listed_each_once():
         "  parameters.widht: unknown key; did you mean 'width'?",
     ]
     text = (
-        SMALL.replace(SEEDS, "seeds = [1, 1]").replace(WIDTH, "widht = 1.0\n").replace("1.0", "'x'")
+        SMALL_DIGITS.replace(SEEDS, "seeds = [1, 1]")
+        .replace(WIDTH, "widht = 1.0\n")
+        .replace("1.0", "'x'")
     )
     with pytest.raises(rt.InvalidInputError) as refused:
         parse_experiment("x", text + "[quick.parameters]\nblock_size = 1.5")
@@ -217,7 +208,7 @@ def test_all_problems_are_listed_each_once():
 def test_a_plan_that_is_too_large_is_not_written_out():
     values = ", ".join(map(str, range(1, 1001)))
     grid = f"lr = [{values}]\nwidth = [{values}]\ngamma = [{values}]"
-    text = SMALL.replace(GRID, grid).replace(WIDTH, "").replace("gamma = 1.0", "")
+    text = SMALL_DIGITS.replace(GRID, grid).replace(WIDTH, "").replace("gamma = 1.0", "")
     with pytest.raises(rt.InvalidInputError) as refused:
         parse_experiment("x", text)
     message = "grid: makes 2000000000 runs; expected at most 100000"
@@ -227,7 +218,7 @@ def test_a_plan_that_is_too_large_is_not_written_out():
 def test_the_same_problem_in_many_cases_is_one_line():
     cases = "".join(f"[cases.c{number}]\n" for number in range(5))
     with pytest.raises(rt.InvalidInputError) as refused:
-        parse_experiment("x", SMALL.replace(WIDTH, "") + cases)
+        parse_experiment("x", SMALL_DIGITS.replace(WIDTH, "") + cases)
     places = ", ".join(f"cases.c{number}.parameters.width" for number in range(3))
     assert str(refused.value) == f"experiment x: {places} and 2 more: missing"
 
@@ -260,10 +251,10 @@ WRITTEN = st.recursive(
 )
 def test_whatever_a_file_holds_is_an_experiment_or_an_error_in_words(place, key, value):
     line = f"{key} = {value}\n"
-    if f"[{place}]" in SMALL:
-        text = SMALL.replace(f"[{place}]\n", f"[{place}]\n{line}")
+    if f"[{place}]" in SMALL_DIGITS:
+        text = SMALL_DIGITS.replace(f"[{place}]\n", f"[{place}]\n{line}")
     else:
-        text = f"{SMALL}[{place}]\n{line}" if place else line + SMALL
+        text = f"{SMALL_DIGITS}[{place}]\n{line}" if place else line + SMALL_DIGITS
     message = ""
     try:
         assert parse_experiment("any", text).runs()
@@ -279,7 +270,7 @@ def test_whatever_a_file_holds_is_an_experiment_or_an_error_in_words(place, key,
 
 def test_a_file_of_ones_own_is_read_by_its_path(tmp_path, small, monkeypatch):
     path = tmp_path / "a b (ü).toml"
-    path.write_text(SMALL, "utf-8")
+    path.write_text(SMALL_DIGITS, "utf-8")
     experiment = load_experiment(str(path))
     assert experiment.name == experiment.label == "a b (ü)"
     assert experiment.runs() == small.runs()
@@ -287,7 +278,7 @@ def test_a_file_of_ones_own_is_read_by_its_path(tmp_path, small, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert load_experiment("~/a b (ü).toml") == experiment
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "fig1.toml").write_text(SMALL)
+    (tmp_path / "fig1.toml").write_text(SMALL_DIGITS)
     assert named_experiments("fig1.toml") == ["fig1.toml"]
     assert load_experiment("fig1.toml").family == "digits"
     assert load_experiment("fig1").family == "toy shift"
@@ -312,7 +303,7 @@ def test_files_that_cannot_be_read(tmp_path):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_file_that_may_not_be_read(tmp_path):
     path = tmp_path / "x.toml"
-    path.write_text(SMALL)
+    path.write_text(SMALL_DIGITS)
     path.chmod(0)
     with pytest.raises(rt.InvalidInputError, match="cannot be read: Permission denied"):
         load_experiment(str(path))
@@ -321,7 +312,7 @@ def test_a_file_that_may_not_be_read(tmp_path):
 @pytest.mark.parametrize("name", ["runs", "...", ".hidden", "", "a\nb"])
 def test_names_that_are_none(name):
     with pytest.raises(rt.InvalidInputError, match="is no name for an experiment.*not 'runs'"):
-        parse_experiment(name, SMALL)
+        parse_experiment(name, SMALL_DIGITS)
 
 
 def test_an_experiment_that_is_not_there():
@@ -377,3 +368,42 @@ def test_the_docs_have_every_family_with_its_parameters():
     text = DOCS.read_text()
     _, _, rest = text.partition("<!-- families -->\n| family | parameters |\n|---|---|\n")
     assert rest.partition("<!-- end of families -->")[0] == family_rows()
+
+
+@pytest.mark.parametrize("name", ["x[/red]", "a\\u001b[31m", "", "$x", "../up"])
+def test_a_case_with_a_name_that_means_something_elsewhere(name):
+    text = SMALL_DIGITS + f'[cases."{name}"]\nparameters = {{}}\n'
+    with pytest.raises(
+        rt.InvalidInputError, match="small: cases: got .*expected a name of letters"
+    ):
+        parse_experiment("small", text)
+
+
+CORE50 = """
+family = "core50 curves"
+title = "handed"
+seeds = [0]
+[parameters]
+method = "vanilla"
+lr = 0.1
+data = "core50"
+frames_per_session = 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "lines"),
+    [
+        ("parameters", 'backbone = "os:getcwd"'),
+        ("grid", '[grid]\nbackbone = ["resnet18", "os:getcwd"]'),
+        ("cases.a.parameters", '[cases.a.parameters]\nbackbone = "os:getcwd"'),
+        ("quick.parameters", '[quick.parameters]\nbackbone = "os:getcwd"'),
+    ],
+)
+def test_a_file_does_not_choose_code_to_run(place, lines):
+    with pytest.raises(
+        rt.InvalidInputError,
+        match=rf"{place}\.backbone: 'os:getcwd' is code to run; .*--backbone os",
+    ):
+        parse_experiment("handed", CORE50 + lines)
+    assert parse_experiment("handed", CORE50 + lines.replace("os:getcwd", "weights.pth")).runs()

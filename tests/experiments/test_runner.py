@@ -8,24 +8,12 @@ import polars as pl
 import pytest
 
 import retarget as rt
+from made_runs import SMALL_DIGITS
 from retarget.errors import DamagedFileWarning
 from retarget.experiments import digits, toy_curves, toy_shift
 from retarget.experiments.experiment import families
 from retarget.experiments.experiment_files import load_experiment, parse_changes, parse_experiment
 from retarget.experiments.runner import run_experiment
-
-SMALL_DIGITS = """
-family = "digits"
-title = "small"
-seeds = [3, 4]
-[parameters]
-width = 4.0
-gamma = 1.0
-block_size = 300
-curve_every = 500
-[grid]
-lr = [0.001, 0.1]
-"""
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from retarget.experiments.file_problems import (
     unknown_key,
     value_problems,
 )
+from retarget.printable import printable
 
 
 class Config(BaseModel):
@@ -119,9 +120,11 @@ class PlannedRun:
             >>> PlannedRun(Config(seed=3), {"case": "EWC", "seed": 3, "lr": 0.01}).name
             'EWC, seed 3, lr 0.01'
         """
-        return ", ".join(
-            f"{value}" if label == "case" else f"{label} {value}"
-            for label, value in self.labels.items()
+        return printable(
+            ", ".join(
+                f"{value}" if label == "case" else f"{label} {value}"
+                for label, value in self.labels.items()
+            )
         )
 
 

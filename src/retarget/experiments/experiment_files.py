@@ -20,6 +20,7 @@ from retarget.experiments.file_problems import (
     shown,
     value_problems,
 )
+from retarget.import_path import IMPORT_PATH
 from retarget.storage import user_path
 
 SUFFIX = ".toml"
@@ -27,6 +28,7 @@ LARGEST_FILE = 1_000_000
 LARGEST_PLAN = 100_000  # runs
 # Results lie in a folder of the experiment's name, beside that of all runs.
 NAME = re.compile(r"(?!runs$)\w[\w .+,()-]*")
+LETTERS = "letters, digits, spaces and -_.+,()"
 
 
 def experiment_names() -> list[str]:
@@ -80,7 +82,7 @@ def parse_experiment(name: str, text: str) -> Experiment:
     if not NAME.fullmatch(name):
         raise InvalidInputError(
             f"{name!r} is no name for an experiment, whose results lie in a folder of that name; "
-            "expected letters, digits, spaces and -_.+,() in the name of its file, and not 'runs'"
+            f"expected {LETTERS} in the name of its file, and not 'runs'"
         )
     try:
         content = tomllib.loads(text)
@@ -168,6 +170,8 @@ def _problems(experiment: Experiment) -> Iterator[Problem]:
     if variant is not None and variant not in experiment.parameters:
         yield Problem("variant", f"got {variant!r}; expected one of its parameters")
     yield from _said_twice(experiment)
+    yield from _odd_names(experiment)
+    yield from _code_to_run(experiment)
     too_many = _too_many_runs(experiment)
     if too_many:
         yield too_many
@@ -181,6 +185,26 @@ def _problems(experiment: Experiment) -> Iterator[Problem]:
             for problem in of_quick
             if problem not in of_runs
         )
+
+
+def _odd_names(experiment: Experiment) -> Iterator[Problem]:
+    """Names of cases that a terminal or a figure would take for something else."""
+    for name in experiment.cases:
+        if not NAME.fullmatch(name):
+            yield Problem("cases", f"got {shown(name)}; expected a name of {LETTERS}")
+
+
+def _code_to_run(experiment: Experiment) -> Iterator[Problem]:
+    """A file that somebody was handed must not choose what is imported and called."""
+    quick = experiment.quick.parameters if experiment.quick else {}
+    for place, table in (experiment.tables() | {"quick.parameters": quick}).items():
+        values = table.get("backbone")
+        for value in values if isinstance(values, list) else [values]:
+            if isinstance(value, str) and IMPORT_PATH.fullmatch(value):
+                yield Problem(
+                    f"{place}.backbone",
+                    f"{value!r} is code to run; give it on the command line: --backbone {value}",
+                )
 
 
 def _too_many_runs(experiment: Experiment) -> Problem | None:

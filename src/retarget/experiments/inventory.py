@@ -24,10 +24,8 @@ class State(StrEnum):
 
 def state_of(store: RunStore, key: str) -> State:
     """How a run stands."""
-    lock = store.lock(key)
-    if lock is None:
+    if store.is_locked(key):
         return State.RUNNING
-    lock.release()
     record = store.record(key)
     if record is None:
         return State.DAMAGED if store.has_record(key) else State.INTERRUPTED

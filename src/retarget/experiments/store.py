@@ -170,6 +170,16 @@ class RunStore:
             return None
         return lock
 
+    def is_locked(self, key: str) -> bool:
+        """Whether another process is computing a run, as far as one can tell from here."""
+        try:
+            lock = self.lock(key)
+        except OSError:  # a folder that may only be looked at: nobody computes there
+            return False
+        if lock is not None:
+            lock.release()
+        return lock is None
+
     def remove(self, key: str) -> bool:
         """Deletes all there is of a run, unless another process is computing it."""
         lock = self.lock(key)
