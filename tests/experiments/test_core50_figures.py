@@ -314,6 +314,8 @@ def test_the_curve_of_a_figure_is_the_table(tmp_path):
     figure = network_curves.draw(table)
     (axes,) = figure.axes
     assert axes.get_title() == "CORe50, features of core50_backbone:made"
+    axes.set_xlim(1, 5)
+    assert all(tick == int(tick) for tick in axes.get_xticks())
     for line, case in zip(axes.get_lines(), MAIN, strict=True):
         part = table.filter(pl.col("case") == case, pl.col("tasks_learned") > 0)
         means = part.group_by("tasks_learned", maintain_order=True).agg(pl.col("accuracy").mean())

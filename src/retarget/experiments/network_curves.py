@@ -6,6 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import polars as pl
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from rich.console import RenderableType
 from rich.table import Table
 
@@ -58,6 +59,8 @@ def draw(table: pl.DataFrame) -> Figure:
                 axes.axvline(end, color="lightgray", lw=0.7, zorder=0)
         axes.set_title(table["data"][0])
         axes.set_xlabel(name)
+        if along == "tasks_learned":
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # there are no half tasks
         axes.set_ylabel("accuracy on the test images of all classes")
         figure.legend(loc="outside lower center", ncols=2)
     return figure
