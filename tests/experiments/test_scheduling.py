@@ -256,7 +256,7 @@ def shown(renderable):
 
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(renderable)
-    return " ".join(console.export_text().split())
+    return console.export_text()
 
 
 def test_the_table_of_the_progress(monkeypatch):
@@ -264,12 +264,15 @@ def test_the_table_of_the_progress(monkeypatch):
     runs = {str(i): PlannedRun(Config(seed=i), {"case": "[EWC]", "seed": i}) for i in range(20)}
     identities = {key: Identity("kind", {"seed": int(key)}, {}, "", {}) for key in runs}
     progress = Progress(runs, Estimator(), identities, capacity=10)
-    assert "0 0 0 20 unknown" in shown(progress_table(progress))
+    assert "0 0 0 20 unknown" in " ".join(shown(progress_table(progress)).split())
     progress.estimator._known["kind"] = [({"seed": 0}, 30.0)]
     progress.done, progress.failed = {"0", "1"}, {"2": None}
     progress.running = {str(i): 90.0 for i in range(3, 13)}
     progress.elsewhere = {"13"}
-    text = shown(progress_table(progress))
+    bar, *lines = shown(progress_table(progress)).splitlines()
+    assert set(bar.strip()) <= set("━╸╺")
+    assert lines[0].split()[:2] == ["done", "running"]
+    text = " ".join(" ".join(lines).split())
     assert "done running elsewhere failed left time left 2 10 1 1 6 41 s" in text
     assert "[EWC], seed 3: 10 s of about 30 s" in text
     assert "and 2 more" in text

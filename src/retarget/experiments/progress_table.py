@@ -29,7 +29,9 @@ def progress_table(progress: Progress) -> RenderableType:
     shown = [_running(progress, key) for key in list(progress.running)[:SHOWN]]
     if running > SHOWN:
         shown.append(Text(f"  and {running - SHOWN} more", "dim"))
-    return Group(ProgressBar(all_runs, done + failed, width=60), table, *shown)
+    bar = Table.grid()  # a bar alone ends no line
+    bar.add_row(ProgressBar(all_runs, done + failed, width=60))
+    return Group(bar, table, *shown)
 
 
 def duration(seconds: float | None) -> str:
