@@ -1,5 +1,7 @@
+import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_array
 
 import retarget as rt
 from retarget.arrays import GrowingRows
@@ -26,3 +28,88 @@ def test_rows_are_copies():
 def test_nothing_appended_yet():
     with pytest.raises(rt.InvalidInputError, match="nothing has been appended yet"):
         _ = GrowingRows().rows
+
+
+LEARNER = rt.SGD(lr=0.2)
+REFUSED = {
+    "a ragged list": ([[1.0, 2.0], [3.0]], "not an array of numbers"),
+    "a mask": (np.ma.masked_greater(np.eye(3), 0.5), "masked array with 3 masked entries"),
+    "scipy's sparse": (csr_array(np.eye(3)), r"sparse csr_array.*pass K.toarray\(\)"),
+    "torch's sparse": (torch.eye(3).to_sparse(), r"layout sparse_coo.*pass K.to_dense\(\)"),
+    "no numbers": (torch.empty(3, 3, device="meta"), "meta device, which holds no numbers"),
+    "float8": (torch.eye(3).to(torch.float8_e4m3fn), "dtype float8_e4m3fn; expected float16"),
+    "complex": (torch.eye(3, dtype=torch.complex64), "dtype complex64"),
+    "objects": (np.array([[None] * 3] * 3), "dtype object"),
+    "an array of arrays": ([[torch.eye(2), 1.0, 2.0]] * 3, "not an array of numbers|dtype object"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_is_no_array_of_numbers_is_refused_by_name(kind):
+    value, message = REFUSED[kind]
+    with pytest.raises(rt.RetargetError, match=f"K (is|has).*({message})"):
+        rt.offline_coefficients(value, np.ones(3), 1.0)
+    message = message.replace("K.", "X.")
+    with pytest.raises(rt.RetargetError, match=f"(X|A) (is|has).*({message})"):
+        rt.ShiftTracker("linear", LEARNER, 1.0).update(value, np.ones(3))
+    with pytest.raises(rt.RetargetError, match="Y (is|has)"):
+        rt.offline_coefficients(np.eye(3), value, 1.0)
+
+
+def test_a_masked_array_that_masks_nothing_is_an_array():
+    K = np.ma.masked_greater(np.eye(3), 5.0)
+    np.testing.assert_allclose(rt.offline_coefficients(K, np.ones(3), 1.0), [0.5] * 3)
+
+
+HUGE = {
+    "offline_coefficients": lambda K, Y: rt.offline_coefficients(K, Y, 1e-3),
+    "online_coefficients": lambda K, Y: rt.online_coefficients(K, Y, rt.SGD(lr=1.9)),
+    "effective_targets": lambda K, Y: rt.effective_targets(K, Y, rt.SGD(lr=1.9), 100.0),
+    "corrected_targets": lambda K, Y: rt.corrected_targets(K, Y, rt.SGD(lr=1e-4), 1.0),
+    "iterative_targets": lambda K, Y: rt.iterative_targets(K, Y, rt.SGD(lr=1e-4), 1.0, 2),
+    "online_learning_curve": lambda K, Y: rt.online_learning_curve(
+        K, Y, 4 * K, rt.SGD(lr=1.9), [4]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_targets_that_overflow_are_an_error_that_says_so(name):
+    K, Y = 0.9 * np.eye(4) + 0.1, np.array([1.7e308, -1.7e308, 1.7e308, 1.7e308])
+    with pytest.raises(rt.ResultOverflowError, match=r"beyond 1\.8e\+308.*float64.*scale"):
+        HUGE[name](K, Y)
+
+
+def test_float16_that_overflows_is_an_error_that_offers_more():
+    K, Y = np.eye(2, dtype=np.float16), np.full(2, 6e4, np.float16)
+    with pytest.raises(rt.ResultOverflowError, match=r"row 0 is beyond 6\.55e\+04.*float16.*float64"):
+        rt.offline_coefficients(0.5 * K, Y, 0.0)
+    tracker = rt.ShiftTracker(rt.Linear(), rt.SGD(lr=0.5), 9.0)
+    tracker.update(K, Y)
+    with pytest.raises(rt.ResultOverflowError, match="float16"):
+        _ = tracker.effective_targets
+
+
+def test_a_kernel_beyond_memory_is_refused_before_its_numbers_are_looked_at(monkeypatch):
+    monkeypatch.setattr("retarget.arrays.require_finite", lambda *_: pytest.fail("looked at"))
+    monkeypatch.setattr("retarget.arrays.as_targets", lambda _, Y: torch.as_tensor(Y)[:, None])
+    K, Y = np.broadcast_to(np.ones(()), (200_000, 200_000)), np.ones(200_000)
+    for function in (
+        lambda: rt.offline_coefficients(K, Y, 1.0),
+        lambda: rt.corrected_targets(K, Y, LEARNER, 1.0),
+        lambda: rt.iterative_targets(K, Y, LEARNER, 1.0, 4),
+        lambda: rt.distilled_targets(K, Y, 1.0, 4),
+        lambda: rt.offline_learning_curve(K, Y, K[:1], 1.0, [4]),
+    ):
+        with pytest.raises(rt.StreamTooLargeError, match="200000 samples needs about 160.0 GB"):
+            function()
+
+
+def test_a_fork_goes_on_by_itself():
+    rows = GrowingRows(capacity=8)
+    rows.append(torch.ones(3, 1))
+    fork, twin = rows.fork(), rows.clone()
+    fork.append(torch.zeros(2, 1))
+    twin.rows.zero_()
+    assert rows.rows.tolist() == [[1.0]] * 3
+    assert fork.rows.tolist() == [[1.0]] * 3 + [[0.0]] * 2

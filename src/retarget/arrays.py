@@ -4,19 +4,25 @@ NumPy comes in without a copy and NumPy goes out; torch in, torch out. What pass
 been checked: floating point, finite, of matching shapes, on one device.
 """
 
+import copy
 import math
 import os
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.errors import InvalidInputError, InvalidTypeError, StreamTooLargeError
+from retarget.errors import (
+    InvalidInputError,
+    InvalidTypeError,
+    ResultOverflowError,
+    StreamTooLargeError,
+)
 
 Array = np.ndarray | Tensor
 ArrayT = TypeVar("ArrayT", np.ndarray, Tensor)
@@ -26,12 +32,34 @@ ArrayT = TypeVar("ArrayT", np.ndarray, Tensor)
 PANEL_ROWS = {"cpu": 256}
 PANEL_ROWS_ELSEWHERE = 2048
 
+# What can be computed on. torch has others (float8, quantised), which know no arithmetic.
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+INTEGERS = (torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64)
+INTEGERS += (torch.int8, torch.int16, torch.int32, torch.int64)
+EXACT_INTEGERS = 2**53  # the whole numbers up to here are numbers of float64, too
+
 
 def as_tensor(name: str, value: Any) -> Tensor:
     """The caller's array as a tensor that shares its memory, detached from any graph."""
     if isinstance(value, Tensor):
-        return value.detach()
-    array = np.asarray(value)
+        return _as_plain_tensor(name, value.detach())
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise InvalidInputError(
+            f"{name} is a masked array with {np.ma.count_masked(value)} masked entries; expected "
+            "numbers everywhere: remove or fill in what is masked first"
+        )
+    if hasattr(value, "toarray"):
+        raise InvalidTypeError(
+            f"{name} is a sparse {type(value).__name__}; expected a dense array: pass "
+            f"{name}.toarray()"
+        )
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, for one
+        raise InvalidTypeError(
+            f"{name} is a {type(value).__name__} that is not an array of numbers ({error}); "
+            "expected rows of equal length"
+        ) from error
     if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
         raise InvalidTypeError(
             f"{name} has dtype {array.dtype}; expected float16, float32 or float64"
@@ -44,10 +72,42 @@ def as_tensor(name: str, value: Any) -> Tensor:
         return torch.from_numpy(array)
 
 
+def _as_plain_tensor(name: str, tensor: Tensor) -> Tensor:
+    """Refuses tensors that hold no numbers, or not in rows and columns."""
+    if tensor.layout != torch.strided:
+        layout = str(tensor.layout).removeprefix("torch.")
+        raise InvalidTypeError(
+            f"{name} is a tensor of layout {layout}; expected a dense one: pass {name}.to_dense()"
+        )
+    if tensor.is_meta:
+        raise InvalidTypeError(f"{name} is on the meta device, which holds no numbers")
+    if tensor.dtype not in FLOATS + INTEGERS:
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        raise InvalidTypeError(
+            f"{name} has dtype {dtype}; expected float16, bfloat16, float32 or float64"
+        )
+    return tensor
+
+
 def give_back(result: Tensor, like: Any, dtype: torch.dtype | None = None) -> Any:
     """A result in the caller's own library (and dtype, where one is given)."""
-    result = result if dtype is None else result.to(dtype)
+    if dtype is not None:
+        result = result.to(dtype)
+        require_no_overflow(result)
     return result if isinstance(like, Tensor) else result.cpu().numpy()
+
+
+def require_no_overflow(result: Tensor) -> None:
+    """Refuses a result (n, ...), of finite inputs, that has left the range of its dtype."""
+    if result.numel() == 0 or math.isfinite(result.sum().item()) or result.isfinite().all():
+        return
+    row = int((~result.isfinite().reshape(len(result), -1).all(dim=1)).nonzero()[0, 0])
+    limits = torch.finfo(result.dtype)
+    raise ResultOverflowError(
+        f"the result for row {row} is beyond {limits.max:.3g}, the largest number of "
+        f"{limits.dtype}; scale the targets down"
+        + ("" if result.dtype == torch.float64 else ", or convert the inputs to float64")
+    )
 
 
 def require_float(name: str, tensor: Tensor, hint: str) -> None:
@@ -126,12 +186,20 @@ class Problem:
     _flat: bool
 
     def give(self, result: Tensor) -> Any:
-        """A result (n, c) in the caller's library and dtype, and as flat as the caller's Y."""
+        """A result (n, c) in the caller's library and dtype, and with the shape of Y."""
         return give_back(result[:, 0] if self._flat else result, self._like, self._dtype)
 
 
-def as_problem(K: Any, Y: Any, initial: Any = None) -> Problem:
-    """Checks the inputs of the functional core and takes them through the door."""
+def as_problem(K: Any, Y: Any, initial: Any = None, *, factored: bool = False) -> Problem:
+    """Checks the inputs of the functional core and takes them through the door.
+
+    Args:
+        K: (n, n) Gram matrix.
+        Y: (n,) or (n, c) targets.
+        initial: Values of the starting function, of the shape of Y.
+        factored: Whether a Cholesky factor of K will be needed: if it cannot fit into the memory,
+            K is refused before its n^2 numbers are looked at.
+    """
     gram = as_tensor("K", K)
     require_float("K", gram, "convert it first")
     if gram.ndim != 2 or gram.shape[0] != gram.shape[1]:
@@ -140,8 +208,8 @@ def as_problem(K: Any, Y: Any, initial: Any = None) -> Problem:
         )
     if len(gram) == 0:
         raise InvalidInputError("K is empty; expected at least one sample")
-    flat = np.ndim(Y) == 1
     targets = {"Y": as_targets("Y", Y)}
+    flat = np.ndim(Y) == 1
     if initial is not None:
         targets["initial"] = as_targets("initial", initial)
     for name, values in targets.items():
@@ -160,6 +228,8 @@ def as_problem(K: Any, Y: Any, initial: Any = None) -> Problem:
             f"initial has shape {np.shape(initial)}, but Y has shape {np.shape(Y)}; expected the "
             "starting function's value for each target"
         )
+    if factored:
+        require_factor_memory(gram)
     require_finite("K", gram)
     require_symmetric("K", gram)
 
@@ -232,8 +302,22 @@ def require_memory(what: str, numbers: float, like: Tensor, instead: str) -> Non
         )
 
 
+def require_factor_memory(K: Tensor) -> None:
+    """Refuses a stream whose Cholesky factor cannot fit."""
+    n = len(K)
+    require_memory(
+        f"the exact method on {n} samples",
+        n * n / 2,
+        K,
+        "use a shorter stream or float32, or TargetCorrector, which never needs all of K at once",
+    )
+
+
 class GrowingRows:
-    """Rows appended at the end of one buffer that doubles when it is full."""
+    """Rows appended at the end of one buffer that doubles when it is full.
+
+    Rows of another dtype than those before are promoted, or promote the others, without loss.
+    """
 
     def __init__(self, capacity: int = 0) -> None:
         self._capacity = capacity
@@ -253,11 +337,50 @@ class GrowingRows:
     def append(self, rows: Tensor) -> None:
         """Copies `rows` in behind the others."""
         size = self._size + len(rows)
-        if self._buffer is None or size > len(self._buffer):
+        dtype = rows.dtype
+        if self._buffer is not None:
+            dtype = _lossless_dtype(self._buffer[: self._size], rows)
+        if self._buffer is None or size > len(self._buffer) or dtype != self._buffer.dtype:
             capacity = max(size, 2 * self._size, self._capacity)
-            buffer = rows.new_empty((capacity, *rows.shape[1:]))
+            buffer = rows.new_empty((capacity, *rows.shape[1:]), dtype=dtype)
             if self._buffer is not None:
                 buffer[: self._size] = self._buffer[: self._size]
             self._buffer = buffer
         self._buffer[self._size : size] = rows
         self._size = size
+
+    def fork(self) -> Self:
+        """A copy to append to, at no cost. The rows so far are shared: neither may change them.
+
+        Once this one is appended to, the fork's own rows are void.
+        """
+        return copy.copy(self)
+
+    def clone(self) -> Self:
+        """A copy that shares nothing."""
+        twin = copy.copy(self)
+        twin._buffer = None if self._buffer is None else self._buffer.clone()
+        return twin
+
+
+def _lossless_dtype(one: Tensor, other: Tensor) -> torch.dtype:
+    """The least dtype that holds the numbers of both as they are."""
+    if one.dtype == other.dtype:
+        return one.dtype
+    # NumPy's rules, because torch's make float32 of int64 and float32. NumPy has no bfloat16.
+    names = ["float32" if part.dtype == torch.bfloat16 else _name(part) for part in (one, other)]
+    dtype: torch.dtype = getattr(torch, np.promote_types(*names).name)
+    for part in (one, other):
+        if dtype.is_floating_point and not part.is_floating_point() and part.numel():
+            values = part.cpu().numpy()
+            if max(abs(int(values.min())), abs(int(values.max()))) > EXACT_INTEGERS:
+                raise InvalidInputError(
+                    f"the stream has samples in {_name(one)} and in {_name(other)}, and whole "
+                    f"numbers beyond 2**53, which {_name(part)} holds and float64 does not; "
+                    "convert one of them first"
+                )
+    return dtype
+
+
+def _name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

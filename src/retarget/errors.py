@@ -7,6 +7,7 @@ __all__ = [
     "DamagedFileError",
     "DamagedFileWarning",
     "DivergedError",
+    "DivergenceWarning",
     "DownloadError",
     "InvalidInputError",
     "InvalidTypeError",
@@ -14,6 +15,7 @@ __all__ = [
     "MissingExtraError",
     "NotPositiveDefiniteError",
     "PrecisionWarning",
+    "ResultOverflowError",
     "RetargetError",
     "StreamTooLargeError",
     "TrainingDivergedError",
@@ -67,13 +69,17 @@ class DivergedError(RetargetError, ArithmeticError):
 
     Attributes:
         step: The optimiser's step (counted from 0) whose error is no longer finite.
-        largest_stable_lr: The largest rate at which every step up to there is stable.
+        largest_stable_lr: A rate below which streams in random order do not blow up.
     """
 
     def __init__(self, message: str, *, step: int, largest_stable_lr: float) -> None:
         super().__init__(message)
         self.step = step
         self.largest_stable_lr = largest_stable_lr
+
+
+class ResultOverflowError(RetargetError, OverflowError):
+    """A result that is too large for the floating-point type that it is returned in."""
 
 
 class TrainingDivergedError(RetargetError, ArithmeticError):
@@ -116,6 +122,14 @@ class UnreachableTargetsError(RetargetError, ArithmeticError):
 
 class PrecisionWarning(UserWarning):
     """The result has few or no correct digits in the precision that it was computed in."""
+
+
+class DivergenceWarning(UserWarning):
+    """The online learner blows up at this rate, though no number has overflowed yet.
+
+    Either its errors grow far beyond its targets, or it amplifies rounding errors until no digit
+    of what it learns is right.
+    """
 
 
 class DamagedFileWarning(UserWarning):

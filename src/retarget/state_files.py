@@ -5,7 +5,8 @@ Reading one runs no code. A checksum over all of it finds what was damaged since
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ def read_state(
     Raises:
         DamagedFileError: It is not as it was written.
     """
+    _require_device(device)
     if not path.is_file():
         raise InvalidInputError(f"there is no file {path}; expected one that retarget wrote")
     with path.open("rb"):
@@ -71,6 +73,33 @@ def read_state(
     if header.get("sha256") != _checksum_of_all(values, tensors) or not isinstance(values, dict):
         raise DamagedFileError(f"{path} is damaged: its checksum is not that of what it holds")
     return values, {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
+def _require_device(device: str | torch.device) -> None:
+    try:
+        torch.empty(0, device=device)
+    # torch says "not compiled with CUDA" by an AssertionError, and "no driver" by a RuntimeError
+    except (AssertionError, NotImplementedError, RuntimeError, TypeError) as error:
+        raise InvalidInputError(
+            f"device is {str(device)!r}, which cannot be used here ({error}); expected 'cpu', or "
+            "a device that torch finds"
+        ) from error
+
+
+@contextmanager
+def explained(path: str | Path, what: str) -> Iterator[None]:
+    """Makes a clear error of whatever a state leads to that is whole, and not what `save` writes.
+
+    Entries are missing, or of another kind or size: it was written by another version, or by hand.
+    """
+    try:
+        yield
+    except (
+        *(ArithmeticError, AttributeError, LookupError, MemoryError),
+        *(RuntimeError, TypeError, ValueError),
+    ) as error:
+        told = f"{type(error).__name__}: {error}"
+        raise InvalidInputError(f"{path} is not a state of a {what} ({told})") from error
 
 
 def _checksum_of_all(values: Any, tensors: Mapping[str, Tensor]) -> str:
@@ -95,3 +124,16 @@ def part_of(state: dict[str, Any], name: str) -> dict[str, Any]:
         for key, value in state.items()
         if key.startswith(f"{name}.")
     }
+
+
+def require_shape(name: str, value: Any, *shape: int | None) -> Tensor:
+    """A tensor of a state, refused if it is not one of this shape (None: any length)."""
+    expected = tuple("any" if length is None else length for length in shape)
+    if not isinstance(value, Tensor):
+        raise InvalidInputError(f"{name} is {value!r:.80}; expected a tensor of shape {expected}")
+    fits = len(value.shape) == len(shape) and all(
+        wanted in (None, length) for wanted, length in zip(shape, value.shape, strict=True)
+    )
+    if not fits:
+        raise InvalidInputError(f"{name} has shape {tuple(value.shape)}; expected {expected}")
+    return value

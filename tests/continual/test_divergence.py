@@ -188,7 +188,7 @@ def test_repeated_samples_in_a_block_name_the_member():
     given = [stream(0, sizes=(8,)), lab.TaskStream.from_tasks([(X, [0, 1, 2, 0, 1, 2, 0, 1])])]
     given[1] = lab.TaskStream(given[1].train, given[0].test, 3)
     with pytest.raises(rt.NotPositiveDefiniteError, match="ridge = .* would do") as caught:
-        lab.train([mlp(1), mlp(2)], given, rt.SGD(0.01, 4), lab.Corrected(1.0, 4))
+        lab.train([mlp(1), mlp(2)], given, rt.SGD(0.01, 4), lab.Corrected(1.0, 4, parts="online"))
     assert caught.value.__notes__ == ["(member 1, task 0, epoch 0)"]
 
 

@@ -324,3 +324,88 @@ def test_distilled_targets_in_and_out():
 def test_distilled_targets_without_a_meaning(gamma, block_size, message):
     with pytest.raises(rt.InvalidInputError, match=message):
         rt.distilled_targets(np.eye(3), np.ones(3), gamma, block_size)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 7])
+def test_targets_that_are_not_one_for_each_output(columns):
+    network, (X, Y) = mlp(1), problem(outputs=columns)
+    corrector = NetworkCorrector(network, LEARNER, 2.0, 4)
+    with pytest.raises(rt.InvalidInputError, match=rf"Y has {columns} columns.*3 outputs"):
+        corrector.correct(X, Y)
+    with pytest.raises(rt.InvalidInputError, match="no task to correct again"):
+        corrector.recorrect()
+
+
+def test_looking_at_the_outputs_changes_no_buffer():
+    network = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)).double().eval()
+    before = copy.deepcopy(network.state_dict())
+    NetworkCorrector(network, LEARNER, 2.0, 4).correct(*problem())
+    for name, value in network.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+@pytest.mark.parametrize("refresh", ["task", "epoch", "never"])
+@pytest.mark.parametrize("kind", ["iterative", "exact", "distilled"])
+def test_saved_and_loaded_it_goes_on_as_if_nothing_had_been(tmp_path, refresh, kind):
+    network, (X, Y) = mlp(1), problem(20)
+    path = tmp_path / "corrector.safetensors"
+    corrector = NetworkCorrector(network, LEARNER, 2.0, 4, refresh=refresh, kind=kind)
+    corrector.correct(X[:8], Y[:8])
+    nudge(network)
+    corrector.correct(X[8:14], Y[8:14])
+    corrector.save(path)
+    # with refresh="never" the weights of the kernel are in the file, and not in the network
+    loaded = NetworkCorrector.load(path, network)
+    np.testing.assert_array_equal(loaded.recorrect(), corrector.recorrect())
+    np.testing.assert_array_equal(loaded.correct(X[14:], Y[14:]), corrector.correct(X[14:], Y[14:]))
+    loaded.save(tmp_path / "again")
+    corrector.save(path)
+    assert path.read_bytes() == (tmp_path / "again").read_bytes()
+
+
+def test_a_new_corrector_is_saved_too_and_torch_stays_torch(tmp_path):
+    network, (X, Y) = mlp(1), problem(8, outputs=1)
+    network = nn.Sequential(network, nn.Linear(3, 1, bias=False).double())
+    path = tmp_path / "state"
+    NetworkCorrector(network, LEARNER, 2.0, 4).save(path)
+    loaded = NetworkCorrector.load(path, network)
+    with pytest.raises(rt.InvalidInputError, match="no task to correct again"):
+        loaded.recorrect()
+    Z = loaded.correct(torch.tensor(X), torch.tensor(Y[:, 0]))
+    loaded.save(path)
+    again = NetworkCorrector.load(path, network).recorrect()
+    assert isinstance(again, torch.Tensor)
+    assert torch.equal(again, Z)
+
+
+def test_a_state_of_another_network_or_class(tmp_path):
+    path = tmp_path / "state"
+    NetworkCorrector(mlp(1), LEARNER, 2.0, 4, refresh="never").save(path)
+    with pytest.raises(rt.InvalidInputError, match="is not a state of a NetworkCorrector"):
+        NetworkCorrector.load(path, nn.Linear(5, 3).double())
+    with pytest.raises(rt.InvalidInputError, match="holds a NetworkCorrector, not a ShiftTracker"):
+        rt.ShiftTracker.load(path)
+    rt.ShiftTracker(rt.RBF(1.0), LEARNER, 1.0).save(path)
+    with pytest.raises(rt.InvalidInputError, match="holds a ShiftTracker, not a NetworkCorrector"):
+        NetworkCorrector.load(path, mlp(1))
+
+
+def test_a_failed_correction_changes_nothing(tmp_path, monkeypatch):
+    network, (X, Y) = mlp(1), problem()
+    corrector = NetworkCorrector(network, LEARNER, 2.0, 4, refresh="epoch")
+    corrector.correct(X[:8], Y[:8])
+    corrector.save(tmp_path / "before")
+    for broken in ("iterative_targets", "_require_alike"):
+        with monkeypatch.context() as patch:
+
+            def fail(*_, **__):
+                raise rt.NotPositiveDefiniteError("failed", deficit=1.0, jitter=1.0)
+
+            patch.setattr(f"retarget.continual.corrector.{broken}", fail)
+            with pytest.raises(rt.NotPositiveDefiniteError):
+                corrector.correct(X[8:], Y[8:])
+            if broken == "iterative_targets":
+                with pytest.raises(rt.NotPositiveDefiniteError):
+                    corrector.recorrect()
+    corrector.save(tmp_path / "after")
+    assert (tmp_path / "before").read_bytes() == (tmp_path / "after").read_bytes()

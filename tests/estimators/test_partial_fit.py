@@ -188,7 +188,7 @@ def test_labels_that_are_refused():
         ({"momentum": 2.0}, rt.InvalidInputError, "momentum is 2.0"),
         ({"reduction": "max"}, rt.InvalidInputError, "reduction is 'max'"),
         ({"correction": "some"}, rt.InvalidInputError, "correction is 'some'; expected one of"),
-        ({"gamma": 0.0}, rt.InvalidInputError, "gamma is 0.0"),
+        ({"gamma": -0.5}, rt.InvalidInputError, "gamma is -0.5"),
         ({"gamma": "big", "correction": "exact"}, rt.InvalidTypeError, "gamma is 'big'"),
         ({"width": -1.0}, rt.InvalidInputError, "width is -1.0"),
         ({"kernel": "nonsense"}, rt.InvalidInputError, "kernel is 'nonsense'"),
@@ -231,22 +231,43 @@ def test_a_rate_that_is_too_high_is_an_error_with_advice():
     stream = make_stream(400, 1, seed=0)
     X, Y = 30 * stream.features, stream.Y
     model = rt.OnlineKernelRegressor("linear", lr=1.0)
-    with pytest.raises(rt.DivergedError, match="largest lr that is stable up to there is") as info:
+    with pytest.raises(rt.DivergedError, match="it would be stable") as info:
         model.fit(X, Y)
     rt.OnlineKernelRegressor("linear", lr=0.9 * info.value.largest_stable_lr).fit(X, Y)
     rt.OnlineKernelRegressor("linear").fit(X, Y)
 
 
-def test_a_stream_that_could_not_be_learned_does_not_go_on():
-    stream = make_stream(400, 1, seed=0)
-    model = rt.OnlineKernelRegressor("linear", lr=1.0).fit(stream.features[:5], stream.Y[:5])
-    before = model.predict(stream.queries)
-    with pytest.raises(rt.DivergedError):
-        model.partial_fit(30 * stream.features[5:], stream.Y[5:])
-    np.testing.assert_array_equal(model.predict(stream.queries), before)
-    with pytest.raises(rt.InvalidInputError, match="an earlier portion .* could not be learned"):
-        model.partial_fit(stream.features[5:], stream.Y[5:])
-    model.fit(stream.features[:5], stream.Y[:5]).partial_fit(stream.features[5:], stream.Y[5:])
+@pytest.mark.parametrize("correction", CORRECTIONS)
+def test_a_portion_that_cannot_be_learned_leaves_the_stream_as_it_was(correction):
+    stream = make_stream(40, 1, seed=0)
+    X, Y = stream.features, stream.Y
+    options = {"lr": 0.2, "correction": correction, "block_size": 4, "gamma": 0.5}
+    one, other = (rt.OnlineKernelRegressor(failing_kernel, **options) for _ in range(2))
+    for model in (one, other):
+        model.fit(X[:6], Y[:6])
+    with pytest.raises(rt.RetargetError):
+        one.partial_fit(1e200 * X[6:], Y[6:])
+    with pytest.raises(ValueError, match="feature|output"):
+        one.fit(np.ones((3, 2)), Y[:3, :0])  # another number of features, and no targets
+    one.partial_fit(X[6:], Y[6:])
+    other.partial_fit(X[6:], Y[6:])
+    np.testing.assert_array_equal(one.predict(X), other.predict(X))
+    np.testing.assert_array_equal(one.targets_, other.targets_)
+
+
+def failing_kernel(A, B):
+    with np.errstate(over="ignore", invalid="ignore"):
+        return A @ B.T
+
+
+def test_a_classifier_that_fails_keeps_its_classes_and_features():
+    X, y = np.eye(4), np.array([0, 1, 0, 1])
+    model = rt.OnlineKernelClassifier("linear", lr=0.5).fit(X, y)
+    before = model.predict(X)
+    with pytest.raises(rt.InvalidInputError, match="1 class"):
+        model.fit(np.ones((3, 2)), [2, 2, 2])
+    np.testing.assert_array_equal(model.predict(X), before)
+    assert model.n_features_in_ == 4
 
 
 @pytest.mark.parametrize("correction", CORRECTIONS)

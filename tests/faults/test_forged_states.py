@@ -1,35 +1,150 @@
-"""Saved states that are whole and wrong: made by another version, or by somebody."""
+"""Saved states whose checksum is right and whose content is wrong: from another version, or forged."""
+
+import copy
+import json
+import random
+import warnings
 
 import numpy as np
 import pytest
+import torch
 
 import retarget as rt
+from lab_problems import mlp
 from retarget.errors import RetargetError
+from retarget.state_files import read_state, write_state
 
 pytestmark = pytest.mark.faults
+FORGERIES = 150
+LEARNER = rt.SGD(0.1, batch_size=2, momentum=0.5)
 
 
-def saved(path, monkeypatch, change):
-    """A state with something else in it than `save` would write, and everything in order."""
+def stream(n=23):
     rng = np.random.default_rng(0)
-    corrector = rt.TargetCorrector(rt.RBF(1.3), rt.SGD(0.2), gamma=0.7, block_size=5)
-    corrector.correct(rng.normal(size=(23, 3)), rng.normal(size=23))
-    state = corrector._state()
-    change(state)
-    with monkeypatch.context() as patched:
-        patched.setattr(rt.TargetCorrector, "_state", lambda self: state)
-        corrector.save(path)
+    return rng.normal(size=(n, 3)), rng.normal(size=(n, 2))
 
 
-def names():
-    corrector = rt.TargetCorrector(rt.RBF(1.3), rt.SGD(0.2), gamma=0.7, block_size=5)
-    corrector.correct(np.eye(3), np.ones(3))
-    return sorted(set(corrector._state()) - {"waiting"})
+def corrector():
+    thing = rt.TargetCorrector(rt.RBF(1.3), LEARNER, gamma=0.7, block_size=4)
+    thing.correct(*stream())
+    return thing
 
 
-@pytest.mark.parametrize("name", names())
-def test_an_entry_that_is_missing_is_explained(tmp_path, monkeypatch, name):
+def tracker(kind):
+    thing = kind(rt.RBF(1.3), LEARNER, gamma=0.7)
+    thing.update(*stream())
+    return thing
+
+
+def network():
+    thing = rt.NetworkCorrector(mlp(1, 3, 2), LEARNER, 2.0, 4, refresh="never")
+    thing.correct(*stream(8))
+    return thing
+
+
+OBJECTS = {
+    "TargetCorrector": corrector,
+    "ShiftTracker": lambda: tracker(rt.ShiftTracker),
+    "CorrectionTracker": lambda: tracker(rt.CorrectionTracker),
+    "NetworkCorrector": network,
+}
+
+
+def load(name, path):
+    if name == "NetworkCorrector":
+        return rt.NetworkCorrector.load(path, mlp(1, 3, 2))
+    return getattr(rt, name).load(path)
+
+
+def use(thing):
+    X, Y = stream(6)
+    if isinstance(thing, rt.ShiftTracker | rt.CorrectionTracker):
+        thing.update(X, Y)
+        return thing.coefficients
+    return thing.correct(X, Y)
+
+
+def places(values, path=()):
+    """Every entry of the header, however deep."""
+    for key, value in values.items():
+        yield (*path, key)
+        if isinstance(value, dict):
+            yield from places(value, (*path, key))
+
+
+ODD = [None, True, -1, 0, 3, 10**12, 1e300, "x", "float64", [], [1.0], {}, {"kind": "RBF"}]
+
+
+def forge(values, tensors, dice):
+    """One change somewhere: an entry missing, of another type, shape or value."""
+    if dice.random() < 0.5 and tensors:
+        name = dice.choice(sorted(tensors))
+        tensor = tensors[name]
+        changes = [
+            lambda: tensors.pop(name),
+            lambda: tensors.update({name: tensor[:-1].clone()}),
+            lambda: tensors.update({name: torch.cat([tensor, tensor])}),
+            lambda: tensors.update({name: tensor[None].clone()}),
+            lambda: tensors.update({name: tensor.to(torch.int32)}),
+            lambda: tensors.update({name: torch.full_like(tensor, torch.nan)}),
+            lambda: tensors.update({name: tensor[..., :1].clone()}),
+        ]
+        dice.choice(changes)()
+        return
+    *path, key = dice.choice(list(places(values)))
+    owner = values
+    for step in path:
+        owner = owner[step]
+    if dice.random() < 0.3:
+        del owner[key]
+    else:
+        owner[key] = dice.choice(ODD)
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_a_forged_state_is_an_error_of_ours_or_works(name, tmp_path):
+    path, forged = tmp_path / "state", tmp_path / "forged"
+    OBJECTS[name]().save(path)
+    values, tensors = read_state(path)
+    dice, refused = random.Random(7), 0
+    for _ in range(FORGERIES):
+        header, held = copy.deepcopy(values), dict(tensors)
+        forge(header, held, dice)
+        write_state(forged, header, held)
+        told = json.dumps(header, sort_keys=True)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                use(load(name, forged))
+        except RetargetError:
+            refused += 1
+        except Exception as error:
+            raise AssertionError(f"{type(error).__name__}: {error} from {told:.2000}") from error
+    assert refused > FORGERIES / 2
+
+
+def missing():
+    for name, make in OBJECTS.items():
+        if name != "NetworkCorrector":
+            yield from ((name, key) for key in sorted(make()._state()))
+
+
+@pytest.mark.parametrize(("name", "key"), list(missing()))
+def test_an_entry_that_is_missing_is_explained(name, key, tmp_path):
     path = tmp_path / "state.safetensors"
-    saved(path, monkeypatch, lambda state: state.pop(name))
-    with pytest.raises(RetargetError, match=r"state\.safetensors"):
-        rt.TargetCorrector.load(path)
+    OBJECTS[name]().save(path)
+    values, tensors = read_state(path)
+    values["state"].pop(key, None)
+    tensors.pop(key, None)
+    write_state(path, values, tensors)
+    with pytest.raises(RetargetError, match=r"state\.safetensors is not a state of a"):
+        load(name, path)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+@pytest.mark.parametrize("device", ["cuda", "cuda:3", "nowhere", 1.5])
+def test_a_device_that_is_not_there(device, tmp_path):
+    path = tmp_path / "state"
+    corrector().save(path)
+    with pytest.raises(rt.InvalidInputError, match=f"device is '{device}'"):
+        rt.TargetCorrector.load(path, device=device)

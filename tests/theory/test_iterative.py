@@ -152,7 +152,7 @@ def test_many_samples_over_many_panels():
         ({"parts": "neither"}, "parts is 'neither'; expected one of"),
         ({"first_block": "last"}, "first_block is 'last'; expected one of"),
         ({"ridge": -1.0}, "ridge is -1.0; expected a finite number, 0 or more"),
-        ({"gamma": 0.0}, "gamma is 0.0; expected a positive"),
+        ({"gamma": -0.1}, "gamma is -0.1; expected a finite number, 0 or more"),
     ],
 )
 def test_options_without_a_meaning(options, message):

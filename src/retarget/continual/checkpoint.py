@@ -17,7 +17,7 @@ from retarget.errors import (
     InvalidInputError,
     InvalidTypeError,
 )
-from retarget.state_files import part_of, read_state, write_state
+from retarget.state_files import explained, part_of, read_state, write_state
 
 if TYPE_CHECKING:
     from retarget.continual.training import Run
@@ -67,13 +67,8 @@ class Checkpoint:
                 f"{self._path} is the checkpoint of another run; these differ: "
                 f"{', '.join(found)}; delete it, or name another file"
             )
-        try:
+        with explained(self._path, "training run of this version; delete it, or name another file"):
             _restore(self._run, header["state"] | tensors)
-        except KeyError as error:
-            raise InvalidInputError(
-                f"{self._path} has no {error}: it is not of this version, or a method has "
-                "changed; delete it, or name another file"
-            ) from error
         return True
 
     def _set_aside(self, error: DamagedFileError) -> None:

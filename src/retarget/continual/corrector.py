@@ -2,17 +2,20 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from retarget.arrays import as_targets, as_tensor, give_back, require_float
+from retarget.arrays import as_targets, as_tensor, give_back, require_finite, require_float
 from retarget.errors import InvalidInputError, TrainingDivergedError
 from retarget.kernels import EmpiricalNTK
 from retarget.kernels.base import Kernel
 from retarget.learners import SGD
+from retarget.state_files import explained, part_of, read_state, require_shape, write_state
 from retarget.theory.correction import corrected_targets
 from retarget.theory.distillation import distilled_targets
 from retarget.theory.iterative import check_correction, iterative_targets
@@ -20,10 +23,12 @@ from retarget.theory.sweep import FirstBlock, Parts
 
 Refresh = Literal["never", "task", "epoch"]
 Kind = Literal["iterative", "exact", "distilled"]
+# What the constructor takes besides the network, the learner and the kernel.
+OPTIONS = ("gamma", "block_size", "refresh", "kind", "ridge", "parts", "first_block")
 
 
 class NetworkCorrector:
-    """Targets to train a network on, task by task, in the place of the true ones.
+    """Targets to train a network on, task by task, instead of the true ones.
 
     The network is taken for a kernel machine with its tangent kernel as it is when a task begins,
     and as having started from zero; all samples seen so far are the stream. They are kept: memory
@@ -82,11 +87,11 @@ class NetworkCorrector:
         )
         self.learner, self.block_size, self.kind = learner, block_size, kind
         self.parts, self.first_block, self.refresh = parts, first_block, refresh
-        self.kernel = kernel(copy.deepcopy(module) if refresh == "never" else module)
+        self._module = copy.deepcopy(module) if refresh == "never" else module
+        self.kernel = kernel(self._module)
         self._tasks: list[tuple[Tensor, Tensor]] = []
         self._targets: Tensor | None = None
-        self._flat = False  # how the caller gave Y
-        self._like: Any = None
+        self._flat = self._numpy = False  # how the caller gave Y
 
     def correct(self, X: Any, Y: Any) -> Any:
         """Targets for the samples of the next task, in the order in which they will be trained on.
@@ -111,7 +116,7 @@ class NetworkCorrector:
         tasks = [*self._tasks, (samples.clone(), targets.clone())]
         # a task whose correction fails has not been seen
         self._targets, self._tasks = self._compute(tasks), tasks
-        self._flat, self._like = np.ndim(Y) == 1, Y[:0]
+        self._flat, self._numpy = np.ndim(Y) == 1, not isinstance(Y, Tensor)
         return self._given()
 
     def recorrect(self) -> Any:
@@ -130,13 +135,83 @@ class NetworkCorrector:
             targets: What it gave for the last of them.
         """
         self._tasks = [(samples.clone(), true.clone()) for samples, true in tasks]
-        self._targets, self._like = targets.double(), tasks[-1][1][:0]
+        self._targets = targets.double()
+
+    def save(self, path: str | Path) -> None:
+        """Writes the whole state to one file, which replaces an older one only when complete.
+
+        It holds the samples and targets of all tasks, and with `refresh="never"` the weights of the
+        network that the kernel is of. Otherwise the network's weights are yours to save: the
+        corrector only looks at it. Loading the file runs no code.
+        """
+        values = {
+            "class": type(self).__name__,
+            "options": {name: getattr(self, name) for name in OPTIONS},
+            "learner": self.learner.to_dict(),
+            "tasks": len(self._tasks),
+            "flat": self._flat,
+            "numpy": self._numpy,
+        }
+        tensors: dict[str, Tensor] = {}
+        for i, (samples, targets) in enumerate(self._tasks):
+            tensors |= {f"samples{i}": samples, f"targets{i}": targets}
+        if self._targets is not None:
+            tensors["corrected"] = self._targets
+        if self.refresh == "never":
+            tensors |= {f"network.{k}": v for k, v in self._module.state_dict().items()}
+        write_state(Path(path), values, tensors)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        module: nn.Module,
+        kernel: Callable[[nn.Module], Kernel] = EmpiricalNTK,
+        device: str | torch.device = "cpu",
+    ) -> Self:
+        """Takes up a saved state where it was put down.
+
+        Args:
+            path: What `save` wrote.
+            module: The network, as it is to go on from now. With `refresh="never"` only its form
+                matters: the weights that the kernel is of come from the file.
+            kernel: Makes the kernel from the module, as in the constructor.
+            device: Where the samples go: that of the network.
+        """
+        values, tensors = read_state(Path(path), device)
+        if values.get("class") != cls.__name__:
+            raise InvalidInputError(
+                f"{path} holds a {values.get('class')}, not a {cls.__name__}; load it as what it is"
+            )
+        with explained(path, cls.__name__):
+            options = {name: values["options"][name] for name in OPTIONS}
+            if options["refresh"] == "never":
+                module = copy.deepcopy(module)
+                module.load_state_dict(part_of(tensors, "network"))
+            loaded = cls(module, SGD(**values["learner"]), kernel=kernel, **options)
+            loaded._restore(values, tensors)
+        return loaded
+
+    def _restore(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        self._flat, self._numpy = bool(values["flat"]), bool(values["numpy"])
+        for i in range(values["tasks"]):
+            samples, targets = tensors[f"samples{i}"], tensors[f"targets{i}"]
+            require_finite(f"samples{i}", samples)
+            require_shape(f"targets{i}", as_targets(f"targets{i}", targets), len(samples), None)
+            if self._tasks:
+                _require_alike(samples, targets, *self._tasks[0])
+            self._tasks.append((samples, targets))
+        if self._tasks:
+            shape = self._tasks[-1][1].shape
+            self._targets = require_shape("corrected", tensors["corrected"], *shape)
+            require_finite("corrected", self._targets)
 
     def _given(self) -> Any:
         """The targets as the caller's own: what becomes of them there changes nothing here."""
         assert self._targets is not None
         Z = self._targets.clone()
-        return give_back(Z[:, 0] if self._flat else Z, self._like, self._tasks[-1][1].dtype)
+        like = None if self._numpy else Z
+        return give_back(Z[:, 0] if self._flat else Z, like, self._tasks[-1][1].dtype)
 
     def _compute(self, tasks: list[tuple[Tensor, Tensor]]) -> Tensor:
         X = torch.cat([samples for samples, _ in tasks])
@@ -150,6 +225,8 @@ class NetworkCorrector:
                 step=0,
                 members=(0,),
             )
+        if len(tasks) == 1:
+            _require_outputs(self._module, *tasks[0])
         K = _with_unheard_apart(K)
         Y = torch.cat([targets for _, targets in tasks]).double()
         if self.kind == "iterative":
@@ -168,6 +245,21 @@ class NetworkCorrector:
         else:
             Z = distilled_targets(K, Y, self.gamma, self.block_size)
         return Z[-len(tasks[-1][0]) :]
+
+
+def _require_outputs(module: nn.Module, samples: Tensor, targets: Tensor) -> None:
+    """Refuses targets that are not one for each output of the network."""
+    # stand-ins for the buffers: a forward pass may change them
+    weights = {name: value.detach() for name, value in module.named_parameters()}
+    weights |= {name: value.clone() for name, value in module.named_buffers()}
+    like = next(iter(weights.values()), samples)
+    with torch.no_grad():
+        outputs = functional_call(module, weights, (samples[:1].to(like),))
+    if outputs.shape[1:].numel() != targets.shape[1]:
+        raise InvalidInputError(
+            f"Y has {targets.shape[1]} columns, but the network has "
+            f"{outputs.shape[1:].numel()} outputs; expected one target for each output"
+        )
 
 
 def _with_unheard_apart(K: Tensor) -> Tensor:

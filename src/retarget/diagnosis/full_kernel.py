@@ -18,7 +18,6 @@ from retarget.kernels import Kernel
 from retarget.learners import SGD
 from retarget.theory.cholesky import GrowingCholesky, factorise
 from retarget.theory.dual import DualLearner
-from retarget.theory.precision import warn_if_meaningless
 from retarget.theory.recursive import Innovation
 
 # Rows up to which the leave-one-out error is computed on all of them: an eigendecomposition is
@@ -119,7 +118,7 @@ class FullKernel(StreamKernel):
         factor = self._factor
         if factor is None or self._gamma != gamma or len(factor) < len(self):
             factor = factorise(self.K, gamma)
-        warn_if_meaningless("gamma I + K", factor.condition, self.K.dtype)
+        factor.warn_once()
         dual = factor.solve(self.Y)
         return Offline(dual, dual)
 

@@ -1,7 +1,5 @@
 """Parameters that the estimators find by themselves, from the first samples of the stream."""
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -26,19 +24,17 @@ def usual_width(X: np.ndarray) -> float:
 
 
 def safe_rate(kernel: Kernel, X: np.ndarray, learner: SGD) -> float:
-    r"""Half of the largest rate at which every step is stable, times $1 - \mu$ with momentum.
+    """Half of the largest stable rate.
 
-    Half of it is the rate at which the steepest mini-batch is learned in one step, and at which no
-    step takes plain SGD away from a function that fits all samples. Momentum repeats every step
-    about $1/(1-\mu)$ times, which the factor makes up for.
+    It is the rate at which plain SGD learns the steepest mini-batch in one step, and at which no
+    step takes it away from a function that fits all samples.
     """
-    plain = replace(learner, momentum=0.0, nesterov=False)
     limit = min(
-        _largest_rate(as_tensor("the kernel's result", kernel(X[rows])), plain)
+        _largest_rate(as_tensor("the kernel's result", kernel(X[rows])), learner)
         for rows in panels(len(X), learner.batch_size, torch.device("cpu"))
     )
     # A kernel of zeros learns nothing at any rate.
-    return (1 - learner.momentum) * limit / 2 if np.isfinite(limit) else 1.0
+    return limit / 2 if np.isfinite(limit) else 1.0
 
 
 def _largest_rate(gram: Tensor, learner: SGD) -> float:

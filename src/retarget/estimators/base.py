@@ -1,6 +1,7 @@
 """What the estimators have in common: parameters, the stream, the function learned."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal, Self, get_args
 
@@ -8,7 +9,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from retarget.arrays import as_positive
+from retarget.arrays import as_non_negative
 from retarget.errors import InvalidInputError
 from retarget.estimators.automatic import safe_rate, usual_width
 from retarget.estimators.corrections import (
@@ -39,7 +40,7 @@ class OnlineKernelEstimator(BaseEstimator):
     learner_: SGD
     lr_: float | Sequence[float]
     width_: float | None
-    _stream: LearnedStream | None
+    _stream: LearnedStream
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class OnlineKernelEstimator(BaseEstimator):
         training samples.
         """
         check_is_fitted(self, "dual_coef_")
-        gamma = as_positive("gamma", self.gamma)
+        gamma = as_non_negative("gamma", self.gamma)
         effective: np.ndarray = gamma * self.dual_coef_ + self._values(self.X_fit_)
         return effective
 
@@ -86,17 +87,22 @@ class OnlineKernelEstimator(BaseEstimator):
     def _has_begun(self) -> bool:
         return "dual_coef_" in vars(self)
 
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Whatever fails inside leaves the estimator as it was, the number of features included."""
+        before = dict(vars(self))
+        try:
+            yield
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+
     def _learn(self, X: np.ndarray, Y: np.ndarray, restart: bool) -> Self:
         """Takes checked samples and targets as a new stream, or as more of the old one."""
         kernel, learner = self._describe(X) if restart else (self.kernel_, self.learner_)
-        stream = self._new_stream(kernel, learner) if restart else self._going_on(X)
-        before = len(stream)
-        try:
-            coefficients, targets = stream.learn(X, Y)
-        except BaseException:
-            if not restart and len(stream) != before:  # it has kept what it could not learn
-                self._stream = None
-            raise
+        stream = self._new_stream(kernel, learner) if restart else self._stream
+        coefficients, targets = stream.learn(X, Y)
         self._stream, self.kernel_, self.learner_ = stream, kernel, learner
         self.lr_, self.width_ = learner.lr, kernel.width if isinstance(kernel, RBF) else None
         self.X_fit_, self.dual_coef_, self.targets_ = stream.samples, coefficients, targets
@@ -146,19 +152,6 @@ class OnlineKernelEstimator(BaseEstimator):
         if size is None:
             size = -(-BLOCK_SAMPLES // learner.batch_size) * learner.batch_size
         return IterativelyCorrected(kernel, learner, self.gamma, size, self.ridge)
-
-    def _going_on(self, X: np.ndarray) -> LearnedStream:
-        if self._stream is None:
-            raise InvalidInputError(
-                "an earlier portion of the stream could not be learned, so it cannot go on; call "
-                "fit to start anew"
-            )
-        if np.promote_types(X.dtype, self.X_fit_.dtype) != self.X_fit_.dtype:
-            raise InvalidInputError(
-                f"the stream began in {self.X_fit_.dtype} and goes on in {X.dtype}; nothing is "
-                "down-cast silently: convert one of them"
-            )
-        return self._stream
 
     def _queried(self, X: Any) -> np.ndarray:
         """The function learned, at the caller's queries."""

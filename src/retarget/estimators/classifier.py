@@ -37,8 +37,9 @@ class OnlineKernelClassifier(ClassifierMixin, OnlineKernelEstimator):
             X: (n, d) samples, in stream order.
             y: (n,) labels.
         """
-        X, y = self._checked(X, y, restart=True)
-        return self._take(X, y, np.unique(y), restart=True)
+        with self._all_or_nothing():
+            X, y = self._checked(X, y, restart=True)
+            return self._take(X, y, np.unique(y), restart=True)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
         """Goes on with the stream (or begins it): see `OnlineKernelRegressor.partial_fit`.
@@ -54,14 +55,15 @@ class OnlineKernelClassifier(ClassifierMixin, OnlineKernelEstimator):
                 "classes is None in the first call of partial_fit; expected all labels that will "
                 "come: partial_fit(X, y, classes=...)"
             )
-        X, y = self._checked(X, y, restart)
-        known = np.unique(classes) if restart else self.classes_
-        if classes is not None and not np.array_equal(known, np.unique(classes)):
-            raise InvalidInputError(
-                f"classes is {np.unique(classes)}, but the stream began with {known}; leave it "
-                "out, or call fit to start anew"
-            )
-        return self._take(X, y, known, restart)
+        with self._all_or_nothing():
+            X, y = self._checked(X, y, restart)
+            known = np.unique(classes) if restart else self.classes_
+            if classes is not None and not np.array_equal(known, np.unique(classes)):
+                raise InvalidInputError(
+                    f"classes is {np.unique(classes)}, but the stream began with {known}; leave it "
+                    "out, or call fit to start anew"
+                )
+            return self._take(X, y, known, restart)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """The outputs of the classes, (m, c); of two classes, the second less the first, (m,)."""

@@ -12,7 +12,7 @@ from retarget.streaming.trackers import CorrectionTracker, ShiftTracker
 
 
 class LearnedStream(ABC):
-    """A stream, as far as it has been learned."""
+    """A stream, as far as it has been learned. A portion that fails leaves it as it was."""
 
     _tracker: ShiftTracker | CorrectionTracker | TargetCorrector
 
@@ -46,9 +46,11 @@ class Uncorrected(LearnedStream):
 
     def learn(self, X: np.ndarray, Y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Learns more samples."""
-        self._tracker.update(X, Y)
-        self._targets = _joined(self._targets, Y)
-        return self._tracker.coefficients, self._targets
+        after = self._tracker.fork()
+        after.update(X, Y)
+        coefficients, targets = after.coefficients, _joined(self._targets, Y)
+        self._tracker, self._targets = after, targets
+        return coefficients, targets
 
 
 class ExactlyCorrected(LearnedStream):
@@ -62,8 +64,11 @@ class ExactlyCorrected(LearnedStream):
     def learn(self, X: np.ndarray, Y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Learns all samples again, with the new ones."""
         _require_room(len(self), X, Y)
-        self._tracker.update(X, Y)
-        return self._tracker.coefficients, self._tracker.corrected_targets
+        after = self._tracker.fork()
+        after.update(X, Y)
+        learned = after.coefficients, after.corrected_targets
+        self._tracker = after
+        return learned
 
 
 class IterativelyCorrected(LearnedStream):
@@ -80,13 +85,15 @@ class IterativelyCorrected(LearnedStream):
     def learn(self, X: np.ndarray, Y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Learns more samples."""
         _require_room(len(self), X, Y)
-        self._targets = _joined(self._targets, self._tracker.correct(X, Y))
-        open_targets, coefficients = self._tracker.preview()
-        return coefficients, _joined(self._targets, open_targets)
+        after = self._tracker.fork()
+        targets = _joined(self._targets, after.correct(X, Y))
+        open_targets, coefficients = after.preview()
+        self._tracker, self._targets = after, targets
+        return coefficients, _joined(targets, open_targets)
 
 
 def _joined(before: np.ndarray | None, new: np.ndarray) -> np.ndarray:
-    """All targets, as flat as the first ones (the trackers have checked their number)."""
+    """All targets, with as many axes as the first ones (the trackers check their number)."""
     if before is None:
         return new.copy()
     return np.concatenate([before, new.reshape(len(new), *before.shape[1:])])

@@ -24,10 +24,10 @@ class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstima
         width: Of the `"rbf"` kernel $\exp(-\|x - x'\|^2 / \text{width}^2)$. None: the median
             distance between samples (those that differ, of at most 1,000 of them, evenly spaced).
         lr: The learning rate; a schedule, one rate a step; or `"auto"`: half of the largest rate at
-            which every step is stable, times 1 - momentum. For the "rbf" kernel with single
-            samples that is 1: each step fits its sample.
+            which the learner is stable on a stream in random order. For the "rbf" kernel with
+            single samples and no momentum that is 1: each step fits its sample.
         gamma: Ridge of the offline learner that corrections aim at, and that `effective_targets`
-            compares with; above 0.
+            compares with; 0 or more.
         batch_size: Samples in a step. A last, smaller mini-batch is a step of its own.
         momentum: Heavy-ball momentum, as in `torch.optim.SGD`.
         nesterov: Nesterov's form of it.
@@ -91,7 +91,8 @@ class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstima
         return self._queried(X)
 
     def _take(self, X: Any, y: Any, restart: bool) -> Self:
-        X, y = validate_data(
-            self, X, y, reset=restart, dtype=FLOATS, multi_output=True, y_numeric=True
-        )
-        return self._learn(X, y if y.dtype.kind == "f" else y.astype(X.dtype), restart)
+        with self._all_or_nothing():
+            X, y = validate_data(
+                self, X, y, reset=restart, dtype=FLOATS, multi_output=True, y_numeric=True
+            )
+            return self._learn(X, y if y.dtype.kind == "f" else y.astype(X.dtype), restart)

@@ -49,7 +49,7 @@ class RBF(Kernel):
         squares.addmm_(A, B.mT, alpha=-2).clamp_(min=0)
         if same:
             squares.fill_diagonal_(0)
-        return squares.div_(-(self.width**2)).exp_()
+        return squares.div_(self.width).div_(-self.width).exp_()  # width**2 may overflow
 
     def _diag(self, A: Tensor) -> Tensor:
         return A.new_ones(len(A))

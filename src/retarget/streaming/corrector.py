@@ -1,14 +1,14 @@
 """The iterative correction of a stream, as it comes (Proposition 4.2)."""
 
 import copy
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD
-from retarget.state_files import part_of
+from retarget.state_files import part_of, require_shape
 from retarget.streaming.intake import Intake
 from retarget.streaming.resumable import Resumable
 from retarget.theory.iterative import check_correction
@@ -20,15 +20,15 @@ class TargetCorrector(Resumable):
 
     Together, what `correct` and `flush` return is `iterative_targets` on the whole stream, whatever
     the portions it is fed in. It keeps the samples and the Cholesky factor of the stream so far:
-    $n^2/2$ numbers, and $O(n^2)$ work a sample.
+    $n^2/2$ numbers, and $O(n^2)$ work a sample. A call that fails changes nothing.
 
     Args:
         kernel: A retarget kernel; a function `k(A, B)`; the name of a scikit-learn kernel; or a
             precomputed Gram matrix (samples are then its row numbers).
         learner: The online learner that will be trained on the targets.
-        gamma: Ridge of the offline learner, above 0.
+        gamma: Ridge of the offline learner, 0 or more.
         block_size: Samples whose targets are found together, a multiple of the batch size.
-        ridge: $\gamma_o$ of Eq. 15, for blocks whose kernel is (nearly) singular.
+        ridge: $\gamma_o$ of Eq. 15, for blocks whose kernel is nearly singular.
         parts: `"both"`, or one half of Eq. 16 alone: `"online"` or `"offline"`.
         first_block: `"plain"` leaves the first block's targets as they are.
 
@@ -100,10 +100,13 @@ class TargetCorrector(Resumable):
             In stream order, the targets of every sample whose block is now complete: perhaps none,
             perhaps more than were given.
         """
-        new = torch.stack(self._intake.take(X, Y, initial), dim=1)
+        after = self.fork()
+        new = torch.stack(after._intake.take(X, Y, initial), dim=1)
         if len(new):
-            self._waiting = new if self._waiting is None else torch.cat([self._waiting, new])
-        return self._correct(self.waiting - self.waiting % self.block_size)
+            after._waiting = new if self._waiting is None else torch.cat([self._waiting, new])
+        targets = after._correct(after.waiting - after.waiting % self.block_size)
+        self._become(after)
+        return targets
 
     @torch.no_grad()
     def flush(self) -> Any:
@@ -111,7 +114,10 @@ class TargetCorrector(Resumable):
 
         The stream may go on: the next sample then begins a new block, and a new mini-batch.
         """
-        return self._correct(self.waiting)
+        after = self.fork()
+        targets = after._correct(self.waiting)
+        self._become(after)
+        return targets
 
     @torch.no_grad()
     def preview(self) -> tuple[Any, Any]:
@@ -122,10 +128,8 @@ class TargetCorrector(Resumable):
         """
         if self._waiting is None:
             raise InvalidInputError("there are no samples yet; call correct(X, Y) first")
-        ended = copy.copy(self)
-        if self.waiting:
-            ended._sweep = self._sweep.fork()
-        targets = ended.flush()
+        ended = self.fork()
+        targets = ended._correct(self.waiting)
         return targets, self._intake.give(ended._sweep.dual.coefficients.clone())
 
     def _correct(self, count: int) -> Any:
@@ -140,6 +144,13 @@ class TargetCorrector(Resumable):
             self._sweep.warn_once()
         return self._intake.give(torch.cat(corrected))
 
+    def fork(self) -> Self:
+        """A corrector that goes on from here; see `Resumable.fork`."""
+        fork = copy.copy(self)
+        fork._intake = self._intake.fork()
+        fork._sweep = self._sweep.fork(fork._intake.gram)
+        return fork
+
     def _options(self) -> dict[str, Any]:
         names = ("gamma", "block_size", "ridge", "parts", "first_block")
         return {name: getattr(self, name) for name in names}
@@ -152,4 +163,10 @@ class TargetCorrector(Resumable):
     def _restore(self, state: dict[str, Any]) -> None:
         self._intake.load_state_dict(part_of(state, "intake"))
         self._sweep.load_state_dict(part_of(state, "sweep"))
-        self._waiting = state.get("waiting")
+        if len(self._sweep) > len(self):
+            raise InvalidInputError(f"{len(self._sweep)} of {len(self)} samples are corrected")
+        if len(self):
+            outputs = self._intake.outputs
+            self._waiting = require_shape("waiting", state["waiting"], self.waiting, 2, outputs)
+            if len(self._sweep):
+                require_shape("share0", self._sweep.dual.coefficients, len(self._sweep), outputs)

@@ -1,12 +1,14 @@
 """What every streaming object does with the samples it is fed: check, keep, compare."""
 
-from typing import Any
+import copy
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from retarget.arrays import (
+    FLOATS,
     GrowingRows,
     as_targets,
     as_tensor,
@@ -55,20 +57,37 @@ class Intake:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from a state; this intake must be new."""
-        self.numpy, self.flat, self.outputs = state["numpy"], state["flat"], state["outputs"]
-        self.has_start = state["has_start"]
-        self.dtype = None if state["dtype"] is None else getattr(torch, state["dtype"])
-        if self.dtype is not None:  # that of the samples so far
+        self.numpy, self.flat = bool(state["numpy"]), bool(state["flat"])
+        self.outputs, self.has_start = int(state["outputs"]), state["has_start"]
+        if self.has_start not in (None, True, False) or self.outputs < 0:
+            raise InvalidInputError(f"has_start is {self.has_start!r}, outputs {self.outputs}")
+        if state["dtype"] is not None:  # that of the samples so far
+            self.dtype = getattr(torch, state["dtype"])
+            if self.dtype not in FLOATS or self.outputs == 0:
+                raise InvalidInputError(f"dtype is {self.dtype}, outputs {self.outputs}")
+            if not isinstance(state["samples"], Tensor) or not len(state["samples"]):
+                raise InvalidInputError("there are no samples in it")
             self.samples.append(state["samples"])
             self.device = state["samples"].device
+
+    def require_dtype(self, tensors: dict[str, Tensor]) -> None:
+        """Refuses a saved state whose numbers are not in the type that is computed in."""
+        for name, tensor in tensors.items():
+            if name != "intake.samples" and tensor.dtype != self._wide_dtype(tensor):
+                raise InvalidInputError(f"{name} has dtype {tensor.dtype}")
+
+    def fork(self) -> Self:
+        """An intake that goes on from here by itself; void once this one goes on."""
+        fork = copy.copy(self)
+        fork.samples = self.samples.fork()
+        return fork
 
     def take(self, X: Any, Y: Any, initial: Any = None) -> tuple[Tensor, Tensor]:
         """Checks new samples and keeps them; their targets (m, c) less the start, and the start.
 
-        Nothing is kept of a portion that is refused.
+        After a portion that is refused the intake is of no more use: take it in with a `fork`.
         """
-        samples, Y = as_tensor("X", X), (Y if isinstance(Y, Tensor) else np.asarray(Y))
-        targets = as_targets("Y", Y, first_row=len(self))
+        samples, targets = as_tensor("X", X), as_targets("Y", Y, first_row=len(self))
         if samples.ndim == 0 or len(samples) != len(targets):
             raise InvalidInputError(
                 f"X has {len(samples) if samples.ndim else 'no'} rows and Y {len(targets)}; "
@@ -89,10 +108,9 @@ class Intake:
             raise InvalidInputError(
                 "initial was given for a part of the stream only; give it always or never"
             )
-        dtype = torch.promote_types(targets.dtype, start.dtype)
         if len(self) == 0:
             self.numpy = not isinstance(X, Tensor)
-            self.flat, self.outputs = Y.ndim == 1, targets.shape[1]
+            self.flat, self.outputs = np.ndim(Y) == 1, targets.shape[1]
         elif targets.shape[1] != self.outputs:
             raise InvalidInputError(
                 f"Y has {targets.shape[1]} outputs; the stream so far has {self.outputs}"
@@ -102,18 +120,26 @@ class Intake:
                 f"X has samples of shape {tuple(samples.shape[1:])}; the stream so far has "
                 f"{tuple(self.samples.rows.shape[1:])}"
             )
-        elif self.dtype is not None and torch.promote_types(dtype, self.dtype) != self.dtype:
+        if len(targets):
+            self._keep(samples, torch.promote_types(targets.dtype, start.dtype), targets.device)
+            self.has_start = initial is not None
+        return self._wide(targets - start), self._wide(start)
+
+    def _keep(self, samples: Tensor, dtype: torch.dtype, device: torch.device) -> None:
+        """Appends samples whose targets have this dtype, which is never a reason to round."""
+        before = self.samples.rows.dtype if len(self) else None
+        self.samples.append(samples)
+        if self.samples.rows.dtype != before:  # and so, perhaps, the kernel's
+            newest = self.samples.rows[-1:]
+            dtype = torch.promote_types(dtype, self._kernel(newest, newest).dtype)
+        if self.dtype is None:
+            self.dtype, self.device = dtype, device
+        elif torch.promote_types(dtype, self.dtype) != self.dtype:
+            began, goes_on = (str(one).removeprefix("torch.") for one in (self.dtype, dtype))
             raise InvalidInputError(
-                f"the stream began in {self.dtype} and goes on in {dtype}; nothing is down-cast "
+                f"the stream began in {began} and goes on in {goes_on}; nothing is down-cast "
                 "silently: convert one of them"
             )
-        if self.dtype is None and len(targets):
-            one = self._kernel(samples[:1], samples[:1])
-            self.dtype, self.device = torch.promote_types(one.dtype, dtype), targets.device
-        if len(targets):
-            self.has_start = initial is not None
-            self.samples.append(samples)
-        return self._wide(targets - start), self._wide(start)
 
     def kernel_rows(self, rows: slice) -> Tensor:
         """(m, rows.stop) kernel of these samples against all before them and themselves."""
@@ -129,7 +155,7 @@ class Intake:
         return self._wide(self._kernel(X, X))
 
     def give(self, result: Tensor) -> Any:
-        """A result (m, c) in the caller's library and dtype, and as flat as its targets."""
+        """A result (m, c) in the caller's library and dtype, with as many axes as its targets."""
         result = result[:, 0] if self.flat else result
         return give_back(result, None if self.numpy else result, self.dtype)
 
@@ -139,6 +165,8 @@ class Intake:
         return as_tensor("the kernel's result", K)
 
     def _wide(self, tensor: Tensor) -> Tensor:
+        return tensor.to(device=self.device, dtype=self._wide_dtype(tensor))
+
+    def _wide_dtype(self, tensor: Tensor) -> torch.dtype:
         # as in the batch functions: LAPACK knows no half precision
-        dtype = torch.promote_types(self.dtype or tensor.dtype, torch.float32)
-        return tensor.to(device=self.device, dtype=dtype)
+        return torch.promote_types(self.dtype or tensor.dtype, torch.float32)

@@ -7,11 +7,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from retarget.arrays import give_back
+from retarget.arrays import give_back, require_finite
 from retarget.errors import InvalidInputError
 from retarget.kernels import kernel_from_dict
 from retarget.learners import SGD
-from retarget.state_files import read_state, write_state
+from retarget.state_files import explained, read_state, write_state
 from retarget.streaming.intake import Intake
 
 
@@ -34,6 +34,18 @@ class Resumable(ABC):
     @abstractmethod
     def _restore(self, state: dict[str, Any]) -> None:
         """Takes `_state` back, on an object that is new."""
+
+    @abstractmethod
+    def fork(self) -> Self:
+        """A copy that goes on from here by itself, at little cost.
+
+        The long arrays are shared as far as they are filled: once this object takes in more
+        samples, the fork must not be used any more.
+        """
+
+    def _become(self, after: Self) -> None:
+        """Takes over a fork of this object whose update went well: all of it, or nothing."""
+        vars(self).update(vars(after))
 
     @property
     def samples(self) -> Any:
@@ -69,26 +81,23 @@ class Resumable(ABC):
             device: Where the tensors go.
         """
         header, tensors = read_state(Path(path), device)
-        if header["class"] != cls.__name__:
+        if header.get("class") != cls.__name__:
             raise InvalidInputError(
-                f"{path} holds a {header['class']}, not a {cls.__name__}; load it as what it is"
+                f"{path} holds a {header.get('class')}, not a {cls.__name__}; load it as what it is"
             )
-        if kernel is None:
-            if header["kernel"] is None:
-                raise InvalidInputError(
-                    f"{path} was saved with a kernel that a file cannot hold; give it again: "
-                    f"{cls.__name__}.load(path, kernel=...)"
-                )
-            kernel = kernel_from_dict(header["kernel"])
-        loaded = cls(kernel, SGD(**header["learner"]), **header["options"])
-        saved, given = header["kernel"], loaded._intake.kernel.to_dict()
-        if saved != given:
-            raise InvalidInputError(f"{path} was saved with the kernel {saved}, not {given}")
-        try:
-            loaded._restore(header["state"] | tensors)
-        # it is whole, and not what save() writes: entries are missing, or of another kind
-        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        if kernel is None and header.get("kernel") is None:
             raise InvalidInputError(
-                f"{path} holds no state of a {cls.__name__} ({type(error).__name__}: {error})"
-            ) from error
+                f"{path} was saved with a kernel that a file cannot hold; give it again: "
+                f"{cls.__name__}.load(path, kernel=...)"
+            )
+        with explained(path, cls.__name__):
+            for name, tensor in tensors.items():
+                require_finite(name, tensor)
+            given = kernel_from_dict(header["kernel"]) if kernel is None else kernel
+            loaded = cls(given, SGD(**header["learner"]), **header["options"])
+            loaded._restore(header["state"] | tensors)
+            loaded._intake.require_dtype(tensors)
+        saved, used = header["kernel"], loaded._intake.kernel.to_dict()
+        if saved != used:
+            raise InvalidInputError(f"{path} was saved with the kernel {saved}, not {used}")
         return loaded

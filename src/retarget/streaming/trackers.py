@@ -6,16 +6,16 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from retarget.arrays import GrowingRows, as_positive, panels
+from retarget.arrays import GrowingRows, as_non_negative, panels, require_no_overflow
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD
-from retarget.state_files import part_of
+from retarget.state_files import part_of, require_shape
 from retarget.streaming.intake import Intake
 from retarget.streaming.resumable import Resumable
 from retarget.theory.cholesky import GrowingCholesky
 from retarget.theory.correction import targets_reaching
 from retarget.theory.dual import DualLearner, carry_over
-from retarget.theory.stability import require_converging
+from retarget.theory.stability import GrowthWatch
 
 
 class ShiftTracker(Resumable):
@@ -29,7 +29,7 @@ class ShiftTracker(Resumable):
         kernel: A retarget kernel; a function `k(A, B)`; the name of a scikit-learn kernel; or a
             precomputed Gram matrix (samples are then its row numbers).
         learner: The online learner.
-        gamma: Ridge of the offline learner that it is compared with, above 0.
+        gamma: Ridge of the offline learner that it is compared with, 0 or more.
 
     Example:
         >>> import numpy as np, retarget as rt
@@ -43,9 +43,10 @@ class ShiftTracker(Resumable):
     """
 
     def __init__(self, kernel: Any, learner: SGD, gamma: float) -> None:
-        self.learner, self.gamma = learner, as_positive("gamma", gamma)
+        self.learner, self.gamma = learner, as_non_negative("gamma", gamma)
         self._intake = Intake(kernel, learner)
         self._dual = DualLearner(learner)
+        self._watch = GrowthWatch(learner, self._intake.gram)
         # The kernel of all samples so far times their shares in the weights (and the velocity):
         # the functions that these represent, at the samples.
         self._values = tuple(GrowingRows() for _ in self._dual.shares)
@@ -64,15 +65,18 @@ class ShiftTracker(Resumable):
             Y: (m,) or (m, c) their targets.
             initial: Values of the starting function on them, if it is not zero.
         """
-        residual, start = self._intake.take(X, Y, initial)
+        after = self.fork()
+        residual, start = after._intake.take(X, Y, initial)
         if len(residual) == 0:
             return
-        self._start.append(start)
+        after._start.append(start)
         waiting = residual if self._waiting is None else torch.cat([self._waiting, residual])
         full = len(waiting) - len(waiting) % self.learner.batch_size
         for rows in panels(full, self.learner.batch_size, waiting.device):
-            self._learn(waiting[rows])
-        self._waiting = waiting[full:]
+            after._learn(waiting[rows])
+        after._waiting = waiting[full:]
+        after._watch.warn_once()
+        self._become(after)
 
     @property
     @torch.no_grad()
@@ -97,17 +101,25 @@ class ShiftTracker(Resumable):
             raise InvalidInputError("there are no samples yet; call update(X, Y) first")
         if not len(self._waiting):
             return self
-        ended = copy.copy(self)
-        ended._dual, ended._values = copy.deepcopy((self._dual, self._values))
+        ended = self.fork()
         ended._learn(self._waiting)
         return ended
+
+    def fork(self) -> Self:
+        """A tracker that goes on from here; see `Resumable.fork`."""
+        fork = copy.copy(self)
+        fork._intake, fork._dual = self._intake.fork(), self._dual.fork()
+        fork._watch = self._watch.fork(fork._intake.gram)
+        fork._values = tuple(values.clone() for values in self._values)
+        fork._start = self._start.fork()
+        return fork
 
     def _learn(self, targets: Tensor) -> None:
         n, m = len(self._dual), len(targets)
         K_rows = self._intake.kernel_rows(slice(n, n + m))
         window = self._dual.window(K_rows)
         errors = window.errors(targets)
-        require_converging(errors, n, self.learner, self._intake.gram)
+        self._watch.follow(K_rows, window, targets, errors)
         # Eq. 11: earlier samples move by the new errors times the kernel, the new ones start at
         # the prediction for them, plus that.
         inherited = window.inherited_after()
@@ -118,6 +130,7 @@ class ShiftTracker(Resumable):
             if n:
                 values.rows.addmm_(K_rows[:, :n].mT, deposit)
             values.append(torch.addmm(prediction, K_rows[:, n:], deposit))
+            require_no_overflow(values.rows)
         self._dual.learn(window, errors)
 
     def _options(self) -> dict[str, Any]:
@@ -126,6 +139,7 @@ class ShiftTracker(Resumable):
     def _state(self) -> dict[str, Any]:
         state = {f"intake.{key}": value for key, value in self._intake.state_dict().items()}
         state |= {f"dual.{key}": value for key, value in self._dual.state_dict().items()}
+        state |= {f"watch.{key}": value for key, value in self._watch.state_dict().items()}
         if len(self._dual):
             state |= {f"values{part}": values.rows for part, values in enumerate(self._values)}
         if self._waiting is not None:
@@ -135,12 +149,18 @@ class ShiftTracker(Resumable):
     def _restore(self, state: dict[str, Any]) -> None:
         self._intake.load_state_dict(part_of(state, "intake"))
         self._dual.load_state_dict(part_of(state, "dual"))
-        for part, values in enumerate(self._values):
-            if f"values{part}" in state:
-                values.append(state[f"values{part}"])
-        if "waiting" in state:
-            self._start.append(state["start"])
-            self._waiting = state["waiting"]
+        self._watch.load_state_dict(part_of(state, "watch"))
+        n, learned, outputs = len(self), len(self._dual), self._intake.outputs
+        if self._watch.seen != learned or learned > n:
+            raise InvalidInputError(f"{learned} of {n} samples are learned, {self._watch.seen} seen")
+        if learned:
+            require_shape("share0", self._dual.coefficients, learned, outputs)
+            for part, values in enumerate(self._values):
+                name = f"values{part}"
+                values.append(require_shape(name, state[name], learned, outputs))
+        if n:
+            self._start.append(require_shape("start", state["start"], n, outputs))
+            self._waiting = require_shape("waiting", state["waiting"], n - learned, outputs)
 
 
 class CorrectionTracker(Resumable):
@@ -155,7 +175,7 @@ class CorrectionTracker(Resumable):
         kernel: A retarget kernel; a function `k(A, B)`; the name of a scikit-learn kernel; or a
             precomputed Gram matrix (samples are then its row numbers).
         learner: The online learner that would be trained on the targets.
-        gamma: Ridge of the offline learner, above 0.
+        gamma: Ridge of the offline learner, 0 or more.
 
     Example:
         >>> import numpy as np, retarget as rt
@@ -169,7 +189,7 @@ class CorrectionTracker(Resumable):
     """
 
     def __init__(self, kernel: Any, learner: SGD, gamma: float) -> None:
-        self.learner, self.gamma = learner, as_positive("gamma", gamma)
+        self.learner, self.gamma = learner, as_non_negative("gamma", gamma)
         self._intake = Intake(kernel, learner)
         self._factor = GrowingCholesky(self.gamma, self._intake.gram, roomy=True)
         self._targets, self._start = GrowingRows(), GrowingRows()
@@ -186,19 +206,31 @@ class CorrectionTracker(Resumable):
             Y: (m,) or (m, c) their true targets.
             initial: Values of the starting function on them, if it is not zero.
         """
-        n = len(self)
-        residual, start = self._intake.take(X, Y, initial)
+        n, after = len(self), self.fork()
+        residual, start = after._intake.take(X, Y, initial)
         for rows in panels(len(residual), 1, residual.device):
-            K_rows = self._intake.kernel_rows(slice(n + rows.start, n + rows.stop))
-            self._factor.commit(self._factor.extend(K_rows))
-            self._targets.append(residual[rows])
-            self._start.append(start[rows])
+            K_rows = after._intake.kernel_rows(slice(n + rows.start, n + rows.stop))
+            after._factor.commit(after._factor.extend(K_rows))
+            after._targets.append(residual[rows])
+            after._start.append(start[rows])
+        after._factor.warn_once()
+        self._become(after)
+
+    def fork(self) -> Self:
+        """A tracker that goes on from here; see `Resumable.fork`."""
+        fork = copy.copy(self)
+        fork._intake = self._intake.fork()
+        fork._factor = self._factor.fork(fork._intake.gram)
+        fork._targets, fork._start = self._targets.fork(), self._start.fork()
+        return fork
 
     @property
     @torch.no_grad()
     def corrected_targets(self) -> Any:
         """Those of all samples so far: `rt.corrected_targets` on the stream up to here."""
-        targets = targets_reaching(self._intake.kernel_rows, self._solution(), self.learner)
+        watch = GrowthWatch(self.learner, self._intake.gram)
+        targets = targets_reaching(self._intake.kernel_rows, self._solution(), watch)
+        watch.warn_once()
         return self._intake.give(targets + self._start.rows)
 
     @property
@@ -225,6 +257,9 @@ class CorrectionTracker(Resumable):
     def _restore(self, state: dict[str, Any]) -> None:
         self._intake.load_state_dict(part_of(state, "intake"))
         self._factor.load_state_dict(part_of(state, "factor"))
-        if "targets" in state:
-            self._targets.append(state["targets"])
-            self._start.append(state["start"])
+        n = len(self)
+        if len(self._factor) != n:
+            raise InvalidInputError(f"the factor has {len(self._factor)} rows; expected {n}")
+        if n:
+            for name, rows in (("targets", self._targets), ("start", self._start)):
+                rows.append(require_shape(name, state[name], n, self._intake.outputs))

@@ -12,7 +12,6 @@ moved when the stream grows, and nearly all of the work is matrix products.
 """
 
 import copy
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -21,8 +20,9 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import panel_rows, panels, require_memory
-from retarget.errors import NotPositiveDefiniteError
-from retarget.theory.precision import warn_if_meaningless
+from retarget.errors import InvalidInputError, NotPositiveDefiniteError
+from retarget.state_files import require_shape
+from retarget.theory.precision import inverse_norm, warn_if_meaningless
 from retarget.theory.triangular import solve_lower, solve_lower_right, solve_lower_transposed
 
 # Up to this size a failed factorisation is explained by the exact smallest eigenvalue.
@@ -74,11 +74,10 @@ class GrowingCholesky:
         self._gram = gram
         self.panels: list[_Panel] = []
         self._roomy = roomy
-        # For the condition number: trace and squared norm of gamma I + K, and the least pivot.
-        # Kept where K is, so that a device need not be waited for.
-        self._trace: float | Tensor = 0.0
-        self._squared_norm: float | Tensor = 0.0
-        self._least_pivot: float | Tensor = math.inf
+        # (n,) of |gamma I + K|, for its norm. Never changed in place: a fork shares them.
+        self._column_sums: Tensor | None = None
+        self._estimated = 0  # rows at the last estimate of the condition
+        self._warned = False
 
     def __len__(self) -> int:
         return self.panels[-1].rows.stop if self.panels else 0
@@ -125,16 +124,20 @@ class GrowingCholesky:
             self.panels.append(new.panel)
         n, m = len(self), len(new.corner)
         new.panel.used += m
-        diagonal = new.K_rows[:, n:].diagonal().sum()
-        past, own = (torch.linalg.vector_norm(part) for part in new.K_rows.tensor_split([n], 1))
-        grown = 2 * past**2 + own**2 + self.gamma * (2 * diagonal + m * self.gamma)
-        self._trace = self._trace + diagonal + m * self.gamma  # not in place: a fork shares them
-        self._squared_norm = self._squared_norm + grown
-        self._least_pivot = new.corner.diagonal().min().clamp(max=self._least_pivot)
+        rows = torch.linalg.vector_norm(new.K_rows, 1, dim=1) + self.gamma
+        if self._column_sums is not None:
+            past = torch.linalg.vector_norm(new.K_rows[:, :n], 1, dim=0)
+            rows = torch.cat([self._column_sums + past, rows])
+        self._column_sums = rows
 
-    def fork(self) -> Self:
-        """A factor that looks ahead from here, at no cost; it is void once this one grows."""
+    def fork(self, gram: Callable[[slice], Tensor]) -> Self:
+        """A factor that goes on from here, at no cost; it is void once this one grows.
+
+        Args:
+            gram: Gives the kernel of a range of the stream that the fork follows.
+        """
         fork = copy.copy(self)
+        fork._gram = gram
         # Rows of the fork lie in the shared panels where this factor's own next rows will.
         fork.panels = [replace(panel) for panel in self.panels]
         return fork
@@ -159,10 +162,11 @@ class GrowingCholesky:
         """The state as named tensors and numbers."""
         state: dict[str, Any] = {
             "panels": len(self.panels),
-            "trace": float(self._trace),
-            "squared_norm": float(self._squared_norm),
-            "least_pivot": float(self._least_pivot),
+            "estimated": self._estimated,
+            "warned": self._warned,
         }
+        if self._column_sums is not None:
+            state["column_sums"] = self._column_sums
         for i, panel in enumerate(self.panels):
             state[f"room{i}"] = len(panel.triangle)
             state[f"left{i}"] = panel.left[: panel.used]
@@ -171,31 +175,53 @@ class GrowingCholesky:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from a state; this factor must be new."""
-        self._trace, self._squared_norm = state["trace"], state["squared_norm"]
-        self._least_pivot = state["least_pivot"]
+        self._estimated, self._warned = int(state["estimated"]), bool(state["warned"])
+        n = 0
         for i in range(state["panels"]):
-            left, triangle = state[f"left{i}"], state[f"triangle{i}"]
-            room, (used, start) = state[f"room{i}"], left.shape
-            panel = _Panel(start, left.new_empty(room, start), left.new_empty(room, room), used)
+            left, triangle, room = state[f"left{i}"], state[f"triangle{i}"], state[f"room{i}"]
+            used = len(left)
+            require_shape(f"left{i}", left, used, n)
+            require_shape(f"triangle{i}", triangle, used, used)
+            if not 0 < used <= room <= max(used, panel_rows(left.device)):
+                raise InvalidInputError(f"room{i} is {room}, where {used} rows are used")
+            panel = _Panel(n, left.new_empty(room, n), left.new_empty(room, room), used)
             panel.left[:used], panel.triangle[:used, :used] = left, triangle
             self.panels.append(panel)
+            n += used
+        if n:
+            self._column_sums = require_shape("column_sums", state["column_sums"], n)
 
     @property
     def condition(self) -> float:
-        r"""A lower bound on the condition number, from what the factorisation saw anyway.
+        r"""An estimate of the condition number in the 1-norm, by a few solves with the factor."""
+        if self._column_sums is None:
+            return 1.0
+        like = self._column_sums.expand(len(self), len(self))
+        return float(self._column_sums.max() * inverse_norm(self.solve, like))
 
-        The largest eigenvalue is at least $\|M\|_F^2 / \operatorname{tr} M$, the smallest at most
-        the least squared pivot.
+    def warn_once(self) -> bool:
+        """Warns, the first time that it is so, that solutions lose their digits.
+
+        The condition is estimated whenever the factor has grown by a half since the last time: an
+        estimate is several times the work of appending a row.
+
+        Returns:
+            Whether it has warned, now or before.
         """
-        return float(self._squared_norm / self._trace / self._least_pivot**2)
+        if self._column_sums is not None and not self._warned:
+            if 2 * len(self) >= 3 * self._estimated:
+                self._estimated = len(self)
+                dtype = self._column_sums.dtype
+                self._warned = warn_if_meaningless("gamma I + K", self.condition, dtype)
+        return self._warned
 
     def _not_positive_definite(self, schur: Tensor, row: int) -> NotPositiveDefiniteError:
         if row < EXPLAINED_SIZE:
             M = self._gram(slice(0, EXPLAINED_SIZE)).clone()
             M.diagonal().add_(self.gamma)
         else:
-            # What mends the Schur complement S of the rows so far mends the whole: x^T M x >=
-            # v^T S v >= min eig(S) |x|^2 for x = (u, v), where that eigenvalue is negative.
+            # What is enough for the Schur complement S of the rows so far is enough for the
+            # whole: x^T M x >= v^T S v >= min eig(S) |x|^2 for x = (u, v), where that eigenvalue is negative.
             M = schur
         return not_positive_definite(M, self.gamma, row)
 
@@ -216,23 +242,11 @@ class GrowingCholesky:
 
 def factorise(K: Tensor, gamma: float) -> GrowingCholesky:
     """The Cholesky factor of gamma I + K, leaving K as it is."""
-    require_factor_memory(K)
     factor = GrowingCholesky(gamma, lambda rows: K[rows, rows])
     for rows in panels(len(K), 1, K.device):
         factor.commit(factor.extend(K[rows, : rows.stop]))
-    warn_if_meaningless("gamma I + K", factor.condition, K.dtype)
+    factor.warn_once()
     return factor
-
-
-def require_factor_memory(K: Tensor) -> None:
-    """Refuses a stream whose factor cannot fit."""
-    n = len(K)
-    require_memory(
-        f"the exact method on {n} samples",
-        n * n / 2,
-        K,
-        "use a shorter stream or float32, or TargetCorrector, which never needs all of K at once",
-    )
 
 
 def not_positive_definite(M: Tensor, gamma: float, row: int) -> NotPositiveDefiniteError:

@@ -6,12 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from retarget.arrays import ArrayT, as_positive, as_problem, panels
+from retarget.arrays import ArrayT, as_non_negative, as_problem, panels
 from retarget.errors import UnreachableTargetsError
 from retarget.learners import SGD
 from retarget.theory.cholesky import factorise
 from retarget.theory.dual import DualLearner
 from retarget.theory.response import final_response
+from retarget.theory.stability import GrowthWatch
 from retarget.theory.start import require_lasting_start
 
 
@@ -28,7 +29,7 @@ def corrected_targets(
         K: (n, n) Gram matrix of the stream, in stream order.
         Y: (n,) or (n, c) targets, in stream order.
         learner: The online learner.
-        gamma: Ridge of the offline learner, above 0.
+        gamma: Ridge of the offline learner, 0 or more; without any, K must be positive definite.
         initial: Values of the starting function on the stream, if it is not zero (without weight
             decay only).
 
@@ -45,13 +46,16 @@ def corrected_targets(
         >>> corrected_targets(K, shifted, learner, gamma=1.0)
         array([1., 1.])
     """
-    gamma = as_positive("gamma", gamma)
-    problem = as_problem(K, Y, initial)
+    gamma = as_non_negative("gamma", gamma)
+    problem = as_problem(K, Y, initial, factored=True)
     require_lasting_start(initial, learner)
     learner.rates(len(problem.K))
     residual = problem.Y if problem.start is None else problem.Y - problem.start
     coefficients = factorise(problem.K, gamma).solve(residual)
-    targets = targets_reaching(lambda rows: problem.K[rows, : rows.stop], coefficients, learner)
+    gram = problem.K
+    watch = GrowthWatch(learner, lambda rows: gram[rows, rows])
+    targets = targets_reaching(lambda rows: gram[rows, : rows.stop], coefficients, watch)
+    watch.warn_once()
     if problem.start is not None:
         targets += problem.start
     result: ArrayT = problem.give(targets)
@@ -59,21 +63,24 @@ def corrected_targets(
 
 
 def targets_reaching(
-    kernel_rows: Callable[[slice], Tensor], coefficients: Tensor, learner: SGD
+    kernel_rows: Callable[[slice], Tensor], coefficients: Tensor, watch: GrowthWatch
 ) -> Tensor:
     """The targets with which the learner ends at these dual coefficients.
 
     Args:
         kernel_rows: Gives the kernel of a range of samples against all before and themselves.
         coefficients: (n, c) dual coefficients.
-        learner: The online learner.
+        watch: Follows the learner that is to be trained on them.
     """
+    learner = watch.learner
     errors = errors_reaching(coefficients, learner)
     targets = torch.empty_like(errors)
     dual = DualLearner(learner, capacity=len(errors))
     for rows in panels(len(errors), learner.batch_size, coefficients.device):
-        window = dual.window(kernel_rows(rows))
+        K_rows = kernel_rows(rows)
+        window = dual.window(K_rows)
         targets[rows] = window.targets(errors[rows])
+        watch.follow(K_rows, window, targets[rows], errors[rows])
         dual.learn(window, errors[rows])
     return targets
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from retarget.arrays import (
     ArrayT,
     Problem,
-    as_positive,
+    as_non_negative,
     as_problem,
     as_tensor,
     panels,
@@ -27,7 +27,7 @@ from retarget.errors import InvalidInputError
 from retarget.learners import SGD
 from retarget.theory.cholesky import factorise
 from retarget.theory.dual import DualLearner
-from retarget.theory.stability import require_converging
+from retarget.theory.stability import GrowthWatch
 
 
 @torch.no_grad()
@@ -42,7 +42,7 @@ def offline_learning_curve(
         K: (n, n) Gram matrix of the stream, in stream order.
         Y: (n,) or (n, c) targets.
         K_query: (m, n) kernel of the queries against the stream.
-        gamma: Ridge, above 0.
+        gamma: Ridge, 0 or more.
         stops: Prefix lengths, increasing.
 
     Returns:
@@ -54,8 +54,8 @@ def offline_learning_curve(
         array([[0.5],
                [1.5]])
     """
-    gamma = as_positive("gamma", gamma)
-    problem = as_problem(K, Y)
+    gamma = as_non_negative("gamma", gamma)
+    problem = as_problem(K, Y, factored=True)
     query = _as_query(problem, K_query)
     factor = factorise(problem.K, gamma)
     V, beta = factor.solve_lower(query.mT.contiguous()), factor.solve_lower(problem.Y)
@@ -97,14 +97,16 @@ def online_learning_curve(
     gram, n = problem.K, len(problem.K)
     learner.rates(n)
     dual = DualLearner(learner, capacity=n)
+    watch = GrowthWatch(learner, lambda batch: gram[batch, batch])
     predictions = []
     for stop in _checked_stops(stops, n, learner.batch_size):
         for rows in _between(len(dual), stop, learner.batch_size, gram):
             window = dual.window(gram[rows, : rows.stop])
             errors = window.errors(problem.Y[rows])
-            require_converging(errors, rows.start, learner, lambda batch: gram[batch, batch])
+            watch.follow(gram[rows, : rows.stop], window, problem.Y[rows], errors)
             dual.learn(window, errors)
         predictions.append(query[:, :stop] @ dual.coefficients)
+    watch.warn_once()
     result: ArrayT = _stacked(problem, predictions)
     return result
 

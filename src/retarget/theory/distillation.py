@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 
-from retarget.arrays import ArrayT, as_positive, as_problem, panels
+from retarget.arrays import ArrayT, as_non_negative, as_problem, panels
 from retarget.errors import InvalidInputError
-from retarget.theory.cholesky import GrowingCholesky, require_factor_memory
+from retarget.theory.cholesky import GrowingCholesky
 from retarget.theory.sweep import newest_coefficients
 
 
@@ -20,7 +20,7 @@ def distilled_targets(K: ArrayT, Y: Any, gamma: float, block_size: int) -> Array
     Args:
         K: (n, n) Gram matrix of the stream, in stream order.
         Y: (n,) or (n, c) targets, in stream order.
-        gamma: Ridge of the offline learner, above 0.
+        gamma: Ridge of the offline learner, 0 or more.
         block_size: Samples whose predictions are made together.
 
     Returns:
@@ -34,12 +34,11 @@ def distilled_targets(K: ArrayT, Y: Any, gamma: float, block_size: int) -> Array
         >>> distilled_targets(K, np.array([1.0, 1.0]), gamma=1.0, block_size=1)
         array([0.5, 0.6])
     """
-    gamma = as_positive("gamma", gamma)
+    gamma = as_non_negative("gamma", gamma)
     if block_size < 1:
         raise InvalidInputError(f"block_size is {block_size}; expected 1 or more samples")
-    problem = as_problem(K, Y)
+    problem = as_problem(K, Y, factored=True)
     gram, n = problem.K, len(problem.K)
-    require_factor_memory(gram)
     factor = GrowingCholesky(gamma, lambda rows: gram[rows, rows])
     beta, targets = torch.empty_like(problem.Y), torch.empty_like(problem.Y)
     whole = n - n % block_size
@@ -52,5 +51,6 @@ def distilled_targets(K: ArrayT, Y: Any, gamma: float, block_size: int) -> Array
         # F_n = Y_n - gamma L_nn^-T beta_n
         targets[rows] = problem.Y[rows] - gamma * newest_coefficients(new.corner, beta[rows], size)
         factor.commit(new)
+    factor.warn_once()
     result: ArrayT = problem.give(targets)
     return result

@@ -10,14 +10,17 @@ samples at a time. What lies before the window enters through one matrix product
 memory of a linear optimiser is two numbers a sample: its share in the weights and in the velocity.
 """
 
-from typing import Any
+import copy
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from retarget.arrays import GrowingRows
+from retarget.errors import InvalidInputError
 from retarget.learners import SGD
+from retarget.state_files import require_shape
 from retarget.theory.response import StepResponse, step_response
 from retarget.theory.triangular import solve_lower
 
@@ -83,6 +86,12 @@ class Window:
         weights, velocity = self._past
         return tuple(w * weights + v * velocity for w, v in self.memory.transfer.tolist())
 
+    def beside(self, past: tuple[Tensor, ...]) -> "Window":
+        """The same samples, as a learner of the same kind with another past meets them."""
+        twin = copy.copy(self)
+        twin._past = past
+        return twin
+
     def errors(self, targets: Tensor) -> Tensor:
         """(m, c) the error on each sample before it is learned, for these targets."""
         rhs = targets - self.inherited(self.memory.carry[self.memory.step_of])
@@ -127,17 +136,32 @@ class DualLearner:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from a state; this learner must be new."""
-        self.steps = state["steps"]
-        for part, share in enumerate(self.shares):
-            if f"share{part}" in state:
-                share.append(state[f"share{part}"])
+        self.steps = int(state["steps"])
+        if "share0" in state:
+            shape = require_shape("share0", state["share0"], None, None).shape
+            for part, share in enumerate(self.shares):
+                share.append(require_shape(f"share{part}", state[f"share{part}"], *shape))
+        if not -(-len(self) // self.learner.batch_size) <= self.steps <= len(self):
+            raise InvalidInputError(f"steps is {self.steps}, where there are {len(self)} samples")
 
     def window(self, K_rows: Tensor) -> Window:
         """The next samples, by their kernel (m, n + m) against the past and themselves."""
-        start, m = len(self), len(K_rows)
-        past = tuple(K_rows[:, :start] @ share.rows for share in self.shares) if start else ()
-        memory = step_response(self.learner, self.steps, m)
-        return Window(start, K_rows[:, start:], past, memory)
+        memory = step_response(self.learner, self.steps, len(K_rows))
+        return Window(len(self), K_rows[:, len(self) :], self.past(K_rows), memory)
+
+    def past(self, K_rows: Tensor) -> tuple[Tensor, ...]:
+        """(m, c) the kernel of the next samples against the past times its weights, velocity."""
+        n = len(self)
+        return tuple(K_rows[:, :n] @ share.rows for share in self.shares) if n else ()
+
+    def fork(self) -> Self:
+        """A learner that goes on from here by itself; void once this one goes on."""
+        fork = copy.copy(self)
+        # with a memory, the shares of the past change with every step
+        fork.shares = tuple(
+            share.clone() if self.learner.has_memory else share.fork() for share in self.shares
+        )
+        return fork
 
     def learn(self, window: Window, errors: Tensor) -> None:
         """Takes the steps of the window, on which these errors were made."""

@@ -5,10 +5,9 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
-from retarget.arrays import ArrayT, as_non_negative, as_positive, as_problem
+from retarget.arrays import ArrayT, as_non_negative, as_problem
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.learners import SGD
-from retarget.theory.cholesky import require_factor_memory
 from retarget.theory.start import require_lasting_start
 from retarget.theory.sweep import FirstBlock, Parts, Sweep
 
@@ -28,18 +27,24 @@ def iterative_targets(
 ) -> ArrayT:
     r"""Targets that lead the online learner, block by block, to the offline learner's predictions.
 
-    Causal: the targets of a block depend on this block and the past alone. After each block the
-    online learner agrees on it with the offline learner that has seen the stream so far (exactly,
-    with `ridge=0`); the learning rate has no part in the function learned.
+    Causal: the targets of a block depend on this block and the past alone. With `ridge=0` and
+    `parts="both"`, the online learner's function agrees after each corrected block, on that block,
+    with the offline learner that has seen the stream so far; a ridge makes this approximate, and
+    neither part alone does it. With momentum, what agrees is the function that the learner would
+    coast to if it made no more errors, not the one that it has at that moment.
+
+    For plain SGD whose first block is corrected too, the learning rate decides which targets are
+    needed, and has no influence on the function learned. (With weight decay it has.)
 
     Args:
         K: (n, n) Gram matrix of the stream, in stream order.
         Y: (n,) or (n, c) targets, in stream order.
         learner: The online learner that will be trained on the result.
-        gamma: Ridge of the offline learner, above 0.
+        gamma: Ridge of the offline learner, 0 or more; without any, K must be positive definite.
         block_size: Samples whose targets are found together, a multiple of the batch size. A last
             block that is not full is a block of its own.
-        ridge: $\gamma_o$ of Eq. 15, for blocks whose kernel is (nearly) singular.
+        ridge: $\gamma_o$ of Eq. 15, for blocks whose kernel is nearly singular: it keeps the
+            targets small. A block whose kernel is singular needs none.
         parts: `"both"`, or one half of Eq. 16 alone: `"online"` ($C_{on}$) or `"offline"`
             ($C_{off}$).
         first_block: `"plain"` leaves the first block's targets as they are.
@@ -59,12 +64,10 @@ def iterative_targets(
         array([1.  , 0.95])
     """
     gamma, ridge = check_correction(learner, gamma, block_size, ridge, parts, first_block)
-    problem = as_problem(K, Y, initial)
+    problem = as_problem(K, Y, initial, factored=parts != "online")
     require_lasting_start(initial, learner)
     gram, n = problem.K, len(problem.K)
     learner.rates(n)
-    if parts != "online":
-        require_factor_memory(gram)
     residual = problem.Y if problem.start is None else problem.Y - problem.start
     targets = torch.empty_like(residual)
     sweep = Sweep(
@@ -96,4 +99,4 @@ def check_correction(
         raise InvalidInputError(
             f"first_block is {first_block!r}; expected one of {get_args(FirstBlock)}"
         )
-    return as_positive("gamma", gamma), as_non_negative("ridge", ridge)
+    return as_non_negative("gamma", gamma), as_non_negative("ridge", ridge)

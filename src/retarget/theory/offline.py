@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from retarget.arrays import ArrayT, as_positive, as_problem
+from retarget.arrays import ArrayT, as_non_negative, as_problem
 from retarget.theory.cholesky import factorise
 
 
@@ -15,7 +15,7 @@ def offline_coefficients(K: ArrayT, Y: Any, gamma: float, *, initial: Any = None
     Args:
         K: (n, n) Gram matrix of the stream.
         Y: (n,) or (n, c) targets.
-        gamma: Ridge, above 0.
+        gamma: Ridge, 0 or more; without any, K must be positive definite.
         initial: Values of the starting function on the stream, if it is not zero: the ridge then
             pulls towards that function, and it is to be added to the prediction.
 
@@ -29,8 +29,8 @@ def offline_coefficients(K: ArrayT, Y: Any, gamma: float, *, initial: Any = None
         >>> offline_coefficients(np.array([[1.0]]), np.array([3.0]), gamma=0.5)
         array([2.])
     """
-    gamma = as_positive("gamma", gamma)
-    problem = as_problem(K, Y, initial)
+    gamma = as_non_negative("gamma", gamma)
+    problem = as_problem(K, Y, initial, factored=True)
     residual = problem.Y if problem.start is None else problem.Y - problem.start
     result: ArrayT = problem.give(factorise(problem.K, gamma).solve(residual))
     return result

@@ -9,7 +9,7 @@ from retarget.arrays import ArrayT, Problem, as_problem, panels
 from retarget.learners import SGD
 from retarget.theory.dual import DualLearner
 from retarget.theory.response import remaining_start
-from retarget.theory.stability import require_converging
+from retarget.theory.stability import GrowthWatch
 
 
 @torch.no_grad()
@@ -80,9 +80,11 @@ def online_pass(problem: Problem, learner: SGD) -> tuple[Tensor, Tensor]:
         targets = targets - remaining[:, None] * problem.start
     errors = torch.empty_like(targets)
     dual = DualLearner(learner, capacity=len(K))
+    watch = GrowthWatch(learner, lambda batch: K[batch, batch])
     for rows in panels(len(K), learner.batch_size, K.device):
         window = dual.window(K[rows, : rows.stop])
         errors[rows] = window.errors(targets[rows])
-        require_converging(errors[rows], rows.start, learner, lambda batch: K[batch, batch])
+        watch.follow(K[rows, : rows.stop], window, targets[rows], errors[rows])
         dual.learn(window, errors[rows])
+    watch.warn_once()
     return errors, dual.coefficients

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -9,6 +10,7 @@ from torch import Tensor
 from retarget.errors import PrecisionWarning
 
 MEANINGFUL_DIGITS = 2.0
+ITERATIONS = 5  # of the norm's estimate; two or three are the rule
 
 
 def expected_digits(condition: float, dtype: torch.dtype) -> float:
@@ -16,10 +18,36 @@ def expected_digits(condition: float, dtype: torch.dtype) -> float:
     return -math.log10(torch.finfo(dtype).eps * max(condition, 1.0))
 
 
-def eigenvalue_bound(M: Tensor) -> Tensor:
-    r"""$\|M\|_F^2 / \operatorname{tr} M$, at most the largest eigenvalue, of each of a batch."""
-    norm: Tensor = torch.linalg.matrix_norm(M)
-    return norm**2 / M.diagonal(dim1=-2, dim2=-1).sum(-1)
+def inverse_norm(solve: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
+    r"""Estimates $\|M^{-1}\|_1$ of symmetric matrices from a few solves with them.
+
+    Hager's method with Higham's safeguard ("FORTRAN codes for estimating the one-norm", 1988; also
+    LAPACK's `dlacn2`): climbs from column to column of the inverse, each the steepest one seen from
+    the last. A lower bound, hardly ever more than three times too small.
+
+    Args:
+        solve: Multiplies (..., n, k) by the inverse.
+        like: (..., n, n) the matrices, or anything of their shape, dtype and device.
+
+    Returns:
+        One estimate for each matrix.
+    """
+    n = like.shape[-1]
+    alternating = 1 + torch.arange(n, dtype=like.dtype, device=like.device) / max(1, n - 1)
+    alternating[1::2] *= -1
+    columns = torch.stack([torch.full_like(alternating, 1 / n), alternating], dim=1)
+    start = solve(columns.expand(*like.shape[:-2], n, 2).clone())
+    v, safeguard = start[..., :1], 2 * start[..., 1].abs().sum(-1) / (3 * n)
+    norm = v.abs().sum((-2, -1))
+    for _ in range(ITERATIONS):
+        slope = solve(torch.where(v < 0, -1.0, 1.0).to(v))
+        steepest = slope.abs().argmax(dim=-2, keepdim=True)
+        v = solve(torch.zeros_like(v).scatter_(-2, steepest, 1.0))
+        grown = torch.maximum(norm, v.abs().sum((-2, -1)))
+        if bool((grown <= norm).all()):
+            break
+        norm = grown
+    return torch.maximum(norm, safeguard)
 
 
 def warn_if_meaningless(name: str, condition: float, dtype: torch.dtype) -> bool:
@@ -30,7 +58,7 @@ def warn_if_meaningless(name: str, condition: float, dtype: torch.dtype) -> bool
     precision = str(dtype).removeprefix("torch.")
     advice = "" if dtype == torch.float64 else "compute in float64, or "
     warnings.warn(
-        f"{name} has a condition number of at least {condition:.1g}: in {precision} expect "
+        f"{name} has a condition number of about {condition:.1g}: in {precision} expect "
         f"{max(digits, 0.0):.1f} correct digits at best; {advice}raise gamma or ridge",
         PrecisionWarning,
         stacklevel=5,

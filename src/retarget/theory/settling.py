@@ -2,7 +2,15 @@ r"""The steps that settle a learner on a given function, block after block (Eq. 
 
 With the aim $F_n$ for a block, $(\gamma_o I + K_{nn}) A_n = F_n - K_{np} A_p$: whatever the aim
 comes from, the learner's function agrees with it on the block once the block is learned.
+
+If $K_{nn}$ is singular (samples repeat, or there are fewer features than samples) and
+$\gamma_o = 0$, the system still has a solution when the aim is a function of the kernel's space on
+the samples: $K$ is positive semi-definite, so that $K_{np} A_p$ and $F_n$ lie in the range of
+$K_{nn}$. The function is unique; of the coefficients the ones of least norm are taken, which is
+also the limit $\gamma_o \to 0$.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,8 +19,12 @@ from torch import Tensor
 from retarget.errors import NotPositiveDefiniteError
 from retarget.theory.cholesky import needed_jitter
 from retarget.theory.dual import Window, diagonal_blocks
-from retarget.theory.precision import eigenvalue_bound
+from retarget.theory.precision import inverse_norm
 from retarget.theory.triangular import solve_lower, solve_lower_transposed
+
+# Eigenvalues of a block of b samples below b eps times this and the largest one are rounding: a
+# computed Gram matrix has errors of a few eps in every entry.
+ROUNDING = 8.0
 
 
 class Settling:
@@ -22,65 +34,125 @@ class Settling:
         ridge: The stabiliser gamma_o of Eq. 15.
 
     Attributes:
-        condition: A lower bound on the largest condition number of the blocks so far.
+        condition: An estimate of the largest condition number of the blocks so far.
     """
 
     def __init__(self, ridge: float) -> None:
         self.ridge = ridge
         self.condition = 1.0
 
-    def errors(self, window: Window, aim: Tensor, block_size: int) -> Tensor:
-        """Errors whose steps make the learner's function, after each block, `aim` on that block."""
+    def errors(
+        self, window: Window, aim: Tensor, block_size: int, in_range: bool = True
+    ) -> Tensor:
+        """Errors whose steps make the learner's function, after each block, `aim` on that block.
+
+        Args:
+            window: The samples of the blocks.
+            aim: (m, c) values to reach.
+            block_size: Their block size.
+            in_range: Whether the aim is a function of the kernel's space, so that there is a
+                solution even if the kernel of a block is singular.
+        """
         ends = _block_ends(window, block_size)
         share = _own_share(window, ends)
-        cholesky = self._block_factors(window, block_size)
-        scaled = _solve_blocks(cholesky, aim - window.inherited(window.memory.coasting_carry[ends]))
-        if len(cholesky) > 1:
+        blocks = self._factorised(window, block_size, in_range)
+        scaled = blocks.solve(aim - window.inherited(window.memory.coasting_carry[ends]))
+        if len(blocks.cholesky) > 1:
             # T A = rhs with T block lower triangular: its block rows times the inverses of their
             # diagonal blocks make it unit lower triangular.
             coupling = window.gram.clone()
             if window.memory.responses is not None:
                 coupling.mul_(window.spread(window.memory.responses[1][ends])).div_(share)
             diagonal_blocks(coupling, block_size).zero_()
-            coupling = _solve_blocks(cholesky, coupling)
-            scaled = solve_lower(coupling, scaled, unit_diagonal=True)
+            scaled = solve_lower(blocks.solve(coupling), scaled, unit_diagonal=True)
         return scaled / share[:, None]
 
     def alone(self, window: Window, gap: Tensor, block_size: int) -> Tensor:
         """(F_n - Y_n), through C_off of Eq. 17 less its factor: each block for itself."""
         share = _own_share(window, _block_ends(window, block_size))
-        errors = _solve_blocks(self._block_factors(window, block_size), gap) / share[:, None]
+        blocks = self._factorised(window, block_size, in_range=False)
+        errors = blocks.solve(gap) / share[:, None]
         coupling = diagonal_blocks(window.coupling, block_size)
         return errors + (coupling @ in_blocks(errors, block_size)).flatten(0, 1)
 
-    def _block_factors(self, window: Window, block_size: int) -> Tensor:
-        """(blocks, b, b) Cholesky factors of gamma_o I + K_nn."""
+    def _factorised(self, window: Window, block_size: int, in_range: bool) -> "_Blocks":
+        """Inverts gamma_o I + K_nn of every block, and notes their condition."""
         # column by column, as LAPACK stores it: the factors take the place of the blocks
         gram = diagonal_blocks(window.gram, block_size)
-        blocks = gram.mT.clone(memory_format=torch.contiguous_format).mT
-        blocks.diagonal(dim1=1, dim2=2).add_(self.ridge)
-        largest = eigenvalue_bound(blocks)
-        info = torch.empty(len(blocks), dtype=torch.int32, device=blocks.device)
-        torch.linalg.cholesky_ex(blocks, out=(blocks, info))
-        if info.any():
-            bad = int(info.nonzero()[0, 0])
-            block = gram[bad].clone()
-            block.diagonal().add_(self.ridge)
-            deficit, jitter = needed_jitter(block)
-            first = window.start + bad * block_size
-            raise NotPositiveDefiniteError(
-                f"the kernel of the block of samples {first} to {first + block_size - 1} is not "
-                f"positive definite in {str(blocks.dtype).removeprefix('torch.')}: its smallest "
-                f"eigenvalue is {-deficit:.3g} with ridge = {self.ridge:g}, as when samples repeat "
-                f"or features are fewer than block_size; ridge = {self.ridge + jitter:.4g} would "
-                f"do (jitter {jitter:.3g}), or use a smaller block_size",
-                deficit=deficit,
-                jitter=jitter,
-            )
-        pivots = blocks.diagonal(dim1=1, dim2=2).amin(1)
-        condition = float((largest / pivots**2).max())
-        self.condition = max(self.condition, condition)
+        factors = gram.mT.clone(memory_format=torch.contiguous_format).mT
+        factors.diagonal(dim1=1, dim2=2).add_(self.ridge)
+        norm = torch.linalg.vector_norm(factors, 1, dim=1).amax(dim=1)
+        info = torch.empty(len(factors), dtype=torch.int32, device=factors.device)
+        torch.linalg.cholesky_ex(factors, out=(factors, info))
+        failed = info != 0
+        if failed.any():
+            factors[failed] = torch.eye(block_size, dtype=gram.dtype, device=gram.device)
+        blocks = _Blocks(factors)
+        condition = norm * inverse_norm(lambda rhs: _cholesky_solve(factors, rhs), factors)
+        if self.ridge == 0 and in_range:
+            rounding = ROUNDING * block_size * torch.finfo(gram.dtype).eps
+            failed |= ~(condition * rounding < 1)
+            if failed.any():
+                blocks.singular = failed.nonzero()[:, 0]
+                eigenvalues, vectors = torch.linalg.eigh(gram[blocks.singular])
+                self._require_semi_definite(window, gram, blocks.singular, eigenvalues, rounding)
+                kept = eigenvalues > rounding * eigenvalues[:, -1:]
+                roots = torch.where(kept, eigenvalues, torch.inf).rsqrt()
+                blocks.roots = vectors * roots[:, None, :]
+                smallest = torch.where(kept, eigenvalues, torch.inf).amin(1)
+                condition[blocks.singular] = (eigenvalues[:, -1] / smallest).clamp(min=1.0)
+        elif failed.any():
+            raise self._not_positive_definite(window, gram, int(failed.nonzero()[0, 0]))
+        self.condition = max(self.condition, float(condition.max()))
         return blocks
+
+    def _require_semi_definite(
+        self, window: Window, gram: Tensor, which: Tensor, eigenvalues: Tensor, rounding: float
+    ) -> None:
+        bad = eigenvalues[:, 0] < -rounding * eigenvalues[:, -1].abs()
+        if bad.any():
+            raise self._not_positive_definite(window, gram, int(which[bad][0]))
+
+    def _not_positive_definite(
+        self, window: Window, gram: Tensor, bad: int
+    ) -> NotPositiveDefiniteError:
+        block = gram[bad].clone()
+        block.diagonal().add_(self.ridge)
+        deficit, jitter = needed_jitter(block)
+        size = len(block)
+        first = window.start + bad * size
+        return NotPositiveDefiniteError(
+            f"the kernel of the block of samples {first} to {first + size - 1} is not "
+            f"positive definite in {str(gram.dtype).removeprefix('torch.')}: its smallest "
+            f"eigenvalue is {-deficit:.3g} with ridge = {self.ridge:g}, as when samples repeat "
+            f"or features are fewer than block_size; ridge = {self.ridge + jitter:.4g} would "
+            f"do (jitter {jitter:.3g}), or use a smaller block_size",
+            deficit=deficit,
+            jitter=jitter,
+        )
+
+
+@dataclass
+class _Blocks:
+    """The inverses of the blocks of a window.
+
+    Attributes:
+        cholesky: (blocks, b, b) Cholesky factors.
+        singular: The numbers of the blocks whose kernel is singular, if any.
+        roots: (singular, b, b) with roots @ roots^T the pseudo-inverse of each of them.
+    """
+
+    cholesky: Tensor
+    singular: Tensor | None = None
+    roots: Tensor | None = None
+
+    def solve(self, rhs: Tensor) -> Tensor:
+        """(m, c) the solution of least norm of every block."""
+        blocks = in_blocks(rhs, self.cholesky.shape[-1])
+        solution = _cholesky_solve(self.cholesky, blocks)
+        if self.singular is not None and self.roots is not None:
+            solution[self.singular] = self.roots @ (self.roots.mT @ blocks[self.singular])
+        return solution.flatten(0, 1)
 
 
 def in_blocks(rows: Tensor, size: int) -> Tensor:
@@ -88,18 +160,16 @@ def in_blocks(rows: Tensor, size: int) -> Tensor:
     return rows.reshape(-1, size, *rows.shape[1:])
 
 
+def _cholesky_solve(factors: Tensor, rhs: Tensor) -> Tensor:
+    # two triangular solves, since torch.cholesky_solve copies the factors
+    return solve_lower_transposed(factors, solve_lower(factors, rhs))
+
+
 def _block_ends(window: Window, block_size: int) -> np.ndarray:
     """(m,) the step of the window before which each sample's block has been learned."""
     last = (np.arange(len(window.gram)) // block_size + 1) * block_size - 1
     ends: np.ndarray = window.memory.step_of[last] + 1
     return ends
-
-
-def _solve_blocks(cholesky: Tensor, rhs: Tensor) -> Tensor:
-    """Block-diagonal solve, from the blocks' Cholesky factors."""
-    blocks = in_blocks(rhs, cholesky.shape[-1])
-    # two triangular solves, since torch.cholesky_solve copies the factors
-    return solve_lower_transposed(cholesky, solve_lower(cholesky, blocks)).flatten(0, 1)
 
 
 def _own_share(window: Window, ends: np.ndarray) -> Tensor:

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from retarget.arrays import ArrayT, as_positive, as_problem
+from retarget.arrays import ArrayT, as_non_negative, as_problem
 from retarget.learners import SGD
 from retarget.theory.online import online_pass
 from retarget.theory.start import require_lasting_start
@@ -22,7 +22,7 @@ def effective_targets(
         K: (n, n) Gram matrix of the stream, in stream order.
         Y: (n,) or (n, c) targets, in stream order.
         learner: The online learner.
-        gamma: Ridge of the offline learner that it is compared with, above 0.
+        gamma: Ridge of the offline learner that it is compared with, 0 or more.
         initial: Values of the starting function on the stream, if it is not zero (without weight
             decay only).
 
@@ -38,7 +38,7 @@ def effective_targets(
         >>> effective_targets(K, np.array([1.0, 1.0]), SGD(lr=0.5), gamma=1.0)
         array([1.1875, 1.    ])
     """
-    gamma = as_positive("gamma", gamma)
+    gamma = as_non_negative("gamma", gamma)
     problem = as_problem(K, Y, initial)
     require_lasting_start(initial, learner)
     A = online_pass(problem, learner)[1]

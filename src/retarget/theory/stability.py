@@ -1,22 +1,38 @@
-r"""Which rates are stable, and the report when one was not.
+r"""Which rates are stable, and the reports when one was not.
 
-A step on a mini-batch with kernel block $B$ multiplies the error on it by $I - \eta r B$. It grows
-unless $\eta\,(r \lambda_{\max}(B) + \lambda) \le 2$; with momentum the same bound, for a step
-repeated on the same mini-batch, is $2(1+\mu)$ and, for Nesterov's form, $2(1+\mu)/(1+2\mu)$.
+A step on a mini-batch with kernel block $B$ multiplies the error on it by $I - \eta r B$, which
+grows unless $\eta\,(r \lambda_{\max}(B) + \lambda) \le 2$. Momentum takes every step $1/(1-\mu)$
+times in all, while the learner already meets other samples: on a stream in random order
+$\eta / (1-\mu)$ has to obey the same bound. (Where the same mini-batch is repeated for ever the
+bound is looser, $2(1+\mu)$: streams are not like that.)
 """
 
 import math
+import warnings
 from collections.abc import Callable
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from retarget.errors import DivergedError
+from retarget.errors import (
+    DivergedError,
+    DivergenceWarning,
+    InvalidInputError,
+    ResultOverflowError,
+)
 from retarget.learners import SGD
+from retarget.state_files import part_of, require_shape
+from retarget.theory.dual import DualLearner, Window
+
+# Errors this many times the largest target have nothing to do with the targets any more. At the
+# rates that we call stable they stay below four times it on random streams.
+FAR_BEYOND = 100.0
+MEANINGFUL = 1e-2  # relative error up to which two digits are right
 
 
 def largest_stable_lr(batch_gram: Callable[[slice], Tensor], learner: SGD, n: int) -> float:
-    """The largest rate at which every step over the first `n` samples is stable.
+    """A rate below which the learner does not blow up on the first `n` samples, in random order.
 
     Args:
         batch_gram: Gives the kernel of a range of samples among themselves.
@@ -35,10 +51,122 @@ def largest_stable_lr(batch_gram: Callable[[slice], Tensor], learner: SGD, n: in
 def stable_limit(curvature: float, learner: SGD) -> float:
     r"""The largest stable rate where the largest $r \lambda_{\max}(B)$ is `curvature`."""
     curvature += learner.weight_decay
-    bound = 2.0 * (1 + learner.momentum)
-    if learner.nesterov:
-        bound /= 1 + 2 * learner.momentum
-    return bound / curvature if curvature > 0 else math.inf
+    return 2.0 * (1 - learner.momentum) / curvature if curvature > 0 else math.inf
+
+
+class GrowthWatch:
+    r"""Watches an online learner for growth that its targets do not explain.
+
+    Besides the errors it is shown, it follows a probe: the same learner on targets of $\pm 1$ in no
+    order. The online system $T E = Y$ has a solution of the size of the probe's for nearly any $Y$;
+    for targets that were made for it (corrected ones) the solution is small, but every rounding
+    error on the way still grows as the probe does.
+
+    Args:
+        learner: The online learner.
+        gram: Gives the kernel of a range of the stream, to find a rate that would do.
+
+    Attributes:
+        seen: Samples so far.
+        growth: The probe's largest error.
+        largest_target: Of all targets.
+        largest_error: Of all errors on them.
+    """
+
+    def __init__(self, learner: SGD, gram: Callable[[slice], Tensor]) -> None:
+        self.learner = learner
+        self._gram = gram
+        self._probe = DualLearner(learner)
+        self.growth = self.largest_target = self.largest_error = 0.0
+        self.seen = 0
+        self._dtype = torch.float64
+        self._warned = False
+
+    def follow(self, K_rows: Tensor, window: Window, targets: Tensor, errors: Tensor) -> None:
+        """Looks at the errors that the learner made on the next samples.
+
+        Args:
+            K_rows: (m, n + m) kernel of the samples against the past and themselves.
+            window: The same samples, as the learner meets them.
+            targets: (m, c) what it was taught.
+            errors: (m, c) the errors before it learned them.
+
+        Raises:
+            DivergedError: An error is not finite.
+        """
+        self._dtype, self.seen = errors.dtype, window.start + len(errors)
+        self.largest_target = max(self.largest_target, targets.abs().max().item())
+        require_converging(errors, window.start, self.learner, self._gram)
+        self.largest_error = max(self.largest_error, errors.abs().max().item())
+        if math.isfinite(self.growth):
+            beside = window.beside(self._probe.past(K_rows))
+            grown = beside.errors(_signs(window.start, errors))
+            largest = grown.abs().max().item()
+            self.growth = max(self.growth, largest) if math.isfinite(largest) else math.inf
+            self._probe.learn(beside, grown)
+
+    def warn_once(self) -> None:
+        """Warns, the first time that it is so, that the learner blows up."""
+        if self._warned or self.largest_error == 0:
+            return
+        eps = torch.finfo(self._dtype).eps
+        rounding = eps * self.growth * max(self.largest_target, self.largest_error)
+        if self.largest_error > FAR_BEYOND * self.largest_target:
+            what = (
+                f"the online learner blows up: its errors reach {self.largest_error:.3g}, where "
+                f"its targets are up to {self.largest_target:.3g}"
+            )
+        elif rounding > MEANINGFUL * self.largest_error:
+            what = (
+                "the online learner amplifies rounding errors by "
+                f"{self.growth:.1g}: no digit of what it learns from these targets is certain"
+            )
+        else:
+            return
+        self._warned = True
+        lr = self.learner.lr if isinstance(self.learner.lr, float) else max(self.learner.lr)
+        limit = largest_stable_lr(self._gram, self.learner, self.seen)
+        warnings.warn(
+            f"{what}. Its rate is lr = {lr:g}; below {limit:.4g} it would be stable",
+            DivergenceWarning,
+            stacklevel=4,
+        )
+
+    def fork(self, gram: Callable[[slice], Tensor]) -> Self:
+        """A watch that goes on from here, of a stream whose kernel `gram` gives."""
+        fork = type(self)(self.learner, gram)
+        vars(fork).update(vars(self) | {"_gram": gram, "_probe": self._probe.fork()})
+        return fork
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as named tensors and numbers."""
+        state: dict[str, Any] = {
+            "growth": self.growth,
+            "largest_target": self.largest_target,
+            "largest_error": self.largest_error,
+            "seen": self.seen,
+            "warned": self._warned,
+        }
+        return state | {f"probe.{key}": value for key, value in self._probe.state_dict().items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a state; this watch must be new."""
+        self.growth = float(state["growth"])
+        self.largest_target = float(state["largest_target"])
+        self.largest_error = float(state["largest_error"])
+        self.seen, self._warned = int(state["seen"]), bool(state["warned"])
+        self._probe.load_state_dict(part_of(state, "probe"))
+        if math.isfinite(self.growth) and len(self._probe) != self.seen:
+            raise InvalidInputError(f"the probe has {len(self._probe)} rows, not {self.seen}")
+        if len(self._probe):
+            require_shape("probe", self._probe.coefficients, None, 1)
+            self._dtype = self._probe.coefficients.dtype
+
+def _signs(start: int, like: Tensor) -> Tensor:
+    """(m, 1) the probe's targets from this position of the stream on, however it is cut."""
+    position = torch.arange(start, start + len(like), device=like.device)
+    scrambled = (position * 2654435761) >> 7  # Knuth's multiplicative hash
+    return ((scrambled & 1) * 2 - 1).to(like.dtype)[:, None]
 
 
 def require_converging(
@@ -50,9 +178,16 @@ def require_converging(
     row = start + int((~errors.isfinite().all(dim=1)).nonzero()[0, 0])
     step = row // learner.batch_size
     limit = largest_stable_lr(batch_gram, learner, row + 1)
+    if learner.rate(step) <= limit:  # then it is not the learner
+        limits = torch.finfo(errors.dtype)
+        raise ResultOverflowError(
+            f"the error on sample {row} is beyond {limits.max:.3g}, the largest number of "
+            f"{limits.dtype}, though the learner is stable at lr = {learner.rate(step):g}; scale "
+            "the targets down, or use a larger ridge"
+        )
     raise DivergedError(
         f"the online learner diverged: its error overflows at step {step} (sample {row}) with "
-        f"lr = {learner.rate(step):g}; the largest lr that is stable up to there is {limit:.4g}",
+        f"lr = {learner.rate(step):g}; below lr = {limit:.4g} it would be stable",
         step=step,
         largest_stable_lr=limit,
     )

@@ -28,13 +28,14 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import GrowingRows, panel_rows
+from retarget.errors import InvalidInputError
 from retarget.learners import SGD
-from retarget.state_files import part_of
+from retarget.state_files import part_of, require_shape
 from retarget.theory.cholesky import GrowingCholesky, NewRows
 from retarget.theory.dual import DualLearner, Window, diagonal_blocks
 from retarget.theory.precision import warn_if_meaningless
 from retarget.theory.settling import Settling, in_blocks
-from retarget.theory.stability import require_converging
+from retarget.theory.stability import GrowthWatch
 from retarget.theory.triangular import solve_lower_transposed
 
 Parts = Literal["both", "online", "offline"]
@@ -70,8 +71,8 @@ class Sweep:
         self.dual = DualLearner(learner, capacity)
         self.factor = GrowingCholesky(gamma, gram, roomy)
         self.beta = GrowingRows(capacity)
-        self._gram = gram
         self._settling = Settling(ridge)
+        self._watch = GrowthWatch(learner, gram)
         self._warned = False
 
     def __len__(self) -> int:
@@ -83,6 +84,7 @@ class Sweep:
             "block_condition": self._settling.condition,
             "warned": self._warned,
         }
+        state |= {f"watch.{key}": value for key, value in self._watch.state_dict().items()}
         state |= {f"dual.{key}": value for key, value in self.dual.state_dict().items()}
         state |= {f"factor.{key}": value for key, value in self.factor.state_dict().items()}
         if len(self.beta):
@@ -91,17 +93,28 @@ class Sweep:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from a state; this sweep must be new."""
-        self._settling.condition, self._warned = state["block_condition"], state["warned"]
+        self._settling.condition = float(state["block_condition"])
+        self._warned = bool(state["warned"])
+        self._watch.load_state_dict(part_of(state, "watch"))
         self.dual.load_state_dict(part_of(state, "dual"))
         self.factor.load_state_dict(part_of(state, "factor"))
-        if "beta" in state:
-            self.beta.append(state["beta"])
+        if self.parts != "online" and len(self.dual):
+            outputs = self.dual.coefficients.shape[1]
+            self.beta.append(require_shape("beta", state["beta"], len(self.dual), outputs))
+        lengths = len(self.factor), self._watch.seen
+        if lengths != (len(self.beta), len(self.dual)):
+            raise InvalidInputError(f"its parts have {lengths} rows, of {len(self.dual)}")
 
-    def fork(self) -> Self:
-        """A sweep that looks ahead from here, cheaply; it is void once this one goes on."""
+    def fork(self, gram: Callable[[slice], Tensor]) -> Self:
+        """A sweep that goes on from here, cheaply; it is void once this one goes on.
+
+        Args:
+            gram: Gives the kernel of a range of the stream that the fork follows.
+        """
         fork = copy.copy(self)
-        fork.dual, fork.beta = copy.deepcopy((self.dual, self.beta))
-        fork.factor = self.factor.fork()
+        fork.dual, fork.beta = self.dual.fork(), self.beta.fork()
+        fork.factor, fork._watch = self.factor.fork(gram), self._watch.fork(gram)
+        fork._settling = copy.copy(self._settling)
         return fork
 
     def portions(
@@ -121,7 +134,7 @@ class Sweep:
         window = self.dual.window(K_rows)
         plain = window.start == 0 and self.first_block == "plain"
         new: NewRows | None = None
-        if self.parts == "online":  # the first half of Eq. 16 alone aims at Y_n in the place of F_n
+        if self.parts == "online":  # the first half of Eq. 16 alone aims at Y_n instead of F_n
             aim = Y
         else:
             new = self.factor.extend(K_rows)
@@ -132,7 +145,7 @@ class Sweep:
             targets, errors = Y, window.errors(Y)
         else:
             targets, errors = settled(self._settling, window, Y, aim, block_size, self.parts)
-        require_converging(errors, window.start, self.dual.learner, self._gram)
+        self._watch.follow(K_rows, window, targets, errors)
 
         if new is not None:
             self.factor.commit(new)
@@ -141,15 +154,14 @@ class Sweep:
         return targets
 
     def warn_once(self) -> None:
-        """Warns, the first time that it is so, that the targets have lost their digits."""
+        """Warns, the first time that it is so, that the targets are not to be relied on."""
+        self._watch.warn_once()
         dtype = self.dual.coefficients.dtype
-        if not self._warned:
-            self._warned = warn_if_meaningless(
-                "the kernel of a block", self._settling.condition, dtype
-            ) or (
-                self.parts != "online"
-                and warn_if_meaningless("gamma I + K", self.factor.condition, dtype)
-            )
+        self._warned = (
+            self._warned
+            or warn_if_meaningless("the kernel of a block", self._settling.condition, dtype)
+            or self.factor.warn_once()
+        )
 
 
 def equal_blocks(
@@ -177,7 +189,8 @@ def settled(
     if parts == "offline":
         targets = Y + settling.alone(window, aim - Y, block_size)
         return targets, window.errors(targets)
-    errors = settling.errors(window, aim, block_size)
+    # F_n is a function of the kernel's space, Y_n in general is not
+    errors = settling.errors(window, aim, block_size, in_range=parts == "both")
     return window.targets(errors), errors
 
 

@@ -1,0 +1,120 @@
+"""Digits that are lost are announced: the condition is estimated, not guessed from the pivots."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import retarget as rt
+from problems import make_stream
+from retarget.theory.cholesky import factorise
+from retarget.theory.precision import inverse_norm
+
+LEARNER = rt.SGD(lr=0.3)
+
+
+@given(seed=st.integers(0, 999), n=st.integers(1, 40), spread=st.floats(0, 12))
+def test_the_estimate_is_a_lower_bound_near_the_truth(seed, n, spread):
+    """Symmetric matrices with eigenvalues from 1 down to 10^-spread, in any direction."""
+    rng = np.random.default_rng(seed)
+    Q = np.linalg.qr(rng.normal(size=(n, n)))[0]
+    M = (Q * np.logspace(0, -spread, n)) @ Q.T
+    inverse = (Q * np.logspace(0, spread, n)) @ Q.T
+    true = np.abs(inverse).sum(axis=0).max()
+    estimate = float(inverse_norm(lambda rhs: torch.tensor(inverse) @ rhs, torch.tensor(M)))
+    assert true / 3 <= estimate <= true * (1 + 1e-9)
+
+
+def test_the_estimate_of_many_matrices_is_that_of_each():
+    rng = np.random.default_rng(5)
+    inverses = torch.tensor(rng.normal(size=(7, 9, 9)))
+    inverses = inverses @ inverses.mT
+    together = inverse_norm(lambda rhs: inverses @ rhs, inverses)
+    for inverse, estimate in zip(inverses, together, strict=True):
+        alone = inverse_norm(lambda rhs, inverse=inverse: inverse @ rhs, inverse)
+        assert float(alone) <= float(estimate) * (1 + 1e-12)
+        assert float(estimate) <= float(inverse.abs().sum(0).max()) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("order", ["sorted", "shuffled"])
+@pytest.mark.parametrize("gamma", [1e-2, 1e-8])
+def test_the_condition_of_a_factor(order, gamma):
+    rng = np.random.default_rng(0)
+    X = np.sort(rng.uniform(size=300))
+    K = rt.RBF(0.2)(X if order == "sorted" else rng.permutation(X))
+    true = np.linalg.cond(K + gamma * np.eye(300), 1)
+    assert true / 4 < factorise(torch.tensor(K), gamma).condition < true * 1.01
+
+
+def test_a_sorted_stream_is_announced_as_a_shuffled_one_is():
+    """Sorted, no pivot is small although the condition is 5e15: only an estimate can tell."""
+    rng = np.random.default_rng(0)
+    X = np.sort(rng.uniform(size=80))
+    gamma = 3e-14
+    for points in (X, rng.permutation(X)):
+        K = rt.RBF(0.2)(points)
+        K += 1e-13 * np.eye(80)  # so that it can be factorised on every CPU
+        with pytest.warns(rt.PrecisionWarning, match="condition number of about"):
+            rt.offline_coefficients(K, np.sin(6 * points), gamma)
+
+
+FUNCTIONS = {
+    "offline_coefficients": lambda K, Y, gamma: rt.offline_coefficients(K, Y, gamma),
+    "corrected_targets": lambda K, Y, gamma: rt.corrected_targets(K, Y, LEARNER, gamma),
+    "distilled_targets": lambda K, Y, gamma: rt.distilled_targets(K, Y, gamma, 5),
+    "iterative_targets": lambda K, Y, gamma: rt.iterative_targets(K, Y, LEARNER, gamma, 5, 0.05),
+    "CorrectionTracker": lambda K, Y, gamma: tracked(
+        rt.CorrectionTracker(K, LEARNER, gamma), "update", Y
+    ).corrected_targets,
+    "TargetCorrector": lambda K, Y, gamma: rt.TargetCorrector(K, LEARNER, gamma, 5, 0.05).correct(
+        np.arange(len(K)), Y
+    ),
+}
+
+
+def tracked(tracker, verb, Y):
+    getattr(tracker, verb)(np.arange(len(Y)), Y)
+    return tracker
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("gamma", [1e-1, 1e-3, 1e-5, 1e-6])
+def test_float32_that_is_off_by_a_percent_is_announced(name, gamma):
+    """Samples that come again in other blocks: the block's own kernel is as good as any."""
+    rng = np.random.default_rng(2)
+    X = np.tile(rng.normal(size=(40, 3)), (3, 1))
+    Y = rng.normal(size=120).astype(np.float32)
+    K = rt.RBF(2.0)(X).astype(np.float32)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            got = FUNCTIONS[name](K, Y, gamma)
+        except rt.NotPositiveDefiniteError:
+            return
+    expected = FUNCTIONS[name](K.astype(float), Y.astype(float), gamma)
+    off = np.abs(got - expected).max() / np.abs(expected).max()
+    announced = any(issubclass(one.category, rt.PrecisionWarning) for one in told)
+    assert off < 1e-2 or announced, off
+    assert off > 1e-5 or not announced, off
+
+
+def test_a_stream_fed_in_portions_is_announced_once(tmp_path):
+    stream = make_stream(60, 1, seed=0)
+    K = (stream.K + 1e6 + np.eye(60)).astype(np.float32)
+    Y = stream.Y.astype(np.float32)
+    for make in (
+        lambda: rt.CorrectionTracker(K, rt.SGD(1e-7), 0.1),
+        lambda: rt.TargetCorrector(K, rt.SGD(1e-7), 0.1, 1),
+    ):
+        tracker = make()
+        verb = tracker.update if hasattr(tracker, "update") else tracker.correct
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            for i in range(60):
+                verb(np.array([i]), Y[i : i + 1])
+        kinds = [one.category for one in told]
+        assert set(kinds) == {rt.PrecisionWarning}
+        assert len(kinds) == 1

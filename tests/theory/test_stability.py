@@ -1,0 +1,192 @@
+"""Rates that are stable, and learners that blow up: an error, or at least a warning."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import retarget as rt
+from problems import make_stream
+from retarget.theory.stability import largest_stable_lr
+
+
+def random_stream(d, n, seed):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    return X @ X.T, rng.normal(size=n)
+
+
+def limit_of(K, learner):
+    gram = torch.tensor(K)
+    return largest_stable_lr(lambda rows: gram[rows, rows], learner, len(K))
+
+
+@given(
+    d=st.sampled_from([1, 2, 5, 50]),
+    seed=st.integers(0, 999),
+    momentum=st.sampled_from([0.0, 0.5, 0.9, 0.99]),
+    nesterov=st.booleans(),
+    weight_decay=st.sampled_from([0.0, 0.1, 2.0]),
+    batch_size=st.sampled_from([1, 4, 16]),
+    reduction=st.sampled_from(["sum", "mean"]),
+)
+def test_at_nine_tenths_of_the_offered_rate_nothing_blows_up(
+    d, seed, momentum, nesterov, weight_decay, batch_size, reduction
+):
+    K, Y = random_stream(d, 600, seed)
+    options = {
+        "momentum": momentum,
+        "nesterov": nesterov and momentum > 0,
+        "weight_decay": weight_decay,
+        "batch_size": batch_size,
+        "reduction": reduction,
+    }
+    limit = limit_of(K, rt.SGD(1.0, **options))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        errors = rt.prequential_errors(K, Y, rt.SGD(0.9 * limit, **options))
+    assert np.abs(errors).max() < 10 * np.abs(Y).max()
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_with_momentum_the_limit_is_what_separates(nesterov):
+    """d = 50, n = 4000, mu = .9: above it streams blow up, below they do not."""
+    K, Y = random_stream(50, 4000, seed=0)
+    options = {"momentum": 0.9, "nesterov": nesterov}
+    limit = limit_of(K, rt.SGD(3.0, **options))
+    assert limit == pytest.approx(0.2)
+    assert np.abs(rt.prequential_errors(K, Y, rt.SGD(0.9 * limit, **options))).max() < 50
+    with pytest.warns(rt.DivergenceWarning, match=r"below 0\.2 it would be stable"):
+        rt.prequential_errors(K, Y, rt.SGD(2 * limit, **options))
+
+
+@pytest.mark.parametrize(
+    ("learner", "limit"),
+    [
+        (rt.SGD(lr=30.0), 2.0),
+        (rt.SGD(lr=30.0, weight_decay=0.5), 2 / 1.5),
+        (rt.SGD(lr=40.0, momentum=0.5), 1.0),
+        (rt.SGD(lr=40.0, momentum=0.5, nesterov=True), 1.0),
+        (rt.SGD(lr=400.0, batch_size=4, reduction="mean"), 2.0),
+        (rt.SGD(lr=30.0, batch_size=4), 0.5),
+    ],
+)
+def test_divergence_names_the_step_and_a_stable_rate(learner, limit):
+    K = np.ones((1000, 1000))
+    with pytest.raises(rt.DivergedError, match="overflows at step .* would be stable") as caught:
+        rt.online_coefficients(K, np.ones(1000), learner)
+    assert caught.value.largest_stable_lr == pytest.approx(limit)
+    fine = min(1000, caught.value.step * learner.batch_size)
+    with pytest.warns(rt.DivergenceWarning):
+        errors = rt.prequential_errors(K[:fine, :fine], np.ones(fine), learner)
+    assert np.isfinite(errors).all()
+    calm = rt.SGD(**(learner.to_dict() | {"lr": 0.99 * limit}))
+    assert np.abs(rt.prequential_errors(K, np.ones(1000), calm)[-1]) < 10
+
+
+def test_divergence_of_a_half_correction_is_reported_too():
+    K, Y = np.ones((1200, 1200)) + 1e-9 * np.eye(1200), np.ones(1200)
+    with pytest.raises(rt.DivergedError):
+        rt.iterative_targets(K, Y, rt.SGD(lr=30.0), 1.0, 2, parts="offline", ridge=1.0)
+
+
+def blowing_up():
+    """At this rate 300 steps multiply an error by about 1e14, and none overflows."""
+    K, Y = random_stream(5, 300, seed=1)
+    return K, Y, rt.SGD(lr=3.2)
+
+
+CORE = {
+    "online_coefficients": lambda K, Y, learner: rt.online_coefficients(K, Y, learner),
+    "prequential_errors": lambda K, Y, learner: rt.prequential_errors(K, Y, learner),
+    "effective_targets": lambda K, Y, learner: rt.effective_targets(K, Y, learner, 0.5),
+    "online_learning_curve": lambda K, Y, learner: rt.online_learning_curve(
+        K, Y, K[:2], learner, [100, 300]
+    ),
+    "corrected_targets": lambda K, Y, learner: rt.corrected_targets(K, Y, learner, 0.5),
+    "iterative_targets": lambda K, Y, learner: rt.iterative_targets(K, Y, learner, 0.5, 4, 0.1),
+}
+
+
+@pytest.mark.parametrize("name", CORE)
+def test_a_learner_that_blows_up_without_overflow_is_a_warning(name):
+    K, Y, learner = blowing_up()
+    with pytest.warns(rt.DivergenceWarning, match=r"lr = 3\.2; below 2 it would be stable"):
+        CORE[name](K, Y, learner)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        CORE[name](K, Y, rt.SGD(lr=1.8))
+
+
+def test_corrected_targets_that_no_longer_do_what_they_say_are_announced():
+    """Theorem 4.1 holds until rounding has grown to the size of the result; then there is a word.
+
+    The learner's errors on these targets are small by design: it is the probe that tells.
+    """
+    for lr in (0.5, 1.9, 2.6, 3.2, 4.0):
+        K, Y = random_stream(5, 300, seed=1)
+        learner = rt.SGD(lr=lr)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            Z = rt.corrected_targets(K, Y, learner, 0.5)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            A = rt.online_coefficients(K, Z, learner)
+        offline = rt.offline_coefficients(K, Y, 0.5)
+        off = np.abs(A - offline).max() / np.abs(offline).max()
+        announced = any(issubclass(one.category, rt.DivergenceWarning) for one in told)
+        assert off < 1e-2 or announced, (lr, off)
+        assert off > 1e-6 or not announced, (lr, off)  # and no alarm where all is well
+
+
+def test_the_online_pass_on_such_targets_is_announced_too():
+    K, Y, learner = blowing_up()
+    with pytest.warns(rt.DivergenceWarning):
+        Z = rt.corrected_targets(K, Y, learner, 0.5)
+    with pytest.warns(rt.DivergenceWarning):
+        rt.online_coefficients(K, Z, learner)
+
+
+def test_the_word_comes_once_whatever_the_portions(tmp_path):
+    _, Y, learner = blowing_up()
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(300, 5))
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    trackers = {
+        "update": rt.ShiftTracker(rt.Linear(), learner, 0.5),
+        "correct": rt.TargetCorrector(rt.Linear(), learner, 0.5, 4, 0.1),
+    }
+    for verb, tracker in trackers.items():
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            for start in range(0, 300, 30):
+                getattr(tracker, verb)(X[start : start + 30], Y[start : start + 30])
+                tracker.save(tmp_path / "state")
+                tracker = type(tracker).load(tmp_path / "state")
+        kinds = [one.category for one in told]
+        assert kinds.count(rt.DivergenceWarning) == 1
+    exact = rt.CorrectionTracker(rt.Linear(), learner, 0.5)
+    exact.update(X, Y)
+    with pytest.warns(rt.DivergenceWarning):
+        _ = exact.corrected_targets
+
+
+def test_a_probe_that_overflows_is_a_warning_and_not_a_failure():
+    """The targets are zero, and so are the errors on them, but not for long."""
+    stream = make_stream(1200, 1, seed=0)
+    K, learner = 1e4 * stream.K, rt.SGD(lr=1.0)
+    Y = np.zeros(1200)
+    Y[-1] = 1.0
+    with pytest.warns(rt.DivergenceWarning, match="amplifies rounding errors by inf"):
+        rt.online_coefficients(K, Y, learner)
+
+
+def test_a_kernel_of_zeros_is_stable_at_any_rate():
+    assert largest_stable_lr(lambda rows: torch.zeros(1, 1), rt.SGD(lr=1.0), 1) == np.inf
+    np.testing.assert_array_equal(
+        rt.prequential_errors(np.zeros((3, 3)), np.ones(3), rt.SGD(lr=1e9)), np.ones(3)
+    )
