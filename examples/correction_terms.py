@@ -43,9 +43,7 @@ with figure_style():
     top.bar(samples, diagonal, color=COLOURS["online"])
     top.axhline(1, color="black", lw=0.8, ls="--")
     letter(below, "B", "how far each target is moved, and by which term")
-    below.bar(
-        samples - 0.2, online, 0.4, color=COLOURS["online"], label="$C_{on}\\,(y - f_{on})$"
-    )
+    below.bar(samples - 0.2, online, 0.4, color=COLOURS["online"], label="$C_{on}\\,(y - f_{on})$")
     below.bar(
         samples + 0.2, offline, 0.4, color=COLOURS["offline"], label="$C_{off}\\,(f_{off} - y)$"
     )

@@ -94,6 +94,15 @@ def test_a_plain_number_of_any_library_and_precision():
     assert rt.discrepancy(K, moved, Y, LEARNER, 0.4) != same
 
 
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_squares_that_no_number_holds(scale):
+    stream = make_stream(14, 2, seed=8)
+    expected = rt.discrepancy(stream.K, stream.Y, stream.Y, LEARNER, 0.4)
+    got = rt.discrepancy(stream.K, scale * stream.Y, scale * stream.Y, LEARNER, 0.4)
+    assert got == pytest.approx(scale * expected, rel=1e-12)
+    assert rt.discrepancy(stream.K, 0 * stream.Y, 0 * stream.Y, LEARNER, 0.4) == 0.0
+
+
 def test_a_kernel_that_is_singular_has_no_negative_square():
     x = np.repeat([0.0, 1.0], 5)
     K = rt.RBF(1.0)(x)

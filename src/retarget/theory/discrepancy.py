@@ -73,5 +73,7 @@ def discrepancy(
     residual = problem.Y if start is None else problem.Y - start
     D = online_pass(replace(problem, Y=taught.to(dtype)), learner)[1]
     D = D - factorise(problem.K, gamma).solve(residual)
+    scale = float(D.abs().max())  # squares of numbers that are far from 1 are not representable
+    D = D / (scale or 1.0)
     # K is positive semidefinite up to rounding, and so is this square
-    return math.sqrt(max(0.0, float((D * (problem.K @ D)).sum())))
+    return scale * math.sqrt(max(float((D * (problem.K @ D)).sum()), 0.0))
