@@ -151,8 +151,9 @@ def test_gamma_that_does_not_make_up_for_the_kernel():
 
 def test_few_digits_are_said():
     K = np.diag([1.0, 2e-6]).astype(np.float32)
-    with pytest.warns(rt.PrecisionWarning, match="the kernel of a block has a condition number"):
+    with pytest.warns(rt.PrecisionWarning, match="the kernel of a block") as warned:
         rt.correction_terms(K, rt.SGD(lr=0.5), 1.0, 2)
+    assert warned[0].filename == __file__  # the caller's line, not one of ours
 
 
 def test_the_callers_library_and_dtype():

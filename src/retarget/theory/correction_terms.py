@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from retarget.arrays import as_problem, as_tensor, require_memory
+from retarget.arrays import Problem, as_problem, as_tensor, require_memory
 from retarget.errors import InvalidInputError, NotPositiveDefiniteError
 from retarget.learners import SGD
 from retarget.theory.cholesky import GrowingCholesky, needed_jitter
@@ -90,14 +90,21 @@ def correction_terms(
         )
     gram = as_tensor("K", K)
     problem = as_problem(K, gram.new_zeros((*gram.shape[:1], 1)))
-    gram, n = problem.K, len(problem.K)
+    n = len(problem.K)
     learner.rates(n)
     require_memory(
         f"the terms of {n} samples in blocks of {block_size}",
         n * n / 2 + 3 * n * min(block_size, n),
-        gram,
+        problem.K,
         "use a shorter stream, smaller blocks or float32",
     )
+    return _of_every_block(problem, learner, gamma, block_size, ridge)
+
+
+def _of_every_block(
+    problem: Problem, learner: SGD, gamma: float, block_size: int, ridge: float
+) -> list[CorrectionTerms]:
+    gram, n = problem.K, len(problem.K)
     rates = gram.new_tensor(final_response(learner, n))
     factor = GrowingCholesky(gamma, lambda rows: gram[rows, rows])
     terms, condition = [], 1.0

@@ -31,10 +31,10 @@ def discrepancy(
 
     Args:
         K: (n, n) Gram matrix of the stream, in stream order.
-        Z: Targets of the online learner, any of the shape of Y: Y itself, corrected ones, others.
+        Z: Targets of the online learner, of the shape of Y.
         Y: (n,) or (n, c) targets of the offline learner, in stream order.
-        learner: The online learner. With momentum, the function it has at the end of the stream
-            is compared, not the one that it coasts to.
+        learner: The online learner, compared as it is at the end of the stream (with momentum,
+            before it has come to rest).
         gamma: Ridge of the offline learner, above 0.
         initial: Values of the starting function on the stream, if it is not zero (without weight
             decay only).
@@ -43,8 +43,7 @@ def discrepancy(
         The distance, 0 or more; for the distance of one output, pass that column of Z and Y.
 
     Example:
-        On the true targets the online learner misses the offline one, on the corrected ones it
-        does not.
+        On the true targets the online learner misses the offline one, on corrected ones not.
 
         >>> import numpy as np
         >>> from retarget import corrected_targets
