@@ -14,3 +14,19 @@ def test_the_loop_of_ones_own_prints_what_the_docs_say():
     )
     assert done.stdout in (ROOT / "docs" / "continual.md").read_text()
     assert len(script.read_text().splitlines()) < 40
+
+
+def test_the_figure_of_the_terms_is_drawn_and_its_numbers_are_those_of_the_docs(tmp_path):
+    script, picture = ROOT / "examples" / "correction_terms.py", tmp_path / "terms.png"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script), str(picture)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3
+    docs = (ROOT / "docs" / "theory.md").read_text()
+    assert all(f"    {line}\n" in docs for line in lines)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert (ROOT / "docs" / "images" / "correction-terms.png").stat().st_size < 150_000

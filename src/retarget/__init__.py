@@ -34,7 +34,9 @@ from retarget.learners import SGD
 from retarget.streaming.corrector import TargetCorrector
 from retarget.streaming.trackers import CorrectionTracker, ShiftTracker
 from retarget.theory.correction import corrected_targets
+from retarget.theory.correction_terms import CorrectionTerms, correction_terms
 from retarget.theory.curves import offline_learning_curve, online_learning_curve
+from retarget.theory.discrepancy import discrepancy
 from retarget.theory.distillation import distilled_targets
 from retarget.theory.iterative import iterative_targets
 from retarget.theory.offline import offline_coefficients
@@ -59,6 +61,9 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
     "corrected_targets",
     "iterative_targets",
     "distilled_targets",
+    "discrepancy",
+    "correction_terms",
+    "CorrectionTerms",
     "offline_learning_curve",
     "online_learning_curve",
     # the same, fed portion by portion

@@ -130,6 +130,10 @@ def test_points_curves_and_targets_are_drawn_where_they_belong(page, state):
     distance = np.sqrt(np.mean((online - offline) ** 2))
     assert number(page.inner_text("#distance-online")) == pytest.approx(distance, rel=0.01)
     assert page.inner_text("#distance-corrected") == "0"
+    y, learner = np.array(state.y), rt.SGD(0.5)
+    expected = rt.discrepancy(K, y, y, learner, state.gamma)
+    assert number(page.inner_text("#discrepancy-online")) == pytest.approx(expected, rel=0.01)
+    assert page.inner_text("#discrepancy-corrected") == "0"
 
 
 def test_the_rate_changes_the_effective_targets(page, state):
@@ -288,6 +292,33 @@ def test_curves_are_hidden_and_shown(page):
     assert page.locator("#plot path.curve.online").get_attribute("d") == ""
 
 
+def test_the_terms_of_the_newest_block_are_shown_with_the_iterative_correction(page, state):
+    assert page.locator("#terms").is_hidden()
+    page.check("#targets-iterative")
+    page.locator("#seen").fill("13")
+    settled(page)
+    assert "targets of samples 9 to 16" in page.inner_text("#terms-title")
+    K = rt.RBF(state.width)(np.array(state.x))
+    block = rt.correction_terms(K, rt.SGD(0.5), state.gamma, 8, 0.1)[1]
+    shown = [number(text.removeprefix("\N{MULTIPLICATION SIGN} ")) for text in factors(page)]
+    np.testing.assert_allclose(shown, block.modulation.diagonal(), rtol=0.01)
+    assert page.locator("#moves .bar.online").get_attribute("d").count("M") == 8
+    assert page.locator("#moves .dot").count() == 8
+    page.fill("#momentum-number", "0.5")
+    page.locator("#momentum-number").blur()
+    settled(page)
+    assert "set the momentum to 0" in page.inner_text("#terms-text")
+    assert page.locator("#moves").is_hidden()
+    page.click("#first")
+    settled(page)
+    assert page.locator("#terms").is_hidden()
+
+
+def factors(page):
+    texts = page.locator("#moves text").all_text_contents()
+    return [text for text in texts if text.startswith("\N{MULTIPLICATION SIGN}")]
+
+
 def test_hostile_names_are_shown_and_do_not_run(visit, tmp_path):
     x, y = "<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>"
     path = tmp_path / "a<b onclick=alert(3)>.csv"
@@ -319,6 +350,10 @@ def test_it_fits_a_phone(visit, scheme):
     settled(page)
     for summary in page.locator("summary").all():
         summary.click()
+    page.click("#notice button")
+    page.check("#curve-iterative")
+    settled(page)
+    assert page.locator("#moves").is_visible()
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     page.locator("#gamma").scroll_into_view_if_needed()
     assert page.locator("#plot").bounding_box()["y"] >= 0  # still in sight

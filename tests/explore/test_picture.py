@@ -66,7 +66,35 @@ def test_curves_and_targets_are_the_papers(seen, batch):
         close(picture.curves[name], curve)
         distance = np.sqrt(np.mean((np.ravel(curve) - picture.curves["offline"]) ** 2))
         assert picture.distances[name] == pytest.approx(distance, abs=1e-10)
+        half_square = literal.block_loss(Z[p], Y[p], K[p, p], eta, gamma, 0.0, batch)
+        assert picture.discrepancies[name] ** 2 / 2 == pytest.approx(half_square, abs=1e-10)
     assert picture.problems == {}
+
+
+@pytest.mark.parametrize(("seen", "first"), [(17, 12), (13, 12), (12, 6), (1, 0)])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_the_terms_are_those_of_the_newest_samples_block(seen, first, batch):
+    state = make_state(seen=seen, batch_size=batch)
+    _, Y, K, _ = problem(state)
+    p, n = slice(0, first), slice(first, min(first + 6, 17))
+    C_on, C_off = literal.correction_terms(K, p, n, 0.3, 0.7, 0.2, batch)
+    Z = literal.iterative(Y, K, 0.3, 0.7, 6, ridge=0.2, batch=batch)
+    f_on = f_off = np.zeros_like(Y[n])
+    if first:
+        f_on = literal.f_on(Z[p], K[p, p], K[p, n], 0.3, batch)
+        f_off = literal.f_off(Y[p], K[p, p], K[p, n], 0.7)
+    terms = draw(state).terms
+    assert terms.first == first
+    close(terms.modulation, 1 + C_on.diagonal())
+    close(terms.online, C_on.T @ (Y[n] - f_on))
+    close(terms.offline, C_off.T @ (f_off - Y[n]))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"momentum": 0.5}, {"seen": 0}, {"batch_size": 4, "block_size": 6}]
+)
+def test_where_there_are_no_terms(changes):
+    assert draw(make_state(**changes)).terms is None
 
 
 def test_momentum_is_the_systems_of_the_theory():
@@ -107,6 +135,7 @@ def test_nothing_seen_is_the_starting_function():
         assert set(curve) == {0.4}
     assert len(picture.targets["effective"]) == len(picture.targets["before"]) == 0
     assert picture.predicted is None
+    assert picture.discrepancies == {"online": 0.0, "corrected": 0.0, "iterative": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -129,6 +158,7 @@ def test_random_orders_repeat_and_differ_by_seed():
 def test_a_diverging_rate_is_explained_and_the_rest_is_drawn(lr):
     picture = draw(make_state(n=60, lr=lr))
     assert set(picture.curves) == {"offline"}
+    assert picture.discrepancies == {}
     assert "diverged" in picture.problems["online"]
     assert "diverged" in picture.problems["effective"]
     assert picture.predicted is None

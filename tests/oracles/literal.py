@@ -73,6 +73,15 @@ def corrected_by_steps(Y, K, eta, gamma):
     return Yc
 
 
+def correction_terms(K, p, n, eta, gamma, ridge=0.0, batch=1):
+    """C_on and C_off (Eq. 17), as printed: they act from the right on samples as columns."""
+    K_nn, K_pn, K_np, K_pp = K[n, n], K[p, n], K[n, p], K[p, p]
+    I_n, I_p = np.eye(len(K_nn)), np.eye(len(K_pp))
+    W = inv(ridge * I_n + K_nn) @ (I_n / eta + upper(K_nn, batch))
+    Q = gamma * I_n + K_nn - K_np @ inv(gamma * I_p + K_pp) @ K_pn
+    return W - I_n, gamma * inv(Q) @ W
+
+
 def iterative(Y, K, eta, gamma, block, ridge=0.0, batch=1, parts="both", first_block="corrected"):
     """Proposition 4.2 (Eq. 16-17), two general solves with all the past in every block."""
     Z = np.zeros_like(Y)
@@ -81,16 +90,10 @@ def iterative(Y, K, eta, gamma, block, ridge=0.0, batch=1, parts="both", first_b
         if start == 0 and first_block == "plain":
             Z[n] = Y[n]
             continue
-        K_nn, K_pn, K_np, K_pp = K[n, n], K[p, n], K[n, p], K[p, p]
-        I_n = np.eye(len(K_nn))
+        K_pn, K_pp = K[p, n], K[p, p]
         on = f_on(Z[p], K_pp, K_pn, eta, batch) if start else np.zeros_like(Y[n])
         off = f_off(Y[p], K_pp, K_pn, gamma) if start else np.zeros_like(Y[n])
-        W = inv(ridge * I_n + K_nn) @ (I_n / eta + upper(K_nn, batch))
-        Q = gamma * I_n + K_nn
-        if start:
-            Q = Q - K_np @ inv(gamma * np.eye(start) + K_pp) @ K_pn
-        C_on = W - I_n
-        C_off = gamma * inv(Q) @ W
+        C_on, C_off = correction_terms(K, p, n, eta, gamma, ridge, batch)
         Zn = Y[n].T.copy()
         if parts in ("both", "online"):
             Zn += (Y[n] - on).T @ C_on

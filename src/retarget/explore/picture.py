@@ -11,6 +11,8 @@ from retarget.errors import DivergedError, PrecisionWarning, RetargetError
 from retarget.explore.state import State
 from retarget.kernels import RBF
 from retarget.theory.correction import corrected_targets
+from retarget.theory.correction_terms import correction_terms
+from retarget.theory.discrepancy import discrepancy
 from retarget.theory.iterative import iterative_targets
 from retarget.theory.offline import offline_coefficients
 from retarget.theory.online import online_coefficients, prequential_errors
@@ -19,6 +21,23 @@ from retarget.theory.stability import largest_stable_lr
 
 GRID_SIZE = 201
 BEYOND_THE_PICTURE = 1e6  # times the targets' own size: nothing to be seen but a number
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How the iterative correction made the targets of one block (Eq. 16), sample by sample.
+
+    Attributes:
+        first: Place of the block's first sample in the stream, from 0.
+        modulation: (b,) the factor on each sample's own error, the diagonal of I + C_on.
+        online: (b,) how far C_on moves each target: C_on (y - f_on).
+        offline: (b,) how far C_off does: C_off (f_off - y).
+    """
+
+    first: int
+    modulation: np.ndarray
+    online: np.ndarray
+    offline: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -34,6 +53,9 @@ class Picture:
             last of them; `corrected` and `iterative` of the whole stream.
         predicted: (seen,) the online learner's prediction for each sample before it was learned.
         distances: By online learner, how far its curve is from the offline one (root mean square).
+        discrepancies: The same as functions: the RKHS norm of the difference (Eq. 14).
+        terms: Of the block of the newest sample; none with momentum, before the first sample, or
+            where the iteratively corrected learner diverges.
         largest_lr: The largest rate at which every step over the whole stream is stable.
         problems: By name of a curve or of targets, why it is missing or not to be trusted.
     """
@@ -44,6 +66,8 @@ class Picture:
     targets: dict[str, np.ndarray] = field(default_factory=dict)
     predicted: np.ndarray | None = None
     distances: dict[str, float] = field(default_factory=dict)
+    discrepancies: dict[str, float] = field(default_factory=dict)
+    terms: Terms | None = None
     largest_lr: float = 0.0
     problems: dict[str, str] = field(default_factory=dict)
 
@@ -100,6 +124,12 @@ class _Drawing:
                 for name, curve in found.items()
                 if name != "offline" and "offline" in found
             },
+            discrepancies={
+                name: self._discrepancy(z)
+                for name, z in {"online": y, "corrected": corrected, "iterative": iterative}.items()
+                if z is not None and name in found and "offline" in found
+            },
+            terms=self._terms(iterative),
             largest_lr=self._largest_lr(),
             problems=self.problems,
         )
@@ -129,6 +159,34 @@ class _Drawing:
         return self._attempt(
             "effective", lambda: effective_targets(K, y, self.learner, self.state.gamma)
         )
+
+    def _discrepancy(self, targets: np.ndarray) -> float:
+        seen = self.state.seen
+        if seen == 0:
+            return 0.0
+        K, z, y = self.K[:seen, :seen], targets[:seen], self.y[:seen]
+        with warnings.catch_warnings():  # the curves have said it
+            warnings.simplefilter("ignore", PrecisionWarning)
+            return discrepancy(K, z, y, self.learner, self.state.gamma)
+
+    def _terms(self, targets: np.ndarray | None) -> Terms | None:
+        """Of the block of the newest sample, given the iteratively corrected targets."""
+        state, learner = self.state, self.learner
+        if targets is None or state.seen == 0 or learner.has_memory:
+            return None
+        start = (state.seen - 1) // state.block_size * state.block_size
+        seen, new = slice(0, start + state.block_size), slice(start, start + state.block_size)
+        K, z, y = self.K[seen, seen], targets[seen], self.y[seen]
+        with warnings.catch_warnings():  # the targets have said it
+            warnings.simplefilter("ignore", PrecisionWarning)
+            block = correction_terms(K, learner, state.gamma, state.block_size, state.block_ridge)
+        try:
+            # without a memory, the coefficients of the past are the first of those of the stream
+            f_on = K[new, :start] @ online_coefficients(K, z, learner)[:start]
+        except DivergedError:
+            return None
+        online = block[-1].online @ (y[new] - f_on)
+        return Terms(start, block[-1].modulation.diagonal(), online, z[new] - y[new] - online)
 
     def _predicted(self) -> np.ndarray | None:
         seen = self.state.seen

@@ -29,7 +29,7 @@ from retarget.explore.state import State
 
 HOST = "127.0.0.1"
 MOST_BYTES = 100_000  # of a setting: 500 points take less than half of it
-SCRIPTS = ("axes", "controls", "page", "plot", "points", "readings", "shifts")
+SCRIPTS = ("axes", "controls", "page", "plot", "points", "readings", "shifts", "terms")
 FILES = {"": ("page.html", "text/html"), "page.css": ("page.css", "text/css")} | {
     f"{name}.js": (f"{name}.js", "text/javascript") for name in SCRIPTS
 }

@@ -26,15 +26,28 @@ query = np.linspace({low!r}, {high!r}, {grid_size})
 K_query = kernel(query, x[:seen])
 offline = K_query @ rt.offline_coefficients(K_seen, y_seen, gamma){add}
 online = K_query @ rt.online_coefficients(K_seen, y_seen, learner){add}
+online_discrepancy = rt.discrepancy(K_seen, y_seen, y_seen, learner, gamma)
 
 # the targets, of the whole stream, that correct it: exactly, and without the future
 Z = rt.corrected_targets(K, y, learner, gamma)
 corrected_targets = Z{add}
 corrected = K_query @ rt.online_coefficients(K_seen, Z[:seen], learner){add}
+corrected_discrepancy = rt.discrepancy(K_seen, Z[:seen], y_seen, learner, gamma)
 
 Z = rt.iterative_targets(K, y, learner, gamma, block_size={block_size}, ridge={block_ridge!r})
 iterative_targets = Z{add}
 iterative = K_query @ rt.online_coefficients(K_seen, Z[:seen], learner){add}
+iterative_discrepancy = rt.discrepancy(K_seen, Z[:seen], y_seen, learner, gamma)
+"""
+TERMS = """
+# how the last of these were made, in the block of the newest sample (Eq. 16)
+blocks = rt.correction_terms(K, learner, gamma, block_size={block_size}, ridge={block_ridge!r})
+block = blocks[(seen - 1) // {block_size}]
+past, new = slice(0, block.rows.start), block.rows
+f_on = K[new, past] @ rt.online_coefficients(K, Z, learner)[past]
+modulation = block.modulation.diagonal()
+online_move = block.online @ (y[new] - f_on)
+offline_move = Z[new] - y[new] - online_move  # C_off (f_off - y)
 """
 
 
@@ -59,7 +72,8 @@ def python_code(state: State) -> str:
         if state.start < 0:
             settings["start"] = f" + {-state.start!r}  # the learner starts at {state.start!r}"
             settings["add"] = f" - {-state.start!r}"
-    return CODE.format_map(settings)
+    code = CODE if state.learner.has_memory else CODE + TERMS
+    return code.format_map(settings)
 
 
 def _numbers(values: np.ndarray) -> str:

@@ -5,6 +5,7 @@ import { Plot } from "./plot.js";
 import { MOST_POINTS, Points } from "./points.js";
 import { makeLegend, showNotice, showReadings } from "./readings.js";
 import { drawShifts } from "./shifts.js";
+import { showTerms } from "./terms.js";
 
 const get = (id) => document.getElementById(id);
 const view = {
@@ -72,6 +73,7 @@ function showPicture() {
   const { picture, answered: state } = view;
   plot.draw({ ...view, state }, points.dragged !== null);
   drawShifts(get("shifts"), { state, picture }, plot.left);
+  showTerms(view, plot.left);
   showReadings(view, change);
   controls.show(view.state, picture.largest_lr);
 }

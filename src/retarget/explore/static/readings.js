@@ -25,7 +25,8 @@ export function showReadings(view, change) {
   const { picture, answered: state } = view;
   showProblems(state, picture, change);
   for (const name of ["online", "corrected", "iterative"])
-    get(`distance-${name}`).textContent = name in picture.distances ? short(picture.distances[name], spread(state)) : "–";
+    for (const [id, values] of [["distance", picture.distances], ["discrepancy", picture.discrepancies]])
+      get(`${id}-${name}`).textContent = name in values ? short(values[name], spread(state)) : "–";
   get("code").textContent = picture.python;
   showStory(state, picture);
   showFacts(state, picture, view.chosen);
@@ -106,8 +107,10 @@ export function makeLegend(view, redraw) {
       label.append(box, sample(kind, learner), ...(kind === "targets" ? [words] : []));
       row.insertCell().append(label);
     }
-    const distance = row.insertCell();
-    distance.className = "number";
-    if (learner !== "offline") distance.id = `distance-${learner}`;
+    for (const id of ["distance", "discrepancy"]) {
+      const cell = row.insertCell();
+      cell.className = "number";
+      if (learner !== "offline") cell.id = `${id}-${learner}`;
+    }
   }
 }
