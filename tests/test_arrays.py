@@ -82,7 +82,9 @@ def test_targets_that_overflow_are_an_error_that_says_so(name):
 
 def test_float16_that_overflows_is_an_error_that_offers_more():
     K, Y = np.eye(2, dtype=np.float16), np.full(2, 6e4, np.float16)
-    with pytest.raises(rt.ResultOverflowError, match=r"row 0 is beyond 6\.55e\+04.*float16.*float64"):
+    with pytest.raises(
+        rt.ResultOverflowError, match=r"row 0 is beyond 6\.55e\+04.*float16.*float64"
+    ):
         rt.offline_coefficients(0.5 * K, Y, 0.0)
     tracker = rt.ShiftTracker(rt.Linear(), rt.SGD(lr=0.5), 9.0)
     tracker.update(K, Y)

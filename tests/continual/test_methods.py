@@ -224,7 +224,7 @@ def test_the_fisher_information_is_of_single_samples(network, at_a_time, monkeyp
         (lambda: lab.DER(3, 0), "batch_size is 0; expected 1 or more samples"),
         (lambda: lab.DER(3, alpha=-1), "alpha is -1; expected a finite number, 0 or more"),
         (lambda: lab.DER(3, beta=-1), "beta is -1; expected a finite number, 0 or more"),
-        (lambda: lab.Corrected(0.0), "gamma is 0.0; expected a positive, finite number"),
+        (lambda: lab.Corrected(-1.0), "gamma is -1.0; expected a finite number, 0 or more"),
         (lambda: lab.Corrected(1.0, 0), "block_size is 0; expected a positive multiple"),
         (lambda: lab.Corrected(1.0, kind="both"), "kind is 'both'; expected one of"),
         (lambda: lab.Corrected(1.0, refresh="day"), "refresh is 'day'; expected one of"),

@@ -126,8 +126,11 @@ def test_a_task_that_could_not_be_corrected_has_not_been_seen():
     corrector = NetworkCorrector(network, LEARNER, 2.0, 4, refresh="never")
     Z = expected(network, X, Y)
     corrector.correct(X[:8], Y[:8])
+    kernel = corrector.kernel
+    corrector.kernel = lambda A: kernel(A) - 9 * torch.eye(len(A))  # that of no network
     with pytest.raises(rt.NotPositiveDefiniteError):
-        corrector.correct(np.ones((4, 5)), Y[8:])
+        corrector.correct(X[8:], Y[8:])
+    corrector.kernel = kernel
     assert_same(corrector.recorrect(), Z[:8])
     assert_same(corrector.correct(X[8:], Y[8:]), Z[8:])
 
@@ -317,7 +320,7 @@ def test_distilled_targets_in_and_out():
 @pytest.mark.parametrize(
     ("gamma", "block_size", "message"),
     [
-        (0.0, 2, "gamma is 0.0; expected a positive, finite number"),
+        (-1.0, 2, "gamma is -1.0; expected a finite number, 0 or more"),
         (1.0, 0, "block_size is 0; expected 1 or more samples"),
     ],
 )

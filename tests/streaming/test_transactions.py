@@ -69,7 +69,10 @@ def failures(kernel, monkeypatch):
             f"factor, row {after}",
             lambda after=after: breaks(cholesky.GrowingCholesky, "extend", after),
         )
-        yield f"commit {after}", lambda after=after: breaks(cholesky.GrowingCholesky, "commit", after)
+        yield (
+            f"commit {after}",
+            lambda after=after: breaks(cholesky.GrowingCholesky, "commit", after),
+        )
         yield f"learner, step {after}", lambda after=after: breaks(dual.DualLearner, "learn", after)
 
 

@@ -117,7 +117,7 @@ def test_a_square_below_zero_by_rounding_is_zero():
         ({"Z": np.ones((9, 2), int)}, rt.InvalidTypeError, "Z has dtype int64"),
         ({"Z": np.full((9, 2), np.nan)}, rt.InvalidInputError, "Z holds nan in row 0"),
         ({"Y": np.ones((8, 2))}, rt.InvalidInputError, "Y has 8 rows, but K is 9 x 9"),
-        ({"gamma": 0.0}, rt.InvalidInputError, "gamma is 0.0; expected a positive"),
+        ({"gamma": -1.0}, rt.InvalidInputError, "gamma is -1.0; expected a finite"),
         ({"learner": rt.SGD(lr=[0.1] * 8)}, rt.InvalidInputError, "8 rates, but 9 samples"),
     ],
 )
@@ -129,7 +129,9 @@ def test_refused(change, error, message):
 
 
 def test_targets_on_another_device(monkeypatch):
-    monkeypatch.setattr(arrays, "require_finite", lambda *_: None)  # of a device without numbers
+    # as if meta were a device with numbers
+    monkeypatch.setattr(arrays, "_as_plain_tensor", lambda _, tensor: tensor)
+    monkeypatch.setattr(arrays, "require_finite", lambda *_: None)
     stream = make_stream(9, 2, seed=0)
     with pytest.raises(rt.InvalidInputError, match="Z is on meta, but K is on cpu"):
         rt.discrepancy(stream.K, torch.empty((9, 2), device="meta"), stream.Y, LEARNER, 1.0)

@@ -170,9 +170,7 @@ def test_without_a_ridge_the_formulas_are_the_same(stream):
     online = np.linalg.solve(np.eye(9) / 0.2 + np.tril(K, -1), Y)
     assert_same(rt.offline_coefficients(K, Y, 0.0), A)
     assert_same(rt.effective_targets(K, Y, LEARNER, 0), K @ online)
-    assert_same(
-        rt.corrected_targets(K, Y, LEARNER, 0.0), (np.eye(9) / 0.2 + np.tril(K, -1)) @ A
-    )
+    assert_same(rt.corrected_targets(K, Y, LEARNER, 0.0), (np.eye(9) / 0.2 + np.tril(K, -1)) @ A)
     assert_same(rt.distilled_targets(K, Y, 0.0, 2), Y)  # an interpolation
     assert_same(
         rt.iterative_targets(K, Y, LEARNER, 0.0, 3),

@@ -66,9 +66,9 @@ FUNCTIONS = {
     "corrected_targets": lambda K, Y, gamma: rt.corrected_targets(K, Y, LEARNER, gamma),
     "distilled_targets": lambda K, Y, gamma: rt.distilled_targets(K, Y, gamma, 5),
     "iterative_targets": lambda K, Y, gamma: rt.iterative_targets(K, Y, LEARNER, gamma, 5, 0.05),
-    "CorrectionTracker": lambda K, Y, gamma: tracked(
-        rt.CorrectionTracker(K, LEARNER, gamma), "update", Y
-    ).corrected_targets,
+    "CorrectionTracker": lambda K, Y, gamma: (
+        tracked(rt.CorrectionTracker(K, LEARNER, gamma), "update", Y).corrected_targets
+    ),
     "TargetCorrector": lambda K, Y, gamma: rt.TargetCorrector(K, LEARNER, gamma, 5, 0.05).correct(
         np.arange(len(K)), Y
     ),

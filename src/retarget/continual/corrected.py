@@ -10,7 +10,12 @@ from torch import Tensor
 from retarget.continual.corrector import NetworkCorrector, check_options
 from retarget.continual.method import Batch, Method
 from retarget.continual.training import take
-from retarget.errors import DivergedError, NotPositiveDefiniteError, TrainingDivergedError
+from retarget.errors import (
+    DivergedError,
+    NotPositiveDefiniteError,
+    ResultOverflowError,
+    TrainingDivergedError,
+)
 from retarget.learners import SGD, Reduction
 
 if TYPE_CHECKING:
@@ -123,8 +128,8 @@ class Corrected(Method):
         lost: dict[int, ArithmeticError] = {}
         for member in range(len(run.ensemble)):
             try:
-                targets.append(_finite(targets_of(member)))
-            except (DivergedError, TrainingDivergedError) as error:
+                targets.append(targets_of(member))
+            except (DivergedError, ResultOverflowError, TrainingDivergedError) as error:
                 lost[member] = error
             except NotPositiveDefiniteError as error:
                 if not run.seen:  # the samples or the options are to blame, not the training
@@ -140,13 +145,3 @@ class Corrected(Method):
                 members=tuple(lost),
             ) from cause
         self._targets = torch.stack(targets)
-
-
-def _finite(targets: Tensor) -> Tensor:
-    if not targets.isfinite().all():
-        raise TrainingDivergedError(
-            "the corrected targets overflow; use a smaller rate, or a larger gamma or ridge",
-            step=0,
-            members=(0,),
-        )
-    return targets

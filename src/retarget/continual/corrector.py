@@ -10,7 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from retarget.arrays import as_targets, as_tensor, give_back, require_finite, require_float
+from retarget.arrays import (
+    as_targets,
+    as_tensor,
+    give_back,
+    require_finite,
+    require_float,
+    require_no_overflow,
+)
 from retarget.errors import InvalidInputError, TrainingDivergedError
 from retarget.kernels import EmpiricalNTK
 from retarget.kernels.base import Kernel
@@ -115,8 +122,8 @@ class NetworkCorrector:
         # a copy, because a caller may fill its arrays with the next task
         tasks = [*self._tasks, (samples.clone(), targets.clone())]
         # a task whose correction fails has not been seen
-        self._targets, self._tasks = self._compute(tasks), tasks
-        self._flat, self._numpy = np.ndim(Y) == 1, not isinstance(Y, Tensor)
+        corrected, flat, numpy = self._compute(tasks), np.ndim(Y) == 1, not isinstance(Y, Tensor)
+        self._targets, self._tasks, self._flat, self._numpy = corrected, tasks, flat, numpy
         return self._given()
 
     def recorrect(self) -> Any:
@@ -244,7 +251,9 @@ class NetworkCorrector:
             Z = corrected_targets(K, Y, self.learner, self.gamma)
         else:
             Z = distilled_targets(K, Y, self.gamma, self.block_size)
-        return Z[-len(tasks[-1][0]) :]
+        Z = Z[-len(tasks[-1][0]) :]
+        require_no_overflow(Z.to(tasks[-1][1].dtype))  # in which it is given back
+        return Z
 
 
 def _require_outputs(module: nn.Module, samples: Tensor, targets: Tensor) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from retarget.errors import DivergedError, PrecisionWarning, RetargetError
+from retarget.errors import DivergedError, DivergenceWarning, PrecisionWarning, RetargetError
 from retarget.explore.state import State
 from retarget.kernels import RBF
 from retarget.theory.correction import corrected_targets
@@ -20,6 +20,7 @@ from retarget.theory.shift import effective_targets
 from retarget.theory.stability import largest_stable_lr
 
 GRID_SIZE = 201
+UNTRUSTED = (DivergenceWarning, PrecisionWarning)  # what is told beside a curve that has it
 BEYOND_THE_PICTURE = 1e6  # times the targets' own size: nothing to be seen but a number
 
 
@@ -166,7 +167,8 @@ class _Drawing:
             return 0.0
         K, z, y = self.K[:seen, :seen], targets[:seen], self.y[:seen]
         with warnings.catch_warnings():  # the curves have said it
-            warnings.simplefilter("ignore", PrecisionWarning)
+            for kind in UNTRUSTED:
+                warnings.simplefilter("ignore", kind)
             return discrepancy(K, z, y, self.learner, self.state.gamma)
 
     def _terms(self, targets: np.ndarray | None) -> Terms | None:
@@ -178,13 +180,14 @@ class _Drawing:
         seen, new = slice(0, start + state.block_size), slice(start, start + state.block_size)
         K, z, y = self.K[seen, seen], targets[seen], self.y[seen]
         with warnings.catch_warnings():  # the targets have said it
-            warnings.simplefilter("ignore", PrecisionWarning)
+            for kind in UNTRUSTED:
+                warnings.simplefilter("ignore", kind)
             block = correction_terms(K, learner, state.gamma, state.block_size, state.block_ridge)
-        try:
-            # without a memory, the coefficients of the past are the first of those of the stream
-            f_on = K[new, :start] @ online_coefficients(K, z, learner)[:start]
-        except DivergedError:
-            return None
+            try:
+                # without a memory, the past's coefficients are the first of those of the stream
+                f_on = K[new, :start] @ online_coefficients(K, z, learner)[:start]
+            except DivergedError:
+                return None
         online = block[-1].online @ (y[new] - f_on)
         return Terms(start, block[-1].modulation.diagonal(), online, z[new] - y[new] - online)
 
@@ -198,7 +201,8 @@ class _Drawing:
     def _attempt(self, name: str, compute: Callable[[], np.ndarray]) -> np.ndarray | None:
         """What `compute` gives; None, and the reason among the problems, where it cannot."""
         with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", PrecisionWarning)
+            for kind in UNTRUSTED:
+                warnings.simplefilter("always", kind)
             try:
                 values = compute()
             except DivergedError:

@@ -152,7 +152,9 @@ class ShiftTracker(Resumable):
         self._watch.load_state_dict(part_of(state, "watch"))
         n, learned, outputs = len(self), len(self._dual), self._intake.outputs
         if self._watch.seen != learned or learned > n:
-            raise InvalidInputError(f"{learned} of {n} samples are learned, {self._watch.seen} seen")
+            raise InvalidInputError(
+                f"{learned} of {n} samples are learned, {self._watch.seen} seen"
+            )
         if learned:
             require_shape("share0", self._dual.coefficients, learned, outputs)
             for part, values in enumerate(self._values):

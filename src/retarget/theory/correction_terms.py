@@ -19,13 +19,14 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import Problem, as_problem, as_tensor, require_memory
-from retarget.errors import InvalidInputError, NotPositiveDefiniteError
+from retarget.errors import InvalidInputError
 from retarget.learners import SGD
-from retarget.theory.cholesky import GrowingCholesky, needed_jitter
+from retarget.theory.cholesky import GrowingCholesky
 from retarget.theory.dual import diagonal_blocks
 from retarget.theory.iterative import check_correction
-from retarget.theory.precision import eigenvalue_bound, warn_if_meaningless
+from retarget.theory.precision import warn_if_meaningless
 from retarget.theory.response import final_response
+from retarget.theory.settling import in_blocks, invert_blocks
 from retarget.theory.sweep import equal_blocks
 
 
@@ -62,7 +63,7 @@ def correction_terms(
     Args:
         K: (n, n) Gram matrix of the stream, in stream order.
         learner: The online learner: plain SGD, with any batch size, schedule and reduction.
-        gamma: Ridge of the offline learner, above 0.
+        gamma: Ridge of the offline learner, 0 or more.
         block_size: Samples whose targets are found together, a multiple of the batch size. A last
             block that is not full is a block of its own.
         ridge: $\gamma_o$ of Eq. 15. With 0, a block whose kernel is singular takes the
@@ -112,18 +113,20 @@ def _of_every_block(
         new = factor.extend(gram[rows, : rows.stop])
         factor.commit(new)
         steps = _own_steps(gram[rows, rows], rates[rows], size, learner.batch_size)
-        inverse, worst = _inverse(gram[rows, rows], ridge, size, rows.start)
-        condition = max(condition, worst)
-        modulation = steps @ inverse
+        blocks = diagonal_blocks(gram[rows, rows], size)
+        inverses = invert_blocks(blocks, ridge, rows.start, in_range=True)
+        condition = max(condition, inverses.condition)
+        identity = torch.eye(size, dtype=gram.dtype, device=gram.device)
+        modulation = steps @ in_blocks(inverses.solve(identity.repeat(len(blocks), 1)), size)
         corner = diagonal_blocks(new.corner, size)
         offline = gamma * torch.cholesky_solve(modulation.mT, corner).mT
-        online = modulation - torch.eye(size, dtype=gram.dtype, device=gram.device)
+        online = modulation - identity
         for i in range(len(modulation)):
             first = rows.start + i * size
             matrices = (problem.give(part[i]) for part in (online, offline, modulation))
             terms.append(CorrectionTerms(slice(first, first + size), *matrices))
     warn_if_meaningless("the kernel of a block", condition, gram.dtype)
-    warn_if_meaningless("gamma I + K", factor.condition, gram.dtype)
+    factor.warn_once()
     return terms
 
 
@@ -133,39 +136,3 @@ def _own_steps(gram: Tensor, rates: Tensor, size: int, batch: int) -> Tensor:
     steps = diagonal_blocks(gram, size) * (step[:, None] > step)
     steps.diagonal(dim1=1, dim2=2).copy_((1 / rates).reshape(-1, size))
     return steps
-
-
-def _inverse(gram: Tensor, ridge: float, size: int, start: int) -> tuple[Tensor, float]:
-    """(blocks, b, b) of gamma_o I + K_nn, and a lower bound on their condition number."""
-    blocks = diagonal_blocks(gram, size).clone()
-    blocks.diagonal(dim1=1, dim2=2).add_(ridge)
-    cholesky, failed = torch.linalg.cholesky_ex(blocks)
-    largest = eigenvalue_bound(blocks)
-    pivots = cholesky.diagonal(dim1=1, dim2=2).amin(1) ** 2
-    # A pivot within rounding of zero is noise: whether it is above zero is chance.
-    singular = (failed > 0) | (pivots <= size * torch.finfo(gram.dtype).eps * largest)
-    cholesky[singular] = torch.eye(size, dtype=gram.dtype, device=gram.device)
-    inverse = torch.cholesky_inverse(cholesky)
-    for i in singular.nonzero()[:, 0].tolist():
-        inverse[i] = _pseudo_inverse(blocks[i], ridge, start + i * size)
-    regular = (largest / pivots)[~singular]
-    return inverse, float(regular.max()) if len(regular) else 1.0
-
-
-def _pseudo_inverse(block: Tensor, ridge: float, first: int) -> Tensor:
-    """Of a positive semidefinite matrix; one that is not is refused."""
-    eigenvalues, vectors = torch.linalg.eigh(block)
-    noise = len(block) * torch.finfo(block.dtype).eps * eigenvalues[-1].abs().item()
-    if eigenvalues[0].item() < -noise:
-        deficit, jitter = needed_jitter(block)
-        raise NotPositiveDefiniteError(
-            f"the kernel of the block of samples {first} to {first + len(block) - 1} is not "
-            f"positive definite: its smallest eigenvalue is {-deficit:.3g} with ridge = "
-            f"{ridge:g}; expected the Gram matrix of a kernel. ridge = {ridge + jitter:.4g} would "
-            f"do (jitter {jitter:.3g})",
-            deficit=deficit,
-            jitter=jitter,
-        )
-    kept = eigenvalues > noise
-    inverse: Tensor = (vectors[:, kept] / eigenvalues[kept]) @ vectors[:, kept].mT
-    return inverse

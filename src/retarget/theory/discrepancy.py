@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from retarget.arrays import ArrayT, as_positive, as_problem, as_targets
+from retarget.arrays import ArrayT, as_non_negative, as_problem, as_targets
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD
 from retarget.theory.cholesky import factorise
@@ -35,7 +35,7 @@ def discrepancy(
         Y: (n,) or (n, c) targets of the offline learner, in stream order.
         learner: The online learner, compared as it is at the end of the stream (with momentum,
             before it has come to rest).
-        gamma: Ridge of the offline learner, above 0.
+        gamma: Ridge of the offline learner, 0 or more.
         initial: Values of the starting function on the stream, if it is not zero (without weight
             decay only).
 
@@ -53,8 +53,8 @@ def discrepancy(
         >>> discrepancy(K, corrected_targets(K, Y, learner, 1.0), Y, learner, gamma=1.0) < 1e-12
         True
     """
-    gamma = as_positive("gamma", gamma)
-    problem = as_problem(K, Y, initial)
+    gamma = as_non_negative("gamma", gamma)
+    problem = as_problem(K, Y, initial, factored=True)
     require_lasting_start(initial, learner)
     taught = as_targets("Z", Z)
     if taught.shape != problem.Y.shape:

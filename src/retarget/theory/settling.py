@@ -41,9 +41,7 @@ class Settling:
         self.ridge = ridge
         self.condition = 1.0
 
-    def errors(
-        self, window: Window, aim: Tensor, block_size: int, in_range: bool = True
-    ) -> Tensor:
+    def errors(self, window: Window, aim: Tensor, block_size: int, in_range: bool = True) -> Tensor:
         """Errors whose steps make the learner's function, after each block, `aim` on that block.
 
         Args:
@@ -55,7 +53,7 @@ class Settling:
         """
         ends = _block_ends(window, block_size)
         share = _own_share(window, ends)
-        blocks = self._factorised(window, block_size, in_range)
+        blocks = self._inverted(window, block_size, in_range)
         scaled = blocks.solve(aim - window.inherited(window.memory.coasting_carry[ends]))
         if len(blocks.cholesky) > 1:
             # T A = rhs with T block lower triangular: its block rows times the inverses of their
@@ -70,79 +68,32 @@ class Settling:
     def alone(self, window: Window, gap: Tensor, block_size: int) -> Tensor:
         """(F_n - Y_n), through C_off of Eq. 17 less its factor: each block for itself."""
         share = _own_share(window, _block_ends(window, block_size))
-        blocks = self._factorised(window, block_size, in_range=False)
+        blocks = self._inverted(window, block_size, in_range=False)
         errors = blocks.solve(gap) / share[:, None]
         coupling = diagonal_blocks(window.coupling, block_size)
         return errors + (coupling @ in_blocks(errors, block_size)).flatten(0, 1)
 
-    def _factorised(self, window: Window, block_size: int, in_range: bool) -> "_Blocks":
-        """Inverts gamma_o I + K_nn of every block, and notes their condition."""
-        # column by column, as LAPACK stores it: the factors take the place of the blocks
+    def _inverted(self, window: Window, block_size: int, in_range: bool) -> "BlockInverses":
+        """The inverses of gamma_o I + K_nn of every block, whose condition is noted."""
         gram = diagonal_blocks(window.gram, block_size)
-        factors = gram.mT.clone(memory_format=torch.contiguous_format).mT
-        factors.diagonal(dim1=1, dim2=2).add_(self.ridge)
-        norm = torch.linalg.vector_norm(factors, 1, dim=1).amax(dim=1)
-        info = torch.empty(len(factors), dtype=torch.int32, device=factors.device)
-        torch.linalg.cholesky_ex(factors, out=(factors, info))
-        failed = info != 0
-        if failed.any():
-            factors[failed] = torch.eye(block_size, dtype=gram.dtype, device=gram.device)
-        blocks = _Blocks(factors)
-        condition = norm * inverse_norm(lambda rhs: _cholesky_solve(factors, rhs), factors)
-        if self.ridge == 0 and in_range:
-            rounding = ROUNDING * block_size * torch.finfo(gram.dtype).eps
-            failed |= ~(condition * rounding < 1)
-            if failed.any():
-                blocks.singular = failed.nonzero()[:, 0]
-                eigenvalues, vectors = torch.linalg.eigh(gram[blocks.singular])
-                self._require_semi_definite(window, gram, blocks.singular, eigenvalues, rounding)
-                kept = eigenvalues > rounding * eigenvalues[:, -1:]
-                roots = torch.where(kept, eigenvalues, torch.inf).rsqrt()
-                blocks.roots = vectors * roots[:, None, :]
-                smallest = torch.where(kept, eigenvalues, torch.inf).amin(1)
-                condition[blocks.singular] = (eigenvalues[:, -1] / smallest).clamp(min=1.0)
-        elif failed.any():
-            raise self._not_positive_definite(window, gram, int(failed.nonzero()[0, 0]))
-        self.condition = max(self.condition, float(condition.max()))
-        return blocks
-
-    def _require_semi_definite(
-        self, window: Window, gram: Tensor, which: Tensor, eigenvalues: Tensor, rounding: float
-    ) -> None:
-        bad = eigenvalues[:, 0] < -rounding * eigenvalues[:, -1].abs()
-        if bad.any():
-            raise self._not_positive_definite(window, gram, int(which[bad][0]))
-
-    def _not_positive_definite(
-        self, window: Window, gram: Tensor, bad: int
-    ) -> NotPositiveDefiniteError:
-        block = gram[bad].clone()
-        block.diagonal().add_(self.ridge)
-        deficit, jitter = needed_jitter(block)
-        size = len(block)
-        first = window.start + bad * size
-        return NotPositiveDefiniteError(
-            f"the kernel of the block of samples {first} to {first + size - 1} is not "
-            f"positive definite in {str(gram.dtype).removeprefix('torch.')}: its smallest "
-            f"eigenvalue is {-deficit:.3g} with ridge = {self.ridge:g}, as when samples repeat "
-            f"or features are fewer than block_size; ridge = {self.ridge + jitter:.4g} would "
-            f"do (jitter {jitter:.3g}), or use a smaller block_size",
-            deficit=deficit,
-            jitter=jitter,
-        )
+        inverses = invert_blocks(gram, self.ridge, window.start, in_range)
+        self.condition = max(self.condition, inverses.condition)
+        return inverses
 
 
 @dataclass
-class _Blocks:
-    """The inverses of the blocks of a window.
+class BlockInverses:
+    """The inverses of several blocks gamma_o I + K_nn.
 
     Attributes:
         cholesky: (blocks, b, b) Cholesky factors.
+        condition: An estimate of the largest condition number.
         singular: The numbers of the blocks whose kernel is singular, if any.
         roots: (singular, b, b) with roots @ roots^T the pseudo-inverse of each of them.
     """
 
     cholesky: Tensor
+    condition: float
     singular: Tensor | None = None
     roots: Tensor | None = None
 
@@ -153,6 +104,63 @@ class _Blocks:
         if self.singular is not None and self.roots is not None:
             solution[self.singular] = self.roots @ (self.roots.mT @ blocks[self.singular])
         return solution.flatten(0, 1)
+
+
+def invert_blocks(gram: Tensor, ridge: float, start: int, in_range: bool) -> BlockInverses:
+    """Inverts gamma_o I + K_nn of every block.
+
+    Args:
+        gram: (blocks, b, b) the kernel of each block.
+        ridge: The stabiliser gamma_o.
+        start: Position of the first of their samples in the stream.
+        in_range: Whether to take the pseudo-inverse of a block that is singular without a ridge;
+            it is an error otherwise.
+    """
+    size = gram.shape[-1]
+    # column by column, as LAPACK stores it: the factors are computed where the blocks are
+    factors = gram.mT.clone(memory_format=torch.contiguous_format).mT
+    factors.diagonal(dim1=1, dim2=2).add_(ridge)
+    norm = torch.linalg.vector_norm(factors, 1, dim=1).amax(dim=1)
+    info = torch.empty(len(factors), dtype=torch.int32, device=factors.device)
+    torch.linalg.cholesky_ex(factors, out=(factors, info))
+    failed = info != 0
+    if failed.any():
+        factors[failed] = torch.eye(size, dtype=gram.dtype, device=gram.device)
+    condition = norm * inverse_norm(lambda rhs: _cholesky_solve(factors, rhs), factors)
+    rounding = ROUNDING * size * torch.finfo(gram.dtype).eps
+    if not (in_range and ridge == 0):
+        _require_definite(gram, ridge, start, failed)
+        return BlockInverses(factors, float(condition.max()))
+    failed |= ~(condition * rounding < 1)
+    if not failed.any():
+        return BlockInverses(factors, float(condition.max()))
+    singular = failed.nonzero()[:, 0]
+    eigenvalues, vectors = torch.linalg.eigh(gram[singular])
+    failed[singular] = eigenvalues[:, 0] < -rounding * eigenvalues[:, -1].abs()
+    _require_definite(gram, ridge, start, failed)
+    kept = torch.where(eigenvalues > rounding * eigenvalues[:, -1:], eigenvalues, torch.inf)
+    condition[singular] = (eigenvalues[:, -1] / kept.amin(1)).clamp(min=1.0)
+    roots = vectors * kept.rsqrt()[:, None, :]
+    return BlockInverses(factors, float(condition.max()), singular, roots)
+
+
+def _require_definite(gram: Tensor, ridge: float, start: int, failed: Tensor) -> None:
+    """Refuses the first of the blocks that failed, with the ridge that would do."""
+    if not failed.any():
+        return
+    bad, size = int(failed.nonzero()[0, 0]), gram.shape[-1]
+    block, first = gram[bad].clone(), start + bad * size
+    block.diagonal().add_(ridge)
+    deficit, jitter = needed_jitter(block)
+    raise NotPositiveDefiniteError(
+        f"the kernel of the block of samples {first} to {first + size - 1} is not positive "
+        f"definite in {str(gram.dtype).removeprefix('torch.')}: its smallest eigenvalue is "
+        f"{-deficit:.3g} with ridge = {ridge:g}, as when samples repeat or features are fewer "
+        f"than block_size; ridge = {ridge + jitter:.4g} would do (jitter {jitter:.3g}), or use a "
+        "smaller block_size",
+        deficit=deficit,
+        jitter=jitter,
+    )
 
 
 def in_blocks(rows: Tensor, size: int) -> Tensor:

@@ -162,6 +162,7 @@ class GrowthWatch:
             require_shape("probe", self._probe.coefficients, None, 1)
             self._dtype = self._probe.coefficients.dtype
 
+
 def _signs(start: int, like: Tensor) -> Tensor:
     """(m, 1) the probe's targets from this position of the stream on, however it is cut."""
     position = torch.arange(start, start + len(like), device=like.device)
