@@ -16,7 +16,7 @@ import retarget as rt
 from made_cifar10 import write_made_cifar10
 from made_core50 import made_frames, picture, write_made_core50, zipped
 from made_mnist import NAMES, write_made_mnist
-from retarget.data import backbones, core50_checksums
+from retarget.data import backbones, core50
 from retarget.experiments import identity
 from retarget.experiments.core50_training import STAND_IN, STAND_IN_BACKBONE, Core50Run
 from retarget.experiments.experiment import families
@@ -66,7 +66,7 @@ def made_data(tmp_path_factory):
 def own_folders(made_data, tmp_path, monkeypatch):
     monkeypatch.setenv("RETARGET_DATA", str(made_data))
     monkeypatch.setenv("RETARGET_CACHE", str(tmp_path / "cache"))
-    core50_checksums._frames_checksum.cache_clear()
+    core50._frames_checksum.cache_clear()
     backbones._network_checksum.cache_clear()
 
 
@@ -206,26 +206,26 @@ def test_cifar_counts_by_content(made_data, tmp_path, monkeypatch):
         identity_of(config, FAMILIES["cifar curves"])
 
 
-def core50(**changes):
+def core50_run(**changes):
     known = {"seed": 0, "data": "core50", "frames_per_session": 2, "method": "vanilla", "lr": 0.1}
     return Core50Run(**known | {"backbone": "core50_backbone:made"} | changes)
 
 
 def test_core50_and_its_stand_in_count_by_content(made_data, tmp_path, monkeypatch):
     family = FAMILIES["core50 curves"]
-    first = {data: identity_of(core50(data=data), family) for data in ("core50", "standin")}
+    first = {data: identity_of(core50_run(data=data), family) for data in ("core50", "standin")}
     for found in first.values():
         assert set(found.data) == {"backbone", "core50/core50_128x128.zip"}
     assert first["core50"].data != first["standin"].data
     copied = shutil.copytree(made_data, tmp_path / "data")
     monkeypatch.setenv("RETARGET_DATA", str(copied))
-    assert {data: identity_of(core50(data=data), family) for data in first} == first
+    assert {data: identity_of(core50_run(data=data), family) for data in first} == first
     for data, name in {"core50": "core50_128x128.zip", "standin": STAND_IN}.items():
         (copied / name).write_bytes((copied / name).read_bytes() + b"\0")
-        assert key(core50(data=data), "core50 curves") != first[data].key
+        assert key(core50_run(data=data), "core50 curves") != first[data].key
         (copied / name).unlink()
         with pytest.raises(rt.MissingDataError, match="core50: .* found in it|stand-in: .* not"):
-            identity_of(core50(data=data), family)
+            identity_of(core50_run(data=data), family)
 
 
 def test_a_backbone_in_a_file_counts_by_content_and_name(made_data, tmp_path):
@@ -234,27 +234,27 @@ def test_a_backbone_in_a_file_counts_by_content_and_name(made_data, tmp_path):
     for path in paths:
         path.parent.mkdir()
         shutil.copy(made_data / STAND_IN_BACKBONE, path)
-    one, two = (identity_of(core50(backbone=str(path)), family) for path in paths)
+    one, two = (identity_of(core50_run(backbone=str(path)), family) for path in paths)
     assert one == two
     assert one.config["backbone"] == "w.safetensors"
     assert str(tmp_path) not in str(one)
     save_file({"x": torch.zeros(2)}, paths[1])
-    assert identity_of(core50(backbone=str(paths[1])), family).data != one.data
-    own = identity_of(core50(data="standin", backbone=None), family)
+    assert identity_of(core50_run(backbone=str(paths[1])), family).data != one.data
+    own = identity_of(core50_run(data="standin", backbone=None), family)
     assert own.data["backbone"] == one.data["backbone"]
     paths[1].unlink()
     with pytest.raises(rt.MissingDataError, match="there is no file of weights"):
-        identity_of(core50(backbone=str(paths[1])), family)
+        identity_of(core50_run(backbone=str(paths[1])), family)
     with pytest.raises(rt.MissingDataError, match="resnet18: resnet18-f37072fd.pth not found"):
-        identity_of(core50(backbone=None), family)
+        identity_of(core50_run(backbone=None), family)
 
 
 def test_a_backbone_by_import_path_counts_by_its_weights(monkeypatch):
-    first = identity_of(core50(), FAMILIES["core50 curves"])
+    first = identity_of(core50_run(), FAMILIES["core50 curves"])
     assert first.config["backbone"] == "core50_backbone:made"
     monkeypatch.setattr("core50_backbone.torch.manual_seed", lambda seed: torch.default_generator)
     backbones._network_checksum.cache_clear()
-    assert identity_of(core50(), FAMILIES["core50 curves"]).data != first.data
+    assert identity_of(core50_run(), FAMILIES["core50 curves"]).data != first.data
 
 
 @pytest.mark.parametrize("family", ["digits", "toy curves", "toy shift"])
