@@ -54,6 +54,7 @@ bench: $(READY)  ## the speed claims of docs/performance.md
 	$(BIN)/python benchmarks/explore.py
 	$(BIN)/python benchmarks/diagnosis.py
 	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python benchmarks/startup.py
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else "retarget needs Python 3.11 to 3.13, got %d.%d; choose one with: make PYTHON=python3.11 ..." % v)'

@@ -1,14 +1,13 @@
 """Small frames in the layouts of CORe50, made here."""
 
 import io
-import pickle
 import zipfile
 
 import numpy as np
 from PIL import Image
 
-FORMS = ["folder", "zip", "npz"]
-SOURCES = {"folder": "core50_128x128", "zip": "core50_128x128.zip", "npz": "core50_imgs.npz"}
+FORMS = ["folder", "zip"]
+SOURCES = {"folder": "core50_128x128", "zip": "core50_128x128.zip"}
 
 
 def frame_name(session, thing, number, suffix="png"):
@@ -42,24 +41,12 @@ def zipped(contents, compression=zipfile.ZIP_STORED):
     return packed.getvalue()
 
 
-def npz(array, **more):
-    """The bytes of an .npz file with the array x."""
-    content = io.BytesIO()
-    np.savez(content, x=array, **more)
-    return content.getvalue()
-
-
 def made_contents(form, frames):
     """The files of a form with their contents."""
     pictures = {f"core50_128x128/{name}": picture(pixels) for name, pixels in frames.items()}
-    match form:
-        case "folder":
-            return pictures
-        case "zip":
-            return {SOURCES[form]: zipped({**pictures, "core50_128x128/readme.txt": b"made"})}
-        case "npz":
-            array = np.stack(list(frames.values()))
-            return {SOURCES[form]: npz(array), "paths.pkl": pickle.dumps(list(frames), 0)}
+    if form == "folder":
+        return pictures
+    return {SOURCES[form]: zipped({**pictures, "core50_128x128/readme.txt": b"made"})}
 
 
 def write_made_core50(folder, form, frames):

@@ -7,46 +7,46 @@ stream order, NumPy or torch; an `SGD` describes the online learner. The rest is
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from retarget.continual.corrector import NetworkCorrector
-from retarget.errors import (
-    ClusterError,
-    DamagedFileError,
-    DamagedFileWarning,
-    DivergedError,
-    DivergenceWarning,
-    DownloadError,
-    InvalidInputError,
-    InvalidTypeError,
-    MissingDataError,
-    MissingExtraError,
-    NotPositiveDefiniteError,
-    PrecisionWarning,
-    ResultOverflowError,
-    RetargetError,
-    StreamTooLargeError,
-    TrainingDivergedError,
-    UnreachableTargetsError,
-)
-from retarget.kernels import RBF, EmpiricalNTK, Features, InfiniteNTK, Linear, as_kernel
-from retarget.learners import SGD
-from retarget.streaming.corrector import TargetCorrector
-from retarget.streaming.trackers import CorrectionTracker, ShiftTracker
-from retarget.theory.correction import corrected_targets
-from retarget.theory.correction_terms import CorrectionTerms, correction_terms
-from retarget.theory.curves import offline_learning_curve, online_learning_curve
-from retarget.theory.discrepancy import discrepancy
-from retarget.theory.distillation import distilled_targets
-from retarget.theory.iterative import iterative_targets
-from retarget.theory.offline import offline_coefficients
-from retarget.theory.online import online_coefficients, prequential_errors
-from retarget.theory.shift import effective_targets
-
 if TYPE_CHECKING:
+    from retarget.continual.corrector import NetworkCorrector
     from retarget.diagnosis.api import diagnose
     from retarget.diagnosis.result import Diagnosis
+    from retarget.errors import (
+        ClusterError,
+        DamagedFileError,
+        DamagedFileWarning,
+        DivergedError,
+        DivergenceWarning,
+        DownloadError,
+        InvalidInputError,
+        InvalidTypeError,
+        MissingDataError,
+        MissingExtraError,
+        NotPositiveDefiniteError,
+        PrecisionWarning,
+        ResultOverflowError,
+        RetargetError,
+        StreamTooLargeError,
+        TrainingDivergedError,
+        UnreachableTargetsError,
+    )
     from retarget.estimators import OnlineKernelClassifier, OnlineKernelRegressor
+    from retarget.kernels import RBF, EmpiricalNTK, Features, InfiniteNTK, Linear, as_kernel
+    from retarget.learners import SGD
+    from retarget.streaming.corrector import TargetCorrector
+    from retarget.streaming.trackers import CorrectionTracker, ShiftTracker
+    from retarget.theory.correction import corrected_targets
+    from retarget.theory.correction_terms import CorrectionTerms, correction_terms
+    from retarget.theory.curves import offline_learning_curve, online_learning_curve
+    from retarget.theory.discrepancy import discrepancy
+    from retarget.theory.distillation import distilled_targets
+    from retarget.theory.iterative import iterative_targets
+    from retarget.theory.offline import offline_coefficients
+    from retarget.theory.online import online_coefficients, prequential_errors
+    from retarget.theory.shift import effective_targets
 
 __version__ = "0.1.0"
 
@@ -61,9 +61,9 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
     "corrected_targets",
     "iterative_targets",
     "distilled_targets",
-    "discrepancy",
     "correction_terms",
     "CorrectionTerms",
+    "discrepancy",
     "offline_learning_curve",
     "online_learning_curve",
     # the same, fed portion by portion
@@ -106,18 +106,41 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
 ]
 
 
-# scikit-learn and Polars take a second to import: only those who use these wait for them.
-_LATER = {
-    "OnlineKernelRegressor": "retarget.estimators",
-    "OnlineKernelClassifier": "retarget.estimators",
-    "diagnose": "retarget.diagnosis.api",
-    "Diagnosis": "retarget.diagnosis.result",
+# torch, scikit-learn and Polars take seconds to import: each name is imported when it is used. The
+# same modules and names as above, which are for type checkers and editors.
+_MODULES = {
+    "continual.corrector": "NetworkCorrector",
+    "diagnosis.api": "diagnose",
+    "diagnosis.result": "Diagnosis",
+    "errors": "ClusterError DamagedFileError DamagedFileWarning DivergedError DivergenceWarning "
+    "DownloadError InvalidInputError InvalidTypeError MissingDataError MissingExtraError "
+    "NotPositiveDefiniteError PrecisionWarning ResultOverflowError RetargetError "
+    "StreamTooLargeError TrainingDivergedError UnreachableTargetsError",
+    "estimators": "OnlineKernelClassifier OnlineKernelRegressor",
+    "kernels": "RBF EmpiricalNTK Features InfiniteNTK Linear as_kernel",
+    "learners": "SGD",
+    "streaming.corrector": "TargetCorrector",
+    "streaming.trackers": "CorrectionTracker ShiftTracker",
+    "theory.correction": "corrected_targets",
+    "theory.correction_terms": "CorrectionTerms correction_terms",
+    "theory.curves": "offline_learning_curve online_learning_curve",
+    "theory.discrepancy": "discrepancy",
+    "theory.distillation": "distilled_targets",
+    "theory.iterative": "iterative_targets",
+    "theory.offline": "offline_coefficients",
+    "theory.online": "online_coefficients prequential_errors",
+    "theory.shift": "effective_targets",
 }
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return getattr(import_module(_LATER[name]), name)
+    if name in _MODULE_OF:
+        value = getattr(import_module(f"retarget.{_MODULE_OF[name]}"), name)
+        globals()[name] = value  # the next time it is found without asking here
+        return value
+    if not name.startswith("_") and find_spec(f"retarget.{name}"):
+        return import_module(f"retarget.{name}")  # rt.kernels, rt.errors...
     raise AttributeError(f"module 'retarget' has no attribute {name!r}")
 
 

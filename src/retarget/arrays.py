@@ -34,8 +34,10 @@ PANEL_ROWS_ELSEWHERE = 2048
 
 # What can be computed on. torch has others (float8, quantised), which know no arithmetic.
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-INTEGERS = (torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64)
-INTEGERS += (torch.int8, torch.int16, torch.int32, torch.int64)
+INTEGERS = (
+    *(torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+    *(torch.int8, torch.int16, torch.int32, torch.int64),
+)
 EXACT_INTEGERS = 2**53  # the whole numbers up to here are numbers of float64, too
 
 
@@ -45,7 +47,7 @@ def as_tensor(name: str, value: Any) -> Tensor:
         return _as_plain_tensor(name, value.detach())
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise InvalidInputError(
-            f"{name} is a masked array with {np.ma.count_masked(value)} masked entries; expected "
+            f"{name} is a masked array with {np.ma.getmaskarray(value).sum()} masked entries; expected "
             "numbers everywhere: remove or fill in what is masked first"
         )
     if hasattr(value, "toarray"):

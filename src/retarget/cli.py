@@ -1,34 +1,67 @@
 """The `retarget` command."""
 
 import sys
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from typer.core import TyperGroup
+from typer.main import get_group
 
 import retarget
-from retarget import cli_data, cli_diagnose, cli_explore, cli_reproduce, cli_runs
-from retarget.cli_reproduce import WRONG_USE, figures_help, show_error
 from retarget.errors import DownloadError, RetargetError
+from retarget.printable import show_error
+
+FAILED, WRONG_USE = 1, 2
+# What `retarget --help` says of each, so that it need not import them: that takes seconds.
+COMMANDS = {
+    "diagnose": (
+        "retarget.cli_diagnose",
+        "What an online learner made of a stream: which targets it shifted, and what would help.",
+    ),
+    "correct": (
+        "retarget.cli_diagnose",
+        "The targets to train on, for every row of a stream: true, and corrected in two ways.",
+    ),
+    "reproduce": ("retarget.cli_reproduce", "Computes experiments and draws their figures."),
+    "explore": (
+        "retarget.cli_explore",
+        "Opens a page where points, rates and orders can be moved, and shows what shifts.",
+    ),
+    "runs": ("retarget.cli_runs", "Lists, shows, cleans and exports finished runs."),
+    "data": ("retarget.cli_data", "Lists, downloads and checks data sets."),
+}
+
+
+class Commands(TyperGroup):
+    """Imports a command when it is called, or asked for its help."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The command that the arguments name, and the arguments that are left for it."""
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, loaded(name) if name else None, rest
+
+
+def loaded(name: str) -> Any:
+    """The command itself: its module has an `app` with a command of that name, or with several."""
+    group = get_group(import_module(COMMANDS[name][0]).app)
+    return group.commands.get(name, group)
+
 
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
     help="What an online learner has really learned, and the targets that correct it.",
 )
-app.command()(cli_diagnose.diagnose)
-app.command()(cli_diagnose.correct)
-app.command(help=figures_help())(cli_reproduce.reproduce)
-app.add_typer(cli_runs.app, name="runs")
-app.add_typer(cli_data.app, name="data")
-app.command()(cli_explore.explore)
-console = Console()
+for _name, (_, _help) in COMMANDS.items():
+    app.command(_name, help=_help)(lambda: None)
 
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        console.print(f"retarget {retarget.__version__}", highlight=False)
+        typer.echo(f"retarget {retarget.__version__}")
         raise typer.Exit
 
 
@@ -43,7 +76,7 @@ def _options(
 
 
 def main() -> None:
-    """Runs the command; what the user can mend is one line and exit code 2, not a traceback.
+    """Runs the command; what the user can fix is one line and exit code 2, not a traceback.
 
     A download that failed is exit code 1: the command was right.
     """
@@ -51,4 +84,4 @@ def main() -> None:
         app()
     except (RetargetError, OSError) as error:
         show_error(error)
-        sys.exit(cli_data.FAILED if isinstance(error, DownloadError) else WRONG_USE)
+        sys.exit(FAILED if isinstance(error, DownloadError) else WRONG_USE)

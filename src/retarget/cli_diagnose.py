@@ -5,32 +5,28 @@ import shlex
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from retarget import cli_diagnose_options as option
-from retarget.cli_diagnose_input import (
-    chosen_evaluation,
-    computation,
-    load_tables,
-    require_kernel,
-)
-from retarget.diagnosis.api import diagnose_table
-from retarget.diagnosis.result import Diagnosis
-from retarget.diagnosis.summary import terminal_parts
-from retarget.diagnosis.tables import as_json, corrected_table, shift_table
 from retarget.errors import InvalidInputError
 from retarget.option_values import auto_or_number
 from retarget.printable import printable
 from retarget.storage import atomic_file, user_path
 
+if TYPE_CHECKING:
+    from retarget.diagnosis.result import Diagnosis
+
+# What computes is imported by the commands: their help need not wait for torch and Polars.
 OUT = Path("results/diagnosis")
 TABLE_SUFFIXES = (".parquet", ".csv")
+app = typer.Typer(rich_markup_mode="rich")
 console = Console(emoji=False)  # a column may be called :rocket:
 
 
+@app.command()
 def diagnose(
     file: option.File = None,
     target: option.Target = None,
@@ -75,6 +71,16 @@ def diagnose(
     on) into a folder.
     """
     asked = locals()  # the options by name
+    from retarget.cli_diagnose_input import (
+        chosen_evaluation,
+        computation,
+        load_tables,
+        require_kernel,
+    )
+    from retarget.diagnosis.api import diagnose_table
+    from retarget.diagnosis.summary import terminal_parts
+    from retarget.diagnosis.tables import as_json
+
     if out.exists() and not out.is_dir():
         raise InvalidInputError(f"--out is {out}, which is a file; expected a folder")
     require_kernel(kernel)
@@ -104,6 +110,7 @@ def diagnose(
         typer.launch(str(files[0]))
 
 
+@app.command()
 def correct(
     file: option.File = None,
     target: option.Target = None,
@@ -141,6 +148,10 @@ def correct(
     one only what was there by then.
     """
     asked = locals()  # the options by name
+    from retarget.cli_diagnose_input import computation, load_tables, require_kernel
+    from retarget.diagnosis.api import diagnose_table
+    from retarget.diagnosis.tables import corrected_table
+
     path = out if out.suffix.lower() in TABLE_SUFFIXES else out / "corrected.parquet"
     if path.is_dir() or (file is not None and path.resolve() == user_path(file).resolve()):
         raise InvalidInputError(
@@ -164,9 +175,10 @@ def correct(
     _show_files([path])
 
 
-def write_all(diagnosis: Diagnosis, folder: Path) -> list[Path]:
+def write_all(diagnosis: "Diagnosis", folder: Path) -> list[Path]:
     """Writes the report and both tables: all of them, or none if one fails."""
-    from retarget.diagnosis.report import write_report  # with Plotly: only when it is wanted
+    from retarget.diagnosis.report import write_report
+    from retarget.diagnosis.tables import corrected_table, shift_table
 
     files = [folder / name for name in ("report.html", "shift.parquet", "corrected.parquet")]
     with ExitStack() as together:

@@ -8,12 +8,12 @@ import typer
 from rich.console import Console
 
 from retarget.errors import InvalidInputError
-from retarget.explore.points import file_opening, toy_opening
-from retarget.explore.server import ExploreServer
 
+app = typer.Typer(rich_markup_mode="rich")
 console = Console()
 
 
+@app.command()
 def explore(
     file: Annotated[
         Path | None,
@@ -38,6 +38,10 @@ def explore(
 
     It is served to this machine only, until Ctrl-C.
     """
+    # torch and Polars: the help need not wait for them
+    from retarget.explore.points import file_opening, toy_opening
+    from retarget.explore.server import ExploreServer
+
     if file is None and (x is not None or target is not None):
         raise InvalidInputError("--x and --target name columns of a FILE; give the file, too")
     opening = toy_opening() if file is None else file_opening(file, x, target)

@@ -25,9 +25,10 @@ from retarget.experiments.resources import Resources
 from retarget.experiments.runner import Outcome, run_experiment
 from retarget.experiments.scheduling import Progress, Schedule
 from retarget.experiments.store import RunStore
-from retarget.printable import printable
+from retarget.printable import printable, show_error
 from retarget.progress import display
 
+app = typer.Typer(rich_markup_mode="rich")
 console = Console()
 FAILED, WRONG_USE, STOPPED = 1, 2, 130
 SHOWN_FAILURES = 20
@@ -42,6 +43,7 @@ def figures_help() -> str:
     )
 
 
+@app.command(help=figures_help())
 def reproduce(
     figures: Annotated[
         list[str],
@@ -261,10 +263,3 @@ class _Watch:
     def shown(self) -> RenderableType:
         """What the terminal shows."""
         return "" if self.progress is None else progress_table(self.progress)
-
-
-def show_error(error: Exception) -> None:
-    """One line, on the error stream."""
-    lines = "\n".join(printable(line) for line in str(error).splitlines())
-    shown = f"[bold red]Error:[/bold red] {escape(lines)}"
-    Console(stderr=True, emoji=False).print(shown, highlight=False, soft_wrap=True)

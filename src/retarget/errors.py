@@ -112,6 +112,11 @@ class MissingExtraError(RetargetError, ImportError):
     """A part of retarget whose extra packages are not installed."""
 
 
+def missing_extra(what: str, error: ImportError, extra: str) -> MissingExtraError:
+    """The error for a package that could not be imported, with the line that installs it."""
+    return MissingExtraError(f'{what} ({error}); install it with: pip install "retarget[{extra}]"')
+
+
 class ClusterError(RetargetError, RuntimeError):
     """A Dask cluster that cannot be used: not reached, of other versions, or losing its workers."""
 

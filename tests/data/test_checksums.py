@@ -10,9 +10,9 @@ from safetensors.torch import save_file
 
 from made_cifar10 import FORMS as CIFAR_FORMS
 from made_cifar10 import write_made_cifar10
-from made_core50 import FORMS, made_frames, picture, write_made_core50
+from made_core50 import FORMS, SOURCES, made_frames, picture, write_made_core50
 from made_mnist import NAMES, write_made_mnist
-from retarget.data import backbones, checksums, core50_checksums
+from retarget.data import backbones, checksums, core50
 from retarget.data.backbones import RESNET18, backbone_checksum, load_backbone
 from retarget.data.checksums import LARGE, data_set_checksums, file_checksum, files_checksum
 from retarget.data.cifar10 import load_cifar10
@@ -28,7 +28,7 @@ LONG_AGO = 1_000_000_000_000_000_000  # nanoseconds
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("RETARGET_CACHE", str(tmp_path / "cache"))
-    core50_checksums._frames_checksum.cache_clear()
+    core50._frames_checksum.cache_clear()
     backbones._network_checksum.cache_clear()
     # made a moment ago, which is too fresh to be noted
     monkeypatch.setattr(checksums, "SETTLED", -1)
@@ -241,33 +241,23 @@ FRAMES = made_frames(range(1, 12), range(1, 51), (1, 2, 3), size=(2, 2))
 @pytest.mark.parametrize("form", FORMS)
 def test_core50(tmp_path, form):
     here, there = folders(tmp_path)
-    same_error(lambda: load_core50(here), lambda: core50_checksums.core50_checksums(here, 2))
+    same_error(lambda: load_core50(here), lambda: core50.core50_checksums(here, 2))
     source = write_made_core50(here, form, FRAMES)
-    first = core50_checksums.core50_checksums(here, 2)
-    assert (
-        set(first)
-        == {
-            "folder": {"core50/core50_128x128"},
-            "zip": {"core50/core50_128x128.zip"},
-            "npz": {"core50/core50_imgs.npz", "core50/paths.pkl"},
-        }[form]
-    )
-    assert core50_checksums.core50_checksums(source, 2) == first
+    first = core50.core50_checksums(here, 2)
+    assert set(first) == {f"core50/{SOURCES[form]}"}
+    assert core50.core50_checksums(source, 2) == first
     # under another name
     moved = there / f"other{source.suffix}"
     source.rename(moved)
-    if form == "npz":
-        same_error(lambda: load_core50(moved), lambda: core50_checksums.core50_checksums(moved, 2))
-        shutil.copy(here / "paths.pkl", there)
-    assert core50_checksums.core50_checksums(moved, 2) == first
+    assert core50.core50_checksums(moved, 2) == first
 
 
 def test_core50_in_a_folder_is_the_frames_that_are_used(tmp_path):
     source = write_made_core50(tmp_path, "folder", FRAMES)
 
     def summed(count=2):
-        core50_checksums._frames_checksum.cache_clear()
-        return core50_checksums.core50_checksums(source, count)
+        core50._frames_checksum.cache_clear()
+        return core50.core50_checksums(source, count)
 
     first = summed()
     assert summed(3) != first

@@ -142,8 +142,8 @@ BAD_PYTHON = {
     ),
     "a list": (python2_pickle([1, 2]), "holds no dictionary with 'data' and 'labels'"),
     "a call": (b"cos\nsystem\n(S'true'\ntR.", "is refused: it asks for 'os.system'"),
-    "cut short": (python_batch(PIXELS, LABELS)[:-99], "is cut short"),
-    "empty": (b"", "is cut short"),
+    "cut short": (python_batch(PIXELS, LABELS)[:-99], "is refused: .*cut short"),
+    "empty": (b"", "is refused: .*cut short"),
 }
 BAD_BINARY = {
     "label": (binary_batch(PIXELS, [1, 2, 10, 3]), "holds the label 10; expected 0 to 9"),

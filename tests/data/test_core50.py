@@ -1,6 +1,4 @@
-import io
 import os
-import pickle
 import stat
 import struct
 import tracemalloc
@@ -22,12 +20,11 @@ from made_core50 import (
     frame_name,
     made_contents,
     made_frames,
-    npz,
     picture,
     write_made_core50,
     zipped,
 )
-from retarget.data import core50, core50_images, core50_packed
+from retarget.data import core50, core50_images
 from retarget.data.core50 import load_core50
 from retarget.data.core50_images import decode
 from retarget.errors import InvalidInputError, MissingDataError, RetargetError
@@ -73,9 +70,8 @@ def test_every_form_becomes_images_objects_and_sessions(tmp_path, form):
 def test_all_forms_of_a_whole_set_give_the_same(tmp_path):
     frames = made_frames(range(1, 12), range(1, 51), (0, 4), size=(2, 3))
     paths = [write_made_core50(tmp_path, form, frames) for form in FORMS]
-    folder, archive, packed = (load_core50(path, 2) for path in paths)
+    folder, archive = (load_core50(path, 2) for path in paths)
     assert_same(folder, archive)
-    assert_same(folder, packed)
     assert folder.train_images.shape == (8 * 50 * 2, 3, 2, 3)
     assert folder.test_images.shape == (3 * 50 * 2, 3, 2, 3)
     assert sorted(set(folder.test_sessions.tolist())) == [3, 7, 10]
@@ -106,8 +102,8 @@ def test_the_forms_are_looked_for_in_order(tmp_path, monkeypatch):
         assert_same(load_some(str(tmp_path)), expected)
         (tmp_path / SOURCES[form]).rename(tmp_path / f"{form}.old")
     expected = (
-        f"core50: {tmp_path} is no file, and none of core50_128x128, core50_128x128.zip, "
-        "core50_imgs.npz found in it; download http.*core50_128x128.zip to it by hand"
+        f"core50: {tmp_path} is no file, and none of core50_128x128, core50_128x128.zip "
+        "found in it; download http.*core50_128x128.zip to it by hand"
     )
     for source in (None, tmp_path):
         with pytest.raises(MissingDataError, match=expected):
@@ -138,7 +134,7 @@ def test_the_test_sessions_are_some_of_the_sessions(sessions):
 
 def test_a_progress_bar_appears_when_asked_for(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("retarget.progress.PATIENCE", -1.0)
-    source = write_made_core50(tmp_path, "npz", FRAMES)
+    source = write_made_core50(tmp_path, "zip", FRAMES)
     load_some(source, progress=True)
     assert "CORe50, frames" in capsys.readouterr().err
 
@@ -234,8 +230,7 @@ def test_a_folder_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
 def test_names_that_are_no_frames(tmp_path, form):
     frames = FRAMES | {"s1/o1/C_01_02_000.png": PIXELS}
     source = write_made_core50(tmp_path, form, frames)
-    owner = tmp_path / "paths.pkl" if form == "npz" else source
-    with pytest.raises(InvalidInputError, match=f"{owner} holds '.*s1/o1/C_01_02_000.png', which"):
+    with pytest.raises(InvalidInputError, match=f"{source} holds '.*s1/o1/C_01_02_000.png', which"):
         load_some(source)
 
 
@@ -263,128 +258,19 @@ def test_hostile_archives(tmp_path, name, mode, message):
         load_some(tmp_path / "made.zip")
 
 
-@pytest.mark.parametrize("form", ["zip", "npz"])
-def test_archives_that_are_cut_short(tmp_path, form):
-    source = write_made_core50(tmp_path, form, FRAMES)
+def test_an_archive_that_is_cut_short(tmp_path):
+    source = write_made_core50(tmp_path, "zip", FRAMES)
     source.write_bytes(source.read_bytes()[:-200])
     with pytest.raises(InvalidInputError, match=f"{source} is cut short, damaged, or no zip arch"):
-        load_some(source)
-
-
-@pytest.mark.parametrize("protocol", range(6))
-def test_names_in_every_protocol_with_any_folders_before_them(tmp_path, protocol):
-    source = write_made_core50(tmp_path, "npz", FRAMES)
-    expected = load_some(source)
-    names = [f"/home/made/core50_128x128/{name}" for name in FRAMES]
-    (tmp_path / "paths.pkl").write_bytes(pickle.dumps(names, protocol))
-    assert_same(load_some(source), expected)
-
-
-def python_2_names(names):
-    lines = [f"S'{name}'\np{number}\na" for number, name in enumerate(names, 1)]
-    return f"(lp0\n{''.join(lines)}.".encode()
-
-
-def test_names_and_headers_of_python_2(tmp_path):
-    source = write_made_core50(tmp_path, "npz", FRAMES)
-    expected = load_some(source)
-    (tmp_path / "paths.pkl").write_bytes(python_2_names(FRAMES))
-    array = npy(np.stack(list(FRAMES.values())))
-    assert array.count(b"(18, 4, 6, 3), }  ") == 1
-    header = array.replace(b"(18, 4, 6, 3), }  ", b"(18L, 4, 6, 3L), }")
-    source.write_bytes(zipped({"x.npy": header}, zipfile.ZIP_DEFLATED))
-    assert_same(load_some(source), expected)
-
-
-def npy(array, version=None):
-    content = io.BytesIO()
-    np.lib.format.write_array(content, array, version)
-    return content.getvalue()
-
-
-ARRAY = np.stack(list(FRAMES.values()))
-BAD_ARRAYS = {
-    "no array": (npz(ARRAY).replace(b"x.npy", b"y.npy"), "holds no array 'x'; expected the ima"),
-    "no zip": (npy(ARRAY), "is cut short, damaged, or no zip archive"),
-    "float": (npz(ARRAY / 255), r"holds 'x' of shape \(18, 4, 6, 3\) and type float64; expected"),
-    "grey": (npz(ARRAY[..., 0]), r"holds 'x' of shape \(18, 4, 6\) and type uint8; expected"),
-    "planes": (npz(ARRAY.transpose(0, 3, 1, 2)), r"holds 'x' of shape \(18, 3, 4, 6\) and type"),
-    "by columns": (npz(np.asfortranarray(ARRAY)), r"holds 'x' of shape .* uint8, row by row"),
-    "objects": (
-        zipped({"x.npy": npy(np.full((18, 1, 1, 3), None))}),
-        r"holds 'x' of shape \(18, 1, 1, 3\) and type object; expected",
-    ),
-    "too few": (npz(ARRAY[1:]), "holds 17 images, but paths.pkl beside it 18 names; they do not"),
-    "no pixels": (npz(ARRAY[:, :0]), "holds images of 6 x 0 pixels; expected 1 to 1024 each way"),
-    "wide": (
-        npz(np.zeros((18, 1, 1025, 3), np.uint8)),
-        "holds images of 1025 x 1 pixels; expected 1 to 1024 each way",
-    ),
-    "cut short": (zipped({"x.npy": npy(ARRAY)[:-1]}), "is cut short: it ends within its images"),
-    "goes on": (zipped({"x.npy": npy(ARRAY) + b"x"}), "goes on after the images; it is damaged"),
-    "no header": (zipped({"x.npy": b"plain text"}), "its file x.npy cannot be read .ValueError"),
-    "empty": (zipped({"x.npy": b""}), "its file x.npy cannot be read .ValueError"),
-    "third version": (
-        zipped({"x.npy": npy(ARRAY, (3, 0))}),
-        r"holds 'x' in version \(3, 0\) of its format; expected 1.0 or 2.0",
-    ),
-    "wrong checksum": (
-        npz(ARRAY).replace(ARRAY.tobytes(), ARRAY.tobytes()[::-1]),
-        "its file x.npy cannot be read .BadZipFile: Bad CRC-32",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", BAD_ARRAYS)
-def test_a_bad_array_is_named(tmp_path, case):
-    source = write_made_core50(tmp_path, "npz", FRAMES)
-    content, message = BAD_ARRAYS[case]
-    source.write_bytes(content)
-    with pytest.raises(InvalidInputError, match=f"{source} .*{message}"):
-        load_some(source)
-
-
-def test_the_second_version_of_the_header(tmp_path):
-    source = write_made_core50(tmp_path, "npz", FRAMES)
-    expected = load_some(source)
-    source.write_bytes(zipped({"x.npy": npy(ARRAY, (2, 0))}))
-    assert_same(load_some(source), expected)
-
-
-BAD_PATHS = {
-    "a dictionary": (pickle.dumps({"a": "b"}), "holds no list of names; expected one for each im"),
-    "numbers": (pickle.dumps([1, 2]), "holds no list of names; expected one for each image"),
-    "a call": (b"cos\nsystem\n(S'true'\ntR.", "is refused: it asks for 'os.system'"),
-    "cut short": (pickle.dumps(list(FRAMES))[:-9], "is cut short"),
-    "twice": (pickle.dumps([*FRAMES, NAME]), f"holds a frame twice: {NAME} is also there"),
-    "bytes that are none": (pickle.dumps([b"\xff.png"]), "holds '\xff.png', which is no frame of"),
-}
-
-
-@pytest.mark.parametrize("case", BAD_PATHS)
-def test_bad_names_are_named(tmp_path, case):
-    source = write_made_core50(tmp_path, "npz", FRAMES)
-    content, message = BAD_PATHS[case]
-    (tmp_path / "paths.pkl").write_bytes(content)
-    with pytest.raises(InvalidInputError, match=f"{tmp_path}/paths.pkl {message}"):
-        load_some(source)
-
-
-def test_too_many_or_no_names(tmp_path, monkeypatch):
-    source = write_made_core50(tmp_path, "npz", FRAMES)
-    monkeypatch.setattr(core50_packed, "LARGEST_PATHS", 100)
-    with pytest.raises(InvalidInputError, match="paths.pkl has [0-9]+ bytes; expected at most 100"):
-        load_some(source)
-    (tmp_path / "paths.pkl").unlink()
-    with pytest.raises(MissingDataError, match=f"{tmp_path}/paths.pkl not found; core50_imgs.npz"):
         load_some(source)
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_only_the_chosen_frames_are_held(tmp_path, compression):
     frames = made_frames((1,), (1,), range(1000), size=(64, 64))
-    source = write_made_core50(tmp_path, "npz", frames)
-    source.write_bytes(zipped({"x.npy": npy(np.stack(list(frames.values())))}, compression))
+    source = tmp_path / "core50_128x128.zip"
+    pictures = {name: picture(pixels) for name, pixels in frames.items()}
+    source.write_bytes(zipped(pictures, compression))
     load_some(source)
     size = 64 * 64 * 3
     tracemalloc.start()
@@ -395,18 +281,15 @@ def test_only_the_chosen_frames_are_held(tmp_path, compression):
 
 
 @given(
-    form=st.sampled_from(["zip", "npz"]),
     changes=st.lists(st.tuples(st.integers(0, 2**20), st.integers(0, 255)), max_size=5),
     cut=st.integers(0, 300) | st.just(0),
 )
-def test_a_changed_archive_gives_an_error_of_ours_or_the_images(
-    tmp_path_factory, form, changes, cut
-):
+def test_a_changed_archive_gives_an_error_of_ours_or_the_images(tmp_path_factory, changes, cut):
     frames = made_frames((1, 3), (1, 2), (0, 1))
-    folder = tmp_path_factory.getbasetemp() / f"changed-{form}"
+    folder = tmp_path_factory.getbasetemp() / "changed"
     expected = load_some(write_made_core50(folder / "whole", "folder", frames), 2)
-    source = write_made_core50(folder, form, frames)
-    content = bytearray(made_contents(form, frames)[source.name])
+    source = write_made_core50(folder, "zip", frames)
+    content = bytearray(made_contents("zip", frames)[source.name])
     for place, value in changes:
         content[place % len(content)] = value
     source.write_bytes(content[: len(content) - cut])

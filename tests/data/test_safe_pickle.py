@@ -15,7 +15,6 @@ from retarget.data.safe_pickle import read_pickle
 from retarget.errors import InvalidInputError
 
 PIXELS = np.arange(12, dtype=np.uint8).reshape(3, 4)
-PATHS = [f"s{number % 11}/o{number % 50}/C_{number:05}.png" for number in range(2500)]
 
 
 def same(found, expected):
@@ -49,40 +48,10 @@ def test_files_of_python_2_are_as_pickle_reads_them(value):
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 @pytest.mark.parametrize(
-    "value", [PATHS, [], ["é"], {"a": [1, [2], None, True, False]}, "x" * 300, 2**31 - 1]
+    "value", [[], ["é"], {"a": [1, [2], None, True, False]}, "x" * 300, 2**31 - 1]
 )
 def test_plain_data_of_python_3(value, protocol):
     same(read_pickle(pickle.dumps(value, protocol), "made"), value)
-
-
-PLAIN_PATHS = [*PATHS, "", "it's \"", "'", '"']
-
-
-@pytest.mark.parametrize("protocol", range(6))
-def test_a_list_of_paths_in_every_protocol_of_python_3(protocol):
-    same(read_pickle(pickle.dumps(PLAIN_PATHS, protocol), "made"), PLAIN_PATHS)
-    same(read_pickle(pickle.dumps([], protocol), "made"), [])
-
-
-@pytest.mark.parametrize("quote", ["'", '"'])
-def test_a_list_of_paths_in_protocol_0_of_python_2(quote):
-    lines = [f"S{quote}{path}{quote}\np{number + 1}\na" for number, path in enumerate(PATHS)]
-    content = f"(lp0\n{''.join(lines)}.".encode()
-    expected = [path.encode() for path in PATHS]
-    same(pickle.loads(content, encoding="bytes"), expected)
-    same(read_pickle(content, "made"), expected)
-    same(read_pickle(b"(S'a'\nS'b'\nl.", "made"), [b"a", b"b"])
-
-
-def test_bytes_of_python_3():
-    assert read_pickle(pickle.dumps([b"short", b"l" * 300], 4), "made") == [b"short", b"l" * 300]
-
-
-def test_an_array_is_a_view_of_the_file():
-    content = python2_pickle(PIXELS)
-    found = read_pickle(content, "made")
-    assert not found.flags.writeable
-    assert np.shares_memory(found, np.frombuffer(content, np.uint8))
 
 
 class Calls:
@@ -141,7 +110,7 @@ HOSTILE = list(hostile("canary"))
 @pytest.mark.parametrize("case", HOSTILE)
 def test_nothing_in_a_hostile_file_runs(tmp_path, case):
     canary = tmp_path / "canary"
-    with pytest.raises(InvalidInputError, match="made.bin is refused: it .* not unpickled"):
+    with pytest.raises(InvalidInputError, match="made.bin is refused: .* not unpickled"):
         read_pickle(hostile(canary)[case], "made.bin")
     assert not canary.exists()
 
@@ -153,57 +122,46 @@ def test_the_hostile_files_are_real(tmp_path, case):
     assert canary.exists()
 
 
+PLAIN = "makes something else than plain data"
 OTHER = {
-    "extension": (b"\x80\x02\x82\x01.", "the instruction b'.x82'"),
-    "extension of 2 bytes": (b"\x80\x02\x83\x01\x00.", "the instruction b'.x83'"),
-    "extension of 4 bytes": (b"\x80\x02\x84\x01\x00\x00\x00.", "the instruction b'.x84'"),
-    "persistent": (b"P1\n.", "the instruction b'P'"),
-    "persistent, binary": (b"K\x01Q.", "the instruction b'Q'"),
-    "a tuple": (b"\x80\x02K\x01\x85.", "the instruction b'.x85'"),
-    "a set": (b"\x80\x04\x8f.", "the instruction b'.x8f'"),
-    "a buffer from outside": (b"\x80\x05\x97.", "the instruction b'.x97'"),
-    "a huge number": (b"\x80\x02\x8b\xff\xff\xff\x7f.", "the instruction b'.x8b'"),
-    "a float": (b"\x80\x02G" + bytes(8) + b".", "the instruction b'G'"),
-    "8-byte length": (b"\x80\x04\x8e" + b"\xff" * 8 + b".", "the instruction b'.x8e'"),
-    "a memory": (b"\x80\x02]q\x01h\x01.", "the instruction b'h'"),
-    "no name": (b"cabc", "asks for something without a name"),
-    "a name": (b"cos\nsystem\n.", "asks for 'os.system'"),
-    "a name that is no text": (b"c\xff\x1b\nx\n.", r"asks for '\\xff\\x1b.x'"),
-    "numpy's scalar": (b"cnumpy.core.multiarray\nscalar\n.", "'numpy.core.multiarray.scalar'"),
+    "extension": (b"\x80\x02\x82\x01.", "the instruction EXT1"),
+    "persistent": (b"P1\n.", "the instruction PERSID"),
+    "a set": (b"\x80\x04\x8f.", "the instruction EMPTY_SET"),
+    "a float": (b"\x80\x02G" + bytes(8) + b".", "the instruction BINFLOAT"),
+    "a string to interpret": (b"S'\\x41'\n.", "the instruction STRING"),
+    "a buffer from outside": (b"\x80\x05\x97.", "the instruction NEXT_BUFFER"),
+    "a memory": (b"\x80\x02]q\x01h\x01.", "the instruction BINGET"),
+    "a cycle": (b"\x80\x02]q\x00h\x00a.", "the instruction BINGET"),
+    "no instruction": (b"\xff.", "at position 0, opcode"),
+    "a huge number": (b"\x80\x02\x8b\xff\xff\xff\x7f.", "long4"),
+    "8-byte length": (b"\x80\x04\x8e" + b"\xff" * 8 + b".", "bytes8"),
+    "a promised bytearray": (b"\x80\x05\x96" + struct.pack("<Q", 10**12) + b".", "bytearray8"),
+    "no name": (b"cabc", "no newline found"),
+    "a name": (b"cos\nsystem\n.", "asks for 'os system'"),
+    "numpy's scalar": (b"cnumpy.core.multiarray\nscalar\n.", "'numpy.core.multiarray scalar'"),
     "no value": (b"\x80\x02.", "does not end with one value"),
     "two values": (b"NN.", "does not end with one value"),
     "an open mark": (b"(N.", "does not end with one value"),
-    "more after the end": (b"N.N", "goes on after its end"),
-    "no mark": (b"]e.", "from a mark that was not set"),
+    "more after the end": (b"N.N", "does not end with one value, at its end"),
+    "no mark": (b"]e.", "goes back to a mark that was not set"),
     "no list below the mark": (b"(e.", "takes more values than there are"),
     "nothing to append to": (b"Na.", "takes more values than there are"),
     "below a mark": (b"](Na.", "takes more values than there are"),
     "below two marks": (b"]((ee.", "takes more values than there are"),
-    "half an entry": (b"}(Nu.", "fills a dictionary where there is none, or half an entry"),
-    "an entry in a list": (b"](NNu.", "fills a dictionary where there is none"),
-    "an item in a dictionary": (b"}(Ne.", "fills a list where there is none"),
-    "an item in an array": (array_pickle((1, 1), b"x") + b"Na.", "fills a list where there is"),
-    "a list as key": (b"}]Ns.", "keys that are not strings"),
-    "text that is none": (b"\x8c\x01\xff.", "a text in it is not UTF-8"),
-    "a list without a mark": (b"Nl.", "makes a list from a mark that was not set"),
-    "a string to interpret": (b"S'\\x41'\n.", "line of its instruction b'S' is not plain ASCII"),
-    "a string without quotes": (b"Sa\n.", "line of its instruction b'S' is not plain ASCII"),
-    "a string of two quotes": (b"S'a\"\n.", "line of its instruction b'S' is not plain ASCII"),
-    "a string that is left": (b"S'a'+'b'\n.", "line of its instruction b'S' is not plain ASCII"),
-    "a string without end": (b"S'a'", "line of its instruction b'S' is not plain ASCII"),
-    "text to interpret": (b"V\\u0041\n.", "line of its instruction b'V' is not plain ASCII"),
-    "text beyond ASCII": (b"V\xe9\n.", "line of its instruction b'V' is not plain ASCII"),
-    "a place that is none": (b"Np-1\n.", "line of its instruction b'p' is not plain ASCII"),
-    "array too short": (array_pickle((3, 4), bytes(11)) + b".", "3 x 4 values has 11 bytes"),
-    "array too long": (array_pickle((3, 4), bytes(13)) + b".", "3 x 4 values has 13 bytes"),
-    "array of no columns": (array_pickle((-1, 0), b"x") + b".", "4294967295 x 0 values has 1 b"),
-    "negative sizes": (array_pickle((-3, -4), bytes(12)) + b".", "4294967293 x 4294967292 values"),
-    "one dimension": (array_pickle((12,), bytes(12)) + b".", "multiarray._reconstruct'"),
-    "three dimensions": (array_pickle((1, 3, 4), bytes(12)) + b".", "multiarray._reconstruct'"),
-    "array of objects": (array_pickle((1, 1), b"x", b"O8") + b".", "multiarray._reconstruct'"),
-    "array of numbers": (array_pickle((1, 1), b"x", b"i1") + b".", "multiarray._reconstruct'"),
-    "byte order": (array_pickle((1, 1), b"x", order=b">") + b".", "multiarray._reconstruct'"),
-    "array without end": (array_pickle((1, 1), b"x")[:-1] + b".", "does not end where it should"),
+    "half an entry": (b"}(U\x01au.", "shorter than"),
+    "an entry in a list": (b"](NNu.", PLAIN),
+    "an item in a dictionary": (b"}(Ne.", PLAIN),
+    "an item in an array": (array_pickle((1, 1), b"x") + b"Na.", PLAIN),
+    "a list as key": (b"}]Ns.", PLAIN),
+    "a deep tuple as key": (b"}N" + 10**5 * b"\x85" + b"Ns.", PLAIN),
+    "text that is none": (b"\x8c\x01\xff.", "utf-8"),
+    "array too short": (array_pickle((3, 4), bytes(11)) + b".", PLAIN),
+    "array too long": (array_pickle((3, 4), bytes(13)) + b".", PLAIN),
+    "negative sizes": (array_pickle((-3, -4), bytes(12)) + b".", PLAIN),
+    "one dimension": (array_pickle((12,), bytes(12)) + b".", PLAIN),
+    "three dimensions": (array_pickle((1, 3, 4), bytes(12)) + b".", PLAIN),
+    "array of objects": (array_pickle((1, 1), b"x", b"O8") + b".", PLAIN),
+    "byte order": (array_pickle((1, 1), b"x", order=b">") + b".", PLAIN),
 }
 
 
@@ -214,75 +172,32 @@ def test_what_is_not_plain_data_is_refused(case):
         read_pickle(content, "made")
 
 
-def test_an_array_is_word_for_word_what_it_must_be():
-    content = python2_pickle(PIXELS)
-    words = content.index(PIXELS.tobytes())
-    accepted = []
-    for place in range(2, words):
-        for value in {content[place] ^ 1, ord("q"), ord("N"), ord("K"), 0} - {content[place]}:
-            try:
-                found = read_pickle(content[:place] + bytes([value]) + content[place + 1 :], "made")
-            except InvalidInputError:
-                continue
-            np.testing.assert_array_equal(found, PIXELS)
-            accepted.append(place)
-    # only the numbers under which Python 2 remembered values mean nothing here
-    assert {content[place - 1 : place] for place in accepted} == {b"q"}
-
-
 def test_every_instruction_of_pickle_is_known_or_refused():
-    known = {*safe_pickle.SKIPPED, *safe_pickle.CONSTANTS, *safe_pickle.INTEGERS}
-    known |= {*safe_pickle.EMPTY, *safe_pickle.BYTES, *safe_pickle.TEXTS}
-    known |= {*safe_pickle.LIST_FILLS, *safe_pickle.DICT_FILLS, *safe_pickle.LINES}
-    known |= {b".", b"(", b"c", b"l"}
-    every = {opcode.code.encode("latin-1") for opcode in pickletools.opcodes}
-    assert known <= every
-    for code in {bytes([number]) for number in range(256)} - known:
-        with pytest.raises(InvalidInputError, match="it holds the instruction"):
-            read_pickle(b"NN" + code + b"NNNN.", "made")
+    known = {*safe_pickle.IGNORED, *safe_pickle.VALUES, *safe_pickle.STRINGS, "MARK", "GLOBAL"}
+    known |= {*safe_pickle.CONSTANTS, *safe_pickle.EMPTY, *safe_pickle.TAKES, *safe_pickle.TUPLES}
+    every = {opcode.name: opcode.code.encode("latin-1") for opcode in pickletools.opcodes}
+    assert known <= every.keys()
+    for name in every.keys() - known:
+        with pytest.raises(InvalidInputError, match="made is refused"):
+            read_pickle(b"NN" + every[name] + 9 * b"N" + b"\n.", "made")
 
 
 def test_cut_short_anywhere():
     content = python_batch(PIXELS, [1, 2, 3])
     read_pickle(content, "made")
     for length in range(len(content)):
-        with pytest.raises(InvalidInputError, match="made is (cut short|refused)"):
+        with pytest.raises(InvalidInputError, match="made is refused: .* cut short or damaged"):
             read_pickle(content[:length], "made")
-    with pytest.raises(InvalidInputError, match="made is cut short: it ends within a pickle"):
-        read_pickle(content[:50], "made")
-    with pytest.raises(InvalidInputError, match="made is cut short: it ends within its array"):
-        read_pickle(python2_pickle(PIXELS)[:-5], "made")
 
 
 def test_a_promised_length_is_not_allocated():
     tracemalloc.start()
-    for content in (b"T\xff\xff\xff\xff", b"X\xff\xff\xff\x7f", array_pickle((65535, 1), b"")):
-        with pytest.raises(InvalidInputError):
+    for content in (b"T\xff\xff\xff\x7f", b"X\xff\xff\xff\x7f", array_pickle((65535, 1), b"")):
+        with pytest.raises(InvalidInputError, match="made is refused"):
             read_pickle(content, "made")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1e5
-
-
-@pytest.mark.parametrize("open_one", [b"](", b"]", b"}U\x01k"])
-def test_deep_nesting_is_refused(open_one):
-    close = {b"](": b"e", b"]": b"a", b"}U\x01k": b"s"}[open_one]
-    nested = open_one * 7 + b"]" + close * 7 + b"."
-    read_pickle(nested, "made")
-    for depth in (8, 100_000):
-        with pytest.raises(InvalidInputError, match="made nests lists .* more than 8 deep"):
-            read_pickle(open_one * depth + b"]" + close * depth + b".", "made")
-
-
-def test_billion_laughs_and_cycles_need_a_memory_that_is_not_there():
-    laughs = b"\x80\x02]q\x00(K\x01e" + b"".join(
-        b"]q" + bytes([number]) + b"(" + (b"h" + bytes([number - 1])) * 10 + b"e"
-        for number in range(1, 30)
-    )
-    cycle = b"\x80\x02]q\x00h\x00a."
-    for content in (laughs + b".", cycle):
-        with pytest.raises(InvalidInputError, match="it holds the instruction b'h'"):
-            read_pickle(content, "made")
 
 
 def test_the_number_of_instructions_is_limited(monkeypatch):

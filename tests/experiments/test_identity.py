@@ -16,13 +16,19 @@ import retarget as rt
 from made_cifar10 import write_made_cifar10
 from made_core50 import made_frames, picture, write_made_core50, zipped
 from made_mnist import NAMES, write_made_mnist
-from retarget.data import backbones, core50_checksums
+from retarget.data import backbones, core50
 from retarget.experiments import identity
 from retarget.experiments.core50_training import STAND_IN, STAND_IN_BACKBONE, Core50Run
 from retarget.experiments.experiment import families
 from retarget.experiments.experiment_files import load_experiment, parse_experiment
-from retarget.experiments.identity import COMPUTING, Identity, identity_of
-from retarget.experiments.parts_used import PartsUsed
+from retarget.experiments.identity import (
+    COMPUTING,
+    PACKAGE,
+    Identity,
+    current_code,
+    identity_of,
+    source_hash,
+)
 
 FAMILIES = families()
 EXAMPLES = {
@@ -60,7 +66,7 @@ def made_data(tmp_path_factory):
 def own_folders(made_data, tmp_path, monkeypatch):
     monkeypatch.setenv("RETARGET_DATA", str(made_data))
     monkeypatch.setenv("RETARGET_CACHE", str(tmp_path / "cache"))
-    core50_checksums._frames_checksum.cache_clear()
+    core50._frames_checksum.cache_clear()
     backbones._network_checksum.cache_clear()
 
 
@@ -101,8 +107,7 @@ def parameters():
 
 
 @pytest.mark.parametrize(("family", "name"), parameters())
-def test_every_parameter_counts(family, name, monkeypatch):
-    monkeypatch.setattr(identity, "_parts", lambda *_: PartsUsed((), frozenset(), "code"))
+def test_every_parameter_counts(family, name):
     first = example(family)
     values = first.model_dump() | SENSE.get(name, {})
     base = type(first)(**values)
@@ -201,26 +206,26 @@ def test_cifar_counts_by_content(made_data, tmp_path, monkeypatch):
         identity_of(config, FAMILIES["cifar curves"])
 
 
-def core50(**changes):
+def core50_run(**changes):
     known = {"seed": 0, "data": "core50", "frames_per_session": 2, "method": "vanilla", "lr": 0.1}
     return Core50Run(**known | {"backbone": "core50_backbone:made"} | changes)
 
 
 def test_core50_and_its_stand_in_count_by_content(made_data, tmp_path, monkeypatch):
     family = FAMILIES["core50 curves"]
-    first = {data: identity_of(core50(data=data), family) for data in ("core50", "standin")}
+    first = {data: identity_of(core50_run(data=data), family) for data in ("core50", "standin")}
     for found in first.values():
         assert set(found.data) == {"backbone", "core50/core50_128x128.zip"}
     assert first["core50"].data != first["standin"].data
     copied = shutil.copytree(made_data, tmp_path / "data")
     monkeypatch.setenv("RETARGET_DATA", str(copied))
-    assert {data: identity_of(core50(data=data), family) for data in first} == first
+    assert {data: identity_of(core50_run(data=data), family) for data in first} == first
     for data, name in {"core50": "core50_128x128.zip", "standin": STAND_IN}.items():
         (copied / name).write_bytes((copied / name).read_bytes() + b"\0")
-        assert key(core50(data=data), "core50 curves") != first[data].key
+        assert key(core50_run(data=data), "core50 curves") != first[data].key
         (copied / name).unlink()
         with pytest.raises(rt.MissingDataError, match="core50: .* found in it|stand-in: .* not"):
-            identity_of(core50(data=data), family)
+            identity_of(core50_run(data=data), family)
 
 
 def test_a_backbone_in_a_file_counts_by_content_and_name(made_data, tmp_path):
@@ -229,27 +234,27 @@ def test_a_backbone_in_a_file_counts_by_content_and_name(made_data, tmp_path):
     for path in paths:
         path.parent.mkdir()
         shutil.copy(made_data / STAND_IN_BACKBONE, path)
-    one, two = (identity_of(core50(backbone=str(path)), family) for path in paths)
+    one, two = (identity_of(core50_run(backbone=str(path)), family) for path in paths)
     assert one == two
     assert one.config["backbone"] == "w.safetensors"
     assert str(tmp_path) not in str(one)
     save_file({"x": torch.zeros(2)}, paths[1])
-    assert identity_of(core50(backbone=str(paths[1])), family).data != one.data
-    own = identity_of(core50(data="standin", backbone=None), family)
+    assert identity_of(core50_run(backbone=str(paths[1])), family).data != one.data
+    own = identity_of(core50_run(data="standin", backbone=None), family)
     assert own.data["backbone"] == one.data["backbone"]
     paths[1].unlink()
     with pytest.raises(rt.MissingDataError, match="there is no file of weights"):
-        identity_of(core50(backbone=str(paths[1])), family)
+        identity_of(core50_run(backbone=str(paths[1])), family)
     with pytest.raises(rt.MissingDataError, match="resnet18: resnet18-f37072fd.pth not found"):
-        identity_of(core50(backbone=None), family)
+        identity_of(core50_run(backbone=None), family)
 
 
 def test_a_backbone_by_import_path_counts_by_its_weights(monkeypatch):
-    first = identity_of(core50(), FAMILIES["core50 curves"])
+    first = identity_of(core50_run(), FAMILIES["core50 curves"])
     assert first.config["backbone"] == "core50_backbone:made"
     monkeypatch.setattr("core50_backbone.torch.manual_seed", lambda seed: torch.default_generator)
     backbones._network_checksum.cache_clear()
-    assert identity_of(core50(), FAMILIES["core50 curves"]).data != first.data
+    assert identity_of(core50_run(), FAMILIES["core50 curves"]).data != first.data
 
 
 @pytest.mark.parametrize("family", ["digits", "toy curves", "toy shift"])
@@ -260,44 +265,68 @@ def test_families_that_read_nothing(family):
 # Code and packages
 
 
-@pytest.mark.parametrize(
-    ("family", "packages"),
-    [
-        ("cifar curves", {"numpy", "torch"}),
-        ("core50 curves", {"numpy", "torch", "pillow"}),
-        ("digits", {"numpy", "torch", "scikit-learn"}),
-        ("mnist curves", {"numpy", "torch", "numba"}),
-        ("mnist sweeps", {"numpy", "torch", "numba"}),
-        ("toy curves", {"numpy", "torch"}),
-    ],
-)
-def test_the_versions_of_what_computes_count(family, packages, monkeypatch):
-    config = example(family)
-    first = identity_of(config, FAMILIES[family])
-    assert set(first.packages) == packages
+@pytest.fixture
+def code_changes():
+    """The code of a process counts as it was at first; here it is looked at again."""
+    current_code.cache_clear()
+    yield current_code.cache_clear
+    current_code.cache_clear()
+
+
+def test_the_versions_of_what_computes_count(monkeypatch, code_changes):
+    config = example("digits")
+    first = identity_of(config, FAMILIES["digits"])
+    assert set(first.packages) == {"retarget", *COMPUTING}
+    assert first.packages["retarget"] == rt.__version__
     assert first.packages["numpy"] == np.__version__
     # a build for CUDA says so in the module only
     assert first.packages["torch"] in (torch.__version__, torch.__version__.partition("+")[0])
-    for package in COMPUTING.values():
-        monkeypatch.setattr(
-            identity,
-            "_version",
-            lambda name, new=package: first.packages[name] + "1" * (name == new),
-        )
-        assert (key(config, family) != first.key) == (package in packages)
+    keys = {first.key}
+    for package in COMPUTING:
+        for other in (first.packages[package] + "1", None):  # None: it is not installed
+            found = dict(first.packages) | {package: other}
+            monkeypatch.setattr(identity, "_version", found.get)
+            code_changes()
+            keys.add(key(config, "digits"))
+    monkeypatch.undo()
+    monkeypatch.setattr(rt, "__version__", "0.1.0.dev1")
+    code_changes()
+    keys.add(key(config, "digits"))
+    assert len(keys) == 2 * len(COMPUTING) + 2
 
 
-def test_changed_code_is_not_taken_for_ours(monkeypatch):
+def test_a_package_that_is_not_there_has_no_version(monkeypatch, code_changes):
+    monkeypatch.setattr(identity, "COMPUTING", ("numpy", "surely-not-installed"))
+    assert set(current_code()[1]) == {"retarget", "numpy"}
+
+
+def test_another_source_is_another_run(monkeypatch, code_changes):
     config = example("digits")
     first = identity_of(config, FAMILIES["digits"])
-    other = replace(identity._parts(type(config), FAMILIES["digits"].run), code="other")
-    monkeypatch.setattr(identity, "_parts", lambda *_: other)
+    monkeypatch.setattr(identity, "source_hash", lambda: "other")
+    assert identity_of(config, FAMILIES["digits"]) == first  # once in a process
+    code_changes()
     changed = identity_of(config, FAMILIES["digits"])
     assert changed == replace(first, code="other")
     assert changed.key != first.key
 
 
-def test_a_family_of_ones_own_counts_with_its_code():
-    config = example("digits")
-    mine = replace(FAMILIES["digits"], run=lambda configs: iter(()))
-    assert identity_of(config, mine).code != identity_of(config, FAMILIES["digits"]).code
+def test_the_source_counts_byte_by_byte_wherever_it_lies(tmp_path):
+    copied = tmp_path / "elsewhere"
+    shutil.copytree(PACKAGE, copied, ignore=shutil.ignore_patterns("__pycache__", "static"))
+    own = source_hash()
+    assert source_hash(copied) == own
+    (copied / "theory" / "__pycache__").mkdir()
+    (copied / "theory" / "__pycache__" / "shift.cpython-311.pyc").write_bytes(b"compiled")
+    assert source_hash(copied) == own
+    files = sorted(copied.rglob("*.py"), key=lambda path: path.stat().st_size)
+    for path in [*files[::20], files[-1]]:  # from the smallest to the largest
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + b" ")
+        changed = source_hash(copied)
+        path.write_bytes(content)
+        assert changed != own, path
+    (copied / "theory" / "shift.py").rename(copied / "theory" / "moved.py")
+    moved = source_hash(copied)
+    (copied / "theory" / "moved.py").unlink()
+    assert len({own, moved, source_hash(copied)}) == 3

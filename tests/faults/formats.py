@@ -345,8 +345,6 @@ FORMATS: dict[str, Format] = {
         _cifar10("python archive", PYTHON_ARCHIVE), _read_cifar10, notices=True
     ),
     "core50 zip": Format(_core50("zip", "core50_128x128.zip"), _read_core50, notices=True),
-    "core50 npz": Format(_core50("npz", "core50_imgs.npz"), _read_core50, notices=True),
-    "core50 paths.pkl": Format(_core50("npz", "paths.pkl"), _read_core50, well_formed=same_form),
     "core50 png": Format(_core50("folder", FRAME_FILE), _read_core50, notices=True),
     "core50 jpeg": Format(_core50_jpeg, _read_core50, well_formed=same_form),
     "weights safetensors": Format(_weights("w.safetensors"), read_weights),

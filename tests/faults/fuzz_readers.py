@@ -70,10 +70,7 @@ def _setting(content: bytes) -> object:
 # Each with the formats whose valid files it starts from.
 TARGETS: dict[str, tuple[Callable[[bytes], object], list[str]]] = {
     "idx": (_file("", _idx), ["idx, labels", "idx.gz"]),
-    "pickle": (
-        lambda content: read_pickle(content, "fuzzed"),
-        ["cifar10 python", "core50 paths.pkl"],
-    ),
+    "pickle": (lambda content: read_pickle(content, "fuzzed"), ["cifar10 python"]),
     "torch": (_file(".pth", read_torch_file), ["weights pth", "weights pth, old"]),
     "binary batch": (lambda content: _parse(content, "a.bin", "fuzzed"), ["cifar10 binary"]),
     "tar": (

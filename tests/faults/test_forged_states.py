@@ -1,4 +1,4 @@
-"""Saved states whose checksum is right and whose content is wrong: from another version, or forged."""
+"""Saved states whose checksum is right and whose content is wrong, as if forged."""
 
 import copy
 import json

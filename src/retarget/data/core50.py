@@ -4,23 +4,24 @@ V. Lomonaco and D. Maltoni, "CORe50: a new dataset and benchmark for continuous 
 2017.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
+from retarget.data.checksums import file_checksum, files_checksum
 from retarget.data.core50_frames import OBJECTS_A_CATEGORY, SESSIONS, Frame, choose
-from retarget.data.core50_images import open_folder, open_zip_of_pictures
-from retarget.data.core50_packed import open_packed
+from retarget.data.core50_images import Pictures, open_folder, open_zip_of_pictures
 from retarget.data.files import FOLDER_VARIABLE, data_folder
 from retarget.errors import InvalidInputError, MissingDataError
 from retarget.progress import PatientBar
 
 # As they are looked for in a folder of data, in this order.
-OFFICIAL_NAMES = ("core50_128x128", "core50_128x128.zip", "core50_imgs.npz")
+OFFICIAL_NAMES = FOLDER, ZIP = ("core50_128x128", "core50_128x128.zip")
 ADDRESS = "http://bias.csr.unibo.it/maltoni/download/core50/core50_128x128.zip"
 
 
@@ -81,9 +82,9 @@ def load_core50(
     consistent, not for being the official ones; grey pictures are taken as red, green and blue.
 
     Args:
-        source: The folder `core50_128x128` or one like it, the zip archive of it, which is read as
-            it is, or `core50_imgs.npz` with `paths.pkl` beside it; or a folder that has one of
-            these. By default `RETARGET_DATA`, else the user's cache.
+        source: The folder `core50_128x128` or one like it, or the zip archive of it, which is read
+            as it is; or a folder that has one of these. By default `RETARGET_DATA`, else the user's
+            cache.
         frames_per_session: Frames of each object in each session.
         test_sessions: The sessions that are the test; the others are for training.
         partial: Load what there is where sessions or objects are missing.
@@ -108,11 +109,32 @@ def load_core50(
     )
 
 
-class _Frames(Protocol):
-    name: str
-    frames: list[Frame]
+def core50_checksums(source: Path | None, frames_per_session: int) -> dict[str, str]:
+    """SHA-256 of what `load_core50` reads, by its official name, whatever it is called here.
 
-    def read(self, chosen: Sequence[Frame]) -> Iterator[tuple[Frame, np.ndarray]]: ...
+    Of a folder they are the frames that would be used, of an archive it is the archive.
+
+    Raises:
+        MissingDataError: There are no such files; the message says where to get them.
+        InvalidInputError: The folder does not have the frames.
+    """
+    path = find_core50(source)
+    if path.is_dir():
+        return {f"core50/{FOLDER}": _frames_checksum(path.absolute(), frames_per_session)}
+    return {f"core50/{ZIP}": file_checksum(path)}
+
+
+# A folder has 165,000 files, and a figure a hundred runs: it is looked through once a process.
+@lru_cache(maxsize=8)
+def _frames_checksum(folder: Path, frames_per_session: int) -> str:
+    with open_folder(folder) as pictures:
+        chosen = choose(pictures.frames, frames_per_session, pictures.name, partial=False)
+        # By its number, not its name: in another folder, or in none, it is the same frame.
+        paths = {
+            f"{frame.session} {frame.label} {frame.number}": folder / pictures.file_name(frame)
+            for frame in chosen
+        }
+    return files_checksum(paths)
 
 
 def _require_valid(frames_per_session: int, test_sessions: Sequence[int]) -> None:
@@ -145,15 +167,11 @@ def find_core50(source: str | Path | None) -> Path:
     )
 
 
-def _open(path: Path) -> AbstractContextManager[_Frames]:
-    if path.is_dir():
-        return open_folder(path)
-    if path.suffix == ".npz":
-        return open_packed(path)
-    return open_zip_of_pictures(path)
+def _open(path: Path) -> AbstractContextManager[Pictures]:
+    return open_folder(path) if path.is_dir() else open_zip_of_pictures(path)
 
 
-def _read(source: _Frames, chosen: list[Frame], progress: bool | None) -> np.ndarray:
+def _read(source: Pictures, chosen: list[Frame], progress: bool | None) -> np.ndarray:
     """The images (n, 3, height, width) in the order of the chosen frames."""
     places = {frame: place for place, frame in enumerate(chosen)}
     images: np.ndarray | None = None

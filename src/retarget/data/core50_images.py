@@ -8,11 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from retarget.data.core50_frames import Frame, index
 from retarget.data.zip_files import open_zip
-from retarget.errors import InvalidInputError
+from retarget.errors import InvalidInputError, missing_extra
+
+try:
+    from PIL import Image
+except ImportError as error:
+    raise missing_extra("the pictures of CORe50 need Pillow", error, "figures") from error
 
 # A frame of 128 x 128 pixels has some 30,000 bytes; the original ones have 350 x 350 pixels.
 LARGEST_FILE = 1_000_000

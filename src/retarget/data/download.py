@@ -5,12 +5,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-import pooch
-import requests
-
 from retarget.data.files import DataFile, DataSet, FileState, StoredFile, check_file
-from retarget.errors import DownloadError
+from retarget.errors import DownloadError, missing_extra
 from retarget.storage import atomic_file
+
+try:
+    import pooch
+    import requests
+except ImportError as error:
+    raise missing_extra("downloads need pooch and requests", error, "figures") from error
 
 CHUNK = 1 << 16
 Progress = Callable[[DataFile, int], None]

@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-import pooch
-
-from retarget.errors import MissingDataError
+from retarget.errors import MissingDataError, missing_extra
 from retarget.storage import user_path
+
+try:
+    import pooch
+except ImportError as error:
+    raise missing_extra("data sets need pooch", error, "figures") from error
 
 FOLDER_VARIABLE = "RETARGET_DATA"
 

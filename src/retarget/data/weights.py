@@ -23,7 +23,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     """Tensors by name, from a .safetensors file or from what `torch.save` made of a state dict.
 
     Args:
-        path: The file; one of torch is not unpickled, so nothing in it can run.
+        path: The file; nothing in it can run, see `retarget.data.torch_file`.
 
     Raises:
         MissingDataError: There is no such file.
@@ -50,7 +50,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             f"{path} holds something else than tensors: {_listed(map(str, others))}; expected the "
             "state dict alone: save that part of the checkpoint to a file of its own"
         )
-    return dict(found)
+    return {name: tensor.detach() for name, tensor in found.items()}
 
 
 def require_weights(path: Path) -> None:

@@ -94,8 +94,8 @@ class OnlineKernelEstimator(BaseEstimator):
         try:
             yield
         except BaseException:
-            vars(self).clear()
-            vars(self).update(before)
+            self.__dict__.clear()
+            self.__dict__.update(before)
             raise
 
     def _learn(self, X: np.ndarray, Y: np.ndarray, restart: bool) -> Self:

@@ -2,25 +2,18 @@
 
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
+import retarget
 from retarget.experiments.experiment import Config, Family
-from retarget.experiments.parts_used import PartsUsed, parts_used
 
-# Of the packages that compute, what they are called where they come from. Others read, write and
-# draw: what they do to a result would be a mistake of theirs.
-COMPUTING = {
-    "PIL": "pillow",
-    "numba": "numba",
-    "numpy": "numpy",
-    "scipy": "scipy",
-    "sklearn": "scikit-learn",
-    "torch": "torch",
-}
+PACKAGE = Path(retarget.__file__).parent
+# The packages that compute. Others read, write and draw, and do not change a result.
+COMPUTING = ("numba", "numpy", "pillow", "scikit-learn", "scipy", "torch")
 
 
 @dataclass(frozen=True)
@@ -31,8 +24,8 @@ class Identity:
         kind: The class of the config, by its full name.
         config: The parameters.
         data: Checksums of what is read, by what it is.
-        code: A checksum of the parts of the package that the run uses.
-        packages: Versions of the packages that compute, by name.
+        code: The hash of retarget's source.
+        packages: Versions of retarget and of the packages that compute, by name.
     """
 
     kind: str
@@ -55,25 +48,30 @@ def identity_of(config: Config, family: Family) -> Identity:
         MissingDataError: What the run reads is not there.
     """
     kind = f"{type(config).__module__}.{type(config).__qualname__}"
-    code, packages = current_code(family)
+    code, packages = current_code()
     return Identity(kind, config.identifying(), dict(family.data(config)), code, packages)
-
-
-def current_code(family: Family) -> tuple[str, dict[str, str]]:
-    """The code and the packages that runs of a family use today, as in their identities."""
-    parts = _parts(family.config, family.run)
-    packages = {
-        COMPUTING[name]: _version(COMPUTING[name]) for name in parts.packages & {*COMPUTING}
-    }
-    return parts.code, packages
 
 
 # Once: the code of a process does not change when its files do.
 @cache
-def _parts(config: type[Config], run: Callable[..., Any]) -> PartsUsed:
-    return parts_used(config, run)
+def current_code() -> tuple[str, dict[str, str]]:
+    """The hash of the source and the versions of the packages that runs use today."""
+    versions = {name: found for name in COMPUTING if (found := _version(name)) is not None}
+    return source_hash(), {"retarget": retarget.__version__} | versions
 
 
-@cache
-def _version(package: str) -> str:
-    return version(package)
+def source_hash(package: Path = PACKAGE) -> str:
+    """One hash of every source file of a package, wherever it is installed."""
+    digest = hashlib.sha256()
+    files = {path.relative_to(package).as_posix(): path for path in package.rglob("*.py")}
+    for name, path in sorted(files.items()):
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        digest.update(f"{name} {content}\n".encode())
+    return digest.hexdigest()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -6,7 +6,6 @@ from enum import StrEnum
 import polars as pl
 
 from retarget.errors import InvalidInputError
-from retarget.experiments.experiment import families
 from retarget.experiments.identity import current_code
 from retarget.experiments.store import RunRecord, RunStore
 
@@ -62,8 +61,4 @@ def export_table(store: RunStore, keys: Sequence[str]) -> pl.DataFrame:
 
 
 def _is_current(record: RunRecord) -> bool:
-    family = families().get(record.family)
-    if family is None:
-        return False
-    code, packages = current_code(family)
-    return (record.identity["code"], record.identity["packages"]) == (code, packages)
+    return (record.identity["code"], record.identity["packages"]) == current_code()

@@ -238,15 +238,18 @@ def _plan(layers: tuple[Layer, ...], shape: tuple[int, int, int]) -> Plan:
 @lru_cache(maxsize=2)
 def _fused_engine(device: str) -> ModuleType | None:
     """The compiled engine; None, with one warning, where its compiler cannot be used."""
-    name, compiler = ("ntk_fused", "numba") if device == "cpu" else ("ntk_cuda", "triton")
+    name, compiler, remedy = (
+        ("ntk_fused", "Numba", 'install it with: pip install "retarget[ntk]"')
+        if device == "cpu"
+        else ("ntk_cuda", "Triton", "reinstall it")
+    )
     try:
         engine = import_module(f"retarget.kernels.{name}")
         engine.probe()
     except Exception as error:  # compilers fail in as many ways as there are platforms
         warnings.warn(
             f"InfiniteNTK runs on plain torch, some 20 times slower, because "
-            f"{compiler.capitalize()} cannot be used here ({type(error).__name__}: {error}); "
-            f"reinstall {compiler}",
+            f"{compiler} cannot be used here ({type(error).__name__}: {error}); {remedy}",
             RuntimeWarning,
             stacklevel=2,
         )

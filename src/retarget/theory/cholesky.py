@@ -208,11 +208,11 @@ class GrowingCholesky:
         Returns:
             Whether it has warned, now or before.
         """
-        if self._column_sums is not None and not self._warned:
-            if 2 * len(self) >= 3 * self._estimated:
-                self._estimated = len(self)
-                dtype = self._column_sums.dtype
-                self._warned = warn_if_meaningless("gamma I + K", self.condition, dtype)
+        grown = 2 * len(self) >= 3 * self._estimated
+        if self._column_sums is not None and grown and not self._warned:
+            self._estimated = len(self)
+            dtype = self._column_sums.dtype
+            self._warned = warn_if_meaningless("gamma I + K", self.condition, dtype)
         return self._warned
 
     def _not_positive_definite(self, schur: Tensor, row: int) -> NotPositiveDefiniteError:
@@ -221,7 +221,8 @@ class GrowingCholesky:
             M.diagonal().add_(self.gamma)
         else:
             # What is enough for the Schur complement S of the rows so far is enough for the
-            # whole: x^T M x >= v^T S v >= min eig(S) |x|^2 for x = (u, v), where that eigenvalue is negative.
+            # whole: x^T M x >= v^T S v >= min eig(S) |x|^2 for x = (u, v), where that eigenvalue
+            # is negative.
             M = schur
         return not_positive_definite(M, self.gamma, row)
 

@@ -1,0 +1,94 @@
+"""`import retarget`, `retarget --version` and `retarget --help` import nothing heavy."""
+
+import ast
+import pickle
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import retarget as rt
+from retarget import cli
+
+HEAVY = {
+    "dask", "jinja2", "joblib", "matplotlib", "numba", "numpy", "pandas", "PIL", "plotly", "polars",
+    "pooch", "pydantic", "requests", "safetensors", "scipy", "sklearn", "torch",
+}  # fmt: skip
+# what Typer imports itself for the options of a command
+TYPERS_OWN = {"pydantic"}
+
+
+def command(*arguments):
+    return f"import sys; from retarget.cli import main; sys.argv[1:] = {arguments}; main()"
+
+
+@pytest.mark.parametrize(
+    ("code", "shown", "allowed"),
+    [
+        ("import retarget", "", set()),
+        ("import retarget; dir(retarget); hasattr(retarget, 'nothing')", "", set()),
+        (command("--version"), f"retarget {rt.__version__}", set()),
+        (command("--help"), "Computes experiments and draws", set()),
+        (command("diagnose", "--help"), "--target", TYPERS_OWN),
+        (command("correct", "--help"), "--target", TYPERS_OWN),
+        (command("explore", "--help"), "--no-browser", TYPERS_OWN),
+    ],
+)
+def test_nothing_heavy_is_imported(code, shown, allowed):
+    told = "import atexit, sys; atexit.register(lambda: print('MODULES', *sys.modules))\n"
+    found = subprocess.run(
+        [sys.executable, "-c", told + code], capture_output=True, text=True, timeout=60
+    )
+    output, _, modules = found.stdout.rpartition("MODULES ")
+    assert shown in output, found.stderr
+    imported = {name.partition(".")[0] for name in modules.split()}
+    assert "retarget" in imported
+    assert imported & HEAVY <= allowed
+
+
+@pytest.mark.parametrize("name", rt.__all__)
+def test_every_public_name_is_that_of_its_module(name):
+    found = getattr(rt, name)
+    assert found is getattr(import_module(f"retarget.{rt._MODULE_OF[name]}"), name)
+    assert found is getattr(rt, name)
+    assert pickle.loads(pickle.dumps(found)) is found
+
+
+def test_the_names_are_the_same_everywhere():
+    assert set(rt._MODULE_OF) == set(rt.__all__)
+    assert len(rt.__all__) == len(set(rt.__all__))
+    assert set(rt.__all__) <= set(dir(rt))
+    starred: dict = {}
+    exec("from retarget import *", starred)
+    assert set(rt.__all__) <= set(starred)
+
+
+def test_type_checkers_see_what_is_imported():
+    tree = ast.parse(Path(rt.__file__).read_text("utf-8"))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    seen = {
+        alias.name: node.module.removeprefix("retarget.")
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen == rt._MODULE_OF
+
+
+def test_rooms_are_found_and_other_names_are_not():
+    code = "import retarget as rt; print(rt.errors.RetargetError, rt.theory.shift.__name__)"
+    found = subprocess.run(
+        [sys.executable, "-c", "import retarget.theory.shift\n" + code], capture_output=True
+    )
+    assert found.returncode == 0, found.stderr
+    for name in ("nothing", "_nothing", "__wrapped__"):
+        with pytest.raises(AttributeError, match=f"'retarget' has no attribute '{name}'"):
+            getattr(rt, name)
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_the_help_says_of_each_command_what_it_says_itself(name):
+    told = cli.loaded(name).help.partition("\n\n")[0]
+    assert " ".join(told.split()) == cli.COMMANDS[name][1]
