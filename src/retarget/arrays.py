@@ -47,8 +47,8 @@ def as_tensor(name: str, value: Any) -> Tensor:
         return _as_plain_tensor(name, value.detach())
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise InvalidInputError(
-            f"{name} is a masked array with {np.ma.getmaskarray(value).sum()} masked entries; expected "
-            "numbers everywhere: remove or fill in what is masked first"
+            f"{name} is a masked array with {np.ma.getmaskarray(value).sum()} masked entries; "
+            "expected numbers everywhere: remove or fill in what is masked first"
         )
     if hasattr(value, "toarray"):
         raise InvalidTypeError(

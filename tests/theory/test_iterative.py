@@ -188,3 +188,75 @@ def test_repeated_samples_in_a_block_need_the_ridge_that_the_error_names():
     assert np.isfinite(Z).all()
     with pytest.raises(rt.NotPositiveDefiniteError):
         rt.iterative_targets(K, Y, learner, 1.0, 4, ridge=0.9 * caught.value.jitter)
+
+
+def learned_function(stream, learner, **options):
+    Z = rt.iterative_targets(stream.K, stream.Y, learner, 0.6, 4, **options)
+    return stream.K @ rt.online_coefficients(stream.K, Z, learner)
+
+
+@pytest.mark.parametrize(
+    ("options", "depends"),
+    [
+        ({}, False),
+        ({"ridge": 0.3}, False),
+        ({"batch_size": 2}, False),
+        ({"first_block": "plain"}, True),
+        ({"parts": "offline"}, True),
+        ({"weight_decay": 0.3}, True),
+        ({"momentum": 0.5}, False),
+    ],
+    ids=str,
+)
+def test_when_the_rate_has_an_influence_on_the_function(options, depends):
+    stream = make_stream(24, 2, seed=5)
+    of_learner = {k: options[k] for k in options if k in ("batch_size", "weight_decay", "momentum")}
+    of_sweep = {k: options[k] for k in options if k not in of_learner}
+    slow, fast = (
+        learned_function(stream, rt.SGD(lr=lr, **of_learner), **of_sweep) for lr in (0.05, 0.2)
+    )
+    gap = np.abs(slow - fast).max()
+    assert gap > 1e-3 if depends else gap < 1e-10
+
+
+@pytest.mark.parametrize(
+    ("options", "agrees"),
+    [
+        ({}, True),
+        ({"weight_decay": 0.3}, True),
+        ({"first_block": "plain"}, True),  # after every block but the first
+        ({"ridge": 0.3}, False),
+        ({"parts": "online"}, False),
+        ({"parts": "offline"}, False),
+        ({"momentum": 0.5}, False),  # where it coasts to does
+    ],
+    ids=str,
+)
+def test_when_the_learner_agrees_with_the_offline_one_on_the_newest_block(options, agrees):
+    stream = make_stream(24, 2, seed=5)
+    of_learner = {k: options[k] for k in options if k in ("weight_decay", "momentum")}
+    of_sweep = {k: options[k] for k in options if k not in of_learner}
+    learner = rt.SGD(lr=0.15, **of_learner)
+    Z = rt.iterative_targets(stream.K, stream.Y, learner, 0.6, 4, **of_sweep)
+    for stop in (8, 16, 24):
+        seen, block = slice(0, stop), slice(stop - 4, stop)
+        K = stream.K[seen, seen]
+        online = K[block] @ rt.online_coefficients(K, Z[seen], learner)
+        offline = K[block] @ rt.offline_coefficients(K, stream.Y[seen], 0.6)
+        gap = np.abs(online - offline).max()
+        assert gap < 1e-10 if agrees else gap > 1e-3
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_momentum_has_an_influence_on_where_the_learner_is_and_none_on_where_it_is_going(nesterov):
+    stream, found = make_stream(24, 1, seed=5), []
+    for momentum in (0.3, 0.6):
+        learner = rt.SGD(lr=0.1, momentum=momentum, nesterov=nesterov)
+        Z = rt.iterative_targets(stream.K, stream.Y, learner, 0.6, 4)
+        errors = rt.prequential_errors(stream.K, Z, learner)
+        now = stream.K @ rt.online_coefficients(stream.K, Z, learner)
+        coasting = stream.K @ (0.1 / (1 - momentum) * errors)  # every step, all of it
+        found.append((now, coasting))
+    (now, coasting), (other_now, other_coasting) = found
+    assert np.abs(now - other_now).max() > 1e-3
+    assert_same(coasting, other_coasting)
