@@ -11,6 +11,8 @@ from problems import assert_same, make_stream
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+    # torch says so in its own backward thread, once a process
+    pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS"),
 ]
 
 LEARNERS = [

@@ -87,3 +87,16 @@ def test_bfloat16_and_float16():
     feed(thing, torch.ones(1, 1, dtype=torch.bfloat16), torch.ones(1))
     feed(thing, torch.full((1, 1), 0.1, dtype=torch.float16), torch.ones(1))
     assert thing.samples.dtype == torch.float32
+
+
+def test_a_kernel_in_float32_is_symmetric_to_its_own_digits():
+    """Float64 targets make the stream float64; the kernel's entries are still of float32."""
+
+    def kernel(A, B):  # as a library's code path may round it
+        noise = np.float32(1.2e-7) * (np.arange(len(A))[:, None] > np.arange(len(B)))
+        return np.float32(1e-2) * (A @ B.T) + np.float32(1e-2) * noise
+
+    X = np.ones((4, 2), np.float32)
+    thing = MAKE["shift"](kernel)
+    feed(thing, X, np.ones(4))
+    assert thing.coefficients.dtype == np.float64

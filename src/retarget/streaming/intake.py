@@ -144,10 +144,11 @@ class Intake:
     def kernel_rows(self, rows: slice) -> Tensor:
         """(m, rows.stop) kernel of these samples against all before them and themselves."""
         X = self.samples.rows
-        K = self._wide(self._kernel(X[rows], X[: rows.stop]))
+        K = self._kernel(X[rows], X[: rows.stop])
         require_finite("the kernel's result", K, first_row=rows.start)
+        # before it is widened: a kernel in float32 is symmetric to the digits of float32
         require_symmetric("the kernel's result", K[:, rows.start :])
-        return K
+        return self._wide(K)
 
     def gram(self, rows: slice) -> Tensor:
         """The kernel of a range of samples among themselves."""
