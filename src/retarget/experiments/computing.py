@@ -87,7 +87,7 @@ def compute(task: Task, elsewhere: bool = False, time_limit: float | None = None
             tables = [_table_of(config, found) for config in task.configs]
     except Exception as error:  # a run's failure, whatever it is, must not end the others
         trace = "".join(traceback.format_exception(error))
-        return Failed(_in_a_line(error), trace, time.perf_counter() - clock)
+        return Failed(in_a_line(error), trace, time.perf_counter() - clock)
     seconds = time.perf_counter() - clock
     return Computed(tables, seconds, list(dict.fromkeys(str(w.message) for w in caught)))
 
@@ -135,6 +135,7 @@ def _require_same(task: Task) -> None:
                 )
 
 
-def _in_a_line(error: Exception) -> str:
+def in_a_line(error: Exception) -> str:
+    """What an error says, and of which kind it is."""
     message = " ".join(str(error).split())
     return f"{type(error).__name__}: {message}" if message else type(error).__name__

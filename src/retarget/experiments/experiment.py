@@ -25,6 +25,16 @@ from retarget.experiments.file_problems import (
 from retarget.printable import printable
 
 
+# What the numbers of an experiment may be. (TOML has nan and inf.)
+Number = Annotated[float, Field(allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+Values = Annotated[list[Any], Field(min_length=1)]
+Counts = Annotated[list[Count], Field(min_length=1)]
+Positives = Annotated[list[Positive], Field(min_length=1)]
+
+
 class Config(BaseModel):
     """What determines the result of one run. Families add their parameters; unknown ones fail."""
 
@@ -83,7 +93,6 @@ def one_by_one(
 
 Seed = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 Seeds = Annotated[tuple[Seed, ...], Field(min_length=1)]
-Values = Annotated[list[Any], Field(min_length=1)]
 
 
 class Case(BaseModel):

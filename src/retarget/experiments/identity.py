@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib.metadata import version
 from typing import Any
 
@@ -41,7 +41,7 @@ class Identity:
     code: str
     packages: dict[str, str]
 
-    @property
+    @cached_property
     def key(self) -> str:
         """The hash of all of it."""
         parts = [self.kind, self.config, self.data, self.code, self.packages]
