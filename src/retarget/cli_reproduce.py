@@ -126,11 +126,12 @@ def reproduce(
     changes = parse_changes(change or (), seed or ())
     experiments = []
     for name in names:
-        experiment = load_experiment(name)
+        experiment = loaded = load_experiment(name)
         if quick and experiment.quick:
             experiment = experiment.changed(experiment.quick)
         experiments.append(experiment.changed(changes).where_it_fits(**given))
-        experiments[-1].runs()  # wrong parameters are an error before any work
+        if experiments[-1] != loaded:
+            experiments[-1].runs()  # wrong parameters are an error before any work
     resources = Resources.of(jobs, cluster, time_limit, memory_limit, device)
     show = _show_plan if dry_run else _reproduce
     with resources.place() as place:

@@ -43,7 +43,7 @@ def cifar_problem(config: CifarRun) -> Problem:
 run = trained_on(cifar_problem)
 
 
-def cifar_checksums(config: CifarRun) -> dict[str, str]:
+def cifar_checksums() -> dict[str, str]:
     """Of the files that every run reads."""
     return data_set_checksums(CIFAR10, data_folder())
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import polars as pl
 
 from retarget.experiments.experiment import Config, Family
-from retarget.experiments.identity import Identity, identity_of
+from retarget.experiments.identity import Identity, identities_of
 from retarget.experiments.threads import one_thread
 from retarget.progress import silence
 
@@ -125,8 +125,8 @@ def _table_of(config: Config, found: list[tuple[Config, pl.DataFrame]]) -> pl.Da
 
 
 def _require_same(task: Task) -> None:
-    for config, identity in zip(task.configs, task.identities, strict=True):
-        here = identity_of(config, task.family)
+    found = identities_of(task.configs, task.family)
+    for here, identity in zip(found, task.identities, strict=True):
         for part in ("data", "code", "packages"):
             if getattr(here, part) != getattr(identity, part):
                 raise RuntimeError(

@@ -81,11 +81,13 @@ def head(features: int, seed: int) -> nn.Sequential:
 run = trained_on(core50_problem)
 
 
-def core50_checksums(config: Core50Run) -> dict[str, str]:
+def core50_checksums(
+    data: Source, backbone: str | None, frames_per_session: int
+) -> dict[str, str]:
     """Of the pictures that a run reads, and of what makes features of them."""
-    frames_from, backbone = _sources(data_folder(), config.data, config.backbone)
-    weights = backbone_checksum(backbone, data_folder())
-    frames = frames_checksums(frames_from, config.frames_per_session)
+    frames_from, network = _sources(data_folder(), data, backbone)
+    weights = backbone_checksum(network, data_folder())
+    frames = frames_checksums(frames_from, frames_per_session)
     return {"backbone": weights, **frames}
 
 

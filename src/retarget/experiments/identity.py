@@ -2,10 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.metadata import version
+from inspect import signature
 from typing import Any
 
 from retarget.experiments.experiment import Config, Family
@@ -49,14 +50,27 @@ class Identity:
 
 
 def identity_of(config: Config, family: Family) -> Identity:
-    """The identity of one run of a family.
+    """The identity of one run of a family."""
+    return identities_of([config], family)[0]
+
+
+def identities_of(configs: Sequence[Config], family: Family) -> list[Identity]:
+    """The identities of runs of a family. What several of them read is looked at once.
 
     Raises:
-        MissingDataError: What the run reads is not there.
+        MissingDataError: What a run reads is not there.
     """
-    kind = f"{type(config).__module__}.{type(config).__qualname__}"
     code, packages = current_code(family)
-    return Identity(kind, config.identifying(), dict(family.data(config)), code, packages)
+    deciding = tuple(signature(family.data).parameters)
+    read: dict[tuple[Any, ...], dict[str, str]] = {}
+    identities = []
+    for config in configs:
+        values = tuple(getattr(config, name) for name in deciding)
+        if values not in read:
+            read[values] = dict(family.data(*values))
+        kind = f"{type(config).__module__}.{type(config).__qualname__}"
+        identities.append(Identity(kind, config.identifying(), read[values], code, packages))
+    return identities
 
 
 def current_code(family: Family) -> tuple[str, dict[str, str]]:

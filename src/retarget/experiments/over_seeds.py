@@ -52,14 +52,14 @@ def settings(
     """
     labels = [name for name in table.columns if name in parameters and name not in ("seed", *but)]
     cases = table.partition_by("case", maintain_order=True) if "case" in table.columns else [table]
-    # a value that its case says already is not said again
-    varied = [name for name in labels if any(case[name].n_unique() > 1 for case in cases)]
-    if len(cases) > 1:
-        varied.insert(0, "case")
-    if not varied:
-        return [Setting({}, table)]
-    parts = table.partition_by(varied, maintain_order=True)
-    return [Setting({name: part[name].to_list()[0] for name in varied}, part) for part in parts]
+    found = []
+    for case in cases:
+        # what is the same in all of a case is said by its name
+        varied = [name for name in labels if case[name].n_unique() > 1]
+        names = ["case"] * (len(cases) > 1) + varied
+        for part in case.partition_by(varied, maintain_order=True) if varied else [case]:
+            found.append(Setting({name: part[name].to_list()[0] for name in names}, part))
+    return found
 
 
 def draw_rows(
