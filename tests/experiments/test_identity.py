@@ -21,7 +21,7 @@ from retarget.experiments import identity
 from retarget.experiments.core50_training import STAND_IN, STAND_IN_BACKBONE, Core50Run
 from retarget.experiments.experiment import families
 from retarget.experiments.experiment_files import load_experiment, parse_experiment
-from retarget.experiments.identity import COMPUTING, Identity, identity_of
+from retarget.experiments.identity import COMPUTING, Identity, identities_of, identity_of
 from retarget.experiments.parts_used import PartsUsed
 
 FAMILIES = families()
@@ -109,7 +109,7 @@ def test_every_parameter_counts(family, name, monkeypatch):
     field = type(first).model_fields[name]
     other = type(first)(**values | {name: another(name, field.annotation, values[name])})
     assert getattr(other, name) != getattr(base, name)
-    nothing_read = replace(FAMILIES[family], data=lambda: {})
+    nothing_read = replace(FAMILIES[family], data=lambda: {})  # noqa: PIE807 (a dict has no signature)
     before, after = identity_of(base, nothing_read), identity_of(other, nothing_read)
     assert before.key != after.key
     assert {k for k in before.config if before.config[k] != after.config[k]} == {name}
@@ -301,3 +301,24 @@ def test_a_family_of_ones_own_counts_with_its_code():
     config = example("digits")
     mine = replace(FAMILIES["digits"], run=lambda configs: iter(()))
     assert identity_of(config, mine).code != identity_of(config, FAMILIES["digits"]).code
+
+
+def test_what_runs_read_is_looked_at_once_for_those_that_read_the_same():
+    """A plan may have 100,000 runs, and each look takes milliseconds."""
+    looked = []
+
+    def data(data, frames_per_session):
+        looked.append((data, frames_per_session))
+        return {data: str(frames_per_session)}
+
+    family = replace(FAMILIES["core50 curves"], data=data)
+    configs = [
+        core50(seed=seed, lr=lr, frames_per_session=frames)
+        for seed in range(3)
+        for lr in (0.1, 0.2)
+        for frames in (1, 2)
+    ]
+    found = identities_of(configs, family)
+    assert looked == [("core50", 1), ("core50", 2)]
+    assert [one.data["core50"] for one in found] == ["1", "2"] * 6
+    assert found == [identity_of(config, family) for config in configs]

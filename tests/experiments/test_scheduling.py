@@ -249,6 +249,10 @@ def test_estimates_come_from_the_runs_most_alike(tmp_path):
     failed = records[0].model_copy(update={"status": "failed", "seconds": 99.0})
     estimator.learn(failed)
     assert seconds(kind, seed=9, lr=0.1, **about) == 2.0
+    for _ in range(4):  # what was worked out before is no longer so
+        estimator.learn(failed.model_copy(update={"status": "done"}))
+    lr = failed.identity["config"]["lr"]
+    assert seconds(kind, seed=9, lr=lr, **about) == 99.0
 
 
 def shown(renderable):

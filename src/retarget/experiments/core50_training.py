@@ -81,9 +81,7 @@ def head(features: int, seed: int) -> nn.Sequential:
 run = trained_on(core50_problem)
 
 
-def core50_checksums(
-    data: Source, backbone: str | None, frames_per_session: int
-) -> dict[str, str]:
+def core50_checksums(data: Source, backbone: str | None, frames_per_session: int) -> dict[str, str]:
     """Of the pictures that a run reads, and of what makes features of them."""
     frames_from, network = _sources(data_folder(), data, backbone)
     weights = backbone_checksum(network, data_folder())

@@ -128,7 +128,7 @@ def _summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
             cells[1] = ""  # it has no rate
         shown.add_row(name, *cells[-min(rates, 2) :])
     means = {learner: f"{row['mean']:.1%}" for learner, row in best.items()}
-    rate = f"at {'its best' if rates > 1 else 'the'} rate ({best['online']['lr']:g})"
+    rate = f"at {'its best' if rates > 1 else 'the'} rate, {best['online']['lr']:g}"
     return [
         shown,
         f"Taught one class after the other, the online learner ends at {means['online']} {rate}, "

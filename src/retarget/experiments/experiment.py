@@ -24,7 +24,6 @@ from retarget.experiments.file_problems import (
 )
 from retarget.printable import printable
 
-
 # What the numbers of an experiment may be. (TOML has nan and inf.)
 Number = Annotated[float, Field(allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]

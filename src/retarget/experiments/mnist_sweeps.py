@@ -40,8 +40,7 @@ from retarget.theory.correction import corrected_targets
 from retarget.theory.curves import offline_learning_curve
 from retarget.theory.iterative import iterative_targets
 
-
-# The first and the last power of ten; beyond 100 it is no longer a number that can be computed with.
+# The first and the last power of ten; beyond 100 nothing can be computed with it.
 Power = Annotated[float, Field(ge=-100, le=100)]
 Powers = Annotated[list[Power], Field(min_length=2, max_length=2)]
 

@@ -160,9 +160,8 @@ def _axis(table: pl.DataFrame) -> tuple[str, str]:
     tasks = len(task_ends(table))
     if tasks == 1:
         return "passes", "passes over the data"
-    evaluations = max(
-        part.table.group_by("seed").len()["len"].max() for part in settings(table, PARAMETERS)
-    )
+    runs = [part.table.group_by("seed").len() for part in settings(table, PARAMETERS)]
+    evaluations = pl.concat(runs)["len"].max()
     # one before everything, one after each task
     if evaluations == tasks + 1:
         return "tasks_learned", "tasks learned"
@@ -177,7 +176,7 @@ def _by_seed(table: pl.DataFrame) -> pl.DataFrame:
 def _less(table: pl.DataFrame, plain: pl.DataFrame) -> np.ndarray:
     """Final accuracies less those of plain SGD, for each seed that both have."""
     both = _by_seed(table).join(_by_seed(plain), on="seed", maintain_order="left")
-    return both["accuracy"].to_numpy() - both["accuracy_right"].to_numpy()
+    return (both["accuracy"] - both["accuracy_right"]).to_numpy()
 
 
 def _lost(matrices: np.ndarray) -> list[np.ndarray]:

@@ -196,7 +196,7 @@ def _draw_sweep(axes: Axes, final: pl.DataFrame, case: str, panel: Panel) -> Non
     if axes.get_legend_handles_labels()[0]:
         axes.legend()
     swept = final[panel.along].unique().sort()
-    if swept.min() > 0:  # a logarithm leaves out 0
+    if (swept > 0).all():  # a logarithm leaves out 0
         axes.set_xscale("log")
     if len(swept) <= FEW:  # less than a decade or two, where the axis's own numbers overlap
         axes.set_xticks(swept, labels=[f"{value:g}" for value in swept])

@@ -1,4 +1,4 @@
-"""Mean and standard error over seeds, and over nothing else: runs that differ otherwise are apart."""
+"""Mean and standard error over seeds and nothing else: runs that differ otherwise stay apart."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
@@ -52,13 +52,15 @@ def settings(
     """
     labels = [name for name in table.columns if name in parameters and name not in ("seed", *but)]
     cases = table.partition_by("case", maintain_order=True) if "case" in table.columns else [table]
-    found = []
+    found: list[Setting] = []
     for case in cases:
         # what is the same in all of a case is said by its name
         varied = [name for name in labels if case[name].n_unique() > 1]
         names = ["case"] * (len(cases) > 1) + varied
-        for part in case.partition_by(varied, maintain_order=True) if varied else [case]:
-            found.append(Setting({name: part[name].to_list()[0] for name in names}, part))
+        found += [
+            Setting({name: part[name].to_list()[0] for name in names}, part)
+            for part in (case.partition_by(varied, maintain_order=True) if varied else [case])
+        ]
     return found
 
 
