@@ -239,7 +239,14 @@ class TestContent:
         text = Page(report_html(made.progressive())).text
         assert "200 rows, each just before it was learned" in text
         assert "the exact correction has to know the whole stream before it begins" in text
-        assert "not defined of rows right" not in text
+
+    def test_rows_right_of_a_learner_that_has_no_score(self):
+        classes = made.classification()
+        lost = {"error": made.UNDEFINED, "accuracy": made.UNDEFINED}
+        scores = (replace(classes.scores[0], **lost), *classes.scores[1:])
+        page = report_html(replace(classes, scores=scores))
+        assert page.count(" of rows right</span>") == len(scores) - 1
+        assert "not defined of rows right" not in page
 
     def test_approximation_and_its_errors(self):
         text = Page(report_html(made.large())).text

@@ -415,7 +415,5 @@ def test_a_file_does_not_choose_code_to_run(place, lines):
 )
 def test_values_that_are_equal_are_there_twice_however_they_are_written(values, shown):
     text = f'family = "toy curves"\ntitle = "t"\nseeds = [0]\n[grid]\ngammas = {values}'
-    with pytest.raises(
-        rt.InvalidInputError, match=rf"grid.gammas: {re.escape(shown)}.* is there t"
-    ):
+    with pytest.raises(rt.InvalidInputError, match=rf"gammas: {re.escape(shown)}.* is there t"):
         parse_experiment("mine", text)

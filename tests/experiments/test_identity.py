@@ -90,7 +90,7 @@ def another(name, annotation, value):
     if isinstance(value, bool):
         return not value
     if isinstance(value, list):
-        return [*value, value[0] * 2]
+        return [value[0] * 2, *value[1:]]
     if value is None:
         return {int: 40, NoneType: None}[kinds[1]]
     return value * 2 if value else type(value)(1)

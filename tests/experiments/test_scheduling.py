@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -269,7 +270,8 @@ def test_the_table_of_the_progress(monkeypatch):
     identities = {key: Identity("kind", {"seed": int(key)}, {}, "", {}) for key in runs}
     progress = Progress(runs, Estimator(), identities, capacity=10)
     assert "0 0 0 20 unknown" in " ".join(shown(progress_table(progress)).split())
-    progress.estimator._known["kind"] = [({"seed": 0}, 30.0)]
+    done = {"status": "done", "identity": {"kind": "kind", "config": {"seed": 0}}, "seconds": 30.0}
+    progress.estimator.learn(SimpleNamespace(**done))
     progress.done, progress.failed = {"0", "1"}, {"2": None}
     progress.running = {str(i): 90.0 for i in range(3, 13)}
     progress.elsewhere = {"13"}

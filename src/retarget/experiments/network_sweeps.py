@@ -95,19 +95,17 @@ def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
     shown = Table(title=f"{escape(data_of(table))}: final accuracy, mean ± SEM over seeds")
     for column in ("panel", "setting", "seeds", "accuracy"):
         shown.add_column(column, justify="right" if column in ("seeds", "accuracy") else "left")
-    apart = [name for name in _labels(table) if name != "seed"]
-    hidden = {"case"} | ({"data"} if table["data"].n_unique() == 1 else set())  # said elsewhere
-    for part in final_rows(table).partition_by(apart, maintain_order=True):
-        row = mean_and_sem(part, apart, "accuracy").row(0, named=True)
-        diverged = int(part["accuracy"].is_nan().sum())
-        text = f"{row['mean']:.3f} ± {row['sem']:.3f}"
-        values = (f"{name} = {_text(row[name])}" for name in apart if name not in hidden)
-        shown.add_row(
-            escape(row.get("case", "all runs")),
-            escape(", ".join(values)),
-            str(len(part)),
-            f"{diverged} diverged" if diverged else text,
-        )
+    for case, part in _cases(table):
+        names = _swept(case, part)
+        for _, final in settings(final_rows(part), PARAMETERS):
+            mean, sem = mean_and_sem(final.with_columns(one=1), ["one"], "accuracy").row(0)[1:]
+            diverged = int(final["accuracy"].is_nan().sum())
+            shown.add_row(
+                escape(case or "all runs"),
+                escape(", ".join(f"{name} = {_text(final[name][0])}" for name in names)),
+                str(len(final)),
+                f"{diverged} diverged" if diverged else f"{mean:.3f} ± {sem:.3f}",
+            )
     return [shown]
 
 
@@ -138,17 +136,33 @@ def _labels(table: pl.DataFrame) -> list[str]:
     return [name for name in table.columns if name in ("case", *PARAMETERS)]
 
 
-def _case(table: pl.DataFrame) -> list[str]:
-    return ["case"] if "case" in table.columns else []
+def _cases(table: pl.DataFrame) -> list[Curve]:
+    """The cases by name; all in one, without a name, where there are none."""
+    if "case" not in table.columns:
+        return [("", table)]
+    parts = table.partition_by("case", maintain_order=True)
+    return [(part["case"][0], part) for part in parts]
+
+
+def _swept(case: str, table: pl.DataFrame) -> list[str]:
+    """What is swept in a case, that of its panel first; of one without a sweep, its rate."""
+    panel = PANELS.get(case)
+    first = [panel.along, panel.lines] if panel else []
+    labels = [name for name in _labels(table) if name not in ("case", "seed")]
+    varied = [name for name in (*SYMBOLS, *labels) if name in labels and _differs(table, name)]
+    names = dict.fromkeys([*first, *varied] or ["lr"])
+    return [name for name in names if name in labels]
+
+
+def _differs(table: pl.DataFrame, name: str) -> bool:
+    return table[name].n_unique() > 1
 
 
 def _panels(table: pl.DataFrame) -> tuple[list[Curve], list[Sweep]]:
     """What is drawn along the samples, and what along a parameter, case by case."""
     curves: list[Curve] = []
     sweeps: list[Sweep] = []
-    cases = table.partition_by("case", maintain_order=True) if _case(table) else [table]
-    for part in cases:
-        case = part["case"][0] if _case(part) else ""
+    for case, part in _cases(table):
         panel = PANELS.get(case)
         if panel is None or panel.along not in part.columns:
             along = _swept_number(part)
@@ -166,7 +180,7 @@ def _panels(table: pl.DataFrame) -> tuple[list[Curve], list[Sweep]]:
 def _swept_number(table: pl.DataFrame) -> str | None:
     """The parameter to draw along: a number that is swept, of the known ones if there is one."""
     numbers = [name for name in _labels(table) if table[name].dtype.is_numeric()]
-    swept = [name for name in numbers if name != "seed" and table[name].n_unique() > 1]
+    swept = [name for name in numbers if name != "seed" and _differs(table, name)]
     return next((name for name in (*SYMBOLS, *swept) if name in swept), None)
 
 
