@@ -220,7 +220,7 @@ def test_what_features_change_is_said_and_judged():
     assert "the kernel by 2.0%, the shifts by 11% and the online predictions by 5.0%" in text
     assert "Take more than" not in text
     poor = said(replace(GAP, approximation=replace(near, shift_error=0.3)))
-    assert "Take more than 512 features" in poor
+    assert "Take more than 512 Nyström features" in poor
 
 
 def test_features_that_hold_the_batch_model_back_are_named():
@@ -229,7 +229,7 @@ def test_features_that_hold_the_batch_model_back_are_named():
     found = verdict(limited)
     assert found.headline.startswith("As far as 512 Nyström features can tell, the online model's")
     assert "2,000 of the rows alone give 27% less error (25 to 30%)" in said(limited)
-    assert "Take more than 512 features" in said(limited)
+    assert "Take more than 512 Nyström features" in said(limited)
     rounding = Estimate(-1e-8, -2e-8, -1e-9)
     for fine in (Estimate(-0.1, -0.3, 0.1), Estimate(0.5, 0.4, 0.6), rounding, None):
         text = said(replace(limited, reference=fine))
