@@ -127,7 +127,7 @@ def test_how_experiments_are_read_is_no_part_of_their_runs(redone):
          OF_CORE50),
         ("experiments/mnist_curves.py", r"SHOWN_LABELS = \(0, 1, 2\)", "SHOWN_LABELS = (0, 1, 3)",
          {"mnist curves"}),
-        ("experiments/mnist_curves.py", "    gamma: Positive", "    gamma: Count", {"mnist curves"}),
+        ("experiments/mnist_curves.py", " gamma: Positive", " gamma: Count", {"mnist curves"}),
         ("experiments/mnist_problem.py", "1e-6", "1e-7", OF_MNIST),
         ("experiments/digits.py", "classes = digits_stream", "c = digits_stream", {"digits"}),
         ("experiments/toy_shift.py", "1e-9", "1e-8", {"toy shift"}),
