@@ -1,18 +1,22 @@
 """`retarget reproduce` with runs that fail, are planned only, or are stopped."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from matplotlib import pyplot
 
 import made_runs
 from command_line import run
 from made_runs import TEXT, calls
 from retarget import cli, cli_reproduce
+from retarget.experiments.experiment import families
 
 
 @pytest.fixture
@@ -44,6 +48,47 @@ def test_failed_runs_are_listed_and_the_exit_code_says_so(monkeypatch, capsys, t
     assert "seed 1: ValueError: no [red]luck[/red] at all" in shown
     assert "`retarget runs show KEY` tells more" in shown
     assert not (tmp_path / "results" / "mine").exists()
+
+
+@pytest.mark.parametrize("part", ["draw", "summarise"])
+def test_a_drawing_or_a_summary_that_fails_does_not_cost_the_table(
+    part, monkeypatch, capsys, tmp_path, mine
+):
+    arguments, folder = (*mine(), "-j", 0), tmp_path / "results" / "mine"
+    assert run(monkeypatch, capsys, *arguments)[0] == 0  # leaves a figure
+    table = (folder / "mine.parquet").read_bytes()
+    (folder / "mine.parquet").unlink()
+
+    def fail(table):
+        pyplot.figure()  # half of it
+        raise ValueError("no [red]luck[/red]\nat all")
+
+    broken = replace(made_runs.FAMILY, **{part: fail})
+    monkeypatch.setitem(families(), "made", broken)
+    code, shown = run(monkeypatch, capsys, *arguments)
+    assert code == 1
+    word = "drawn" if part == "draw" else "summarised"
+    assert f"could not be {word}: ValueError: no [red]luck[/red] at all" in shown
+    assert "Traceback" not in shown
+    assert "Runs computed: 0, found finished: 3" in shown
+    assert (folder / "mine.parquet").read_bytes() == table
+    record = json.loads((folder / "run.json").read_text())
+    assert record["runs"]["found finished"] == 3
+    drawn = part != "draw"
+    assert ("not drawn" in record) is not drawn
+    assert (folder / "mine.png").exists() is (folder / "mine.pdf").exists() is drawn
+    assert (f"{folder.name}/mine.png" in shown) is drawn
+    if not drawn:
+        assert "in fail" in record["not drawn"]["trace"]
+        assert pyplot.get_fignums() == []
+    pyplot.close("all")
+
+
+def test_a_figure_that_cannot_be_written_is_no_failure_to_draw(monkeypatch, capsys, tmp_path, mine):
+    (tmp_path / "results" / "mine" / "mine.png").mkdir(parents=True)
+    code, shown = run(monkeypatch, capsys, *mine(), "-j", 0)
+    assert code == 2
+    assert "mine.png" in shown
 
 
 def test_no_title_or_reason_is_a_command_of_the_terminal(monkeypatch, capfd, mine):

@@ -11,9 +11,6 @@ import retarget as rt
 from command_line import run
 from retarget.cli import main
 
-pytest.importorskip("retarget.diagnosis.diagnose", reason="the computation is not there")
-pytest.importorskip("retarget.diagnosis.report", reason="the report is not there")
-
 N, LR, GAMMA, WIDTH = 90, 0.3, 0.7, 1.9
 LEARNER = rt.SGD(lr=LR, batch_size=3)
 

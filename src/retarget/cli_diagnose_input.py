@@ -31,11 +31,12 @@ def load_tables(asked: Mapping[str, Any]) -> tuple[pl.DataFrame, pl.DataFrame | 
     Args:
         asked: The options by name; without a `file`, the embedded digits are the stream.
     """
-    file, test, target, columns = (asked.get(n) for n in ("file", "test", "target", "column"))
+    file, test, target = (asked.get(name) for name in ("file", "test", "target"))
     choices = {name: asked[name] for name in ROLES}
-    choices["drop"] = tuple(choices["drop"] or ())
+    for name in ("column", "drop"):
+        choices[name] = tuple(choices[name] or ())
     if file is None:
-        if target or columns or test or Roles(("digit",), **choices) != Roles(("digit",)):
+        if target or test or Roles(("digit",), **choices) != Roles(("digit",)):
             raise InvalidInputError(
                 "there are options on columns or a test set, and no FILE that has them; name the "
                 "file of the stream first"
@@ -47,8 +48,7 @@ def load_tables(asked: Mapping[str, Any]) -> tuple[pl.DataFrame, pl.DataFrame | 
             f"{listed(read_table(file).columns, MOST_COLUMNS_SHOWN)}"
         )
     roles = Roles(tuple(target), **choices)
-    used = [name for name in (roles.time, roles.group) if name is not None]
-    table = read_table(file, [*columns, *roles.target, *used] if columns else None, roles.drop)
+    table = read_table(file, roles.loaded, roles.drop)
     roles = replace(roles, drop=())  # they were not loaded
     roles.require_in(table.columns)
     if test is None:

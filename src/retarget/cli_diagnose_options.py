@@ -43,7 +43,9 @@ GroupAsFeature = Annotated[
 ]
 Column = Annotated[
     list[str] | None,
-    _option(COLUMNS, "--column", metavar="COL", help="Use only this feature; repeat it."),
+    _option(
+        COLUMNS, "--column", metavar="COL", help="Use only this feature; repeat it for several."
+    ),
 ]
 Drop = Annotated[
     list[str] | None,
@@ -142,11 +144,12 @@ Mode = Annotated[
         METHOD,
         "--mode",
         metavar="auto|exact|features",
-        help="With the whole kernel matrix, or with random features; auto: by the memory.",
+        help="With the whole kernel matrix, or through features: Nyström features, or the exact "
+        "ones of a linear kernel; auto: by the memory.",
     ),
 ]
 Features = Annotated[
-    int | None, _option(METHOD, "--features", min=1, help="How many random features.")
+    int | None, _option(METHOD, "--features", min=1, help="Number of Nyström features.")
 ]
 Memory = Annotated[
     str | None, _option(METHOD, "--memory", metavar="AMOUNT", help="To work in: 4GB, 500MB...")

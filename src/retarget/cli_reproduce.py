@@ -6,11 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
+import polars as pl
 import typer
 from rich.console import Console, RenderableType
 from rich.markup import escape
 
 from retarget.errors import MissingDataError
+from retarget.experiments.computing import in_a_line
 from retarget.experiments.core50_training import Source
 from retarget.experiments.experiment import Experiment, require_device
 from retarget.experiments.experiment_files import (
@@ -126,11 +128,12 @@ def reproduce(
     changes = parse_changes(change or (), seed or ())
     experiments = []
     for name in names:
-        experiment = load_experiment(name)
+        experiment = loaded = load_experiment(name)
         if quick and experiment.quick:
             experiment = experiment.changed(experiment.quick)
         experiments.append(experiment.changed(changes).where_it_fits(**given))
-        experiments[-1].runs()  # wrong parameters are an error before any work
+        if experiments[-1] != loaded:
+            experiments[-1].runs()  # wrong parameters are an error before any work
     resources = Resources.of(jobs, cluster, time_limit, memory_limit, device)
     show = _show_plan if dry_run else _reproduce
     with resources.place() as place:
@@ -166,14 +169,15 @@ def _show_plan(
     experiment: Experiment, out: Path, fresh: bool, place: Callable[[Experiment], Place]
 ) -> int:
     schedule = Schedule(experiment, RunStore(out), fresh)
-    progress, missing = schedule.progress, schedule.missing()
+    progress, missing = schedule.progress, set(schedule.missing())
     progress.capacity = place(experiment).capacity
     _show_title(experiment)
+    lines = []
     for key, run in progress.runs.items():
         known = progress.estimator.seconds(progress.identities[key])
         about = "" if known is None else f", about {duration(known)}"
-        state = f"to do{about}" if key in missing else "done"
-        console.print(f"  {key}  {run.name}: {state}", highlight=False, markup=False)
+        lines.append(f"  {key}  {run.name}: " + (f"to do{about}" if key in missing else "done"))
+    console.out("\n".join(lines), highlight=False)  # at once: there may be 100,000
     seconds = progress.seconds_left()
     estimate = (
         "how long that takes is unknown: no such run was ever done here"
@@ -208,10 +212,19 @@ def _reproduce(
             markup=False,
         )
         raise typer.Exit(STOPPED) from None
-    if outcome.table is not None:
-        for part in experiment.kind.summarise(outcome.table):
+    code = 0 if outcome.table is None else _summarise(experiment, outcome.table)
+    return max(code, _show_outcome(outcome))
+
+
+def _summarise(experiment: Experiment, table: pl.DataFrame) -> int:
+    """Shows what the runs have found; a failure here does not cost their table."""
+    try:
+        for part in experiment.kind.summarise(table):
             console.print(part)
-    return _show_outcome(outcome)
+    except Exception as error:
+        show_error(f"the table is written, but could not be summarised: {in_a_line(error)}")
+        return FAILED
+    return 0
 
 
 def _show_outcome(outcome: Outcome) -> int:
@@ -238,8 +251,13 @@ def _show_outcome(outcome: Outcome) -> int:
             "`retarget runs show KEY` tells more; the same command tries them again.",
             highlight=False,
         )
+    if outcome.not_drawn is not None:
+        show_error(
+            f"the table is written, but could not be drawn: {outcome.not_drawn}; run.json has the "
+            "details"
+        )
     console.print()
-    return FAILED if outcome.failed else 0
+    return FAILED if outcome.failed or outcome.not_drawn is not None else 0
 
 
 class _Watch:

@@ -14,7 +14,7 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "·" for letter in text)
 
 
-def show_error(error: Exception) -> None:
+def show_error(error: Exception | str) -> None:
     """One line, on the error stream."""
     lines = "\n".join(printable(line) for line in str(error).splitlines())
     shown = f"[bold red]Error:[/bold red] {escape(lines)}"

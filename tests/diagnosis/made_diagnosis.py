@@ -191,6 +191,7 @@ def large(n: int = 200_000) -> Diagnosis:
         ),
         approximation=Approximation(
             features=1024,
+            kind="nystroem",
             exact_memory=960_000_000_000,
             memory_limit=4_000_000_000,
             sample=2000,

@@ -1,3 +1,5 @@
+from inspect import signature
+
 import numpy as np
 import polars as pl
 import pytest
@@ -7,7 +9,8 @@ from torch import nn
 import retarget as rt
 from hand_made_diagnosis import standing_in
 from prepared_streams import make_stream
-from retarget.diagnosis.api import diagnose_table
+from retarget import cli_diagnose
+from retarget.diagnosis.api import Options, diagnose_table
 from retarget.diagnosis.digits import DIGITS_ROLES, digits_tables
 from retarget.diagnosis.evaluation import held_out_rows
 from retarget.diagnosis.roles import Roles
@@ -102,6 +105,36 @@ def test_the_learner_is_described_or_its_rate_chosen(stand):
         rt.diagnose(X, y, learner=rt.SGD(lr=[0.1, 0.2]))
 
 
+def test_the_features_that_are_named(stand):
+    table = FRAME.with_columns(g=pl.Series(["u", "v"] * 25))
+    rt.diagnose(table, "y", column="b")
+    assert stand.stream.feature_names == ("b",)
+    rt.diagnose(table, "y", times="t", groups="g", column=["b"], group_as_feature=True)
+    assert [name.partition("=")[0] for name in stand.stream.feature_names] == ["b", "g", "g"]
+    rt.diagnose(table, "y", groups="g", group_as_feature=True, column=("a", "g"))
+    assert [name.partition("=")[0] for name in stand.stream.feature_names] == ["a", "g", "g"]
+    rt.diagnose(table, "y", groups="g", column=["a", "b"], test=table[:7].drop("g", "t"))
+    assert stand.stream.feature_names == ("a", "b")
+    assert stand.test.X.shape == (7, 2)
+    rt.diagnose(X, y, groups=["u", "v"] * 25, column="x1", group_as_feature=True)
+    assert [name.partition("=")[0] for name in stand.stream.feature_names] == [
+        "x1",
+        "group",
+        "group",
+    ]
+    rt.diagnose(X, y, drop="x1")  # one name, not its letters
+    assert stand.stream.feature_names == ("x0", "x2")
+
+
+def test_what_the_command_takes_python_takes_as_well():
+    """But for names of files, and what is done with the result."""
+    command = set(signature(cli_diagnose.diagnose).parameters)
+    known = set(signature(rt.diagnose).parameters) | set(Options.__annotations__)
+    elsewhere = {"file": "X", "target": "Y", "time": "times", "group": "groups"}
+    assert set(elsewhere.values()) <= known
+    assert command - known - set(elsewhere) == {"out", "as_object", "open_report"}
+
+
 def test_test_sets(stand):
     rt.diagnose(X, y, test=(X[:9] + 1, y[:9]))
     assert stand.options["evaluation"] == "test set"
@@ -138,6 +171,11 @@ def test_what_became_of_the_test_set_is_noted(stand):
         ({"kind": "both"}, "kind is 'both'"),
         ({"X": FRAME, "Y": "Y"}, "target: there is no column 'Y'; did you mean 'y'"),
         ({"X": FRAME, "Y": ["y", "q"]}, "target: there is no column 'q'"),
+        ({"X": FRAME, "Y": "y", "column": "q"}, "column: there is no column 'q'"),
+        ({"X": FRAME, "Y": "y", "column": ["a", "y"]}, "'y' is chosen .*column.* target or time"),
+        ({"X": FRAME, "Y": "y", "column": "a", "drop": "a"}, "'a' is dropped and also chosen"),
+        ({"X": FRAME, "Y": "y", "column": "b", "groups": "b"}, "'b' .*--group-as-feature. is set"),
+        ({"group_as_feature": True}, "--group-as-feature. is set and no group is named"),
     ],
 )
 def test_wrong_arguments(stand, arguments, message):

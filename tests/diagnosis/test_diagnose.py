@@ -1,5 +1,6 @@
 """The whole diagnosis: its identities in both modes, learners of every kind, and hard streams."""
 
+import io
 import math
 import warnings
 from dataclasses import replace
@@ -9,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 import retarget as rt
 from diagnosis_streams import as_stream, classes, drifting, spread
@@ -17,6 +19,8 @@ from retarget.diagnosis import approximation
 from retarget.diagnosis.approximation import measure_approximation, relative_difference
 from retarget.diagnosis.diagnose import changed_rows, diagnose_stream
 from retarget.diagnosis.feature_maps import OwnFeatures
+from retarget.diagnosis.report_setting import approximation_rows, setting
+from retarget.diagnosis.summary import terminal_parts
 
 LEARNERS = [
     {},
@@ -31,6 +35,13 @@ LEARNERS = [
 
 def quiet(stream, *rest, **options):
     return diagnose_stream(stream, *rest, progress=False, **options)
+
+
+def shown_by(found):
+    """What the terminal shows, on one line."""
+    console = Console(width=300, file=io.StringIO())
+    console.print(*terminal_parts(found))
+    return " ".join(console.file.getvalue().split())
 
 
 def all_numbers(found):
@@ -98,12 +109,17 @@ def test_both_modes_say_the_same_where_features_are_the_kernel(learner, evaluati
     assert exact.verdict.headline == features.verdict.headline
     assert exact.stability.largest_lr == pytest.approx(features.stability.largest_lr)
     given_up = features.approximation
-    assert given_up.features == 3
+    assert (given_up.features, given_up.kind) == (3, "linear")
+    told = " ".join(features.verdict.findings)
+    assert "3 exact linear features are used instead of the kernel matrix" in told
+    assert "nothing is approximated" in told
+    assert dict(setting(features))["Method"].startswith("3 exact linear features instead of the")
+    assert approximation_rows(features) == []
     assert max(given_up.kernel_error, given_up.shift_error, given_up.prediction_error) < 1e-8
 
 
 @pytest.mark.parametrize("kernel", ["rbf", "laplacian"])
-def test_random_features_come_near_and_say_how_near(kernel):
+def test_nystroem_features_come_near_and_say_how_near(kernel):
     stream, test = drifting(120), spread(40)
     options = {"kernel": kernel, "lr": 0.3, "gamma": 0.1}
     exact = quiet(stream, test, **options)
@@ -121,13 +137,13 @@ def test_random_features_come_near_and_say_how_near(kernel):
     assert rough.approximation.shift_error == pytest.approx(gaps[0])
     assert fine.approximation.shift_error == pytest.approx(gaps[1], abs=1e-6)
     assert rough.approximation.exact_memory == exact_needed(120)
-    assert "features stand for the kernel" in " ".join(rough.verdict.findings)
+    assert "16 Nyström features are used instead of the kernel" in " ".join(rough.verdict.findings)
 
 
 def test_a_true_kernel_that_does_better_on_a_sample_is_said():
     stream, test = drifting(300, noise=0.02), spread(100)
     starved = quiet(stream, test, mode="features", features=3, width=1.0)
-    assert starved.verdict.headline.startswith("As far as 3 features can tell")
+    assert starved.verdict.headline.startswith("As far as 3 Nyström features can tell")
     assert any("hold the batch model back" in text for text in starved.verdict.findings)
     plenty = quiet(stream, test, mode="features", features=300, width=1.0)
     assert not plenty.verdict.headline.startswith("As far as")
@@ -203,7 +219,8 @@ def test_progressive_scores_are_means_over_the_stream():
     for start in range(2, 50, 2):
         A = rt.offline_coefficients(K[:start, :start], stream.Y[:start], 0.3)
         offline[start : start + 2] -= K[start : start + 2, :start] @ A
-    assert found.test_rows == 0
+    assert found.test_rows == 50
+    assert "Tested on 50 rows, each just before it was learned" in shown_by(found)
     assert found.score("online").error.value == pytest.approx(np.square(online).mean())
     assert found.score("offline").error.value == pytest.approx(np.square(offline).mean())
     assert math.isnan(found.score("corrected").error.value)

@@ -240,10 +240,20 @@ class TestContent:
         assert "200 rows, each just before it was learned" in text
         assert "the exact correction has to know the whole stream before it begins" in text
 
+    def test_rows_right_of_a_learner_that_has_no_score(self):
+        classes = made.classification()
+        lost = {"error": made.UNDEFINED, "accuracy": made.UNDEFINED}
+        scores = (replace(classes.scores[0], **lost), *classes.scores[1:])
+        page = report_html(replace(classes, scores=scores))
+        assert page.count(" of rows right</span>") == len(scores) - 1
+        assert "not defined of rows right" not in page
+
     def test_approximation_and_its_errors(self):
         text = Page(report_html(made.large())).text
-        assert "1,024 random features in the place of the kernel" in text
-        assert "would need 960 GB of memory, and may have 4 GB" in text
+        assert (
+            "1,024 Nyström features instead of the kernel matrix, which would need 960 GB" in text
+        )
+        assert "of memory, and may have 4 GB" in text
         assert "on a sample of 2,000 rows" in text
         assert "Kernel entries 3.1% Shifts 8.7% Online predictions 1.9%" in text
         assert re.search(r"4,\d{3} of 200,000 are drawn, 2\.0%", text)

@@ -76,9 +76,7 @@ def test_a_smoother_batch_model_that_is_followed_is_said():
     tried = pl.DataFrame()
     aim = Choice(4.64, True, "ends nearest to it, among 4 ridges", tried)
     followed = said(replace(GAP, aim=aim, gamma=0.0464))
-    assert (
-        "follows a smoother batch model, of ridge 4.64 in the place of 0.0464: it ends" in followed
-    )
+    assert "follows a smoother batch model, of ridge 4.64 instead of 0.0464: it ends" in followed
     for quiet in (replace(aim, value=0.0464), replace(aim, automatic=False), None):
         assert "smoother" not in said(replace(GAP, aim=quiet, gamma=0.0464))
 
@@ -213,22 +211,25 @@ def test_an_automatic_ridge_is_announced():
 
 
 def test_what_features_change_is_said_and_judged():
-    near = Approximation(512, 28 * 10**9, 4 * 10**9, 2000, 0.02, 0.11, 0.05)
+    near = Approximation(512, "nystroem", 28 * 10**9, 4 * 10**9, 2000, 0.02, 0.11, 0.05)
     text = said(replace(GAP, approximation=near))
-    assert "512 features stand for the kernel, which would need 28.0 GB" in text
+    assert (
+        "512 Nyström features are used instead of the kernel matrix, which would need 28.0 GB"
+        in text
+    )
     assert "the kernel by 2.0%, the shifts by 11% and the online predictions by 5.0%" in text
     assert "Take more than" not in text
     poor = said(replace(GAP, approximation=replace(near, shift_error=0.3)))
-    assert "Take more than 512 features" in poor
+    assert "Take more than 512 Nyström features" in poor
 
 
 def test_features_that_hold_the_batch_model_back_are_named():
-    near = Approximation(512, 28 * 10**9, 4 * 10**9, 2000, 0.02, 0.11, 0.05)
+    near = Approximation(512, "nystroem", 28 * 10**9, 4 * 10**9, 2000, 0.02, 0.11, 0.05)
     limited = replace(GAP, approximation=near, reference=Estimate(-0.27, -0.3, -0.25))
     found = verdict(limited)
-    assert found.headline.startswith("As far as 512 features can tell, the online model's")
+    assert found.headline.startswith("As far as 512 Nyström features can tell, the online model's")
     assert "2,000 of the rows alone give 27% less error (25 to 30%)" in said(limited)
-    assert "Take more than 512 features" in said(limited)
+    assert "Take more than 512 Nyström features" in said(limited)
     rounding = Estimate(-1e-8, -2e-8, -1e-9)
     for fine in (Estimate(-0.1, -0.3, 0.1), Estimate(0.5, 0.4, 0.6), rounding, None):
         text = said(replace(limited, reference=fine))

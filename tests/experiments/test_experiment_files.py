@@ -407,3 +407,13 @@ def test_a_file_does_not_choose_code_to_run(place, lines):
     ):
         parse_experiment("handed", CORE50 + lines)
     assert parse_experiment("handed", CORE50 + lines.replace("os:getcwd", "weights.pth")).runs()
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [("[1, 1.0]", "1.0"), ("[[1.0, 2.0], [1, 2]]", "[1, 2]"), ("[{a = [1]}, {a = [1]}]", "{'a'")],
+)
+def test_values_that_are_equal_are_there_twice_however_they_are_written(values, shown):
+    text = f'family = "toy curves"\ntitle = "t"\nseeds = [0]\n[grid]\ngammas = {values}'
+    with pytest.raises(rt.InvalidInputError, match=rf"gammas: {re.escape(shown)}.* is there t"):
+        parse_experiment("mine", text)

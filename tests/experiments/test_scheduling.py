@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -249,6 +250,10 @@ def test_estimates_come_from_the_runs_most_alike(tmp_path):
     failed = records[0].model_copy(update={"status": "failed", "seconds": 99.0})
     estimator.learn(failed)
     assert seconds(kind, seed=9, lr=0.1, **about) == 2.0
+    for _ in range(4):  # what was worked out before is no longer so
+        estimator.learn(failed.model_copy(update={"status": "done"}))
+    lr = failed.identity["config"]["lr"]
+    assert seconds(kind, seed=9, lr=lr, **about) == 99.0
 
 
 def shown(renderable):
@@ -265,7 +270,8 @@ def test_the_table_of_the_progress(monkeypatch):
     identities = {key: Identity("kind", {"seed": int(key)}, {}, "", {}) for key in runs}
     progress = Progress(runs, Estimator(), identities, capacity=10)
     assert "0 0 0 20 unknown" in " ".join(shown(progress_table(progress)).split())
-    progress.estimator._known["kind"] = [({"seed": 0}, 30.0)]
+    done = {"status": "done", "identity": {"kind": "kind", "config": {"seed": 0}}, "seconds": 30.0}
+    progress.estimator.learn(SimpleNamespace(**done))
     progress.done, progress.failed = {"0", "1"}, {"2": None}
     progress.running = {str(i): 90.0 for i in range(3, 13)}
     progress.elsewhere = {"13"}

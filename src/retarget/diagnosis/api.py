@@ -48,6 +48,8 @@ def diagnose(
     test: Any = None,
     evaluation: Evaluation | None = None,
     test_share: float = 0.2,
+    group_as_feature: bool = False,
+    column: Sequence[str] = (),
     drop: Sequence[str] = (),
     kind: Kind = "auto",
     impute: Impute = "error",
@@ -71,9 +73,11 @@ def diagnose(
         evaluation: "last part" of the stream, "progressive", or "test set"; None is the test set if
             there is one, else the last part.
         test_share: The share of the stream that is its last part.
+        group_as_feature: Whether the group is used as a feature as well.
+        column: The only columns of X to use as features; none for all of them.
         drop: Columns of X to leave out.
         kind: "regression" or "classification"; "auto" decides by the targets.
-        impute: What takes the place of missing numbers: "error", "mean", "median" or "zero".
+        impute: What is used instead of missing numbers: "error", "mean", "median" or "zero".
         standardise: Whether numbers are brought to mean 0 and standard deviation 1 first.
         allow_leak: Whether a feature may give the target away.
         options: `width`, `lr`, `batch_size`, `momentum`, `nesterov`, `weight_decay`, `reduction`,
@@ -87,7 +91,9 @@ def diagnose(
         target=target,
         time=time,
         group=group,
-        drop=tuple(drop),
+        group_as_feature=group_as_feature,
+        column=column,
+        drop=drop,
         kind=kind,
         impute=impute,
         standardise=standardise,

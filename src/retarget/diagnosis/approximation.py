@@ -1,4 +1,4 @@
-"""What features in the place of the kernel change, measured where both can be had."""
+"""What features instead of the kernel change, measured where both can be had."""
 
 import math
 
@@ -48,6 +48,7 @@ def measure_approximation(
     shift_near, predicted_near = _shift((near + near.mT) / 2, Y, learner, gamma)
     return Approximation(
         features=features.size,
+        kind=features.kind,
         exact_memory=needed,
         memory_limit=limit,
         sample=n,

@@ -68,7 +68,7 @@ def diagnose_stream(
             `batch_size`; None takes about 64.
         ridge: Its stabiliser; None takes, of a few, the one that ends nearest to the offline
             learner.
-        mode: `"exact"`, `"features"` (random features in the place of the kernel), or `"auto"`:
+        mode: `"exact"`, `"features"` (features instead of the kernel: see `FEATURES`), or `"auto"`:
             exact where `memory` allows.
         features: Number of features; None takes as many as there is time for.
         memory: Bytes that the exact method may take; None is half of what is free, at most 4 GB.
@@ -161,7 +161,7 @@ def _diagnosis(
     errors = learned.online.errors
     return Diagnosis(
         stream=stream,
-        test_rows=0 if parted.test is None else len(parted.test),
+        test_rows=measured.rows,
         evaluation=parted.evaluation,
         mode=mode,
         kernel=words,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import as_tensor
+from retarget.diagnosis.result import FeatureKind
 from retarget.kernels import Features, Kernel, Linear
 
 SMALLEST_SHARE = 1e-12  # of a landmark kernel's largest eigenvalue: below it there is only rounding
@@ -21,10 +22,12 @@ class FeatureMap(ABC):
 
     Attributes:
         size: Number of features.
+        kind: Which they are.
         exact: Whether their inner products are the kernel itself.
     """
 
     size: int
+    kind: FeatureKind = "nystroem"
     exact: bool = False
 
     @abstractmethod
@@ -39,6 +42,7 @@ class OwnFeatures(FeatureMap):
 
     def __init__(self, kernel: Linear | Features, example: Tensor) -> None:
         self._kernel = kernel
+        self.kind = "linear" if isinstance(kernel, Linear) else "own"
         self.size = self(example[:1]).shape[1]
 
     def __call__(self, X: Tensor) -> Tensor:

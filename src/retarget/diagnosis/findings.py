@@ -104,8 +104,8 @@ def _aim(evidence: Evidence) -> str | None:
     if aim is None or not aim.automatic or aim.value == evidence.gamma:
         return None
     return (
-        f"The iterative correction follows a smoother batch model, of ridge {aim.value:.3g} in the "
-        f"place of {evidence.gamma:.3g}: it {aim.how}."
+        f"The iterative correction follows a smoother batch model, of ridge {aim.value:.3g} "
+        f"instead of {evidence.gamma:.3g}: it {aim.how}."
     )
 
 
@@ -120,9 +120,14 @@ def _approximation(evidence: Evidence) -> str | None:
     given_up = evidence.approximation
     if given_up is None:
         return None
+    stand = (
+        f"{given_up.words} are used instead of the kernel matrix, which would need "
+        f"{given_up.exact_memory / 1e9:.1f} GB"
+    )
+    if given_up.exact:
+        return f"{stand}: nothing is approximated."
     return (
-        f"{given_up.features:,} features stand for the kernel, which would need "
-        f"{given_up.exact_memory / 1e9:.1f} GB. On {given_up.sample:,} rows this changes the "
+        f"{stand}. On {given_up.sample:,} rows this changes the "
         f"kernel by {percent(given_up.kernel_error)}, the shifts by "
         f"{percent(given_up.shift_error)} and the online predictions by "
         f"{percent(given_up.prediction_error)}."

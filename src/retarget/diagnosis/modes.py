@@ -87,7 +87,7 @@ def memory_limit(memory: int | None) -> int:
 
 
 def feature_count(features: int | None, n: int) -> int:
-    """Number of random features: given, or the power of two that n rows have time for."""
+    """Number of Nyström features: given, or the power of two that n rows have time for."""
     if features is None:
         affordable = int(2 ** math.floor(math.log2(FEATURE_WORK / n) / 2))
         return min(max(FEWEST_FEATURES, affordable), MOST_FEATURES)

@@ -69,12 +69,15 @@ def order_rows(table: pl.DataFrame, roles: Roles) -> Rows:
 
 def order_test_rows(table: pl.DataFrame, roles: Roles) -> Rows:
     """The same for rows that are not learned from: these need neither time nor group."""
+    grouped = roles.group in table.columns
     return order_rows(
         table,
         replace(
             roles,
             time=roles.time if roles.time in table.columns else None,
-            group=roles.group if roles.group in table.columns else None,
+            group=roles.group if grouped else None,
+            group_as_feature=roles.group_as_feature and grouped,
+            column=(),
             drop=(),
         ),
     )

@@ -98,6 +98,6 @@ def _more_features(evidence: Evidence) -> str | None:
     if not given_up.shift_error > POOR_FEATURES and not evidence.limited_by_features:
         return None
     return (
-        f"Take more than {given_up.features:,} features, or diagnose fewer rows exactly: the "
+        f"Take more than {given_up.words}, or diagnose fewer rows exactly: the "
         "features do not stand for the kernel well enough here."
     )

@@ -71,16 +71,15 @@ def _method(diagnosis: Diagnosis) -> str:
     if about is None:
         return "exact"
     return (
-        f"{count(about.features)} random features in the place of the kernel: the exact method "
-        f"would need {memory(about.exact_memory)} of memory, and may have "
-        f"{memory(about.memory_limit)}"
+        f"{about.words} instead of the kernel matrix, which would need "
+        f"{memory(about.exact_memory)} of memory, and may have {memory(about.memory_limit)}"
     )
 
 
 def approximation_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """The errors that the random features make, as measured on a sample."""
+    """The errors that the features make, as measured on a sample; none of exact ones."""
     about = diagnosis.approximation
-    if about is None:
+    if about is None or about.exact:
         return []
     errors = {
         "Kernel entries": about.kernel_error,

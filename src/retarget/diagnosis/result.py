@@ -72,12 +72,22 @@ class Stability:
     non_normality: float
 
 
+FeatureKind = Literal["nystroem", "linear", "own"]
+# What features are used instead of a kernel; all but the first are the kernel itself.
+FEATURES: dict[FeatureKind, str] = {
+    "nystroem": "Nyström features",
+    "linear": "exact linear features",
+    "own": "exact features of the kernel's own",
+}
+
+
 @dataclass(frozen=True)
 class Approximation:
     """What was given up for a stream beyond the exact method's memory.
 
     Attributes:
-        features: Number of random features in the place of the kernel.
+        features: Number of features that are used instead of the kernel.
+        kind: Which features those are, a key of `FEATURES`.
         exact_memory: Bytes that the exact method would need.
         memory_limit: Bytes that it may have.
         sample: Rows on which both were compared.
@@ -87,12 +97,23 @@ class Approximation:
     """
 
     features: int
+    kind: FeatureKind
     exact_memory: int
     memory_limit: int
     sample: int
     kernel_error: float
     shift_error: float
     prediction_error: float
+
+    @property
+    def words(self) -> str:
+        """How many features of which kind: 512 Nyström features."""
+        return f"{self.features:,} {FEATURES[self.kind]}"
+
+    @property
+    def exact(self) -> bool:
+        """Whether nothing was given up but the kernel matrix: the features are the kernel."""
+        return self.kind != "nystroem"
 
 
 @dataclass(frozen=True)
@@ -140,9 +161,10 @@ class Diagnosis:
 
     Attributes:
         stream: The rows that were learned from, in order: n of them, with c targets.
-        test_rows: Number of rows held out.
+        test_rows: Number of rows that the scores are of: those held out or, in a progressive
+            evaluation, all rows of the stream, each before it was learned.
         evaluation: Which rows those are.
-        mode: Exact, or with random features in the place of the kernel.
+        mode: Exact, or through features instead of the kernel.
         kernel: What the kernel is, in words.
         learner: The online learner.
         block_size: Rows corrected together by the iterative correction.

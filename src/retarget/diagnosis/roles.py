@@ -18,9 +18,11 @@ class Roles:
 
     Attributes:
         target: The target columns.
-        time: The column that orders the rows; it is no feature. None: they are in order.
-        group: The column that names each row's group; no feature unless asked. It may be the
-            target, or the time.
+        time: The column that orders the rows; it is not used as a feature. None: they are in
+            order.
+        group: The column that names each row's group; it is not used as a feature unless asked. It
+            may be the target, or the time.
+        column: The only features to use; nothing for all that there are.
         drop: Columns to leave out.
         kind: Numbers or classes; "auto" decides by the target.
         impute: What takes the place of a missing number: an error, the column's mean, its median,
@@ -34,7 +36,8 @@ class Roles:
     target: tuple[str, ...]
     time: str | None = None
     group: str | None = None
-    drop: tuple[str, ...] = ()
+    column: Sequence[str] = ()
+    drop: Sequence[str] = ()
     kind: Kind = "auto"
     impute: Impute = "error"
     standardise: bool = True
@@ -42,8 +45,8 @@ class Roles:
     allow_leak: bool = False
 
     def __post_init__(self) -> None:
-        # a single name in the place of a list of them would be taken letter by letter
-        for field in ("target", "drop"):
+        # a single name instead of a list of them would be taken letter by letter
+        for field in ("target", "column", "drop"):
             value = getattr(self, field)
             object.__setattr__(self, field, (value,) if isinstance(value, str) else tuple(value))
         kinds = ("auto", *get_args(TargetKind))
@@ -62,16 +65,46 @@ class Roles:
             raise InvalidInputError(
                 f"{self.time!r} is both target and time; expected another column that orders"
             )
+        if self.group_as_feature and self.group is None:
+            raise InvalidInputError(
+                "group_as_feature (--group-as-feature) is set and no group is named; name the "
+                "column of the group"
+            )
         for name in self.drop:
             if name in (*self.target, self.time, self.group):
                 raise InvalidInputError(
                     f"{name!r} is dropped and also used as target, time or group; drop it or use it"
                 )
+            if name in self.column:
+                raise InvalidInputError(
+                    f"{name!r} is dropped and also chosen as a feature (column); drop it or use it"
+                )
+        for name in self.column:
+            if name in (*self.target, self.time):
+                raise InvalidInputError(
+                    f"{name!r} is chosen as a feature (column) and also used as target or time; "
+                    "expected other columns as features"
+                )
+            if name == self.group and not self.group_as_feature:
+                raise InvalidInputError(
+                    f"{name!r} is chosen as a feature (column) and is the group, which is not used "
+                    "as a feature unless group_as_feature (--group-as-feature) is set"
+                )
+
+    @property
+    def loaded(self) -> list[str] | None:
+        """The columns that are needed of a table; None for all of them."""
+        if not self.column:
+            return None
+        named = (self.time, self.group)
+        return [*self.column, *self.target, *(name for name in named if name is not None)]
 
     def require_in(self, columns: Sequence[str]) -> None:
         """Refuses a table that lacks one of the columns that are named."""
         for name in self.target:
             require_column(columns, name, "target")
+        for name in self.column:
+            require_column(columns, name, "column")
         for name in self.drop:
             require_column(columns, name, "drop")
         if self.time is not None:
@@ -83,4 +116,5 @@ class Roles:
         """Of a table's columns, those that may be features."""
         group = None if self.group_as_feature else self.group
         taken = {*self.target, *self.drop, self.time, group}
-        return [name for name in columns if name not in taken]
+        wanted = {*self.column, self.group} if self.column else set(columns)
+        return [name for name in columns if name in wanted - taken]

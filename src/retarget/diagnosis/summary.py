@@ -6,6 +6,7 @@ from rich.console import RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
+from retarget.diagnosis.report_setting import tested_on
 from retarget.diagnosis.result import Diagnosis, Estimate, LearnerName
 from retarget.diagnosis.tables import most_distorted
 from retarget.printable import printable
@@ -74,7 +75,7 @@ def _scores(diagnosis: Diagnosis) -> Table:
         *([Column("accuracy", justify="right")] if classes else []),
         Column("gap closed", justify="right"),
         title=(
-            f"{diagnosis.test_rows:,} rows not learned from ({diagnosis.evaluation}); "
+            f"Tested on {tested_on(diagnosis)}; "
             f"rate {diagnosis.lr.value:.4g}, gamma {diagnosis.gamma.value:.4g}"
         ),
         caption="with 95% ranges",

@@ -14,7 +14,7 @@ def verdict(evidence: Evidence) -> Verdict:
     """The verdict on what was found."""
     text = headline(evidence)
     if evidence.limited_by_features and evidence.approximation is not None:
-        known = f"As far as {evidence.approximation.features:,} features can tell"
+        known = f"As far as {evidence.approximation.words} can tell"
         text = f"{known}, {text[0].lower()}{text[1:]}"
     return Verdict(text, findings(evidence), recommendations(evidence))
 

@@ -14,6 +14,7 @@ from retarget.data.cifar10_files import CIFAR10
 from retarget.data.files import data_folder
 from retarget.errors import InvalidInputError
 from retarget.experiments.cifar_net import cifar_net
+from retarget.experiments.experiment import Count
 from retarget.experiments.network_training import NetworkRun, Problem, trained_on
 
 
@@ -27,8 +28,8 @@ class CifarRun(NetworkRun):
     """
 
     protocol: Literal["domain pairs", "shuffled"]
-    per_class: int
-    test_per_class: int
+    per_class: Count
+    test_per_class: Count
 
 
 def cifar_problem(config: CifarRun) -> Problem:
@@ -42,7 +43,7 @@ def cifar_problem(config: CifarRun) -> Problem:
 run = trained_on(cifar_problem)
 
 
-def cifar_checksums(config: CifarRun) -> dict[str, str]:
+def cifar_checksums() -> dict[str, str]:
     """Of the files that every run reads."""
     return data_set_checksums(CIFAR10, data_folder())
 

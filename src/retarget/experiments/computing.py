@@ -13,7 +13,7 @@ from pathlib import Path
 import polars as pl
 
 from retarget.experiments.experiment import Config, Family
-from retarget.experiments.identity import Identity, identity_of
+from retarget.experiments.identity import Identity, identities_of
 from retarget.experiments.threads import one_thread
 from retarget.progress import silence
 
@@ -87,7 +87,7 @@ def compute(task: Task, elsewhere: bool = False, time_limit: float | None = None
             tables = [_table_of(config, found) for config in task.configs]
     except Exception as error:  # a run's failure, whatever it is, must not end the others
         trace = "".join(traceback.format_exception(error))
-        return Failed(_in_a_line(error), trace, time.perf_counter() - clock)
+        return Failed(in_a_line(error), trace, time.perf_counter() - clock)
     seconds = time.perf_counter() - clock
     return Computed(tables, seconds, list(dict.fromkeys(str(w.message) for w in caught)))
 
@@ -125,8 +125,8 @@ def _table_of(config: Config, found: list[tuple[Config, pl.DataFrame]]) -> pl.Da
 
 
 def _require_same(task: Task) -> None:
-    for config, identity in zip(task.configs, task.identities, strict=True):
-        here = identity_of(config, task.family)
+    found = identities_of(task.configs, task.family)
+    for here, identity in zip(found, task.identities, strict=True):
         for part in ("data", "code", "packages"):
             if getattr(here, part) != getattr(identity, part):
                 raise RuntimeError(
@@ -135,6 +135,7 @@ def _require_same(task: Task) -> None:
                 )
 
 
-def _in_a_line(error: Exception) -> str:
+def in_a_line(error: Exception) -> str:
+    """What an error says, and of which kind it is."""
     message = " ".join(str(error).split())
     return f"{type(error).__name__}: {message}" if message else type(error).__name__

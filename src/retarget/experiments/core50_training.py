@@ -19,6 +19,7 @@ from retarget.data.features import image_features
 from retarget.data.files import FOLDER_VARIABLE, data_folder
 from retarget.data.weights import SUFFIXES
 from retarget.errors import MissingDataError
+from retarget.experiments.experiment import Count
 from retarget.experiments.network_training import NetworkRun, Problem, trained_on
 from retarget.experiments.threads import all_cores
 
@@ -40,9 +41,9 @@ class Core50Run(NetworkRun):
     """
 
     data: Source
-    frames_per_session: int
+    frames_per_session: Count
     backbone: str | None = None
-    image_size: int = 224
+    image_size: Count = 224
 
     def identifying(self) -> dict[str, Any]:
         """Of weights in a file, the file's name alone: its content is among the data."""
@@ -80,11 +81,11 @@ def head(features: int, seed: int) -> nn.Sequential:
 run = trained_on(core50_problem)
 
 
-def core50_checksums(config: Core50Run) -> dict[str, str]:
+def core50_checksums(data: Source, backbone: str | None, frames_per_session: int) -> dict[str, str]:
     """Of the pictures that a run reads, and of what makes features of them."""
-    frames_from, backbone = _sources(data_folder(), config.data, config.backbone)
-    weights = backbone_checksum(backbone, data_folder())
-    frames = frames_checksums(frames_from, config.frames_per_session)
+    frames_from, network = _sources(data_folder(), data, backbone)
+    weights = backbone_checksum(network, data_folder())
+    frames = frames_checksums(frames_from, frames_per_session)
     return {"backbone": weights, **frames}
 
 

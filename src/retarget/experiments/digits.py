@@ -2,18 +2,24 @@
 
 from collections.abc import Sequence
 
-import matplotlib.pyplot as plt
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from rich.console import RenderableType
 from rich.table import Table
 
 from retarget.colours import COLOURS
 from retarget.data.digits import digits_stream, one_hot
-from retarget.experiments.experiment import Config, Family, one_by_one
-from retarget.experiments.style import figure_style, letter
+from retarget.experiments.experiment import Config, Count, Family, Positive, one_by_one
+from retarget.experiments.over_seeds import (
+    draw_band,
+    draw_rows,
+    mean_and_sem,
+    settings,
+    summarise_rows,
+)
+from retarget.experiments.style import letter
 from retarget.kernels import RBF
 from retarget.learners import SGD
 from retarget.theory.correction import corrected_targets
@@ -32,18 +38,18 @@ LEARNERS = {
 class Digits(Config):
     """Parameters of the demonstration."""
 
-    width: float
-    gamma: float
-    lr: float
-    block_size: int
-    curve_every: int
+    width: Positive
+    gamma: Positive
+    lr: Positive
+    block_size: Count
+    curve_every: Count
 
 
 def run(config: Digits) -> pl.DataFrame:
     """Accuracy along the stream, and what became of each class's targets.
 
-    Columns: quantity, learner, samples, value ("accuracy"); and quantity, label, output, value
-    ("effective target": the mean over a class of one output of its effective targets).
+    Columns: lr, quantity, learner, samples, value ("accuracy"); and lr, quantity, label, output,
+    value ("effective target": the mean over a class of one output of its effective targets).
     """
     data, kernel, classes = digits_stream(config.seed), RBF(config.width), 10
     Y, learner = one_hot(data.labels_train, classes), SGD(lr=config.lr)
@@ -71,7 +77,7 @@ def run(config: Digits) -> pl.DataFrame:
     label, output = (index.ravel() for index in np.indices((classes, classes)))
     columns = {"label": label, "output": output, "value": np.ravel(means)}
     parts.append(pl.DataFrame(columns).with_columns(quantity=pl.lit("effective target")))
-    return pl.concat(parts, how="diagonal")
+    return pl.concat(parts, how="diagonal").with_columns(lr=pl.lit(config.lr))
 
 
 def final_accuracies(table: pl.DataFrame) -> pl.DataFrame:
@@ -79,55 +85,57 @@ def final_accuracies(table: pl.DataFrame) -> pl.DataFrame:
     final = table.filter(
         (pl.col("quantity") == "accuracy") & (pl.col("samples") == pl.col("samples").max())
     )
-    sem = pl.col("value").std() / pl.len().sqrt()
-    return final.group_by("learner", "lr", maintain_order=True).agg(
-        mean=pl.col("value").mean(), sem=sem.fill_null(0.0)
-    )
+    return mean_and_sem(final, ["learner", "lr"], "value")
 
 
 def draw(table: pl.DataFrame) -> Figure:
     """A: accuracy along the stream. B: what the online learner was taught, class by class."""
-    best, largest = _best_online_rate(table), max(table["lr"])
-    with figure_style():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.9), width_ratios=[1.25, 1])
-        letter(left, "A", "digits, class by class: accuracy on all ten classes")
-        _draw_accuracy(left, table.filter(quantity="accuracy"), best, largest)
-        letter(right, "B", f"mean effective targets, online at rate {largest:g}")
-        _draw_effective(right, table.filter(quantity="effective target", lr=largest))
-    return figure
+    return draw_rows(settings(table, Digits.model_fields, but=["lr"]), (9.5, 3.9), _draw_panels)
 
 
 def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
     """Accuracy by learner, at its best rate and at the largest, and what it means."""
+    return summarise_rows(settings(table, Digits.model_fields, but=["lr"]), _summarise)
+
+
+FAMILY = Family(Digits, one_by_one(run), draw, summarise, light=True)
+
+
+def _draw_panels(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
+    best, largest = _best_online_rate(table), max(table["lr"])
+    left, right = figure.subplots(1, 2, width_ratios=[1.25, 1])
+    letter(left, "A", "digits, class by class: accuracy on all ten classes")
+    _draw_accuracy(left, table.filter(quantity="accuracy"), best, largest)
+    letter(right, "B", f"mean effective targets, online at rate {largest:g}")
+    _draw_effective(right, table.filter(quantity="effective target", lr=largest))
+
+
+def _summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
     final, rates = final_accuracies(table), table["lr"].n_unique()
     largest, seeds = max(table["lr"]), table["seed"].n_unique()
     shown = Table(title=f"Test accuracy after the stream, mean ± SEM over {seeds} seeds")
     shown.add_column("learner")
-    shown.add_column(f"best of {rates} rates", justify="right")
+    if rates > 1:
+        shown.add_column(f"best of {rates} rates", justify="right")
     shown.add_column(f"rate {largest:g}", justify="right")
     best = {}
     for learner, name in LEARNERS.items():
         row = final.filter(learner=learner)
         top = best[learner] = row.sort("mean", descending=True).row(0, named=True)
         at_largest = row.filter(lr=largest).row(0, named=True)
-        has_rate = learner != "offline"
-        shown.add_row(
-            name,
-            f"{top['mean']:.3f} ± {top['sem']:.3f}",
-            f"{at_largest['mean']:.3f} ± {at_largest['sem']:.3f}" if has_rate else "",
-        )
+        cells = [f"{row['mean']:.3f} ± {row['sem']:.3f}" for row in (top, at_largest)]
+        if rates > 1 and learner == "offline":
+            cells[1] = ""  # it has no rate
+        shown.add_row(name, *cells[-min(rates, 2) :])
     means = {learner: f"{row['mean']:.1%}" for learner, row in best.items()}
+    rate = f"at {'its best' if rates > 1 else 'the'} rate, {best['online']['lr']:g}"
     return [
         shown,
-        f"Taught one class after the other, the online learner forgets: at its best rate "
-        f"({best['online']['lr']:g}) it ends at {means['online']}, where the offline learner has "
-        f"{means['offline']}. On corrected targets the same learner ends exactly where the offline "
-        f"one does, and on targets corrected causally, without the future, close to it "
-        f"({means['iterative']}), at any rate.",
+        f"Taught one class after the other, the online learner ends at {means['online']} {rate}, "
+        f"where the offline learner has {means['offline']}. On exactly corrected targets the same "
+        f"learner ends at {means['corrected']}, and on targets corrected causally, without the "
+        f"future, at {means['iterative']}.",
     ]
-
-
-FAMILY = Family(Digits, one_by_one(run), draw, summarise, light=True)
 
 
 def _best_online_rate(table: pl.DataFrame) -> float:
@@ -138,13 +146,9 @@ def _best_online_rate(table: pl.DataFrame) -> float:
 def _draw_accuracy(axes: Axes, table: pl.DataFrame, best: float, largest: float) -> None:
     rates = {"offline": best, "online": best, "corrected": largest, "iterative": largest}
     for learner, rate in rates.items():
-        part = table.filter(learner=learner, lr=rate).group_by("samples", maintain_order=True)
-        sem = pl.col("value").std() / pl.len().sqrt()
-        curve = part.agg(mean=pl.col("value").mean(), sem=sem.fill_null(0.0))
+        part = table.filter(learner=learner, lr=rate)
         label = LEARNERS[learner] + ("" if learner == "offline" else f" (rate {rate:g})")
-        axes.plot(curve["samples"], curve["mean"], color=COLOURS[learner], label=label, lw=1.8)
-        low, high = curve["mean"] - curve["sem"], curve["mean"] + curve["sem"]
-        axes.fill_between(curve["samples"], low, high, color=COLOURS[learner], alpha=0.25, lw=0)
+        draw_band(axes, part, "samples", "value", COLOURS[learner], label=label, lw=1.8)
     axes.set_xlabel("samples seen")
     axes.set_ylabel("test accuracy")
     axes.set_ylim(0, 1)

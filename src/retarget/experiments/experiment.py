@@ -24,6 +24,15 @@ from retarget.experiments.file_problems import (
 )
 from retarget.printable import printable
 
+# What the numbers of an experiment may be. (TOML has nan and inf.)
+Number = Annotated[float, Field(allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+Values = Annotated[list[Any], Field(min_length=1)]
+Counts = Annotated[list[Count], Field(min_length=1)]
+Positives = Annotated[list[Positive], Field(min_length=1)]
+
 
 class Config(BaseModel):
     """What determines the result of one run. Families add their parameters; unknown ones fail."""
@@ -37,7 +46,7 @@ class Config(BaseModel):
         return self.model_dump(mode="json")
 
 
-def _reads_nothing(config: Any) -> Mapping[str, str]:
+def _reads_nothing() -> Mapping[str, str]:
     return {}
 
 
@@ -52,8 +61,9 @@ class Family:
             nothing to gain from each other.
         draw: From the table of all runs to the figure.
         summarise: From the table of all runs to what the terminal shows.
-        data: From the config of a run to SHA-256 of what it reads, by what it is; names say nothing
-            of where it lies. Raises `MissingDataError` as the run would.
+        data: SHA-256 of what a run reads, by what it is; names say nothing of where it lies. Its
+            arguments are parameters of the run, by name: those that decide what is read, so that
+            runs which agree in them are looked up once. Raises `MissingDataError` as the run would.
         together: From a config to a text that runs have in common if they are to be computed at
             once; None for one that is computed alone.
         light: Whether runs take less time than a new process does.
@@ -63,7 +73,7 @@ class Family:
     run: Callable[[Sequence[Any], Path | None], Iterator[tuple[Any, pl.DataFrame]]]
     draw: Callable[[pl.DataFrame], Figure]
     summarise: Callable[[pl.DataFrame], Sequence[RenderableType]]
-    data: Callable[[Any], Mapping[str, str]] = _reads_nothing
+    data: Callable[..., Mapping[str, str]] = _reads_nothing
     together: Callable[[Any], str | None] = lambda config: None
     light: bool = False
 
@@ -83,7 +93,6 @@ def one_by_one(
 
 Seed = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 Seeds = Annotated[tuple[Seed, ...], Field(min_length=1)]
-Values = Annotated[list[Any], Field(min_length=1)]
 
 
 class Case(BaseModel):
@@ -221,16 +230,17 @@ class Experiment(BaseModel):
     def expanded(self) -> tuple[list[PlannedRun], list[Problem]]:
         """The runs that make sense, and what is wrong with the parameters of the others."""
         unknown = list(self._unknown_parameters())
-        cases = self.cases or {"": Case()}
+        cases, kind = self.cases or {"": Case()}, self._kind
+        fields = list(kind.model_fields)  # pydantic takes its time to find them
         swept = {name for case in cases.values() for name in self.grid | case.grid}
         planned, problems = [], list(unknown)
         for name, case in cases.items():
             grid = _without(self.grid, case.parameters) | case.grid
             for seed, *point in itertools.product(case.seeds or self.seeds, *grid.values()):
                 values = self.parameters | case.parameters | dict(zip(grid, point, strict=True))
-                known = {key: values[key] for key in self._kind.model_fields if key in values}
+                known = {key: values[key] for key in fields if key in values}
                 try:
-                    config = self._kind(**(known | {"seed": seed}))
+                    config = kind(**(known | {"seed": seed}))
                 except ValidationError as error:
                     found = value_problems(error, partial(self._place, case=name))
                     # under an unknown name may be what is missing

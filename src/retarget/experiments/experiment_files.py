@@ -231,6 +231,18 @@ def _said_twice(experiment: Experiment) -> Iterator[Problem]:
             for key in table.keys() & tables[beside].keys():
                 yield Problem(f"{place}.{key}", f"also in {beside}; expected it in one of them")
     for place, values in lists.items():
-        for index, value in enumerate(values or ()):
-            if value in (values or ())[:index]:
+        seen = set()
+        for value in values or ():
+            same = _hashable(value)
+            if same in seen:
                 yield Problem(place, f"{shown(value)} is there twice; expected each value once")
+            seen.add(same)
+
+
+def _hashable(value: Any) -> Any:
+    """Equal for values that are equal: there may be 100,000, too many to compare in pairs."""
+    if isinstance(value, list):
+        return tuple(_hashable(part) for part in value)
+    if isinstance(value, dict):
+        return frozenset((key, _hashable(part)) for key, part in value.items())
+    return value

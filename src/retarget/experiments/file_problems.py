@@ -9,17 +9,22 @@ from pydantic import ValidationError
 
 from retarget.errors import InvalidInputError
 
-# By pydantic's names of what went wrong.
+# By pydantic's names of what went wrong; in braces is what it knows of it.
 EXPECTED = {
     "bool_type": "true or false",
     "dict_type": "a table of keys and values",
+    "finite_number": "a finite number",
     "float_type": "a number",
-    "greater_than_equal": "0 or more",  # of seeds
+    "greater_than": "more than {gt:g}",
+    "greater_than_equal": "{ge:g} or more",
     "int_from_float": "a whole number",
     "int_type": "a whole number",
+    "less_than_equal": "{le:g} or less",
     "list_type": "a list",
     "model_type": "a table of keys and values",
     "string_type": "a text in quotes",
+    "too_long": "{max_length} values",
+    "too_short": "{min_length} values",
     "tuple_type": "a list",
 }
 MESSAGES = {"Value error, ": "", "Input should be ": "expected "}
@@ -58,7 +63,7 @@ def value_problems(
     """
     unknown = {found["loc"] for found in error.errors() if found["type"] == "extra_forbidden"}
     for found in error.errors():
-        if found["type"] == "too_short" and found["input"]:
+        if found["type"] == "too_short" and len(found["input"]) >= found["ctx"]["min_length"]:
             continue  # only because of a value in it that has a line of its own
         key, *inner = (str(part) for part in found["loc"]) if found["loc"] else ("",)
         where = ".".join([place(key), *inner])
@@ -102,12 +107,13 @@ def _wrong(found: Any) -> str:
     kind, message = found["type"], found["msg"]
     if kind == "missing":
         return MISSING
-    if kind == "too_short":
+    if kind == "too_short" and found["ctx"]["min_length"] == 1:
         return "empty; expected at least one value"
     for start, instead in MESSAGES.items():
         if message.startswith(start):
             message = instead + message.removeprefix(start)
     if kind == "value_error":  # of several values together, in our own words
         return " ".join(message.split())
-    expected = f"expected {EXPECTED[kind]}" if kind in EXPECTED else message
+    about = found.get("ctx", {})
+    expected = f"expected {EXPECTED[kind].format(**about)}" if kind in EXPECTED else message
     return f"got {shown(found['input'])}; {expected}"

@@ -2,9 +2,11 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,7 @@ class Identity:
     code: str
     packages: dict[str, str]
 
-    @property
+    @cached_property
     def key(self) -> str:
         """The hash of all of it."""
         parts = [self.kind, self.config, self.data, self.code, self.packages]
@@ -42,14 +44,27 @@ class Identity:
 
 
 def identity_of(config: Config, family: Family) -> Identity:
-    """The identity of one run of a family.
+    """The identity of one run of a family."""
+    return identities_of([config], family)[0]
+
+
+def identities_of(configs: Sequence[Config], family: Family) -> list[Identity]:
+    """The identities of runs of a family. What several of them read is looked at once.
 
     Raises:
-        MissingDataError: What the run reads is not there.
+        MissingDataError: What a run reads is not there.
     """
-    kind = f"{type(config).__module__}.{type(config).__qualname__}"
     code, packages = current_code()
-    return Identity(kind, config.identifying(), dict(family.data(config)), code, packages)
+    deciding = tuple(signature(family.data).parameters)
+    read: dict[tuple[Any, ...], dict[str, str]] = {}
+    identities = []
+    for config in configs:
+        values = tuple(getattr(config, name) for name in deciding)
+        if values not in read:
+            read[values] = dict(family.data(*values))
+        kind = f"{type(config).__module__}.{type(config).__qualname__}"
+        identities.append(Identity(kind, config.identifying(), read[values], code, packages))
+    return identities
 
 
 # Once: the code of a process does not change when its files do.

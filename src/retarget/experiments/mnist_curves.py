@@ -2,16 +2,15 @@
 
 from collections.abc import Sequence
 
-import matplotlib.pyplot as plt
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from rich.console import RenderableType
 from rich.table import Table
 
 from retarget.colours import COLOURS
-from retarget.experiments.experiment import Family, one_by_one
+from retarget.experiments.experiment import Count, Family, Positive, one_by_one
 from retarget.experiments.mnist_problem import (
     MnistConfig,
     MnistProblem,
@@ -20,8 +19,14 @@ from retarget.experiments.mnist_problem import (
     mnist_problem,
     score_rows,
 )
-from retarget.experiments.over_seeds import draw_band, mean_and_sem
-from retarget.experiments.style import figure_style, letter
+from retarget.experiments.over_seeds import (
+    draw_band,
+    draw_rows,
+    mean_and_sem,
+    settings,
+    summarise_rows,
+)
+from retarget.experiments.style import letter
 from retarget.learners import SGD
 from retarget.theory.correction import corrected_targets
 from retarget.theory.curves import offline_learning_curve
@@ -41,16 +46,16 @@ PLANES = ((0, 1), (1, 2), (0, 2))
 class Setting(MnistConfig):
     """Ridge and rate for each learner: shuffled (panels A to C) and class by class (panel D)."""
 
-    gamma: float
-    lr: float
-    class_offline_gamma: float
-    class_online_lr: float
-    class_corrected_gamma: float
-    class_corrected_lr: float
-    class_iterative_gamma: float
-    class_iterative_lr: float
-    block_size: int
-    shown_samples: int
+    gamma: Positive
+    lr: Positive
+    class_offline_gamma: Positive
+    class_online_lr: Positive
+    class_corrected_gamma: Positive
+    class_corrected_lr: Positive
+    class_iterative_gamma: Positive
+    class_iterative_lr: Positive
+    block_size: Count
+    shown_samples: Count
 
 
 def run(config: Setting) -> pl.DataFrame:
@@ -76,33 +81,41 @@ def run(config: Setting) -> pl.DataFrame:
 
 def draw(table: pl.DataFrame) -> Figure:
     """Panels A to D; A and B for the first seed in the table."""
-    first = table.filter(pl.col("seed") == table["seed"][0])
-    with figure_style():
-        figure = plt.figure(figsize=(12, 6.8))
-        sides = figure.subfigures(1, 2, squeeze=False, width_ratios=[1.45, 1])
-        planes = sides[0, 0].subplots(2, 3)
-        for row, (name, title, series) in zip(
-            planes,
-            (("A", "the shift", "effective"), ("B", "the correction", "corrected")),
-            strict=True,
-        ):
-            letter(row[0], name, title)
-            for axes, plane in zip(row, PLANES, strict=True):
-                _draw_plane(axes, first, series, plane)
-        handles, labels = planes[0, 0].get_legend_handles_labels()
-        sides[0, 0].legend(handles, labels, loc="outside lower center", ncols=3)
-        curves = sides[0, 1].subplots(2, 1, sharex=True)
-        for axes, name, order in zip(curves, "CD", ("shuffled", "class by class"), strict=True):
-            letter(axes, name, f"test accuracy, {order}")
-            _draw_curves(axes, table.filter(order=order))
-        handles, labels = curves[0].get_legend_handles_labels()
-        sides[0, 1].legend(handles, labels, loc="outside lower center", ncols=2)
-        curves[1].set_xlabel("samples seen")
-    return figure
+    return draw_rows(settings(table, Setting.model_fields), (12, 6.8), _draw_panels)
 
 
 def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
     """Accuracy at the end of the stream."""
+    return summarise_rows(settings(table, Setting.model_fields), _summarise)
+
+
+FAMILY = Family(Setting, one_by_one(run), draw, summarise, mnist_checksums)
+
+
+def _draw_panels(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
+    first = table.filter(pl.col("seed") == table["seed"][0])
+    sides = figure.subfigures(1, 2, squeeze=False, width_ratios=[1.45, 1])
+    planes = sides[0, 0].subplots(2, 3)
+    for row, (name, title, series) in zip(
+        planes,
+        (("A", "the shift", "effective"), ("B", "the correction", "corrected")),
+        strict=True,
+    ):
+        letter(row[0], name, title)
+        for axes, plane in zip(row, PLANES, strict=True):
+            _draw_plane(axes, first, series, plane)
+    handles, labels = planes[0, 0].get_legend_handles_labels()
+    sides[0, 0].legend(handles, labels, loc="outside lower center", ncols=3)
+    curves = sides[0, 1].subplots(2, 1, sharex=True)
+    for axes, name, order in zip(curves, "CD", ("shuffled", "class by class"), strict=True):
+        letter(axes, name, f"test accuracy, {order}")
+        _draw_curves(axes, table.filter(order=order))
+    handles, labels = curves[0].get_legend_handles_labels()
+    sides[0, 1].legend(handles, labels, loc="outside lower center", ncols=2)
+    curves[1].set_xlabel("samples seen")
+
+
+def _summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
     last = table.filter(pl.col("samples") == pl.col("samples").max())
     final = mean_and_sem(last, ["order", "learner"], "accuracy")
     seeds = table["seed"].n_unique()
@@ -116,9 +129,6 @@ def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
         )
         shown.add_row(name, *(f"{row['mean']:.3f} ± {row['sem']:.3f}" for row in rows))
     return [shown]
-
-
-FAMILY = Family(Setting, one_by_one(run), draw, summarise, mnist_checksums)
 
 
 def _curves(

@@ -11,7 +11,7 @@ from retarget.data.digits import one_hot
 from retarget.data.files import data_folder
 from retarget.data.mnist import MNIST, load_mnist
 from retarget.errors import DivergedError, InvalidInputError
-from retarget.experiments.experiment import Config
+from retarget.experiments.experiment import Config, Count
 from retarget.experiments.kernel_cache import cached_gram
 from retarget.kernels import InfiniteNTK
 from retarget.learners import SGD
@@ -23,9 +23,9 @@ CLASSES = 10
 class MnistConfig(Config):
     """Size of the problem: images of the stream, of the test, and between two evaluations."""
 
-    train: int
-    test: int
-    evaluate_every: int
+    train: Count
+    test: Count
+    evaluate_every: Count
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def paper_net() -> nn.Sequential:
     )
 
 
-def mnist_checksums(config: MnistConfig) -> dict[str, str]:
+def mnist_checksums() -> dict[str, str]:
     """Of the files that every run reads."""
     return data_set_checksums(MNIST, data_folder())
 

@@ -1,16 +1,25 @@
 """Fig. 5: ridge, rate and block size on MNIST."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import matplotlib.pyplot as plt
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
+from pydantic import Field
 from rich.console import RenderableType
 
 from retarget.colours import COLOURS
-from retarget.experiments.experiment import Family, one_by_one
+from retarget.experiments.experiment import (
+    Count,
+    Counts,
+    Family,
+    Positive,
+    Positives,
+    one_by_one,
+)
 from retarget.experiments.mnist_problem import (
     MnistConfig,
     evaluation_stops,
@@ -18,24 +27,34 @@ from retarget.experiments.mnist_problem import (
     mnist_problem,
     score_rows,
 )
-from retarget.experiments.over_seeds import draw_band, mean_and_sem
-from retarget.experiments.style import figure_style, legend_below, letter
+from retarget.experiments.over_seeds import (
+    draw_band,
+    draw_rows,
+    mean_and_sem,
+    settings,
+    summarise_rows,
+)
+from retarget.experiments.style import legend_below, letter
 from retarget.learners import SGD
 from retarget.theory.correction import corrected_targets
 from retarget.theory.curves import offline_learning_curve
 from retarget.theory.iterative import iterative_targets
 
+# The first and the last power of ten; beyond 100 nothing can be computed with it.
+Power = Annotated[float, Field(ge=-100, le=100)]
+Powers = Annotated[list[Power], Field(min_length=2, max_length=2)]
+
 
 class Sweeps(MnistConfig):
     """What is swept: between two powers of ten for A and B, single values for C and D."""
 
-    gamma: float
-    lr: float
-    sweep_points: int
-    offline_gamma_powers: list[float]
-    online_lr_powers: list[float]
-    corrected_gammas: list[float]
-    block_sizes: list[int]
+    gamma: Positive
+    lr: Positive
+    sweep_points: Count
+    offline_gamma_powers: Powers
+    online_lr_powers: Powers
+    corrected_gammas: Positives
+    block_sizes: Counts
 
 
 def run(config: Sweeps) -> pl.DataFrame:
@@ -63,31 +82,40 @@ def run(config: Sweeps) -> pl.DataFrame:
 
 def draw(table: pl.DataFrame) -> Figure:
     """Panels A to D."""
-    with figure_style():
-        figure, axes = plt.subplots(2, 2, figsize=(9.5, 7.6))
-        _draw_sweep(axes[0, 0], table.filter(panel="A"), "offline")
-        letter(axes[0, 0], "A", "offline")
-        axes[0, 0].set_xlabel(r"ridge $\gamma$")
-        _draw_sweep(axes[0, 1], table.filter(panel="B"), "online")
-        letter(axes[0, 1], "B", "online")
-        axes[0, 1].set_xlabel(r"rate $\eta$")
-        _draw_curves(axes[1, 0], table.filter(panel="C"), r"$\gamma$ = {:g}", "Greens")
-        letter(axes[1, 0], "C", "online, exactly corrected")
-        _draw_curves(axes[1, 1], table.filter(panel="D"), "b = {:g}", "Oranges")
-        letter(axes[1, 1], "D", "online, iteratively corrected")
-    return figure
+    return draw_rows(settings(table, Sweeps.model_fields), (9.5, 7.6), _draw_panels)
 
 
 def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
     """The best ridge and rate, and the end of each curve."""
+    return summarise_rows(settings(table, Sweeps.model_fields), _summarise)
+
+
+FAMILY = Family(Sweeps, one_by_one(run), draw, summarise, mnist_checksums)
+
+
+def _draw_panels(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
+    axes = figure.subplots(2, 2)
+    _draw_sweep(axes[0, 0], table.filter(panel="A"), "offline")
+    letter(axes[0, 0], "A", "offline")
+    axes[0, 0].set_xlabel(r"ridge $\gamma$")
+    _draw_sweep(axes[0, 1], table.filter(panel="B"), "online")
+    letter(axes[0, 1], "B", "online")
+    axes[0, 1].set_xlabel(r"rate $\eta$")
+    _draw_curves(axes[1, 0], table.filter(panel="C"), r"$\gamma$ = {:g}", "Greens")
+    letter(axes[1, 0], "C", "online, exactly corrected")
+    _draw_curves(axes[1, 1], table.filter(panel="D"), "b = {:g}", "Oranges")
+    letter(axes[1, 1], "D", "online, iteratively corrected")
+
+
+def _summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
     lines = []
     for panel, name, symbol in (("A", "Offline", "gamma"), ("B", "Online", "eta")):
         means = mean_and_sem(table.filter(panel=panel), ["setting"], "accuracy")
-        best = (
-            means.filter(pl.col("mean").is_not_nan())
-            .sort("mean", descending=True)
-            .row(0, named=True)
-        )
+        known = means.filter(pl.col("mean").is_not_nan()).sort("mean", descending=True)
+        if known.is_empty():
+            lines.append(f"{name}: diverged at every {symbol}.")
+            continue
+        best = known.row(0, named=True)
         lines.append(
             f"{name}: best at {symbol} = {best['setting']:.3g}, "
             f"accuracy {best['mean']:.3f} ± {best['sem']:.3f}."
@@ -101,9 +129,6 @@ def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
         )
         lines.append(f"{name}, at the end: " + ", ".join(ends) + ".")
     return lines
-
-
-FAMILY = Family(Sweeps, one_by_one(run), draw, summarise, mnist_checksums)
 
 
 def _powers(ends: list[float], count: int) -> list[float]:
@@ -140,11 +165,11 @@ def _draw_sweep(axes: Axes, table: pl.DataFrame, learner: str) -> None:
 
 
 def _draw_curves(axes: Axes, table: pl.DataFrame, label: str, colours: str) -> None:
-    settings = table["setting"].unique(maintain_order=True).to_list()
-    shades = plt.get_cmap(colours)(np.linspace(0.35, 1.0, len(settings)))
-    for setting, colour in zip(settings, shades, strict=True):
-        part = table.filter(setting=setting)
-        draw_band(axes, part, "samples", "accuracy", colour, label=label.format(setting), lw=1.4)
+    values = table["setting"].unique(maintain_order=True).to_list()
+    shades = plt.get_cmap(colours)(np.linspace(0.35, 1.0, len(values)))
+    for value, colour in zip(values, shades, strict=True):
+        part = table.filter(setting=value)
+        draw_band(axes, part, "samples", "accuracy", colour, label=label.format(value), lw=1.4)
     axes.set_xlabel("samples seen")
     axes.set_ylabel("test accuracy")
     axes.set_ylim(0, 1)

@@ -8,6 +8,7 @@ import polars as pl
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from rich.console import RenderableType
+from rich.markup import escape
 from rich.table import Table
 
 from retarget.colours import COLOURS
@@ -17,10 +18,12 @@ from retarget.experiments.cifar_training import CifarRun
 from retarget.experiments.core50_training import Core50Run
 from retarget.experiments.experiment import Family
 from retarget.experiments.network_training import trained_together
-from retarget.experiments.over_seeds import draw_band
+from retarget.experiments.over_seeds import draw_band, settings
 from retarget.experiments.style import figure_style
 
+PARAMETERS = CifarRun.model_fields.keys() | Core50Run.model_fields.keys()
 BASELINE = "vanilla SGD"
+MOST_LINES = 20  # in one panel
 # Colour and line of the cases; dashed is what the paper does not have.
 LINES = {
     "cumulative replay": (COLOURS["offline"], "-"),
@@ -40,8 +43,15 @@ LINES = {
 }
 
 
+# Of those that have none: colours of their own.
+OTHER_LINES = [(colour, line) for line in ("-", "--", ":") for colour in COLOURS.values()]
+
+
 def draw(table: pl.DataFrame) -> Figure:
     """One panel: a line for each case, a band of one standard error around it.
+
+    Where something is swept, each of its values has a line. More than a legend has room for are
+    left out, and the title says so.
 
     Along the samples of several tasks, the passes over one, or, where networks were evaluated
     after each task only, along the tasks.
@@ -50,19 +60,22 @@ def draw(table: pl.DataFrame) -> Figure:
         figure, axes = plt.subplots(figsize=(6.4, 5.4))
         ends = task_ends(table)
         along, name = _axis(table)
-        for case in table["case"].unique(maintain_order=True):
-            colour, line = LINES.get(case, ("black", ":"))
-            part = table.filter(pl.col("case") == case, pl.col(along) >= _start(along))
-            draw_band(axes, part, along, "accuracy", colour, ls=line, label=case, lw=1.5)
+        parts = settings(table, PARAMETERS)
+        for place, part in enumerate(parts[:MOST_LINES]):
+            colour, line = line_of(part.name, place)
+            shown = part.table.filter(pl.col(along) >= _start(along))
+            draw_band(axes, shown, along, "accuracy", colour, ls=line, label=part.name, lw=1.5)
         if along == "samples":
             for end in ends[:-1]:
                 axes.axvline(end, color="lightgray", lw=0.7, zorder=0)
-        axes.set_title(table["data"][0])
+        few = f": the first {MOST_LINES} of {len(parts)}" if len(parts) > MOST_LINES else ""
+        axes.set_title(data_of(table) + few)
         axes.set_xlabel(name)
         if along == "tasks_learned":
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # there are no half tasks
         axes.set_ylabel("accuracy on the test images of all classes")
-        figure.legend(loc="outside lower center", ncols=2)
+        if any(part.name for part in parts):
+            figure.legend(loc="outside lower center", ncols=2)
     return figure
 
 
@@ -74,25 +87,34 @@ def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
     """
     seeds = table["seed"].n_unique()
     several = len(task_ends(table)) > 1
-    shown = Table(title=f"{table['data'][0]}: mean ± SEM over {seeds} seeds, at the end")
+    shown = Table(title=f"{escape(data_of(table))}: mean ± SEM over {seeds} seeds, at the end")
     shown.add_column("case")
-    plain = table.filter(case=BASELINE)
-    columns = ["accuracy"] + [f"less {BASELINE}'s"] * (not plain.is_empty())
+    parts = settings(table, PARAMETERS)
+    plain = next((part.table for part in parts if part.name == BASELINE), None)
+    columns = ["accuracy"] + [f"less {BASELINE}'s"] * (plain is not None)
     columns += ["forgetting", "backward transfer"] if several else ["after one pass"]
     for column in columns:
         shown.add_column(column, justify="right")
-    for case in table["case"].unique(maintain_order=True):
-        part = table.filter(case=case)
-        values = [final_accuracies(part)]
-        if not plain.is_empty():
-            values.append(values[0] - final_accuracies(plain))
+    for part in parts:
+        values = [final_accuracies(part.table)]
+        if plain is not None:
+            values.append(_less(part.table, plain))
         if several:
-            matrices = accuracy_matrices(part)
-            values += [forgetting(matrices), backward_transfer(matrices)]
+            values += _lost(accuracy_matrices(part.table))
         else:
-            values.append(_after_one_pass(part))
-        shown.add_row(case, *(_text(value) for value in values))
+            values.append(_after_one_pass(part.table))
+        shown.add_row(escape(part.name) or "all runs", *(_text(value) for value in values))
     return [shown]
+
+
+def data_of(table: pl.DataFrame) -> str:
+    """What was learned, in words."""
+    return " and ".join(table["data"].unique(maintain_order=True))
+
+
+def line_of(name: str, place: int) -> tuple[str, str]:
+    """Colour and line of a case, or of another one by its place."""
+    return LINES.get(name, OTHER_LINES[place % len(OTHER_LINES)])
 
 
 def task_ends(table: pl.DataFrame) -> list[int]:
@@ -104,8 +126,7 @@ def task_ends(table: pl.DataFrame) -> list[int]:
 
 def final_accuracies(table: pl.DataFrame) -> np.ndarray:
     """One number a seed, in their order; NaN for a run that diverged."""
-    last = table.group_by("seed", maintain_order=True).agg(pl.col("accuracy").last())
-    return last.sort("seed")["accuracy"].to_numpy()
+    return _by_seed(table)["accuracy"].to_numpy()
 
 
 def accuracy_matrices(table: pl.DataFrame) -> np.ndarray:
@@ -139,11 +160,30 @@ def _axis(table: pl.DataFrame) -> tuple[str, str]:
     tasks = len(task_ends(table))
     if tasks == 1:
         return "passes", "passes over the data"
-    evaluations = table.group_by("case", "seed").len()["len"].max()
+    runs = [part.table.group_by("seed").len() for part in settings(table, PARAMETERS)]
+    evaluations = pl.concat(runs)["len"].max()
     # one before everything, one after each task
     if evaluations == tasks + 1:
         return "tasks_learned", "tasks learned"
     return "samples", "samples seen (a task between two lines)"
+
+
+def _by_seed(table: pl.DataFrame) -> pl.DataFrame:
+    last = table.group_by("seed", maintain_order=True).agg(pl.col("accuracy").last())
+    return last.sort("seed")
+
+
+def _less(table: pl.DataFrame, plain: pl.DataFrame) -> np.ndarray:
+    """Final accuracies less those of plain SGD, for each seed that both have."""
+    both = _by_seed(table).join(_by_seed(plain), on="seed", maintain_order="left")
+    return (both["accuracy"] - both["accuracy_right"]).to_numpy()
+
+
+def _lost(matrices: np.ndarray) -> list[np.ndarray]:
+    """Forgetting and backward transfer; nothing where there was a single task."""
+    if matrices.shape[-1] == 1:
+        return [np.empty(0)] * 2
+    return [forgetting(matrices), backward_transfer(matrices)]
 
 
 def _start(along: str) -> int:
@@ -159,6 +199,8 @@ def _after_one_pass(table: pl.DataFrame) -> np.ndarray:
 
 def _text(values: np.ndarray) -> str:
     """Mean and standard error."""
+    if not len(values):
+        return ""
     if np.isnan(values).any():
         return f"{np.isnan(values).sum()} of {len(values)} diverged"
     sem = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0

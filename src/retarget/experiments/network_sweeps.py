@@ -10,20 +10,29 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 from rich.console import RenderableType
+from rich.markup import escape
 from rich.table import Table
 
 from retarget.experiments import cifar_training, core50_training
 from retarget.experiments.cifar_training import CifarRun
 from retarget.experiments.core50_training import Core50Run
 from retarget.experiments.experiment import Family
-from retarget.experiments.network_curves import LINES
+from retarget.experiments.network_curves import (
+    LINES,
+    MOST_LINES,
+    PARAMETERS,
+    data_of,
+    line_of,
+)
 from retarget.experiments.network_training import trained_together
-from retarget.experiments.over_seeds import draw_band, mean_and_sem
-from retarget.experiments.style import SWEEP_COLOURS, SWEEP_MARKERS, figure_style, letter
+from retarget.experiments.over_seeds import draw_band, mean_and_sem, settings
+from retarget.experiments.style import figure_style, letter, sweep_styles
 
 FEW = 4  # values on an axis, each of which is written
-SYMBOLS = {"lr": r"\eta", "strength": r"\lambda", "gamma": r"\gamma"}
-NAMES = {"lr": "rate", "strength": "strength"}
+MOST_PANELS = 12
+LETTERS = "ABCDEFGHIJKL"
+SYMBOLS = {"lr": r"$\eta$", "strength": r"$\lambda$", "gamma": r"$\gamma$"}
+NAMES = {"lr": "rate", "gamma": "ridge"}
 
 
 @dataclass(frozen=True)
@@ -33,7 +42,7 @@ class Panel:
     Attributes:
         title: What it is of.
         along: The parameter that is swept.
-        lines: Another one, with a line for each of its values.
+        lines: Another one, whose values are lines and are named even if there is only one.
     """
 
     title: str
@@ -54,48 +63,55 @@ PANELS = {
 
 
 def draw(table: pl.DataFrame) -> Figure:
-    """Four panels: A to D, or E to H."""
+    """A panel with the curves of all cases in which nothing is swept, and one for each sweep.
+
+    Fig. 6 has four: A to D, or E to H. Of more than fit a figure the first are drawn, and the title
+    says so.
+    """
+    curves, sweeps = _panels(table)
+    count = len(sweeps) + bool(curves)
+    shown = sweeps[: MOST_PANELS - bool(curves)]
+    rows = -(-(len(shown) + bool(curves)) // 2)
     with figure_style():
-        figure, axes = plt.subplots(2, 2, figsize=(9.5, 7.2))
-        figure.suptitle(table["data"][0])
-        cases = [case for case in table["case"].unique(maintain_order=True) if case in PANELS]
-        kernels = table.filter(~pl.col("case").is_in(cases))
-        if len(kernels):
-            letter(axes[0, 0], "A", "the kernel: fixed, or refreshed")
-            _draw_kernels(axes[0, 0], kernels)
-        for axis, case in zip(axes.flat[-len(cases) :], cases, strict=True):
-            letter(axis, case[0], PANELS[case].title)
-            _draw_sweep(axis, final_rows(table.filter(case=case)), case)
+        figure = plt.figure(figsize=(9.5, 3.6 * max(rows, 1)))
+        few = f": the first {MOST_PANELS} of {count} panels" if count > MOST_PANELS else ""
+        figure.suptitle(data_of(table) + few)
+        axes = [
+            figure.add_subplot(rows, min(count, 2), place + 1)
+            for place in range(len(shown) + bool(curves))
+        ]
+        if curves:
+            papers = all(name.startswith("A ") for name, _ in curves)
+            letter(axes[0], "A", "the kernel: fixed, or refreshed" if papers else "nothing swept")
+            _draw_curves(axes[0], curves)
+        for place, (case, panel, part) in enumerate(shown, start=bool(curves)):
+            letter(axes[place], case[0] if case in PANELS else LETTERS[place], panel.title)
+            _draw_sweep(axes[place], final_rows(part), case, panel)
     return figure
 
 
 def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
-    """Final accuracies: of the two kernels, and along each sweep."""
-    shown = Table(title=f"{table['data'][0]}: final accuracy, mean ± SEM over seeds")
+    """Final accuracies: of what is not swept, and along each sweep."""
+    shown = Table(title=f"{escape(data_of(table))}: final accuracy, mean ± SEM over seeds")
     for column in ("panel", "setting", "seeds", "accuracy"):
         shown.add_column(column, justify="right" if column in ("seeds", "accuracy") else "left")
-    final = final_rows(table)
-    for case in final["case"].unique(maintain_order=True):
-        part = final.filter(case=case)
-        panel = PANELS.get(case, Panel(case, "lr"))
-        swept = [panel.along, panel.lines] if panel.lines else [panel.along]
-        for row in mean_and_sem(part, swept, "accuracy").iter_rows(named=True):
-            runs = part.filter(*(pl.col(name) == row[name] for name in swept))
-            diverged = int(runs["accuracy"].is_nan().sum())
-            text = f"{row['mean']:.3f} ± {row['sem']:.3f}"
+    for case, part in _cases(table):
+        names = _swept(case, part)
+        for _, final in settings(final_rows(part), PARAMETERS):
+            mean, sem = mean_and_sem(final.with_columns(one=1), ["one"], "accuracy").row(0)[1:]
+            diverged = int(final["accuracy"].is_nan().sum())
             shown.add_row(
-                case,
-                ", ".join(f"{name} = {row[name]:g}" for name in swept),
-                str(len(runs)),
-                f"{diverged} diverged" if diverged else text,
+                escape(case or "all runs"),
+                escape(", ".join(f"{name} = {_text(final[name][0])}" for name in names)),
+                str(len(final)),
+                f"{diverged} diverged" if diverged else f"{mean:.3f} ± {sem:.3f}",
             )
     return [shown]
 
 
 def final_rows(table: pl.DataFrame) -> pl.DataFrame:
     """The last evaluation of each run."""
-    swept = [name for name in SYMBOLS if name in table.columns]
-    return table.group_by(["case", "seed", *swept], maintain_order=True).last()
+    return table.group_by(_labels(table), maintain_order=True).last()
 
 
 CIFAR_SWEEPS = Family(
@@ -111,39 +127,101 @@ CORE50_SWEEPS = Family(
 )
 
 
-def _draw_kernels(axes: Axes, table: pl.DataFrame) -> None:
-    for case in table["case"].unique(maintain_order=True):
+Curve = tuple[str, pl.DataFrame]
+Sweep = tuple[str, Panel, pl.DataFrame]
+
+
+def _labels(table: pl.DataFrame) -> list[str]:
+    """The columns that tell one run from another."""
+    return [name for name in table.columns if name in ("case", *PARAMETERS)]
+
+
+def _cases(table: pl.DataFrame) -> list[Curve]:
+    """The cases by name; all in one, without a name, where there are none."""
+    if "case" not in table.columns:
+        return [("", table)]
+    parts = table.partition_by("case", maintain_order=True)
+    return [(part["case"][0], part) for part in parts]
+
+
+def _swept(case: str, table: pl.DataFrame) -> list[str]:
+    """What is swept in a case, that of its panel first; of one without a sweep, its rate."""
+    panel = PANELS.get(case)
+    first = [panel.along, panel.lines] if panel else []
+    labels = [name for name in _labels(table) if name not in ("case", "seed")]
+    varied = [name for name in (*SYMBOLS, *labels) if name in labels and _differs(table, name)]
+    names = dict.fromkeys([*first, *varied] or ["lr"])
+    return [name for name in names if name in labels]
+
+
+def _differs(table: pl.DataFrame, name: str) -> bool:
+    return table[name].n_unique() > 1
+
+
+def _panels(table: pl.DataFrame) -> tuple[list[Curve], list[Sweep]]:
+    """What is drawn along the samples, and what along a parameter, case by case."""
+    curves: list[Curve] = []
+    sweeps: list[Sweep] = []
+    for case, part in _cases(table):
+        panel = PANELS.get(case)
+        if panel is None or panel.along not in part.columns:
+            along = _swept_number(part)
+            panel = None if along is None else Panel(case or "all runs", along)
+        if panel is not None:
+            sweeps.append((case, panel, part))
+        else:  # a text may be swept, which makes no axis
+            curves += [
+                (", ".join(filter(None, (case, setting.name))), setting.table)
+                for setting in settings(part, PARAMETERS)
+            ]
+    return curves, sweeps
+
+
+def _swept_number(table: pl.DataFrame) -> str | None:
+    """The parameter to draw along: a number that is swept, of the known ones if there is one."""
+    numbers = [name for name in _labels(table) if table[name].dtype.is_numeric()]
+    swept = [name for name in numbers if name != "seed" and _differs(table, name)]
+    return next((name for name in (*SYMBOLS, *swept) if name in swept), None)
+
+
+def _draw_curves(axes: Axes, curves: Sequence[Curve]) -> None:
+    for place, (case, part) in enumerate(curves[:MOST_LINES]):
         name = case.removeprefix("A ")
-        colour, line = LINES.get(name, ("black", ":"))
-        part = table.filter(case=case)
+        colour, line = line_of(name, place)
         draw_band(axes, part, "samples", "accuracy", colour, ls=line, label=name, lw=1.5)
     axes.set_xlabel("samples seen")
     axes.set_ylabel("test accuracy")
-    axes.legend(loc="lower right")
+    if axes.get_legend_handles_labels()[0]:
+        left_out = len(curves) - MOST_LINES
+        axes.legend(loc="lower right", title=f"and {left_out} more" if left_out > 0 else None)
 
 
-def _draw_sweep(axes: Axes, final: pl.DataFrame, case: str) -> None:
+def _draw_sweep(axes: Axes, final: pl.DataFrame, case: str, panel: Panel) -> None:
     """Final accuracy against what is swept; a cross below where runs diverged."""
-    panel = PANELS[case]
-    if panel.lines is None:
-        _draw_line(axes, final, panel.along, LINES[case[2:]][0], "o", None)
-    else:
-        values = final[panel.lines].unique().sort()
-        for place, value in enumerate(values):
-            part = final.filter(pl.col(panel.lines) == value)
-            colour = SWEEP_COLOURS[place % len(SWEEP_COLOURS)]
-            marker = SWEEP_MARKERS[place % len(SWEEP_MARKERS)]
-            label = f"${SYMBOLS[panel.lines]}$ = {value:g}"
-            _draw_line(axes, part, panel.along, colour, marker, label)
+    parts = settings(final, PARAMETERS, but=[panel.along])
+    for part, (colour, marker) in zip(parts, sweep_styles(len(parts)), strict=True):
+        values = dict(part.values)
+        if panel.lines in final.columns:
+            values[panel.lines] = part.table[panel.lines][0]
+        label = ", ".join(f"{SYMBOLS.get(name, name)} = {_text(values[name])}" for name in values)
+        if not values and case[2:] in LINES:
+            colour, marker = LINES[case[2:]][0], "o"
+        _draw_line(axes, part.table, panel.along, colour, marker, label or None)
     if axes.get_legend_handles_labels()[0]:
         axes.legend()
-    axes.set_xscale("log")
     swept = final[panel.along].unique().sort()
+    if (swept > 0).all():  # a logarithm leaves out 0
+        axes.set_xscale("log")
     if len(swept) <= FEW:  # less than a decade or two, where the axis's own numbers overlap
         axes.set_xticks(swept, labels=[f"{value:g}" for value in swept])
         axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel(f"{NAMES[panel.along]} ${SYMBOLS[panel.along]}$")
+    name = NAMES.get(panel.along, panel.along.replace("_", " "))
+    axes.set_xlabel(f"{name} {SYMBOLS.get(panel.along, '')}")
     axes.set_ylabel("final test accuracy")
+
+
+def _text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _draw_line(

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -27,7 +27,7 @@ from retarget.continual import (
 from retarget.continual.corrector import Kind, Refresh
 from retarget.continual.training import check_schedule
 from retarget.errors import TrainingDivergedError
-from retarget.experiments.experiment import Config
+from retarget.experiments.experiment import Config, Count
 from retarget.kernels import EmpiricalNTK
 from retarget.learners import SGD, Reduction
 from retarget.theory.sweep import Parts
@@ -75,18 +75,23 @@ class NetworkRun(Config):
     # of EWC, of the methods with a memory, and of the one that keeps everything
     strength: float = 0.0
     capacity: int = 300
-    replay_passes: int = 1
+    replay_passes: Count = 1
     device: str = "cpu"
 
     @model_validator(mode="after")
     def _require_sense(self) -> Self:
         """What the lab would refuse is refused before any training."""
-        learner = _learner(self)
-        check_schedule(self.epochs, self.evaluate_every, learner.batch_size)
-        for method in methods_of([self]):
-            if isinstance(method, Corrected):
-                method.check(learner)
+        _require_sense(self.model_copy(update={"seed": 0}))  # which does not matter here
         return self
+
+
+@lru_cache(maxsize=256)  # a plan may have 100,000 runs
+def _require_sense(config: NetworkRun) -> None:
+    learner = _learner(config)
+    check_schedule(config.epochs, config.evaluate_every, learner.batch_size)
+    for method in methods_of([config]):
+        if isinstance(method, Corrected):
+            method.check(learner)
 
 
 @dataclass(frozen=True)

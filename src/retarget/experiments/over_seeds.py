@@ -1,9 +1,105 @@
-"""Mean and standard error over seeds, and how they are drawn."""
+"""Mean and standard error over seeds and nothing else: runs that differ otherwise stay apart."""
 
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
 
+import matplotlib.pyplot as plt
 import polars as pl
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
+from rich.console import RenderableType
+from rich.markup import escape
+
+from retarget.experiments.style import figure_style
+
+MOST_ROWS = 6  # of panels, in one figure
+
+
+class Setting(NamedTuple):
+    """Runs that differ in their seed at most.
+
+    Attributes:
+        values: What tells them from the others of the table, by name; nothing if there are none.
+        table: Their results.
+    """
+
+    values: dict[str, Any]
+    table: pl.DataFrame
+
+    @property
+    def name(self) -> str:
+        """The values in words.
+
+        Example:
+            >>> Setting({"case": "EWC", "lr": 0.01}, pl.DataFrame()).name
+            'EWC, lr 0.01'
+        """
+        return ", ".join(
+            str(value) if label == "case" else f"{label} {value}"
+            for label, value in self.values.items()
+        )
+
+
+def settings(
+    table: pl.DataFrame, parameters: Collection[str], but: Collection[str] = ()
+) -> list[Setting]:
+    """The table in parts that differ in more than the seed, in its order.
+
+    Args:
+        table: Of all runs.
+        parameters: Names of the parameters that a family's runs have.
+        but: Parameters that may differ within a part: the caller shows them in its own way.
+    """
+    labels = [name for name in table.columns if name in parameters and name not in ("seed", *but)]
+    cases = table.partition_by("case", maintain_order=True) if "case" in table.columns else [table]
+    found: list[Setting] = []
+    for case in cases:
+        # what is the same in all of a case is said by its name
+        varied = [name for name in labels if case[name].n_unique() > 1]
+        names = ["case"] * (len(cases) > 1) + varied
+        found += [
+            Setting({name: part[name].to_list()[0] for name in names}, part)
+            for part in (case.partition_by(varied, maintain_order=True) if varied else [case])
+        ]
+    return found
+
+
+def draw_rows(
+    parts: Sequence[Setting],
+    size: tuple[float, float],
+    draw: Callable[[Figure | SubFigure, pl.DataFrame], None],
+) -> Figure:
+    """A row of panels for each setting; of many, for the first few, as the title then says.
+
+    Args:
+        parts: The settings.
+        size: Width and height of a row, in inches.
+        draw: Draws the panels of one table.
+    """
+    shown = parts[:MOST_ROWS]
+    with figure_style():
+        figure = plt.figure(figsize=(size[0], size[1] * len(shown)))
+        if len(parts) == 1:
+            draw(figure, parts[0].table)
+            return figure
+        if len(parts) > len(shown):
+            figure.suptitle(f"the first {len(shown)} of {len(parts)} settings")
+        rows = figure.subfigures(len(shown), 1, squeeze=False)[:, 0]
+        for row, part in zip(rows, shown, strict=True):
+            row.suptitle(part.name)
+            draw(row, part.table)
+    return figure
+
+
+def summarise_rows(
+    parts: Sequence[Setting], summarise: Callable[[pl.DataFrame], Sequence[RenderableType]]
+) -> list[RenderableType]:
+    """The summary of each setting under its name."""
+    said: list[RenderableType] = []
+    for part in parts:
+        said += [f"[bold]{escape(part.name)}[/bold]"] * bool(part.values)
+        said += summarise(part.table)
+    return said
 
 
 def mean_and_sem(table: pl.DataFrame, by: list[str], value: str) -> pl.DataFrame:
@@ -15,6 +111,7 @@ def mean_and_sem(table: pl.DataFrame, by: list[str], value: str) -> pl.DataFrame
 def draw_band(axes: Axes, table: pl.DataFrame, x: str, y: str, colour: str, **line: Any) -> None:
     """The mean of `y` along `x` as a line, and a band of one standard error around it."""
     curve = mean_and_sem(table, [x], y)
-    axes.plot(curve[x], curve["mean"], color=colour, **line)
+    alone = "o" if len(curve) == 1 else None  # a single point makes no line
+    axes.plot(curve[x], curve["mean"], marker=alone, color=colour, **line)
     low, high = curve["mean"] - curve["sem"], curve["mean"] + curve["sem"]
     axes.fill_between(curve[x], low, high, color=colour, alpha=0.2, lw=0)

@@ -4,6 +4,7 @@ import json
 import platform
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ import matplotlib.pyplot as plt
 import polars as pl
 
 import retarget
+from retarget.experiments.computing import in_a_line
 from retarget.experiments.experiment import Experiment, PlannedRun
 from retarget.experiments.places import Place, ThisProcess
 from retarget.experiments.scheduling import Progress, Schedule
@@ -32,6 +34,7 @@ class Outcome:
         computed: Runs computed now.
         reused: Runs found finished.
         failed: Runs that have no result, with the reasons.
+        not_drawn: Why there is no figure of the table, if that is so.
         seconds: How long all of it took.
     """
 
@@ -40,6 +43,7 @@ class Outcome:
     computed: int
     reused: int
     failed: list[tuple[PlannedRun, RunRecord]]
+    not_drawn: str | None
     seconds: float
 
 
@@ -55,7 +59,8 @@ def run_experiment(
     """Computes an experiment and writes table, figure and record to `results/<label>/`.
 
     The runs' own results are in `results/runs/`, where every experiment finds them. Where runs
-    have failed, those of the others are kept, and nothing is drawn.
+    have failed, those of the others are kept, and nothing is drawn. Where drawing fails, table and
+    record are written all the same, and the outcome and the record say why there is no figure.
 
     Args:
         experiment: What to run.
@@ -70,7 +75,7 @@ def run_experiment(
     schedule = Schedule(experiment, RunStore(results), fresh)
     schedule.carry_out(place or ThisProcess(), watch)
     progress, files = schedule.progress, list[Path]()
-    reused, table = len(progress.found), None
+    reused, table, not_drawn = len(progress.found), None, None
     computed = len(progress.done) - reused
     if not progress.failed:
         # relaxed, because a parameter that some cases do not have is null there
@@ -81,8 +86,13 @@ def run_experiment(
             ),
             how="vertical_relaxed",
         )
-        files = _write(experiment, table, folder)
+        files = [_write_table(table, folder / f"{experiment.label}.parquet")]
+        figures = [folder / f"{experiment.label}.{suffix}" for suffix in ("png", "pdf")]
+        not_drawn, trace = _draw(experiment, table, figures)
+        files += figures if not_drawn is None else []
         record = _record(experiment, command or sys.argv, started, time.perf_counter() - clock)
+        if not_drawn is not None:
+            record["not drawn"] = {"reason": not_drawn, "trace": trace}
         record["runs"] = {
             "all": computed + reused,
             "computed": computed,
@@ -93,29 +103,51 @@ def run_experiment(
         with atomic_file(files[-1]) as temporary:
             temporary.write_text(json.dumps(record, indent=2) + "\n")
     failed = [(progress.runs[key], record) for key, record in progress.failed.items()]
-    return Outcome(table, files, computed, reused, failed, time.perf_counter() - clock)
+    seconds = time.perf_counter() - clock
+    return Outcome(table, files, computed, reused, failed, not_drawn, seconds)
 
 
 def _labelled(table: pl.DataFrame, run: PlannedRun) -> pl.DataFrame:
-    """The run's table with what tells it from the other runs."""
+    """The run's table with what tells it from the other runs, where it does not say so itself."""
     return table.select(
-        *(pl.lit(value).alias(name) for name, value in run.labels.items()), pl.all()
+        *(
+            pl.lit(value).alias(name)
+            for name, value in run.labels.items()
+            if name not in table.columns
+        ),
+        pl.all(),
     )
 
 
-def _write(experiment: Experiment, table: pl.DataFrame, folder: Path) -> list[Path]:
-    files = [folder / f"{experiment.label}.{suffix}" for suffix in ("parquet", "png", "pdf")]
+def _write_table(table: pl.DataFrame, path: Path) -> Path:
     # opened here: Polars takes no path that is not UTF-8
-    with atomic_file(files[0]) as temporary, temporary.open("wb") as opened:
+    with atomic_file(path) as temporary, temporary.open("wb") as opened:
         table.write_parquet(opened)
-    figure = experiment.kind.draw(table)
-    for path in files[1:]:
-        with atomic_file(path) as temporary:
-            # no dates inside: the same result is the same file
-            metadata = {"CreationDate": None} if path.suffix == ".pdf" else {"Software": None}
-            figure.savefig(temporary, metadata=metadata)
-    plt.close(figure)
-    return files
+    return path
+
+
+def _draw(
+    experiment: Experiment, table: pl.DataFrame, files: Sequence[Path]
+) -> tuple[str | None, str | None]:
+    """Draws the table; or the reason why that failed, and where: all the work is done by then."""
+    others = plt.get_fignums()
+    try:
+        figure = experiment.kind.draw(table)
+        for path in files:
+            with atomic_file(path) as temporary:
+                # no dates inside: the same result is the same file
+                metadata = {"CreationDate": None} if path.suffix == ".pdf" else {"Software": None}
+                figure.savefig(temporary, metadata=metadata)
+    except OSError:  # a full disk, or a folder that cannot be written to
+        raise
+    except Exception as error:
+        for path in files:  # those of an earlier table are not of this one
+            path.unlink(missing_ok=True)
+        return in_a_line(error), "".join(traceback.format_exception(error))
+    finally:
+        for number in set(plt.get_fignums()).difference(others):
+            plt.close(number)
+    return None, None
 
 
 def _record(

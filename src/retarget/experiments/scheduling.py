@@ -11,7 +11,7 @@ import polars as pl
 from retarget.experiments.computing import Ending, Failed, Lost, Task
 from retarget.experiments.estimate import Estimator
 from retarget.experiments.experiment import Experiment, PlannedRun
-from retarget.experiments.identity import Identity, identity_of
+from retarget.experiments.identity import Identity, identities_of
 from retarget.experiments.places import Place
 from retarget.experiments.store import RunRecord, RunStore
 
@@ -76,7 +76,7 @@ class Schedule:
     ) -> None:
         self._experiment, self._store = experiment, store
         self._family, self.planned = experiment.kind, experiment.planned_runs()
-        identities = [identity_of(run.config, self._family) for run in self.planned]
+        identities = identities_of([run.config for run in self.planned], self._family)
         self.keys = [identity.key for identity in identities]
         self._identities = {identity.key: identity for identity in identities}
         runs = dict(zip(self.keys, self.planned, strict=True))

@@ -4,11 +4,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import matplotlib as mpl
+import matplotlib.colors
 from matplotlib.axes import Axes
 
-# For a parameter that is swept (gamma, eta, batch): light to dark, and another mark each.
+# For the values of a parameter that is swept (gamma, eta, batch): light to dark.
 SWEEP_COLOURS = ("#56B4E9", "#0072B2", "#1B2A49")
-SWEEP_MARKERS = ("o", "s", "^")
+SWEEP_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
+
+def sweep_styles(count: int) -> list[tuple[str, str]]:
+    """A colour and a mark for each of so many values."""
+    shades = mpl.colors.LinearSegmentedColormap.from_list("sweep", SWEEP_COLOURS)
+    return [
+        (
+            mpl.colors.to_hex(shades(place / max(1, count - 1))),
+            SWEEP_MARKERS[place % len(SWEEP_MARKERS)],
+        )
+        for place in range(count)
+    ]
 
 
 @contextmanager

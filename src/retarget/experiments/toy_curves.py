@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import polars as pl
 import torch
@@ -13,14 +12,17 @@ from matplotlib.figure import Figure, SubFigure
 from rich.console import RenderableType
 
 from retarget.data.toy import toy_curve
-from retarget.experiments.experiment import Config, Family, one_by_one
-from retarget.experiments.style import (
-    SWEEP_COLOURS,
-    SWEEP_MARKERS,
-    figure_style,
-    legend_below,
-    letter,
+from retarget.experiments.experiment import (
+    Config,
+    Count,
+    Counts,
+    Family,
+    Positive,
+    Positives,
+    one_by_one,
 )
+from retarget.experiments.over_seeds import draw_rows, settings, summarise_rows
+from retarget.experiments.style import legend_below, letter, sweep_styles
 from retarget.kernels import Features
 from retarget.learners import SGD
 from retarget.theory.curves import offline_learning_curve, online_learning_curve
@@ -29,11 +31,11 @@ from retarget.theory.curves import offline_learning_curve, online_learning_curve
 class ToyCurves(Config):
     """Parameters of Fig. 4."""
 
-    features: int
-    gammas: list[float]
-    batch_sizes: list[int]
-    batch_lr: float
-    shown_batch: int
+    features: Count
+    gammas: Positives
+    batch_sizes: Counts
+    batch_lr: Positive
+    shown_batch: Count
 
 
 def run(config: ToyCurves) -> pl.DataFrame:
@@ -59,7 +61,8 @@ def run(config: ToyCurves) -> pl.DataFrame:
             parts.append(_labelled({"samples": stops, "value": error}, labels))
 
     def add_online(panel: str, setting: float, learner: SGD) -> None:
-        stops = list(range(learner.batch_size, n + 1, learner.batch_size))
+        # the last mini-batch may be a smaller one
+        stops = [*range(learner.batch_size, n, learner.batch_size), n]
         closed_form = online_learning_curve(K, y, K_all, learner, stops)
         add(panel, setting, "closed form", stops, closed_form)
         add(panel, setting, "simulation", stops, simulate(phi_all[:n], y, phi_all, learner))
@@ -93,27 +96,35 @@ def simulate(
 
 def draw(table: pl.DataFrame) -> Figure:
     """Panels A to D, for the first seed in the table."""
+    return draw_rows(settings(table, ToyCurves.model_fields), (9.5, 7.0), _draw_panels)
+
+
+def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
+    """How closely the simulated points lie on the closed-form lines."""
+    return summarise_rows(settings(table, ToyCurves.model_fields), _summarise)
+
+
+FAMILY = Family(ToyCurves, one_by_one(run), draw, summarise, light=True)
+
+
+def _draw_panels(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
     table = table.filter(pl.col("seed") == table["seed"][0])
     panels = {
         "B": ("offline", r"$\gamma$ = {}"),
         "C": ("online", r"$\eta = 1/({} + k_o)$"),
         "D": ("online, mini-batches", r"$b$ = {}"),
     }
-    with figure_style():
-        figure = plt.figure(figsize=(9.5, 7.0))
-        halves = figure.subfigures(2, 1, squeeze=False, height_ratios=[1, 1.3])
-        _draw_kernels(halves[0, 0], table.filter(panel="A"))
-        below = halves[1, 0].subplots(1, 3, sharey=True)
-        for axes, (name, (title, label)) in zip(below, panels.items(), strict=True):
-            letter(axes, name, title)
-            _draw_errors(axes, table.filter(panel=name), label)
-            if name == "B":
-                axes.set_ylabel("mean squared error")
-    return figure
+    halves = figure.subfigures(2, 1, squeeze=False, height_ratios=[1, 1.3])
+    _draw_kernels(halves[0, 0], table.filter(panel="A"))
+    below = halves[1, 0].subplots(1, 3, sharey=True)
+    for axes, (name, (title, label)) in zip(below, panels.items(), strict=True):
+        letter(axes, name, title)
+        _draw_errors(axes, table.filter(panel=name), label)
+        if name == "B":
+            axes.set_ylabel("mean squared error")
 
 
-def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
-    """How closely the simulated points lie on the closed-form lines."""
+def _summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
     wide = table.filter(pl.col("panel").is_in(["C", "D"])).pivot(
         on="source", index=["seed", "panel", "setting", "split", "samples"], values="value"
     )
@@ -122,9 +133,6 @@ def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
         f"Eq. 6 and Eq. 7 agree with step-by-step SGD at all {len(wide)} points: the largest "
         f"difference of the errors is {gap:.1e}."
     ]
-
-
-FAMILY = Family(ToyCurves, one_by_one(run), draw, summarise, light=True)
 
 
 def _labelled(columns: dict[str, Any], labels: dict[str, Any]) -> pl.DataFrame:
@@ -166,8 +174,8 @@ def _draw_kernels(figure: SubFigure, entries: pl.DataFrame) -> None:
 
 
 def _draw_errors(axes: Axes, table: pl.DataFrame, label: str) -> None:
-    settings = table["setting"].unique(maintain_order=True).to_list()
-    for setting, colour, marker in zip(settings, SWEEP_COLOURS, SWEEP_MARKERS, strict=True):
+    values = table["setting"].unique(maintain_order=True).to_list()
+    for setting, (colour, marker) in zip(values, sweep_styles(len(values)), strict=True):
         for split, style in (("test", "-"), ("train", "--")):
             part = table.filter(setting=setting, split=split)
             line = part.filter(source="closed form")

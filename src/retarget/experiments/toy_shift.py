@@ -2,17 +2,24 @@
 
 from collections.abc import Sequence
 
-import matplotlib.pyplot as plt
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from rich.console import RenderableType
 
 from retarget.colours import COLOURS
 from retarget.data.toy import GRID, WIDTH, toy_curve
-from retarget.experiments.experiment import Config, Family, one_by_one
-from retarget.experiments.style import figure_style, legend_below, letter
+from retarget.experiments.experiment import (
+    Config,
+    Count,
+    Family,
+    NotNegative,
+    Positive,
+    one_by_one,
+)
+from retarget.experiments.over_seeds import draw_rows, settings, summarise_rows
+from retarget.experiments.style import legend_below, letter
 from retarget.kernels import RBF
 from retarget.learners import SGD
 from retarget.streaming.trackers import ShiftTracker
@@ -24,10 +31,10 @@ from retarget.theory.online import online_coefficients
 class ToyShift(Config):
     """Parameters of Fig. 1."""
 
-    gamma: float
-    lr: float
-    shown_points: int
-    apart: float
+    gamma: Positive
+    lr: Positive
+    shown_points: Count
+    apart: NotNegative
 
 
 def run(config: ToyShift) -> pl.DataFrame:
@@ -70,20 +77,29 @@ def run(config: ToyShift) -> pl.DataFrame:
 
 def draw(table: pl.DataFrame) -> Figure:
     """Panels A to C, for the first seed in the table."""
-    table = table.filter(pl.col("seed") == table["seed"][0])
-    with figure_style():
-        figure, axes = plt.subplots(1, 3, figsize=(10.5, 4.2), sharey=True)
-        for panel in axes:
-            panel.set_xlabel("input $x$")
-        axes[0].set_ylabel("target $y$")
-        _draw_shift(axes[0], table)
-        _draw_one_step(axes[1], table)
-        _draw_correction(axes[2], table)
-    return figure
+    return draw_rows(settings(table, ToyShift.model_fields), (10.5, 4.2), _draw_panels)
 
 
 def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
     """The mean size of the shift and of the correction, and that the correction is exact."""
+    return summarise_rows(settings(table, ToyShift.model_fields), _summarise)
+
+
+FAMILY = Family(ToyShift, one_by_one(run), draw, summarise, light=True)
+
+
+def _draw_panels(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
+    table = table.filter(pl.col("seed") == table["seed"][0])
+    axes = figure.subplots(1, 3, sharey=True)
+    for panel in axes:
+        panel.set_xlabel("input $x$")
+    axes[0].set_ylabel("target $y$")
+    _draw_shift(axes[0], table)
+    _draw_one_step(axes[1], table)
+    _draw_correction(axes[2], table)
+
+
+def _summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
     first = table.filter(pl.col("seed") == table["seed"][0])
     target = _series(first, "point", "target")["y"].to_numpy()[:-1]
     shift = np.abs(_series(first, "point", "effective")["y"].to_numpy() - target).mean()
@@ -96,9 +112,6 @@ def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
         f"Trained on those, the online learner is the offline learner: largest difference "
         f"{gap:.1e}.",
     ]
-
-
-FAMILY = Family(ToyShift, one_by_one(run), draw, summarise, light=True)
 
 
 def _rows(
