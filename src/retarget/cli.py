@@ -10,6 +10,7 @@ import retarget
 from retarget import cli_data, cli_diagnose, cli_explore, cli_reproduce, cli_runs
 from retarget.cli_reproduce import WRONG_USE, figures_help, show_error
 from retarget.errors import DownloadError, RetargetError
+from retarget.storage import FULL_OR_FAILING
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -43,12 +44,13 @@ def _options(
 
 
 def main() -> None:
-    """Runs the command; what the user can mend is one line and exit code 2, not a traceback.
+    """Runs the command; what the user can correct is one line and exit code 2, not a traceback.
 
-    A download that failed is exit code 1: the command was right.
+    A download that failed, and a disk that is full or fails, is exit code 1: the command was right.
     """
     try:
         app()
     except (RetargetError, OSError) as error:
         show_error(error)
-        sys.exit(cli_data.FAILED if isinstance(error, DownloadError) else WRONG_USE)
+        right = isinstance(error, DownloadError) or getattr(error, "errno", 0) in FULL_OR_FAILING
+        sys.exit(cli_data.FAILED if right else WRONG_USE)

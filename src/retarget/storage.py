@@ -11,7 +11,8 @@ from pathlib import Path
 
 PARTIAL = ".partial-"  # how the name of a file begins that is being written
 # What can be wrong with a disk, whoever writes to it.
-OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+FULL_OR_FAILING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+OF_THE_DISK = (*FULL_OR_FAILING, errno.EROFS)
 # How libraries in Rust (safetensors, Polars) tell it, as errors of their own.
 SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")
 
