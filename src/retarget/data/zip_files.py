@@ -148,7 +148,7 @@ def _announced(file: IO[bytes], comment: int) -> int:
         found = LARGE_END.unpack(file.read(LARGE_END.size))
         if found[0] == LARGE_END_MARK:
             count = found[7]
-    return count
+    return int(count)
 
 
 @contextmanager
