@@ -22,6 +22,9 @@ RUNNING = re.compile(r"(tcp|tls)://[^\s/]+:[0-9]+")
 TIMEOUT = 20  # seconds to reach a scheduler, and to close what was started
 LONGEST_WITHOUT_WORKERS = 60  # seconds until work that nobody does is given up
 WATCH_EVERY = 0.5  # seconds
+# Dask looks once, so long after a worker was lost, and ends for good whoever restarts it if it is
+# just not there. Here it is restarted for as long as the cluster is.
+NEVER_LOST = {"distributed.deploy.lost-worker-timeout": "365 days"}
 
 # One thread a worker: many single-threaded processes lose no time waiting for each other, and the
 # results do not depend on the number of cores. torch and BLAS read these as they are imported.
@@ -175,7 +178,8 @@ def _local_cluster(workers: int, memory_limit: str | None) -> Iterator[LocalClus
             f"memory_limit is {memory_limit!r}; expected bytes with a unit, such as '1GB'"
         ) from error
     try:
-        yield cluster
+        with dask.config.set(NEVER_LOST):
+            yield cluster
     finally:
         cluster.sync(_end_workers, cluster)
         cluster.close(timeout=TIMEOUT)
