@@ -91,7 +91,7 @@ def test_nothing_stays_behind(client, stream):
 
 def test_errors_of_the_numbers_come_through(client, stream):
     X, Y = stream
-    K = rd.gram(rt.Linear(), X, TILE) - 10.0
+    K = rd.gram(rt.Linear(), X, TILE) - 100.0
     with pytest.raises(NotPositiveDefiniteError, match="from row 0 on"):
         rd.offline_coefficients(K, Y, GAMMA)
 
