@@ -11,6 +11,7 @@ from typer.main import get_group
 import retarget
 from retarget.errors import DownloadError, RetargetError
 from retarget.printable import show_error
+from retarget.storage import FULL_OR_FAILING
 
 FAILED, WRONG_USE = 1, 2
 # What `retarget --help` says of each, so that it need not import them: that takes seconds.
@@ -78,10 +79,11 @@ def _options(
 def main() -> None:
     """Runs the command; what the user can fix is one line and exit code 2, not a traceback.
 
-    A download that failed is exit code 1: the command was right.
+    A download that failed, and a disk that is full or fails, is exit code 1: the command was right.
     """
     try:
         app()
     except (RetargetError, OSError) as error:
         show_error(error)
-        sys.exit(FAILED if isinstance(error, DownloadError) else WRONG_USE)
+        right = isinstance(error, DownloadError) or getattr(error, "errno", 0) in FULL_OR_FAILING
+        sys.exit(FAILED if right else WRONG_USE)

@@ -3,14 +3,16 @@
 import errno
 import os
 import re
-import tempfile
+import secrets
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PARTIAL = ".partial-"  # how the name of a file begins that is being written
 # What can be wrong with a disk, whoever writes to it.
-OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+FULL_OR_FAILING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+OF_THE_DISK = (*FULL_OR_FAILING, errno.EROFS)
 # How libraries in Rust (safetensors, Polars) tell it, as errors of their own.
 SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")
 
@@ -33,22 +35,36 @@ def atomic_file(path: Path) -> Iterator[Path]:
     """Gives a temporary path beside `path`; what was written there takes its place at the end.
 
     A reader sees the old file or the new one, never a part. If the body fails, the old one stays.
+    A new file has the mode that `open` would give it, and one that replaces another has that one's
+    mode and, where the system permits it, its owner and group. A link stays: the file that it
+    points to is written.
 
     Raises:
-        OSError: The disk is full, or fails; it names the file, whichever library was writing.
+        OSError: The disk is full, or fails; it names the file, whichever library was writing. Or
+            `path` is a folder, a pipe or a device, or a link that leads back to itself.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    old = _replaced(path)
+    target = path
+    while target.is_symlink():
+        target = target.parent / target.readlink()
+    target.parent.mkdir(parents=True, exist_ok=True)
     # The suffix stays last: writers such as Matplotlib choose the format by it.
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=PARTIAL, suffix=path.suffix)
+    temporary = target.parent / f"{PARTIAL}{secrets.token_urlsafe(6)}{path.suffix}"
+    # For a new file it is the system that applies the umask: to ask for the umask is to set it, for
+    # all threads. What replaces a private file is private from the start.
+    handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666 if old is None else 0o600)
+    mode = (os.fstat(handle) if old is None else old).st_mode & 0o777
     os.close(handle)
-    temporary = Path(name)
     try:
+        temporary.chmod(0o600)  # a umask may forbid the owner to write it
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(path)
-        _sync_folder(path.parent)
+        if old is not None:
+            _give_to_owner(temporary, old)
+        temporary.chmod(mode)
+        temporary.replace(target)
+        _sync_folder(target.parent)
     except Exception as error:
         code = _error_of_the_disk(error)
         if code is None:
@@ -56,6 +72,33 @@ def atomic_file(path: Path) -> Iterator[Path]:
         raise OSError(code, os.strerror(code), str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _replaced(path: Path) -> os.stat_result | None:
+    """What is known of the file that is there already, be it behind a link; None if there is none.
+
+    Raises:
+        OSError: It is no file, or a link that leads back to itself.
+    """
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(found.st_mode):
+        raise FileExistsError(
+            errno.EEXIST, "This is a pipe or a device; expected a file, or a new name", str(path)
+        )
+    return found
+
+
+def _give_to_owner(path: Path, old: os.stat_result) -> None:
+    """Gives a file the owner and the group of the one that it replaces, as far as one may."""
+    if os.name == "posix":
+        for owner, group in ((-1, old.st_gid), (old.st_uid, -1)):
+            with suppress(OSError):  # only root may give files away
+                os.chown(path, owner, group)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -47,10 +47,46 @@ def test_what_follows_the_last_file_is_read_for_its_checksum(tmp_path, monkeypat
         read(tmp_path / "made.tar.gz", content[:-8] + bytes(8), largest=20_000)
 
 
-def test_names_that_would_leave_the_folder_are_only_names(tmp_path):
-    outside = {"../outside": b"x", "/absolute": b"x", **FILES}
-    assert len(read(tmp_path / "made.tar.gz", tar_gz(outside))) == 2
-    assert [path.name for path in tmp_path.parent.glob("outside")] == []
+ODD_KIND = "holds 'other' as a link or as something else than a plain file"
+HARMFUL = {
+    "up": (member("../outside"), r"holds '\.\./outside', which leads out of its folder"),
+    "up inside": (member("a/../../b"), r"holds 'a/\.\./\.\./b', which leads out"),
+    "up, a folder": (member("..", tarfile.DIRTYPE), r"holds '\.\.', which leads out"),
+    "absolute": (member("/absolute"), "holds '/absolute', which leads out of its folder"),
+    "a drive": (member("C:/file"), "holds 'C:/file', which leads out of its folder"),
+    "backslashes": (member("..\\file"), r"holds '\.\.\\\\file', which leads out of its folder"),
+    "a long name": (
+        member("x", tarfile.GNUTYPE_LONGNAME, 10) + b"../outside" + bytes(502) + member("x"),
+        r"holds '\.\./outside', which leads out",
+    ),
+    "a symbolic link": (
+        member("other", tarfile.SYMTYPE),
+        ODD_KIND,
+    ),
+    "a hard link": (member("other", tarfile.LNKTYPE), ODD_KIND),
+    "a pipe": (member("other", tarfile.FIFOTYPE), ODD_KIND),
+    "a device": (member("other", tarfile.BLKTYPE), ODD_KIND),
+    "a kind of its own": (member("other", b"Z"), ODD_KIND),
+}
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("case", HARMFUL)
+def test_an_archive_with_one_harmful_member_is_refused(tmp_path, case, last):
+    """Also where all that is wanted of it is harmless."""
+    harmful, message = HARMFUL[case]
+    files = gzip.decompress(tar_gz(FILES)).rstrip(b"\0")
+    files += bytes(-len(files) % 512)
+    content = gzipped((files + harmful if last else harmful + files) + bytes(1024))
+    with pytest.raises(InvalidInputError, match=f"made.tar.gz {message}"):
+        read(tmp_path / "made.tar.gz", content)
+    assert [path.name for path in tmp_path.iterdir()] == ["made.tar.gz"]
+
+
+def test_folders_beside_the_files_are_harmless(tmp_path):
+    files = gzip.decompress(tar_gz(FILES))
+    content = gzipped(member("folder", tarfile.DIRTYPE) + files)
+    assert set(read(tmp_path / "made.tar.gz", content)) == set(WANTED)
 
 
 BAD = {
@@ -76,7 +112,7 @@ BAD = {
     "negative": (gzipped(member("folder/one", size=-512)), "(of -512 bytes; expected|is damaged)"),
     "a link": (
         gzipped(member("folder/one", tarfile.SYMTYPE)),
-        "holds folder/one as something else than a plain file",
+        "holds 'folder/one' as a link or as something else than a plain file",
     ),
     "a folder": (gzipped(member("folder/one", tarfile.DIRTYPE)), "as something else than a plain"),
     "a device": (gzipped(member("folder/one", tarfile.CHRTYPE)), "as something else than a plain"),

@@ -1,3 +1,4 @@
+import io
 import stat
 import struct
 import tracemalloc
@@ -108,6 +109,88 @@ def test_a_file_that_is_there_twice(tmp_path):
     content = zipped({"one": b"1", "own": b"2"}).replace(b"own", b"one")
     with pytest.raises(InvalidInputError, match="made.zip holds 'one' twice"):
         read(tmp_path / "made.zip", content)
+
+
+def directory_of(content):
+    """Where the entries of the directory begin, and where its end is."""
+    places = [place for place in range(len(content)) if content[place : place + 4] == b"PK\1\2"]
+    return places, content.rindex(b"PK\5\6")
+
+
+def changed(content, place, form, value):
+    content = bytearray(content)
+    struct.pack_into(form, content, place, value)
+    return bytes(content)
+
+
+def test_an_entry_that_hides_the_next_one(tmp_path):
+    content = zipped(FILES)
+    entries, _ = directory_of(content)
+    hiding = changed(content, entries[2] + 32, "<H", entries[3] - entries[2])  # as its comment
+    with pytest.raises(InvalidInputError, match="directory announces 4 files, and lists 3"):
+        read(tmp_path / "made.zip", hiding)
+
+
+@pytest.mark.parametrize("lost", range(4))
+def test_a_file_that_no_entry_lists(tmp_path, lost):
+    content = zipped(FILES)
+    entries, end = directory_of(content)
+    start, stop = (*entries, end)[lost : lost + 2]
+    rest = bytearray(content[:start] + content[stop:])
+    struct.pack_into("<HHL", rest, end - (stop - start) + 8, 3, 3, end - entries[0] - stop + start)
+    with zipfile.ZipFile(io.BytesIO(rest)) as archive:
+        assert len(archive.namelist()) == 3  # zipfile itself sees nothing wrong
+    with pytest.raises(InvalidInputError, match="lists nothing between the bytes"):
+        read(tmp_path / "made.zip", bytes(rest))
+
+
+def test_bytes_after_the_end(tmp_path):
+    """An end that is not the last thing there may be that of an archive within the archive."""
+    with pytest.raises(InvalidInputError, match=f"{DAMAGED} .BadZipFile: bytes follow its end"):
+        read(tmp_path / "made.zip", zipped(FILES) + b"more")
+
+
+def test_a_comment_at_the_end(tmp_path):
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("one", b"1")
+        archive.comment = b"made"
+    assert read(tmp_path / "made.zip", content.getvalue()) == {"one": b"1"}
+
+
+class Unseekable(io.BytesIO):
+    def seekable(self):
+        return False
+
+    def seek(self, *place):
+        raise OSError("it cannot seek")
+
+
+def test_files_that_are_followed_by_their_sizes(tmp_path):
+    content = Unseekable()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, text in PLAIN.items():
+            with archive.open(name, "w", force_zip64=True) as file:
+                file.write(text)
+    assert read(tmp_path / "made.zip", content.getvalue()) == PLAIN
+
+
+def test_a_count_in_the_larger_form(tmp_path, monkeypatch):
+    monkeypatch.setattr(zipfile, "ZIP_FILECOUNT_LIMIT", 1)
+    content = zipped(FILES)
+    end = content.rindex(b"PK\5\6")
+    many = changed(content, end + 10, "<H", 0xFFFF)
+    assert read(tmp_path / "made.zip", many) == PLAIN
+    wrong = changed(many, content.rindex(b"PK\6\6") + 32, "<Q", 70_000)
+    with pytest.raises(InvalidInputError, match="directory announces 70000 files, and lists 4"):
+        read(tmp_path / "made.zip", wrong)
+
+
+def test_a_count_that_could_be_in_the_larger_form(tmp_path):
+    content = zipped(FILES)
+    many = changed(content, content.rindex(b"PK\5\6") + 10, "<H", 0xFFFF)
+    with pytest.raises(InvalidInputError, match="directory announces 65535 files, and lists 4"):
+        read(tmp_path / "made.zip", many)
 
 
 def test_a_bomb_is_not_unpacked(tmp_path):

@@ -88,6 +88,21 @@ def test_local_workers_listen_on_this_machine_only_at_ports_of_their_own():
         assert {host for pid in pids for host in listening_hosts(pid)} == {"0100007F"}
 
 
+def test_a_local_worker_is_started_anew_however_long_that_takes():
+    """Dask gives up a worker that is not there at one moment, some time after it was lost."""
+    with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "10ms"}),
+        connect("local:1") as c,
+    ):
+        for _ in range(2):
+            ((address, pid),) = c.run(os.getpid).items()
+            os.kill(pid, signal.SIGKILL)
+            end = time.monotonic() + 60
+            while set(c.nthreads()) <= {address} and time.monotonic() < end:
+                time.sleep(0.1)
+            assert len(c.nthreads()) == 1
+
+
 def test_an_error_inside_closes_everything_and_is_kept():
     pids = []
 

@@ -3,6 +3,9 @@
 import gc
 import os
 import signal
+import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import dask
@@ -13,6 +16,7 @@ from distributed import futures_of
 import retarget as rt
 from problems import assert_same
 from retarget import distributed as rd
+from retarget.distributed import cluster
 from retarget.distributed.factor import TiledFactor
 from retarget.errors import ClusterError, NotPositiveDefiniteError
 
@@ -24,7 +28,8 @@ KERNEL = rt.RBF(width=2.0)
 @pytest.fixture(scope="module")
 def stream():
     rng = np.random.default_rng(8)
-    return rng.normal(size=(N, 3)), rng.normal(size=(N, 2))
+    # ten features: the blocks are well conditioned, so that 1e-10 is far above the rounding
+    return rng.normal(size=(N, 10)), rng.normal(size=(N, 2))
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +91,7 @@ def test_nothing_stays_behind(client, stream):
 
 def test_errors_of_the_numbers_come_through(client, stream):
     X, Y = stream
-    K = rd.gram(rt.Linear(), X, TILE) - 10.0
+    K = rd.gram(rt.Linear(), X, TILE) - 100.0
     with pytest.raises(NotPositiveDefiniteError, match="from row 0 on"):
         rd.offline_coefficients(K, Y, GAMMA)
 
@@ -153,3 +158,72 @@ def test_samples_that_the_cluster_no_longer_has(client, stream):
     client.cancel(futures_of(K), force=True)
     with pytest.raises(ClusterError, match="results on the cluster were lost"):
         rd.offline_coefficients(K, Y, GAMMA)
+
+
+@pytest.fixture
+def storm(monkeypatch):
+    """Two workers, and a way to kill them again and again: as soon as they begin, or work."""
+    monkeypatch.setattr(cluster, "LONGEST_WITHOUT_WORKERS", 5)
+    over = threading.Event()
+
+    def kill(client, working_only):
+        end = time.monotonic() + 90
+        while not over.wait(0.3):
+            working = client.nthreads()
+            for nanny in client.cluster.workers.values():
+                if nanny.pid and (nanny.worker_address in working or not working_only):
+                    with suppress(ProcessLookupError):
+                        os.kill(nanny.pid, signal.SIGKILL)
+            if time.monotonic() > end:  # nobody has given up: the test is to fail, not to hang
+                client.close()
+                return
+
+    with rd.connect("local:2", memory_limit="1GB") as client:
+        threads = []
+
+        def begin(working_only):
+            threads.append(threading.Thread(target=kill, args=(client, working_only)))
+            threads[-1].start()
+
+        yield begin
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+@pytest.mark.parametrize("working_only", [False, True])
+def test_workers_that_are_killed_every_moment_are_given_up(storm, stream, capfd, working_only):
+    """Dask alone would wait for ever: no task fails if workers die before they have one."""
+    X, Y = stream
+    K = rd.gram(KERNEL, X, TILE)
+
+    def work():
+        while True:  # one of them may be done between two kills
+            rd.effective_targets(K, Y, LEARNER, GAMMA)
+
+    storm(working_only)
+    with pytest.raises(ClusterError, match=r"no worker for 5 s|died \d+ times|again and again"):
+        work()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_workers_may_die_as_often_as_a_task_may_fail():
+    with dask.config.set({"distributed.scheduler.allowed-failures": 2}):
+        watch = cluster._DyingWorkers()
+        watch.look({"a", "b"})
+        for number in range(5):
+            watch.look({"a", f"b{number}"})  # 5 times another one is gone
+        with pytest.raises(ClusterError, match="workers died 6 times .* at most 2 of them"):
+            watch.look({"a"})
+
+
+def test_a_minute_without_workers(monkeypatch):
+    seconds = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: seconds[0])
+    watch = cluster._DyingWorkers()
+    for there in (set(), {"a"}, set()):
+        seconds[0] += 59
+        watch.look(there)
+    seconds[0] += 2
+    with pytest.raises(ClusterError, match="no worker for 60 s"):
+        watch.look(set())

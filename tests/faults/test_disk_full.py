@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+import made_runs
 import retarget as rt
 from command_line import run
 from made_mnist import made_file
@@ -14,6 +15,8 @@ from mirror import Answer
 from retarget.data.array_cache import cached_array
 from retarget.data.download import get
 from retarget.data.files import DataSet
+from retarget.experiments.experiment import Family, families, one_by_one
+from retarget.experiments.runner import run_experiment
 from retarget.storage import atomic_file
 
 pytestmark = pytest.mark.faults
@@ -91,8 +94,35 @@ def test_the_command_says_it_in_one_line(monkeypatch, capsys, small_disk, tmp_pa
         monkeypatch, capsys, command, "t.parquet", *targets, "--lr", "0.1", "--gamma", "1",
         "--out", small_disk,
     )  # fmt: skip
-    assert code == 2
+    assert code == 1
     assert shown.startswith("Error: [Errno 28] No space left on device:")
     assert "Traceback" not in shown
     assert {path.read_bytes() for path in old.values()} == {OLD}
     assert {path.name for path in small_disk.iterdir()} == set(old)
+
+
+def many_rows(config):
+    numbers = np.random.default_rng(config.seed).normal(size=5_000)
+    return pl.DataFrame({"value": numbers, "pair": [[1.0, 2.0]] * len(numbers)})
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("results")
+    family = Family(made_runs.MadeRun, one_by_one(many_rows), made_runs.draw, lambda table: [])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(families(), "made", family)
+        run_experiment(made_runs.made(folder), folder)
+    return folder
+
+
+@pytest.mark.parametrize("old", [None, OLD])
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_an_export_of_runs(monkeypatch, capfd, small_disk, results, suffix, old):
+    path = small_disk / f"all.{suffix}"
+    if old is not None:
+        path.write_bytes(old)
+    code, shown = run(monkeypatch, capfd, "runs", "export", path, "--out", results)
+    assert shown == f"Error: [Errno 28] No space left on device: '{path}'"
+    assert code == 1
+    assert [found.read_bytes() for found in small_disk.iterdir()] == ([] if old is None else [old])

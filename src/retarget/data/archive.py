@@ -16,8 +16,8 @@ CHUNK = 1 << 20
 def read_members(path: Path, names: Collection[str], largest: int) -> Iterator[tuple[str, bytes]]:
     """The contents of the named files, in the order in which the archive has them.
 
-    The archive is read once, from its start to its end, where its checksum is compared. Other files
-    in it are passed over.
+    The archive is read once, from its start to its end, where its checksum is compared. Other plain
+    files and folders in it are passed over.
 
     Args:
         path: A gzipped tar archive.
@@ -25,7 +25,8 @@ def read_members(path: Path, names: Collection[str], largest: int) -> Iterator[t
         largest: Length in bytes that none of them may exceed; it limits the whole archive, too.
 
     Raises:
-        InvalidInputError: The archive is damaged, too large, or does not have these files.
+        InvalidInputError: The archive is damaged, too large, does not have these files, or holds
+            what no data set does: links, names that lead out of the folder.
     """
     missing = set(names)
     with path.open("rb") as file, _damage_explained(path), gzip.GzipFile(fileobj=file) as unpacked:
@@ -34,6 +35,7 @@ def read_members(path: Path, names: Collection[str], largest: int) -> Iterator[t
         # As a stream ("r|"): a header cannot send the reader back to what it has seen.
         with tarfile.open(fileobj=readable, mode="r|", bufsize=CHUNK) as archive:
             for member in archive:
+                _require_harmless(member, path)
                 if member.name in names:
                     content = _content(archive, member, path, largest)
                     if member.name not in missing:
@@ -45,6 +47,16 @@ def read_members(path: Path, names: Collection[str], largest: int) -> Iterator[t
         raise InvalidInputError(
             f"{path} is cut short or another archive: {', '.join(sorted(missing))} is not in it"
         )
+
+
+def leads_out(name: str) -> bool:
+    """Whether a name in an archive could mean a place outside of the folder that it is unpacked to.
+
+    Example:
+        >>> [leads_out(name) for name in ("a/b..c", "a/../b", "/a", "C:a")]
+        [False, True, True, True]
+    """
+    return name.startswith("/") or ":" in name or "\\" in name or ".." in name.split("/")
 
 
 class _BoundedStream:
@@ -70,6 +82,18 @@ class _BoundedStream:
         """Where gzip compares its checksum."""
         while self.read(CHUNK):
             pass
+
+
+def _require_harmless(member: tarfile.TarInfo, path: Path) -> None:
+    name = member.name
+    if leads_out(name):
+        raise InvalidInputError(
+            f"{path} holds {name!r}, which leads out of its folder; no official archive does"
+        )
+    if not (member.isreg() or member.isdir()):
+        raise InvalidInputError(
+            f"{path} holds {name!r} as a link or as something else than a plain file"
+        )
 
 
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path, largest: int) -> bytes:

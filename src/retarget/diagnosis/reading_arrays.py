@@ -70,7 +70,15 @@ def read_npz(path: Path, choose: Choose) -> pl.DataFrame:
                     f"{path} holds {name!r}, which is no array; expected what numpy.savez writes"
                 )
             with files.open(name) as file:
-                headers[name] = _read_header(file, f"{path}: the array {name[:-4]!r}", COLUMNS)
+                header = _read_header(file, f"{path}: the array {name[:-4]!r}", COLUMNS)
+                left = files.size(name) - file.tell()
+            # Only what is read to its end is compared with its checksum.
+            if header.size != left:
+                raise InvalidInputError(
+                    f"{path} is damaged: the header of the array {name[:-4]!r} announces "
+                    f"{header.size:,} bytes of numbers, and there are {left:,}"
+                )
+            headers[name] = header
         rows = _common_rows(path, headers)
         columns = {
             column: (name, number)

@@ -4,10 +4,13 @@ import asyncio
 import logging
 import platform
 import re
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
+import dask.config
+from dask.base import compute, get_scheduler, unpack_collections
 from distributed import Client, KilledWorker, LocalCluster
 from distributed.client import FutureCancelledError
 from distributed.comm.core import CommClosedError
@@ -17,6 +20,11 @@ from retarget.errors import ClusterError, InvalidInputError
 LOCAL = re.compile(r"local:([1-9][0-9]*)")
 RUNNING = re.compile(r"(tcp|tls)://[^\s/]+:[0-9]+")
 TIMEOUT = 20  # seconds to reach a scheduler, and to close what was started
+LONGEST_WITHOUT_WORKERS = 60  # seconds until work that nobody does is given up
+WATCH_EVERY = 0.5  # seconds
+# Dask looks once, so long after a worker was lost, and ends for good whoever restarts it if it is
+# just not there. Here it is restarted for as long as the cluster is.
+NEVER_LOST = {"distributed.deploy.lost-worker-timeout": "365 days"}
 
 # One thread a worker: many single-threaded processes lose no time waiting for each other, and the
 # results do not depend on the number of cores. torch and BLAS read these as they are imported.
@@ -86,6 +94,71 @@ def cluster_errors() -> Iterator[None]:
         ) from error
 
 
+def computed(*tasks: Any) -> tuple[Any, ...]:
+    """What comes of tasks, or of lists and dictionaries of them, as `dask.compute` gives it.
+
+    On a cluster it is bounded: Dask by itself waits for as long as no task fails, and none does
+    while workers die before, or between, the tasks.
+
+    Raises:
+        ClusterError: There was no worker for a minute, or workers died so often that each of them
+            could have failed as often as Dask lets one task fail.
+    """
+    with cluster_errors():
+        client = getattr(get_scheduler(), "__self__", None)
+        if not isinstance(client, Client):  # Dask's threads compute it here
+            here: tuple[Any, ...] = compute(*tasks)
+            return here
+        collections, packed_again = unpack_collections(*tasks)
+        futures = client.compute(collections)
+        found: tuple[Any, ...] = packed_again(client.sync(_watched, client, futures))
+        return found
+
+
+async def _watched(client: Any, futures: list[Any]) -> list[Any]:
+    """The results, as long as there are workers to compute them."""
+    gathering = asyncio.ensure_future(client.gather(futures, asynchronous=True))
+    watch = _DyingWorkers()
+    try:
+        while not (await asyncio.wait([gathering], timeout=WATCH_EVERY))[0]:
+            with suppress(OSError):  # a scheduler that does not answer: `gathering` will say so
+                watch.look(set(await client.scheduler.ncores()))
+    except ClusterError:
+        # It ends when nobody wants the results any more; to cancel it would make Dask complain.
+        gathering.add_done_callback(asyncio.Future.exception)
+        for future in futures:
+            future.release()
+        raise
+    return await gathering
+
+
+class _DyingWorkers:
+    """Counts workers that go away, and the time without any."""
+
+    def __init__(self) -> None:
+        self._there: set[str] = set()
+        self._most, self._gone, self._last_there = 1, 0, time.monotonic()
+
+    def look(self, workers: set[str]) -> None:
+        """Takes note of the workers that are there now."""
+        self._gone += len(self._there - workers)
+        self._there, self._most = workers, max(self._most, len(workers))
+        if workers:
+            self._last_there = time.monotonic()
+        failures = int(dask.config.get("distributed.scheduler.allowed-failures")) + 1
+        if self._gone >= failures * self._most:
+            raise ClusterError(
+                f"workers died {self._gone} times in the course of one step of the computation, "
+                f"with at most {self._most} of them at a time; see why they die: most often they "
+                "have too little memory (memory_limit, or smaller tiles by block_size)"
+            )
+        if time.monotonic() - self._last_there > LONGEST_WITHOUT_WORKERS:
+            raise ClusterError(
+                f"the cluster has had no worker for {LONGEST_WITHOUT_WORKERS} s; see why they "
+                "ended, and start some before you compute again"
+            )
+
+
 @contextmanager
 def _local_cluster(workers: int, memory_limit: str | None) -> Iterator[LocalCluster]:
     try:
@@ -105,7 +178,8 @@ def _local_cluster(workers: int, memory_limit: str | None) -> Iterator[LocalClus
             f"memory_limit is {memory_limit!r}; expected bytes with a unit, such as '1GB'"
         ) from error
     try:
-        yield cluster
+        with dask.config.set(NEVER_LOST):
+            yield cluster
     finally:
         cluster.sync(_end_workers, cluster)
         cluster.close(timeout=TIMEOUT)

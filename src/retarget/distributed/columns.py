@@ -7,10 +7,10 @@ column is ever alive.
 
 from typing import Any, Protocol
 
-from dask.base import compute, persist
+from dask.base import persist
 from dask.delayed import Delayed, delayed
 
-from retarget.distributed.cluster import cluster_errors
+from retarget.distributed.cluster import cluster_errors, computed
 from retarget.distributed.problem import TiledProblem
 from retarget.distributed.tiles import require_mirrored
 
@@ -40,7 +40,7 @@ def follow_columns(problem: TiledProblem, *followers: Follower, check: bool = Tr
         checks = _checks(problem, j) if check else []
         with cluster_errors():
             tasks, checks = persist(tasks, checks)
-            results = compute([wanted for _, wanted in tasks], checks)[0]
+        results = computed([wanted for _, wanted in tasks], checks)[0]
         for follower, (kept, _), wanted in zip(followers, tasks, results, strict=True):
             follower.take(j, kept, wanted)
 

@@ -13,10 +13,9 @@ for one, is kept here.
 import math
 
 import numpy as np
-from dask.base import compute
 from dask.delayed import Delayed, delayed
 
-from retarget.distributed.cluster import cluster_errors
+from retarget.distributed.cluster import computed
 from retarget.distributed.columns import Tasks
 from retarget.distributed.problem import TiledProblem
 from retarget.distributed.tiles import (
@@ -102,8 +101,7 @@ class TiledFactor:
         for i in reversed(range(len(chunks))):
             newest = delayed(backward)(self._tiles[i, i], x[chunks[i]])
             spent = [delayed(transpose_times)(self._tiles[i, j], newest) for j in range(i)]
-            with cluster_errors():
-                x[chunks[i]], products = compute(newest, spent)
+            x[chunks[i]], products = computed(newest, spent)
             for j, product in enumerate(products):
                 x[chunks[j]] -= product
         return x

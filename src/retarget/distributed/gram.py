@@ -10,7 +10,7 @@ from dask.base import persist
 from dask.delayed import delayed
 from dask.highlevelgraph import HighLevelGraph
 
-from retarget.distributed.cluster import cluster_errors
+from retarget.distributed.cluster import cluster_errors, computed
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels import Kernel, as_kernel
 
@@ -63,7 +63,7 @@ def gram(kernel: Any, X: Any, block_size: int = TILE_ROWS) -> da.Array:
     large = {"distributed.admin.large-graph-warning-threshold": "1TB"}
     with dask.config.set(large), cluster_errors():
         samples, held = persist(samples, delayed(known, name=f"kernel-{token}", traverse=False))
-        first = samples[:1].compute()
+    first = computed(samples[:1])[0]
     dtype = known(first).dtype
 
     name, zeros = f"gram-{token}", (0,) * (samples.ndim - 1)

@@ -4,13 +4,12 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
-from dask.base import compute
 from dask.delayed import Delayed, delayed
 from torch import Tensor
 
 from retarget.arrays import as_tensor
 from retarget.distributed.chunk_learner import Learned, Start
-from retarget.distributed.cluster import cluster_errors
+from retarget.distributed.cluster import computed
 from retarget.distributed.columns import Tasks
 from retarget.distributed.problem import TiledProblem
 from retarget.distributed.tiles import times
@@ -80,8 +79,7 @@ class TiledLearning:
 
         @lru_cache(maxsize=1)  # mini-batches are asked for one after the other
         def diagonal_tile(j: int) -> Tensor:
-            with cluster_errors():
-                return as_tensor("K", compute(self._problem.tile(j, j))[0])
+            return as_tensor("K", computed(self._problem.tile(j, j))[0])
 
         def gram(batch: slice) -> Tensor:
             j = next(j for j, rows in enumerate(chunks) if batch.start < rows.stop)

@@ -11,7 +11,7 @@ from dask.delayed import Delayed, delayed
 from torch import Tensor
 
 from retarget.arrays import as_targets, as_tensor, require_float
-from retarget.distributed.cluster import cluster_errors
+from retarget.distributed.cluster import computed
 from retarget.distributed.tiles import checked_tile
 from retarget.errors import InvalidInputError, InvalidTypeError
 
@@ -124,8 +124,7 @@ def _few(sizes: tuple[int, ...]) -> str:
 
 
 def _targets(name: str, values: Any, n: int) -> Tensor:
-    with cluster_errors():
-        known = values.compute() if isinstance(values, da.Array) else values
+    known = computed(values)[0] if isinstance(values, da.Array) else values
     targets = as_targets(name, known).cpu()
     if len(targets) != n:
         raise InvalidInputError(

@@ -1,0 +1,54 @@
+"""Each single bit of an .npz flipped: an error, or every column with what it held."""
+
+import io
+
+import numpy as np
+import pytest
+
+from retarget.diagnosis.reading_arrays import read_npz
+from retarget.errors import InvalidInputError
+
+pytestmark = pytest.mark.faults
+
+
+def saved(save, **arrays):
+    buffer = io.BytesIO()
+    save(buffer, **arrays)
+    return buffer.getvalue()
+
+
+SMALL = {"x": np.array([[0.5, 1.0], [1.5, -2.0]]), "ß": np.arange(2)}
+# Longer than what zipfile reads at once: a part can be read without the checksum of all of it.
+LONG = {"x": np.linspace(0.0, 1.0, 1800).reshape(900, 2), "y": np.arange(900)}
+ALL, HEADER = slice(None), slice(200)
+FLIPPED = {
+    "stored": (saved(np.savez, **SMALL), ALL),
+    "packed": (saved(np.savez_compressed, **SMALL), ALL),
+    "the header of a long array": (saved(np.savez, **LONG), HEADER),
+    "the header of the only array": (saved(np.savez, y=LONG["y"]), HEADER),
+}
+
+
+@pytest.mark.parametrize("case", FLIPPED)
+def test_every_flipped_bit_is_an_error_or_harmless(tmp_path, case):
+    content, part = FLIPPED[case]
+    places = range(len(content))[part]
+    path = tmp_path / "t.npz"
+    path.write_bytes(content)
+    expected = read_npz(path, list)
+    noticed = 0
+    with path.open("rb+", buffering=0) as file:
+        for place in places:
+            for bit in range(8):
+                file.seek(place)
+                file.write(bytes([content[place] ^ 1 << bit]))
+                try:
+                    found = read_npz(path, list)
+                except InvalidInputError:
+                    noticed += 1
+                else:
+                    assert found.columns == expected.columns, (place, bit)
+                    assert found.equals(expected), (place, bit)
+            file.seek(place)
+            file.write(content[place : place + 1])
+    assert noticed > 4 * len(places)  # the rest is dates, and which version wrote it
