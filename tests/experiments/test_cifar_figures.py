@@ -436,7 +436,7 @@ def test_from_the_command(monkeypatch, capsys, tmp_path, made_cifar):
         ("lr=-1.0", "lr is -1.0; expected a positive"),
         ("batch_size=0", "batch_size is 0; expected 1 or more"),
         ("block_size=7", "block_size is 7; expected a positive multiple .* 4"),
-        ("gamma=0.0", "gamma is 0.0; expected a positive"),
+        ("gamma=-1.0", "gamma"),
         ("epochs=0", "epochs is 0; expected 1 or more"),
         ("evaluate_every=3", "evaluate_every is 3; expected a positive multiple"),
         ("capacity=0", "capacity is 0; expected 1 or more"),

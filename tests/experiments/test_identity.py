@@ -343,7 +343,7 @@ def test_what_runs_read_is_looked_at_once_for_those_that_read_the_same():
 
     family = replace(FAMILIES["core50 curves"], data=data)
     configs = [
-        core50(seed=seed, lr=lr, frames_per_session=frames)
+        core50_run(seed=seed, lr=lr, frames_per_session=frames)
         for seed in range(3)
         for lr in (0.1, 0.2)
         for frames in (1, 2)

@@ -118,6 +118,7 @@ def test_fig5_on_made_images_with_rates_that_diverge(tmp_path):
     assert lines[1].startswith("Online: best at eta = 0.1")
 
 
+@pytest.mark.filterwarnings("ignore::retarget.errors.DivergenceWarning")
 def test_a_curve_that_diverges_is_kept_up_to_there():
     problem = mnist_problem.mnist_problem(small("fig5").runs()[0])
     learner = rt.SGD(lr=1e9)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import polars as pl
 
+from retarget.errors import DivergenceWarning
 from retarget.experiments.experiment import Config, Family
 from retarget.experiments.identity import Identity, identities_of
 from retarget.experiments.threads import one_thread
@@ -78,6 +79,8 @@ def compute(task: Task, elsewhere: bool = False, time_limit: float | None = None
     try:
         with one_thread(), _at_most(time_limit), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
+            # sweeps try rates that are too high: the figure shows what becomes of them
+            warnings.simplefilter("ignore", DivergenceWarning)
             if elsewhere:
                 silence()
                 _require_same(task)
