@@ -1,6 +1,11 @@
 """What can go wrong, by name. Every message says what was got, what was expected, what to do."""
 
+import sys
+import warnings
 from typing import Any
+
+# Modules that are not the caller's own code: torch's decorators stand between ours.
+OURS = ("retarget", "torch")
 
 __all__ = [
     "ClusterError",
@@ -139,3 +144,11 @@ class DivergenceWarning(UserWarning):
 
 class DamagedFileWarning(UserWarning):
     """A file that could not be read was set aside, and is made again."""
+
+
+def warn_caller(message: str, category: type[Warning]) -> None:
+    """Warns at the line of the caller's own code, however deep inside retarget the reason is."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in OURS:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)

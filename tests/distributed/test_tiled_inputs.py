@@ -138,8 +138,8 @@ def test_a_schedule_that_does_not_fit(K):
 def test_options_of_the_correction(K):
     with pytest.raises(InvalidInputError, match="block_size is 3; expected a positive multiple"):
         rd.iterative_targets(tiled(K), Y, LEARNER, 1.0, 3)
-    with pytest.raises(InvalidInputError, match="gamma is 0"):
-        rd.offline_coefficients(tiled(K), Y, 0)
+    with pytest.raises(InvalidInputError, match="gamma is -1"):
+        rd.offline_coefficients(tiled(K), Y, -1)
 
 
 def test_a_kernel_that_is_not_positive_definite_says_from_which_row(K):
@@ -157,7 +157,10 @@ def test_a_block_that_is_not_positive_definite(K):
     K[:, 8:10] = K[:, [8, 8]]
     message = "kernel of the block of samples 8 to 9 is not positive definite"
     with pytest.raises(NotPositiveDefiniteError, match=message):
-        rd.iterative_targets(tiled(K), Y, LEARNER, 1.0, 2)
+        rd.iterative_targets(tiled(K) - 1e-9 * da.eye(12, chunks=4), Y, LEARNER, 1.0, 2)
+    # samples that are the same make it singular, no more: then there is a solution
+    expected = rt.iterative_targets(K, Y, LEARNER, 1.0, 2)
+    np.testing.assert_allclose(rd.iterative_targets(tiled(K), Y, LEARNER, 1.0, 2), expected)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
@@ -177,6 +180,23 @@ def test_divergence_is_reported_as_in_memory(momentum):
     assert caught.value.largest_stable_lr == pytest.approx(expected.value.largest_stable_lr)
 
 
+def test_a_learner_that_blows_up_is_announced():
+    stream = make_stream(n=80, outputs=1, seed=3)
+    learner = rt.SGD(lr=12.0, batch_size=2)
+    for function in (
+        lambda: rd.online_coefficients(tiled(stream.K, 8), stream.Y, learner),
+        lambda: rd.effective_targets(tiled(stream.K, 8), stream.Y, learner, 0.5),
+    ):
+        with pytest.warns(rt.DivergenceWarning, match="lr = 12; below .* would be stable"):
+            function()
+
+
+def test_numbers_beyond_their_type():
+    K, huge = tiled(np.eye(4), 2), np.full(4, 1.7e308)
+    with pytest.raises(rt.ResultOverflowError, match="row 0 is beyond"):
+        rd.offline_coefficients(0.5 * K, huge, 0.0)
+
+
 def test_targets_that_cannot_be_reached(K):
     learner = rt.SGD(lr=0.9, weight_decay=1.11111)
     with pytest.raises(UnreachableTargetsError, match="forgotten by the end"):
@@ -186,14 +206,12 @@ def test_targets_that_cannot_be_reached(K):
 def test_lost_digits_are_announced_as_in_memory():
     K = np.full((12, 12), 1e14) + np.diag(1.0 + np.arange(12))
     for name, more in (("offline_coefficients", ()), ("iterative_targets", (4, 1e3))):
-        arguments = (Y, 1e-3) if name == "offline_coefficients" else (Y, LEARNER, 1e-3, *more)
-        with pytest.warns(PrecisionWarning) as expected:
-            getattr(rt, name)(K, *arguments)
-        with pytest.warns(PrecisionWarning) as caught:
-            getattr(rd, name)(tiled(K), *arguments)
-        assert [str(w.message) for w in caught] == [str(w.message) for w in expected]
-        assert "gamma I + K has a condition number" in str(caught[0].message)
-        assert caught[0].filename == __file__
+        slow = rt.SGD(lr=1e-15, batch_size=LEARNER.batch_size)
+        arguments = (Y, 1e-3) if name == "offline_coefficients" else (Y, slow, 1e-3, *more)
+        for module, gram in ((rt, K), (rd, tiled(K))):
+            with pytest.warns(PrecisionWarning, match="gamma I . K has a condition number") as told:
+                getattr(module, name)(gram, *arguments)
+            assert {w.filename for w in told} == {__file__}
 
 
 def test_gram_refuses_what_has_no_tiles():

@@ -118,3 +118,19 @@ def test_a_stream_fed_in_portions_is_announced_once(tmp_path):
         kinds = [one.category for one in told]
         assert set(kinds) == {rt.PrecisionWarning}
         assert len(kinds) == 1
+
+
+def test_the_warning_is_at_the_callers_own_line():
+    stream = make_stream(9, 1, seed=7)
+    K = (stream.K + 1e6 + np.eye(9)).astype(np.float32)
+    Y = stream.Y.astype(np.float32)
+    tracker = rt.CorrectionTracker(K, rt.SGD(1e-7), 0.1)
+    for call in (
+        lambda: rt.offline_coefficients(K, Y, 0.1),
+        lambda: rt.iterative_targets(K, Y, rt.SGD(1e-7), 0.1, 3, 1.0),
+        lambda: tracker.update(np.arange(9), Y),
+        lambda: rt.prequential_errors(K.astype(float), Y, rt.SGD(lr=0.1)),
+    ):
+        with pytest.warns((rt.PrecisionWarning, rt.DivergenceWarning)) as told:
+            call()
+        assert {one.filename for one in told} == {__file__}

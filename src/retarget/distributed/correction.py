@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from dask.delayed import Delayed, delayed
 
-from retarget.arrays import as_positive
+from retarget.arrays import as_non_negative
 from retarget.distributed.chunk_learner import Start, reach_chunk
 from retarget.distributed.columns import follow_columns
 from retarget.distributed.learning import TiledLearning
@@ -29,7 +29,7 @@ def corrected_targets(
             computed twice, unless it was persisted.
         Y: (n,) or (n, c) targets, in stream order, NumPy or Dask.
         learner: The online learner.
-        gamma: Ridge of the offline learner, above 0.
+        gamma: Ridge of the offline learner, 0 or more.
         initial: Values of the starting function on the stream, if it is not zero (without weight
             decay only).
 
@@ -41,7 +41,7 @@ def corrected_targets(
         >>> corrected_targets(K, np.array([1.1875, 1.0]), SGD(lr=0.5), gamma=1.0)
         array([1., 1.])
     """
-    gamma = as_positive("gamma", gamma)
+    gamma = as_non_negative("gamma", gamma)
     problem = as_tiled_problem(K, Y, initial, learner.batch_size)
     require_lasting_start(initial, learner)
     learner.rates(len(problem.Y))

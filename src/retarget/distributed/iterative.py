@@ -38,9 +38,9 @@ def iterative_targets(
         K: (n, n) Gram matrix of the stream, in stream order, a Dask array in square chunks.
         Y: (n,) or (n, c) targets, in stream order, NumPy or Dask.
         learner: The online learner that will be trained on the result.
-        gamma: Ridge of the offline learner, above 0.
+        gamma: Ridge of the offline learner, 0 or more.
         block_size: Samples whose targets are found together, a multiple of the batch size.
-        ridge: $\gamma_o$ of Eq. 15, for blocks whose kernel is (nearly) singular.
+        ridge: $\gamma_o$ of Eq. 15, for blocks whose kernel is nearly singular.
         parts: `"both"`, or one half of Eq. 16 alone: `"online"` or `"offline"`.
         first_block: `"plain"` leaves the first block's targets as they are.
         initial: Values of the starting function on the stream, if it is not zero (without weight
@@ -68,6 +68,7 @@ def iterative_targets(
     learning = TiledLearning(problem, learner, lesson)
     followers: tuple[Follower, ...] = (learning,) if factor is None else (factor, learning)
     follow_columns(problem, *followers)
+    learning.warn_if_diverging()
     _warn_of_lost_digits(learning, factor, problem.dtype)
     targets = learning.targets
     return problem.give(targets if problem.start is None else targets + problem.start)

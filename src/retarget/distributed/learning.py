@@ -14,7 +14,12 @@ from retarget.distributed.columns import Tasks
 from retarget.distributed.problem import TiledProblem
 from retarget.distributed.tiles import times
 from retarget.learners import SGD
-from retarget.theory.stability import require_converging
+from retarget.theory.stability import (
+    FAR_BEYOND,
+    blown_up,
+    require_converging,
+    warn_of_divergence,
+)
 
 Lesson = Callable[[int, Delayed, Start], Delayed]
 
@@ -40,6 +45,7 @@ class TiledLearning:
         self.targets = np.empty_like(problem.Y)
         self.shares = np.zeros((parts, *problem.Y.shape), problem.Y.dtype)
         self.condition = 1.0
+        self._largest_error = self._largest_target = 0.0
         self._inherited = np.zeros_like(self.shares)
         self._problem, self._learner, self._lesson = problem, learner, lesson
 
@@ -63,6 +69,8 @@ class TiledLearning:
         rows = self._problem.chunks[j]
         errors = as_tensor("errors", learned.errors)
         require_converging(errors, rows.start, self._learner, self._batch_gram())
+        self._largest_error = max(self._largest_error, float(errors.abs().max()))
+        self._largest_target = max(self._largest_target, float(np.abs(learned.targets).max()))
         self.targets[rows] = learned.targets
         self.condition = max(self.condition, learned.condition)
         if len(self.shares) == 2:
@@ -72,6 +80,16 @@ class TiledLearning:
         self.shares[:, rows] = learned.deposits
         for i, felt in wanted["felt"].items():
             self._inherited[:, self._problem.chunks[i]] += felt
+
+    def warn_if_diverging(self) -> None:
+        """Warns where the errors have grown far beyond the targets, after the last chunk."""
+        if self._largest_error > FAR_BEYOND * self._largest_target:
+            warn_of_divergence(
+                blown_up(self._largest_error, self._largest_target),
+                self._learner,
+                self._batch_gram(),
+                len(self.targets),
+            )
 
     def _batch_gram(self) -> Callable[[slice], Tensor]:
         """Gives the kernel of a mini-batch, to explain a divergence."""

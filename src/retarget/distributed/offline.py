@@ -6,7 +6,7 @@ import dask.array as da
 import numpy as np
 import torch
 
-from retarget.arrays import as_positive
+from retarget.arrays import as_non_negative
 from retarget.distributed.columns import follow_columns
 from retarget.distributed.factor import TiledFactor
 from retarget.distributed.problem import TiledProblem, as_tiled_problem
@@ -20,7 +20,7 @@ def offline_coefficients(K: da.Array, Y: Any, gamma: float, *, initial: Any = No
     Args:
         K: (n, n) Gram matrix of the stream, a Dask array in square chunks.
         Y: (n,) or (n, c) targets, NumPy or Dask.
-        gamma: Ridge, above 0.
+        gamma: Ridge, 0 or more.
         initial: Values of the starting function on the stream, if it is not zero.
 
     Returns:
@@ -31,7 +31,7 @@ def offline_coefficients(K: da.Array, Y: Any, gamma: float, *, initial: Any = No
         >>> offline_coefficients(K, np.array([3.0, 0.0]), gamma=1.0)
         array([ 1.6, -0.4])
     """
-    gamma = as_positive("gamma", gamma)
+    gamma = as_non_negative("gamma", gamma)
     problem = as_tiled_problem(K, Y, initial)
     return problem.give(ridge_solution(problem, gamma))
 

@@ -50,4 +50,5 @@ def online_pass(problem: TiledProblem, learner: SGD) -> np.ndarray:
 
     learning = TiledLearning(problem, learner, lesson)
     follow_columns(problem, learning)
+    learning.warn_if_diverging()
     return learning.coefficients

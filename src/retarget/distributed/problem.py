@@ -10,7 +10,7 @@ import torch
 from dask.delayed import Delayed, delayed
 from torch import Tensor
 
-from retarget.arrays import as_targets, as_tensor, require_float
+from retarget.arrays import as_targets, as_tensor, give_back, require_float
 from retarget.distributed.cluster import computed
 from retarget.distributed.tiles import checked_tile
 from retarget.errors import InvalidInputError, InvalidTypeError
@@ -59,8 +59,8 @@ class TiledProblem:
         return self.Y.copy() if self.start is None else self.Y - self.start
 
     def give(self, result: np.ndarray) -> np.ndarray:
-        """A result (n, c) in the inputs' precision, and as flat as the caller's Y."""
-        given = torch.from_numpy(result).to(self._given).numpy()
+        """A result (n, c) in the inputs' precision, with the shape of the caller's Y."""
+        given: np.ndarray = give_back(torch.from_numpy(result), None, self._given)
         return given[:, 0] if self._flat else given
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from dask.delayed import Delayed, delayed
 
-from retarget.arrays import as_positive
+from retarget.arrays import as_non_negative
 from retarget.distributed.columns import Tasks, follow_columns
 from retarget.distributed.online import online_pass
 from retarget.distributed.problem import TiledProblem, as_tiled_problem
@@ -27,7 +27,7 @@ def effective_targets(
             computed twice, unless it was persisted.
         Y: (n,) or (n, c) targets, in stream order, NumPy or Dask.
         learner: The online learner.
-        gamma: Ridge of the offline learner that it is compared with, above 0.
+        gamma: Ridge of the offline learner that it is compared with, 0 or more.
         initial: Values of the starting function on the stream, if it is not zero (without weight
             decay only).
 
@@ -39,7 +39,7 @@ def effective_targets(
         >>> effective_targets(K, np.array([1.0, 1.0]), SGD(lr=0.5), gamma=1.0)
         array([1.1875, 1.    ])
     """
-    gamma = as_positive("gamma", gamma)
+    gamma = as_non_negative("gamma", gamma)
     problem = as_tiled_problem(K, Y, initial, learner.batch_size)
     require_lasting_start(initial, learner)
     A = online_pass(problem, learner)

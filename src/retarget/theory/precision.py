@@ -1,13 +1,12 @@
 """How many digits of a result are right."""
 
 import math
-import warnings
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from retarget.errors import PrecisionWarning
+from retarget.errors import PrecisionWarning, warn_caller
 
 MEANINGFUL_DIGITS = 2.0
 ITERATIONS = 5  # of the norm's estimate; two or three are the rule
@@ -57,10 +56,9 @@ def warn_if_meaningless(name: str, condition: float, dtype: torch.dtype) -> bool
         return False
     precision = str(dtype).removeprefix("torch.")
     advice = "" if dtype == torch.float64 else "compute in float64, or "
-    warnings.warn(
+    warn_caller(
         f"{name} has a condition number of about {condition:.1g}: in {precision} expect "
         f"{max(digits, 0.0):.1f} correct digits at best; {advice}raise gamma or ridge",
         PrecisionWarning,
-        stacklevel=5,
     )
     return True

@@ -8,7 +8,6 @@ bound is looser, $2(1+\mu)$: streams are not like that.)
 """
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -20,6 +19,7 @@ from retarget.errors import (
     DivergenceWarning,
     InvalidInputError,
     ResultOverflowError,
+    warn_caller,
 )
 from retarget.learners import SGD
 from retarget.state_files import part_of, require_shape
@@ -112,10 +112,7 @@ class GrowthWatch:
         eps = torch.finfo(self._dtype).eps
         rounding = eps * self.growth * max(self.largest_target, self.largest_error)
         if self.largest_error > FAR_BEYOND * self.largest_target:
-            what = (
-                f"the online learner blows up: its errors reach {self.largest_error:.3g}, where "
-                f"its targets are up to {self.largest_target:.3g}"
-            )
+            what = blown_up(self.largest_error, self.largest_target)
         elif rounding > MEANINGFUL * self.largest_error:
             what = (
                 "the online learner amplifies rounding errors by "
@@ -124,13 +121,7 @@ class GrowthWatch:
         else:
             return
         self._warned = True
-        lr = self.learner.lr if isinstance(self.learner.lr, float) else max(self.learner.lr)
-        limit = largest_stable_lr(self._gram, self.learner, self.seen)
-        warnings.warn(
-            f"{what}. Its rate is lr = {lr:g}; below {limit:.4g} it would be stable",
-            DivergenceWarning,
-            stacklevel=4,
-        )
+        warn_of_divergence(what, self.learner, self._gram, self.seen)
 
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
         """A watch that goes on from here, of a stream whose kernel `gram` gives."""
@@ -161,6 +152,26 @@ class GrowthWatch:
         if len(self._probe):
             require_shape("probe", self._probe.coefficients, None, 1)
             self._dtype = self._probe.coefficients.dtype
+
+
+def blown_up(largest_error: float, largest_target: float) -> str:
+    """What is wrong with a learner whose errors have grown far beyond its targets."""
+    return (
+        f"the online learner blows up: its errors reach {largest_error:.3g}, where its targets are "
+        f"up to {largest_target:.3g}"
+    )
+
+
+def warn_of_divergence(
+    what: str, learner: SGD, batch_gram: Callable[[slice], Tensor], n: int
+) -> None:
+    """Warns that a learner diverges on `n` samples, with a rate at which it would not."""
+    lr = learner.lr if isinstance(learner.lr, float) else max(learner.lr)
+    limit = largest_stable_lr(batch_gram, learner, n)
+    warn_caller(
+        f"{what}. Its rate is lr = {lr:g}; below {limit:.4g} it would be stable",
+        DivergenceWarning,
+    )
 
 
 def _signs(start: int, like: Tensor) -> Tensor:
