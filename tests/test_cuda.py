@@ -117,7 +117,7 @@ def test_empirical_ntk_equals_the_cpu(outputs, options):
     assert_same(K.cpu(), expected)
     assert_same(kernel(X.numpy()), expected)
     assert_same(kernel.diag(X.cuda()).cpu(), expected.diagonal())
-    with pytest.raises(rt.InvalidInputError, match="A is on cpu, but the module is on cuda"):
+    with pytest.raises(rt.errors.InvalidInputError, match="A is on cpu, but the module is on cuda"):
         kernel(X)
 
 

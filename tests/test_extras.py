@@ -30,7 +30,7 @@ def output(code, without):
 )
 def test_a_missing_package_is_one_sentence_with_the_line_to_type(package, module, extra):
     code = f"import retarget\ntry:\n    import {module}\n"
-    code += "except retarget.MissingExtraError as error:\n    print(error)"
+    code += "except retarget.errors.MissingExtraError as error:\n    print(error)"
     returned, shown = output(code, [package])
     assert returned == 0
     assert shown.endswith(f'; install it with: pip install "retarget[{extra}]"')

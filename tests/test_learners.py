@@ -25,7 +25,7 @@ def test_steps_and_rates():
 
 def test_a_schedule_that_ends_too_soon():
     learner = rt.SGD(lr=[0.3, 0.2])
-    with pytest.raises(rt.InvalidInputError, match="ends after 2 steps, but .* step 3"):
+    with pytest.raises(rt.errors.InvalidInputError, match="ends after 2 steps, but .* step 3"):
         learner.rate(2)
 
 
@@ -60,7 +60,7 @@ def test_has_memory(learner, memory):
     ],
 )
 def test_values_that_have_no_meaning(options, message):
-    with pytest.raises(rt.InvalidInputError, match=message):
+    with pytest.raises(rt.errors.InvalidInputError, match=message):
         rt.SGD(**({"lr": 0.1} | options))
 
 
@@ -76,7 +76,7 @@ def test_values_that_have_no_meaning(options, message):
     ],
 )
 def test_types_that_have_no_meaning(options, message):
-    with pytest.raises(rt.InvalidTypeError, match=message):
+    with pytest.raises(rt.errors.InvalidTypeError, match=message):
         rt.SGD(**({"lr": 0.1} | options))
 
 

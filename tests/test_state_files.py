@@ -61,7 +61,7 @@ def test_every_damage_is_found(path, tmp_path):
         damaged.write_bytes(changed)
         try:
             values, tensors = read_state(damaged)
-        except rt.InvalidInputError as error:
+        except rt.errors.InvalidInputError as error:
             outcomes.append(type(error))
         else:  # a blank or a letter of an escape, which changes nothing
             assert values == VALUES
@@ -99,13 +99,17 @@ def test_a_header_that_is_nested_too_deeply(path):
 @pytest.mark.parametrize("header", ['{"format": 1}', "[1]", "null"])
 def test_files_of_another_format(header, path):
     save_file({"x": torch.ones(1)}, path, {"retarget": header})
-    with pytest.raises(rt.InvalidInputError, match="not a retarget state of format 2; expected"):
+    with pytest.raises(
+        rt.errors.InvalidInputError, match="not a retarget state of format 2; expected"
+    ):
         read_state(path)
 
 
 def test_no_file(tmp_path):
     for path in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(rt.InvalidInputError, match="there is no file .*; expected one that"):
+        with pytest.raises(
+            rt.errors.InvalidInputError, match="there is no file .*; expected one that"
+        ):
             read_state(path)
 
 

@@ -14,25 +14,7 @@ if TYPE_CHECKING:
     from retarget.continual.corrector import NetworkCorrector
     from retarget.diagnosis.api import diagnose
     from retarget.diagnosis.result import Diagnosis
-    from retarget.errors import (
-        ClusterError,
-        DamagedFileError,
-        DamagedFileWarning,
-        DivergedError,
-        DivergenceWarning,
-        DownloadError,
-        InvalidInputError,
-        InvalidTypeError,
-        MissingDataError,
-        MissingExtraError,
-        NotPositiveDefiniteError,
-        PrecisionWarning,
-        ResultOverflowError,
-        RetargetError,
-        StreamTooLargeError,
-        TrainingDivergedError,
-        UnreachableTargetsError,
-    )
+    from retarget.errors import RetargetError
     from retarget.estimators import OnlineKernelClassifier, OnlineKernelRegressor
     from retarget.kernels import RBF, EmpiricalNTK, Features, InfiniteNTK, Linear, as_kernel
     from retarget.learners import SGD
@@ -85,24 +67,8 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
     "InfiniteNTK",
     "EmpiricalNTK",
     "as_kernel",
-    # what can go wrong
+    # what can go wrong: all of it in retarget.errors
     "RetargetError",
-    "InvalidInputError",
-    "InvalidTypeError",
-    "NotPositiveDefiniteError",
-    "DivergedError",
-    "DivergenceWarning",
-    "ResultOverflowError",
-    "TrainingDivergedError",
-    "StreamTooLargeError",
-    "MissingDataError",
-    "DownloadError",
-    "MissingExtraError",
-    "ClusterError",
-    "DamagedFileError",
-    "DamagedFileWarning",
-    "UnreachableTargetsError",
-    "PrecisionWarning",
 ]
 
 
@@ -112,10 +78,7 @@ _MODULES = {
     "continual.corrector": "NetworkCorrector",
     "diagnosis.api": "diagnose",
     "diagnosis.result": "Diagnosis",
-    "errors": "ClusterError DamagedFileError DamagedFileWarning DivergedError DivergenceWarning "
-    "DownloadError InvalidInputError InvalidTypeError MissingDataError MissingExtraError "
-    "NotPositiveDefiniteError PrecisionWarning ResultOverflowError RetargetError "
-    "StreamTooLargeError TrainingDivergedError UnreachableTargetsError",
+    "errors": "RetargetError",
     "estimators": "OnlineKernelClassifier OnlineKernelRegressor",
     "kernels": "RBF EmpiricalNTK Features InfiniteNTK Linear as_kernel",
     "learners": "SGD",

@@ -294,7 +294,7 @@ def test_the_checkpoint_of_another_run(changes, what, interrupted):
         rf"run.safetensors is the checkpoint of another run; these differ: {what}( \(.* now\))?; "
         "delete it, or name another file"
     )
-    with pytest.raises(rt.InvalidInputError, match=message):
+    with pytest.raises(rt.errors.InvalidInputError, match=message):
         train(make, interrupted, **options)
     assert interrupted.read_bytes() == before
     assert_same_run(train(METHODS["DER"], interrupted), train(METHODS["DER"]))
@@ -332,7 +332,7 @@ def test_options_of_a_method_are_what_has_no_underscore(one, other, tmp_path):
     path = tmp_path / "run"
     expected = train(make(one), path)
     assert_same_run(train(make(one), path), expected)
-    with pytest.raises(rt.InvalidInputError, match="these differ: methods"):
+    with pytest.raises(rt.errors.InvalidInputError, match="these differ: methods"):
         train(make(other), path)
 
 
@@ -342,11 +342,13 @@ def test_numbers_of_numpy_are_numbers(interrupted):
 
 
 def test_files_that_are_no_checkpoints(tmp_path):
-    with pytest.raises(rt.InvalidInputError, match="which is no file; name a file"):
+    with pytest.raises(rt.errors.InvalidInputError, match="which is no file; name a file"):
         train(METHODS["plain"], tmp_path)
     path = tmp_path / "state"
     rt.ShiftTracker(rt.RBF(1.0), rt.SGD(0.1), 1.0).save(path)
-    with pytest.raises(rt.InvalidInputError, match="state, which holds no training run; name an"):
+    with pytest.raises(
+        rt.errors.InvalidInputError, match="state, which holds no training run; name an"
+    ):
         train(METHODS["plain"], path)
 
 
@@ -360,7 +362,7 @@ def test_a_checkpoint_that_lacks_something(name, interrupted):
     tensors.pop(name, None)
     write_state(interrupted, values, tensors)
     message = f"training run of this version.*'{name.split('.', 1)[-1]}'"
-    with pytest.raises(rt.InvalidInputError, match=message.replace("'1'", "'evaluated.1'")):
+    with pytest.raises(rt.errors.InvalidInputError, match=message.replace("'1'", "'evaluated.1'")):
         train(METHODS["DER"], interrupted)
 
 
@@ -368,7 +370,7 @@ def test_a_checkpoint_without_a_description(interrupted):
     values, tensors = read_state(interrupted)
     del values["description"]
     write_state(interrupted, values, tensors)
-    with pytest.raises(rt.InvalidInputError, match="these differ: classes .*; delete it"):
+    with pytest.raises(rt.errors.InvalidInputError, match="these differ: classes .*; delete it"):
         train(METHODS["DER"], interrupted)
 
 
@@ -409,7 +411,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_made_again(tmp_path, monkeypatch)
             warnings.simplefilter("always")
             try:
                 result = train(METHODS["DER"], path, **options)
-            except rt.InvalidInputError as error:
+            except rt.errors.InvalidInputError as error:
                 outcomes.append(str(error).split(";")[0])
                 continue
         assert_same_run(result, expected)
@@ -484,7 +486,7 @@ def test_a_run_that_diverges(lr, sizes, epochs, message, tmp_path):
         torch.manual_seed(0)
         network = nn.Linear(5, 3, bias=False).double()
         before, given = weights(network).clone(), stream(0, sizes=sizes)
-        with pytest.raises(rt.TrainingDivergedError, match=message) as caught:
+        with pytest.raises(rt.errors.TrainingDivergedError, match=message) as caught:
             lab.train(network, given, rt.SGD(lr, 4), epochs=epochs, checkpoint=checkpoint)
         assert torch.equal(weights(network), before)
         return str(caught.value), caught.value.step, caught.value.members
@@ -550,7 +552,7 @@ def test_a_method_that_does_not_say_what_it_keeps_is_refused(tmp_path):
         (partial(Counting, 3), "on_batch_end"),
     ):
         train(lambda make=make: (make(), []))
-        with pytest.raises(rt.InvalidInputError) as caught:
+        with pytest.raises(rt.errors.InvalidInputError) as caught:
             train(lambda make=make: (make(), []), path)
         named = str(caught.value).split(" and no state_dict of its own")[0].split(" has ")[1]
         assert set(named.split(", ")) == set(hooks.split(", "))
@@ -569,7 +571,7 @@ def test_what_no_file_can_hold(tmp_path):
             return {"numbers": np.arange(3)}
 
     message = "state_dict of Odd gives 'numbers' as ndarray; expected a tensor, or plain values"
-    with pytest.raises(rt.InvalidTypeError, match=message):
+    with pytest.raises(rt.errors.InvalidTypeError, match=message):
         train(lambda: (Odd(), []), tmp_path / "run")
 
 

@@ -103,7 +103,7 @@ def test_a_run_that_diverges_names_the_first_bad_step(record):
 
     for network in networks:
         network.cuda()
-    with pytest.raises(rt.TrainingDivergedError, match="at step 260 of epoch 0") as caught:
+    with pytest.raises(rt.errors.TrainingDivergedError, match="at step 260 of epoch 0") as caught:
         lab.train(networks, given, LEARNERS["mean"], Late(), record=record)
     assert caught.value.members == (1,)
 
@@ -206,5 +206,5 @@ def test_what_a_network_draws_on_the_device_goes_on(tmp_path, monkeypatch):
 
 def test_a_checkpoint_from_the_other_device(tmp_path):
     lab.train(mlp(0).cuda(), stream(0), LEARNERS["mean"], checkpoint=tmp_path / "run")
-    with pytest.raises(rt.InvalidInputError, match='device \\("cuda" then, "cpu" now\\)'):
+    with pytest.raises(rt.errors.InvalidInputError, match='device \\("cuda" then, "cpu" now\\)'):
         lab.train(mlp(0), stream(0), LEARNERS["mean"], checkpoint=tmp_path / "run")

@@ -233,7 +233,7 @@ def test_the_fisher_information_is_of_single_samples(network, at_a_time, monkeyp
     ],
 )
 def test_options_of_methods_without_a_meaning(make, message):
-    with pytest.raises(rt.InvalidInputError, match=message):
+    with pytest.raises(rt.errors.InvalidInputError, match=message):
         make()
 
 
@@ -243,9 +243,11 @@ def test_an_option_that_does_not_exist_is_an_error_when_the_method_is_made():
 
 
 def test_what_only_the_run_can_know():
-    with pytest.raises(rt.InvalidInputError, match="2 strengths for 1 members; expected one for"):
+    with pytest.raises(
+        rt.errors.InvalidInputError, match="2 strengths for 1 members; expected one for"
+    ):
         lab.train(mlp(1), stream(2), LEARNERS["mean"], lab.EWC([1.0, 2.0]))
-    with pytest.raises(rt.InvalidInputError, match="block_size is 6; .* batch_size, 4"):
+    with pytest.raises(rt.errors.InvalidInputError, match="block_size is 6; .* batch_size, 4"):
         lab.train(mlp(1), stream(2), LEARNERS["mean"], lab.Corrected(1.0, 6))
 
 

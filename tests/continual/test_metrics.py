@@ -41,15 +41,19 @@ def test_members_are_kept(measure):
 
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (0, 0)])
 def test_what_is_no_matrix_of_tasks(shape):
-    with pytest.raises(rt.InvalidInputError, match="R has shape .*; expected .*tasks, tasks"):
+    with pytest.raises(
+        rt.errors.InvalidInputError, match="R has shape .*; expected .*tasks, tasks"
+    ):
         average_accuracy(np.zeros(shape))
 
 
 def test_one_task_cannot_be_forgotten():
-    with pytest.raises(rt.InvalidInputError, match="R is of one task; forgetting needs at least"):
+    with pytest.raises(
+        rt.errors.InvalidInputError, match="R is of one task; forgetting needs at least"
+    ):
         forgetting([[0.5]])
     with pytest.raises(
-        rt.InvalidInputError, match="one task; backward transfer needs at least two"
+        rt.errors.InvalidInputError, match="one task; backward transfer needs at least two"
     ):
         backward_transfer([[0.5]])
     assert average_accuracy([[0.5]]) == 0.5

@@ -78,7 +78,7 @@ def test_a_rate_that_diverges_has_no_score():
 @pytest.mark.parametrize("value", ["best", [0.1, 0.2]])
 def test_a_rate_or_ridge_is_a_number_or_auto(value):
     kernel = both_kernels(make_stream(5, 1, seed=0))[0]
-    error = rt.InvalidInputError if value == "best" else rt.InvalidTypeError
+    error = rt.errors.InvalidInputError if value == "best" else rt.errors.InvalidTypeError
     with pytest.raises(error, match=r"lr is .*; expected (a|one) number,? or 'auto'"):
         choose_rate(value, rt.SGD(lr=1.0), kernel, 1.0, np.ones(1))
     with pytest.raises(error, match=r"gamma is .*; expected (a|one) number,? or 'auto'"):
@@ -181,7 +181,7 @@ def test_kernels_by_name_object_and_function():
     assert "laplacian" in choose_kernel("laplacian", None, X)[1]
     own = rt.RBF(3.0)
     assert choose_kernel(own, None, X) == (own, "RBF(width=3)")
-    with pytest.raises(rt.InvalidInputError, match=r"only 'rbf' takes a width"):
+    with pytest.raises(rt.errors.InvalidInputError, match=r"only 'rbf' takes a width"):
         choose_kernel("linear", 2.0, X)
 
 

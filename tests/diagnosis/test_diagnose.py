@@ -366,5 +366,5 @@ def test_numbers_change_sides_and_zeros_have_none():
     ],
 )
 def test_options_without_a_meaning_are_refused(options, match):
-    with pytest.raises(rt.InvalidInputError, match=match):
+    with pytest.raises(rt.errors.InvalidInputError, match=match):
         quiet(drifting(20), **options)

@@ -53,5 +53,5 @@ def test_part_keeps_times():
 )  # fmt: skip
 def test_what_has_no_meaning_is_refused(change, match):
     asked = {"stream": drifting(9), "test": None, "evaluation": "last part", "test_share": 0.2}
-    with pytest.raises(rt.InvalidInputError, match=match):
+    with pytest.raises(rt.errors.InvalidInputError, match=match):
         split(**(asked | change))

@@ -54,16 +54,39 @@ def test_memory_and_features_by_default(monkeypatch):
 @pytest.mark.parametrize(
     ("asked", "error", "match"),
     [
-        ({"mode": "fast"}, rt.InvalidInputError, r"mode is 'fast'; expected 'auto', 'exact'"),
-        ({"mode": "exact", "memory": 1000}, rt.StreamTooLargeError, r"40 rows needs 0.0 GB.*use"),
-        ({"mode": "features", "memory": 1000, "batch_size": 9}, rt.StreamTooLargeError,
-         r"mini-batches of 9 rows need .*use a smaller batch_size"),
-        ({"memory": "much"}, rt.InvalidTypeError, r"memory is 'much'; expected a number of bytes"),
-        ({"memory": -1}, rt.InvalidInputError, r"memory is -1; expected a positive number"),
-        ({"mode": "features", "features": 1.5}, rt.InvalidTypeError, r"expected a whole number"),
-        ({"mode": "features", "features": 1}, rt.InvalidInputError, r"features is 1; expected 2"),
+        (
+            {"mode": "fast"},
+            rt.errors.InvalidInputError,
+            r"mode is 'fast'; expected 'auto', 'exact'",
+        ),
+        (
+            {"mode": "exact", "memory": 1000},
+            rt.errors.StreamTooLargeError,
+            r"40 rows needs 0.0 GB.*use",
+        ),
+        (
+            {"mode": "features", "memory": 1000, "batch_size": 9},
+            rt.errors.StreamTooLargeError,
+            r"mini-batches of 9 rows need .*use a smaller batch_size",
+        ),
+        (
+            {"memory": "much"},
+            rt.errors.InvalidTypeError,
+            r"memory is 'much'; expected a number of bytes",
+        ),
+        ({"memory": -1}, rt.errors.InvalidInputError, r"memory is -1; expected a positive number"),
+        (
+            {"mode": "features", "features": 1.5},
+            rt.errors.InvalidTypeError,
+            r"expected a whole number",
+        ),
+        (
+            {"mode": "features", "features": 1},
+            rt.errors.InvalidInputError,
+            r"features is 1; expected 2",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_has_no_meaning_is_refused(monkeypatch, asked, error, match):
     monkeypatch.setattr(modes, "WINDOW_ROWS", 8)
     with pytest.raises(error, match=match):

@@ -265,7 +265,7 @@ import retarget
 assert "dask" not in sys.modules
 try:
     import retarget.distributed
-except retarget.MissingExtraError as error:
+except retarget.errors.MissingExtraError as error:
     assert isinstance(error, ImportError)
     print(error)
 """

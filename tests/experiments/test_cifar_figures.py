@@ -239,9 +239,13 @@ def test_other_data_is_never_taken_for_the_old(tmp_path, monkeypatch):
 
 
 def test_more_images_than_there_are():
-    with pytest.raises(rt.InvalidInputError, match="test_per_class is 4, but a class here has 3"):
+    with pytest.raises(
+        rt.errors.InvalidInputError, match="test_per_class is 4, but a class here has 3"
+    ):
         next(cifar_training.run([config(test_per_class=4)]))
-    with pytest.raises(rt.InvalidInputError, match="per_class is 16, but there are 15 samples"):
+    with pytest.raises(
+        rt.errors.InvalidInputError, match="per_class is 16, but there are 15 samples"
+    ):
         next(cifar_training.run([config(per_class=16)]))
 
 
@@ -446,7 +450,9 @@ def test_from_the_command(monkeypatch, capsys, tmp_path, made_cifar):
 )
 def test_what_the_lab_would_refuse_is_refused_before_any_training(setting, message):
     experiment = load_experiment("fig3a").changed(parse_changes([setting]))
-    with pytest.raises(rt.InvalidInputError, match=f"fig3a: cases.*parameters.*: .*{message}"):
+    with pytest.raises(
+        rt.errors.InvalidInputError, match=f"fig3a: cases.*parameters.*: .*{message}"
+    ):
         experiment.runs()
 
 

@@ -138,7 +138,9 @@ def test_the_data_is_in_the_name_of_the_results():
     assert experiment.label == "fig3b-core50"
     assert experiment.where_it_fits(data="standin", device="cpu").label == "fig3b-standin"
     assert load_experiment("fig3a").where_it_fits(data="standin").label == "fig3a"
-    with pytest.raises(rt.InvalidInputError, match="variant: got 'dat'; expected one of its"):
+    with pytest.raises(
+        rt.errors.InvalidInputError, match="variant: got 'dat'; expected one of its"
+    ):
         parse_experiment("x", 'family = "core50 curves"\ntitle = "t"\nseeds = [0]\nvariant = "dat"')
 
 
@@ -239,12 +241,12 @@ def test_replay_and_correction_reach_the_lab_as_the_case_says():
 
 
 def test_more_frames_than_there_are():
-    with pytest.raises(rt.InvalidInputError, match=r"core50_128x128\.zip.*2"):
+    with pytest.raises(rt.errors.InvalidInputError, match=r"core50_128x128\.zip.*2"):
         next(core50_training.run([config(frames_per_session=2)]))
 
 
 def test_a_backbone_that_is_none():
-    with pytest.raises(rt.InvalidInputError, match="there is no backbone 'resnet'"):
+    with pytest.raises(rt.errors.InvalidInputError, match="there is no backbone 'resnet'"):
         next(core50_training.run([config(backbone="resnet")]))
 
 
@@ -255,15 +257,17 @@ def test_a_stand_in_says_so_and_what_is_missing(tmp_path, monkeypatch, made_fold
     official = core50_training.core50_problem(config())
     assert not torch.equal(standin.stream.train.inputs, official.stream.train.inputs)
     with pytest.raises(
-        rt.MissingDataError, match="stand-in: resnet18-tiny150-f16.safetensors not found in"
+        rt.errors.MissingDataError, match="stand-in: resnet18-tiny150-f16.safetensors not found in"
     ):
         core50_training.core50_problem(config(data="standin", backbone=None))
     monkeypatch.setenv("RETARGET_DATA", str(tmp_path))
-    with pytest.raises(rt.MissingDataError, match="core50_standin.zip and resnet18.* not found"):
+    with pytest.raises(
+        rt.errors.MissingDataError, match="core50_standin.zip and resnet18.* not found"
+    ):
         core50_training.core50_problem(config(data="standin", backbone=None))
-    with pytest.raises(rt.MissingDataError, match="core50: .* none of core50_128x128,"):
+    with pytest.raises(rt.errors.MissingDataError, match="core50: .* none of core50_128x128,"):
         core50_training.core50_problem(config())
-    with pytest.raises(rt.MissingDataError, match="retarget data get resnet18"):
+    with pytest.raises(rt.errors.MissingDataError, match="retarget data get resnet18"):
         core50_training.core50_problem(config(backbone=None))
 
 

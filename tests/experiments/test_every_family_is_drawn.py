@@ -187,7 +187,9 @@ def test_numbers_without_a_meaning_are_refused_before_anything_is_computed(famil
     assert len(wrong) >= 10
     for name, text in wrong:
         experiment = small(family).changed(parse_changes([f"{name} = {text}"]))
-        with pytest.raises(rt.InvalidInputError, match=rf"small: parameters.*\b{name}\b.*expected"):
+        with pytest.raises(
+            rt.errors.InvalidInputError, match=rf"small: parameters.*\b{name}\b.*expected"
+        ):
             experiment.runs()
 
 
@@ -206,5 +208,5 @@ def test_numbers_without_a_meaning_are_refused_before_anything_is_computed(famil
     ],
 )
 def test_what_is_said_of_them(family, setting, message):
-    with pytest.raises(rt.InvalidInputError, match=message):
+    with pytest.raises(rt.errors.InvalidInputError, match=message):
         small(family).changed(parse_changes([setting])).runs()

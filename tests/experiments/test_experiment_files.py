@@ -67,12 +67,14 @@ def test_changes_apply_to_seeds_parameters_and_grid(small):
 
 @pytest.mark.parametrize("text", ["gamma", "gamma=", "=3", "gamma=wide", f"g={'9' * 5000}"])
 def test_a_setting_that_is_none(text):
-    with pytest.raises(rt.InvalidInputError, match="is no setting: .* expected name=value"):
+    with pytest.raises(rt.errors.InvalidInputError, match="is no setting: .* expected name=value"):
         parse_changes([text])
 
 
 def test_a_changed_parameter_that_is_none(small):
-    with pytest.raises(rt.InvalidInputError, match="small: parameters.widht: unknown .* 'width'"):
+    with pytest.raises(
+        rt.errors.InvalidInputError, match="small: parameters.widht: unknown .* 'width'"
+    ):
         small.changed(parse_changes(["widht=3.0"])).runs()
 
 
@@ -171,7 +173,7 @@ WIDTH, SEEDS, GRID = "width = 4.0", "seeds = [3, 4]", "lr = [0.001, 0.1]"
 )  # fmt: skip
 def test_one_problem_is_one_line(old, new, message):
     assert old in SMALL_DIGITS
-    with pytest.raises(rt.InvalidInputError) as refused:
+    with pytest.raises(rt.errors.InvalidInputError) as refused:
         parse_experiment("small", SMALL_DIGITS.replace(old, new))
     assert str(refused.value) == f"experiment small: {message}"
 
@@ -179,7 +181,7 @@ def test_one_problem_is_one_line(old, new, message):
 def test_all_problems_are_listed_each_once():
     text = SMALL_DIGITS.replace("title", "titel").replace(SEEDS, "seeds = [1, 2.5]\nfoo = 1")
     text = text.replace(WIDTH, "widht = 4.0") + "[quick]\nseeds = [1, 1]\n"
-    with pytest.raises(rt.InvalidInputError) as refused:
+    with pytest.raises(rt.errors.InvalidInputError) as refused:
         parse_experiment("x", text)
     assert str(refused.value).splitlines() == [
         "experiment x has 5 problems:",
@@ -194,7 +196,7 @@ def test_all_problems_are_listed_each_once():
         .replace(WIDTH, "widht = 1.0\n")
         .replace("1.0", "'x'")
     )
-    with pytest.raises(rt.InvalidInputError) as refused:
+    with pytest.raises(rt.errors.InvalidInputError) as refused:
         parse_experiment("x", text + "[quick.parameters]\nblock_size = 1.5")
     assert str(refused.value).splitlines() == [
         "experiment x has 4 problems:",
@@ -209,7 +211,7 @@ def test_a_plan_that_is_too_large_is_not_written_out():
     values = ", ".join(map(str, range(1, 1001)))
     grid = f"lr = [{values}]\nwidth = [{values}]\ngamma = [{values}]"
     text = SMALL_DIGITS.replace(GRID, grid).replace(WIDTH, "").replace("gamma = 1.0", "")
-    with pytest.raises(rt.InvalidInputError) as refused:
+    with pytest.raises(rt.errors.InvalidInputError) as refused:
         parse_experiment("x", text)
     message = "grid: makes 2000000000 runs; expected at most 100000"
     assert str(refused.value) == f"experiment x: {message}"
@@ -217,7 +219,7 @@ def test_a_plan_that_is_too_large_is_not_written_out():
 
 def test_the_same_problem_in_many_cases_is_one_line():
     cases = "".join(f"[cases.c{number}]\n" for number in range(5))
-    with pytest.raises(rt.InvalidInputError) as refused:
+    with pytest.raises(rt.errors.InvalidInputError) as refused:
         parse_experiment("x", SMALL_DIGITS.replace(WIDTH, "") + cases)
     places = ", ".join(f"cases.c{number}.parameters.width" for number in range(3))
     assert str(refused.value) == f"experiment x: {places} and 2 more: missing"
@@ -227,7 +229,7 @@ def test_the_same_problem_in_many_cases_is_one_line():
     "text", ["family = ", "a = 1\na = 2", "[" * 5000, "\0", f"a = {'9' * 5000}"]
 )
 def test_what_is_no_toml(text):
-    with pytest.raises(rt.InvalidInputError, match="^experiment bad is no TOML: "):
+    with pytest.raises(rt.errors.InvalidInputError, match="^experiment bad is no TOML: "):
         parse_experiment("bad", text)
 
 
@@ -258,7 +260,7 @@ def test_whatever_a_file_holds_is_an_experiment_or_an_error_in_words(place, key,
     message = ""
     try:
         assert parse_experiment("any", text).runs()
-    except rt.InvalidInputError as error:
+    except rt.errors.InvalidInputError as error:
         message = str(error)
     assert not message or message.startswith("experiment any")
     assert "pydantic" not in message
@@ -286,17 +288,25 @@ def test_a_file_of_ones_own_is_read_by_its_path(tmp_path, small, monkeypatch):
 
 def test_files_that_cannot_be_read(tmp_path):
     path = tmp_path / "x.toml"
-    with pytest.raises(rt.InvalidInputError, match="file .*x.toml cannot be read: No such file"):
+    with pytest.raises(
+        rt.errors.InvalidInputError, match="file .*x.toml cannot be read: No such file"
+    ):
         load_experiment(str(path))
     path.mkdir()
-    with pytest.raises(rt.InvalidInputError, match="x.toml is no file; expected an experiment"):
+    with pytest.raises(
+        rt.errors.InvalidInputError, match="x.toml is no file; expected an experiment"
+    ):
         load_experiment(str(path))
     path.rmdir()
     path.write_bytes(b"title = '\xff'")
-    with pytest.raises(rt.InvalidInputError, match="x.toml is no text in UTF-8: .*expected TOML"):
+    with pytest.raises(
+        rt.errors.InvalidInputError, match="x.toml is no text in UTF-8: .*expected TOML"
+    ):
         load_experiment(str(path))
     path.write_bytes(b"#" * (LARGEST_FILE + 1))
-    with pytest.raises(rt.InvalidInputError, match="more than 1000000 bytes; no experiment file"):
+    with pytest.raises(
+        rt.errors.InvalidInputError, match="more than 1000000 bytes; no experiment file"
+    ):
         load_experiment(str(path))
 
 
@@ -305,20 +315,26 @@ def test_a_file_that_may_not_be_read(tmp_path):
     path = tmp_path / "x.toml"
     path.write_text(SMALL_DIGITS)
     path.chmod(0)
-    with pytest.raises(rt.InvalidInputError, match="cannot be read: Permission denied"):
+    with pytest.raises(rt.errors.InvalidInputError, match="cannot be read: Permission denied"):
         load_experiment(str(path))
 
 
 @pytest.mark.parametrize("name", ["runs", "...", ".hidden", "", "a\nb"])
 def test_names_that_are_none(name):
-    with pytest.raises(rt.InvalidInputError, match="is no name for an experiment.*not 'runs'"):
+    with pytest.raises(
+        rt.errors.InvalidInputError, match="is no name for an experiment.*not 'runs'"
+    ):
         parse_experiment(name, SMALL_DIGITS)
 
 
 def test_an_experiment_that_is_not_there():
-    with pytest.raises(rt.InvalidInputError, match=r"no experiment 'fgi1'; did you mean 'fig1'\?"):
+    with pytest.raises(
+        rt.errors.InvalidInputError, match=r"no experiment 'fgi1'; did you mean 'fig1'\?"
+    ):
         load_experiment("fgi1")
-    with pytest.raises(rt.InvalidInputError, match="'xyz'; known: digits, fig1.* ends with .toml"):
+    with pytest.raises(
+        rt.errors.InvalidInputError, match="'xyz'; known: digits, fig1.* ends with .toml"
+    ):
         load_experiment("xyz")
 
 
@@ -374,7 +390,7 @@ def test_the_docs_have_every_family_with_its_parameters():
 def test_a_case_with_a_name_that_means_something_elsewhere(name):
     text = SMALL_DIGITS + f'[cases."{name}"]\nparameters = {{}}\n'
     with pytest.raises(
-        rt.InvalidInputError, match="small: cases: got .*expected a name of letters"
+        rt.errors.InvalidInputError, match="small: cases: got .*expected a name of letters"
     ):
         parse_experiment("small", text)
 
@@ -402,7 +418,7 @@ frames_per_session = 1
 )
 def test_a_file_does_not_choose_code_to_run(place, lines):
     with pytest.raises(
-        rt.InvalidInputError,
+        rt.errors.InvalidInputError,
         match=rf"{place}\.backbone: 'os:getcwd' is code to run; .*--backbone os",
     ):
         parse_experiment("handed", CORE50 + lines)
@@ -415,5 +431,7 @@ def test_a_file_does_not_choose_code_to_run(place, lines):
 )
 def test_values_that_are_equal_are_there_twice_however_they_are_written(values, shown):
     text = f'family = "toy curves"\ntitle = "t"\nseeds = [0]\n[grid]\ngammas = {values}'
-    with pytest.raises(rt.InvalidInputError, match=rf"gammas: {re.escape(shown)}.* is there t"):
+    with pytest.raises(
+        rt.errors.InvalidInputError, match=rf"gammas: {re.escape(shown)}.* is there t"
+    ):
         parse_experiment("mine", text)

@@ -184,7 +184,7 @@ def test_mnist_counts_by_content(family, made_data, tmp_path, monkeypatch):
         assert key(config, family) != first.key
         (copied / name).write_bytes(content)
     (copied / NAMES[0]).unlink()
-    with pytest.raises(rt.MissingDataError, match="mnist: train-images.* not found in"):
+    with pytest.raises(rt.errors.MissingDataError, match="mnist: train-images.* not found in"):
         identity_of(config, FAMILIES[family])
 
 
@@ -203,7 +203,7 @@ def test_cifar_counts_by_content(made_data, tmp_path, monkeypatch):
         assert key(config, "cifar curves") != first.key
         path.write_bytes(content)
     shutil.rmtree(copied / "cifar-10-batches-py")
-    with pytest.raises(rt.MissingDataError, match="cifar10: .* not found in"):
+    with pytest.raises(rt.errors.MissingDataError, match="cifar10: .* not found in"):
         identity_of(config, FAMILIES["cifar curves"])
 
 
@@ -225,7 +225,9 @@ def test_core50_and_its_stand_in_count_by_content(made_data, tmp_path, monkeypat
         (copied / name).write_bytes((copied / name).read_bytes() + b"\0")
         assert key(core50_run(data=data), "core50 curves") != first[data].key
         (copied / name).unlink()
-        with pytest.raises(rt.MissingDataError, match="core50: .* found in it|stand-in: .* not"):
+        with pytest.raises(
+            rt.errors.MissingDataError, match="core50: .* found in it|stand-in: .* not"
+        ):
             identity_of(core50_run(data=data), family)
 
 
@@ -244,9 +246,11 @@ def test_a_backbone_in_a_file_counts_by_content_and_name(made_data, tmp_path):
     own = identity_of(core50_run(data="standin", backbone=None), family)
     assert own.data["backbone"] == one.data["backbone"]
     paths[1].unlink()
-    with pytest.raises(rt.MissingDataError, match="there is no file of weights"):
+    with pytest.raises(rt.errors.MissingDataError, match="there is no file of weights"):
         identity_of(core50_run(backbone=str(paths[1])), family)
-    with pytest.raises(rt.MissingDataError, match="resnet18: resnet18-f37072fd.pth not found"):
+    with pytest.raises(
+        rt.errors.MissingDataError, match="resnet18: resnet18-f37072fd.pth not found"
+    ):
         identity_of(core50_run(backbone=None), family)
 
 

@@ -78,7 +78,7 @@ def test_the_problem_is_the_ntk_of_the_drawn_images():
 
 def test_more_images_than_there_are():
     config = small("fig5", "train=301").runs()[0]
-    with pytest.raises(rt.InvalidInputError, match="train = 301, but MNIST here has 300"):
+    with pytest.raises(rt.errors.InvalidInputError, match="train = 301, but MNIST here has 300"):
         mnist_problem.mnist_problem(config)
 
 

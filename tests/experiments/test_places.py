@@ -118,7 +118,7 @@ def test_a_run_that_takes_too_much_memory(tmp_path):
 
 def test_a_limit_of_memory_needs_proc(monkeypatch):
     monkeypatch.setattr("pathlib.Path.exists", lambda path: False)
-    with pytest.raises(rt.InvalidInputError, match="a limit of memory needs /proc"):
+    with pytest.raises(rt.errors.InvalidInputError, match="a limit of memory needs /proc"):
         Processes(1, memory_limit=10**9)
 
 

@@ -148,7 +148,9 @@ def test_a_key_by_its_beginning(store):
     second = replace(IDENTITY, code="22")
     store.keep(second, TABLE, **ABOUT)
     assert store.find(IDENTITY.key[:8]) == IDENTITY.key
-    with pytest.raises(rt.InvalidInputError, match="no run that begins with 'xyz' in .*runs; `ret"):
+    with pytest.raises(
+        rt.errors.InvalidInputError, match="no run that begins with 'xyz' in .*runs; `ret"
+    ):
         store.find("xyz")
-    with pytest.raises(rt.InvalidInputError, match="2 runs begin with ''"):
+    with pytest.raises(rt.errors.InvalidInputError, match="2 runs begin with ''"):
         store.find("")

@@ -146,5 +146,5 @@ def test_an_entry_that_is_missing_is_explained(name, key, tmp_path):
 def test_a_device_that_is_not_there(device, tmp_path):
     path = tmp_path / "state"
     corrector().save(path)
-    with pytest.raises(rt.InvalidInputError, match=f"device is '{device}'"):
+    with pytest.raises(rt.errors.InvalidInputError, match=f"device is '{device}'"):
         rt.TargetCorrector.load(path, device=device)

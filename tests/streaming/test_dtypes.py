@@ -62,7 +62,7 @@ def test_the_least_type_that_holds_both(make, first, second, stored):
 def test_whole_numbers_that_float64_does_not_hold(make):
     thing = make("linear")
     feed(thing, np.array([[2**53 + 1]]), np.ones(1) * 1e-9)
-    with pytest.raises(rt.InvalidInputError, match=r"int64 and in float64.*beyond 2\*\*53"):
+    with pytest.raises(rt.errors.InvalidInputError, match=r"int64 and in float64.*beyond 2\*\*53"):
         feed(thing, np.array([[0.5]]), np.ones(1))
     assert thing.samples.tolist() == [[2**53 + 1]]
 
@@ -71,9 +71,13 @@ def test_whole_numbers_that_float64_does_not_hold(make):
 def test_a_kernel_is_not_rounded_to_what_the_stream_began_in(make):
     thing = make(rt.RBF(1.0))
     feed(thing, np.ones((1, 1), np.float32), np.ones(1, np.float32))
-    with pytest.raises(rt.InvalidInputError, match="began in float32 and goes on in float64"):
+    with pytest.raises(
+        rt.errors.InvalidInputError, match="began in float32 and goes on in float64"
+    ):
         feed(thing, np.array([[0.1]]), np.ones(1, np.float32))
-    with pytest.raises(rt.InvalidInputError, match="began in float32 and goes on in float64"):
+    with pytest.raises(
+        rt.errors.InvalidInputError, match="began in float32 and goes on in float64"
+    ):
         feed(thing, np.ones((1, 1), np.float32), np.ones(1))
     assert len(thing) == 1
     wide = make(rt.RBF(1.0))

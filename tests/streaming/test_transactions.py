@@ -58,7 +58,7 @@ def failures(kernel, monkeypatch):
 
         def broken(*arguments, **options):
             if next(calls) >= after:
-                raise rt.NotPositiveDefiniteError(f"{name} failed", deficit=1.0, jitter=1.0)
+                raise rt.errors.NotPositiveDefiniteError(f"{name} failed", deficit=1.0, jitter=1.0)
             return whole(*arguments, **options)
 
         monkeypatch.setattr(owner, name, broken)
@@ -95,7 +95,7 @@ def test_a_failed_update_is_as_if_it_had_not_been_made(name, learner, panel, tmp
                     start_to_fail()
                     try:
                         feed(one, X[22:], Y[22:])
-                    except (RuntimeError, rt.NotPositiveDefiniteError):
+                    except (RuntimeError, rt.errors.NotPositiveDefiniteError):
                         failed += 1
                         assert saved(one, tmp_path / "state") == before
                     else:  # this object does not come by there
@@ -115,7 +115,7 @@ def test_a_kernel_that_overflows_leaves_no_trace(name, tmp_path):
     one, other = (OBJECTS[name](Kernel(), LEARNERS["plain"]) for _ in range(2))
     for thing in (one, other):
         feed(thing, X[:3], Y[:3])
-    with pytest.raises(rt.InvalidInputError, match="the kernel's result holds inf in row"):
+    with pytest.raises(rt.errors.InvalidInputError, match="the kernel's result holds inf in row"):
         feed(one, 1e200 * X[3:7], Y[3:7])
     for thing in (one, other):
         feed(thing, X[3:], Y[3:])
@@ -127,7 +127,7 @@ def test_the_reported_case_of_the_shift_tracker():
     stream = make_stream(5, 1, seed=1)
     tracker = rt.ShiftTracker(rt.RBF(1.0), rt.SGD(lr=1.8), 1.0)
     tracker.update(stream.features[:2], stream.Y[:2])
-    with pytest.raises(rt.ResultOverflowError, match=r"beyond 1\.8e\+308.*scale"):
+    with pytest.raises(rt.errors.ResultOverflowError, match=r"beyond 1\.8e\+308.*scale"):
         tracker.update(np.ones((9, stream.features.shape[1])), np.full((9, 1), 1.7e308))
     tracker.update(stream.features[2:], stream.Y[2:])
     K = rt.RBF(1.0)(stream.features)

@@ -45,14 +45,22 @@ def test_flat_targets_and_torch():
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"stops": []}, rt.InvalidInputError, r"stops are \[\]; expected increasing"),
-        ({"stops": [2, 2]}, rt.InvalidInputError, "expected increasing lengths from 1 to 6"),
-        ({"stops": [0, 4]}, rt.InvalidInputError, "expected increasing"),
-        ({"stops": [2, 8]}, rt.InvalidInputError, "expected increasing"),
-        ({"stops": [3, 6]}, rt.InvalidInputError, "the stop at 3 is inside a mini-batch of 2"),
-        ({"K_query": np.ones((2, 5))}, rt.InvalidInputError, r"K_query has shape \(2, 5\); exp"),
-        ({"K_query": np.ones((2, 6), int)}, rt.InvalidTypeError, "K_query has dtype int64"),
-        ({"K_query": np.full((2, 6), np.nan)}, rt.InvalidInputError, "K_query holds nan"),
+        ({"stops": []}, rt.errors.InvalidInputError, r"stops are \[\]; expected increasing"),
+        ({"stops": [2, 2]}, rt.errors.InvalidInputError, "expected increasing lengths from 1 to 6"),
+        ({"stops": [0, 4]}, rt.errors.InvalidInputError, "expected increasing"),
+        ({"stops": [2, 8]}, rt.errors.InvalidInputError, "expected increasing"),
+        (
+            {"stops": [3, 6]},
+            rt.errors.InvalidInputError,
+            "the stop at 3 is inside a mini-batch of 2",
+        ),
+        (
+            {"K_query": np.ones((2, 5))},
+            rt.errors.InvalidInputError,
+            r"K_query has shape \(2, 5\); exp",
+        ),
+        ({"K_query": np.ones((2, 6), int)}, rt.errors.InvalidTypeError, "K_query has dtype int64"),
+        ({"K_query": np.full((2, 6), np.nan)}, rt.errors.InvalidInputError, "K_query holds nan"),
     ],
 )
 def test_refused(change, error, message):

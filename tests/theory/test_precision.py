@@ -57,7 +57,7 @@ def test_a_sorted_stream_is_announced_as_a_shuffled_one_is():
     for points in (X, rng.permutation(X)):
         K = rt.RBF(0.2)(points)
         K += 1e-13 * np.eye(80)  # so that it can be factorised on every CPU
-        with pytest.warns(rt.PrecisionWarning, match="condition number of about"):
+        with pytest.warns(rt.errors.PrecisionWarning, match="condition number of about"):
             rt.offline_coefficients(K, np.sin(6 * points), gamma)
 
 
@@ -92,11 +92,11 @@ def test_float32_that_is_off_by_a_percent_is_announced(name, gamma):
         warnings.simplefilter("always")
         try:
             got = FUNCTIONS[name](K, Y, gamma)
-        except rt.NotPositiveDefiniteError:
+        except rt.errors.NotPositiveDefiniteError:
             return
     expected = FUNCTIONS[name](K.astype(float), Y.astype(float), gamma)
     off = np.abs(got - expected).max() / np.abs(expected).max()
-    announced = any(issubclass(one.category, rt.PrecisionWarning) for one in told)
+    announced = any(issubclass(one.category, rt.errors.PrecisionWarning) for one in told)
     assert off < 1e-2 or announced, off
     assert off > 1e-5 or not announced, off
 
@@ -116,7 +116,7 @@ def test_a_stream_fed_in_portions_is_announced_once(tmp_path):
             for i in range(60):
                 verb(np.array([i]), Y[i : i + 1])
         kinds = [one.category for one in told]
-        assert set(kinds) == {rt.PrecisionWarning}
+        assert set(kinds) == {rt.errors.PrecisionWarning}
         assert len(kinds) == 1
 
 
@@ -131,6 +131,6 @@ def test_the_warning_is_at_the_callers_own_line():
         lambda: tracker.update(np.arange(9), Y),
         lambda: rt.prequential_errors(K.astype(float), Y, rt.SGD(lr=0.1)),
     ):
-        with pytest.warns((rt.PrecisionWarning, rt.DivergenceWarning)) as told:
+        with pytest.warns((rt.errors.PrecisionWarning, rt.errors.DivergenceWarning)) as told:
             call()
         assert {one.filename for one in told} == {__file__}

@@ -57,5 +57,5 @@ def test_normal_equations_without_a_factor_say_which_gamma_would_do():
     Phi, Y = torch.from_numpy(stream.features) * 1e9, torch.from_numpy(stream.Y)
     ridge = RecursiveRidge(1e-9, Phi.shape[1], 1, Y)
     ridge.learn(Phi, Y)
-    with pytest.raises(rt.NotPositiveDefiniteError, match=r"gamma = 1e-09.* would do"):
+    with pytest.raises(rt.errors.NotPositiveDefiniteError, match=r"gamma = 1e-09.* would do"):
         ridge.learn(Phi, Y)

@@ -60,7 +60,7 @@ def test_with_momentum_the_limit_is_what_separates(nesterov):
     limit = limit_of(K, rt.SGD(3.0, **options))
     assert limit == pytest.approx(0.2)
     assert np.abs(rt.prequential_errors(K, Y, rt.SGD(0.9 * limit, **options))).max() < 50
-    with pytest.warns(rt.DivergenceWarning, match=r"below 0\.2 it would be stable"):
+    with pytest.warns(rt.errors.DivergenceWarning, match=r"below 0\.2 it would be stable"):
         rt.prequential_errors(K, Y, rt.SGD(2 * limit, **options))
 
 
@@ -77,11 +77,13 @@ def test_with_momentum_the_limit_is_what_separates(nesterov):
 )
 def test_divergence_names_the_step_and_a_stable_rate(learner, limit):
     K = np.ones((1000, 1000))
-    with pytest.raises(rt.DivergedError, match="overflows at step .* would be stable") as caught:
+    with pytest.raises(
+        rt.errors.DivergedError, match="overflows at step .* would be stable"
+    ) as caught:
         rt.online_coefficients(K, np.ones(1000), learner)
     assert caught.value.largest_stable_lr == pytest.approx(limit)
     fine = min(1000, caught.value.step * learner.batch_size)
-    with pytest.warns(rt.DivergenceWarning):
+    with pytest.warns(rt.errors.DivergenceWarning):
         errors = rt.prequential_errors(K[:fine, :fine], np.ones(fine), learner)
     assert np.isfinite(errors).all()
     calm = rt.SGD(**(learner.to_dict() | {"lr": 0.99 * limit}))
@@ -90,7 +92,7 @@ def test_divergence_names_the_step_and_a_stable_rate(learner, limit):
 
 def test_divergence_of_a_half_correction_is_reported_too():
     K, Y = np.ones((1200, 1200)) + 1e-9 * np.eye(1200), np.ones(1200)
-    with pytest.raises(rt.DivergedError):
+    with pytest.raises(rt.errors.DivergedError):
         rt.iterative_targets(K, Y, rt.SGD(lr=30.0), 1.0, 2, parts="offline", ridge=1.0)
 
 
@@ -115,7 +117,7 @@ CORE = {
 @pytest.mark.parametrize("name", CORE)
 def test_a_learner_that_blows_up_without_overflow_is_a_warning(name):
     K, Y, learner = blowing_up()
-    with pytest.warns(rt.DivergenceWarning, match=r"lr = 3\.2; below 2 it would be stable"):
+    with pytest.warns(rt.errors.DivergenceWarning, match=r"lr = 3\.2; below 2 it would be stable"):
         CORE[name](K, Y, learner)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -138,16 +140,16 @@ def test_corrected_targets_that_no_longer_do_what_they_say_are_announced():
             A = rt.online_coefficients(K, Z, learner)
         offline = rt.offline_coefficients(K, Y, 0.5)
         off = np.abs(A - offline).max() / np.abs(offline).max()
-        announced = any(issubclass(one.category, rt.DivergenceWarning) for one in told)
+        announced = any(issubclass(one.category, rt.errors.DivergenceWarning) for one in told)
         assert off < 1e-2 or announced, (lr, off)
         assert off > 1e-6 or not announced, (lr, off)  # and no alarm where all is well
 
 
 def test_the_online_pass_on_such_targets_is_announced_too():
     K, Y, learner = blowing_up()
-    with pytest.warns(rt.DivergenceWarning):
+    with pytest.warns(rt.errors.DivergenceWarning):
         Z = rt.corrected_targets(K, Y, learner, 0.5)
-    with pytest.warns(rt.DivergenceWarning):
+    with pytest.warns(rt.errors.DivergenceWarning):
         rt.online_coefficients(K, Z, learner)
 
 
@@ -168,10 +170,10 @@ def test_the_word_comes_once_whatever_the_portions(tmp_path):
                 tracker.save(tmp_path / "state")
                 tracker = type(tracker).load(tmp_path / "state")
         kinds = [one.category for one in told]
-        assert kinds.count(rt.DivergenceWarning) == 1
+        assert kinds.count(rt.errors.DivergenceWarning) == 1
     exact = rt.CorrectionTracker(rt.Linear(), learner, 0.5)
     exact.update(X, Y)
-    with pytest.warns(rt.DivergenceWarning):
+    with pytest.warns(rt.errors.DivergenceWarning):
         _ = exact.corrected_targets
 
 
@@ -181,7 +183,7 @@ def test_a_probe_that_overflows_is_a_warning_and_not_a_failure():
     K, learner = 1e4 * stream.K, rt.SGD(lr=1.0)
     Y = np.zeros(1200)
     Y[-1] = 1.0
-    with pytest.warns(rt.DivergenceWarning, match="amplifies rounding errors by inf"):
+    with pytest.warns(rt.errors.DivergenceWarning, match="amplifies rounding errors by inf"):
         rt.online_coefficients(K, Y, learner)
 
 
