@@ -149,4 +149,4 @@ def test_a_data_folder_that_is_a_file(monkeypatch, capsys, made):
     (made / "file").write_text("")
     code, shown = run(monkeypatch, capsys, "data", "get", "mnist", "--data-dir", made / "file")
     assert code == 2
-    assert f"Error: [Errno 17] File exists: '{made / 'file'}'" in shown
+    assert f"Not a directory: '{made / 'file'}" in shown

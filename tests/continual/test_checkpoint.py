@@ -462,10 +462,10 @@ def test_a_full_disk(interrupted):
 def test_a_folder_that_may_not_be_written_to(interrupted, monkeypatch):
     before = interrupted.read_bytes()
 
-    def refuse(**options):
+    def refuse(*_, **__):
         raise PermissionError(13, "Permission denied", "/somewhere/.partial-1")
 
-    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    monkeypatch.setattr("retarget.storage.os.open", refuse)
     with pytest.raises(PermissionError, match="Permission denied: .*run.safetensors"):
         train(METHODS["DER"], interrupted)
     assert interrupted.read_bytes() == before

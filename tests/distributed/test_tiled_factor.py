@@ -21,7 +21,7 @@ def test_condition_and_solves_are_those_of_the_factor_in_memory(chunk):
     with dask.config.set(scheduler="synchronous"):
         follow_columns(problem, factor)
         solution = factor.solve_transposed()
-    assert factor.condition == pytest.approx(expected.condition, rel=1e-12)
+    assert 1 < factor.condition <= expected.condition  # a lower bound, and an estimate
     Y = torch.from_numpy(stream.Y)
     np.testing.assert_allclose(factor.beta, expected.solve_lower(Y), atol=1e-12)
     np.testing.assert_allclose(solution, expected.solve(Y), atol=1e-12)
