@@ -40,13 +40,15 @@ def test_the_estimate_of_many_matrices_is_that_of_each():
 
 
 @pytest.mark.parametrize("order", ["sorted", "shuffled"])
-@pytest.mark.parametrize("gamma", [1e-2, 1e-8])
+@pytest.mark.parametrize("gamma", [1e-2, 1e-10])
 def test_the_condition_of_a_factor(order, gamma):
     rng = np.random.default_rng(0)
     X = np.sort(rng.uniform(size=300))
     K = rt.RBF(0.2)(X if order == "sorted" else rng.permutation(X))
     true = np.linalg.cond(K + gamma * np.eye(300), 1)
-    assert true / 4 < factorise(torch.tensor(K), gamma).condition < true * 1.01
+    estimate = factorise(torch.tensor(K), gamma).condition
+    least = 1e4 if gamma == 1e-2 else 10  # where digits are plenty, one solve is enough
+    assert true / least < estimate < true * 1.01
 
 
 def test_a_sorted_stream_is_announced_as_a_shuffled_one_is():

@@ -22,7 +22,7 @@ from torch import Tensor
 from retarget.arrays import panel_rows, panels, require_memory
 from retarget.errors import InvalidInputError, NotPositiveDefiniteError
 from retarget.state_files import require_shape
-from retarget.theory.precision import inverse_norm, warn_if_meaningless
+from retarget.theory.precision import inverse_norm, warn_if_meaningless, worth_estimating
 from retarget.theory.triangular import solve_lower, solve_lower_right, solve_lower_transposed
 
 # Up to this size a failed factorisation is explained by the exact smallest eigenvalue.
@@ -74,8 +74,10 @@ class GrowingCholesky:
         self._gram = gram
         self.panels: list[_Panel] = []
         self._roomy = roomy
-        # (n,) of |gamma I + K|, for its norm. Never changed in place: a fork shares them.
-        self._column_sums: Tensor | None = None
+        # Of gamma I + K, for its largest eigenvalue. Kept where K is, so that a device need not be
+        # waited for.
+        self._trace: float | Tensor = 0.0
+        self._squared_norm: float | Tensor = 0.0
         self._estimated = 0  # rows at the last estimate of the condition
         self._warned = False
 
@@ -124,11 +126,11 @@ class GrowingCholesky:
             self.panels.append(new.panel)
         n, m = len(self), len(new.corner)
         new.panel.used += m
-        rows = torch.linalg.vector_norm(new.K_rows, 1, dim=1) + self.gamma
-        if self._column_sums is not None:
-            past = torch.linalg.vector_norm(new.K_rows[:, :n], 1, dim=0)
-            rows = torch.cat([self._column_sums + past, rows])
-        self._column_sums = rows
+        diagonal = new.K_rows[:, n:].diagonal().sum()
+        past, own = (torch.linalg.vector_norm(part) for part in new.K_rows.tensor_split([n], 1))
+        grown = 2 * past**2 + own**2 + self.gamma * (2 * diagonal + m * self.gamma)
+        self._trace = self._trace + diagonal + m * self.gamma  # not in place: a fork shares them
+        self._squared_norm = self._squared_norm + grown
 
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
         """A factor that goes on from here, at no cost; it is void once this one grows.
@@ -162,11 +164,11 @@ class GrowingCholesky:
         """The state as named tensors and numbers."""
         state: dict[str, Any] = {
             "panels": len(self.panels),
+            "trace": float(self._trace),
+            "squared_norm": float(self._squared_norm),
             "estimated": self._estimated,
             "warned": self._warned,
         }
-        if self._column_sums is not None:
-            state["column_sums"] = self._column_sums
         for i, panel in enumerate(self.panels):
             state[f"room{i}"] = len(panel.triangle)
             state[f"left{i}"] = panel.left[: panel.used]
@@ -188,16 +190,23 @@ class GrowingCholesky:
             panel.left[:used], panel.triangle[:used, :used] = left, triangle
             self.panels.append(panel)
             n += used
-        if n:
-            self._column_sums = require_shape("column_sums", state["column_sums"], n)
+        self._trace, self._squared_norm = float(state["trace"]), float(state["squared_norm"])
+        if n and not (self._trace > 0 and self._squared_norm > 0):
+            raise InvalidInputError(f"trace is {self._trace}, squared_norm {self._squared_norm}")
 
     @property
     def condition(self) -> float:
-        r"""An estimate of the condition number in the 1-norm, by a few solves with the factor."""
-        if self._column_sums is None:
+        r"""An estimate of the condition number, by a few solves with the factor.
+
+        Of the largest eigenvalue it takes the lower bound $\|M\|_F^2 / \operatorname{tr} M$, and of
+        the inverse the 1-norm, which is at most $\sqrt n$ times the largest eigenvalue's.
+        """
+        if not self.panels:
             return 1.0
-        like = self._column_sums.expand(len(self), len(self))
-        return float(self._column_sums.max() * inverse_norm(self.solve, like))
+        largest = float(self._squared_norm / self._trace)
+        like = self.panels[0].triangle[:1, :1].expand(len(self), len(self))
+        worth = worth_estimating(largest, like.dtype)
+        return largest * float(inverse_norm(self.solve, like, worth))
 
     def warn_once(self) -> bool:
         """Warns, the first time that it is so, that solutions lose their digits.
@@ -209,9 +218,9 @@ class GrowingCholesky:
             Whether it has warned, now or before.
         """
         grown = 2 * len(self) >= 3 * self._estimated
-        if self._column_sums is not None and grown and not self._warned:
+        if self.panels and grown and not self._warned:
             self._estimated = len(self)
-            dtype = self._column_sums.dtype
+            dtype = self.panels[0].triangle.dtype
             self._warned = warn_if_meaningless("gamma I + K", self.condition, dtype)
         return self._warned
 

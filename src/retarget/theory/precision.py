@@ -9,6 +9,7 @@ from torch import Tensor
 from retarget.errors import PrecisionWarning, warn_caller
 
 MEANINGFUL_DIGITS = 2.0
+SLACK = 1e4  # how much too small a first estimate may be
 ITERATIONS = 5  # of the norm's estimate; two or three are the rule
 
 
@@ -17,7 +18,9 @@ def expected_digits(condition: float, dtype: torch.dtype) -> float:
     return -math.log10(torch.finfo(dtype).eps * max(condition, 1.0))
 
 
-def inverse_norm(solve: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
+def inverse_norm(
+    solve: Callable[[Tensor], Tensor], like: Tensor, worth: Tensor | float = 0.0
+) -> Tensor:
     r"""Estimates $\|M^{-1}\|_1$ of symmetric matrices from a few solves with them.
 
     Hager's method with Higham's safeguard ("FORTRAN codes for estimating the one-norm", 1988; also
@@ -27,6 +30,7 @@ def inverse_norm(solve: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
     Args:
         solve: Multiplies (..., n, k) by the inverse.
         like: (..., n, n) the matrices, or anything of their shape, dtype and device.
+        worth: Where every first estimate is below this, one solve is enough.
 
     Returns:
         One estimate for each matrix.
@@ -38,6 +42,8 @@ def inverse_norm(solve: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
     start = solve(columns.expand(*like.shape[:-2], n, 2).clone())
     v, safeguard = start[..., :1], 2 * start[..., 1].abs().sum(-1) / (3 * n)
     norm = v.abs().sum((-2, -1))
+    if bool((torch.maximum(norm, safeguard) < worth).all()):
+        return torch.maximum(norm, safeguard)
     for _ in range(ITERATIONS):
         slope = solve(torch.where(v < 0, -1.0, 1.0).to(v))
         steepest = slope.abs().argmax(dim=-2, keepdim=True)
@@ -47,6 +53,11 @@ def inverse_norm(solve: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
             break
         norm = grown
     return torch.maximum(norm, safeguard)
+
+
+def worth_estimating(norm: Tensor | float, dtype: torch.dtype) -> Tensor | float:
+    """The norm of an inverse below which digits cannot be scarce, even if it is far too low."""
+    return 10**-MEANINGFUL_DIGITS / (torch.finfo(dtype).eps * norm) / SLACK
 
 
 def warn_if_meaningless(name: str, condition: float, dtype: torch.dtype) -> bool:

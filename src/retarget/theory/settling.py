@@ -19,7 +19,7 @@ from torch import Tensor
 from retarget.errors import NotPositiveDefiniteError
 from retarget.theory.cholesky import needed_jitter
 from retarget.theory.dual import Window, diagonal_blocks
-from retarget.theory.precision import inverse_norm
+from retarget.theory.precision import inverse_norm, worth_estimating
 from retarget.theory.triangular import solve_lower, solve_lower_transposed
 
 # Eigenvalues of a block of b samples below b eps times this and the largest one are rounding: a
@@ -126,7 +126,8 @@ def invert_blocks(gram: Tensor, ridge: float, start: int, in_range: bool) -> Blo
     failed = info != 0
     if failed.any():
         factors[failed] = torch.eye(size, dtype=gram.dtype, device=gram.device)
-    condition = norm * inverse_norm(lambda rhs: _cholesky_solve(factors, rhs), factors)
+    worth = worth_estimating(norm, gram.dtype)
+    condition = norm * inverse_norm(lambda rhs: _cholesky_solve(factors, rhs), factors, worth)
     rounding = ROUNDING * size * torch.finfo(gram.dtype).eps
     if not (in_range and ridge == 0):
         _require_definite(gram, ridge, start, failed)
