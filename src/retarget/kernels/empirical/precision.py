@@ -14,9 +14,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from retarget.kernels.gradient_passes import Chunk
-from retarget.kernels.gradient_plan import Plan
-from retarget.kernels.gradient_terms import Factors, GradientTerm, Term
+from retarget.kernels.empirical.passes import Chunk
+from retarget.kernels.empirical.plan import Plan
+from retarget.kernels.empirical.terms import Factors, GradientTerm, Term
 
 LARGEST = 15  # power of two under which a row's largest is scaled; half precision ends at 2^16
 DEPTH = 2048

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 from torch.func import jacrev, vmap
 
-from retarget.kernels.gradient_passes import Chunk
-from retarget.kernels.gradient_recording import Layer
+from retarget.kernels.empirical.passes import Chunk
+from retarget.kernels.empirical.recording import Layer
 
 Factors = tuple[Tensor, ...]
 

@@ -1,4 +1,4 @@
-"""The plan carried out on CUDA, by the kernel of `ntk_triton`.
+"""The plan carried out on CUDA, by the kernel of `triton`.
 
 Samples are last in memory, so that neighbouring threads read neighbouring numbers, and padded with
 zeros to whole blocks: nothing needs a mask.
@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from retarget.arrays import free_memory
-from retarget.kernels.ntk_launches import Launch, Program, make_program
-from retarget.kernels.ntk_plan import PairMap, Plan, Stage
-from retarget.kernels.ntk_torch import TENSORS_ALIVE, measure, pairs_at_once, tiles
-from retarget.kernels.ntk_triton import BLOCK, WARPS, run_stage
+from retarget.kernels.infinite.launches import Launch, Program, make_program
+from retarget.kernels.infinite.plan import PairMap, Plan, Stage
+from retarget.kernels.infinite.torch import TENSORS_ALIVE, measure, pairs_at_once, tiles
+from retarget.kernels.infinite.triton import BLOCK, WARPS, run_stage
 
 __all__ = ["Packed", "fits", "gram", "make_program", "pack", "probe"]
 

@@ -1,4 +1,4 @@
-"""The plan as launches of the CUDA kernel: the tables that `ntk_triton.run_stage` reads."""
+"""The plan as launches of the CUDA kernel: the tables that `triton.run_stage` reads."""
 
 import math
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.kernels.ntk_plan import Indices, PairMap, Plan, Stage
+from retarget.kernels.infinite.plan import Indices, PairMap, Plan, Stage
 
 Maps = tuple[PairMap, PairMap]
 

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from retarget.errors import InvalidInputError
-from retarget.kernels.gradient_checks import (
+from retarget.kernels.empirical.checks import (
     require_separate_samples,
     require_settled_layers,
     tolerance,
 )
-from retarget.kernels.gradient_passes import Chunk, Reduction
-from retarget.kernels.gradient_recording import Layer, Network, Recording
-from retarget.kernels.gradient_terms import (
+from retarget.kernels.empirical.passes import Chunk, Reduction
+from retarget.kernels.empirical.recording import Layer, Network, Recording
+from retarget.kernels.empirical.terms import (
     Factors,
     GradientTerm,
     JacobianTerm,

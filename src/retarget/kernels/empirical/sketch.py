@@ -6,9 +6,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from retarget.kernels.gradient_passes import Chunk
-from retarget.kernels.gradient_plan import Plan
-from retarget.kernels.gradient_terms import Factors, GradientTerm, Term
+from retarget.kernels.empirical.passes import Chunk
+from retarget.kernels.empirical.plan import Plan
+from retarget.kernels.empirical.terms import Factors, GradientTerm, Term
 
 
 class SketchTerm(GradientTerm):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from retarget.errors import InvalidInputError
-from retarget.kernels.gradient_recording import Network
+from retarget.kernels.empirical.recording import Network
 
 
 def require_settled_layers(module: nn.Module) -> None:

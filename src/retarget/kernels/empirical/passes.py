@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from retarget.kernels.gradient_recording import Layer, Network, Recording, Use, Window
+from retarget.kernels.empirical.recording import Layer, Network, Recording, Use, Window
 
 # From a layer's inputs (n, groups, positions, features) and one output's gradients by its results
 # (n, groups, features, positions), what is to be kept of that output.
