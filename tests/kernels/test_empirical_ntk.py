@@ -16,8 +16,8 @@ import retarget as rt
 from oracles.empirical_ntk import gradients
 from oracles.empirical_ntk import gram as oracle_gram
 from retarget.errors import InvalidInputError, InvalidTypeError, StreamTooLargeError
-from retarget.kernels.empirical import gram, plan, precision, terms
-from retarget.kernels.empirical.precision import split, split_product
+from retarget.kernels.empirical import gram, plan, terms
+from retarget.kernels.empirical.terms import split, split_product
 
 OUTPUTS = ["mean", "sum", "full", 1]
 
@@ -531,7 +531,7 @@ def test_split_products_are_as_precise_as_float32(spread):
 def test_split_terms_make_the_kernel(monkeypatch):
     """The arithmetic of CUDA's tensor cores, in plain float32."""
     monkeypatch.setattr("retarget.kernels.empirical.ntk.tensor_cores", lambda device: True)
-    monkeypatch.setattr(precision, "DEPTH", 7)
+    monkeypatch.setattr(terms, "DEPTH", 7)
     module, X = make("convolutions", n=9)
     exact = rt.EmpiricalNTK(module, "full")(X)
     kernel = rt.EmpiricalNTK(module.float(), "full", precision="split", memory=100_000)
@@ -545,7 +545,7 @@ def test_split_terms_make_the_kernel(monkeypatch):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_there_are_no_tensor_cores_without_cuda():
-    assert not precision.tensor_cores(torch.device("cuda"))
+    assert not terms.tensor_cores(torch.device("cuda"))
 
 
 def test_split_is_full_where_there_are_no_tensor_cores():

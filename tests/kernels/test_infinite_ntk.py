@@ -19,7 +19,7 @@ from oracles.infinite_ntk import gelu_moments
 from oracles.infinite_ntk import gram as oracle_gram
 from retarget.errors import InvalidInputError, InvalidTypeError, StreamTooLargeError
 from retarget.kernels import kernel_from_dict
-from retarget.kernels.infinite import launches, ntk
+from retarget.kernels.infinite import cuda, ntk
 from retarget.kernels.infinite import numba as numba_engine
 from retarget.kernels.infinite import torch as torch_engine
 from retarget.kernels.infinite.plan import make_plan
@@ -397,14 +397,14 @@ def test_launches_are_the_plan(overlap):
     pulled = torch_engine._apply(S[..., None, None], program.pull, factor) + stage.bias_variance
     expected = torch_engine._apply(pulled, program.push, 1.0)[..., 0, 0]
 
-    everything = launches.make_program(plan, S.dtype, S.device)
-    stage_launches = everything.stages[1]
+    everything = cuda.make_program(plan, S.dtype, S.device)
+    launches = everything.stages[1]
     assert everything.numbers_per_pair == S.numel()  # what the first stage stores
-    assert len(stage_launches.launches) == 1 + overlap
+    assert len(launches.launches) == 1 + overlap
     rows, columns = stage.diagonals
     same = pulled[rows[:, None], columns][..., 0, 0]
-    torch.testing.assert_close(run_tables(stage_launches.variances, S), same)
-    for launch in stage_launches.launches:
+    torch.testing.assert_close(run_tables(launches.variances, S), same)
+    for launch in launches.launches:
         S = run_tables(launch, S)
     torch.testing.assert_close(S, expected)
 

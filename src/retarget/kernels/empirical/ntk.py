@@ -17,11 +17,15 @@ from retarget.kernels.empirical.gram import (
     gram,
     symmetric_gram,
 )
-from retarget.kernels.empirical.parameters import trained_parameters
-from retarget.kernels.empirical.plan import Mode, Plan, make_plan
-from retarget.kernels.empirical.precision import tensor_cores, with_split_products
-from retarget.kernels.empirical.recording import Network
-from retarget.kernels.empirical.sketch import sketched
+from retarget.kernels.empirical.plan import (
+    Mode,
+    Plan,
+    make_plan,
+    sketched,
+    with_split_products,
+)
+from retarget.kernels.empirical.recording import Network, trained_parameters
+from retarget.kernels.empirical.terms import tensor_cores
 from retarget.progress import PatientBar
 
 MEMORY_SHARE = 0.5  # of what is free, once the kernel matrix is there

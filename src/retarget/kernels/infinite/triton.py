@@ -12,9 +12,6 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-BLOCK = 32
-WARPS = 2
-
 
 @triton.jit
 def _rectify(S, theta, left_sd, right_sd, p, q, left_shift, right_shift, slope, factor):
@@ -49,7 +46,7 @@ def run_stage(
     With PRODUCTS, `left` and `right` are the samples (channels, pixels, stride); else they are S
     and the tangent kernel, (stored pairs, pairs), as the launch before stored them in S_out and
     theta_out. `left_sd` and `right_sd` are (2, size, stride), the standard deviations of the
-    rectifier's pixels and their inverses. The tables are a `launches.Axis` each, `numbers` is
+    rectifier's pixels and their inverses. The tables are a `cuda.Axis` each, `numbers` is
     as there; together they make n_targets pooled pairs of pixels, in rows of n_columns.
 
     A tile has `pairs` = left samples * `width` pairs. A block of left samples meets each of the
