@@ -10,7 +10,7 @@ import retarget as rt
 from oracles import literal, simulation
 from problems import assert_same, gammas, problems
 from retarget.estimators import automatic, base
-from retarget.kernels import rbf
+from retarget.kernels import simple
 
 LEARNERS = [
     {"lr": 0.3},
@@ -172,7 +172,7 @@ def test_an_open_width_is_the_median_distance():
 
 def test_the_median_of_a_long_stream_is_that_of_samples_evenly_spaced(monkeypatch):
     X, _, _ = make_data()
-    monkeypatch.setattr(rbf, "MEDIAN_SAMPLES", 15)
+    monkeypatch.setattr(simple, "MEDIAN_SAMPLES", 15)
     assert automatic.usual_width(X) == automatic.usual_width(X[::3])
 
 

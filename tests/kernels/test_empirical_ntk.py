@@ -16,8 +16,8 @@ import retarget as rt
 from oracles.empirical_ntk import gradients
 from oracles.empirical_ntk import gram as oracle_gram
 from retarget.errors import InvalidInputError, InvalidTypeError, StreamTooLargeError
-from retarget.kernels import gradient_gram, gradient_plan, gradient_precision, gradient_terms
-from retarget.kernels.gradient_precision import split, split_product
+from retarget.kernels.empirical import gram, plan, terms
+from retarget.kernels.empirical.terms import split, split_product
 
 OUTPUTS = ["mean", "sum", "full", 1]
 
@@ -241,7 +241,7 @@ def test_both_forms_of_a_layer_agree(name, outputs, monkeypatch):
     module, X = make(name)
     expected = oracle_gram(module, X, X, outputs)
     for overhead in (-1e9, 1e9):
-        monkeypatch.setattr(gradient_plan, "PAIR_OVERHEAD", overhead)
+        monkeypatch.setattr(plan, "PAIR_OVERHEAD", overhead)
         kernel = rt.EmpiricalNTK(module, outputs)
         assert ("Pair" in forms(kernel, X)) == (overhead < 0)
         assert ("Gradient" in forms(kernel, X)) == (overhead > 0)
@@ -302,7 +302,7 @@ def test_results_that_are_thrown_away():
 @pytest.mark.parametrize("memory", [1, 20_000, 100_000])
 def test_memory_does_not_matter(memory, outputs, monkeypatch):
     module, X = make("convolutions", n=13)
-    monkeypatch.setattr(gradient_terms, "PAIR_NUMBERS", {"cpu": 1})
+    monkeypatch.setattr(terms, "PAIR_NUMBERS", {"cpu": 1})
     kernel, small = (rt.EmpiricalNTK(module, outputs, memory=room) for room in (None, memory))
     for call in (lambda k: k(X), lambda k: k(X, X[:4]), lambda k: k(X[:4], X), lambda k: k.diag(X)):
         close(call(small), call(kernel), 1e-13)
@@ -311,9 +311,9 @@ def test_memory_does_not_matter(memory, outputs, monkeypatch):
 def test_gradients_are_computed_once_where_they_fit_and_once_a_panel_else(monkeypatch):
     module, X = make("convolutions", n=12)
     kernel, passed = rt.EmpiricalNTK(module), []
-    original = gradient_plan.Plan.factors
+    original = plan.Plan.factors
     monkeypatch.setattr(
-        gradient_plan.Plan, "factors", lambda plan, x: passed.append(len(x)) or original(plan, x)
+        plan.Plan, "factors", lambda plan, x: passed.append(len(x)) or original(plan, x)
     )
     kernel(X)
     assert sum(passed) == 12
@@ -321,8 +321,8 @@ def test_gradients_are_computed_once_where_they_fit_and_once_a_panel_else(monkey
     kernel(X, X[:5])
     assert sum(passed) == 17
     passed.clear()
-    sizes = gradient_gram.Sizes(chunk=2, panel=5)
-    monkeypatch.setattr(gradient_gram.Sizes, "of", lambda *_: sizes)
+    sizes = gram.Sizes(chunk=2, panel=5)
+    monkeypatch.setattr(gram.Sizes, "of", lambda *_: sizes)
     kernel(X)
     assert sum(passed) == sizes.passes(12) == 12 + 7 + 2
 
@@ -530,8 +530,8 @@ def test_split_products_are_as_precise_as_float32(spread):
 
 def test_split_terms_make_the_kernel(monkeypatch):
     """The arithmetic of CUDA's tensor cores, in plain float32."""
-    monkeypatch.setattr("retarget.kernels.empirical_ntk.tensor_cores", lambda device: True)
-    monkeypatch.setattr(gradient_precision, "DEPTH", 7)
+    monkeypatch.setattr("retarget.kernels.empirical.ntk.tensor_cores", lambda device: True)
+    monkeypatch.setattr(terms, "DEPTH", 7)
     module, X = make("convolutions", n=9)
     exact = rt.EmpiricalNTK(module, "full")(X)
     kernel = rt.EmpiricalNTK(module.float(), "full", precision="split", memory=100_000)
@@ -545,7 +545,7 @@ def test_split_terms_make_the_kernel(monkeypatch):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_there_are_no_tensor_cores_without_cuda():
-    assert not gradient_precision.tensor_cores(torch.device("cuda"))
+    assert not terms.tensor_cores(torch.device("cuda"))
 
 
 def test_split_is_full_where_there_are_no_tensor_cores():
@@ -749,7 +749,7 @@ def test_too_large_a_matrix_is_refused_before_anything_is_computed(monkeypatch):
 def test_where_nothing_tells_what_is_free(monkeypatch):
     module, X = make("mlp")
     monkeypatch.setattr("retarget.arrays.free_memory", lambda device: None)
-    monkeypatch.setattr("retarget.kernels.empirical_ntk.free_memory", lambda device: None)
+    monkeypatch.setattr("retarget.kernels.empirical.ntk.free_memory", lambda device: None)
     close(rt.EmpiricalNTK(module)(X), oracle_gram(module, X, X))
 
 

@@ -18,8 +18,11 @@ import retarget as rt
 from oracles.infinite_ntk import gelu_moments
 from oracles.infinite_ntk import gram as oracle_gram
 from retarget.errors import InvalidInputError, InvalidTypeError, StreamTooLargeError
-from retarget.kernels import infinite_ntk, kernel_from_dict, ntk_fused, ntk_launches, ntk_torch
-from retarget.kernels.ntk_plan import make_plan
+from retarget.kernels import kernel_from_dict
+from retarget.kernels.infinite import cuda, ntk
+from retarget.kernels.infinite import numba as numba_engine
+from retarget.kernels.infinite import torch as torch_engine
+from retarget.kernels.infinite.plan import make_plan
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "infinite_ntk.json").read_text())
 ENGINES = ("fused", "torch")
@@ -238,8 +241,8 @@ def test_block_size_does_not_matter(monkeypatch):
         kernel = rt.InfiniteNTK(paper_network(), engine=engine)
         whole = kernel(X), kernel(X[:3], X), kernel.diag(X)
         with monkeypatch.context() as patch:
-            patch.setattr("retarget.kernels.ntk_fused.TASK_NUMBERS", 1)
-            patch.setattr(ntk_torch, "NUMBERS_CPU", 40 * 2000)
+            patch.setattr("retarget.kernels.infinite.numba.TASK_NUMBERS", 1)
+            patch.setattr(torch_engine, "NUMBERS_CPU", 40 * 2000)
             parts = kernel(X), kernel(X[:3], X), kernel.diag(X)
         assert all(np.array_equal(a, b) for a, b in zip(whole, parts, strict=True))
         np.testing.assert_array_equal(kernel(X[:3], X[3:]), whole[1][:, 3:])
@@ -352,9 +355,9 @@ def test_progress_bar(monkeypatch, capsys):
 def test_falls_back_to_torch_with_one_warning(monkeypatch):
     X = images(3)
     expected = rt.InfiniteNTK(paper_network(), engine="torch")(X)
-    monkeypatch.setitem(sys.modules, "retarget.kernels.ntk_fused", None)
-    monkeypatch.delattr("retarget.kernels.ntk_fused")
-    infinite_ntk._fused_engine.cache_clear()
+    monkeypatch.setitem(sys.modules, "retarget.kernels.infinite.numba", None)
+    monkeypatch.delattr("retarget.kernels.infinite.numba")
+    ntk._fused_engine.cache_clear()
     try:
         kernel = rt.InfiniteNTK(paper_network())
         with pytest.warns(RuntimeWarning, match=r"runs on plain torch.*Numba .*retarget.ntk."):
@@ -362,7 +365,7 @@ def test_falls_back_to_torch_with_one_warning(monkeypatch):
         assert np.array_equal(first, expected)
         kernel(X)  # warns no more: a second warning would be an error here
     finally:
-        infinite_ntk._fused_engine.cache_clear()
+        ntk._fused_engine.cache_clear()
 
 
 @pytest.mark.parametrize("block", [1, 4])
@@ -371,7 +374,7 @@ def test_falls_back_to_torch_with_one_warning(monkeypatch):
 def test_tiles_cover_the_matrix_once(rows, pairs, lower, block):
     columns = rows if lower else 41
     seen = np.zeros((rows, columns), dtype=int)
-    for tile in ntk_torch.tiles(rows, columns, lower, pairs, block):
+    for tile in torch_engine.tiles(rows, columns, lower, pairs, block):
         assert tile.top % block == tile.first % block == 0
         assert (tile.bottom - tile.top) * (tile.last - tile.first) <= max(pairs, block**2)
         seen[tile.top : tile.bottom, tile.first : tile.last] += 1
@@ -390,11 +393,11 @@ def test_launches_are_the_plan(overlap):
     stage = plan.stages[1]
     (vertical, horizontal), factor = stage.pull, stage.weight_variance
     S = torch.rand(vertical.inputs, horizontal.inputs, dtype=torch.float64)
-    program = ntk_torch.make_program(plan, S.dtype, S.device).stages[1]
-    pulled = ntk_torch._apply(S[..., None, None], program.pull, factor) + stage.bias_variance
-    expected = ntk_torch._apply(pulled, program.push, 1.0)[..., 0, 0]
+    program = torch_engine.make_program(plan, S.dtype, S.device).stages[1]
+    pulled = torch_engine._apply(S[..., None, None], program.pull, factor) + stage.bias_variance
+    expected = torch_engine._apply(pulled, program.push, 1.0)[..., 0, 0]
 
-    everything = ntk_launches.make_program(plan, S.dtype, S.device)
+    everything = cuda.make_program(plan, S.dtype, S.device)
     launches = everything.stages[1]
     assert everything.numbers_per_pair == S.numel()  # what the first stage stores
     assert len(launches.launches) == 1 + overlap
@@ -488,7 +491,7 @@ def test_cuda_repeats_itself_and_finds_equal_samples(name, dtype, monkeypatch):
     assert (rows - K[40:90]).abs().max() <= 20 * torch.finfo(dtype).eps * K.max()
     # to the last bit: an equal sample is found perfectly correlated
     assert torch.equal(rows[:, 40:90].diagonal(), K.diagonal()[40:90])
-    monkeypatch.setattr(ntk_torch, "NUMBERS_ELSEWHERE", 1)  # the smallest tiles
+    monkeypatch.setattr(torch_engine, "NUMBERS_ELSEWHERE", 1)  # the smallest tiles
     assert torch.equal(K, kernel(X))
     assert torch.equal(K.diagonal(), kernel.diag(X))
 
@@ -498,7 +501,7 @@ def test_cuda_repeats_itself_and_finds_equal_samples(name, dtype, monkeypatch):
 def test_cuda_without_memory_for_a_block_takes_plain_torch(monkeypatch):
     X = torch.from_numpy(images(5)).cuda()
     expected = rt.InfiniteNTK(paper_network(), engine="torch")(X)
-    monkeypatch.setattr("retarget.kernels.ntk_cuda.fits", lambda program, like: False)
+    monkeypatch.setattr("retarget.kernels.infinite.cuda.fits", lambda program, like: False)
     assert torch.equal(rt.InfiniteNTK(paper_network())(X), expected)
 
 
@@ -507,8 +510,8 @@ def test_cuda_without_memory_for_a_block_takes_plain_torch(monkeypatch):
 def test_cuda_falls_back_to_torch_with_one_warning(monkeypatch):
     X = torch.from_numpy(images(3)).cuda()
     expected = rt.InfiniteNTK(paper_network(), engine="torch")(X)
-    monkeypatch.setitem(sys.modules, "retarget.kernels.ntk_cuda", None)
-    infinite_ntk._fused_engine.cache_clear()
+    monkeypatch.setitem(sys.modules, "retarget.kernels.infinite.cuda", None)
+    ntk._fused_engine.cache_clear()
     try:
         kernel = rt.InfiniteNTK(paper_network())
         with pytest.warns(RuntimeWarning, match=r"runs on plain torch.*Triton .*reinstall it"):
@@ -516,7 +519,7 @@ def test_cuda_falls_back_to_torch_with_one_warning(monkeypatch):
         assert torch.equal(first, expected)
         kernel(X)
     finally:
-        infinite_ntk._fused_engine.cache_clear()
+        ntk._fused_engine.cache_clear()
 
 
 # --- what it refuses --------------------------------------------------------------------------
@@ -599,9 +602,9 @@ def test_refuses_the_compiled_loops_elsewhere():
 
 
 def test_compiled_loops_must_prove_themselves(monkeypatch):
-    monkeypatch.setattr("retarget.kernels.ntk_sweep.spread", lambda *arguments: None)
+    monkeypatch.setattr("retarget.kernels.infinite.sweep.spread", lambda *arguments: None)
     with pytest.raises(RuntimeError, match="a compiled loop gave wrong numbers"):
-        ntk_fused.probe()
+        numba_engine.probe()
 
 
 def test_refuses_images_beyond_memory(monkeypatch):

@@ -15,7 +15,7 @@ from retarget.diagnosis.result import Choice
 from retarget.diagnosis.stream_kernel import StreamKernel
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels import RBF, Kernel, Linear, as_kernel
-from retarget.kernels.rbf import median_distance
+from retarget.kernels.simple import median_distance
 from retarget.learners import SGD
 
 GAMMA_GRID = np.logspace(-4, 3, 22)  # times the mean of k(x, x)

@@ -7,7 +7,7 @@ from torch import Tensor
 from retarget.arrays import as_tensor, panels
 from retarget.errors import InvalidInputError
 from retarget.kernels import Kernel
-from retarget.kernels.rbf import median_distance
+from retarget.kernels.simple import median_distance
 from retarget.learners import SGD
 from retarget.theory.stability import largest_stable_lr
 

@@ -11,7 +11,7 @@ from retarget.data.toy import WIDTH, toy_curve
 from retarget.diagnosis.reading import read_table
 from retarget.errors import InvalidInputError
 from retarget.explore.state import LARGEST, MOST_POINTS, State
-from retarget.kernels.rbf import median_distance
+from retarget.kernels.simple import median_distance
 
 FIG_1_SEED = 69  # the one that experiments/configs/fig1.toml draws
 MARGIN = 0.05  # of the points' range, at each side of the picture

@@ -1,11 +1,9 @@
 """Kernels k(x, x'). They know nothing of learning."""
 
 from retarget.kernels.base import Kernel
-from retarget.kernels.empirical_ntk import EmpiricalNTK
-from retarget.kernels.features import Features
-from retarget.kernels.infinite_ntk import InfiniteNTK
-from retarget.kernels.linear import Linear
-from retarget.kernels.rbf import RBF
+from retarget.kernels.empirical.ntk import EmpiricalNTK
+from retarget.kernels.infinite.ntk import InfiniteNTK
+from retarget.kernels.simple import RBF, Features, Linear
 from retarget.kernels.wrapped import (
     CallableKernel,
     PrecomputedKernel,

@@ -18,9 +18,8 @@ from retarget.arrays import (
 )
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels.base import Kernel
-from retarget.kernels.infinite_ntk import InfiniteNTK
-from retarget.kernels.linear import Linear
-from retarget.kernels.rbf import RBF
+from retarget.kernels.infinite.ntk import InfiniteNTK
+from retarget.kernels.simple import RBF, Linear
 
 
 class CallableKernel(Kernel):

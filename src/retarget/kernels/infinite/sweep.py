@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba.extending import overload
 
-from retarget.kernels.ntk_lanes import (
+from retarget.kernels.infinite.lanes import (
     LANES,
     compiled,
     fused,

@@ -10,18 +10,22 @@ from retarget.arrays import ArrayT, free_memory, give_back, require_memory
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.full_precision import full_precision
 from retarget.kernels.base import Kernel, mirror_lower
-from retarget.kernels.gradient_gram import (
+from retarget.kernels.empirical.gram import (
     Sizes,
     diagonal,
     features,
     gram,
     symmetric_gram,
 )
-from retarget.kernels.gradient_parameters import trained_parameters
-from retarget.kernels.gradient_plan import Mode, Plan, make_plan
-from retarget.kernels.gradient_precision import tensor_cores, with_split_products
-from retarget.kernels.gradient_recording import Network
-from retarget.kernels.gradient_sketch import sketched
+from retarget.kernels.empirical.plan import (
+    Mode,
+    Plan,
+    make_plan,
+    sketched,
+    with_split_products,
+)
+from retarget.kernels.empirical.recording import Network, trained_parameters
+from retarget.kernels.empirical.terms import tensor_cores
 from retarget.progress import PatientBar
 
 MEMORY_SHARE = 0.5  # of what is free, once the kernel matrix is there

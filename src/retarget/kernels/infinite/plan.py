@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from retarget.errors import InvalidInputError
-from retarget.kernels.ntk_layers import (
+from retarget.kernels.infinite.layers import (
     AdaptivePool,
     Conv,
     Dense,

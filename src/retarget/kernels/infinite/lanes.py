@@ -4,7 +4,7 @@ Left to itself the compiler makes half-width vectors behind run-time checks for 
 A value of LLVM's own vector type is held in a register, as wide as the machine has them.
 
 Numba keeps compiled functions on disk and compiles them again when their own file changes, not
-when this one does: after a change here, touch ntk_sweep.py.
+when this one does: after a change here, touch sweep.py.
 """
 
 import operator

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from retarget.arrays import require_memory
 from retarget.errors import InvalidInputError
-from retarget.kernels import ntk_torch
 from retarget.kernels.base import Kernel, mirror_lower
-from retarget.kernels.ntk_layers import (
+from retarget.kernels.infinite import torch as torch_engine
+from retarget.kernels.infinite.layers import (
     Layer,
     layers_from_dicts,
     layers_to_dicts,
@@ -22,7 +22,7 @@ from retarget.kernels.ntk_layers import (
     takes_images,
     takes_vectors,
 )
-from retarget.kernels.ntk_plan import Plan, make_plan
+from retarget.kernels.infinite.plan import Plan, make_plan
 from retarget.progress import PatientBar
 
 
@@ -38,7 +38,7 @@ class InfiniteNTK(Kernel):
       $\Theta' = \sigma_w^2 \, \text{mean}_t \Theta(p + t, q + t) + S'$;
     * ReLU: with $r = \sqrt{S(x,x) S(x',x')}$, $c = S / r$ and $\varphi = \pi - \arccos c$,
       $S' = (r \sqrt{1 - c^2} + \varphi S) / 2 \pi$ and $\Theta' = \Theta \varphi / 2 \pi$;
-    * GELU: the closed form derived in `ntk_torch._gelu`;
+    * GELU: the closed form derived in `infinite.torch._gelu`;
     * pooling averages both over the pairs of the two windows, Flatten over the pixels p = q.
 
     This is exact, and only those pairs of pixels (p, q) are computed that the output depends on:
@@ -223,11 +223,11 @@ class InfiniteNTK(Kernel):
                 return fused, program
         require_memory(
             "the covariances between all pixels that this network needs",
-            plan.numbers_per_pair * ntk_torch.TENSORS_ALIVE,
+            plan.numbers_per_pair * torch_engine.TENSORS_ALIVE,
             samples,
             "use smaller images, or pool less widely",
         )
-        return ntk_torch, ntk_torch.make_program(plan, samples.dtype, samples.device)
+        return torch_engine, torch_engine.make_program(plan, samples.dtype, samples.device)
 
 
 @lru_cache(maxsize=8)
@@ -239,12 +239,12 @@ def _plan(layers: tuple[Layer, ...], shape: tuple[int, int, int]) -> Plan:
 def _fused_engine(device: str) -> ModuleType | None:
     """The compiled engine; None, with one warning, where its compiler cannot be used."""
     name, compiler, remedy = (
-        ("ntk_fused", "Numba", 'install it with: pip install "retarget[ntk]"')
+        ("numba", "Numba", 'install it with: pip install "retarget[ntk]"')
         if device == "cpu"
-        else ("ntk_cuda", "Triton", "reinstall it")
+        else ("cuda", "Triton", "reinstall it")
     )
     try:
-        engine = import_module(f"retarget.kernels.{name}")
+        engine = import_module(f"retarget.kernels.infinite.{name}")
         engine.probe()
     except Exception as error:  # compilers fail in as many ways as there are platforms
         warnings.warn(

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from retarget.arrays import free_memory
-from retarget.kernels.ntk_plan import PairMap, Plan, Stage, Tile
+from retarget.kernels.infinite.plan import PairMap, Plan, Stage, Tile
 
 Report = Callable[[int], None]
 
@@ -279,7 +279,7 @@ def _sum_columns(values: Tensor, pairs: AxisPairs) -> Tensor:
 
 
 def measure(variance: Tensor, stage: Stage) -> Tensor:
-    """(2, H, W, samples) standard deviations and inverses, as in `ntk_sweep.measure`.
+    """(2, H, W, samples) standard deviations and inverses, as in `sweep.measure`.
 
     The variances are those of the stage's diagonals. Where a GELU follows, the inverses are those
     of the deviations with one more unit of variance.
@@ -314,7 +314,7 @@ def _rectify(
     right_sd: Tensor | None,
     itself: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """E[f f'] and theta * E[df df'] of a rectifier, as in `ntk_sweep.pull_and_rectify`."""
+    """E[f f'] and theta * E[df df'] of a rectifier, as in `sweep.pull_and_rectify`."""
     assert left_sd is not None
     assert right_sd is not None
     slope = tensors.stage.slope or 0.0

@@ -1,6 +1,6 @@
 """The CUDA kernel: one stage of a plan, for all pairs of samples of a tile.
 
-As in `ntk_sweep`, what the rectifier works on, by far the largest array, is never stored: a program
+As in `sweep`, what the rectifier works on, by far the largest array, is never stored: a program
 pulls, rectifies and pools in registers what makes up one pooled pair of pixels. It does so for
 BLOCK x BLOCK pairs of samples, so that what is read of a sample serves BLOCK pairs.
 
@@ -12,13 +12,10 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-BLOCK = 32
-WARPS = 2
-
 
 @triton.jit
 def _rectify(S, theta, left_sd, right_sd, p, q, left_shift, right_shift, slope, factor):
-    """E[f f'] and theta * E[df df'], as in `ntk_sweep.pull_and_rectify`.
+    """E[f f'] and theta * E[df df'], as in `sweep.pull_and_rectify`.
 
     p and q are where the two pixels' standard deviations are, their inverses a shift further.
     """
@@ -49,7 +46,7 @@ def run_stage(
     With PRODUCTS, `left` and `right` are the samples (channels, pixels, stride); else they are S
     and the tangent kernel, (stored pairs, pairs), as the launch before stored them in S_out and
     theta_out. `left_sd` and `right_sd` are (2, size, stride), the standard deviations of the
-    rectifier's pixels and their inverses. The tables are an `ntk_launches.Axis` each, `numbers` is
+    rectifier's pixels and their inverses. The tables are a `cuda.Axis` each, `numbers` is
     as there; together they make n_targets pooled pairs of pixels, in rows of n_columns.
 
     A tile has `pairs` = left samples * `width` pairs. A block of left samples meets each of the

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import panels
-from retarget.kernels.gradient_plan import Plan
-from retarget.kernels.gradient_terms import Factors
+from retarget.kernels.empirical.plan import Plan
+from retarget.kernels.empirical.terms import Factors
 from retarget.progress import PatientBar
 
 # Bytes that a chunk on its way through the network may take: enough to make light of the calls, and

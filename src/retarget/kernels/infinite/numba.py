@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import require_memory
-from retarget.kernels import ntk_sweep as loops
-from retarget.kernels.ntk_lanes import LANES
-from retarget.kernels.ntk_plan import PairMap, Plan, Stage, Tile
+from retarget.kernels.infinite import sweep as loops
+from retarget.kernels.infinite.lanes import LANES
+from retarget.kernels.infinite.plan import PairMap, Plan, Stage, Tile
 
 Numbers = npt.NDArray[Any]
 Report = Callable[[int], None]

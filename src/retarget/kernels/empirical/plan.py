@@ -1,28 +1,28 @@
-"""Which form each layer's part of the empirical kernel takes, found out on a few samples."""
+"""Which form each layer's part of the empirical kernel takes, found out on a few samples.
+
+They also tell whether the module has a tangent kernel: each output a function of its own sample.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from retarget.errors import InvalidInputError
-from retarget.kernels.gradient_checks import (
-    require_separate_samples,
-    require_settled_layers,
-    tolerance,
-)
-from retarget.kernels.gradient_passes import Chunk, Reduction
-from retarget.kernels.gradient_recording import Layer, Network, Recording
-from retarget.kernels.gradient_terms import (
+from retarget.kernels.empirical.recording import Chunk, Layer, Network, Recording, Reduction
+from retarget.kernels.empirical.terms import (
     Factors,
     GradientTerm,
     JacobianTerm,
     PairTerm,
     ReadoutTerm,
+    SketchTerm,
+    SplitTerm,
     Term,
+    split,
 )
 
 Mode = Literal["auto", "structured", "jacobian"]
@@ -96,9 +96,9 @@ def make_plan(
         reuse: Pairs of samples that each sample's factors serve.
     """
     few = samples[:: max(1, (len(samples) - 1) // (PROBED - 1))][:PROBED]
-    require_settled_layers(network.module)
+    _require_settled_layers(network.module)
     trial = network.record(few)
-    require_separate_samples(network, few, trial.outputs)
+    _require_separate_samples(network, few, trial.outputs)
     chosen = _chosen(outputs, trial.outputs.shape[1])
     used = _used(network, trial, chosen)
     # all g are kept as they are
@@ -117,6 +117,66 @@ def make_plan(
     held = sum(part.nbytes for factors in example for part in factors)
     working = _passing(one) * samples.element_size() + 3 * held
     return Plan(network, chosen, tuple(terms), reductions, example, dtype, working)
+
+
+def with_split_products(plan: Plan) -> Plan:
+    """The plan with the large products made on tensor cores."""
+    terms: list[Term] = []
+    example: list[Factors] = []
+    for term, factors in zip(plan.terms, plan.example, strict=True):
+        if isinstance(term, GradientTerm):
+            term, factors = SplitTerm(term), split(factors[0])
+        terms.append(term)
+        example.append(factors)
+    return replace(plan, terms=tuple(terms), example=tuple(example))
+
+
+def sketched(plan: Plan, size: int, seed: int) -> Plan:
+    """The plan whose only factors are the projected features."""
+    gradients = sum(each.nbytes for each in plan.network.parameters.values()) * len(plan.chosen)
+    example = plan.example[0][0].new_empty((1, 1, size))
+    return replace(
+        plan,
+        terms=(SketchTerm(plan.terms, size, seed),),
+        example=((example,),),
+        working=plan.working + 3 * gradients,
+    )
+
+
+def _require_settled_layers(module: nn.Module) -> None:
+    """Refuses layers that are known to mix samples, or to be random, as they are set."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (
+            layer.training or layer.running_mean is None
+        ):
+            raise InvalidInputError(
+                f"layer {name!r} ({type(layer).__name__}) normalises by the batch, so that samples "
+                "depend on each other; call module.eval() first"
+            )
+        random = isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0
+        if layer.training and (random or isinstance(layer, nn.RReLU)):
+            raise InvalidInputError(
+                f"layer {name!r} ({type(layer).__name__}) is random in training; call "
+                "module.eval() first"
+            )
+
+
+def _require_separate_samples(network: Network, few: Tensor, together: Tensor) -> None:
+    """Refuses modules whose output for a sample is not a function of that sample."""
+    with torch.no_grad():
+        alone = torch.cat([network(few[i : i + 1]) for i in range(len(few))])
+    gap = (alone - together).abs().max().item()
+    if not gap <= _tolerance(alone) * together.abs().max().item():
+        raise InvalidInputError(
+            f"the outputs of a sample alone and of the same sample among others differ by "
+            f"{gap:.3g}; expected each to depend on its own sample, and not on chance: call "
+            "module.eval(), or leave out what mixes samples"
+        )
+
+
+def _tolerance(values: Tensor) -> float:
+    """The relative difference between two ways to the same values that rounding may make."""
+    return math.sqrt(torch.finfo(values.dtype).eps)
 
 
 def _second(a: Tensor, g: Tensor) -> Tensor:
@@ -192,7 +252,7 @@ def _confirmed(chunk: Chunk, used: dict[str, Tensor]) -> list[Layer]:
         ours = torch.einsum("ngop,ngpi->goi", mixed, chunk.inputs(layer)).flatten(0, 1)
         parts = [used[name].reshape(len(used[name]), -1) for name in filter(None, layer)]
         theirs = torch.cat(parts, 1)
-        if (ours - theirs).norm() <= tolerance(theirs) * theirs.norm():
+        if (ours - theirs).norm() <= _tolerance(theirs) * theirs.norm():
             confirmed.append(layer)
     return confirmed
 

@@ -1,0 +1,1 @@
+"""The kernel of a finite network, from the gradients of its parameters."""

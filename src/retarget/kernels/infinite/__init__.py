@@ -1,0 +1,1 @@
+"""The kernel of an infinitely wide network, computed by one of three engines."""
