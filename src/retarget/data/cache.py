@@ -32,7 +32,7 @@ SETTLED = 2_000_000_000  # nanoseconds
 
 
 def cache_folder(kind: str) -> Path:
-    """Where arrays of a kind are kept: in `RETARGET_CACHE`, or the user's cache folder."""
+    """Where results of a kind are kept: in `RETARGET_CACHE`, or else in the user's cache folder."""
     return Path(os.environ.get(FOLDER_VARIABLE) or fetch.cache_folder()) / kind
 
 

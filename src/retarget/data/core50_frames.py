@@ -57,7 +57,7 @@ class Frame(NamedTuple):
 
 
 def parse_name(name: str, source: str) -> Frame | None:
-    """The frame of that name; None for what is no picture, or hidden.
+    """The frame with that name; None for a hidden file, or one that is not a picture.
 
     Raises:
         InvalidInputError: It is a picture, but no frame of CORe50.

@@ -28,7 +28,7 @@ SHOWN = 5  # names in a message
 
 ZIP_MARK = b"PK\x03\x04"
 PICKLE_NAME = "data.pkl"
-# The form of before 2020: two marks, one about the machine, the content, the storages' keys.
+# The form from before 2020: two marks, one about the machine, the content, the storages' keys.
 OLD_PICKLES = 5
 # A ResNet-18 has 4,200, a ResNet-152 some 32,000. The limit also bounds how deep values can nest.
 MOST_INSTRUCTIONS = 40_000
