@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 
 from made_mnist import gzipped, stored
-from retarget.data.cifar10_files import (
+from retarget.data.cifar10 import (
     BINARY_ARCHIVE,
     BINARY_FILES,
     CIFAR10,
     PYTHON_ARCHIVE,
     PYTHON_FILES,
 )
-from retarget.data.files import DataFile
+from retarget.data.fetch import DataFile
 
 PYTHON_NAMES = [file.name for file in PYTHON_FILES]
 BINARY_NAMES = [file.name for file in BINARY_FILES]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from retarget.data.files import DataFile, StoredFile
+from retarget.data.fetch import DataFile, StoredFile
 from retarget.data.mnist import MNIST
 
 NAMES = [file.download.name for file in MNIST.files]

@@ -22,8 +22,8 @@ def output(code, without):
     [
         ("matplotlib", "retarget.experiments.experiment", "figures"),
         ("pooch", "retarget.data.mnist", "figures"),
-        ("pooch", "retarget.data.download", "figures"),
-        ("requests", "retarget.data.download", "figures"),
+        ("pooch", "retarget.data.fetch", "figures"),
+        ("requests", "retarget.data.fetch", "figures"),
         ("PIL", "retarget.data.core50", "figures"),
         ("dask", "retarget.distributed", "dask"),
     ],

@@ -10,13 +10,12 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Column, Table
 
-from retarget.data import files
+from retarget.data import fetch
 from retarget.data.catalogue import DATA_SETS, find_data_set
-from retarget.data.download import get as download
 from retarget.printable import printable
 
 FAILED = 1
-COLOURS = {files.FileState.OK: "green", files.FileState.MISSING: "yellow"}
+COLOURS = {fetch.FileState.OK: "green", fetch.FileState.MISSING: "yellow"}
 
 app = typer.Typer(no_args_is_help=True, help="Lists, downloads and checks data sets.")
 console = Console()
@@ -26,7 +25,7 @@ Folder = Annotated[
     Path | None,
     typer.Option(
         "--data-dir",
-        help=f"Folder of the files; else that of {files.FOLDER_VARIABLE}, else the user's cache.",
+        help=f"Folder of the files; else that of {fetch.FOLDER_VARIABLE}, else the user's cache.",
     ),
 ]
 
@@ -34,7 +33,7 @@ Folder = Annotated[
 @app.command("list")
 def list_data_sets(data_dir: Folder = None) -> None:
     """Shows every data set, its size, and where it is."""
-    folder = files.data_folder(data_dir)
+    folder = fetch.data_folder(data_dir)
     table = Table("name", "what it is", "download", Column("where it is", overflow="fold"))
     for name, data_set in DATA_SETS.items():
         where = _where(data_set, folder)
@@ -42,7 +41,7 @@ def list_data_sets(data_dir: Folder = None) -> None:
     console.print(table)
 
 
-def _where(data_set: files.DataSet, folder: Path) -> str:
+def _where(data_set: fetch.DataSet, folder: Path) -> str:
     present = sum(bool(file.present(folder)) for file in data_set.files)
     if not present:
         return "not here"
@@ -54,7 +53,7 @@ def _where(data_set: files.DataSet, folder: Path) -> str:
 @app.command()
 def get(name: Name, data_dir: Folder = None) -> None:
     """Downloads the files of a data set that are not here with the right checksum."""
-    data_set, folder = find_data_set(name), files.data_folder(data_dir)
+    data_set, folder = find_data_set(name), fetch.data_folder(data_dir)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -66,7 +65,7 @@ def get(name: Name, data_dir: Folder = None) -> None:
             file: bars.add_task(file.download.name, total=file.download.size, visible=False)
             for file in data_set.files
         }
-        downloaded = download(
+        downloaded = fetch.get(
             data_set,
             folder,
             lambda file, count: bars.update(tasks[file], completed=count, visible=True),
@@ -79,15 +78,15 @@ def get(name: Name, data_dir: Folder = None) -> None:
 @app.command()
 def check(name: Name, data_dir: Folder = None) -> None:
     """Compares the files of a data set with the official checksums."""
-    data_set, folder = find_data_set(name), files.data_folder(data_dir)
-    findings = list(files.check(data_set, folder))
+    data_set, folder = find_data_set(name), fetch.data_folder(data_dir)
+    findings = list(fetch.check(data_set, folder))
     _print(f"[bold]{name}[/bold] in {escape(printable(str(folder)))}")
     for found in findings:
         colour = COLOURS.get(found.state, "red")
         detail = f" ({escape(printable(found.detail))})" if found.detail else ""
         _print(f"  {found.file.download.name}: [{colour}]{found.state}[/{colour}]{detail}")
-    if any(found.state is not files.FileState.OK for found in findings):
-        _print(f"Mend it with: {escape(printable(files.get_command(data_set, folder)))}")
+    if any(found.state is not fetch.FileState.OK for found in findings):
+        _print(f"Mend it with: {escape(printable(fetch.get_command(data_set, folder)))}")
         raise typer.Exit(FAILED)
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from made_cifar10 import tar_gz
 from made_mnist import gzipped
-from retarget.data import archive
-from retarget.data.archive import read_members
+from retarget.data import archives
+from retarget.data.archives import read_members
 from retarget.errors import InvalidInputError
 
 FILES = {"folder/one": b"1" * 700, "folder/readme.html": b"<html>", "folder/two": b"22"}
@@ -40,7 +40,7 @@ def test_the_wanted_files_and_no_others(tmp_path):
 
 
 def test_what_follows_the_last_file_is_read_for_its_checksum(tmp_path, monkeypatch):
-    monkeypatch.setattr(archive, "CHUNK", 512)
+    monkeypatch.setattr(archives, "CHUNK", 512)
     content = gzipped(gzip.decompress(tar_gz(FILES)) + bytes(5000))
     assert len(read(tmp_path / "made.tar.gz", content, largest=20_000)) == 2
     with pytest.raises(InvalidInputError, match="CRC check failed"):
@@ -157,7 +157,7 @@ def test_a_file_that_is_there_twice(tmp_path):
     ],
 )
 def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch, bomb):
-    monkeypatch.setattr(archive, "CHUNK", 1 << 16)
+    monkeypatch.setattr(archives, "CHUNK", 1 << 16)
     content = bomb()
     assert len(content) < 40_000
     tracemalloc.start()

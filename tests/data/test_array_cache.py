@@ -6,7 +6,7 @@ import pytest
 from filelock import FileLock
 from safetensors.numpy import save_file
 
-from retarget.data.array_cache import cached_array, content_digest
+from retarget.data.cache import cached_array, content_digest
 
 ARRAY = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
 

@@ -9,7 +9,7 @@ from command_line import run
 from mirror import Answer
 from retarget.data import backbones, catalogue
 from retarget.data.backbones import RESNET18, load_backbone
-from retarget.data.files import StoredFile
+from retarget.data.fetch import StoredFile
 from retarget.data.resnet18 import ResNet18
 from retarget.errors import DownloadError, InvalidInputError, InvalidTypeError, MissingDataError
 

@@ -12,11 +12,10 @@ from made_cifar10 import FORMS as CIFAR_FORMS
 from made_cifar10 import write_made_cifar10
 from made_core50 import FORMS, SOURCES, made_frames, picture, write_made_core50
 from made_mnist import NAMES, write_made_mnist
-from retarget.data import backbones, checksums, core50
+from retarget.data import backbones, cache, core50
 from retarget.data.backbones import RESNET18, backbone_checksum, load_backbone
-from retarget.data.checksums import LARGE, data_set_checksums, file_checksum, files_checksum
-from retarget.data.cifar10 import load_cifar10
-from retarget.data.cifar10_files import CIFAR10
+from retarget.data.cache import LARGE, data_set_checksums, file_checksum, files_checksum
+from retarget.data.cifar10 import CIFAR10, load_cifar10
 from retarget.data.core50 import load_core50
 from retarget.data.mnist import MNIST, load_mnist
 from retarget.errors import InvalidInputError, MissingDataError
@@ -31,17 +30,15 @@ def own_cache(tmp_path, monkeypatch):
     core50._frames_checksum.cache_clear()
     backbones._network_checksum.cache_clear()
     # made a moment ago, which is too fresh to be noted
-    monkeypatch.setattr(checksums, "SETTLED", -1)
+    monkeypatch.setattr(cache, "SETTLED", -1)
 
 
 @pytest.fixture
 def reads(monkeypatch):
     """How often contents were really read."""
     calls = []
-    computed = checksums._computed
-    monkeypatch.setattr(
-        checksums, "_computed", lambda *given: calls.append(given) or computed(*given)
-    )
+    computed = cache._computed
+    monkeypatch.setattr(cache, "_computed", lambda *given: calls.append(given) or computed(*given))
     return calls
 
 
@@ -115,20 +112,20 @@ def test_a_damaged_note_is_none(large, tmp_path, reads, damage):
 
 
 def test_a_file_that_was_just_written_is_not_noted(large, tmp_path, monkeypatch):
-    monkeypatch.setattr(checksums, "SETTLED", 10**15)
+    monkeypatch.setattr(cache, "SETTLED", 10**15)
     file_checksum(large)
     assert notes(tmp_path) == []
 
 
 def test_a_file_that_changes_while_it_is_read_is_not_noted(large, tmp_path, monkeypatch):
-    computed = checksums._computed
+    computed = cache._computed
 
     def slowly(*given):
         found = computed(*given)
         large.write_bytes(CONTENT + b"more")
         return found
 
-    monkeypatch.setattr(checksums, "_computed", slowly)
+    monkeypatch.setattr(cache, "_computed", slowly)
     file_checksum(large)
     assert notes(tmp_path) == []
 
@@ -162,7 +159,7 @@ def test_progress_reaches_its_end(tmp_path, monkeypatch):
     """Of files that are smaller than a step of the bar, too."""
     bars = []
 
-    class Bar(checksums.PatientBar):
+    class Bar(cache.PatientBar):
         def __init__(self, what, total, shown):
             super().__init__(what, total, shown)
             self.total, self.done = total, 0
@@ -171,7 +168,7 @@ def test_progress_reaches_its_end(tmp_path, monkeypatch):
         def advance(self, steps):
             self.done += steps
 
-    monkeypatch.setattr(checksums, "PatientBar", Bar)
+    monkeypatch.setattr(cache, "PatientBar", Bar)
     paths = {str(number): tmp_path / str(number) for number in range(5)}
     for path in paths.values():
         path.write_bytes(CONTENT[: LARGE * 2 // 3])

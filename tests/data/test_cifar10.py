@@ -23,11 +23,17 @@ from made_cifar10 import (
     write_made_cifar10,
 )
 from mirror import Answer
-from retarget.data import cifar10, cifar10_batches
-from retarget.data.cifar10 import Cifar10, load_cifar10, normalised
-from retarget.data.cifar10_files import BINARY_FILES, CIFAR10, PYTHON_FILES
-from retarget.data.files import FileState, check
-from retarget.data.safe_pickle import read_pickle
+from retarget.data import cifar10
+from retarget.data.cifar10 import (
+    BINARY_FILES,
+    CIFAR10,
+    PYTHON_FILES,
+    Cifar10,
+    load_cifar10,
+    normalised,
+    read_pickle,
+)
+from retarget.data.fetch import FileState, check
 from retarget.errors import InvalidInputError, MissingDataError, RetargetError
 
 PIXELS, LABELS = made_batches(images=4)[0]
@@ -175,7 +181,7 @@ def test_a_bad_batch_is_named(tmp_path, version, case):
 @pytest.mark.parametrize("form", ["python", "binary"])
 def test_a_file_larger_than_any_of_cifar10(tmp_path, monkeypatch, form):
     write_made_cifar10(tmp_path, form)
-    monkeypatch.setattr(cifar10_batches, "LARGEST_FILE", 20 * 3073 - 1)
+    monkeypatch.setattr(cifar10, "LARGEST_FILE", 20 * 3073 - 1)
     with pytest.raises(InvalidInputError, match="data_batch_1.* has more than 61459 bytes; no fil"):
         load_cifar10(tmp_path)
 
@@ -185,7 +191,7 @@ def test_bad_archives(tmp_path, monkeypatch, form):
     write_made_cifar10(tmp_path, form)
     (archive,) = tmp_path.iterdir()
     with monkeypatch.context() as patched:
-        patched.setattr(cifar10_batches, "LARGEST_FILE", 20 * 3073 - 1)
+        patched.setattr(cifar10, "LARGEST_FILE", 20 * 3073 - 1)
         with pytest.raises(InvalidInputError, match="tar.gz holds .*batch.*; expected at most 614"):
             load_cifar10(tmp_path)
     content = archive.read_bytes()
@@ -195,7 +201,7 @@ def test_bad_archives(tmp_path, monkeypatch, form):
 
 
 def test_the_official_files_are_within_the_limits():
-    assert all(file.size <= cifar10_batches.LARGEST_FILE for file in PYTHON_FILES + BINARY_FILES)
+    assert all(file.size <= cifar10.LARGEST_FILE for file in PYTHON_FILES + BINARY_FILES)
 
 
 @given(

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from made_core50 import frame_name
+from retarget.data.core50 import new_classes_tasks
 from retarget.data.core50_frames import Frame, choose, index, parse_name, spread
-from retarget.data.core50_tasks import new_classes_tasks
 from retarget.errors import InvalidInputError
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -7,8 +7,7 @@ import pytest
 
 from made_mnist import made_file
 from mirror import Answer
-from retarget.data.download import get
-from retarget.data.files import DataSet
+from retarget.data.fetch import DataSet, get
 from retarget.errors import DownloadError
 
 CONTENT = bytes(range(256)) * 1000  # several chunks

@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from retarget.data import backbone_identity
-from retarget.data.array_cache import cache_folder
-from retarget.data.backbone_identity import code_of
-from retarget.data.backbones import load_backbone
+from retarget.data import backbones
+from retarget.data.backbones import code_of, load_backbone
+from retarget.data.cache import cache_folder
 from retarget.data.features import image_features, prepared
 from retarget.data.resnet18 import ResNet18
 from retarget.errors import InvalidInputError, InvalidTypeError
@@ -155,7 +154,7 @@ def test_anything_that_differs_is_computed_anew(backbone, images, monkeypatch):
     backbone.norm.eps = 0.1  # no weight, but printed
     assert is_computed(images, 5)
     assert not is_computed(images, 5)
-    monkeypatch.setattr(backbone_identity, "code_of", lambda _: "other code")
+    monkeypatch.setattr(backbones, "code_of", lambda _: "other code")
     assert is_computed(images, 5)
 
 

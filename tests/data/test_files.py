@@ -8,9 +8,9 @@ import pooch
 import pytest
 
 from made_mnist import NAMES, TRAIN_IMAGES, made_data_set, made_file, stored, write_made_mnist
-from retarget.data import files
+from retarget.data import fetch
 from retarget.data.catalogue import DATA_SETS, find_data_set
-from retarget.data.files import (
+from retarget.data.fetch import (
     DataSet,
     FileState,
     check,
@@ -36,7 +36,7 @@ def test_the_folder_is_the_given_one_then_the_variable_then_the_cache(monkeypatc
 
 
 def test_the_command_names_the_folder_unless_it_is_the_cache(monkeypatch, tmp_path):
-    monkeypatch.setattr(files, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(fetch, "cache_folder", lambda: tmp_path)
     assert get_command(MNIST, tmp_path) == "retarget data get mnist"
     spaced = Path("my data")
     assert get_command(MNIST, spaced) == "retarget data get mnist --data-dir 'my data'"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from made_mnist import gzipped, idx
-from retarget.data.idx import open_idx
+from retarget.data.mnist import open_idx
 from retarget.errors import InvalidInputError
 
 IMAGES = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)

@@ -20,7 +20,7 @@ from made_mnist import (
 )
 from mirror import Answer
 from retarget.data import mnist
-from retarget.data.files import FileState, check
+from retarget.data.fetch import FileState, check
 from retarget.data.mnist import MNIST, load_mnist
 from retarget.errors import InvalidInputError, MissingDataError, RetargetError
 

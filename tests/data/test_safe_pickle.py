@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from made_cifar10 import array_pickle, python2_pickle, python_batch
-from retarget.data import safe_pickle
-from retarget.data.safe_pickle import read_pickle
+from retarget.data import cifar10
+from retarget.data.cifar10 import read_pickle
 from retarget.errors import InvalidInputError
 
 PIXELS = np.arange(12, dtype=np.uint8).reshape(3, 4)
@@ -173,8 +173,8 @@ def test_what_is_not_plain_data_is_refused(case):
 
 
 def test_every_instruction_of_pickle_is_known_or_refused():
-    known = {*safe_pickle.IGNORED, *safe_pickle.VALUES, *safe_pickle.STRINGS, "MARK", "GLOBAL"}
-    known |= {*safe_pickle.CONSTANTS, *safe_pickle.EMPTY, *safe_pickle.TAKES, *safe_pickle.TUPLES}
+    known = {*cifar10.IGNORED, *cifar10.VALUES, *cifar10.STRINGS, "MARK", "GLOBAL"}
+    known |= {*cifar10.CONSTANTS, *cifar10.EMPTY, *cifar10.TAKES, *cifar10.TUPLES}
     every = {opcode.name: opcode.code.encode("latin-1") for opcode in pickletools.opcodes}
     assert known <= every.keys()
     for name in every.keys() - known:
@@ -201,7 +201,7 @@ def test_a_promised_length_is_not_allocated():
 
 
 def test_the_number_of_instructions_is_limited(monkeypatch):
-    monkeypatch.setattr(safe_pickle, "MOST_INSTRUCTIONS", 6)
+    monkeypatch.setattr(cifar10, "MOST_INSTRUCTIONS", 6)
     read_pickle(b"](NNe.", "made")
     with pytest.raises(InvalidInputError, match="made is refused: it has more than 6 instructions"):
         read_pickle(b"](NNNe.", "made")

@@ -12,8 +12,8 @@ from collections import OrderedDict
 import pytest
 import torch
 
-from retarget.data import torch_file
-from retarget.data.torch_file import read_torch_file
+from retarget.data import weights
+from retarget.data.weights import read_torch_file
 from retarget.errors import InvalidInputError
 
 DTYPES = [
@@ -109,7 +109,7 @@ def test_nothing_in_a_hostile_file_runs(tmp_path, function, zipped):
 @pytest.mark.parametrize("zipped", FORMS)
 def test_torch_itself_would_refuse_it_too(tmp_path, monkeypatch, zipped):
     """The look at names is the first of two: the other is torch's."""
-    monkeypatch.setattr(torch_file, "_require_tensors", lambda *_: None)
+    monkeypatch.setattr(weights, "_require_tensors", lambda *_: None)
     canary = tmp_path / "canary"
     path = written(tmp_path, {"b": Calls(os.system, f"touch {canary}")}, zipped)
     with pytest.raises(InvalidInputError, match=REFUSED + "Weights only load failed"):
@@ -249,7 +249,7 @@ def test_damaged_files_of_the_old_form(tmp_path, case):
 
 def test_many_instructions(tmp_path, monkeypatch):
     path = written(tmp_path, {"a": torch.ones(2)})
-    monkeypatch.setattr(torch_file, "MOST_INSTRUCTIONS", 20)
+    monkeypatch.setattr(weights, "MOST_INSTRUCTIONS", 20)
     with pytest.raises(InvalidInputError, match=REFUSED + "it has more than 20 instructions"):
         read_torch_file(path)
 

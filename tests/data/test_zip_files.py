@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from made_core50 import zipped
-from retarget.data.zip_files import open_zip
+from retarget.data.archives import open_zip
 from retarget.errors import InvalidInputError
 
 FILES = {"folder/one": b"1" * 700, "folder/": b"", "folder/two": b"22", "three": b""}

@@ -11,8 +11,8 @@ import retarget as rt
 from command_line import run as run_command
 from made_cifar10 import write_images
 from retarget import continual as lab
-from retarget.data.cifar10_files import CIFAR10
-from retarget.data.files import data_folder, is_complete
+from retarget.data.cifar10 import CIFAR10
+from retarget.data.fetch import data_folder, is_complete
 from retarget.experiments import cifar_training, network_curves, network_sweeps, network_training
 from retarget.experiments.cifar_net import cifar_net
 from retarget.experiments.experiment import families

@@ -13,8 +13,7 @@ import retarget as rt
 from command_line import run as run_command
 from made_core50 import made_frames, picture, write_made_core50, zipped
 from retarget import continual as lab
-from retarget.data.core50 import load_core50
-from retarget.data.core50_tasks import new_classes_tasks
+from retarget.data.core50 import load_core50, new_classes_tasks
 from retarget.experiments import core50_training, network_curves, network_sweeps
 from retarget.experiments.experiment import families
 from retarget.experiments.experiment_files import (

@@ -11,7 +11,7 @@ from sklearn.kernel_ridge import KernelRidge
 import retarget as rt
 from made_mnist import idx
 from retarget.cli import main
-from retarget.data.files import data_folder, is_complete
+from retarget.data.fetch import data_folder, is_complete
 from retarget.data.mnist import MNIST
 from retarget.experiments import mnist_curves, mnist_problem, mnist_sweeps
 from retarget.experiments.experiment_files import load_experiment, parse_changes
@@ -133,7 +133,7 @@ def test_a_curve_that_diverges_is_kept_up_to_there():
 
 def test_quick_from_the_command_with_a_folder_of_data(made_mnist, tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("RETARGET_DATA")
-    monkeypatch.setattr("retarget.data.files.cache_folder", lambda: tmp_path / "nothing here")
+    monkeypatch.setattr("retarget.data.fetch.cache_folder", lambda: tmp_path / "nothing here")
     sizes = [f"--set={change}" for change in SMALL]
     arguments = ["fig5", "--quick", "--seed", "3", *sizes, "--out", str(tmp_path)]
     monkeypatch.setattr("sys.argv", ["retarget", "reproduce", *arguments])

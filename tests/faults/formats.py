@@ -25,7 +25,7 @@ import retarget as rt
 from made_cifar10 import BINARY_NAMES, PYTHON_NAMES, write_made_cifar10
 from made_core50 import made_frames, picture, write_made_core50
 from made_mnist import NAMES, write_made_mnist
-from retarget.data.array_cache import cached_array
+from retarget.data.cache import cached_array
 from retarget.data.cifar10 import load_cifar10
 from retarget.data.core50 import load_core50
 from retarget.data.mnist import load_mnist

@@ -17,13 +17,11 @@ with atheris.instrument_imports(
     include=["retarget.data", "retarget.diagnosis", "retarget.streaming"]
 ):
     import formats
-    from retarget.data.archive import read_members
-    from retarget.data.cifar10_batches import _parse
-    from retarget.data.core50_images import decode
-    from retarget.data.idx import open_idx
-    from retarget.data.safe_pickle import read_pickle
-    from retarget.data.torch_file import read_torch_file
-    from retarget.data.zip_files import open_zip
+    from retarget.data.archives import open_zip, read_members
+    from retarget.data.cifar10 import _parse, read_pickle
+    from retarget.data.core50_frames import decode
+    from retarget.data.mnist import open_idx
+    from retarget.data.weights import read_torch_file
     from retarget.diagnosis.parquet_sizes import ParquetSizes
     from retarget.diagnosis.reading import read_table
     from retarget.errors import RetargetError

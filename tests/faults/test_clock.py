@@ -11,9 +11,8 @@ import retarget as rt
 from made_mnist import made_data_set, made_file, write_made_mnist
 from mirror import Answer
 from retarget import progress
-from retarget.data.array_cache import cached_array
-from retarget.data.download import get
-from retarget.data.files import DataSet, FileState, check
+from retarget.data.cache import cached_array
+from retarget.data.fetch import DataSet, FileState, check, get
 from retarget.progress import PatientBar
 from retarget.storage import atomic_file
 

@@ -12,9 +12,8 @@ import retarget as rt
 from command_line import run
 from made_mnist import made_file
 from mirror import Answer
-from retarget.data.array_cache import cached_array
-from retarget.data.download import get
-from retarget.data.files import DataSet
+from retarget.data.cache import cached_array
+from retarget.data.fetch import DataSet, get
 from retarget.experiments.experiment import Family, families, one_by_one
 from retarget.experiments.runner import run_experiment
 from retarget.storage import atomic_file

@@ -8,7 +8,7 @@ import pytest
 
 from command_line import run
 from made_mnist import write_made_mnist
-from retarget.data.files import FileState, check
+from retarget.data.fetch import FileState, check
 from retarget.data.mnist import MNIST, load_mnist
 from retarget.data.weights import read_weights
 from retarget.diagnosis.reading import read_table

@@ -1,15 +1,17 @@
 """Networks whose features stand for images: found by name, by file or by import path."""
 
+import hashlib
+import inspect
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
+import torch
 from torch import nn
 
-from retarget.data.array_cache import content_digest
-from retarget.data.backbone_identity import identity
-from retarget.data.checksums import file_checksum
-from retarget.data.download import get
-from retarget.data.files import DataFile, DataSet, StoredFile, data_folder, is_complete, locate
+from retarget.data.cache import content_digest, file_checksum
+from retarget.data.fetch import DataFile, DataSet, StoredFile, data_folder, get, is_complete, locate
 from retarget.data.weights import SUFFIXES, require_weights, resnet18_from
 from retarget.errors import InvalidInputError
 from retarget.import_path import IMPORT_PATH, imported_network
@@ -88,3 +90,35 @@ def _weights_file(name: str | Path, folder: str | Path | None) -> Path | None:
         f"there is no backbone {str(name)!r}; expected {RESNET18.name!r}, a file of weights "
         f"({', '.join(SUFFIXES)}) or 'package.module:factory'"
     )
+
+
+def identity(backbone: nn.Module) -> Iterator[str | np.ndarray]:
+    """What a backbone is made of: its printed form, its code, and every weight by name.
+
+    Two backbones of the same identity give the same features.
+
+    Raises:
+        InvalidInputError: The code of one of its classes is in no file.
+    """
+    yield repr(backbone)
+    yield code_of(backbone)
+    for name, tensor in backbone.state_dict().items():
+        yield f"{name} {tensor.dtype} {tuple(tensor.shape)}"
+        yield tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+
+
+def code_of(backbone: nn.Module) -> str:
+    """A checksum of the files that its classes are in, but for those of torch."""
+    classes = {type(part) for part in backbone.modules()}
+    paths = {_file_of(kind) for kind in classes if not kind.__module__.startswith("torch.")}
+    return hashlib.sha256(b"\0".join(Path(path).read_bytes() for path in sorted(paths))).hexdigest()
+
+
+def _file_of(kind: type) -> str:
+    try:
+        return inspect.getfile(kind)
+    except (OSError, TypeError) as error:
+        raise InvalidInputError(
+            f"the code of the backbone's {kind.__qualname__} is in no file, so that its features "
+            "could not be found again; define it in a module, or pass cache=False"
+        ) from error

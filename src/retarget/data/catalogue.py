@@ -3,8 +3,8 @@
 import difflib
 
 from retarget.data.backbones import RESNET18
-from retarget.data.cifar10_files import CIFAR10
-from retarget.data.files import DataSet
+from retarget.data.cifar10 import CIFAR10
+from retarget.data.fetch import DataSet
 from retarget.data.mnist import MNIST
 from retarget.errors import InvalidInputError
 

@@ -13,16 +13,25 @@ from typing import ClassVar
 
 import numpy as np
 
-from retarget.data.checksums import file_checksum, files_checksum
-from retarget.data.core50_frames import OBJECTS_A_CATEGORY, SESSIONS, Frame, choose
-from retarget.data.core50_images import Pictures, open_folder, open_zip_of_pictures
-from retarget.data.files import FOLDER_VARIABLE, data_folder
+from retarget.data.cache import file_checksum, files_checksum
+from retarget.data.core50_frames import (
+    OBJECTS,
+    OBJECTS_A_CATEGORY,
+    SESSIONS,
+    Frame,
+    Pictures,
+    choose,
+    open_folder,
+    open_zip_of_pictures,
+)
+from retarget.data.fetch import FOLDER_VARIABLE, data_folder
 from retarget.errors import InvalidInputError, MissingDataError
 from retarget.progress import PatientBar
 
 # As they are looked for in a folder of data, in this order.
 OFFICIAL_NAMES = FOLDER, ZIP = ("core50_128x128", "core50_128x128.zip")
 ADDRESS = "http://bias.csr.unibo.it/maltoni/download/core50/core50_128x128.zip"
+OBJECTS_A_TASK = 5
 
 
 @dataclass(frozen=True)
@@ -184,3 +193,25 @@ def _read(source: Pictures, chosen: list[Frame], progress: bool | None) -> np.nd
             bar.advance(1)
     assert images is not None  # at least one frame is chosen
     return images
+
+
+def new_classes_tasks(seed: int) -> list[list[int]]:
+    """Nine tasks that share no object: ten objects in the first, five in each of the others.
+
+    The first has one object of each category, in the order of the categories; the others have the
+    rest, shuffled. The seed decides both.
+
+    Returns:
+        The labels of the objects, 0 to 49, of each task.
+
+    Example:
+        >>> [len(task) for task in new_classes_tasks(0)]
+        [10, 5, 5, 5, 5, 5, 5, 5, 5]
+        >>> [label // 5 for label in new_classes_tasks(0)[0]]
+        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    """
+    random = np.random.default_rng(seed)
+    by_category = np.arange(OBJECTS).reshape(-1, OBJECTS_A_CATEGORY)
+    first = by_category[:, 0] + random.integers(OBJECTS_A_CATEGORY, size=len(by_category))
+    rest = random.permutation(np.setdiff1d(by_category, first))
+    return [first.tolist(), *rest.reshape(-1, OBJECTS_A_TASK).tolist()]

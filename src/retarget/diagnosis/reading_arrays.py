@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.lib import format as npy_format
 
-from retarget.data.zip_files import open_zip
+from retarget.data.archives import open_zip
 from retarget.diagnosis.column_names import require_distinct
 from retarget.diagnosis.size_limits import require_table_size, require_width
 from retarget.errors import InvalidInputError

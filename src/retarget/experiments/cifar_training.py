@@ -8,10 +8,9 @@ import numpy as np
 import torch
 
 from retarget.continual import LabelledData, domain_pairs, shuffled
-from retarget.data.checksums import data_set_checksums
-from retarget.data.cifar10 import load_cifar10, normalised
-from retarget.data.cifar10_files import CIFAR10
-from retarget.data.files import data_folder
+from retarget.data.cache import data_set_checksums
+from retarget.data.cifar10 import CIFAR10, load_cifar10, normalised
+from retarget.data.fetch import data_folder
 from retarget.errors import InvalidInputError
 from retarget.experiments.cifar_net import cifar_net
 from retarget.experiments.experiment import Count

@@ -13,10 +13,9 @@ from torch import nn
 from retarget.continual import LabelledData, classes_in_tasks
 from retarget.data.backbones import RESNET18, backbone_checksum, load_backbone
 from retarget.data.core50 import core50_checksums as frames_checksums
-from retarget.data.core50 import load_core50
-from retarget.data.core50_tasks import new_classes_tasks
+from retarget.data.core50 import load_core50, new_classes_tasks
 from retarget.data.features import image_features
-from retarget.data.files import FOLDER_VARIABLE, data_folder
+from retarget.data.fetch import FOLDER_VARIABLE, data_folder
 from retarget.data.weights import SUFFIXES
 from retarget.errors import MissingDataError
 from retarget.experiments.experiment import Count

@@ -6,9 +6,9 @@ import numpy as np
 import polars as pl
 from torch import nn
 
-from retarget.data.checksums import data_set_checksums
+from retarget.data.cache import data_set_checksums
 from retarget.data.digits import one_hot
-from retarget.data.files import data_folder
+from retarget.data.fetch import data_folder
 from retarget.data.mnist import MNIST, load_mnist
 from retarget.errors import DivergedError, InvalidInputError
 from retarget.experiments.experiment import Config, Count

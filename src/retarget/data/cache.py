@@ -1,32 +1,101 @@
-"""Checksums of the files that are read; of a large file, computed once and noted."""
+"""What is computed once and kept on disk: arrays, and the checksums of large files.
+
+An array is found again by the content of all that it was computed from, a checksum by the state of
+its files: their place, size and times.
+"""
 
 import hashlib
 import json
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from retarget.data.array_cache import cache_folder
-from retarget.data.files import DataSet, locate
+import numpy as np
+from filelock import FileLock
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from retarget.data import fetch
 from retarget.errors import MissingDataError
 from retarget.progress import PatientBar
 from retarget.storage import atomic_file
 
-CHUNK = 1 << 20
-# A file as small is read as fast as its note, and a set of small ones is noted as one.
+FOLDER_VARIABLE = "RETARGET_CACHE"
+CHECKSUM = "sha256"
+CHUNK = 1 << 20  # bytes of a file at a time
+# A smaller file is read as fast as its note, and a set of small ones is noted as one.
 LARGE = CHUNK
 # A file that was just written may be written again within the same tick of the disk's clock.
 SETTLED = 2_000_000_000  # nanoseconds
 
 
-def data_set_checksums(data_set: DataSet, folder: Path) -> dict[str, str]:
+def cache_folder(kind: str) -> Path:
+    """Where results of a kind are kept: in `RETARGET_CACHE`, or else in the user's cache folder."""
+    return Path(os.environ.get(FOLDER_VARIABLE) or fetch.cache_folder()) / kind
+
+
+def cached_array(
+    folder: Path, name: str, content: Iterable[str | np.ndarray], compute: Callable[[], np.ndarray]
+) -> np.ndarray:
+    """The array that `compute` gives, computed once for the same content.
+
+    Of several processes that need it, one computes it and the others wait for it.
+
+    Args:
+        folder: Where it is kept.
+        name: What the array is called in its file.
+        content: All that the result depends on.
+        compute: Called if there is no such file in the folder, or a damaged one.
+    """
+    path = folder / f"{content_digest(content)[:32]}.safetensors"
+    found = _read_array(path, name)
+    if found is not None:
+        return found
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_suffix(".lock")):
+        found = _read_array(path, name)  # another process may have made it meanwhile
+        if found is not None:
+            return found
+        array = compute()
+        with atomic_file(path) as temporary:
+            save_file({name: array}, temporary, {CHECKSUM: content_digest([array])})
+    return array
+
+
+def content_digest(content: Iterable[str | np.ndarray]) -> str:
+    """SHA-256 of texts and arrays, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    for part in content:
+        if isinstance(part, str):
+            digest.update(part.encode() + b"\0")
+        else:
+            digest.update(f"{part.dtype}\0{part.shape}\0".encode())
+            digest.update(np.ascontiguousarray(part).data)
+    return digest.hexdigest()
+
+
+def _read_array(path: Path, name: str) -> np.ndarray | None:
+    """The array in a file; None if there is none, or if it is not as it was written."""
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="numpy") as file:
+            array: np.ndarray = file.get_tensor(name)
+            written = (file.metadata() or {}).get(CHECKSUM)
+    except (SafetensorError, KeyError, OSError):
+        return None
+    return array if content_digest([array]) == written else None
+
+
+def data_set_checksums(data_set: fetch.DataSet, folder: Path) -> dict[str, str]:
     """SHA-256 of each file that the loader of a data set reads from a folder, by name.
 
     Raises:
         MissingDataError: Not all are there; the message says how to get them.
     """
-    paths = [path for form in locate(data_set, folder) for path in form]
+    paths = [path for form in fetch.locate(data_set, folder) for path in form]
     return {
         f"{data_set.name}/{path.relative_to(folder).as_posix()}": file_checksum(path)
         for path in paths
@@ -60,7 +129,7 @@ def files_checksum(paths: Mapping[str, Path], progress: bool | None = None) -> s
     checksum = _computed(paths, progress)
     settled = all(time.time_ns() - state.changed_ns > SETTLED for state in before)
     if sum(state.size for state in before) >= LARGE and settled and _states(paths) == before:
-        _write(note, before, checksum)
+        _write_note(note, before, checksum)
     return checksum
 
 
@@ -121,7 +190,7 @@ def _noted(note: Path, states: list[_State]) -> str | None:
         return None
 
 
-def _write(note: Path, states: list[_State], checksum: str) -> None:
+def _write_note(note: Path, states: list[_State], checksum: str) -> None:
     content = {"files": [asdict(state) for state in states], "sha256": checksum}
     try:
         with atomic_file(note) as temporary:
