@@ -8,11 +8,11 @@ from typing import Any, cast
 import polars as pl
 
 from retarget.diagnosis.api import Options
-from retarget.diagnosis.column_names import MOST_COLUMNS_SHOWN, listed
 from retarget.diagnosis.digits import DIGITS_ROLES, digits_tables
-from retarget.diagnosis.reading import read_table
 from retarget.diagnosis.result import Evaluation
-from retarget.diagnosis.roles import Roles
+from retarget.diagnosis.tables.names import MOST_COLUMNS_SHOWN, listed
+from retarget.diagnosis.tables.read import read_table
+from retarget.diagnosis.tables.roles import Roles
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD
 from retarget.option_values import amount_of_memory, auto_or_number

@@ -8,17 +8,17 @@ import torch
 import retarget as rt
 from diagnosis_streams import both_kernels, by_hand, drifting
 from problems import make_stream
-from retarget.diagnosis import stability
-from retarget.diagnosis.causal import offline_aims, settle
-from retarget.diagnosis.choices import (
+from retarget.diagnosis.measure import stability
+from retarget.diagnosis.measure.choose import (
     choose_block,
     choose_gamma,
     choose_kernel,
     choose_rate,
 )
+from retarget.diagnosis.measure.correction import offline_aims, settle
+from retarget.diagnosis.measure.stability import largest_rate, non_normality
+from retarget.diagnosis.measure.ways import AIMS, AS_NEAR, choose_ridge, choose_way
 from retarget.diagnosis.result import Choice
-from retarget.diagnosis.stability import largest_rate, non_normality
-from retarget.diagnosis.ways import AIMS, AS_NEAR, choose_ridge, choose_way
 from retarget.theory.stability import largest_stable_lr
 
 TWO = np.array([2.0, 0.5])

@@ -7,11 +7,11 @@ import torch
 import retarget as rt
 from diagnosis_streams import drifting
 from problems import assert_same
-from retarget.diagnosis import modes
-from retarget.diagnosis.feature_kernel import FeatureKernel
-from retarget.diagnosis.feature_maps import Nystroem, OwnFeatures, feature_map
-from retarget.diagnosis.full_kernel import FullKernel, exact_memory
-from retarget.diagnosis.modes import feature_count, memory_limit, open_kernel
+from retarget.diagnosis.kernels.feature_maps import Nystroem, OwnFeatures, feature_map
+from retarget.diagnosis.kernels.features import FeatureKernel
+from retarget.diagnosis.kernels.full import FullKernel, exact_memory
+from retarget.diagnosis.measure import modes
+from retarget.diagnosis.measure.modes import feature_count, memory_limit, open_kernel
 from retarget.kernels import PrecomputedKernel
 
 X = torch.from_numpy(drifting(40, dimensions=3).X)

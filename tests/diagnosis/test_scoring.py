@@ -6,9 +6,16 @@ import numpy as np
 import pytest
 
 from diagnosis_streams import as_stream
-from retarget.diagnosis import scoring
+from retarget.diagnosis.measure import scoring
+from retarget.diagnosis.measure.scoring import (
+    Bootstrap,
+    estimate,
+    gap,
+    gap_closed,
+    score,
+    squared_errors,
+)
 from retarget.diagnosis.result import Estimate
-from retarget.diagnosis.scoring import Bootstrap, estimate, gap, gap_closed, score, squared_errors
 
 
 def plain_bootstrap(values, statistic, resamples=4000, seed=5):

@@ -7,11 +7,11 @@ import polars as pl
 import pytest
 
 import retarget as rt
-from retarget.diagnosis.evidence import Evidence, interval, percent
+from retarget.diagnosis.measure.scoring import UNKNOWN
+from retarget.diagnosis.measure.trials import Trial, better_rate
+from retarget.diagnosis.report.evidence import Evidence, interval, percent
+from retarget.diagnosis.report.verdict import verdict
 from retarget.diagnosis.result import Approximation, Choice, Estimate, GroupShift
-from retarget.diagnosis.scoring import UNKNOWN
-from retarget.diagnosis.trials import Trial, better_rate
-from retarget.diagnosis.verdict import verdict
 
 
 def sure(value):

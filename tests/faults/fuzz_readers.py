@@ -24,8 +24,8 @@ with atheris.instrument_imports(
     from retarget.data.safe_pickle import read_pickle
     from retarget.data.torch_file import read_torch_file
     from retarget.data.zip_files import open_zip
-    from retarget.diagnosis.parquet_sizes import ParquetSizes
-    from retarget.diagnosis.reading import read_table
+    from retarget.diagnosis.tables.parquet_sizes import ParquetSizes
+    from retarget.diagnosis.tables.read import read_table
     from retarget.errors import RetargetError
     from retarget.experiments.experiment_files import parse_experiment
     from retarget.explore.state import State

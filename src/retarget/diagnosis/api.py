@@ -6,13 +6,13 @@ from typing import Any, Literal, TypedDict, Unpack, cast
 
 import polars as pl
 
-from retarget.diagnosis.assembly import assembled, assembled_test
-from retarget.diagnosis.evaluation import held_out_rows
+from retarget.diagnosis.measure.evaluation import held_out_rows
 from retarget.diagnosis.network_kernel import network_kernel
-from retarget.diagnosis.ordering import order_rows, order_test_rows
-from retarget.diagnosis.preparation import prepare
 from retarget.diagnosis.result import Diagnosis, Evaluation
-from retarget.diagnosis.roles import Impute, Kind, Roles
+from retarget.diagnosis.tables.assembly import assembled, assembled_test
+from retarget.diagnosis.tables.prepare import prepare
+from retarget.diagnosis.tables.roles import Impute, Kind, Roles
+from retarget.diagnosis.tables.rows import order_rows, order_test_rows
 from retarget.errors import InvalidInputError
 from retarget.kernels import Kernel
 from retarget.learners import SGD, Reduction
@@ -136,7 +136,7 @@ def diagnose_table(
         gamma: See there.
         options: See there.
     """
-    from retarget.diagnosis.diagnose import diagnose_stream
+    from retarget.diagnosis.pipeline import diagnose_stream
 
     evaluation = _evaluation(evaluation, test)
     rows = order_rows(table, roles)

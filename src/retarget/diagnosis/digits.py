@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 
 from retarget.data.digits import digits_stream
-from retarget.diagnosis.roles import Roles
+from retarget.diagnosis.tables.roles import Roles
 
 # Pixels are numbers between 0 and 1 already; most of them vary little, which scaling would undo.
 DIGITS_ROLES = Roles(target=("digit",), group="digit", standardise=False)

@@ -1,0 +1,213 @@
+"""The diagnosis of a stream: what an online learner made of it, and what would have helped."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import numpy as np
+
+from retarget.diagnosis.measure.approximation import measure_approximation, sample_kernel
+from retarget.diagnosis.measure.choose import choose_block, choose_kernel
+from retarget.diagnosis.measure.course import Course, Plan, as_tensor64, run_course
+from retarget.diagnosis.measure.evaluation import Split, split
+from retarget.diagnosis.measure.modes import open_kernel
+from retarget.diagnosis.report.evidence import Evidence
+from retarget.diagnosis.report.verdict import verdict
+from retarget.diagnosis.result import Approximation, Diagnosis, Evaluation, Mode
+from retarget.diagnosis.stream import Stream
+from retarget.errors import PrecisionWarning
+from retarget.learners import SGD, Reduction
+from retarget.progress import PatientBar
+from retarget.theory.iterative import check_correction
+
+PASSES = 15  # over the rows, for the progress bar
+
+
+def diagnose_stream(
+    stream: Stream,
+    test: Stream | None = None,
+    *,
+    evaluation: Evaluation = "last part",
+    test_share: float = 0.2,
+    kernel: Any = "rbf",
+    width: float | None = None,
+    gamma: float | Literal["auto"] = "auto",
+    lr: float | Literal["auto"] = "auto",
+    batch_size: int = 1,
+    momentum: float = 0.0,
+    nesterov: bool = False,
+    weight_decay: float = 0.0,
+    reduction: Reduction = "sum",
+    block_size: int | None = None,
+    ridge: float | None = None,
+    mode: Mode | Literal["auto"] = "auto",
+    features: int | None = None,
+    memory: int | None = None,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> Diagnosis:
+    """Runs the offline, online and corrected learners over a stream and says what they made of it.
+
+    Args:
+        stream: The rows, in the order in which they were learned.
+        test: Rows to compare the learners on. Given, they are used, and no row is held out.
+        evaluation: `"last part"` holds out the last rows; `"test set"` uses `test`;
+            `"progressive"` compares errors on each row before it is learned.
+        test_share: Share of the rows held out.
+        kernel: `"rbf"`, `"linear"`, or whatever `retarget.as_kernel` takes.
+        width: Of the RBF kernel; None takes the median distance between rows.
+        gamma: Ridge of the offline learner; `"auto"` takes the least leave-one-out error.
+        lr: The online learner's rate; `"auto"` takes the least prequential error.
+        batch_size: Rows in a step.
+        momentum: As in `retarget.SGD`.
+        nesterov: As in `retarget.SGD`.
+        weight_decay: As in `retarget.SGD`.
+        reduction: As in `retarget.SGD`.
+        block_size: Rows that the iterative correction corrects together, a multiple of
+            `batch_size`; None takes about 64.
+        ridge: Its stabiliser; None takes, of a few, the one that ends nearest to the offline
+            learner.
+        mode: `"exact"`, `"features"` (features instead of the kernel: see `FEATURES`), or `"auto"`:
+            exact where `memory` allows.
+        features: Number of features; None takes as many as there is time for.
+        memory: Bytes that the exact method may take; None is half of what is free, at most 4 GB.
+        seed: Of everything random.
+        progress: Whether to show a progress bar; None shows it on a terminal only.
+
+    Example:
+        A drifting stream: the online learner has forgotten where it started.
+
+        >>> import numpy as np
+        >>> from retarget.diagnosis.stream import Stream
+        >>> x = np.linspace(-2, 2, 200)[:, None]
+        >>> y = np.sin(2 * x)
+        >>> names, one = ("x",), np.ones(1)
+        >>> stream = Stream(x, y, "regression", ("y",), 0 * one, one, names, np.arange(200))
+        >>> found = diagnose_stream(stream, stream, width=0.7, lr=0.5)
+        >>> bool(found.score("online").error.low > found.score("offline").error.high)
+        True
+    """
+    parted = split(stream, test, evaluation, test_share)
+    plan = Plan(
+        SGD(1.0, batch_size, momentum, nesterov, weight_decay, reduction),
+        choose_block(block_size, batch_size, len(parted.stream)),
+        ridge,
+        gamma,
+        lr,
+        seed,
+    )
+    check_correction(plan.learner, 1.0, plan.block_size, ridge or 0.0, "both", "corrected")
+    X, Y = as_tensor64(parted.stream.X), as_tensor64(parted.stream.Y)
+    chosen, words = choose_kernel(kernel, width, X)
+    with PatientBar("diagnosing", PASSES * len(X), progress) as bar, _noting_precision() as doubts:
+        opened = open_kernel(
+            chosen,
+            X,
+            Y,
+            mode=mode,
+            features=features,
+            memory=memory,
+            batch_size=plan.learner.batch_size,
+            seed=seed,
+            advance=bar.advance,
+        )
+        sample = None
+        if opened.features is not None and not opened.features.exact:
+            sample = sample_kernel(chosen, X, Y)
+        course = run_course(opened.kernel, parted, plan, sample)
+        approximation = None
+        if opened.features is not None:
+            approximation = measure_approximation(
+                chosen, opened.features, X, Y, course.learner, course.gamma.value, *opened.memory
+            )
+    return _diagnosis(parted, plan, course, words, opened.kernel.mode, approximation, doubts)
+
+
+def _diagnosis(
+    parted: Split,
+    plan: Plan,
+    course: Course,
+    words: str,
+    mode: Mode,
+    approximation: Approximation | None,
+    doubts: list[str],
+) -> Diagnosis:
+    learned, measured, stream = course.learned, course.measured, parted.stream
+    effective = learned.effective.numpy()
+    changed = changed_rows(stream, effective)
+    evidence = Evidence(
+        evaluation=parted.evaluation,
+        kind=stream.kind,
+        rows=len(stream),
+        compared=measured.rows,
+        learner=course.learner,
+        largest_lr=course.stability.largest_lr,
+        errors=measured.errors(),
+        excess=measured.excess,
+        closed=measured.gap_closed,
+        shift=float(np.linalg.norm(effective - stream.Y, axis=1).mean()),
+        target=float(np.linalg.norm(stream.Y, axis=1).mean()),
+        changed=float(changed.mean()),
+        groups=course.groups,
+        trials=measured.trials,
+        ridge=learned.ridge,
+        aim=learned.aim,
+        gamma=course.gamma.value,
+        approximation=approximation,
+        reference=measured.reference,
+        failures=(*learned.failures, *doubts),
+    )
+    errors = learned.online.errors
+    return Diagnosis(
+        stream=stream,
+        test_rows=measured.rows,
+        evaluation=parted.evaluation,
+        mode=mode,
+        kernel=words,
+        learner=course.learner,
+        block_size=plan.block_size,
+        lr=course.lr,
+        gamma=course.gamma,
+        scores=measured.scores,
+        gap_closed=measured.gap_closed,
+        effective=effective,
+        corrected=learned.corrected.numpy(),
+        iterative=learned.iterative.numpy(),
+        prequential=np.full_like(effective, np.nan) if errors is None else errors.numpy(),
+        density=course.density.numpy(),
+        changed=changed,
+        groups=course.groups,
+        stability=course.stability,
+        approximation=approximation,
+        verdict=verdict(evidence),
+        ridge=learned.ridge,
+        aim=learned.aim,
+    )
+
+
+def changed_rows(stream: Stream, effective: np.ndarray) -> np.ndarray:
+    """(n,) whether the class is another one, or a number is on the other side of the mean."""
+    known = np.isfinite(effective).all(axis=1)
+    if stream.kind == "classification":
+        other = effective.argmax(axis=1) != stream.Y.argmax(axis=1)
+    else:
+        other = (effective * stream.Y < 0).any(axis=1)
+    return np.asarray(known & other)
+
+
+@contextmanager
+def _noting_precision() -> Iterator[list[str]]:
+    """Collects what is said about lost digits, a sentence each; other warnings go their way."""
+    doubts: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield doubts
+    for warning in caught:
+        if issubclass(warning.category, PrecisionWarning):
+            text = str(warning.message)
+            doubts.append(f"{text[0].upper()}{text[1:]}.")
+        else:
+            place = warning.filename, warning.lineno
+            warnings.warn_explicit(warning.message, warning.category, *place)
+    doubts[:] = dict.fromkeys(doubts)
