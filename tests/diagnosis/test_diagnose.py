@@ -19,8 +19,8 @@ from retarget.diagnosis.kernels.feature_maps import OwnFeatures
 from retarget.diagnosis.measure import approximation
 from retarget.diagnosis.measure.approximation import measure_approximation, relative_difference
 from retarget.diagnosis.pipeline import changed_rows, diagnose_stream
-from retarget.diagnosis.report.setting import approximation_rows, setting
 from retarget.diagnosis.report.terminal import terminal_parts
+from retarget.diagnosis.report.words import approximation_rows, setting
 
 LEARNERS = [
     {},

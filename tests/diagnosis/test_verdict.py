@@ -9,8 +9,7 @@ import pytest
 import retarget as rt
 from retarget.diagnosis.measure.scoring import UNKNOWN
 from retarget.diagnosis.measure.trials import Trial, better_rate
-from retarget.diagnosis.report.evidence import Evidence, interval, percent
-from retarget.diagnosis.report.verdict import verdict
+from retarget.diagnosis.report.verdict import Evidence, interval, percent, verdict
 from retarget.diagnosis.result import Approximation, Choice, Estimate, GroupShift
 
 

@@ -12,8 +12,7 @@ from retarget.diagnosis.measure.choose import choose_block, choose_kernel
 from retarget.diagnosis.measure.course import Course, Plan, as_tensor64, run_course
 from retarget.diagnosis.measure.evaluation import Split, split
 from retarget.diagnosis.measure.modes import open_kernel
-from retarget.diagnosis.report.evidence import Evidence
-from retarget.diagnosis.report.verdict import verdict
+from retarget.diagnosis.report.verdict import Evidence, verdict
 from retarget.diagnosis.result import Approximation, Diagnosis, Evaluation, Mode
 from retarget.diagnosis.stream import Stream
 from retarget.errors import PrecisionWarning

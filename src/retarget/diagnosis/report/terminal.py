@@ -7,7 +7,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from retarget.diagnosis.report.export import most_distorted
-from retarget.diagnosis.report.setting import tested_on
+from retarget.diagnosis.report.words import tested_on
 from retarget.diagnosis.result import Diagnosis, Estimate, LearnerName
 from retarget.printable import printable
 

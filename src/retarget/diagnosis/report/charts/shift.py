@@ -12,17 +12,15 @@ from retarget.diagnosis.report.charts.chart import (
     Chart,
     Trace,
     View,
-    layout,
-    legend_of_dots,
-    plain,
-    scale,
-)
-from retarget.diagnosis.report.charts.rows import (
     drawn_rows,
     group_of_row,
+    layout,
+    legend_of_dots,
     mean_by_tenth,
     most_shifted,
+    plain,
     running_mean,
+    scale,
 )
 from retarget.diagnosis.report.words import chart_text, count, name, number, percent
 from retarget.diagnosis.result import Diagnosis

@@ -7,14 +7,17 @@ from retarget.diagnosis.report.charts.chart import (
     DOTS,
     INK,
     MUTED,
+    POINTS,
     Chart,
     Trace,
     View,
+    drawn_rows,
+    group_of_row,
     layout,
     legend_of_dots,
+    most_shifted,
     plain,
 )
-from retarget.diagnosis.report.charts.rows import POINTS, drawn_rows, group_of_row, most_shifted
 from retarget.diagnosis.report.words import chart_text, count, name, percent
 from retarget.diagnosis.result import Diagnosis
 
