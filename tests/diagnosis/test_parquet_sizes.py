@@ -5,9 +5,8 @@ import polars as pl
 import pytest
 
 from retarget.diagnosis.tables import limits
-from retarget.diagnosis.tables.parquet_sizes import ParquetSizes
+from retarget.diagnosis.tables.parquet_sizes import ParquetSizes, ThriftReader
 from retarget.diagnosis.tables.read import read_table
-from retarget.diagnosis.tables.thrift_values import ThriftReader
 from retarget.errors import InvalidInputError
 
 ROWS = 5000

@@ -10,8 +10,7 @@ from polars.testing.parametric import dataframes
 from prepared_streams import make_stream
 from retarget.diagnosis.tables import limits
 from retarget.diagnosis.tables.prepare import prepare
-from retarget.diagnosis.tables.roles import Roles
-from retarget.diagnosis.tables.rows import order_rows, order_test_rows
+from retarget.diagnosis.tables.roles import Roles, order_rows, order_test_rows
 from retarget.errors import InvalidInputError
 
 ROWS = 60

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from prepared_streams import make_stream
-from retarget.diagnosis.tables import limits, read_text
+from retarget.diagnosis.tables import limits, read
 from retarget.diagnosis.tables.read import read_table
 from retarget.errors import InvalidInputError
 
@@ -243,14 +243,14 @@ def test_what_is_no_csv(tmp_path, content, message):
 
 
 def test_an_encoding_error_beyond_the_start(tmp_path, monkeypatch):
-    monkeypatch.setattr(read_text, "START", 100)
+    monkeypatch.setattr(read, "START", 100)
     content = b"a,b\n" + b"1,2\n" * 100 + b"3,\xff\n"
     with pytest.raises(InvalidInputError, match="UTF-8: line 102 holds the byte 0xff"):
         read_table(written(tmp_path, "t.csv", content))
 
 
 def test_a_character_cut_at_the_start_is_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(read_text, "START", 5)  # in the middle of ä
+    monkeypatch.setattr(read, "START", 5)  # in the middle of ä
     assert read_table(written(tmp_path, "t.csv", "a,b\nä,1\n")).rows() == [("ä", 1)]
 
 
@@ -355,7 +355,7 @@ def test_a_packed_file_that_unpacks_to_too_much(tmp_path, monkeypatch):
 
 def test_text_that_would_be_too_large_a_table(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "LARGEST_TABLE", 50_000)
-    monkeypatch.setattr(read_text, "START", 400)
+    monkeypatch.setattr(read, "START", 400)
     path = written(tmp_path, "t.csv", "a,b\n" + "1,2\n" * 5000)
     with pytest.raises(InvalidInputError, match=r"80\.\d kB in memory .*take a part of the rows"):
         read_table(path)

@@ -9,10 +9,9 @@ import polars as pl
 from retarget.diagnosis.measure.evaluation import held_out_rows
 from retarget.diagnosis.network_kernel import network_kernel
 from retarget.diagnosis.result import Diagnosis, Evaluation
-from retarget.diagnosis.tables.assembly import assembled, assembled_test
+from retarget.diagnosis.tables.frames import assembled, assembled_test
 from retarget.diagnosis.tables.prepare import prepare
-from retarget.diagnosis.tables.roles import Impute, Kind, Roles
-from retarget.diagnosis.tables.rows import order_rows, order_test_rows
+from retarget.diagnosis.tables.roles import Impute, Kind, Roles, order_rows, order_test_rows
 from retarget.errors import InvalidInputError
 from retarget.kernels import Kernel
 from retarget.learners import SGD, Reduction

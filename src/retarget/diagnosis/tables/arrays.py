@@ -1,7 +1,7 @@
 """Tables in NumPy's files. The header is checked before anything is loaded; no pickle is read."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -12,10 +12,9 @@ from numpy.lib import format as npy_format
 
 from retarget.data.zip_files import open_zip
 from retarget.diagnosis.tables.limits import require_table_size, require_width
-from retarget.diagnosis.tables.names import require_distinct
+from retarget.diagnosis.tables.names import Choose, require_distinct
 from retarget.errors import InvalidInputError
 
-Choose = Callable[[Sequence[str]], list[str]]
 NUMBERS = "fiub"
 LARGEST_SIZE = 1 << 62  # of an array that has no values, and so any shape
 LAST_CHARACTER = 0x10FFFF  # of Unicode

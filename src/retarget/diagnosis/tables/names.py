@@ -2,13 +2,15 @@
 
 import difflib
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from retarget.errors import InvalidInputError
 
 LONGEST_SHOWN = 40
 MOST_SHOWN = 8
 MOST_COLUMNS_SHOWN = 40
+# Gives the columns to load, of those that there are.
+Choose = Callable[[Sequence[str]], list[str]]
 
 
 def shown(value: object) -> str:
