@@ -35,8 +35,7 @@ import torch
 
 import retarget as rt
 from retarget import distributed as rd
-from retarget.diagnosis.kernels.feature_maps import feature_map
-from retarget.diagnosis.kernels.features import FeatureKernel
+from retarget.diagnosis.kernels.features import FeatureKernel, feature_map
 from retarget.diagnosis.measure.correction import offline_aims, settling_targets
 
 KERNEL, LEARNER = rt.RBF(width=8.0), rt.SGD(lr=0.1, batch_size=16)

@@ -4,8 +4,7 @@ import numpy as np
 import polars as pl
 import torch
 
-from retarget.diagnosis.kernels.feature_maps import OwnFeatures
-from retarget.diagnosis.kernels.features import FeatureKernel
+from retarget.diagnosis.kernels.features import FeatureKernel, OwnFeatures
 from retarget.diagnosis.kernels.full import FullKernel
 from retarget.diagnosis.result import Choice
 from retarget.diagnosis.stream import Stream

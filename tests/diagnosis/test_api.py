@@ -12,7 +12,7 @@ from prepared_streams import make_stream
 from retarget import cli_diagnose
 from retarget.diagnosis.api import Options, diagnose_table
 from retarget.diagnosis.digits import DIGITS_ROLES, digits_tables
-from retarget.diagnosis.measure.evaluation import held_out_rows
+from retarget.diagnosis.measure.compare import held_out_rows
 from retarget.diagnosis.tables.roles import Roles
 from retarget.errors import InvalidInputError, InvalidTypeError
 

@@ -15,7 +15,7 @@ from rich.console import Console
 import retarget as rt
 from diagnosis_streams import as_stream, classes, drifting, spread
 from problems import assert_same
-from retarget.diagnosis.kernels.feature_maps import OwnFeatures
+from retarget.diagnosis.kernels.features import OwnFeatures
 from retarget.diagnosis.measure import approximation
 from retarget.diagnosis.measure.approximation import measure_approximation, relative_difference
 from retarget.diagnosis.pipeline import changed_rows, diagnose_stream

@@ -7,11 +7,10 @@ import torch
 import retarget as rt
 from diagnosis_streams import drifting
 from problems import assert_same
-from retarget.diagnosis.kernels.feature_maps import Nystroem, OwnFeatures, feature_map
-from retarget.diagnosis.kernels.features import FeatureKernel
+from retarget.diagnosis.kernels.features import FeatureKernel, Nystroem, OwnFeatures, feature_map
 from retarget.diagnosis.kernels.full import FullKernel, exact_memory
-from retarget.diagnosis.measure import modes
-from retarget.diagnosis.measure.modes import feature_count, memory_limit, open_kernel
+from retarget.diagnosis.measure import approximation
+from retarget.diagnosis.measure.approximation import feature_count, memory_limit, open_kernel
 from retarget.kernels import PrecomputedKernel
 
 X = torch.from_numpy(drifting(40, dimensions=3).X)
@@ -41,11 +40,11 @@ def test_the_exact_method_takes_twelve_bytes_a_pair():
 
 
 def test_memory_and_features_by_default(monkeypatch):
-    monkeypatch.setattr(modes, "free_memory", lambda _: 10**10)
+    monkeypatch.setattr(approximation, "free_memory", lambda _: 10**10)
     assert memory_limit(None) == 4 * 10**9
-    monkeypatch.setattr(modes, "free_memory", lambda _: 10**9)
+    monkeypatch.setattr(approximation, "free_memory", lambda _: 10**9)
     assert memory_limit(None) == 5 * 10**8
-    monkeypatch.setattr(modes, "free_memory", lambda _: None)
+    monkeypatch.setattr(approximation, "free_memory", lambda _: None)
     assert memory_limit(None) == 4 * 10**9
     assert memory_limit(1e6) == 1_000_000
     assert [feature_count(None, n) for n in (10**4, 10**5, 10**6, 10**9)] == [2048, 1024, 512, 128]
@@ -88,7 +87,7 @@ def test_memory_and_features_by_default(monkeypatch):
     ],
 )
 def test_what_has_no_meaning_is_refused(monkeypatch, asked, error, match):
-    monkeypatch.setattr(modes, "WINDOW_ROWS", 8)
+    monkeypatch.setattr(approximation, "WINDOW_ROWS", 8)
     with pytest.raises(error, match=match):
         opened(**asked)
 

@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 import retarget as rt
-from retarget.diagnosis.measure.scoring import UNKNOWN
-from retarget.diagnosis.measure.trials import Trial, better_rate
+from retarget.diagnosis.measure.choose import Trial, better_rate
+from retarget.diagnosis.measure.compare import UNKNOWN
 from retarget.diagnosis.report.verdict import Evidence, interval, percent, verdict
 from retarget.diagnosis.result import Approximation, Choice, Estimate, GroupShift
 

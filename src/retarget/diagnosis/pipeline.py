@@ -3,24 +3,83 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from retarget.diagnosis.measure.approximation import measure_approximation, sample_kernel
-from retarget.diagnosis.measure.choose import choose_block, choose_kernel
-from retarget.diagnosis.measure.course import Course, Plan, as_tensor64, run_course
-from retarget.diagnosis.measure.evaluation import Split, split
-from retarget.diagnosis.measure.modes import open_kernel
+from retarget.diagnosis.kernels.base import StreamKernel
+from retarget.diagnosis.measure.approximation import (
+    measure_approximation,
+    open_kernel,
+    sample_kernel,
+)
+from retarget.diagnosis.measure.choose import (
+    attempt_changes,
+    choose_block,
+    choose_gamma,
+    choose_kernel,
+    choose_rate,
+    with_rate,
+)
+from retarget.diagnosis.measure.compare import (
+    LEARNERS,
+    Measured,
+    Split,
+    compare,
+    held_out_errors,
+    progressive_errors,
+    split,
+)
+from retarget.diagnosis.measure.groups import group_shift, partition, unknown_shift
+from retarget.diagnosis.measure.learn import Learned, learn_all
+from retarget.diagnosis.measure.stability import largest_rate, non_normality
 from retarget.diagnosis.report.verdict import Evidence, verdict
-from retarget.diagnosis.result import Approximation, Diagnosis, Evaluation, Mode
+from retarget.diagnosis.result import (
+    Approximation,
+    Choice,
+    Diagnosis,
+    Evaluation,
+    GroupShift,
+    Mode,
+    Stability,
+)
 from retarget.diagnosis.stream import Stream
-from retarget.errors import PrecisionWarning
+from retarget.errors import NotPositiveDefiniteError, PrecisionWarning
 from retarget.learners import SGD, Reduction
 from retarget.progress import PatientBar
 from retarget.theory.iterative import check_correction
 
 PASSES = 15  # over the rows, for the progress bar
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was asked for. The learner's rate is still to be chosen."""
+
+    learner: SGD
+    block_size: int
+    ridge: float | None
+    gamma: float | Literal["auto"]
+    lr: float | Literal["auto"]
+    seed: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What every learner made of the stream, and how they compare."""
+
+    learner: SGD
+    lr: Choice
+    gamma: Choice
+    stability: Stability
+    learned: Learned
+    density: Tensor
+    groups: GroupShift
+    measured: Measured
 
 
 def diagnose_stream(
@@ -114,25 +173,25 @@ def diagnose_stream(
         sample = None
         if opened.features is not None and not opened.features.exact:
             sample = sample_kernel(chosen, X, Y)
-        course = run_course(opened.kernel, parted, plan, sample)
+        outcome = run_learners(opened.kernel, parted, plan, sample)
         approximation = None
         if opened.features is not None:
             approximation = measure_approximation(
-                chosen, opened.features, X, Y, course.learner, course.gamma.value, *opened.memory
+                chosen, opened.features, X, Y, outcome.learner, outcome.gamma.value, *opened.memory
             )
-    return _diagnosis(parted, plan, course, words, opened.kernel.mode, approximation, doubts)
+    return _diagnosis(parted, plan, outcome, words, opened.kernel.mode, approximation, doubts)
 
 
 def _diagnosis(
     parted: Split,
     plan: Plan,
-    course: Course,
+    outcome: Outcome,
     words: str,
     mode: Mode,
     approximation: Approximation | None,
     doubts: list[str],
 ) -> Diagnosis:
-    learned, measured, stream = course.learned, course.measured, parted.stream
+    learned, measured, stream = outcome.learned, outcome.measured, parted.stream
     effective = learned.effective.numpy()
     changed = changed_rows(stream, effective)
     evidence = Evidence(
@@ -140,19 +199,19 @@ def _diagnosis(
         kind=stream.kind,
         rows=len(stream),
         compared=measured.rows,
-        learner=course.learner,
-        largest_lr=course.stability.largest_lr,
+        learner=outcome.learner,
+        largest_lr=outcome.stability.largest_lr,
         errors=measured.errors(),
         excess=measured.excess,
         closed=measured.gap_closed,
         shift=float(np.linalg.norm(effective - stream.Y, axis=1).mean()),
         target=float(np.linalg.norm(stream.Y, axis=1).mean()),
         changed=float(changed.mean()),
-        groups=course.groups,
+        groups=outcome.groups,
         trials=measured.trials,
         ridge=learned.ridge,
         aim=learned.aim,
-        gamma=course.gamma.value,
+        gamma=outcome.gamma.value,
         approximation=approximation,
         reference=measured.reference,
         failures=(*learned.failures, *doubts),
@@ -164,20 +223,20 @@ def _diagnosis(
         evaluation=parted.evaluation,
         mode=mode,
         kernel=words,
-        learner=course.learner,
+        learner=outcome.learner,
         block_size=plan.block_size,
-        lr=course.lr,
-        gamma=course.gamma,
+        lr=outcome.lr,
+        gamma=outcome.gamma,
         scores=measured.scores,
         gap_closed=measured.gap_closed,
         effective=effective,
         corrected=learned.corrected.numpy(),
         iterative=learned.iterative.numpy(),
         prequential=np.full_like(effective, np.nan) if errors is None else errors.numpy(),
-        density=course.density.numpy(),
+        density=outcome.density.numpy(),
         changed=changed,
-        groups=course.groups,
-        stability=course.stability,
+        groups=outcome.groups,
+        stability=outcome.stability,
         approximation=approximation,
         verdict=verdict(evidence),
         ridge=learned.ridge,
@@ -210,3 +269,85 @@ def _noting_precision() -> Iterator[list[str]]:
             place = warning.filename, warning.lineno
             warnings.warn_explicit(warning.message, warning.category, *place)
     doubts[:] = dict.fromkeys(doubts)
+
+
+@torch.no_grad()
+def run_learners(
+    kernel: StreamKernel, parted: Split, plan: Plan, sample: StreamKernel | None
+) -> Outcome:
+    """Every learner over the stream, compared.
+
+    Args:
+        kernel: The stream's kernel.
+        parted: The stream, and the rows held out.
+        plan: What was asked for.
+        sample: The true kernel of some of the rows, where the stream's is approximate.
+    """
+    stream = parted.stream
+    gamma = choose_gamma(plan.gamma, kernel, stream.target_scales, plan.seed)
+    limit = largest_rate(kernel, plan.learner)
+    lr = choose_rate(plan.lr, plan.learner, kernel, limit, stream.target_scales)
+    learner = with_rate(plan.learner, lr.value)
+    learned = learn_all(kernel, learner, gamma, plan.block_size, plan.ridge, limit)
+    return Outcome(
+        learner,
+        lr,
+        gamma,
+        Stability(limit, non_normality(kernel, learner, plan.seed)),
+        learned,
+        kernel.density(),
+        _groups(kernel, stream, learned, learner),
+        _compare(kernel, sample, parted, plan, learned, learner, lr, gamma.value),
+    )
+
+
+def _groups(kernel: StreamKernel, stream: Stream, learned: Learned, learner: SGD) -> GroupShift:
+    groups = partition(stream)
+    if learned.online.coefficients is None:
+        return unknown_shift(groups)
+    shift = learned.effective - kernel.Y
+    return group_shift(kernel, stream, groups, learned.dual, shift, learner.batch_size)
+
+
+def _compare(
+    kernel: StreamKernel,
+    sample: StreamKernel | None,
+    parted: Split,
+    plan: Plan,
+    learned: Learned,
+    learner: SGD,
+    lr: Choice,
+    gamma: float,
+) -> Measured:
+    attempts = attempt_changes(kernel, learner, lr, plan.seed, parted.test is None)
+    if parted.test is None:
+        errors = progressive_errors(kernel, learned, learner, gamma, plan.block_size)
+        kept = [(one, one.run.errors.numpy()) for one in attempts if one.run.errors is not None]
+        return compare(errors, kept, parted, plan.seed)
+    usable = [(one, one.run.coefficients) for one in attempts]
+    tried = [(one, found) for one, found in usable if found is not None]
+    names = [name for name in LEARNERS if name in learned.coefficients]
+    coefficients = [learned.coefficients[name] for name in names] + [found for _, found in tried]
+    X, Y = as_tensor64(parted.test.X), as_tensor64(parted.test.Y)
+    made = held_out_errors(kernel, X, Y, coefficients)
+    errors = dict(zip(names, made, strict=False))
+    others = zip((one for one, _ in tried), made[len(names) :], strict=True)
+    reference = None if sample is None else _reference(sample, parted, plan, X, Y)
+    return compare(errors, list(others), parted, plan.seed, reference)
+
+
+def _reference(
+    sample: StreamKernel, parted: Split, plan: Plan, X: Tensor, Y: Tensor
+) -> NDArray[np.float64] | None:
+    """(m, c) held-out errors of an offline learner with the true kernel; None if there is none."""
+    gamma = choose_gamma(plan.gamma, sample, parted.stream.target_scales, plan.seed)
+    try:
+        offline = sample.offline(gamma.value)
+    except NotPositiveDefiniteError:
+        return None
+    return held_out_errors(sample, X, Y, [offline.coefficients])[0]
+
+
+def as_tensor64(array: np.ndarray) -> Tensor:
+    """Rows of the user's as a tensor to compute on."""
+    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64))

@@ -1,7 +1,8 @@
-"""What the user left open: the kernel's width, ridge, rate, block."""
+"""What the user left open is chosen, and what other choices would have brought is tried out."""
 
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -11,8 +12,8 @@ from torch import Tensor
 
 from retarget.arrays import as_positive
 from retarget.diagnosis.kernels.base import StreamKernel
-from retarget.diagnosis.measure.passes import learn_online
-from retarget.diagnosis.result import Choice
+from retarget.diagnosis.measure.passes import Pass, learn_online
+from retarget.diagnosis.result import Choice, Estimate
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels import RBF, Kernel, Linear, as_kernel
 from retarget.kernels.rbf import median_distance
@@ -22,6 +23,9 @@ GAMMA_GRID = np.logspace(-4, 3, 22)  # times the mean of k(x, x)
 RATES = 14  # each half of the one before, from 90% of the largest stable one
 BLOCK_ROWS = 64
 FEWEST_BLOCKS = 10
+Change = Literal["rate", "batch", "order"]
+BETTER_RATE = 0.95  # a rate whose prequential error is below this share of the learner's is tried
+BATCH_FACTOR = 4
 
 
 def choose_kernel(kernel: Any, width: float | None, X: Tensor) -> tuple[Kernel, str]:
@@ -123,3 +127,77 @@ def _table(values: NDArray[np.float64], scores: NDArray[np.float64]) -> pl.DataF
     return pl.DataFrame(
         {"value": values, "score": finite}, schema={"value": pl.Float64, "score": pl.Float64}
     )
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One change, and what came of it.
+
+    Attributes:
+        change: What was changed.
+        value: The rate or batch size tried; for the order, the seed of the permutation.
+        effect: The change of the error, relative to the online learner's: below 0 is
+            better.
+    """
+
+    change: Change
+    value: float
+    effect: Estimate
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A trial that has run and is not measured yet."""
+
+    change: Change
+    value: float
+    run: Pass
+
+
+def attempt_changes(
+    kernel: StreamKernel, learner: SGD, lr: Choice, seed: int, progressive: bool
+) -> list[Attempt]:
+    """Runs the learner at a better rate (if there is one), with other batches, and shuffled.
+
+    In a progressive evaluation errors on the way are kept, and the order is left as it is: in
+    another one, other rows would be predicted.
+    """
+    changes: list[tuple[Change, float, SGD]] = []
+    better = better_rate(lr)
+    if better is not None:
+        changes.append(("rate", better, with_rate(learner, better)))
+    b = learner.batch_size
+    changes += [
+        ("batch", batch, _with_batch(learner, batch))
+        for batch in sorted({max(1, b // BATCH_FACTOR), b * BATCH_FACTOR} - {b})
+        if batch <= len(kernel) // BATCH_FACTOR
+    ]
+    attempts = []
+    if changes:
+        jobs = [(other, kernel.Y) for _, _, other in changes]
+        runs = learn_online(kernel, jobs, keep_errors=progressive)
+        attempts = [
+            Attempt(change, value, run)
+            for (change, value, _), run in zip(changes, runs, strict=True)
+        ]
+    if progressive:
+        return attempts
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(len(kernel)))
+    (shuffled,) = learn_online(kernel, [(learner, kernel.Y)], keep_errors=False, order=order)
+    return [*attempts, Attempt("order", seed, shuffled)]
+
+
+def better_rate(lr: Choice) -> float | None:
+    """The rate with the least prequential error, if it is clearly less than at the rate used."""
+    tried = lr.tried.drop_nulls()
+    if tried.is_empty():
+        return None
+    value, score = min(tried.iter_rows(), key=lambda row: float(row[1]))
+    used = [row[1] for row in tried.iter_rows() if row[0] == lr.value]
+    if used and score >= BETTER_RATE * used[0]:
+        return None
+    return float(value)
+
+
+def _with_batch(learner: SGD, batch_size: int) -> SGD:
+    return SGD(**{**learner.to_dict(), "batch_size": batch_size})

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from retarget.diagnosis.kernels.base import Offline, StreamKernel
-from retarget.diagnosis.measure.correction import settling_targets
+from retarget.diagnosis.measure.correction import choose_correction, settling_targets
 from retarget.diagnosis.measure.passes import Pass, learn_online, targets_with_errors
-from retarget.diagnosis.measure.ways import choose_way
 from retarget.diagnosis.result import Choice
 from retarget.errors import NotPositiveDefiniteError, UnreachableTargetsError
 from retarget.learners import SGD
@@ -79,14 +78,14 @@ def learn_all(
             f"{limit:.4g}."
         )
     try:
-        way, learned.offline = choose_way(kernel, learner, gamma, block_size, ridge)
+        choice, learned.offline = choose_correction(kernel, learner, gamma, block_size, ridge)
     except NotPositiveDefiniteError as error:
         learned.failures.append(f"There is no offline learner, and no correction: {error}.")
         return learned
     learned.coefficients["offline"] = learned.offline.coefficients
     _exact(learned, kernel, learner, learned.offline)
-    learned.aim, learned.ridge = way.aim, way.ridge
-    settled = settling_targets(kernel, learner, way.aims, block_size, way.ridge.value)
+    learned.aim, learned.ridge = choice.aim, choice.ridge
+    settled = settling_targets(kernel, learner, choice.aims, block_size, choice.ridge.value)
     learned.iterative = settled.targets
     if settled.run is None:
         learned.failures.append(f"There is no iterative correction: {settled.failure}.")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retarget.diagnosis.measure.trials import Trial
+from retarget.diagnosis.measure.choose import Trial
 from retarget.diagnosis.result import (
     Approximation,
     Choice,
