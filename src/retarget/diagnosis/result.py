@@ -249,9 +249,8 @@ class Diagnosis:
             path: The file.
             command: What made it, to be shown at the end.
         """
-        from retarget.diagnosis.report.page import (
-            write_report,  # with Plotly: only when it is wanted
-        )
+        # with Plotly: only when it is wanted
+        from retarget.diagnosis.report.page import write_report
 
         with atomic_file(Path(path)) as file:
             write_report(self, file, command=command)
