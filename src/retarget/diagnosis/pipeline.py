@@ -27,7 +27,7 @@ from retarget.diagnosis.measure.choose import (
 )
 from retarget.diagnosis.measure.compare import (
     LEARNERS,
-    Measured,
+    Comparison,
     Split,
     compare,
     held_out_errors,
@@ -79,7 +79,7 @@ class Outcome:
     learned: Learned
     density: Tensor
     groups: GroupShift
-    measured: Measured
+    comparison: Comparison
 
 
 def diagnose_stream(
@@ -191,35 +191,35 @@ def _diagnosis(
     approximation: Approximation | None,
     doubts: list[str],
 ) -> Diagnosis:
-    learned, measured, stream = outcome.learned, outcome.measured, parted.stream
+    learned, comparison, stream = outcome.learned, outcome.comparison, parted.stream
     effective = learned.effective.numpy()
     changed = changed_rows(stream, effective)
     evidence = Evidence(
         evaluation=parted.evaluation,
         kind=stream.kind,
         rows=len(stream),
-        compared=measured.rows,
+        compared=comparison.rows,
         learner=outcome.learner,
         largest_lr=outcome.stability.largest_lr,
-        errors=measured.errors(),
-        excess=measured.excess,
-        closed=measured.gap_closed,
+        errors=comparison.errors(),
+        excess=comparison.excess,
+        closed=comparison.gap_closed,
         shift=float(np.linalg.norm(effective - stream.Y, axis=1).mean()),
         target=float(np.linalg.norm(stream.Y, axis=1).mean()),
         changed=float(changed.mean()),
         groups=outcome.groups,
-        trials=measured.trials,
+        trials=comparison.trials,
         ridge=learned.ridge,
         aim=learned.aim,
         gamma=outcome.gamma.value,
         approximation=approximation,
-        reference=measured.reference,
+        reference=comparison.reference,
         failures=(*learned.failures, *doubts),
     )
     errors = learned.online.errors
     return Diagnosis(
         stream=stream,
-        test_rows=measured.rows,
+        test_rows=comparison.rows,
         evaluation=parted.evaluation,
         mode=mode,
         kernel=words,
@@ -227,8 +227,8 @@ def _diagnosis(
         block_size=plan.block_size,
         lr=outcome.lr,
         gamma=outcome.gamma,
-        scores=measured.scores,
-        gap_closed=measured.gap_closed,
+        scores=comparison.scores,
+        gap_closed=comparison.gap_closed,
         effective=effective,
         corrected=learned.corrected.numpy(),
         iterative=learned.iterative.numpy(),
@@ -318,7 +318,7 @@ def _compare(
     learner: SGD,
     lr: Choice,
     gamma: float,
-) -> Measured:
+) -> Comparison:
     attempts = attempt_changes(kernel, learner, lr, plan.seed, parted.test is None)
     if parted.test is None:
         errors = progressive_errors(kernel, learned, learner, gamma, plan.block_size)

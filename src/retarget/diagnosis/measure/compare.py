@@ -126,7 +126,7 @@ def _require_numbers(what: str, stream: Stream) -> None:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Comparison:
     """How the learners compare.
 
     Attributes:
@@ -157,7 +157,7 @@ def compare(
     parted: Split,
     seed: int,
     reference: NDArray[np.float64] | None = None,
-) -> Measured:
+) -> Comparison:
     """Scores, with their uncertainty, of learners that made these errors (m, c)."""
     stream = parted.stream
     Y = stream.Y if parted.test is None else parted.test.Y
@@ -176,7 +176,7 @@ def compare(
     beside = None
     if reference is not None:
         beside = gap(squared_errors(reference, stream), squares["offline"], bootstrap)
-    return Measured(
+    return Comparison(
         scores=tuple(score(name, own[name], Y, stream, bootstrap) for name in LEARNERS),
         excess=gap(squares["online"], squares["offline"], bootstrap),
         gap_closed={str(name): closed[name] for name in closed},
