@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 import retarget as rt
-from retarget.diagnosis.diagnose import diagnose_stream
+from retarget.diagnosis.pipeline import diagnose_stream
 from retarget.diagnosis.stream import Stream
 
 FEATURES = 20

@@ -35,9 +35,8 @@ import torch
 
 import retarget as rt
 from retarget import distributed as rd
-from retarget.diagnosis.causal import offline_aims, settling_targets
-from retarget.diagnosis.feature_kernel import FeatureKernel
-from retarget.diagnosis.feature_maps import feature_map
+from retarget.diagnosis.kernels.features import FeatureKernel, feature_map
+from retarget.diagnosis.measure.correction import offline_aims, settling_targets
 
 KERNEL, LEARNER = rt.RBF(width=8.0), rt.SGD(lr=0.1, batch_size=16)
 GAMMA, BLOCK, RIDGE, FEATURES = 1.0, 16, 0.1, 512

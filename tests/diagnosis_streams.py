@@ -4,9 +4,8 @@ import numpy as np
 import polars as pl
 import torch
 
-from retarget.diagnosis.feature_kernel import FeatureKernel
-from retarget.diagnosis.feature_maps import OwnFeatures
-from retarget.diagnosis.full_kernel import FullKernel
+from retarget.diagnosis.kernels.features import FeatureKernel, OwnFeatures
+from retarget.diagnosis.kernels.full import FullKernel
 from retarget.diagnosis.result import Choice
 from retarget.diagnosis.stream import Stream
 from retarget.kernels import Linear

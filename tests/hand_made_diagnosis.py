@@ -102,8 +102,8 @@ def standing_in(monkeypatch):
     """Puts the stand-ins where the functions are looked up."""
     stand = Stand()
     for name, function in (
-        ("diagnose", stand.diagnose_stream),
-        ("report", stand.write_report),
+        ("pipeline", stand.diagnose_stream),
+        ("report.page", stand.write_report),
     ):
         module = ModuleType(f"retarget.diagnosis.{name}")
         setattr(module, function.__name__, function)

@@ -1,8 +1,7 @@
 """Streams from tables, in one call."""
 
-from retarget.diagnosis.ordering import order_rows, order_test_rows
-from retarget.diagnosis.preparation import prepare
-from retarget.diagnosis.roles import Roles
+from retarget.diagnosis.tables.prepare import prepare
+from retarget.diagnosis.tables.roles import Roles, order_rows, order_test_rows
 
 
 def make_stream(table, target, train_rows=None, fitted=None, **roles):

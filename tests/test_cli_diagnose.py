@@ -288,7 +288,7 @@ def test_if_one_file_fails_none_is_written(monkeypatch, capsys, tmp_path, stand)
     stand.report_fails = False
     assert run(monkeypatch, capsys, *asked)[0] == 0
     before = {name: (tmp_path / "out" / name).read_bytes() for name in FILES}
-    monkeypatch.setattr("retarget.diagnosis.tables.corrected_table", lambda _: 1 / 0)
+    monkeypatch.setattr("retarget.diagnosis.report.export.corrected_table", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run(monkeypatch, capsys, *asked, "--kernel", "linear")
     assert {name: (tmp_path / "out" / name).read_bytes() for name in FILES} == before

@@ -78,8 +78,8 @@ def diagnose(
         require_kernel,
     )
     from retarget.diagnosis.api import diagnose_table
-    from retarget.diagnosis.summary import terminal_parts
-    from retarget.diagnosis.tables import as_json
+    from retarget.diagnosis.report.export import as_json
+    from retarget.diagnosis.report.terminal import terminal_parts
 
     if out.exists() and not out.is_dir():
         raise InvalidInputError(f"--out is {out}, which is a file; expected a folder")
@@ -150,7 +150,7 @@ def correct(
     asked = locals()  # the options by name
     from retarget.cli_diagnose_input import computation, load_tables, require_kernel
     from retarget.diagnosis.api import diagnose_table
-    from retarget.diagnosis.tables import corrected_table
+    from retarget.diagnosis.report.export import corrected_table
 
     path = out if out.suffix.lower() in TABLE_SUFFIXES else out / "corrected.parquet"
     if path.is_dir() or (file is not None and path.resolve() == user_path(file).resolve()):
@@ -177,8 +177,8 @@ def correct(
 
 def write_all(diagnosis: "Diagnosis", folder: Path) -> list[Path]:
     """Writes the report and both tables: all of them, or none if one fails."""
-    from retarget.diagnosis.report import write_report
-    from retarget.diagnosis.tables import corrected_table, shift_table
+    from retarget.diagnosis.report.export import corrected_table, shift_table
+    from retarget.diagnosis.report.page import write_report
 
     files = [folder / name for name in ("report.html", "shift.parquet", "corrected.parquet")]
     with ExitStack() as together:

@@ -10,10 +10,10 @@ import retarget as rt
 from hand_made_diagnosis import standing_in
 from prepared_streams import make_stream
 from retarget import cli_diagnose
+from retarget.cli_diagnose_input import DIGITS_ROLES, digits_tables
 from retarget.diagnosis.api import Options, diagnose_table
-from retarget.diagnosis.digits import DIGITS_ROLES, digits_tables
-from retarget.diagnosis.evaluation import held_out_rows
-from retarget.diagnosis.roles import Roles
+from retarget.diagnosis.measure.compare import held_out_rows
+from retarget.diagnosis.tables.roles import Roles
 from retarget.errors import InvalidInputError, InvalidTypeError
 
 rng = np.random.default_rng(0)

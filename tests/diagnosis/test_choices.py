@@ -8,17 +8,23 @@ import torch
 import retarget as rt
 from diagnosis_streams import both_kernels, by_hand, drifting
 from problems import make_stream
-from retarget.diagnosis import stability
-from retarget.diagnosis.causal import offline_aims, settle
-from retarget.diagnosis.choices import (
+from retarget.diagnosis.measure import stability
+from retarget.diagnosis.measure.choose import (
     choose_block,
     choose_gamma,
     choose_kernel,
     choose_rate,
 )
+from retarget.diagnosis.measure.correction import (
+    AIMS,
+    AS_NEAR,
+    choose_correction,
+    choose_ridge,
+    offline_aims,
+    settle,
+)
+from retarget.diagnosis.measure.stability import largest_rate, non_normality
 from retarget.diagnosis.result import Choice
-from retarget.diagnosis.stability import largest_rate, non_normality
-from retarget.diagnosis.ways import AIMS, AS_NEAR, choose_ridge, choose_way
 from retarget.theory.stability import largest_stable_lr
 
 TWO = np.array([2.0, 0.5])
@@ -122,7 +128,7 @@ def test_a_smoother_offline_learner_is_followed_where_it_leads_nearer():
         stream = make_stream(60, 2, seed=seed)
         for kernel in both_kernels(stream):
             chosen = Choice(gamma, True, "least error", pl.DataFrame())
-            way, offline = choose_way(kernel, learner, chosen, block, ridge)
+            way, offline = choose_correction(kernel, learner, chosen, block, ridge)
             A_off = rt.offline_coefficients(stream.K, stream.Y, gamma)
             K_A = kernel.values(offline.coefficients).numpy()
             np.testing.assert_allclose(K_A, stream.K @ A_off, rtol=1e-6)
@@ -144,7 +150,7 @@ def test_where_no_way_keeps_the_targets_finite():
     kernel = both_kernels(stream)[0]
     kernel.Y *= 1e300
     chosen = Choice(0.1, True, "least error", pl.DataFrame())
-    way, _ = choose_way(kernel, rt.SGD(lr=0.3), chosen, 3, None)
+    way, _ = choose_correction(kernel, rt.SGD(lr=0.3), chosen, 3, None)
     assert (way.aim.value, way.distance) == (0.1, np.inf)
     assert way.aim.tried["score"].to_list() == [None] * 4
 
@@ -152,7 +158,7 @@ def test_where_no_way_keeps_the_targets_finite():
 def test_a_ridge_that_was_given_is_followed_as_it_is():
     stream = make_stream(60, 2, seed=2)
     for kernel in both_kernels(stream):
-        way, _ = choose_way(kernel, rt.SGD(lr=0.3, batch_size=2), by_hand(1e-4), 4, 0.5)
+        way, _ = choose_correction(kernel, rt.SGD(lr=0.3, batch_size=2), by_hand(1e-4), 4, 0.5)
         assert (way.aim.value, way.aim.automatic, len(way.aim.tried)) == (1e-4, False, 0)
         assert (way.ridge.value, way.ridge.automatic) == (0.5, False)
         np.testing.assert_allclose(way.aims, offline_aims(kernel, 1e-4, 4))

@@ -15,12 +15,12 @@ from rich.console import Console
 import retarget as rt
 from diagnosis_streams import as_stream, classes, drifting, spread
 from problems import assert_same
-from retarget.diagnosis import approximation
-from retarget.diagnosis.approximation import measure_approximation, relative_difference
-from retarget.diagnosis.diagnose import changed_rows, diagnose_stream
-from retarget.diagnosis.feature_maps import OwnFeatures
-from retarget.diagnosis.report_setting import approximation_rows, setting
-from retarget.diagnosis.summary import terminal_parts
+from retarget.diagnosis.kernels.features import OwnFeatures
+from retarget.diagnosis.measure import approximation
+from retarget.diagnosis.measure.approximation import measure_approximation, relative_difference
+from retarget.diagnosis.pipeline import changed_rows, diagnose_stream
+from retarget.diagnosis.report.terminal import terminal_parts
+from retarget.diagnosis.report.words import approximation_rows, setting
 
 LEARNERS = [
     {},
@@ -157,7 +157,7 @@ def test_progressive_scores_of_learners_that_fail_are_unknown(lr):
 
 
 def exact_needed(n):
-    from retarget.diagnosis.full_kernel import exact_memory
+    from retarget.diagnosis.kernels.full import exact_memory
 
     return exact_memory(n, 2, 1)
 

@@ -5,7 +5,7 @@ import pytest
 
 import retarget as rt
 from diagnosis_streams import as_stream, classes, drifting
-from retarget.diagnosis.evaluation import part, split
+from retarget.diagnosis.measure.compare import part, split
 
 
 def test_the_last_part_is_held_out():

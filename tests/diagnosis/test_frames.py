@@ -6,7 +6,7 @@ import pytest
 import torch
 from polars.testing import assert_frame_equal
 
-from retarget.diagnosis.frames import as_table, is_frame
+from retarget.diagnosis.tables.frames import as_table, is_frame
 from retarget.errors import InvalidInputError, InvalidTypeError
 
 TABLE = pl.DataFrame({"a": [1, 2], "b": ["x", None]})

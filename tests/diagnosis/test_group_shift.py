@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 import retarget as rt
 from diagnosis_streams import as_stream, both_kernels, by_hand, classes
 from problems import assert_same, gammas, make_stream, panel_sizes, panels_of, problems
-from retarget.diagnosis.groups import directions, group_shift, partition
-from retarget.diagnosis.learned import learn_all
+from retarget.diagnosis.measure.groups import directions, group_shift, partition
+from retarget.diagnosis.measure.learn import learn_all
 from retarget.theory.response import final_response
 
 

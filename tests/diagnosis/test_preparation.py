@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from polars.testing.parametric import dataframes
 
 from prepared_streams import make_stream
-from retarget.diagnosis import size_limits
-from retarget.diagnosis.ordering import order_rows, order_test_rows
-from retarget.diagnosis.preparation import prepare
-from retarget.diagnosis.roles import Roles
+from retarget.diagnosis.tables import limits
+from retarget.diagnosis.tables.prepare import prepare
+from retarget.diagnosis.tables.roles import Roles, order_rows, order_test_rows
 from retarget.errors import InvalidInputError
 
 ROWS = 60
@@ -460,7 +459,7 @@ def test_tables_that_are_too_small():
 
 
 def test_features_beyond_memory(monkeypatch):
-    monkeypatch.setattr(size_limits, "LARGEST_TABLE", 1000)
+    monkeypatch.setattr(limits, "LARGEST_TABLE", 1000)
     refused(a_table(), match=r"the matrix of features would take 2\.4 kB in memory")
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from prepared_streams import make_stream
-from retarget.diagnosis import reading_text, size_limits
-from retarget.diagnosis.reading import read_table
+from retarget.diagnosis.tables import limits, read
+from retarget.diagnosis.tables.read import read_table
 from retarget.errors import InvalidInputError
 
 
@@ -191,7 +191,7 @@ def test_names_are_no_patterns(tmp_path, suffix):
 def test_a_wide_parquet_of_which_little_is_used(tmp_path, monkeypatch):
     wide = pl.DataFrame({f"c{k}": np.arange(100.0) for k in range(30)})
     path = written(tmp_path, "t.parquet", parquet(wide))
-    monkeypatch.setattr(size_limits, "LARGEST_TABLE", 5000)
+    monkeypatch.setattr(limits, "LARGEST_TABLE", 5000)
     with pytest.raises(InvalidInputError, match=r"24\.0 kB in memory .100 rows.,.*--column"):
         read_table(path)
     assert read_table(path, columns=["c7", "c8"]).shape == (100, 2)
@@ -243,14 +243,14 @@ def test_what_is_no_csv(tmp_path, content, message):
 
 
 def test_an_encoding_error_beyond_the_start(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading_text, "START", 100)
+    monkeypatch.setattr(read, "START", 100)
     content = b"a,b\n" + b"1,2\n" * 100 + b"3,\xff\n"
     with pytest.raises(InvalidInputError, match="UTF-8: line 102 holds the byte 0xff"):
         read_table(written(tmp_path, "t.csv", content))
 
 
 def test_a_character_cut_at_the_start_is_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading_text, "START", 5)  # in the middle of ä
+    monkeypatch.setattr(read, "START", 5)  # in the middle of ä
     assert read_table(written(tmp_path, "t.csv", "a,b\nä,1\n")).rows() == [("ä", 1)]
 
 
@@ -347,15 +347,15 @@ def test_a_file_of_10_gb_is_refused_at_once(tmp_path):
 
 
 def test_a_packed_file_that_unpacks_to_too_much(tmp_path, monkeypatch):
-    monkeypatch.setattr(size_limits, "LARGEST_TEXT", 3 << 20)
+    monkeypatch.setattr(limits, "LARGEST_TEXT", 3 << 20)
     path = written(tmp_path, "t.csv.gz", gzip.compress(b"a,b\n" + b"1,2\n" * (1 << 20)))
     with pytest.raises(InvalidInputError, match="of text, more than the 3,145,728 bytes"):
         read_table(path)
 
 
 def test_text_that_would_be_too_large_a_table(tmp_path, monkeypatch):
-    monkeypatch.setattr(size_limits, "LARGEST_TABLE", 50_000)
-    monkeypatch.setattr(reading_text, "START", 400)
+    monkeypatch.setattr(limits, "LARGEST_TABLE", 50_000)
+    monkeypatch.setattr(read, "START", 400)
     path = written(tmp_path, "t.csv", "a,b\n" + "1,2\n" * 5000)
     with pytest.raises(InvalidInputError, match=r"80\.\d kB in memory .*take a part of the rows"):
         read_table(path)
@@ -373,20 +373,20 @@ def test_an_array_that_announces_too_much(tmp_path):
 
 
 def test_small_numbers_count_as_what_they_become(tmp_path, monkeypatch):
-    monkeypatch.setattr(size_limits, "LARGEST_TABLE", 7999)
+    monkeypatch.setattr(limits, "LARGEST_TABLE", 7999)
     with pytest.raises(InvalidInputError, match=r"8\.0 kB in memory"):
         read_table(written(tmp_path, "t.npy", saved(np.save, np.zeros((500, 2), np.int8))))
 
 
 def test_arrays_that_are_too_large_together(tmp_path, monkeypatch):
-    monkeypatch.setattr(size_limits, "LARGEST_TABLE", 1000)
+    monkeypatch.setattr(limits, "LARGEST_TABLE", 1000)
     path = written(tmp_path, "t.npz", saved(np.savez, a=np.zeros(100), b=np.zeros(100)))
     with pytest.raises(InvalidInputError, match=r"1\.6 kB in memory"):
         read_table(path)
 
 
 def test_long_texts_in_parquet_are_seen_in_a_sample(tmp_path, monkeypatch):
-    monkeypatch.setattr(size_limits, "LARGEST_TABLE", 100_000)
+    monkeypatch.setattr(limits, "LARGEST_TABLE", 100_000)
     path = written(
         tmp_path,
         "t.parquet",
@@ -397,7 +397,7 @@ def test_long_texts_in_parquet_are_seen_in_a_sample(tmp_path, monkeypatch):
 
 
 def test_too_many_columns(tmp_path, monkeypatch):
-    monkeypatch.setattr(size_limits, "MOST_COLUMNS", 3)
+    monkeypatch.setattr(limits, "MOST_COLUMNS", 3)
     for path in (
         written(tmp_path, "t.csv", "a,b,c,d\n1,2,3,4\n"),
         written(tmp_path, "t.npy", saved(np.save, np.ones((1, 4)))),

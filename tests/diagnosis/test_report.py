@@ -13,12 +13,9 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 import made_diagnosis as made
-from retarget.diagnosis.report import report_html, write_report
-from retarget.diagnosis.report_charts import chart_json, report_charts
-from retarget.diagnosis.report_group_charts import largest_moves
-from retarget.diagnosis.report_setting import setting
-from retarget.diagnosis.report_stability import stability_words
-from retarget.diagnosis.report_words import number
+from retarget.diagnosis.report.charts.groups import largest_moves
+from retarget.diagnosis.report.page import chart_json, report_charts, report_html, write_report
+from retarget.diagnosis.report.words import number, setting, stability_words
 from retarget.diagnosis.result import Stability
 from retarget.learners import SGD
 

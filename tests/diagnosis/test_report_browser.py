@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import made_diagnosis as made
-from retarget.diagnosis.report import write_report
+from retarget.diagnosis.report.page import write_report
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright is not installed: pip install 'retarget[dev]'"

@@ -7,17 +7,19 @@ import pytest
 
 import made_diagnosis as made
 from retarget.colours import COLOURS
-from retarget.diagnosis.report_chart import log_scale, plain, scale
-from retarget.diagnosis.report_charts import chart_json, report_charts
-from retarget.diagnosis.report_group_charts import largest_moves
-from retarget.diagnosis.report_rows import (
+from retarget.diagnosis.report.charts.chart import (
     drawn_rows,
     group_of_row,
+    log_scale,
     mean_by_tenth,
     most_shifted,
+    plain,
     running_mean,
+    scale,
 )
-from retarget.diagnosis.report_words import (
+from retarget.diagnosis.report.charts.groups import largest_moves
+from retarget.diagnosis.report.page import chart_json, report_charts
+from retarget.diagnosis.report.words import (
     chart_text,
     count,
     interval,

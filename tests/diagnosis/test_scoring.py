@@ -6,9 +6,16 @@ import numpy as np
 import pytest
 
 from diagnosis_streams import as_stream
-from retarget.diagnosis import scoring
+from retarget.diagnosis.measure import compare
+from retarget.diagnosis.measure.compare import (
+    Bootstrap,
+    estimate,
+    gap,
+    gap_closed,
+    score,
+    squared_errors,
+)
 from retarget.diagnosis.result import Estimate
-from retarget.diagnosis.scoring import Bootstrap, estimate, gap, gap_closed, score, squared_errors
 
 
 def plain_bootstrap(values, statistic, resamples=4000, seed=5):
@@ -21,7 +28,7 @@ def plain_bootstrap(values, statistic, resamples=4000, seed=5):
 
 @pytest.mark.parametrize("hands", [4000, 50])
 def test_intervals_are_those_of_resampled_rows(monkeypatch, hands):
-    monkeypatch.setattr(scoring, "HANDS", hands)
+    monkeypatch.setattr(compare, "HANDS", hands)
     values = np.random.default_rng(0).exponential(size=307)
     found = estimate(Bootstrap(307, seed=1).means(values))
     low, high = plain_bootstrap(values, np.mean)

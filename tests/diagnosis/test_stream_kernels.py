@@ -19,9 +19,19 @@ from problems import (
     problems,
     ridges,
 )
-from retarget.diagnosis import feature_kernel, full_kernel
-from retarget.diagnosis.causal import offline_aims, offline_errors, settle, settling_targets
-from retarget.diagnosis.passes import errors_before_blocks, learn_online, targets_with_errors
+from retarget.diagnosis.kernels import features as feature_kernel
+from retarget.diagnosis.kernels import full as full_kernel
+from retarget.diagnosis.measure.correction import (
+    offline_aims,
+    offline_errors,
+    settle,
+    settling_targets,
+)
+from retarget.diagnosis.measure.passes import (
+    errors_before_blocks,
+    learn_online,
+    targets_with_errors,
+)
 from retarget.theory.correction import errors_reaching
 
 blocks_of = st.sampled_from([1, 2, 3])

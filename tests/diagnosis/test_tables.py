@@ -10,9 +10,9 @@ from rich.console import Console
 
 import retarget as rt
 from hand_made_diagnosis import a_stream, diagnosis_of, standing_in
+from retarget.diagnosis.report.export import as_json, corrected_table, most_distorted, shift_table
+from retarget.diagnosis.report.terminal import terminal_parts
 from retarget.diagnosis.result import Approximation, Estimate
-from retarget.diagnosis.summary import terminal_parts
-from retarget.diagnosis.tables import as_json, corrected_table, most_distorted, shift_table
 
 
 def test_the_table_of_shifts_is_in_the_users_units():

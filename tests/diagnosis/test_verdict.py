@@ -7,11 +7,10 @@ import polars as pl
 import pytest
 
 import retarget as rt
-from retarget.diagnosis.evidence import Evidence, interval, percent
+from retarget.diagnosis.measure.choose import Trial, better_rate
+from retarget.diagnosis.measure.compare import UNKNOWN
+from retarget.diagnosis.report.verdict import Evidence, interval, percent, verdict
 from retarget.diagnosis.result import Approximation, Choice, Estimate, GroupShift
-from retarget.diagnosis.scoring import UNKNOWN
-from retarget.diagnosis.trials import Trial, better_rate
-from retarget.diagnosis.verdict import verdict
 
 
 def sure(value):

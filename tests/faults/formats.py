@@ -30,7 +30,7 @@ from retarget.data.cifar10 import load_cifar10
 from retarget.data.core50 import load_core50
 from retarget.data.mnist import load_mnist
 from retarget.data.weights import read_weights
-from retarget.diagnosis.reading import read_table
+from retarget.diagnosis.tables.read import read_table
 from retarget.experiments.experiment_files import parse_experiment
 from retarget.experiments.identity import Identity
 from retarget.experiments.store import RunStore

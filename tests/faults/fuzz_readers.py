@@ -22,8 +22,8 @@ with atheris.instrument_imports(
     from retarget.data.core50_frames import decode
     from retarget.data.mnist import open_idx
     from retarget.data.weights import read_torch_file
-    from retarget.diagnosis.parquet_sizes import ParquetSizes
-    from retarget.diagnosis.reading import read_table
+    from retarget.diagnosis.tables.parquet_sizes import ParquetSizes
+    from retarget.diagnosis.tables.read import read_table
     from retarget.errors import RetargetError
     from retarget.experiments.experiment_files import parse_experiment
     from retarget.explore.state import State

@@ -11,7 +11,7 @@ from made_mnist import write_made_mnist
 from retarget.data.fetch import FileState, check
 from retarget.data.mnist import MNIST, load_mnist
 from retarget.data.weights import read_weights
-from retarget.diagnosis.reading import read_table
+from retarget.diagnosis.tables.read import read_table
 from retarget.errors import InvalidInputError, MissingDataError
 from retarget.streaming.corrector import TargetCorrector
 

@@ -5,16 +5,16 @@ from dataclasses import replace
 from typing import Any, Literal, TypedDict, Unpack, cast
 
 import polars as pl
+import torch
 
-from retarget.diagnosis.assembly import assembled, assembled_test
-from retarget.diagnosis.evaluation import held_out_rows
-from retarget.diagnosis.network_kernel import network_kernel
-from retarget.diagnosis.ordering import order_rows, order_test_rows
-from retarget.diagnosis.preparation import prepare
+from retarget.diagnosis.measure.compare import held_out_rows
 from retarget.diagnosis.result import Diagnosis, Evaluation
-from retarget.diagnosis.roles import Impute, Kind, Roles
+from retarget.diagnosis.tables.frames import assembled, assembled_test
+from retarget.diagnosis.tables.prepare import prepare
+from retarget.diagnosis.tables.roles import Impute, Kind, Roles, order_rows, order_test_rows
 from retarget.errors import InvalidInputError
-from retarget.kernels import Kernel
+from retarget.import_path import imported_network
+from retarget.kernels import EmpiricalNTK, Kernel
 from retarget.learners import SGD, Reduction
 
 
@@ -136,7 +136,7 @@ def diagnose_table(
         gamma: See there.
         options: See there.
     """
-    from retarget.diagnosis.diagnose import diagnose_stream
+    from retarget.diagnosis.pipeline import diagnose_stream
 
     evaluation = _evaluation(evaluation, test)
     rows = order_rows(table, roles)
@@ -186,3 +186,26 @@ def _evaluation(evaluation: Evaluation | None, test: pl.DataFrame | None) -> Eva
             "only"
         )
     return evaluation
+
+
+def network_kernel(path: str, features: int) -> EmpiricalNTK:
+    """The empirical NTK of the network that "package.module:factory" makes, in float64.
+
+    Args:
+        path: The import path of the factory.
+        features: How many numbers a row has.
+
+    Raises:
+        InvalidInputError: There is no such network, or it does not take rows of this length.
+        InvalidTypeError: It is no network.
+    """
+    network = imported_network(path, "network").double().eval()
+    try:
+        with torch.no_grad():
+            network(torch.zeros(2, features, dtype=torch.float64))
+    except Exception as error:  # the user's own code: any kind
+        raise InvalidInputError(
+            f"the network {path!r} does not take rows of {features} features, which is what the "
+            f"table's columns make: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        ) from error
+    return EmpiricalNTK(network)

@@ -232,13 +232,13 @@ class Diagnosis:
     @property
     def summary(self) -> str:
         """Verdict and scores, as text."""
-        from retarget.diagnosis.summary import summary_text
+        from retarget.diagnosis.report.terminal import summary_text
 
         return summary_text(self)
 
     def table(self) -> pl.DataFrame:
         """A row for each row of the stream: its targets, what was really learned, the shift."""
-        from retarget.diagnosis.tables import shift_table
+        from retarget.diagnosis.report.export import shift_table
 
         return shift_table(self)
 
@@ -249,7 +249,8 @@ class Diagnosis:
             path: The file.
             command: What made it, to be shown at the end.
         """
-        from retarget.diagnosis.report import write_report  # with Plotly: only when it is wanted
+        # with Plotly: only when it is wanted
+        from retarget.diagnosis.report.page import write_report
 
         with atomic_file(Path(path)) as file:
             write_report(self, file, command=command)

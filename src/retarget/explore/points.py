@@ -8,7 +8,7 @@ import polars as pl
 import torch
 
 from retarget.data.toy import WIDTH, toy_curve
-from retarget.diagnosis.reading import read_table
+from retarget.diagnosis.tables.read import read_table
 from retarget.errors import InvalidInputError
 from retarget.explore.state import LARGEST, MOST_POINTS, State
 from retarget.kernels.simple import median_distance

@@ -1,0 +1,1 @@
+"""The learners run over a stream, and what they are compared by."""

@@ -1,0 +1,103 @@
+r"""Which group moved whose targets.
+
+The effective targets are $Y^e = \gamma C + K C$ with $C$ the online learner's final dual
+coefficients, so the shift of row $i$ is a sum over rows $j$ of $k(x_i, x_j)\, C_j$, and what later
+steps did to it is that sum over the rows of later steps:
+
+$$ Y^e_i - Y_i = \text{own}_i + \sum_{g} \sum_{j \in g,\ \text{step}(j) > \text{step}(i)}
+   k(x_i, x_j)\, C_j . $$
+
+What remains is the row's own part. For plain SGD one row at a time it is $(\eta (\gamma + k_{ii})
+- 1) E_i$, the last line of Eq. 11; with mini-batches it holds the rest of the row's mini-batch,
+and with momentum or decay what later steps made of earlier ones' effect.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from retarget.diagnosis.kernels.base import StreamKernel
+from retarget.diagnosis.result import GroupShift
+from retarget.diagnosis.stream import Stream
+
+MOST_GROUPS = 30
+PARTS = 10
+
+
+class Partition(NamedTuple):
+    """The rows of a stream by group.
+
+    Attributes:
+        names: What the groups are called, in order of appearance.
+        of: (n,) each row's group, from 0.
+    """
+
+    names: tuple[str, ...]
+    of: np.ndarray
+
+
+def partition(stream: Stream) -> Partition:
+    """By the stream's groups, the largest of them if many; without groups, by consecutive parts."""
+    n = len(stream)
+    if stream.groups is None:
+        count = min(PARTS, n)
+        names = tuple(f"part {part + 1}" for part in range(count))
+        return Partition(names, np.arange(n) * count // n)
+    found, first, of, counts = np.unique(
+        stream.groups, return_index=True, return_inverse=True, return_counts=True
+    )
+    many = len(found) > MOST_GROUPS
+    kept = np.argsort(-counts, kind="stable")[: MOST_GROUPS - 1] if many else np.arange(len(found))
+    kept = kept[np.argsort(first[kept])]  # in order of appearance
+    place = np.full(len(found), len(kept))  # those that are not kept come last, as one
+    place[kept] = np.arange(len(kept))
+    labels = [str(found[group]) for group in kept]
+    if many:
+        labels.append(f"the other {len(found) - len(kept):,}")
+    return Partition(tuple(labels), place[of.reshape(-1)])
+
+
+def group_shift(
+    kernel: StreamKernel, stream: Stream, groups: Partition, C: Tensor, shift: Tensor, batch: int
+) -> GroupShift:
+    """How the groups moved each other's targets.
+
+    Args:
+        kernel: The stream's kernel.
+        stream: The stream.
+        groups: Its groups.
+        C: (n, c) the online learner's final dual coefficients.
+        shift: (n, c) the shift of each row.
+        batch: Rows learned in one step.
+    """
+    count = len(groups.names)
+    of = torch.from_numpy(groups.of)
+    direction = directions(stream)
+    size, pull = C.new_zeros(count, count), C.new_zeros(count, count)
+    own = C.new_zeros(count)
+    for rows, moved in kernel.later(C, of, count, batch):
+        size.index_add_(0, of[rows], moved.norm(dim=2))
+        pull.index_add_(0, of[rows], (moved * direction[rows, None]).sum(2))
+        own.index_add_(0, of[rows], (shift[rows] - moved.sum(1)).norm(dim=1))
+    counts = np.bincount(groups.of, minlength=count)
+    per_row = counts[:, None]
+    return GroupShift(
+        groups.names, counts, size.numpy() / per_row, pull.numpy() / per_row, own.numpy() / counts
+    )
+
+
+def unknown_shift(groups: Partition) -> GroupShift:
+    """Where the online learner diverged there is nothing to attribute."""
+    count = len(groups.names)
+    counts = np.bincount(groups.of, minlength=count)
+    lost = np.full((count, count), np.nan)
+    return GroupShift(groups.names, counts, lost, lost.copy(), np.full(count, np.nan))
+
+
+def directions(stream: Stream) -> Tensor:
+    """(n, c) unit vectors along each row's own target; for one-hot targets, that target."""
+    Y = torch.from_numpy(np.asarray(stream.Y, dtype=np.float64))
+    lengths: Tensor = torch.linalg.vector_norm(Y, dim=1, keepdim=True)
+    return Y / lengths.clamp(min=torch.finfo(Y.dtype).tiny)

@@ -1,0 +1,248 @@
+"""How the report words numbers, the setting of a diagnosis, and how near it was to diverging."""
+
+import html
+import math
+import re
+from dataclasses import dataclass
+
+from retarget.diagnosis.result import Diagnosis, Estimate
+
+SUPERSCRIPTS = str.maketrans(
+    "-0123456789", "\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"
+)
+MINUS = "\u2212"
+# Control characters, those that turn the direction of writing, and halves of characters.
+UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
+MEASURED = 2000  # rows whose condition number is taken, at most (see `Stability`)
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A number to a few significant digits; fewer if that is all there is to it.
+
+    Example:
+        >>> [number(x) for x in (0.12345, 0.3602, 0.5, 12345.6, float("nan"))]
+        ['0.123', '0.360', '0.5', '12,300', 'not defined']
+    """
+    if math.isnan(value):
+        return "not defined"
+    if math.isinf(value):
+        return "infinite" if value > 0 else f"{MINUS}infinite"
+    if value == 0:
+        return "0"
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+    power = int(exponent)
+    if -4 <= power < 7:
+        rounded = float(f"{mantissa}e{exponent}")
+        text = f"{rounded:,.{max(digits - 1 - power, 0)}f}"
+        if rounded == value and "." in text:
+            text = text.rstrip("0").rstrip(".")
+    else:
+        text = f"{mantissa} \u00d7 10{str(power).translate(SUPERSCRIPTS)}"
+    return text.replace("-", MINUS)
+
+
+def defined(value: float, why_not: str) -> str:
+    """A number; where there is none, the reason."""
+    return f"not defined: {why_not}" if math.isnan(value) else number(value)
+
+
+def count(value: int) -> str:
+    """A whole number, with its thousands set apart."""
+    return f"{value:,}"
+
+
+def percent(share: float) -> str:
+    """A share as a percentage, to a digit after the point below 10% and near 100%."""
+    if not math.isfinite(share):
+        return number(share)
+    places = 1 if 0 < abs(share) < 0.0995 or 0.99 < share < 1 else 0
+    return f"{100 * share:,.{places}f}%".replace("-", MINUS)
+
+
+def memory(size: float) -> str:
+    """Bytes as MB, GB or TB."""
+    for unit in ("MB", "GB"):
+        size /= 1000 if unit == "GB" else 1e6
+        if size < 1000:
+            return f"{number(size)} {unit}"
+    return f"{number(size / 1000)} TB"
+
+
+def interval(estimate: Estimate, share: bool = False) -> str:
+    """The range in which an estimate lies, in words."""
+    if not (math.isfinite(estimate.low) and math.isfinite(estimate.high)):
+        return "no interval"
+    write = percent if share else number
+    return f"{write(estimate.low)} to {write(estimate.high)}"
+
+
+def name(text: str, longest: int = 60) -> str:
+    """A name from the user's file on one line: nothing unseen in it, and not too long.
+
+    The middle is left out of a long one: names often differ at their ends only.
+
+    Example:
+        >>> name("measurement station 12", longest=12)
+        'measur…on 12'
+    """
+    seen = " ".join(UNSEEN.sub("\ufffd", text).split()) or "(empty)"
+    if len(seen) <= longest:
+        return seen
+    head = longest // 2
+    return f"{seen[:head]}\u2026{seen[head + 1 - longest :]}"
+
+
+def chart_text(text: str, longest: int = 24) -> str:
+    """A name as a chart's text, which Plotly shows as it is.
+
+    Plotly reads tags, entities and, between dollar signs, formulas: all of them are escaped.
+    """
+    return html.escape(name(text, longest), quote=False).replace("$", "&#36;")
+
+
+def setting(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """What was computed, and how: terms and their descriptions."""
+    stream, learner = diagnosis.stream, diagnosis.learner
+    kind = "classes" if stream.kind == "classification" else "targets"
+    facts = [
+        ("Rows learned from", count(len(stream))),
+        (kind.capitalize(), _names(stream.target_names)),
+        ("Features", f"{count(len(stream.feature_names))}: {_names(stream.feature_names)}"),
+        ("Tested on", tested_on(diagnosis)),
+        ("Kernel", diagnosis.kernel),
+        ("Online learner", learner_words(diagnosis)),
+        ("Iterative correction", _correction(diagnosis)),
+    ]
+    if stream.group_column is not None:
+        facts.insert(3, ("Groups", f"by {name(stream.group_column)}"))
+    if learner.weight_decay:
+        facts.append(("Weight decay", number(learner.weight_decay)))
+    facts.append(("Method", _method(diagnosis)))
+    return facts
+
+
+def _names(names: tuple[str, ...], most: int = 12) -> str:
+    shown = ", ".join(name(text, 40) for text in names[:most])
+    return shown + (f" and {count(len(names) - most)} more" if len(names) > most else "")
+
+
+def tested_on(diagnosis: Diagnosis) -> str:
+    """Which rows the scores are of."""
+    rows = count(diagnosis.test_rows)
+    return {
+        "last part": f"the last {rows} rows of the stream, which no learner has seen",
+        "test set": f"a test set of {rows} rows",
+        "progressive": f"{rows} rows, each just before it was learned",
+    }[diagnosis.evaluation]
+
+
+def learner_words(diagnosis: Diagnosis) -> str:
+    """The online learner, in words."""
+    learner = diagnosis.learner
+    words = f"SGD, one pass, rate {number(diagnosis.lr.value)}"
+    if not isinstance(learner.lr, float):
+        words = f"SGD, one pass, a schedule of {count(len(learner.lr))} rates"
+    if learner.batch_size > 1:
+        words += f", mini-batches of {learner.batch_size} (loss: {learner.reduction})"
+    if learner.momentum:
+        kind = "Nesterov momentum" if learner.nesterov else "momentum"
+        words += f", {kind} {number(learner.momentum)}"
+    return words
+
+
+def _correction(diagnosis: Diagnosis) -> str:
+    words = f"in blocks of {count(diagnosis.block_size)} rows"
+    aim, ridge = diagnosis.aim, diagnosis.ridge
+    if aim is not None and aim.value != diagnosis.gamma.value:
+        words += f", towards the offline learner of ridge {number(aim.value)} ({aim.how})"
+    if ridge is not None and ridge.value != 0:
+        words += f", steadied by a ridge of {number(ridge.value)} ({ridge.how})"
+    return words
+
+
+def _method(diagnosis: Diagnosis) -> str:
+    about = diagnosis.approximation
+    if about is None:
+        return "exact"
+    return (
+        f"{about.words} instead of the kernel matrix, which would need "
+        f"{memory(about.exact_memory)} of memory, and may have {memory(about.memory_limit)}"
+    )
+
+
+def approximation_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """The errors that the features make, as measured on a sample; none of exact ones."""
+    about = diagnosis.approximation
+    if about is None or about.exact:
+        return []
+    errors = {
+        "Kernel entries": about.kernel_error,
+        "Shifts": about.shift_error,
+        "Online predictions": about.prediction_error,
+    }
+    return [
+        (what, "not defined: not compared" if math.isnan(error) else percent(error))
+        for what, error in errors.items()
+    ]
+
+
+@dataclass(frozen=True)
+class StabilityWords:
+    """The section on stability.
+
+    Attributes:
+        share: The rate as a percentage of the largest stable one, cut to 0..100: the bar.
+        rate: The same in a sentence.
+        safe: Whether the rate is stable.
+        system: The non-normality in sentences.
+    """
+
+    share: float
+    rate: str
+    safe: bool
+    system: str
+
+
+def stability_words(diagnosis: Diagnosis) -> StabilityWords:
+    """The section on stability."""
+    rate, largest = diagnosis.lr.value, diagnosis.stability.largest_lr
+    share = rate / largest if largest > 0 else math.nan
+    safe = not share > 1
+    if math.isnan(share):
+        words = "The largest stable rate is not defined."
+    elif share == 0:
+        words = f"The rate is {number(rate)}. Every rate is stable here: the kernel is zero."
+    else:
+        words = (
+            f"The rate is {number(rate)}, {percent(share)} of the largest at which every step is "
+            f"stable, {number(largest)}."
+        )
+    if not safe:
+        words += " Above it, steps overshoot and errors grow: use a smaller rate."
+    return StabilityWords(
+        share=0.0 if math.isnan(share) else 100 * min(share, 1.0),
+        rate=words,
+        safe=safe,
+        system=_system(diagnosis),
+    )
+
+
+def _system(diagnosis: Diagnosis) -> str:
+    condition = diagnosis.stability.non_normality
+    if math.isnan(condition):
+        return "The non-normality of the online system is not defined: it was not computed."
+    rows = f" of the first {count(MEASURED)} rows" if len(diagnosis.stream) > MEASURED else ""
+    begin = f"Non-normality of the online system (its condition number{rows}): {number(condition)}."
+    if condition < 3:
+        meaning = "Steps hardly act on each other: an error that a step shrinks stays shrunk."
+    elif condition < 100:
+        meaning = (
+            "Steps act on each other moderately: some errors grow for a while along the stream, "
+            "though every single step is stable."
+        )
+    else:
+        meaning = (
+            "Steps act on each other strongly: small changes of early targets can come out large "
+            "at the end, though every single step is stable. A smaller rate calms this."
+        )
+    return f"{begin} {meaning}"

@@ -1,0 +1,175 @@
+"""How large the columns of a Parquet file become, from what their pages say, before any is read.
+
+A page of some bytes can hold a gigabyte: packed text, or a number that is repeated. The sizes at
+the end of a file are what its writer claims; those before each page are what a reader goes by.
+All of it is written in Thrift's compact protocol.
+"""
+
+import mmap
+import struct
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from retarget.errors import InvalidInputError
+
+END = struct.Struct("<I4s")  # the length of what the file says about itself, and its mark
+BYTES_A_VALUE = 8
+# Numbers of fields in Parquet's definition.
+ROW_GROUPS, COLUMNS, ABOUT = 4, 1, 3
+PATH, PACKED_SIZE, FIRST_PAGE, DICTIONARY_PAGE = 3, 7, 9, 11
+UNPACKED_PAGE, PACKED_PAGE = 2, 3
+PAGE_KINDS, VALUES = (5, 7, 8), 1
+# Of Thrift: how deep structures may be nested, and the numbers of its types.
+DEEPEST = 16
+TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
+INTEGERS = (I16, I32, I64)
+STOP = 0
+
+
+class ParquetSizes:
+    """What a Parquet file says about itself, all of it read and found in order.
+
+    Made before Polars sees the file: it takes memory for as many columns as are announced.
+
+    Args:
+        path: The file.
+
+    Raises:
+        InvalidInputError: The file is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with _damage_explained(path), _mapped(path) as content:
+            length, _ = END.unpack(content[-END.size :])
+            place = len(content) - END.size - length
+            if place < 0:
+                raise InvalidInputError("its description is longer than the file")
+            groups = ThriftReader(content, place).structure()[ROW_GROUPS]
+            self._chunks = [chunk[ABOUT] for group in groups for chunk in group[COLUMNS]]
+
+    def loaded(self, columns: Collection[str]) -> int:
+        """Bytes that the pages of these columns unpack to; a value counts eight at least."""
+        names = {name.encode() for name in columns}
+        with _damage_explained(self._path), _mapped(self._path) as content:
+            return sum(
+                size
+                for chunk in self._chunks
+                if chunk[PATH][0] in names
+                for size in _page_sizes(content, chunk)
+            )
+
+
+def _page_sizes(content: mmap.mmap, chunk: dict[int, Any]) -> Iterator[int]:
+    place = chunk.get(DICTIONARY_PAGE) or chunk[FIRST_PAGE]
+    end = min(place + chunk[PACKED_SIZE], len(content))
+    while place < end:
+        reader = ThriftReader(content, place)
+        page = reader.structure()
+        counts = [page[kind][VALUES] for kind in PAGE_KINDS if kind in page]
+        # Polars would ask for that much memory, and end the process
+        if min(*counts, page[UNPACKED_PAGE], page[PACKED_PAGE]) < 0:
+            raise InvalidInputError(f"the page at byte {place} announces less than nothing")
+        yield max(page[UNPACKED_PAGE], BYTES_A_VALUE * max(counts, default=0))
+        place = reader.place + page[PACKED_PAGE]
+
+
+@contextmanager
+def _mapped(path: Path) -> Iterator[mmap.mmap]:
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        yield content
+
+
+@contextmanager
+def _damage_explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    # An empty file has no map; a structure may lack a field, or hold another kind of value in it.
+    except (ValueError, AttributeError, LookupError, TypeError, struct.error) as error:
+        raise InvalidInputError(
+            f"{path} is a Parquet file that is cut short or damaged ({error}); write or copy it "
+            "again"
+        ) from error
+
+
+class ThriftReader:
+    r"""Reads structures from a buffer; of each, the fields by their number.
+
+    The work is linear in what is read: every value takes at least a byte.
+
+    Args:
+        content: The buffer.
+        place: Where the first structure begins.
+
+    Example:
+        >>> ThriftReader(b"\x15\x0e\x18\x02ab\x00").structure()
+        {1: 7, 2: b'ab'}
+    """
+
+    def __init__(self, content: Any, place: int = 0) -> None:
+        self._content = content
+        self.place = place
+
+    def structure(self, depth: int = 0) -> dict[int, Any]:
+        """The next structure."""
+        if depth > DEEPEST:
+            raise InvalidInputError(f"structures are nested more than {DEEPEST} deep")
+        fields: dict[int, Any] = {}
+        number = 0
+        while (head := self._byte()) != STOP:
+            kind, step = head & 0x0F, head >> 4
+            number = number + step if step else self._integer()
+            # the value of a truth is in its kind
+            fields[number] = kind == TRUE if kind in (TRUE, FALSE) else self._value(kind, depth)
+        return fields
+
+    def _value(self, kind: int, depth: int) -> Any:
+        if kind in INTEGERS:
+            return self._integer()
+        if kind == BINARY:
+            return self._bytes(self._natural())
+        if kind == STRUCT:
+            return self.structure(depth + 1)
+        if kind in (LIST, SET):
+            return self._list(depth)
+        if kind in (TRUE, FALSE, BYTE):  # in a list, a truth is a byte
+            return self._byte()
+        if kind == DOUBLE:
+            return struct.unpack("<d", self._bytes(8))[0]
+        raise InvalidInputError(f"a value is of the kind {kind}, which Parquet does not use")
+
+    def _list(self, depth: int) -> list[Any]:
+        if depth > DEEPEST:
+            raise InvalidInputError(f"lists are nested more than {DEEPEST} deep")
+        head = self._byte()
+        size = self._natural() if head >> 4 == 15 else head >> 4
+        if size > len(self._content) - self.place:
+            raise InvalidInputError(f"a list announces {size} values, more than there are bytes")
+        return [self._value(head & 0x0F, depth + 1) for _ in range(size)]
+
+    def _integer(self) -> int:
+        """Zigzag: the signs alternate."""
+        natural = self._natural()
+        return natural >> 1 if natural % 2 == 0 else -(natural >> 1) - 1
+
+    def _natural(self) -> int:
+        """Seven bits a byte, the lowest first."""
+        natural = 0
+        for shift in range(0, 70, 7):
+            byte = self._byte()
+            natural |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return natural
+        raise InvalidInputError("a number goes on after ten bytes")
+
+    def _byte(self) -> int:
+        return int(self._bytes(1)[0])
+
+    def _bytes(self, count: int) -> bytes:
+        found = self._content[self.place : self.place + count]
+        if len(found) < count:
+            raise InvalidInputError("it ends within a structure")
+        self.place += count
+        return bytes(found)

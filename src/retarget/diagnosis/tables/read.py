@@ -1,0 +1,359 @@
+"""Tables from files: CSV, Parquet, and NumPy's NPZ and NPY. Bounded, and nothing in them is run."""
+
+import codecs
+import csv
+import gzip
+import io
+import os
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO
+
+import polars as pl
+from polars.selectors import by_name
+
+from retarget.diagnosis.tables.arrays import read_npy, read_npz
+from retarget.diagnosis.tables.limits import (
+    bytes_a_cell,
+    require_table_size,
+    require_text_size,
+    require_width,
+)
+from retarget.diagnosis.tables.names import Choose, chosen_columns, listed, require_distinct
+from retarget.diagnosis.tables.parquet_sizes import ParquetSizes
+from retarget.errors import InvalidInputError
+from retarget.storage import user_path
+
+START = 1 << 22  # bytes looked at before the whole is read
+CHUNK = 1 << 20
+SEPARATORS = ",;\t|"
+MISSING = ["", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "<NA>"]
+# Control characters beyond which a file is no text: some of them, and a share of all.
+MOST_CONTROL = 10
+MOST_CONTROL_SHARE = 0.02
+CONTROL = bytes(set(range(32)) - set(b"\t\n\r\f"))
+# What else people save, or find, under the name .csv.
+MARKS = {
+    b"PAR1": "a Parquet file",
+    b"PK\x03\x04": "a zip archive (an Excel file or an .npz, perhaps)",
+    b"\x1f\x8b": "packed with gzip (its name should end in .gz)",
+    # what Polars would unpack without a limit
+    b"x\x01": "packed with zlib",
+    b"x\x9c": "packed with zlib",
+    b"x\xda": "packed with zlib",
+    b"\x28\xb5\x2f\xfd": "packed with zstd",
+    b"\x93NUMPY": "a NumPy array",
+    b"\xd0\xcf\x11\xe0": "an old Excel file",
+    b"\x89PNG": "an image",
+    b"%PDF": "a PDF",
+    b"\x7fELF": "a program",
+    b"SQLite format 3": "an SQLite database",
+    codecs.BOM_UTF16_LE: "text in UTF-16 (Excel's 'Unicode text')",
+    codecs.BOM_UTF16_BE: "text in UTF-16",
+}
+PARQUET_MARK = b"PAR1"  # at both ends of every Parquet file
+
+
+def read_text(path: Path, choose: Choose) -> pl.DataFrame:
+    """The chosen columns of a text file."""
+    require_text_size(path, path.stat().st_size)
+    content = _unpacked(path) if path.suffix.lower() == ".gz" else polars_source(path)
+    size = len(content) if isinstance(content, bytes) else path.stat().st_size
+    with _opened(content) as file:
+        start = file.read(START)
+    text = decoded(path, start)
+    separator, header = _header(path, text)
+    names = [name.strip() or f"column_{number}" for number, name in enumerate(header, 1)]
+    require_width(str(path), len(names))
+    require_distinct(names, str(path))
+    chosen = choose(names)
+    rows = int((text.count("\n") + 1) * size / len(start))
+    require_table_size(str(path), rows, 8 * len(names))
+    table = _parsed(path, content, separator, names)[chosen]
+    return _numbers_recognised(table, decimal_comma=separator == ";")
+
+
+def _unpacked(path: Path) -> bytes:
+    """The content of a gzip file; refused as soon as it turns out larger than is read."""
+    content = bytearray()
+    try:
+        with gzip.open(path) as file:
+            while chunk := file.read(CHUNK):
+                content += chunk
+                require_text_size(path, len(content))
+    except (OSError, EOFError, zlib.error) as error:
+        raise InvalidInputError(
+            f"{path} is not packed with gzip, cut short or damaged ({error}); write it again"
+        ) from error
+    return bytes(content)
+
+
+def _opened(content: Path | bytes) -> IO[bytes]:
+    return io.BytesIO(content) if isinstance(content, bytes) else content.open("rb")
+
+
+def _header(path: Path, text: str) -> tuple[str, list[str]]:
+    """The separator that makes most of the first line, the usual one first, and its fields."""
+    usual = "\t" if ".tsv" in path.suffixes[-2:] else ","
+    best, header = usual, _first_line(path, text, usual)
+    for separator in SEPARATORS:
+        fields = _first_line(path, text, separator) if len(header) == 1 else []
+        if len(fields) > 1:
+            best, header = separator, fields
+    if all(_is_number(name) for name in header) and not _is_count(header):
+        raise InvalidInputError(
+            f"{path} has no header: its first line holds numbers ({listed(header)}); put the "
+            "names of the columns there"
+        )
+    return best, header
+
+
+def _first_line(path: Path, text: str, separator: str) -> list[str]:
+    try:
+        fields = next(csv.reader(io.StringIO(text, newline=""), delimiter=separator), [])
+    except csv.Error as error:
+        raise InvalidInputError(
+            f"{path} has a first line that cannot be read ({error}); expected the names of the "
+            "columns, quotes closed"
+        ) from error
+    if not any(field.strip() for field in fields):
+        raise InvalidInputError(f"{path} starts with a blank line; expected the columns' names")
+    return fields
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_count(header: list[str]) -> bool:
+    """Whether the names are 0, 1, 2, ...: what pandas calls columns that have no names."""
+    return len(header) > 1 and header == [str(number) for number in range(len(header))]
+
+
+def _parsed(path: Path, content: Path | bytes, separator: str, names: list[str]) -> pl.DataFrame:
+    try:
+        table = pl.read_csv(
+            content,
+            separator=separator,
+            infer_schema_length=None,  # all of it: a type that fits only the first rows fails late
+            null_values=MISSING,
+            glob=False,
+        )
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        with _opened(content) as file:
+            require_utf8(path, file)
+        with _opened(content) as file:
+            require_even_rows(path, file, separator, len(names))
+        raise InvalidInputError(
+            f"{path} cannot be read as a table ({str(error).splitlines()[0]}); look for a quote "
+            "that is not closed"
+        ) from error
+    if table.width != len(names):
+        raise InvalidInputError(
+            f"{path} has a first line with {len(names)} names, or {table.width}: it is not clear "
+            "where it ends; look for a quote or a carriage return in it"
+        )
+    table.columns = names
+    if table[names[-1]].null_count():  # Polars fills short rows up
+        with _opened(content) as file:
+            require_even_rows(path, file, separator, len(names))
+        table = table.filter(~pl.all_horizontal(pl.all().is_null()))  # blank lines
+    if table.is_empty():
+        raise InvalidInputError(f"{path} holds a header and no rows; expected rows below it")
+    return table
+
+
+def _numbers_recognised(table: pl.DataFrame, decimal_comma: bool) -> pl.DataFrame:
+    """Columns of text that are numbers after all: with inf among them, or with decimal commas."""
+    for name, dtype in table.schema.items():
+        if dtype != pl.String:
+            continue
+        column = table[name]
+        text = column.str.replace(",", ".", literal=True) if decimal_comma else column
+        numbers = text.str.strip_chars().cast(pl.Float64, strict=False)
+        if numbers.null_count() == column.null_count():
+            table = table.with_columns(numbers.alias(name))
+    return table
+
+
+def polars_source(path: Path) -> Path | bytes:
+    """The file; its content where its name is not UTF-8, which Polars takes for no name at all."""
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError:
+        return path.read_bytes()
+    return path
+
+
+def decoded(path: Path, start: bytes) -> str:
+    """The start of a file as text.
+
+    Raises:
+        InvalidInputError: It is something else, not in UTF-8, or has no line ends that are known.
+    """
+    for mark, what in MARKS.items():
+        if start.startswith(mark):
+            raise InvalidInputError(
+                f"{path} is {what}, not a table in text; expected UTF-8 text: save it as CSV, or "
+                "give it the name that says what it is"
+            )
+    require_utf8(path, io.BytesIO(start), whole=False)
+    control = len(start) - len(start.translate(None, CONTROL))
+    if control > max(MOST_CONTROL, MOST_CONTROL_SHARE * len(start)):
+        raise InvalidInputError(
+            f"{path} is binary: {control:,} of its first {len(start):,} bytes are control "
+            "characters; expected a table in UTF-8 text"
+        )
+    text = codecs.getincrementaldecoder("utf-8-sig")().decode(start)
+    if not text.strip():
+        raise InvalidInputError(f"{path} is empty: it holds blanks only; expected a table")
+    if "\r" in text and "\n" not in text:
+        raise InvalidInputError(
+            f"{path} ends its lines with a carriage return alone, as old Macs did; save it again "
+            "with usual line ends"
+        )
+    return text
+
+
+def require_utf8(path: Path, file: IO[bytes], whole: bool = True) -> None:
+    """Refuses text in another encoding, naming the line.
+
+    Args:
+        path: The file's name, for the message.
+        file: Its content.
+        whole: Whether it ends where the text ends, so that no character may be cut.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    line = 1
+    while True:
+        chunk = file.read(CHUNK)
+        try:
+            decoder.decode(chunk, final=whole and not chunk)
+        except UnicodeDecodeError as error:
+            line += error.object[: error.start].count(b"\n")
+            raise InvalidInputError(
+                f"{path} is not text in UTF-8: line {line} holds the byte "
+                f"0x{error.object[error.start]:02x}; save it as CSV in UTF-8 (if it is a table)"
+            ) from error
+        if not chunk:
+            return
+        line += chunk.count(b"\n")
+
+
+def require_even_rows(path: Path, file: IO[bytes], separator: str, width: int) -> None:
+    """Refuses rows with more or fewer cells than the header, naming the first one's line."""
+    with io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
+        rows = csv.reader(text, delimiter=separator)
+        try:
+            for row in rows:
+                if row and len(row) != width:
+                    raise InvalidInputError(
+                        f"{path} has {len(row)} cells in line {rows.line_num} and {width} columns "
+                        "in the header; expected as many: put cells with a separator in quotes"
+                    )
+        except csv.Error:
+            return  # a cell beyond what Python's reader takes: no table to compare with
+
+
+def read_parquet(path: Path, choose: Choose) -> pl.DataFrame:
+    """The chosen columns of a Parquet file, if they fit."""
+    with path.open("rb") as file:
+        start = file.read(len(PARQUET_MARK))
+    if start != PARQUET_MARK:
+        raise InvalidInputError(
+            f"{path} is no Parquet file: it starts with {start!r}; expected a name that says what "
+            "it is (.csv, .npz, ...)"
+        )
+    sizes = ParquetSizes(path)
+    try:
+        # a name with * or ? in it is still one file
+        lazy = pl.scan_parquet(polars_source(path), glob=False, hive_partitioning=False)
+        schema = lazy.collect_schema()
+        rows = int(lazy.select(pl.len()).collect().item())
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        raise _damaged(path, error) from error
+    require_width(str(path), len(schema))
+    names = choose(list(schema))
+    chosen = lazy.select(by_name(names))  # by_name: a column called * or ^a$ is no pattern
+    require_table_size(str(path), rows, sum(bytes_a_cell(schema[name]) for name in names))
+    require_table_size(str(path), rows, sizes.loaded(names) / max(rows, 1))
+    try:
+        table = chosen.collect()
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        raise _damaged(path, error) from error
+    # A text that is there once in the file may be there in every row.
+    texts = table.select(pl.col(pl.String).str.len_bytes().cast(pl.Int64).sum())
+    require_table_size(str(path), rows, sum(texts.row(0)) / max(rows, 1) if texts.width else 0)
+    return table
+
+
+def _damaged(path: Path, error: BaseException) -> InvalidInputError:
+    reason = (str(error).splitlines() or [""])[0]
+    return InvalidInputError(
+        f"{path} is a Parquet file that is cut short or damaged ({reason}); write or copy it again"
+    )
+
+
+READERS: dict[str, Callable[[Path, Choose], pl.DataFrame]] = {
+    ".csv": read_text,
+    ".csv.gz": read_text,
+    ".tsv": read_text,
+    ".tsv.gz": read_text,
+    ".parquet": read_parquet,
+    ".npz": read_npz,
+    ".npy": read_npy,
+}
+
+
+def read_table(
+    path: str | Path,
+    columns: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
+    require_all: bool = True,
+) -> pl.DataFrame:
+    """The table in a file, in the file's order.
+
+    * `.csv`, `.tsv` (and `.csv.gz`, `.tsv.gz`): UTF-8 text with a header, separated by commas,
+      semicolons, bars or tabs, at most 2 GB unpacked. Empty cells, NA, N/A, NaN, null and the like
+      are missing; blank lines are no rows.
+    * `.parquet`: any size, as long as the chosen columns fit.
+    * `.npz`: every array of shape (n,) is a column of its name; one of shape (n, k) is k columns,
+      its name with a number: X (n, 3) is x0, x1, x2. The names X and Y are written x and y.
+    * `.npy`: an array of numbers (n, k) is k columns c0, c1, ...
+
+    The loaded columns may take 2 GB. Nothing is unpickled.
+
+    Args:
+        path: The file.
+        columns: Those to load; None for all.
+        drop: Those not to load.
+        require_all: Whether a column that is named and not there is an error.
+
+    Raises:
+        InvalidInputError: The file is not what its name says, is damaged, or too large; or there
+            is no such column. The message says what to do.
+    """
+    path = user_path(path)
+    if not path.exists():
+        raise InvalidInputError(f"there is no file {path}; expected the path of a table")
+    if not path.is_file():
+        raise InvalidInputError(f"{path} is not a file; expected {_expected()}")
+    suffix = "".join(path.suffixes[-2:] if path.suffix.lower() == ".gz" else path.suffixes[-1:])
+    reader = READERS.get(suffix.lower())
+    if reader is None:
+        raise InvalidInputError(
+            f"{path} has the suffix {suffix!r}; expected {_expected()}: save or convert it as one "
+            "of these"
+        )
+    if path.stat().st_size == 0:
+        raise InvalidInputError(f"{path} is empty: it holds 0 bytes; expected a table")
+    return reader(path, lambda available: chosen_columns(available, columns, drop, require_all))
+
+
+def _expected() -> str:
+    return "a table as " + ", ".join(READERS)

@@ -1,0 +1,273 @@
+"""What the columns of a table are for, and its rows in the order in which they were learned."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import numpy as np
+import polars as pl
+
+from retarget.diagnosis.stream import TargetKind
+from retarget.diagnosis.tables.names import require_column, require_distinct, shown
+from retarget.errors import InvalidInputError
+
+Impute = Literal["error", "mean", "median", "zero"]
+Kind = Literal["auto"] | TargetKind
+UNKNOWN_GROUP = "(missing)"
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What the columns are for. Those that are not named here are features.
+
+    Attributes:
+        target: The target columns.
+        time: The column that orders the rows; it is not used as a feature. None: they are in
+            order.
+        group: The column that names each row's group; it is not used as a feature unless asked. It
+            may be the target, or the time.
+        column: The only features to use; nothing for all that there are.
+        drop: Columns to leave out.
+        kind: Numbers or classes; "auto" decides by the target.
+        impute: What takes the place of a missing number: an error, the column's mean, its median,
+            or zero, each of the rows that are learned from. (A missing category becomes the most
+            frequent one. A row without a target is left out.)
+        standardise: Whether numbers are brought to mean 0 and standard deviation 1.
+        group_as_feature: Whether the group is a feature as well.
+        allow_leak: Whether a feature may give the target away.
+    """
+
+    target: tuple[str, ...]
+    time: str | None = None
+    group: str | None = None
+    column: Sequence[str] = ()
+    drop: Sequence[str] = ()
+    kind: Kind = "auto"
+    impute: Impute = "error"
+    standardise: bool = True
+    group_as_feature: bool = False
+    allow_leak: bool = False
+
+    def __post_init__(self) -> None:
+        # a single name instead of a list of them would be taken letter by letter
+        for field in ("target", "column", "drop"):
+            value = getattr(self, field)
+            object.__setattr__(self, field, (value,) if isinstance(value, str) else tuple(value))
+        kinds = ("auto", *get_args(TargetKind))
+        if self.kind not in kinds:
+            raise InvalidInputError(f"kind is {self.kind!r}; expected one of {', '.join(kinds)}")
+        if self.impute not in get_args(Impute):
+            expected = ", ".join(get_args(Impute))
+            raise InvalidInputError(f"impute is {self.impute!r}; expected one of {expected}")
+        self._require_no_conflict()
+
+    def _require_no_conflict(self) -> None:
+        if not self.target:
+            raise InvalidInputError("no target is named; name the column to be learned (--target)")
+        require_distinct(self.target, "the list of targets (--target)")
+        if self.time in self.target:
+            raise InvalidInputError(
+                f"{self.time!r} is both target and time; expected another column that orders"
+            )
+        if self.group_as_feature and self.group is None:
+            raise InvalidInputError(
+                "group_as_feature (--group-as-feature) is set and no group is named; name the "
+                "column of the group"
+            )
+        for name in self.drop:
+            if name in (*self.target, self.time, self.group):
+                raise InvalidInputError(
+                    f"{name!r} is dropped and also used as target, time or group; drop it or use it"
+                )
+            if name in self.column:
+                raise InvalidInputError(
+                    f"{name!r} is dropped and also chosen as a feature (column); drop it or use it"
+                )
+        for name in self.column:
+            if name in (*self.target, self.time):
+                raise InvalidInputError(
+                    f"{name!r} is chosen as a feature (column) and also used as target or time; "
+                    "expected other columns as features"
+                )
+            if name == self.group and not self.group_as_feature:
+                raise InvalidInputError(
+                    f"{name!r} is chosen as a feature (column) and is the group, which is not used "
+                    "as a feature unless group_as_feature (--group-as-feature) is set"
+                )
+
+    @property
+    def loaded(self) -> list[str] | None:
+        """The columns that are needed of a table; None for all of them."""
+        if not self.column:
+            return None
+        named = (self.time, self.group)
+        return [*self.column, *self.target, *(name for name in named if name is not None)]
+
+    def require_in(self, columns: Sequence[str]) -> None:
+        """Refuses a table that lacks one of the columns that are named."""
+        for name in self.target:
+            require_column(columns, name, "target")
+        for name in self.column:
+            require_column(columns, name, "column")
+        for name in self.drop:
+            require_column(columns, name, "drop")
+        if self.time is not None:
+            require_column(columns, self.time, "time")
+        if self.group is not None:
+            require_column(columns, self.group, "group")
+
+    def features(self, columns: Sequence[str]) -> list[str]:
+        """Of a table's columns, those that may be features."""
+        group = None if self.group_as_feature else self.group
+        taken = {*self.target, *self.drop, self.time, group}
+        wanted = {*self.column, self.group} if self.column else set(columns)
+        return [name for name in columns if name in wanted - taken]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A table's rows in stream order.
+
+    Attributes:
+        table: The columns, rows in order.
+        roles: What they are for.
+        numbers: (n,) each row's number in the table as it was, from 0.
+        notes: What was done, a sentence each.
+    """
+
+    table: pl.DataFrame
+    roles: Roles
+    numbers: np.ndarray
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    @property
+    def groups(self) -> np.ndarray | None:
+        """(n,) each row's group as text, if there are groups."""
+        return None if self.roles.group is None else as_text(self.table[self.roles.group])
+
+    @property
+    def times(self) -> np.ndarray | None:
+        """(n,) each row's time as text, if there are times."""
+        return None if self.roles.time is None else as_text(self.table[self.roles.time])
+
+
+def order_rows(table: pl.DataFrame, roles: Roles) -> Rows:
+    """Sorts the rows by time, if there is one; those of the same time stay as they were.
+
+    Rows without a target are left out, where missing values are to be filled in.
+
+    Raises:
+        InvalidInputError: A column is not there, times are missing or cannot be ordered, or
+            targets are missing.
+    """
+    roles.require_in(table.columns)
+    if table.is_empty():
+        raise InvalidInputError("the table is empty: it has no rows; expected rows to learn from")
+    notes: list[str] = []
+    numbers = np.arange(len(table))
+    if roles.time is not None:
+        times = pl.DataFrame({"time": _sortable(table[roles.time])}).with_row_index("row")
+        order = times.sort("time", maintain_order=True)["row"].to_numpy()
+        moved = int((order != numbers).sum())
+        if moved:
+            notes.append(f"The rows were sorted by {shown(roles.time)}: {moved:,} were moved.")
+        table, numbers = table[order], order
+    table, numbers = _with_targets(table, roles, numbers, notes)
+    return Rows(table, roles, np.asarray(numbers, dtype=np.int64), tuple(notes))
+
+
+def order_test_rows(table: pl.DataFrame, roles: Roles) -> Rows:
+    """The same for rows that are not learned from: these need neither time nor group."""
+    grouped = roles.group in table.columns
+    return order_rows(
+        table,
+        replace(
+            roles,
+            time=roles.time if roles.time in table.columns else None,
+            group=roles.group if grouped else None,
+            group_as_feature=roles.group_as_feature and grouped,
+            column=(),
+            drop=(),
+        ),
+    )
+
+
+def as_text(column: pl.Series) -> np.ndarray:
+    """A column as text; as objects, since one long cell would make all of them long."""
+    if not is_plain(column.dtype):
+        raise InvalidInputError(
+            f"the column {shown(column.name)} holds {column.dtype}; expected text, numbers or dates"
+        )
+    # Polars does not cast a duration
+    text = column.dt.to_string("iso") if column.dtype == pl.Duration else column.cast(pl.String)
+    return np.array(text.fill_null(UNKNOWN_GROUP).to_list(), dtype=object)
+
+
+def is_plain(dtype: pl.DataType) -> bool:
+    """Whether cells are numbers, moments, text, categories or nothing, not bytes or lists."""
+    others = (pl.String, pl.Boolean, pl.Categorical, pl.Enum, pl.Null)
+    return dtype.is_numeric() or dtype.is_temporal() or dtype in others
+
+
+def missing_in(column: pl.Series) -> pl.Series:
+    """Where a column holds nothing: null, or not a number."""
+    return (column.fill_nan(None) if column.dtype.is_float() else column).is_null()
+
+
+def moments(column: pl.Series) -> pl.Series:
+    """Text as moments, in UTC where it names no zone; null where it is no ISO date."""
+    text = column.str.strip_chars()
+    # else Polars would guess: 01/02/2026 is not a January everywhere
+    iso = text.set(~text.str.contains(r"^\d{4}-\d{2}-\d{2}").fill_null(True), None)
+    return iso.str.to_datetime(strict=False, time_zone="UTC")
+
+
+def _with_targets(
+    table: pl.DataFrame, roles: Roles, numbers: np.ndarray, notes: list[str]
+) -> tuple[pl.DataFrame, np.ndarray]:
+    gone = {name: missing_in(table[name]).to_numpy() for name in roles.target}
+    without = np.any(list(gone.values()), axis=0)
+    if not without.any():
+        return table, numbers
+    counts = ", ".join(f"{shown(name)} in {where.sum():,}" for name, where in gone.items())
+    if roles.impute == "error":
+        raise InvalidInputError(
+            f"the target is missing in {without.sum():,} of {len(table):,} rows ({counts}; the "
+            f"first is row {numbers[without].min()}, counted from 0); remove these rows, or give "
+            "--impute mean (median, zero), which leaves them out"
+        )
+    if without.all():
+        raise InvalidInputError(f"the target is missing in every row ({counts}); nothing is left")
+    notes.append(f"{without.sum():,} rows without a target were left out.")
+    return table.filter(~without), numbers[~without]
+
+
+def _sortable(column: pl.Series) -> pl.Series:
+    """Times as numbers or dates."""
+    name, dtype = shown(column.name), column.dtype
+    if dtype == pl.String:
+        numbers = column.str.strip_chars().cast(pl.Float64, strict=False)
+        parsed = numbers if numbers.null_count() == column.null_count() else moments(column)
+        bad = parsed.is_null() & column.is_not_null()
+        if bad.any():
+            row = int(bad.arg_max() or 0)
+            raise InvalidInputError(
+                f"the time {name} holds {shown(column[row])} in row {row} (counted from 0); "
+                "expected dates like 2026-01-31 or 2026-01-31T12:00:00, or numbers"
+            )
+        column = parsed
+    elif not (dtype.is_numeric() or dtype.is_temporal()):
+        raise InvalidInputError(f"the time {name} holds {dtype}; expected dates or numbers")
+    without = missing_in(column)
+    if dtype.is_float():
+        without |= column.is_infinite()
+    if without.any():
+        row = int(without.arg_max() or 0)
+        raise InvalidInputError(
+            f"the time {name} is missing in {without.sum():,} of {len(column):,} rows (the first "
+            f"is row {row}, counted from 0): these have no place in the order; remove them"
+        )
+    return column
