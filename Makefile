@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: run test test-slow test-faults fuzz audit lint bench figures clean
+.PHONY: run test test-slow test-all test-faults fuzz audit lint bench figures clean
 
 run: $(READY)  ## the main job: the diagnosis of a stream, here the embedded digits
 	$(BIN)/retarget diagnose
@@ -12,8 +12,11 @@ run: $(READY)  ## the main job: the diagnosis of a stream, here the embedded dig
 test: $(READY) lint  ## style, types, import contract, tests with coverage
 	$(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile --cov --cov-report=term
 
-test-slow: $(READY)  ## the tests that take minutes
+test-slow: $(READY)  ## the tests that take long: kills, clusters, whole commands, real data (RETARGET_DATA)
 	$(BIN)/python -m pytest -m slow
+
+test-all: test-faults  ## everything, many examples of every property: before a release, takes an hour
+	RETARGET_EXAMPLES=200 $(BIN)/python -m pytest -n auto --dist loadfile
 
 test-faults: $(READY)  ## damaged files, full disks, kills, bad numbers: 1,000 damages of every format
 	RETARGET_CORRUPTIONS=1000 $(BIN)/python -m pytest -m faults tests/faults -n auto --dist loadfile

@@ -12,8 +12,10 @@ os.environ.pop("COLUMNS", None)
 # The matrices of the tests are small: threads would only wait for each other.
 torch.set_num_threads(1)
 
+# `make test` looks at some examples of every property, `make test-all` at many.
 settings.register_profile(
     "retarget",
+    max_examples=int(os.environ.get("RETARGET_EXAMPLES", "40")),
     deadline=None,  # machines are noisy: speed is the benchmarks' business
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],

@@ -132,6 +132,7 @@ def test_a_dry_run_computes_nothing(monkeypatch, capsys, tmp_path, mine):
     assert calls(tmp_path) == {0: 1, 1: 1, 2: 1}
 
 
+@pytest.mark.slow
 def test_processes_with_limits(monkeypatch, capsys, tmp_path, mine):
     arguments = (*mine('behaviour = "hangs"'), "-j", 1, "--time-limit", "1s")
     code, shown = run(monkeypatch, capsys, *arguments, "--memory-limit", "8GB")
@@ -139,6 +140,7 @@ def test_processes_with_limits(monkeypatch, capsys, tmp_path, mine):
     assert "seed 1: it took longer than its limit of 1 s" in shown
 
 
+@pytest.mark.slow
 def test_a_local_cluster(monkeypatch, capsys, tmp_path, mine):
     code, shown = run(monkeypatch, capsys, *mine(), "--cluster", "local:1", "--memory-limit", "4GB")
     assert code == 0
@@ -183,6 +185,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_it_and_what_is_done_is_kept(tmp_path, mine):
     arguments = mine('behaviour = "waits"')
     script = tmp_path / "command.py"

@@ -194,6 +194,7 @@ def test_a_finished_run_is_there_at_once(tmp_path, monkeypatch):
     assert_same_run(train(EVERY["DER, corrected"], str(path)), expected)
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment(tmp_path):
     program = Path(__file__).parent.parent / "killed_training.py"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}

@@ -80,6 +80,7 @@ def test_local_workers_are_processes_of_one_thread_and_end_with_the_context(capf
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_local_workers_listen_on_this_machine_only_at_ports_of_their_own():
     with connect("local:1") as client, connect("local:1"):  # a port in use would be a warning
         addresses = [client.scheduler.address, *client.scheduler_info()["workers"]]
@@ -88,6 +89,7 @@ def test_local_workers_listen_on_this_machine_only_at_ports_of_their_own():
         assert {host for pid in pids for host in listening_hosts(pid)} == {"0100007F"}
 
 
+@pytest.mark.slow
 def test_a_local_worker_is_started_anew_however_long_that_takes():
     """Dask gives up a worker that is not there at one moment, some time after it was lost."""
     with (
@@ -126,6 +128,7 @@ def test_what_dask_has_to_say_is_not_shown(running, name):
     assert logger.getEffectiveLevel() == before < logging.CRITICAL
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_busy_workers_quietly(tmp_path):
     script = tmp_path / "busy.py"
     script.write_text(BUSY)

@@ -132,6 +132,7 @@ class Deadly(rt.RBF):
         return super()._gram(A, B)
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_the_middle_of_a_task(client, stream, tmp_path, capfd):
     X, Y = stream
     K = rd.gram(Deadly(tmp_path), X, TILE)
@@ -152,6 +153,7 @@ def test_workers_that_always_die_are_given_up(client, stream, tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_samples_that_the_cluster_no_longer_has(client, stream):
     X, Y = stream
     K = rd.gram(KERNEL, X, TILE)

@@ -258,6 +258,7 @@ def test_on_a_gpu_runs_that_differ_in_seed_rate_or_strength_train_at_once():
         assert trained_together(config(device="cuda", **changes)) != gpu
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_bits(tmp_path):
     experiment = only(small("fig3a", seeds=(3,)), "EWC", "corrected")
     here = run_experiment(experiment, tmp_path / "here")
@@ -415,6 +416,7 @@ def test_fig3c_repeats_epochs_in_random_order(tmp_path):
     assert next(iter(shown.columns[3].cells)).startswith(f"{once.mean():.3f} ± ")
 
 
+@pytest.mark.slow
 def test_from_the_command(monkeypatch, capsys, tmp_path, made_cifar):
     monkeypatch.setenv("RETARGET_DATA", str(tmp_path / "nothing here"))
     sizes = [f"--set={change}" for change in (*SMALL, 'method="vanilla"', "lr=0.01")]

@@ -326,6 +326,7 @@ def test_the_curve_of_a_figure_is_the_table(tmp_path):
         np.testing.assert_allclose(line.get_ydata(), means["accuracy"])
 
 
+@pytest.mark.slow
 def test_from_the_command(monkeypatch, capsys, tmp_path, made_folder):
     monkeypatch.setenv("RETARGET_DATA", str(tmp_path / "nothing here"))
     sizes = [f"--set={change}" for change in SMALL[:-1]]

@@ -131,6 +131,7 @@ def test_a_curve_that_diverges_is_kept_up_to_there():
     np.testing.assert_allclose(f[:2], expected)
 
 
+@pytest.mark.slow
 def test_quick_from_the_command_with_a_folder_of_data(made_mnist, tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("RETARGET_DATA")
     monkeypatch.setattr("retarget.data.fetch.cache_folder", lambda: tmp_path / "nothing here")

@@ -72,6 +72,7 @@ def test_a_run_that_kills_its_process_is_tried_again_but_not_for_ever(tmp_path, 
     assert calls(tmp_path) == {0: 1, 1: 2, 2: 1}  # the others were not begun again
 
 
+@pytest.mark.slow
 def test_a_run_whose_process_is_killed_once(tmp_path, processes):
     outcome = run_experiment(behaving(tmp_path, "dies once"), tmp_path, place=processes)
     assert outcome.failed == []
@@ -80,6 +81,7 @@ def test_a_run_whose_process_is_killed_once(tmp_path, processes):
     assert sorted(attempts) == [1, 1, 2]
 
 
+@pytest.mark.slow
 def test_a_process_killed_while_it_has_nothing_to_do(tmp_path):
     place = Processes(1)
     try:
@@ -106,6 +108,7 @@ def test_a_run_that_takes_too_long(tmp_path):
     assert record.attempts == 1
 
 
+@pytest.mark.slow
 def test_a_run_that_takes_too_much_memory(tmp_path):
     place = Processes(1, memory_limit=1_500_000_000)
     try:
@@ -199,6 +202,7 @@ def test_a_worker_killed_in_the_midst_costs_its_run_only(tmp_path, client):
     assert calls(tmp_path) == {0: 1, 1: 2, 2: 1}
 
 
+@pytest.mark.slow
 def test_a_run_that_kills_worker_after_worker(tmp_path, client):
     record = failure_of(run_experiment(behaving(tmp_path, "dies"), tmp_path, place=Cluster(client)))
     assert record.reason.startswith("the workers that computed it died, the last one ")
@@ -242,6 +246,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_processes_end_with_the_one_that_started_them(tmp_path):
     """Also if that is killed, and cannot end them."""
     script = tmp_path / "coordinator.py"

@@ -149,6 +149,7 @@ def test_a_run_is_locked_while_it_is_computed_and_no_longer(tmp_path, monkeypatc
     assert held == [[True], [False, True], [False, False, True], [False] * 3]
 
 
+@pytest.mark.slow
 def test_two_processes_share_the_work(tmp_path):
     """Each run is computed once, and both have all results."""
     script = tmp_path / "one.py"

@@ -113,6 +113,7 @@ def test_a_record_with_unknown_keys_is_not_ours(store):
     assert store.record(IDENTITY.key) is None
 
 
+@pytest.mark.slow
 def test_one_process_at_a_time_has_the_lock(store):
     key = IDENTITY.key
     lock = store.lock(key)
