@@ -137,8 +137,8 @@ class PrecisionWarning(UserWarning):
 class DivergenceWarning(UserWarning):
     """The online learner blows up at this rate, though no number has overflowed yet.
 
-    Either its errors grow far beyond its targets, or it amplifies rounding errors until no digit
-    of what it learns is right.
+    Either its errors grow far beyond its targets, or it amplifies rounding errors until less than
+    two digits of what it learns are right.
     """
 
 

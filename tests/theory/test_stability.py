@@ -177,7 +177,7 @@ def test_the_word_comes_once_whatever_the_portions(tmp_path):
         _ = exact.corrected_targets
 
 
-def test_a_probe_that_overflows_is_a_warning_and_not_a_failure():
+def test_a_probe_that_overflows_is_a_warning_and_not_a_failure(tmp_path):
     """The targets are zero, and so are the errors on them, but not for long."""
     stream = make_stream(1200, 1, seed=0)
     K, learner = 1e4 * stream.K, rt.SGD(lr=1.0)
@@ -185,6 +185,12 @@ def test_a_probe_that_overflows_is_a_warning_and_not_a_failure():
     Y[-1] = 1.0
     with pytest.warns(rt.errors.DivergenceWarning, match="amplifies rounding errors by inf"):
         rt.online_coefficients(K, Y, learner)
+    tracker = rt.ShiftTracker(K, learner, 1.0)
+    with pytest.warns(rt.errors.DivergenceWarning, match="amplifies rounding errors by inf"):
+        tracker.update(np.arange(1200), Y)
+    tracker.save(tmp_path / "state")
+    again = rt.ShiftTracker.load(tmp_path / "state", kernel=K)
+    np.testing.assert_array_equal(again.coefficients, tracker.coefficients)
 
 
 def test_a_kernel_of_zeros_is_stable_at_any_rate():

@@ -102,8 +102,11 @@ class GrowthWatch:
             beside = window.beside(self._probe.past(K_rows))
             grown = beside.errors(_signs(window.start, errors))
             largest = grown.abs().max().item()
-            self.growth = max(self.growth, largest) if math.isfinite(largest) else math.inf
-            self._probe.learn(beside, grown)
+            if math.isfinite(largest):
+                self.growth = max(self.growth, largest)
+                self._probe.learn(beside, grown)
+            else:  # it has said all that it can say
+                self.growth = math.inf
 
     def warn_once(self) -> None:
         """Warns, the first time that it is so, that the learner blows up."""
@@ -116,7 +119,7 @@ class GrowthWatch:
         elif rounding > MEANINGFUL * self.largest_error:
             what = (
                 "the online learner amplifies rounding errors by "
-                f"{self.growth:.1g}: no digit of what it learns from these targets is certain"
+                f"{self.growth:.1g}: less than two digits of what it learns from these are certain"
             )
         else:
             return
