@@ -62,7 +62,7 @@ def test_check_says_what_is_wrong_with_exit_code_1(monkeypatch, capsys, made):
     assert f"{TRAIN_IMAGES}: wrong checksum ({TRAIN_IMAGES} has 6 bytes, expected " in shown
     assert f"{TRAIN_LABELS}: missing {NAMES[2]}: unreadable (" in shown
     assert f"{NAMES[3]}: ok" in shown
-    assert f"Mend it with: retarget data get mnist --data-dir {folder}" in shown
+    assert f"Fix it with: retarget data get mnist --data-dir {folder}" in shown
 
 
 def test_a_download_that_fails_has_exit_code_1(monkeypatch, capsys, made, mirror):
@@ -142,7 +142,7 @@ def test_cifar10_check_of_every_form(monkeypatch, capsys, tmp_path, made_cifar, 
     code, shown = run(monkeypatch, capsys, "data", "check", "cifar10", "--data-dir", tmp_path)
     assert code == 1
     lacking = f" (of its parts, {names[-1]} not found)" if len(names) > 1 else ""
-    assert f"{made_cifar}: missing{lacking} Mend it with: retarget data get cifar10" in shown
+    assert f"{made_cifar}: missing{lacking} Fix it with: retarget data get cifar10" in shown
 
 
 def test_a_data_folder_that_is_a_file(monkeypatch, capsys, made):

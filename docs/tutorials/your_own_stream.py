@@ -1,4 +1,4 @@
-"""A stream of your own: the embedded digits, class by class, in the place of your file."""
+"""A stream of your own: the embedded digits, class by class, instead of your file."""
 
 import marimo
 

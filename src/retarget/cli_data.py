@@ -86,7 +86,7 @@ def check(name: Name, data_dir: Folder = None) -> None:
         detail = f" ({escape(printable(found.detail))})" if found.detail else ""
         _print(f"  {found.file.download.name}: [{colour}]{found.state}[/{colour}]{detail}")
     if any(found.state is not fetch.FileState.OK for found in findings):
-        _print(f"Mend it with: {escape(printable(fetch.get_command(data_set, folder)))}")
+        _print(f"Fix it with: {escape(printable(fetch.get_command(data_set, folder)))}")
         raise typer.Exit(FAILED)
 
 

@@ -66,7 +66,7 @@ Impute = Annotated[
         COLUMNS,
         "--impute",
         metavar="error|mean|median|zero",
-        help="What takes the place of missing numbers. (Missing categories: the most frequent. "
+        help="What missing numbers are replaced by. (Missing categories: the most frequent. "
         "Rows without a target are left out.)",
     ),
 ]
@@ -90,12 +90,25 @@ Lr = Annotated[
         help="Learning rate; auto: the best stable one, by the error before learning.",
     ),
 ]
-BatchSize = Annotated[int, _option(LEARNER, "--batch-size", min=1, help="Rows in a step.")]
-Momentum = Annotated[float, _option(LEARNER, "--momentum", help="As in torch.optim.SGD.")]
-Nesterov = Annotated[bool, _option(LEARNER, "--nesterov", help="As in torch.optim.SGD.")]
-WeightDecay = Annotated[float, _option(LEARNER, "--weight-decay", help="As in torch.optim.SGD.")]
+BatchSize = Annotated[
+    int, _option(LEARNER, "--batch-size", min=1, help="Rows in one step of the learner.")
+]
+Momentum = Annotated[float, _option(LEARNER, "--momentum", help="Momentum, as in torch.optim.SGD.")]
+Nesterov = Annotated[
+    bool, _option(LEARNER, "--nesterov", help="Nesterov momentum, as in torch.optim.SGD.")
+]
+WeightDecay = Annotated[
+    float, _option(LEARNER, "--weight-decay", help="Weight decay, as in torch.optim.SGD.")
+]
 Reduction = Annotated[
-    str, _option(LEARNER, "--reduction", metavar="sum|mean", help="Of a mini-batch's losses.")
+    str,
+    _option(
+        LEARNER,
+        "--reduction",
+        metavar="sum|mean",
+        help="Whether your loss is the sum or the mean over a mini-batch "
+        "(PyTorch's default: mean).",
+    ),
 ]
 Kernel = Annotated[
     str,
@@ -109,7 +122,12 @@ Kernel = Annotated[
 ]
 Width = Annotated[
     str,
-    _option(LEARNER, "--width", metavar="auto|NUMBER", help="Of rbf; auto: the median distance."),
+    _option(
+        LEARNER,
+        "--width",
+        metavar="auto|NUMBER",
+        help="Width of the rbf kernel; auto: the median distance between rows.",
+    ),
 ]
 Test = Annotated[
     Path | None,
@@ -125,7 +143,9 @@ Evaluation = Annotated[
         show_default="last",
     ),
 ]
-TestShare = Annotated[float, _option(METHOD, "--test-share", help="How much the last part is.")]
+TestShare = Annotated[
+    float, _option(METHOD, "--test-share", help="Share of the rows held out at the end.")
+]
 Gamma = Annotated[
     str,
     _option(METHOD, "--gamma", metavar="auto|NUMBER", help="Ridge of the offline learner."),
@@ -152,6 +172,9 @@ Features = Annotated[
     int | None, _option(METHOD, "--features", min=1, help="Number of Nyström features.")
 ]
 Memory = Annotated[
-    str | None, _option(METHOD, "--memory", metavar="AMOUNT", help="To work in: 4GB, 500MB...")
+    str | None,
+    _option(
+        METHOD, "--memory", metavar="AMOUNT", help="Memory the exact method may use, e.g. 4GB."
+    ),
 ]
-Seed = Annotated[int, _option(METHOD, "--seed", min=0, help="Of everything random.")]
+Seed = Annotated[int, _option(METHOD, "--seed", min=0, help="Seed for everything random.")]

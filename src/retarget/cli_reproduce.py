@@ -57,10 +57,13 @@ def reproduce(
     ],
     seed: Annotated[
         list[int] | None,
-        typer.Option(min=0, help="Seed in the place of the figure's own; may be given repeatedly."),
+        typer.Option(min=0, help="Seed instead of the figure's own; may be given repeatedly."),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A true but small version, where the whole takes long.")
+        bool,
+        typer.Option(
+            "--quick", help="A small version that runs the same code, in seconds to minutes."
+        ),
     ] = False,
     change: Annotated[
         list[str] | None,

@@ -130,7 +130,7 @@ def diagnose_stream(
             exact where `memory` allows.
         features: Number of features; None takes as many as there is time for.
         memory: Bytes that the exact method may take; None is half of what is free, at most 4 GB.
-        seed: Of everything random.
+        seed: Seed for everything random.
         progress: Whether to show a progress bar; None shows it on a terminal only.
 
     Example:

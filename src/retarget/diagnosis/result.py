@@ -42,7 +42,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Choice:
-    """A parameter, how it came about, and what was tried.
+    """A parameter, how it was chosen, and what was tried.
 
     Attributes:
         value: What was used.
@@ -168,8 +168,8 @@ class Diagnosis:
         kernel: What the kernel is, in words.
         learner: The online learner.
         block_size: Rows corrected together by the iterative correction.
-        lr: How its rate came about.
-        gamma: How the offline learner's ridge came about.
+        lr: How its rate was chosen.
+        gamma: How the offline learner's ridge was chosen.
         scores: Offline, online, corrected, iterative; NaN for one that diverged, and for the
             exactly corrected one in a progressive evaluation (it is right only at the end).
         gap_closed: For "corrected" and "iterative": (online - it) / (online - offline) in error.
@@ -185,8 +185,8 @@ class Diagnosis:
         stability: How near the online learner is to diverging.
         approximation: What was given up, in mode "features".
         verdict: What it all means.
-        ridge: How the iterative correction's stabiliser came about; None if there is none.
-        aim: How the ridge of the offline learner that it follows came about; None if there is none.
+        ridge: How the iterative correction's stabiliser was chosen; None if there is none.
+        aim: How the ridge of the offline learner that it follows was chosen; None if there is none.
 
     All of these arrays are in the units of `stream.Y`; `stream.in_units` gives the user's own.
     """

@@ -148,8 +148,8 @@ class Experiment(BaseModel):
         parameters: What all runs have in common.
         grid: Lists of values; every combination is a run, for every seed.
         cases: What is compared, by name: each with parameters, lists of values and seeds of its
-            own, in the place of those of all.
-        quick: Seeds and parameters of a true but small version, where the whole takes long.
+            own, instead of those of all.
+        quick: Seeds and parameters of a small version that runs the same code.
         variant: A parameter whose values are never to be mistaken for one another: results have it
             in their name.
     """

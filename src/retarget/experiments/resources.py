@@ -17,7 +17,7 @@ class Resources:
 
     Attributes:
         jobs: Processes; 0 for this one.
-        cluster: The address of a cluster, in the place of processes.
+        cluster: The address of a cluster, instead of processes.
         time_limit: Seconds for a run.
         memory_limit: Bytes for a run.
     """

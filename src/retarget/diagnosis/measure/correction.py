@@ -130,8 +130,8 @@ class CorrectionChoice:
 
     Attributes:
         aims: (n, c) the offline predictions that it follows.
-        aim: How the ridge of that offline learner came about.
-        ridge: How the stabiliser came about.
+        aim: How the ridge of that offline learner was chosen.
+        ridge: How the stabiliser was chosen.
         distance: Mean squared distance of the learner so corrected from the offline one, on
             the stream's rows; infinite where none kept its targets finite.
     """

@@ -29,8 +29,8 @@ class Learned:
         corrected: Exactly corrected targets.
         iterative: Iteratively corrected targets.
         offline: The offline learner; None if there is none.
-        aim: How the ridge of the offline learner that the iterative correction follows came about.
-        ridge: How the iterative correction's stabiliser came about.
+        aim: How the ridge of the offline learner that the iterative correction follows was chosen.
+        ridge: How the iterative correction's stabiliser was chosen.
         coefficients: By learner, what a query's row is multiplied with; without those that failed.
         failures: What could not be computed, and why, a sentence each.
     """

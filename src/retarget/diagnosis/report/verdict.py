@@ -56,8 +56,8 @@ class Evidence:
         changed: Share of the rows whose sign or class was changed.
         groups: How groups shifted each other.
         trials: Changes that were tried.
-        ridge: How the iterative correction's stabiliser came about.
-        aim: How the ridge of the offline learner that it follows came about.
+        ridge: How the iterative correction's stabiliser was chosen.
+        aim: How the ridge of the offline learner that it follows was chosen.
         gamma: The offline learner's own ridge.
         approximation: What was given up.
         reference: How far the error of an offline learner with the true kernel, on a sample of the

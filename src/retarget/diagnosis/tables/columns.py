@@ -72,7 +72,7 @@ class Categories:
     Attributes:
         name: The column.
         values: The categories.
-        fill: The most frequent one, in the place of what is missing.
+        fill: The most frequent one, instead of what is missing.
     """
 
     name: str
@@ -101,7 +101,7 @@ class Categories:
 
 @dataclass(frozen=True)
 class Dropped:
-    """A column that is no feature.
+    """A column that is not used as a feature.
 
     Attributes:
         name: The column.

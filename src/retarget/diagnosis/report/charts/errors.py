@@ -54,7 +54,8 @@ def accuracy_chart(diagnosis: Diagnosis) -> Chart | None:
         "Rows whose class is right",
         {s.learner: s.accuracy for s in diagnosis.scores if s.accuracy is not None},
         "share of rows",
-        "As above, for the share of rows whose class was told rightly: farther right is better.",
+        "As above, for the share of rows whose class was predicted correctly: "
+        "farther right is better.",
         share=True,
     )
 
