@@ -195,11 +195,16 @@ def test_a_cluster_gives_what_this_process_gives(tmp_path, client):
     assert calls(tmp_path) == {0: 4, 1: 4, 2: 4}
 
 
-def test_a_worker_killed_in_the_midst_costs_its_run_only(tmp_path, client):
+def test_a_worker_killed_in_the_midst_costs_its_run_and_what_it_had_not_handed_over(
+    tmp_path, client
+):
     outcome = run_experiment(behaving(tmp_path, "dies once"), tmp_path, place=Cluster(client))
     assert outcome.failed == []
     assert (tmp_path / "died").exists()
-    assert calls(tmp_path) == {0: 1, 1: 2, 2: 1}
+    counted = calls(tmp_path)
+    assert counted[1] == 2
+    # a result that its worker had not handed over yet is computed again
+    assert {counted[0], counted[2]} <= {1, 2}
 
 
 @pytest.mark.slow
