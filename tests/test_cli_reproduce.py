@@ -54,6 +54,7 @@ def test_failed_runs_are_listed_and_the_exit_code_says_so(monkeypatch, capsys, t
 def test_a_drawing_or_a_summary_that_fails_does_not_cost_the_table(
     part, monkeypatch, capsys, tmp_path, mine
 ):
+    pyplot.close("all")  # what other tests have left open is not ours to find
     arguments, folder = (*mine(), "-j", 0), tmp_path / "results" / "mine"
     assert run(monkeypatch, capsys, *arguments)[0] == 0  # leaves a figure
     table = (folder / "mine.parquet").read_bytes()
@@ -65,6 +66,7 @@ def test_a_drawing_or_a_summary_that_fails_does_not_cost_the_table(
 
     broken = replace(made_runs.FAMILY, **{part: fail})
     monkeypatch.setitem(families(), "made", broken)
+    pyplot.close("all")
     code, shown = run(monkeypatch, capsys, *arguments)
     assert code == 1
     word = "drawn" if part == "draw" else "summarised"
