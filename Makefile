@@ -29,7 +29,7 @@ fuzz: $(READY)  ## coverage-guided fuzzing of every reader, SECONDS=60 each; fin
 	@mkdir -p .fuzz
 	@for reader in $(FUZZED); do \
 	  echo "== $$reader"; \
-	  PYTHONPATH=tests:tests/faults POLARS_MAX_THREADS=1 OMP_NUM_THREADS=1 TMPDIR=$(CURDIR)/.fuzz \
+	  PYTHONPATH=tests POLARS_MAX_THREADS=1 OMP_NUM_THREADS=1 TMPDIR=$(CURDIR)/.fuzz \
 	  $(BIN)/python tests/faults/fuzz_readers.py "$$reader" -max_total_time=$(SECONDS) \
 	    -artifact_prefix=.fuzz/ > ".fuzz/$$reader.log" 2>&1 \
 	    || { tail -40 ".fuzz/$$reader.log"; exit 1; }; \

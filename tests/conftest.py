@@ -1,10 +1,17 @@
 import os
+import subprocess
+import threading
+from contextlib import contextmanager
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from mirror import running_mirror
+from retarget.explore.server import ExploreServer
+from support.guarded_reading import HERE
+from support.mirror import running_mirror
+
+collect_ignore = ["faults/fuzz_readers.py"]  # for doctests it would be imported, and needs atheris
 
 # The workers of pytest-xdist set it, and consoles keep for good what they see when they are made.
 os.environ.pop("COLUMNS", None)
@@ -34,3 +41,44 @@ def mirror(monkeypatch):
 def other_mirror():
     with running_mirror() as running:
         yield running
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 64 KiB, which is soon full."""
+    folder = tmp_path / "small disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("there is no command mount")
+    if mounted.returncode:
+        pytest.skip(f"no disk can be mounted here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture
+def environment():
+    """For processes that a test starts."""
+    source, tests = HERE.parents[1] / "src", HERE.parent
+    path = os.pathsep.join([str(source), str(tests), os.environ.get("PYTHONPATH", "")])
+    return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
+
+
+@contextmanager
+def serving(opening):
+    with ExploreServer(opening) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def serve():
+    return serving

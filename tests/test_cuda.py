@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import retarget as rt
-from problems import assert_same, make_stream
+from support.problems import assert_same, make_stream
 
 pytestmark = [
     pytest.mark.gpu,

@@ -9,6 +9,7 @@ import math
 import os
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -386,3 +387,22 @@ def _lossless_dtype(one: Tensor, other: Tensor) -> torch.dtype:
 
 def _name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
+
+
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """Without TF32, which leaves three digits and which torch allows convolutions by default."""
+    chosen = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    backend = torch.backends.cudnn
+    convolutions = backend.flags(
+        enabled=backend.enabled,
+        benchmark=backend.benchmark,
+        deterministic=backend.deterministic,
+        allow_tf32=False,
+    )
+    try:
+        with convolutions if device.type == "cuda" else nullcontext():
+            yield
+    finally:
+        torch.set_float32_matmul_precision(chosen)

@@ -17,10 +17,10 @@ import torch
 from torch import nn
 
 import retarget as rt
-from lab_problems import CORRECTED, LEARNERS, METHODS, conv_net, mlp, stream, weights
 from retarget import continual as lab
 from retarget.errors import DamagedFileWarning
 from retarget.state_files import read_state, write_state
+from support.lab_problems import CORRECTED, LEARNERS, METHODS, conv_net, mlp, stream, weights
 
 EVERY = METHODS | CORRECTED
 EVERY |= {

@@ -8,8 +8,8 @@ from torch import nn
 from torch.func import grad, vmap
 from torch.nn.functional import conv2d
 
-from problems import assert_same
 from retarget.continual.convolution import UnfoldedConvolutions, sample_convolutions
+from support.problems import assert_same
 
 
 def tensors(groups=1, kernel=(3, 2)):

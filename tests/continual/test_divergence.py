@@ -6,10 +6,10 @@ import torch
 from torch import nn
 
 import retarget as rt
-from lab_problems import copies, mlp, stream, weights
-from oracles import continual as oracle
-from problems import assert_same
 from retarget import continual as lab
+from support.lab_problems import copies, mlp, stream, weights
+from support.oracles import continual as oracle
+from support.problems import assert_same
 
 
 def first_bad_step(network, given, learner):

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 import retarget as rt
-from lab_problems import LEARNERS, conv_net, copies, mlp, samples, stream, weights
-from problems import assert_same
 from retarget import continual as lab
 from retarget.continual.ensemble import Ensemble
+from support.lab_problems import LEARNERS, conv_net, copies, mlp, samples, stream, weights
+from support.problems import assert_same
 
 
 def test_every_member_computes_what_its_module_does():

@@ -9,12 +9,21 @@ import torch
 from torch import nn
 
 import retarget as rt
-from lab_problems import LEARNERS, METHODS, conv_net, corrected, mlp, samples, stream, weights
-from problems import assert_same
 from retarget import continual as lab
 from retarget.continual.ewc import fisher_diagonal
 from retarget.experiments.cifar_net import cifar_net
 from retarget.state_files import write_state
+from support.lab_problems import (
+    LEARNERS,
+    METHODS,
+    conv_net,
+    corrected,
+    mlp,
+    samples,
+    stream,
+    weights,
+)
+from support.problems import assert_same
 
 pytestmark = [
     pytest.mark.gpu,

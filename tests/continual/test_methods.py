@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 import retarget as rt
-from lab_problems import (
+from retarget import continual as lab
+from retarget.continual.ewc import fisher_diagonal
+from support.lab_problems import (
     CORRECTED,
     LEARNERS,
     METHODS,
@@ -20,10 +22,8 @@ from lab_problems import (
     stream,
     weights,
 )
-from oracles import continual as oracle
-from problems import assert_same
-from retarget import continual as lab
-from retarget.continual.ewc import fisher_diagonal
+from support.oracles import continual as oracle
+from support.problems import assert_same
 
 
 def compare(make, network, given, learner, epochs, reshuffle, seed):

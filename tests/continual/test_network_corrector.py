@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 import retarget as rt
-from lab_problems import mlp
-from oracles import continual as oracle
-from oracles import literal
-from oracles.empirical_ntk import gram
-from problems import assert_same, gammas, panel_sizes, panels_of, streams
 from retarget.continual.corrector import NetworkCorrector
+from support.lab_problems import mlp
+from support.oracles import continual as oracle
+from support.oracles import literal
+from support.oracles.empirical_ntk import gram
+from support.problems import assert_same, gammas, panel_sizes, panels_of, streams
 
 LEARNER = rt.SGD(0.05, batch_size=2, reduction="sum")
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from made_cifar10 import tar_gz
-from made_mnist import gzipped
 from retarget.data import archives
 from retarget.data.archives import read_members
 from retarget.errors import InvalidInputError
+from support.made_cifar10 import tar_gz
+from support.made_mnist import gzipped
 
 FILES = {"folder/one": b"1" * 700, "folder/readme.html": b"<html>", "folder/two": b"22"}
 WANTED = ("folder/one", "folder/two")

@@ -5,13 +5,13 @@ import pytest
 import torch
 from torch import nn
 
-from command_line import run
-from mirror import Answer
 from retarget.data import backbones, catalogue
 from retarget.data.backbones import RESNET18, load_backbone
 from retarget.data.fetch import StoredFile
 from retarget.data.resnet18 import ResNet18
 from retarget.errors import DownloadError, InvalidInputError, InvalidTypeError, MissingDataError
+from support.command_line import run
+from support.mirror import Answer
 
 NAME = RESNET18.files[0].download.name
 

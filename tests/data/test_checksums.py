@@ -8,10 +8,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from made_cifar10 import FORMS as CIFAR_FORMS
-from made_cifar10 import write_made_cifar10
-from made_core50 import FORMS, SOURCES, made_frames, picture, write_made_core50
-from made_mnist import NAMES, write_made_mnist
 from retarget.data import backbones, cache, core50
 from retarget.data.backbones import RESNET18, backbone_checksum, load_backbone
 from retarget.data.cache import LARGE, data_set_checksums, file_checksum, files_checksum
@@ -19,6 +15,10 @@ from retarget.data.cifar10 import CIFAR10, load_cifar10
 from retarget.data.core50 import load_core50
 from retarget.data.mnist import MNIST, load_mnist
 from retarget.errors import InvalidInputError, MissingDataError
+from support.made_cifar10 import FORMS as CIFAR_FORMS
+from support.made_cifar10 import write_made_cifar10
+from support.made_core50 import FORMS, SOURCES, made_frames, picture, write_made_core50
+from support.made_mnist import NAMES, write_made_mnist
 
 CONTENT = bytes(range(256)) * (LARGE // 256) + b"the rest"
 LONG_AGO = 1_000_000_000_000_000_000  # nanoseconds

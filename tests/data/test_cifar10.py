@@ -9,20 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from made_cifar10 import (
-    BINARY_NAMES,
-    FORMS,
-    PYTHON_NAMES,
-    binary_batch,
-    made_batches,
-    made_data_set,
-    made_files,
-    python2_pickle,
-    python_batch,
-    tar_gz,
-    write_made_cifar10,
-)
-from mirror import Answer
 from retarget.data import cifar10
 from retarget.data.cifar10 import (
     BINARY_FILES,
@@ -35,6 +21,20 @@ from retarget.data.cifar10 import (
 )
 from retarget.data.fetch import FileState, check
 from retarget.errors import InvalidInputError, MissingDataError, RetargetError
+from support.made_cifar10 import (
+    BINARY_NAMES,
+    FORMS,
+    PYTHON_NAMES,
+    binary_batch,
+    made_batches,
+    made_data_set,
+    made_files,
+    python2_pickle,
+    python_batch,
+    tar_gz,
+    write_made_cifar10,
+)
+from support.mirror import Answer
 
 PIXELS, LABELS = made_batches(images=4)[0]
 FIRST = PYTHON_NAMES[0]

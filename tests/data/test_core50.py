@@ -14,7 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from made_core50 import (
+from retarget.data import core50, core50_frames
+from retarget.data.core50 import load_core50
+from retarget.data.core50_frames import decode
+from retarget.errors import InvalidInputError, MissingDataError, RetargetError
+from support.made_core50 import (
     FORMS,
     SOURCES,
     frame_name,
@@ -24,10 +28,6 @@ from made_core50 import (
     write_made_core50,
     zipped,
 )
-from retarget.data import core50, core50_frames
-from retarget.data.core50 import load_core50
-from retarget.data.core50_frames import decode
-from retarget.errors import InvalidInputError, MissingDataError, RetargetError
 
 FRAMES = made_frames()
 PIXELS = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)

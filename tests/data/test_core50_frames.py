@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from made_core50 import frame_name
 from retarget.data.core50 import new_classes_tasks
 from retarget.data.core50_frames import Frame, choose, index, parse_name, spread
 from retarget.errors import InvalidInputError
+from support.made_core50 import frame_name
 
 SEEDS = st.integers(0, 2**32 - 1)
 

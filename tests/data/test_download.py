@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from made_mnist import made_file
-from mirror import Answer
 from retarget.data.fetch import DataSet, get
 from retarget.errors import DownloadError
+from support.made_mnist import made_file
+from support.mirror import Answer
 
 CONTENT = bytes(range(256)) * 1000  # several chunks
 

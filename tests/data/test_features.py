@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
+from retarget.arrays import full_precision
 from retarget.data import backbones
 from retarget.data.backbones import code_of, load_backbone
 from retarget.data.cache import cache_folder
 from retarget.data.features import image_features, prepared
 from retarget.data.resnet18 import ResNet18
 from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.full_precision import full_precision
 
 
 class Counting(nn.Module):

@@ -7,7 +7,6 @@ from pathlib import Path
 import pooch
 import pytest
 
-from made_mnist import NAMES, TRAIN_IMAGES, made_data_set, made_file, stored, write_made_mnist
 from retarget.data import fetch
 from retarget.data.catalogue import DATA_SETS, find_data_set
 from retarget.data.fetch import (
@@ -22,6 +21,14 @@ from retarget.data.fetch import (
 )
 from retarget.data.mnist import MNIST
 from retarget.errors import InvalidInputError, MissingDataError
+from support.made_mnist import (
+    NAMES,
+    TRAIN_IMAGES,
+    made_data_set,
+    made_file,
+    stored,
+    write_made_mnist,
+)
 
 
 def test_the_folder_is_the_given_one_then_the_variable_then_the_cache(monkeypatch, tmp_path):

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from made_mnist import gzipped, idx
 from retarget.data.mnist import open_idx
 from retarget.errors import InvalidInputError
+from support.made_mnist import gzipped, idx
 
 IMAGES = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
 

@@ -7,7 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from made_mnist import (
+from retarget.data import mnist
+from retarget.data.fetch import FileState, check
+from retarget.data.mnist import MNIST, load_mnist
+from retarget.errors import InvalidInputError, MissingDataError, RetargetError
+from support.made_mnist import (
     NAMES,
     TEST_LABELS,
     TRAIN_IMAGES,
@@ -18,11 +22,7 @@ from made_mnist import (
     made_data_set,
     write_made_mnist,
 )
-from mirror import Answer
-from retarget.data import mnist
-from retarget.data.fetch import FileState, check
-from retarget.data.mnist import MNIST, load_mnist
-from retarget.errors import InvalidInputError, MissingDataError, RetargetError
+from support.mirror import Answer
 
 
 def assert_holds(loaded, arrays):

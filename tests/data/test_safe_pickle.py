@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from made_cifar10 import array_pickle, python2_pickle, python_batch
 from retarget.data import cifar10
 from retarget.data.cifar10 import read_pickle
 from retarget.errors import InvalidInputError
+from support.made_cifar10 import array_pickle, python2_pickle, python_batch
 
 PIXELS = np.arange(12, dtype=np.uint8).reshape(3, 4)
 

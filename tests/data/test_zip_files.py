@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from made_core50 import zipped
 from retarget.data.archives import open_zip
 from retarget.errors import InvalidInputError
+from support.made_core50 import zipped
 
 FILES = {"folder/one": b"1" * 700, "folder/": b"", "folder/two": b"22", "three": b""}
 PLAIN = {name: content for name, content in FILES.items() if not name.endswith("/")}

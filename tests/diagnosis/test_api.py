@@ -7,14 +7,14 @@ import torch
 from torch import nn
 
 import retarget as rt
-from hand_made_diagnosis import standing_in
-from prepared_streams import make_stream
-from retarget import cli_diagnose
-from retarget.cli_diagnose_input import DIGITS_ROLES, digits_tables
+from retarget.cli import diagnose as diagnose_command
+from retarget.cli.diagnose_input import DIGITS_ROLES, digits_tables
 from retarget.diagnosis.api import Options, diagnose_table
 from retarget.diagnosis.measure.compare import held_out_rows
 from retarget.diagnosis.tables.roles import Roles
 from retarget.errors import InvalidInputError, InvalidTypeError
+from support.hand_made_diagnosis import standing_in
+from support.prepared_streams import make_stream
 
 rng = np.random.default_rng(0)
 X, y = rng.normal(size=(50, 3)), rng.normal(size=50)
@@ -128,7 +128,7 @@ def test_the_features_that_are_named(stand):
 
 def test_what_the_command_takes_python_takes_as_well():
     """But for names of files, and what is done with the result."""
-    command = set(signature(cli_diagnose.diagnose).parameters)
+    command = set(signature(diagnose_command.diagnose).parameters)
     known = set(signature(rt.diagnose).parameters) | set(Options.__annotations__)
     elsewhere = {"file": "X", "target": "Y", "time": "times", "group": "groups"}
     assert set(elsewhere.values()) <= known

@@ -5,13 +5,13 @@ import pytest
 import torch
 
 import retarget as rt
-from diagnosis_streams import drifting
-from problems import assert_same
 from retarget.diagnosis.kernels.features import FeatureKernel, Nystroem, OwnFeatures, feature_map
 from retarget.diagnosis.kernels.full import FullKernel, exact_memory
 from retarget.diagnosis.measure import approximation
 from retarget.diagnosis.measure.approximation import feature_count, memory_limit, open_kernel
 from retarget.kernels import PrecomputedKernel
+from support.diagnosis_streams import drifting
+from support.problems import assert_same
 
 X = torch.from_numpy(drifting(40, dimensions=3).X)
 Y = torch.from_numpy(drifting(40, dimensions=3).Y)

@@ -6,8 +6,6 @@ import pytest
 import torch
 
 import retarget as rt
-from diagnosis_streams import both_kernels, by_hand, drifting
-from problems import make_stream
 from retarget.diagnosis.measure import stability
 from retarget.diagnosis.measure.choose import (
     choose_block,
@@ -26,6 +24,8 @@ from retarget.diagnosis.measure.correction import (
 from retarget.diagnosis.measure.stability import largest_rate, non_normality
 from retarget.diagnosis.result import Choice
 from retarget.theory.stability import largest_stable_lr
+from support.diagnosis_streams import both_kernels, by_hand, drifting
+from support.problems import make_stream
 
 TWO = np.array([2.0, 0.5])
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import retarget as rt
-from diagnosis_streams import as_stream, classes, drifting
 from retarget.diagnosis.measure.compare import part, split
+from support.diagnosis_streams import as_stream, classes, drifting
 
 
 def test_the_last_part_is_held_out():

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retarget as rt
-from diagnosis_streams import as_stream, both_kernels, by_hand, classes
-from problems import assert_same, gammas, make_stream, panel_sizes, panels_of, problems
 from retarget.diagnosis.measure.groups import directions, group_shift, partition
 from retarget.diagnosis.measure.learn import learn_all
 from retarget.theory.response import final_response
+from support.diagnosis_streams import as_stream, both_kernels, by_hand, classes
+from support.problems import assert_same, gammas, make_stream, panel_sizes, panels_of, problems
 
 
 @given(

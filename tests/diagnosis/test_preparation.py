@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing.parametric import dataframes
 
-from prepared_streams import make_stream
 from retarget.diagnosis.tables import limits
 from retarget.diagnosis.tables.prepare import prepare
 from retarget.diagnosis.tables.roles import Roles, order_rows, order_test_rows
 from retarget.errors import InvalidInputError
+from support.prepared_streams import make_stream
 
 ROWS = 60
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from prepared_streams import make_stream
 from retarget.diagnosis.tables import limits, read
 from retarget.diagnosis.tables.read import read_table
 from retarget.errors import InvalidInputError
+from support.prepared_streams import make_stream
 
 
 def written(folder, name, content):

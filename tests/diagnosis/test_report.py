@@ -12,12 +12,12 @@ import plotly.graph_objects as go
 import pytest
 from plotly.offline import get_plotlyjs
 
-import made_diagnosis as made
 from retarget.diagnosis.report.charts.groups import largest_moves
 from retarget.diagnosis.report.page import chart_json, report_charts, report_html, write_report
 from retarget.diagnosis.report.words import number, setting, stability_words
 from retarget.diagnosis.result import Stability
 from retarget.learners import SGD
+from support import made_diagnosis as made
 
 NOON = datetime(2026, 11, 15, 12)
 CASES = {

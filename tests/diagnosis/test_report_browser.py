@@ -8,8 +8,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-import made_diagnosis as made
 from retarget.diagnosis.report.page import write_report
+from support import made_diagnosis as made
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright is not installed: pip install 'retarget[dev]'"

@@ -5,7 +5,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-import made_diagnosis as made
 from retarget.colours import COLOURS
 from retarget.diagnosis.report.charts.chart import (
     drawn_rows,
@@ -29,6 +28,7 @@ from retarget.diagnosis.report.words import (
     percent,
 )
 from retarget.diagnosis.result import Choice, Estimate, GroupShift
+from support import made_diagnosis as made
 
 
 class TestCharts:

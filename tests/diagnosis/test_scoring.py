@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from diagnosis_streams import as_stream
 from retarget.diagnosis.measure import compare
 from retarget.diagnosis.measure.compare import (
     Bootstrap,
@@ -16,6 +15,7 @@ from retarget.diagnosis.measure.compare import (
     squared_errors,
 )
 from retarget.diagnosis.result import Estimate
+from support.diagnosis_streams import as_stream
 
 
 def plain_bootstrap(values, statistic, resamples=4000, seed=5):

@@ -8,17 +8,6 @@ from hypothesis import strategies as st
 from numpy.linalg import solve
 
 import retarget as rt
-from diagnosis_streams import both_kernels
-from oracles import simulation
-from problems import (
-    assert_same,
-    gammas,
-    make_stream,
-    panel_sizes,
-    panels_of,
-    problems,
-    ridges,
-)
 from retarget.diagnosis.kernels import features as feature_kernel
 from retarget.diagnosis.kernels import full as full_kernel
 from retarget.diagnosis.measure.correction import (
@@ -33,6 +22,17 @@ from retarget.diagnosis.measure.passes import (
     targets_with_errors,
 )
 from retarget.theory.correction import errors_reaching
+from support.diagnosis_streams import both_kernels
+from support.oracles import simulation
+from support.problems import (
+    assert_same,
+    gammas,
+    make_stream,
+    panel_sizes,
+    panels_of,
+    problems,
+    ridges,
+)
 
 blocks_of = st.sampled_from([1, 2, 3])
 

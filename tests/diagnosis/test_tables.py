@@ -9,10 +9,10 @@ import pytest
 from rich.console import Console
 
 import retarget as rt
-from hand_made_diagnosis import a_stream, diagnosis_of, standing_in
 from retarget.diagnosis.report.export import as_json, corrected_table, most_distorted, shift_table
 from retarget.diagnosis.report.terminal import terminal_parts
 from retarget.diagnosis.result import Approximation, Estimate
+from support.hand_made_diagnosis import a_stream, diagnosis_of, standing_in
 
 
 def test_the_table_of_shifts_is_in_the_users_units():

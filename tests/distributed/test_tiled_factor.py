@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from problems import make_stream
 from retarget.distributed.columns import follow_columns
 from retarget.distributed.factor import TiledFactor
 from retarget.distributed.problem import as_tiled_problem
 from retarget.theory.cholesky import factorise
+from support.problems import make_stream
 
 
 @pytest.mark.parametrize("chunk", [4, 7, 100])

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import retarget as rt
-from problems import make_stream
 from retarget import distributed as rd
 from retarget.errors import (
     ClusterError,
@@ -20,6 +19,7 @@ from retarget.errors import (
     TrainingDivergedError,
     UnreachableTargetsError,
 )
+from support.problems import make_stream
 
 LEARNER = rt.SGD(lr=0.1, batch_size=2)
 Y = np.arange(12.0)

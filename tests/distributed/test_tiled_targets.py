@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import retarget as rt
-from problems import (
+from retarget import distributed as rd
+from support.problems import (
     assert_same,
     gammas,
     learners,
@@ -18,7 +19,6 @@ from problems import (
     ridges,
     streams,
 )
-from retarget import distributed as rd
 
 tile_rows = st.integers(3, 12)
 examples = settings(max_examples=30)

@@ -14,11 +14,11 @@ import pytest
 from distributed import futures_of
 
 import retarget as rt
-from problems import assert_same
 from retarget import distributed as rd
 from retarget.distributed import cluster
 from retarget.distributed.factor import TiledFactor
 from retarget.errors import ClusterError, NotPositiveDefiniteError
+from support.problems import assert_same
 
 N, TILE, GAMMA = 230, 48, 0.7
 LEARNER = rt.SGD(lr=0.2, batch_size=16, momentum=0.5, reduction="mean")

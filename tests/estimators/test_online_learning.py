@@ -7,10 +7,10 @@ from hypothesis import given
 from sklearn.kernel_ridge import KernelRidge
 
 import retarget as rt
-from oracles import literal, simulation
-from problems import assert_same, gammas, problems
 from retarget.estimators import automatic, base
 from retarget.kernels import simple
+from support.oracles import literal, simulation
+from support.problems import assert_same, gammas, problems
 
 LEARNERS = [
     {"lr": 0.3},

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from sklearn.exceptions import NotFittedError
 
 import retarget as rt
-from problems import assert_same, make_stream, panel_sizes, panels_of, plain_learners
 from retarget import arrays
+from support.problems import assert_same, make_stream, panel_sizes, panels_of, plain_learners
 
 CORRECTIONS = ["none", "exact", "iterative"]
 

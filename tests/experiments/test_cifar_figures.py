@@ -8,8 +8,6 @@ import pytest
 import torch
 
 import retarget as rt
-from command_line import run as run_command
-from made_cifar10 import write_images
 from retarget import continual as lab
 from retarget.data.cifar10 import CIFAR10
 from retarget.data.fetch import data_folder, is_complete
@@ -27,6 +25,8 @@ from retarget.experiments.network_training import trained_together
 from retarget.experiments.over_seeds import mean_and_sem
 from retarget.experiments.places import Processes
 from retarget.experiments.runner import run_experiment
+from support.command_line import run as run_command
+from support.made_cifar10 import write_images
 
 REAL_CIFAR = os.environ.get("RETARGET_DATA")  # before the fixtures point it elsewhere
 SMALL = ["per_class=8", "test_per_class=3", "evaluate_every=40"]

@@ -10,8 +10,6 @@ import torch
 from torch import nn
 
 import retarget as rt
-from command_line import run as run_command
-from made_core50 import made_frames, picture, write_made_core50, zipped
 from retarget import continual as lab
 from retarget.data.core50 import load_core50, new_classes_tasks
 from retarget.experiments import core50_training, network_curves, network_sweeps
@@ -24,6 +22,8 @@ from retarget.experiments.experiment_files import (
 )
 from retarget.experiments.identity import identity_of
 from retarget.experiments.runner import run_experiment
+from support.command_line import run as run_command
+from support.made_core50 import made_frames, picture, write_made_core50, zipped
 
 REAL_DATA = Path(os.environ.get("RETARGET_DATA", "nowhere"))  # before the fixtures change it
 BACKBONE = 'backbone="core50_backbone:made"'
@@ -193,8 +193,8 @@ def test_the_stream_is_new_classes_on_features_of_the_frames(made_folder):
     frames = load_core50(made_folder / "core50_128x128.zip", 1)
     row = int(stream.train.rows[7])
     assert frames.train_objects[row] == int(stream.train.labels[7])
-    from core50_backbone import made
     from retarget.data.features import prepared
+    from support.core50_backbone import made
 
     picture = prepared(torch.from_numpy(frames.train_images[row : row + 1]), 4)
     torch.testing.assert_close(stream.train.inputs[row], made()(picture)[0])

@@ -8,13 +8,13 @@ from matplotlib.image import imread
 from rich.console import Console
 
 import retarget as rt
-from made_cifar10 import write_images
-from made_core50 import made_frames, write_made_core50
-from made_mnist import write_made_mnist
 from retarget.experiments import core50_training
 from retarget.experiments.experiment import Experiment, families
 from retarget.experiments.experiment_files import parse_changes
 from retarget.experiments.runner import run_experiment
+from support.made_cifar10 import write_images
+from support.made_core50 import made_frames, write_made_core50
+from support.made_mnist import write_made_mnist
 
 MNIST = {"train": 40, "test": 20, "evaluate_every": 16}
 CIFAR = {"protocol": "domain pairs", "per_class": 4, "test_per_class": 2, "lr": 0.01}

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retarget as rt
-from made_runs import SMALL_DIGITS
 from retarget.experiments.experiment import families
 from retarget.experiments.experiment_files import (
     LARGEST_FILE,
@@ -22,6 +21,7 @@ from retarget.experiments.experiment_files import (
     parse_experiment,
 )
 from retarget.experiments.runner import run_experiment
+from support.made_runs import SMALL_DIGITS
 
 DOCS = Path(__file__).parents[2] / "docs" / "experiments.md"
 

@@ -13,9 +13,6 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 import retarget as rt
-from made_cifar10 import write_made_cifar10
-from made_core50 import made_frames, picture, write_made_core50, zipped
-from made_mnist import NAMES, write_made_mnist
 from retarget.data import backbones, core50
 from retarget.experiments import identity
 from retarget.experiments.core50_training import STAND_IN, STAND_IN_BACKBONE, Core50Run
@@ -30,6 +27,9 @@ from retarget.experiments.identity import (
     identity_of,
     source_hash,
 )
+from support.made_cifar10 import write_made_cifar10
+from support.made_core50 import made_frames, picture, write_made_core50, zipped
+from support.made_mnist import NAMES, write_made_mnist
 
 FAMILIES = families()
 EXAMPLES = {

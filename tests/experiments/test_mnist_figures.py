@@ -9,7 +9,6 @@ import pytest
 from sklearn.kernel_ridge import KernelRidge
 
 import retarget as rt
-from made_mnist import idx
 from retarget.cli import main
 from retarget.data.fetch import data_folder, is_complete
 from retarget.data.mnist import MNIST
@@ -17,6 +16,7 @@ from retarget.experiments import mnist_curves, mnist_problem, mnist_sweeps
 from retarget.experiments.experiment_files import load_experiment, parse_changes
 from retarget.experiments.kernel_cache import cache_folder, cached_gram
 from retarget.experiments.runner import run_experiment
+from support.made_mnist import idx
 
 REAL_MNIST = os.environ.get("RETARGET_DATA")  # before the fixtures point it elsewhere
 SMALL = ["train=90", "test=40", "evaluate_every=32"]

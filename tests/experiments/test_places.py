@@ -9,14 +9,14 @@ import time
 import dask
 import pytest
 
-import made_runs
 import retarget as rt
-from made_runs import calls, made
 from retarget.distributed.cluster import connect
 from retarget.experiments.cluster_place import Cluster
 from retarget.experiments.places import Processes
 from retarget.experiments.runner import run_experiment
 from retarget.experiments.store import RunStore
+from support import made_runs
+from support.made_runs import calls, made
 
 
 @pytest.fixture(autouse=True)
@@ -239,7 +239,7 @@ def test_a_worker_with_other_code(tmp_path, client, monkeypatch):
 COORDINATOR = """
 import sys
 from pathlib import Path
-import made_runs
+from support import made_runs
 from retarget.experiments.experiment import families
 from retarget.experiments.places import Processes
 from retarget.experiments.runner import run_experiment

@@ -8,12 +8,12 @@ import polars as pl
 import pytest
 
 import retarget as rt
-from made_runs import SMALL_DIGITS
 from retarget.errors import DamagedFileWarning
 from retarget.experiments import digits, toy_curves, toy_shift
 from retarget.experiments.experiment import families
 from retarget.experiments.experiment_files import load_experiment, parse_changes, parse_experiment
 from retarget.experiments.runner import run_experiment
+from support.made_runs import SMALL_DIGITS
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,6 @@ from types import SimpleNamespace
 import polars as pl
 import pytest
 
-import made_runs
-from made_runs import calls, made
 from retarget.experiments.computing import Computed, Lost
 from retarget.experiments.estimate import Estimator
 from retarget.experiments.experiment import Config, PlannedRun, families
@@ -22,6 +20,8 @@ from retarget.experiments.progress_table import progress_table
 from retarget.experiments.runner import run_experiment
 from retarget.experiments.scheduling import Progress, Schedule
 from retarget.experiments.store import RunStore
+from support import made_runs
+from support.made_runs import calls, made
 
 
 @pytest.fixture(autouse=True)
@@ -181,7 +181,7 @@ def test_two_processes_share_the_work(tmp_path):
 ONE = """
 import sys, time
 from pathlib import Path
-import made_runs
+from support import made_runs
 from retarget.experiments.experiment import families
 from retarget.experiments.runner import run_experiment
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retarget as rt
-from oracles import literal
 from retarget.explore.picture import draw
 from retarget.explore.state import State
+from support.oracles import literal
 
 
 def make_state(n=17, **changes):

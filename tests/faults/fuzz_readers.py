@@ -16,7 +16,6 @@ import atheris
 with atheris.instrument_imports(
     include=["retarget.data", "retarget.diagnosis", "retarget.streaming"]
 ):
-    import formats
     from retarget.data.archives import open_zip, read_members
     from retarget.data.cifar10 import _parse, read_pickle
     from retarget.data.core50_frames import decode
@@ -28,6 +27,7 @@ with atheris.instrument_imports(
     from retarget.experiments.experiment_files import parse_experiment
     from retarget.explore.state import State
     from retarget.streaming.corrector import TargetCorrector
+    from support import formats
 
 MOST = 1 << 16
 # memory, where there is any: the file is written anew for every input

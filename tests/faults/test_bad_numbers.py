@@ -5,10 +5,10 @@ import polars as pl
 import pytest
 
 import retarget as rt
-from command_line import run
-from lab_problems import mlp
 from retarget.continual.corrector import NetworkCorrector
 from retarget.errors import InvalidInputError
+from support.command_line import run
+from support.lab_problems import mlp
 
 pytestmark = pytest.mark.faults
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import retarget as rt
-from made_mnist import made_data_set, made_file, write_made_mnist
-from mirror import Answer
 from retarget import progress
 from retarget.data.cache import cached_array
 from retarget.data.fetch import DataSet, FileState, check, get
 from retarget.progress import PatientBar
 from retarget.storage import atomic_file
+from support.made_mnist import made_data_set, made_file, write_made_mnist
+from support.mirror import Answer
 
 pytestmark = pytest.mark.faults
 FAR = 4e9  # seconds: the year 2096

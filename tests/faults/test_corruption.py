@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from corruption import corruptions
-from formats import FOLDER_NAME, FORMATS
-from guarded_reading import GuardedReader
+from support.corruption import corruptions
+from support.formats import FOLDER_NAME, FORMATS
+from support.guarded_reading import GuardedReader
 
 pytestmark = pytest.mark.faults
 # `make test-faults` asks for 1,000 of every format

@@ -7,16 +7,16 @@ import numpy as np
 import polars as pl
 import pytest
 
-import made_runs
 import retarget as rt
-from command_line import run
-from made_mnist import made_file
-from mirror import Answer
 from retarget.data.cache import cached_array
 from retarget.data.fetch import DataSet, get
 from retarget.experiments.experiment import Family, families, one_by_one
 from retarget.experiments.runner import run_experiment
 from retarget.storage import atomic_file
+from support import made_runs
+from support.command_line import run
+from support.made_mnist import made_file
+from support.mirror import Answer
 
 pytestmark = pytest.mark.faults
 

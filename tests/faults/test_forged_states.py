@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import retarget as rt
-from lab_problems import mlp
 from retarget.errors import RetargetError
 from retarget.state_files import read_state, write_state
+from support.lab_problems import mlp
 
 pytestmark = pytest.mark.faults
 FORGERIES = 150

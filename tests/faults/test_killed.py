@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from guarded_reading import HERE
+from support.guarded_reading import HERE
 
 pytestmark = pytest.mark.faults
 ROUNDS = 200 if "RETARGET_CORRUPTIONS" in os.environ else 25

@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from made_cifar10 import write_images
+from support.made_cifar10 import write_images
 
 pytestmark = pytest.mark.faults
 KILLS_AT_LEAST = 5

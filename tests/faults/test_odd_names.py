@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from command_line import run
+from support.command_line import run
 
 pytestmark = pytest.mark.faults
 

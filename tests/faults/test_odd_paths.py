@@ -6,14 +6,14 @@ import numpy as np
 import polars as pl
 import pytest
 
-from command_line import run
-from made_mnist import write_made_mnist
 from retarget.data.fetch import FileState, check
 from retarget.data.mnist import MNIST, load_mnist
 from retarget.data.weights import read_weights
 from retarget.diagnosis.tables.read import read_table
 from retarget.errors import InvalidInputError, MissingDataError
 from retarget.streaming.corrector import TargetCorrector
+from support.command_line import run
+from support.made_mnist import write_made_mnist
 
 pytestmark = pytest.mark.faults
 

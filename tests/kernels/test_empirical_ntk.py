@@ -13,11 +13,11 @@ from torch import nn
 from torch.nn import functional
 
 import retarget as rt
-from oracles.empirical_ntk import gradients
-from oracles.empirical_ntk import gram as oracle_gram
 from retarget.errors import InvalidInputError, InvalidTypeError, StreamTooLargeError
 from retarget.kernels.empirical import gram, plan, terms
 from retarget.kernels.empirical.terms import split, split_product
+from support.oracles.empirical_ntk import gradients
+from support.oracles.empirical_ntk import gram as oracle_gram
 
 OUTPUTS = ["mean", "sum", "full", 1]
 

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 import retarget as rt
-from oracles.infinite_ntk import gelu_moments
-from oracles.infinite_ntk import gram as oracle_gram
 from retarget.errors import InvalidInputError, InvalidTypeError, StreamTooLargeError
 from retarget.kernels import kernel_from_dict
 from retarget.kernels.infinite import cuda, ntk
 from retarget.kernels.infinite import numba as numba_engine
 from retarget.kernels.infinite import torch as torch_engine
 from retarget.kernels.infinite.plan import make_plan
+from support.oracles.infinite_ntk import gelu_moments
+from support.oracles.infinite_ntk import gram as oracle_gram
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "infinite_ntk.json").read_text())
 ENGINES = ("fused", "torch")

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from sklearn.metrics import pairwise
 
 import retarget as rt
-from problems import assert_same, panels_of
 from retarget.kernels import (
     CallableKernel,
     PrecomputedKernel,
@@ -15,6 +14,7 @@ from retarget.kernels import (
     kernel_from_dict,
 )
 from retarget.kernels.base import mirror_lower
+from support.problems import assert_same, panels_of
 
 
 def phi(x):

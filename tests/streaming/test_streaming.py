@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 import retarget as rt
-from oracles import literal
-from problems import assert_same, gammas, learners, make_stream, panel_sizes, panels_of
 from retarget import arrays
+from support.oracles import literal
+from support.problems import assert_same, gammas, learners, make_stream, panel_sizes, panels_of
 
 
 @st.composite

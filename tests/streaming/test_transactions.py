@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import retarget as rt
-from problems import make_stream, panels_of
 from retarget.theory import cholesky, dual
+from support.problems import make_stream, panels_of
 
 LEARNERS = {
     "plain": rt.SGD(lr=0.2, batch_size=2),

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retarget as rt
-from oracles import literal
-from oracles.simulation import train
-from problems import (
+from retarget import arrays
+from support.oracles import literal
+from support.oracles.simulation import train
+from support.problems import (
     assert_same,
     batches,
     gammas,
@@ -23,7 +24,6 @@ from problems import (
     ridges,
     streams,
 )
-from retarget import arrays
 
 MATRICES = ("online", "offline", "modulation")
 

@@ -5,9 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retarget as rt
-from oracles import literal
-from oracles.simulation import train
-from problems import assert_same, gammas, make_stream, panel_sizes, panels_of, problems, streams
+from support.oracles import literal
+from support.oracles.simulation import train
+from support.problems import (
+    assert_same,
+    gammas,
+    make_stream,
+    panel_sizes,
+    panels_of,
+    problems,
+    streams,
+)
 
 
 @given(stream=streams, gamma=gammas, panel=panel_sizes, every=st.integers(1, 9))

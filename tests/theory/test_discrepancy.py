@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retarget as rt
-from oracles import literal
-from oracles.simulation import train
-from problems import gammas, make_stream, problems, rates, streams
 from retarget import arrays
+from support.oracles import literal
+from support.oracles.simulation import train
+from support.problems import gammas, make_stream, problems, rates, streams
 
 LEARNER = rt.SGD(lr=0.3)
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import retarget as rt
-from problems import assert_same, make_stream
 from retarget import arrays
+from support.problems import assert_same, make_stream
 
 LEARNER = rt.SGD(lr=0.2)
 CORE = {

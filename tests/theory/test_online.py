@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retarget as rt
-from oracles import literal
-from oracles.simulation import train
-from problems import (
+from retarget.theory.response import final_response, remaining_start, step_response
+from support.oracles import literal
+from support.oracles.simulation import train
+from support.problems import (
     assert_same,
     gammas,
     make_stream,
@@ -18,7 +19,6 @@ from problems import (
     rates,
     streams,
 )
-from retarget.theory.response import final_response, remaining_start, step_response
 
 
 @given(problem=problems(), panel=panel_sizes)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retarget as rt
-from problems import make_stream
 from retarget.theory.cholesky import factorise
 from retarget.theory.precision import inverse_norm
+from support.problems import make_stream
 
 LEARNER = rt.SGD(lr=0.3)
 

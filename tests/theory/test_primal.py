@@ -7,11 +7,11 @@ from hypothesis import given
 from numpy.linalg import cholesky, solve
 
 import retarget as rt
-from oracles import simulation
-from problems import assert_same, gammas, make_stream, problems
 from retarget.theory.primal import FeatureRows, PrimalLearner
 from retarget.theory.recursive import RecursiveRidge
 from retarget.theory.response import final_response, step_response
+from support.oracles import simulation
+from support.problems import assert_same, gammas, make_stream, problems
 
 
 @given(problem=problems())

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retarget as rt
-from oracles import literal
-from problems import assert_same
+from support.oracles import literal
+from support.problems import assert_same
 
 
 def least_norm_sweep(K, Y, eta, gamma, b):

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retarget as rt
-from problems import make_stream
 from retarget.theory.stability import largest_stable_lr
+from support.problems import make_stream
 
 
 def random_stream(d, n, seed):

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retarget as rt
-from oracles import literal
-from oracles.simulation import train
-from problems import (
+from support.oracles import literal
+from support.oracles.simulation import train
+from support.problems import (
     assert_same,
     gammas,
     make_stream,

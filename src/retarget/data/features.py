@@ -12,12 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from retarget.arrays import ArrayT, as_tensor, give_back
+from retarget.arrays import ArrayT, as_tensor, full_precision, give_back
 from retarget.data.backbones import identity
 from retarget.data.cache import cache_folder, cached_array
 from retarget.data.resnet18 import ResNet18
 from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.full_precision import full_precision
 from retarget.progress import PatientBar
 
 # Of ImageNet's images, red, green and blue, for pixels in [0, 1].

@@ -22,7 +22,7 @@ from retarget.experiments.file_problems import (
     unknown_key,
     value_problems,
 )
-from retarget.printable import printable
+from retarget.text import printable
 
 # What the numbers of an experiment may be. (TOML has nan and inf.)
 Number = Annotated[float, Field(allow_inf_nan=False)]

@@ -1,6 +1,5 @@
 """Experiments from their TOML files: those of the package by name, a user's own by path."""
 
-import difflib
 import math
 import re
 import tomllib
@@ -22,6 +21,7 @@ from retarget.experiments.file_problems import (
 )
 from retarget.import_path import IMPORT_PATH
 from retarget.storage import user_path
+from retarget.text import did_you_mean
 
 SUFFIX = ".toml"
 LARGEST_FILE = 1_000_000
@@ -67,10 +67,10 @@ def load_experiment(name: str) -> Experiment:
         return parse_experiment(path.stem, _read(path))
     names = experiment_names()
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
+        near = did_you_mean(name, names)
         raise InvalidInputError(
             f"there is no experiment {name!r}; "
-            + (f"did you mean {near[0]!r}? " if near else "")
+            + (f"did you mean {near!r}? " if near else "")
             + f"known: {', '.join(names)}; or the path of a file that ends with {SUFFIX}"
         )
     configs = resources.files("retarget.experiments") / "configs"
@@ -162,8 +162,8 @@ def _problems(experiment: Experiment) -> Iterator[Problem]:
     """What the types of the values do not tell."""
     known = families()
     if experiment.family not in known:
-        near = difflib.get_close_matches(experiment.family, known, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        near = did_you_mean(experiment.family, known)
+        hint = f"did you mean {near!r}? " if near else ""
         yield Problem("family", f"got {experiment.family!r}; {hint}known: {', '.join(known)}")
         return
     variant = experiment.variant

@@ -1,6 +1,5 @@
 """What is wrong with an experiment file, in one line a problem."""
 
-import difflib
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -8,6 +7,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from retarget.errors import InvalidInputError
+from retarget.text import did_you_mean
 
 # By pydantic's names of what went wrong; in braces is what it knows of it.
 EXPECTED = {
@@ -43,8 +43,8 @@ class Problem(NamedTuple):
 
 def unknown_key(place: str, known: Sequence[str]) -> Problem:
     """A key that has no meaning there, and the nearest that has one."""
-    near = difflib.get_close_matches(place.rpartition(".")[2], known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+    near = did_you_mean(place.rpartition(".")[2], known)
+    hint = f"did you mean {near!r}?" if near else f"known: {', '.join(known)}"
     return Problem(place, f"unknown key; {hint}")
 
 
@@ -95,7 +95,7 @@ def shown(value: object) -> str:
 def _is_misspelt(place: Sequence[int | str], unknown: Iterable[Sequence[int | str]]) -> bool:
     """Whether a missing key is there under another name."""
     beside = [str(other[-1]) for other in unknown if other[:-1] == place[:-1]]
-    return bool(difflib.get_close_matches(str(place[-1]), beside, n=1))
+    return did_you_mean(str(place[-1]), beside) is not None
 
 
 def _listed(places: list[str]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from retarget.errors import InvalidInputError
 from retarget.experiments.experiment import Experiment
 from retarget.experiments.places import Place, Processes, ThisProcess
-from retarget.option_values import amount_of_memory, amount_of_time
+from retarget.text import amount_of_memory, amount_of_time
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from rich.text import Text
 from retarget.diagnosis.report.export import most_distorted
 from retarget.diagnosis.report.words import tested_on
 from retarget.diagnosis.result import Diagnosis, Estimate, LearnerName
-from retarget.printable import printable
+from retarget.text import printable
 
 LEARNERS: dict[LearnerName, str] = {
     "offline": "offline",

@@ -11,9 +11,9 @@ import numpy as np
 import polars as pl
 
 from retarget.diagnosis.stream import TargetKind
-from retarget.diagnosis.tables.names import listed, shown
 from retarget.diagnosis.tables.roles import Impute, Rows, is_plain, moments
 from retarget.errors import InvalidInputError
+from retarget.text import listed, shown
 
 MOST_CATEGORIES = 50
 MOSTLY = 0.9  # share of numbers from which on a column of text is meant to be numbers

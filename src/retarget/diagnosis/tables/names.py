@@ -1,29 +1,14 @@
 """Columns, asked for by name: found, or refused with the nearest right name."""
 
-import difflib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from retarget.errors import InvalidInputError
+from retarget.text import did_you_mean, listed, shown
 
-LONGEST_SHOWN = 40
-MOST_SHOWN = 8
 MOST_COLUMNS_SHOWN = 40
 # Gives the columns to load, of those that there are.
 Choose = Callable[[Sequence[str]], list[str]]
-
-
-def shown(value: object) -> str:
-    """A cell or a name for a message: quoted, on one line, cut where it is long."""
-    text = repr(value)
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}...{text[0]}"
-
-
-def listed(values: Collection[object], most: int = MOST_SHOWN) -> str:
-    """Some values for a message, and how many more there are."""
-    first = ", ".join(shown(value) for value, _ in zip(values, range(most), strict=False))
-    more = len(values) - most
-    return f"{first} and {more:,} more" if more > 0 else first
 
 
 def require_column(available: Sequence[str], name: str, option: str) -> None:
@@ -38,8 +23,8 @@ def require_column(available: Sequence[str], name: str, option: str) -> None:
         return
     # difflib compares with every name: beyond some thousands the list itself is of no help
     by_small_letters = {column.lower(): column for column in reversed(available)}
-    near = difflib.get_close_matches(name.lower(), list(by_small_letters)[:5000], n=1)
-    hint = f"did you mean {shown(by_small_letters[near[0]])}? " if near else ""
+    near = did_you_mean(name.lower(), list(by_small_letters)[:5000])
+    hint = f"did you mean {shown(by_small_letters[near])}? " if near else ""
     raise InvalidInputError(
         f"{option}: there is no column {shown(name)}; {hint}the columns are: "
         f"{listed(available, MOST_COLUMNS_SHOWN)}"

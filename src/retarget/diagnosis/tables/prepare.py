@@ -23,9 +23,10 @@ from retarget.diagnosis.tables.columns import (
     learn_targets,
 )
 from retarget.diagnosis.tables.limits import require_table_size
-from retarget.diagnosis.tables.names import MOST_SHOWN, listed, require_column, shown
+from retarget.diagnosis.tables.names import require_column
 from retarget.diagnosis.tables.roles import Roles, Rows
 from retarget.errors import InvalidInputError
+from retarget.text import MOST_SHOWN, listed, shown
 
 CERTAIN = 1 - 1e-9  # correlation of an exact affine function, but for rounding
 FEWEST_ROWS = 10  # in fewer, a perfect match may be chance

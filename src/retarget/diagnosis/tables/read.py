@@ -20,10 +20,11 @@ from retarget.diagnosis.tables.limits import (
     require_text_size,
     require_width,
 )
-from retarget.diagnosis.tables.names import Choose, chosen_columns, listed, require_distinct
+from retarget.diagnosis.tables.names import Choose, chosen_columns, require_distinct
 from retarget.diagnosis.tables.parquet_sizes import ParquetSizes
 from retarget.errors import InvalidInputError
 from retarget.storage import user_path
+from retarget.text import listed
 
 START = 1 << 22  # bytes looked at before the whole is read
 CHUNK = 1 << 20

@@ -8,8 +8,9 @@ import numpy as np
 import polars as pl
 
 from retarget.diagnosis.stream import TargetKind
-from retarget.diagnosis.tables.names import require_column, require_distinct, shown
+from retarget.diagnosis.tables.names import require_column, require_distinct
 from retarget.errors import InvalidInputError
+from retarget.text import shown
 
 Impute = Literal["error", "mean", "median", "zero"]
 Kind = Literal["auto"] | TargetKind

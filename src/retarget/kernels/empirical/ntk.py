@@ -6,9 +6,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from retarget.arrays import ArrayT, free_memory, give_back, require_memory
+from retarget.arrays import ArrayT, free_memory, full_precision, give_back, require_memory
 from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.full_precision import full_precision
 from retarget.kernels.base import Kernel, mirror_lower
 from retarget.kernels.empirical.gram import (
     Sizes,

@@ -6,7 +6,6 @@ So functional use, subclasses and tied weights are seen as they are, and the mod
 alone: no hook is registered, and it runs on stand-ins for its parameters and buffers.
 """
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from retarget.errors import InvalidInputError
+from retarget.text import did_you_mean
 
 # A layer is a weight and a bias that are used together, by their names; None where there is none
 # or it is not asked for.
@@ -320,4 +320,4 @@ def _within(name: str, wanted: str) -> bool:
 
 def _nearest(wanted: str, trained: dict[str, nn.Parameter]) -> str:
     layers = {name.rpartition(".")[0] for name in trained} - {""}
-    return difflib.get_close_matches(wanted, [*trained, *sorted(layers)], n=1, cutoff=0.0)[0]
+    return str(did_you_mean(wanted, [*trained, *sorted(layers)], cutoff=0.0))

@@ -12,7 +12,7 @@ from rich.table import Column, Table
 
 from retarget.data import fetch
 from retarget.data.catalogue import DATA_SETS, find_data_set
-from retarget.printable import printable
+from retarget.text import printable
 
 FAILED = 1
 COLOURS = {fetch.FileState.OK: "green", fetch.FileState.MISSING: "yellow"}

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from made_mnist import gzipped, stored
 from retarget.data.cifar10 import (
     BINARY_ARCHIVE,
     BINARY_FILES,
@@ -16,6 +15,7 @@ from retarget.data.cifar10 import (
     PYTHON_FILES,
 )
 from retarget.data.fetch import DataFile
+from support.made_mnist import gzipped, stored
 
 PYTHON_NAMES = [file.name for file in PYTHON_FILES]
 BINARY_NAMES = [file.name for file in BINARY_FILES]

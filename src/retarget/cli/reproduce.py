@@ -11,6 +11,7 @@ import typer
 from rich.console import Console, RenderableType
 from rich.markup import escape
 
+from retarget.cli import show_error
 from retarget.errors import MissingDataError
 from retarget.experiments.computing import in_a_line
 from retarget.experiments.core50_training import Source
@@ -27,8 +28,8 @@ from retarget.experiments.resources import Resources
 from retarget.experiments.runner import Outcome, run_experiment
 from retarget.experiments.scheduling import Progress, Schedule
 from retarget.experiments.store import RunStore
-from retarget.printable import printable, show_error
 from retarget.progress import display
+from retarget.text import printable
 
 app = typer.Typer(rich_markup_mode="rich")
 console = Console()

@@ -6,8 +6,8 @@ import urllib.request
 
 import pytest
 
-from command_line import run
 from retarget.explore.server import ExploreServer
+from support.command_line import run
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import retarget as rt
-from command_line import run
 from retarget.experiments.experiment_files import experiment_names
+from support.command_line import run
 
 
 def test_version(monkeypatch, capsys):
@@ -41,7 +41,7 @@ def test_a_figure_from_the_command(monkeypatch, capsys, tmp_path):
 def test_all_means_every_figure(monkeypatch, capsys, tmp_path):
     names = []
     monkeypatch.setattr(
-        "retarget.cli_reproduce._reproduce", lambda e, *_: names.append(e.name) or 0
+        "retarget.cli.reproduce._reproduce", lambda e, *_: names.append(e.name) or 0
     )
     assert run(monkeypatch, capsys, "reproduce", "all", "--out", tmp_path)[0] == 0
     assert names == experiment_names()

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from retarget import cli_diagnose_options as option
+from retarget.cli import diagnose_options as option
 from retarget.errors import InvalidInputError
-from retarget.option_values import auto_or_number
-from retarget.printable import printable
 from retarget.storage import atomic_file, user_path
+from retarget.text import auto_or_number, printable
 
 if TYPE_CHECKING:
     from retarget.diagnosis.result import Diagnosis
@@ -71,7 +70,7 @@ def diagnose(
     on) into a folder.
     """
     asked = locals()  # the options by name
-    from retarget.cli_diagnose_input import (
+    from retarget.cli.diagnose_input import (
         chosen_evaluation,
         computation,
         load_tables,
@@ -148,7 +147,7 @@ def correct(
     one only what was there by then.
     """
     asked = locals()  # the options by name
-    from retarget.cli_diagnose_input import computation, load_tables, require_kernel
+    from retarget.cli.diagnose_input import computation, load_tables, require_kernel
     from retarget.diagnosis.api import diagnose_table
     from retarget.diagnosis.report.export import corrected_table
 

@@ -5,32 +5,34 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.markup import escape
 from typer.core import TyperGroup
 from typer.main import get_group
 
 import retarget
 from retarget.errors import DownloadError, RetargetError
-from retarget.printable import show_error
 from retarget.storage import FULL_OR_FAILING
+from retarget.text import printable
 
 FAILED, WRONG_USE = 1, 2
 # What `retarget --help` says of each, so that it need not import them: that takes seconds.
 COMMANDS = {
     "diagnose": (
-        "retarget.cli_diagnose",
+        "retarget.cli.diagnose",
         "What an online learner made of a stream: which targets it shifted, and what would help.",
     ),
     "correct": (
-        "retarget.cli_diagnose",
+        "retarget.cli.diagnose",
         "The targets to train on, for every row of a stream: true, and corrected in two ways.",
     ),
-    "reproduce": ("retarget.cli_reproduce", "Computes experiments and draws their figures."),
+    "reproduce": ("retarget.cli.reproduce", "Computes experiments and draws their figures."),
     "explore": (
-        "retarget.cli_explore",
+        "retarget.cli.explore",
         "Opens a page where points, rates and orders can be moved, and shows what shifts.",
     ),
-    "runs": ("retarget.cli_runs", "Lists, shows, cleans and exports finished runs."),
-    "data": ("retarget.cli_data", "Lists, downloads and checks data sets."),
+    "runs": ("retarget.cli.runs", "Lists, shows, cleans and exports finished runs."),
+    "data": ("retarget.cli.data", "Lists, downloads and checks data sets."),
 }
 
 
@@ -74,6 +76,13 @@ def _options(
     ] = False,
 ) -> None:
     """Options of the command itself."""
+
+
+def show_error(error: Exception | str) -> None:
+    """Prints an error to standard error, without what a terminal would take as a command."""
+    lines = "\n".join(printable(line) for line in str(error).splitlines())
+    shown = f"[bold red]Error:[/bold red] {escape(lines)}"
+    Console(stderr=True, emoji=False).print(shown, highlight=False, soft_wrap=True)
 
 
 def main() -> None:

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 import retarget as rt
-from oracles import literal
-from oracles.empirical_ntk import gradients
+from support.oracles import literal
+from support.oracles.empirical_ntk import gradients
 
 
 @dataclass

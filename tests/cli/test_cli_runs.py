@@ -3,11 +3,11 @@
 import polars as pl
 import pytest
 
-import made_runs
-from command_line import run
-from made_runs import made
 from retarget.experiments.runner import run_experiment
 from retarget.experiments.store import RunStore
+from support import made_runs
+from support.command_line import run
+from support.made_runs import made
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from retarget.errors import InvalidInputError
 from retarget.experiments.inventory import State, export_table, state_of
 from retarget.experiments.progress_table import duration
 from retarget.experiments.store import RunRecord, RunStore
-from retarget.printable import printable
 from retarget.storage import atomic_file
+from retarget.text import printable
 
 app = typer.Typer(no_args_is_help=True, help="Lists, shows, cleans and exports finished runs.")
 console = Console()

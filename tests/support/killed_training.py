@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from lab_problems import LEARNERS, mlp, stream, weights
 from retarget import continual as lab
+from support.lab_problems import LEARNERS, mlp, stream, weights
 
 KILLS = 8  # at least, in as many runs as that takes
 

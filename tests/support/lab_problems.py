@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import retarget as rt
-from oracles import continual as oracle
 from retarget import continual as lab
+from support.oracles import continual as oracle
 
 
 def mlp(seed, inputs=5, classes=3):

@@ -18,7 +18,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # nothing else gets between the answers
     warnings.simplefilter("error")
-    from formats import FORMATS
+    from support.formats import FORMATS
 
     right = {}
     for line in sys.stdin:
@@ -40,8 +40,8 @@ def _limit_memory() -> None:
 
 def _outcome(format_, path, right):
     """One of: right, other (data, well formed), clean (error); or a failure, with its reason."""
-    from formats import FOLDER_NAME, same
     from retarget.errors import RetargetError
+    from support.formats import FOLDER_NAME, same
 
     try:
         found = format_.read(path)

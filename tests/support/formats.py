@@ -22,9 +22,6 @@ import torch
 from safetensors.torch import save_file
 
 import retarget as rt
-from made_cifar10 import BINARY_NAMES, PYTHON_NAMES, write_made_cifar10
-from made_core50 import made_frames, picture, write_made_core50
-from made_mnist import NAMES, write_made_mnist
 from retarget.data.cache import cached_array
 from retarget.data.cifar10 import load_cifar10
 from retarget.data.core50 import load_core50
@@ -36,6 +33,9 @@ from retarget.experiments.identity import Identity
 from retarget.experiments.store import RunStore
 from retarget.explore.points import toy_opening
 from retarget.explore.state import State
+from support.made_cifar10 import BINARY_NAMES, PYTHON_NAMES, write_made_cifar10
+from support.made_core50 import made_frames, picture, write_made_core50
+from support.made_mnist import NAMES, write_made_mnist
 
 ROWS = 60
 

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 from matplotlib import pyplot
 
-import made_runs
-from command_line import run
-from made_runs import TEXT, calls
-from retarget import cli, cli_reproduce
+from retarget import cli
+from retarget.cli import reproduce
 from retarget.experiments.experiment import families
+from support import made_runs
+from support.command_line import run
+from support.made_runs import TEXT, calls
 
 
 @pytest.fixture
@@ -110,7 +111,7 @@ def test_no_title_or_reason_is_a_command_of_the_terminal(monkeypatch, capfd, min
 
 
 def test_only_so_many_failures_are_listed(monkeypatch, capsys, mine):
-    monkeypatch.setattr(cli_reproduce, "SHOWN_FAILURES", 1)
+    monkeypatch.setattr(reproduce, "SHOWN_FAILURES", 1)
     arguments = mine('behaviour = "raises"', "[grid]", "lr = [0.1, 0.2, 0.3]")
     code, shown = run(monkeypatch, capsys, *arguments, "-j", 0)
     assert code == 1
@@ -170,14 +171,14 @@ def test_wrong_use(monkeypatch, capsys, tmp_path, mine, arguments, message):
 
 
 def test_a_log_has_a_line_now_and_then(monkeypatch, capsys, mine):
-    monkeypatch.setattr(cli_reproduce, "LOG_EVERY", -1.0)
+    monkeypatch.setattr(reproduce, "LOG_EVERY", -1.0)
     _, shown = run(monkeypatch, capsys, *mine(), "-j", 0)
     assert "1 of 3 runs done, 0 failed, time left: 0.0 s" in shown
     assert "3 of 3 runs done" in shown
 
 
 COMMAND = """
-import made_runs
+from support import made_runs
 from retarget.cli import main
 from retarget.experiments.experiment import families
 

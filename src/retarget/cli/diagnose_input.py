@@ -11,12 +11,12 @@ import polars as pl
 from retarget.data.digits import digits_stream
 from retarget.diagnosis.api import Options
 from retarget.diagnosis.result import Evaluation
-from retarget.diagnosis.tables.names import MOST_COLUMNS_SHOWN, listed
+from retarget.diagnosis.tables.names import MOST_COLUMNS_SHOWN
 from retarget.diagnosis.tables.read import read_table
 from retarget.diagnosis.tables.roles import Roles
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD
-from retarget.option_values import amount_of_memory, auto_or_number
+from retarget.text import amount_of_memory, auto_or_number, listed
 
 EVALUATIONS: dict[str, Evaluation] = {"last": "last part", "progressive": "progressive"}
 MODES = ("auto", "exact", "features")

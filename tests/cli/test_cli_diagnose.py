@@ -7,10 +7,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from command_line import run
-from hand_made_diagnosis import standing_in
-from retarget import cli_diagnose
+from retarget.cli import diagnose as diagnose_command
 from retarget.cli import main
+from support.command_line import run
+from support.hand_made_diagnosis import standing_in
 
 rng = np.random.default_rng(0)
 TABLE = pl.DataFrame(
@@ -144,7 +144,7 @@ def test_json_is_one_object_and_nothing_else(monkeypatch, capsys, tmp_path, stan
 
 def test_the_report_is_opened_on_request(monkeypatch, capsys, stand):
     opened = []
-    monkeypatch.setattr(cli_diagnose.typer, "launch", opened.append)
+    monkeypatch.setattr(diagnose_command.typer, "launch", opened.append)
     run(monkeypatch, capsys, "diagnose", "t.csv", "--target", "c")
     assert opened == []
     run(monkeypatch, capsys, "diagnose", "t.csv", "--target", "c", "--open")

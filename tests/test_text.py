@@ -1,7 +1,7 @@
 import pytest
 
 from retarget.errors import InvalidInputError
-from retarget.option_values import amount_of_memory, amount_of_time, auto_or_number
+from retarget.text import amount_of_memory, amount_of_time, auto_or_number
 
 
 def test_numbers_or_auto():

@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 
 import retarget as rt
-from command_line import run
 from retarget.cli import main
+from support.command_line import run
 
 N, LR, GAMMA, WIDTH = 90, 0.3, 0.7, 1.9
 LEARNER = rt.SGD(lr=LR, batch_size=3)

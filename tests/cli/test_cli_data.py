@@ -1,10 +1,10 @@
 import pytest
 
-import made_cifar10
-from command_line import run
-from made_mnist import NAMES, TRAIN_IMAGES, TRAIN_LABELS, made_data_set, write_made_mnist
-from mirror import Answer
 from retarget.data import catalogue
+from support import made_cifar10
+from support.command_line import run
+from support.made_mnist import NAMES, TRAIN_IMAGES, TRAIN_LABELS, made_data_set, write_made_mnist
+from support.mirror import Answer
 
 
 @pytest.fixture

@@ -1,15 +1,53 @@
-"""Values of command-line options that are more than a number."""
+"""Text that people write and read: safe to print, cut to length, "did you mean", amounts."""
 
+import difflib
 import math
 import re
+from collections.abc import Collection, Iterable
 from typing import Literal
 
 from retarget.errors import InvalidInputError
 
+LONGEST_SHOWN = 40
+MOST_SHOWN = 8
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", re.IGNORECASE)
 SECONDS = {"": 1, "s": 1, "min": 60, "h": 3600}
 TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|)", re.IGNORECASE)
+
+
+def printable(text: str) -> str:
+    r"""Text on one line, without what a terminal would take as a command, or cannot show.
+
+    Example:
+        >>> printable("red\x1b[31m, a line\n, a byte that is not text \udcff")
+        'red·[31m, a line·, a byte that is not text ·'
+    """
+    return "".join(letter if letter.isprintable() else "·" for letter in text)
+
+
+def shown(value: object) -> str:
+    """A cell or a name for a message: quoted, on one line, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}...{text[0]}"
+
+
+def listed(values: Collection[object], most: int = MOST_SHOWN) -> str:
+    """Some values for a message, and how many more there are."""
+    first = ", ".join(shown(value) for value, _ in zip(values, range(most), strict=False))
+    more = len(values) - most
+    return f"{first} and {more:,} more" if more > 0 else first
+
+
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known name nearest to the one that was written; None if none is near.
+
+    Example:
+        >>> did_you_mean("minst", ["cifar10", "mnist"])
+        'mnist'
+    """
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return near[0] if near else None
 
 
 def auto_or_number(option: str, text: str) -> float | Literal["auto"]:

@@ -1,0 +1,1 @@
+"""What tests share: problems, made data sets, oracles, damaged files."""
