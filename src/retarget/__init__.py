@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from retarget.kernels import RBF, EmpiricalNTK, Features, InfiniteNTK, Linear, as_kernel
     from retarget.learners import SGD
     from retarget.streaming.corrector import TargetCorrector
+    from retarget.streaming.ridge import StreamingRidge
+    from retarget.streaming.tangent import TangentLearner
     from retarget.streaming.trackers import CorrectionTracker, ShiftTracker
     from retarget.theory.correction import corrected_targets
     from retarget.theory.correction_terms import CorrectionTerms, correction_terms
@@ -52,6 +54,9 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
     "TargetCorrector",
     "ShiftTracker",
     "CorrectionTracker",
+    # learners of bounded memory
+    "StreamingRidge",
+    "TangentLearner",
     # scikit-learn estimators
     "OnlineKernelRegressor",
     "OnlineKernelClassifier",
@@ -83,6 +88,8 @@ _MODULES = {
     "kernels": "RBF EmpiricalNTK Features InfiniteNTK Linear as_kernel",
     "learners": "SGD",
     "streaming.corrector": "TargetCorrector",
+    "streaming.ridge": "StreamingRidge",
+    "streaming.tangent": "TangentLearner",
     "streaming.trackers": "CorrectionTracker ShiftTracker",
     "theory.correction": "corrected_targets",
     "theory.correction_terms": "CorrectionTerms correction_terms",

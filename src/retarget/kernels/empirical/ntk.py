@@ -1,6 +1,5 @@
 """The kernel of a finite network, from the gradients of its parameters."""
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -23,7 +22,7 @@ from retarget.kernels.empirical.plan import (
     sketched,
     with_split_products,
 )
-from retarget.kernels.empirical.recording import Network, trained_parameters
+from retarget.kernels.empirical.recording import Choice, Network, trained_parameters
 from retarget.kernels.empirical.terms import tensor_cores
 from retarget.progress import PatientBar
 
@@ -62,7 +61,8 @@ class EmpiricalNTK(Kernel):
         outputs: "mean" over the outputs, as above; "sum", without 1/c; the number of one output,
             from 0; "full", the kernel between all outputs, (n c, n c), where row i c + k is output
             k of sample i.
-        params: Names of parameters, or of layers for all of theirs; None for all.
+        params: Which parameters: a name, the name of a layer for all of its parameters, a pattern
+            (`"*.bias"`), several of these, or a function of a name; None for all.
         mode: "structured" takes rules where there are, each layer's in its cheapest form, and the
             Jacobian for the rest; "jacobian" is the plain way. "auto" takes the cheaper of the
             two, which is the structured one: a rule never costs more than the Jacobian.
@@ -91,7 +91,7 @@ class EmpiricalNTK(Kernel):
         self,
         module: nn.Module,
         outputs: Literal["mean", "sum", "full"] | int = "mean",
-        params: Sequence[str] | None = None,
+        params: Choice = None,
         mode: Mode = "auto",
         accumulate: torch.dtype | None = None,
         memory: int | None = None,
@@ -122,7 +122,11 @@ class EmpiricalNTK(Kernel):
                 "of an output with sketch="
             )
         self.module, self.outputs, self.mode, self.accumulate = module, outputs, mode, accumulate
-        self.params = None if params is None else tuple(params)
+        self.params = (
+            params
+            if params is None or isinstance(params, str) or callable(params)
+            else tuple(params)
+        )
         self.memory, self.precision, self.progress = memory, precision, progress
         self.sketch, self.seed = sketch, seed
         trained_parameters(module, self.params)

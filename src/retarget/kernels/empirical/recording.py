@@ -8,6 +8,7 @@ alone: no hook is registered, and it runs on stand-ins for its parameters and bu
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
@@ -284,12 +285,17 @@ def _two(value: int | Sequence[int]) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (value[0], value[-1])
 
 
-def trained_parameters(module: nn.Module, wanted: Sequence[str] | None) -> dict[str, nn.Parameter]:
-    """Those that are trained, by name, and, where some are wanted, in one of these.
+# Which parameters: a name, a layer or a pattern, several of these, or a function of a name.
+Choice = str | Sequence[str] | Callable[[str], bool] | None
+
+
+def trained_parameters(module: nn.Module, wanted: Choice = None) -> dict[str, nn.Parameter]:
+    """The parameters that are trained, by name, and of these the ones that are wanted.
 
     Args:
         module: Whose parameters.
-        wanted: Names of parameters, or of layers for all of theirs; None for all.
+        wanted: A name, the name of a layer for all of its parameters, a pattern as in file names
+            (`"*.bias"`), several of these, or a function of a name; None for all.
     """
     trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
     if not trained:
@@ -298,24 +304,30 @@ def trained_parameters(module: nn.Module, wanted: Sequence[str] | None) -> dict[
         )
     if wanted is None:
         return trained
-    for each in wanted:
-        if not any(_within(name, each) for name in trained):
-            raise InvalidInputError(
-                f"params has {each!r}; expected names of trained parameters, or of layers with "
-                f"some: did you mean {_nearest(each, trained)!r}?"
-            )
-    chosen = {
-        name: value
-        for name, value in trained.items()
-        if any(_within(name, each) for each in wanted)
-    }
+    if callable(wanted):
+        chosen = {name: value for name, value in trained.items() if wanted(name)}
+    else:
+        patterns = [wanted] if isinstance(wanted, str) else list(wanted)
+        for each in patterns:
+            if not any(_within(name, each) for name in trained):
+                raise InvalidInputError(
+                    f"params has {each!r}; expected names of trained parameters, of layers with "
+                    f"some, or patterns: did you mean {_nearest(each, trained)!r}?"
+                )
+        chosen = {
+            name: value
+            for name, value in trained.items()
+            if any(_within(name, each) for each in patterns)
+        }
     if not chosen:
-        raise InvalidInputError("params is empty; expected some names, or None for all parameters")
+        raise InvalidInputError(
+            "params chooses no parameter; expected some names, or None for all parameters"
+        )
     return chosen
 
 
 def _within(name: str, wanted: str) -> bool:
-    return name == wanted or name.startswith(f"{wanted}.")
+    return name == wanted or name.startswith(f"{wanted}.") or fnmatchcase(name, wanted)
 
 
 def _nearest(wanted: str, trained: dict[str, nn.Parameter]) -> str:

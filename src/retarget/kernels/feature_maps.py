@@ -1,0 +1,144 @@
+"""Features in the place of a kernel: what learners of bounded memory work on."""
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from retarget.arrays import as_tensor, require_finite, require_float
+from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.kernels.base import Kernel
+from retarget.kernels.empirical.ntk import EmpiricalNTK
+from retarget.kernels.simple import RBF, Features, Linear
+
+DEFAULT_MEMORY = 1024
+
+
+@dataclass(frozen=True)
+class FeatureMap:
+    """A function from samples to features, and what is known of it.
+
+    Attributes:
+        compute: Gives the features (n, m) of samples, in the caller's library.
+        kernel: The kernel that the features' inner products stand for, where there is one.
+        exact: Whether they are that kernel, or an estimate of it.
+        description: What distinguishes it from others, as plain values; None if a file cannot
+            hold that.
+    """
+
+    compute: Callable[[Any], Tensor]
+    kernel: Kernel | None
+    exact: bool
+    description: dict[str, Any] | None
+
+    def __call__(self, X: Any) -> Tensor:
+        """(n, m) features, checked."""
+        features = self.compute(X)
+        if features.ndim != 2 or len(features) != len(X):
+            raise InvalidInputError(
+                f"the features have shape {tuple(features.shape)} for {len(X)} samples; expected "
+                f"({len(X)}, number of features)"
+            )
+        require_float("features", features, "have the feature map return real numbers")
+        require_finite("the feature map's result", features)
+        return features
+
+
+def feature_map(features: Any, memory: int = DEFAULT_MEMORY, seed: int = 0) -> FeatureMap:
+    """The feature map that something stands for.
+
+    Args:
+        features: A function from samples to features, or a `torch.nn.Module` (copied and frozen,
+            in evaluation mode); `Linear` and `Features`, whose features are exact; `RBF`, by
+            random Fourier features; or an `EmpiricalNTK`, by its sketch.
+        memory: Number of features, where that can be chosen: of `RBF`, and of an `EmpiricalNTK`
+            without a sketch of its own.
+        seed: Seed of the random features.
+    """
+    memory = as_count("memory", memory)
+    if isinstance(features, Linear):
+        return FeatureMap(
+            lambda X: features._samples("X", X).flatten(1), features, True, features.to_dict()
+        )
+    if isinstance(features, Features):
+        return FeatureMap(lambda X: features._samples("X", X), features, True, None)
+    if isinstance(features, RBF):
+        random = RandomFourier(features, memory, seed)
+        description = {**features.to_dict(), "memory": memory, "seed": seed}
+        return FeatureMap(random, features, False, description)
+    if isinstance(features, EmpiricalNTK):
+        sketched = copy.copy(features)
+        sketched.sketch, sketched.seed = features.sketch or memory, features.seed or seed
+        return FeatureMap(
+            lambda X: as_tensor("features", sketched.features(X)), features, False, None
+        )
+    if isinstance(features, nn.Module):
+        return FeatureMap(FrozenModule(features), None, True, None)
+    if isinstance(features, Kernel) or not callable(features):
+        raise InvalidTypeError(
+            f"features is {features!r}; expected a function from samples to features, a "
+            "torch.nn.Module, Linear, RBF, Features or EmpiricalNTK"
+        )
+    return feature_map(Features(features), memory, seed)
+
+
+def as_count(name: str, value: Any) -> int:
+    """A whole number, 1 or more."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise InvalidTypeError(f"{name} is {value!r}; expected a whole number")
+    if value < 1:
+        raise InvalidInputError(f"{name} is {value}; expected 1 or more")
+    return int(value)
+
+
+class RandomFourier:
+    r"""Random features of the Gaussian kernel (Rahimi and Recht, 2007).
+
+    $\phi(x) = \sqrt{2/m} \, [\cos(\Omega x), \sin(\Omega x)]$ with $\Omega$ drawn from the Fourier
+    transform of $\exp(-\|x\|^2 / \text{width}^2)$, a Gaussian of variance $2 / \text{width}^2$. The
+    mean of $\phi(x) \cdot \phi(x')$ is the kernel, its standard deviation at most $1/\sqrt{m}$.
+
+    Args:
+        kernel: The kernel.
+        count: Number of features, m; one more than that if it is odd.
+        seed: Seed of the draw, which is made on the CPU: the same on every device.
+    """
+
+    def __init__(self, kernel: RBF, count: int, seed: int) -> None:
+        self.kernel, self.count, self.seed = kernel, count, seed
+        self._frequencies: Tensor | None = None
+
+    def __call__(self, X: Any) -> Tensor:
+        """(n, m) features."""
+        samples = self.kernel._samples("X", X).flatten(1)
+        half = -(-self.count // 2)
+        if self._frequencies is None or len(self._frequencies) != samples.shape[1]:
+            random = torch.Generator().manual_seed(self.seed)
+            shape = samples.shape[1], half
+            drawn = torch.randn(shape, generator=random, dtype=torch.float64)
+            self._frequencies = drawn * (math.sqrt(2) / self.kernel.width)
+        angles = samples @ self._frequencies.to(samples)
+        return torch.cat([angles.cos(), angles.sin()], 1).mul_(math.sqrt(1 / half))
+
+
+class FrozenModule:
+    """The outputs of a network as it is now, in evaluation mode, each sample's in one row."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = copy.deepcopy(module).eval().requires_grad_(False)
+
+    @torch.no_grad()
+    def __call__(self, X: Any) -> Tensor:
+        """(n, outputs)."""
+        samples = as_tensor("X", X)
+        like = next(self.module.parameters(), None)
+        if like is not None:
+            dtype = like.dtype if samples.is_floating_point() else samples.dtype
+            samples = samples.to(device=like.device, dtype=dtype)
+        outputs: Tensor = self.module(samples)
+        return outputs.flatten(1)

@@ -1,0 +1,385 @@
+"""Ridge regression on a stream, exact at every moment, with nothing of the stream kept."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from retarget.arrays import FLOATS, as_non_negative, as_targets, as_tensor, give_back
+from retarget.errors import InvalidInputError
+from retarget.kernels.feature_maps import DEFAULT_MEMORY, feature_map
+from retarget.state_files import explained, read_state, require_shape, write_state
+from retarget.theory.moments import Moments, RidgeSolution
+
+# Numbers of a portion's features that are held at a time.
+PORTION = {"cpu": 1 << 24}
+PORTION_ELSEWHERE = 1 << 28
+# Features, targets, and weights (None for 1 each) of some samples.
+Portion = tuple[Tensor, Tensor, Tensor | None]
+# The sums that a file holds, and their shapes: m features, c outputs.
+SUMS = {"mean": "m", "target_mean": "c", "scatter": "mm", "cross": "mc", "power": "c"}
+
+
+class StreamingRidge:
+    r"""Ridge regression that learns sample by sample and is never behind.
+
+    At every moment its predictions are the ridge solution on everything it has learned,
+
+    $$W = \Big(\gamma I + \sum_i \phi_i \phi_i^\top\Big)^{-1} \sum_i \phi_i y_i^\top,$$
+
+    in whatever order and portions it came. It keeps sums over the samples, not the samples: two
+    learners merge by adding theirs, and a sample is forgotten exactly by subtracting its own.
+
+    Use it where an online learner forgets what came early, and where features are at hand that a
+    linear model does well on. It is recursive least squares, with the verbs that sums allow;
+    scikit-learn's `Ridge` on all data at once gives the same numbers. With m features it keeps
+    $m^2$ numbers of float64 and costs $O(m^2)$ a sample, and $O(m^3)$ for the first prediction
+    after something was learned (with `gamma="auto"` about eight times that).
+
+    Args:
+        features: A function from samples (n, ...) to features (n, m); a `torch.nn.Module`, whose
+            outputs are the features (it is copied and frozen); `rt.Linear()` for the samples
+            themselves; `rt.Features`; `rt.RBF` by random Fourier features; or an `rt.EmpiricalNTK`
+            by its sketch.
+        gamma: Ridge, 0 or more; `"auto"` chooses it by generalised cross-validation, from the sums
+            alone, whenever a prediction is asked for after something changed.
+        memory: Number of features, for `rt.RBF` and `rt.EmpiricalNTK`; for the others it is given.
+        intercept: Whether to add a constant that is not penalised, as scikit-learn does.
+        seed: Seed of the random features.
+
+    Example:
+        Learned in two portions, in the wrong order, and one sample taken back:
+
+        >>> import numpy as np, retarget as rt
+        >>> X, Y = np.array([[1.0], [2.0], [9.0]]), np.array([1.0, 2.0, 0.0])
+        >>> learner = rt.StreamingRidge(rt.Linear(), gamma=5.0)
+        >>> learner.learn(X[1:], Y[1:]).learn(X[:1], Y[:1]).forget(X[2:], Y[2:]).samples
+        2
+        >>> learner.predict(np.array([[10.0]]))  # (1 + 4) / (5 + 1 + 4) a unit
+        array([5.])
+    """
+
+    def __init__(
+        self,
+        features: Any,
+        gamma: float | Literal["auto"] = "auto",
+        *,
+        memory: int = DEFAULT_MEMORY,
+        intercept: bool = False,
+        seed: int = 0,
+    ) -> None:
+        self.gamma: float | Literal["auto"] = check_gamma(gamma)
+        self.intercept = bool(intercept)
+        self._map = feature_map(features, memory, seed)
+        self._moments: Moments | None = None
+        self._solution: RidgeSolution | None = None
+        self._flat = False
+        self._dtype: torch.dtype | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(gamma={self.gamma!r}, samples={self.samples:,})"
+
+    @property
+    def samples(self) -> int:
+        """Samples learned, less those forgotten."""
+        return 0 if self._moments is None else self._moments.count
+
+    @property
+    def gamma_(self) -> float:
+        """The ridge in use: the one given, or the one that cross-validation chose."""
+        return self._solved().gamma
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are kept of the stream, however long it is."""
+        if self._moments is None:
+            return 0
+        held = self._moments
+        parts = held.mean, held.target_mean, held.scatter, held.cross, held.power
+        return sum(part.nbytes for part in parts)
+
+    def learn(self, X: Any, Y: Any, weights: Any = None) -> Self:
+        """Learns any number of samples, each counted once. A call that fails changes nothing.
+
+        Args:
+            X: (n, ...) samples.
+            Y: (n,) or (n, c) real targets; one-hot, for classes.
+            weights: (n,) or one number: how much each sample counts, above 0; None for 1.
+        """
+        targets = as_targets("Y", Y)
+        portions = self._checked_portions(X, targets, weights)
+        first = next(portions, None)
+        if first is None:
+            return self
+        if self._moments is not None and len(first[0]) == len(targets):
+            self._moments.add(*first)  # all there is, and checked: nothing can fail any more
+        else:
+            new = self._summed(first, portions)
+            if self._moments is None:
+                self._moments, self._flat, self._dtype = new, np.ndim(Y) == 1, targets.dtype
+            else:
+                self._moments.join(new)
+        self._dtype = torch.promote_types(self._known_dtype(), targets.dtype)
+        self._solution = None
+        return self
+
+    def forget(self, X: Any, Y: Any, weights: Any = None) -> Self:
+        """Takes samples back, as if they had never been learned.
+
+        Args:
+            X: (n, ...) samples that were learned.
+            Y: Their targets, as they were learned.
+            weights: What they count by now, if `weights` were given or `discount` was called since.
+
+        Raises:
+            InvalidInputError: They cannot have been learned (not every such mistake can be seen in
+                the sums), or nothing would be left.
+        """
+        if self._moments is None:
+            raise InvalidInputError("nothing has been learned yet that could be forgotten")
+        portions = self._checked_portions(X, as_targets("Y", Y), weights)
+        first = next(portions, None)
+        if first is not None:
+            self._moments = self._moments.without(self._summed(first, portions))
+            self._solution = None
+        return self
+
+    def merge(self, other: Self) -> Self:
+        """Adds what another learner has learned, as if this one had learned it too.
+
+        Args:
+            other: One with the same features; it stays as it is.
+        """
+        self._require_alike(other)
+        if other._moments is not None:
+            if self._moments is None:
+                self._moments = other._moments.copy()
+                self._flat, self._dtype = other._flat, other._dtype
+            else:
+                sizes = [(one.features, one.outputs) for one in (self._moments, other._moments)]
+                if sizes[0] != sizes[1]:
+                    raise InvalidInputError(
+                        f"other has {sizes[1][0]} features and {sizes[1][1]} outputs; expected "
+                        f"{sizes[0][0]} and {sizes[0][1]}"
+                    )
+                self._moments.join(other._moments)
+                self._dtype = torch.promote_types(self._known_dtype(), other._known_dtype())
+            self._solution = None
+        return self
+
+    def discount(self, factor: float) -> Self:
+        """Makes everything learned so far count less, for targets that drift.
+
+        Args:
+            factor: Above 0, at most 1. Called once a sample, it is the forgetting factor of
+                recursive least squares: the past is remembered for about 1 / (1 - factor) samples.
+        """
+        number = as_non_negative("factor", factor)
+        if not 0 < number <= 1:
+            raise InvalidInputError(f"factor is {factor!r}; expected above 0, at most 1")
+        if self._moments is not None and number < 1:
+            self._moments.scale(number)
+            self._solution = None
+        return self
+
+    @torch.no_grad()
+    def predict(self, X: Any) -> Any:
+        """The ridge solution's predictions, in the library of X and with the axes of Y."""
+        solution = self._solved()
+        predicted = [
+            features.to(solution.weights) @ solution.weights
+            + solution.intercept
+            + self._start(part, len(solution.intercept)).to(solution.weights)
+            for part, features in self._portions(X)
+        ]
+        result = torch.cat(predicted) if predicted else solution.weights.new_empty(0, self._outputs)
+        if isinstance(X, Tensor):
+            result = result.to(X.device)
+        return give_back(result[:, 0] if self._flat else result, X, self._known_dtype())
+
+    def save(self, path: str | Path) -> None:
+        """Writes the sums to one file, which replaces an older one only when complete.
+
+        A feature map that is a function of yours is not in it; loading the file runs no code.
+        """
+        values: dict[str, Any] = {
+            "class": type(self).__name__,
+            "features": self._map.description,
+            "options": self._options(),
+            "flat": self._flat,
+            "dtype": None if self._dtype is None else str(self._dtype).removeprefix("torch."),
+        }
+        tensors: dict[str, Tensor] = dict(self._more_tensors())
+        if self._moments is not None:
+            held = self._moments
+            values |= {
+                "count": held.count,
+                "weight": held.weight,
+                "squared_weight": held.squared_weight,
+            }
+            tensors |= {name: getattr(held, name) for name in SUMS}
+        write_state(Path(path), values, tensors)
+
+    @classmethod
+    def load(cls, path: str | Path, features: Any, device: str | torch.device = "cpu") -> Self:
+        """Goes on from a saved state.
+
+        Args:
+            path: What `save` wrote.
+            features: The features, as in the constructor: a file cannot hold a function.
+            device: Where the sums go: that of the features.
+        """
+        values, tensors = read_state(Path(path), device)
+        require_class(path, values, cls)
+        with explained(path, cls.__name__):
+            loaded = cls(features, **values["options"])
+            if values["features"] != loaded._map.description:
+                raise InvalidInputError(
+                    f"it was saved with the features {values['features']}, not "
+                    f"{loaded._map.description}"
+                )
+            loaded._restore(values, tensors)
+        return loaded
+
+    def _options(self) -> dict[str, Any]:
+        described = self._map.description or {}
+        options: dict[str, Any] = {"gamma": self.gamma, "intercept": self.intercept}
+        return options | {name: described[name] for name in ("memory", "seed") if name in described}
+
+    def _more_tensors(self) -> dict[str, Tensor]:
+        return {}
+
+    def _restore(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        self._flat = bool(values["flat"])
+        if values["dtype"] is None:
+            return
+        self._dtype = getattr(torch, values["dtype"])
+        if self._dtype not in FLOATS:
+            raise InvalidInputError(f"dtype is {self._dtype}")
+        m, c = require_shape("cross", tensors["cross"], None, None).shape
+        held = Moments(m, c, self.intercept, tensors["cross"].device)
+        for name, shape in (*SUMS.items(),):
+            sizes = [{"m": m, "c": c}[letter] for letter in shape]
+            tensor = require_shape(name, tensors[name], *sizes)
+            if tensor.dtype != torch.float64 or not bool(tensor.isfinite().all()):
+                raise InvalidInputError(f"{name} is not of finite numbers of float64")
+            setattr(held, name, tensor)
+        held.count = int(values["count"])
+        held.weight, held.squared_weight = float(values["weight"]), float(values["squared_weight"])
+        if held.count < 1 or not 0 < held.weight < float("inf") or not held.squared_weight > 0:
+            raise InvalidInputError(f"count is {held.count}, weight {held.weight}")
+        self._moments = held
+
+    def _checked_portions(self, X: Any, targets: Tensor, weights: Any) -> Iterator[Portion]:
+        """Features, targets less the start, and weights, a few samples at a time."""
+        if len(X) != len(targets):
+            raise InvalidInputError(
+                f"X has {len(X)} rows and Y {len(targets)}; expected one of each for a sample"
+            )
+        held, outputs = self._moments, targets.shape[1]
+        if held is not None and outputs != held.outputs:
+            raise InvalidInputError(
+                f"Y has {outputs} outputs; what was learned so far has {held.outputs}"
+            )
+        chosen = _as_weights(weights, len(targets))
+        stop = 0
+        for part, features in self._portions(X):
+            if held is not None and features.shape[1] != held.features:
+                raise InvalidInputError(
+                    f"X has {features.shape[1]} features; what was learned so far has "
+                    f"{held.features}"
+                )
+            rows = slice(stop, stop + len(features))
+            residual = targets[rows].to(torch.float64)
+            residual = residual - self._start(part, outputs).to(residual)
+            yield features, residual, None if chosen is None else chosen[rows]
+            stop = rows.stop
+
+    def _summed(self, first: Portion, others: Iterator[Portion]) -> Moments:
+        """The sums of these samples alone."""
+        features, targets, _ = first
+        device = torch.device("cpu") if features.device.type == "mps" else features.device
+        sums = Moments(features.shape[1], targets.shape[1], self.intercept, device)
+        for portion in itertools.chain([first], others):
+            sums.add(*portion)
+        return sums
+
+    def _portions(self, X: Any) -> Iterator[tuple[Any, Tensor]]:
+        """Samples a few at a time, and their features."""
+        rows, start = 1, 0  # one sample tells how many features there are
+        if self._moments is not None:
+            rows = self._portion_rows(self._moments.features, self._moments.mean.device)
+        while start < len(X):
+            part = X[start : start + rows]
+            with torch.no_grad():
+                features = self._map(part)
+            yield part, features
+            start += len(part)
+            rows = self._portion_rows(features.shape[1], features.device)
+
+    def _portion_rows(self, features: int, device: torch.device) -> int:
+        return max(1, PORTION.get(device.type, PORTION_ELSEWHERE) // features)
+
+    def _start(self, part: Any, outputs: int) -> Tensor:
+        """(n, c) the function that learning starts from: zero."""
+        return torch.zeros(1, outputs)
+
+    def _solved(self) -> RidgeSolution:
+        if self._moments is None:
+            raise InvalidInputError("nothing has been learned yet; call learn(X, Y) first")
+        if self._solution is None:
+            gamma = self._moments.best_gamma() if self.gamma == "auto" else self.gamma
+            self._solution = self._moments.solve(gamma)
+        return self._solution
+
+    @property
+    def _outputs(self) -> int:
+        return 0 if self._moments is None else self._moments.outputs
+
+    def _known_dtype(self) -> torch.dtype:
+        return self._dtype or torch.float64
+
+    def _require_alike(self, other: Any) -> None:
+        if type(other) is not type(self):
+            raise InvalidInputError(
+                f"other is a {type(other).__name__}; expected a {type(self).__name__}"
+            )
+        mine, theirs = (
+            {"features": one._map.description, "intercept": one.intercept} for one in (self, other)
+        )
+        if mine != theirs:
+            raise InvalidInputError(f"other has {theirs}, this learner {mine}; expected the same")
+
+
+def check_gamma(gamma: Any) -> float | Literal["auto"]:
+    """A ridge, or the word that leaves the choice to cross-validation."""
+    if isinstance(gamma, str) and gamma == "auto":
+        return "auto"
+    return as_non_negative("gamma", gamma)
+
+
+def require_class(path: str | Path, values: dict[str, Any], cls: type) -> None:
+    """Refuses the state of something else."""
+    if values.get("class") != cls.__name__:
+        raise InvalidInputError(
+            f"{path} holds a {values.get('class')}, not a {cls.__name__}; load it as what it is"
+        )
+
+
+def _as_weights(weights: Any, count: int) -> Tensor | None:
+    if weights is None:
+        return None
+    given = as_tensor("weights", weights).double()
+    if given.ndim == 0:
+        given = given.expand(count)
+    if given.shape != (count,):
+        raise InvalidInputError(
+            f"weights has shape {tuple(given.shape)}; expected one number, or ({count},)"
+        )
+    if not bool(((given > 0) & given.isfinite()).all()):
+        raise InvalidInputError("weights holds a number that is not above 0 and finite")
+    return given

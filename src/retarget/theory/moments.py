@@ -1,0 +1,300 @@
+r"""Least squares from sums over samples: everything a ridge solution needs, and nothing else.
+
+With features $\phi$ and targets $y$ the ridge solution depends on the stream through
+
+    N = sum w,   C = sum w phi phi^T,   B = sum w phi y^T,   s = sum w y^2
+
+alone. Sums do not know the order of their terms; two streams are joined by adding theirs, a sample
+is forgotten by subtracting its own, and a factor on all of them makes the past count less. The
+ridge can be chosen from them as well, by generalised cross-validation.
+
+With an intercept the sums are kept about the means (Chan, Golub and LeVeque, 1983), so that
+features far from the origin cost no digits. Without one the means are held at zero.
+"""
+
+import math
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from retarget.errors import InvalidInputError, NotPositiveDefiniteError
+
+# The ridge is looked for among the powers of ten, then between them in steps of its root.
+STEP = math.sqrt(10)
+LEAST_RIDGE = 1e-13  # of the largest entry of C: below that, rounding decides
+MOST_STEPS = 40
+# What rounding may make of a sum that ought to be positive, relative to the sum itself.
+ROUNDING = 1e-9
+# Columns whose products are formed together on a CPU: the upper triangle is left out by blocks.
+COLUMNS = 1024
+
+
+class RidgeSolution(NamedTuple):
+    """A ridge regression: the prediction is features @ weights + intercept."""
+
+    weights: Tensor
+    intercept: Tensor
+    gamma: float
+
+
+class Moments:
+    """The sums over a stream of features and targets, in float64.
+
+    Args:
+        features: Number of features, m.
+        outputs: Number of targets, c.
+        intercept: Whether the solution has one; the sums are then about the means.
+        device: Where they are kept.
+
+    Attributes:
+        count: Samples learned, less those forgotten.
+        weight: Sum of their weights.
+        squared_weight: Sum of the squares of their weights.
+        mean: (m,) of the features, and `target_mean` (c,) of the targets; zero without intercept.
+        scatter: (m, m) C; its lower triangle is what counts.
+        cross: (m, c) B.
+        power: (c,) s.
+    """
+
+    def __init__(
+        self, features: int, outputs: int, intercept: bool, device: torch.device | str = "cpu"
+    ) -> None:
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.float64, device=device)
+
+        self.intercept = intercept
+        self.count, self.weight, self.squared_weight = 0, 0.0, 0.0
+        self.mean, self.target_mean = zeros(features), zeros(outputs)
+        self.scatter, self.cross = zeros(features, features), zeros(features, outputs)
+        self.power = zeros(outputs)
+
+    @property
+    def features(self) -> int:
+        """Number of features."""
+        return len(self.mean)
+
+    @property
+    def outputs(self) -> int:
+        """Number of targets."""
+        return len(self.target_mean)
+
+    def empty(self) -> "Moments":
+        """Those of no samples, of the same sizes."""
+        return Moments(self.features, self.outputs, self.intercept, self.mean.device)
+
+    def add(self, features: Tensor, targets: Tensor, weights: Tensor | None = None) -> None:
+        """Adds samples.
+
+        Args:
+            features: (n, m), finite.
+            targets: (n, c), finite.
+            weights: (n,) above 0; None for 1 each.
+        """
+        if not len(features):
+            return
+        phi, y = features.to(self.scatter), targets.to(self.scatter)
+        w = phi.new_ones(len(phi)) if weights is None else weights.to(phi)
+        mean, target_mean = self.mean, self.target_mean
+        total = float(w.sum())
+        if self.intercept:
+            mean, target_mean = w @ phi / total, w @ y / total
+            phi, y = phi - mean, y - target_mean
+        if weights is not None:
+            root = w.sqrt()[:, None]
+            phi, y = phi * root, y * root
+        self._shift(mean, target_mean, total)
+        _add_products(self.scatter, phi)
+        self.cross.addmm_(phi.mT, y)
+        self.power.add_(y.square().sum(0))
+        self.count += len(phi)
+        self.weight += total
+        self.squared_weight += float(w @ w)
+
+    def join(self, other: "Moments") -> None:
+        """Adds the samples of another."""
+        if not other.count:
+            return
+        self._shift(other.mean, other.target_mean, other.weight)
+        self._add_sums(other, 1.0)
+
+    def without(self, other: "Moments") -> "Moments":
+        """Those of the samples that are left once the samples of another are forgotten.
+
+        Raises:
+            InvalidInputError: They cannot all have been among these samples, or none are left.
+        """
+        left = self.empty()
+        left._add_sums(self, 1.0)
+        left._add_sums(other, -1.0)
+        if left.count <= 0 or left.weight <= ROUNDING * self.weight:
+            raise InvalidInputError(
+                f"{other.count:,} samples are to be forgotten of {self.count:,} learned; expected "
+                "some to be left: begin a new learner instead"
+            )
+        left.mean = self._mean_without(self.mean, other.mean, other.weight)
+        left.target_mean = self._mean_without(self.target_mean, other.target_mean, other.weight)
+        if self.intercept:
+            gap, target_gap = other.mean - left.mean, other.target_mean - left.target_mean
+            left._add_gap(gap, target_gap, -left.weight * other.weight / self.weight)
+        left._require_possible(self)
+        return left
+
+    def scale(self, factor: float) -> None:
+        """Makes every sample so far count by this factor."""
+        self.weight *= factor
+        self.squared_weight *= factor * factor
+        for each in (self.scatter, self.cross, self.power):
+            each.mul_(factor)
+
+    def widen(self, outputs: int) -> None:
+        """Appends outputs whose target was 0 for every sample so far."""
+        more = outputs - self.outputs
+        self.target_mean = torch.cat([self.target_mean, self.target_mean.new_zeros(more)])
+        self.power = torch.cat([self.power, self.power.new_zeros(more)])
+        self.cross = torch.cat([self.cross, self.cross.new_zeros(self.features, more)], dim=1)
+
+    def copy(self) -> "Moments":
+        """A copy that shares nothing."""
+        twin = self.empty()
+        twin.mean, twin.target_mean = self.mean.clone(), self.target_mean.clone()
+        twin._add_sums(self, 1.0)
+        return twin
+
+    def solve(self, gamma: float) -> RidgeSolution:
+        """The ridge solution.
+
+        Args:
+            gamma: Weight of the penalty, 0 or more.
+
+        Raises:
+            NotPositiveDefiniteError: The ridge is too small for this precision.
+        """
+        factor = self._factor(gamma)
+        if factor is None:
+            least = LEAST_RIDGE * max(float(self.scatter.diagonal().max()), 1e-300)
+            raise NotPositiveDefiniteError(
+                f"the features are linearly dependent, and gamma = {gamma:g} is too small to "
+                f"decide between their weights; use gamma = {max(10 * gamma, 1e3 * least):.2g} or "
+                "more",
+                deficit=0.0,
+                jitter=1e3 * least,
+            )
+        weights = torch.cholesky_solve(self.cross, factor)
+        return RidgeSolution(weights, self.target_mean - self.mean @ weights, gamma)
+
+    def cross_validation(self, gamma: float) -> float:
+        r"""The generalised cross-validation score of a ridge; the smaller the better.
+
+        $V(\gamma) = \frac{\mathrm{RSS}/N}{(1 - \mathrm{tr} H / n)^2}$, where $H$ is the matrix
+        that makes the predictions of the targets. For samples of unequal weight, n is the number
+        of equally weighted samples that would be worth as much, $N^2 / \sum w^2$.
+        """
+        factor = self._factor(gamma)
+        if factor is None:
+            return math.inf
+        weights = torch.cholesky_solve(self.cross, factor)
+        # RSS = s - 2 <B, W> + <W, C W>, and C W = B - gamma W
+        products = (self.cross * weights).sum() + gamma * weights.square().sum()
+        error = float(self.power.sum() - products)
+        trace_of_inverse = float(torch.cholesky_inverse(factor).diagonal().sum())
+        samples = self.weight**2 / self.squared_weight
+        spent = self.features - gamma * trace_of_inverse + self.intercept
+        freedom = 1 - spent / samples
+        if freedom <= 0:
+            return math.inf
+        return max(error, 0.0) / self.weight / freedom**2
+
+    def best_gamma(self) -> float:
+        """The ridge with the smallest cross-validation score, to within a factor of 3.
+
+        It is looked for downhill from the mean of the diagonal of C, on a fixed grid: so it is a
+        function of the sums alone, and not of when it was asked for. It costs about eight
+        factorisations.
+        """
+        diagonal = self.scatter.diagonal()
+        mean, most = float(diagonal.mean()), float(diagonal.max())
+        if not mean > 0:
+            return 1.0  # no features differ from zero, or only one sample came: any will do
+        lowest = math.ceil(2 * math.log10(LEAST_RIDGE * 1e3 * most))
+        start = max(2 * round(math.log10(mean)), lowest)
+        scores: dict[int, float] = {}
+
+        def score(place: int) -> float:
+            if place not in scores:
+                scores[place] = self.cross_validation(STEP**place)
+            return scores[place]
+
+        best = start
+        for step in (2, 1):  # by powers of ten, then by their roots
+            for direction in (-step, step):
+                for _ in range(MOST_STEPS):
+                    following = best + direction
+                    if following < lowest or not score(following) < score(best):
+                        break
+                    best = following
+        return STEP**best
+
+    def _factor(self, gamma: float) -> Tensor | None:
+        """The Cholesky factor of C + gamma I; None if that is not positive definite."""
+        matrix = self.scatter.clone()
+        matrix.diagonal().add_(gamma)
+        factor, info = torch.linalg.cholesky_ex(matrix)
+        if info.item() or not bool(factor.diagonal().isfinite().all()):
+            return None
+        smallest = float(factor.diagonal().min()) ** 2
+        result: Tensor = factor
+        return result if smallest > LEAST_RIDGE * float(matrix.diagonal().max()) else None
+
+    def _require_possible(self, before: "Moments") -> None:
+        """Refuses sums that no samples have: C and its completion by y must have no negative part.
+
+        Args:
+            before: What they were before something was taken away.
+        """
+        slack = ROUNDING * float(before.scatter.diagonal().max())
+        factor = self._factor(slack) if slack > 0 else None
+        possible = slack == 0 or factor is not None
+        if factor is not None:
+            explained = (self.cross * torch.cholesky_solve(self.cross, factor)).sum(0)
+            possible = bool((explained <= self.power + ROUNDING * before.power).all())
+        if not possible or bool((self.power < -ROUNDING * before.power).any()):
+            raise InvalidInputError(
+                "samples are to be forgotten that were not learned: what would be left are the "
+                "sums of no samples at all; give X and Y (and the weights that they have by now) "
+                "as they were learned"
+            )
+
+    def _shift(self, mean: Tensor, target_mean: Tensor, weight: float) -> None:
+        """Moves the means for samples of this weight about to be added about their own means."""
+        if not self.intercept:
+            return
+        gap, target_gap = mean - self.mean, target_mean - self.target_mean
+        share = weight / (self.weight + weight)
+        self._add_gap(gap, target_gap, self.weight * share)
+        self.mean = self.mean + share * gap
+        self.target_mean = self.target_mean + share * target_gap
+
+    def _add_gap(self, gap: Tensor, target_gap: Tensor, factor: float) -> None:
+        self.scatter.addr_(gap, gap, alpha=factor)
+        self.cross.addr_(gap, target_gap, alpha=factor)
+        self.power.add_(target_gap.square(), alpha=factor)
+
+    def _mean_without(self, mean: Tensor, other: Tensor, weight: float) -> Tensor:
+        return (self.weight * mean - weight * other) / (self.weight - weight)
+
+    def _add_sums(self, other: Self | "Moments", sign: float) -> None:
+        self.count += int(sign) * other.count
+        self.weight += sign * other.weight
+        self.squared_weight += sign * other.squared_weight
+        self.scatter.add_(other.scatter, alpha=sign)
+        self.cross.add_(other.cross, alpha=sign)
+        self.power.add_(other.power, alpha=sign)
+
+
+def _add_products(scatter: Tensor, phi: Tensor) -> None:
+    """Adds phi^T phi to the lower triangle; on a CPU the upper one is left out, by blocks."""
+    columns = COLUMNS if scatter.device.type == "cpu" else len(scatter)
+    for start in range(0, len(scatter), columns):
+        block = slice(start, start + columns)
+        scatter[block, : start + columns].addmm_(phi[:, block].mT, phi[:, : start + columns])
