@@ -581,5 +581,5 @@ def test_the_header_is_plain_json(interrupted):
     header = json.loads(whole[8 : 8 + int.from_bytes(whole[:8], "little")])
     values = json.loads(header["__metadata__"]["retarget"])["values"]
     assert values["class"] == "training run"
-    assert values["description"]["methods"][0]["class"] == "retarget.continual.der.DER"
+    assert values["description"]["methods"][0]["class"] == "retarget.continual.methods.replay.DER"
     assert (values["state"]["task"], values["state"]["passes"]) == (1, 0)

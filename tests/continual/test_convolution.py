@@ -8,7 +8,7 @@ from torch import nn
 from torch.func import grad, vmap
 from torch.nn.functional import conv2d
 
-from retarget.continual.convolution import UnfoldedConvolutions, sample_convolutions
+from retarget.continual.methods.ewc import UnfoldedConvolutions
 from support.problems import assert_same
 
 
@@ -97,8 +97,3 @@ def test_modules_with_every_kind_of_padding():
         with UnfoldedConvolutions():
             got = layer(x)
         assert_same(got.detach(), layer(x).detach(), 1e-13)
-
-
-def test_only_cuda_unfolds():
-    assert isinstance(sample_convolutions(torch.device("cuda")), UnfoldedConvolutions)
-    assert not isinstance(sample_convolutions(torch.device("cpu")), UnfoldedConvolutions)

@@ -10,7 +10,7 @@ from torch import nn
 
 import retarget as rt
 from retarget import continual as lab
-from retarget.continual.ewc import fisher_diagonal
+from retarget.continual.methods.ewc import fisher_diagonal
 from retarget.experiments.cifar_net import cifar_net
 from retarget.state_files import write_state
 from support.lab_problems import (

@@ -10,7 +10,7 @@ from torch import nn
 
 import retarget as rt
 from retarget import continual as lab
-from retarget.continual.ewc import fisher_diagonal
+from retarget.continual.methods.ewc import fisher_diagonal
 from support.lab_problems import (
     CORRECTED,
     LEARNERS,
@@ -201,7 +201,7 @@ def test_a_method_can_be_used_again():
 @pytest.mark.parametrize("at_a_time", [1, 200, 2**26])
 @pytest.mark.parametrize("network", [mlp(3), conv_net(3)])
 def test_the_fisher_information_is_of_single_samples(network, at_a_time, monkeypatch):
-    monkeypatch.setattr("retarget.continual.ewc.GRADIENTS_AT_A_TIME", at_a_time)
+    monkeypatch.setattr("retarget.continual.methods.ewc.GRADIENTS_AT_A_TIME", at_a_time)
     shape = (5,) if isinstance(network[0], nn.Linear) else (2, 4, 4)
     X, y = samples(np.random.default_rng(0), 9, shape)
     Y = torch.eye(3).double()[y]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retarget.continual.reservoir import Reservoir
+from retarget.continual.methods.replay import Reservoir
 
 
 def one_pass(positions, batch):

@@ -1,15 +1,17 @@
 """The continual-learning lab: streams of tasks, one training loop, one file a method."""
 
-from retarget.continual.corrected import Corrected
 from retarget.continual.corrector import NetworkCorrector
-from retarget.continual.cumulative import CumulativeReplay
-from retarget.continual.der import DER
-from retarget.continual.er import ER
-from retarget.continual.ewc import EWC
-from retarget.continual.history import History
-from retarget.continual.label_smoothing import LabelSmoothing
-from retarget.continual.method import Batch, Method
-from retarget.continual.metrics import average_accuracy, backward_transfer, forgetting
+from retarget.continual.history import (
+    History,
+    average_accuracy,
+    backward_transfer,
+    forgetting,
+)
+from retarget.continual.methods.base import Batch, Method
+from retarget.continual.methods.baselines import LabelSmoothing, Vanilla
+from retarget.continual.methods.corrected import Corrected
+from retarget.continual.methods.ewc import EWC
+from retarget.continual.methods.replay import DER, ER, CumulativeReplay
 from retarget.continual.streams import (
     LabelledData,
     TaskStream,
@@ -19,7 +21,6 @@ from retarget.continual.streams import (
     shuffled,
 )
 from retarget.continual.training import Run, train
-from retarget.continual.vanilla import Vanilla
 
 __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
     # streams of tasks

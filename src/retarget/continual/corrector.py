@@ -303,7 +303,6 @@ def check_options(
     ridge: float = 0.0,
     parts: Parts = "both",
     first_block: FirstBlock = "corrected",
-    kernel: Callable[[nn.Module], Kernel] = EmpiricalNTK,
 ) -> tuple[float, float]:
     """Refuses options of `NetworkCorrector` that have no meaning; returns gamma and ridge."""
     if refresh not in get_args(Refresh):

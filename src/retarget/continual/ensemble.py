@@ -1,12 +1,15 @@
-"""Several networks of one architecture, trained at once as one batched network."""
+"""The members of a run: networks trained at once as one batched network, and their samples."""
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
+from retarget.continual.streams import Labelled
 from retarget.errors import InvalidInputError
 
 
@@ -123,3 +126,38 @@ def _description(module: nn.Module) -> list[object]:
         for name, p in [*module.named_parameters(), *module.named_buffers()]
     ]
     return [*state, [(type(part), part.training) for part in module.modules()]]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples of M members, n each.
+
+    Attributes:
+        pool: (N, ...) all inputs, those that members share only once.
+        rows: (M, n) the rows of the pool, in each member's order.
+        labels: (M, n) class of each sample.
+        spans: For each member the range of each task.
+    """
+
+    pool: Tensor
+    rows: Tensor
+    labels: Tensor
+    spans: list[list[slice]]
+
+    @classmethod
+    def gather(cls, parts: Sequence[Labelled], device: torch.device) -> "Samples":
+        """The members' samples, moved to the device."""
+        pools = list({id(part.inputs): part.inputs for part in parts}.values())
+        first_rows = np.cumsum([0, *(len(pool) for pool in pools)])
+        offset = {id(pool): int(first) for pool, first in zip(pools, first_rows, strict=False)}
+        moved = [pool.to(device) for pool in pools]
+        return cls(
+            pool=moved[0] if len(moved) == 1 else torch.cat(moved),
+            rows=torch.stack([p.rows.to(device) + offset[id(p.inputs)] for p in parts]),
+            labels=torch.stack([p.labels.to(device) for p in parts]),
+            spans=[part.spans() for part in parts],
+        )
+
+    def inputs(self, member: int, span: slice) -> Tensor:
+        """A range of one member's samples."""
+        return self.pool[self.rows[member, span]]

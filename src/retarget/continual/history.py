@@ -1,10 +1,10 @@
-"""What a run of the lab leaves behind: accuracies along the stream."""
+"""What a run of the lab leaves behind: accuracies along the stream, and what they say."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from retarget.continual.metrics import average_accuracy, backward_transfer, forgetting
+from retarget.errors import InvalidInputError
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,72 @@ class History:
 
     @property
     def average_accuracy(self) -> np.ndarray:
-        """(M,) see `metrics.average_accuracy`."""
+        """(M,) see `average_accuracy`."""
         return average_accuracy(self.matrix)
 
     @property
     def forgetting(self) -> np.ndarray:
-        """(M,) see `metrics.forgetting`."""
+        """(M,) see `forgetting`."""
         return forgetting(self.matrix)
 
     @property
     def backward_transfer(self) -> np.ndarray:
-        """(M,) see `metrics.backward_transfer`."""
+        """(M,) see `backward_transfer`."""
         return backward_transfer(self.matrix)
+
+
+# The measures take the accuracy matrix R (..., T, T): R_ij is the accuracy on the test set of task
+# j right after task i has been learned. Leading dimensions (members, seeds) are kept.
+
+
+def average_accuracy(R: np.ndarray) -> np.ndarray:
+    r"""$\frac1T \sum_j R_{Tj}$: mean accuracy over the tasks when all have been learned.
+
+    Example:
+        >>> average_accuracy([[0.9, 0.5], [0.7, 0.8]])
+        array(0.75)
+    """
+    return np.asarray(_square(R)[..., -1, :].mean(-1))
+
+
+def forgetting(R: np.ndarray) -> np.ndarray:
+    r"""$\frac1{T-1} \sum_{j<T} (\max_{i<T} R_{ij} - R_{Tj})$: lost since each task's best time.
+
+    As in Chaudhry et al., "Riemannian Walk for Incremental Learning" (2018).
+
+    Example:
+        >>> print(forgetting([[0.9, 0.5], [0.7, 0.8]]).round(12))
+        0.2
+    """
+    R = _several(R, "forgetting")
+    return np.asarray((R[..., :-1, :-1].max(-2) - R[..., -1, :-1]).mean(-1))
+
+
+def backward_transfer(R: np.ndarray) -> np.ndarray:
+    r"""$\frac1{T-1} \sum_{j<T} (R_{Tj} - R_{jj})$: what later tasks did to each earlier one.
+
+    As in Lopez-Paz and Ranzato, "Gradient Episodic Memory for Continual Learning" (2017).
+
+    Example:
+        >>> print(backward_transfer([[0.9, 0.5], [0.7, 0.8]]).round(12))
+        -0.2
+    """
+    R = _several(R, "backward transfer")
+    return np.asarray((R[..., -1, :-1] - R.diagonal(axis1=-2, axis2=-1)[..., :-1]).mean(-1))
+
+
+def _square(R: np.ndarray) -> np.ndarray:
+    R = np.asarray(R, dtype=float)
+    if R.ndim < 2 or R.shape[-1] != R.shape[-2] or R.shape[-1] == 0:
+        raise InvalidInputError(
+            f"R has shape {R.shape}; expected (..., tasks, tasks), the accuracy on each task after "
+            "each task"
+        )
+    return R
+
+
+def _several(R: np.ndarray, what: str) -> np.ndarray:
+    R = _square(R)
+    if R.shape[-1] < 2:
+        raise InvalidInputError(f"R is of one task; {what} needs at least two")
+    return R

@@ -3,12 +3,14 @@
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.continual.method import Method
+from retarget.continual.methods.base import Method
 from retarget.learners import SGD
 
 if TYPE_CHECKING:
@@ -16,6 +18,43 @@ if TYPE_CHECKING:
 
 WARM_UP_STEPS = 3  # before recording: libraries set themselves up at their first calls
 NEVER = torch.iinfo(torch.int64).max
+
+
+@dataclass(frozen=True)
+class PassPlan:
+    """What comes at each step of a pass over the data, for all members.
+
+    Attributes:
+        positions: (steps, M, b) where the samples stand in the stream, the last step filled up.
+        weights: (steps, M, b) 1, or 0 for what only fills up.
+    """
+
+    positions: Tensor
+    weights: Tensor
+
+    @classmethod
+    def in_order(
+        cls, order: np.ndarray, batch_size: int, device: torch.device, dtype: torch.dtype
+    ) -> "PassPlan":
+        """Mini-batches of the samples at (M, n) positions, in this order."""
+        n = order.shape[1]
+        filled = -(-n // batch_size) * batch_size
+        padded = np.pad(order, ((0, 0), (0, filled - n)), mode="edge")
+        weights = np.broadcast_to(np.arange(filled) < n, padded.shape)
+        return cls(
+            _by_step(padded, batch_size, device),
+            _by_step(weights, batch_size, device).to(dtype),
+        )
+
+    def __len__(self) -> int:
+        """Number of steps."""
+        return len(self.positions)
+
+
+def _by_step(values: np.ndarray, batch_size: int, device: torch.device) -> Tensor:
+    members = len(values)
+    stepwise = values.reshape(members, -1, batch_size).swapaxes(0, 1)
+    return torch.from_numpy(stepwise.copy()).to(device)
 
 
 class Optimiser:

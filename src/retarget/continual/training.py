@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from retarget.continual.checkpoint import Checkpoint
-from retarget.continual.ensemble import Ensemble
+from retarget.continual.ensemble import Ensemble, Samples
 from retarget.continual.history import History
-from retarget.continual.method import Batch, Method
-from retarget.continual.samples import Plan, Samples
-from retarget.continual.steps import NEVER, LossMeter, Optimiser, Stepper
+from retarget.continual.methods.base import Batch, Method
+from retarget.continual.steps import NEVER, LossMeter, Optimiser, PassPlan, Stepper
 from retarget.continual.streams import TaskStream
 from retarget.errors import InvalidInputError, TrainingDivergedError
 from retarget.learners import SGD
@@ -133,7 +132,7 @@ class Run:
     order: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     seen: int = 0
     checkpoint: Callable[[], None] = lambda: None
-    plan: Plan = field(init=False)
+    plan: PassPlan = field(init=False)
     stepper: Stepper = field(init=False)
     loss_meter: LossMeter = field(init=False)
     evaluations: list[tuple[int, int, Tensor, Tensor, Tensor]] = field(default_factory=list)
@@ -184,7 +183,7 @@ class Run:
             after_step: Called after each step with the number of samples in it.
         """
         n, batch_size = order.shape[1], self.learners[0].batch_size
-        self.plan = Plan.of(order, batch_size, self.ensemble.device, self.targets.dtype)
+        self.plan = PassPlan.in_order(order, batch_size, self.ensemble.device, self.targets.dtype)
         for method in methods:
             method.on_epoch_start(self)
         self.stepper = Stepper(self, methods, self.record)

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from retarget.colours import COLOURS
-from retarget.continual.metrics import backward_transfer, forgetting
+from retarget.continual import backward_transfer, forgetting
 from retarget.experiments import cifar_training, core50_training
 from retarget.experiments.cifar_training import CifarRun
 from retarget.experiments.core50_training import Core50Run

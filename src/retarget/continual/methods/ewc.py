@@ -1,16 +1,18 @@
 """Elastic weight consolidation."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn.functional import conv2d, pad, unfold
+from torch.overrides import TorchFunctionMode
 
 from retarget.arrays import as_non_negative
-from retarget.continual.convolution import sample_convolutions
-from retarget.continual.method import Batch, Method
+from retarget.continual.methods.base import Batch, Method
 from retarget.errors import InvalidInputError
 from retarget.state_files import part_of
 
@@ -108,7 +110,60 @@ def fisher_diagonal(module: nn.Module, inputs: Tensor, targets: Tensor) -> dict[
     chunk = max(1, GRADIENTS_AT_A_TIME // numbers)
     total = {name: torch.zeros_like(p) for name, p in trained.items()}
     for x, y in zip(torch.split(inputs, chunk), torch.split(targets, chunk), strict=True):
-        with sample_convolutions(inputs.device):
+        with UnfoldedConvolutions() if inputs.is_cuda else nullcontext():
             squared = {name: g.square().sum(0) for name, g in gradients(trained, x, y).items()}
         total = {name: total[name] + squared[name] for name in total}
     return {name: value / len(inputs) for name, value in total.items()}
+
+
+class UnfoldedConvolutions(TorchFunctionMode):
+    """Within it, `conv2d` without groups is a matrix product; everything else is as it was.
+
+    vmap makes grouped convolutions of the gradients of single samples, with as many groups as there
+    are samples. On CUDA the libraries are very slow at those: written as a product with the
+    unfolded input, they become batched matrix products. (On the CPU the grouped convolution is the
+    faster one.)
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Replaces the convolution."""
+        if func is conv2d or func is torch.conv2d:
+            return _convolution(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _convolution(
+    input: Tensor,  # noqa: A002 (the name in conv2d, which callers may use)
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | tuple[int, int] = 1,
+    padding: int | tuple[int, int] | str = 0,
+    dilation: int | tuple[int, int] = 1,
+    groups: int = 1,
+) -> Tensor:
+    with torch._C.DisableTorchFunction():
+        if groups != 1 or input.ndim != 4:
+            return conv2d(input, weight, bias, stride, padding, dilation, groups)
+        kernel, step, spread = weight.shape[2:], _pair(stride), _pair(dilation)
+        extent = [d * (k - 1) for d, k in zip(spread, kernel, strict=True)]
+        if padding == "same":  # the odd one goes to the end, as in PyTorch
+            top, left = extent[0] // 2, extent[1] // 2
+            input = pad(input, (left, extent[1] - left, top, extent[0] - top))  # noqa: A001
+        border = (0, 0) if isinstance(padding, str) else _pair(padding)
+        height, width = (
+            (size + 2 * p - e - 1) // s + 1
+            for size, p, e, s in zip(input.shape[2:], border, extent, step, strict=True)
+        )
+        patches = unfold(input, tuple(kernel), spread, border, step)
+        output = (weight.flatten(1) @ patches).reshape(len(input), len(weight), height, width)
+        return output if bias is None else output + bias[:, None, None]
+
+
+def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[-1])

@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from retarget.continual.corrector import NetworkCorrector, check_options
-from retarget.continual.method import Batch, Method
+from retarget.continual.corrector import Kind, NetworkCorrector, Refresh, check_options
+from retarget.continual.methods.base import Batch, Method
 from retarget.continual.training import take
 from retarget.errors import (
     DivergedError,
@@ -16,17 +16,22 @@ from retarget.errors import (
     ResultOverflowError,
     TrainingDivergedError,
 )
+from retarget.kernels import EmpiricalNTK
+from retarget.kernels.base import Kernel
 from retarget.learners import SGD, Reduction
+from retarget.theory.sweep import FirstBlock, Parts
 
 if TYPE_CHECKING:
     from retarget.continual.training import Run
 
 
 class Corrected(Method):
-    """Targets from a `NetworkCorrector` for each member.
+    """Trains on targets from a `NetworkCorrector` for each member: the paper's method for networks.
 
     The correction is for the learner that trains: with `reduction="mean"` its rate is divided by
-    the batch size, as the loss implies.
+    the batch size, as the loss implies. Before each task it computes the tangent kernel of all
+    samples so far, which costs time and memory with the square of their number; the steps
+    themselves cost what they cost in plain SGD.
 
     Args:
         gamma: Ridge of the offline learner that the targets lead to.
@@ -34,8 +39,13 @@ class Corrected(Method):
         assumed_reduction: What the correction takes the learner's `reduction` to be, where it is
             not what it is. The paper's runs train on the mean over the mini-batch, with a
             correction for the sum.
-        options: Further options of `NetworkCorrector`: `refresh`, `kind`, `ridge`, `parts`,
-            `first_block`, `kernel`.
+        refresh: When the kernel is computed anew; this and the other options as in
+            `NetworkCorrector`.
+        kind: Which targets.
+        ridge: Of the iterative kind.
+        parts: Of the iterative kind.
+        first_block: Of the iterative kind.
+        kernel: Makes the kernel from a network.
     """
 
     capturable = True
@@ -46,18 +56,30 @@ class Corrected(Method):
         gamma: float,
         block_size: int = 20,
         assumed_reduction: Reduction | None = None,
-        **options: Any,
+        *,
+        refresh: Refresh = "task",
+        kind: Kind = "iterative",
+        ridge: float = 0.0,
+        parts: Parts = "both",
+        first_block: FirstBlock = "corrected",
+        kernel: Callable[[nn.Module], Kernel] = EmpiricalNTK,
     ) -> None:
         self.gamma, self.block_size = gamma, block_size
-        self.assumed_reduction, self.options = assumed_reduction, options
+        self.assumed_reduction, self.kind, self.kernel = assumed_reduction, kind, kernel
+        self.options: dict[str, Any] = {
+            "refresh": refresh,
+            "kind": kind,
+            "ridge": ridge,
+            "parts": parts,
+            "first_block": first_block,
+        }
         # bad options are an error here, not when the first task begins
         self.check(SGD(1.0))
 
     @property
     def name(self) -> str:
-        """Corrected, and how, where it is not the usual way."""
-        kind = self.options.get("kind", "iterative")
-        return "Corrected" if kind == "iterative" else f"Corrected ({kind})"
+        """Corrected, and the kind where it is not iterative."""
+        return "Corrected" if self.kind == "iterative" else f"Corrected ({self.kind})"
 
     def check(self, learner: SGD) -> None:
         """Refuses options that have no meaning, with this learner."""
@@ -67,7 +89,12 @@ class Corrected(Method):
         """A corrector for each member; its initial network is the one to keep for `never`."""
         self._correctors = [
             NetworkCorrector(
-                module, self._assumed(learner), self.gamma, self.block_size, **self.options
+                module,
+                self._assumed(learner),
+                self.gamma,
+                self.block_size,
+                kernel=self.kernel,
+                **self.options,
             )
             for module, learner in zip(run.ensemble.modules, run.learners, strict=True)
         ]

@@ -1,18 +1,27 @@
-"""Label smoothing."""
+"""The baselines without a memory: plain SGD, and softer targets."""
 
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from retarget.continual.method import Batch, Method
+from retarget.continual.methods.base import Batch, Method
 from retarget.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from retarget.continual.training import Run
 
 
+class Vanilla(Method):
+    """Trains on each task as it comes, with its own labels: what every method is compared with."""
+
+    capturable = True
+
+
 class LabelSmoothing(Method):
     r"""Targets $(1 - \epsilon)\, y + \epsilon / c$ (Szegedy et al., 2016).
+
+    As `label_smoothing` of `torch.nn.CrossEntropyLoss`, here for the squared error; it costs
+    nothing.
 
     Args:
         amount: $\epsilon$, from 0 to 1.

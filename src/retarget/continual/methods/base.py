@@ -29,7 +29,7 @@ class Batch:
     targets: Tensor
     outputs: Tensor
 
-    def of(self, plan: Tensor) -> Tensor:
+    def this_step(self, plan: Tensor) -> Tensor:
         """This step's part of a plan (steps, ...) that was made for the whole pass."""
         return plan.index_select(0, self.step)[0]
 

@@ -1,0 +1,1 @@
+"""One file a method of continual learning, or a family of them."""

@@ -1,0 +1,247 @@
+"""Methods that replay earlier samples: ER, DER and DER++ from a small memory, or all of them."""
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from retarget.arrays import as_non_negative
+from retarget.continual.methods.base import Batch, Method
+from retarget.continual.training import take
+from retarget.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from retarget.continual.training import Run
+
+
+class CumulativeReplay(Method):
+    """After each task, shuffled passes over all samples seen so far.
+
+    An upper bound for methods with a small memory: nothing is forgotten because everything is kept.
+    Its cost grows with the square of the number of tasks.
+
+    Args:
+        passes: Passes after each task.
+    """
+
+    capturable = True
+
+    def __init__(self, passes: int = 1) -> None:
+        if passes < 1:
+            raise InvalidInputError(f"passes is {passes}; expected 1 or more")
+        self.passes = passes
+
+    def on_start(self, run: "Run") -> None:
+        """No pass yet."""
+        self._done = 0
+
+    def on_task_end(self, run: "Run") -> None:
+        """Trains on everything seen, plainly."""
+        while self._done < self.passes:
+            run.pass_over(np.stack([random.permutation(run.span.stop) for random in run.random]))
+            self._done += 1
+            run.checkpoint()
+        self._done = 0
+
+    def state_dict(self, run: "Run") -> dict[str, Any]:
+        """How many passes over what was seen up to this task are done."""
+        return {"done": self._done}
+
+    def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
+        """Goes on after them."""
+        self._done = state["done"]
+
+
+class _MemoryReplay(Method):
+    """Adds the losses of mini-batches drawn from a reservoir of the stream to every step.
+
+    Args:
+        capacity: Samples in the memory.
+        batch_size: Samples of the memory in a draw.
+        terms: A weight for each draw, and what its samples are compared with: the outputs that were
+            stored with them, or their true targets.
+    """
+
+    capturable = True
+
+    def __init__(
+        self, capacity: int, batch_size: int, terms: list[tuple[float, Literal["stored", "true"]]]
+    ) -> None:
+        for name, value in (("capacity", capacity), ("batch_size", batch_size)):
+            if value < 1:
+                raise InvalidInputError(f"{name} is {value}; expected 1 or more samples")
+        self.capacity, self.batch_size, self.terms = capacity, batch_size, terms
+
+    def on_start(self, run: "Run") -> None:
+        """An empty memory for each member."""
+        self._reservoirs = [Reservoir(self.capacity, random) for random in run.random]
+        # One more slot: what is not kept is written there, and never read.
+        self._stored = run.targets.new_zeros(
+            len(run.ensemble), self.capacity + 1, run.targets.shape[-1]
+        )
+
+    def on_epoch_start(self, run: "Run") -> None:
+        """Decides what is kept and what is drawn at each step of this pass."""
+        positions, weights = run.plan.positions.cpu().numpy(), run.plan.weights.cpu().numpy()
+        plans = [
+            reservoir.plan(positions[:, m], weights[:, m], len(self.terms), self.batch_size)
+            for m, reservoir in enumerate(self._reservoirs)
+        ]
+        self._store, self._positions, self._slots, enough = (
+            torch.from_numpy(np.stack(members, axis=1)).to(run.ensemble.device)
+            for members in zip(*plans, strict=True)
+        )
+        self._weights = enough.to(run.targets.dtype)
+
+    def penalty(self, run: "Run", batch: Batch) -> Tensor:
+        """The losses of the drawn samples."""
+        positions, slots = batch.this_step(self._positions), batch.this_step(self._slots)
+        weights = batch.this_step(self._weights)
+        outputs = run.ensemble(run.inputs(positions.flatten(1)))
+        outputs = outputs.reshape(*positions.shape, -1)
+        total = outputs.new_zeros(len(outputs))
+        for draw, (weight, compared_with) in enumerate(self.terms):
+            targets = (
+                take(self._stored, slots[:, draw])
+                if compared_with == "stored"
+                else run.true_targets(positions[:, draw])
+            )
+            total = total + weight * run.loss(outputs[:, draw], targets, weights[:, draw])
+        return total
+
+    def on_batch_end(self, run: "Run", batch: Batch) -> None:
+        """Keeps the outputs of the samples that stay in the memory."""
+        slots = batch.this_step(self._store)[..., None].expand_as(batch.outputs)
+        self._stored.scatter_(1, slots, batch.outputs)
+
+    def state_dict(self, run: "Run") -> dict[str, Any]:
+        """What lies in the memory."""
+        return {
+            "held": torch.from_numpy(np.stack([r.held for r in self._reservoirs])),
+            "offered": [r.offered for r in self._reservoirs],
+            "stored": self._stored,
+        }
+
+    def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
+        """Takes it back."""
+        for m, reservoir in enumerate(self._reservoirs):
+            reservoir.held = state["held"][m].cpu().numpy().copy()
+            reservoir.offered = state["offered"][m]
+        self._stored = state["stored"]
+
+
+class ER(_MemoryReplay):
+    """Adds the loss of a mini-batch from the memory, with its true targets, to every step.
+
+    Experience replay (Chaudhry et al., "On Tiny Episodic Memories in Continual Learning", 2019).
+    Costs one more forward and backward pass over `batch_size` samples a step.
+
+    Args:
+        capacity: Samples in the memory.
+        batch_size: Samples of the memory in a step.
+    """
+
+    def __init__(self, capacity: int, batch_size: int = 4) -> None:
+        super().__init__(capacity, batch_size, [(1.0, "true")])
+
+
+class DER(_MemoryReplay):
+    """Replays samples with the outputs that the network had when it first saw them.
+
+    Adds alpha times the loss of a mini-batch from the memory against its stored outputs and, for
+    DER++, beta times that of another one against its true targets (Buzzega et al., "Dark
+    Experience for General Continual Learning", 2020). With `Corrected` before it in the list of
+    methods, the current samples are learned from their corrected targets.
+
+    Args:
+        capacity: Samples in the memory.
+        batch_size: Samples of the memory in each of the two.
+        alpha: Weight of the stored outputs.
+        beta: Weight of the true targets; above 0 it is DER++.
+    """
+
+    def __init__(
+        self, capacity: int, batch_size: int = 4, alpha: float = 1.0, beta: float = 0.0
+    ) -> None:
+        self.alpha, self.beta = as_non_negative("alpha", alpha), as_non_negative("beta", beta)
+        terms: list[tuple[float, Literal["stored", "true"]]] = [(self.alpha, "stored")]
+        super().__init__(
+            capacity, batch_size, [*terms, (self.beta, "true")] if self.beta else terms
+        )
+
+    @property
+    def name(self) -> str:
+        """DER or DER++."""
+        return "DER++" if self.beta else "DER"
+
+
+class ReservoirPlan(NamedTuple):
+    """What the memory does at each step of a pass. S steps of b samples, D draws of r.
+
+    Attributes:
+        store: (S, b) the slot that each sample goes to; `capacity` for none.
+        positions: (S, D, r) positions in the stream of the samples drawn.
+        slots: (S, D, r) the slots that they lie in.
+        weights: (S, D, r) 1, or 0 where there was not enough to draw.
+    """
+
+    store: np.ndarray
+    positions: np.ndarray
+    slots: np.ndarray
+    weights: np.ndarray
+
+
+class Reservoir:
+    """Reservoir sampling (Vitter, 1985), decided ahead for a whole pass: no value is looked at.
+
+    Args:
+        capacity: Samples kept.
+        random: Where the decisions come from.
+
+    Attributes:
+        held: (capacity,) positions in the stream of the samples kept; 0 where there is none yet.
+        offered: Samples seen so far.
+    """
+
+    def __init__(self, capacity: int, random: np.random.Generator) -> None:
+        self.capacity = capacity
+        self._random = random
+        self.held = np.zeros(capacity, dtype=np.int64)
+        self.offered = 0
+
+    def plan(
+        self, positions: np.ndarray, weights: np.ndarray, draws: int, size: int
+    ) -> ReservoirPlan:
+        """Decides a pass: at each step draws, without replacement, then offers the mini-batch.
+
+        Args:
+            positions: (S, b) positions in the stream of the samples of each step.
+            weights: (S, b) 0 for what only fills up a mini-batch.
+            draws: Independent draws a step.
+            size: Samples in a draw.
+        """
+        store = np.full(positions.shape, self.capacity)
+        drawn = np.zeros((len(positions), draws, size), dtype=np.int64)
+        slots, enough = np.zeros_like(drawn), np.zeros(drawn.shape)
+        for step, samples in enumerate(positions):
+            filled = min(self.offered, self.capacity)
+            for draw in range(draws):
+                chosen = self._random.choice(filled, min(size, filled), replace=False)
+                slots[step, draw, : len(chosen)] = chosen
+                drawn[step, draw, : len(chosen)] = self.held[chosen]
+                enough[step, draw, : len(chosen)] = 1
+            for i in np.flatnonzero(weights[step]):
+                slot = self._next_slot()
+                if slot < self.capacity:
+                    self.held[slot] = samples[i]
+                    store[step, store[step] == slot] = self.capacity  # overwritten at once
+                    store[step, i] = slot
+        return ReservoirPlan(store, drawn, slots, enough)
+
+    def _next_slot(self) -> int:
+        """Where the next sample goes: `capacity` for nowhere."""
+        self.offered += 1
+        if self.offered <= self.capacity:
+            return self.offered - 1
+        return min(int(self._random.integers(self.offered)), self.capacity)
