@@ -321,7 +321,7 @@ def trained_parameters(module: nn.Module, wanted: Choice = None) -> dict[str, nn
         }
     if not chosen:
         raise InvalidInputError(
-            "params chooses no parameter; expected some names, or None for all parameters"
+            "params is empty; expected some names of parameters, or None for all of them"
         )
     return chosen
 
