@@ -11,7 +11,8 @@ from retarget.continual.methods.base import Batch, Method
 from retarget.continual.methods.baselines import LabelSmoothing, Vanilla
 from retarget.continual.methods.corrected import Corrected
 from retarget.continual.methods.ewc import EWC
-from retarget.continual.methods.replay import DER, ER, CumulativeReplay
+from retarget.continual.methods.replay import DER, ER, CumulativeReplay, Joint
+from retarget.continual.methods.tangent import LastLayer, Tangent
 from retarget.continual.streams import (
     LabelledData,
     TaskStream,
@@ -44,6 +45,9 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
     "DER",
     "LabelSmoothing",
     "Corrected",
+    "Tangent",
+    "LastLayer",
+    "Joint",
     # one's own loop, one's own method
     "NetworkCorrector",
     "Method",

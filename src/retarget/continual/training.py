@@ -205,7 +205,7 @@ class Run:
             learned: Tasks that have been learned to their end.
         """
         outputs = torch.stack([self._test_outputs(m) for m in range(len(self.ensemble))])
-        if self.seen:
+        if hasattr(self, "stepper"):  # the network has been trained
             self._require_sound(outputs)
         right = (outputs.argmax(2) == self.test.labels).double()
         by_task = [
@@ -220,12 +220,13 @@ class Run:
     def _test_outputs(self, member: int) -> Tensor:
         """(n, c) the member's outputs for its test samples."""
         rows = EVALUATED_AT_A_TIME.get(self.ensemble.device.type, EVALUATED_AT_A_TIME_ELSEWHERE)
-        return torch.cat(
-            [
-                self.ensemble.predict(member, self.test.inputs(member, slice(start, start + rows)))
-                for start in range(0, self.test.rows.shape[1], rows)
-            ]
-        )
+        parts = []
+        for start in range(0, self.test.rows.shape[1], rows):
+            inputs = self.test.inputs(member, slice(start, start + rows))
+            answers = [method.outputs(self, member, inputs) for method in self.methods]
+            given = [answer for answer in answers if answer is not None]
+            parts.append(given[-1] if given else self.ensemble.predict(member, inputs))
+        return torch.cat(parts)
 
     def history(self) -> History:
         """All evaluations so far."""
@@ -289,7 +290,7 @@ def _learn_task(
     end = epochs * run.span.stop
 
     def after_step(samples: int) -> None:
-        before, run.seen = run.seen, run.seen + samples
+        before, run.seen = run.seen, min(run.seen + samples, end)
         bar.advance(samples)
         # a mini-batch that is not full may step over a multiple
         due = evaluate_every and run.seen // evaluate_every > before // evaluate_every
@@ -297,7 +298,10 @@ def _learn_task(
             run.evaluate(run.task)
 
     shuffles = reshuffle and not any(method.keeps_order for method in run.methods)
-    while run.passes < epochs:
+    passes = epochs
+    for method in run.methods:
+        passes = method.epochs(run, passes)
+    while run.passes < passes:
         run.epoch = run.passes
         if run.epoch and shuffles:
             rows = zip(run.random, run.order, strict=True)
@@ -308,6 +312,7 @@ def _learn_task(
     while run.ended < len(run.methods):
         run.methods[run.ended].on_task_end(run)
         run.ended += 1
+    run.seen = end
     run.evaluate(run.task + 1)
     run.task, run.passes, run.ended = run.task + 1, 0, 0
     run.checkpoint()

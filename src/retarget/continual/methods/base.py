@@ -60,6 +60,10 @@ class Method:
     def on_start(self, run: "Run") -> None:
         """Before the first task: whatever is left of an earlier run is forgotten."""
 
+    def epochs(self, run: "Run", wanted: int) -> int:
+        """Passes to train over the current task, where so many are wanted."""
+        return wanted
+
     def on_task_start(self, run: "Run") -> None:
         """Before the first epoch of a task."""
 
@@ -79,6 +83,14 @@ class Method:
 
     def on_task_end(self, run: "Run") -> None:
         """After the last epoch of a task."""
+
+    def outputs(self, run: "Run", member: int, inputs: Tensor) -> Tensor | None:
+        """(n, c) what a member answers when it is tested; None leaves that to its network."""
+        return None
+
+    def kept_bytes(self, run: "Run") -> int:
+        """Bytes that are kept for one member beside its network: samples, or what stands for them."""
+        return 0
 
     def state_dict(self, run: "Run") -> dict[str, Any]:
         """Tensors and plain values (as JSON has them) that hold all that is kept between hooks."""

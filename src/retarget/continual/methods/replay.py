@@ -44,6 +44,11 @@ class CumulativeReplay(Method):
             run.checkpoint()
         self._done = 0
 
+    def kept_bytes(self, run: "Run") -> int:
+        """Every sample so far, and its target."""
+        sample = run.train.inputs(0, slice(0, 1)).nbytes + run.targets[0, :1].nbytes
+        return run.span.stop * sample
+
     def state_dict(self, run: "Run") -> dict[str, Any]:
         """How many passes over what was seen up to this task are done."""
         return {"done": self._done}
@@ -51,6 +56,25 @@ class CumulativeReplay(Method):
     def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
         """Goes on after them."""
         self._done = state["done"]
+
+
+class Joint(CumulativeReplay):
+    """All tasks at once, shuffled, for several passes: what one could have without a stream.
+
+    A ceiling, and not a method of continual learning: nothing is learned before the last task.
+
+    Args:
+        passes: Passes over all samples.
+    """
+
+    def epochs(self, run: "Run", wanted: int) -> int:
+        """None, task by task."""
+        return 0
+
+    def on_task_end(self, run: "Run") -> None:
+        """Trains once everything is there."""
+        if run.task + 1 == len(run.train.spans[0]):
+            super().on_task_end(run)
 
 
 class _MemoryReplay(Method):

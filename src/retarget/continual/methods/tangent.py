@@ -1,0 +1,172 @@
+"""Least squares instead of training: on a network's tangents, or on its last hidden layer.
+
+Both train the network plainly on the first task (the first session) and leave it as it is from
+then on. Later tasks are learned exactly, in any order, with no sample kept.
+"""
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from retarget.continual.methods.base import Method
+from retarget.errors import InvalidInputError
+from retarget.kernels.feature_maps import as_count
+from retarget.streaming.ridge import StreamingRidge, check_gamma
+from retarget.streaming.tangent import TangentLearner
+
+if TYPE_CHECKING:
+    from retarget.continual.training import Run
+
+
+class _AfterFirstSession(Method):
+    """Trains on the first task, and learns all tasks by least squares on what it has become.
+
+    Args:
+        gamma: Ridge; `"auto"` for generalised cross-validation.
+        first_epochs: Passes over the first task; 0 leaves the network untrained.
+    """
+
+    capturable = True
+
+    def __init__(self, gamma: float | Literal["auto"], first_epochs: int) -> None:
+        self.gamma = check_gamma(gamma)
+        if first_epochs < 0:
+            raise InvalidInputError(f"first_epochs is {first_epochs}; expected 0 or more")
+        self.first_epochs = first_epochs
+
+    def on_start(self, run: "Run") -> None:
+        """A seed for each member's random features."""
+        self._seeds = [int(random.integers(2**31)) for random in run.random]
+        self._learners: list[StreamingRidge] = []
+        self._tasks = 0  # learned so far
+
+    def epochs(self, run: "Run", wanted: int) -> int:
+        """The first session, and no training after it."""
+        return self.first_epochs if run.task == 0 else 0
+
+    def on_task_end(self, run: "Run") -> None:
+        """Learns the task; after the first one, begins."""
+        if not self._learners:
+            self._learners = [
+                self._learner(module, seed)
+                for module, seed in zip(run.ensemble.modules, self._seeds, strict=True)
+            ]
+        self._learn(run, run.task)
+
+    def outputs(self, run: "Run", member: int, inputs: Tensor) -> Tensor | None:
+        """The least-squares predictions; those of the network before there are any."""
+        if not self._learners:
+            return None
+        predicted: Tensor = self._learners[member].predict(inputs)
+        return predicted
+
+    def kept_bytes(self, run: "Run") -> int:
+        """Of the sums."""
+        return self._learners[0].nbytes if self._learners else 0
+
+    def state_dict(self, run: "Run") -> dict[str, Any]:
+        """The seeds, and how far it is: the sums are made again from the stream."""
+        return {"tasks": self._tasks, "seeds": self._seeds}
+
+    def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
+        """Learns the tasks of before once more."""
+        self._seeds = state["seeds"]
+        if state["tasks"]:
+            self._learners = [
+                self._learner(module, seed)
+                for module, seed in zip(run.ensemble.modules, self._seeds, strict=True)
+            ]
+            for task in range(state["tasks"]):
+                self._learn(run, task)
+
+    def _learn(self, run: "Run", task: int) -> None:
+        for member, learner in enumerate(self._learners):
+            span = run.train.spans[member][task]
+            learner.learn(run.train.inputs(member, span), run.targets[member, span])
+        self._tasks = task + 1
+
+    def _learner(self, module: nn.Module, seed: int) -> StreamingRidge:
+        raise NotImplementedError
+
+
+class Tangent(_AfterFirstSession):
+    """Learns in the network's tangent space: `rt.TangentLearner` after a first session.
+
+    Args:
+        gamma: Ridge; `"auto"` for generalised cross-validation.
+        memory: Number of tangent features.
+        first_epochs: Passes of plain training over the first task.
+        combinations: Random combinations of the outputs whose gradients are taken.
+    """
+
+    def __init__(
+        self,
+        gamma: float | Literal["auto"] = "auto",
+        memory: int = 4096,
+        first_epochs: int = 1,
+        combinations: int = 1,
+    ) -> None:
+        super().__init__(gamma, first_epochs)
+        self.memory = as_count("memory", memory)
+        self.combinations = as_count("combinations", combinations)
+
+    def _learner(self, module: nn.Module, seed: int) -> StreamingRidge:
+        return TangentLearner(
+            module, self.gamma, self.memory, combinations=self.combinations, seed=seed
+        )
+
+
+class LastLayer(_AfterFirstSession):
+    """Least squares on the input of the network's last linear layer, as SLDA, ACIL and RanPAC do.
+
+    Args:
+        gamma: Ridge; `"auto"` for generalised cross-validation.
+        random_features: Number of random ReLU features made of that input, as in RanPAC; 0 takes
+            it as it is.
+        first_epochs: Passes of plain training over the first task.
+    """
+
+    def __init__(
+        self,
+        gamma: float | Literal["auto"] = "auto",
+        random_features: int = 0,
+        first_epochs: int = 1,
+    ) -> None:
+        super().__init__(gamma, first_epochs)
+        self.random_features = as_count("random_features", random_features) if random_features else 0
+
+    def _learner(self, module: nn.Module, seed: int) -> StreamingRidge:
+        features = _LastHidden(module, self.random_features, seed)
+        return StreamingRidge(features, self.gamma, intercept=True)
+
+
+class _LastHidden:
+    """The input of a network's last linear layer, or random ReLU features of it."""
+
+    def __init__(self, module: nn.Module, random_features: int, seed: int) -> None:
+        layers = [part for part in module.modules() if isinstance(part, nn.Linear)]
+        if not layers:
+            raise InvalidInputError(
+                "the network has no Linear layer; expected one whose input are the features"
+            )
+        self._module, self._layer = module, layers[-1]
+        random = torch.Generator().manual_seed(seed)
+        shape = layers[-1].in_features, random_features
+        self._projection = torch.randn(shape, generator=random) / layers[-1].in_features ** 0.5
+
+    @torch.no_grad()
+    def __call__(self, inputs: Tensor) -> Tensor:
+        seen: list[Tensor] = []
+        hook = self._layer.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+        training = [part for part in self._module.modules() if part.training]
+        try:
+            self._module.eval()(inputs)
+        finally:
+            hook.remove()
+            for part in training:
+                part.training = True
+        hidden = seen[-1].flatten(1)
+        if not self._projection.numel():
+            return hidden
+        return (hidden @ self._projection.to(hidden)).relu()
