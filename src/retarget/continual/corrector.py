@@ -24,8 +24,7 @@ from retarget.kernels.base import Kernel
 from retarget.learners import SGD
 from retarget.state_files import explained, part_of, read_state, require_shape, write_state
 from retarget.theory.correction import corrected_targets
-from retarget.theory.distillation import distilled_targets
-from retarget.theory.iterative import check_correction, iterative_targets
+from retarget.theory.iterative import check_correction, distilled_targets, iterative_targets
 from retarget.theory.sweep import FirstBlock, Parts
 
 Refresh = Literal["never", "task", "epoch"]

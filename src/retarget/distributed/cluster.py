@@ -4,6 +4,7 @@ import asyncio
 import logging
 import platform
 import re
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -171,7 +172,7 @@ def _local_cluster(workers: int, memory_limit: str | None) -> Iterator[LocalClus
             memory_limit="auto" if memory_limit is None else memory_limit,
             silence_logs=logging.CRITICAL,
             env=ONE_THREAD,
-            preload=["retarget.distributed.local_worker"],
+            preload=[__name__],
         )
     except ValueError as error:
         raise InvalidInputError(
@@ -255,3 +256,11 @@ def _quiet_logs() -> Iterator[None]:
     finally:
         for name, level in before.items():
             logging.getLogger(name).setLevel(level)
+
+
+def dask_setup(worker: Any) -> None:
+    """Leaves Ctrl-C, which the terminal sends to every process, to the one that started this.
+
+    Dask calls it in each local worker as that starts.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
