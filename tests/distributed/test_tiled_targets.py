@@ -125,7 +125,7 @@ def test_plain_schedulers_and_a_kernel_computed_in_tiles(scheduler):
     X, Y = rng.normal(size=(101, 2, 3)), rng.normal(size=(101, 2))
     kernel = rt.RBF(width=1.7)
     with dask.config.set(scheduler=scheduler):
-        K = rd.gram(kernel, X, block_size=16)
+        K = rd.gram(kernel, X, tile_size=16)
         got = every_function(rd, K, da.from_array(Y, chunks=(11, 1)), LEARNER)
     for name, expected in every_function(rt, kernel(X), Y, LEARNER).items():
         assert_same(got[name], expected)

@@ -1,4 +1,4 @@
-"""Corrected targets for a network in anybody's own training loop."""
+"""Corrected targets for a network, for a training loop of one's own."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -36,11 +36,13 @@ OPTIONS = ("gamma", "block_size", "refresh", "kind", "ridge", "parts", "first_bl
 class NetworkCorrector:
     """Targets to train a network on, task by task, instead of the true ones.
 
-    The network is taken for a kernel machine with its tangent kernel as it is when a task begins,
-    and as having started from zero; all samples seen so far are the stream. They are kept: memory
-    grows with the stream, and the kernel with its square. The stream is taken to be trained on in
-    full mini-batches: let the batch size divide the tasks, and the block size too where the targets
-    of earlier tasks are to have no part in those of a later task's first block. Samples that the
+    Use it in a PyTorch training loop of your own, as a function from labels to targets before each
+    task; `continual.Corrected` is the same inside `continual.train`. The network is taken for a
+    kernel machine with its tangent kernel as it is when a task begins, and as having started
+    from zero; all samples seen so far are the stream. They are kept: memory grows with the
+    stream, and the kernel with its square. The stream is taken to be trained on in full mini-
+    batches: let the batch size divide the tasks, and the block size too where the targets of
+    earlier tasks are to have no part in those of a later task's first block. Samples that the
     network does not respond to (all units of a layer silent) have no part in others' targets.
 
     Args:

@@ -85,7 +85,7 @@ def cluster_errors() -> Iterator[None]:
         raise ClusterError(
             f"workers died again and again in the middle of the task {error.task!r} (the last one "
             f"was {error.last_worker.address}); most often they have too little memory: use "
-            "smaller tiles (block_size), fewer threads a worker, or a larger memory_limit"
+            "smaller tiles (tile_size), fewer threads a worker, or a larger memory_limit"
         ) from error
     except (FutureCancelledError, CommClosedError) as error:
         reason = str(error).partition("\n")[0]
@@ -151,7 +151,7 @@ class _DyingWorkers:
             raise ClusterError(
                 f"workers died {self._gone} times in the course of one step of the computation, "
                 f"with at most {self._most} of them at a time; see why they die: most often they "
-                "have too little memory (memory_limit, or smaller tiles by block_size)"
+                "have too little memory (memory_limit, or smaller tiles by tile_size)"
             )
         if time.monotonic() - self._last_there > LONGEST_WITHOUT_WORKERS:
             raise ClusterError(
