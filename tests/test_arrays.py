@@ -5,6 +5,7 @@ from scipy.sparse import csr_array
 
 import retarget as rt
 from retarget.arrays import GrowingRows
+from retarget.errors import InvalidInputError, ResultOverflowError, StreamTooLargeError
 
 
 def test_rows_are_appended_and_kept_when_the_buffer_grows():
@@ -26,7 +27,7 @@ def test_rows_are_copies():
 
 
 def test_nothing_appended_yet():
-    with pytest.raises(rt.errors.InvalidInputError, match="nothing has been appended yet"):
+    with pytest.raises(InvalidInputError, match="nothing has been appended yet"):
         _ = GrowingRows().rows
 
 
@@ -76,19 +77,17 @@ HUGE = {
 @pytest.mark.parametrize("name", HUGE)
 def test_targets_that_overflow_are_an_error_that_says_so(name):
     K, Y = 0.9 * np.eye(4) + 0.1, np.array([1.7e308, -1.7e308, 1.7e308, 1.7e308])
-    with pytest.raises(rt.errors.ResultOverflowError, match=r"beyond 1\.8e\+308.*float64.*scale"):
+    with pytest.raises(ResultOverflowError, match=r"beyond 1\.8e\+308.*float64.*scale"):
         HUGE[name](K, Y)
 
 
 def test_float16_that_overflows_is_an_error_that_offers_more():
     K, Y = np.eye(2, dtype=np.float16), np.full(2, 6e4, np.float16)
-    with pytest.raises(
-        rt.errors.ResultOverflowError, match=r"row 0 is beyond 6\.55e\+04.*float16.*float64"
-    ):
+    with pytest.raises(ResultOverflowError, match=r"row 0 is beyond 6\.55e\+04.*float16.*float64"):
         rt.offline_coefficients(0.5 * K, Y, 0.0)
     tracker = rt.ShiftTracker(rt.Linear(), rt.SGD(lr=0.5), 9.0)
     tracker.update(K, Y)
-    with pytest.raises(rt.errors.ResultOverflowError, match="float16"):
+    with pytest.raises(ResultOverflowError, match="float16"):
         _ = tracker.effective_targets
 
 
@@ -103,9 +102,7 @@ def test_a_kernel_beyond_memory_is_refused_before_its_numbers_are_looked_at(monk
         lambda: rt.distilled_targets(K, Y, 1.0, 4),
         lambda: rt.offline_learning_curve(K, Y, K[:1], 1.0, [4]),
     ):
-        with pytest.raises(
-            rt.errors.StreamTooLargeError, match="200000 samples needs about 160.0 GB"
-        ):
+        with pytest.raises(StreamTooLargeError, match="200000 samples needs about 160.0 GB"):
             function()
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import retarget as rt
+from retarget.errors import InvalidInputError, InvalidTypeError
 
 
 def test_a_description_survives_json():
@@ -25,7 +26,7 @@ def test_steps_and_rates():
 
 def test_a_schedule_that_ends_too_soon():
     learner = rt.SGD(lr=[0.3, 0.2])
-    with pytest.raises(rt.errors.InvalidInputError, match="ends after 2 steps, but .* step 3"):
+    with pytest.raises(InvalidInputError, match="ends after 2 steps, but .* step 3"):
         learner.rate(2)
 
 
@@ -60,7 +61,7 @@ def test_has_memory(learner, memory):
     ],
 )
 def test_values_that_have_no_meaning(options, message):
-    with pytest.raises(rt.errors.InvalidInputError, match=message):
+    with pytest.raises(InvalidInputError, match=message):
         rt.SGD(**({"lr": 0.1} | options))
 
 
@@ -76,7 +77,7 @@ def test_values_that_have_no_meaning(options, message):
     ],
 )
 def test_types_that_have_no_meaning(options, message):
-    with pytest.raises(rt.errors.InvalidTypeError, match=message):
+    with pytest.raises(InvalidTypeError, match=message):
         rt.SGD(**({"lr": 0.1} | options))
 
 

@@ -8,8 +8,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-import retarget as rt
-from retarget.errors import DamagedFileError
+from retarget.errors import DamagedFileError, InvalidInputError
 from retarget.state_files import checksum, part_of, read_state, write_state
 
 VALUES = {"a": [1.5, 2**100, float("inf")], "é": {"b": None, "c": "\0"}}
@@ -61,7 +60,7 @@ def test_every_damage_is_found(path, tmp_path):
         damaged.write_bytes(changed)
         try:
             values, tensors = read_state(damaged)
-        except rt.errors.InvalidInputError as error:
+        except InvalidInputError as error:
             outcomes.append(type(error))
         else:  # a blank or a letter of an escape, which changes nothing
             assert values == VALUES
@@ -99,17 +98,13 @@ def test_a_header_that_is_nested_too_deeply(path):
 @pytest.mark.parametrize("header", ['{"format": 1}', "[1]", "null"])
 def test_files_of_another_format(header, path):
     save_file({"x": torch.ones(1)}, path, {"retarget": header})
-    with pytest.raises(
-        rt.errors.InvalidInputError, match="not a retarget state of format 2; expected"
-    ):
+    with pytest.raises(InvalidInputError, match="not a retarget state of format 2; expected"):
         read_state(path)
 
 
 def test_no_file(tmp_path):
     for path in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(
-            rt.errors.InvalidInputError, match="there is no file .*; expected one that"
-        ):
+        with pytest.raises(InvalidInputError, match="there is no file .*; expected one that"):
             read_state(path)
 
 

@@ -25,12 +25,10 @@ if TYPE_CHECKING:
     from retarget.theory.correction import corrected_targets
     from retarget.theory.correction_terms import CorrectionTerms, correction_terms
     from retarget.theory.curves import offline_learning_curve, online_learning_curve
-    from retarget.theory.discrepancy import discrepancy
-    from retarget.theory.distillation import distilled_targets
-    from retarget.theory.iterative import iterative_targets
+    from retarget.theory.iterative import distilled_targets, iterative_targets
     from retarget.theory.offline import offline_coefficients
     from retarget.theory.online import online_coefficients, prequential_errors
-    from retarget.theory.shift import effective_targets
+    from retarget.theory.shift import discrepancy, effective_targets
 
 __version__ = "0.1.0"
 
@@ -94,12 +92,10 @@ _MODULES = {
     "theory.correction": "corrected_targets",
     "theory.correction_terms": "CorrectionTerms correction_terms",
     "theory.curves": "offline_learning_curve online_learning_curve",
-    "theory.discrepancy": "discrepancy",
-    "theory.distillation": "distilled_targets",
-    "theory.iterative": "iterative_targets",
+    "theory.iterative": "distilled_targets iterative_targets",
     "theory.offline": "offline_coefficients",
     "theory.online": "online_coefficients prequential_errors",
-    "theory.shift": "effective_targets",
+    "theory.shift": "discrepancy effective_targets",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 

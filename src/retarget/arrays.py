@@ -188,8 +188,18 @@ class Problem:
     _dtype: torch.dtype
     _flat: bool
 
-    def give(self, result: Tensor) -> Any:
-        """A result (n, c) in the caller's library and dtype, and with the shape of Y."""
+    @property
+    def residual(self) -> Tensor:
+        """(n, c) the targets, less the starting function."""
+        return self.Y if self.start is None else self.Y - self.start
+
+    def give(self, result: Tensor, from_residual: bool = False) -> Any:
+        """A result (n, c) in the caller's library and dtype, and with the shape of Y.
+
+        One that was found from the residual has the starting function added to it.
+        """
+        if from_residual and self.start is not None:
+            result = result + self.start
         return give_back(result[:, 0] if self._flat else result, self._like, self._dtype)
 
 
@@ -211,45 +221,57 @@ def as_problem(K: Any, Y: Any, initial: Any = None, *, factored: bool = False) -
         )
     if len(gram) == 0:
         raise InvalidInputError("K is empty; expected at least one sample")
-    targets = {"Y": as_targets("Y", Y)}
-    flat = np.ndim(Y) == 1
-    if initial is not None:
-        targets["initial"] = as_targets("initial", initial)
-    for name, values in targets.items():
-        if len(values) != len(gram):
-            raise InvalidInputError(
-                f"{name} has {len(values)} rows, but K is {len(gram)} x {len(gram)}; "
-                "expected one row a sample, in the same order"
-            )
-        if values.device != gram.device:
+    Y_given, start, dtype = as_stream_targets(Y, initial, len(gram), gram.dtype)
+    for name, values in (("Y", Y_given), ("initial", start)):
+        if values is not None and values.device != gram.device:
             raise InvalidInputError(
                 f"{name} is on {values.device}, but K is on {gram.device}; move one to the other"
             )
-    start = targets.get("initial")
-    if start is not None and start.shape != targets["Y"].shape:
-        raise InvalidInputError(
-            f"initial has shape {np.shape(initial)}, but Y has shape {np.shape(Y)}; expected the "
-            "starting function's value for each target"
-        )
     if factored:
         require_factor_memory(gram)
     require_finite("K", gram)
     require_symmetric("K", gram)
-
-    dtype = gram.dtype
-    for values in targets.values():
-        dtype = torch.promote_types(dtype, values.dtype)
     # LAPACK knows no half precision: such inputs are computed on in float32, and given back
     # in their own dtype.
     wide = torch.promote_types(dtype, torch.float32)
     return Problem(
         K=gram.to(wide),
-        Y=targets["Y"].to(wide),
+        Y=Y_given.to(wide),
         start=None if start is None else start.to(wide),
         _like=K,
         _dtype=dtype,
-        _flat=flat,
+        _flat=np.ndim(Y) == 1,
     )
+
+
+def as_stream_targets(
+    Y: Any, initial: Any, n: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor | None, torch.dtype]:
+    """Y and the starting function's values as (n, c) matrices, and the dtype of a result.
+
+    Args:
+        Y: (n,) or (n, c) targets.
+        initial: Values of the starting function, of the shape of Y, or None.
+        n: Number of samples.
+        dtype: That of their kernel.
+    """
+    targets = as_targets("Y", Y)
+    start = None if initial is None else as_targets("initial", initial)
+    for name, values in (("Y", targets), ("initial", start)):
+        if values is None:
+            continue
+        if len(values) != n:
+            raise InvalidInputError(
+                f"{name} has {len(values)} rows, but K is {n} x {n}; expected one row a sample, in "
+                "the same order"
+            )
+        dtype = torch.promote_types(dtype, values.dtype)
+    if start is not None and start.shape != targets.shape:
+        raise InvalidInputError(
+            f"initial has shape {np.shape(initial)}, but Y has shape {np.shape(Y)}; expected the "
+            "starting function's value for each target"
+        )
+    return targets, start, dtype
 
 
 def require_symmetric(name: str, K: Tensor) -> None:

@@ -16,6 +16,10 @@ Reduction = Literal["sum", "mean"]
 class SGD:
     r"""One pass of `torch.optim.SGD` over a stream, on the loss $\tfrac12\|y - f(x)\|^2$.
 
+    Describe your online learner with it, wherever a function asks for one: it holds the options of
+    `torch.optim.SGD` by their names there, and what a data loader and a loss add to them. It costs
+    nothing, and trains nothing.
+
     Args:
         lr: The learning rate $\eta$, or a schedule: one rate a step.
         batch_size: Samples in a step. A last, smaller mini-batch is a step of its own.

@@ -7,6 +7,7 @@ from torch import nn
 
 import retarget as rt
 from retarget import continual as lab
+from retarget.errors import NotPositiveDefiniteError, TrainingDivergedError
 from support.lab_problems import copies, mlp, stream, weights
 from support.oracles import continual as oracle
 from support.problems import assert_same
@@ -29,7 +30,7 @@ def linear(seed=0):
     return nn.Linear(5, 3, bias=False).double()
 
 
-@pytest.mark.parametrize("lr", [1e15, 1e20, 1e33, 1e60])
+@pytest.mark.parametrize("lr", [1e15, 1e60])
 def test_it_stops_at_the_first_bad_step(lr):
     given, learner = stream(0, sizes=(9, 40)), rt.SGD(lr, batch_size=2)
     task, step = first_bad_step(linear(), given, learner)
@@ -39,7 +40,7 @@ def test_it_stops_at_the_first_bad_step(lr):
         f"the loss of member 0 is not finite at step {step} of epoch 0 of task {task}, with "
         rf"Vanilla; its learning rate, {lr:g}".replace("+", r"\+")
     )
-    with pytest.raises(rt.errors.TrainingDivergedError, match=message) as caught:
+    with pytest.raises(TrainingDivergedError, match=message) as caught:
         lab.train(network, given, learner, lab.Vanilla())
     assert (caught.value.step, caught.value.members) == (step, (0,))
     assert torch.equal(weights(network), before)
@@ -50,11 +51,11 @@ def test_checks_between_many_steps_name_the_first_bad_one_too(monkeypatch):
     given, learner = stream(0, sizes=(60,)), rt.SGD(1e33, batch_size=2)
     _, step = first_bad_step(linear(), given, learner)
     monkeypatch.setattr("retarget.continual.training.STEPS_BETWEEN_CHECKS", {"cpu": 13})
-    with pytest.raises(rt.errors.TrainingDivergedError) as caught:
+    with pytest.raises(TrainingDivergedError) as caught:
         lab.train(linear(), given, learner)
     assert caught.value.step == step
     # not after an evaluation either
-    with pytest.raises(rt.errors.TrainingDivergedError) as caught:
+    with pytest.raises(TrainingDivergedError) as caught:
         lab.train(linear(), given, learner, evaluate_every=2)
     assert caught.value.step in (step - 1, step)
 
@@ -67,7 +68,7 @@ def test_the_members_that_diverge_are_named():
     networks = [linear(m) for m in range(4)]
     before = copies(networks)
     with pytest.raises(
-        rt.errors.TrainingDivergedError, match="member 3 .* with plain SGD; its .* 1e.60"
+        TrainingDivergedError, match="member 3 .* with plain SGD; its .* 1e.60"
     ) as caught:
         lab.train(networks, given, learners)
     assert caught.value.members == (3,)
@@ -79,7 +80,7 @@ def test_the_members_that_diverge_are_named():
 def test_all_members_that_diverge_before_the_check_are_named(monkeypatch):
     monkeypatch.setattr("retarget.continual.training.STEPS_BETWEEN_CHECKS", {"cpu": 1000})
     learners = [rt.SGD(lr, batch_size=2) for lr in (0.01, 1e33, 0.02, 1e60)]
-    with pytest.raises(rt.errors.TrainingDivergedError) as caught:
+    with pytest.raises(TrainingDivergedError) as caught:
         lab.train([linear(m) for m in range(4)], stream(0, sizes=(60,)), learners)
     assert caught.value.members == (1, 3)
 
@@ -94,7 +95,7 @@ def test_a_last_step_that_overflows_is_found_without_a_loss(evaluate_every):
     """One step throws the weights so far that the outputs overflow; no loss follows it."""
     given = stream(0, sizes=(20,) if evaluate_every else (2,))
     with pytest.raises(
-        rt.errors.TrainingDivergedError,
+        TrainingDivergedError,
         match="the network of member 1 is not finite after step 0 of epoch 0 of task 0",
     ) as caught:
         lab.train(
@@ -118,9 +119,7 @@ def test_infinite_weights_behind_a_relu_do_not_go_on():
     network.double()
     X = torch.rand(4, 2, dtype=torch.float64) + 0.1
     given = lab.TaskStream.from_tasks([(X, [0, 1, 0, 1])])
-    with pytest.raises(
-        rt.errors.TrainingDivergedError, match="the network of member 0 is not finite"
-    ):
+    with pytest.raises(TrainingDivergedError, match="the network of member 0 is not finite"):
         lab.train(network, given, rt.SGD(0.1), Blow())
     assert network[0].weight.isfinite().all()
 
@@ -134,7 +133,7 @@ def test_infinite_weights_behind_a_relu_do_not_go_on():
     ],
 )
 def test_the_methods_are_named(method, name):
-    with pytest.raises(rt.errors.TrainingDivergedError, match=f"of task [01], with {name}; "):
+    with pytest.raises(TrainingDivergedError, match=f"of task [01], with {name}; "):
         lab.train(two_layers(), stream(0), rt.SGD(1e40, 2), method, epochs=3)
 
 
@@ -147,9 +146,7 @@ class Late(lab.Method):
 
 
 def test_epochs_and_tasks_are_named():
-    with pytest.raises(
-        rt.errors.TrainingDivergedError, match="step 1 of epoch 2 of task 1, with Late"
-    ):
+    with pytest.raises(TrainingDivergedError, match="step 1 of epoch 2 of task 1, with Late"):
         lab.train(mlp(1), stream(0), rt.SGD(0.1, 4), Late(), epochs=4)
 
 
@@ -162,7 +159,7 @@ def test_epochs_and_tasks_are_named():
 )
 def test_corrected_targets_far_away_are_the_likely_cause(lr, cause):
     methods = [lab.Corrected(100.0, 4), Late()]
-    with pytest.raises(rt.errors.TrainingDivergedError, match=rf"with Corrected \+ Late; {cause}"):
+    with pytest.raises(TrainingDivergedError, match=rf"with Corrected \+ Late; {cause}"):
         lab.train(mlp(1), stream(0, sizes=(8, 8)), rt.SGD(lr, 4), methods, epochs=3)
 
 
@@ -182,7 +179,7 @@ def test_a_kernel_that_is_not_finite_names_its_members(broken):
     match = "no targets for member 1 before epoch 0 of task 1, with Corrected: the network's kernel"
     if broken != broken:
         match = "the network of member 1 is not finite after step 1 of epoch 0 of task 0"
-    with pytest.raises(rt.errors.TrainingDivergedError, match=match) as caught:
+    with pytest.raises(TrainingDivergedError, match=match) as caught:
         lab.train(networks, given, rt.SGD(0.01, 4), [lab.Corrected(1.0, 4), Break()])
     assert caught.value.members == (1,)
 
@@ -191,7 +188,7 @@ def test_repeated_samples_in_a_block_name_the_member():
     X = torch.ones(8, 5, dtype=torch.float64)
     given = [stream(0, sizes=(8,)), lab.TaskStream.from_tasks([(X, [0, 1, 2, 0, 1, 2, 0, 1])])]
     given[1] = lab.TaskStream(given[1].train, given[0].test, 3)
-    with pytest.raises(rt.errors.NotPositiveDefiniteError, match="ridge = .* would do") as caught:
+    with pytest.raises(NotPositiveDefiniteError, match="ridge = .* would do") as caught:
         lab.train([mlp(1), mlp(2)], given, rt.SGD(0.01, 4), lab.Corrected(1.0, 4, parts="online"))
     assert caught.value.__notes__ == ["(member 1, task 0, epoch 0)"]
 
@@ -208,7 +205,7 @@ def test_a_network_that_has_died_names_its_member():
     given = stream(0, sizes=(8, 8))
     networks = [two_layers(m) for m in range(3)]
     match = "no targets for member 1 before epoch 0 of task 1, with Corrected: the network's gradi"
-    with pytest.raises(rt.errors.TrainingDivergedError, match=match) as caught:
+    with pytest.raises(TrainingDivergedError, match=match) as caught:
         lab.train(networks, given, rt.SGD(0.01, 4), [lab.Corrected(1.0, 4), Kill()])
     assert caught.value.members == (1,)
 
@@ -228,8 +225,7 @@ def test_targets_that_overflow_name_their_members():
     learners = [rt.SGD(0.01, 4), rt.SGD(1e-41, 4), rt.SGD(1e-42, 4)]
     networks = [mlp(m).float() for m in range(3)]
     with pytest.raises(
-        rt.errors.TrainingDivergedError,
-        match="no targets for member 1 .* largest number of float32",
+        TrainingDivergedError, match="no targets for member 1 .* largest number of float32"
     ) as caught:
         lab.train(networks, single, learners, lab.Corrected(1.0, 4))
     assert caught.value.members == (1, 2)

@@ -10,6 +10,7 @@ from torch import nn
 import retarget as rt
 from retarget import continual as lab
 from retarget.continual.ensemble import Ensemble
+from retarget.errors import InvalidInputError
 from support.lab_problems import LEARNERS, conv_net, copies, mlp, samples, stream, weights
 from support.problems import assert_same
 
@@ -117,21 +118,15 @@ def test_evaluation_is_in_evaluation_mode_and_leaves_the_flags():
 def test_networks_of_different_architectures(change):
     other = mlp(2)
     change(other)
-    with pytest.raises(
-        rt.errors.InvalidInputError, match="module 2 has other parameters than module 0"
-    ):
+    with pytest.raises(InvalidInputError, match="module 2 has other parameters than module 0"):
         Ensemble([mlp(1), mlp(3), other])
 
 
 def test_networks_that_cannot_be_trained():
-    with pytest.raises(
-        rt.errors.InvalidInputError, match="there are no modules; expected one network"
-    ):
+    with pytest.raises(InvalidInputError, match="there are no modules; expected one network"):
         Ensemble([])
-    with pytest.raises(rt.errors.InvalidInputError, match="the module has no trainable parameters"):
+    with pytest.raises(InvalidInputError, match="the module has no trainable parameters"):
         Ensemble([nn.Tanh()])
     network = mlp(1)
-    with pytest.raises(
-        rt.errors.InvalidInputError, match="two members are the same module; .*deepcopy"
-    ):
+    with pytest.raises(InvalidInputError, match="two members are the same module; .*deepcopy"):
         Ensemble([network, mlp(2), network])

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-import retarget as rt
 from retarget import continual as lab
 from retarget.continual.methods.ewc import fisher_diagonal
+from retarget.errors import InvalidInputError, TrainingDivergedError
 from retarget.experiments.cifar_net import cifar_net
 from retarget.state_files import write_state
 from support.lab_problems import (
@@ -112,7 +112,7 @@ def test_a_run_that_diverges_names_the_first_bad_step(record):
 
     for network in networks:
         network.cuda()
-    with pytest.raises(rt.errors.TrainingDivergedError, match="at step 260 of epoch 0") as caught:
+    with pytest.raises(TrainingDivergedError, match="at step 260 of epoch 0") as caught:
         lab.train(networks, given, LEARNERS["mean"], Late(), record=record)
     assert caught.value.members == (1,)
 
@@ -215,5 +215,5 @@ def test_what_a_network_draws_on_the_device_goes_on(tmp_path, monkeypatch):
 
 def test_a_checkpoint_from_the_other_device(tmp_path):
     lab.train(mlp(0).cuda(), stream(0), LEARNERS["mean"], checkpoint=tmp_path / "run")
-    with pytest.raises(rt.errors.InvalidInputError, match='device \\("cuda" then, "cpu" now\\)'):
+    with pytest.raises(InvalidInputError, match='device \\("cuda" then, "cpu" now\\)'):
         lab.train(mlp(0), stream(0), LEARNERS["mean"], checkpoint=tmp_path / "run")

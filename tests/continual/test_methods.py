@@ -11,6 +11,7 @@ from torch import nn
 import retarget as rt
 from retarget import continual as lab
 from retarget.continual.methods.ewc import fisher_diagonal
+from retarget.errors import InvalidInputError
 from support.lab_problems import (
     CORRECTED,
     LEARNERS,
@@ -43,13 +44,18 @@ def compare(make, network, given, learner, epochs, reshuffle, seed):
     assert_same(history.loss[1:, 0], run.losses)
 
 
-@pytest.mark.parametrize("learner", LEARNERS)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "learner"),
+    [
+        *itertools.product(METHODS, ("mean", "nesterov and decay")),
+        *itertools.product(("plain", "DER++"), ("sum", "one at a time", "momentum", "decay")),
+    ],
+)
 def test_a_method_equals_its_plain_loop(method, learner):
     compare(METHODS[method], mlp(1), stream(2), LEARNERS[learner], 2, True, 5)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["EWC", "cumulative", "DER++"])
 def test_a_method_equals_its_plain_loop_with_convolutions(method):
     given = stream(3, sizes=(7, 10), shape=(2, 4, 4))
     compare(METHODS[method], conv_net(1), given, LEARNERS["mean"], 1, False, 0)
@@ -60,8 +66,10 @@ def test_epochs_repeat_the_order_unless_it_is_reshuffled(reshuffle):
     compare(METHODS["ER"], mlp(3), stream(1), LEARNERS["sum"], 3, reshuffle, 2)
 
 
-@pytest.mark.parametrize("method", CORRECTED)
-@pytest.mark.parametrize("learner", ["mean", "sum"])
+@pytest.mark.parametrize(
+    ("method", "learner"),
+    [*itertools.product(CORRECTED, ["mean"]), ("corrected", "sum"), ("taken for a mean", "sum")],
+)
 def test_corrected_equals_equation_16_on_the_kernel_by_its_definition(method, learner):
     given = stream(4, sizes=(12, 8, 16))
     compare(CORRECTED[method], mlp(2), given, LEARNERS[learner], 2, True, 3)
@@ -126,8 +134,9 @@ MEMBERS = [
 ]
 
 
-@pytest.mark.parametrize("pools", ["shared", "separate"])
-@pytest.mark.parametrize("method", MEMBERS)
+@pytest.mark.parametrize(
+    ("method", "pools"), [*itertools.product(MEMBERS, ["shared"]), ("DER, corrected", "separate")]
+)
 def test_members_at_once_equal_one_by_one(method, pools):
     make = METHODS.get(method) or CORRECTED[method]
     rates, seeds = (0.05, 0.011, 0.03), (4, 9, 4)
@@ -198,7 +207,7 @@ def test_a_method_can_be_used_again():
 # EWC's parts
 
 
-@pytest.mark.parametrize("at_a_time", [1, 200, 2**26])
+@pytest.mark.parametrize("at_a_time", [200, 2**26])
 @pytest.mark.parametrize("network", [mlp(3), conv_net(3)])
 def test_the_fisher_information_is_of_single_samples(network, at_a_time, monkeypatch):
     monkeypatch.setattr("retarget.continual.methods.ewc.GRADIENTS_AT_A_TIME", at_a_time)
@@ -233,21 +242,14 @@ def test_the_fisher_information_is_of_single_samples(network, at_a_time, monkeyp
     ],
 )
 def test_options_of_methods_without_a_meaning(make, message):
-    with pytest.raises(rt.errors.InvalidInputError, match=message):
+    with pytest.raises(InvalidInputError, match=message):
         make()
 
 
-def test_an_option_that_does_not_exist_is_an_error_when_the_method_is_made():
-    with pytest.raises(TypeError, match="gama"):
-        lab.Corrected(1.0, gama=2.0)
-
-
 def test_what_only_the_run_can_know():
-    with pytest.raises(
-        rt.errors.InvalidInputError, match="2 strengths for 1 members; expected one for"
-    ):
+    with pytest.raises(InvalidInputError, match="2 strengths for 1 members; expected one for"):
         lab.train(mlp(1), stream(2), LEARNERS["mean"], lab.EWC([1.0, 2.0]))
-    with pytest.raises(rt.errors.InvalidInputError, match="block_size is 6; .* batch_size, 4"):
+    with pytest.raises(InvalidInputError, match="block_size is 6; .* batch_size, 4"):
         lab.train(mlp(1), stream(2), LEARNERS["mean"], lab.Corrected(1.0, 6))
 
 

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-import retarget as rt
 from retarget.continual import History, average_accuracy, backward_transfer, forgetting
+from retarget.errors import InvalidInputError
 
 R = np.array([[0.9, 0.3, 0.1], [0.95, 0.8, 0.2], [0.6, 0.7, 1.0]])
 matrices = st.integers(2, 5).flatmap(lambda T: arrays(float, (T, T), elements=st.floats(0, 1)))
@@ -41,20 +41,14 @@ def test_members_are_kept(measure):
 
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (0, 0)])
 def test_what_is_no_matrix_of_tasks(shape):
-    with pytest.raises(
-        rt.errors.InvalidInputError, match="R has shape .*; expected .*tasks, tasks"
-    ):
+    with pytest.raises(InvalidInputError, match="R has shape .*; expected .*tasks, tasks"):
         average_accuracy(np.zeros(shape))
 
 
 def test_one_task_cannot_be_forgotten():
-    with pytest.raises(
-        rt.errors.InvalidInputError, match="R is of one task; forgetting needs at least"
-    ):
+    with pytest.raises(InvalidInputError, match="R is of one task; forgetting needs at least"):
         forgetting([[0.5]])
-    with pytest.raises(
-        rt.errors.InvalidInputError, match="one task; backward transfer needs at least two"
-    ):
+    with pytest.raises(InvalidInputError, match="one task; backward transfer needs at least two"):
         backward_transfer([[0.5]])
     assert average_accuracy([[0.5]]) == 0.5
 

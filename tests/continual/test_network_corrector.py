@@ -11,6 +11,12 @@ from torch import nn
 
 import retarget as rt
 from retarget.continual.corrector import NetworkCorrector
+from retarget.errors import (
+    InvalidInputError,
+    InvalidTypeError,
+    NotPositiveDefiniteError,
+    TrainingDivergedError,
+)
 from support.lab_problems import mlp
 from support.oracles import continual as oracle
 from support.oracles import literal
@@ -128,7 +134,7 @@ def test_a_task_that_could_not_be_corrected_has_not_been_seen():
     corrector.correct(X[:8], Y[:8])
     kernel = corrector.kernel
     corrector.kernel = lambda A: kernel(A) - 9 * torch.eye(len(A))  # that of no network
-    with pytest.raises(rt.errors.NotPositiveDefiniteError):
+    with pytest.raises(NotPositiveDefiniteError):
         corrector.correct(X[8:], Y[8:])
     corrector.kernel = kernel
     assert_same(corrector.recorrect(), Z[:8])
@@ -150,7 +156,7 @@ def test_tasks_that_do_not_fit(change, message):
     X, Y = problem(4)
     corrector = NetworkCorrector(mlp(1), LEARNER, 2.0, 4)
     corrector.correct(X, Y)
-    with pytest.raises(rt.errors.InvalidInputError, match=message):
+    with pytest.raises(InvalidInputError, match=message):
         corrector.correct(**({"X": X, "Y": Y} | change))
 
 
@@ -175,37 +181,25 @@ def test_samples_without_a_gradient_have_no_part_in_the_others_targets(kind):
         }[kind]()
         assert_same(Z[others], expected[others])
     assert Z.isfinite().all()
-    with pytest.raises(
-        rt.errors.TrainingDivergedError, match="zero for every sample: its units have died"
-    ):
+    with pytest.raises(TrainingDivergedError, match="zero for every sample: its units have died"):
         NetworkCorrector(network, LEARNER, 2.0, 4, kind=kind).correct(0 * X, Y)
 
 
 def test_what_is_wrong_from_the_start():
-    with pytest.raises(
-        rt.errors.InvalidInputError, match="refresh is 'often'; expected one of .'never'"
-    ):
+    with pytest.raises(InvalidInputError, match="refresh is 'often'; expected one of .'never'"):
         NetworkCorrector(mlp(1), LEARNER, 2.0, 4, refresh="often")
-    with pytest.raises(
-        rt.errors.InvalidInputError, match="kind is 'best'; expected one of .'iterative'"
-    ):
+    with pytest.raises(InvalidInputError, match="kind is 'best'; expected one of .'iterative'"):
         NetworkCorrector(mlp(1), LEARNER, 2.0, 4, kind="best")
     for option in ({"ridge": 0.1}, {"parts": "online"}, {"first_block": "plain"}):
         for kind in ("exact", "distilled"):
-            with pytest.raises(
-                rt.errors.InvalidInputError, match=f"but kind is '{kind}'; leave them out"
-            ):
+            with pytest.raises(InvalidInputError, match=f"but kind is '{kind}'; leave them out"):
                 NetworkCorrector(mlp(1), LEARNER, 2.0, 4, kind=kind, **option)
-    with pytest.raises(rt.errors.InvalidInputError, match="block_size is 3; .* batch_size, 2"):
+    with pytest.raises(InvalidInputError, match="block_size is 3; .* batch_size, 2"):
         NetworkCorrector(mlp(1), LEARNER, 2.0, 3)
-    with pytest.raises(
-        rt.errors.InvalidInputError, match="no task to correct again; call correct first"
-    ):
+    with pytest.raises(InvalidInputError, match="no task to correct again; call correct first"):
         NetworkCorrector(mlp(1), LEARNER, 2.0, 4).recorrect()
     X, Y = problem(4)
-    with pytest.raises(
-        rt.errors.InvalidTypeError, match="X has dtype int64; .* convert the samples"
-    ):
+    with pytest.raises(InvalidTypeError, match="X has dtype int64; .* convert the samples"):
         NetworkCorrector(mlp(1), LEARNER, 2.0, 4).correct(X.astype(int), Y)
 
 
@@ -214,7 +208,7 @@ def test_a_network_that_has_diverged():
     corrector = NetworkCorrector(network, LEARNER, 2.0, 4)
     with torch.no_grad():
         network[2].weight *= 1e200
-    with pytest.raises(rt.errors.TrainingDivergedError, match="the network's kernel is not finite"):
+    with pytest.raises(TrainingDivergedError, match="the network's kernel is not finite"):
         corrector.correct(X, Y)
 
 
@@ -335,7 +329,7 @@ def test_distilled_targets_in_and_out():
     ],
 )
 def test_distilled_targets_without_a_meaning(gamma, block_size, message):
-    with pytest.raises(rt.errors.InvalidInputError, match=message):
+    with pytest.raises(InvalidInputError, match=message):
         rt.distilled_targets(np.eye(3), np.ones(3), gamma, block_size)
 
 
@@ -343,9 +337,9 @@ def test_distilled_targets_without_a_meaning(gamma, block_size, message):
 def test_targets_that_are_not_one_for_each_output(columns):
     network, (X, Y) = mlp(1), problem(outputs=columns)
     corrector = NetworkCorrector(network, LEARNER, 2.0, 4)
-    with pytest.raises(rt.errors.InvalidInputError, match=rf"Y has {columns} columns.*3 outputs"):
+    with pytest.raises(InvalidInputError, match=rf"Y has {columns} columns.*3 outputs"):
         corrector.correct(X, Y)
-    with pytest.raises(rt.errors.InvalidInputError, match="no task to correct again"):
+    with pytest.raises(InvalidInputError, match="no task to correct again"):
         corrector.recorrect()
 
 
@@ -382,7 +376,7 @@ def test_a_new_corrector_is_saved_too_and_torch_stays_torch(tmp_path):
     path = tmp_path / "state"
     NetworkCorrector(network, LEARNER, 2.0, 4).save(path)
     loaded = NetworkCorrector.load(path, network)
-    with pytest.raises(rt.errors.InvalidInputError, match="no task to correct again"):
+    with pytest.raises(InvalidInputError, match="no task to correct again"):
         loaded.recorrect()
     Z = loaded.correct(torch.tensor(X), torch.tensor(Y[:, 0]))
     loaded.save(path)
@@ -394,16 +388,12 @@ def test_a_new_corrector_is_saved_too_and_torch_stays_torch(tmp_path):
 def test_a_state_of_another_network_or_class(tmp_path):
     path = tmp_path / "state"
     NetworkCorrector(mlp(1), LEARNER, 2.0, 4, refresh="never").save(path)
-    with pytest.raises(rt.errors.InvalidInputError, match="is not a state of a NetworkCorrector"):
+    with pytest.raises(InvalidInputError, match="is not a state of a NetworkCorrector"):
         NetworkCorrector.load(path, nn.Linear(5, 3).double())
-    with pytest.raises(
-        rt.errors.InvalidInputError, match="holds a NetworkCorrector, not a ShiftTracker"
-    ):
+    with pytest.raises(InvalidInputError, match="holds a NetworkCorrector, not a ShiftTracker"):
         rt.ShiftTracker.load(path)
     rt.ShiftTracker(rt.RBF(1.0), LEARNER, 1.0).save(path)
-    with pytest.raises(
-        rt.errors.InvalidInputError, match="holds a ShiftTracker, not a NetworkCorrector"
-    ):
+    with pytest.raises(InvalidInputError, match="holds a ShiftTracker, not a NetworkCorrector"):
         NetworkCorrector.load(path, mlp(1))
 
 
@@ -416,13 +406,13 @@ def test_a_failed_correction_changes_nothing(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
 
             def fail(*_, **__):
-                raise rt.errors.NotPositiveDefiniteError("failed", deficit=1.0, jitter=1.0)
+                raise NotPositiveDefiniteError("failed", deficit=1.0, jitter=1.0)
 
             patch.setattr(f"retarget.continual.corrector.{broken}", fail)
-            with pytest.raises(rt.errors.NotPositiveDefiniteError):
+            with pytest.raises(NotPositiveDefiniteError):
                 corrector.correct(X[8:], Y[8:])
             if broken == "iterative_targets":
-                with pytest.raises(rt.errors.NotPositiveDefiniteError):
+                with pytest.raises(NotPositiveDefiniteError):
                     corrector.recorrect()
     corrector.save(tmp_path / "after")
     assert (tmp_path / "before").read_bytes() == (tmp_path / "after").read_bytes()

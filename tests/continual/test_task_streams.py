@@ -6,7 +6,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import retarget as rt
 from retarget.continual import (
     LabelledData,
     TaskStream,
@@ -15,6 +14,7 @@ from retarget.continual import (
     domain_pairs,
     shuffled,
 )
+from retarget.errors import InvalidInputError, InvalidTypeError
 
 CLASSES = (0, 2, 3, 5, 6, 9)  # not all numbers are a class
 
@@ -165,7 +165,7 @@ X, Y = torch.zeros(3, 2), [0, 1, 2]
     ],
 )
 def test_tasks_without_a_meaning(arguments, message):
-    with pytest.raises(rt.errors.InvalidInputError, match=message):
+    with pytest.raises(InvalidInputError, match=message):
         TaskStream.from_tasks(*arguments)
 
 
@@ -178,7 +178,7 @@ def test_tasks_without_a_meaning(arguments, message):
     ],
 )
 def test_tasks_of_the_wrong_type(task, message):
-    with pytest.raises(rt.errors.InvalidTypeError, match=message):
+    with pytest.raises(InvalidTypeError, match=message):
         TaskStream.from_tasks([task])
 
 
@@ -197,29 +197,23 @@ def test_tasks_of_the_wrong_type(task, message):
     ],
 )
 def test_streams_that_the_data_cannot_make(make, message):
-    with pytest.raises(rt.errors.InvalidInputError, match=message):
+    with pytest.raises(InvalidInputError, match=message):
         make(data())
 
 
 def test_an_odd_number_of_classes_makes_no_pairs():
     three = LabelledData(X, Y, X, Y)
-    with pytest.raises(
-        rt.errors.InvalidInputError, match="there are 3 classes; expected an even number"
-    ):
+    with pytest.raises(InvalidInputError, match="there are 3 classes; expected an even number"):
         domain_pairs(three, 0)
 
 
 def test_test_sets_that_do_not_fit_the_data():
-    with pytest.raises(
-        rt.errors.InvalidInputError, match="test_labels holds 7, which labels does not"
-    ):
+    with pytest.raises(InvalidInputError, match="test_labels holds 7, which labels does not"):
         LabelledData(X, Y, X, [0, 1, 7])
-    with pytest.raises(rt.errors.InvalidInputError, match="labels of test_inputs have shape"):
+    with pytest.raises(InvalidInputError, match="labels of test_inputs have shape"):
         LabelledData(X, Y, X, [0, 1])
-    with pytest.raises(
-        rt.errors.InvalidInputError, match="test samples are torch.float32 of shape"
-    ):
+    with pytest.raises(InvalidInputError, match="test samples are torch.float32 of shape"):
         shuffled(LabelledData(X, Y, X[:, :1], Y), 0)
     four = LabelledData(torch.zeros(4, 2), [0, 1, 2, 3], X[:1], [2])
-    with pytest.raises(rt.errors.InvalidInputError, match="task [01] has no test samples"):
+    with pytest.raises(InvalidInputError, match="task [01] has no test samples"):
         domain_pairs(four, 0)

@@ -7,6 +7,7 @@ from torch import nn
 
 import retarget as rt
 from retarget import continual as lab
+from retarget.errors import InvalidInputError
 from support.lab_problems import LEARNERS, copies, mlp, stream, weights
 from support.oracles import continual as oracle
 from support.problems import assert_same
@@ -224,25 +225,21 @@ def test_runs_without_a_meaning(changes, message):
     networks = [mlp(1), mlp(2)]
     before = copies(networks)
     arguments = {"streams": stream(0), "learners": LEARNERS["mean"]} | changes
-    with pytest.raises(rt.errors.InvalidInputError, match=message):
+    with pytest.raises(InvalidInputError, match=message):
         lab.train(networks, arguments.pop("streams"), arguments.pop("learners"), **arguments)
     for network, same in zip(networks, before, strict=True):
         assert torch.equal(weights(network), weights(same))
 
 
 def test_a_network_that_does_not_fit_the_stream():
-    with pytest.raises(
-        rt.errors.InvalidInputError, match="stream 0 are torch.float64, the network is"
-    ):
+    with pytest.raises(InvalidInputError, match="stream 0 are torch.float64, the network is"):
         lab.train(mlp(1).float(), stream(0), LEARNERS["mean"])
-    with pytest.raises(
-        rt.errors.InvalidInputError, match=r"for 2 samples is \(2, 4\); expected \(2, 3\)"
-    ):
+    with pytest.raises(InvalidInputError, match=r"for 2 samples is \(2, 4\); expected \(2, 3\)"):
         lab.train(mlp(1, classes=4), stream(0), LEARNERS["mean"])
 
     class Two(nn.Linear):
         def forward(self, x):
             return super().forward(x), x
 
-    with pytest.raises(rt.errors.InvalidInputError, match="for 2 samples is tuple; expected"):
+    with pytest.raises(InvalidInputError, match="for 2 samples is tuple; expected"):
         lab.train(Two(5, 3).double(), stream(0), LEARNERS["mean"])

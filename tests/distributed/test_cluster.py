@@ -105,6 +105,7 @@ def test_a_local_worker_is_started_anew_however_long_that_takes():
             assert len(c.nthreads()) == 1
 
 
+@pytest.mark.slow
 def test_an_error_inside_closes_everything_and_is_kept():
     pids = []
 
@@ -119,13 +120,13 @@ def test_an_error_inside_closes_everything_and_is_kept():
     assert gone(pids[0])
 
 
-@pytest.mark.parametrize("name", ["distributed", "distributed.client", "distributed.nanny"])
-def test_what_dask_has_to_say_is_not_shown(running, name):
-    logger = logging.getLogger(name)
-    before = logger.getEffectiveLevel()
+def test_what_dask_has_to_say_is_not_shown(running):
+    loggers = [logging.getLogger(f"distributed{name}") for name in ("", ".client", ".nanny")]
+    before = [logger.getEffectiveLevel() for logger in loggers]
     with connect(running.scheduler_address):
-        assert not logger.isEnabledFor(logging.ERROR)
-    assert logger.getEffectiveLevel() == before < logging.CRITICAL
+        assert not any(logger.isEnabledFor(logging.ERROR) for logger in loggers)
+    assert [logger.getEffectiveLevel() for logger in loggers] == before
+    assert max(before) < logging.CRITICAL
 
 
 @pytest.mark.slow
@@ -157,7 +158,7 @@ def test_ctrl_c_ends_busy_workers_quietly(tmp_path):
             os.killpg(process.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("address", ["local:0", "local:", "local:two", "host:8786", "http://a:1"])
+@pytest.mark.parametrize("address", ["local:0", "local:two", "http://a:1"])
 def test_an_address_of_another_kind(address):
     with (
         pytest.raises(InvalidInputError, match=f"cluster is '{address}'; expected 'local:N'"),

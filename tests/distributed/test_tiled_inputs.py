@@ -12,10 +12,13 @@ from retarget import distributed as rd
 from retarget.errors import (
     ClusterError,
     DivergedError,
+    DivergenceWarning,
     InvalidInputError,
     InvalidTypeError,
+    MissingDataError,
     NotPositiveDefiniteError,
     PrecisionWarning,
+    ResultOverflowError,
     TrainingDivergedError,
     UnreachableTargetsError,
 )
@@ -187,13 +190,13 @@ def test_a_learner_that_blows_up_is_announced():
         lambda: rd.online_coefficients(tiled(stream.K, 8), stream.Y, learner),
         lambda: rd.effective_targets(tiled(stream.K, 8), stream.Y, learner, 0.5),
     ):
-        with pytest.warns(rt.errors.DivergenceWarning, match="lr = 12; below .* would be stable"):
+        with pytest.warns(DivergenceWarning, match="lr = 12; below .* would be stable"):
             function()
 
 
 def test_numbers_beyond_their_type():
     K, huge = tiled(np.eye(4), 2), np.full(4, 1.7e308)
-    with pytest.raises(rt.errors.ResultOverflowError, match="row 0 is beyond"):
+    with pytest.raises(ResultOverflowError, match="row 0 is beyond"):
         rd.offline_coefficients(0.5 * K, huge, 0.0)
 
 
@@ -230,7 +233,7 @@ def test_gram_refuses_what_has_no_tiles():
         DivergedError("m", step=3, largest_stable_lr=0.5),
         TrainingDivergedError("m", step=3, members=(1, 2)),
         ClusterError("m"),
-        rt.errors.MissingDataError("m"),
+        MissingDataError("m"),
     ],
 )
 def test_errors_come_back_whole_from_another_process(error):

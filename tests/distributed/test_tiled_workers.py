@@ -96,6 +96,7 @@ def test_errors_of_the_numbers_come_through(client, stream):
         rd.offline_coefficients(K, Y, GAMMA)
 
 
+@pytest.mark.slow
 def test_a_worker_killed_between_two_columns(client, stream, monkeypatch):
     """Tiles of L are lost, and computed again."""
     X, Y = stream
@@ -143,6 +144,7 @@ def test_a_worker_killed_in_the_middle_of_a_task(client, stream, tmp_path, capfd
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_workers_that_always_die_are_given_up(client, stream, tmp_path, capfd):
     X, Y = stream
     K = rd.gram(Deadly(tmp_path), X, TILE)
@@ -193,6 +195,7 @@ def storm(monkeypatch):
             thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("working_only", [False, True])
 def test_workers_that_are_killed_every_moment_are_given_up(storm, stream, capfd, working_only):
     """Dask alone would wait for ever: no task fails if workers die before they have one."""

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retarget as rt
+from retarget.errors import PrecisionWarning
 from retarget.explore.picture import draw
 from retarget.explore.state import State
 from support.oracles import literal
@@ -193,7 +194,7 @@ def test_a_block_of_no_whole_mini_batches_is_a_problem_of_its_own():
 def test_few_digits_are_said():
     """With a ridge near nothing, targets of a nearly singular block have no digit that is right."""
     x, y = np.linspace(0, 1, 12), np.tile([1.0, -1.0], 6)
-    with pytest.warns(rt.errors.PrecisionWarning) as warned:
+    with pytest.warns(PrecisionWarning) as warned:
         rt.iterative_targets(rt.RBF(10.0)(x), y, rt.SGD(0.5), 0.1, 12, 1e-15)
     settings = {"width": 10.0, "gamma": 0.1, "block_size": 12, "block_ridge": 1e-15}
     state = State(x=x.tolist(), y=y.tolist(), low=0, high=1, seen=12, **settings)

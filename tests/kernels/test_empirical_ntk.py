@@ -711,21 +711,13 @@ REFUSED = [
         InvalidInputError,
         "alone and of the same sample among others differ",
     ),
-    (
-        lambda x: KERNEL(Returns(functional.dropout))(x[:1]),
-        InvalidInputError,
-        "and not on chance",
-    ),
+    (lambda x: KERNEL(Returns(functional.dropout))(x[:1]), InvalidInputError, "and not on chance"),
     (
         lambda x: KERNEL(Returns(lambda y: y - y.mean(0)))(x),
         InvalidInputError,
         "expected each to depend on its own sample",
     ),
-    (
-        lambda x: KERNEL(Returns(lambda y: y * math.nan))(x),
-        InvalidInputError,
-        "differ by nan",
-    ),
+    (lambda x: KERNEL(Returns(lambda y: y * math.nan))(x), InvalidInputError, "differ by nan"),
     (lambda x: KERNEL(Returns(lambda y: (y, y)))(x), InvalidInputError, "returned a tuple; exp"),
     (lambda x: KERNEL(Returns(lambda y: y[:, 0]))(x), InvalidInputError, r"shape \(3,\) for 3"),
     (lambda x: KERNEL(Returns(lambda y: y[:1]))(x), InvalidInputError, r"shape \(1, 3\) for 3"),

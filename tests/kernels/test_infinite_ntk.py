@@ -627,11 +627,7 @@ def test_refuses_a_matrix_beyond_memory(monkeypatch):
 # --- GELU -------------------------------------------------------------------------------------
 
 
-@given(
-    left=st.floats(0.05, 9),
-    right=st.floats(0.05, 9),
-    correlation=st.floats(-0.99, 0.99),
-)
+@given(left=st.floats(0.05, 9), right=st.floats(0.05, 9), correlation=st.floats(-0.99, 0.99))
 def test_gelu_is_its_integral(left, right, correlation):
     """E[f f'] and E[df df'] against quadrature, through a network with one hidden layer."""
     x = np.array([[math.sqrt(2 * left), 0.0]])

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import pairwise
 
 import retarget as rt
+from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels import (
     CallableKernel,
     PrecomputedKernel,
@@ -132,85 +133,53 @@ def test_what_cannot_be_described_says_so(kernel):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda A, B: rt.RBF(0.0), rt.errors.InvalidInputError, "width is 0.0"),
+        (lambda A, B: rt.RBF(0.0), InvalidInputError, "width is 0.0"),
         (
             lambda A, B: rt.RBF(1.0)(A, B[:, :3]),
-            rt.errors.InvalidInputError,
+            InvalidInputError,
             r"A has samples of shape \(4,\)",
         ),
-        (lambda A, B: rt.RBF(1.0)(A.astype(int)), rt.errors.InvalidTypeError, "A has dtype int64"),
-        (
-            lambda A, B: rt.RBF(1.0)(np.float64(3.0)),
-            rt.errors.InvalidInputError,
-            "A is a single number",
-        ),
-        (lambda A, B: rt.Linear()(A * np.nan), rt.errors.InvalidInputError, "A holds nan in row 0"),
-        (
-            lambda A, B: rt.Features("tanh"),
-            rt.errors.InvalidInputError,
-            "fn is 'tanh'; expected a function",
-        ),
+        (lambda A, B: rt.RBF(1.0)(A.astype(int)), InvalidTypeError, "A has dtype int64"),
+        (lambda A, B: rt.RBF(1.0)(np.float64(3.0)), InvalidInputError, "A is a single number"),
+        (lambda A, B: rt.Linear()(A * np.nan), InvalidInputError, "A holds nan in row 0"),
+        (lambda A, B: rt.Features("tanh"), InvalidInputError, "fn is 'tanh'; expected a function"),
         (
             lambda A, B: rt.Features(lambda x: x[:2])(A),
-            rt.errors.InvalidInputError,
+            InvalidInputError,
             r"returned shape \(2, 4\) for 7 samples; expected \(7, number of features\)",
         ),
-        (
-            lambda A, B: rt.Features(lambda x: x > 0)(A),
-            rt.errors.InvalidTypeError,
-            "features has dtype bool",
-        ),
+        (lambda A, B: rt.Features(lambda x: x > 0)(A), InvalidTypeError, "features has dtype bool"),
         (
             lambda A, B: rt.Features(lambda x: x / 0)(np.ones((2, 1), dtype=np.float32) * 0 + 1),
-            rt.errors.InvalidInputError,
+            InvalidInputError,
             "feature map's result holds inf",
         ),
-        (
-            lambda A, B: as_kernel("rfb"),
-            rt.errors.InvalidInputError,
-            "kernel is 'rfb'; .* rbf, sigmoid",
-        ),
-        (
-            lambda A, B: as_kernel(3),
-            rt.errors.InvalidTypeError,
-            "kernel is 3; expected a retarget kernel",
-        ),
+        (lambda A, B: as_kernel("rfb"), InvalidInputError, "kernel is 'rfb'; .* rbf, sigmoid"),
+        (lambda A, B: as_kernel(3), InvalidTypeError, "kernel is 3; expected a retarget kernel"),
         (
             lambda A, B: as_kernel(lambda A, B: A)(A, B),
-            rt.errors.InvalidInputError,
+            InvalidInputError,
             r"the kernel returned shape \(7, 4\) for 7 and 5",
         ),
         (
             lambda A, B: as_kernel(lambda A, B: np.ones((len(A), len(B)), int))(A, B),
-            rt.errors.InvalidTypeError,
+            InvalidTypeError,
             "the kernel's result has dtype int64",
         ),
         (
             lambda A, B: as_kernel(lambda A, B: np.triu(A @ B.T))(A),
-            rt.errors.InvalidInputError,
+            InvalidInputError,
             "the kernel's result is not symmetric",
         ),
-        (lambda A, B: as_kernel(A), rt.errors.InvalidInputError, r"K has shape \(7, 4\)"),
-        (
-            lambda A, B: as_kernel(np.eye(3, dtype=int)),
-            rt.errors.InvalidTypeError,
-            "K has dtype int64",
-        ),
-        (
-            lambda A, B: as_kernel(np.eye(3))(A),
-            rt.errors.InvalidTypeError,
-            "samples are its row numbers",
-        ),
+        (lambda A, B: as_kernel(A), InvalidInputError, r"K has shape \(7, 4\)"),
+        (lambda A, B: as_kernel(np.eye(3, dtype=int)), InvalidTypeError, "K has dtype int64"),
+        (lambda A, B: as_kernel(np.eye(3))(A), InvalidTypeError, "samples are its row numbers"),
         (
             lambda A, B: as_kernel(np.eye(3))(np.array([0, 3])),
-            rt.errors.InvalidInputError,
+            InvalidInputError,
             "row numbers from 0 to 3; expected 0 to 2",
         ),
-        (
-            lambda A, B: kernel_from_dict({"kind": "os.system"}),
-            rt.errors.InvalidInputError,
-            "kernel kind is",
-        ),
+        (lambda A, B: kernel_from_dict({"kind": "os.system"}), InvalidInputError, "kernel kind is"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:divide by zero")

@@ -10,6 +10,12 @@ from hypothesis import strategies as st
 
 import retarget as rt
 from retarget import arrays
+from retarget.errors import (
+    InvalidInputError,
+    NotPositiveDefiniteError,
+    PrecisionWarning,
+    StreamTooLargeError,
+)
 from support.oracles import literal
 from support.oracles.simulation import train
 from support.problems import (
@@ -137,25 +143,17 @@ def test_whether_a_pivot_is_just_above_or_below_zero_does_not_matter(seed):
 def test_a_matrix_that_is_no_kernel_is_refused_with_the_ridge_that_would_do():
     K = np.diag([1.0, 1.0, 1.0, -0.25])
     with pytest.raises(
-        rt.errors.NotPositiveDefiniteError,
-        match=r"block of samples 2 to 3 .* -0.25 with ridge = 0,",
+        NotPositiveDefiniteError, match=r"block of samples 2 to 3 .* -0.25 with ridge = 0,"
     ) as caught:
         rt.correction_terms(K, rt.SGD(lr=0.1), gamma=1.0, block_size=2)
     assert caught.value.deficit == pytest.approx(0.25)
-    with pytest.warns(rt.errors.PrecisionWarning):
+    with pytest.warns(PrecisionWarning):
         rt.correction_terms(K, rt.SGD(lr=0.1), 1.0, 2, ridge=caught.value.jitter)
-
-
-def test_gamma_that_does_not_make_up_for_the_kernel():
-    with pytest.raises(
-        rt.errors.NotPositiveDefiniteError, match="smallest eigenvalue is -1 with gamma"
-    ):
-        rt.correction_terms(np.diag([1.0, -2.0]), rt.SGD(lr=0.1), gamma=1.0, block_size=1)
 
 
 def test_few_digits_are_said():
     K = np.diag([1.0, 2e-6]).astype(np.float32)
-    with pytest.warns(rt.errors.PrecisionWarning, match="the kernel of a block") as warned:
+    with pytest.warns(PrecisionWarning, match="the kernel of a block") as warned:
         rt.correction_terms(K, rt.SGD(lr=0.5), 1.0, 2)
     assert warned[0].filename == __file__  # the caller's line, not one of ours
 
@@ -194,21 +192,14 @@ def test_the_callers_library_and_dtype():
 )
 def test_refused(options, message):
     given = {"K": make_stream(6, 1, seed=0).K, "learner": rt.SGD(lr=0.1), "gamma": 1.0}
-    with pytest.raises(rt.errors.InvalidInputError, match=message):
+    with pytest.raises(InvalidInputError, match=message):
         rt.correction_terms(**({"block_size": 2} | given | options))
-
-
-def test_integers_are_refused():
-    with pytest.raises(rt.errors.InvalidTypeError, match="K has dtype int64"):
-        rt.correction_terms(np.eye(3, dtype=int), rt.SGD(lr=0.1), 1.0, 1)
 
 
 def test_what_cannot_fit_is_said_beforehand(monkeypatch):
     K, needed = make_stream(6, 1, seed=0).K, 8 * (6 * 6 / 2 + 3 * 6 * 2)
     monkeypatch.setattr(arrays, "free_memory", lambda device: needed - 1)
-    with pytest.raises(
-        rt.errors.StreamTooLargeError, match="the terms of 6 samples in blocks of 2"
-    ):
+    with pytest.raises(StreamTooLargeError, match="the terms of 6 samples in blocks of 2"):
         rt.correction_terms(K, rt.SGD(lr=0.1), 1.0, 2)
     monkeypatch.setattr(arrays, "free_memory", lambda device: needed)
     rt.correction_terms(K, rt.SGD(lr=0.1), 1.0, 2)

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retarget as rt
+from retarget.errors import InvalidInputError, InvalidTypeError
 from support.oracles import literal
 from support.oracles.simulation import train
 from support.problems import (
@@ -53,22 +54,14 @@ def test_flat_targets_and_torch():
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"stops": []}, rt.errors.InvalidInputError, r"stops are \[\]; expected increasing"),
-        ({"stops": [2, 2]}, rt.errors.InvalidInputError, "expected increasing lengths from 1 to 6"),
-        ({"stops": [0, 4]}, rt.errors.InvalidInputError, "expected increasing"),
-        ({"stops": [2, 8]}, rt.errors.InvalidInputError, "expected increasing"),
-        (
-            {"stops": [3, 6]},
-            rt.errors.InvalidInputError,
-            "the stop at 3 is inside a mini-batch of 2",
-        ),
-        (
-            {"K_query": np.ones((2, 5))},
-            rt.errors.InvalidInputError,
-            r"K_query has shape \(2, 5\); exp",
-        ),
-        ({"K_query": np.ones((2, 6), int)}, rt.errors.InvalidTypeError, "K_query has dtype int64"),
-        ({"K_query": np.full((2, 6), np.nan)}, rt.errors.InvalidInputError, "K_query holds nan"),
+        ({"stops": []}, InvalidInputError, r"stops are \[\]; expected increasing"),
+        ({"stops": [2, 2]}, InvalidInputError, "expected increasing lengths from 1 to 6"),
+        ({"stops": [0, 4]}, InvalidInputError, "expected increasing"),
+        ({"stops": [2, 8]}, InvalidInputError, "expected increasing"),
+        ({"stops": [3, 6]}, InvalidInputError, "the stop at 3 is inside a mini-batch of 2"),
+        ({"K_query": np.ones((2, 5))}, InvalidInputError, r"K_query has shape \(2, 5\); exp"),
+        ({"K_query": np.ones((2, 6), int)}, InvalidTypeError, "K_query has dtype int64"),
+        ({"K_query": np.full((2, 6), np.nan)}, InvalidInputError, "K_query holds nan"),
     ],
 )
 def test_refused(change, error, message):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import retarget as rt
 from retarget import arrays
+from retarget.errors import InvalidInputError, InvalidTypeError
 from support.oracles import literal
 from support.oracles.simulation import train
 from support.problems import gammas, make_stream, problems, rates, streams
@@ -72,7 +73,7 @@ def test_a_start_that_is_not_zero():
     moved = rt.discrepancy(stream.K, Z - initial, stream.Y - initial, LEARNER, 0.4)
     assert got == pytest.approx(moved, rel=1e-12)
     decaying = rt.SGD(lr=0.3, weight_decay=0.1)
-    with pytest.raises(rt.errors.InvalidInputError, match="fades the starting function"):
+    with pytest.raises(InvalidInputError, match="fades the starting function"):
         rt.discrepancy(stream.K, Z, stream.Y, decaying, 0.4, initial=initial)
 
 
@@ -112,21 +113,13 @@ def test_a_square_below_zero_by_rounding_is_zero():
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (
-            {"Z": np.ones((9, 1))},
-            rt.errors.InvalidInputError,
-            r"Z has shape \(9, 1\), but Y .* \(9, 2\)",
-        ),
-        (
-            {"Z": np.ones((8, 2))},
-            rt.errors.InvalidInputError,
-            r"Z has shape \(8, 2\), but Y .* \(9, 2\)",
-        ),
-        ({"Z": np.ones((9, 2), int)}, rt.errors.InvalidTypeError, "Z has dtype int64"),
-        ({"Z": np.full((9, 2), np.nan)}, rt.errors.InvalidInputError, "Z holds nan in row 0"),
-        ({"Y": np.ones((8, 2))}, rt.errors.InvalidInputError, "Y has 8 rows, but K is 9 x 9"),
-        ({"gamma": -1.0}, rt.errors.InvalidInputError, "gamma is -1.0; expected a finite"),
-        ({"learner": rt.SGD(lr=[0.1] * 8)}, rt.errors.InvalidInputError, "8 rates, but 9 samples"),
+        ({"Z": np.ones((9, 1))}, InvalidInputError, r"Z has shape \(9, 1\), but Y .* \(9, 2\)"),
+        ({"Z": np.ones((8, 2))}, InvalidInputError, r"Z has shape \(8, 2\), but Y .* \(9, 2\)"),
+        ({"Z": np.ones((9, 2), int)}, InvalidTypeError, "Z has dtype int64"),
+        ({"Z": np.full((9, 2), np.nan)}, InvalidInputError, "Z holds nan in row 0"),
+        ({"Y": np.ones((8, 2))}, InvalidInputError, "Y has 8 rows, but K is 9 x 9"),
+        ({"gamma": -1.0}, InvalidInputError, "gamma is -1.0; expected a finite"),
+        ({"learner": rt.SGD(lr=[0.1] * 8)}, InvalidInputError, "8 rates, but 9 samples"),
     ],
 )
 def test_refused(change, error, message):
@@ -141,5 +134,5 @@ def test_targets_on_another_device(monkeypatch):
     monkeypatch.setattr(arrays, "_as_plain_tensor", lambda _, tensor: tensor)
     monkeypatch.setattr(arrays, "require_finite", lambda *_: None)
     stream = make_stream(9, 2, seed=0)
-    with pytest.raises(rt.errors.InvalidInputError, match="Z is on meta, but K is on cpu"):
+    with pytest.raises(InvalidInputError, match="Z is on meta, but K is on cpu"):
         rt.discrepancy(stream.K, torch.empty((9, 2), device="meta"), stream.Y, LEARNER, 1.0)

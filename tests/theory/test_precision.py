@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retarget as rt
+from retarget.errors import DivergenceWarning, NotPositiveDefiniteError, PrecisionWarning
 from retarget.theory.cholesky import factorise
 from retarget.theory.precision import inverse_norm
 from support.problems import make_stream
@@ -59,7 +60,7 @@ def test_a_sorted_stream_is_announced_as_a_shuffled_one_is():
     for points in (X, rng.permutation(X)):
         K = rt.RBF(0.2)(points)
         K += 1e-13 * np.eye(80)  # so that it can be factorised on every CPU
-        with pytest.warns(rt.errors.PrecisionWarning, match="condition number of about"):
+        with pytest.warns(PrecisionWarning, match="condition number of about"):
             rt.offline_coefficients(K, np.sin(6 * points), gamma)
 
 
@@ -94,11 +95,11 @@ def test_float32_that_is_off_by_a_percent_is_announced(name, gamma):
         warnings.simplefilter("always")
         try:
             got = FUNCTIONS[name](K, Y, gamma)
-        except rt.errors.NotPositiveDefiniteError:
+        except NotPositiveDefiniteError:
             return
     expected = FUNCTIONS[name](K.astype(float), Y.astype(float), gamma)
     off = np.abs(got - expected).max() / np.abs(expected).max()
-    announced = any(issubclass(one.category, rt.errors.PrecisionWarning) for one in told)
+    announced = any(issubclass(one.category, PrecisionWarning) for one in told)
     assert off < 1e-2 or announced, off
     assert off > 1e-5 or not announced, off
 
@@ -118,7 +119,7 @@ def test_a_stream_fed_in_portions_is_announced_once(tmp_path):
             for i in range(60):
                 verb(np.array([i]), Y[i : i + 1])
         kinds = [one.category for one in told]
-        assert set(kinds) == {rt.errors.PrecisionWarning}
+        assert set(kinds) == {PrecisionWarning}
         assert len(kinds) == 1
 
 
@@ -133,6 +134,6 @@ def test_the_warning_is_at_the_callers_own_line():
         lambda: tracker.update(np.arange(9), Y),
         lambda: rt.prequential_errors(K.astype(float), Y, rt.SGD(lr=0.1)),
     ):
-        with pytest.warns((rt.errors.PrecisionWarning, rt.errors.DivergenceWarning)) as told:
+        with pytest.warns((PrecisionWarning, DivergenceWarning)) as told:
             call()
         assert {one.filename for one in told} == {__file__}

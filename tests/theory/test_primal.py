@@ -6,10 +6,9 @@ import torch
 from hypothesis import given
 from numpy.linalg import cholesky, solve
 
-import retarget as rt
+from retarget.errors import NotPositiveDefiniteError
 from retarget.theory.primal import FeatureRows, PrimalLearner
 from retarget.theory.recursive import RecursiveRidge
-from retarget.theory.response import final_response, step_response
 from support.oracles import simulation
 from support.problems import assert_same, gammas, make_stream, problems
 
@@ -28,14 +27,6 @@ def test_weights_and_errors_are_those_of_the_optimiser(problem):
     assert_same(torch.cat(errors), run.errors)
     assert_same(state.coefficients, run.weights)
     assert len(state) == len(stream)
-
-
-@given(problem=problems())
-def test_the_final_response_is_what_one_step_response_ends_with(problem):
-    stream, learner = problem
-    n = len(stream)
-    memory = step_response(learner, 0, n)
-    assert_same(final_response(learner, n), memory.deposit[0, memory.step_of], 1e-12)
 
 
 @given(problem=problems(), gamma=gammas)
@@ -57,5 +48,5 @@ def test_normal_equations_without_a_factor_say_which_gamma_would_do():
     Phi, Y = torch.from_numpy(stream.features) * 1e9, torch.from_numpy(stream.Y)
     ridge = RecursiveRidge(1e-9, Phi.shape[1], 1, Y)
     ridge.learn(Phi, Y)
-    with pytest.raises(rt.errors.NotPositiveDefiniteError, match=r"gamma = 1e-09.* would do"):
+    with pytest.raises(NotPositiveDefiniteError, match=r"gamma = 1e-09.* would do"):
         ridge.learn(Phi, Y)

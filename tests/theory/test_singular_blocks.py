@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retarget as rt
+from retarget.errors import NotPositiveDefiniteError
 from support.oracles import literal
 from support.problems import assert_same
 
@@ -91,9 +92,7 @@ def test_repeats_within_a_block_give_the_targets_of_the_limit(learner):
 def test_half_a_correction_has_no_limit_and_says_so(parts):
     """Its aim is Y itself, which two samples that are the same need not share."""
     K = np.ones((4, 4)) - 1e-12 * np.eye(4)
-    with pytest.raises(
-        rt.errors.NotPositiveDefiniteError, match=r"block of samples 0 to 1.*ridge = "
-    ):
+    with pytest.raises(NotPositiveDefiniteError, match=r"block of samples 0 to 1.*ridge = "):
         rt.iterative_targets(K, np.arange(4.0), rt.SGD(0.1), 1.0, 2, parts=parts)
 
 

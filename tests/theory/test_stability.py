@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retarget as rt
+from retarget.errors import DivergedError, DivergenceWarning
 from retarget.theory.stability import largest_stable_lr
 from support.problems import make_stream
 
@@ -37,7 +38,7 @@ def limit_of(K, learner):
 def test_at_nine_tenths_of_the_offered_rate_nothing_blows_up(
     d, seed, momentum, nesterov, weight_decay, batch_size, reduction
 ):
-    K, Y = random_stream(d, 600, seed)
+    K, Y = random_stream(d, 300, seed)
     options = {
         "momentum": momentum,
         "nesterov": nesterov and momentum > 0,
@@ -54,13 +55,13 @@ def test_at_nine_tenths_of_the_offered_rate_nothing_blows_up(
 
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_with_momentum_the_limit_is_what_separates(nesterov):
-    """d = 50, n = 4000, mu = .9: above it streams blow up, below they do not."""
-    K, Y = random_stream(50, 4000, seed=0)
+    """d = 50, mu = .9: above it streams blow up, below they do not."""
+    K, Y = random_stream(50, 2000, seed=0)
     options = {"momentum": 0.9, "nesterov": nesterov}
     limit = limit_of(K, rt.SGD(3.0, **options))
     assert limit == pytest.approx(0.2)
     assert np.abs(rt.prequential_errors(K, Y, rt.SGD(0.9 * limit, **options))).max() < 50
-    with pytest.warns(rt.errors.DivergenceWarning, match=r"below 0\.2 it would be stable"):
+    with pytest.warns(DivergenceWarning, match=r"below 0\.2 it would be stable"):
         rt.prequential_errors(K, Y, rt.SGD(2 * limit, **options))
 
 
@@ -77,23 +78,15 @@ def test_with_momentum_the_limit_is_what_separates(nesterov):
 )
 def test_divergence_names_the_step_and_a_stable_rate(learner, limit):
     K = np.ones((1000, 1000))
-    with pytest.raises(
-        rt.errors.DivergedError, match="overflows at step .* would be stable"
-    ) as caught:
+    with pytest.raises(DivergedError, match="overflows at step .* would be stable") as caught:
         rt.online_coefficients(K, np.ones(1000), learner)
     assert caught.value.largest_stable_lr == pytest.approx(limit)
     fine = min(1000, caught.value.step * learner.batch_size)
-    with pytest.warns(rt.errors.DivergenceWarning):
+    with pytest.warns(DivergenceWarning):
         errors = rt.prequential_errors(K[:fine, :fine], np.ones(fine), learner)
     assert np.isfinite(errors).all()
     calm = rt.SGD(**(learner.to_dict() | {"lr": 0.99 * limit}))
     assert np.abs(rt.prequential_errors(K, np.ones(1000), calm)[-1]) < 10
-
-
-def test_divergence_of_a_half_correction_is_reported_too():
-    K, Y = np.ones((1200, 1200)) + 1e-9 * np.eye(1200), np.ones(1200)
-    with pytest.raises(rt.errors.DivergedError):
-        rt.iterative_targets(K, Y, rt.SGD(lr=30.0), 1.0, 2, parts="offline", ridge=1.0)
 
 
 def blowing_up():
@@ -117,7 +110,7 @@ CORE = {
 @pytest.mark.parametrize("name", CORE)
 def test_a_learner_that_blows_up_without_overflow_is_a_warning(name):
     K, Y, learner = blowing_up()
-    with pytest.warns(rt.errors.DivergenceWarning, match=r"lr = 3\.2; below 2 it would be stable"):
+    with pytest.warns(DivergenceWarning, match=r"lr = 3\.2; below 2 it would be stable"):
         CORE[name](K, Y, learner)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -140,17 +133,9 @@ def test_corrected_targets_that_no_longer_do_what_they_say_are_announced():
             A = rt.online_coefficients(K, Z, learner)
         offline = rt.offline_coefficients(K, Y, 0.5)
         off = np.abs(A - offline).max() / np.abs(offline).max()
-        announced = any(issubclass(one.category, rt.errors.DivergenceWarning) for one in told)
+        announced = any(issubclass(one.category, DivergenceWarning) for one in told)
         assert off < 1e-2 or announced, (lr, off)
         assert off > 1e-6 or not announced, (lr, off)  # and no alarm where all is well
-
-
-def test_the_online_pass_on_such_targets_is_announced_too():
-    K, Y, learner = blowing_up()
-    with pytest.warns(rt.errors.DivergenceWarning):
-        Z = rt.corrected_targets(K, Y, learner, 0.5)
-    with pytest.warns(rt.errors.DivergenceWarning):
-        rt.online_coefficients(K, Z, learner)
 
 
 def test_the_word_comes_once_whatever_the_portions(tmp_path):
@@ -170,24 +155,24 @@ def test_the_word_comes_once_whatever_the_portions(tmp_path):
                 tracker.save(tmp_path / "state")
                 tracker = type(tracker).load(tmp_path / "state")
         kinds = [one.category for one in told]
-        assert kinds.count(rt.errors.DivergenceWarning) == 1
+        assert kinds.count(DivergenceWarning) == 1
     exact = rt.CorrectionTracker(rt.Linear(), learner, 0.5)
     exact.update(X, Y)
-    with pytest.warns(rt.errors.DivergenceWarning):
+    with pytest.warns(DivergenceWarning):
         _ = exact.corrected_targets
 
 
 def test_a_probe_that_overflows_is_a_warning_and_not_a_failure(tmp_path):
     """The targets are zero, and so are the errors on them, but not for long."""
-    stream = make_stream(1200, 1, seed=0)
+    stream = make_stream(800, 1, seed=0)
     K, learner = 1e4 * stream.K, rt.SGD(lr=1.0)
-    Y = np.zeros(1200)
+    Y = np.zeros(800)
     Y[-1] = 1.0
-    with pytest.warns(rt.errors.DivergenceWarning, match="amplifies rounding errors by inf"):
+    with pytest.warns(DivergenceWarning, match="amplifies rounding errors by inf"):
         rt.online_coefficients(K, Y, learner)
     tracker = rt.ShiftTracker(K, learner, 1.0)
-    with pytest.warns(rt.errors.DivergenceWarning, match="amplifies rounding errors by inf"):
-        tracker.update(np.arange(1200), Y)
+    with pytest.warns(DivergenceWarning, match="amplifies rounding errors by inf"):
+        tracker.update(np.arange(800), Y)
     tracker.save(tmp_path / "state")
     again = rt.ShiftTracker.load(tmp_path / "state", kernel=K)
     np.testing.assert_array_equal(again.coefficients, tracker.coefficients)

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retarget as rt
+from retarget.errors import InvalidInputError, UnreachableTargetsError
 from support.oracles import literal
 from support.oracles.simulation import train
 from support.problems import (
@@ -102,14 +103,16 @@ def test_small_rates_leave_the_newest_target_at_the_prediction():
 def test_forgotten_samples_have_no_exact_target():
     stream = make_stream(30, 1, seed=0)
     learner = rt.SGD(lr=0.5, weight_decay=1.5)  # each step keeps a quarter: 4^-29 is beyond float64
-    with pytest.raises(
-        rt.errors.UnreachableTargetsError, match=r"sample 0 is forgotten .* 30 samples"
-    ):
+    with pytest.raises(UnreachableTargetsError, match=r"sample 0 is forgotten .* 30 samples"):
         rt.corrected_targets(stream.K, stream.Y, learner, gamma=1.0)
 
 
-@pytest.mark.parametrize("function", [rt.effective_targets, rt.corrected_targets])
-def test_weight_decay_fades_a_start(function):
+@pytest.mark.parametrize(
+    ("function", "more"),
+    [(rt.effective_targets, ()), (rt.corrected_targets, ()), (rt.iterative_targets, (2,))],
+)
+def test_weight_decay_fades_a_start(function, more):
     stream = make_stream(4, 1, seed=0)
-    with pytest.raises(rt.errors.InvalidInputError, match="fades the starting function"):
-        function(stream.K, stream.Y, rt.SGD(lr=0.1, weight_decay=0.1), 1.0, initial=stream.Y)
+    decaying = rt.SGD(lr=0.1, weight_decay=0.1)
+    with pytest.raises(InvalidInputError, match="fades the starting function"):
+        function(stream.K, stream.Y, decaying, 1.0, *more, initial=stream.Y)

@@ -1,4 +1,4 @@
-"""Corrected targets for a network in anybody's own training loop."""
+"""Corrected targets for a network, for a training loop of one's own."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -24,8 +24,7 @@ from retarget.kernels.base import Kernel
 from retarget.learners import SGD
 from retarget.state_files import explained, part_of, read_state, require_shape, write_state
 from retarget.theory.correction import corrected_targets
-from retarget.theory.distillation import distilled_targets
-from retarget.theory.iterative import check_correction, iterative_targets
+from retarget.theory.iterative import check_correction, distilled_targets, iterative_targets
 from retarget.theory.sweep import FirstBlock, Parts
 
 Refresh = Literal["never", "task", "epoch"]
@@ -37,11 +36,13 @@ OPTIONS = ("gamma", "block_size", "refresh", "kind", "ridge", "parts", "first_bl
 class NetworkCorrector:
     """Targets to train a network on, task by task, instead of the true ones.
 
-    The network is taken for a kernel machine with its tangent kernel as it is when a task begins,
-    and as having started from zero; all samples seen so far are the stream. They are kept: memory
-    grows with the stream, and the kernel with its square. The stream is taken to be trained on in
-    full mini-batches: let the batch size divide the tasks, and the block size too where the targets
-    of earlier tasks are to have no part in those of a later task's first block. Samples that the
+    Use it in a PyTorch training loop of your own, as a function from labels to targets before each
+    task; `continual.Corrected` is the same inside `continual.train`. The network is taken for a
+    kernel machine with its tangent kernel as it is when a task begins, and as having started
+    from zero; all samples seen so far are the stream. They are kept: memory grows with the
+    stream, and the kernel with its square. The stream is taken to be trained on in full mini-
+    batches: let the batch size divide the tasks, and the block size too where the targets of
+    earlier tasks are to have no part in those of a later task's first block. Samples that the
     network does not respond to (all units of a layer silent) have no part in others' targets.
 
     Args:

@@ -47,6 +47,9 @@ class Labelled:
 class TaskStream:
     """Tasks to learn one after the other, and the test set of each.
 
+    What `train` is given, as a `DataLoader` is elsewhere; the samples are in memory, once for all
+    orders of them. `domain_pairs`, `class_incremental` and others make one from a `LabelledData`.
+
     Attributes:
         train: The stream, in order.
         test: What is tested, task by task, at any time for all tasks.
@@ -84,7 +87,7 @@ class TaskStream:
     def from_tasks(
         cls, tasks: Tasks, test: Tasks | None = None, classes: int | None = None
     ) -> "TaskStream":
-        """A stream of anybody's own tasks.
+        """A stream of your own tasks.
 
         Args:
             tasks: (X, y) for each task, in order; X (n, ...) real numbers, y (n,) labels from 0.

@@ -14,12 +14,14 @@ except ImportError as error:
     ) from error
 
 from retarget.distributed.cluster import connect
-from retarget.distributed.correction import corrected_targets
 from retarget.distributed.gram import gram
-from retarget.distributed.iterative import iterative_targets
-from retarget.distributed.offline import offline_coefficients
-from retarget.distributed.online import online_coefficients
-from retarget.distributed.shift import effective_targets
+from retarget.distributed.targets import (
+    corrected_targets,
+    effective_targets,
+    iterative_targets,
+    offline_coefficients,
+    online_coefficients,
+)
 
 __all__ = [
     "connect",

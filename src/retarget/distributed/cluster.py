@@ -4,6 +4,7 @@ import asyncio
 import logging
 import platform
 import re
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -84,7 +85,7 @@ def cluster_errors() -> Iterator[None]:
         raise ClusterError(
             f"workers died again and again in the middle of the task {error.task!r} (the last one "
             f"was {error.last_worker.address}); most often they have too little memory: use "
-            "smaller tiles (block_size), fewer threads a worker, or a larger memory_limit"
+            "smaller tiles (tile_size), fewer threads a worker, or a larger memory_limit"
         ) from error
     except (FutureCancelledError, CommClosedError) as error:
         reason = str(error).partition("\n")[0]
@@ -150,7 +151,7 @@ class _DyingWorkers:
             raise ClusterError(
                 f"workers died {self._gone} times in the course of one step of the computation, "
                 f"with at most {self._most} of them at a time; see why they die: most often they "
-                "have too little memory (memory_limit, or smaller tiles by block_size)"
+                "have too little memory (memory_limit, or smaller tiles by tile_size)"
             )
         if time.monotonic() - self._last_there > LONGEST_WITHOUT_WORKERS:
             raise ClusterError(
@@ -171,7 +172,7 @@ def _local_cluster(workers: int, memory_limit: str | None) -> Iterator[LocalClus
             memory_limit="auto" if memory_limit is None else memory_limit,
             silence_logs=logging.CRITICAL,
             env=ONE_THREAD,
-            preload=["retarget.distributed.local_worker"],
+            preload=[__name__],
         )
     except ValueError as error:
         raise InvalidInputError(
@@ -255,3 +256,11 @@ def _quiet_logs() -> Iterator[None]:
     finally:
         for name, level in before.items():
             logging.getLogger(name).setLevel(level)
+
+
+def dask_setup(worker: Any) -> None:
+    """Leaves Ctrl-C, which the terminal sends to every process, to the one that started this.
+
+    Dask calls it in each local worker as that starts.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

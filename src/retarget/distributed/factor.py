@@ -13,21 +13,17 @@ for one, is kept here.
 import math
 
 import numpy as np
+import torch
 from dask.delayed import Delayed, delayed
 
+from retarget.arrays import as_tensor
 from retarget.distributed.cluster import computed
-from retarget.distributed.columns import Tasks
-from retarget.distributed.problem import TiledProblem
-from retarget.distributed.tiles import (
-    backward,
-    diagonal_extent,
-    factor_below,
-    factor_diagonal,
-    forward,
-    less_products,
-    squared_norm,
-    times,
-    transpose_times,
+from retarget.distributed.problem import Tasks, TiledProblem, times, transpose_times
+from retarget.theory.cholesky import (
+    not_positive_definite,
+    solve_lower,
+    solve_lower_right,
+    solve_lower_transposed,
 )
 
 # Pairs of tiles multiplied in one task: more of them are fewer tasks, but all in memory at once.
@@ -123,3 +119,51 @@ class TiledFactor:
             left, right = ([self._tiles[row, k] for k in columns] for row in (i, j))
             tile = delayed(less_products)(tile, left, right)
         return tile
+
+
+# What is done to single tiles, on the workers: NumPy arrays come in and go out. Those that come in
+# belong to Dask, which may need them again: they are never written to. See `problem`.
+
+
+def squared_norm(tile: np.ndarray) -> float:
+    """The sum of the squares of a tile."""
+    return float(torch.linalg.vector_norm(as_tensor("K", tile)) ** 2)
+
+
+def less_products(tile: np.ndarray, left: list[np.ndarray], right: list[np.ndarray]) -> np.ndarray:
+    """The tile less the sum of left_k right_k^T."""
+    rest = as_tensor("K", tile).clone()
+    for a, b in zip(left, right, strict=True):
+        rest.addmm_(as_tensor("L", a), as_tensor("L", b).mT, alpha=-1)
+    return rest.numpy()
+
+
+def factor_diagonal(schur: np.ndarray, gamma: float, first_row: int) -> np.ndarray:
+    """L_jj, from what the columns before it leave of a diagonal tile of K."""
+    rest = as_tensor("K", schur).clone()
+    rest.diagonal().add_(gamma)
+    triangle, info = torch.linalg.cholesky_ex(rest)
+    if info.item():
+        raise not_positive_definite(rest, gamma, first_row + int(info) - 1)
+    return triangle.numpy()
+
+
+def factor_below(rest: np.ndarray, triangle: np.ndarray) -> np.ndarray:
+    """L_ij, from what the columns before it leave of a tile of K below the diagonal."""
+    below = solve_lower_right(as_tensor("L", triangle), as_tensor("K", rest))
+    return below.contiguous().numpy()  # it is sent to other workers and to disk
+
+
+def forward(triangle: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+    """L_jj^-1 B."""
+    return solve_lower(as_tensor("L", triangle), as_tensor("B", rhs)).numpy()
+
+
+def backward(triangle: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+    """L_jj^-T B."""
+    return solve_lower_transposed(as_tensor("L", triangle), as_tensor("B", rhs)).numpy()
+
+
+def diagonal_extent(tile: np.ndarray, triangle: np.ndarray) -> tuple[float, float]:
+    """The trace of a diagonal tile of K, and the least entry on the diagonal of its L_jj."""
+    return float(np.trace(tile)), float(np.diagonal(triangle).min())

@@ -15,10 +15,10 @@ from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels import Kernel, as_kernel
 
 # Samples in a tile's side: 7 MB in float64, a multiple of nearly every usual mini-batch.
-TILE_ROWS = 960
+TILE_SIZE = 960
 
 
-def gram(kernel: Any, X: Any, block_size: int = TILE_ROWS) -> da.Array:
+def gram(kernel: Any, X: Any, tile_size: int = TILE_SIZE) -> da.Array:
     """The Gram matrix of a stream as a Dask array (n, n) in square tiles.
 
     Nothing of it is computed yet. A tile is computed where, and when, it is needed; those above the
@@ -28,7 +28,7 @@ def gram(kernel: Any, X: Any, block_size: int = TILE_ROWS) -> da.Array:
     Args:
         kernel: A kernel of retarget, or whatever `as_kernel` takes.
         X: (n, ...) samples in stream order: a NumPy array, or a Dask array.
-        block_size: Samples in a tile's side. A worker should have room for some 30 tiles; a
+        tile_size: Samples in a tile's side. A worker should have room for some 30 tiles; a
             multiple of the learner's mini-batch (or of the correction's blocks) saves time.
 
     Returns:
@@ -36,17 +36,17 @@ def gram(kernel: Any, X: Any, block_size: int = TILE_ROWS) -> da.Array:
 
     Example:
         >>> from retarget import RBF
-        >>> K = gram(RBF(width=2.0), np.array([0.0, 2.0, 4.0]), block_size=2)
+        >>> K = gram(RBF(width=2.0), np.array([0.0, 2.0, 4.0]), tile_size=2)
         >>> K.chunks
         ((2, 1), (2, 1))
         >>> K[:2, :2].compute().round(4)
         array([[1.    , 0.3679],
                [0.3679, 1.    ]])
     """
-    if isinstance(block_size, bool) or not isinstance(block_size, int | np.integer):
-        raise InvalidTypeError(f"block_size is {block_size!r}; expected a whole number of samples")
-    if block_size < 1:
-        raise InvalidInputError(f"block_size is {block_size}; expected 1 or more")
+    if isinstance(tile_size, bool) or not isinstance(tile_size, int | np.integer):
+        raise InvalidTypeError(f"tile_size is {tile_size!r}; expected a whole number of samples")
+    if tile_size < 1:
+        raise InvalidInputError(f"tile_size is {tile_size}; expected 1 or more")
     known = as_kernel(kernel)
     token = uuid.uuid4().hex
     samples = X if isinstance(X, da.Array) else np.asarray(X)
@@ -54,7 +54,7 @@ def gram(kernel: Any, X: Any, block_size: int = TILE_ROWS) -> da.Array:
         raise InvalidInputError(
             f"X has shape {samples.shape}; expected at least one sample, as rows"
         )
-    chunks = (int(block_size), *(-1,) * (samples.ndim - 1))
+    chunks = (int(tile_size), *(-1,) * (samples.ndim - 1))
     if isinstance(samples, da.Array):
         samples = samples.rechunk(chunks)
     else:

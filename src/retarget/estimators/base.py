@@ -6,20 +6,19 @@ from dataclasses import replace
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
 
-from retarget.arrays import as_non_negative
+from retarget.arrays import as_non_negative, as_tensor, panels, require_memory
 from retarget.errors import InvalidInputError
-from retarget.estimators.automatic import safe_rate, usual_width
-from retarget.estimators.corrections import (
-    ExactlyCorrected,
-    IterativelyCorrected,
-    LearnedStream,
-    Uncorrected,
-)
 from retarget.kernels import RBF, Kernel, Linear, PrecomputedKernel, as_kernel
+from retarget.kernels.simple import median_distance
 from retarget.learners import SGD
+from retarget.streaming.corrector import TargetCorrector
+from retarget.streaming.trackers import CorrectionTracker, ShiftTracker
+from retarget.theory.stability import largest_stable_lr
 
 Correction = Literal["none", "exact", "iterative"]
 
@@ -28,6 +27,51 @@ FLOATS = (np.float64, np.float32)
 QUERY_ENTRIES = 2**24
 # Samples in a block, at least, where block_size is left open.
 BLOCK_SAMPLES = 64
+
+
+class LearnedStream:
+    """A stream, as far as it has been learned. A portion that fails leaves it as it was.
+
+    Args:
+        tracker: Learns the targets as they are (`ShiftTracker`), targets that make the learner end
+            as the offline one (`CorrectionTracker`), or those that lead it there block by block
+            (`TargetCorrector`).
+    """
+
+    def __init__(self, tracker: ShiftTracker | CorrectionTracker | TargetCorrector) -> None:
+        self._tracker = tracker
+        self._settled: np.ndarray | None = None  # targets that later samples do not change
+
+    @property
+    def samples(self) -> np.ndarray:
+        """(n, d) all samples so far."""
+        rows: np.ndarray = self._tracker.samples
+        return rows
+
+    def learn(self, X: np.ndarray, Y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Learns more samples.
+
+        Returns:
+            The dual coefficients, and the targets that were learned, of all samples so far. What
+            is open (a mini-batch, a block) counts as if the stream ended here, and stays open.
+        """
+        settled = self._settled
+        if not isinstance(self._tracker, ShiftTracker):
+            _require_room(len(self._tracker), X, Y)
+        after = self._tracker.fork()
+        if isinstance(after, TargetCorrector):
+            settled = _joined(settled, after.correct(X, Y))
+            open_targets, coefficients = after.preview()
+            targets = _joined(settled, open_targets)
+        else:
+            after.update(X, Y)
+            coefficients = after.coefficients
+            if isinstance(after, ShiftTracker):
+                targets = settled = _joined(settled, Y)
+            else:
+                targets = after.corrected_targets
+        self._tracker, self._settled = after, settled
+        return coefficients, targets
 
 
 class OnlineKernelEstimator(BaseEstimator):
@@ -145,13 +189,13 @@ class OnlineKernelEstimator(BaseEstimator):
                 f"correction is {self.correction!r}; expected one of {get_args(Correction)}"
             )
         if self.correction == "none":
-            return Uncorrected(kernel, learner, self.gamma)
+            return LearnedStream(ShiftTracker(kernel, learner, self.gamma))
         if self.correction == "exact":
-            return ExactlyCorrected(kernel, learner, self.gamma)
+            return LearnedStream(CorrectionTracker(kernel, learner, self.gamma))
         size = self.block_size
         if size is None:
             size = -(-BLOCK_SAMPLES // learner.batch_size) * learner.batch_size
-        return IterativelyCorrected(kernel, learner, self.gamma, size, self.ridge)
+        return LearnedStream(TargetCorrector(kernel, learner, self.gamma, size, self.ridge))
 
     def _queried(self, X: Any) -> np.ndarray:
         """The function learned, at the caller's queries."""
@@ -165,3 +209,50 @@ class OnlineKernelEstimator(BaseEstimator):
             for start in range(0, len(X), rows)
         ]
         return np.concatenate(parts)
+
+
+def _joined(before: np.ndarray | None, new: np.ndarray) -> np.ndarray:
+    """All targets, with as many axes as the first ones (the trackers check their number)."""
+    if before is None:
+        return new.copy()
+    return np.concatenate([before, new.reshape(len(new), *before.shape[1:])])
+
+
+def _require_room(before: int, X: np.ndarray, Y: np.ndarray) -> None:
+    """Refuses samples whose part of the n^2/2 numbers of the factor cannot fit."""
+    n = before + len(X)
+    require_memory(
+        f"the factor of {n} samples",
+        (n**2 - before**2) / 2,
+        as_tensor("Y", Y),
+        "use fewer samples, float32, or correction='none', which keeps no factor",
+    )
+
+
+def usual_width(X: np.ndarray) -> float:
+    """The median distance between samples that differ."""
+    width = median_distance(as_tensor("X", X))
+    if width is None:
+        raise InvalidInputError(
+            "width=None means the median distance between samples that differ, and with "
+            f"n_samples = {len(X)} there is no such pair; give a width, or more samples at first"
+        )
+    return width
+
+
+def safe_rate(kernel: Kernel, X: np.ndarray, learner: SGD) -> float:
+    """Half of the largest stable rate.
+
+    It is the rate at which plain SGD learns the steepest mini-batch in one step, and at which no
+    step takes it away from a function that fits all samples.
+    """
+    limit = min(
+        _largest_rate(as_tensor("the kernel's result", kernel(X[rows])), learner)
+        for rows in panels(len(X), learner.batch_size, torch.device("cpu"))
+    )
+    # A kernel of zeros learns nothing at any rate.
+    return limit / 2 if np.isfinite(limit) else 1.0
+
+
+def _largest_rate(gram: Tensor, learner: SGD) -> float:
+    return largest_stable_lr(lambda batch: gram[batch, batch], learner, len(gram))

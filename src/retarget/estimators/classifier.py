@@ -14,7 +14,9 @@ from retarget.estimators.base import FLOATS, OnlineKernelEstimator
 class OnlineKernelClassifier(ClassifierMixin, OnlineKernelEstimator):
     """Online kernel regression on one-hot targets; the class with the largest output is predicted.
 
-    Arguments, attributes and costs are those of `OnlineKernelRegressor`; `dual_coef_` and
+    Use it as `sklearn.linear_model.SGDClassifier`, where a kernel is wanted or the correction of
+    what one online pass forgets. Arguments, attributes and costs are those of
+    `OnlineKernelRegressor`; `dual_coef_` and
     `targets_` have one column for each of `classes_`.
 
     Attributes:

@@ -12,8 +12,10 @@ from retarget.estimators.base import FLOATS, OnlineKernelEstimator
 class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstimator):
     r"""One pass of SGD with a kernel over the samples, in the order in which they come.
 
-    With `correction="exact"` it predicts what `sklearn.kernel_ridge.KernelRidge(alpha=gamma)` with
-    the same kernel predicts. The function starts at zero: centre targets that are far from it.
+    Use it to put an online learner, corrected or not, into a scikit-learn pipeline or search. As
+    `sklearn.linear_model.SGDRegressor` it has `partial_fit`; with `correction="exact"` it
+    predicts what `sklearn.kernel_ridge.KernelRidge(alpha=gamma)` with the same kernel predicts.
+    The function starts at zero: centre targets that are far from it.
 
     Work grows as $n^2$. `correction="none"` keeps the samples; the others keep $n^2/2$ numbers too,
     take $n^3/3$ multiplications, and raise `StreamTooLargeError` beforehand where they do not fit.

@@ -12,11 +12,10 @@ from retarget.explore.state import State
 from retarget.kernels import RBF
 from retarget.theory.correction import corrected_targets
 from retarget.theory.correction_terms import correction_terms
-from retarget.theory.discrepancy import discrepancy
 from retarget.theory.iterative import iterative_targets
 from retarget.theory.offline import offline_coefficients
 from retarget.theory.online import online_coefficients, prequential_errors
-from retarget.theory.shift import effective_targets
+from retarget.theory.shift import discrepancy, effective_targets
 from retarget.theory.stability import largest_stable_lr
 
 GRID_SIZE = 201

@@ -18,6 +18,10 @@ from retarget.theory.sweep import FirstBlock, Parts, Sweep
 class TargetCorrector(Resumable):
     r"""Corrects the targets of a stream while it comes in.
 
+    Use it where samples arrive in portions and the online learner is to be trained on each as it
+    comes; `iterative_targets` is the same for a stream that is there already. It stands where a
+    transformer stands in a pipeline of river, but changes the targets and not the features.
+
     Together, what `correct` and `flush` return is `iterative_targets` on the whole stream, whatever
     the portions it is fed in. It keeps the samples and the Cholesky factor of the stream so far:
     $n^2/2$ numbers, and $O(n^2)$ work a sample. A call that fails changes nothing.

@@ -19,7 +19,7 @@ from retarget.arrays import (
 from retarget.errors import InvalidInputError
 from retarget.kernels import Kernel, as_kernel
 from retarget.learners import SGD
-from retarget.theory.start import require_lasting_start
+from retarget.theory.response import require_lasting_start
 
 
 class Intake:

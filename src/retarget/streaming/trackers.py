@@ -21,6 +21,8 @@ from retarget.theory.stability import GrowthWatch
 class ShiftTracker(Resumable):
     r"""Follows the effective targets of a stream while an online learner learns it (Eq. 11).
 
+    Use it to watch what an online learner has really learned, as `effective_targets` tells it at
+    the end. Like river's learners it takes samples as they come; unlike them it keeps them all.
     Learning sample $t$ with the error $e_t = y_t - f(x_t)$ moves the effective target of every
     earlier sample by $\eta\, e_t\, k(x_t, x_i)$: $O(n)$ work a sample. For mini-batches and
     learners with a memory the rule is the same, for the weights and the velocity together.
@@ -168,10 +170,14 @@ class ShiftTracker(Resumable):
 class CorrectionTracker(Resumable):
     r"""Follows the exact corrected targets of a growing stream (appendix A.5).
 
+    Use it where the stream grows and the exact correction of all of it is wanted again and again;
+    `corrected_targets` is the same for a stream that is there already. Its coefficients are
+    those of `sklearn.kernel_ridge.KernelRidge`, refitted with every sample at the price of one.
     Every new sample changes the corrected targets of all earlier ones, by an amount that scales
-    with the offline learner's error on it. What has to be kept for that is the Cholesky factor of
-    the stream so far: taking in a sample is $O(n^2)$ work; reading the targets is $O(n^2)$ too, and
-    asks the kernel for all pairs again, so that no n x n matrix is kept beside the factor.
+    with the offline learner's error on it. What has to be kept for that is the Cholesky factor
+    of the stream so far: taking in a sample is $O(n^2)$ work; reading the targets is $O(n^2)$
+    too, and asks the kernel for all pairs again, so that no n x n matrix is kept beside the
+    factor.
 
     Args:
         kernel: A retarget kernel; a function `k(A, B)`; the name of a scikit-learn kernel; or a

@@ -23,10 +23,28 @@ from retarget.arrays import panel_rows, panels, require_memory
 from retarget.errors import InvalidInputError, NotPositiveDefiniteError
 from retarget.state_files import require_shape
 from retarget.theory.precision import inverse_norm, warn_if_meaningless, worth_estimating
-from retarget.theory.triangular import solve_lower, solve_lower_right, solve_lower_transposed
 
 # Up to this size a failed factorisation is explained by the exact smallest eigenvalue.
 EXPLAINED_SIZE = 4096
+
+
+# Triangular solves, by the triangle that is stored: the other half is never read.
+def solve_lower(L: Tensor, rhs: Tensor, unit_diagonal: bool = False) -> Tensor:
+    r"""$L^{-1} B$."""
+    x: Tensor = torch.linalg.solve_triangular(L, rhs, upper=False, unitriangular=unit_diagonal)
+    return x
+
+
+def solve_lower_transposed(L: Tensor, rhs: Tensor) -> Tensor:
+    r"""$L^{-\top} B$."""
+    x: Tensor = torch.linalg.solve_triangular(L.mT, rhs, upper=True)
+    return x
+
+
+def solve_lower_right(L: Tensor, rhs: Tensor) -> Tensor:
+    r"""$B L^{-\top}$."""
+    x: Tensor = torch.linalg.solve_triangular(L.mT, rhs, upper=True, left=False)
+    return x
 
 
 @dataclass

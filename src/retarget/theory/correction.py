@@ -11,9 +11,8 @@ from retarget.errors import UnreachableTargetsError
 from retarget.learners import SGD
 from retarget.theory.cholesky import factorise
 from retarget.theory.dual import DualLearner
-from retarget.theory.response import final_response
+from retarget.theory.response import final_response, require_lasting_start
 from retarget.theory.stability import GrowthWatch
-from retarget.theory.start import require_lasting_start
 
 
 @torch.no_grad()
@@ -50,15 +49,12 @@ def corrected_targets(
     problem = as_problem(K, Y, initial, factored=True)
     require_lasting_start(initial, learner)
     learner.rates(len(problem.K))
-    residual = problem.Y if problem.start is None else problem.Y - problem.start
-    coefficients = factorise(problem.K, gamma).solve(residual)
+    coefficients = factorise(problem.K, gamma).solve(problem.residual)
     gram = problem.K
     watch = GrowthWatch(learner, lambda rows: gram[rows, rows])
     targets = targets_reaching(lambda rows: gram[rows, : rows.stop], coefficients, watch)
     watch.warn_once()
-    if problem.start is not None:
-        targets += problem.start
-    result: ArrayT = problem.give(targets)
+    result: ArrayT = problem.give(targets, from_residual=True)
     return result
 
 

@@ -34,6 +34,8 @@ from retarget.theory.sweep import equal_blocks
 class CorrectionTerms:
     """How the iterative correction makes the targets of one block, in the caller's library.
 
+    What `correction_terms` returns for each block, to look at why targets were moved.
+
     Attributes:
         rows: The samples of the block, as a range of the stream.
         online: (b, b) $C_{on}$, which acts on the online learner's error, $Y_n - f_{on}$.

@@ -21,8 +21,8 @@ from retarget.arrays import GrowingRows
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD
 from retarget.state_files import require_shape
+from retarget.theory.cholesky import solve_lower
 from retarget.theory.response import StepResponse, step_response
-from retarget.theory.triangular import solve_lower
 
 
 class Window:

@@ -31,6 +31,5 @@ def offline_coefficients(K: ArrayT, Y: Any, gamma: float, *, initial: Any = None
     """
     gamma = as_non_negative("gamma", gamma)
     problem = as_problem(K, Y, initial, factored=True)
-    residual = problem.Y if problem.start is None else problem.Y - problem.start
-    result: ArrayT = problem.give(factorise(problem.K, gamma).solve(residual))
+    result: ArrayT = problem.give(factorise(problem.K, gamma).solve(problem.residual))
     return result

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from retarget.errors import NotPositiveDefiniteError
-from retarget.theory.cholesky import needed_jitter
-from retarget.theory.triangular import solve_lower
+from retarget.theory.cholesky import needed_jitter, solve_lower
 
 
 class Innovation(NamedTuple):

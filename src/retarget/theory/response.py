@@ -29,6 +29,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from retarget.errors import InvalidInputError
 from retarget.learners import SGD
 
 
@@ -136,6 +137,20 @@ def remaining_start(learner: SGD, n: int) -> np.ndarray:
         state = _step(learner, s, 1)[0] @ state
     remaining[steps] = state[0]
     return np.append(np.repeat(remaining[:-1], learner.batch_size)[:n], remaining[-1])
+
+
+def require_lasting_start(initial: object, learner: SGD) -> None:
+    """Refuses a starting function that weight decay would fade.
+
+    The offline learner keeps the start whole and adds a sum over the samples to it. Weight decay
+    takes a part of the start away, and no targets can make up for a function outside that sum.
+    """
+    if initial is not None and learner.weight_decay > 0:
+        raise InvalidInputError(
+            "initial was given with weight_decay > 0, which fades the starting function itself: no "
+            "targets make such a learner equal to an offline learner from the same start; use "
+            "weight_decay=0, or leave initial out"
+        )
 
 
 def _batch_length(learner: SGD, step: int, n: int) -> int:

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from retarget.diagnosis.kernels.base import StreamKernel
 from retarget.learners import SGD
+from retarget.theory.cholesky import solve_lower, solve_lower_transposed
 from retarget.theory.stability import stable_limit
-from retarget.theory.triangular import solve_lower, solve_lower_transposed
 
 LARGEST_EIGENPROBLEM = 1024
 NON_NORMALITY_ROWS = 2000

@@ -33,6 +33,10 @@ MEMORY_UNKNOWN = 1 << 30  # bytes to make do with where nothing tells what is fr
 class EmpiricalNTK(Kernel):
     r"""The neural tangent kernel of a finite network, with the weights that it has now.
 
+    Use it to treat a network as a kernel machine around its present weights: for n samples one
+    forward and c backward passes, and products of gradients that grow as n^2. The numbers are
+    those of `torch.func.jacrev` and a contraction; it takes at most about half their time.
+
     $$k(x, x') = \frac{1}{c} \sum_{k=1}^{c}
     \langle \nabla_\theta f_k(x), \nabla_\theta f_k(x') \rangle$$
 

@@ -29,6 +29,10 @@ from retarget.progress import PatientBar
 class InfiniteNTK(Kernel):
     r"""The neural tangent kernel, or the Gaussian process kernel, of an infinitely wide network.
 
+    Use it for the kernel of an architecture, without weights or training; `EmpiricalNTK` is that of
+    one network with the weights it has. The numbers are those of the library neural-tangents. Time
+    grows with the number of pairs: 1,280 images of MNIST take 12 seconds on two cores.
+
     With independent Gaussian weights of variance $\sigma_w^2 / \text{fan-in}$ ("NTK
     parameterisation") and biases of variance $\sigma_b^2$, and all widths infinite, a layer maps
     the covariance $S$ of two samples' activations and the tangent kernel $\Theta$ so:
