@@ -19,6 +19,7 @@ class History:
         task_accuracy: (E, M, T) on each task's own.
         loss: (E, M) mean training loss of a step, of whatever pass, since the time before; NaN at
             the start.
+        kept_bytes: What a member's methods keep of the stream at its end, in bytes.
     """
 
     samples: np.ndarray
@@ -26,6 +27,7 @@ class History:
     accuracy: np.ndarray
     task_accuracy: np.ndarray
     loss: np.ndarray
+    kept_bytes: int = 0
 
     @property
     def matrix(self) -> np.ndarray:

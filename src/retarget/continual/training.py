@@ -231,8 +231,9 @@ class Run:
     def history(self) -> History:
         """All evaluations so far."""
         samples, task, accuracy, by_task, loss = zip(*self.evaluations, strict=True)
-        stacked = (torch.stack(part).double().numpy() for part in (accuracy, by_task, loss))
-        return History(np.array(samples), np.array(task), *stacked)
+        curves = [torch.stack(part).double().numpy() for part in (accuracy, by_task, loss)]
+        kept = sum(method.kept_bytes(self) for method in self.methods)
+        return History(np.array(samples), np.array(task), curves[0], curves[1], curves[2], kept)
 
     def _require_sound(self, outputs: Tensor) -> None:
         """Stops the run if steps so far have broken a network, and no loss need show it.

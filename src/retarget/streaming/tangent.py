@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -149,7 +150,7 @@ class _CombinedOutputs(nn.Module):
     def forward(self, samples: Tensor) -> Tensor:
         outputs: Tensor = self.network(samples).flatten(1)
         c = outputs.shape[1]
-        random = torch.Generator().manual_seed(self.seed)
-        signs = 2 * torch.randint(0, 2, (c, self.count), generator=random) - 1
-        combined: Tensor = outputs @ (signs / c**0.5).to(outputs)
+        # NumPy's, and not torch's, because vmap refuses torch's random numbers
+        signs = 2.0 * np.random.RandomState(self.seed).randint(0, 2, (c, self.count)) - 1
+        combined: Tensor = outputs @ torch.from_numpy(signs / c**0.5).to(outputs)
         return combined

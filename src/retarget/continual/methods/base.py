@@ -89,7 +89,7 @@ class Method:
         return None
 
     def kept_bytes(self, run: "Run") -> int:
-        """Bytes that are kept for one member beside its network: samples, or what stands for them."""
+        """Bytes kept for one member at the end, beside its network: samples, or sums over them."""
         return 0
 
     def state_dict(self, run: "Run") -> dict[str, Any]:

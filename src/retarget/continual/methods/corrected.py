@@ -119,6 +119,11 @@ class Corrected(Method):
         """The corrected targets of the mini-batch."""
         return take(self._targets, batch.positions - run.span.start)
 
+    def kept_bytes(self, run: "Run") -> int:
+        """Every sample, and its target; the kernel comes and goes with each task."""
+        sample = run.train.inputs(0, slice(0, 1)).nbytes + run.targets[0, :1].nbytes
+        return run.train.rows.shape[1] * sample
+
     def state_dict(self, run: "Run") -> dict[str, Any]:
         """The targets in use. The samples that the correctors keep are those of the stream."""
         return {"tasks": self._tasks} | ({"targets": self._targets} if self._tasks else {})

@@ -83,6 +83,11 @@ class EWC(Method):
             self._spread = self._spread + (old * share * (w - centre).square()).flatten(1).sum(1)
             self._fisher[name], self._centre[name] = total, centre + share * (w - centre)
 
+    def kept_bytes(self, run: "Run") -> int:
+        """The weights to stay near, and how near."""
+        both = [*self._fisher.values(), *self._centre.values()]
+        return sum(values[0].nbytes for values in both)
+
     def state_dict(self, run: "Run") -> dict[str, Any]:
         """The anchors, all in one."""
         state = {f"fisher.{name}": values for name, values in self._fisher.items()}

@@ -45,9 +45,9 @@ class CumulativeReplay(Method):
         self._done = 0
 
     def kept_bytes(self, run: "Run") -> int:
-        """Every sample so far, and its target."""
+        """Every sample, and its target."""
         sample = run.train.inputs(0, slice(0, 1)).nbytes + run.targets[0, :1].nbytes
-        return run.span.stop * sample
+        return run.train.rows.shape[1] * sample
 
     def state_dict(self, run: "Run") -> dict[str, Any]:
         """How many passes over what was seen up to this task are done."""
@@ -138,6 +138,12 @@ class _MemoryReplay(Method):
         """Keeps the outputs of the samples that stay in the memory."""
         slots = batch.this_step(self._store)[..., None].expand_as(batch.outputs)
         self._stored.scatter_(1, slots, batch.outputs)
+
+    def kept_bytes(self, run: "Run") -> int:
+        """The samples in the memory, with their targets, or outputs, or both."""
+        compared_with = {name for _, name in self.terms}
+        sample = run.train.inputs(0, slice(0, 1)).nbytes
+        return self.capacity * (sample + len(compared_with) * run.targets[0, :1].nbytes)
 
     def state_dict(self, run: "Run") -> dict[str, Any]:
         """What lies in the memory."""

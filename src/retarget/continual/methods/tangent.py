@@ -134,7 +134,9 @@ class LastLayer(_AfterFirstSession):
         first_epochs: int = 1,
     ) -> None:
         super().__init__(gamma, first_epochs)
-        self.random_features = as_count("random_features", random_features) if random_features else 0
+        self.random_features = (
+            as_count("random_features", random_features) if random_features else 0
+        )
 
     def _learner(self, module: nn.Module, seed: int) -> StreamingRidge:
         features = _LastHidden(module, self.random_features, seed)
@@ -169,4 +171,5 @@ class _LastHidden:
         hidden = seen[-1].flatten(1)
         if not self._projection.numel():
             return hidden
-        return (hidden @ self._projection.to(hidden)).relu()
+        made: Tensor = (hidden @ self._projection.to(hidden)).relu()
+        return made
