@@ -32,6 +32,9 @@ EVERY = {
     **{name: METHODS[name] for name in ("plain", "EWC", "cumulative", "ER", "DER++")},
     **{name: CORRECTED[name] for name in ("corrected", "never", "every epoch", "exact")},
     "DER, corrected": CORRECTED["DER, corrected"],
+    "tangent": lambda: (lab.Tangent(memory=24), []),
+    "last layer": lambda: (lab.LastLayer(first_epochs=2), []),
+    "joint": lambda: (lab.Joint(3), []),
     "corrected DER, held and replayed": lambda: (
         [
             lab.Corrected(3.0, 8, refresh="epoch"),
@@ -104,6 +107,10 @@ def interrupted_everywhere(make, path, monkeypatch, **options):
 def boundaries(make, epochs=2, tasks=3):
     methods = make()[0]
     methods = methods if isinstance(methods, list) else [methods]
+    once = {lab.Tangent: "first_epochs", lab.LastLayer: "first_epochs", lab.Joint: "passes"}
+    for method in methods:
+        if type(method) in once:  # what trains in one task only
+            return 1 + getattr(method, once[type(method)]) + tasks
     replayed = sum(m.passes for m in methods if isinstance(m, lab.CumulativeReplay))
     return 1 + tasks * (epochs + replayed + 1)
 

@@ -288,7 +288,7 @@ def _learn_task(
         for method in run.methods:
             method.on_task_start(run)
         run.order = np.tile(np.arange(run.span.start, run.span.stop), (len(run.ensemble), 1))
-    end = epochs * run.span.stop
+    end = int(epochs) * run.span.stop
 
     def after_step(samples: int) -> None:
         before, run.seen = run.seen, min(run.seen + samples, end)

@@ -26,6 +26,7 @@ class CumulativeReplay(Method):
     """
 
     capturable = True
+    _waits = False  # for the last task
 
     def __init__(self, passes: int = 1) -> None:
         if passes < 1:
@@ -38,6 +39,8 @@ class CumulativeReplay(Method):
 
     def on_task_end(self, run: "Run") -> None:
         """Trains on everything seen, plainly."""
+        if self._waits and run.task + 1 < len(run.train.spans[0]):
+            return
         while self._done < self.passes:
             run.pass_over(np.stack([random.permutation(run.span.stop) for random in run.random]))
             self._done += 1
@@ -67,14 +70,11 @@ class Joint(CumulativeReplay):
         passes: Passes over all samples.
     """
 
+    _waits = True
+
     def epochs(self, run: "Run", wanted: int) -> int:
         """None, task by task."""
         return 0
-
-    def on_task_end(self, run: "Run") -> None:
-        """Trains once everything is there."""
-        if run.task + 1 == len(run.train.spans[0]):
-            super().on_task_end(run)
 
 
 class _MemoryReplay(Method):
