@@ -66,6 +66,7 @@ def listening_hosts(pid):
     return hosts
 
 
+@pytest.mark.slow
 def test_local_workers_are_processes_of_one_thread_and_end_with_the_context(capfd):
     with connect("local:2", memory_limit="950MB") as client:
         states = client.run(process_state).values()

@@ -16,6 +16,7 @@ from support.oracles import literal
 from support.oracles.simulation import train
 from support.problems import (
     assert_same,
+    fewer_examples,
     gammas,
     learners,
     make_stream,
@@ -84,6 +85,7 @@ def sweeps(draw):
     return stream, learner, learner.batch_size * draw(st.integers(1, 6))
 
 
+@fewer_examples
 @given(sweep=sweeps(), gamma=gammas, panel=panel_sizes)
 def test_sweep_theorem(sweep, gamma, panel):
     """After each block the online learner agrees on it with the offline learner so far.
@@ -104,6 +106,7 @@ def test_sweep_theorem(sweep, gamma, panel):
         assert_same(stream.features[rows] @ weights, offline, 1e-9 * scale)
 
 
+@fewer_examples
 @given(stream=streams, gamma=gammas, block=st.integers(1, 9), ridge=ridges)
 def test_neither_rate_nor_momentum_enters_the_function_learned(stream, gamma, block, ridge):
     functions = []
