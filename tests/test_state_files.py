@@ -91,7 +91,7 @@ def test_headers_that_were_changed(change, path):
 
 def test_a_header_that_is_nested_too_deeply(path):
     save_file({"x": torch.ones(1)}, path, {"retarget": "[" * 100_000})
-    with pytest.raises(DamagedFileError, match="damaged or no safetensors file"):
+    with pytest.raises(DamagedFileError, match="damaged or not a safetensors file"):
         read_state(path)
 
 

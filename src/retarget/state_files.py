@@ -63,7 +63,7 @@ def read_state(
             header = json.loads((file.metadata() or {}).get("retarget", "null"))
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, ValueError, RecursionError) as error:
-        raise DamagedFileError(f"{path} is damaged or no safetensors file: {error}") from error
+        raise DamagedFileError(f"{path} is damaged or not a safetensors file: {error}") from error
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise InvalidInputError(
             f"{path} is not a retarget state of format {FORMAT}; expected one that this version "

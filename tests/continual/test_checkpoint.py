@@ -338,11 +338,11 @@ def test_options_of_a_method_are_what_has_no_underscore(one, other, tmp_path):
 
 
 def test_files_that_are_no_checkpoints(tmp_path):
-    with pytest.raises(InvalidInputError, match="which is no file; name a file"):
+    with pytest.raises(InvalidInputError, match="which is not a file; name a file"):
         train(METHODS["plain"], tmp_path)
     path = tmp_path / "state"
     rt.ShiftTracker(rt.RBF(1.0), rt.SGD(0.1), 1.0).save(path)
-    with pytest.raises(InvalidInputError, match="state, which holds no training run; name an"):
+    with pytest.raises(InvalidInputError, match="state, which does not hold a training run"):
         train(METHODS["plain"], path)
 
 

@@ -208,9 +208,9 @@ def test_lost_digits_are_announced_as_in_memory():
 
 
 def test_gram_refuses_what_has_no_tiles():
-    with pytest.raises(InvalidTypeError, match="block_size is 2.5; expected a whole number"):
+    with pytest.raises(InvalidTypeError, match="tile_size is 2.5; expected a whole number"):
         rd.gram(rt.RBF(1.0), Y, 2.5)
-    with pytest.raises(InvalidInputError, match="block_size is 0; expected 1 or more"):
+    with pytest.raises(InvalidInputError, match="tile_size is 0; expected 1 or more"):
         rd.gram(rt.RBF(1.0), Y, 0)
     with pytest.raises(InvalidInputError, match=r"X has shape \(0,\); expected at least one"):
         rd.gram(rt.RBF(1.0), Y[:0])

@@ -323,7 +323,7 @@ def test_what_cannot_be_loaded(tmp_path):
     whole = path.read_bytes()
     for damaged in (whole[: len(whole) // 2], b"", b"\x00" * 100):
         path.write_bytes(damaged)
-        with pytest.raises(InvalidInputError, match="damaged or no safetensors file"):
+        with pytest.raises(InvalidInputError, match="damaged or not a safetensors file"):
             rt.ShiftTracker.load(path)
     flipped = bytearray(whole)
     flipped[-3] ^= 1  # within a number

@@ -177,7 +177,7 @@ class NetworkCorrector:
         kernel: Callable[[nn.Module], Kernel] = EmpiricalNTK,
         device: str | torch.device = "cpu",
     ) -> Self:
-        """Takes up a saved state where it was put down.
+        """Loads what `save` wrote; the corrector then goes on as if nothing had happened.
 
         Args:
             path: What `save` wrote.

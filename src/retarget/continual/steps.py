@@ -94,7 +94,7 @@ class Optimiser:
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Takes them back."""
+        """Restores the velocities."""
         for i, velocity in enumerate(self._velocity or []):
             velocity.copy_(state[str(i)])
 

@@ -46,23 +46,23 @@ def train(
     stream and at its own rate; each comes out as if it had been trained alone, up to rounding.
 
     Args:
-        modules: The network, or one a member; trained in place, on the device where they are.
-        streams: What is learned, or one stream a member; tasks of the same sizes in all.
-        learners: The optimiser, or one a member; constant rates, one batch size and reduction.
+        modules: The network, or one per member; trained in place, on the device where they are.
+        streams: What is learned, or one stream per member; tasks of the same sizes in all.
+        learners: The optimiser, or one per member; constant rates, one batch size and reduction.
         methods: What is done beyond plain SGD. Several work together: targets pass through them in
             turn, penalties add up.
         epochs: Passes over each task.
-        reshuffle: Whether every epoch after the first has a new order. A method that needs the
-            order to stay (`keeps_order`) has its way.
+        reshuffle: Whether every epoch after the first has a new order; ignored if a method needs
+            the same order in every epoch (`keeps_order`).
         evaluate_every: Samples between two evaluations within a task, a multiple of the batch
             size. Evaluated in any case: before everything, and after each task.
-        seeds: What is random (orders, buffers) for each member; 0, 1, 2... without it.
+        seeds: A seed for everything random (orders, buffers) of each member; default 0, 1, 2...
         record: On CUDA, record a step of each pass and replay it (if the methods allow).
         progress: Whether to show a progress bar; None shows it on a terminal.
-        checkpoint: A file that holds the run as it was after the last epoch. If it is there, the
-            run goes on from it: on the CPU with the results of an uninterrupted run, to the last
-            bit. It stays when all is done (the same call then gives the results at once): delete
-            it when you have stored them.
+        checkpoint: A file that the run is saved to after every epoch. If it exists, the run resumes
+            from it: on the CPU with the results of an uninterrupted run, to the last bit. It stays
+            when training is done (the same call then returns the results at once): delete it when
+            you have stored them.
 
     Raises:
         TrainingDivergedError: The loss of a member is not finite. The modules are as before.

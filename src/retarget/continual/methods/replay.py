@@ -49,7 +49,7 @@ class CumulativeReplay(Method):
         return {"done": self._done}
 
     def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
-        """Goes on after them."""
+        """Restores the number of passes."""
         self._done = state["done"]
 
 
@@ -124,7 +124,7 @@ class _MemoryReplay(Method):
         }
 
     def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
-        """Takes it back."""
+        """Restores the memory."""
         for m, reservoir in enumerate(self._reservoirs):
             reservoir.held = state["held"][m].cpu().numpy().copy()
             reservoir.offered = state["offered"][m]
