@@ -1,7 +1,6 @@
 """Fed in any portions, the streaming objects give what the batch functions give."""
 
 import json
-import warnings
 from itertools import pairwise
 
 import numpy as np
@@ -16,7 +15,6 @@ from retarget import arrays
 from retarget.errors import (
     InvalidInputError,
     InvalidTypeError,
-    PrecisionWarning,
     StreamTooLargeError,
 )
 from support.oracles import literal
@@ -373,24 +371,6 @@ def test_a_bad_portion_leaves_no_trace(fed, X, Y, initial, error, message):
     assert fed.correct(np.array([[9.0, 9.0]]), np.ones((1, 2))).shape == (2, 2)
 
 
-def test_without_a_ridge():
-    stream = make_stream(9, 2, seed=4)
-    learner = rt.SGD(lr=0.2)
-    shift = rt.ShiftTracker(rt.RBF(1.0), learner, 0)
-    correction = rt.CorrectionTracker(rt.RBF(1.0), learner, 0)
-    corrector = rt.TargetCorrector(rt.RBF(1.0), learner, 0, 3)
-    for tracker in (shift, correction):
-        tracker.update(stream.features, stream.Y)
-    K = rt.RBF(1.0)(stream.features)
-    assert_same(shift.effective_targets, rt.effective_targets(K, stream.Y, learner, 0))
-    assert_same(correction.corrected_targets, rt.corrected_targets(K, stream.Y, learner, 0), 1e-9)
-    assert_same(
-        corrector.correct(stream.features, stream.Y),
-        rt.iterative_targets(K, stream.Y, learner, 0, 3),
-        1e-9,
-    )
-
-
 def test_a_schedule_that_is_too_short_for_the_stream():
     tracker = rt.ShiftTracker(rt.RBF(1.0), rt.SGD(lr=[0.1, 0.1]), 1.0)
     with pytest.raises(InvalidInputError, match="ends after 2 steps"):
@@ -404,16 +384,6 @@ def test_a_bad_kernel_is_noticed():
     skew = rt.TargetCorrector(lambda A, B: np.exp(A[:, :1] - B[:, :1].T), rt.SGD(0.1), 1.0, 2)
     with pytest.raises(InvalidInputError, match="kernel's result is not symmetric"):
         skew.correct(np.arange(4.0).reshape(2, 2), np.ones(2))
-
-
-def test_low_precision_is_announced_once():
-    X = np.linspace(0, 1, 40, dtype=np.float32)
-    corrector = rt.TargetCorrector(rt.RBF(10.0), rt.SGD(lr=0.1), 1e-6, 2, ridge=1e-3)
-    with pytest.warns(PrecisionWarning, match="gamma I"):
-        corrector.correct(X[:20], X[:20])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        corrector.correct(X[20:], X[20:])
 
 
 def test_too_large_for_memory(monkeypatch):

@@ -247,18 +247,3 @@ def test_when_the_learner_agrees_with_the_offline_one_on_the_newest_block(option
         offline = K[block] @ rt.offline_coefficients(K, stream.Y[seen], 0.6)
         gap = np.abs(online - offline).max()
         assert gap < 1e-10 if agrees else gap > 1e-3
-
-
-@pytest.mark.parametrize("nesterov", [False, True])
-def test_momentum_has_an_influence_on_where_the_learner_is_and_none_on_where_it_is_going(nesterov):
-    stream, found = make_stream(24, 1, seed=5), []
-    for momentum in (0.3, 0.6):
-        learner = rt.SGD(lr=0.1, momentum=momentum, nesterov=nesterov)
-        Z = rt.iterative_targets(stream.K, stream.Y, learner, 0.6, 4)
-        errors = rt.prequential_errors(stream.K, Z, learner)
-        now = stream.K @ rt.online_coefficients(stream.K, Z, learner)
-        coasting = stream.K @ (0.1 / (1 - momentum) * errors)  # every step, all of it
-        found.append((now, coasting))
-    (now, coasting), (other_now, other_coasting) = found
-    assert np.abs(now - other_now).max() > 1e-3
-    assert_same(coasting, other_coasting)
