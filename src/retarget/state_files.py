@@ -42,13 +42,14 @@ def write_state(path: Path, values: Mapping[str, Any], tensors: Mapping[str, Ten
 
 
 def read_state(
-    path: Path, device: str | torch.device = "cpu"
+    path: Path, device: str | torch.device = "cpu", kind: str | None = None
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The values and the tensors that `write_state` wrote.
 
     Args:
         path: The file.
         device: Where the tensors go.
+        kind: The `class` that the values must name, if any.
 
     Raises:
         DamagedFileError: It is not as it was written.
@@ -72,6 +73,10 @@ def read_state(
     values = header.get("values")
     if header.get("sha256") != _checksum_of_all(values, tensors) or not isinstance(values, dict):
         raise DamagedFileError(f"{path} is damaged: its checksum is not that of what it holds")
+    if kind is not None and values.get("class") != kind:
+        raise InvalidInputError(
+            f"{path} holds a {values.get('class')}, not a {kind}; load it as what it is"
+        )
     return values, {name: tensor.to(device) for name, tensor in tensors.items()}
 
 

@@ -342,7 +342,7 @@ def test_files_that_are_no_checkpoints(tmp_path):
         train(METHODS["plain"], tmp_path)
     path = tmp_path / "state"
     rt.ShiftTracker(rt.RBF(1.0), rt.SGD(0.1), 1.0).save(path)
-    with pytest.raises(InvalidInputError, match="state, which does not hold a training run"):
+    with pytest.raises(InvalidInputError, match="state holds a ShiftTracker, not a training run"):
         train(METHODS["plain"], path)
 
 

@@ -314,7 +314,7 @@ def test_gradients_are_computed_once_where_they_fit_and_once_a_panel_else(monkey
     assert sum(passed) == 17
     passed.clear()
     sizes = gram.Sizes(chunk=2, panel=5)
-    monkeypatch.setattr(gram.Sizes, "of", lambda *_: sizes)
+    monkeypatch.setattr(gram.Sizes, "within", lambda *_: sizes)
     kernel(X)
     assert sum(passed) == sizes.passes(12) == 12 + 7 + 2
 

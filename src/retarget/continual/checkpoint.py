@@ -58,14 +58,10 @@ class Checkpoint:
         if not self._path.exists():
             return False
         try:
-            header, tensors = read_state(self._path)
+            header, tensors = read_state(self._path, kind="training run")
         except DamagedFileError as error:
             self._set_aside(error)
             return False
-        if header.get("class") != "training run":
-            raise InvalidInputError(
-                f"checkpoint is {self._path}, which does not hold a training run; name another file"
-            )
         found = _differences(header.get("description", {}), self._description)
         if found:
             raise InvalidInputError(

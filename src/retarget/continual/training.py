@@ -159,7 +159,7 @@ class Run:
 
     def true_targets(self, positions: Tensor) -> Tensor:
         """(M, b, c) the one-hot targets at (M, b) positions of the members' streams."""
-        return take(self.targets, positions)
+        return gather_rows(self.targets, positions)
 
     def batch(self, step: Tensor) -> Batch:
         """The mini-batch of a step of the current pass, with the outputs as they are."""
@@ -212,7 +212,7 @@ class Run:
             torch.stack([answers[span].mean() for span in spans])
             for answers, spans in zip(right, self.test.spans, strict=True)
         ]
-        loss = self.loss_meter.take_mean()
+        loss = self.loss_meter.pop_mean()
         self.evaluations.append(
             (self.seen, learned, right.mean(1).cpu(), torch.stack(by_task).cpu(), loss.cpu())
         )
@@ -267,7 +267,7 @@ class Run:
         )
 
 
-def take(table: Tensor, positions: Tensor) -> Tensor:
+def gather_rows(table: Tensor, positions: Tensor) -> Tensor:
     """(M, b, c) the rows of each member's table (M, n, c) at its own positions (M, b)."""
     index = positions[..., None].expand(-1, -1, table.shape[-1])
     return table.gather(1, index)
@@ -364,26 +364,25 @@ def _check_learners(learners: Sequence[SGD]) -> None:
 
 
 def _check_streams(streams: Sequence[TaskStream], ensemble: Ensemble) -> None:
+    def described(stream: TaskStream) -> dict[str, object]:
+        return {
+            "tasks of": f"{stream.train.sizes} samples",
+            "classes:": stream.classes,
+            "test samples:": len(stream.test),
+            "samples of shape": tuple(stream.train.inputs.shape[1:]),
+        }
+
     first = streams[0]
     dtype = next(iter(ensemble.parameters.values())).dtype
     for i, stream in enumerate(streams):
-        if (stream.train.sizes, stream.classes) != (first.train.sizes, first.classes):
-            raise InvalidInputError(
-                f"stream {i} has tasks of {stream.train.sizes} samples and {stream.classes} "
-                f"classes, stream 0 of {first.train.sizes} and {first.classes}; expected the same "
-                "for all members: train others in a call of their own"
-            )
-        if len(stream.test) != len(first.test):
-            raise InvalidInputError(
-                f"stream {i} has {len(stream.test)} test samples, stream 0 has {len(first.test)}; "
-                "expected the same number for all members"
-            )
-        sample, sample_0 = stream.train.inputs.shape[1:], first.train.inputs.shape[1:]
-        if sample != sample_0:
-            raise InvalidInputError(
-                f"stream {i} has samples of shape {tuple(sample)}, stream 0 of {tuple(sample_0)}; "
-                "expected the same for all members"
-            )
+        for (what, got), expected in zip(
+            described(stream).items(), described(first).values(), strict=True
+        ):
+            if got != expected:
+                raise InvalidInputError(
+                    f"stream {i} has {what} {got}, stream 0 {expected}; expected the same for all "
+                    "members: train others in a call of their own"
+                )
         if stream.train.inputs.dtype != dtype:
             raise InvalidInputError(
                 f"the samples of stream {i} are {stream.train.inputs.dtype}, the network is "

@@ -80,11 +80,7 @@ class Resumable(ABC):
                 precomputed matrix); otherwise the saved one is used.
             device: Where the tensors go.
         """
-        header, tensors = read_state(Path(path), device)
-        if header.get("class") != cls.__name__:
-            raise InvalidInputError(
-                f"{path} holds a {header.get('class')}, not a {cls.__name__}; load it as what it is"
-            )
+        header, tensors = read_state(Path(path), device, cls.__name__)
         if kernel is None and header.get("kernel") is None:
             raise InvalidInputError(
                 f"{path} was saved with a kernel that a file cannot hold; give it again: "

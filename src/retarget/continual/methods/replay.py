@@ -8,7 +8,7 @@ from torch import Tensor
 
 from retarget.arrays import as_non_negative
 from retarget.continual.methods.base import Batch, Method
-from retarget.continual.training import take
+from retarget.continual.training import gather_rows
 from retarget.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class _MemoryReplay(Method):
         total = outputs.new_zeros(len(outputs))
         for draw, (weight, compared_with) in enumerate(self.terms):
             targets = (
-                take(self._stored, slots[:, draw])
+                gather_rows(self._stored, slots[:, draw])
                 if compared_with == "stored"
                 else run.true_targets(positions[:, draw])
             )

@@ -30,7 +30,7 @@ class Sizes:
     panel: int
 
     @classmethod
-    def of(cls, plan: Plan, device: torch.device, memory: int) -> "Sizes":
+    def within(cls, plan: Plan, device: torch.device, memory: int) -> "Sizes":
         """The largest that stay within so many bytes."""
         room = WORKING_BYTES.get(device.type, WORKING_BYTES_ELSEWHERE)
         chunk = max(1, min(room, memory // 4) // plan.working)
@@ -64,7 +64,7 @@ class Assembly:
         progress: bool | None,
     ) -> None:
         self._plan, self._r, self._scale = plan, rows, scale
-        self._sizes, self._progress = Sizes.of(plan, device, memory), progress
+        self._sizes, self._progress = Sizes.within(plan, device, memory), progress
 
     def symmetric_gram(self, A: Tensor, K: Tensor) -> None:
         """Fills the lower triangle of K (n * r, n * r)."""

@@ -208,7 +208,7 @@ class EmpiricalNTK(Kernel):
 
     def _plan(self, samples: Tensor, reuse: float) -> tuple[Plan, int, float]:
         """What to compute, the rows for each sample, and what the sum is multiplied by."""
-        network = Network.of(self.module, trained_parameters(self.module, self.params))
+        network = Network.from_module(self.module, trained_parameters(self.module, self.params))
         full = self.outputs == "full"
         output = None if isinstance(self.outputs, str) else self.outputs
         dtype = self._dtype(samples)
