@@ -18,10 +18,9 @@ from retarget.errors import (
     TrainingDivergedError,
 )
 from support.lab_problems import mlp
-from support.oracles import continual as oracle
 from support.oracles import literal
 from support.oracles.empirical_ntk import gram
-from support.problems import assert_same, gammas, panel_sizes, panels_of, streams
+from support.problems import assert_same, gammas
 
 LEARNER = rt.SGD(0.05, batch_size=2, reduction="sum")
 
@@ -271,38 +270,6 @@ def test_the_wrong_reduction_does_not_get_there():
     pass_over(network, X, Z, rt.SGD(0.3, batch_size=4, reduction="mean"))
     gap = network(X[8:]).detach() - offline(X, Y, 1.0, X[8:])
     assert gap.abs().max() > 0.05
-
-
-# The offline predictions themselves
-
-
-@given(stream=streams, gamma=gammas, block=st.integers(1, 40), panel=panel_sizes)
-def test_distilled_targets_are_the_offline_predictions_block_by_block(stream, gamma, block, panel):
-    with panels_of(panel):
-        got = rt.distilled_targets(stream.K, stream.Y, gamma, block)
-    assert_same(got, oracle.offline_predictions(stream.K, stream.Y, gamma, block))
-
-
-@given(stream=streams, gamma=gammas, block=st.integers(1, 6))
-def test_distilled_targets_are_what_a_corrected_learner_reaches(stream, gamma, block):
-    """The function of the iterative targets on the last block, by the closed form of Eq. 6."""
-    Z = rt.iterative_targets(stream.K, stream.Y, rt.SGD(0.4), gamma, block)
-    start = (len(stream) - 1) // block * block
-    reached = literal.f_on(Z, stream.K, stream.K[:, start:], 0.4)
-    F = rt.distilled_targets(stream.K, stream.Y, gamma, block)
-    assert_same(F[start:], reached, 1e-9 * max(1.0, np.abs(Z).max()))
-
-
-@pytest.mark.parametrize(
-    ("gamma", "block_size", "message"),
-    [
-        (-1.0, 2, "gamma is -1.0; expected a finite number, 0 or more"),
-        (1.0, 0, "block_size is 0; expected 1 or more samples"),
-    ],
-)
-def test_distilled_targets_without_a_meaning(gamma, block_size, message):
-    with pytest.raises(InvalidInputError, match=message):
-        rt.distilled_targets(np.eye(3), np.ones(3), gamma, block_size)
 
 
 @pytest.mark.parametrize("columns", [1, 7])

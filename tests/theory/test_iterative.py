@@ -12,6 +12,7 @@ from retarget.errors import (
     NotPositiveDefiniteError,
     PrecisionWarning,
 )
+from support.oracles import continual as continual_oracle
 from support.oracles import literal
 from support.oracles.simulation import train
 from support.problems import (
@@ -247,3 +248,35 @@ def test_when_the_learner_agrees_with_the_offline_one_on_the_newest_block(option
         offline = K[block] @ rt.offline_coefficients(K, stream.Y[seen], 0.6)
         gap = np.abs(online - offline).max()
         assert gap < 1e-10 if agrees else gap > 1e-3
+
+
+# The offline predictions themselves
+
+
+@given(stream=streams, gamma=gammas, block=st.integers(1, 40), panel=panel_sizes)
+def test_distilled_targets_are_the_offline_predictions_block_by_block(stream, gamma, block, panel):
+    with panels_of(panel):
+        got = rt.distilled_targets(stream.K, stream.Y, gamma, block)
+    assert_same(got, continual_oracle.offline_predictions(stream.K, stream.Y, gamma, block))
+
+
+@given(stream=streams, gamma=gammas, block=st.integers(1, 6))
+def test_distilled_targets_are_what_a_corrected_learner_reaches(stream, gamma, block):
+    """The function of the iterative targets on the last block, by the closed form of Eq. 6."""
+    Z = rt.iterative_targets(stream.K, stream.Y, rt.SGD(0.4), gamma, block)
+    start = (len(stream) - 1) // block * block
+    reached = literal.f_on(Z, stream.K, stream.K[:, start:], 0.4)
+    F = rt.distilled_targets(stream.K, stream.Y, gamma, block)
+    assert_same(F[start:], reached, 1e-9 * max(1.0, np.abs(Z).max()))
+
+
+@pytest.mark.parametrize(
+    ("gamma", "block_size", "message"),
+    [
+        (-1.0, 2, "gamma is -1.0; expected a finite number, 0 or more"),
+        (1.0, 0, "block_size is 0; expected 1 or more samples"),
+    ],
+)
+def test_distilled_targets_without_a_meaning(gamma, block_size, message):
+    with pytest.raises(InvalidInputError, match=message):
+        rt.distilled_targets(np.eye(3), np.ones(3), gamma, block_size)
