@@ -42,13 +42,14 @@ def write_state(path: Path, values: Mapping[str, Any], tensors: Mapping[str, Ten
 
 
 def read_state(
-    path: Path, device: str | torch.device = "cpu"
+    path: Path, device: str | torch.device = "cpu", kind: str | None = None
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The values and the tensors that `write_state` wrote.
 
     Args:
         path: The file.
         device: Where the tensors go.
+        kind: The `class` that the values must name, if any.
 
     Raises:
         DamagedFileError: It is not as it was written.
@@ -63,7 +64,7 @@ def read_state(
             header = json.loads((file.metadata() or {}).get("retarget", "null"))
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, ValueError, RecursionError) as error:
-        raise DamagedFileError(f"{path} is damaged or no safetensors file: {error}") from error
+        raise DamagedFileError(f"{path} is damaged or not a safetensors file: {error}") from error
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise InvalidInputError(
             f"{path} is not a retarget state of format {FORMAT}; expected one that this version "
@@ -72,6 +73,10 @@ def read_state(
     values = header.get("values")
     if header.get("sha256") != _checksum_of_all(values, tensors) or not isinstance(values, dict):
         raise DamagedFileError(f"{path} is damaged: its checksum is not that of what it holds")
+    if kind is not None and values.get("class") != kind:
+        raise InvalidInputError(
+            f"{path} holds a {values.get('class')}, not a {kind}; load it as what it is"
+        )
     return values, {name: tensor.to(device) for name, tensor in tensors.items()}
 
 

@@ -1,7 +1,6 @@
 """A run that is interrupted goes on from its checkpoint, and ends as if nothing had happened."""
 
 import contextlib
-import json
 import os
 import random
 import resource
@@ -345,17 +344,12 @@ def test_options_of_a_method_are_what_has_no_underscore(one, other, tmp_path):
         train(make(other), path, members=1)
 
 
-def test_numbers_of_numpy_are_numbers(interrupted):
-    options = {"epochs": np.int64(2), "reshuffle": np.True_, "evaluate_every": np.int32(8)}
-    assert_same_run(train(METHODS["DER"], interrupted, **options), train(METHODS["DER"]))
-
-
 def test_files_that_are_no_checkpoints(tmp_path):
-    with pytest.raises(InvalidInputError, match="which is no file; name a file"):
+    with pytest.raises(InvalidInputError, match="which is not a file; name a file"):
         train(METHODS["plain"], tmp_path)
     path = tmp_path / "state"
     rt.ShiftTracker(rt.RBF(1.0), rt.SGD(0.1), 1.0).save(path)
-    with pytest.raises(InvalidInputError, match="state, which holds no training run; name an"):
+    with pytest.raises(InvalidInputError, match="state holds a ShiftTracker, not a training run"):
         train(METHODS["plain"], path)
 
 
@@ -419,16 +413,6 @@ def test_a_damaged_checkpoint_is_set_aside_and_made_again(tmp_path, monkeypatch)
     assert refused <= {f"{path} is not a retarget state of format 2"}
 
 
-def test_an_older_damaged_file_makes_room(interrupted):
-    aside = interrupted.with_name("run.safetensors.damaged")
-    aside.write_text("old")
-    interrupted.write_bytes(b"new")
-    message = r"run.safetensors is damaged .*; it is now .*\.damaged, and training starts from the"
-    with pytest.warns(DamagedFileWarning, match=message):
-        train(METHODS["plain"], interrupted)
-    assert aside.read_bytes() == b"new"
-
-
 # Disks
 
 
@@ -451,18 +435,6 @@ def test_a_full_disk(interrupted):
     assert interrupted.read_bytes() == before
     assert list(interrupted.parent.iterdir()) == [interrupted]
     assert_same_run(train(METHODS["DER"], interrupted), train(METHODS["DER"]))
-
-
-def test_a_folder_that_may_not_be_written_to(interrupted, monkeypatch):
-    before = interrupted.read_bytes()
-
-    def refuse(*_, **__):
-        raise PermissionError(13, "Permission denied", "/somewhere/.partial-1")
-
-    monkeypatch.setattr("retarget.storage.os.open", refuse)
-    with pytest.raises(PermissionError, match="Permission denied: .*run.safetensors"):
-        train(METHODS["DER"], interrupted)
-    assert interrupted.read_bytes() == before
 
 
 # Divergence is as it was
@@ -567,12 +539,3 @@ def test_what_no_file_can_hold(tmp_path):
     message = "state_dict of Odd gives 'numbers' as ndarray; expected a tensor, or plain values"
     with pytest.raises(InvalidTypeError, match=message):
         train(lambda: (Odd(), []), tmp_path / "run")
-
-
-def test_the_header_is_plain_json(interrupted):
-    whole = interrupted.read_bytes()
-    header = json.loads(whole[8 : 8 + int.from_bytes(whole[:8], "little")])
-    values = json.loads(header["__metadata__"]["retarget"])["values"]
-    assert values["class"] == "training run"
-    assert values["description"]["methods"][0]["class"] == "retarget.continual.methods.replay.DER"
-    assert (values["state"]["task"], values["state"]["passes"]) == (1, 0)

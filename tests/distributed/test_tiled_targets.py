@@ -4,13 +4,14 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import retarget as rt
 from retarget import distributed as rd
 from support.problems import (
     assert_same,
+    fewer_examples,
     gammas,
     learners,
     make_stream,
@@ -21,7 +22,6 @@ from support.problems import (
 )
 
 tile_rows = st.integers(3, 12)
-examples = settings(max_examples=15)  # each of them is many tasks
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -47,7 +47,7 @@ def starts(draw, stream, learner):
     return np.random.default_rng(draw(st.integers(0, 99))).normal(size=stream.Y.shape)
 
 
-@examples
+@fewer_examples
 @given(problem=tiled(), gamma=gammas, panel=panel_sizes, data=st.data())
 def test_offline(problem, gamma, panel, data):
     stream, K = problem
@@ -58,7 +58,7 @@ def test_offline(problem, gamma, panel, data):
     assert_same(got, expected)
 
 
-@examples
+@fewer_examples
 @given(problem=tiled(), gamma=gammas, panel=panel_sizes, data=st.data())
 def test_online_and_effective(problem, gamma, panel, data):
     stream, K = problem
@@ -72,7 +72,7 @@ def test_online_and_effective(problem, gamma, panel, data):
     assert_same(effective, expected)
 
 
-@examples
+@fewer_examples
 @given(problem=tiled(), gamma=gammas, panel=panel_sizes, data=st.data())
 def test_corrected(problem, gamma, panel, data):
     stream, K = problem
@@ -84,7 +84,7 @@ def test_corrected(problem, gamma, panel, data):
     assert_same(got, expected)
 
 
-@examples
+@fewer_examples
 @given(
     problem=tiled(),
     gamma=gammas,
@@ -152,10 +152,3 @@ def test_inputs_are_left_as_they_are():
     np.testing.assert_array_equal(stream.K, K)
     np.testing.assert_array_equal(stream.Y, Y)
     np.testing.assert_array_equal(tiles.compute(), K)
-
-
-def test_a_prediction_is_a_product_of_dask_arrays():
-    stream = make_stream(n=25, outputs=2, seed=6)
-    A = rd.offline_coefficients(da.from_array(stream.K, chunks=(7, 7)), stream.Y, 0.3)
-    got = (da.from_array(stream.K_query, chunks=(2, 7)) @ A).compute()
-    assert_same(got, stream.K_query @ rt.offline_coefficients(stream.K, stream.Y, 0.3))

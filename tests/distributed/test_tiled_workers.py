@@ -102,7 +102,7 @@ def test_a_worker_killed_between_two_columns(client, stream, monkeypatch):
     X, Y = stream
     lost = []
 
-    def take(self, j, kept, wanted):
+    def collect(self, j, kept, wanted):
         original(self, j, kept, wanted)
         if j == 2:
             tiles = [future for tile in self._tiles.values() for future in futures_of(tile)]
@@ -111,8 +111,8 @@ def test_a_worker_killed_between_two_columns(client, stream, monkeypatch):
             lost.append(only.count(worker))
             os.kill(client.run(os.getpid, workers=[worker])[worker], signal.SIGKILL)
 
-    original = TiledFactor.take
-    monkeypatch.setattr(TiledFactor, "take", take)
+    original = TiledFactor.collect
+    monkeypatch.setattr(TiledFactor, "collect", collect)
     got = rd.iterative_targets(rd.gram(KERNEL, X, TILE), Y, LEARNER, GAMMA, 48)
     assert lost[0] > 0
     assert_same(got, expected(stream))

@@ -255,22 +255,6 @@ def test_a_classifier_that_fails_keeps_its_classes_and_features():
     assert model.n_features_in_ == 4
 
 
-@pytest.mark.parametrize("correction", CORRECTIONS)
-def test_a_portion_that_is_refused_leaves_the_stream_as_it_was(correction):
-    stream = make_stream(20, 2, seed=0)
-    X, Y = stream.features.astype(np.float32), stream.Y.astype(np.float32)
-    model = rt.OnlineKernelRegressor("linear", lr=0.2, correction=correction).fit(X[:9], Y[:9])
-    with pytest.raises(InvalidInputError, match="began in float32 and goes on in float64"):
-        model.partial_fit(stream.features[9:], stream.Y[9:])
-    with pytest.raises(InvalidInputError, match="Y has 1 outputs; the stream so far has 2"):
-        model.partial_fit(X[9:], Y[9:, 0])
-    with pytest.raises(ValueError, match="NaN"):
-        model.partial_fit(np.full_like(X[9:], np.nan), Y[9:])
-    model.partial_fit(X[9:], Y[9:])
-    whole = rt.OnlineKernelRegressor("linear", lr=0.2, correction=correction).fit(X, Y)
-    assert_same(model.predict(X), whole.predict(X), 1e-4)
-
-
 @pytest.mark.parametrize("correction", ["exact", "iterative"])
 def test_a_stream_beyond_memory_is_refused_beforehand(correction, monkeypatch):
     stream = make_stream(60, 1, seed=0)

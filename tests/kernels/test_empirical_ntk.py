@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
@@ -18,6 +18,7 @@ from retarget.kernels.empirical import gram, plan, terms
 from retarget.kernels.empirical.terms import split, split_product
 from support.oracles.empirical_ntk import gradients
 from support.oracles.empirical_ntk import gram as oracle_gram
+from support.problems import fewer_examples
 
 OUTPUTS = ["mean", "sum", "full", 1]
 
@@ -213,8 +214,9 @@ def forms(kernel, X, reuse=1e6):
 # --- right ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["auto", "structured", "jacobian"])
-@pytest.mark.parametrize("outputs", OUTPUTS)
+@pytest.mark.parametrize(
+    ("outputs", "mode"), [*((each, "auto") for each in OUTPUTS), ("full", "jacobian")]
+)
 @pytest.mark.parametrize("name", MODULES)
 def test_agrees_with_the_definition(name, outputs, mode):
     module, X = make(name, n=9)
@@ -247,16 +249,6 @@ def test_both_forms_of_a_layer_agree(name, outputs, monkeypatch):
         assert ("Gradient" in forms(kernel, X)) == (overhead > 0)
         close(kernel(X), expected)
         close(kernel.diag(X), expected.diagonal())
-
-
-@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
-def test_the_same_size_with_even_windows():
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Conv2d(2, 3, (2, 4), padding="same"), nn.Tanh(), nn.Flatten(),
-                           nn.Linear(36, 2)).double()  # fmt: skip
-    X = torch.randn(5, 2, 3, 4, dtype=torch.float64)
-    assert forms(rt.EmpiricalNTK(module), X) == ["Gradient", "Readout"]
-    close(rt.EmpiricalNTK(module)(X), oracle_gram(module, X, X))
 
 
 class Gated(nn.Module):
@@ -299,7 +291,7 @@ def test_results_that_are_thrown_away():
 
 
 @pytest.mark.parametrize("outputs", OUTPUTS)
-@pytest.mark.parametrize("memory", [1, 20_000, 100_000])
+@pytest.mark.parametrize("memory", [1, 100_000])
 def test_memory_does_not_matter(memory, outputs, monkeypatch):
     module, X = make("convolutions", n=13)
     monkeypatch.setattr(terms, "PAIR_NUMBERS", {"cpu": 1})
@@ -322,7 +314,7 @@ def test_gradients_are_computed_once_where_they_fit_and_once_a_panel_else(monkey
     assert sum(passed) == 17
     passed.clear()
     sizes = gram.Sizes(chunk=2, panel=5)
-    monkeypatch.setattr(gram.Sizes, "of", lambda *_: sizes)
+    monkeypatch.setattr(gram.Sizes, "within", lambda *_: sizes)
     kernel(X)
     assert sum(passed) == sizes.passes(12) == 12 + 7 + 2
 
@@ -367,7 +359,7 @@ def test_types_and_accumulation():
 
 
 @pytest.mark.parametrize("outputs", ["mean", "sum", 0])
-@pytest.mark.parametrize("name", ["mlp", "convolutions", "block", "few positions"])
+@pytest.mark.parametrize("name", ["mlp", "convolutions", "block"])
 def test_features_have_the_kernel_as_inner_products(name, outputs):
     module, X = make(name)
     for mode in ("auto", "jacobian"):
@@ -399,21 +391,6 @@ def test_no_samples_and_single_ones():
         close(kernel(X[:1]), oracle_gram(module, X[:1], X[:1], outputs))
 
 
-def test_flat_samples_are_numbers():
-    module = nn.Sequential(nn.Linear(1, 3), nn.ReLU(), nn.Linear(3, 1)).double()
-    x = torch.randn(4, dtype=torch.float64)
-    close(rt.EmpiricalNTK(module)(x), oracle_gram(module, x[:, None], x[:, None]))
-
-
-def test_serves_the_correction():
-    module, X = make("mlp", n=12)
-    kernel, learner = rt.EmpiricalNTK(module), rt.SGD(lr=0.1)
-    Y = torch.randn(12, 2, dtype=torch.float64)
-    corrector = rt.TargetCorrector(kernel, learner, gamma=0.7, block_size=3, ridge=0.1)
-    parts = [corrector.correct(X[:7], Y[:7]), corrector.correct(X[7:], Y[7:])]
-    close(torch.cat(parts), rt.iterative_targets(kernel(X), Y, learner, 0.7, 3, 0.1), 1e-9)
-
-
 # --- a well-behaved kernel --------------------------------------------------------------------
 
 
@@ -438,7 +415,6 @@ def problems(draw):
     return module.double(), X
 
 
-@settings(max_examples=40)
 @given(problems(), st.sampled_from(OUTPUTS[:3]), st.integers(1, 200_000))
 def test_positive_symmetric_and_made_of_blocks(problem, outputs, memory):
     module, X = problem
@@ -452,7 +428,7 @@ def test_positive_symmetric_and_made_of_blocks(problem, outputs, memory):
     close(K, oracle_gram(module, X, X, outputs))
 
 
-@settings(max_examples=20)
+@fewer_examples
 @given(problems(), st.randoms(use_true_random=False))
 def test_order_of_outputs_does_not_matter_and_they_add_up(problem, random):
     module, X = problem
@@ -476,14 +452,14 @@ def test_sketches_are_right_on_average_with_an_error_that_falls_as_it_should():
     module = nn.Sequential(nn.Linear(20, 60), nn.Tanh(), nn.Linear(60, 40), nn.Tanh(),
                            nn.Linear(40, 3)).double()  # fmt: skip
     X = torch.randn(8, 20, dtype=torch.float64)
-    exact, sizes, errors = rt.EmpiricalNTK(module)(X), [16, 64, 256, 1024], []
+    exact, sizes, errors = rt.EmpiricalNTK(module)(X), [16, 128, 1024], []
     for size in sizes:
         draws = torch.stack(
-            [rt.EmpiricalNTK(module, sketch=size, seed=seed)(X) for seed in range(60)]
+            [rt.EmpiricalNTK(module, sketch=size, seed=seed)(X) for seed in range(40)]
         )
         gap = draws - exact
         errors.append(gap.square().mean().sqrt().item())
-        standard = gap.square().mean(0).sqrt() / math.sqrt(60)
+        standard = gap.square().mean(0).sqrt() / math.sqrt(40)
         assert (gap.mean(0).abs() <= 4.5 * standard).all()
         norms = exact.diagonal()[:, None] * exact.diagonal()
         assert (gap.square().mean(0) <= 2 * (norms + exact**2) / size).all()
@@ -541,11 +517,6 @@ def test_split_terms_make_the_kernel(monkeypatch):
     close(kernel(X[:2], X).double(), exact[:4], 1e-5)
     F = rt.EmpiricalNTK(module, precision="split").features(X).double()
     close(F @ F.T, oracle_gram(module.double(), X, X), 1e-5)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_there_are_no_tensor_cores_without_cuda():
-    assert not terms.tensor_cores(torch.device("cuda"))
 
 
 def test_split_is_full_where_there_are_no_tensor_cores():

@@ -1,7 +1,6 @@
 """Fed in any portions, the streaming objects give what the batch functions give."""
 
 import json
-import warnings
 from itertools import pairwise
 
 import numpy as np
@@ -16,8 +15,6 @@ from retarget import arrays
 from retarget.errors import (
     InvalidInputError,
     InvalidTypeError,
-    NotPositiveDefiniteError,
-    PrecisionWarning,
     StreamTooLargeError,
 )
 from support.oracles import literal
@@ -82,7 +79,7 @@ def test_corrector_equals_iterative_targets(case, gamma, blocks, ridge, parts, f
             complete = given_so_far - given_so_far % block
             assert sum(map(len, returned)) == complete
             assert corrector.waiting == given_so_far - complete
-            if given_so_far:
+            if given_so_far % 4 == 1 or given_so_far == len(stream):
                 check_preview(corrector, stream, rows.stop, returned)
         returned.append(corrector.flush())
     assert len(corrector) == len(stream)
@@ -129,7 +126,7 @@ def test_shift_tracker_equals_effective_targets_all_along(case, gamma, panel):
         tracker = rt.ShiftTracker(rt.Linear(), learner, gamma)
         for rows in cuts:
             tracker.update(stream.features[rows], stream.Y[rows])
-            if rows.stop:
+            if rows.stop % 4 == 1 or rows.stop == len(stream):
                 seen = slice(0, rows.stop)
                 expected = rt.effective_targets(
                     stream.K[seen, seen], stream.Y[seen], learner, gamma
@@ -150,7 +147,7 @@ def test_correction_tracker_equals_corrected_targets_all_along(case, gamma, pane
         tracker = rt.CorrectionTracker(rt.Linear(), learner, gamma)
         for rows in cuts:
             tracker.update(stream.features[rows], stream.Y[rows])
-            if rows.stop:
+            if rows.stop % 4 == 1 or rows.stop == len(stream):
                 seen = slice(0, rows.stop)
                 expected = rt.corrected_targets(
                     stream.K[seen, seen], stream.Y[seen], learner, gamma
@@ -324,7 +321,7 @@ def test_what_cannot_be_loaded(tmp_path):
     whole = path.read_bytes()
     for damaged in (whole[: len(whole) // 2], b"", b"\x00" * 100):
         path.write_bytes(damaged)
-        with pytest.raises(InvalidInputError, match="damaged or no safetensors file"):
+        with pytest.raises(InvalidInputError, match="damaged or not a safetensors file"):
             rt.ShiftTracker.load(path)
     flipped = bytearray(whole)
     flipped[-3] ^= 1  # within a number
@@ -374,30 +371,6 @@ def test_a_bad_portion_leaves_no_trace(fed, X, Y, initial, error, message):
     assert fed.correct(np.array([[9.0, 9.0]]), np.ones((1, 2))).shape == (2, 2)
 
 
-def test_weight_decay_fades_a_start():
-    tracker = rt.ShiftTracker(rt.RBF(1.0), rt.SGD(lr=0.1, weight_decay=0.1), 1.0)
-    with pytest.raises(InvalidInputError, match="fades the starting function"):
-        tracker.update(np.ones((1, 2)), np.ones(1), initial=np.ones(1))
-
-
-def test_without_a_ridge():
-    stream = make_stream(9, 2, seed=4)
-    learner = rt.SGD(lr=0.2)
-    shift = rt.ShiftTracker(rt.RBF(1.0), learner, 0)
-    correction = rt.CorrectionTracker(rt.RBF(1.0), learner, 0)
-    corrector = rt.TargetCorrector(rt.RBF(1.0), learner, 0, 3)
-    for tracker in (shift, correction):
-        tracker.update(stream.features, stream.Y)
-    K = rt.RBF(1.0)(stream.features)
-    assert_same(shift.effective_targets, rt.effective_targets(K, stream.Y, learner, 0))
-    assert_same(correction.corrected_targets, rt.corrected_targets(K, stream.Y, learner, 0), 1e-9)
-    assert_same(
-        corrector.correct(stream.features, stream.Y),
-        rt.iterative_targets(K, stream.Y, learner, 0, 3),
-        1e-9,
-    )
-
-
 def test_a_schedule_that_is_too_short_for_the_stream():
     tracker = rt.ShiftTracker(rt.RBF(1.0), rt.SGD(lr=[0.1, 0.1]), 1.0)
     with pytest.raises(InvalidInputError, match="ends after 2 steps"):
@@ -411,24 +384,6 @@ def test_a_bad_kernel_is_noticed():
     skew = rt.TargetCorrector(lambda A, B: np.exp(A[:, :1] - B[:, :1].T), rt.SGD(0.1), 1.0, 2)
     with pytest.raises(InvalidInputError, match="kernel's result is not symmetric"):
         skew.correct(np.arange(4.0).reshape(2, 2), np.ones(2))
-
-
-def test_not_positive_definite_is_reported_from_the_stream():
-    corrector = rt.TargetCorrector(lambda A, B: -A @ B.T, rt.SGD(lr=0.1), 0.5, 1, ridge=10.0)
-    corrector.correct(np.array([[0.1]]), np.ones(1))
-    with pytest.raises(NotPositiveDefiniteError, match="from row 1 on") as caught:
-        corrector.correct(np.array([[1.0]]), np.ones(1))
-    assert caught.value.deficit == pytest.approx(0.51)
-
-
-def test_low_precision_is_announced_once():
-    X = np.linspace(0, 1, 40, dtype=np.float32)
-    corrector = rt.TargetCorrector(rt.RBF(10.0), rt.SGD(lr=0.1), 1e-6, 2, ridge=1e-3)
-    with pytest.warns(PrecisionWarning, match="gamma I"):
-        corrector.correct(X[:20], X[:20])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        corrector.correct(X[20:], X[20:])
 
 
 def test_too_large_for_memory(monkeypatch):

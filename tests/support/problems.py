@@ -4,10 +4,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
+from hypothesis import settings
 from hypothesis import strategies as st
 
 import retarget as rt
 from retarget import arrays
+
+# For properties whose every example takes long; `make test-all` still looks at many of them.
+fewer_examples = settings(max_examples=max(5, settings.default.max_examples // 3))
 
 
 @dataclass

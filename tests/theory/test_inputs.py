@@ -25,6 +25,7 @@ CORE = {
     "effective_targets": lambda K, Y: rt.effective_targets(K, Y, LEARNER, 0.7),
     "corrected_targets": lambda K, Y: rt.corrected_targets(K, Y, LEARNER, 0.7),
     "iterative_targets": lambda K, Y: rt.iterative_targets(K, Y, LEARNER, 0.7, 2),
+    "distilled_targets": lambda K, Y: rt.distilled_targets(K, Y, 0.7, 4),
 }
 core = pytest.mark.parametrize("function", CORE.values(), ids=CORE.keys())
 

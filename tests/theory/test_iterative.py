@@ -12,10 +12,12 @@ from retarget.errors import (
     NotPositiveDefiniteError,
     PrecisionWarning,
 )
+from support.oracles import continual as continual_oracle
 from support.oracles import literal
 from support.oracles.simulation import train
 from support.problems import (
     assert_same,
+    fewer_examples,
     gammas,
     learners,
     make_stream,
@@ -84,6 +86,7 @@ def sweeps(draw):
     return stream, learner, learner.batch_size * draw(st.integers(1, 6))
 
 
+@fewer_examples
 @given(sweep=sweeps(), gamma=gammas, panel=panel_sizes)
 def test_sweep_theorem(sweep, gamma, panel):
     """After each block the online learner agrees on it with the offline learner so far.
@@ -104,6 +107,7 @@ def test_sweep_theorem(sweep, gamma, panel):
         assert_same(stream.features[rows] @ weights, offline, 1e-9 * scale)
 
 
+@fewer_examples
 @given(stream=streams, gamma=gammas, block=st.integers(1, 9), ridge=ridges)
 def test_neither_rate_nor_momentum_enters_the_function_learned(stream, gamma, block, ridge):
     functions = []
@@ -246,16 +250,33 @@ def test_when_the_learner_agrees_with_the_offline_one_on_the_newest_block(option
         assert gap < 1e-10 if agrees else gap > 1e-3
 
 
-@pytest.mark.parametrize("nesterov", [False, True])
-def test_momentum_has_an_influence_on_where_the_learner_is_and_none_on_where_it_is_going(nesterov):
-    stream, found = make_stream(24, 1, seed=5), []
-    for momentum in (0.3, 0.6):
-        learner = rt.SGD(lr=0.1, momentum=momentum, nesterov=nesterov)
-        Z = rt.iterative_targets(stream.K, stream.Y, learner, 0.6, 4)
-        errors = rt.prequential_errors(stream.K, Z, learner)
-        now = stream.K @ rt.online_coefficients(stream.K, Z, learner)
-        coasting = stream.K @ (0.1 / (1 - momentum) * errors)  # every step, all of it
-        found.append((now, coasting))
-    (now, coasting), (other_now, other_coasting) = found
-    assert np.abs(now - other_now).max() > 1e-3
-    assert_same(coasting, other_coasting)
+# The offline predictions themselves
+
+
+@given(stream=streams, gamma=gammas, block=st.integers(1, 40), panel=panel_sizes)
+def test_distilled_targets_are_the_offline_predictions_block_by_block(stream, gamma, block, panel):
+    with panels_of(panel):
+        got = rt.distilled_targets(stream.K, stream.Y, gamma, block)
+    assert_same(got, continual_oracle.offline_predictions(stream.K, stream.Y, gamma, block))
+
+
+@given(stream=streams, gamma=gammas, block=st.integers(1, 6))
+def test_distilled_targets_are_what_a_corrected_learner_reaches(stream, gamma, block):
+    """The function of the iterative targets on the last block, by the closed form of Eq. 6."""
+    Z = rt.iterative_targets(stream.K, stream.Y, rt.SGD(0.4), gamma, block)
+    start = (len(stream) - 1) // block * block
+    reached = literal.f_on(Z, stream.K, stream.K[:, start:], 0.4)
+    F = rt.distilled_targets(stream.K, stream.Y, gamma, block)
+    assert_same(F[start:], reached, 1e-9 * max(1.0, np.abs(Z).max()))
+
+
+@pytest.mark.parametrize(
+    ("gamma", "block_size", "message"),
+    [
+        (-1.0, 2, "gamma is -1.0; expected a finite number, 0 or more"),
+        (1.0, 0, "block_size is 0; expected 1 or more samples"),
+    ],
+)
+def test_distilled_targets_without_a_meaning(gamma, block_size, message):
+    with pytest.raises(InvalidInputError, match=message):
+        rt.distilled_targets(np.eye(3), np.ones(3), gamma, block_size)

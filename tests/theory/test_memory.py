@@ -16,9 +16,6 @@ Y = np.ones((n, 2))
 small = slice(0, 600)
 learner = rt.SGD(lr=0.001, batch_size=batch)
 call = {
-    "offline_coefficients": lambda K, Y: rt.offline_coefficients(K, Y, 0.5),
-    "online_coefficients": lambda K, Y: rt.online_coefficients(K, Y, learner),
-    "effective_targets": lambda K, Y: rt.effective_targets(K, Y, learner, 0.5),
     "corrected_targets": lambda K, Y: rt.corrected_targets(K, Y, learner, 0.5),
     "iterative_targets": lambda K, Y: rt.iterative_targets(K, Y, learner, 0.5, block, ridge),
 }[name]
@@ -37,7 +34,6 @@ print((peak - base) / (8 * n * n))
 @pytest.mark.parametrize(
     ("name", "block", "batch", "ridge", "bound"),
     [
-        ("effective_targets", 0, 1, 0.0, 1.2),
         ("corrected_targets", 0, 1, 0.0, 1.2),
         ("iterative_targets", 20, 4, 0.0, 1.2),
         ("iterative_targets", 3000, 4, 0.1, 3.0),

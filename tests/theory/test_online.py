@@ -104,10 +104,3 @@ def test_offline_is_scikit_learns_kernel_ridge():
     A = rt.offline_coefficients(stream.K, stream.Y, gamma=0.37)
     peer = KernelRidge(alpha=0.37, kernel="precomputed").fit(stream.K, stream.Y)
     assert_same(A, peer.dual_coef_)
-
-
-def test_offline_with_a_start_learns_the_residual():
-    stream = make_stream(20, 2, seed=1)
-    initial = np.sin(stream.Y)
-    A = rt.offline_coefficients(stream.K, stream.Y, 0.3, initial=initial)
-    assert_same(A, rt.offline_coefficients(stream.K, stream.Y - initial, 0.3))

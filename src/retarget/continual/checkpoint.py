@@ -41,7 +41,7 @@ class Checkpoint:
 
     def __init__(self, path: Path, run: "Run", schedule: dict[str, Any]) -> None:
         if path.exists() and not path.is_file():
-            raise InvalidInputError(f"checkpoint is {path}, which is no file; name a file")
+            raise InvalidInputError(f"checkpoint is {path}, which is not a file; name a file")
         for method in run.methods:
             _require_state(method)
         self._path, self._run = path, run
@@ -58,14 +58,10 @@ class Checkpoint:
         if not self._path.exists():
             return False
         try:
-            header, tensors = read_state(self._path)
+            header, tensors = read_state(self._path, kind="training run")
         except DamagedFileError as error:
             self._set_aside(error)
             return False
-        if header.get("class") != "training run":
-            raise InvalidInputError(
-                f"checkpoint is {self._path}, which holds no training run; name another file"
-            )
         found = _differences(header.get("description", {}), self._description)
         if found:
             raise InvalidInputError(
@@ -82,7 +78,7 @@ class Checkpoint:
         warnings.warn(
             f"{error}; it is now {aside}, and training starts from the beginning",
             DamagedFileWarning,
-            stacklevel=4,  # whoever called train
+            stacklevel=4,  # the caller of train
         )
 
 

@@ -177,7 +177,7 @@ class NetworkCorrector:
         kernel: Callable[[nn.Module], Kernel] = EmpiricalNTK,
         device: str | torch.device = "cpu",
     ) -> Self:
-        """Takes up a saved state where it was put down.
+        """Loads what `save` wrote; the corrector then goes on as if nothing had happened.
 
         Args:
             path: What `save` wrote.
@@ -186,11 +186,7 @@ class NetworkCorrector:
             kernel: Makes the kernel from the module, as in the constructor.
             device: Where the samples go: that of the network.
         """
-        values, tensors = read_state(Path(path), device)
-        if values.get("class") != cls.__name__:
-            raise InvalidInputError(
-                f"{path} holds a {values.get('class')}, not a {cls.__name__}; load it as what it is"
-            )
+        values, tensors = read_state(Path(path), device, cls.__name__)
         with explained(path, cls.__name__):
             options = {name: values["options"][name] for name in OPTIONS}
             if options["refresh"] == "never":

@@ -101,7 +101,7 @@ class Ensemble:
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Takes it back, in place."""
+        """Copies such values into the stacked parameters and buffers."""
         for name, values in self.state_dict().items():
             values.copy_(state[name])
 

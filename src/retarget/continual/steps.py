@@ -94,7 +94,7 @@ class Optimiser:
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Takes them back."""
+        """Restores the velocities."""
         for i, velocity in enumerate(self._velocity or []):
             velocity.copy_(state[str(i)])
 
@@ -111,7 +111,7 @@ class LossMeter:
         self.total = torch.zeros(members, device=device, dtype=torch.float64)
         self.steps = 0
 
-    def take_mean(self) -> Tensor:
+    def pop_mean(self) -> Tensor:
         """(M,) the mean; NaN if there was no step."""
         mean = self.total / self.steps if self.steps else torch.full_like(self.total, torch.nan)
         self.total.zero_()

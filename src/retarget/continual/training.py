@@ -46,23 +46,23 @@ def train(
     stream and at its own rate; each comes out as if it had been trained alone, up to rounding.
 
     Args:
-        modules: The network, or one a member; trained in place, on the device where they are.
-        streams: What is learned, or one stream a member; tasks of the same sizes in all.
-        learners: The optimiser, or one a member; constant rates, one batch size and reduction.
+        modules: The network, or one per member; trained in place, on the device where they are.
+        streams: What is learned, or one stream per member; tasks of the same sizes in all.
+        learners: The optimiser, or one per member; constant rates, one batch size and reduction.
         methods: What is done beyond plain SGD. Several work together: targets pass through them in
             turn, penalties add up.
         epochs: Passes over each task.
-        reshuffle: Whether every epoch after the first has a new order. A method that needs the
-            order to stay (`keeps_order`) has its way.
+        reshuffle: Whether every epoch after the first has a new order; ignored if a method needs
+            the same order in every epoch (`keeps_order`).
         evaluate_every: Samples between two evaluations within a task, a multiple of the batch
             size. Evaluated in any case: before everything, and after each task.
-        seeds: What is random (orders, buffers) for each member; 0, 1, 2... without it.
+        seeds: A seed for everything random (orders, buffers) of each member; default 0, 1, 2...
         record: On CUDA, record a step of each pass and replay it (if the methods allow).
         progress: Whether to show a progress bar; None shows it on a terminal.
-        checkpoint: A file that holds the run as it was after the last epoch. If it is there, the
-            run goes on from it: on the CPU with the results of an uninterrupted run, to the last
-            bit. It stays when all is done (the same call then gives the results at once): delete
-            it when you have stored them.
+        checkpoint: A file that the run is saved to after every epoch. If it exists, the run resumes
+            from it: on the CPU with the results of an uninterrupted run, to the last bit. It stays
+            when training is done (the same call then returns the results at once): delete it when
+            you have stored them.
 
     Raises:
         TrainingDivergedError: The loss of a member is not finite. The modules are as before.
@@ -159,7 +159,7 @@ class Run:
 
     def true_targets(self, positions: Tensor) -> Tensor:
         """(M, b, c) the one-hot targets at (M, b) positions of the members' streams."""
-        return take(self.targets, positions)
+        return gather_rows(self.targets, positions)
 
     def batch(self, step: Tensor) -> Batch:
         """The mini-batch of a step of the current pass, with the outputs as they are."""
@@ -212,7 +212,7 @@ class Run:
             torch.stack([answers[span].mean() for span in spans])
             for answers, spans in zip(right, self.test.spans, strict=True)
         ]
-        loss = self.loss_meter.take_mean()
+        loss = self.loss_meter.pop_mean()
         self.evaluations.append(
             (self.seen, learned, right.mean(1).cpu(), torch.stack(by_task).cpu(), loss.cpu())
         )
@@ -269,7 +269,7 @@ class Run:
         )
 
 
-def take(table: Tensor, positions: Tensor) -> Tensor:
+def gather_rows(table: Tensor, positions: Tensor) -> Tensor:
     """(M, b, c) the rows of each member's table (M, n, c) at its own positions (M, b)."""
     index = positions[..., None].expand(-1, -1, table.shape[-1])
     return table.gather(1, index)
@@ -370,26 +370,25 @@ def _check_learners(learners: Sequence[SGD]) -> None:
 
 
 def _check_streams(streams: Sequence[TaskStream], ensemble: Ensemble) -> None:
+    def described(stream: TaskStream) -> dict[str, object]:
+        return {
+            "tasks of": f"{stream.train.sizes} samples",
+            "classes:": stream.classes,
+            "test samples:": len(stream.test),
+            "samples of shape": tuple(stream.train.inputs.shape[1:]),
+        }
+
     first = streams[0]
     dtype = next(iter(ensemble.parameters.values())).dtype
     for i, stream in enumerate(streams):
-        if (stream.train.sizes, stream.classes) != (first.train.sizes, first.classes):
-            raise InvalidInputError(
-                f"stream {i} has tasks of {stream.train.sizes} samples and {stream.classes} "
-                f"classes, stream 0 of {first.train.sizes} and {first.classes}; expected the same "
-                "for all members: train others in a call of their own"
-            )
-        if len(stream.test) != len(first.test):
-            raise InvalidInputError(
-                f"stream {i} has {len(stream.test)} test samples, stream 0 has {len(first.test)}; "
-                "expected the same number for all members"
-            )
-        sample, sample_0 = stream.train.inputs.shape[1:], first.train.inputs.shape[1:]
-        if sample != sample_0:
-            raise InvalidInputError(
-                f"stream {i} has samples of shape {tuple(sample)}, stream 0 of {tuple(sample_0)}; "
-                "expected the same for all members"
-            )
+        for (what, got), expected in zip(
+            described(stream).items(), described(first).values(), strict=True
+        ):
+            if got != expected:
+                raise InvalidInputError(
+                    f"stream {i} has {what} {got}, stream 0 {expected}; expected the same for all "
+                    "members: train others in a call of their own"
+                )
         if stream.train.inputs.dtype != dtype:
             raise InvalidInputError(
                 f"the samples of stream {i} are {stream.train.inputs.dtype}, the network is "

@@ -3,15 +3,13 @@
 Needs the extra: `pip install "retarget[dask]"`. Nothing else of retarget imports this package.
 """
 
-from retarget.errors import MissingExtraError
+from retarget.errors import missing_extra
 
 try:
     import dask.array  # noqa: F401
     import distributed  # noqa: F401
 except ImportError as error:
-    raise MissingExtraError(
-        f'retarget.distributed needs Dask ({error}); install it with: pip install "retarget[dask]"'
-    ) from error
+    raise missing_extra("retarget.distributed needs Dask", error, "dask") from error
 
 from retarget.distributed.cluster import connect
 from retarget.distributed.gram import gram

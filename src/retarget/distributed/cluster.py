@@ -23,8 +23,8 @@ RUNNING = re.compile(r"(tcp|tls)://[^\s/]+:[0-9]+")
 TIMEOUT = 20  # seconds to reach a scheduler, and to close what was started
 LONGEST_WITHOUT_WORKERS = 60  # seconds until work that nobody does is given up
 WATCH_EVERY = 0.5  # seconds
-# Dask looks once, so long after a worker was lost, and ends for good whoever restarts it if it is
-# just not there. Here it is restarted for as long as the cluster is.
+# Dask looks once, this long after a worker was lost, and stops restarting it for good if it is not
+# there at that moment. Here workers are restarted for as long as the cluster lasts.
 NEVER_LOST = {"distributed.deploy.lost-worker-timeout": "365 days"}
 
 # One thread a worker: many single-threaded processes lose no time waiting for each other, and the

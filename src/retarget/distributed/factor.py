@@ -75,7 +75,7 @@ class TiledFactor:
             kept["schur"] = delayed(less_products)(rest, [kept[j + 1]], [kept[j + 1]])
         return kept, wanted
 
-    def take(self, j: int, kept: Tasks, wanted: Tasks) -> None:
+    def collect(self, j: int, kept: Tasks, wanted: Tasks) -> None:
         """Keeps the column."""
         chunks = self._problem.chunks
         self._schur = kept.pop("schur", None)

@@ -222,7 +222,7 @@ class TiledLearning:
         felt = {i: delayed(times)(column[i], learned.deposits) for i in column if i > j}
         return {}, {"learned": learned, "felt": felt}
 
-    def take(self, j: int, kept: Tasks, wanted: Tasks) -> None:
+    def collect(self, j: int, kept: Tasks, wanted: Tasks) -> None:
         """Ages the past by the chunk's steps, and adds what they left."""
         learned: Learned = wanted["learned"]
         rows = self._problem.chunks[j]

@@ -147,8 +147,8 @@ class Follower(Protocol):
             Those whose results stay on the workers, and those whose (small) results are wanted.
         """
 
-    def take(self, j: int, kept: Tasks, wanted: Tasks) -> None:
-        """Takes what came of the tasks."""
+    def collect(self, j: int, kept: Tasks, wanted: Tasks) -> None:
+        """Receives what came of the tasks."""
 
 
 def follow_columns(problem: TiledProblem, *followers: Follower, check: bool = True) -> None:
@@ -162,7 +162,7 @@ def follow_columns(problem: TiledProblem, *followers: Follower, check: bool = Tr
             tasks, checks = persist(tasks, checks)
         results = computed([wanted for _, wanted in tasks], checks)[0]
         for follower, (kept, _), wanted in zip(followers, tasks, results, strict=True):
-            follower.take(j, kept, wanted)
+            follower.collect(j, kept, wanted)
 
 
 def _checks(problem: TiledProblem, j: int) -> list[Delayed]:

@@ -245,7 +245,7 @@ class _Product:
         }
         return {}, {"below": below, "above": above}
 
-    def take(self, j: int, kept: Tasks, wanted: Tasks) -> None:
+    def collect(self, j: int, kept: Tasks, wanted: Tasks) -> None:
         for i, part in wanted["below"].items():
             self.total[self._chunks[i]] += part
         for part in wanted["above"].values():

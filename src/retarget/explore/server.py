@@ -1,4 +1,4 @@
-"""The page's server: on this machine only, for whoever was given its address only.
+"""The page's server: on this machine only, and only for those who were given its address.
 
 Three locks. It listens on 127.0.0.1, so that no other machine reaches it. Every address begins with
 a random token, so that no other page in the same browser can guess one. A request must name this

@@ -1,4 +1,4 @@
-"""Streaming objects that can be put down and taken up again."""
+"""Streaming objects that can be saved to a file and loaded again."""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -33,7 +33,7 @@ class Resumable(ABC):
 
     @abstractmethod
     def _restore(self, state: dict[str, Any]) -> None:
-        """Takes `_state` back, on an object that is new."""
+        """Restores what `_state` returned, on a new object."""
 
     @abstractmethod
     def fork(self) -> Self:
@@ -44,7 +44,7 @@ class Resumable(ABC):
         """
 
     def _become(self, after: Self) -> None:
-        """Takes over a fork of this object whose update went well: all of it, or nothing."""
+        """Replaces the state of this object by that of a fork whose update succeeded."""
         vars(self).update(vars(after))
 
     @property
@@ -72,19 +72,15 @@ class Resumable(ABC):
 
     @classmethod
     def load(cls, path: str | Path, kernel: Any = None, device: str | torch.device = "cpu") -> Self:
-        """Takes up a saved state where it was put down.
+        """Loads what `save` wrote; the stream then goes on as if nothing had happened.
 
         Args:
             path: What `save` wrote.
-            kernel: The kernel, where it is one that a file cannot hold (a function, features, a
+            kernel: The kernel, if it is one that a file cannot hold (a function, features, a
                 precomputed matrix); otherwise the saved one is used.
             device: Where the tensors go.
         """
-        header, tensors = read_state(Path(path), device)
-        if header.get("class") != cls.__name__:
-            raise InvalidInputError(
-                f"{path} holds a {header.get('class')}, not a {cls.__name__}; load it as what it is"
-            )
+        header, tensors = read_state(Path(path), device, cls.__name__)
         if kernel is None and header.get("kernel") is None:
             raise InvalidInputError(
                 f"{path} was saved with a kernel that a file cannot hold; give it again: "

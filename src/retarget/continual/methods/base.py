@@ -35,18 +35,20 @@ class Batch:
 
 
 class Method:
-    """Plain SGD: every hook does nothing. A method overrides those that it needs.
+    """Plain SGD: every hook does nothing. Subclass it, and override the hooks that you need.
+
+    Like plugins in Avalanche or callbacks in PyTorch Lightning; several methods work together.
 
     All tensors have the members as their first dimension, and members never mix. `targets`,
     `penalty` and `on_batch_end` are called at every step; where `capturable` is true they are
     tensor operations alone, of the same shapes at every step, without a look at any value, so that
     on CUDA the step can be recorded once and replayed.
 
-    A run with a checkpoint goes on after an interruption from what the checkpoint holds. A method
-    that keeps anything from one hook to a later one must therefore give it in `state_dict` and take
-    it back in `load_state_dict`; one with an `on_...` hook and no `state_dict` is refused there.
-    Attributes without a leading underscore are its options: they say whether a checkpoint is of
-    the same run, and must not change on the way.
+    A run with a checkpoint resumes from what the checkpoint holds. A method that keeps anything
+    from one hook to a later one must therefore return it from `state_dict` and restore it in
+    `load_state_dict`; a method with an `on_...` hook and no `state_dict` is refused there.
+    Attributes without a leading underscore are its options: a checkpoint is only resumed with the
+    same options, so they must not change during a run.
     """
 
     capturable = False
@@ -58,7 +60,7 @@ class Method:
         return type(self).__name__
 
     def on_start(self, run: "Run") -> None:
-        """Before the first task: whatever is left of an earlier run is forgotten."""
+        """Called before the first task; forget what an earlier run left behind."""
 
     def epochs(self, run: "Run", wanted: int) -> int:
         """Passes to train over the current task, where so many are wanted."""
@@ -97,7 +99,7 @@ class Method:
         return {}
 
     def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
-        """Takes `state_dict` back, after `on_start`, when the run itself is already as it was."""
+        """Restores what `state_dict` returned; called after `on_start`, on a restored run."""
 
     def likely_cause(self, run: "Run", member: int) -> str | None:
         """Why a member's loss may have become infinite, if this method can tell."""

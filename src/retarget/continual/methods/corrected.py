@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from retarget.continual.corrector import Kind, NetworkCorrector, Refresh, check_options
 from retarget.continual.methods.base import Batch, Method
-from retarget.continual.training import take
+from retarget.continual.training import gather_rows
 from retarget.errors import (
     DivergedError,
     NotPositiveDefiniteError,
@@ -117,7 +117,7 @@ class Corrected(Method):
 
     def targets(self, run: "Run", batch: Batch) -> Tensor:
         """The corrected targets of the mini-batch."""
-        return take(self._targets, batch.positions - run.span.start)
+        return gather_rows(self._targets, batch.positions - run.span.start)
 
     def kept_bytes(self, run: "Run") -> int:
         """Every sample, and its target; the kernel comes and goes with each task."""

@@ -68,7 +68,7 @@ class EWC(Method):
     def on_task_end(self, run: "Run") -> None:
         """Adds this task's anchor."""
         if run.span.stop == run.train.rows.shape[1]:
-            return  # after the last task nobody will ask
+            return  # no task follows that would need the anchor
         fishers = []
         for member, module in enumerate(run.ensemble.modules):
             inputs = run.train.inputs(member, run.span)
@@ -95,7 +95,7 @@ class EWC(Method):
         return state | {"spread": self._spread}
 
     def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
-        """Takes them back."""
+        """Restores the anchors."""
         self._fisher, self._centre = part_of(state, "fisher"), part_of(state, "centre")
         self._spread = state["spread"]
 

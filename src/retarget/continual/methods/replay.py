@@ -8,7 +8,7 @@ from torch import Tensor
 
 from retarget.arrays import as_non_negative
 from retarget.continual.methods.base import Batch, Method
-from retarget.continual.training import take
+from retarget.continual.training import gather_rows
 from retarget.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class CumulativeReplay(Method):
         return {"done": self._done}
 
     def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
-        """Goes on after them."""
+        """Restores the number of passes."""
         self._done = state["done"]
 
 
@@ -127,7 +127,7 @@ class _MemoryReplay(Method):
         total = outputs.new_zeros(len(outputs))
         for draw, (weight, compared_with) in enumerate(self.terms):
             targets = (
-                take(self._stored, slots[:, draw])
+                gather_rows(self._stored, slots[:, draw])
                 if compared_with == "stored"
                 else run.true_targets(positions[:, draw])
             )
@@ -154,7 +154,7 @@ class _MemoryReplay(Method):
         }
 
     def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
-        """Takes it back."""
+        """Restores the memory."""
         for m, reservoir in enumerate(self._reservoirs):
             reservoir.held = state["held"][m].cpu().numpy().copy()
             reservoir.offered = state["offered"][m]

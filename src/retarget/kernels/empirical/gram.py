@@ -13,7 +13,7 @@ from torch import Tensor
 
 from retarget.arrays import panels
 from retarget.kernels.empirical.plan import Plan
-from retarget.kernels.empirical.terms import Factors
+from retarget.kernels.empirical.terms import Factors, Term
 from retarget.progress import PatientBar
 
 # Bytes that a chunk on its way through the network may take: enough to make light of the calls, and
@@ -30,7 +30,7 @@ class Sizes:
     panel: int
 
     @classmethod
-    def of(cls, plan: Plan, device: torch.device, memory: int) -> "Sizes":
+    def within(cls, plan: Plan, device: torch.device, memory: int) -> "Sizes":
         """The largest that stay within so many bytes."""
         room = WORKING_BYTES.get(device.type, WORKING_BYTES_ELSEWHERE)
         chunk = max(1, min(room, memory // 4) // plan.working)
@@ -42,89 +42,106 @@ class Sizes:
         return sum(n - start for start in range(0, n, self.panel))
 
 
-def compute_factors(plan: Plan, samples: Tensor, chunk: int, bar: PatientBar) -> list[Factors]:
-    """All terms' factors of these samples."""
-    held: list[Factors] = [
-        tuple(part.new_empty((len(samples), *part.shape[1:])) for part in parts)
-        for parts in plan.example
-    ]
-    for rows in _ranges(0, len(samples), chunk):
-        for whole, parts in zip(held, plan.factors(samples[rows]), strict=True):
-            for into, part in zip(whole, parts, strict=True):
-                into[rows] = part.detach()
-        bar.advance(rows.stop - rows.start)
-    return held
+class Assembly:
+    """Puts the kernel together from the factors of samples.
 
+    Args:
+        plan: What to compute for each of them.
+        rows: Rows of the matrix for each sample.
+        scale: What the sum over the outputs is multiplied by.
+        device: Where it is computed.
+        memory: Bytes to work in.
+        progress: Whether to show a progress bar; None shows it on a terminal.
+    """
 
-def symmetric_gram(
-    plan: Plan, A: Tensor, K: Tensor, r: int, scale: float, sizes: Sizes, bar: PatientBar
-) -> None:
-    """Fills the lower triangle of K (n * r, n * r)."""
-    for panel in _ranges(0, len(A), sizes.panel):
-        held = compute_factors(plan, A[panel], sizes.chunk, bar)
-        for rows in panels(panel.stop - panel.start, 1, A.device):
-            upto = slice(0, rows.stop)
-            block = _block(K, _shift(rows, panel.start), _shift(upto, panel.start), r)
-            _add(plan, block, _rows(held, rows), _rows(held, upto), scale)
-            bar.advance((rows.stop - rows.start) * rows.stop)
-        for rows in _ranges(panel.stop, len(A), sizes.chunk):
-            passing = compute_factors(plan, A[rows], sizes.chunk, bar)
-            _add(plan, _block(K, rows, panel, r), passing, held, scale)
+    def __init__(
+        self,
+        plan: Plan,
+        rows: int,
+        scale: float,
+        device: torch.device,
+        memory: int,
+        progress: bool | None,
+    ) -> None:
+        self._plan, self._r, self._scale = plan, rows, scale
+        self._sizes, self._progress = Sizes.within(plan, device, memory), progress
+
+    def symmetric_gram(self, A: Tensor, K: Tensor) -> None:
+        """Fills the lower triangle of K (n * r, n * r)."""
+        n = len(A)
+        with self._bar(self._sizes.passes(n) + n * (n + 1) // 2) as bar:
+            for panel in _ranges(0, n, self._sizes.panel):
+                held = self._held(A[panel], bar)
+                for rows in panels(panel.stop - panel.start, 1, A.device):
+                    upto = slice(0, rows.stop)
+                    block = self._block(K, _shift(rows, panel.start), _shift(upto, panel.start))
+                    self._add(block, _rows(held, rows), _rows(held, upto))
+                    bar.advance((rows.stop - rows.start) * rows.stop)
+                self._stream_past(A, panel.stop, K, panel, held, bar)
+
+    def gram(self, A: Tensor, B: Tensor, K: Tensor) -> None:
+        """Fills K (len(A) * r, len(B) * r)."""
+        passes = len(B) + len(A) * -(-len(B) // self._sizes.panel)
+        with self._bar(passes + len(A) * len(B)) as bar:
+            for panel in _ranges(0, len(B), self._sizes.panel):
+                self._stream_past(A, 0, K, panel, self._held(B[panel], bar), bar)
+
+    def diagonal(self, A: Tensor) -> Tensor:
+        """(n * r,) each row's product with itself."""
+        parts = [
+            torch.stack([term.diagonal(factors) for term, factors in terms]).sum(0)
+            for terms in self._chunks(A)
+        ]
+        return torch.cat(parts).flatten() * self._scale
+
+    def features(self, A: Tensor) -> Tensor:
+        """(n, d) whose inner products are the kernel."""
+        parts = [
+            torch.cat([term.features(factors) for term, factors in terms], 1)
+            for terms in self._chunks(A)
+        ]
+        return torch.cat(parts) * math.sqrt(self._scale)
+
+    def _stream_past(
+        self, A: Tensor, start: int, K: Tensor, panel: slice, held: list[Factors], bar: PatientBar
+    ) -> None:
+        """Fills the panel's columns of K for the samples of A from `start` on."""
+        for rows in _ranges(start, len(A), self._sizes.chunk):
+            self._add(self._block(K, rows, panel), self._held(A[rows], bar), held)
             bar.advance((rows.stop - rows.start) * (panel.stop - panel.start))
 
+    def _held(self, samples: Tensor, bar: PatientBar) -> list[Factors]:
+        """All terms' factors of these samples."""
+        held: list[Factors] = [
+            tuple(part.new_empty((len(samples), *part.shape[1:])) for part in parts)
+            for parts in self._plan.example
+        ]
+        for rows in _ranges(0, len(samples), self._sizes.chunk):
+            for whole, parts in zip(held, self._plan.factors(samples[rows]), strict=True):
+                for into, part in zip(whole, parts, strict=True):
+                    into[rows] = part.detach()
+            bar.advance(rows.stop - rows.start)
+        return held
 
-def gram(
-    plan: Plan,
-    A: Tensor,
-    B: Tensor,
-    K: Tensor,
-    r: int,
-    scale: float,
-    sizes: Sizes,
-    bar: PatientBar,
-) -> None:
-    """Fills K (len(A) * r, len(B) * r)."""
-    for panel in _ranges(0, len(B), sizes.panel):
-        held = compute_factors(plan, B[panel], sizes.chunk, bar)
-        for rows in _ranges(0, len(A), sizes.chunk):
-            passing = compute_factors(plan, A[rows], sizes.chunk, bar)
-            _add(plan, _block(K, rows, panel, r), passing, held, scale)
-            bar.advance((rows.stop - rows.start) * (panel.stop - panel.start))
+    def _chunks(self, A: Tensor) -> Iterator[list[tuple[Term, Factors]]]:
+        with self._bar(len(A)) as bar:
+            for rows in _ranges(0, len(A), self._sizes.chunk):
+                yield list(zip(self._plan.terms, self._held(A[rows], bar), strict=True))
 
+    def _add(self, block: Tensor, left: list[Factors], right: list[Factors]) -> None:
+        for term, mine, theirs in zip(self._plan.terms, left, right, strict=True):
+            term.add(block, mine, theirs, self._scale)
 
-def diagonal(plan: Plan, A: Tensor, scale: float, sizes: Sizes, bar: PatientBar) -> Tensor:
-    """(n * r,) each row's product with itself."""
-    parts = []
-    for rows in _ranges(0, len(A), sizes.chunk):
-        factors = compute_factors(plan, A[rows], sizes.chunk, bar)
-        terms = zip(plan.terms, factors, strict=True)
-        parts.append(torch.stack([term.diagonal(each) for term, each in terms]).sum(0))
-    return torch.cat(parts).flatten() * scale
+    def _block(self, K: Tensor, rows: slice, columns: slice) -> Tensor:
+        r = self._r
+        return K[rows.start * r : rows.stop * r, columns.start * r : columns.stop * r]
 
-
-def features(plan: Plan, A: Tensor, scale: float, sizes: Sizes, bar: PatientBar) -> Tensor:
-    """(n, d) whose inner products are the kernel."""
-    parts = []
-    for rows in _ranges(0, len(A), sizes.chunk):
-        factors = compute_factors(plan, A[rows], sizes.chunk, bar)
-        terms = zip(plan.terms, factors, strict=True)
-        parts.append(torch.cat([term.features(each) for term, each in terms], 1))
-    return torch.cat(parts) * math.sqrt(scale)
-
-
-def _add(
-    plan: Plan, block: Tensor, left: list[Factors], right: list[Factors], scale: float
-) -> None:
-    for term, mine, theirs in zip(plan.terms, left, right, strict=True):
-        term.add(block, mine, theirs, scale)
+    def _bar(self, steps: int) -> PatientBar:
+        return PatientBar("empirical kernel, samples and pairs", steps, self._progress)
 
 
 def _rows(factors: list[Factors], rows: slice) -> list[Factors]:
     return [tuple(each[rows] for each in parts) for parts in factors]
-
-
-def _block(K: Tensor, rows: slice, columns: slice, r: int) -> Tensor:
-    return K[rows.start * r : rows.stop * r, columns.start * r : columns.stop * r]
 
 
 def _shift(rows: slice, by: int) -> slice:

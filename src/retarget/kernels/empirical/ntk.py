@@ -8,13 +8,7 @@ from torch import Tensor, nn
 from retarget.arrays import ArrayT, free_memory, full_precision, give_back, require_memory
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels.base import Kernel, mirror_lower
-from retarget.kernels.empirical.gram import (
-    Sizes,
-    diagonal,
-    features,
-    gram,
-    symmetric_gram,
-)
+from retarget.kernels.empirical.gram import Assembly
 from retarget.kernels.empirical.plan import (
     Mode,
     Plan,
@@ -24,7 +18,6 @@ from retarget.kernels.empirical.plan import (
 )
 from retarget.kernels.empirical.recording import Choice, Network, trained_parameters
 from retarget.kernels.empirical.terms import tensor_cores
-from retarget.progress import PatientBar
 
 MEMORY_SHARE = 0.5  # of what is free, once the kernel matrix is there
 MEMORY_UNKNOWN = 1 << 30  # bytes to make do with where nothing tells what is free
@@ -155,10 +148,8 @@ class EmpiricalNTK(Kernel):
         if not len(samples):
             raise InvalidInputError("A is empty; expected at least one sample")
         with full_precision(samples.device):
-            plan, _, scale = self._plan(samples, reuse=1)
-            sizes = Sizes.of(plan, samples.device, self._room(samples))
-            with self._bar(len(samples)) as bar:
-                result: ArrayT = give_back(features(plan, samples, scale, sizes, bar), A)
+            assembly, _ = self._assembly(samples, reuse=1)
+            result: ArrayT = give_back(assembly.features(samples), A)
         return result
 
     def _samples(self, name: str, value: Any) -> Tensor:
@@ -181,13 +172,9 @@ class EmpiricalNTK(Kernel):
     def _symmetric_gram(self, A: Tensor) -> Tensor:
         if not len(A):
             return A.new_zeros((0, 0), dtype=self._dtype(A))
-        n = len(A)
         with full_precision(A.device):
-            plan, r, scale = self._plan(A, reuse=n / 2)
-            K = self._matrix(A, n * r, n * r)
-            sizes = Sizes.of(plan, A.device, self._room(A))
-            with self._bar(sizes.passes(n) + n * (n + 1) // 2) as bar:
-                symmetric_gram(plan, A, K, r, scale, sizes, bar)
+            assembly, K = self._assembly(A, len(A) / 2, len(A), len(A))
+            assembly.symmetric_gram(A, K)
         return mirror_lower(K)
 
     def _gram(self, A: Tensor, B: Tensor) -> Tensor:
@@ -196,26 +183,36 @@ class EmpiricalNTK(Kernel):
         if not len(A):
             return A.new_zeros((0, 0), dtype=self._dtype(A))
         with full_precision(A.device):
-            plan, r, scale = self._plan(A, reuse=max(1, len(A) * len(B) / (len(A) + len(B))))
-            K = self._matrix(A, len(A) * r, len(B) * r)
-            sizes = Sizes.of(plan, A.device, self._room(A))
-            passes = len(B) + len(A) * -(-len(B) // sizes.panel)
-            with self._bar(passes + len(A) * len(B)) as bar:
-                gram(plan, A, B, K, r, scale, sizes, bar)
+            reuse = max(1, len(A) * len(B) / (len(A) + len(B)))
+            assembly, K = self._assembly(A, reuse, len(A), len(B))
+            assembly.gram(A, B, K)
         return K
 
     def _diag(self, A: Tensor) -> Tensor:
         if not len(A):
             return A.new_zeros(0, dtype=self._dtype(A))
         with full_precision(A.device):
-            plan, _, scale = self._plan(A, reuse=1)
-            sizes = Sizes.of(plan, A.device, self._room(A))
-            with self._bar(len(A)) as bar:
-                return diagonal(plan, A, scale, sizes, bar)
+            return self._assembly(A, reuse=1)[0].diagonal(A)
+
+    def _assembly(
+        self, samples: Tensor, reuse: float, rows: int = 0, columns: int = 0
+    ) -> tuple[Assembly, Tensor]:
+        """What puts the kernel together, and a matrix of zeros for so many pairs of samples."""
+        plan, r, scale = self._plan(samples, reuse)
+        dtype = self._dtype(samples)
+        require_memory(
+            "the kernel matrix",
+            rows * r * columns * r * dtype.itemsize / samples.element_size(),
+            samples,
+            "compute it in several calls, by rows",
+        )
+        K = samples.new_zeros((rows * r, columns * r), dtype=dtype)
+        memory = self._room(samples)  # what is left beside it
+        return Assembly(plan, r, scale, samples.device, memory, self.progress), K
 
     def _plan(self, samples: Tensor, reuse: float) -> tuple[Plan, int, float]:
         """What to compute, the rows for each sample, and what the sum is multiplied by."""
-        network = Network.of(self.module, trained_parameters(self.module, self.params))
+        network = Network.from_module(self.module, trained_parameters(self.module, self.params))
         full = self.outputs == "full"
         output = None if isinstance(self.outputs, str) else self.outputs
         dtype = self._dtype(samples)
@@ -231,16 +228,6 @@ class EmpiricalNTK(Kernel):
         c = len(plan.chosen)
         return plan, c if full else 1, 1 / c if self.outputs == "mean" else 1.0
 
-    def _matrix(self, samples: Tensor, rows: int, columns: int) -> Tensor:
-        dtype = self._dtype(samples)
-        require_memory(
-            "the kernel matrix",
-            rows * columns * dtype.itemsize / samples.element_size(),
-            samples,
-            "compute it in several calls, by rows",
-        )
-        return samples.new_zeros((rows, columns), dtype=dtype)
-
     def _dtype(self, samples: Tensor) -> torch.dtype:
         return samples.dtype if self.accumulate is None else self.accumulate
 
@@ -249,9 +236,6 @@ class EmpiricalNTK(Kernel):
             return self.memory
         free = free_memory(samples.device)
         return MEMORY_UNKNOWN if free is None else int(MEMORY_SHARE * free)
-
-    def _bar(self, steps: int) -> PatientBar:
-        return PatientBar("empirical kernel, samples and pairs", steps, self.progress)
 
 
 def _require_output(outputs: object) -> None:

@@ -151,7 +151,7 @@ class Network:
     buffers: dict[str, Tensor] = field(repr=False)
 
     @classmethod
-    def of(cls, module: nn.Module, wanted: Iterable[str]) -> "Network":
+    def from_module(cls, module: nn.Module, wanted: Iterable[str]) -> "Network":
         """The module with gradients of the named parameters."""
         wanted = set(wanted)
         values = {name: value.detach() for name, value in module.named_parameters()}
