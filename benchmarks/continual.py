@@ -17,7 +17,7 @@ from torch import nn
 
 from retarget import SGD
 from retarget.continual import LabelledData, TaskStream, shuffled, train
-from retarget.experiments.cifar_net import cifar_net
+from retarget.experiments.figures.cifar10 import cifar_net
 
 LEARNER = SGD(lr=0.01, batch_size=4, reduction="mean")
 

@@ -20,10 +20,9 @@ def output(code, without):
 @pytest.mark.parametrize(
     ("package", "module", "extra"),
     [
-        ("matplotlib", "retarget.experiments.experiment", "figures"),
-        ("pooch", "retarget.data.mnist", "figures"),
-        ("pooch", "retarget.data.fetch", "figures"),
-        ("requests", "retarget.data.fetch", "figures"),
+        ("matplotlib", "retarget.experiments.figures", "figures"),
+        ("pooch", "retarget.data.fetch; retarget.data.fetch.cache_folder()", "figures"),
+        ("requests", "retarget.data.fetch; retarget.data.fetch.cache_folder()", "figures"),
         ("PIL", "retarget.data.core50", "figures"),
         ("dask", "retarget.distributed", "dask"),
     ],
@@ -37,9 +36,11 @@ def test_a_missing_package_is_one_sentence_with_the_line_to_type(package, module
     assert package.lower() in shown.lower()
 
 
-@pytest.mark.parametrize(("command", "extra"), [("reproduce", "figures"), ("data", "figures")])
+@pytest.mark.parametrize(
+    ("command", "extra"), [(["reproduce", "fig1"], "figures"), (["data", "list"], "figures")]
+)
 def test_a_command_that_needs_an_extra(command, extra):
-    code = f"from retarget.cli import main; sys.argv[1:] = [{command!r}, 'list']; main()"
+    code = f"from retarget.cli import main; sys.argv[1:] = {command!r}; main()"
     returned, shown = output(code, EXTRAS)
     assert returned == 2
     assert shown.startswith("Error: ")

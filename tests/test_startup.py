@@ -34,6 +34,10 @@ def command(*arguments):
         (command("diagnose", "--help"), "--target", TYPERS_OWN),
         (command("correct", "--help"), "--target", TYPERS_OWN),
         (command("explore", "--help"), "--no-browser", TYPERS_OWN),
+        (command("reproduce", "--help"), "fig6ad", TYPERS_OWN),
+        (command("runs", "--help"), "export", TYPERS_OWN),
+        (command("data", "--help"), "check", TYPERS_OWN),
+        (command("data", "list"), "cifar10", TYPERS_OWN | {"pooch", "requests"}),
     ],
 )
 def test_nothing_heavy_is_imported(code, shown, allowed):

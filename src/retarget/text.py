@@ -97,3 +97,21 @@ def amount_of_time(option: str, text: str) -> float:
     if match is None or float(match[1]) == 0:
         raise InvalidInputError(f"{option} is {text!r}; expected a time such as 90s, 10min or 2h")
     return float(match[1]) * SECONDS[match[2].lower()]
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as people read them, the inverse of `amount_of_time`.
+
+    Example:
+        >>> [duration(seconds) for seconds in (0.21, 7.2, 201, 10861, None)]
+        ['0.2 s', '7 s', '3 min 21 s', '3 h 1 min', 'unknown']
+    """
+    if seconds is None:
+        return "unknown"
+    if seconds < 3:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

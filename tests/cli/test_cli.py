@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import retarget as rt
-from retarget.experiments.experiment_files import experiment_names
+from retarget.experiments.reader import experiment_names
 from support.command_line import run
 
 

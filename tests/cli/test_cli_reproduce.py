@@ -128,8 +128,9 @@ def test_a_dry_run_computes_nothing(monkeypatch, capsys, tmp_path, mine):
     run(monkeypatch, capsys, *mine(), "-j", 0)
     code, shown = run(monkeypatch, capsys, *mine("[grid]", "lr = [0.1, 0.2]"), "--dry-run", "-j", 2)
     assert "seed 0, lr 0.1: done" in shown
-    assert "seed 0, lr 0.2: to do, about 0.0 s" in shown
-    assert "6 runs, 3 done, 3 to do: about 0.0 s, 2 at a time." in shown
+    assert "seed 0, lr 0.2: to do, about 0." in shown
+    assert "6 runs, 3 done, 3 to do: about 0." in shown
+    assert "2 at a time." in shown
     code, shown = run(monkeypatch, capsys, *mine(), "--dry-run")
     assert "3 runs, all done." in shown
     assert calls(tmp_path) == {0: 1, 1: 1, 2: 1}
@@ -173,7 +174,7 @@ def test_wrong_use(monkeypatch, capsys, tmp_path, mine, arguments, message):
 def test_a_log_has_a_line_now_and_then(monkeypatch, capsys, mine):
     monkeypatch.setattr(reproduce, "LOG_EVERY", -1.0)
     _, shown = run(monkeypatch, capsys, *mine(), "-j", 0)
-    assert "1 of 3 runs done, 0 failed, time left: 0.0 s" in shown
+    assert "1 of 3 runs done, 0 failed, time left: 0." in shown
     assert "3 of 3 runs done" in shown
 
 

@@ -3,8 +3,8 @@
 import polars as pl
 import pytest
 
-from retarget.experiments.runner import run_experiment
-from retarget.experiments.store import RunStore
+from retarget.experiments.runs.run import run_experiment
+from retarget.experiments.runs.store import RunStore
 from support import made_runs
 from support.command_line import run
 from support.made_runs import made
@@ -48,7 +48,7 @@ def test_outdated_and_damaged_runs(monkeypatch, capsys, results):
     _, shown = run(monkeypatch, capsys, "runs", "list", "--out", results)
     assert ": 4 done, 1 interrupted, 1 failed, 1 damaged" in shown
     assert damaged.exists()  # to look at it changes nothing
-    monkeypatch.setattr("retarget.experiments.inventory.current_code", lambda: ("other code", {}))
+    monkeypatch.setattr("retarget.experiments.runs.store.current_code", lambda: ("other code", {}))
     _, shown = run(monkeypatch, capsys, "runs", "list", "--out", results)
     assert ": 1 interrupted, 1 failed, 4 outdated, 1 damaged" in shown
 

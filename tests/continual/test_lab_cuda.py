@@ -11,7 +11,7 @@ from torch import nn
 from retarget import continual as lab
 from retarget.continual.methods.ewc import fisher_diagonal
 from retarget.errors import InvalidInputError, TrainingDivergedError
-from retarget.experiments.cifar_net import cifar_net
+from retarget.experiments.figures.cifar10 import cifar_net
 from retarget.state_files import write_state
 from support.lab_problems import (
     LEARNERS,

@@ -6,9 +6,8 @@ import torch
 from torch import nn
 
 from retarget.data import backbones, catalogue
-from retarget.data.backbones import RESNET18, load_backbone
-from retarget.data.fetch import StoredFile
-from retarget.data.resnet18 import ResNet18
+from retarget.data.backbones import RESNET18, ResNet18, load_backbone
+from retarget.data.catalogue import StoredFile
 from retarget.errors import DownloadError, InvalidInputError, InvalidTypeError, MissingDataError
 from support.command_line import run
 from support.mirror import Answer

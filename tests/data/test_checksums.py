@@ -293,11 +293,13 @@ def test_the_official_backbone_is_its_file(tmp_path):
 
 
 def test_a_backbone_by_import_path_is_the_network(tmp_path, monkeypatch):
-    text = "import torch\nfrom core50_backbone import made\n\ndef zero():\n    net = made()\n"
+    text = (
+        "import torch\nfrom support.core50_backbone import made\n\ndef zero():\n    net = made()\n"
+    )
     text += "    torch.nn.init.zeros_(net[1].weight)\n    return net\n"
     (tmp_path / "checksum_backbone.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    first = backbone_checksum("core50_backbone:made")
+    first = backbone_checksum("support.core50_backbone:made")
     assert backbone_checksum("checksum_backbone:made") == first
     assert backbone_checksum("checksum_backbone:zero") != first
     with pytest.raises(InvalidInputError, match="there is no backbone 'nothing'"):

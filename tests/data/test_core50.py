@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from retarget.data import core50, core50_frames
-from retarget.data.core50 import load_core50
-from retarget.data.core50_frames import decode
+from retarget.data import core50
+from retarget.data.core50 import decode, load_core50
 from retarget.errors import InvalidInputError, MissingDataError, RetargetError
 from support.made_core50 import (
     FORMS,
@@ -204,7 +203,7 @@ def test_grey_is_repeated(tmp_path):
 @pytest.mark.parametrize("form", ["folder", "zip"])
 def test_a_file_larger_than_any_frame(tmp_path, monkeypatch, form):
     source = write_made_core50(tmp_path, form, FRAMES)
-    monkeypatch.setattr(core50_frames, "LARGEST_FILE", 50)
+    monkeypatch.setattr(core50, "LARGEST_FILE", 50)
     message = f"{source}.* (has|of) [0-9]+ bytes; expected at most 50"
     with pytest.raises(InvalidInputError, match=message):
         load_some(source)

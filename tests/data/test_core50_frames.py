@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retarget.data.core50 import new_classes_tasks
-from retarget.data.core50_frames import Frame, choose, index, parse_name, spread
+from retarget.data.core50 import Frame, choose, index, new_classes_tasks, parse_name, spread
 from retarget.errors import InvalidInputError
 from support.made_core50 import frame_name
 
@@ -55,13 +54,16 @@ def test_pictures_that_are_no_frames(name):
 
 
 def test_index_says_where_frames_are():
-    entries = [("s2/o1/C_02_01_004.png", 10), ("readme.txt", 11), ("s1/o50/C_01_50_000.jpg", 12)]
-    assert index(entries, "made") == {Frame(2, 0, 4): 10, Frame(1, 49, 0): 12}
+    one, other = "s2/o1/C_02_01_004.png", "s1/o50/C_01_50_000.jpg"
+    assert index([one, "readme.txt", other], "made") == {
+        Frame(2, 0, 4): one,
+        Frame(1, 49, 0): other,
+    }
 
 
 @pytest.mark.parametrize("other", ["s2/o1/C_02_01_004.jpg", "more/s2/o1/C_02_01_004.png"])
 def test_a_frame_that_is_there_twice(other):
-    entries = [("s2/o1/C_02_01_004.png", 0), (other, 1)]
+    entries = ["s2/o1/C_02_01_004.png", other]
     with pytest.raises(InvalidInputError, match=f"made holds a frame twice: {other} is also th"):
         index(entries, "made")
 

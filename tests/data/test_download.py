@@ -1,5 +1,4 @@
 import gzip
-import hashlib
 import socket
 from dataclasses import replace
 
@@ -37,20 +36,6 @@ def test_a_download_is_whole_and_readable(tmp_path, mirror):
     assert len(arrived) > 2
     assert arrived[-1] == ("file.bin", len(CONTENT))
     assert mirror.encodings == ["identity"]
-
-
-def test_a_published_md5_is_compared_as_well(tmp_path, mirror):
-    mirror.answers["/file.bin"] = Answer(CONTENT)
-    (file,) = data_set(mirror.address).files
-    right, wrong = (hashlib.md5(text).hexdigest() for text in (CONTENT, b"other"))
-    as_published, not_so = (
-        DataSet("made", "for tests", (replace(file, download=replace(file.download, md5=md5)),))
-        for md5 in (right, wrong)
-    )
-    with pytest.raises(DownloadError, match=f"file of md5 {right}, expected {wrong}"):
-        get(not_so, tmp_path)
-    assert list(tmp_path.iterdir()) == []
-    assert get(as_published, tmp_path) == list(as_published.files)
 
 
 def test_what_is_there_is_not_downloaded_again(tmp_path, mirror):

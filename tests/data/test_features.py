@@ -9,10 +9,9 @@ from torch import nn
 
 from retarget.arrays import full_precision
 from retarget.data import backbones
-from retarget.data.backbones import code_of, load_backbone
+from retarget.data.backbones import ResNet18, code_of, load_backbone
 from retarget.data.cache import cache_folder
 from retarget.data.features import image_features, prepared
-from retarget.data.resnet18 import ResNet18
 from retarget.errors import InvalidInputError, InvalidTypeError
 
 

@@ -1,5 +1,4 @@
 import gzip
-import hashlib
 import itertools
 from dataclasses import replace
 from pathlib import Path
@@ -110,16 +109,6 @@ def test_another_form_of_the_data_is_as_good(tmp_path):
     assert check_file(file, tmp_path).detail == ""
 
 
-def test_a_published_md5_is_compared_as_well(tmp_path):
-    (tmp_path / "file").write_bytes(b"content")
-    right, wrong = (hashlib.md5(text).hexdigest() for text in (b"content", b"other"))
-    file = made_file("file", b"content")
-    for md5, state in ((right, FileState.OK), (wrong, FileState.WRONG_CHECKSUM)):
-        found = check_file(replace(file, download=replace(file.download, md5=md5)), tmp_path)
-        assert found.state is state
-    assert found.detail == f"file has md5 {right[:12]}..., expected {wrong[:12]}..."
-
-
 def test_every_state_of_a_file(tmp_path, monkeypatch):
     write_made_mnist(tmp_path)
     data_set = made_data_set(tmp_path)
@@ -185,5 +174,4 @@ def test_the_catalogue_is_sound():
             for part in itertools.chain(*file.forms):
                 assert part.size > 0
                 assert len(bytes.fromhex(part.sha256)) == 32
-                assert part.md5 is None or len(bytes.fromhex(part.md5)) == 16
                 assert not Path(part.name).is_absolute()

@@ -14,8 +14,8 @@ from golden.resnet18_problem import (
     photograph,
 )
 
+from retarget.data.backbones import ResNet18
 from retarget.data.features import prepared
-from retarget.data.resnet18 import ResNet18
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "resnet18.json").read_text())
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from retarget.data.resnet18 import ResNet18
-from retarget.data.weights import read_weights, resnet18_from
+from retarget.data.backbones import ResNet18, resnet18_from
+from retarget.data.weights import read_weights
 from retarget.errors import InvalidInputError, MissingDataError
 
 

@@ -11,20 +11,20 @@ import retarget as rt
 from retarget import continual as lab
 from retarget.data.cifar10 import CIFAR10
 from retarget.data.fetch import data_folder, is_complete
-from retarget.experiments import cifar_training, network_curves, network_sweeps, network_training
-from retarget.experiments.cifar_net import cifar_net
 from retarget.experiments.experiment import families
-from retarget.experiments.experiment_files import (
+from retarget.experiments.figures import cifar10, fig3, fig6, training
+from retarget.experiments.figures.cifar10 import cifar_net
+from retarget.experiments.figures.over_seeds import mean_and_sem
+from retarget.experiments.figures.training import trained_together
+from retarget.experiments.reader import (
     experiment_names,
     load_experiment,
     parse_changes,
     parse_experiment,
 )
-from retarget.experiments.identity import identity_of
-from retarget.experiments.network_training import trained_together
-from retarget.experiments.over_seeds import mean_and_sem
-from retarget.experiments.places import Processes
-from retarget.experiments.runner import run_experiment
+from retarget.experiments.runs.executors import Processes
+from retarget.experiments.runs.identity import identity_of
+from retarget.experiments.runs.run import run_experiment
 from support.command_line import run as run_command
 from support.made_cifar10 import write_images
 
@@ -83,7 +83,7 @@ def test_every_case_has_a_line_of_its_own():
     for name in experiment_names():
         experiment = load_experiment(name)
         if experiment.family == "cifar curves":
-            lines = [network_curves.LINES[case] for case in experiment.cases]
+            lines = [fig3.LINES[case] for case in experiment.cases]
             assert len(set(lines)) == len(lines)
 
 
@@ -172,16 +172,16 @@ def config(**changes):
         "seed": 0, "protocol": "domain pairs", "per_class": 8, "test_per_class": 3,
         "evaluate_every": 40, "method": "vanilla", "lr": 0.01, "block_size": 8, "capacity": 6,
     }  # fmt: skip
-    return cifar_training.CifarRun(**(known | changes))
+    return cifar10.CifarRun(**(known | changes))
 
 
 def test_runs_at_once_are_the_runs_alone():
     """Every seed and rate with its own network, order and randomness, whoever else trains."""
     configs = [config(method="er", seed=seed, lr=lr) for seed, lr in ((0, 0.01), (4, 0.02))]
-    together = dict(cifar_training.run(configs))
+    together = dict(fig3.CIFAR_CURVES.run(configs))
     assert list(together) == configs
     for one in configs:
-        data = cifar_training._data(cifar_training.data_folder(None), 3, "cpu")
+        data = cifar10._data(cifar10.data_folder(None), 3, "cpu")
         stream, network = lab.domain_pairs(data, one.seed, 8), cifar_net(2, one.seed)
         learner = rt.SGD(one.lr, 4, reduction="mean")
         history = lab.train(
@@ -194,7 +194,7 @@ def test_runs_at_once_are_the_runs_alone():
         np.testing.assert_allclose(table["accuracy"], history.accuracy[:, 0], atol=1e-12)
         np.testing.assert_allclose(table["loss"], history.loss[:, 0], rtol=1e-4)
         np.testing.assert_allclose(
-            network_curves.accuracy_matrices(table.with_columns(seed=one.seed)), history.matrix
+            fig3.accuracy_matrices(table.with_columns(seed=one.seed)), history.matrix
         )
 
 
@@ -213,13 +213,13 @@ def test_runs_at_once_are_the_runs_alone():
     ],
 )
 def test_methods_by_name(changes, expected):
-    methods = network_training.methods_of([config(**changes)])
+    methods = training.methods_of([config(**changes)])
     assert [method.name for method in methods] == expected
 
 
 def test_options_reach_the_methods():
     changes = {"gamma": 7.0, "refresh": "epoch", "parts": "online", "assumed_reduction": "sum"}
-    corrected, der = network_training.methods_of([config(method="der, corrected", **changes)])
+    corrected, der = training.methods_of([config(method="der, corrected", **changes)])
     assert (corrected.gamma, corrected.block_size, corrected.assumed_reduction) == (7.0, 8, "sum")
     kernel = corrected.options.pop("kernel")
     assert (kernel.func, kernel.keywords["precision"]) == (rt.EmpiricalNTK, "split")
@@ -227,26 +227,26 @@ def test_options_reach_the_methods():
         "refresh": "epoch", "kind": "iterative", "parts": "online", "first_block": "plain",
     }  # fmt: skip
     assert der.capacity == 6
-    (ewc,) = network_training.methods_of([config(method="ewc", strength=s) for s in (1.0, 5.0)])
+    (ewc,) = training.methods_of([config(method="ewc", strength=s) for s in (1.0, 5.0)])
     assert ewc.strengths == [1.0, 5.0]
 
 
 def test_other_data_is_never_taken_for_the_old(tmp_path, monkeypatch):
-    first = next(cifar_training.run([config()]))[1]
+    first = next(fig3.CIFAR_CURVES.run([config()]))[1]
     write_images(tmp_path, per_class=3, seed=9)
     monkeypatch.setenv("RETARGET_DATA", str(tmp_path))
-    assert not first.equals(next(cifar_training.run([config()]))[1], null_equal=True)
+    assert not first.equals(next(fig3.CIFAR_CURVES.run([config()]))[1], null_equal=True)
 
 
 def test_more_images_than_there_are():
     with pytest.raises(
         rt.errors.InvalidInputError, match="test_per_class is 4, but a class here has 3"
     ):
-        next(cifar_training.run([config(test_per_class=4)]))
+        next(fig3.CIFAR_CURVES.run([config(test_per_class=4)]))
     with pytest.raises(
         rt.errors.InvalidInputError, match="per_class is 16, but there are 15 samples"
     ):
-        next(cifar_training.run([config(per_class=16)]))
+        next(fig3.CIFAR_CURVES.run([config(per_class=16)]))
 
 
 def test_on_a_gpu_runs_that_differ_in_seed_rate_or_strength_train_at_once():
@@ -264,7 +264,7 @@ def test_processes_give_the_same_bits(tmp_path):
     here = run_experiment(experiment, tmp_path / "here")
     place = Processes(2)
     try:
-        there = run_experiment(experiment, tmp_path / "there", place=place)
+        there = run_experiment(experiment, tmp_path / "there", executor=place)
     finally:
         place.close()
     assert there.table.equals(here.table, null_equal=True)
@@ -273,9 +273,9 @@ def test_processes_give_the_same_bits(tmp_path):
 def test_a_run_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
     """Alone, and with others: each set of networks has a file of its own."""
     configs, path = [config(seed=1), config(seed=2)], tmp_path / "checkpoint.safetensors"
-    whole = [table for _, table in cifar_training.run(configs)]
-    list(cifar_training.run(configs, path))
-    list(cifar_training.run(configs[:1], path))
+    whole = [table for _, table in fig3.CIFAR_CURVES.run(configs)]
+    list(fig3.CIFAR_CURVES.run(configs, path))
+    list(fig3.CIFAR_CURVES.run(configs[:1], path))
     names = sorted(file.name for file in tmp_path.iterdir())
     assert len(names) == 2
     assert names[1] == path.name
@@ -285,18 +285,18 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
         raise AssertionError("it was trained again")
 
     monkeypatch.setattr("retarget.continual.training._learn_task", refuse)
-    again = [table for _, table in cifar_training.run(configs, path)]
+    again = [table for _, table in fig3.CIFAR_CURVES.run(configs, path)]
     for one, other in zip(whole, again, strict=True):
         assert one.equals(other, null_equal=True)
     with pytest.raises(AssertionError, match="it was trained again"):
-        list(cifar_training.run(configs[1:], path.with_stem("other")))
+        list(fig3.CIFAR_CURVES.run(configs[1:], path.with_stem("other")))
 
 
 @pytest.mark.parametrize("method", ["vanilla", "ewc"])
 def test_a_run_that_diverges_leaves_the_others_as_they_are(method):
     rates = (0.01, 1e12, 0.02, 1e9)
     configs = [config(method=method, lr=lr, strength=0.5) for lr in rates]
-    tables = dict(cifar_training.run(configs))
+    tables = dict(fig3.CIFAR_CURVES.run(configs))
     assert set(tables) == set(configs)
     for one in configs:
         table = tables[one]
@@ -304,9 +304,9 @@ def test_a_run_that_diverges_leaves_the_others_as_they_are(method):
             assert table["samples"].to_list() == [80]
             assert table["tasks_learned"].to_list() == [5]
             assert table["accuracy"].is_nan().all()
-            assert np.isnan(network_curves.accuracy_matrices(table.with_columns(seed=0))).all()
+            assert np.isnan(fig3.accuracy_matrices(table.with_columns(seed=0))).all()
         else:
-            alone = next(cifar_training.run([one]))[1]
+            alone = next(fig3.CIFAR_CURVES.run([one]))[1]
             np.testing.assert_allclose(table["accuracy"], alone["accuracy"], atol=1e-12)
     assert tables[configs[0]].schema == tables[configs[1]].schema
 
@@ -321,28 +321,28 @@ def test_fig3a_then_fig6ad_on_made_images(tmp_path):
     assert (outcome.computed, outcome.reused) == (14, 0)
     table = outcome.table
     assert table.columns[:2] == ["case", "seed"]
-    assert network_curves.task_ends(table) == [8, 16, 24, 32, 40]
+    assert fig3.task_ends(table) == [8, 16, 24, 32, 40]
     assert table["accuracy"].is_between(0, 1).all()
     for case in experiment.cases:
         part = table.filter(case=case)
-        assert network_curves.final_accuracies(part).shape == (2,)
-        assert network_curves.accuracy_matrices(part).shape == (2, 5, 5)
+        assert fig3.final_accuracies(part).shape == (2,)
+        assert fig3.accuracy_matrices(part).shape == (2, 5, 5)
         np.testing.assert_allclose(
-            network_curves.accuracy_matrices(part)[:, -1].mean(1),
-            network_curves.final_accuracies(part),
+            fig3.accuracy_matrices(part)[:, -1].mean(1),
+            fig3.final_accuracies(part),
         )
-    (shown,) = network_curves.summarise(table)
+    (shown,) = fig3.summarise(table)
     assert shown.row_count == 7
     assert [column.header for column in shown.columns][2:] == [
         "less vanilla SGD's", "forgetting", "backward transfer",
     ]  # fmt: skip
     gain, plain = (
-        network_curves.final_accuracies(table.filter(case=case)) for case in ("EWC", "vanilla SGD")
+        fig3.final_accuracies(table.filter(case=case)) for case in ("EWC", "vanilla SGD")
     )
     place = list(experiment.cases).index("EWC")
-    assert list(shown.columns[2].cells)[place] == network_curves._text(gain - plain)
+    assert list(shown.columns[2].cells)[place] == fig3._text(gain - plain)
     alone = table.filter(pl.col("case") != "vanilla SGD")
-    assert [c.header for c in network_curves.summarise(alone)[0].columns][2] == "forgetting"
+    assert [c.header for c in fig3.summarise(alone)[0].columns][2] == "forgetting"
     assert (tmp_path / "fig3a" / "fig3a.png").stat().st_size > 10_000
 
     sweeps = load_experiment("fig6ad").changed(parse_changes([*few, "epochs=1"], seeds=[0, 1]))
@@ -353,8 +353,8 @@ def test_fig3a_then_fig6ad_on_made_images(tmp_path):
     assert len(planned) == 2 * (3 + 7 + 6 + 7)
     assert len(different) == len(planned) - 2
     assert (again.computed, again.reused) == (len(different) - 8, 8)
-    assert len(network_sweeps.final_rows(again.table)) == len(planned)
-    (shown,) = network_sweeps.summarise(again.table)
+    assert len(fig6.final_rows(again.table)) == len(planned)
+    (shown,) = fig6.summarise(again.table)
     assert shown.row_count == 3 + 7 + 6 + 7
     a, b = (again.table.filter(case=case, lr=0.01) for case in ("A vanilla SGD", "B vanilla SGD"))
     assert a.drop("case").equals(b.drop("case"), null_equal=True)
@@ -369,7 +369,7 @@ def test_fig6ad_with_a_rate_given_and_rates_that_diverge(tmp_path):
     )  # fmt: skip
     table = run_experiment(experiment, tmp_path).table
     assert table["accuracy"].is_nan().all()
-    (shown,) = network_sweeps.summarise(table)
+    (shown,) = fig6.summarise(table)
     assert list(shown.columns[3].cells) == ["1 diverged"] * 9
     assert (tmp_path / "fig6ad" / "fig6ad.png").is_file()
 
@@ -392,11 +392,11 @@ def test_fig3a_with_a_case_that_diverges(tmp_path):
     """
     outcome = run_experiment(parse_experiment("mixed", text), tmp_path)
     good, bad = (outcome.table.filter(case=case) for case in ("good", "bad"))
-    assert not np.isnan(network_curves.final_accuracies(good)).any()
-    assert np.isnan(network_curves.final_accuracies(bad)).all()
-    assert np.isnan(network_curves.accuracy_matrices(bad)).all()
-    assert network_curves.accuracy_matrices(bad).shape == (2, 5, 5)
-    (shown,) = network_curves.summarise(outcome.table)
+    assert not np.isnan(fig3.final_accuracies(good)).any()
+    assert np.isnan(fig3.final_accuracies(bad)).all()
+    assert np.isnan(fig3.accuracy_matrices(bad)).all()
+    assert fig3.accuracy_matrices(bad).shape == (2, 5, 5)
+    (shown,) = fig3.summarise(outcome.table)
     assert list(shown.columns[1].cells)[1] == "2 of 2 diverged"
     assert (tmp_path / "mixed" / "mixed.png").stat().st_size > 5_000
 
@@ -408,11 +408,11 @@ def test_fig3c_repeats_epochs_in_random_order(tmp_path):
     assert table["samples"].unique().sort().to_list() == [0, 20, 40, 60]
     assert table["passes"].unique().sort().to_list() == [0.0, 1.0, 2.0, 3.0]
     assert table["tasks_learned"].max() == 1
-    (shown,) = network_curves.summarise(table)
+    (shown,) = fig3.summarise(table)
     assert shown.columns[3].header == "after one pass"
     vanilla = table.filter(case="vanilla SGD")
     once = vanilla.filter(samples=20)["accuracy"].to_numpy()
-    np.testing.assert_array_equal(network_curves._after_one_pass(vanilla), once)
+    np.testing.assert_array_equal(fig3._after_one_pass(vanilla), once)
     assert next(iter(shown.columns[3].cells)).startswith(f"{once.mean():.3f} ± ")
 
 
@@ -479,7 +479,7 @@ def test_the_correction_forgets_less_on_the_real_images(tmp_path, monkeypatch):
         "vanilla SGD", "corrected, summed loss",
     )  # fmt: skip
     table = run_experiment(experiment, tmp_path).table
-    final = {c: network_curves.final_accuracies(table.filter(case=c)) for c in experiment.cases}
+    final = {c: fig3.final_accuracies(table.filter(case=c)) for c in experiment.cases}
     gain = final["corrected, summed loss"] - final["vanilla SGD"]
     assert gain.min() > 0
     assert gain.mean() > 0.02

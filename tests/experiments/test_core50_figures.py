@@ -12,21 +12,21 @@ from torch import nn
 import retarget as rt
 from retarget import continual as lab
 from retarget.data.core50 import load_core50, new_classes_tasks
-from retarget.experiments import core50_training, network_curves, network_sweeps
 from retarget.experiments.experiment import families
-from retarget.experiments.experiment_files import (
+from retarget.experiments.figures import core50, fig3, fig6
+from retarget.experiments.reader import (
     load_experiment,
     named_experiments,
     parse_changes,
     parse_experiment,
 )
-from retarget.experiments.identity import identity_of
-from retarget.experiments.runner import run_experiment
+from retarget.experiments.runs.identity import identity_of
+from retarget.experiments.runs.run import run_experiment
 from support.command_line import run as run_command
 from support.made_core50 import made_frames, picture, write_made_core50, zipped
 
 REAL_DATA = Path(os.environ.get("RETARGET_DATA", "nowhere"))  # before the fixtures change it
-BACKBONE = 'backbone="core50_backbone:made"'
+BACKBONE = 'backbone="support.core50_backbone:made"'
 SMALL = ["frames_per_session=1", "image_size=4", "epochs=1", "replay_passes=1", "block_size=4"]
 SMALL.append(BACKBONE)
 MAIN = ["cumulative replay", "vanilla SGD", "EWC", "corrected", "corrected, summed loss"]
@@ -40,7 +40,7 @@ def made_folder(tmp_path_factory):
     write_made_core50(folder, "zip", frames)
     others = made_frames(range(1, 12), range(1, 51), (1,), size=(5, 4), seed=1)
     pictures = {f"core50_128x128/{name}": picture(pixels) for name, pixels in others.items()}
-    (folder / core50_training.STAND_IN).write_bytes(zipped(pictures))
+    (folder / core50.STAND_IN).write_bytes(zipped(pictures))
     return folder
 
 
@@ -48,7 +48,7 @@ def made_folder(tmp_path_factory):
 def own_folders(made_folder, tmp_path, monkeypatch):
     monkeypatch.setenv("RETARGET_DATA", str(made_folder))
     monkeypatch.setenv("RETARGET_CACHE", str(tmp_path / "cache"))
-    core50_training._data.cache_clear()
+    core50._data.cache_clear()
 
 
 def small(name, *changes, seeds=(0, 1)):
@@ -116,7 +116,7 @@ def test_fig6eh_has_the_papers_grids_and_finds_what_fig3b_has_done():
 
 def test_every_case_has_a_line_of_its_own():
     lines = [
-        network_curves.LINES[case]
+        fig3.LINES[case]
         for name in ("fig3b", "fig3b-methods")
         for case in load_experiment(name).cases
     ]
@@ -164,15 +164,15 @@ def test_a_figure_stands_for_its_parts():
 
 def config(**changes):
     known = {
-        "seed": 0, "data": "core50", "frames_per_session": 1, "image_size": 4,
-        "backbone": "core50_backbone:made", "method": "vanilla", "lr": 0.01, "block_size": 4,
+        "seed": 0, "data": "core50", "frames_per_session": 1, "image_size": 4, "block_size": 4,
+        "backbone": "support.core50_backbone:made", "method": "vanilla", "lr": 0.01,
     }  # fmt: skip
-    return core50_training.Core50Run(**(known | changes))
+    return core50.Core50Run(**(known | changes))
 
 
 def test_the_head_is_the_papers_and_its_seeds_own():
     state = torch.random.get_rng_state()
-    one, same, other = (core50_training.head(512, seed) for seed in (5, 5, 6))
+    one, same, other = (core50.head(512, seed) for seed in (5, 5, 6))
     assert torch.equal(torch.random.get_rng_state(), state)
     assert [tuple(p.shape) for p in one.parameters()] == [(100, 512), (50, 100)]
     assert torch.equal(one[0].weight, same[0].weight)
@@ -182,9 +182,9 @@ def test_the_head_is_the_papers_and_its_seeds_own():
 
 
 def test_the_stream_is_new_classes_on_features_of_the_frames(made_folder):
-    problem = core50_training.core50_problem(config(seed=3))
-    stream, tasks = problem.stream, new_classes_tasks(3)
-    assert problem.data == "CORe50, features of core50_backbone:made"
+    setup = core50.core50_setup(config(seed=3))
+    stream, tasks = setup.stream, new_classes_tasks(3)
+    assert setup.data == "CORe50, features of support.core50_backbone:made"
     assert stream.classes == 50
     assert stream.train.sizes == tuple(8 * len(task) for task in tasks)
     assert stream.test.sizes == tuple(3 * len(task) for task in tasks)
@@ -205,28 +205,28 @@ def test_runs_at_once_are_the_runs_alone():
         config(method="ewc", seed=seed, lr=lr, strength=2.0, epochs=2, reshuffle=True)
         for seed, lr in ((0, 0.01), (4, 0.02))
     ]
-    together = dict(core50_training.run(configs))
+    together = dict(fig3.CORE50_CURVES.run(configs))
     for one in configs:
-        problem = core50_training.core50_problem(one)
+        setup = core50.core50_setup(one)
         history = lab.train(
-            problem.network, problem.stream, rt.SGD(one.lr, 4, reduction="mean"), lab.EWC(2.0),
+            setup.network, setup.stream, rt.SGD(one.lr, 4, reduction="mean"), lab.EWC(2.0),
             epochs=2, reshuffle=True, seeds=[one.seed],
         )  # fmt: skip
         table = together[one]
         assert table["tasks_learned"].to_list() == list(range(10))
-        assert set(table["data"]) == {problem.data}
+        assert set(table["data"]) == {setup.data}
         np.testing.assert_allclose(table["accuracy"], history.accuracy[:, 0], atol=1e-12)
         np.testing.assert_allclose(table["loss"], history.loss[:, 0], rtol=1e-4)
 
 
 def test_replay_and_correction_reach_the_lab_as_the_case_says():
     """Replay passes over everything as often as asked; the correction keeps its order."""
-    problem = core50_training.core50_problem(config())
-    ((_, table),) = core50_training.run(
+    setup = core50.core50_setup(config())
+    ((_, table),) = fig3.CORE50_CURVES.run(
         [config(method="cumulative", replay_passes=3, reshuffle=True)]
     )
     history = lab.train(
-        problem.network, problem.stream, rt.SGD(0.01, 4, reduction="mean"),
+        setup.network, setup.stream, rt.SGD(0.01, 4, reduction="mean"),
         lab.CumulativeReplay(3), reshuffle=True,
     )  # fmt: skip
     np.testing.assert_allclose(table["accuracy"], history.accuracy[:, 0], atol=1e-12)
@@ -234,40 +234,40 @@ def test_replay_and_correction_reach_the_lab_as_the_case_says():
     tables = [
         table
         for reshuffle in (True, False)
-        for _, table in core50_training.run([config(reshuffle=reshuffle, **changes)])
+        for _, table in fig3.CORE50_CURVES.run([config(reshuffle=reshuffle, **changes)])
     ]
     assert tables[0].equals(tables[1], null_equal=True)
 
 
 def test_more_frames_than_there_are():
     with pytest.raises(rt.errors.InvalidInputError, match=r"core50_128x128\.zip.*2"):
-        next(core50_training.run([config(frames_per_session=2)]))
+        next(fig3.CORE50_CURVES.run([config(frames_per_session=2)]))
 
 
 def test_a_backbone_that_is_none():
     with pytest.raises(rt.errors.InvalidInputError, match="there is no backbone 'resnet'"):
-        next(core50_training.run([config(backbone="resnet")]))
+        next(fig3.CORE50_CURVES.run([config(backbone="resnet")]))
 
 
 def test_a_stand_in_says_so_and_what_is_missing(tmp_path, monkeypatch, made_folder):
-    standin = core50_training.core50_problem(config(data="standin"))
-    assert standin.data == "stand-in pictures, features of core50_backbone:made"
+    standin = core50.core50_setup(config(data="standin"))
+    assert standin.data == "stand-in pictures, features of support.core50_backbone:made"
     assert "CORe50" not in standin.data
-    official = core50_training.core50_problem(config())
+    official = core50.core50_setup(config())
     assert not torch.equal(standin.stream.train.inputs, official.stream.train.inputs)
     with pytest.raises(
         rt.errors.MissingDataError, match="stand-in: resnet18-tiny150-f16.safetensors not found in"
     ):
-        core50_training.core50_problem(config(data="standin", backbone=None))
+        core50.core50_setup(config(data="standin", backbone=None))
     monkeypatch.setenv("RETARGET_DATA", str(tmp_path))
     with pytest.raises(
         rt.errors.MissingDataError, match="core50_standin.zip and resnet18.* not found"
     ):
-        core50_training.core50_problem(config(data="standin", backbone=None))
+        core50.core50_setup(config(data="standin", backbone=None))
     with pytest.raises(rt.errors.MissingDataError, match="core50: .* none of core50_128x128,"):
-        core50_training.core50_problem(config())
+        core50.core50_setup(config())
     with pytest.raises(rt.errors.MissingDataError, match="retarget data get resnet18"):
-        core50_training.core50_problem(config(backbone=None))
+        core50.core50_setup(config(backbone=None))
 
 
 # Whole figures, very small
@@ -277,11 +277,13 @@ def test_fig3b_then_fig6eh_on_made_pictures(tmp_path):
     experiment = small("fig3b")
     outcome = run_experiment(experiment, tmp_path)
     assert (outcome.computed, outcome.reused) == (10, 0)
-    assert network_curves._axis(outcome.table) == ("tasks_learned", "tasks learned")
+    assert fig3._axis(outcome.table) == ("tasks_learned", "tasks learned")
     assert sorted(outcome.table["tasks_learned"].unique()) == list(range(10))
-    (shown,) = network_curves.summarise(outcome.table)
+    (shown,) = fig3.summarise(outcome.table)
     assert shown.row_count == 5
-    assert shown.title.startswith("CORe50, features of core50_backbone:made: mean ± SEM over 2")
+    assert shown.title.startswith(
+        "CORe50, features of support.core50_backbone:made: mean ± SEM over 2"
+    )
     assert (tmp_path / "fig3b-core50" / "fig3b-core50.png").stat().st_size > 10_000
 
     sweeps = small("fig6eh", seeds=(1,))
@@ -290,12 +292,12 @@ def test_fig3b_then_fig6eh_on_made_pictures(tmp_path):
     assert len(planned) == 7 + 6 + 9 + 7
     # 4 cases are done
     assert (again.computed, again.reused) == (len(planned) - 4, 4)
-    assert len(network_sweeps.final_rows(again.table)) == len(planned)
-    (shown,) = network_sweeps.summarise(again.table)
+    assert len(fig6.final_rows(again.table)) == len(planned)
+    (shown,) = fig6.summarise(again.table)
     assert shown.row_count == 7 + 6 + 9 + 7
     settings = list(shown.columns[1].cells)
     assert "lr = 0.003, gamma = 300" in settings
-    figure = network_sweeps.draw(again.table)
+    figure = fig6.draw(again.table)
     assert [axes.get_title("left")[-len(name) :] for axes, name in zip(
         figure.axes, ("vanilla SGD", "EWC", "corrected", "cumulative replay"), strict=True
     )] == ["vanilla SGD", "EWC", "corrected", "cumulative replay"]  # fmt: skip
@@ -314,9 +316,9 @@ def test_fig3b_then_fig6eh_on_made_pictures(tmp_path):
 
 def test_the_curve_of_a_figure_is_the_table(tmp_path):
     table = run_experiment(small("fig3b"), tmp_path).table
-    figure = network_curves.draw(table)
+    figure = fig3.draw(table)
     (axes,) = figure.axes
-    assert axes.get_title() == "CORe50, features of core50_backbone:made"
+    assert axes.get_title() == "CORe50, features of support.core50_backbone:made"
     axes.set_xlim(1, 5)
     assert all(tick == int(tick) for tick in axes.get_xticks())
     for line, case in zip(axes.get_lines(), MAIN, strict=True):
@@ -331,7 +333,13 @@ def test_from_the_command(monkeypatch, capsys, tmp_path, made_folder):
     monkeypatch.setenv("RETARGET_DATA", str(tmp_path / "nothing here"))
     sizes = [f"--set={change}" for change in SMALL[:-1]]
     arguments = ("reproduce", "fig3b", "--data", "standin", "--seed=2", *sizes)
-    arguments = (*arguments, "--backbone", "core50_backbone:made", "--out", tmp_path / "out")
+    arguments = (
+        *arguments,
+        "--backbone",
+        "support.core50_backbone:made",
+        "--out",
+        tmp_path / "out",
+    )
     code, shown = run_command(monkeypatch, capsys, *arguments)
     assert code == 2
     assert "Error: stand-in: core50_standin.zip not found in" in shown
@@ -340,7 +348,7 @@ def test_from_the_command(monkeypatch, capsys, tmp_path, made_folder):
     assert "Runs computed: 5, found finished: 0" in shown
     assert "fig3b-standin: " in shown
     table = pl.read_parquet(tmp_path / "out" / "fig3b-standin" / "fig3b-standin.parquet")
-    assert set(table["data"]) == {"stand-in pictures, features of core50_backbone:made"}
+    assert set(table["data"]) == {"stand-in pictures, features of support.core50_backbone:made"}
     code, shown = run_command(monkeypatch, capsys, "reproduce", "fig3b", "--data", "core51")
     assert code == 2
     assert "core51" in shown
@@ -360,7 +368,7 @@ def test_figures_whose_data_are_missing_do_not_stop_the_others(monkeypatch, caps
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    not (REAL_DATA / core50_training.STAND_IN_BACKBONE).is_file(),
+    not (REAL_DATA / core50.STAND_IN_BACKBONE).is_file(),
     reason="RETARGET_DATA names no folder with the stand-in",
 )
 def test_the_correction_is_between_plain_sgd_and_replay_on_the_stand_in(tmp_path, monkeypatch):
@@ -368,7 +376,7 @@ def test_the_correction_is_between_plain_sgd_and_replay_on_the_stand_in(tmp_path
     experiment = load_experiment("fig3b").where_it_fits(data="standin")
     experiment = experiment.changed(parse_changes(["frames_per_session=4"], [0, 1]))
     table = run_experiment(experiment, tmp_path).table
-    final = {c: network_curves.final_accuracies(table.filter(case=c)) for c in experiment.cases}
+    final = {c: fig3.final_accuracies(table.filter(case=c)) for c in experiment.cases}
     assert (final["corrected"] > final["vanilla SGD"] + 0.03).all()
     assert (final["corrected"] > final["EWC"]).all()
     assert (final["corrected"] < final["cumulative replay"]).all()

@@ -14,11 +14,11 @@ from safetensors.torch import save_file
 
 import retarget as rt
 from retarget.data import backbones, core50
-from retarget.experiments import identity
-from retarget.experiments.core50_training import STAND_IN, STAND_IN_BACKBONE, Core50Run
 from retarget.experiments.experiment import families
-from retarget.experiments.experiment_files import load_experiment, parse_experiment
-from retarget.experiments.identity import (
+from retarget.experiments.figures.core50 import STAND_IN, STAND_IN_BACKBONE, Core50Run
+from retarget.experiments.reader import load_experiment, parse_experiment
+from retarget.experiments.runs import identity
+from retarget.experiments.runs.identity import (
     COMPUTING,
     PACKAGE,
     Identity,
@@ -73,7 +73,7 @@ def own_folders(made_data, tmp_path, monkeypatch):
 
 def example(family):
     experiment = load_experiment(EXAMPLES[family])
-    fitting = {"backbone": "core50_backbone:made", "frames_per_session": 2}
+    fitting = {"backbone": "support.core50_backbone:made", "frames_per_session": 2}
     return experiment.where_it_fits(**fitting).runs()[0]
 
 
@@ -89,7 +89,7 @@ def another(name, annotation, value):
     kinds = [annotation, *get_args(annotation)]
     choices = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
     if name == "backbone":
-        return "core50_backbone:made" if value is None else None
+        return "support.core50_backbone:made" if value is None else None
     if name == "device":
         return "cpu:0"
     if choices:
@@ -163,7 +163,9 @@ def test_classes_of_the_same_parameters_are_told_apart():
         pass
 
     other = Other(**config.model_dump())
-    assert identity_of(config, FAMILIES["digits"]).kind == "retarget.experiments.digits.Digits"
+    assert (
+        identity_of(config, FAMILIES["digits"]).kind == "retarget.experiments.figures.digits.Digits"
+    )
     assert key(other, "digits") != key(config, "digits")
 
 
@@ -209,7 +211,7 @@ def test_cifar_counts_by_content(made_data, tmp_path, monkeypatch):
 
 def core50_run(**changes):
     known = {"seed": 0, "data": "core50", "frames_per_session": 2, "method": "vanilla", "lr": 0.1}
-    return Core50Run(**known | {"backbone": "core50_backbone:made"} | changes)
+    return Core50Run(**known | {"backbone": "support.core50_backbone:made"} | changes)
 
 
 def test_core50_and_its_stand_in_count_by_content(made_data, tmp_path, monkeypatch):
@@ -256,8 +258,10 @@ def test_a_backbone_in_a_file_counts_by_content_and_name(made_data, tmp_path):
 
 def test_a_backbone_by_import_path_counts_by_its_weights(monkeypatch):
     first = identity_of(core50_run(), FAMILIES["core50 curves"])
-    assert first.config["backbone"] == "core50_backbone:made"
-    monkeypatch.setattr("core50_backbone.torch.manual_seed", lambda seed: torch.default_generator)
+    assert first.config["backbone"] == "support.core50_backbone:made"
+    monkeypatch.setattr(
+        "support.core50_backbone.torch.manual_seed", lambda seed: torch.default_generator
+    )
     backbones._network_checksum.cache_clear()
     assert identity_of(core50_run(), FAMILIES["core50 curves"]).data != first.data
 

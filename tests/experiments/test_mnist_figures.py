@@ -10,12 +10,13 @@ from sklearn.kernel_ridge import KernelRidge
 
 import retarget as rt
 from retarget.cli import main
+from retarget.data.cache import cache_folder
 from retarget.data.fetch import data_folder, is_complete
 from retarget.data.mnist import MNIST
-from retarget.experiments import mnist_curves, mnist_problem, mnist_sweeps
-from retarget.experiments.experiment_files import load_experiment, parse_changes
-from retarget.experiments.kernel_cache import cache_folder, cached_gram
-from retarget.experiments.runner import run_experiment
+from retarget.experiments.figures import fig2, fig5, mnist
+from retarget.experiments.figures.mnist import cached_gram
+from retarget.experiments.reader import load_experiment, parse_changes
+from retarget.experiments.runs.run import run_experiment
 from support.made_mnist import idx
 
 REAL_MNIST = os.environ.get("RETARGET_DATA")  # before the fixtures point it elsewhere
@@ -54,7 +55,7 @@ def final(table, **where):
 def test_images_are_whitened_over_the_whole_set():
     images = np.random.default_rng(0).integers(256, size=(90, 28, 28)).astype(np.uint8)
     images[:, 0, 0] = 7  # a pixel that never changes
-    whitened = mnist_problem._whitened(images, np.arange(90))
+    whitened = mnist._whitened(images, np.arange(90))
     assert whitened.dtype == np.float32
     np.testing.assert_allclose(whitened.mean(axis=0), 0, atol=1e-5)
     np.testing.assert_allclose(whitened.std(axis=0)[1:], 1, rtol=1e-5)
@@ -63,23 +64,23 @@ def test_images_are_whitened_over_the_whole_set():
 
 def test_the_problem_is_the_ntk_of_the_drawn_images():
     config = small("fig5").runs()[0]
-    problem = mnist_problem.mnist_problem(config)
-    assert problem.K.shape == (90, 90)
-    assert problem.K_test.shape == (40, 90)
-    np.testing.assert_array_equal(problem.Y.argmax(axis=1), problem.labels)
-    assert np.linalg.eigvalsh(problem.K)[0] > 0
-    by_class = problem.class_by_class()
-    order = np.argsort(problem.labels, kind="stable")
+    stream = mnist.mnist_stream(config)
+    assert stream.K.shape == (90, 90)
+    assert stream.K_test.shape == (40, 90)
+    np.testing.assert_array_equal(stream.Y.argmax(axis=1), stream.labels)
+    assert np.linalg.eigvalsh(stream.K)[0] > 0
+    by_class = stream.class_by_class()
+    order = np.argsort(stream.labels, kind="stable")
     assert (np.diff(by_class.labels) >= 0).all()
-    np.testing.assert_array_equal(by_class.K, problem.K[order][:, order])
-    np.testing.assert_array_equal(by_class.K_test, problem.K_test[:, order])
-    np.testing.assert_array_equal(by_class.Y, problem.Y[order])
+    np.testing.assert_array_equal(by_class.K, stream.K[order][:, order])
+    np.testing.assert_array_equal(by_class.K_test, stream.K_test[:, order])
+    np.testing.assert_array_equal(by_class.Y, stream.Y[order])
 
 
 def test_more_images_than_there_are():
     config = small("fig5", "train=301").runs()[0]
     with pytest.raises(rt.errors.InvalidInputError, match="train = 301, but MNIST here has 300"):
-        mnist_problem.mnist_problem(config)
+        mnist.mnist_stream(config)
 
 
 def test_fig2_on_made_images(tmp_path):
@@ -92,11 +93,11 @@ def test_fig2_on_made_images(tmp_path):
         assert final(table, order=order, learner="iterative") > 0.5
     shown = table.filter(pl.col("series") == "effective")
     assert set(shown["label"]) == {0, 1, 2}
-    assert mnist_curves.summarise(table)[0].row_count == 4
+    assert fig2.summarise(table)[0].row_count == 4
     # the offline learner along the stream, by another library
-    problem = mnist_problem.mnist_problem(small("fig2").runs()[0])
-    peer = KernelRidge(alpha=0.01, kernel="precomputed").fit(problem.K[:64, :64], problem.Y[:64])
-    expected = np.mean(peer.predict(problem.K_test[:, :64]).argmax(1) == problem.labels_test)
+    stream = mnist.mnist_stream(small("fig2").runs()[0])
+    peer = KernelRidge(alpha=0.01, kernel="precomputed").fit(stream.K[:64, :64], stream.Y[:64])
+    expected = np.mean(peer.predict(stream.K_test[:, :64]).argmax(1) == stream.labels_test)
     row = table.filter(seed=0, order="shuffled", learner="offline", samples=64)
     assert row["accuracy"][0] == pytest.approx(expected)
 
@@ -114,19 +115,19 @@ def test_fig5_on_made_images_with_rates_that_diverge(tmp_path):
         table.filter(panel="A", setting=0.001)["accuracy"].mean(), abs=1 / 40
     )
     assert (tmp_path / "fig5" / "fig5.pdf").stat().st_size > 5_000
-    lines = mnist_sweeps.summarise(table)
+    lines = fig5.summarise(table)
     assert lines[1].startswith("Online: best at eta = 0.1")
 
 
 @pytest.mark.filterwarnings("ignore::retarget.errors.DivergenceWarning")
 def test_a_curve_that_diverges_is_kept_up_to_there():
-    problem = mnist_problem.mnist_problem(small("fig5").runs()[0])
+    stream = mnist.mnist_stream(small("fig5").runs()[0])
     learner = rt.SGD(lr=1e9)
-    f = problem.online_predictions(problem.Y, learner, [4, 16, 90])
+    f = stream.online_predictions(stream.Y, learner, [4, 16, 90])
     assert np.isfinite(f[:2]).all()
     assert np.isnan(f[2]).all()
     expected = rt.online_learning_curve(
-        problem.K[:16, :16], problem.Y[:16], problem.K_test[:, :16], learner, [4, 16]
+        stream.K[:16, :16], stream.Y[:16], stream.K_test[:, :16], learner, [4, 16]
     )
     np.testing.assert_allclose(f[:2], expected)
 
@@ -164,7 +165,7 @@ def test_kernels_are_computed_once(monkeypatch):
 def test_a_damaged_kernel_is_computed_again():
     X = np.random.default_rng(0).normal(size=(12, 3))
     first = cached_gram(rt.RBF(2.0), X)
-    (path,) = cache_folder().glob("*.safetensors")
+    (path,) = cache_folder("kernels").glob("*.safetensors")
     path.write_bytes(b"damaged")
     np.testing.assert_array_equal(cached_gram(rt.RBF(2.0), X), first)
 
@@ -179,7 +180,7 @@ def test_fig2_on_the_real_images_holds_what_the_paper_claims(tmp_path, monkeypat
     experiment = load_experiment("fig2").changed(parse_changes([], seeds=[0, 1]))
     table = run_experiment(experiment, tmp_path).table
     for order, gap in (("shuffled", 0.05), ("class by class", 0.2)):
-        scores = {k: final(table, order=order, learner=k) for k in mnist_curves.LEARNERS}
+        scores = {k: final(table, order=order, learner=k) for k in fig2.LEARNERS}
         assert scores["offline"] > 0.95
         assert scores["corrected"] == pytest.approx(scores["offline"], abs=0.005)
         assert scores["online"] + gap < scores["iterative"] < scores["offline"]

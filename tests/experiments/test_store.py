@@ -8,8 +8,8 @@ import pytest
 
 import retarget as rt
 from retarget.errors import DamagedFileWarning
-from retarget.experiments.identity import Identity
-from retarget.experiments.store import RunStore
+from retarget.experiments.runs.identity import Identity
+from retarget.experiments.runs.store import RunStore
 
 TABLE = pl.DataFrame({"a": [1.5, float("nan")], "b": [[1, 2], [3]]})
 IDENTITY = Identity("module.Kind", {"seed": 3, "lr": 0.1}, {"file": "00"}, "11", {"torch": "2"})
@@ -120,7 +120,8 @@ def test_one_process_at_a_time_has_the_lock(store):
     assert store.lock(key) is None
     assert not store.remove(key)
     code = (
-        "import sys; from pathlib import Path; from retarget.experiments.store import RunStore; "
+        "import sys; from pathlib import Path\n"
+        "from retarget.experiments.runs.store import RunStore\n"
         "print(RunStore(Path(sys.argv[1])).lock(sys.argv[2]) is None)"
     )
     command = [sys.executable, "-c", code, str(store.folder.parent), key]

@@ -6,7 +6,7 @@ import pytest
 
 from retarget.data.toy import toy_curve
 from retarget.errors import InvalidInputError
-from retarget.experiments.experiment_files import load_experiment
+from retarget.experiments.reader import load_experiment
 from retarget.explore.points import FIG_1_SEED, file_opening, toy_opening
 
 

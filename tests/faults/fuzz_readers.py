@@ -18,13 +18,13 @@ with atheris.instrument_imports(
 ):
     from retarget.data.archives import open_zip, read_members
     from retarget.data.cifar10 import _parse, read_pickle
-    from retarget.data.core50_frames import decode
+    from retarget.data.core50 import decode
     from retarget.data.mnist import open_idx
     from retarget.data.weights import read_torch_file
     from retarget.diagnosis.tables.parquet_sizes import ParquetSizes
     from retarget.diagnosis.tables.read import read_table
     from retarget.errors import RetargetError
-    from retarget.experiments.experiment_files import parse_experiment
+    from retarget.experiments.reader import parse_experiment
     from retarget.explore.state import State
     from retarget.streaming.corrector import TargetCorrector
     from support import formats

@@ -11,7 +11,7 @@ import retarget as rt
 from retarget.data.cache import cached_array
 from retarget.data.fetch import DataSet, get
 from retarget.experiments.experiment import Family, families, one_by_one
-from retarget.experiments.runner import run_experiment
+from retarget.experiments.runs.run import run_experiment
 from retarget.storage import atomic_file
 from support import made_runs
 from support.command_line import run

@@ -28,9 +28,9 @@ from retarget.data.core50 import load_core50
 from retarget.data.mnist import load_mnist
 from retarget.data.weights import read_weights
 from retarget.diagnosis.tables.read import read_table
-from retarget.experiments.experiment_files import parse_experiment
-from retarget.experiments.identity import Identity
-from retarget.experiments.store import RunStore
+from retarget.experiments.reader import parse_experiment
+from retarget.experiments.runs.identity import Identity
+from retarget.experiments.runs.store import RunStore
 from retarget.explore.points import toy_opening
 from retarget.explore.state import State
 from support.made_cifar10 import BINARY_NAMES, PYTHON_NAMES, write_made_cifar10

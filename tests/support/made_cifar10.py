@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from retarget.data.cifar10 import (
-    BINARY_ARCHIVE,
-    BINARY_FILES,
+from retarget.data.catalogue import (
     CIFAR10,
-    PYTHON_ARCHIVE,
-    PYTHON_FILES,
+    CIFAR10_BINARY_ARCHIVE,
+    CIFAR10_BINARY_FILES,
+    CIFAR10_PYTHON_ARCHIVE,
+    CIFAR10_PYTHON_FILES,
+    DataFile,
 )
-from retarget.data.fetch import DataFile
 from support.made_mnist import gzipped, stored
 
-PYTHON_NAMES = [file.name for file in PYTHON_FILES]
-BINARY_NAMES = [file.name for file in BINARY_FILES]
+PYTHON_NAMES = [file.name for file in CIFAR10_PYTHON_FILES]
+BINARY_NAMES = [file.name for file in CIFAR10_BINARY_FILES]
 FORMS = ["python", "binary", "python archive", "binary archive"]
 
 
@@ -107,7 +107,7 @@ def made_files(form, **sizes):
     names, write = (PYTHON_NAMES, python_batch) if is_python else (BINARY_NAMES, binary_batch)
     contents = {name: write(*batch) for name, batch in zip(names, batches, strict=True)}
     if form.endswith("archive"):
-        archive = PYTHON_ARCHIVE if is_python else BINARY_ARCHIVE
+        archive = CIFAR10_PYTHON_ARCHIVE if is_python else CIFAR10_BINARY_ARCHIVE
         contents = {archive.name: tar_gz(dict(reversed(contents.items())))}
     return contents, batches
 

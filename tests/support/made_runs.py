@@ -12,7 +12,7 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from retarget.experiments.experiment import Config, Family, families, one_by_one
-from retarget.experiments.experiment_files import parse_experiment
+from retarget.experiments.reader import parse_experiment
 
 TEXT = """
 family = "made"

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Column, Table
 
 from retarget.data import fetch
-from retarget.data.catalogue import DATA_SETS, find_data_set
+from retarget.data.catalogue import DATA_SETS, DataSet, find_data_set
 from retarget.text import printable
 
 FAILED = 1
@@ -41,7 +41,7 @@ def list_data_sets(data_dir: Folder = None) -> None:
     console.print(table)
 
 
-def _where(data_set: fetch.DataSet, folder: Path) -> str:
+def _where(data_set: DataSet, folder: Path) -> str:
     present = sum(bool(file.present(folder)) for file in data_set.files)
     if not present:
         return "not here"

@@ -2,45 +2,46 @@
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import polars as pl
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
-from retarget.cli import show_error
-from retarget.errors import MissingDataError
-from retarget.experiments.computing import in_a_line
-from retarget.experiments.core50_training import Source
-from retarget.experiments.experiment import Experiment, require_device
-from retarget.experiments.experiment_files import (
-    experiment_names,
+from retarget.cli import FAILED, WRONG_USE, show_error
+from retarget.errors import InvalidInputError, MissingDataError
+from retarget.experiments.experiment import Core50Source, Experiment
+from retarget.experiments.reader import (
+    experiment_titles,
     load_experiment,
     named_experiments,
     parse_changes,
 )
-from retarget.experiments.places import Place
-from retarget.experiments.progress_table import duration, progress_table
-from retarget.experiments.resources import Resources
-from retarget.experiments.runner import Outcome, run_experiment
-from retarget.experiments.scheduling import Progress, Schedule
-from retarget.experiments.store import RunStore
-from retarget.progress import display
-from retarget.text import printable
+from retarget.text import duration, printable
+
+# What computes and draws is imported when it is needed: the help must not wait for it.
+if TYPE_CHECKING:
+    import polars as pl
+
+    from retarget.experiments.runs.executors import Executor
+    from retarget.experiments.runs.run import Outcome
+    from retarget.experiments.runs.schedule import Progress
 
 app = typer.Typer(rich_markup_mode="rich")
 console = Console()
-FAILED, WRONG_USE, STOPPED = 1, 2, 130
+STOPPED = 130  # as a shell has it for Ctrl-C
 SHOWN_FAILURES = 20
+SHOWN_RUNNING = 8  # lines for runs that are being computed; the others are counted
 LOG_EVERY = 10.0  # seconds
 
 
 def figures_help() -> str:
     """The help text, with a line for each experiment of the package."""
-    lines = [f"[bold]{name}[/bold]  {load_experiment(name).title}" for name in experiment_names()]
+    lines = [f"[bold]{name}[/bold]  {title}" for name, title in experiment_titles().items()]
     return "\n\n".join(
         ["Computes experiments and draws their figures.", *lines, "[bold]all[/bold]"]
     )
@@ -74,7 +75,7 @@ def reproduce(
         Path | None, typer.Option(help="Folder with the data sets (or set RETARGET_DATA).")
     ] = None,
     data: Annotated[
-        Source | None,
+        Core50Source | None,
         typer.Option(help="What Fig. 3B and Fig. 6 E to H learn: CORe50, or pictures like it."),
     ] = None,
     backbone: Annotated[
@@ -126,7 +127,7 @@ def reproduce(
     if data_dir is not None:
         os.environ["RETARGET_DATA"] = str(data_dir.absolute())
     if device is not None:
-        require_device(device)
+        _require_device(device)
     options = {"data": data, "backbone": backbone, "device": device}
     given = {name: value for name, value in options.items() if value is not None}
     changes = parse_changes(change or (), seed or ())
@@ -138,30 +139,29 @@ def reproduce(
         experiments.append(experiment.changed(changes).where_it_fits(**given))
         if experiments[-1] != loaded:
             experiments[-1].runs()  # wrong parameters are an error before any work
-    resources = Resources.of(jobs, cluster, time_limit, memory_limit, device)
+    from retarget.experiments.runs.executors import open_executors
+
     show = _show_plan if dry_run else _reproduce
-    with resources.place() as place:
-        codes = [_code_of(show, experiment, out, fresh, place) for experiment in experiments]
+    with open_executors(jobs, cluster, time_limit, memory_limit, device) as executor_of:
+        codes = []
+        for experiment in experiments:
+            try:
+                codes.append(show(experiment, out, fresh, executor_of(experiment)))
+            except MissingDataError as error:  # the other experiments may do without these data
+                show_error(error)
+                codes.append(WRONG_USE)
     if any(codes):
         raise typer.Exit(max(codes))
 
 
-Show = Callable[[Experiment, Path, bool, Callable[[Experiment], Place]], int]
+def _require_device(name: str) -> None:
+    import torch
 
-
-def _code_of(
-    show: Show,
-    experiment: Experiment,
-    out: Path,
-    fresh: bool,
-    place: Callable[[Experiment], Place],
-) -> int:
-    """The exit code of one experiment. Where its data are missing, others may do without them."""
     try:
-        return show(experiment, out, fresh, place)
-    except MissingDataError as error:
-        show_error(error)
-        return WRONG_USE
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError) as error:  # torch raises both, by device and build
+        reason = str(error).splitlines()[0]
+        raise InvalidInputError(f"the device {name!r} cannot be used here: {reason}") from error
 
 
 def _show_title(experiment: Experiment) -> None:
@@ -169,12 +169,13 @@ def _show_title(experiment: Experiment) -> None:
     console.print(f"[bold]{escape(experiment.label)}[/bold]: {title}")
 
 
-def _show_plan(
-    experiment: Experiment, out: Path, fresh: bool, place: Callable[[Experiment], Place]
-) -> int:
+def _show_plan(experiment: Experiment, out: Path, fresh: bool, executor: "Executor") -> int:
+    from retarget.experiments.runs.schedule import Schedule
+    from retarget.experiments.runs.store import RunStore
+
     schedule = Schedule(experiment, RunStore(out), fresh)
     progress, missing = schedule.progress, set(schedule.missing())
-    progress.capacity = place(experiment).capacity
+    progress.capacity = executor.capacity
     _show_title(experiment)
     lines = []
     for key, run in progress.runs.items():
@@ -197,16 +198,15 @@ def _show_plan(
     return 0
 
 
-def _reproduce(
-    experiment: Experiment, out: Path, fresh: bool, place: Callable[[Experiment], Place]
-) -> int:
+def _reproduce(experiment: Experiment, out: Path, fresh: bool, executor: "Executor") -> int:
+    from retarget.experiments.runs.run import run_experiment
+    from retarget.progress import display
+
     _show_title(experiment)
     watch = _Watch()
     try:
         with display(console, transient=True, above=watch.shown):
-            outcome = run_experiment(
-                experiment, out, place=place(experiment), fresh=fresh, watch=watch
-            )
+            outcome = run_experiment(experiment, out, executor=executor, fresh=fresh, watch=watch)
     except KeyboardInterrupt:
         done = len(watch.progress.done) if watch.progress else 0
         console.print(
@@ -220,8 +220,10 @@ def _reproduce(
     return max(code, _show_outcome(outcome))
 
 
-def _summarise(experiment: Experiment, table: pl.DataFrame) -> int:
+def _summarise(experiment: Experiment, table: "pl.DataFrame") -> int:
     """Shows what the runs have found; a failure here does not cost their table."""
+    from retarget.experiments.runs.compute import in_a_line
+
     try:
         for part in experiment.kind.summarise(table):
             console.print(part)
@@ -231,7 +233,7 @@ def _summarise(experiment: Experiment, table: pl.DataFrame) -> int:
     return 0
 
 
-def _show_outcome(outcome: Outcome) -> int:
+def _show_outcome(outcome: "Outcome") -> int:
     failed = f", failed: {len(outcome.failed)}" if outcome.failed else ""
     console.print(
         f"Runs computed: {outcome.computed}, found finished: {outcome.reused}{failed}, "
@@ -271,7 +273,7 @@ class _Watch:
         self.progress: Progress | None = None
         self._told = time.monotonic()
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: "Progress") -> None:
         self.progress = progress
         now = time.monotonic()
         if not console.is_terminal and now - self._told > LOG_EVERY:
@@ -285,3 +287,32 @@ class _Watch:
     def shown(self) -> RenderableType:
         """What the terminal shows."""
         return "" if self.progress is None else progress_table(self.progress)
+
+
+def progress_table(progress: "Progress") -> RenderableType:
+    """How many runs are done, running, failed and left, how long it may take, and which run."""
+    all_runs, done, failed = len(progress.runs), len(progress.done), len(progress.failed)
+    running, elsewhere = len(progress.running), len(progress.elsewhere)
+    left = all_runs - done - failed - running - elsewhere
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    counts = {"done": done, "running": running, "elsewhere": elsewhere, "failed": failed}
+    counts = {name: count for name, count in counts.items() if count or name != "elsewhere"}
+    for name in (*counts, "left", "time left"):
+        table.add_column(name, justify="right")
+    numbers = [
+        Text(str(n), "bold red" if name == "failed" and n else "") for name, n in counts.items()
+    ]
+    table.add_row(*numbers, str(left), duration(progress.seconds_left()))
+    shown = [_running(progress, key) for key in list(progress.running)[:SHOWN_RUNNING]]
+    if running > SHOWN_RUNNING:
+        shown.append(Text(f"  and {running - SHOWN_RUNNING} more", "dim"))
+    bar = Table.grid()  # a bar alone ends no line
+    bar.add_row(ProgressBar(all_runs, done + failed, width=60))
+    return Group(bar, table, *shown)
+
+
+def _running(progress: "Progress", key: str) -> RenderableType:
+    gone = duration(time.monotonic() - progress.running[key])
+    usual = progress.estimator.seconds(progress.identities[key])
+    of = f" of about {duration(usual)}" if usual is not None else ""
+    return Text(f"  {progress.runs[key].name}: {gone}{of}", "dim")

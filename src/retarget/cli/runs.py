@@ -1,24 +1,25 @@
 """The `retarget runs` commands: what is in a folder of results, in detail, cleaned and exported."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import polars as pl
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
 from retarget.errors import InvalidInputError
-from retarget.experiments.inventory import State, export_table, state_of
-from retarget.experiments.progress_table import duration
-from retarget.experiments.store import RunRecord, RunStore
 from retarget.storage import atomic_file
-from retarget.text import printable
+from retarget.text import duration, printable
+
+if TYPE_CHECKING:
+    from retarget.experiments.runs.store import RunRecord, RunStore
 
 app = typer.Typer(no_args_is_help=True, help="Lists, shows, cleans and exports finished runs.")
 console = Console()
-COLOURS = {State.DONE: "green", State.FAILED: "red", State.DAMAGED: "red", State.OUTDATED: "yellow"}
+COLOURS = {"done": "green", "failed": "red", "damaged": "red", "outdated": "yellow"}
+# in the order in which they are counted
+STATES = ("done", "running", "interrupted", "failed", "outdated", "damaged")
 
 Results = Annotated[Path, typer.Option("--out", help="Folder of the results.")]
 Of = Annotated[
@@ -41,9 +42,9 @@ def list_runs(out: Results = Path("results"), experiment: Of = None) -> None:
         box=None,
         padding=(0, 2, 0, 0),
     )
-    states = []
+    states: list[str] = []
     for key, record in rows:
-        states.append(state_of(store, key))
+        states.append(store.state(key))
         colour = COLOURS.get(states[-1], "cyan")
         about = (
             ("", "", "", "")
@@ -58,7 +59,7 @@ def list_runs(out: Results = Path("results"), experiment: Of = None) -> None:
         table.add_row(key, f"[{colour}]{states[-1]}[/{colour}]", *about)
     if rows:
         console.print(table)
-    counts = ", ".join(f"{states.count(s)} {s}" for s in State if s in states)
+    counts = ", ".join(f"{states.count(s)} {s}" for s in STATES if s in states)
     _print(f"{len(rows)} runs in {store.folder}" + (f": {counts}" if counts else ""))
 
 
@@ -70,7 +71,7 @@ def show(
     """Shows all that is known of a run, and the beginning of its result."""
     store = _store(out)
     key = store.find(key)
-    record, state = store.record(key), state_of(store, key)
+    record, state = store.record(key), store.state(key)
     _print(f"{key}: {state}")
     if record is None:
         return
@@ -87,7 +88,7 @@ def show(
         _print(f"reason: {record.reason}")
     if record.trace is not None:
         _print(record.trace)
-    if state in (State.DONE, State.OUTDATED):
+    if state in ("done", "outdated"):
         console.print(str(store.result(key)), markup=False, highlight=False)
 
 
@@ -104,14 +105,13 @@ def clean(
 ) -> None:
     """Deletes runs that are of no more use: failed, damaged, and outdated ones."""
     store = _store(out)
-    unwanted = {State.FAILED, State.DAMAGED, State.OUTDATED}
-    unwanted |= {State.INTERRUPTED} if interrupted else set()
-    unwanted = set(State) if everything else unwanted
-    going = [key for key, _ in _chosen(store, experiment) if state_of(store, key) in unwanted]
+    unwanted = {"failed", "damaged", "outdated"} | ({"interrupted"} if interrupted else set())
+    unwanted = set(STATES) if everything else unwanted
+    going = [key for key, _ in _chosen(store, experiment) if store.state(key) in unwanted]
     for key in going:
         record = store.record(key)
         about = "" if record is None else f", {record.experiment}: {record.name}"
-        _print(f"  {key}  {state_of(store, key)}{about}")
+        _print(f"  {key}  {store.state(key)}{about}")
     if not going or dry_run:
         _print(f"{len(going)} runs would go." if dry_run else "There is nothing to clean.")
         return
@@ -130,11 +130,13 @@ def export(
     experiment: Of = None,
 ) -> None:
     """Writes the results of all runs that are done to one table, with their parameters."""
+    import polars as pl
+
     if file.suffix not in (".parquet", ".csv"):
         raise InvalidInputError(f"{file} ends in {file.suffix!r}; expected .parquet or .csv")
     store = _store(out)
     keys = [key for key, record in _chosen(store, experiment) if record is not None]
-    table = export_table(store, keys)
+    table = store.export(keys)
     # opened here: Polars takes no path that is not UTF-8
     with atomic_file(file) as temporary, temporary.open("wb") as opened:
         if file.suffix == ".csv":
@@ -145,7 +147,9 @@ def export(
     _print(f"{table.height} rows of {table['run'].n_unique()} runs in {file}")
 
 
-def _store(out: Path) -> RunStore:
+def _store(out: Path) -> "RunStore":
+    from retarget.experiments.runs.store import RunStore
+
     store = RunStore(out)
     if not store.folder.is_dir():
         raise InvalidInputError(
@@ -155,7 +159,7 @@ def _store(out: Path) -> RunStore:
     return store
 
 
-def _chosen(store: RunStore, experiment: str | None) -> list[tuple[str, RunRecord | None]]:
+def _chosen(store: "RunStore", experiment: str | None) -> list[tuple[str, "RunRecord | None"]]:
     records = [(key, store.record(key)) for key in store]
     records.sort(key=lambda pair: "" if pair[1] is None else pair[1].finished)
     if experiment is None:

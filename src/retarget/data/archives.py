@@ -57,7 +57,7 @@ def read_members(path: Path, names: Collection[str], largest: int) -> Iterator[t
         # As a stream ("r|"): a header cannot send the reader back to what it has seen.
         with tarfile.open(fileobj=readable, mode="r|", bufsize=CHUNK) as archive:
             for member in archive:
-                _require_harmless(member, path)
+                _require_harmless(path, member.name, member.isreg() or member.isdir())
                 if member.name in names:
                     content = _content(archive, member, path, largest)
                     if member.name not in missing:
@@ -106,13 +106,13 @@ class _BoundedStream:
             pass
 
 
-def _require_harmless(member: tarfile.TarInfo, path: Path) -> None:
-    name = member.name
+def _require_harmless(path: Path, name: str, plain: bool) -> None:
     if leads_out(name):
         raise InvalidInputError(
-            f"{path} holds {name!r}, which leads out of its folder; no official archive does"
+            f"{path} holds {name!r}, which leads out of its folder; no official archive does, and "
+            "nothing of it was read"
         )
-    if not (member.isreg() or member.isdir()):
+    if not plain:
         raise InvalidInputError(
             f"{path} holds {name!r} as a link or as something else than a plain file"
         )
@@ -163,7 +163,12 @@ class ZipFiles:
         self._archive = archive
         self._entries: dict[str, zipfile.ZipInfo] = {}
         for entry in archive.infolist():
-            self._require_harmless(entry)
+            if not entry.filename:
+                raise InvalidInputError(f"{path} is damaged: it holds a file without a name")
+            # The upper half holds the mode of Unix, where the archive was made on one; else 0.
+            kind = stat.S_IFMT(entry.external_attr >> 16)
+            plain = kind in (0, stat.S_IFREG, stat.S_IFDIR)
+            _require_harmless(path, entry.filename, plain)
             if entry.filename in self._entries:
                 raise InvalidInputError(f"{path} holds {entry.filename!r} twice")
             if not entry.is_dir():
@@ -195,22 +200,6 @@ class ZipFiles:
             )
         with _zip_damage_explained(self.path, name), self._archive.open(entry) as file:
             yield file
-
-    def _require_harmless(self, entry: zipfile.ZipInfo) -> None:
-        name = entry.filename
-        if not name:
-            raise InvalidInputError(f"{self.path} is damaged: it holds a file without a name")
-        if leads_out(name):
-            raise InvalidInputError(
-                f"{self.path} holds {name!r}, which leads out of its folder; no official archive "
-                "does, and nothing of it was read"
-            )
-        # The upper half holds the mode of Unix, where the archive was made on one; else it is 0.
-        kind = stat.S_IFMT(entry.external_attr >> 16)
-        if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-            raise InvalidInputError(
-                f"{self.path} holds {name!r} as a link or as something else than a plain file"
-            )
 
 
 @contextmanager

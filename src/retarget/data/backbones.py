@@ -1,4 +1,8 @@
-"""Networks whose features stand for images: found by name, by file or by import path."""
+"""Networks whose features stand for images: found by name, by file or by import path.
+
+ResNet-18 is written from its description: K. He, X. Zhang, S. Ren and J. Sun, "Deep residual
+learning for image recognition", CVPR 2016: Table 1, column "18-layer"; shortcuts of kind B.
+"""
 
 import hashlib
 import inspect
@@ -8,29 +12,98 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
 from retarget.data.cache import content_digest, file_checksum
-from retarget.data.fetch import DataFile, DataSet, StoredFile, data_folder, get, is_complete, locate
-from retarget.data.weights import SUFFIXES, require_weights, resnet18_from
+from retarget.data.catalogue import RESNET18
+from retarget.data.fetch import data_folder, get, is_complete, locate
+from retarget.data.weights import SUFFIXES, listed, read_weights, require_weights
 from retarget.errors import InvalidInputError
 from retarget.import_path import IMPORT_PATH, imported_network
 from retarget.storage import user_path
 
-RESNET18 = DataSet(
-    name="resnet18",
-    description="weights of ResNet-18 for ImageNet (IMAGENET1K_V1), 1000 classes",
-    files=(
-        DataFile(
-            download=StoredFile(
-                "resnet18-f37072fd.pth",
-                46_830_571,
-                "f37072fd47e89c5e827621c5baffa7500819f7896bbacec160b1a16c560e07ec",
-            ),
-            mirrors=("https://download.pytorch.org/models/resnet18-f37072fd.pth",),
-        ),
-    ),
-)
+FEATURES = 512  # of a ResNet-18
+
+
+class ResNet18(nn.Module):
+    """Images (n, 3, height, width) to class scores, and to 512 features on the way.
+
+    Parameters and buffers have the names that torchvision gives them, so that its files of weights
+    fit. The weights are drawn anew; `load_backbone` takes those of a file.
+
+    Args:
+        classes: Length of the output.
+
+    Example:
+        >>> import torch
+        >>> network = ResNet18(classes=10).eval()
+        >>> images = torch.zeros(2, 3, 64, 64)
+        >>> network(images).shape, network.features(images).shape
+        (torch.Size([2, 10]), torch.Size([2, 512]))
+    """
+
+    def __init__(self, classes: int = 1000) -> None:
+        super().__init__()
+        self.conv1 = _convolution(3, 64, size=7, stride=2)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.layer1 = _stage(64, 64, stride=1)
+        self.layer2 = _stage(64, 128, stride=2)
+        self.layer3 = _stage(128, 256, stride=2)
+        self.layer4 = _stage(256, FEATURES, stride=2)
+        self.fc = nn.Linear(FEATURES, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def features(self, images: Tensor) -> Tensor:
+        """What the last layer sees: (n, 512), none negative."""
+        x = functional.relu(self.bn1(self.conv1(images)))
+        x = functional.max_pool2d(x, 3, stride=2, padding=1)
+        for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
+            x = stage(x)
+        return x.mean(dim=(2, 3))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The scores of the classes: (n, classes)."""
+        scores: Tensor = self.fc(self.features(images))
+        return scores
+
+
+class BasicBlock(nn.Module):
+    """Two convolutions and a shortcut around them, which is projected where shapes change."""
+
+    def __init__(self, channels_in: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = _convolution(channels_in, channels, size=3, stride=stride)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = _convolution(channels, channels, size=3)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.downsample = (
+            nn.Identity()
+            if channels_in == channels
+            else nn.Sequential(
+                _convolution(channels_in, channels, size=1, stride=stride),
+                nn.BatchNorm2d(channels),
+            )
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The block's output, of half the size if its stride is 2."""
+        residual = functional.relu(self.bn1(self.conv1(x)))
+        residual = self.bn2(self.conv2(residual))
+        return functional.relu(residual + self.downsample(x))
+
+
+def _stage(channels_in: int, channels: int, stride: int) -> nn.Sequential:
+    return nn.Sequential(
+        BasicBlock(channels_in, channels, stride), BasicBlock(channels, channels, stride=1)
+    )
+
+
+def _convolution(channels_in: int, channels: int, size: int, stride: int = 1) -> nn.Conv2d:
+    # Without bias: the normalisation that follows has one.
+    return nn.Conv2d(channels_in, channels, size, stride, padding=size // 2, bias=False)
 
 
 def load_backbone(
@@ -122,3 +195,52 @@ def _file_of(kind: type) -> str:
             f"the code of the backbone's {kind.__qualname__} is in no file, so that its features "
             "could not be found again; define it in a module, or pass cache=False"
         ) from error
+
+
+def resnet18_from(path: Path) -> ResNet18:
+    """A ResNet-18 with the weights of a file, in float32 and in eval mode.
+
+    Args:
+        path: See `read_weights`; the number of classes is that of the file.
+
+    Raises:
+        MissingDataError: There is no such file.
+        InvalidInputError: It is damaged, or the weights are not those of a ResNet-18.
+    """
+    weights = read_weights(path)
+    last = weights.get("fc.weight")
+    # On no device: drawing weights that are replaced would move the caller's random numbers on.
+    with torch.device("meta"):
+        network = ResNet18(1000 if last is None or last.ndim != 2 else max(1, len(last)))
+    _require_fit(network, weights, path)
+    weights = {
+        name: tensor.float() if tensor.is_floating_point() else tensor
+        for name, tensor in weights.items()
+    }
+    network.load_state_dict(weights, assign=True)
+    return network.eval()
+
+
+def _require_fit(network: ResNet18, weights: dict[str, Tensor], path: Path) -> None:
+    wanted = network.state_dict()
+    misshapen = [
+        f"{name} {_kind(weights[name])} instead of {_kind(tensor)}"
+        for name, tensor in wanted.items()
+        if name in weights and _kind(weights[name]) != _kind(tensor)
+    ]
+    problems = {
+        "missing": [name for name in wanted if name not in weights],
+        "unexpected": [name for name in weights if name not in wanted],
+        "misshapen": misshapen,
+    }
+    if any(problems.values()):
+        found = "; ".join(f"{what}: {listed(names)}" for what, names in problems.items() if names)
+        raise InvalidInputError(
+            f"{path} does not hold the weights of a ResNet-18 with {FEATURES} features; {found}. "
+            "Expected the names and shapes of torchvision's resnet18"
+        )
+
+
+def _kind(tensor: Tensor) -> str:
+    """Shape, and whether of real numbers; their precision does not matter."""
+    return f"{tuple(tensor.shape)}" + ("" if tensor.is_floating_point() else " of integers")

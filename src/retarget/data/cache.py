@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from retarget.data import fetch
+from retarget.data.catalogue import DataSet
 from retarget.errors import MissingDataError
 from retarget.progress import PatientBar
 from retarget.storage import atomic_file
@@ -89,7 +90,7 @@ def _read_array(path: Path, name: str) -> np.ndarray | None:
     return array if content_digest([array]) == written else None
 
 
-def data_set_checksums(data_set: fetch.DataSet, folder: Path) -> dict[str, str]:
+def data_set_checksums(data_set: DataSet, folder: Path) -> dict[str, str]:
     """SHA-256 of each file that the loader of a data set reads from a folder, by name.
 
     Raises:

@@ -2,31 +2,50 @@
 
 V. Lomonaco and D. Maltoni, "CORe50: a new dataset and benchmark for continuous object recognition",
 2017.
+
+The frames are PNG or JPEG files, in a folder or in a zip archive of one.
 """
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+import io
+import os
+import re
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from retarget.data.archives import open_zip
 from retarget.data.cache import file_checksum, files_checksum
-from retarget.data.core50_frames import (
-    OBJECTS,
-    OBJECTS_A_CATEGORY,
-    SESSIONS,
-    Frame,
-    Pictures,
-    choose,
-    open_folder,
-    open_zip_of_pictures,
-)
 from retarget.data.fetch import FOLDER_VARIABLE, data_folder
-from retarget.errors import InvalidInputError, MissingDataError
+from retarget.errors import InvalidInputError, MissingDataError, missing_extra
 from retarget.progress import PatientBar
+
+try:
+    from PIL import Image
+except ImportError as error:
+    raise missing_extra("the pictures of CORe50 need Pillow", error, "figures") from error
+
+SESSIONS = range(1, 12)
+OBJECTS = 50
+OBJECTS_A_CATEGORY = 5
+
+SUFFIXES = (".png", ".jpg", ".jpeg")
+# sS/oO/C_SS_OO_FFF.png, in no folder or in one.
+FRAME_NAME = re.compile(
+    r"(?:[\w.-]+/)?s([0-9]{1,2})/o([0-9]{1,2})/C_([0-9]{2})_([0-9]{2})_([0-9]{3,4})\.(?:png|jpe?g)",
+    re.ASCII,
+)
+# Of objects that are missing in single sessions, how many a message names.
+SHOWN = 8
+# A frame of 128 x 128 pixels has some 30,000 bytes; the original ones have 350 x 350 pixels.
+LARGEST_FILE = 1_000_000
+LARGEST_SIDE = 1024
+PNG_MARK = b"\x89PNG"
 
 # As they are looked for in a folder of data, in this order.
 OFFICIAL_NAMES = FOLDER, ZIP = ("core50_128x128", "core50_128x128.zip")
@@ -104,11 +123,11 @@ def load_core50(
         InvalidInputError: A file is damaged, or not what it should be; or frames are missing.
     """
     _require_valid(frames_per_session, test_sessions)
-    with _open(find_core50(source)) as frames:
-        chosen = choose(frames.frames, frames_per_session, frames.name, partial=partial)
+    with _open(find_core50(source)) as pictures:
+        chosen = choose(pictures.names, frames_per_session, pictures.source, partial=partial)
         # Training first, so that both are slices of one array, which is never copied.
         chosen.sort(key=lambda frame: (frame.session in test_sessions, frame))
-        images = _read(frames, chosen, progress)
+        images = _read(pictures, chosen, progress)
     sessions, objects, _ = np.array(chosen, np.int64).T.copy()
     train = slice(sum(frame.session not in test_sessions for frame in chosen))
     test = slice(train.stop, None)
@@ -136,14 +155,15 @@ def core50_checksums(source: Path | None, frames_per_session: int) -> dict[str, 
 # A folder has 165,000 files, and a figure a hundred runs: it is looked through once a process.
 @lru_cache(maxsize=8)
 def _frames_checksum(folder: Path, frames_per_session: int) -> str:
-    with open_folder(folder) as pictures:
-        chosen = choose(pictures.frames, frames_per_session, pictures.name, partial=False)
-        # By its number, not its name: in another folder, or in none, it is the same frame.
-        paths = {
-            f"{frame.session} {frame.label} {frame.number}": folder / pictures.file_name(frame)
+    with _open(folder) as pictures:
+        chosen = choose(pictures.names, frames_per_session, pictures.source, partial=False)
+    # By its number, not its name: in another folder, or in none, it is the same frame.
+    return files_checksum(
+        {
+            f"{frame.session} {frame.label} {frame.number}": folder / pictures.names[frame]
             for frame in chosen
         }
-    return files_checksum(paths)
+    )
 
 
 def _require_valid(frames_per_session: int, test_sessions: Sequence[int]) -> None:
@@ -176,25 +196,6 @@ def find_core50(source: str | Path | None) -> Path:
     )
 
 
-def _open(path: Path) -> AbstractContextManager[Pictures]:
-    return open_folder(path) if path.is_dir() else open_zip_of_pictures(path)
-
-
-def _read(source: Pictures, chosen: list[Frame], progress: bool | None) -> np.ndarray:
-    """The images (n, 3, height, width) in the order of the chosen frames."""
-    places = {frame: place for place, frame in enumerate(chosen)}
-    images: np.ndarray | None = None
-    with PatientBar("CORe50, frames", len(chosen), progress) as bar:
-        for frame, image in source.read(chosen):
-            planes = image.transpose(2, 0, 1)
-            if images is None:
-                images = np.empty((len(chosen), *planes.shape), np.uint8)
-            images[places[frame]] = planes
-            bar.advance(1)
-    assert images is not None  # at least one frame is chosen
-    return images
-
-
 def new_classes_tasks(seed: int) -> list[list[int]]:
     """Nine tasks that share no object: ten objects in the first, five in each of the others.
 
@@ -215,3 +216,225 @@ def new_classes_tasks(seed: int) -> list[list[int]]:
     first = by_category[:, 0] + random.integers(OBJECTS_A_CATEGORY, size=len(by_category))
     rest = random.permutation(np.setdiff1d(by_category, first))
     return [first.tolist(), *rest.reshape(-1, OBJECTS_A_TASK).tolist()]
+
+
+class Frame(NamedTuple):
+    """One frame, ordered by session, object and number.
+
+    Attributes:
+        session: 1 to 11.
+        label: The object, 0 to 49; its folder is o1 to o50.
+        number: As in its name.
+    """
+
+    session: int
+    label: int
+    number: int
+
+
+def parse_name(name: str, source: str) -> Frame | None:
+    """The frame with that name; None for a hidden file, or one that is not a picture.
+
+    Raises:
+        InvalidInputError: It is a picture, but no frame of CORe50.
+
+    Example:
+        >>> parse_name("core50_128x128/s3/o21/C_03_21_007.png", "a file")
+        Frame(session=3, label=20, number=7)
+        >>> parse_name("core50_128x128/readme.txt", "a file")
+    """
+    last = name.rpartition("/")[2]
+    if last.startswith(".") or not last.lower().endswith(SUFFIXES):
+        return None
+    found = FRAME_NAME.fullmatch(name)
+    if found:
+        session, thing, also_session, also_thing, number = map(int, found.groups())
+        agree = (session, thing) == (also_session, also_thing)
+        if agree and session in SESSIONS and 1 <= thing <= OBJECTS:
+            return Frame(session, thing - 1, number)
+    raise InvalidInputError(
+        f"{source} holds {name!r}, which is no frame of CORe50; expected names such as "
+        "s3/o21/C_03_21_007.png, with sessions 1 to 11 and objects 1 to 50"
+    )
+
+
+def choose(frames: Iterable[Frame], wanted: int, source: str, *, partial: bool) -> list[Frame]:
+    """`wanted` frames of each session and object, spread evenly, in order.
+
+    Raises:
+        InvalidInputError: There are none, or too few of a session and object; or a session or
+            object is missing, unless `partial` allows it.
+    """
+    groups: dict[tuple[int, int], list[Frame]] = {}
+    for frame in sorted(frames):
+        groups.setdefault((frame.session, frame.label), []).append(frame)
+    if not groups:
+        raise InvalidInputError(
+            f"{source} holds no frames of CORe50; expected names such as s3/o21/C_03_21_007.png"
+        )
+    if not partial:
+        _require_complete(groups.keys(), source)
+    for (session, label), group in groups.items():
+        if len(group) < wanted:
+            raise InvalidInputError(
+                f"{source} holds {len(group)} frames of session {session}, object {label + 1}; "
+                f"frames_per_session is {wanted}: expected at least as many frames"
+            )
+    return [group[place] for group in groups.values() for place in spread(len(group), wanted)]
+
+
+def _require_complete(present: Collection[tuple[int, int]], source: str) -> None:
+    sessions, labels = ({group[i] for group in present} for i in (0, 1))
+    no_session = [str(session) for session in SESSIONS if session not in sessions]
+    no_object = [str(label + 1) for label in range(OBJECTS) if label not in labels]
+    single = [
+        f"object {label + 1} in session {session}"
+        for session in sorted(sessions)
+        for label in sorted(labels)
+        if (session, label) not in present
+    ]
+    if len(single) > SHOWN:
+        single[SHOWN:] = [f"{len(single) - SHOWN} more such"]
+    missing = [
+        *([f"sessions {', '.join(no_session)}"] if no_session else []),
+        *([f"objects {', '.join(no_object)}"] if no_object else []),
+        *([", ".join(single)] if single else []),
+    ]
+    if missing:
+        raise InvalidInputError(
+            f"{source} is not all of CORe50, it lacks {'; '.join(missing)}; "
+            "get the rest, or load what there is with partial=True"
+        )
+
+
+def spread(count: int, wanted: int) -> list[int]:
+    """`wanted` of the places 0 to count - 1, evenly from the first to the last.
+
+    The i-th is i (count - 1) / (wanted - 1), rounded down; a single one is the first.
+
+    Example:
+        >>> spread(300, 4)
+        [0, 99, 199, 299]
+    """
+    if wanted == 1:
+        return [0]
+    return [i * (count - 1) // (wanted - 1) for i in range(wanted)]
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Frames that are a file each.
+
+    Attributes:
+        source: The folder or archive, for messages.
+        names: Every frame that is there, and its file.
+        read: From the name of a file to its content.
+    """
+
+    source: str
+    names: dict[Frame, str]
+    read: Callable[[str], bytes]
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[Pictures]:
+    """The pictures below a folder, where links to other folders are not followed, or in a zip."""
+    if path.is_dir():
+        names = index(_names_below(path), str(path))
+        yield Pictures(str(path), names, lambda name: _read_file(path / name))
+        return
+    with open_zip(path) as archive:
+        names = index(archive.names, str(path))
+        yield Pictures(str(path), names, lambda name: archive.read(name, LARGEST_FILE))
+
+
+def index(names: Iterable[str], source: str) -> dict[Frame, str]:
+    """The file of each frame; other files are passed over."""
+    found: dict[Frame, str] = {}
+    for name in names:
+        frame = parse_name(name, source)
+        if frame is None:
+            continue
+        if frame in found:
+            raise InvalidInputError(
+                f"{source} holds a frame twice: {name} is also there in another folder or format; "
+                "remove one of them"
+            )
+        found[frame] = name
+    return found
+
+
+def _names_below(folder: Path) -> Iterator[str]:
+    for place, _, names in os.walk(folder, onerror=_give_up):
+        inner = Path(place).relative_to(folder)
+        yield from ((inner / name).as_posix() for name in names)
+
+
+def _give_up(error: OSError) -> None:
+    raise error
+
+
+def _read_file(path: Path) -> bytes:
+    if not path.is_file():  # a pipe would be waited for
+        raise InvalidInputError(f"{path} is not a plain file; expected one of CORe50's")
+    with path.open("rb") as file:
+        content = file.read(LARGEST_FILE + 1)
+    if len(content) > LARGEST_FILE:
+        raise InvalidInputError(
+            f"{path} has {path.stat().st_size} bytes; expected at most {LARGEST_FILE}, as no such "
+            "file of CORe50 is larger"
+        )
+    return content
+
+
+def _read(pictures: Pictures, chosen: Sequence[Frame], progress: bool | None) -> np.ndarray:
+    """The images (n, 3, height, width) of the chosen frames."""
+    images: np.ndarray = np.empty(0, np.uint8)
+    with PatientBar("CORe50, frames", len(chosen), progress) as bar:
+        for place, frame in enumerate(chosen):
+            name = pictures.names[frame]
+            source = f"{name} in {pictures.source}"
+            pixels = decode(pictures.read(name), source).transpose(2, 0, 1)
+            if place == 0:
+                images = np.empty((len(chosen), *pixels.shape), np.uint8)
+            if pixels.shape != images.shape[1:]:
+                raise InvalidInputError(
+                    f"{source} has {pixels.shape[2]} x {pixels.shape[1]} pixels, "
+                    f"others {images.shape[3]} x {images.shape[2]}; expected one size"
+                )
+            images[place] = pixels
+            bar.advance(1)
+    return images
+
+
+def decode(content: bytes, source: str) -> np.ndarray:
+    """The pixels (height, width, 3) of a PNG or JPEG; grey is repeated as red, green and blue."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return _pixels(content, source)
+    except InvalidInputError:
+        raise
+    # Pillow has no common class for what damaged files raise.
+    except Exception as error:
+        raise InvalidInputError(
+            f"{source} is damaged, or neither PNG nor JPEG ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _pixels(content: bytes, source: str) -> np.ndarray:
+    if content.startswith(PNG_MARK):
+        with Image.open(io.BytesIO(content), formats=("PNG",)) as image:
+            image.verify()  # the checksums, which Pillow does not compare when it decodes
+    with Image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as image:
+        # So far only the header has been read.
+        if max(image.size) > LARGEST_SIDE:
+            raise InvalidInputError(
+                f"{source} has {image.width} x {image.height} pixels; "
+                f"expected at most {LARGEST_SIDE} x {LARGEST_SIDE}"
+            )
+        if image.mode not in ("RGB", "L"):
+            raise InvalidInputError(
+                f"{source} has colours of the kind {image.mode}; expected RGB, or L for grey: "
+                "convert it first"
+            )
+        return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))

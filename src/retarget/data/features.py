@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from retarget.arrays import ArrayT, as_tensor, full_precision, give_back
-from retarget.data.backbones import identity
+from retarget.data.backbones import ResNet18, identity
 from retarget.data.cache import cache_folder, cached_array
-from retarget.data.resnet18 import ResNet18
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.progress import PatientBar
 

@@ -13,99 +13,28 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any
 
+from retarget.data.catalogue import DataFile, DataSet, StoredFile
 from retarget.errors import DownloadError, MissingDataError, missing_extra
 from retarget.storage import atomic_file, user_path
 
-try:
-    import pooch
-    import requests
-except ImportError as error:
-    raise missing_extra("data sets need pooch and requests", error, "figures") from error
-
 FOLDER_VARIABLE = "RETARGET_DATA"
 CHUNK = 1 << 16  # bytes of a download at a time
+HTTP_OK = 200
 
 
-@dataclass(frozen=True)
-class StoredFile:
-    """A file as it must lie in the folder.
-
-    Attributes:
-        name: Its path in the folder of the data.
-        size: Its length in bytes.
-        sha256: Its checksum, in hexadecimal digits.
-        md5: Another one, where that is what its makers published; then both are compared.
-    """
-
-    name: str
-    size: int
-    sha256: str
-    md5: str | None = None
-
-    @property
-    def checksums(self) -> dict[str, str]:
-        """Every checksum that is known, by the name that `hashlib` has for its kind."""
-        known = {"sha256": self.sha256, "md5": self.md5}
-        return {kind: checksum for kind, checksum in known.items() if checksum}
-
-
-@dataclass(frozen=True)
-class DataFile:
-    """A file of a data set, as it is downloaded, and what is as good.
-
-    Attributes:
-        download: The file that the mirrors have.
-        mirrors: Addresses of that file, in the order in which they are tried.
-        unpacked: The files that are in it; where all of them lie, the download is not needed.
-        alternatives: Other forms of the same data, each the files that together do as well.
-    """
-
-    download: StoredFile
-    mirrors: tuple[str, ...]
-    unpacked: tuple[StoredFile, ...] = ()
-    alternatives: tuple[tuple[StoredFile, ...], ...] = ()
-
-    @property
-    def forms(self) -> tuple[tuple[StoredFile, ...], ...]:
-        """All forms that it can have, in the order in which they are looked for."""
-        return ((self.download,), *(form for form in (self.unpacked, *self.alternatives) if form))
-
-    def present(self, folder: Path) -> tuple[StoredFile, ...]:
-        """The first form of which all files lie in the folder; nothing if there is none."""
-        return next((form for form in self.forms if not _absent(form, folder)), ())
-
-    def lacking(self, folder: Path) -> tuple[str, ...]:
-        """What it takes to complete it: the rest of a form that lies there in part, else all."""
-        for form in self.forms:
-            absent = _absent(form, folder)
-            if len(absent) < len(form):
-                return absent
-        return (self.download.name,)
-
-
-@dataclass(frozen=True)
-class DataSet:
-    """A data set that can be downloaded.
-
-    Attributes:
-        name: As the command knows it.
-        description: One line for people.
-        files: Everything that its loader reads.
-    """
-
-    name: str
-    description: str
-    files: tuple[DataFile, ...]
-
-    @property
-    def download_size(self) -> int:
-        """Bytes to download."""
-        return sum(file.download.size for file in self.files)
+def _pooch() -> Any:
+    """What downloads, imported when it is needed: it takes a while."""
+    try:
+        import pooch
+        import requests  # noqa: F401
+    except ImportError as error:
+        raise missing_extra("data sets need pooch and requests", error, "figures") from error
+    return pooch
 
 
 def cache_folder() -> Path:
-    """The folder for data that belongs to the user, where no other is named."""
-    return Path(pooch.os_cache("retarget"))
+    """The user's own folder for data, where no other is named."""
+    return Path(_pooch().os_cache("retarget"))
 
 
 def data_folder(given: str | Path | None = None) -> Path:
@@ -211,22 +140,19 @@ def _difference(stored: StoredFile, folder: Path) -> str:
     size = path.stat().st_size
     if size != stored.size:
         return f"{stored.name} has {size} bytes, expected {stored.size}"
-    for kind, expected in stored.checksums.items():
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, kind).hexdigest()
-        if found != expected:
-            return f"{stored.name} has {kind} {found[:12]}..., expected {expected[:12]}..."
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != stored.sha256:
+        return f"{stored.name} has sha256 {found[:12]}..., expected {stored.sha256[:12]}..."
     return ""
-
-
-def _absent(form: tuple[StoredFile, ...], folder: Path) -> tuple[str, ...]:
-    return tuple(stored.name for stored in form if not (folder / stored.name).is_file())
 
 
 Progress = Callable[[DataFile, int], None]
 
 
-def get(data_set: DataSet, folder: Path, progress: Progress | None = None) -> list[DataFile]:
+def get(
+    data_set: DataSet, folder: Path, progress: Progress = lambda file, received: None
+) -> list[DataFile]:
     """Downloads what is not in the folder with the right checksum.
 
     Args:
@@ -242,20 +168,18 @@ def get(data_set: DataSet, folder: Path, progress: Progress | None = None) -> li
     """
     needed = [f for f in data_set.files if check_file(f, folder).state is not FileState.OK]
     for file in needed:
-        _download(file, folder, progress or _no_progress)
+        _download(file, folder, progress)
     return needed
 
 
-def _no_progress(file: DataFile, received: int) -> None:
-    """Shows nothing."""
-
-
 def _download(file: DataFile, folder: Path, progress: Progress) -> None:
-    failures = []
+    pooch, failures = _pooch(), []
+    import requests
+
     for address in file.mirrors:
         try:
             with atomic_file(folder / file.download.name) as temporary:
-                _receive(address, file, temporary, progress)
+                _receive(pooch, address, file, temporary, progress)
             return
         # Errors of the network or the mirror only: with a full disk the next would fail as well.
         except (requests.RequestException, _RefusedError) as error:
@@ -267,7 +191,7 @@ def _download(file: DataFile, folder: Path, progress: Progress) -> None:
     )
 
 
-def _receive(address: str, file: DataFile, target: Path, progress: Progress) -> None:
+def _receive(pooch: Any, address: str, file: DataFile, target: Path, progress: Progress) -> None:
     with target.open("wb") as opened:
         received = _CheckedFile(opened, file.download, lambda count: progress(file, count))
         fetch = pooch.HTTPDownloader(
@@ -303,10 +227,10 @@ class _CheckedFile:
         self._wanted = wanted
         self._progress = progress
         self._received = 0
-        self._digests = {kind: hashlib.new(kind) for kind in wanted.checksums}
-        self._responses: list[requests.Response] = []
+        self._digest = hashlib.sha256()
+        self._responses: list[Any] = []
 
-    def expect(self, response: requests.Response, *_: Any, **__: Any) -> None:
+    def expect(self, response: Any, *_: Any, **__: Any) -> None:
         """Called by requests before anything is read: refuses an answer of the wrong length."""
         self._responses.append(response)
         # requests would read all of a redirection's own text, however long
@@ -314,7 +238,7 @@ class _CheckedFile:
             raise _RefusedError(f"redirects with more than {CHUNK} bytes of text")
         announced = response.headers.get("Content-Length")
         # Only of the file itself: redirections and errors have texts of their own length.
-        if response.status_code != requests.codes.ok or announced is None:
+        if response.status_code != HTTP_OK or announced is None:
             return
         if announced != str(self._wanted.size):
             raise _RefusedError(f"announces {announced} bytes, expected {self._wanted.size}")
@@ -324,8 +248,7 @@ class _CheckedFile:
         self._received += len(chunk)
         if self._received > self._wanted.size:
             raise _RefusedError(f"sends more than the expected {self._wanted.size} bytes")
-        for digest in self._digests.values():
-            digest.update(chunk)
+        self._digest.update(chunk)
         self._file.write(chunk)
         self._progress(self._received)
 
@@ -343,7 +266,6 @@ class _CheckedFile:
             raise _RefusedError(
                 f"sent {self._received} bytes, expected {self._wanted.size}; interrupted?"
             )
-        for kind, expected in self._wanted.checksums.items():
-            found = self._digests[kind].hexdigest()
-            if found != expected:
-                raise _RefusedError(f"sent a file of {kind} {found}, expected {expected}")
+        found = self._digest.hexdigest()
+        if found != self._wanted.sha256:
+            raise _RefusedError(f"sent a file of sha256 {found}, expected {self._wanted.sha256}")

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from retarget.data.fetch import DataFile, DataSet, StoredFile, data_folder, get, is_complete, locate
+from retarget.data.catalogue import MNIST
+from retarget.data.fetch import data_folder, get, is_complete, locate
 from retarget.errors import InvalidInputError
 
 CLASSES = 10
@@ -29,54 +30,6 @@ UNSIGNED_BYTE = 0x08
 GZIP_MAGIC = b"\x1f\x8b"
 # A deflate stream never grows by more: one symbol of 258 bytes takes at least two bits.
 LARGEST_GZIP_RATIO = 1032
-MIRRORS = (
-    "https://ossci-datasets.s3.amazonaws.com/mnist/",
-    "https://storage.googleapis.com/cvdf-datasets/mnist/",
-)
-
-
-def _gzipped(name: str, size: int, sha256: str, unpacked_size: int, unpacked: str) -> DataFile:
-    return DataFile(
-        download=StoredFile(f"{name}.gz", size, sha256),
-        mirrors=tuple(f"{mirror}{name}.gz" for mirror in MIRRORS),
-        unpacked=(StoredFile(name, unpacked_size, unpacked),),
-    )
-
-
-MNIST = DataSet(
-    name="mnist",
-    description="70,000 handwritten digits, 28 x 28 pixels, 10 classes",
-    files=(
-        _gzipped(
-            "train-images-idx3-ubyte",
-            9_912_422,
-            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-            47_040_016,
-            "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-        ),
-        _gzipped(
-            "train-labels-idx1-ubyte",
-            28_881,
-            "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-            60_008,
-            "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-        ),
-        _gzipped(
-            "t10k-images-idx3-ubyte",
-            1_648_877,
-            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-            7_840_016,
-            "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-        ),
-        _gzipped(
-            "t10k-labels-idx1-ubyte",
-            4_542,
-            "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-            10_008,
-            "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-        ),
-    ),
-)
 
 
 @dataclass(frozen=True)

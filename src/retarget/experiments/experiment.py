@@ -6,16 +6,12 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import polars as pl
-import torch
-from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.console import RenderableType
 
-from retarget.errors import InvalidInputError
-from retarget.experiments.file_problems import (
+from retarget.experiments.problems import (
     MISSING,
     Problem,
     problems_error,
@@ -23,6 +19,10 @@ from retarget.experiments.file_problems import (
     value_problems,
 )
 from retarget.text import printable
+
+if TYPE_CHECKING:
+    import polars as pl
+    from matplotlib.figure import Figure
 
 # What the numbers of an experiment may be. (TOML has nan and inf.)
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -32,6 +32,8 @@ Count = Annotated[int, Field(ge=1)]
 Values = Annotated[list[Any], Field(min_length=1)]
 Counts = Annotated[list[Count], Field(min_length=1)]
 Positives = Annotated[list[Positive], Field(min_length=1)]
+# Pictures for Fig. 3B and Fig. 6 E to H: CORe50, or other pictures in its layout.
+Core50Source = Literal["core50", "standin"]
 
 
 class Config(BaseModel):
@@ -46,8 +48,12 @@ class Config(BaseModel):
         return self.model_dump(mode="json")
 
 
-def _reads_nothing() -> Mapping[str, str]:
+def reads_nothing() -> Mapping[str, str]:
+    """The `data` of a family whose runs read no files."""
     return {}
+
+
+RunAll = Callable[[Sequence[Any], Path | None], "Iterator[tuple[Any, pl.DataFrame]]"]
 
 
 @dataclass(frozen=True)
@@ -70,48 +76,36 @@ class Family:
     """
 
     config: type[Config]
-    run: Callable[[Sequence[Any], Path | None], Iterator[tuple[Any, pl.DataFrame]]]
-    draw: Callable[[pl.DataFrame], Figure]
-    summarise: Callable[[pl.DataFrame], Sequence[RenderableType]]
-    data: Callable[..., Mapping[str, str]] = _reads_nothing
+    run: RunAll
+    draw: "Callable[[pl.DataFrame], Figure]"
+    summarise: "Callable[[pl.DataFrame], Sequence[RenderableType]]"
+    data: Callable[..., Mapping[str, str]] = reads_nothing
     together: Callable[[Any], str | None] = lambda config: None
     light: bool = False
 
 
-def one_by_one(
-    run: Callable[[Any], pl.DataFrame],
-) -> Callable[[Sequence[Any], Path | None], Iterator[tuple[Any, pl.DataFrame]]]:
+def one_by_one(run: "Callable[[Any], pl.DataFrame]") -> RunAll:
     """Runs that are computed one after the other, each from its config alone."""
-
-    def run_each(
-        configs: Sequence[Any], checkpoint: Path | None = None
-    ) -> Iterator[tuple[Any, pl.DataFrame]]:
-        return ((config, run(config)) for config in configs)
-
-    return run_each
+    return lambda configs, checkpoint: ((config, run(config)) for config in configs)
 
 
 Seed = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 Seeds = Annotated[tuple[Seed, ...], Field(min_length=1)]
 
 
-class Case(BaseModel):
-    """One of several things that an experiment compares: what it has of its own."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    seeds: Seeds | None = None
-    parameters: dict[str, Any] = {}
-    grid: dict[str, Values] = {}
-
-
 class Changes(BaseModel):
-    """Other seeds (none: the experiment's own) and some other parameters."""
+    """Other seeds (None keeps the experiment's own) and other values of some parameters."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     seeds: Seeds | None = None
     parameters: dict[str, Any] = {}
+
+
+class Case(Changes):
+    """One of several things that an experiment compares: what is different in it."""
+
+    grid: dict[str, Values] = {}
 
 
 @dataclass(frozen=True)
@@ -199,7 +193,7 @@ class Experiment(BaseModel):
 
     def where_it_fits(self, **parameters: Any) -> "Experiment":
         """The same experiment with those of these parameters that its kind has."""
-        known = families()[self.family].config.model_fields
+        known = self.kind.config.model_fields
         fitting = {name: value for name, value in parameters.items() if name in known}
         return self.changed(Changes(parameters=fitting)) if fitting else self
 
@@ -228,9 +222,13 @@ class Experiment(BaseModel):
         return planned
 
     def expanded(self) -> tuple[list[PlannedRun], list[Problem]]:
-        """The runs that make sense, and what is wrong with the parameters of the others."""
+        """The runs that make sense, and what is wrong with the parameters of the others.
+
+        A parameter that is missing is not reported where there are unknown names: it may be one of
+        them, misspelt.
+        """
         unknown = list(self._unknown_parameters())
-        cases, kind = self.cases or {"": Case()}, self._kind
+        cases, kind = self.cases or {"": Case()}, self.kind.config
         fields = list(kind.model_fields)  # pydantic takes its time to find them
         swept = {name for case in cases.values() for name in self.grid | case.grid}
         planned, problems = [], list(unknown)
@@ -243,7 +241,6 @@ class Experiment(BaseModel):
                     config = kind(**(known | {"seed": seed}))
                 except ValidationError as error:
                     found = value_problems(error, partial(self._place, case=name))
-                    # under an unknown name may be what is missing
                     problems += [each for each in found if each.message != MISSING or not unknown]
                     continue
                 if not unknown:
@@ -252,12 +249,8 @@ class Experiment(BaseModel):
                     planned.append(PlannedRun(config, labels))
         return planned, problems
 
-    @property
-    def _kind(self) -> type[Config]:
-        return families()[self.family].config
-
     def _unknown_parameters(self) -> Iterator[Problem]:
-        known = [name for name in self._kind.model_fields if name != "seed"]
+        known = [name for name in self.kind.config.model_fields if name != "seed"]
         for place, table in self.tables().items():
             for key in table:
                 if key in ("seed", "seeds"):
@@ -279,36 +272,19 @@ class Experiment(BaseModel):
 @cache
 def families() -> dict[str, Family]:
     """All kinds of experiments, by the name that the TOML files use."""
-    from retarget.experiments import (
-        digits,
-        mnist_curves,
-        mnist_sweeps,
-        network_curves,
-        network_sweeps,
-        toy_curves,
-        toy_shift,
-    )
+    from retarget.experiments.figures import digits, fig1, fig2, fig3, fig4, fig5, fig6
 
     return {
-        "cifar curves": network_curves.CIFAR_CURVES,
-        "cifar sweeps": network_sweeps.CIFAR_SWEEPS,
-        "core50 curves": network_curves.CORE50_CURVES,
-        "core50 sweeps": network_sweeps.CORE50_SWEEPS,
+        "cifar curves": fig3.CIFAR_CURVES,
+        "cifar sweeps": fig6.CIFAR_SWEEPS,
+        "core50 curves": fig3.CORE50_CURVES,
+        "core50 sweeps": fig6.CORE50_SWEEPS,
         "digits": digits.FAMILY,
-        "mnist curves": mnist_curves.FAMILY,
-        "mnist sweeps": mnist_sweeps.FAMILY,
-        "toy curves": toy_curves.FAMILY,
-        "toy shift": toy_shift.FAMILY,
+        "mnist curves": fig2.FAMILY,
+        "mnist sweeps": fig5.FAMILY,
+        "toy curves": fig4.FAMILY,
+        "toy shift": fig1.FAMILY,
     }
-
-
-def require_device(name: str) -> None:
-    """Refuses a device that torch does not have here."""
-    try:
-        torch.zeros(1, device=name)
-    except (RuntimeError, AssertionError) as error:  # torch raises both, by device and build
-        reason = str(error).splitlines()[0]
-        raise InvalidInputError(f"the device {name!r} cannot be used here: {reason}") from error
 
 
 def _narrowed(grid: dict[str, list[Any]], given: dict[str, Any]) -> dict[str, list[Any]]:

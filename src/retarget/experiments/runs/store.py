@@ -8,9 +8,10 @@ import hashlib
 import platform
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,11 +20,22 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from retarget.errors import DamagedFileWarning, InvalidInputError
-from retarget.experiments.identity import Identity
+from retarget.experiments.runs.identity import Identity, current_code
 from retarget.storage import PARTIAL, atomic_file
 
 RESULT, RECORD, LOCK = "result.parquet", "run.json", "lock"
 CHECKPOINTS = "checkpoint*.safetensors"
+
+
+class State(StrEnum):
+    """How a run in a folder of results stands."""
+
+    DONE = "done"
+    RUNNING = "running"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+    OUTDATED = "outdated"  # of other code or packages than today's: never found again
+    DAMAGED = "damaged"
 
 
 class RunRecord(BaseModel):
@@ -99,29 +111,18 @@ class RunStore:
         """What is known of each run."""
         return (record for key in self if (record := self.record(key)) is not None)
 
+    def state(self, key: str) -> State:
+        """How a run stands, as far as one can tell from here."""
+        return State.RUNNING if self._is_locked(key) else self._state_of_files(key)
+
     def result(self, key: str) -> pl.DataFrame | None:
         """The result of a run that is done, or None; a damaged one is set aside first."""
-        if not self.has_record(key):
-            return None  # a result without its record was never finished
-        record = self.record(key)
-        if record is not None and record.status == "failed":
-            return None
-        if record is not None and self.is_whole(record):
+        state = self._state_of_files(key)
+        if state in (State.DONE, State.OUTDATED):
             return pl.read_parquet((self.folder / key / RESULT).read_bytes())
-        self._set_aside(self.folder / key)
+        if state is State.DAMAGED:
+            self._set_aside(self.folder / key)
         return None
-
-    def has_record(self, key: str) -> bool:
-        """Whether a run has a record, be it readable or not."""
-        return (self.folder / key / RECORD).exists()
-
-    def is_whole(self, record: RunRecord) -> bool:
-        """Whether the result of a run is what its record says."""
-        try:
-            content = (self.folder / record.key / RESULT).read_bytes()
-        except FileNotFoundError:
-            return False
-        return hashlib.sha256(content).hexdigest() == record.sha256
 
     def keep(self, identity: Identity, table: pl.DataFrame, **about: Any) -> RunRecord:
         """Writes the result of a run, then its record; its checkpoints are not needed any more."""
@@ -170,16 +171,6 @@ class RunStore:
             return None
         return lock
 
-    def is_locked(self, key: str) -> bool:
-        """Whether another process is computing a run, as far as one can tell from here."""
-        try:
-            lock = self.lock(key)
-        except OSError:  # a folder that may only be looked at: nobody computes there
-            return False
-        if lock is not None:
-            lock.release()
-        return lock is None
-
     def remove(self, key: str) -> bool:
         """Deletes all there is of a run, unless another process is computing it."""
         lock = self.lock(key)
@@ -200,6 +191,51 @@ class RunStore:
                 f"{what} with {beginning!r} in {self.folder}; `retarget runs list` shows them all"
             )
         return found[0]
+
+    def export(self, keys: Sequence[str]) -> pl.DataFrame:
+        """The results of runs in one table, each with its key, its experiment and its parameters.
+
+        If a result has a column of the same name as a parameter, the table has the result's.
+        """
+        tables = []
+        for key in keys:
+            record, table = self.record(key), self.result(key)
+            if record is None or table is None:
+                continue
+            about = {"run": key, "experiment": record.experiment} | record.identity["config"]
+            columns = [
+                pl.lit(pl.Series([value]) if isinstance(value, list) else value).alias(name)
+                for name, value in about.items()
+                if name not in table.columns
+            ]
+            tables.append(table.select(*columns, pl.all()))
+        if not tables:
+            raise InvalidInputError(f"no run in {self.folder} is done; there is nothing to export")
+        return pl.concat(tables, how="diagonal_relaxed")
+
+    def _is_locked(self, key: str) -> bool:
+        try:
+            lock = self.lock(key)
+        except OSError:  # a folder that cannot be written to: nobody computes there
+            return False
+        if lock is not None:
+            lock.release()
+        return lock is None
+
+    def _state_of_files(self, key: str) -> State:
+        folder, record = self.folder / key, self.record(key)
+        if record is None:  # a result without its record was never finished
+            return State.DAMAGED if (folder / RECORD).exists() else State.INTERRUPTED
+        if record.status == "failed":
+            return State.FAILED
+        try:
+            content = (folder / RESULT).read_bytes()
+        except FileNotFoundError:
+            return State.DAMAGED
+        if hashlib.sha256(content).hexdigest() != record.sha256:
+            return State.DAMAGED
+        current = (record.identity["code"], record.identity["packages"]) == current_code()
+        return State.DONE if current else State.OUTDATED
 
     def _write(self, identity: Identity, **about: Any) -> RunRecord:
         now = datetime.now(UTC).isoformat(timespec="seconds")

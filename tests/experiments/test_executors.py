@@ -11,10 +11,9 @@ import pytest
 
 import retarget as rt
 from retarget.distributed.cluster import connect
-from retarget.experiments.cluster_place import Cluster
-from retarget.experiments.places import Processes
-from retarget.experiments.runner import run_experiment
-from retarget.experiments.store import RunStore
+from retarget.experiments.runs.executors import Cluster, Processes
+from retarget.experiments.runs.run import run_experiment
+from retarget.experiments.runs.store import RunStore
 from support import made_runs
 from support.made_runs import calls, made
 
@@ -22,14 +21,14 @@ from support.made_runs import calls, made
 @pytest.fixture(autouse=True)
 def known(monkeypatch):
     made_runs.install(monkeypatch)
-    monkeypatch.setattr("retarget.experiments.scheduling.ATTEMPTS", 2)
+    monkeypatch.setattr("retarget.experiments.runs.schedule.ATTEMPTS", 2)
 
 
 @pytest.fixture(scope="module")
 def processes():
-    place = Processes(2)
-    yield place
-    place.close()
+    executor = Processes(2)
+    yield executor
+    executor.close()
 
 
 def behaving(folder, behaviour):
@@ -48,7 +47,7 @@ def failure_of(outcome):
 def test_processes_give_what_this_process_gives(tmp_path, processes):
     experiment = behaving(tmp_path, "warns")
     here = run_experiment(experiment, tmp_path / "here")
-    there = run_experiment(experiment, tmp_path / "there", place=processes)
+    there = run_experiment(experiment, tmp_path / "there", executor=processes)
     assert there.table.equals(here.table)
     assert (there.computed, there.failed) == (3, [])
     assert calls(tmp_path) == {0: 2, 1: 2, 2: 2}
@@ -59,14 +58,14 @@ def test_processes_give_what_this_process_gives(tmp_path, processes):
 
 
 def test_a_run_that_raises(tmp_path, processes):
-    record = failure_of(run_experiment(behaving(tmp_path, "raises"), tmp_path, place=processes))
+    record = failure_of(run_experiment(behaving(tmp_path, "raises"), tmp_path, executor=processes))
     assert record.reason == "ValueError: no [red]luck[/red] at all"
     assert "misbehave" in record.trace
-    assert calls(tmp_path) == {0: 1, 1: 1, 2: 1}
 
 
+@pytest.mark.slow
 def test_a_run_that_kills_its_process_is_tried_again_but_not_for_ever(tmp_path, processes):
-    record = failure_of(run_experiment(behaving(tmp_path, "dies"), tmp_path, place=processes))
+    record = failure_of(run_experiment(behaving(tmp_path, "dies"), tmp_path, executor=processes))
     assert record.reason == "its process was killed, or crashed, 2 times"
     assert record.attempts == 2
     assert calls(tmp_path) == {0: 1, 1: 2, 2: 1}  # the others were not begun again
@@ -74,7 +73,7 @@ def test_a_run_that_kills_its_process_is_tried_again_but_not_for_ever(tmp_path, 
 
 @pytest.mark.slow
 def test_a_run_whose_process_is_killed_once(tmp_path, processes):
-    outcome = run_experiment(behaving(tmp_path, "dies once"), tmp_path, place=processes)
+    outcome = run_experiment(behaving(tmp_path, "dies once"), tmp_path, executor=processes)
     assert outcome.failed == []
     assert calls(tmp_path) == {0: 1, 1: 2, 2: 1}
     attempts = [record.attempts for record in RunStore(tmp_path).records()]
@@ -83,26 +82,28 @@ def test_a_run_whose_process_is_killed_once(tmp_path, processes):
 
 @pytest.mark.slow
 def test_a_process_killed_while_it_has_nothing_to_do(tmp_path):
-    place = Processes(1)
+    executor = Processes(1)
     try:
-        run_experiment(made(tmp_path), tmp_path, place=place)
+        run_experiment(made(tmp_path), tmp_path, executor=executor)
         idle = int((tmp_path / "calls").read_text().split()[-1])
         os.kill(idle, signal.SIGKILL)
         wait_until(lambda: not alive(idle))
         time.sleep(0.2)  # its engine has noticed
-        outcome = run_experiment(made(tmp_path), tmp_path, place=place, fresh=True)
+        outcome = run_experiment(made(tmp_path), tmp_path, executor=executor, fresh=True)
     finally:
-        place.close()
+        executor.close()
     assert (outcome.computed, outcome.failed) == (3, [])
     assert all(record.attempts <= 2 for record in RunStore(tmp_path).records())
 
 
 def test_a_run_that_takes_too_long(tmp_path):
-    place = Processes(2, time_limit=1.5)
+    executor = Processes(2, time_limit=1.5)
     try:
-        record = failure_of(run_experiment(behaving(tmp_path, "hangs"), tmp_path, place=place))
+        record = failure_of(
+            run_experiment(behaving(tmp_path, "hangs"), tmp_path, executor=executor)
+        )
     finally:
-        place.close()
+        executor.close()
     assert record.reason == "it took longer than its limit of 1.5 s"
     assert 1.5 < record.seconds < 60
     assert record.attempts == 1
@@ -110,11 +111,11 @@ def test_a_run_that_takes_too_long(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_that_takes_too_much_memory(tmp_path):
-    place = Processes(1, memory_limit=1_500_000_000)
+    executor = Processes(1, memory_limit=1_500_000_000)
     try:
-        record = failure_of(run_experiment(behaving(tmp_path, "eats"), tmp_path, place=place))
+        record = failure_of(run_experiment(behaving(tmp_path, "eats"), tmp_path, executor=executor))
     finally:
-        place.close()
+        executor.close()
     assert record.reason.startswith("its process took ")
     assert record.reason.endswith(" GB, more than its limit of 1.50 GB")
 
@@ -125,6 +126,7 @@ def test_a_limit_of_memory_needs_proc(monkeypatch):
         Processes(1, memory_limit=10**9)
 
 
+@pytest.mark.slow
 def test_what_is_stopped_is_gone(tmp_path, processes):
     """Ctrl-C: the processes end at once, what is done is kept, and nothing is locked."""
     experiment = behaving(tmp_path, "waits")
@@ -134,7 +136,7 @@ def test_what_is_stopped_is_gone(tmp_path, processes):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_experiment(experiment, tmp_path, place=processes, watch=stop)
+        run_experiment(experiment, tmp_path, executor=processes, watch=stop)
     pids = {int(line.split()[1]) for line in (tmp_path / "calls").read_text().splitlines()}
     assert not any(alive(pid) for pid in pids)
     (tmp_path / "go").touch()
@@ -142,6 +144,7 @@ def test_what_is_stopped_is_gone(tmp_path, processes):
     assert (outcome.computed, outcome.reused) == (1, 2)
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_for_the_one_that_was_started(tmp_path, processes):
     """It reaches all processes of a terminal; those that compute leave it to the first one."""
 
@@ -156,7 +159,7 @@ def test_ctrl_c_is_for_the_one_that_was_started(tmp_path, processes):
             (tmp_path / "go").touch()
 
     outcome = run_experiment(
-        behaving(tmp_path, "waits"), tmp_path, place=processes, watch=interrupt
+        behaving(tmp_path, "waits"), tmp_path, executor=processes, watch=interrupt
     )
     assert outcome.failed == []
     assert calls(tmp_path) == {0: 1, 1: 1, 2: 1}
@@ -188,17 +191,18 @@ def client():
 def test_a_cluster_gives_what_this_process_gives(tmp_path, client):
     experiment = made(tmp_path, "[grid]", "lr = [0.1, 0.3]")
     here = run_experiment(experiment, tmp_path / "here")
-    place = Cluster(client)
-    assert place.capacity == 2
-    there = run_experiment(experiment, tmp_path / "there", place=place)
+    executor = Cluster(client)
+    assert executor.capacity == 2
+    there = run_experiment(experiment, tmp_path / "there", executor=executor)
     assert there.table.equals(here.table)
     assert calls(tmp_path) == {0: 4, 1: 4, 2: 4}
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_the_midst_costs_its_run_and_what_it_had_not_handed_over(
     tmp_path, client
 ):
-    outcome = run_experiment(behaving(tmp_path, "dies once"), tmp_path, place=Cluster(client))
+    outcome = run_experiment(behaving(tmp_path, "dies once"), tmp_path, executor=Cluster(client))
     assert outcome.failed == []
     assert (tmp_path / "died").exists()
     counted = calls(tmp_path)
@@ -209,28 +213,31 @@ def test_a_worker_killed_in_the_midst_costs_its_run_and_what_it_had_not_handed_o
 
 @pytest.mark.slow
 def test_a_run_that_kills_worker_after_worker(tmp_path, client):
-    record = failure_of(run_experiment(behaving(tmp_path, "dies"), tmp_path, place=Cluster(client)))
+    record = failure_of(
+        run_experiment(behaving(tmp_path, "dies"), tmp_path, executor=Cluster(client))
+    )
     assert record.reason.startswith("the workers that computed it died, the last one ")
     assert calls(tmp_path)[1] == 2
 
 
 def test_a_run_that_raises_on_a_cluster(tmp_path, client):
-    place = Cluster(client)
-    record = failure_of(run_experiment(behaving(tmp_path, "raises"), tmp_path, place=place))
+    executor = Cluster(client)
+    record = failure_of(run_experiment(behaving(tmp_path, "raises"), tmp_path, executor=executor))
     assert record.reason == "ValueError: no [red]luck[/red] at all"
 
 
+@pytest.mark.slow
 def test_a_run_that_takes_too_long_on_a_cluster(tmp_path, client):
     """It is stopped at a step of Python: between two naps."""
-    place = Cluster(client, time_limit=0.5)
-    record = failure_of(run_experiment(behaving(tmp_path, "waits"), tmp_path, place=place))
+    executor = Cluster(client, time_limit=0.5)
+    record = failure_of(run_experiment(behaving(tmp_path, "waits"), tmp_path, executor=executor))
     assert record.reason == "TookTooLongError: it took longer than its limit of 0.5 s"
 
 
 def test_a_worker_with_other_code(tmp_path, client, monkeypatch):
     experiment = made(tmp_path)
-    monkeypatch.setattr("retarget.experiments.identity.current_code", lambda: ("other", {}))
-    outcome = run_experiment(experiment, tmp_path, place=Cluster(client))
+    monkeypatch.setattr("retarget.experiments.runs.identity.current_code", lambda: ("other", {}))
+    outcome = run_experiment(experiment, tmp_path, executor=Cluster(client))
     assert len(outcome.failed) == 3
     assert "RuntimeError: this worker has other code than" in outcome.failed[0][1].reason
     assert calls(tmp_path) == {}
@@ -241,13 +248,13 @@ import sys
 from pathlib import Path
 from support import made_runs
 from retarget.experiments.experiment import families
-from retarget.experiments.places import Processes
-from retarget.experiments.runner import run_experiment
+from retarget.experiments.runs.executors import Processes
+from retarget.experiments.runs.run import run_experiment
 
 if __name__ == "__main__":
     families()["made"] = made_runs.FAMILY
     waits = made_runs.made(sys.argv[1], 'behaviour = "waits"')
-    run_experiment(waits, Path(sys.argv[1]), place=Processes(1))
+    run_experiment(waits, Path(sys.argv[1]), executor=Processes(1))
 """
 
 

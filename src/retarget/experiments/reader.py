@@ -12,16 +12,9 @@ from pydantic import BaseModel, ValidationError
 
 from retarget.errors import InvalidInputError
 from retarget.experiments.experiment import Case, Changes, Experiment, families
-from retarget.experiments.file_problems import (
-    MISSING,
-    Problem,
-    problems_error,
-    shown,
-    value_problems,
-)
-from retarget.import_path import IMPORT_PATH
+from retarget.experiments.problems import MISSING, Problem, problems_error, value_problems
 from retarget.storage import user_path
-from retarget.text import did_you_mean
+from retarget.text import did_you_mean, shown
 
 SUFFIX = ".toml"
 LARGEST_FILE = 1_000_000
@@ -31,10 +24,21 @@ NAME = re.compile(r"(?!runs$)\w[\w .+,()-]*")
 LETTERS = "letters, digits, spaces and -_.+,()"
 
 
+CONFIGS = resources.files("retarget.experiments") / "configs"
+
+
 def experiment_names() -> list[str]:
     """The experiments that come with the package."""
-    configs = resources.files("retarget.experiments") / "configs"
-    return sorted(Path(entry.name).stem for entry in configs.iterdir())
+    return sorted(Path(entry.name).stem for entry in CONFIGS.iterdir())
+
+
+def experiment_titles() -> dict[str, str]:
+    """Their titles by name. Quick: nothing but the files is read, and they are not checked."""
+    return {name: tomllib.loads(_text_of(name))["title"] for name in experiment_names()}
+
+
+def _text_of(name: str) -> str:
+    return (CONFIGS / f"{name}{SUFFIX}").read_text("utf-8")
 
 
 def named_experiments(name: str) -> list[str]:
@@ -73,8 +77,7 @@ def load_experiment(name: str) -> Experiment:
             + (f"did you mean {near!r}? " if near else "")
             + f"known: {', '.join(names)}; or the path of a file that ends with {SUFFIX}"
         )
-    configs = resources.files("retarget.experiments") / "configs"
-    return parse_experiment(name, (configs / f"{name}{SUFFIX}").read_text("utf-8"))
+    return parse_experiment(name, _text_of(name))
 
 
 def parse_experiment(name: str, text: str) -> Experiment:
@@ -195,7 +198,9 @@ def _odd_names(experiment: Experiment) -> Iterator[Problem]:
 
 
 def _code_to_run(experiment: Experiment) -> Iterator[Problem]:
-    """A file that somebody was handed must not choose what is imported and called."""
+    """A file from someone else must not choose what is imported and called."""
+    from retarget.import_path import IMPORT_PATH  # with torch
+
     quick = experiment.quick.parameters if experiment.quick else {}
     for place, table in (experiment.tables() | {"quick.parameters": quick}).items():
         values = table.get("backbone")

@@ -16,11 +16,11 @@ import matplotlib.pyplot as plt
 import polars as pl
 
 import retarget
-from retarget.experiments.computing import in_a_line
 from retarget.experiments.experiment import Experiment, PlannedRun
-from retarget.experiments.places import Place, ThisProcess
-from retarget.experiments.scheduling import Progress, Schedule
-from retarget.experiments.store import RunRecord, RunStore
+from retarget.experiments.runs.compute import in_a_line
+from retarget.experiments.runs.executors import Executor, ThisProcess
+from retarget.experiments.runs.schedule import Progress, Schedule
+from retarget.experiments.runs.store import RunRecord, RunStore
 from retarget.storage import atomic_file
 
 
@@ -51,7 +51,7 @@ def run_experiment(
     experiment: Experiment,
     results: Path,
     *,
-    place: Place | None = None,
+    executor: Executor | None = None,
     fresh: bool = False,
     command: Sequence[str] | None = None,
     watch: Callable[[Progress], None] = lambda progress: None,
@@ -65,7 +65,7 @@ def run_experiment(
     Args:
         experiment: What to run.
         results: The folder for all results.
-        place: Where to compute; by default in this process.
+        executor: Where to compute; by default in this process.
         fresh: Compute every run again, also those found finished.
         command: What the user typed, for the record.
         watch: Called with the progress whenever there may be something new to show.
@@ -73,7 +73,7 @@ def run_experiment(
     started, clock = datetime.now(UTC), time.perf_counter()
     folder = results / experiment.label
     schedule = Schedule(experiment, RunStore(results), fresh)
-    schedule.carry_out(place or ThisProcess(), watch)
+    schedule.carry_out(executor or ThisProcess(), watch)
     progress, files = schedule.progress, list[Path]()
     reused, table, not_drawn = len(progress.found), None, None
     computed = len(progress.done) - reused

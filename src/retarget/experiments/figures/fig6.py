@@ -13,19 +13,16 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from retarget.experiments import cifar_training, core50_training
-from retarget.experiments.cifar_training import CifarRun
-from retarget.experiments.core50_training import Core50Run
-from retarget.experiments.experiment import Family
-from retarget.experiments.network_curves import (
+from retarget.experiments.figures.cifar10 import cifar_family
+from retarget.experiments.figures.core50 import core50_family
+from retarget.experiments.figures.fig3 import (
     LINES,
     MOST_LINES,
     PARAMETERS,
     data_of,
     line_of,
 )
-from retarget.experiments.network_training import trained_together
-from retarget.experiments.over_seeds import draw_band, mean_and_sem, settings
+from retarget.experiments.figures.over_seeds import draw_band, mean_and_sem, settings
 from retarget.experiments.style import figure_style, letter, sweep_styles
 
 FEW = 4  # values on an axis, each of which is written
@@ -114,17 +111,8 @@ def final_rows(table: pl.DataFrame) -> pl.DataFrame:
     return table.group_by(_labels(table), maintain_order=True).last()
 
 
-CIFAR_SWEEPS = Family(
-    CifarRun, cifar_training.run, draw, summarise, cifar_training.cifar_checksums, trained_together
-)
-CORE50_SWEEPS = Family(
-    Core50Run,
-    core50_training.run,
-    draw,
-    summarise,
-    core50_training.core50_checksums,
-    trained_together,
-)
+CIFAR_SWEEPS = cifar_family(draw, summarise)
+CORE50_SWEEPS = core50_family(draw, summarise)
 
 
 Curve = tuple[str, pl.DataFrame]

@@ -5,27 +5,27 @@ On CORe50, or on a stand-in: other pictures in its layout. What comes from those
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
 from retarget.continual import LabelledData, classes_in_tasks
-from retarget.data.backbones import RESNET18, backbone_checksum, load_backbone
+from retarget.data.backbones import backbone_checksum, load_backbone
+from retarget.data.catalogue import RESNET18
 from retarget.data.core50 import core50_checksums as frames_checksums
 from retarget.data.core50 import load_core50, new_classes_tasks
 from retarget.data.features import image_features
 from retarget.data.fetch import FOLDER_VARIABLE, data_folder
 from retarget.data.weights import SUFFIXES
 from retarget.errors import MissingDataError
-from retarget.experiments.experiment import Count
-from retarget.experiments.network_training import NetworkRun, Problem, trained_on
-from retarget.experiments.threads import all_cores
+from retarget.experiments.experiment import Core50Source, Count
+from retarget.experiments.figures.training import NetworkRun, TrainingSetup, network_families
+from retarget.experiments.runs.compute import all_cores
 
 HIDDEN, OBJECTS = 100, 50
 STAND_IN = "core50_standin.zip"
 STAND_IN_BACKBONE = "resnet18-tiny150-f16.safetensors"
-Source = Literal["core50", "standin"]
 
 
 class Core50Run(NetworkRun):
@@ -39,7 +39,7 @@ class Core50Run(NetworkRun):
         image_size: Height and width that frames are resized to.
     """
 
-    data: Source
+    data: Core50Source
     frames_per_session: Count
     backbone: str | None = None
     image_size: Count = 224
@@ -52,7 +52,7 @@ class Core50Run(NetworkRun):
         return known
 
 
-def core50_problem(config: Core50Run) -> Problem:
+def core50_setup(config: Core50Run) -> TrainingSetup:
     """The stream of the seed, and its head."""
     data = _data(
         data_folder(None),
@@ -63,7 +63,7 @@ def core50_problem(config: Core50Run) -> Problem:
         config.device,
     )
     stream = classes_in_tasks(data, config.seed, new_classes_tasks(config.seed))
-    return Problem(stream, head(data.inputs.shape[1], config.seed), _name(config))
+    return TrainingSetup(stream, head(data.inputs.shape[1], config.seed), _name(config))
 
 
 def head(features: int, seed: int) -> nn.Sequential:
@@ -77,15 +77,17 @@ def head(features: int, seed: int) -> nn.Sequential:
         )
 
 
-run = trained_on(core50_problem)
-
-
-def core50_checksums(data: Source, backbone: str | None, frames_per_session: int) -> dict[str, str]:
+def core50_checksums(
+    data: Core50Source, backbone: str | None, frames_per_session: int
+) -> dict[str, str]:
     """Of the pictures that a run reads, and of what makes features of them."""
     frames_from, network = _sources(data_folder(), data, backbone)
     weights = backbone_checksum(network, data_folder())
     frames = frames_checksums(frames_from, frames_per_session)
     return {"backbone": weights, **frames}
+
+
+core50_family = network_families(Core50Run, core50_setup, core50_checksums)
 
 
 def _name(config: Core50Run) -> str:
@@ -97,7 +99,7 @@ def _name(config: Core50Run) -> str:
 @lru_cache(maxsize=1)
 def _data(
     folder: Path,
-    source: Source,
+    source: Core50Source,
     backbone: str | None,
     frames_per_session: int,
     image_size: int,
@@ -119,7 +121,7 @@ def _data(
     return LabelledData(train, train_objects, test, test_objects)
 
 
-def _sources(folder: Path, source: Source, backbone: str | None) -> tuple[Path, str]:
+def _sources(folder: Path, source: Core50Source, backbone: str | None) -> tuple[Path, str]:
     """Where the frames are, and what makes features of them."""
     if source == "core50":
         return folder, backbone or RESNET18.name

@@ -1,6 +1,7 @@
 """The computation of runs, the same in this process, in others and on a cluster."""
 
 import ctypes
+import os
 import threading
 import time
 import traceback
@@ -11,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
+import torch
+from threadpoolctl import threadpool_limits
 
 from retarget.errors import DivergenceWarning
 from retarget.experiments.experiment import Config, Family
-from retarget.experiments.identity import Identity, identities_of
-from retarget.experiments.threads import one_thread
+from retarget.experiments.runs.identity import Identity, identities_of
 from retarget.progress import silence
 
 
@@ -35,6 +37,11 @@ class Task:
     identities: tuple[Identity, ...]
     checkpoint: Path
 
+    @property
+    def keys(self) -> list[str]:
+        """The keys of its runs."""
+        return [identity.key for identity in self.identities]
+
 
 @dataclass(frozen=True)
 class Computed:
@@ -47,7 +54,7 @@ class Computed:
 
 @dataclass(frozen=True)
 class Failed:
-    """Why there are none, and will be none if it is tried again."""
+    """Why there are no tables; another attempt would fail as well."""
 
     reason: str
     trace: str | None = None
@@ -56,7 +63,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Lost:
-    """Why there are none, but may be if it is tried again: its process ended."""
+    """Why there are no tables yet: the process ended. Another attempt may succeed."""
 
     reason: str
 
@@ -64,7 +71,7 @@ class Lost:
 Ending = Computed | Failed | Lost
 
 
-def compute(task: Task, elsewhere: bool = False, time_limit: float | None = None) -> Ending:
+def compute_task(task: Task, elsewhere: bool = False, time_limit: float | None = None) -> Ending:
     """Computes the runs of a task.
 
     One thread each, so that results are the same everywhere: sweeps have other runs for the other
@@ -142,3 +149,27 @@ def in_a_line(error: Exception) -> str:
     """What an error says, and of which kind it is."""
     message = " ".join(str(error).split())
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """A sum's rounding depends on how many threads share it: with one it is the same everywhere."""
+    with threadpool_limits(limits=1), _torch_threads(1):
+        yield
+
+
+@contextmanager
+def all_cores() -> Iterator[None]:
+    """For what is computed once and kept for all runs."""
+    with _torch_threads(os.cpu_count() or 1):
+        yield
+
+
+@contextmanager
+def _torch_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

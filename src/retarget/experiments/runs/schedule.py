@@ -1,23 +1,66 @@
 """Carries out the runs of an experiment: each once, whoever else is at work on the same folder."""
 
+import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
 
 import polars as pl
 
-from retarget.experiments.computing import Ending, Failed, Lost, Task
-from retarget.experiments.estimate import Estimator
 from retarget.experiments.experiment import Experiment, PlannedRun
-from retarget.experiments.identity import Identity, identities_of
-from retarget.experiments.places import Place
-from retarget.experiments.store import RunRecord, RunStore
+from retarget.experiments.runs.compute import Ending, Failed, Lost, Task
+from retarget.experiments.runs.executors import Executor
+from retarget.experiments.runs.identity import Identity, identities_of
+from retarget.experiments.runs.store import RunRecord, RunStore
 
 ATTEMPTS = 3  # at a run whose process is killed
 LOOK_EVERY = 0.1  # seconds: at limits, and at what there is to show
 LOOK_ELSEWHERE_EVERY = 0.5  # seconds: whether another process has finished a run
+
+
+class Estimator:
+    """How long a run may take, from how long others took.
+
+    Args:
+        records: Of finished runs.
+    """
+
+    def __init__(self, records: Iterable[RunRecord] = ()) -> None:
+        self._seconds: dict[str, dict[_Parameters, list[float]]] = {}
+        self._estimates: dict[tuple[str, _Parameters], float] = {}
+        for record in records:
+            self.learn(record)
+
+    def learn(self, record: RunRecord) -> None:
+        """Takes one more run into account, if it was done."""
+        if record.status == "done":
+            of_kind = self._seconds.setdefault(record.identity["kind"], {})
+            of_kind.setdefault(_but_seed(record.identity["config"]), []).append(record.seconds)
+            self._estimates.clear()
+
+    def seconds(self, identity: Identity) -> float | None:
+        """The median of the runs of this kind that differ in the fewest parameters, if any."""
+        known = self._seconds.get(identity.kind)
+        if not known:
+            return None
+        wanted = _but_seed(identity.config)
+        if (identity.kind, wanted) not in self._estimates:
+            distances = {found: len({name for name, _ in found ^ wanted}) for found in known}
+            least = min(distances.values())
+            nearest = [s for found in known if distances[found] == least for s in known[found]]
+            self._estimates[identity.kind, wanted] = median(nearest)
+        return self._estimates[identity.kind, wanted]
+
+
+_Parameters = frozenset[tuple[str, str]]
+
+
+def _but_seed(config: dict[str, Any]) -> _Parameters:
+    return frozenset((name, json.dumps(config[name])) for name in config if name != "seed")
 
 
 @dataclass
@@ -29,8 +72,7 @@ class Progress:
         found: Those that were done before, or by another process.
         done: Those that are done, found ones too.
         failed: Those that have failed, with their records.
-        running: Those that are being computed here, with the time on `time.monotonic` at which
-            they were begun.
+        running: Those that are being computed here, and when they began, on `time.monotonic`.
         elsewhere: Those that another process is computing.
         estimator: What tells how long the others may take.
         capacity: Tasks computed at a time.
@@ -68,19 +110,14 @@ class Schedule:
         fresh: Compute every run again, also those found finished.
     """
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        store: RunStore,
-        fresh: bool = False,
-    ) -> None:
+    def __init__(self, experiment: Experiment, store: RunStore, fresh: bool = False) -> None:
         self._experiment, self._store = experiment, store
         self._family, self.planned = experiment.kind, experiment.planned_runs()
         identities = identities_of([run.config for run in self.planned], self._family)
         self.keys = [identity.key for identity in identities]
-        self._identities = {identity.key: identity for identity in identities}
+        known = dict(zip(self.keys, identities, strict=True))
         runs = dict(zip(self.keys, self.planned, strict=True))
-        self.progress = Progress(runs, Estimator(store.records()), self._identities, 1)
+        self.progress = Progress(runs, Estimator(store.records()), known, 1)
         self.tables: dict[str, pl.DataFrame] = {}
         if not fresh:
             self._collect(runs)
@@ -92,29 +129,29 @@ class Schedule:
         return [key for key in self.progress.runs if key not in self.progress.done]
 
     def carry_out(
-        self, place: Place, watch: Callable[[Progress], None] = lambda progress: None
+        self, executor: Executor, watch: Callable[[Progress], None] = lambda progress: None
     ) -> None:
         """Computes what is missing.
 
         Args:
-            place: Where.
+            executor: Where.
             watch: Called with the progress whenever there may be something new to show.
         """
-        self.progress.capacity = place.capacity
+        self.progress.capacity = executor.capacity
         queue, elsewhere = deque(self._tasks()), dict[Task, float]()
         held: dict[Task, ExitStack] = {}
         try:
             while queue or held or elsewhere:
-                while queue and len(held) < place.capacity:
-                    self._begin(queue.popleft(), place, held, elsewhere)
+                while queue and len(held) < executor.capacity:
+                    self._begin(queue.popleft(), executor, held, elsewhere)
                 watch(self.progress)
-                for task, ending in _ended(place, bool(held)):
+                for task, ending in _ended(executor, bool(held)):
                     self._finish(task, ending, queue)
                     held.pop(task).close()
                 self._look_elsewhere(queue, elsewhere)
             watch(self.progress)
         except BaseException:
-            place.close()  # before the locks: another process may begin these runs then
+            executor.close()  # before the locks: another process may begin these runs then
             raise
         finally:
             for locks in held.values():
@@ -132,19 +169,19 @@ class Schedule:
         return Task(
             self._family,
             tuple(self.progress.runs[key].config for key in keys),
-            tuple(self._identities[key] for key in keys),
+            tuple(self.progress.identities[key] for key in keys),
             self._store.checkpoint(keys[0]),
         )
 
     def _begin(
         self,
         task: Task,
-        place: Place,
+        executor: Executor,
         held: dict[Task, ExitStack],
         elsewhere: dict[Task, float],
     ) -> None:
         """Starts a task if nobody else has, and if nobody else has just finished it."""
-        keys, locks = keys_of(task), ExitStack()
+        keys, locks = task.keys, ExitStack()
         for key in keys:
             lock = self._store.lock(key)
             if lock is None:
@@ -168,10 +205,10 @@ class Schedule:
             self._store.drop_leftovers(key)
         held[task] = locks
         self.progress.running.update(dict.fromkeys(left, time.monotonic()))
-        place.start(task)
+        executor.start(task)
 
     def _finish(self, task: Task, ending: Ending, queue: deque[Task]) -> None:
-        keys = keys_of(task)
+        keys = task.keys
         for key in keys:
             del self.progress.running[key]
         attempts = self._attempts[tuple(keys)] = self._attempts.get(tuple(keys), 0) + 1
@@ -191,12 +228,12 @@ class Schedule:
             }
             if isinstance(ending, Failed):
                 self.progress.failed[key] = self._store.keep_failure(
-                    self._identities[key], ending.reason, trace=ending.trace, **about
+                    self.progress.identities[key], ending.reason, trace=ending.trace, **about
                 )
                 continue
             table = ending.tables[place]
             record = self._store.keep(
-                self._identities[key], table, warnings=ending.warnings, **about
+                self.progress.identities[key], table, warnings=ending.warnings, **about
             )
             self.progress.estimator.learn(record)
             self.progress.done.add(key)
@@ -220,13 +257,8 @@ class Schedule:
                 self.progress.found.add(key)
 
 
-def _ended(place: Place, busy: bool) -> list[tuple[Task, Ending]]:
+def _ended(executor: Executor, busy: bool) -> list[tuple[Task, Ending]]:
     if busy:
-        return place.ended(LOOK_EVERY)
+        return executor.ended(LOOK_EVERY)
     time.sleep(LOOK_EVERY)  # for a run that another process is computing
     return []
-
-
-def keys_of(task: Task) -> list[str]:
-    """The keys of a task's runs."""
-    return [identity.key for identity in task.identities]

@@ -10,16 +10,14 @@ from types import SimpleNamespace
 import polars as pl
 import pytest
 
-from retarget.experiments.computing import Computed, Lost
-from retarget.experiments.estimate import Estimator
+from retarget.cli.reproduce import progress_table
 from retarget.experiments.experiment import Config, PlannedRun, families
-from retarget.experiments.identity import Identity
-from retarget.experiments.inventory import State, state_of
-from retarget.experiments.places import Place, ThisProcess
-from retarget.experiments.progress_table import progress_table
-from retarget.experiments.runner import run_experiment
-from retarget.experiments.scheduling import Progress, Schedule
-from retarget.experiments.store import RunStore
+from retarget.experiments.runs.compute import Computed, Lost
+from retarget.experiments.runs.executors import Executor, ThisProcess
+from retarget.experiments.runs.identity import Identity
+from retarget.experiments.runs.run import run_experiment
+from retarget.experiments.runs.schedule import Estimator, Progress, Schedule
+from retarget.experiments.runs.store import RunStore, State
 from support import made_runs
 from support.made_runs import calls, made
 
@@ -83,18 +81,18 @@ def test_runs_together_are_one_task(tmp_path, monkeypatch):
     at_once = replace(made_runs.FAMILY, together=lambda config: str(config.lr))
     monkeypatch.setitem(families(), "made", at_once)
     groups = []
-    place = ThisProcess()
-    start = place.start
-    place.start = lambda task: (groups.append([c.seed for c in task.configs]), start(task))
-    Schedule(experiment, RunStore(tmp_path)).carry_out(place)
+    executor = ThisProcess()
+    start = executor.start
+    executor.start = lambda task: (groups.append([c.seed for c in task.configs]), start(task))
+    Schedule(experiment, RunStore(tmp_path)).carry_out(executor)
     assert groups == [[0, 1, 2], [0, 1, 2]]
     assert run_experiment(experiment, tmp_path).reused == 6
-    run_experiment(experiment, tmp_path, place=Losing(0), fresh=True)
+    run_experiment(experiment, tmp_path, executor=Losing(0), fresh=True)
     # a task of three took 6 seconds
     assert {record.seconds for record in RunStore(tmp_path).records()} == {2.0}
 
 
-class Losing(Place):
+class Losing(Executor):
     """Loses every task at first; keeps what it was given."""
 
     capacity = 1
@@ -117,24 +115,24 @@ class Losing(Place):
 
 
 def test_what_is_lost_is_tried_three_times(tmp_path):
-    place = Losing(2)
-    assert run_experiment(made(tmp_path), tmp_path, place=place).computed == 3
-    assert len(place.started) == 9
-    place = Losing(3)
-    outcome = run_experiment(made(tmp_path), tmp_path, place=place, fresh=True)
+    executor = Losing(2)
+    assert run_experiment(made(tmp_path), tmp_path, executor=executor).computed == 3
+    assert len(executor.started) == 9
+    executor = Losing(3)
+    outcome = run_experiment(made(tmp_path), tmp_path, executor=executor, fresh=True)
     assert [record.reason for _, record in outcome.failed] == ["gone, 3 times"] * 3
-    assert len(place.started) == 9
-    assert place.closed == 0
+    assert len(executor.started) == 9
+    assert executor.closed == 0
 
 
 def test_an_error_of_ours_stops_everything_and_unlocks(tmp_path):
     store = RunStore(tmp_path)
-    place = Losing(0)
-    place.ended = lambda seconds: [][1]
+    executor = Losing(0)
+    executor.ended = lambda seconds: [][1]
     schedule = Schedule(made(tmp_path), store)
     with pytest.raises(IndexError):
-        schedule.carry_out(place)
-    assert place.closed == 1
+        schedule.carry_out(executor)
+    assert executor.closed == 1
     for key in schedule.missing():
         store.lock(key).release()
 
@@ -183,7 +181,7 @@ import sys, time
 from pathlib import Path
 from support import made_runs
 from retarget.experiments.experiment import families
-from retarget.experiments.runner import run_experiment
+from retarget.experiments.runs.run import run_experiment
 
 families()["made"] = made_runs.FAMILY
 folder = sys.argv[1]
@@ -201,7 +199,7 @@ def test_a_run_of_another_process_is_waited_for(tmp_path):
     schedule = Schedule(experiment, store)
     key = schedule.keys[1]
     lock = store.lock(key)
-    assert state_of(store, key) == State.RUNNING
+    assert store.state(key) == State.RUNNING
     seen = []
 
     def watch(progress):

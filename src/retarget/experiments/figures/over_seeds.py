@@ -1,6 +1,6 @@
 """Mean and standard error over seeds and nothing else: runs that differ otherwise stay apart."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
@@ -10,6 +10,7 @@ from matplotlib.figure import Figure, SubFigure
 from rich.console import RenderableType
 from rich.markup import escape
 
+from retarget.experiments.experiment import Config, Family, one_by_one, reads_nothing
 from retarget.experiments.style import figure_style
 
 MOST_ROWS = 6  # of panels, in one figure
@@ -64,42 +65,58 @@ def settings(
     return found
 
 
-def draw_rows(
-    parts: Sequence[Setting],
+Draw = Callable[[Figure | SubFigure, pl.DataFrame], None]
+Summarise = Callable[[pl.DataFrame], Sequence[RenderableType]]
+
+
+def family_in_rows(
+    config: type[Config],
+    run: Callable[[Any], pl.DataFrame],
     size: tuple[float, float],
-    draw: Callable[[Figure | SubFigure, pl.DataFrame], None],
-) -> Figure:
-    """A row of panels for each setting; of many, for the first few, as the title then says.
+    draw: Draw,
+    summarise: Summarise,
+    *,
+    but: Collection[str] = (),
+    data: Callable[..., Mapping[str, str]] = reads_nothing,
+    light: bool = False,
+) -> Family:
+    """A family whose figure has a row of panels, and whose summary has a part, for each setting.
 
     Args:
-        parts: The settings.
+        config: The parameters of a run.
+        run: From the config of a run to its table.
         size: Width and height of a row, in inches.
-        draw: Draws the panels of one table.
+        draw: Draws the panels of one setting.
+        summarise: Sums up the table of one setting.
+        but: Parameters that may differ within a setting.
+        data: As in `Family`.
+        light: As in `Family`.
     """
-    shown = parts[:MOST_ROWS]
-    with figure_style():
-        figure = plt.figure(figsize=(size[0], size[1] * len(shown)))
-        if len(parts) == 1:
-            draw(figure, parts[0].table)
-            return figure
-        if len(parts) > len(shown):
-            figure.suptitle(f"the first {len(shown)} of {len(parts)} settings")
-        rows = figure.subfigures(len(shown), 1, squeeze=False)[:, 0]
-        for row, part in zip(rows, shown, strict=True):
-            row.suptitle(part.name)
-            draw(row, part.table)
-    return figure
 
+    def draw_rows(table: pl.DataFrame) -> Figure:
+        parts = settings(table, config.model_fields, but)
+        shown = parts[:MOST_ROWS]
+        with figure_style():
+            figure = plt.figure(figsize=(size[0], size[1] * len(shown)))
+            if len(parts) == 1:
+                draw(figure, parts[0].table)
+                return figure
+            if len(parts) > len(shown):
+                figure.suptitle(f"the first {len(shown)} of {len(parts)} settings")
+            rows = figure.subfigures(len(shown), 1, squeeze=False)[:, 0]
+            for row, part in zip(rows, shown, strict=True):
+                row.suptitle(part.name)
+                draw(row, part.table)
+        return figure
 
-def summarise_rows(
-    parts: Sequence[Setting], summarise: Callable[[pl.DataFrame], Sequence[RenderableType]]
-) -> list[RenderableType]:
-    """The summary of each setting under its name."""
-    said: list[RenderableType] = []
-    for part in parts:
-        said += [f"[bold]{escape(part.name)}[/bold]"] * bool(part.values)
-        said += summarise(part.table)
-    return said
+    def summarise_rows(table: pl.DataFrame) -> list[RenderableType]:
+        said: list[RenderableType] = []
+        for part in settings(table, config.model_fields, but):
+            said += [f"[bold]{escape(part.name)}[/bold]"] * bool(part.values)
+            said += summarise(part.table)
+        return said
+
+    return Family(config, one_by_one(run), draw_rows, summarise_rows, data, light=light)
 
 
 def mean_and_sem(table: pl.DataFrame, by: list[str], value: str) -> pl.DataFrame:

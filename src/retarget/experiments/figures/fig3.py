@@ -13,12 +13,9 @@ from rich.table import Table
 
 from retarget.colours import COLOURS
 from retarget.continual import backward_transfer, forgetting
-from retarget.experiments import cifar_training, core50_training
-from retarget.experiments.cifar_training import CifarRun
-from retarget.experiments.core50_training import Core50Run
-from retarget.experiments.experiment import Family
-from retarget.experiments.network_training import trained_together
-from retarget.experiments.over_seeds import draw_band, settings
+from retarget.experiments.figures.cifar10 import CifarRun, cifar_family
+from retarget.experiments.figures.core50 import Core50Run, core50_family
+from retarget.experiments.figures.over_seeds import draw_band, settings
 from retarget.experiments.style import figure_style
 
 PARAMETERS = CifarRun.model_fields.keys() | Core50Run.model_fields.keys()
@@ -142,17 +139,8 @@ def accuracy_matrices(table: pl.DataFrame) -> np.ndarray:
     return np.array(matrices)
 
 
-CIFAR_CURVES = Family(
-    CifarRun, cifar_training.run, draw, summarise, cifar_training.cifar_checksums, trained_together
-)
-CORE50_CURVES = Family(
-    Core50Run,
-    core50_training.run,
-    draw,
-    summarise,
-    core50_training.core50_checksums,
-    trained_together,
-)
+CIFAR_CURVES = cifar_family(draw, summarise)
+CORE50_CURVES = core50_family(draw, summarise)
 
 
 def _axis(table: pl.DataFrame) -> tuple[str, str]:

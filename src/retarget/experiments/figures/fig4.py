@@ -12,16 +12,8 @@ from matplotlib.figure import Figure, SubFigure
 from rich.console import RenderableType
 
 from retarget.data.toy import toy_curve
-from retarget.experiments.experiment import (
-    Config,
-    Count,
-    Counts,
-    Family,
-    Positive,
-    Positives,
-    one_by_one,
-)
-from retarget.experiments.over_seeds import draw_rows, settings, summarise_rows
+from retarget.experiments.experiment import Config, Count, Counts, Positive, Positives
+from retarget.experiments.figures.over_seeds import family_in_rows
 from retarget.experiments.style import legend_below, letter, sweep_styles
 from retarget.kernels import Features
 from retarget.learners import SGD
@@ -94,20 +86,8 @@ def simulate(
     return np.stack(predictions)
 
 
-def draw(table: pl.DataFrame) -> Figure:
+def draw(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
     """Panels A to D, for the first seed in the table."""
-    return draw_rows(settings(table, ToyCurves.model_fields), (9.5, 7.0), _draw_panels)
-
-
-def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
-    """How closely the simulated points lie on the closed-form lines."""
-    return summarise_rows(settings(table, ToyCurves.model_fields), _summarise)
-
-
-FAMILY = Family(ToyCurves, one_by_one(run), draw, summarise, light=True)
-
-
-def _draw_panels(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
     table = table.filter(pl.col("seed") == table["seed"][0])
     panels = {
         "B": ("offline", r"$\gamma$ = {}"),
@@ -124,7 +104,8 @@ def _draw_panels(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
             axes.set_ylabel("mean squared error")
 
 
-def _summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
+def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
+    """How closely the simulated points lie on the closed-form lines."""
     wide = table.filter(pl.col("panel").is_in(["C", "D"])).pivot(
         on="source", index=["seed", "panel", "setting", "split", "samples"], values="value"
     )
@@ -192,3 +173,6 @@ def _draw_errors(axes: Axes, table: pl.DataFrame, label: str) -> None:
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("{x:g}")
     legend_below(axes)
+
+
+FAMILY = family_in_rows(ToyCurves, run, (9.5, 7.0), draw, summarise, light=True)

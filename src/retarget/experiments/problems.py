@@ -1,13 +1,12 @@
 """What is wrong with an experiment file, in one line a problem."""
 
-import reprlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from retarget.errors import InvalidInputError
-from retarget.text import did_you_mean
+from retarget.text import did_you_mean, shown
 
 # By pydantic's names of what went wrong; in braces is what it knows of it.
 EXPECTED = {
@@ -28,8 +27,6 @@ EXPECTED = {
     "tuple_type": "a list",
 }
 MESSAGES = {"Value error, ": "", "Input should be ": "expected "}
-
-
 MISSING = "missing"
 SHOWN = 3  # places of the same problem
 
@@ -78,29 +75,20 @@ def problems_error(name: str, problems: Iterable[Problem]) -> InvalidInputError:
     places: dict[str, dict[str, None]] = {}  # in order, and without those that come again
     for problem in problems:
         places.setdefault(problem.message, {})[problem.place] = None
-    lines = [f"{_listed(list(where))}: {message}" for message, where in places.items()]
+    lines = []
+    for message, where in places.items():
+        more = f" and {len(where) - SHOWN} more" if len(where) > SHOWN else ""
+        lines.append(f"{', '.join(list(where)[:SHOWN])}{more}: {message}")
     if len(lines) == 1:
         return InvalidInputError(f"experiment {name}: {lines[0]}")
     listed = "".join(f"\n  {line}" for line in lines)
     return InvalidInputError(f"experiment {name} has {len(lines)} problems:{listed}")
 
 
-def shown(value: object) -> str:
-    """A value as it stands in a message: not too long."""
-    brief = reprlib.Repr()
-    brief.maxstring = brief.maxother = 60
-    return brief.repr(value)
-
-
 def _is_misspelt(place: Sequence[int | str], unknown: Iterable[Sequence[int | str]]) -> bool:
     """Whether a missing key is there under another name."""
     beside = [str(other[-1]) for other in unknown if other[:-1] == place[:-1]]
     return did_you_mean(str(place[-1]), beside) is not None
-
-
-def _listed(places: list[str]) -> str:
-    more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
-    return ", ".join(places[:SHOWN]) + more
 
 
 def _wrong(found: Any) -> str:

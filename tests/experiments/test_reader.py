@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import retarget as rt
 from retarget.experiments.experiment import families
-from retarget.experiments.experiment_files import (
+from retarget.experiments.reader import (
     LARGEST_FILE,
     experiment_names,
     load_experiment,
@@ -20,7 +20,7 @@ from retarget.experiments.experiment_files import (
     parse_changes,
     parse_experiment,
 )
-from retarget.experiments.runner import run_experiment
+from retarget.experiments.runs.run import run_experiment
 from support.made_runs import SMALL_DIGITS
 
 DOCS = Path(__file__).parents[2] / "docs" / "experiments.md"

@@ -12,28 +12,14 @@ from pydantic import Field
 from rich.console import RenderableType
 
 from retarget.colours import COLOURS
-from retarget.experiments.experiment import (
-    Count,
-    Counts,
-    Family,
-    Positive,
-    Positives,
-    one_by_one,
-)
-from retarget.experiments.mnist_problem import (
+from retarget.experiments.experiment import Count, Counts, Positive, Positives
+from retarget.experiments.figures.mnist import (
     MnistConfig,
     evaluation_stops,
     mnist_checksums,
-    mnist_problem,
-    score_rows,
+    mnist_stream,
 )
-from retarget.experiments.over_seeds import (
-    draw_band,
-    draw_rows,
-    mean_and_sem,
-    settings,
-    summarise_rows,
-)
+from retarget.experiments.figures.over_seeds import draw_band, family_in_rows, mean_and_sem
 from retarget.experiments.style import legend_below, letter
 from retarget.learners import SGD
 from retarget.theory.correction import corrected_targets
@@ -45,7 +31,7 @@ Power = Annotated[float, Field(ge=-100, le=100)]
 Powers = Annotated[list[Power], Field(min_length=2, max_length=2)]
 
 
-class Sweeps(MnistConfig):
+class MnistSweeps(MnistConfig):
     """What is swept: between two powers of ten for A and B, single values for C and D."""
 
     gamma: Positive
@@ -57,43 +43,31 @@ class Sweeps(MnistConfig):
     block_sizes: Counts
 
 
-def run(config: Sweeps) -> pl.DataFrame:
+def run(config: MnistSweeps) -> pl.DataFrame:
     """Scores at the end (A, B) and along the stream (C, D): columns panel, setting, samples, ..."""
-    problem, stops = mnist_problem(config), evaluation_stops(config)
-    K, Y, end = problem.K, problem.Y, stops[-1:]
+    stream, stops = mnist_stream(config), evaluation_stops(config)
+    K, Y, end = stream.K, stream.Y, stops[-1:]
     parts = []
     for gamma in _powers(config.offline_gamma_powers, config.sweep_points):
-        predictions = offline_learning_curve(K, Y, problem.K_test, gamma, end)
-        parts.append(score_rows(problem, predictions, end, panel="A", setting=gamma))
+        predictions = offline_learning_curve(K, Y, stream.K_test, gamma, end)
+        parts.append(stream.scores(predictions, end, panel="A", setting=gamma))
     for lr in _powers(config.online_lr_powers, config.sweep_points):
-        predictions = problem.online_predictions(Y, SGD(lr=lr), end)
-        parts.append(score_rows(problem, predictions, end, panel="B", setting=lr))
+        predictions = stream.online_predictions(Y, SGD(lr=lr), end)
+        parts.append(stream.scores(predictions, end, panel="B", setting=lr))
     learner = SGD(lr=config.lr)
     for gamma in config.corrected_gammas:
         Z = corrected_targets(K, Y, learner, gamma)
-        predictions = problem.online_predictions(Z, learner, stops)
-        parts.append(score_rows(problem, predictions, stops, panel="C", setting=gamma))
+        predictions = stream.online_predictions(Z, learner, stops)
+        parts.append(stream.scores(predictions, stops, panel="C", setting=gamma))
     for block in config.block_sizes:
         Z = iterative_targets(K, Y, learner, config.gamma, block, first_block="plain")
-        predictions = problem.online_predictions(Z, learner, stops)
-        parts.append(score_rows(problem, predictions, stops, panel="D", setting=float(block)))
+        predictions = stream.online_predictions(Z, learner, stops)
+        parts.append(stream.scores(predictions, stops, panel="D", setting=float(block)))
     return pl.concat(parts)
 
 
-def draw(table: pl.DataFrame) -> Figure:
+def draw(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
     """Panels A to D."""
-    return draw_rows(settings(table, Sweeps.model_fields), (9.5, 7.6), _draw_panels)
-
-
-def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
-    """The best ridge and rate, and the end of each curve."""
-    return summarise_rows(settings(table, Sweeps.model_fields), _summarise)
-
-
-FAMILY = Family(Sweeps, one_by_one(run), draw, summarise, mnist_checksums)
-
-
-def _draw_panels(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
     axes = figure.subplots(2, 2)
     _draw_sweep(axes[0, 0], table.filter(panel="A"), "offline")
     letter(axes[0, 0], "A", "offline")
@@ -107,7 +81,8 @@ def _draw_panels(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
     letter(axes[1, 1], "D", "online, iteratively corrected")
 
 
-def _summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
+def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
+    """The best ridge and rate, and the end of each curve."""
     lines = []
     for panel, name, symbol in (("A", "Offline", "gamma"), ("B", "Online", "eta")):
         means = mean_and_sem(table.filter(panel=panel), ["setting"], "accuracy")
@@ -174,3 +149,6 @@ def _draw_curves(axes: Axes, table: pl.DataFrame, label: str, colours: str) -> N
     axes.set_ylabel("test accuracy")
     axes.set_ylim(0, 1)
     legend_below(axes)
+
+
+FAMILY = family_in_rows(MnistSweeps, run, (9.5, 7.6), draw, summarise, data=mnist_checksums)

@@ -8,7 +8,9 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,19 +18,21 @@ from typing import Any
 from joblib.externals.loky import ProcessPoolExecutor
 
 from retarget.errors import InvalidInputError
-from retarget.experiments.computing import Computed, Ending, Failed, Lost, Task, compute
+from retarget.experiments.experiment import Experiment
+from retarget.experiments.runs.compute import Computed, Ending, Failed, Lost, Task, compute_task
 from retarget.progress import silence
+from retarget.text import amount_of_memory, amount_of_time
 
 ORPHAN_CHECK = 0.5  # seconds
 
 
-class Place(ABC):
-    """Computes tasks, so many at a time."""
+class Executor(ABC):
+    """Computes tasks, up to `capacity` of them at a time."""
 
     @property
     @abstractmethod
     def capacity(self) -> int:
-        """How many."""
+        """How many tasks may be started before one has ended."""
 
     @abstractmethod
     def start(self, task: Task) -> None:
@@ -36,14 +40,14 @@ class Place(ABC):
 
     @abstractmethod
     def ended(self, seconds: float) -> list[tuple[Task, Ending]]:
-        """The tasks that have ended since the last call; waits so long for one."""
+        """The tasks that have ended since the last call; waits up to so many seconds for one."""
 
     @abstractmethod
     def close(self) -> None:
         """Stops whatever is going on, at once."""
 
 
-class ThisProcess(Place):
+class ThisProcess(Executor):
     """One task after the other, here."""
 
     def __init__(self) -> None:
@@ -51,16 +55,16 @@ class ThisProcess(Place):
 
     @property
     def capacity(self) -> int:
-        """One."""
+        """One: `ended` computes it."""
         return 1
 
     def start(self, task: Task) -> None:
-        """Notes the task; `ended` computes it."""
+        """Notes the task."""
         self._waiting.append(task)
 
     def ended(self, seconds: float) -> list[tuple[Task, Ending]]:
         """Computes what was started."""
-        done = [(task, compute(task)) for task in self._waiting]
+        done = [(task, compute_task(task)) for task in self._waiting]
         self._waiting.clear()
         return done
 
@@ -80,7 +84,7 @@ class _Slot:
     started: float = 0.0
 
 
-class Processes(Place):
+class Processes(Executor):
     """Processes on this machine, by joblib's process engine.
 
     Each has an engine of its own: with one for all, the death of a process would take the runs of
@@ -115,14 +119,14 @@ class Processes(Place):
         free = next((slot for slot in self._slots if slot.task is None), None)
         if free is not None:
             try:
-                free.future = free.executor.submit(compute, task)
+                free.future = free.executor.submit(compute_task, task)
             except BrokenProcessPool:  # it was killed while it had nothing to do
                 self._drop(free)
                 free = None
         if free is None:
             free = self._new_slot()
             self._slots.append(free)
-            free.future = free.executor.submit(compute, task)
+            free.future = free.executor.submit(compute_task, task)
         free.task, free.started = task, 0.0
 
     def ended(self, seconds: float) -> list[tuple[Task, Ending]]:
@@ -195,6 +199,109 @@ class Processes(Place):
         return None
 
 
+class Cluster(Executor):
+    """The workers of a Dask cluster, one task for each of their threads.
+
+    A worker that dies costs the run that it was computing: Dask gives that to another, and after
+    some deaths to none.
+
+    Args:
+        client: Of `distributed`, connected.
+        time_limit: Seconds for a task.
+    """
+
+    def __init__(self, client: Any, time_limit: float | None = None) -> None:
+        self._client, self._time_limit = client, time_limit
+        self._tasks: dict[Any, Task] = {}
+
+    @property
+    def capacity(self) -> int:
+        """Threads of the workers that are there now; at least one, for workers to come."""
+        threads: dict[str, int] = self._client.nthreads()
+        return max(1, sum(threads.values()))
+
+    def start(self, task: Task) -> None:
+        """Sends a task."""
+        future = self._client.submit(
+            compute_task, task, elsewhere=True, time_limit=self._time_limit, pure=False
+        )
+        self._tasks[future] = task
+
+    def ended(self, seconds: float) -> list[tuple[Task, Ending]]:
+        """What workers have sent back, or what the scheduler says of it."""
+        import distributed
+
+        wait: Any = distributed.wait  # it has no types
+        try:
+            wait(list(self._tasks), seconds, return_when="FIRST_COMPLETED")
+        except TimeoutError:
+            return []
+        done = [future for future in self._tasks if future.status != "pending"]
+        return [(self._tasks.pop(future), _ending(future)) for future in done]
+
+    def close(self) -> None:
+        """Cancels what has not begun; a worker cannot be stopped in the middle of a run."""
+        self._client.cancel(list(self._tasks), force=True)
+        self._tasks.clear()
+
+
+@contextmanager
+def open_executors(
+    jobs: int | None = None,
+    cluster: str | None = None,
+    time_limit: str | None = None,
+    memory_limit: str | None = None,
+    device: str | None = None,
+) -> Iterator[Callable[[Experiment], Executor]]:
+    """From an experiment to where its runs are computed, as the options of the command say.
+
+    Args:
+        jobs: Processes, or 0 for this one; by default one for each core, on a GPU a single one.
+        cluster: The address of a Dask cluster, instead of processes.
+        time_limit: For each run, such as "10min".
+        memory_limit: For each run, such as "4GB".
+        device: Where networks are trained.
+    """
+    if cluster is not None and jobs is not None:
+        raise InvalidInputError(
+            "--jobs and --cluster were both given; a cluster has as many workers as it was started "
+            "with: leave --jobs out, or use --cluster local:N"
+        )
+    if jobs == 0 and (time_limit or memory_limit):
+        raise InvalidInputError(
+            "--jobs 0 computes in this process, which cannot be stopped for a limit; leave out "
+            "--time-limit and --memory-limit, or use --jobs 1"
+        )
+    if memory_limit and cluster and not cluster.startswith("local:"):
+        raise InvalidInputError(
+            "--memory-limit cannot be set for workers that are running already; give it to them: "
+            "dask worker --memory-limit ..."
+        )
+    seconds = None if time_limit is None else amount_of_time("--time-limit", time_limit)
+    memory = None if memory_limit is None else amount_of_memory("--memory-limit", memory_limit)
+    if cluster is not None:
+        from retarget.distributed.cluster import connect
+
+        limit = None if memory is None else str(memory)
+        with connect(cluster, memory_limit=limit) as client:
+            workers = Cluster(client, seconds)
+            yield lambda experiment: workers
+        return
+    here = ThisProcess()
+    if jobs is None:
+        jobs = (os.cpu_count() or 1) if device in (None, "cpu") else 1
+    if jobs == 0:
+        yield lambda experiment: here
+        return
+    processes = Processes(jobs, seconds, memory)
+    # a run that takes less time than starting a process is computed here, where it needs no limit
+    unlimited = seconds is None and memory is None
+    try:
+        yield lambda experiment: here if experiment.kind.light and unlimited else processes
+    finally:
+        processes.close()
+
+
 def _prepare(parent: int, note: Path) -> None:
     """What a process does first."""
     # Ctrl-C reaches every process of a terminal: the first one decides what is to be done.
@@ -225,3 +332,17 @@ def _memory_of(pid: int) -> int:
     except (OSError, IndexError):
         return 0
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _ending(future: Any) -> Ending:
+    from distributed.scheduler import KilledWorker
+
+    if future.status == "finished":
+        ending: Ending = future.result()
+        return ending
+    if future.status == "error":
+        error = future.exception()
+        if isinstance(error, KilledWorker):
+            return Failed(f"the workers that computed it died, the last one {error.last_worker}")
+        return Failed(f"{type(error).__name__}: {error}")
+    return Lost(f"the cluster has {future.status} it")

@@ -1,14 +1,16 @@
 """Networks trained on a stream of tasks: what Fig. 3 and Fig. 6 have in common."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import polars as pl
+from matplotlib.figure import Figure
 from pydantic import model_validator
+from rich.console import RenderableType
 from torch import nn
 
 from retarget.continual import (
@@ -27,7 +29,7 @@ from retarget.continual import (
 from retarget.continual.corrector import Kind, Refresh
 from retarget.continual.training import check_schedule
 from retarget.errors import TrainingDivergedError
-from retarget.experiments.experiment import Config, Count
+from retarget.experiments.experiment import Config, Count, Family
 from retarget.kernels import EmpiricalNTK
 from retarget.learners import SGD, Reduction
 from retarget.theory.sweep import Parts
@@ -95,7 +97,7 @@ def _require_sense(config: NetworkRun) -> None:
 
 
 @dataclass(frozen=True)
-class Problem:
+class TrainingSetup:
     """What a run learns.
 
     Attributes:
@@ -109,21 +111,29 @@ class Problem:
     data: str
 
 
-Runs = Callable[[Sequence[Any], Path | None], Iterator[tuple[Any, pl.DataFrame]]]
+Draw = Callable[[pl.DataFrame], Figure]
+Summarise = Callable[[pl.DataFrame], Sequence[RenderableType]]
 
 
-def trained_on(problem: Callable[[Any], Problem]) -> Runs:
-    """Training on the problem of each config, all at once; gives the accuracy along the stream.
+def network_families(
+    config: type[NetworkRun],
+    setup: Callable[[Any], TrainingSetup],
+    data: Callable[..., Mapping[str, str]],
+) -> Callable[[Draw, Summarise], Family]:
+    """Families of networks on one data set, which differ in how their results are shown.
 
-    The configs differ in seed, rate and strength at most.
+    Args:
+        config: The parameters of a run.
+        setup: What a run learns.
+        data: As in `Family`.
     """
 
     def run(
         configs: Sequence[NetworkRun], checkpoint: Path | None = None
     ) -> Iterator[tuple[NetworkRun, pl.DataFrame]]:
-        return _train_together(configs, problem, checkpoint)
+        return _train_together(configs, setup, checkpoint)
 
-    return run
+    return lambda draw, summarise: Family(config, run, draw, summarise, data, trained_together)
 
 
 def trained_together(config: NetworkRun) -> str | None:
@@ -166,21 +176,21 @@ def methods_of(configs: Sequence[NetworkRun]) -> list[Method]:
 
 
 def _train_together(
-    configs: Sequence[NetworkRun], problem: Callable[[Any], Problem], checkpoint: Path | None
+    configs: Sequence[NetworkRun], setup: Callable[[Any], TrainingSetup], checkpoint: Path | None
 ) -> Iterator[tuple[NetworkRun, pl.DataFrame]]:
     """A run that diverges is left out, and its table says so; the others are trained again."""
     remaining = list(configs)
     while remaining:
-        problems = [problem(config) for config in remaining]
+        setups = [setup(config) for config in remaining]
         try:
-            history = _history(remaining, problems, _checkpoint_of(remaining, checkpoint))
+            history = _history(remaining, setups, _checkpoint_of(remaining, checkpoint))
         except TrainingDivergedError as error:
             for member in error.members:
-                yield remaining[member], _diverged_table(remaining[member], problems[member])
+                yield remaining[member], _diverged_table(remaining[member], setups[member])
             remaining = [c for m, c in enumerate(remaining) if m not in error.members]
         else:
             for member, config in enumerate(remaining):
-                yield config, _table(history, member, config.epochs, problems[member].data)
+                yield config, _table(history, member, config.epochs, setups[member].data)
             return
 
 
@@ -193,12 +203,12 @@ def _checkpoint_of(configs: list[NetworkRun], path: Path | None) -> Path | None:
 
 
 def _history(
-    configs: list[NetworkRun], problems: list[Problem], checkpoint: Path | None
+    configs: list[NetworkRun], setups: list[TrainingSetup], checkpoint: Path | None
 ) -> History:
     first = configs[0]
     return train(
-        [problem.network.to(first.device) for problem in problems],
-        [problem.stream for problem in problems],
+        [setup.network.to(first.device) for setup in setups],
+        [setup.stream for setup in setups],
         [_learner(config) for config in configs],
         methods_of(configs),
         epochs=first.epochs,
@@ -227,12 +237,12 @@ def _table(history: History, member: int, epochs: int, data: str) -> pl.DataFram
     )
 
 
-def _diverged_table(config: NetworkRun, problem: Problem) -> pl.DataFrame:
+def _diverged_table(config: NetworkRun, setup: TrainingSetup) -> pl.DataFrame:
     """One row, with no accuracy, at the end of the stream."""
-    stream = problem.stream
+    stream = setup.stream
     return pl.DataFrame(
         {
-            "data": [problem.data],
+            "data": [setup.data],
             "samples": [config.epochs * len(stream.train)],
             "passes": [float(config.epochs)],
             "tasks_learned": [stream.tasks],

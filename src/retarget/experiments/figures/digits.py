@@ -11,14 +11,8 @@ from rich.table import Table
 
 from retarget.colours import COLOURS
 from retarget.data.digits import digits_stream, one_hot
-from retarget.experiments.experiment import Config, Count, Family, Positive, one_by_one
-from retarget.experiments.over_seeds import (
-    draw_band,
-    draw_rows,
-    mean_and_sem,
-    settings,
-    summarise_rows,
-)
+from retarget.experiments.experiment import Config, Count, Positive
+from retarget.experiments.figures.over_seeds import draw_band, family_in_rows, mean_and_sem
 from retarget.experiments.style import letter
 from retarget.kernels import RBF
 from retarget.learners import SGD
@@ -88,20 +82,8 @@ def final_accuracies(table: pl.DataFrame) -> pl.DataFrame:
     return mean_and_sem(final, ["learner", "lr"], "value")
 
 
-def draw(table: pl.DataFrame) -> Figure:
+def draw(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
     """A: accuracy along the stream. B: what the online learner was taught, class by class."""
-    return draw_rows(settings(table, Digits.model_fields, but=["lr"]), (9.5, 3.9), _draw_panels)
-
-
-def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
-    """Accuracy by learner, at its best rate and at the largest, and what it means."""
-    return summarise_rows(settings(table, Digits.model_fields, but=["lr"]), _summarise)
-
-
-FAMILY = Family(Digits, one_by_one(run), draw, summarise, light=True)
-
-
-def _draw_panels(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
     best, largest = _best_online_rate(table), max(table["lr"])
     left, right = figure.subplots(1, 2, width_ratios=[1.25, 1])
     letter(left, "A", "digits, class by class: accuracy on all ten classes")
@@ -110,7 +92,8 @@ def _draw_panels(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
     _draw_effective(right, table.filter(quantity="effective target", lr=largest))
 
 
-def _summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
+def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
+    """Accuracy by learner, at its best rate and at the largest, and what it means."""
     final, rates = final_accuracies(table), table["lr"].n_unique()
     largest, seeds = max(table["lr"]), table["seed"].n_unique()
     shown = Table(title=f"Test accuracy after the stream, mean ± SEM over {seeds} seeds")
@@ -165,3 +148,6 @@ def _draw_effective(axes: Axes, table: pl.DataFrame) -> None:
     axes.set_xlabel("output")
     axes.set_ylabel("true class, in order of arrival")
     axes.figure.colorbar(image, ax=axes, label="effective target")
+
+
+FAMILY = family_in_rows(Digits, run, (9.5, 3.9), draw, summarise, but=["lr"], light=True)

@@ -10,22 +10,15 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from retarget.colours import COLOURS
-from retarget.experiments.experiment import Count, Family, Positive, one_by_one
-from retarget.experiments.mnist_problem import (
+from retarget.experiments.experiment import Count, Positive
+from retarget.experiments.figures.mnist import (
     MnistConfig,
-    MnistProblem,
+    MnistStream,
     evaluation_stops,
     mnist_checksums,
-    mnist_problem,
-    score_rows,
+    mnist_stream,
 )
-from retarget.experiments.over_seeds import (
-    draw_band,
-    draw_rows,
-    mean_and_sem,
-    settings,
-    summarise_rows,
-)
+from retarget.experiments.figures.over_seeds import draw_band, family_in_rows, mean_and_sem
 from retarget.experiments.style import letter
 from retarget.learners import SGD
 from retarget.theory.correction import corrected_targets
@@ -43,7 +36,7 @@ SHOWN_LABELS = (0, 1, 2)
 PLANES = ((0, 1), (1, 2), (0, 2))
 
 
-class Setting(MnistConfig):
+class MnistCurves(MnistConfig):
     """Ridge and rate for each learner: shuffled (panels A to C) and class by class (panel D)."""
 
     gamma: Positive
@@ -58,14 +51,14 @@ class Setting(MnistConfig):
     shown_samples: Count
 
 
-def run(config: Setting) -> pl.DataFrame:
+def run(config: MnistCurves) -> pl.DataFrame:
     """Scores along the stream (C, D) and the targets of a few samples (A, B), in one table."""
-    problem, stops = mnist_problem(config), evaluation_stops(config)
+    stream, stops = mnist_stream(config), evaluation_stops(config)
     shuffled = (config.gamma, config.lr)
     parts = [
-        _curves(problem, config, stops, "shuffled", config.gamma, config.lr, shuffled, shuffled),
+        _curves(stream, config, stops, "shuffled", config.gamma, config.lr, shuffled, shuffled),
         _curves(
-            problem.class_by_class(),
+            stream.class_by_class(),
             config,
             stops,
             "class by class",
@@ -74,25 +67,13 @@ def run(config: Setting) -> pl.DataFrame:
             (config.class_corrected_gamma, config.class_corrected_lr),
             (config.class_iterative_gamma, config.class_iterative_lr),
         ),
-        _shown_targets(problem, config),
+        _shown_targets(stream, config),
     ]
     return pl.concat(parts, how="diagonal")
 
 
-def draw(table: pl.DataFrame) -> Figure:
+def draw(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
     """Panels A to D; A and B for the first seed in the table."""
-    return draw_rows(settings(table, Setting.model_fields), (12, 6.8), _draw_panels)
-
-
-def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
-    """Accuracy at the end of the stream."""
-    return summarise_rows(settings(table, Setting.model_fields), _summarise)
-
-
-FAMILY = Family(Setting, one_by_one(run), draw, summarise, mnist_checksums)
-
-
-def _draw_panels(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
     first = table.filter(pl.col("seed") == table["seed"][0])
     sides = figure.subfigures(1, 2, squeeze=False, width_ratios=[1.45, 1])
     planes = sides[0, 0].subplots(2, 3)
@@ -115,7 +96,8 @@ def _draw_panels(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
     curves[1].set_xlabel("samples seen")
 
 
-def _summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
+def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
+    """Accuracy at the end of the stream."""
     last = table.filter(pl.col("samples") == pl.col("samples").max())
     final = mean_and_sem(last, ["order", "learner"], "accuracy")
     seeds = table["seed"].n_unique()
@@ -132,8 +114,8 @@ def _summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
 
 
 def _curves(
-    problem: MnistProblem,
-    config: Setting,
+    stream: MnistStream,
+    config: MnistCurves,
     stops: list[int],
     order: str,
     offline_gamma: float,
@@ -141,9 +123,9 @@ def _curves(
     corrected: tuple[float, float],
     iterative: tuple[float, float],
 ) -> pl.DataFrame:
-    K, Y = problem.K, problem.Y
-    offline = offline_learning_curve(K, Y, problem.K_test, offline_gamma, stops)
-    parts = [score_rows(problem, offline, stops, order=order, learner="offline")]
+    K, Y = stream.K, stream.Y
+    offline = offline_learning_curve(K, Y, stream.K_test, offline_gamma, stops)
+    parts = [stream.scores(offline, stops, order=order, learner="offline")]
     targets = {
         "online": (Y, online_lr),
         "corrected": (corrected_targets(K, Y, SGD(lr=corrected[1]), corrected[0]), corrected[1]),
@@ -155,24 +137,24 @@ def _curves(
         ),
     }
     for learner, (Z, lr) in targets.items():
-        predictions = problem.online_predictions(Z, SGD(lr=lr), stops)
-        parts.append(score_rows(problem, predictions, stops, order=order, learner=learner))
+        predictions = stream.online_predictions(Z, SGD(lr=lr), stops)
+        parts.append(stream.scores(predictions, stops, order=order, learner=learner))
     return pl.concat(parts)
 
 
-def _shown_targets(problem: MnistProblem, config: Setting) -> pl.DataFrame:
+def _shown_targets(stream: MnistStream, config: MnistCurves) -> pl.DataFrame:
     """The first three outputs of the targets of a few samples of the first three labels."""
     learner = SGD(lr=config.lr)
     series = {
-        "true": problem.Y,
-        "effective": effective_targets(problem.K, problem.Y, learner, config.gamma),
-        "corrected": corrected_targets(problem.K, problem.Y, learner, config.gamma),
+        "true": stream.Y,
+        "effective": effective_targets(stream.K, stream.Y, learner, config.gamma),
+        "corrected": corrected_targets(stream.K, stream.Y, learner, config.gamma),
     }
-    rows = [np.flatnonzero(problem.labels == k)[: config.shown_samples] for k in SHOWN_LABELS]
+    rows = [np.flatnonzero(stream.labels == k)[: config.shown_samples] for k in SHOWN_LABELS]
     chosen = np.concatenate(rows)
     return pl.concat(
         pl.DataFrame(
-            {"sample": chosen, "label": problem.labels[chosen]}
+            {"sample": chosen, "label": stream.labels[chosen]}
             | {f"y{output}": Z[chosen, output] for output in SHOWN_LABELS}
         ).with_columns(series=pl.lit(name))
         for name, Z in series.items()
@@ -211,3 +193,6 @@ def _draw_curves(axes: Axes, table: pl.DataFrame) -> None:
         draw_band(axes, part, "samples", "accuracy", COLOURS[learner], label=name, lw=1.6)
     axes.set_ylabel("test accuracy")
     axes.set_ylim(0, 1)
+
+
+FAMILY = family_in_rows(MnistCurves, run, (12, 6.8), draw, summarise, data=mnist_checksums)

@@ -10,15 +10,8 @@ from rich.console import RenderableType
 
 from retarget.colours import COLOURS
 from retarget.data.toy import GRID, WIDTH, toy_curve
-from retarget.experiments.experiment import (
-    Config,
-    Count,
-    Family,
-    NotNegative,
-    Positive,
-    one_by_one,
-)
-from retarget.experiments.over_seeds import draw_rows, settings, summarise_rows
+from retarget.experiments.experiment import Config, Count, NotNegative, Positive
+from retarget.experiments.figures.over_seeds import family_in_rows
 from retarget.experiments.style import legend_below, letter
 from retarget.kernels import RBF
 from retarget.learners import SGD
@@ -75,20 +68,8 @@ def run(config: ToyShift) -> pl.DataFrame:
     return pl.concat(parts)
 
 
-def draw(table: pl.DataFrame) -> Figure:
+def draw(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
     """Panels A to C, for the first seed in the table."""
-    return draw_rows(settings(table, ToyShift.model_fields), (10.5, 4.2), _draw_panels)
-
-
-def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
-    """The mean size of the shift and of the correction, and that the correction is exact."""
-    return summarise_rows(settings(table, ToyShift.model_fields), _summarise)
-
-
-FAMILY = Family(ToyShift, one_by_one(run), draw, summarise, light=True)
-
-
-def _draw_panels(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
     table = table.filter(pl.col("seed") == table["seed"][0])
     axes = figure.subplots(1, 3, sharey=True)
     for panel in axes:
@@ -99,7 +80,8 @@ def _draw_panels(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
     _draw_correction(axes[2], table)
 
 
-def _summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
+def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
+    """The mean size of the shift and of the correction, and that the correction is exact."""
     first = table.filter(pl.col("seed") == table["seed"][0])
     target = _series(first, "point", "target")["y"].to_numpy()[:-1]
     shift = np.abs(_series(first, "point", "effective")["y"].to_numpy() - target).mean()
@@ -218,3 +200,6 @@ def _draw_correction(axes: Axes, table: pl.DataFrame) -> None:
     _points(axes, table, "effective", "effective targets $y^e$", "online", "x")
     _points(axes, table, "corrected", "corrected targets $y^c$", "corrected", "open")
     legend_below(axes)
+
+
+FAMILY = family_in_rows(ToyShift, run, (10.5, 4.2), draw, summarise, light=True)

@@ -1,19 +1,24 @@
 """MNIST under the paper's infinite-width conv net: what Fig. 2 and Fig. 5 have in common."""
 
+import json
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 from torch import nn
 
-from retarget.data.cache import data_set_checksums
+import retarget.kernels
+from retarget.data.cache import cache_folder, cached_array, data_set_checksums
+from retarget.data.catalogue import MNIST
 from retarget.data.digits import one_hot
 from retarget.data.fetch import data_folder
-from retarget.data.mnist import MNIST, load_mnist
+from retarget.data.mnist import load_mnist
 from retarget.errors import DivergedError, InvalidInputError
 from retarget.experiments.experiment import Config, Count
-from retarget.experiments.kernel_cache import cached_gram
-from retarget.kernels import InfiniteNTK
+from retarget.experiments.runs.identity import source_hash
+from retarget.kernels import InfiniteNTK, Kernel
 from retarget.learners import SGD
 from retarget.theory.curves import online_learning_curve
 
@@ -21,7 +26,7 @@ CLASSES = 10
 
 
 class MnistConfig(Config):
-    """Size of the problem: images of the stream, of the test, and between two evaluations."""
+    """How many images are in the stream, in the test, and between two evaluations."""
 
     train: Count
     test: Count
@@ -29,7 +34,7 @@ class MnistConfig(Config):
 
 
 @dataclass(frozen=True)
-class MnistProblem:
+class MnistStream:
     """A stream of images by their kernel, and a test set."""
 
     K: np.ndarray
@@ -38,10 +43,10 @@ class MnistProblem:
     labels: np.ndarray
     labels_test: np.ndarray
 
-    def class_by_class(self) -> "MnistProblem":
+    def class_by_class(self) -> "MnistStream":
         """The same stream, all zeros first, then all ones, and so on."""
         order = np.argsort(self.labels, kind="stable")
-        return MnistProblem(
+        return MnistStream(
             self.K[np.ix_(order, order)],
             self.Y[order],
             self.K_test[:, order],
@@ -49,12 +54,16 @@ class MnistProblem:
             self.labels_test,
         )
 
-    def scores(self, predictions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Accuracy, and mean squared error over all outputs, of predictions (stops, m, classes)."""
+    def scores(
+        self, predictions: np.ndarray, stops: list[int], **labels: str | float
+    ) -> pl.DataFrame:
+        """Accuracy and mean squared error along the stream, of predictions (stops, m, classes)."""
         accuracy = np.mean(predictions.argmax(axis=2) == self.labels_test, axis=1)
         with np.errstate(over="ignore"):  # a learner about to diverge: its error is infinite
             error = np.mean((predictions - one_hot(self.labels_test, CLASSES)) ** 2, axis=(1, 2))
-        return accuracy, error
+        accuracy[np.isnan(predictions).any(axis=(1, 2))] = np.nan
+        columns = {"samples": stops, "accuracy": accuracy, "error": error}
+        return pl.DataFrame(columns).with_columns(**{k: pl.lit(v) for k, v in labels.items()})
 
     def online_predictions(self, Z: np.ndarray, learner: SGD, stops: list[int]) -> np.ndarray:
         """Predictions at the test images along the stream; NaN where the learner has diverged."""
@@ -91,7 +100,7 @@ def mnist_checksums() -> dict[str, str]:
     return data_set_checksums(MNIST, data_folder())
 
 
-def mnist_problem(config: MnistConfig) -> MnistProblem:
+def mnist_stream(config: MnistConfig) -> MnistStream:
     """Images drawn by the seed, every pixel whitened, and their kernel."""
     mnist = load_mnist()
     sizes = {"train": config.train, "test": config.test}
@@ -109,7 +118,7 @@ def mnist_problem(config: MnistConfig) -> MnistProblem:
     gram = cached_gram(InfiniteNTK(paper_net()), images[:, None]).astype(float)
     n = config.train
     labels = mnist.train_labels[train].astype(int)
-    return MnistProblem(
+    return MnistStream(
         gram[:n, :n],
         one_hot(labels, CLASSES),
         gram[n:, :n],
@@ -124,14 +133,21 @@ def evaluation_stops(config: MnistConfig) -> list[int]:
     return [*stops, config.train]
 
 
-def score_rows(
-    problem: MnistProblem, predictions: np.ndarray, stops: list[int], **labels: str | float
-) -> pl.DataFrame:
-    """A table of accuracy and error along the stream."""
-    accuracy, error = problem.scores(predictions)
-    diverged = np.isnan(predictions).any(axis=(1, 2))
-    columns = {"samples": stops, "accuracy": np.where(diverged, np.nan, accuracy), "error": error}
-    return pl.DataFrame(columns).with_columns(**{k: pl.lit(v) for k, v in labels.items()})
+def cached_gram(kernel: Kernel, samples: np.ndarray) -> np.ndarray:
+    """`kernel(samples)`, computed once and kept on disk for the same samples, kernel and code.
+
+    Args:
+        kernel: A kernel that `to_dict` describes.
+        samples: (n, ...) samples.
+    """
+    description = json.dumps(kernel.to_dict(), sort_keys=True)
+    content = (description, _code_of_kernels(), samples)
+    return cached_array(cache_folder("kernels"), "gram", content, lambda: kernel(samples))
+
+
+@cache
+def _code_of_kernels() -> str:
+    return source_hash(Path(retarget.kernels.__file__).parent)
 
 
 def _whitened(images: np.ndarray, chosen: np.ndarray) -> np.ndarray:

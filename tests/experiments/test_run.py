@@ -9,10 +9,11 @@ import pytest
 
 import retarget as rt
 from retarget.errors import DamagedFileWarning
-from retarget.experiments import digits, toy_curves, toy_shift
 from retarget.experiments.experiment import families
-from retarget.experiments.experiment_files import load_experiment, parse_changes, parse_experiment
-from retarget.experiments.runner import run_experiment
+from retarget.experiments.figures import digits, fig1, fig4
+from retarget.experiments.reader import load_experiment, parse_changes, parse_experiment
+from retarget.experiments.runs.run import run_experiment
+from support import made_runs
 from support.made_runs import SMALL_DIGITS
 
 
@@ -21,14 +22,28 @@ def small():
     return parse_experiment("small", SMALL_DIGITS)
 
 
-def test_everything_is_written_and_found_again(small, tmp_path):
-    seen = []
-    outcome = run_experiment(
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("results")
+
+
+@pytest.fixture(scope="module")
+def seen():
+    return []
+
+
+@pytest.fixture(scope="module")
+def written(small, folder, seen):
+    return run_experiment(
         small,
-        tmp_path,
+        folder,
         command=["/usr/bin/retarget", "x"],
         watch=lambda progress: seen.append((len(progress.done), len(progress.runs))),
     )
+
+
+def test_everything_is_written_and_found_again(small, folder, written, seen):
+    outcome, tmp_path = written, folder
     assert (outcome.computed, outcome.reused, outcome.failed) == (4, 0, [])
     assert seen == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
     assert [path.name for path in outcome.files] == [
@@ -57,9 +72,6 @@ def test_everything_is_written_and_found_again(small, tmp_path):
         mended = run_experiment(small, tmp_path)
     assert (mended.computed, mended.reused) == (1, 3)
     assert mended.table.equals(outcome.table)
-    fresh = run_experiment(small, tmp_path, fresh=True)
-    assert (fresh.computed, fresh.reused) == (4, 0)
-    assert fresh.table.equals(outcome.table)
 
 
 def test_a_family_that_leaves_out_a_run(small, tmp_path, monkeypatch):
@@ -95,7 +107,7 @@ def test_fig1_holds_what_the_paper_claims(tmp_path):
     shown = table.filter(kind="point", series="effective").filter("shown")["x"].sort()
     assert len(shown) == 10
     assert shown.diff().min() >= 0.05 - 1e-9
-    assert any("largest difference" in str(line) for line in toy_shift.summarise(table))
+    assert any("largest difference" in str(line) for line in fig1.summarise(table))
 
 
 def test_fig4_simulated_points_lie_on_the_closed_form_lines(tmp_path):
@@ -110,11 +122,11 @@ def test_fig4_simulated_points_lie_on_the_closed_form_lines(tmp_path):
     assert bU.filter(
         (pl.col("row") // 4 < pl.col("column") // 4) == pl.col("value").is_nan()
     ).is_empty()
-    assert "at all 310 points" in toy_curves.summarise(table)[0]
+    assert "at all 310 points" in fig4.summarise(table)[0]
 
 
-def test_digits_show_the_effect(small, tmp_path):
-    table = run_experiment(small, tmp_path).table
+def test_digits_show_the_effect(written):
+    table = written.table
     final = {
         (row["learner"], row["lr"]): row["mean"]
         for row in digits.final_accuracies(table).iter_rows(named=True)
@@ -128,6 +140,7 @@ def test_digits_show_the_effect(small, tmp_path):
     assert meaning.count(". ") == 1  # two sentences
 
 
-def test_the_results_folder_can_be_anywhere(small, tmp_path):
-    outcome = run_experiment(small, tmp_path / "a b" / "ü")
+def test_the_results_folder_can_be_anywhere(tmp_path, monkeypatch):
+    made_runs.install(monkeypatch)
+    outcome = run_experiment(made_runs.made(tmp_path), tmp_path / "a b" / "ü")
     assert all(isinstance(path, Path) and path.is_file() for path in outcome.files)

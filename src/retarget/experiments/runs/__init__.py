@@ -1,0 +1,1 @@
+"""The runs of experiments: their identity, their store, and how and where they are computed."""
