@@ -26,8 +26,11 @@ VANILLA = {"method": "vanilla"}
 # Parameters of a run that takes a second at most: all of them in `parameters`, nothing swept.
 SMALL = {
     "cifar curves": CIFAR | VANILLA,
+    "cifar memory": CIFAR | {"method": "tangent", "memory": 16},
     "cifar sweeps": CIFAR | VANILLA,
     "core50 curves": CORE50 | VANILLA,
+    "core50 memory": CORE50
+    | {"method": "tangent", "memory": 16, "network": "whole", "first_epochs": 0},
     "core50 sweeps": CORE50 | VANILLA,
     "digits": {"width": 4.0, "gamma": 1.0, "lr": 0.01, "block_size": 300, "curve_every": 500},
     "mnist curves": MNIST
@@ -183,6 +186,7 @@ def numbers(family):
     for name, value in values.items():
         first = value[0] if isinstance(value, list) else value
         wrong = ["-1", "0"] if type(first) is int or name == "evaluate_every" else []
+        wrong = wrong[:1] if name in ("first_epochs", "random_features") else wrong  # 0 is none
         if isinstance(first, float):
             wrong = ["nan", "inf", "-inf"] + ["-1.0"] * (not name.endswith("powers"))
         for text in wrong:

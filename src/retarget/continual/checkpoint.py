@@ -87,7 +87,7 @@ def _state_of(run: "Run") -> tuple[dict[str, Any], dict[str, Tensor]]:
     samples, learned, *measured = zip(*run.evaluations, strict=True)
     state: dict[str, Any] = {name: getattr(run, name) for name in POSITION} | {
         "order": torch.from_numpy(run.order.copy()),
-        "taken": run.stepper.taken if run.seen else 0,
+        "taken": run.stepper.taken if run.stepper is not None else 0,
         "random": [random.bit_generator.state for random in run.random],
         "torch random": torch.get_rng_state(),
         "loss": run.loss_meter.total,

@@ -113,7 +113,7 @@ class Run:
         checkpoint: Saves the run, if that was asked for. A method whose `on_task_end` is long may
             call it there, if its `state_dict` says how far it is: it is then called again.
         plan: What comes at each step of the current pass.
-        stepper: Takes these steps.
+        stepper: Takes these steps; None before any training.
     """
 
     ensemble: Ensemble
@@ -133,8 +133,8 @@ class Run:
     seen: int = 0
     checkpoint: Callable[[], None] = lambda: None
     plan: PassPlan = field(init=False)
-    stepper: Stepper = field(init=False)
     loss_meter: LossMeter = field(init=False)
+    stepper: Stepper | None = None
     evaluations: list[tuple[int, int, Tensor, Tensor, Tensor]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -186,16 +186,16 @@ class Run:
         self.plan = PassPlan.in_order(order, batch_size, self.ensemble.device, self.targets.dtype)
         for method in methods:
             method.on_epoch_start(self)
-        self.stepper = Stepper(self, methods, self.record)
+        self.stepper = stepper = Stepper(self, methods, self.record)
         interval = STEPS_BETWEEN_CHECKS.get(
             self.ensemble.device.type, STEPS_BETWEEN_CHECKS_ELSEWHERE
         )
         for step in range(1, len(self.plan) + 1):
-            self.stepper.step()
+            stepper.step()
             if step % interval == 0 or step == len(self.plan):
-                self._require_finite(self.stepper.first_bad, "loss")
+                self._require_finite(stepper.first_bad, "loss")
             after_step(min(batch_size, n - (step - 1) * batch_size))
-        self.stepper.close()
+        stepper.close()
 
     @torch.no_grad()
     def evaluate(self, learned: int) -> None:
@@ -205,8 +205,8 @@ class Run:
             learned: Tasks that have been learned to their end.
         """
         outputs = torch.stack([self._test_outputs(m) for m in range(len(self.ensemble))])
-        if hasattr(self, "stepper"):  # the network has been trained
-            self._require_sound(outputs)
+        if self.stepper is not None:
+            self._require_sound(outputs, self.stepper)
         right = (outputs.argmax(2) == self.test.labels).double()
         by_task = [
             torch.stack([answers[span].mean() for span in spans])
@@ -219,14 +219,17 @@ class Run:
 
     def _test_outputs(self, member: int) -> Tensor:
         """(n, c) the member's outputs for its test samples."""
+        answers = [method.test_outputs(self, member) for method in self.methods]
+        given = [answer for answer in answers if answer is not None]
+        if given:
+            return given[-1]
         rows = EVALUATED_AT_A_TIME.get(self.ensemble.device.type, EVALUATED_AT_A_TIME_ELSEWHERE)
-        parts = []
-        for start in range(0, self.test.rows.shape[1], rows):
-            inputs = self.test.inputs(member, slice(start, start + rows))
-            answers = [method.outputs(self, member, inputs) for method in self.methods]
-            given = [answer for answer in answers if answer is not None]
-            parts.append(given[-1] if given else self.ensemble.predict(member, inputs))
-        return torch.cat(parts)
+        return torch.cat(
+            [
+                self.ensemble.predict(member, self.test.inputs(member, slice(start, start + rows)))
+                for start in range(0, self.test.rows.shape[1], rows)
+            ]
+        )
 
     def history(self) -> History:
         """All evaluations so far."""
@@ -235,17 +238,17 @@ class Run:
         kept = sum(method.kept_bytes(self) for method in self.methods)
         return History(np.array(samples), np.array(task), curves[0], curves[1], curves[2], kept)
 
-    def _require_sound(self, outputs: Tensor) -> None:
+    def _require_sound(self, outputs: Tensor, stepper: Stepper) -> None:
         """Stops the run if steps so far have broken a network, and no loss need show it.
 
         The last step may have thrown the weights out of range; and a ReLU whose weights are
         minus infinity just answers 0.
         """
-        self._require_finite(self.stepper.first_bad, "loss")
+        self._require_finite(stepper.first_bad, "loss")
         sound = outputs.isfinite().flatten(1).all(1)
         for parameter in self.ensemble.parameters.values():
             sound &= parameter.isfinite().flatten(1).all(1)
-        self._require_finite(torch.where(sound, NEVER, self.stepper.taken - 1), "network")
+        self._require_finite(torch.where(sound, NEVER, stepper.taken - 1), "network")
 
     def _require_finite(self, first_bad: Tensor, what: str) -> None:
         """Stops the run if a member is not finite from some step of this pass on."""

@@ -272,12 +272,14 @@ class Experiment(BaseModel):
 @cache
 def families() -> dict[str, Family]:
     """All kinds of experiments, by the name that the TOML files use."""
-    from retarget.experiments.figures import digits, fig1, fig2, fig3, fig4, fig5, fig6
+    from retarget.experiments.figures import digits, fig1, fig2, fig3, fig4, fig5, fig6, fig7
 
     return {
         "cifar curves": fig3.CIFAR_CURVES,
+        "cifar memory": fig7.CIFAR_MEMORY,
         "cifar sweeps": fig6.CIFAR_SWEEPS,
         "core50 curves": fig3.CORE50_CURVES,
+        "core50 memory": fig7.CORE50_MEMORY,
         "core50 sweeps": fig6.CORE50_SWEEPS,
         "digits": digits.FAMILY,
         "mnist curves": fig2.FAMILY,

@@ -1,9 +1,9 @@
 """Ridge regression on a stream, exact at every moment, with nothing of the stream kept."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -22,6 +22,18 @@ PORTION_ELSEWHERE = 1 << 28
 Portion = tuple[Tensor, Tensor, Tensor | None]
 # The sums that a file holds, and their shapes: m features, c outputs.
 SUMS = {"mean": "m", "target_mean": "c", "scatter": "mm", "cross": "mc", "power": "c"}
+
+
+class Prepared(NamedTuple):
+    """Features of samples, made by `StreamingRidge.prepare`.
+
+    Attributes:
+        like: No samples, in the library that predictions are given in.
+        parts: Their features, and where learning starts for them, a few samples at a time.
+    """
+
+    like: Any
+    parts: list[tuple[Tensor, Tensor]]
 
 
 class StreamingRidge:
@@ -186,15 +198,36 @@ class StreamingRidge:
             self._solution = None
         return self
 
+    def prepare(self, X: Any) -> "Prepared":
+        """What `predict` needs of samples that it will be asked for again and again.
+
+        Worth it where features are expensive and the same samples are predicted after every
+        portion of a stream, a test set for one. It holds their features.
+        """
+        outputs = self._outputs
+        parts = [(features, self._start(part, outputs)) for part, features in self._portions(X)]
+        return Prepared(X[:0], parts)
+
     @torch.no_grad()
     def predict(self, X: Any) -> Any:
-        """The ridge solution's predictions, in the library of X and with the axes of Y."""
+        """The ridge solution's predictions, in the library of X and with the axes of Y.
+
+        Args:
+            X: (n, ...) samples, or what `prepare` made of them.
+        """
         solution = self._solved()
+        prepared = X if isinstance(X, Prepared) else None
+        parts: Iterable[tuple[Tensor, Tensor]] = (
+            ((features, self._start(part, self._outputs)) for part, features in self._portions(X))
+            if prepared is None
+            else prepared.parts
+        )
+        X = X if prepared is None else prepared.like
         predicted = [
             features.to(solution.weights) @ solution.weights
             + solution.intercept
-            + self._start(part, len(solution.intercept)).to(solution.weights)
-            for part, features in self._portions(X)
+            + start.to(solution.weights)
+            for features, start in parts
         ]
         result = torch.cat(predicted) if predicted else solution.weights.new_empty(0, self._outputs)
         if isinstance(X, Tensor):

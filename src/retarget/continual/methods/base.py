@@ -86,8 +86,8 @@ class Method:
     def on_task_end(self, run: "Run") -> None:
         """After the last epoch of a task."""
 
-    def outputs(self, run: "Run", member: int, inputs: Tensor) -> Tensor | None:
-        """(n, c) what a member answers when it is tested; None leaves that to its network."""
+    def test_outputs(self, run: "Run", member: int) -> Tensor | None:
+        """(n, c) what a member answers to its test samples; None leaves that to its network."""
         return None
 
     def kept_bytes(self, run: "Run") -> int:

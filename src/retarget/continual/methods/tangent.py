@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from retarget.continual.methods.base import Method
 from retarget.errors import InvalidInputError
 from retarget.kernels.feature_maps import as_count
-from retarget.streaming.ridge import StreamingRidge, check_gamma
+from retarget.streaming.ridge import Prepared, StreamingRidge, check_gamma
 from retarget.streaming.tangent import TangentLearner
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class _AfterFirstSession(Method):
         """A seed for each member's random features."""
         self._seeds = [int(random.integers(2**31)) for random in run.random]
         self._learners: list[StreamingRidge] = []
+        self._tested: dict[int, Prepared] = {}
         self._tasks = 0  # learned so far
 
     def epochs(self, run: "Run", wanted: int) -> int:
@@ -54,11 +55,14 @@ class _AfterFirstSession(Method):
             ]
         self._learn(run, run.task)
 
-    def outputs(self, run: "Run", member: int, inputs: Tensor) -> Tensor | None:
+    def test_outputs(self, run: "Run", member: int) -> Tensor | None:
         """The least-squares predictions; those of the network before there are any."""
         if not self._learners:
             return None
-        predicted: Tensor = self._learners[member].predict(inputs)
+        learner = self._learners[member]
+        if member not in self._tested:  # tested after every task: the same features each time
+            self._tested[member] = learner.prepare(run.test.inputs(member, slice(None)))
+        predicted: Tensor = learner.predict(self._tested[member])
         return predicted
 
     def kept_bytes(self, run: "Run") -> int:

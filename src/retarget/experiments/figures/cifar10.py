@@ -1,4 +1,4 @@
-"""The paper's network on CIFAR-10: Fig. 3A, Fig. 3C and Fig. 6 A to D."""
+"""The paper's network on CIFAR-10: Fig. 3A, Fig. 3C, Fig. 6 A to D and Fig. 7 A and B."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from retarget.continual import LabelledData, domain_pairs, shuffled
+from retarget.continual import LabelledData, class_incremental, domain_pairs, shuffled
 from retarget.data.cache import data_set_checksums
 from retarget.data.catalogue import CIFAR10
 from retarget.data.cifar10 import load_cifar10, normalised
@@ -17,17 +17,20 @@ from retarget.errors import InvalidInputError
 from retarget.experiments.experiment import Count
 from retarget.experiments.figures.training import NetworkRun, TrainingSetup, network_families
 
+CLASSES_A_TASK = 2
+
 
 class CifarRun(NetworkRun):
     """One training of the paper's network on CIFAR-10.
 
     Attributes:
-        protocol: Five tasks of two classes on two outputs, or all ten classes in random order.
+        protocol: Five tasks of two classes, on two outputs (domain pairs) or on ten (class
+            incremental), or all ten classes in random order.
         per_class: Training images of each class.
         test_per_class: Test images of each class.
     """
 
-    protocol: Literal["domain pairs", "shuffled"]
+    protocol: Literal["domain pairs", "class incremental", "shuffled"]
     per_class: Count
     test_per_class: Count
 
@@ -35,8 +38,11 @@ class CifarRun(NetworkRun):
 def cifar_setup(config: CifarRun) -> TrainingSetup:
     """The stream of the seed, and its network."""
     data = _data(data_folder(None), config.test_per_class, config.device)
-    make = {"domain pairs": domain_pairs, "shuffled": shuffled}[config.protocol]
-    stream = make(data, config.seed, config.per_class)
+    if config.protocol == "class incremental":
+        stream = class_incremental(data, config.seed, CLASSES_A_TASK, config.per_class)
+    else:
+        make = {"domain pairs": domain_pairs, "shuffled": shuffled}[config.protocol]
+        stream = make(data, config.seed, config.per_class)
     return TrainingSetup(stream, cifar_net(stream.classes, config.seed), "CIFAR-10")
 
 

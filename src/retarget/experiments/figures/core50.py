@@ -5,17 +5,18 @@ On CORe50, or on a stand-in: other pictures in its layout. What comes from those
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from retarget.continual import LabelledData, classes_in_tasks
-from retarget.data.backbones import backbone_checksum, load_backbone
+from retarget.data.backbones import ResNet18, backbone_checksum, load_backbone
 from retarget.data.catalogue import RESNET18
 from retarget.data.core50 import core50_checksums as frames_checksums
 from retarget.data.core50 import load_core50, new_classes_tasks
-from retarget.data.features import image_features
+from retarget.data.features import image_features, prepared
 from retarget.data.fetch import FOLDER_VARIABLE, data_folder
 from retarget.data.weights import SUFFIXES
 from retarget.errors import MissingDataError
@@ -37,12 +38,15 @@ class Core50Run(NetworkRun):
             ImageNet with CORe50, and the stand-in's own weights with the stand-in.
         frames_per_session: Frames of each object in each session.
         image_size: Height and width that frames are resized to.
+        network: The paper's head on frozen features, or the backbone itself with a linear layer on
+            top, of which the images are the samples.
     """
 
     data: Core50Source
     frames_per_session: Count
     backbone: str | None = None
     image_size: Count = 224
+    network: Literal["head", "whole"] = "head"
 
     def identifying(self) -> dict[str, Any]:
         """Of weights in a file, the file's name alone: its content is among the data."""
@@ -60,9 +64,15 @@ def core50_setup(config: Core50Run) -> TrainingSetup:
         config.backbone,
         config.frames_per_session,
         config.image_size,
+        config.network == "whole",
         config.device,
     )
     stream = classes_in_tasks(data, config.seed, new_classes_tasks(config.seed))
+    if config.network == "whole":
+        folder = data_folder(None)
+        backbone = load_backbone(_sources(folder, config.data, config.backbone)[1], folder)
+        network = WholeNetwork(backbone, data.inputs[:1].cpu(), config.seed)
+        return TrainingSetup(stream, network, _name(config))
     return TrainingSetup(stream, head(data.inputs.shape[1], config.seed), _name(config))
 
 
@@ -75,6 +85,33 @@ def head(features: int, seed: int) -> nn.Sequential:
             nn.ReLU(),
             nn.Linear(HIDDEN, OBJECTS, bias=False),
         )
+
+
+class WholeNetwork(nn.Module):
+    """A backbone with a linear layer on top, less what it gives as it is now: it starts from zero.
+
+    So its tangents are those of all layers, and least squares on them starts from nothing.
+
+    Args:
+        backbone: A ResNet-18, or a module that gives features.
+        image: (1, 3, height, width) one image.
+        seed: Seed of the linear layer.
+    """
+
+    def __init__(self, backbone: nn.Module, image: Tensor, seed: int) -> None:
+        super().__init__()
+        self.backbone = backbone.float().eval().requires_grad_(True)
+        if isinstance(backbone, ResNet18):
+            backbone.fc = nn.Identity()  # type: ignore[assignment]  # its features are wanted
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(seed)
+            features = self.backbone(image).shape[1]
+            self.top = nn.Linear(features, OBJECTS, bias=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(n, objects) scores, all zero as long as no weight has changed."""
+        scores: Tensor = self.top(self.backbone(images))
+        return scores - scores.detach()
 
 
 def core50_checksums(
@@ -103,22 +140,34 @@ def _data(
     backbone: str | None,
     frames_per_session: int,
     image_size: int,
+    as_images: bool,
     device: str,
 ) -> LabelledData:
-    """Features of all frames, on the device."""
+    """Features of all frames, or the frames themselves, on the device."""
     frames_from, backbone = _sources(folder, source, backbone)
-    network = load_backbone(backbone, folder)
     frames = load_core50(frames_from, frames_per_session)
+    both = frames.train_images, frames.test_images
     with all_cores():
-        train, test = (
-            torch.from_numpy(image_features(network, images, image_size, device=device)).to(device)
-            for images in (frames.train_images, frames.test_images)
-        )
+        if as_images:
+            train, test = (_resized(images, image_size, device) for images in both)
+        else:
+            network = load_backbone(backbone, folder)
+            train, test = (
+                torch.from_numpy(image_features(network, images, image_size, device=device)).to(
+                    device
+                )
+                for images in both
+            )
     train_objects, test_objects = (
         torch.from_numpy(objects).to(device)
         for objects in (frames.train_objects, frames.test_objects)
     )
     return LabelledData(train, train_objects, test, test_objects)
+
+
+def _resized(images: np.ndarray, size: int, device: str) -> Tensor:
+    parts = np.array_split(images, -(-len(images) // 256))
+    return torch.cat([prepared(torch.from_numpy(part).to(device), size) for part in parts])
 
 
 def _sources(folder: Path, source: Core50Source, backbone: str | None) -> tuple[Path, str]:

@@ -1,15 +1,15 @@
-"""Networks trained on a stream of tasks: what Fig. 3 and Fig. 6 have in common."""
+"""Networks trained on a stream of tasks: what Fig. 3, Fig. 6 and Fig. 7 have in common."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import polars as pl
 from matplotlib.figure import Figure
-from pydantic import model_validator
+from pydantic import Field, model_validator
 from rich.console import RenderableType
 from torch import nn
 
@@ -20,8 +20,11 @@ from retarget.continual import (
     Corrected,
     CumulativeReplay,
     History,
+    Joint,
     LabelSmoothing,
+    LastLayer,
     Method,
+    Tangent,
     TaskStream,
     Vanilla,
     train,
@@ -44,7 +47,11 @@ MethodName = Literal[
     "label smoothing",
     "corrected",
     "der, corrected",
+    "tangent",
+    "last layer",
+    "joint",
 ]
+WholeNotNegative = Annotated[int, Field(ge=0)]
 # What may differ between networks that are trained at once.
 OF_ONE_MEMBER = {"seed", "lr", "strength"}
 
@@ -56,7 +63,12 @@ class NetworkRun(Config):
         evaluate_every: Samples between two evaluations; None evaluates after each task only.
         epochs: Passes over each task.
         reshuffle: Whether each pass has a new order, with methods that do not need the old one.
-        replay_passes: Of cumulative replay: passes over everything seen, after each task.
+        replay_passes: Of cumulative replay: passes over everything seen, after each task; of joint
+            training: over all tasks, at the end.
+        memory: Of the tangent learner: its features.
+        first_epochs: Of the tangent learner and of the last layer: passes over the first task.
+        combinations: Of the tangent learner: random combinations of outputs.
+        random_features: Of the last layer: random ReLU features of it, or 0 for none.
         device: Where to train.
     """
 
@@ -78,6 +90,11 @@ class NetworkRun(Config):
     strength: float = 0.0
     capacity: int = 300
     replay_passes: Count = 1
+    # of least squares after a first session
+    memory: Count = 4096
+    first_epochs: WholeNotNegative = 1
+    combinations: Count = 1
+    random_features: WholeNotNegative = 0
     device: str = "cpu"
 
     @model_validator(mode="after")
@@ -171,6 +188,9 @@ def methods_of(configs: Sequence[NetworkRun]) -> list[Method]:
         "label smoothing": [LabelSmoothing(0.1)],
         "corrected": [corrected],
         "der, corrected": [corrected, DER(first.capacity)],
+        "tangent": [Tangent("auto", first.memory, first.first_epochs, first.combinations)],
+        "last layer": [LastLayer("auto", first.random_features, first.first_epochs)],
+        "joint": [Joint(first.replay_passes)],
     }
     return methods[first.method]
 
@@ -233,7 +253,9 @@ def _table(history: History, member: int, epochs: int, data: str) -> pl.DataFram
             "accuracy": history.accuracy[:, member],
             "task_accuracy": history.task_accuracy[:, member].tolist(),
             "loss": history.loss[:, member],
-        }
+            "kept_bytes": history.kept_bytes,
+        },
+        schema_overrides={"kept_bytes": pl.Int64},
     )
 
 
@@ -249,5 +271,7 @@ def _diverged_table(config: NetworkRun, setup: TrainingSetup) -> pl.DataFrame:
             "accuracy": [float("nan")],
             "task_accuracy": [[float("nan")] * stream.tasks],
             "loss": [float("nan")],
-        }
+            "kept_bytes": [0],
+        },
+        schema_overrides={"kept_bytes": pl.Int64},
     )

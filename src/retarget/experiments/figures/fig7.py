@@ -1,0 +1,128 @@
+"""Fig. 7, ours and not the paper's: accuracy after every task, and against the memory it took."""
+
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from retarget.colours import COLOURS
+from retarget.experiments.figures.cifar10 import cifar_family
+from retarget.experiments.figures.core50 import core50_family
+from retarget.experiments.figures.fig3 import PARAMETERS, data_of, final_accuracies, line_of
+from retarget.experiments.figures.over_seeds import Setting, draw_band, settings
+from retarget.experiments.style import figure_style, letter
+
+REFERENCE = "cumulative replay"
+NOTHING = 1e3  # where what keeps no bytes is drawn, on an axis that has no zero
+LINES = {
+    "tangent": (COLOURS["iterative"], "-"),
+    "tangent, three epochs": (COLOURS["iterative"], "--"),
+    "tangent, whole network": (COLOURS["iterative"], "-"),
+    "tangent, 1,024 features": (COLOURS["iterative"], ":"),
+    "last layer": (COLOURS["one step"], "-"),
+    "last layer, random features": (COLOURS["one step"], "--"),
+    "joint, ten epochs": (COLOURS["truth"], "-"),
+}
+
+
+def draw(table: pl.DataFrame) -> Figure:
+    """Left: accuracy after every task. Right: at the end, against what was kept of the stream."""
+    with figure_style():
+        figure, (curves, memory) = plt.subplots(1, 2, figsize=(9.6, 5.2))
+        parts = settings(table, PARAMETERS)
+        for place, part in enumerate(parts):
+            colour, line = _line(part.name, place)
+            learned = part.table.filter(pl.col("tasks_learned") > 0)
+            draw_band(
+                curves, learned, "tasks_learned", "accuracy", colour, ls=line, label=part.name
+            )
+            _draw_memory(memory, part, colour, filled=line == "-")
+        letter(curves, "A", "after every task")
+        curves.set_xlabel("tasks learned")
+        curves.xaxis.set_major_locator(MaxNLocator(integer=True))
+        curves.set_ylabel("accuracy on the test images of all classes")
+        letter(memory, "B", "at the end, by memory")
+        memory.set_xscale("log")
+        memory.set_xlabel("kept of the stream, in bytes (at the left edge: nothing)")
+        figure.suptitle(data_of(table))
+        figure.legend(*curves.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
+    """Final accuracy, what was kept for it, and in how many seeds it is above cumulative replay."""
+    seeds = table["seed"].n_unique()
+    shown = Table(title=f"{escape(data_of(table))}: mean ± SEM over {seeds} seeds, at the end")
+    for column in ("case", "accuracy", f"less {REFERENCE}'s", "seeds above it", "kept"):
+        shown.add_column(column, justify="left" if column == "case" else "right")
+    parts = settings(table, PARAMETERS)
+    reference = next((_by_seed(part) for part in parts if part.name == REFERENCE), {})
+    for part in parts:
+        mine = _by_seed(part)
+        gaps = np.array([mine[seed] - reference[seed] for seed in mine if seed in reference])
+        compared = part.name != REFERENCE and len(gaps)
+        shown.add_row(
+            escape(part.name) or "all runs",
+            _text(np.array(list(mine.values()))),
+            _text(gaps) if compared else "",
+            f"{(gaps > 0).sum()} of {len(gaps)}" if compared else "",
+            f"{_kept(part) / 1e6:,.1f} MB",
+        )
+    return [shown]
+
+
+def _draw_memory(axes: Axes, part: Setting, colour: str, filled: bool) -> None:
+    accuracies = final_accuracies(part.table)
+    kept = max(_kept(part), NOTHING)
+    axes.errorbar(
+        [kept],
+        [np.nanmean(accuracies)],
+        yerr=[_sem(accuracies)],
+        fmt="o",
+        color=colour,
+        mfc=colour if filled else "white",
+        capsize=2,
+    )
+    axes.annotate(
+        part.name,
+        (kept, float(np.nanmean(accuracies))),
+        xytext=(4, 4),
+        textcoords="offset points",
+        fontsize="x-small",
+        ha="left" if kept < 1e7 else "right",
+    )
+
+
+def _line(name: str, place: int) -> tuple[str, str]:
+    return LINES.get(name) or line_of(name, place)
+
+
+def _kept(part: Setting) -> int:
+    kept: int = part.table.select(pl.col("kept_bytes").max()).item()
+    return kept
+
+
+def _by_seed(part: Setting) -> dict[int, float]:
+    last = part.table.group_by("seed", maintain_order=True).agg(pl.col("accuracy").last())
+    return dict(last.iter_rows())
+
+
+def _sem(values: np.ndarray) -> float:
+    return float(np.nanstd(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
+
+
+def _text(values: np.ndarray) -> str:
+    if np.isnan(values).any():
+        return f"{np.isnan(values).sum()} of {len(values)} diverged"
+    return f"{values.mean():.3f} ± {_sem(values):.3f}"
+
+
+CIFAR_MEMORY = cifar_family(draw, summarise)
+CORE50_MEMORY = core50_family(draw, summarise)
