@@ -221,10 +221,11 @@ def test_options_reach_the_methods():
     changes = {"gamma": 7.0, "refresh": "epoch", "parts": "online", "assumed_reduction": "sum"}
     corrected, der = training.methods_of([config(method="der, corrected", **changes)])
     assert (corrected.gamma, corrected.block_size, corrected.assumed_reduction) == (7.0, 8, "sum")
-    kernel = corrected.options.pop("kernel")
+    kernel = corrected.kernel
     assert (kernel.func, kernel.keywords["precision"]) == (rt.EmpiricalNTK, "split")
     assert corrected.options == {
-        "refresh": "epoch", "kind": "iterative", "parts": "online", "first_block": "plain",
+        "refresh": "epoch", "kind": "iterative", "ridge": 0.0, "parts": "online",
+        "first_block": "plain",
     }  # fmt: skip
     assert der.capacity == 6
     (ewc,) = training.methods_of([config(method="ewc", strength=s) for s in (1.0, 5.0)])
