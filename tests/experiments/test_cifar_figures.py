@@ -23,10 +23,10 @@ from retarget.experiments.reader import (
     parse_experiment,
 )
 from retarget.experiments.runs.executors import Processes
-from retarget.experiments.runs.identity import identity_of
 from retarget.experiments.runs.run import run_experiment
 from support.command_line import run as run_command
 from support.made_cifar10 import write_images
+from support.made_runs import identity_of
 
 REAL_CIFAR = os.environ.get("RETARGET_DATA")  # before the fixtures point it elsewhere
 SMALL = ["per_class=8", "test_per_class=3", "evaluate_every=40"]

@@ -19,10 +19,10 @@ from retarget.experiments.reader import (
     parse_changes,
     parse_experiment,
 )
-from retarget.experiments.runs.identity import identity_of
 from retarget.experiments.runs.run import run_experiment
 from support.command_line import run as run_command
 from support.made_core50 import made_frames, picture, write_made_core50, zipped
+from support.made_runs import identity_of
 
 REAL_DATA = Path(os.environ.get("RETARGET_DATA", "nowhere"))  # before the fixtures change it
 BACKBONE = 'backbone="support.core50_backbone:made"'

@@ -24,12 +24,12 @@ from retarget.experiments.runs.identity import (
     Identity,
     current_code,
     identities_of,
-    identity_of,
     source_hash,
 )
 from support.made_cifar10 import write_made_cifar10
 from support.made_core50 import made_frames, picture, write_made_core50, zipped
 from support.made_mnist import write_made_mnist
+from support.made_runs import identity_of
 
 FAMILIES = families()
 EXAMPLES = {

@@ -174,7 +174,7 @@ def _binary(content: bytes, source: str) -> Batch:
 def _python(content: bytes, source: str) -> Batch:
     """A pickled dictionary with the pixels, a row for each image, and the list of labels."""
     batch = read_pickle(content, source)
-    if not isinstance(batch, dict) or not {b"data", b"labels"} <= batch.keys():
+    if not {b"data", b"labels"} <= batch.keys():
         raise InvalidInputError(f"{source} holds no dictionary with 'data' and 'labels'")
     pixels, labels = batch[b"data"], batch[b"labels"]
     if not isinstance(labels, list) or not all(isinstance(label, int) for label in labels):
