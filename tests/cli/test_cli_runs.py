@@ -82,7 +82,7 @@ def test_cleaning(monkeypatch, capsys, results):
     arguments = ("runs", "clean", "--out", results)
     (failed,) = keys(results, "failed")
     _, shown = run(monkeypatch, capsys, *arguments, "--dry-run")
-    assert shown == f"{failed} failed, mine: seed 1 1 runs would go."
+    assert shown == f"{failed} failed, mine: seed 1 1 runs would be deleted."
     monkeypatch.setattr("typer.confirm", lambda text, abort: abort_if(text, "these 1 runs"))
     assert run(monkeypatch, capsys, *arguments)[0] == 1
     assert len(list(RunStore(results))) == 7

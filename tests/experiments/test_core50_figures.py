@@ -16,14 +16,13 @@ from retarget.experiments.experiment import families
 from retarget.experiments.figures import core50, fig3, fig6
 from retarget.experiments.reader import (
     load_experiment,
-    named_experiments,
     parse_changes,
     parse_experiment,
 )
-from retarget.experiments.runs.identity import identity_of
 from retarget.experiments.runs.run import run_experiment
 from support.command_line import run as run_command
 from support.made_core50 import made_frames, picture, write_made_core50, zipped
+from support.made_runs import identity_of
 
 REAL_DATA = Path(os.environ.get("RETARGET_DATA", "nowhere"))  # before the fixtures change it
 BACKBONE = 'backbone="support.core50_backbone:made"'
@@ -114,24 +113,6 @@ def test_fig6eh_has_the_papers_grids_and_finds_what_fig3b_has_done():
     assert {case for key, case in again.items() if key in done} == set(counts)
 
 
-def test_every_case_has_a_line_of_its_own():
-    lines = [
-        fig3.LINES[case]
-        for name in ("fig3b", "fig3b-methods")
-        for case in load_experiment(name).cases
-    ]
-    assert len(set(lines)) == len(lines)
-
-
-@pytest.mark.parametrize("name", ["fig3b", "fig3b-methods", "fig6eh"])
-def test_quick_is_the_same_with_fewer_frames_and_seeds(name):
-    whole = load_experiment(name)
-    quick = whole.changed(whole.quick)
-    assert {run.labels["seed"] for run in quick.planned_runs()} == {0, 1}
-    assert {config.frames_per_session for config in quick.runs()} == {2}
-    assert {config.epochs for config in quick.runs()} == {c.epochs for c in whole.runs()}
-
-
 def test_the_data_is_in_the_name_of_the_results():
     experiment = load_experiment("fig3b")
     assert experiment.label == "fig3b-core50"
@@ -141,22 +122,6 @@ def test_the_data_is_in_the_name_of_the_results():
         rt.errors.InvalidInputError, match="variant: got 'dat'; expected one of its"
     ):
         parse_experiment("x", 'family = "core50 curves"\ntitle = "t"\nseeds = [0]\nvariant = "dat"')
-
-
-def test_a_figure_stands_for_its_parts():
-    assert named_experiments("fig6") == ["fig6ad", "fig6eh"]
-    assert named_experiments("fig3") == [
-        "fig3a",
-        "fig3a-methods",
-        "fig3b",
-        "fig3b-methods",
-        "fig3c",
-    ]
-    assert named_experiments("fig3b") == ["fig3b"]
-    assert named_experiments("fig1") == ["fig1"]
-    assert named_experiments("fig9") == ["fig9"]  # for the error that names the known ones
-    assert named_experiments("fi") == ["fi"]
-    assert "digits" in named_experiments("all")
 
 
 # The parts of a run
@@ -242,11 +207,6 @@ def test_replay_and_correction_reach_the_lab_as_the_case_says():
 def test_more_frames_than_there_are():
     with pytest.raises(rt.errors.InvalidInputError, match=r"core50_128x128\.zip.*2"):
         next(fig3.CORE50_CURVES.run([config(frames_per_session=2)]))
-
-
-def test_a_backbone_that_is_none():
-    with pytest.raises(rt.errors.InvalidInputError, match="there is no backbone 'resnet'"):
-        next(fig3.CORE50_CURVES.run([config(backbone="resnet")]))
 
 
 def test_a_stand_in_says_so_and_what_is_missing(tmp_path, monkeypatch, made_folder):

@@ -87,12 +87,17 @@ def test_every_experiment_of_the_package_is_valid():
         assert load_experiment(name).runs()
 
 
-def test_quick_versions_are_smaller():
-    for name in ("fig2", "fig5"):
+def test_quick_versions_have_all_cases_and_are_smaller():
+    for name in experiment_names():
         whole = load_experiment(name)
-        quick = whole.changed(whole.quick)
-        assert len(quick.runs()) < len(whole.runs())
-        assert quick.runs()[0].train < whole.runs()[0].train
+        if whole.quick:
+            quick = whole.changed(whole.quick)
+            assert len(quick.runs()) < len(whole.runs())
+            assert {run.labels.get("case") for run in quick.planned_runs()} == set(
+                whole.cases or [None]
+            )
+            for size in whole.quick.parameters:
+                assert getattr(quick.runs()[0], size) < getattr(whole.runs()[0], size)
 
 
 def test_the_value_of_the_variant_leads_to_no_other_folder():

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from retarget.experiments.experiment import Config, Family, families, one_by_one
 from retarget.experiments.reader import parse_experiment
+from retarget.experiments.runs.identity import identities_of
 
 TEXT = """
 family = "made"
@@ -107,3 +108,8 @@ def calls(folder):
         [int(line.split()[0]) for line in path.read_text().splitlines()] if path.exists() else []
     )
     return {seed: seeds.count(seed) for seed in sorted(set(seeds))}
+
+
+def identity_of(config, family):
+    """The identity of one run."""
+    return identities_of([config], family)[0]

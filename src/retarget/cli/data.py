@@ -25,7 +25,7 @@ Folder = Annotated[
     Path | None,
     typer.Option(
         "--data-dir",
-        help=f"Folder of the files; else that of {fetch.FOLDER_VARIABLE}, else the user's cache.",
+        help=f"Folder of the files; by default {fetch.FOLDER_VARIABLE}, else your cache folder.",
     ),
 ]
 

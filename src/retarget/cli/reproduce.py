@@ -69,21 +69,25 @@ def reproduce(
     ] = False,
     change: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Another value for a parameter."),
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Set a parameter to another value; may be given repeatedly.",
+        ),
     ] = None,
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder with the data sets (or set RETARGET_DATA).")
     ] = None,
     data: Annotated[
         Core50Source | None,
-        typer.Option(help="What Fig. 3B and Fig. 6 E to H learn: CORe50, or pictures like it."),
+        typer.Option(help="Pictures for Fig. 3B and Fig. 6 E to H: CORe50, or a stand-in for it."),
     ] = None,
     backbone: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="What makes features of them: resnet18, a file of its weights, or any torch "
-            "module as package.module:factory.",
+            help="Network that turns these pictures into features: resnet18, a file of its "
+            "weights, or any torch module as package.module:factory.",
         ),
     ] = None,
     device: Annotated[
@@ -91,7 +95,7 @@ def reproduce(
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("results"),
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Compute everything again, also what is found done.")
+        bool, typer.Option("--fresh", help="Compute every run again, even those already done.")
     ] = False,
     jobs: Annotated[
         int | None,
@@ -112,14 +116,19 @@ def reproduce(
         ),
     ] = None,
     time_limit: Annotated[
-        str | None, typer.Option(metavar="TIME", help="For each run: 90s, 10min, 2h.")
+        str | None,
+        typer.Option(metavar="TIME", help="Time limit for each run, e.g. 90s, 10min or 2h."),
     ] = None,
     memory_limit: Annotated[
-        str | None, typer.Option(metavar="AMOUNT", help="For each run: 500MB, 4GB, 2GiB.")
+        str | None,
+        typer.Option(metavar="AMOUNT", help="Memory limit for each run, e.g. 500MB or 4GB."),
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Show what is done and what is not, and how long it takes."),
+        typer.Option(
+            "--dry-run",
+            help="List the runs, which of them are done, and how long the rest may take.",
+        ),
     ] = False,
 ) -> None:
     """Computes experiments and draws their figures."""

@@ -68,7 +68,7 @@ def show(
     key: Annotated[str, typer.Argument(metavar="KEY", help="The beginning of a run's key.")],
     out: Results = Path("results"),
 ) -> None:
-    """Shows all that is known of a run, and the beginning of its result."""
+    """Shows everything known about a run, and the first rows of its result."""
     store = _store(out)
     key = store.find(key)
     record, state = store.record(key), store.state(key)
@@ -97,13 +97,20 @@ def clean(
     out: Results = Path("results"),
     experiment: Of = None,
     interrupted: Annotated[
-        bool, typer.Option("--interrupted", help="Also runs that were begun: they start anew then.")
+        bool,
+        typer.Option(
+            "--interrupted", help="Also interrupted runs; they will start from the beginning."
+        ),
     ] = False,
-    everything: Annotated[bool, typer.Option("--all", help="All runs, also those done.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All runs, even those that are done.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only list what would be deleted.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Deletes runs that are of no more use: failed, damaged, and outdated ones."""
+    """Deletes runs that are no longer useful: failed, damaged and outdated ones."""
     store = _store(out)
     unwanted = {"failed", "damaged", "outdated"} | ({"interrupted"} if interrupted else set())
     unwanted = set(STATES) if everything else unwanted
@@ -113,7 +120,7 @@ def clean(
         about = "" if record is None else f", {record.experiment}: {record.name}"
         _print(f"  {key}  {store.state(key)}{about}")
     if not going or dry_run:
-        _print(f"{len(going)} runs would go." if dry_run else "There is nothing to clean.")
+        _print(f"{len(going)} runs would be deleted." if dry_run else "There is nothing to clean.")
         return
     if not yes:
         typer.confirm(f"Delete these {len(going)} runs?", abort=True)
@@ -125,7 +132,7 @@ def clean(
 
 @app.command()
 def export(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="To write: .parquet or .csv.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write: .parquet or .csv.")],
     out: Results = Path("results"),
     experiment: Of = None,
 ) -> None:

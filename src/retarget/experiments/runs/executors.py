@@ -18,7 +18,7 @@ from typing import Any
 from joblib.externals.loky import ProcessPoolExecutor
 
 from retarget.errors import InvalidInputError
-from retarget.experiments.experiment import Experiment
+from retarget.experiments.experiment import Experiment, families
 from retarget.experiments.runs.compute import Computed, Ending, Failed, Lost, Task, compute_task
 from retarget.progress import silence
 from retarget.text import amount_of_memory, amount_of_time
@@ -308,6 +308,7 @@ def _prepare(parent: int, note: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     silence()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    families()  # imports what computes: that takes seconds, which no run has to answer for
     note.write_text(str(os.getpid()))
 
 

@@ -43,11 +43,6 @@ class Identity:
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def identity_of(config: Config, family: Family) -> Identity:
-    """The identity of one run of a family."""
-    return identities_of([config], family)[0]
-
-
 def identities_of(configs: Sequence[Config], family: Family) -> list[Identity]:
     """The identities of runs of a family. What several of them read is looked at once.
 
