@@ -102,6 +102,14 @@ def explained(path: str | Path, what: str) -> Iterator[None]:
         raise InvalidInputError(f"{path} is not a state of a {what} ({told})") from error
 
 
+def require_class(path: str | Path, values: dict[str, Any], cls: type) -> None:
+    """Refuses the state of something else."""
+    if values.get("class") != cls.__name__:
+        raise InvalidInputError(
+            f"{path} holds a {values.get('class')}, not a {cls.__name__}; load it as what it is"
+        )
+
+
 def _checksum_of_all(values: Any, tensors: Mapping[str, Tensor]) -> str:
     # what JSON has read, it writes as it was
     return checksum(json.dumps(values), tensors)

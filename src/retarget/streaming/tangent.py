@@ -13,8 +13,8 @@ from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels.empirical.ntk import EmpiricalNTK
 from retarget.kernels.empirical.recording import trained_parameters
 from retarget.kernels.feature_maps import FeatureMap, FrozenModule, as_count
-from retarget.state_files import checksum, explained, part_of, read_state
-from retarget.streaming.ridge import StreamingRidge, require_class
+from retarget.state_files import checksum, explained, part_of, read_state, require_class
+from retarget.streaming.ridge import StreamingRidge
 
 
 class TangentLearner(StreamingRidge):
@@ -116,7 +116,8 @@ class TangentLearner(StreamingRidge):
         return {name: getattr(self, name) for name in names} | {"params": list(self._params)}
 
     def _more_tensors(self) -> dict[str, Tensor]:
-        return {f"network.{k}": v for k, v in self._network.module.state_dict().items()}
+        # copies: tied weights share their memory, which such a file cannot hold
+        return {f"network.{k}": v.clone() for k, v in self._network.module.state_dict().items()}
 
     @classmethod
     def load(cls, path: str | Path, module: nn.Module, device: str | torch.device = "cpu") -> Self:
