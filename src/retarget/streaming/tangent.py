@@ -146,11 +146,13 @@ class _CombinedOutputs(nn.Module):
     def __init__(self, network: nn.Module, count: int, seed: int) -> None:
         super().__init__()
         self.network, self.count, self.seed = network, count, seed
+        self._signs: Tensor | None = None
 
     def forward(self, samples: Tensor) -> Tensor:
         outputs: Tensor = self.network(samples).flatten(1)
         c = outputs.shape[1]
-        random = torch.Generator().manual_seed(self.seed)
-        signs = 2 * torch.randint(0, 2, (c, self.count), generator=random) - 1
-        combined: Tensor = outputs @ (signs / c**0.5).to(outputs)
+        if self._signs is None:  # kept: nothing can be drawn inside of torch.func's vmap
+            random = torch.Generator().manual_seed(self.seed)
+            self._signs = 2 * torch.randint(0, 2, (c, self.count), generator=random) - 1
+        combined: Tensor = outputs @ (self._signs / c**0.5).to(outputs)
         return combined

@@ -29,8 +29,9 @@ MOST_STEPS = 40
 ROUNDING = 1e-9
 # A residual below so much of the targets' own sum of squares is not known: it is a difference.
 LEAST_ERROR = 1e-12
-# Scores that differ by less are the same: what rounding makes of them depends on the order.
-SAME_SCORE = 1e-6
+# A score that is better by less is no better. With as many features as samples the score hardly
+# falls any more as the ridge does, and what little it falls by is rounding, which knows the order.
+SAME_SCORE = 1e-3
 # Products of two numbers and a weight within these bounds can be added up without overflow.
 LARGEST_NUMBER = 1e90
 # The sums that a file holds, and their shapes: m features, c outputs.
@@ -200,7 +201,8 @@ class Moments:
             tensor = require_shape(name, tensors[name], *({"m": m, "c": c}[each] for each in shape))
             if tensor.dtype != torch.float64 or not bool(tensor.isfinite().all()):
                 raise InvalidInputError(f"{name} is not of finite numbers of float64")
-            setattr(held, name, tensor)
+            # a copy in memory that is aligned as usual: the last digits of products hang on that
+            setattr(held, name, tensor.clone())
         held.count = int(numbers["count"])
         held.weight = float(numbers["weight"])
         held.squared_weight = float(numbers["squared_weight"])
