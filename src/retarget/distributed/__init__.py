@@ -17,6 +17,7 @@ from retarget.distributed.cluster import connect
 from retarget.distributed.correction import corrected_targets
 from retarget.distributed.gram import gram
 from retarget.distributed.iterative import iterative_targets
+from retarget.distributed.learn import learn
 from retarget.distributed.offline import offline_coefficients
 from retarget.distributed.online import online_coefficients
 from retarget.distributed.shift import effective_targets
@@ -27,6 +28,7 @@ __all__ = [
     "effective_targets",
     "gram",
     "iterative_targets",
+    "learn",
     "offline_coefficients",
     "online_coefficients",
 ]
