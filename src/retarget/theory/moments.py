@@ -37,7 +37,7 @@ LARGEST_NUMBER = 1e90
 # The sums that a file holds, and their shapes: m features, c outputs.
 SUMS = {"mean": "m", "target_mean": "c", "scatter": "mm", "cross": "mc", "power": "c"}
 # Columns whose products are formed together on a CPU: the upper triangle is left out by blocks.
-COLUMNS = 1024
+COLUMNS = 256
 
 
 class RidgeSolution(NamedTuple):
