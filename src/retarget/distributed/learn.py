@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import dask.array as da
 import dask.config
 import numpy as np
+import torch
 from dask.base import persist
 from dask.delayed import Delayed, delayed
 
@@ -55,13 +56,7 @@ def learn(learner: LearnerT, X: Any, Y: Any) -> LearnerT:
             f"learner is a {type(learner).__name__}; expected a StreamingRidge or a TangentLearner"
         )
     samples, targets = _in_blocks_of_rows(X, Y)
-    outputs = 1 if targets.ndim == 1 else targets.shape[1]
-    if learner._outputs not in (0, outputs):
-        raise InvalidInputError(
-            f"Y has {outputs} outputs; what was learned so far has {learner._outputs}"
-        )
-    kind = as_tensor("Y", np.empty(0, dtype=targets.dtype))
-    require_float("Y", kind, "convert it, or one-hot encode class labels, first")
+    dtype = _fitting_type(learner, targets)
     # The features (a network, for one) go to the workers once, and not with every block.
     large = {"distributed.admin.large-graph-warning-threshold": "1TB"}
     empty = delayed(learner.empty(), name=f"learner-{uuid.uuid4().hex}", traverse=False)
@@ -79,7 +74,7 @@ def learn(learner: LearnerT, X: Any, Y: Any) -> LearnerT:
         return learner
     found = learner.empty()
     found._moments, found._flat = total, targets.ndim == 1
-    found._dtype, found._inputs = kind.dtype, math.prod(samples.shape[1:])
+    found._dtype, found._inputs = dtype, math.prod(samples.shape[1:])
     return learner.merge(found)
 
 
@@ -110,6 +105,18 @@ def _in_blocks_of_rows(X: Any, Y: Any) -> tuple[da.Array, da.Array]:
             f"X has {_rows(X)} rows and Y {_rows(Y)}; expected one of each for a sample"
         )
     return X, Y.rechunk({0: X.chunks[0]})
+
+
+def _fitting_type(learner: StreamingRidge, Y: da.Array) -> torch.dtype:
+    """The type of targets that the learner can learn; others are refused before the work begins."""
+    outputs = 1 if Y.ndim == 1 else Y.shape[1]
+    if learner._outputs not in (0, outputs):
+        raise InvalidInputError(
+            f"Y has {outputs} outputs; what was learned so far has {learner._outputs}"
+        )
+    none = as_tensor("Y", np.empty(0, dtype=Y.dtype))
+    require_float("Y", none, "convert it, or one-hot encode class labels, first")
+    return none.dtype
 
 
 def _rows(array: da.Array) -> float:

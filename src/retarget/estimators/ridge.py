@@ -79,7 +79,7 @@ class StreamingRidgeEstimator(AllOrNothing):
     ) -> None:
         weights = None
         if sample_weight is not None:
-            if not np.any(sample_weight):
+            if not np.any(np.asarray(sample_weight)):
                 raise InvalidInputError(
                     "sample_weight is zero for all samples; expected some to learn from"
                 )
