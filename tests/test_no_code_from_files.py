@@ -20,7 +20,7 @@ FORBIDDEN_CALLS = {
     "pd.read_pickle",
 }
 # The one place that imports what the user names on the command line: see SECURITY.md.
-IMPORTS_BY_NAME = {"import_path.py", "__init__.py", "cli.py", "kernels/infinite/ntk.py"}
+IMPORTS_BY_NAME = {"import_path.py", "__init__.py", "cli/__init__.py", "kernels/infinite/ntk.py"}
 
 
 def name_of(node):

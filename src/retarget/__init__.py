@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from retarget.diagnosis.api import diagnose
     from retarget.diagnosis.result import Diagnosis
     from retarget.errors import RetargetError
-    from retarget.estimators import OnlineKernelClassifier, OnlineKernelRegressor
+    from retarget.estimators import (
+        OnlineKernelClassifier,
+        OnlineKernelRegressor,
+        StreamingRidgeClassifier,
+        StreamingRidgeRegressor,
+    )
     from retarget.kernels import RBF, EmpiricalNTK, Features, InfiniteNTK, Linear, as_kernel
     from retarget.learners import SGD
     from retarget.streaming.corrector import TargetCorrector
@@ -58,6 +63,8 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
     # scikit-learn estimators
     "OnlineKernelRegressor",
     "OnlineKernelClassifier",
+    "StreamingRidgeRegressor",
+    "StreamingRidgeClassifier",
     # a network, task by task
     "NetworkCorrector",
     # a stream of the user's own
@@ -82,7 +89,8 @@ _MODULES = {
     "diagnosis.api": "diagnose",
     "diagnosis.result": "Diagnosis",
     "errors": "RetargetError",
-    "estimators": "OnlineKernelClassifier OnlineKernelRegressor",
+    "estimators": "OnlineKernelClassifier OnlineKernelRegressor "
+    "StreamingRidgeClassifier StreamingRidgeRegressor",
     "kernels": "RBF EmpiricalNTK Features InfiniteNTK Linear as_kernel",
     "learners": "SGD",
     "streaming.corrector": "TargetCorrector",

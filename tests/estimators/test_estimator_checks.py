@@ -28,13 +28,25 @@ SETTINGS = [
         {"correction": "iterative", "kernel": "linear", "batch_size": 2, "block_size": 4},
     ),
 ]
+CASES = [
+    *SETTINGS,
+    *(
+        (estimator, settings)
+        for estimator in (rt.StreamingRidgeRegressor, rt.StreamingRidgeClassifier)
+        for settings in (
+            {},
+            {"gamma": 0.1, "fit_intercept": False},
+            {"features": "rbf", "memory": 40},
+        )
+    ),
+]
 
 
 def polynomial(A, B):
     return (1 + A @ B.T) ** 2
 
 
-@pytest.mark.parametrize(("estimator", "settings"), SETTINGS, ids=str)
+@pytest.mark.parametrize(("estimator", "settings"), CASES, ids=str)
 def test_check_estimator(estimator, settings):
     results = check_estimator(estimator(**settings), on_skip=None)
     not_passed = {result["check_name"] for result in results if result["status"] != "passed"}
@@ -57,6 +69,8 @@ from sklearn.utils.estimator_checks import check_array_api_input
 for correction in ("none", "exact", "iterative"):
     for estimator in estimators:
         check_array_api_input("", estimator(correction=correction), array_namespace="numpy")
+for estimator in rt.StreamingRidgeRegressor, rt.StreamingRidgeClassifier:
+    check_array_api_input("", estimator(), array_namespace="numpy")
 print("passed")
 """
     environment = os.environ | {"SCIPY_ARRAY_API": "1"}

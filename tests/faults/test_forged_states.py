@@ -42,22 +42,43 @@ def network():
     return thing
 
 
+def features(X):
+    return np.hstack([X, X**2])
+
+
+def ridge(kernel):
+    return rt.StreamingRidge(kernel, memory=10, intercept=True).learn(*stream())
+
+
+def tangent():
+    return rt.TangentLearner(mlp(1, 3, 2), 0.5, 10).learn(*stream())
+
+
 OBJECTS = {
     "TargetCorrector": corrector,
     "ShiftTracker": lambda: tracker(rt.ShiftTracker),
     "CorrectionTracker": lambda: tracker(rt.CorrectionTracker),
     "NetworkCorrector": network,
+    "StreamingRidge": lambda: ridge(features),
+    "StreamingRidge, random": lambda: ridge(rt.RBF(1.3)),
+    "TangentLearner": tangent,
 }
 
 
 def load(name, path):
     if name == "NetworkCorrector":
         return rt.NetworkCorrector.load(path, mlp(1, 3, 2))
+    if name == "TangentLearner":
+        return rt.TangentLearner.load(path, mlp(1, 3, 2))
+    if name.startswith("StreamingRidge"):
+        return rt.StreamingRidge.load(path, rt.RBF(1.3) if "random" in name else features)
     return getattr(rt, name).load(path)
 
 
 def use(thing):
     X, Y = stream(6)
+    if isinstance(thing, rt.StreamingRidge):
+        return thing.learn(X, Y).predict(X)
     if isinstance(thing, rt.ShiftTracker | rt.CorrectionTracker):
         thing.update(X, Y)
         return thing.coefficients
@@ -125,7 +146,7 @@ def test_a_forged_state_is_an_error_of_ours_or_works(name, tmp_path):
 
 def missing():
     for name, make in OBJECTS.items():
-        if name != "NetworkCorrector":
+        if "Tracker" in name or name == "TargetCorrector":
             yield from ((name, key) for key in sorted(make()._state()))
 
 

@@ -200,6 +200,10 @@ def _tracker() -> Any:
     return rt.ShiftTracker(rt.RBF(1.3), rt.SGD(0.2), gamma=0.7)
 
 
+def _ridge() -> Any:
+    return rt.StreamingRidge(rt.RBF(1.3), memory=12)
+
+
 def _saved(made: Callable[[], Any], feed: str) -> Callable[[Path], Path]:
     def make(folder: Path) -> Path:
         streaming = made()
@@ -223,6 +227,11 @@ def _corrected(corrector: Any) -> dict[str, np.ndarray]:
 def _tracked(tracker: Any) -> dict[str, np.ndarray]:
     tracker.update(*_stream(9))
     return {"effective": tracker.effective_targets}
+
+
+def _predicted(path: Path) -> dict[str, np.ndarray]:
+    X, Y = _stream(9)
+    return {"ridge": rt.StreamingRidge.load(path, rt.RBF(1.3)).learn(X, Y).predict(X)}
 
 
 def _weights(name: str) -> Callable[[Path], Path]:
@@ -353,6 +362,7 @@ FORMATS: dict[str, Format] = {
     "corrector state": Format(
         _saved(_corrector, "correct"), _goes_on(rt.TargetCorrector, _corrected), notices=True
     ),
+    "ridge state": Format(_saved(_ridge, "learn"), _predicted, notices=True),
     "tracker state": Format(
         _saved(_tracker, "update"), _goes_on(rt.ShiftTracker, _tracked), notices=True
     ),

@@ -13,6 +13,7 @@ except ImportError as error:
 
 from retarget.distributed.cluster import connect
 from retarget.distributed.gram import gram
+from retarget.distributed.learn import learn
 from retarget.distributed.targets import (
     corrected_targets,
     effective_targets,
@@ -27,6 +28,7 @@ __all__ = [
     "effective_targets",
     "gram",
     "iterative_targets",
+    "learn",
     "offline_coefficients",
     "online_coefficients",
 ]

@@ -1,6 +1,12 @@
-"""Scikit-learn estimators that learn a stream online, with or without corrected targets."""
+"""Scikit-learn estimators that learn a stream, online or exactly."""
 
 from retarget.estimators.classifier import OnlineKernelClassifier
 from retarget.estimators.regressor import OnlineKernelRegressor
+from retarget.estimators.ridge import StreamingRidgeClassifier, StreamingRidgeRegressor
 
-__all__ = ["OnlineKernelClassifier", "OnlineKernelRegressor"]
+__all__ = [
+    "OnlineKernelClassifier",
+    "OnlineKernelRegressor",
+    "StreamingRidgeClassifier",
+    "StreamingRidgeRegressor",
+]

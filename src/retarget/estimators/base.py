@@ -74,7 +74,22 @@ class LearnedStream:
         return coefficients, targets
 
 
-class OnlineKernelEstimator(BaseEstimator):
+class AllOrNothing(BaseEstimator):
+    """An estimator that a call that fails leaves as it was."""
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Whatever fails inside leaves the estimator as it was, the number of features included."""
+        before = dict(vars(self))
+        try:
+            yield
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+
+
+class OnlineKernelEstimator(AllOrNothing):
     """A kernel machine trained by one online pass. Use the regressor or the classifier."""
 
     X_fit_: np.ndarray
@@ -130,17 +145,6 @@ class OnlineKernelEstimator(BaseEstimator):
     @property
     def _has_begun(self) -> bool:
         return "dual_coef_" in vars(self)
-
-    @contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
-        """Whatever fails inside leaves the estimator as it was, the number of features included."""
-        before = dict(vars(self))
-        try:
-            yield
-        except BaseException:
-            self.__dict__.clear()
-            self.__dict__.update(before)
-            raise
 
     def _learn(self, X: np.ndarray, Y: np.ndarray, restart: bool) -> Self:
         """Takes checked samples and targets as a new stream, or as more of the old one."""

@@ -1,7 +1,8 @@
 """Ridge regression on a stream, exact at every moment, with nothing of the stream kept."""
 
+import copy
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -9,10 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.arrays import FLOATS, as_non_negative, as_targets, as_tensor, give_back
+from retarget.arrays import FLOATS, as_non_negative, as_targets, give_back
 from retarget.errors import InvalidInputError
-from retarget.kernels.feature_maps import DEFAULT_MEMORY, feature_map
-from retarget.state_files import explained, read_state, require_shape, write_state
+from retarget.kernels.feature_maps import DEFAULT_MEMORY, as_count, feature_map
+from retarget.state_files import explained, read_state, write_state
+from retarget.streaming.all_reduce import sums_of_all
+from retarget.streaming.ridge_inputs import as_ridge, as_weights, require_moderate, sample_size
 from retarget.theory.moments import Moments, RidgeSolution
 
 # Numbers of a portion's features that are held at a time.
@@ -20,8 +23,6 @@ PORTION = {"cpu": 1 << 24}
 PORTION_ELSEWHERE = 1 << 28
 # Features, targets, and weights (None for 1 each) of some samples.
 Portion = tuple[Tensor, Tensor, Tensor | None]
-# The sums that a file holds, and their shapes: m features, c outputs.
-SUMS = {"mean": "m", "target_mean": "c", "scatter": "mm", "cross": "mc", "power": "c"}
 
 
 class Prepared(NamedTuple):
@@ -50,7 +51,7 @@ class StreamingRidge:
     linear model does well on. It is recursive least squares, with the verbs that sums allow;
     scikit-learn's `Ridge` on all data at once gives the same numbers. With m features it keeps
     $m^2$ numbers of float64 and costs $O(m^2)$ a sample, and $O(m^3)$ for the first prediction
-    after something was learned (with `gamma="auto"` about thirty times that).
+    after something was learned (with `gamma="auto"` about a dozen times that).
 
     Args:
         features: A function from samples (n, ...) to features (n, m); a `torch.nn.Module`, whose
@@ -84,13 +85,18 @@ class StreamingRidge:
         intercept: bool = False,
         seed: int = 0,
     ) -> None:
-        self.gamma: float | Literal["auto"] = check_gamma(gamma)
+        self.gamma: float | Literal["auto"] = as_ridge(gamma)
+        self.memory, self.seed = as_count("memory", memory), int(seed)
         self.intercept = bool(intercept)
-        self._map = feature_map(features, memory, seed)
+        self._map = feature_map(features, self.memory, self.seed)
+        self._forget_all()
+
+    def _forget_all(self) -> None:
         self._moments: Moments | None = None
         self._solution: RidgeSolution | None = None
         self._flat = False
         self._dtype: torch.dtype | None = None
+        self._inputs: int | None = None  # numbers in a sample
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(gamma={self.gamma!r}, samples={self.samples:,})"
@@ -114,6 +120,15 @@ class StreamingRidge:
         parts = held.mean, held.target_mean, held.scatter, held.cross, held.power
         return sum(part.nbytes for part in parts)
 
+    def empty(self) -> Self:
+        """A learner with the same features and options that has learned nothing.
+
+        For a part of the stream, in another process for one: `merge` puts the parts together.
+        """
+        twin = copy.copy(self)
+        twin._forget_all()
+        return twin
+
     def learn(self, X: Any, Y: Any, weights: Any = None) -> Self:
         """Learns any number of samples, each counted once. A call that fails changes nothing.
 
@@ -136,7 +151,7 @@ class StreamingRidge:
             else:
                 self._moments.join(new)
         self._dtype = torch.promote_types(self._known_dtype(), targets.dtype)
-        self._solution = None
+        self._solution, self._inputs = None, sample_size(X)
         return self
 
     def forget(self, X: Any, Y: Any, weights: Any = None) -> Self:
@@ -171,15 +186,34 @@ class StreamingRidge:
             if self._moments is None:
                 self._moments = other._moments.copy()
                 self._flat, self._dtype = other._flat, other._dtype
+                self._inputs = other._inputs
             else:
-                sizes = [(one.features, one.outputs) for one in (self._moments, other._moments)]
-                if sizes[0] != sizes[1]:
+                mine, theirs = self._sizes(), other._sizes()
+                if mine != theirs:
                     raise InvalidInputError(
-                        f"other has {sizes[1][0]} features and {sizes[1][1]} outputs; expected "
-                        f"{sizes[0][0]} and {sizes[0][1]}"
+                        f"other has {theirs}; expected the same as here, {mine}"
                     )
                 self._moments.join(other._moments)
                 self._dtype = torch.promote_types(self._known_dtype(), other._known_dtype())
+            self._solution = None
+        return self
+
+    def all_reduce(self, add: Callable[[Tensor], Any]) -> Self:
+        """Makes this learner, in every process of a group, the one that has learned everything.
+
+        Every process learns its own part of the stream, beginning empty, and calls this once. To
+        go on, let one process keep the result and the others begin empty again: what all of them
+        know would be counted once for each. Where processes cannot agree (other features, other
+        outputs), all of them raise the same error, and nothing is changed.
+
+        Args:
+            add: Replaces a tensor of float64, in place, by its sum over all processes, such as
+                `torch.distributed.all_reduce`. It is called five times, in the same order
+                everywhere.
+        """
+        found = sums_of_all(self._moments, self._flat, self._dtype, self._inputs, add)
+        if found is not None:
+            self._moments, self._flat, self._dtype, self._inputs = found
             self._solution = None
         return self
 
@@ -189,6 +223,9 @@ class StreamingRidge:
         Args:
             factor: Above 0, at most 1. Called once a sample, it is the forgetting factor of
                 recursive least squares: the past is remembered for about 1 / (1 - factor) samples.
+
+        Raises:
+            InvalidInputError: The factor is another number, or next to nothing would be left.
         """
         number = as_non_negative("factor", factor)
         if not 0 < number <= 1:
@@ -204,9 +241,7 @@ class StreamingRidge:
         Worth it where features are expensive and the same samples are predicted after every
         portion of a stream, a test set for one. It holds their features.
         """
-        outputs = self._outputs
-        parts = [(features, self._start(part, outputs)) for part, features in self._portions(X)]
-        return Prepared(X[:0], parts)
+        return Prepared(X[:0], list(self._with_start(X)))
 
     @torch.no_grad()
     def predict(self, X: Any) -> Any:
@@ -216,13 +251,8 @@ class StreamingRidge:
             X: (n, ...) samples, or what `prepare` made of them.
         """
         solution = self._solved()
-        prepared = X if isinstance(X, Prepared) else None
-        parts: Iterable[tuple[Tensor, Tensor]] = (
-            ((features, self._start(part, self._outputs)) for part, features in self._portions(X))
-            if prepared is None
-            else prepared.parts
-        )
-        X = X if prepared is None else prepared.like
+        parts = X.parts if isinstance(X, Prepared) else self._with_start(X)
+        X = X.like if isinstance(X, Prepared) else X
         predicted = [
             features.to(solution.weights) @ solution.weights
             + solution.intercept
@@ -245,16 +275,12 @@ class StreamingRidge:
             "options": self._options(),
             "flat": self._flat,
             "dtype": None if self._dtype is None else str(self._dtype).removeprefix("torch."),
+            "inputs": self._inputs,
         }
         tensors: dict[str, Tensor] = dict(self._more_tensors())
         if self._moments is not None:
-            held = self._moments
-            values |= {
-                "count": held.count,
-                "weight": held.weight,
-                "squared_weight": held.squared_weight,
-            }
-            tensors |= {name: getattr(held, name) for name in SUMS}
+            numbers, sums = self._moments.to_state()
+            values, tensors = values | numbers, tensors | sums
         write_state(Path(path), values, tensors)
 
     @classmethod
@@ -266,8 +292,7 @@ class StreamingRidge:
             features: The features, as in the constructor: a file cannot hold a function.
             device: Where the sums go: that of the features.
         """
-        values, tensors = read_state(Path(path), device)
-        require_class(path, values, cls)
+        values, tensors = read_state(Path(path), device, cls.__name__)
         with explained(path, cls.__name__):
             loaded = cls(features, **values["options"])
             if values["features"] != loaded._map.description:
@@ -279,9 +304,7 @@ class StreamingRidge:
         return loaded
 
     def _options(self) -> dict[str, Any]:
-        described = self._map.description or {}
-        options: dict[str, Any] = {"gamma": self.gamma, "intercept": self.intercept}
-        return options | {name: described[name] for name in ("memory", "seed") if name in described}
+        return {name: getattr(self, name) for name in ("gamma", "memory", "intercept", "seed")}
 
     def _more_tensors(self) -> dict[str, Tensor]:
         return {}
@@ -293,19 +316,10 @@ class StreamingRidge:
         self._dtype = getattr(torch, values["dtype"])
         if self._dtype not in FLOATS:
             raise InvalidInputError(f"dtype is {self._dtype}")
-        m, c = require_shape("cross", tensors["cross"], None, None).shape
-        held = Moments(m, c, self.intercept, tensors["cross"].device)
-        for name, shape in (*SUMS.items(),):
-            sizes = [{"m": m, "c": c}[letter] for letter in shape]
-            tensor = require_shape(name, tensors[name], *sizes)
-            if tensor.dtype != torch.float64 or not bool(tensor.isfinite().all()):
-                raise InvalidInputError(f"{name} is not of finite numbers of float64")
-            setattr(held, name, tensor)
-        held.count = int(values["count"])
-        held.weight, held.squared_weight = float(values["weight"]), float(values["squared_weight"])
-        if held.count < 1 or not 0 < held.weight < float("inf") or not held.squared_weight > 0:
-            raise InvalidInputError(f"count is {held.count}, weight {held.weight}")
-        self._moments = held
+        self._moments = Moments.from_state(values, tensors, self.intercept)
+        self._inputs = None if values["inputs"] is None else int(values["inputs"])
+        if self._flat and self._moments.outputs > 1:
+            raise InvalidInputError(f"flat, with {self._moments.outputs} outputs")
 
     def _checked_portions(self, X: Any, targets: Tensor, weights: Any) -> Iterator[Portion]:
         """Features, targets less the start, and weights, a few samples at a time."""
@@ -318,17 +332,14 @@ class StreamingRidge:
             raise InvalidInputError(
                 f"Y has {outputs} outputs; what was learned so far has {held.outputs}"
             )
-        chosen = _as_weights(weights, len(targets))
+        chosen = as_weights(weights, len(targets))
         stop = 0
         for part, features in self._portions(X):
-            if held is not None and features.shape[1] != held.features:
-                raise InvalidInputError(
-                    f"X has {features.shape[1]} features; what was learned so far has "
-                    f"{held.features}"
-                )
             rows = slice(stop, stop + len(features))
             residual = targets[rows].to(torch.float64)
             residual = residual - self._start(part, outputs).to(residual)
+            require_moderate("the features of X", features)
+            require_moderate("Y", residual)
             yield features, residual, None if chosen is None else chosen[rows]
             stop = rows.stop
 
@@ -341,18 +352,37 @@ class StreamingRidge:
             sums.add(*portion)
         return sums
 
+    def _with_start(self, X: Any) -> Iterator[tuple[Tensor, Tensor]]:
+        """Features, and where learning starts, a few samples at a time."""
+        for part, features in self._portions(X):
+            yield features, self._start(part, self._outputs)
+
     def _portions(self, X: Any) -> Iterator[tuple[Any, Tensor]]:
         """Samples a few at a time, and their features."""
-        rows, start = 1, 0  # one sample tells how many features there are
+        rows, start, width = 1, 0, None  # one sample tells how many features there are
         if self._moments is not None:
-            rows = self._portion_rows(self._moments.features, self._moments.mean.device)
+            width = self._moments.features
+            rows = self._portion_rows(width, self._moments.mean.device)
         while start < len(X):
             part = X[start : start + rows]
             with torch.no_grad():
                 features = self._map(part)
+            self._require_known_kind(X, features, width)
             yield part, features
-            start += len(part)
-            rows = self._portion_rows(features.shape[1], features.device)
+            start, width = start + len(part), features.shape[1]
+            rows = self._portion_rows(width, features.device)
+
+    def _require_known_kind(self, X: Any, features: Tensor, width: int | None) -> None:
+        """Refuses samples of another kind than those that were learned."""
+        if width not in (None, features.shape[1]):
+            raise InvalidInputError(
+                f"X has {features.shape[1]} features; what was learned so far has {width}"
+            )
+        size = sample_size(X)
+        if self._map.any_inputs and self._inputs not in (None, size):
+            raise InvalidInputError(
+                f"X has {size} numbers in a sample; what was learned so far has {self._inputs}"
+            )
 
     def _portion_rows(self, features: int, device: torch.device) -> int:
         return max(1, PORTION.get(device.type, PORTION_ELSEWHERE) // features)
@@ -373,6 +403,11 @@ class StreamingRidge:
     def _outputs(self) -> int:
         return 0 if self._moments is None else self._moments.outputs
 
+    def _sizes(self) -> str:
+        features = 0 if self._moments is None else self._moments.features
+        inputs = f", {self._inputs} numbers in a sample" if self._map.any_inputs else ""
+        return f"{features} features, {self._outputs} outputs{inputs}"
+
     def _known_dtype(self) -> torch.dtype:
         return self._dtype or torch.float64
 
@@ -386,33 +421,3 @@ class StreamingRidge:
         )
         if mine != theirs:
             raise InvalidInputError(f"other has {theirs}, this learner {mine}; expected the same")
-
-
-def check_gamma(gamma: Any) -> float | Literal["auto"]:
-    """A ridge, or the word that leaves the choice to cross-validation."""
-    if isinstance(gamma, str) and gamma == "auto":
-        return "auto"
-    return as_non_negative("gamma", gamma)
-
-
-def require_class(path: str | Path, values: dict[str, Any], cls: type) -> None:
-    """Refuses the state of something else."""
-    if values.get("class") != cls.__name__:
-        raise InvalidInputError(
-            f"{path} holds a {values.get('class')}, not a {cls.__name__}; load it as what it is"
-        )
-
-
-def _as_weights(weights: Any, count: int) -> Tensor | None:
-    if weights is None:
-        return None
-    given = as_tensor("weights", weights).double()
-    if given.ndim == 0:
-        given = given.expand(count)
-    if given.shape != (count,):
-        raise InvalidInputError(
-            f"weights has shape {tuple(given.shape)}; expected one number, or ({count},)"
-        )
-    if not bool(((given > 0) & given.isfinite()).all()):
-        raise InvalidInputError("weights holds a number that is not above 0 and finite")
-    return given

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,7 +14,7 @@ from retarget.kernels.empirical.ntk import EmpiricalNTK
 from retarget.kernels.empirical.recording import trained_parameters
 from retarget.kernels.feature_maps import FeatureMap, FrozenModule, as_count
 from retarget.state_files import checksum, explained, part_of, read_state
-from retarget.streaming.ridge import StreamingRidge, require_class
+from retarget.streaming.ridge import StreamingRidge
 
 
 class TangentLearner(StreamingRidge):
@@ -117,7 +116,8 @@ class TangentLearner(StreamingRidge):
         return {name: getattr(self, name) for name in names} | {"params": list(self._params)}
 
     def _more_tensors(self) -> dict[str, Tensor]:
-        return {f"network.{k}": v for k, v in self._network.module.state_dict().items()}
+        # copies: tied weights share their memory, which such a file cannot hold
+        return {f"network.{k}": v.clone() for k, v in self._network.module.state_dict().items()}
 
     @classmethod
     def load(cls, path: str | Path, module: nn.Module, device: str | torch.device = "cpu") -> Self:
@@ -128,8 +128,7 @@ class TangentLearner(StreamingRidge):
             module: A network of the same form; its weights come from the file.
             device: Where to compute.
         """
-        values, tensors = read_state(Path(path), device)
-        require_class(path, values, cls)
+        values, tensors = read_state(Path(path), device, cls.__name__)
         with explained(path, cls.__name__):
             network = copy.deepcopy(module)
             network.load_state_dict(part_of(tensors, "network"))
@@ -146,11 +145,13 @@ class _CombinedOutputs(nn.Module):
     def __init__(self, network: nn.Module, count: int, seed: int) -> None:
         super().__init__()
         self.network, self.count, self.seed = network, count, seed
+        self._signs: Tensor | None = None
 
     def forward(self, samples: Tensor) -> Tensor:
         outputs: Tensor = self.network(samples).flatten(1)
         c = outputs.shape[1]
-        # NumPy's, and not torch's, because vmap refuses torch's random numbers
-        signs = 2.0 * np.random.RandomState(self.seed).randint(0, 2, (c, self.count)) - 1
-        combined: Tensor = outputs @ torch.from_numpy(signs / c**0.5).to(outputs)
+        if self._signs is None:  # kept: nothing can be drawn inside of torch.func's vmap
+            random = torch.Generator().manual_seed(self.seed)
+            self._signs = 2 * torch.randint(0, 2, (c, self.count), generator=random) - 1
+        combined: Tensor = outputs @ (self._signs / c**0.5).to(outputs)
         return combined

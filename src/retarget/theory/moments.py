@@ -13,21 +13,31 @@ features far from the origin cost no digits. Without one the means are held at z
 """
 
 import math
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from retarget.errors import InvalidInputError, NotPositiveDefiniteError
+from retarget.state_files import require_shape
 
-# The ridge is looked for among the powers of ten, then between them, in quarters of a decade.
-STEP = 10**0.25
+# The ridge is looked for among the powers of ten, then between them in steps of its root.
+STEP = math.sqrt(10)
 LEAST_RIDGE = 1e-13  # of the largest entry of C: below that, rounding decides
 MOST_STEPS = 40
 # What rounding may make of a sum that ought to be positive, relative to the sum itself.
 ROUNDING = 1e-9
+# A residual below so much of the targets' own sum of squares is not known: it is a difference.
+LEAST_ERROR = 1e-12
+# A score that is better by less is no better. With as many features as samples the score hardly
+# falls any more as the ridge does, and what little it falls by is rounding, which knows the order.
+SAME_SCORE = 1e-3
+# Products of two numbers and a weight within these bounds can be added up without overflow.
+LARGEST_NUMBER = 1e90
+# The sums that a file holds, and their shapes: m features, c outputs.
+SUMS = {"mean": "m", "target_mean": "c", "scatter": "mm", "cross": "mc", "power": "c"}
 # Columns whose products are formed together on a CPU: the upper triangle is left out by blocks.
-COLUMNS = 1024
+COLUMNS = 256
 
 
 class RidgeSolution(NamedTuple):
@@ -132,16 +142,26 @@ class Moments:
                 f"{other.count:,} samples are to be forgotten of {self.count:,} learned; expected "
                 "some to be left: begin a new learner instead"
             )
-        left.mean = self._mean_without(self.mean, other.mean, other.weight)
-        left.target_mean = self._mean_without(self.target_mean, other.target_mean, other.weight)
+        mean, target_mean = other.mean.to(self.mean), other.target_mean.to(self.mean)
+        left.mean = self._mean_without(self.mean, mean, other.weight)
+        left.target_mean = self._mean_without(self.target_mean, target_mean, other.weight)
         if self.intercept:
-            gap, target_gap = other.mean - left.mean, other.target_mean - left.target_mean
+            gap, target_gap = mean - left.mean, target_mean - left.target_mean
             left._add_gap(gap, target_gap, -left.weight * other.weight / self.weight)
         left._require_possible(self)
         return left
 
     def scale(self, factor: float) -> None:
-        """Makes every sample so far count by this factor."""
+        """Makes every sample so far count by this factor.
+
+        Raises:
+            InvalidInputError: They would count so little that nothing could be computed from them.
+        """
+        if self.weight * factor < 1 / LARGEST_NUMBER:
+            raise InvalidInputError(
+                f"what was learned would count as {self.weight * factor:.3g} samples, which is "
+                "nothing; begin a new learner instead"
+            )
         self.weight *= factor
         self.squared_weight *= factor * factor
         for each in (self.scatter, self.cross, self.power):
@@ -160,6 +180,36 @@ class Moments:
         twin.mean, twin.target_mean = self.mean.clone(), self.target_mean.clone()
         twin._add_sums(self, 1.0)
         return twin
+
+    def to_state(self) -> tuple[dict[str, float], dict[str, Tensor]]:
+        """What a file holds: numbers, and tensors."""
+        numbers = {
+            "count": self.count,
+            "weight": self.weight,
+            "squared_weight": self.squared_weight,
+        }
+        return numbers, {name: getattr(self, name) for name in SUMS}
+
+    @classmethod
+    def from_state(
+        cls, numbers: dict[str, Any], tensors: dict[str, Tensor], intercept: bool
+    ) -> "Moments":
+        """The sums that a file holds, checked as far as they can be."""
+        m, c = require_shape("cross", tensors["cross"], None, None).shape
+        held = cls(m, c, intercept, tensors["cross"].device)
+        for name, shape in SUMS.items():
+            tensor = require_shape(name, tensors[name], *({"m": m, "c": c}[each] for each in shape))
+            if tensor.dtype != torch.float64 or not bool(tensor.isfinite().all()):
+                raise InvalidInputError(f"{name} is not of finite numbers of float64")
+            # a copy in memory that is aligned as usual: the last digits of products hang on that
+            setattr(held, name, tensor.clone())
+        held.count = int(numbers["count"])
+        held.weight = float(numbers["weight"])
+        held.squared_weight = float(numbers["squared_weight"])
+        weights = held.weight, held.squared_weight
+        if held.count < 1 or not all(0 < each < math.inf for each in weights):
+            raise InvalidInputError(f"count is {held.count}, weight {weights[0]} ({weights[1]})")
+        return held
 
     def solve(self, gamma: float) -> RidgeSolution:
         """The ridge solution.
@@ -196,28 +246,29 @@ class Moments:
         weights = torch.cholesky_solve(self.cross, factor)
         # RSS = s - 2 <B, W> + <W, C W>, and C W = B - gamma W
         products = (self.cross * weights).sum() + gamma * weights.square().sum()
-        error = float(self.power.sum() - products)
+        power = float(self.power.sum())
+        error = max(power - float(products), LEAST_ERROR * power)
         trace_of_inverse = float(torch.cholesky_inverse(factor).diagonal().sum())
         samples = self.weight**2 / self.squared_weight
         spent = self.features - gamma * trace_of_inverse + self.intercept
         freedom = 1 - spent / samples
         if freedom <= 0:
             return math.inf
-        return max(error, 0.0) / self.weight / freedom**2
+        return error / self.weight / freedom**2
 
     def best_gamma(self) -> float:
-        """The ridge with the smallest cross-validation score, to within a factor of two.
+        """The ridge with the smallest cross-validation score, to within a factor of 3.
 
         It is looked for downhill from the mean of the diagonal of C, on a fixed grid: so it is a
-        function of the sums alone, and not of when it was asked for. It costs about ten
+        function of the sums alone, and not of when it was asked for. It costs about a dozen
         factorisations.
         """
         diagonal = self.scatter.diagonal()
         mean, most = float(diagonal.mean()), float(diagonal.max())
         if not mean > 0:
             return 1.0  # no features differ from zero, or only one sample came: any will do
-        lowest = math.ceil(math.log(LEAST_RIDGE * 1e3 * most, STEP))
-        start = max(4 * round(math.log10(mean)), lowest)
+        lowest = math.ceil(2 * math.log10(LEAST_RIDGE * 1e3 * most))
+        start = max(2 * round(math.log10(mean)), lowest)
         scores: dict[int, float] = {}
 
         def score(place: int) -> float:
@@ -226,13 +277,15 @@ class Moments:
             return scores[place]
 
         best = start
-        for step in (4, 2, 1):
+        # by powers of ten, and on past two that are no better: kernels whose spectrum has gaps have
+        # scores with bumps; then by the roots of powers of ten
+        for step, patience in ((2, 2), (1, 0)):
             for direction in (-step, step):
-                for _ in range(MOST_STEPS):
-                    following = best + direction
-                    if following < lowest or not score(following) < score(best):
-                        break
-                    best = following
+                following, passed = best + direction, 0
+                while passed <= patience and lowest <= following <= start + MOST_STEPS:
+                    if score(following) < (1 - SAME_SCORE) * score(best):
+                        best, passed = following, -1
+                    following, passed = following + direction, passed + 1
         return STEP**best
 
     def _factor(self, gamma: float) -> Tensor | None:
@@ -247,7 +300,9 @@ class Moments:
         return result if smallest > LEAST_RIDGE * float(matrix.diagonal().max()) else None
 
     def _require_possible(self, before: "Moments") -> None:
-        """Refuses sums that no samples have: C and its completion by y must have no negative part.
+        """Refuses sums that no samples have.
+
+        C and its completion by y must have no negative part, nor their like of 1 and w.
 
         Args:
             before: What they were before something was taken away.
@@ -258,6 +313,8 @@ class Moments:
         if factor is not None:
             explained = (self.cross * torch.cholesky_solve(self.cross, factor)).sum(0)
             possible = bool((explained <= self.power + ROUNDING * before.power).all())
+        least = self.weight**2 / self.count  # of a sum of squared weights
+        possible = possible and self.squared_weight > (1 - ROUNDING) * least
         if not possible or bool((self.power < -ROUNDING * before.power).any()):
             raise InvalidInputError(
                 "samples are to be forgotten that were not learned: what would be left are the "
@@ -269,7 +326,8 @@ class Moments:
         """Moves the means for samples of this weight about to be added about their own means."""
         if not self.intercept:
             return
-        gap, target_gap = mean - self.mean, target_mean - self.target_mean
+        gap, target_gap = mean.to(self.mean) - self.mean, target_mean.to(self.mean)
+        target_gap = target_gap - self.target_mean
         share = weight / (self.weight + weight)
         self._add_gap(gap, target_gap, self.weight * share)
         self.mean = self.mean + share * gap
@@ -287,9 +345,9 @@ class Moments:
         self.count += int(sign) * other.count
         self.weight += sign * other.weight
         self.squared_weight += sign * other.squared_weight
-        self.scatter.add_(other.scatter, alpha=sign)
-        self.cross.add_(other.cross, alpha=sign)
-        self.power.add_(other.power, alpha=sign)
+        self.scatter.add_(other.scatter.to(self.scatter), alpha=sign)
+        self.cross.add_(other.cross.to(self.cross), alpha=sign)
+        self.power.add_(other.power.to(self.power), alpha=sign)
 
 
 def _add_products(scatter: Tensor, phi: Tensor) -> None:

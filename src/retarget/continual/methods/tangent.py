@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from retarget.continual.methods.base import Method
 from retarget.errors import InvalidInputError
 from retarget.kernels.feature_maps import as_count
-from retarget.streaming.ridge import Prepared, StreamingRidge, check_gamma
+from retarget.streaming.ridge import Prepared, StreamingRidge
+from retarget.streaming.ridge_inputs import as_ridge
 from retarget.streaming.tangent import TangentLearner
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class _AfterFirstSession(Method):
     capturable = True
 
     def __init__(self, gamma: float | Literal["auto"], first_epochs: int) -> None:
-        self.gamma = check_gamma(gamma)
+        self.gamma = as_ridge(gamma)
         if first_epochs < 0:
             raise InvalidInputError(f"first_epochs is {first_epochs}; expected 0 or more")
         self.first_epochs = first_epochs

@@ -1,0 +1,160 @@
+"""A learner of bounded memory on a Dask array: every block of rows is learned where it lies."""
+
+import copy
+import math
+import uuid
+from typing import Any, TypeVar
+
+import dask.array as da
+import dask.config
+import numpy as np
+import torch
+from dask.base import persist
+from dask.delayed import Delayed, delayed
+
+from retarget.arrays import as_tensor, require_float
+from retarget.distributed.cluster import cluster_errors, computed
+from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.streaming.ridge import StreamingRidge
+from retarget.theory.moments import Moments
+
+LearnerT = TypeVar("LearnerT", bound=StreamingRidge)
+
+
+def learn(learner: LearnerT, X: Any, Y: Any) -> LearnerT:
+    """Learns a Dask array, as `learner.learn(X, Y)` would if it were in memory.
+
+    Each block of rows is learned by an empty copy of the learner on the worker that has it, or that
+    reads it. What comes of a block are sums of a fixed size, which are added up two by two; the
+    total is merged into the learner at the end. So the result is that of one machine (to rounding),
+    a call that fails changes nothing, and a thread of a worker holds one block, its features a
+    portion at a time, and at most three m x m matrices of float64.
+
+    Blocks should be so large that their features, not the m x m sums, are what takes the time: of
+    more rows than there are features.
+
+    Args:
+        learner: A `StreamingRidge` or `TangentLearner`. It may have learned before. Features that
+            are a function must be one that can be sent to the workers.
+        X: (n, ...) samples, a Dask array. Its blocks of rows may have unknown sizes.
+        Y: (n,) or (n, c) targets, Dask or NumPy.
+
+    Returns:
+        The learner itself.
+
+    Example:
+        >>> import retarget as rt
+        >>> X = da.random.default_rng(0).normal(size=(1000, 3), chunks=(300, 3))
+        >>> learner = learn(rt.StreamingRidge(rt.Linear(), gamma=0.1), X, X.sum(axis=1))
+        >>> learner.samples
+        1000
+        >>> learner.predict(np.ones((1, 3))).round(2)
+        array([3.])
+    """
+    if not isinstance(learner, StreamingRidge):
+        raise InvalidTypeError(
+            f"learner is a {type(learner).__name__}; expected a StreamingRidge or a TangentLearner"
+        )
+    samples, targets = _in_blocks_of_rows(X, Y)
+    dtype = _fitting_type(learner, targets)
+    # The features (a network, for one) go to the workers once, and not with every block.
+    large = {"distributed.admin.large-graph-warning-threshold": "1TB"}
+    empty = delayed(learner.empty(), name=f"learner-{uuid.uuid4().hex}", traverse=False)
+    with dask.config.set(large), cluster_errors():
+        (empty,) = persist(empty)
+    starts = np.cumsum([0, *samples.chunks[0][:-1]]).tolist()
+    rows = samples.to_delayed().reshape(len(starts), -1)[:, 0]
+    values = targets.to_delayed().reshape(len(starts), -1)[:, 0]
+    sums = [
+        delayed(_sums_of_block, pure=False)(empty, x, y, start)
+        for x, y, start in zip(rows, values, starts, strict=True)
+    ]
+    (total,) = computed(_added_up(sums))
+    if total is None:
+        return learner
+    found = learner.empty()
+    found._moments, found._flat = total, targets.ndim == 1
+    found._dtype, found._inputs = dtype, math.prod(samples.shape[1:])
+    return learner.merge(found)
+
+
+def _in_blocks_of_rows(X: Any, Y: Any) -> tuple[da.Array, da.Array]:
+    """X and Y cut into the same blocks of whole rows."""
+    if not isinstance(X, da.Array):
+        raise InvalidTypeError(
+            f"X is a {type(X).__name__}; expected a Dask array (what is in memory is learned by "
+            "learner.learn(X, Y))"
+        )
+    if X.ndim == 0:
+        raise InvalidInputError("X is a single number; expected samples as rows")
+    X = X.rechunk(dict.fromkeys(range(1, X.ndim), -1))
+    if not isinstance(Y, da.Array):
+        Y = da.from_array(np.asarray(Y), chunks=-1)
+    if Y.ndim not in (1, 2):
+        raise InvalidInputError(f"Y has shape {Y.shape}; expected (n,) or (n, outputs)")
+    Y = Y.rechunk(dict.fromkeys(range(1, Y.ndim), -1))
+    if math.isnan(_rows(X)) or math.isnan(_rows(Y)):
+        if X.numblocks[0] != Y.numblocks[0]:
+            raise InvalidInputError(
+                f"X has {X.numblocks[0]} blocks of rows and Y {Y.numblocks[0]}, of unknown sizes; "
+                "expected the same blocks of both: call compute_chunk_sizes() on them first"
+            )
+        return X, Y
+    if _rows(X) != _rows(Y):
+        raise InvalidInputError(
+            f"X has {_rows(X)} rows and Y {_rows(Y)}; expected one of each for a sample"
+        )
+    return X, Y.rechunk({0: X.chunks[0]})
+
+
+def _fitting_type(learner: StreamingRidge, Y: da.Array) -> torch.dtype:
+    """The type of targets that the learner can learn; others are refused before the work begins."""
+    outputs = 1 if Y.ndim == 1 else Y.shape[1]
+    if learner._outputs not in (0, outputs):
+        raise InvalidInputError(
+            f"Y has {outputs} outputs; what was learned so far has {learner._outputs}"
+        )
+    none = as_tensor("Y", np.empty(0, dtype=Y.dtype))
+    require_float("Y", none, "convert it, or one-hot encode class labels, first")
+    return none.dtype
+
+
+def _rows(array: da.Array) -> float:
+    """Rows; not a number where they have not been counted."""
+    rows: float = array.shape[0]
+    return rows
+
+
+def _sums_of_block(
+    empty: StreamingRidge, X: np.ndarray, Y: np.ndarray, start: float
+) -> Moments | None:
+    # A copy for every block: threads that run one network at once would be in each other's way.
+    own = copy.deepcopy(empty)
+    try:
+        return own.learn(X, Y)._moments
+    except (InvalidInputError, InvalidTypeError) as error:
+        where = "" if math.isnan(start) else f" that begins at row {start:.0f}"
+        raise type(error)(f"in the block{where}: {error}") from error
+
+
+def _added_up(sums: list[Delayed]) -> Delayed:
+    """Two by two, so that no worker has to hold them all."""
+    while len(sums) > 1:
+        pairs = [sums[i : i + 2] for i in range(0, len(sums), 2)]
+        sums = [
+            delayed(_joined, pure=False)(*pair) if len(pair) == 2 else pair[0] for pair in pairs
+        ]
+    return sums[0]
+
+
+def _joined(one: Moments | None, other: Moments | None) -> Moments | None:
+    if one is None or other is None:
+        return one or other
+    if (one.features, one.outputs) != (other.features, other.outputs):
+        raise InvalidInputError(
+            f"a block has {one.features} features and another {other.features}; expected the same "
+            "of all of them"
+        )
+    joined = one.copy()  # what Dask holds may be needed again
+    joined.join(other)
+    return joined

@@ -1,0 +1,326 @@
+"""Ridge regression and classification on streams, as scikit-learn estimators."""
+
+import copy
+import math
+from typing import Any, Literal, Self
+
+import numpy as np
+from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from retarget.errors import InvalidInputError
+from retarget.estimators.base import FLOATS, AllOrNothing
+from retarget.kernels import RBF, Linear
+from retarget.kernels.feature_maps import DEFAULT_MEMORY
+from retarget.streaming.ridge import StreamingRidge
+
+
+class StreamingRidgeEstimator(AllOrNothing):
+    """What the two have in common: parameters, the learner, the solution."""
+
+    learner_: StreamingRidge
+
+    def __init__(
+        self,
+        gamma: float | Literal["auto"] = "auto",
+        *,
+        features: Any = "linear",
+        width: float | Literal["auto"] = "auto",
+        memory: int = DEFAULT_MEMORY,
+        fit_intercept: bool = True,
+        random_state: Any = 0,
+    ) -> None:
+        self.gamma = gamma
+        self.features = features
+        self.width = width
+        self.memory = memory
+        self.fit_intercept = fit_intercept
+        self.random_state = random_state
+
+    @property
+    def gamma_(self) -> float:
+        """The ridge in use: the one given, or the one that cross-validation chose."""
+        check_is_fitted(self, "learner_")
+        return self.learner_.gamma_
+
+    def _begun(self, restart: bool) -> StreamingRidge:
+        """The learner to go on with."""
+        if not restart:
+            return self.learner_
+        seed = self.random_state
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+            seed = check_random_state(seed).randint(2**31 - 1)
+        return StreamingRidge(
+            self._chosen_features(),
+            self.gamma,
+            memory=self.memory,
+            intercept=self.fit_intercept,
+            seed=int(seed),
+        )
+
+    def _chosen_features(self) -> Any:
+        if not isinstance(self.features, str):
+            return self.features
+        if self.features == "linear":
+            return Linear()
+        if self.features == "rbf":
+            if isinstance(self.width, str) and self.width == "auto":
+                return RBF(math.sqrt(self.n_features_in_))
+            return RBF(self.width)
+        raise InvalidInputError(
+            f"features is {self.features!r}; expected 'linear', 'rbf', a function from samples to "
+            "features, a kernel that has features, or a torch.nn.Module"
+        )
+
+    def _learn(
+        self, learner: StreamingRidge, X: np.ndarray, Y: np.ndarray, sample_weight: Any
+    ) -> None:
+        weights = None
+        if sample_weight is not None:
+            if not np.any(np.asarray(sample_weight)):
+                raise InvalidInputError(
+                    "sample_weight is zero for all samples; expected some to learn from"
+                )
+            weights = _check_sample_weight(
+                sample_weight, X, dtype=np.float64, ensure_non_negative=True
+            )
+            counts = weights > 0  # what has no weight is not there
+            X, Y, weights = X[counts], Y[counts], weights[counts]
+        held = learner.learn(X, Y, weights)._moments
+        # For scikit-learn a sample of weight 2 is two samples, to cross-validation as well.
+        if held is not None:
+            held.squared_weight = held.weight
+        self.learner_ = learner
+
+    def _outputs(self, X: Any) -> np.ndarray:
+        check_is_fitted(self, "learner_")
+        outputs: np.ndarray = self.learner_.predict(
+            validate_data(self, X, reset=False, dtype=FLOATS)
+        )
+        return outputs
+
+    def _solution(self) -> tuple[np.ndarray, np.ndarray]:
+        """The weights (c, m) and the intercepts (c,)."""
+        check_is_fitted(self, "learner_")
+        solution = self.learner_._solved()
+        return solution.weights.mT.cpu().numpy(), solution.intercept.cpu().numpy()
+
+
+class StreamingRidgeRegressor(MultiOutputMixin, RegressorMixin, StreamingRidgeEstimator):
+    r"""Ridge regression whose `partial_fit` is as good as `fit`.
+
+    However the samples come, in whatever order and portions, the model is at every moment the ridge
+    solution on all of them: what `sklearn.linear_model.Ridge(alpha=gamma)` gives on everything at
+    once. Nothing of the stream is kept but sums: with m features $m^2$ numbers.
+
+    Use it where data come in portions, or do not fit into memory. A portion costs $O(m^2)$ a
+    sample, and the first prediction after it $O(m^3)$, with `gamma="auto"` about a dozen times
+    that.
+
+    Parameters are read when a stream begins; `partial_fit` goes on with what it began with.
+
+    Args:
+        gamma: Ridge, 0 or more; `"auto"` chooses it by generalised cross-validation, from the sums
+            alone, anew after every portion.
+        features: `"linear"`, the samples as they are; `"rbf"`, random Fourier features of the
+            Gaussian kernel; or what `rt.StreamingRidge` takes: a function from samples (n, d) to
+            features (n, m), a kernel that has features, or a `torch.nn.Module`, whose outputs they
+            are.
+        width: Of the `"rbf"` kernel $\exp(-\|x - x'\|^2 / \text{width}^2)$. `"auto"`: the root of
+            the number of columns of X, which is scikit-learn's default for kernels,
+            `gamma=1/n_features`. It does not depend on the first samples; scale the columns.
+        memory: Number of random features.
+        fit_intercept: Whether to add a constant that is not penalised.
+        random_state: Seed of the random features. With None every stream has its own.
+
+    Attributes:
+        gamma_: The ridge in use.
+        coef_: (m,) or (c, m) weights of the features.
+        intercept_: The constant, or (c,).
+        learner_: The `rt.StreamingRidge`, which can also forget samples and be merged.
+        n_features_in_: Number of columns of X.
+        feature_names_in_: Their names, where all are strings.
+
+    Example:
+        >>> import numpy as np, retarget as rt
+        >>> X = np.arange(6.0)[:, None]
+        >>> model = rt.StreamingRidgeRegressor(gamma=1.0)
+        >>> for rows in ([4, 0], [5], [1, 3, 2]):
+        ...     model = model.partial_fit(X[rows], 3 * X[rows, 0])
+        >>> model.predict([[6.0]])
+        array([17.43243243])
+        >>> rt.StreamingRidgeRegressor(gamma=1.0).fit(X, 3 * X[:, 0]).predict([[6.0]])
+        array([17.43243243])
+    """
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learns a stream from its beginning.
+
+        Args:
+            X: (n, d) samples.
+            y: (n,) or (n, c) targets.
+            sample_weight: (n,) or one number, 0 or more; None for 1. A weight of 2 counts as the
+                same sample twice.
+        """
+        return self._take(X, y, sample_weight, restart=True)
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learns more of the stream, or begins it: afterwards it is as if `fit` had seen all.
+
+        Args:
+            X: (n, d) samples.
+            y: (n,) or (n, c) targets.
+            sample_weight: As in `fit`.
+        """
+        return self._take(X, y, sample_weight, restart="learner_" not in vars(self))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The ridge solution on everything learned so far, (m,) or (m, c)."""
+        return self._outputs(X)
+
+    @property
+    def coef_(self) -> np.ndarray:
+        """(m,) or (c, m) weights of the features."""
+        weights, _ = self._solution()
+        return weights[0] if self.learner_._flat else weights
+
+    @property
+    def intercept_(self) -> Any:
+        """The constant, or (c,) constants; 0 if there is none."""
+        _, intercept = self._solution()
+        if not self.learner_.intercept:
+            return 0.0
+        return float(intercept[0]) if self.learner_._flat else intercept
+
+    def _take(self, X: Any, y: Any, sample_weight: Any, restart: bool) -> Self:
+        with self._all_or_nothing():
+            X, y = validate_data(
+                self, X, y, reset=restart, dtype=FLOATS, multi_output=True, y_numeric=True
+            )
+            targets = y if y.dtype.kind == "f" else y.astype(X.dtype)
+            self._learn(self._begun(restart), X, targets, sample_weight)
+        return self
+
+
+class StreamingRidgeClassifier(ClassifierMixin, StreamingRidgeEstimator):
+    """Ridge regression on one-hot targets; the class with the largest output is predicted.
+
+    `partial_fit` is as good as `fit`, in any order and portions, and a class may appear in any
+    call: for all samples before, its target was 0. With an intercept the predictions are those of
+    `sklearn.linear_model.RidgeClassifier(alpha=gamma)`, and its decision function, for targets of
+    -1 and 1, is twice ours less 1 (the same, for two classes).
+
+    Arguments and costs are those of `StreamingRidgeRegressor`.
+
+    Attributes:
+        classes_: (c,) the labels so far, sorted.
+        gamma_: The ridge in use.
+        coef_: (c, m) weights of the features.
+        intercept_: (c,) constants.
+        learner_: The `rt.StreamingRidge`. Its outputs are in the order in which classes came.
+        n_features_in_: Number of columns of X.
+        feature_names_in_: Their names, where all are strings.
+
+    Example:
+        >>> import numpy as np, retarget as rt
+        >>> model = rt.StreamingRidgeClassifier(gamma=0.1)
+        >>> model.partial_fit([[0.0], [1.0]], ["mild", "mild"]).classes_
+        array(['mild'], dtype='<U4')
+        >>> model.partial_fit([[9.0], [-7.0]], ["hot", "cold"]).classes_
+        array(['cold', 'hot', 'mild'], dtype='<U4')
+        >>> model.predict([[8.0], [-6.0]])
+        array(['hot', 'cold'], dtype='<U4')
+    """
+
+    classes_: np.ndarray
+    _labels: np.ndarray  # in the order of the learner's outputs
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learns a stream from its beginning.
+
+        Args:
+            X: (n, d) samples.
+            y: (n,) labels.
+            sample_weight: (n,) or one number, 0 or more; None for 1.
+        """
+        return self._take(X, y, None, sample_weight, restart=True)
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Learns more of the stream, or begins it: afterwards it is as if `fit` had seen all.
+
+        Args:
+            X: (n, d) samples.
+            y: (n,) labels.
+            classes: Labels that will come. It may be left out: what is not there is added.
+            sample_weight: As in `fit`.
+        """
+        restart = "learner_" not in vars(self)
+        return self._take(X, y, classes, sample_weight, restart)
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """The outputs of the classes, (m, c); of two classes, the second less the first, (m,)."""
+        outputs = self._outputs(X)[:, self._columns]
+        return outputs[:, 1] - outputs[:, 0] if len(self.classes_) == 2 else outputs
+
+    def predict(self, X: Any) -> np.ndarray:
+        """(m,) labels."""
+        winners = self._outputs(X)[:, self._columns].argmax(axis=1)
+        labels: np.ndarray = self.classes_[winners]
+        return labels
+
+    @property
+    def coef_(self) -> np.ndarray:
+        """(c, m) weights of the features."""
+        weights: np.ndarray = self._solution()[0][self._columns]
+        return weights
+
+    @property
+    def intercept_(self) -> np.ndarray:
+        """(c,) constants."""
+        constants: np.ndarray = self._solution()[1][self._columns]
+        return constants
+
+    @property
+    def _columns(self) -> np.ndarray:
+        """Where the outputs of the sorted classes are."""
+        return np.argsort(self._labels)
+
+    def _take(self, X: Any, y: Any, classes: Any, sample_weight: Any, restart: bool) -> Self:
+        with self._all_or_nothing():
+            X, y = validate_data(self, X, y, reset=restart, dtype=FLOATS)
+            check_classification_targets(y)
+            given = y if classes is None else np.concatenate([y, _alike(np.unique(classes), y)])
+            labels = np.unique(given)
+            if not restart:
+                new = np.setdiff1d(_alike(given, self._labels), self._labels)
+                labels = np.concatenate([self._labels, new])
+            learner = _with_outputs(self._begun(restart), len(labels))
+            targets = (y[:, None] == labels[None, :]).astype(X.dtype)
+            self._learn(learner, X, targets, sample_weight)
+            self._labels, self.classes_ = labels, np.sort(labels)
+        return self
+
+
+def _alike(labels: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """The labels, if they are of the same kind: text is no number, though NumPy would join them."""
+    if (labels.dtype.kind in "biuf") != (known.dtype.kind in "biuf"):
+        raise InvalidInputError(
+            f"there are labels of type {labels.dtype}, {labels[:3]}, beside others of type "
+            f"{known.dtype}, {known[:3]}; expected all of them to be text, or all numbers"
+        )
+    return labels
+
+
+def _with_outputs(learner: StreamingRidge, count: int) -> StreamingRidge:
+    """A learner of more outputs, if there are, whose target was 0; the given one stays as it is.
+
+    They share C, which has nothing to do with outputs: one of them is to be dropped afterwards.
+    """
+    if learner._moments is None or learner._moments.outputs == count:
+        return learner
+    wider = copy.copy(learner)
+    wider._moments, wider._solution = copy.copy(learner._moments), None
+    wider._moments.widen(count)
+    return wider

@@ -1,0 +1,201 @@
+"""Learners of bounded memory on Dask arrays: the same as in memory, whatever the blocks."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import retarget as rt
+from retarget import distributed as rd
+from retarget.errors import InvalidInputError, InvalidTypeError
+from support.problems import assert_same
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+def made(n=90, d=4, c=2, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d)) + 1
+    return X, np.sin(X[:, :1]) + X @ rng.normal(size=(d, c)), rng.normal(size=(6, d)) + 1
+
+
+def network(c=2):
+    torch.manual_seed(0)
+    layers = nn.Linear(4, 5), nn.LayerNorm(5), nn.Tanh(), nn.Linear(5, c)
+    return nn.Sequential(*layers).double()
+
+
+def cubes(X):
+    return np.hstack([X, X**2, X**3])
+
+
+LEARNERS = {
+    "function": lambda: rt.StreamingRidge(cubes, 0.3),
+    "intercept": lambda: rt.StreamingRidge(cubes, intercept=True),
+    "random": lambda: rt.StreamingRidge(rt.RBF(2.0), 0.3, memory=20, seed=2),
+    "network": lambda: rt.StreamingRidge(network(), 0.3),
+    "tangent": lambda: rt.TangentLearner(network(), 0.3, 12, combinations=2, seed=3),
+    "feature extractor": lambda: rt.TangentLearner(network(7), 0.3, 12),
+}
+each = pytest.mark.parametrize("make", LEARNERS.values(), ids=LEARNERS)
+
+
+@each
+@pytest.mark.parametrize("scheduler", ["synchronous", "threads"])
+@pytest.mark.parametrize("chunk", [90, 17])
+def test_it_is_learned_as_in_memory(make, scheduler, chunk):
+    X, Y, queries = made()
+    learner = make()
+    with dask.config.set(scheduler=scheduler):
+        found = rd.learn(learner, da.from_array(X, chunks=(chunk, 3)), da.from_array(Y, chunks=13))
+    assert found is learner
+    assert learner.samples == 90
+    whole = make().learn(X, Y)
+    assert learner.gamma_ == pytest.approx(whole.gamma_)
+    assert_same(learner.predict(queries), whole.predict(queries))
+
+
+@settings(max_examples=25)
+@given(data=st.data(), intercept=st.booleans(), n=st.integers(1, 40))
+def test_any_blocks(data, intercept, n):
+    X, Y, queries = made(n)
+    cuts = sorted(data.draw(st.sets(st.integers(1, max(1, n - 1)), max_size=6)))
+    sizes = tuple(int(size) for size in np.diff([0, *(cut for cut in cuts if cut < n), n]))
+    learner = rt.StreamingRidge(cubes, 0.3, intercept=intercept)
+    rd.learn(learner, da.from_array(X, chunks=(sizes, 4)), Y)
+    whole = learner.empty().learn(X, Y)
+    assert_same(learner.predict(queries), whole.predict(queries), 1e-9)
+
+
+def test_it_goes_on_from_what_was_learned():
+    X, Y, queries = made()
+    learner = rt.StreamingRidge(cubes, 0.3).learn(X[:20], Y[:20])
+    blocks = da.from_array(X, chunks=(25, 4))
+    rd.learn(learner, blocks[20:], Y[20:])
+    assert_same(learner.predict(queries), learner.empty().learn(X, Y).predict(queries))
+    learner.forget(X[60:], Y[60:])
+    assert_same(
+        learner.predict(queries), learner.empty().learn(X[:60], Y[:60]).predict(queries), 1e-8
+    )
+    assert rd.learn(learner, blocks[:0], Y[:0]).samples == 60
+
+
+def test_axes_types_and_sizes_of_samples():
+    X, Y, queries = made(c=1)
+    single = [array.astype(np.float32) for array in (X, Y, queries)]
+    learner = rt.StreamingRidge(rt.RBF(2.0), 0.3, memory=20)
+    blocks = da.from_array(single[0], chunks=(25, 4))
+    rd.learn(learner, blocks, single[1][:, 0])
+    found = learner.predict(single[2])
+    assert (found.shape, found.dtype) == ((6,), np.float32)
+    with pytest.raises(InvalidInputError, match="3 numbers in a sample"):
+        learner.predict(queries[:, :3])
+    images = da.from_array(X.reshape(90, 2, 2), chunks=(25, 1, 2))
+    flat = rd.learn(rt.StreamingRidge(rt.Linear(), 0.3), images, Y)
+    peer = rt.StreamingRidge(rt.Linear(), 0.3).learn(X, Y)
+    assert_same(flat.predict(queries), peer.predict(queries))
+
+
+def test_blocks_that_nobody_has_counted():
+    X, Y, queries = made()
+    blocks, chosen = da.from_array(X, chunks=(25, 4)), X[:, 0] > 0.4
+    lazy = da.from_array(chosen, chunks=25)
+    learner = rt.StreamingRidge(cubes, 0.3)
+    rd.learn(learner, blocks[lazy], da.from_array(Y, chunks=(25, 2))[lazy])
+    expected = learner.empty().learn(X[chosen], Y[chosen])
+    assert learner.samples == chosen.sum()
+    assert_same(learner.predict(queries), expected.predict(queries))
+    with pytest.raises(InvalidInputError, match=r"4 blocks of rows and Y 1, of unknown sizes"):
+        rd.learn(learner, blocks[lazy], Y[chosen])
+    with pytest.raises(InvalidInputError, match=r"in the block.*: X has \d+ rows and Y \d+;"):
+        rd.learn(learner, blocks[lazy], da.from_array(Y, chunks=(25, 2)))
+
+
+@each
+def test_a_call_that_fails_changes_nothing(make, tmp_path):
+    X, Y, _ = made()
+    learner = make().learn(X[:9], Y[:9])
+    learner.save(tmp_path / "before")
+    bad, blocks = X.copy(), da.from_array(X, chunks=(25, 4))
+    bad[80] = np.nan
+    with pytest.raises(
+        InvalidInputError, match=r"in the block that begins at row 75: .* holds nan"
+    ):
+        rd.learn(learner, da.from_array(bad, chunks=(25, 4)), Y)
+    with pytest.raises(InvalidInputError, match="X has 90 rows and Y 89"):
+        rd.learn(learner, blocks, Y[1:])
+    with pytest.raises(InvalidInputError, match="Y has 3 outputs; what was learned so far has 2"):
+        rd.learn(learner, blocks, np.hstack([Y, Y[:, :1]]))
+    with pytest.raises(InvalidTypeError, match="Y has dtype int64"):
+        rd.learn(learner, blocks, np.ones((90, 2), dtype=int))
+    learner.save(tmp_path / "after")
+    assert (tmp_path / "after").read_bytes() == (tmp_path / "before").read_bytes()
+
+
+def test_what_is_refused():
+    X, Y, _ = made()
+    blocks = da.from_array(X, chunks=(25, 4))
+    learner = rt.StreamingRidge(cubes, 0.3)
+    with pytest.raises(InvalidTypeError, match="learner is a RBF; expected a StreamingRidge"):
+        rd.learn(rt.RBF(1.0), blocks, Y)
+    with pytest.raises(InvalidTypeError, match="X is a ndarray; expected a Dask array"):
+        rd.learn(learner, X, Y)
+    with pytest.raises(InvalidInputError, match="X is a single number"):
+        rd.learn(learner, blocks.sum(), Y)
+    with pytest.raises(InvalidInputError, match=r"Y has shape \(90, 2, 1\); expected"):
+        rd.learn(learner, blocks, Y[:, :, None])
+    odd = rt.StreamingRidge(lambda X: X[:, : 2 + len(X) % 2])
+    with pytest.raises(InvalidInputError, match="has [23] features"):
+        rd.learn(odd, blocks, Y)
+    differs = rt.StreamingRidge(lambda X: X if X.sum() > 100 else X[:, :3])
+    with pytest.raises(InvalidInputError, match="features and another|features; what was learned"):
+        rd.learn(differs, blocks, Y)
+
+
+@pytest.mark.slow
+def test_on_worker_processes():
+    X, Y, queries = made(n=400)
+    with rd.connect("local:2", memory_limit="1GB"):
+        for name in ("random", "tangent", "intercept"):
+            learner = LEARNERS[name]()
+            rd.learn(learner, da.from_array(X, chunks=(50, 4)), Y)
+            expected = LEARNERS[name]().learn(X, Y)
+            assert_same(learner.predict(queries), expected.predict(queries))
+            bad = X.copy()
+            bad[230] = np.nan
+            with pytest.raises(InvalidInputError, match="in the block that begins at row 200"):
+                rd.learn(learner, da.from_array(bad, chunks=(50, 4)), Y)
+            assert_same(learner.predict(queries), expected.predict(queries))
+
+
+@pytest.mark.slow
+def test_the_page_shows_what_works_between_two_processes(environment, tmp_path):
+    """The script of docs/distributed.md, as it is printed there."""
+    page = (Path(__file__).parents[2] / "docs" / "distributed.md").read_text("utf-8")
+    script = page.partition("# two_processes.py\n")[2].partition("```")[0]
+    (tmp_path / "two_processes.py").write_text(script)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    done = subprocess.run(
+        [sys.executable, tmp_path / "two_processes.py"],
+        env=environment | {"MASTER_PORT": port},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.stdout == 2 * "1000 samples learned; as alone: True\n", done.stderr

@@ -1,0 +1,317 @@
+"""Ridge estimators: scikit-learn's numbers, `partial_fit` in any order, classes as they come."""
+
+import pickle
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.linear_model import Ridge, RidgeClassifier
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from torch import nn
+
+import retarget as rt
+from retarget.errors import InvalidInputError, InvalidTypeError
+from support.problems import assert_same
+
+Regressor, Classifier = rt.StreamingRidgeRegressor, rt.StreamingRidgeClassifier
+
+
+def made(n=50, d=4, c=2, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d)) + 2
+    Y = X @ rng.normal(size=(d, c)) + rng.normal(size=(n, c)) + 3
+    return X, Y, rng.normal(size=(7, d)) + 2, rng.uniform(0.2, 3.0, size=n)
+
+
+def labelled(names, n=60, seed=0):
+    rng = np.random.default_rng(seed)
+    numbers = rng.integers(len(names), size=n)
+    numbers[: len(names)] = np.arange(len(names))
+    X = rng.normal(size=(n, 3)) + np.eye(3)[numbers % 3] * (1 + numbers[:, None])
+    return X, np.array(names)[numbers], rng.normal(size=(40, 3)) + 1, rng.uniform(0.2, 3, size=n)
+
+
+@st.composite
+def portions(draw, n):
+    order = np.array(draw(st.permutations(range(n))))
+    cuts = sorted(draw(st.sets(st.integers(1, n - 1), max_size=4)))
+    return np.split(order, cuts)
+
+
+def squares(X):
+    return np.hstack([X, X**2])
+
+
+# --- regression
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_it_is_scikit_learns_ridge(fit_intercept, weighted):
+    X, Y, queries, weights = made()
+    for targets in (Y, Y[:, 0]):
+        given = weights if weighted else None
+        peer = Ridge(alpha=1.7, fit_intercept=fit_intercept).fit(X, targets, given)
+        model = Regressor(1.7, fit_intercept=fit_intercept).fit(X, targets, given)
+        assert_same(model.predict(queries), peer.predict(queries))
+        assert_same(model.coef_, peer.coef_)
+        assert_same(model.intercept_, peer.intercept_)
+        assert model.gamma_ == 1.7
+
+
+@given(data=st.data(), weighted=st.booleans(), gamma=st.sampled_from(["auto", 0.3]))
+def test_partial_fit_is_fit_in_any_order(data, weighted, gamma):
+    X, Y, queries, weights = made(n=20, seed=data.draw(st.integers(0, 9)))
+    features = data.draw(st.sampled_from(["linear", "rbf", squares]))
+    model = Regressor(gamma, features=features, memory=10)
+    for rows in data.draw(portions(20)):
+        model.partial_fit(X[rows], Y[rows], weights[rows] if weighted else None)
+    whole = clone(model).fit(X, Y, weights if weighted else None)
+    assert model.gamma_ == pytest.approx(whole.gamma_)
+    assert_same(model.predict(queries), whole.predict(queries), 1e-8)
+
+
+def test_a_weight_of_two_is_the_sample_twice_and_none_is_none():
+    X, Y, queries, _ = made()
+    weights = np.random.default_rng(0).integers(0, 4, size=50)
+    assert (weights == 0).any()
+    for model in (Regressor(), Regressor(0.5), Regressor(features="rbf", memory=30)):
+        found = clone(model).fit(X, Y, weights)
+        twice = clone(model).fit(np.repeat(X, weights, axis=0), np.repeat(Y, weights, axis=0))
+        assert found.gamma_ == pytest.approx(twice.gamma_)
+        assert_same(found.predict(queries), twice.predict(queries), 1e-9)
+
+
+def test_the_usual_width_is_scikit_learns():
+    X, Y, queries, _ = made()
+    model = Regressor(0.5, features="rbf", memory=1000, fit_intercept=False).fit(X[:5], Y[:5])
+    peer = KernelRidge(alpha=0.5, kernel="rbf").fit(X[:5], Y[:5])
+    assert np.abs(model.predict(queries) - peer.predict(queries)).max() < 0.4
+    assert model.learner_._map.kernel.width == 2.0
+    given = Regressor(0.5, features="rbf", width=3.0).fit(X, Y)
+    assert given.learner_._map.kernel.width == 3.0
+
+
+@pytest.mark.parametrize(
+    "features",
+    [squares, rt.Features(squares), rt.RBF(1.5), nn.Linear(4, 6).double(), rt.Linear()],
+    ids=["function", "Features", "RBF", "module", "Linear"],
+)
+def test_features_are_those_of_streaming_ridge(features):
+    X, Y, queries, _ = made()
+    model = Regressor(0.3, features=features, memory=20, random_state=4).fit(X, Y)
+    peer = rt.StreamingRidge(features, 0.3, memory=20, intercept=True, seed=4).learn(X, Y)
+    assert_same(model.predict(queries), peer.predict(queries), 0)
+    for twin in (pickle.loads(pickle.dumps(model)), clone(model).fit(X, Y)):
+        assert_same(twin.predict(queries), model.predict(queries), 0)
+        twin.partial_fit(X, Y)
+    assert model.learner_.samples == 50
+
+
+def test_random_states():
+    X, Y, queries, _ = made()
+    model = Regressor(0.3, features="rbf", memory=20)
+    same = [clone(model).set_params(random_state=np.random.RandomState(3)) for _ in range(2)]
+    found = [each.fit(X, Y).predict(queries) for each in same]
+    assert_same(found[0], found[1], 0)
+    loose = [clone(model).set_params(random_state=None).fit(X, Y) for _ in range(2)]
+    assert not np.allclose(loose[0].predict(queries), loose[1].predict(queries))
+
+
+def test_fit_begins_anew_and_parameters_wait_for_it():
+    X, Y, queries, _ = made()
+    model = Regressor(0.3).fit(X, Y).fit(X[:30], Y[:30])
+    model.set_params(gamma=50.0, features="rbf").partial_fit(X[30:], Y[30:])
+    assert_same(model.predict(queries), Regressor(0.3).fit(X, Y).predict(queries))
+    assert model.fit(X, Y).gamma_ == 50.0
+
+
+def test_types_go_through():
+    X, Y, queries, _ = made()
+    single = Regressor(0.3).fit(X.astype(np.float32), Y.astype(np.float32))
+    assert single.predict(queries.astype(np.float32)).dtype == np.float32
+    assert_same(single.predict(queries), Regressor(0.3).fit(X, Y).predict(queries), 1e-4)
+    assert Regressor(0.3).fit(X, np.arange(50)).predict(queries).dtype == np.float64
+
+
+# --- classification
+
+
+@pytest.mark.parametrize("names", [("red", "green", "blue"), ("no", "yes"), (7, 3, 5, 1)])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_it_is_scikit_learns_classifier(names, weighted):
+    X, y, queries, weights = labelled(names)
+    given = weights if weighted else None
+    model, peer = Classifier(1.7).fit(X, y, given), RidgeClassifier(alpha=1.7).fit(X, y, given)
+    np.testing.assert_array_equal(model.predict(queries), peer.predict(queries))
+    np.testing.assert_array_equal(model.classes_, peer.classes_)
+    decision = model.decision_function(queries)
+    two = len(names) == 2
+    assert_same(decision if two else 2 * decision - 1, peer.decision_function(queries), 1e-9)
+    if not two:
+        assert_same(2 * model.coef_, peer.coef_, 1e-9)
+        assert_same(2 * model.intercept_ - 1, peer.intercept_, 1e-9)
+
+
+@given(data=st.data(), weighted=st.booleans(), gamma=st.sampled_from(["auto", 0.3]))
+def test_classes_may_come_in_any_call(data, weighted, gamma):
+    names = data.draw(st.sampled_from([("red", "green", "blue"), ("b", "a"), (4, 2, 9, 7)]))
+    X, y, queries, weights = labelled(names, n=16, seed=data.draw(st.integers(0, 9)))
+    model = Classifier(gamma, fit_intercept=data.draw(st.booleans()))
+    announced = data.draw(st.sampled_from([None, list(names), list(names)[1:]]))
+    for i, rows in enumerate(data.draw(portions(16))):
+        classes = announced if i == 0 else None
+        model.partial_fit(X[rows], y[rows], classes, weights[rows] if weighted else None)
+        known = set(model.classes_)
+        assert set(y[rows]) <= known
+        assert set(model.predict(queries)) <= known
+    whole = clone(model).fit(X, y, weights if weighted else None)
+    np.testing.assert_array_equal(model.classes_, np.sort(names))
+    assert model.gamma_ == pytest.approx(whole.gamma_)
+    assert_same(model.decision_function(queries), whole.decision_function(queries), 1e-8)
+    assert_same(model.coef_, whole.coef_, 1e-7)
+
+
+def test_one_class_two_classes_three_classes():
+    X, y, queries, _ = labelled(("b", "a", "c"))
+    model = Classifier(0.5)
+    shapes = []
+    for name in "bca":
+        model.partial_fit(X[y == name], y[y == name])
+        shapes.append(model.decision_function(queries).shape)
+    assert shapes == [(40, 1), (40,), (40, 3)]
+    long = model.partial_fit(X[:2], ["a much longer name", "a"]).classes_
+    assert long.tolist() == ["a", "a much longer name", "b", "c"]
+
+
+def test_labels_of_another_kind_are_refused_and_change_nothing():
+    X, y, queries, _ = labelled(("b", "a", "c"))
+    model = Classifier(0.5).fit(X, y)
+    before = model.decision_function(queries)
+    with pytest.raises(InvalidInputError, match="labels of type int64, .* all of them to be text"):
+        model.partial_fit(X[:2], [1, 2])
+    with pytest.raises(InvalidInputError, match="labels of type int64"):
+        Classifier().partial_fit(X, y, classes=[1, 2])
+    with pytest.raises(ValueError, match="Unknown label type"):
+        model.partial_fit(X[:3], [0.5, 1.5, 2.5])
+    np.testing.assert_array_equal(model.decision_function(queries), before)
+
+
+# --- what fails changes nothing
+
+
+class FailsWhenTold:
+    def __init__(self):
+        self.fails = False
+
+    def __call__(self, X):
+        if self.fails:
+            raise RuntimeError("the features failed")
+        return X
+
+
+def test_a_portion_that_fails_leaves_the_classifier_as_it_was():
+    X, y, queries, _ = labelled(("b", "a", "c"))
+    features = FailsWhenTold()
+    model = Classifier(0.5, features=features).fit(X[y != "c"], y[y != "c"])
+    kept = model.learner_._map.kernel.fn  # the estimator's own, not a clone's
+    before = model.decision_function(queries)
+    kept.fails = True
+    with pytest.raises(RuntimeError, match="the features failed"):
+        model.partial_fit(X, y, classes=["c", "d", "e"])
+    with pytest.raises(RuntimeError, match="the features failed"):
+        model.fit(X[:, :2], y)
+    kept.fails = False
+    np.testing.assert_array_equal(model.decision_function(queries), before)
+    assert model.classes_.tolist() == ["a", "b"]
+    assert model.n_features_in_ == 3
+    model.partial_fit(X[y == "c"], y[y == "c"])
+    whole = Classifier(0.5).fit(X, y)
+    assert_same(model.decision_function(queries), whole.decision_function(queries), 1e-9)
+
+
+def test_weights_that_are_refused():
+    X, Y, queries, _ = made()
+    model = Regressor(0.5)
+    with pytest.raises(InvalidInputError, match="sample_weight is zero for all samples"):
+        model.fit(X, Y, np.zeros(50))
+    with pytest.raises(ValueError, match="[Nn]egative"):
+        model.fit(X, Y, -np.ones(50))
+    with pytest.raises(NotFittedError):
+        model.predict(queries)
+    before = model.fit(X, Y).predict(queries)
+    with pytest.raises(InvalidInputError, match="sample_weight is zero for all samples"):
+        model.partial_fit(X, Y, 0)
+    assert_same(model.predict(queries), before, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"gamma": -1.0}, InvalidInputError, "gamma is -1.0"),
+        ({"gamma": "best"}, InvalidTypeError, "gamma is 'best'"),
+        ({"features": "poly"}, InvalidInputError, "features is 'poly'; expected 'linear', 'rbf'"),
+        ({"features": 3}, InvalidTypeError, "features is 3"),
+        ({"features": "rbf", "width": -1.0}, InvalidInputError, "width is -1.0"),
+        ({"features": "rbf", "width": "wide"}, InvalidTypeError, "width is 'wide'"),
+        ({"features": "rbf", "memory": 0}, InvalidInputError, "memory is 0"),
+        ({"random_state": "x"}, ValueError, "cannot be used to seed"),
+    ],
+    ids=str,
+)
+def test_options_are_checked_in_fit(options, error, match):
+    X, Y, _, _ = made()
+    for estimator, targets in ((Regressor, Y), (Classifier, Y[:, 0] > 9)):
+        model = estimator(**options)
+        with pytest.raises(error, match=match):
+            model.partial_fit(X, targets)
+        for name in ("gamma_", "coef_", "intercept_"):
+            assert not hasattr(model, name)
+
+
+# --- what users do
+
+
+def test_grid_search_over_a_pipeline():
+    X, Y, queries, weights = made()
+    pipeline = make_pipeline(StandardScaler(), Regressor(features="rbf", memory=50))
+    grid = {"streamingridgeregressor__gamma": [1e3, "auto", 0.1]}
+    search = GridSearchCV(pipeline, grid, cv=3).fit(
+        X, Y, streamingridgeregressor__sample_weight=weights
+    )
+    assert search.best_params_["streamingridgeregressor__gamma"] != 1e3
+    assert search.predict(queries).shape == (7, 2)
+
+
+def test_frames_give_the_names_of_features():
+    X, Y, _, _ = made()
+    frame = pl.DataFrame(X, schema=["a", "b", "c", "d"])
+    model = Regressor(0.3).partial_fit(frame[:20], Y[:20]).partial_fit(frame[20:], Y[20:])
+    assert model.feature_names_in_.tolist() == ["a", "b", "c", "d"]
+    assert_same(model.predict(frame), Regressor(0.3).fit(X, Y).predict(X))
+    with pytest.raises(ValueError, match="[Ff]eature names"):
+        model.partial_fit(frame.rename({"a": "z"}), Y)
+
+
+def test_the_learner_inside_can_be_merged():
+    X, Y, queries, _ = made()
+    one, other = Regressor(0.3).fit(X[:20], Y[:20]), Regressor(0.3).fit(X[20:], Y[20:])
+    one.learner_.merge(other.learner_)
+    assert_same(one.predict(queries), Regressor(0.3).fit(X, Y).predict(queries))
+
+
+def test_a_network_in_training_stays_as_it_is():
+    X, Y, queries, _ = made()
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5)).train()
+    model = Regressor(features=network).fit(X, Y)
+    assert network.training
+    assert_same(model.predict(queries), model.predict(queries), 0)

@@ -1,0 +1,618 @@
+"""StreamingRidge is ridge regression on what was learned, in any order, less what was forgotten."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.linear_model import Ridge
+from torch import nn
+
+import retarget as rt
+from retarget.errors import InvalidInputError, InvalidTypeError, NotPositiveDefiniteError
+from retarget.state_files import read_state, write_state
+from retarget.streaming import ridge as ridge_module
+from support.oracles import ridge as oracle
+from support.problems import assert_same
+
+both = pytest.mark.parametrize("intercept", [False, True])
+
+
+def made(n=40, d=4, c=2, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    Y = X @ rng.normal(size=(d, c)) + np.sin(X[:, :1]) + 0.2 * rng.normal(size=(n, c)) + 0.7
+    return X, Y, rng.normal(size=(6, d)), rng.uniform(0.3, 3.0, size=n)
+
+
+def cubes(X):
+    return (
+        np.hstack([X, X**2, X**3]) if isinstance(X, np.ndarray) else torch.cat([X, X**2, X**3], 1)
+    )
+
+
+def learner(**options):
+    return rt.StreamingRidge(cubes, **{"gamma": 0.4} | options)
+
+
+def saved(thing, path):
+    thing.save(path)
+    return path.read_bytes()
+
+
+@pytest.fixture
+def small_portions(monkeypatch):
+    monkeypatch.setitem(ridge_module.PORTION, "cpu", 40)
+
+
+@st.composite
+def streams(draw):
+    n = draw(st.integers(2, 30))
+    order = draw(st.permutations(range(n)))
+    cuts = sorted(draw(st.sets(st.integers(0, n), max_size=4)))
+    return made(n, draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(0, 99))), [
+        np.array(part, dtype=int) for part in np.split(np.array(order), cuts)
+    ]
+
+
+# --- the solution
+
+
+@given(stream=streams(), intercept=st.booleans(), weighted=st.booleans(), gamma=st.floats(0.01, 9))
+def test_any_order_and_portions_give_the_literal_solution(stream, intercept, weighted, gamma):
+    (X, Y, queries, weights), portions = stream
+    thing = learner(gamma=gamma, intercept=intercept)
+    for rows in portions:
+        thing.learn(X[rows], Y[rows], weights[rows] if weighted else None)
+    expected = oracle.predictions(
+        cubes(X), Y, cubes(queries), gamma, weights if weighted else None, intercept
+    )
+    assert_same(thing.predict(queries), expected, 1e-9)
+    assert thing.samples == len(X)
+
+
+@both
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+def test_scikit_learn_gives_the_same(intercept, offset):
+    X, Y, queries, weights = made()
+    X, queries = X + offset, queries + offset
+    for targets in (Y, Y[:, 0]):
+        peer = Ridge(alpha=2.5, fit_intercept=intercept, solver="svd").fit(X, targets, weights)
+        thing = rt.StreamingRidge(rt.Linear(), 2.5, intercept=intercept)
+        thing.learn(X[20:], targets[20:], weights[20:]).learn(X[:20], targets[:20], weights[:20])
+        # without an intercept the sums are those of numbers far from zero: digits are lost to that
+        tolerance = 1e-10 if intercept or not offset else 1e-5
+        assert_same(thing.predict(queries), peer.predict(queries), tolerance)
+        assert thing.predict(queries).shape == peer.predict(queries).shape
+
+
+def test_one_weight_for_all():
+    X, Y, queries, _ = made()
+    one = learner().learn(X, Y, 2.0).predict(queries)
+    assert_same(one, learner().learn(X, Y, np.full(40, 2.0)).predict(queries), 0)
+    assert_same(one, oracle.predictions(cubes(X), Y, cubes(queries), 0.2))
+
+
+def test_fewer_samples_than_features():
+    X, Y, queries, _ = made(n=5, d=6)
+    got = rt.StreamingRidge(cubes, 0.3, intercept=True).learn(X, Y).predict(queries)
+    assert_same(got, oracle.predictions(cubes(X), Y, cubes(queries), 0.3, intercept=True))
+    automatic = rt.StreamingRidge(cubes).learn(X, Y)
+    assert np.isfinite(automatic.predict(queries)).all()
+    assert automatic.gamma_ > 0
+
+
+def test_no_ridge_where_features_depend_on_each_other():
+    X, Y, queries, _ = made(n=5, d=6)
+    thing = rt.StreamingRidge(cubes, 0.0).learn(X, Y)
+    with pytest.raises(NotPositiveDefiniteError, match="gamma = 0 is too small to decide"):
+        thing.predict(queries)
+    more = made(n=50, d=6, seed=1)
+    thing.learn(*more[:2])  # it can still go on
+    both = (np.concatenate(pair) for pair in zip((X, Y), more[:2], strict=True))
+    assert_same(
+        thing.predict(queries), oracle.predictions(*map(cubes_first, both), cubes(queries), 0), 1e-7
+    )
+
+
+def cubes_first(array):
+    return cubes(array) if array.shape[1] == 6 else array
+
+
+def test_random_features_of_a_gaussian_kernel_come_near_kernel_ridge():
+    X, Y, queries, _ = made(n=60, d=2)
+    kernel = rt.RBF(1.5)
+    exact = kernel(queries, X) @ rt.offline_coefficients(kernel(X), Y, 0.5)
+    gaps = []
+    for m in (50, 1000):
+        things = [rt.StreamingRidge(kernel, 0.5, memory=m, seed=seed) for seed in range(3)]
+        found = [thing.learn(X, Y).predict(queries) for thing in things]
+        gaps.append(np.sqrt(np.mean((np.array(found) - exact) ** 2)))
+    assert gaps[1] < gaps[0] / 1.8
+    assert gaps[1] < 0.1
+
+
+# --- cross-validation
+
+
+@given(stream=streams(), intercept=st.booleans())
+def test_the_chosen_ridge_depends_on_what_was_learned_alone(stream, intercept):
+    (X, Y, queries, _), portions = stream
+    asked, whole = (rt.StreamingRidge(cubes, intercept=intercept) for _ in range(2))
+    for rows in portions:
+        asked.learn(X[rows], Y[rows])
+        if asked.samples:
+            asked.predict(queries)  # chooses, for the while being
+    whole.learn(X, Y)
+    assert asked.gamma_ == pytest.approx(whole.gamma_, rel=1e-12)
+    assert_same(asked.predict(queries), whole.predict(queries), 1e-6)
+
+
+@both
+def test_the_chosen_ridge_is_good_by_the_hat_matrix(intercept):
+    X, Y, _, weights = made(n=30, d=6)
+    Y = Y + 3 * np.random.default_rng(1).normal(size=Y.shape)
+    gamma = rt.StreamingRidge(cubes, intercept=intercept).learn(X, Y, weights).gamma_
+    scores = [
+        oracle.cross_validation(cubes(X), Y, gamma * factor, weights, intercept)
+        for factor in (0.3, 1.0, 3.0)
+    ]
+    assert min(scores) >= scores[1] * 0.999
+
+
+# --- what sums allow
+
+
+@both
+@pytest.mark.parametrize("gamma", [0.4, "auto"])
+def test_forgotten_is_never_learned(intercept, gamma):
+    X, Y, queries, weights = made()
+    thing = learner(gamma=gamma, intercept=intercept).learn(X, Y, weights)
+    thing.forget(X[::3], Y[::3], weights[::3])
+    kept = np.arange(40) % 3 > 0
+    never = learner(gamma=gamma, intercept=intercept).learn(X[kept], Y[kept], weights[kept])
+    assert thing.samples == kept.sum()
+    assert_same(thing.predict(queries), never.predict(queries), 1e-9)
+    assert thing.gamma_ == pytest.approx(never.gamma_)
+    thing.forget(X[:0], Y[:0])
+    assert thing.samples == kept.sum()
+
+
+def test_forget_in_portions(small_portions):
+    test_forgotten_is_never_learned(True, 0.4)
+
+
+def test_what_cannot_be_forgotten(tmp_path):
+    X, Y, _, _ = made()
+    with pytest.raises(InvalidInputError, match="nothing has been learned yet that could be"):
+        learner().forget(X, Y)
+    thing = learner().learn(X, Y)
+    before = saved(thing, tmp_path / "state")
+    for wrong in ((9 * X[:3], Y[:3]), (X[:3], 900 * Y[:3]), (X[:3], Y[:3], 9.0)):
+        with pytest.raises(InvalidInputError, match="that were not learned"):
+            thing.forget(*wrong)
+    with pytest.raises(InvalidInputError, match="40 samples are to be forgotten of 40 learned"):
+        thing.forget(X, Y)
+    assert saved(thing, tmp_path / "state") == before
+
+
+@both
+def test_merged_is_the_union(intercept):
+    X, Y, queries, weights = made()
+    parts = [
+        learner(intercept=intercept).learn(X[rows], Y[rows], weights[rows])
+        for rows in (slice(0, 11), slice(11, 12), slice(12, None))
+    ]
+    whole = learner(intercept=intercept).learn(X, Y, weights)
+    other = parts[1].predict(queries)
+    merged = learner(intercept=intercept)
+    for part in parts:
+        merged.merge(part)
+    assert_same(merged.predict(queries), whole.predict(queries))
+    assert merged.samples == 40
+    assert_same(parts[1].predict(queries), other, 0)
+    assert_same(
+        parts[0].predict(queries),
+        learner(intercept=intercept).learn(X[:11], Y[:11], weights[:11]).predict(queries),
+        0,
+    )
+    assert merged.merge(merged.empty()).samples == 40
+    twice = merged.merge(merged)
+    assert_same(
+        twice.predict(queries),
+        learner(intercept=intercept).learn(X, Y, 2 * weights).predict(queries),
+    )
+
+
+def test_what_cannot_be_merged(tmp_path):
+    X, Y, _, _ = made()
+    thing = learner().learn(X, Y)
+    before = saved(thing, tmp_path / "state")
+    for other, match in (
+        (learner(intercept=True), "'intercept': True}, this learner .*'intercept': False"),
+        (rt.StreamingRidge(rt.Linear()), "other has {'features': {'kind': 'Linear'}"),
+        (learner().learn(X[:, :3], Y), "other has 9 features, 2 outputs; expected .* 12 features"),
+        (learner().learn(X, Y[:, 0]), "other has 12 features, 1 outputs; expected"),
+        (
+            rt.TangentLearner(nn.Linear(4, 2)),
+            "other is a TangentLearner; expected a StreamingRidge",
+        ),
+    ):
+        with pytest.raises(InvalidInputError, match=match):
+            thing.merge(other)
+    assert saved(thing, tmp_path / "state") == before
+    random = rt.StreamingRidge(rt.RBF(1.0), memory=8)
+    with pytest.raises(InvalidInputError, match="other has .* 3 numbers in a sample; expected"):
+        random.empty().learn(X, Y).merge(random.empty().learn(X[:, :3], Y))
+
+
+@both
+def test_discounted_samples_weigh_less(intercept):
+    X, Y, queries, _ = made()
+    thing = learner(intercept=intercept)
+    for i in range(40):
+        thing.discount(0.9).learn(X[i : i + 1], Y[i : i + 1])
+    weight = 0.9 ** np.arange(39, -1, -1.0)
+    expected = oracle.predictions(cubes(X), Y, cubes(queries), 0.4, weight, intercept)
+    assert_same(thing.predict(queries), expected)
+    thing.discount(1.0)
+    assert_same(thing.predict(queries), expected)
+    thing.forget(X[20:], Y[20:], weight[20:])
+    expected = oracle.predictions(
+        cubes(X[:20]), Y[:20], cubes(queries), 0.4, weight[:20], intercept
+    )
+    assert_same(thing.predict(queries), expected, 1e-8)
+
+
+def test_discounts_that_mean_nothing():
+    X, Y, queries, _ = made()
+    thing = learner(gamma="auto").learn(X, Y)
+    for factor in (0.0, 1.5):
+        with pytest.raises(InvalidInputError, match=f"factor is {factor}; expected above 0"):
+            thing.discount(factor)
+    with pytest.raises(InvalidTypeError, match="factor is 'x'; expected a number"):
+        thing.discount("x")
+    for _ in range(280):
+        thing.discount(0.5)
+    assert np.isfinite(thing.predict(queries)).all()
+    with pytest.raises(InvalidInputError, match="which is nothing; begin a new learner"):
+        thing.discount(1e-20)
+    assert np.isfinite(thing.predict(queries)).all()
+
+
+def test_an_empty_one_is_alike_and_separate():
+    X, Y, queries, _ = made()
+    thing = rt.StreamingRidge(rt.RBF(2.0), 0.3, memory=20, intercept=True, seed=4).learn(X, Y)
+    empty = thing.empty()
+    assert (empty.samples, empty.nbytes) == (0, 0)
+    assert_same(empty.learn(X, Y).predict(queries), thing.predict(queries), 0)
+    assert repr(thing) == "StreamingRidge(gamma=0.3, samples=40)"
+    assert thing.nbytes == 8 * (20 + 2 + 400 + 40 + 2)
+
+
+# --- libraries, types and shapes
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_same_library_and_type_come_out(dtype):
+    X, Y, queries, _ = (array.astype(dtype) for array in made())
+    numpy = learner().learn(X, Y).predict(queries)
+    tensors = [torch.from_numpy(array) for array in (X, Y, queries)]
+    torch_ = learner().learn(*tensors[:2]).predict(tensors[2])
+    assert isinstance(numpy, np.ndarray)
+    assert isinstance(torch_, torch.Tensor)
+    assert str(numpy.dtype) == dtype == str(torch_.dtype).removeprefix("torch.")
+    assert not torch_.requires_grad
+    assert_same(numpy, torch_, 1e-6)
+    assert_same(
+        numpy,
+        oracle.predictions(cubes(X), Y, cubes(queries), 0.4),
+        1e-5 if dtype == "float32" else 1e-10,
+    )
+
+
+def test_types_go_together_without_loss():
+    X, Y, queries, _ = made()
+    thing = learner().learn(X[:20], Y[:20].astype(np.float32))
+    assert thing.predict(queries).dtype == np.float32
+    thing.learn(X[20:], Y[20:])
+    assert thing.predict(queries).dtype == np.float64
+    other = learner().learn(X[:20], Y[:20].astype(np.float32))
+    assert other.merge(learner().learn(X[20:], Y[20:])).predict(queries).dtype == np.float64
+
+
+def test_flat_targets_and_lists():
+    X, Y, queries, _ = made(c=1)
+    flat = learner().learn(X, Y[:, 0])
+    assert flat.predict(queries).shape == (6,)
+    assert flat.predict(queries[:0]).shape == (0,)
+    column = learner().learn(X[:9], Y[:9]).learn(X[9:], Y[9:, 0])
+    assert column.predict(queries).shape == (6, 1)
+    assert column.predict(queries[:0]).shape == (0, 1)
+    listed = rt.StreamingRidge(rt.Linear(), 0.1).learn([[1.0], [2.0]], [1.0, 2.0])
+    assert listed.predict([[3.0]]) == pytest.approx([3 * 5 / 5.1])
+
+
+@pytest.mark.parametrize("library", [np, torch], ids=["numpy", "torch"])
+def test_portions_of_a_few_samples(library, small_portions):
+    X, Y, queries, weights = made()
+    got = learner(intercept=True).learn(X, Y, weights).predict(queries)
+    assert_same(got, oracle.predictions(cubes(X), Y, cubes(queries), 0.4, weights, True))
+
+
+# --- transactions
+
+
+class FailsLater:
+    """Features that fail when they have been asked for so many times."""
+
+    def __init__(self):
+        self.left = 10**9
+
+    def __call__(self, X):
+        self.left -= 1
+        if self.left < 0:
+            raise RuntimeError("the features failed")
+        return cubes(X)
+
+
+@pytest.mark.parametrize("began", [False, True])
+def test_a_call_that_fails_changes_nothing(began, small_portions, tmp_path):
+    X, Y, queries, _ = made()
+    features = FailsLater()
+    thing = rt.StreamingRidge(features, 0.4)
+    if began:
+        thing.learn(X[:15], Y[:15])
+    before = saved(thing, tmp_path / "state")
+
+    def refused(error, match, verb, *arguments):
+        with pytest.raises(error, match=match):
+            verb(*arguments)
+        features.left = 10**9
+        assert saved(thing, tmp_path / "state") == before
+
+    bad, far = Y.copy(), X.copy()
+    bad[-1, 0], far[-1, 0] = np.nan, np.inf
+    for verb in (thing.learn, thing.forget) if began else (thing.learn,):
+        for calls in (0, 1, 2):
+            features.left = calls
+            refused(RuntimeError, "the features failed", verb, X, Y)
+        refused(InvalidInputError, "Y holds nan in row 39", verb, X, bad)
+        refused(InvalidInputError, "X holds inf in row", verb, far, Y)
+        refused(InvalidInputError, "X has 40 rows and Y 39", verb, X, Y[1:])
+        refused(InvalidTypeError, "Y has dtype int64", verb, X, np.ones(40, dtype=int))
+        refused(
+            InvalidInputError,
+            "features of X go from .* to .*; expected at most",
+            verb,
+            1e40 * np.abs(X),
+            Y,
+        )
+        refused(InvalidInputError, r"Y go from .*; expected at most 1e\+90", verb, X, 1e100 * Y)
+        refused(
+            InvalidInputError,
+            r"weights has shape \(3,\); expected one number, or \(40,\)",
+            verb,
+            X,
+            Y,
+            np.ones(3),
+        )
+        for weight in (0.0, -1.0, np.nan, np.inf, 1e-200):
+            refused(
+                InvalidInputError, "weights holds a number that is not above 0", verb, X, Y, weight
+            )
+        if began:
+            refused(
+                InvalidInputError,
+                "Y has 1 outputs; what was learned so far has 2",
+                verb,
+                X,
+                Y[:, 0],
+            )
+            refused(
+                InvalidInputError,
+                "X has 9 features; what was learned so far has 12",
+                verb,
+                X[:, :3],
+                Y,
+            )
+    if began:
+        with pytest.raises(InvalidInputError, match="X has 9 features; what was learned"):
+            thing.predict(X[:, :3])
+    thing.learn(X[15:], Y[15:])
+    rows = slice(0 if began else 15, None)
+    assert_same(
+        thing.predict(queries), oracle.predictions(cubes(X[rows]), Y[rows], cubes(queries), 0.4)
+    )
+
+
+def test_features_whose_number_changes_are_refused(small_portions):
+    X, Y, _, _ = made()
+    with pytest.raises(InvalidInputError, match="X has [23] features; what was learned so far has"):
+        rt.StreamingRidge(lambda X: X[:, : 1 + len(X) % 3]).learn(X, Y)
+
+
+def test_random_features_know_the_size_of_samples(tmp_path):
+    X, Y, queries, _ = made()
+    thing = rt.StreamingRidge(rt.RBF(2.0), 0.4, memory=12).learn(X, Y)
+    thing.save(tmp_path / "state")
+    for each in (thing, rt.StreamingRidge.load(tmp_path / "state", rt.RBF(2.0))):
+        with pytest.raises(InvalidInputError, match="X has 3 numbers in a sample; .* so far has 4"):
+            each.predict(queries[:, :3])
+        assert np.isfinite(each.predict(queries)).all()
+
+
+def test_nothing_is_known_before_something_is_learned():
+    X, Y, queries, _ = made()
+    for ask in (lambda thing: thing.predict(queries), lambda thing: thing.gamma_):
+        with pytest.raises(InvalidInputError, match="nothing has been learned yet; call learn"):
+            ask(learner())
+    assert learner().learn(X[:0], Y[:0]).samples == 0
+
+
+@pytest.mark.parametrize(
+    ("gamma", "error", "match"),
+    [
+        (-1.0, InvalidInputError, "gamma is -1.0; expected a finite number, 0 or more"),
+        ("best", InvalidTypeError, "gamma is 'best'; expected a number"),
+        (np.inf, InvalidInputError, "gamma is inf"),
+    ],
+)
+def test_options_are_checked(gamma, error, match):
+    with pytest.raises(error, match=match):
+        learner(gamma=gamma)
+
+
+# --- files and other processes
+
+
+@both
+@pytest.mark.parametrize("gamma", [0.4, "auto"])
+def test_loaded_is_the_same_to_the_last_bit_and_goes_on(intercept, gamma, tmp_path):
+    X, Y, queries, weights = (array.astype(np.float32) for array in made())
+    for features in (cubes, rt.RBF(1.4), rt.Linear(), rt.EmpiricalNTK(nn.Linear(4, 3))):
+        options = {"gamma": gamma, "intercept": intercept, "memory": 14, "seed": 3}
+        thing = rt.StreamingRidge(features, **options).learn(X[:25], Y[:25], weights[:25])
+        thing.save(tmp_path / "state")
+        loaded = rt.StreamingRidge.load(tmp_path / "state", features)
+        for each in (thing, loaded):
+            assert each.samples == 25
+            each.predict(queries)
+            each.learn(X[25:], Y[25:])
+        np.testing.assert_array_equal(loaded.predict(queries), thing.predict(queries))
+        assert loaded.predict(queries).dtype == np.float32
+        assert saved(loaded, tmp_path / "other") == saved(thing, tmp_path / "again")
+
+
+def test_nothing_learned_can_be_saved_too(tmp_path):
+    X, Y, queries, _ = made(c=1)
+    learner().save(tmp_path / "state")
+    loaded = rt.StreamingRidge.load(tmp_path / "state", cubes)
+    assert loaded.samples == 0
+    assert_same(
+        loaded.learn(X, Y[:, 0]).predict(queries), learner().learn(X, Y[:, 0]).predict(queries), 0
+    )
+
+
+def test_files_of_others_are_refused(tmp_path):
+    X, Y, _, _ = made()
+    path = tmp_path / "state"
+    rt.StreamingRidge(rt.RBF(1.0), memory=8).learn(X, Y).save(path)
+    with pytest.raises(InvalidInputError, match="it was saved with the features .*'width': 1.0"):
+        rt.StreamingRidge.load(path, rt.RBF(2.0))
+    with pytest.raises(InvalidInputError, match="holds a StreamingRidge, not a TangentLearner"):
+        rt.TangentLearner.load(path, nn.Linear(4, 2))
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"dtype": "int64"}, "dtype is torch.int64"),
+        ({"count": 0}, "count is 0, weight"),
+        ({"weight": -1.0}, "weight -1.0"),
+        ({"squared_weight": float("inf")}, "inf"),
+        ({"flat": True}, "flat, with 2 outputs"),
+        ({"cross": torch.zeros(3, dtype=torch.float64)}, r"cross has shape \(3,\)"),
+        ({"power": torch.zeros(2)}, "power is not of finite numbers of float64"),
+        ({"mean": torch.full((12,), torch.nan, dtype=torch.float64)}, "mean is not of finite"),
+    ],
+    ids=str,
+)
+def test_forged_files_are_refused(change, match, tmp_path):
+    X, Y, _, _ = made()
+    path = tmp_path / "state"
+    learner().learn(X, Y).save(path)
+    values, tensors = read_state(path)
+    for name, value in change.items():
+        (tensors if isinstance(value, torch.Tensor) else values)[name] = value
+    write_state(path, values, tensors)
+    with pytest.raises(InvalidInputError, match=f"is not a state of a StreamingRidge.*{match}"):
+        rt.StreamingRidge.load(path, cubes)
+
+
+def test_pickles_and_deep_copies_go_on_alike():
+    X, Y, queries, _ = made()
+    for features in (cubes, rt.RBF(1.4), rt.Linear(), nn.Linear(4, 3).double()):
+        thing = rt.StreamingRidge(features, memory=10).learn(X[:25], Y[:25])
+        twins = [pickle.loads(pickle.dumps(thing)), copy.deepcopy(thing)]
+        for each in (thing, *twins):
+            each.learn(X[25:], Y[25:])
+        for twin in twins:
+            assert_same(twin.predict(queries), thing.predict(queries), 0)
+
+
+# --- several processes, played by a list of learners
+
+
+def all_reduced(learners):
+    """What `torch.distributed.all_reduce` does in as many processes, here in as many threads."""
+    import threading
+
+    n, given, barrier = len(learners), {}, threading.Barrier(len(learners))
+
+    def run(rank):
+        def add(tensor):
+            given[rank] = tensor.clone()
+            barrier.wait(10)
+            total = sum(given[each] for each in range(n))
+            barrier.wait(10)
+            tensor.copy_(total)
+
+        try:
+            learners[rank].all_reduce(add)
+        except InvalidInputError as error:
+            errors.append(error)
+
+    errors = []
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(n)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return errors
+
+
+@both
+@pytest.mark.parametrize("offset", [0.0, 1e5])
+def test_all_processes_end_with_everything(intercept, offset):
+    X, Y, queries, weights = made()
+    thing = rt.StreamingRidge(rt.Linear(), 0.4, intercept=intercept)
+    parts = (slice(0, 5), slice(5, 5), slice(5, 31), slice(31, None))  # one has nothing
+    learners = [thing.empty().learn(X[r] + offset, Y[r], weights[r]) for r in parts]
+    assert all_reduced(learners) == []
+    whole = thing.empty().learn(X + offset, Y, weights)
+    tolerance = 1e-10 if intercept or not offset else 1e-5
+    for each in learners:
+        assert each.samples == 40
+        assert_same(each.predict(queries + offset), whole.predict(queries + offset), tolerance)
+        each.forget(X[:3] + offset, Y[:3], weights[:3])
+
+
+def test_processes_that_do_not_agree_all_say_so():
+    X, Y, queries, _ = made()
+    for pair in (
+        (learner().learn(X, Y), learner().learn(X, Y[:, 0])),
+        (learner().learn(X, Y), learner().learn(X[:, :3], Y)),
+        (learner().learn(X, Y), learner(intercept=True).learn(X, Y)),
+    ):
+        before = [each.predict(queries[:, : len(each._moments.mean) // 3]) for each in pair]
+        errors = all_reduced(pair)
+        assert len(errors) == 2
+        assert all("expected the same of all of them" in str(error) for error in errors)
+        for each, was in zip(pair, before, strict=True):
+            assert_same(each.predict(queries[:, : len(each._moments.mean) // 3]), was, 0)
+
+
+def test_types_and_axes_of_all_processes():
+    X, Y, queries, _ = made(c=1)
+    pair = [learner().learn(X, Y[:, 0].astype(np.float32)), learner()]
+    assert all_reduced(pair) == []
+    assert all(each.predict(queries).shape == (6,) for each in pair)
+    assert all(each.predict(queries).dtype == np.float32 for each in pair)
+    pair[1].learn(X, Y)
+    assert all_reduced(pair) == []
+    assert all(each.predict(queries).dtype == np.float64 for each in pair)
+    assert all_reduced([learner(), learner()]) == []

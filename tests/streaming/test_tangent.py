@@ -1,0 +1,359 @@
+"""TangentLearner is ridge regression on the network's own gradients, sketched."""
+
+import copy
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, jacrev, vmap
+
+import retarget as rt
+from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.state_files import read_state, write_state
+from support.oracles import ridge as oracle
+from support.oracles.empirical_ntk import gram
+from support.problems import assert_same
+
+
+def mlp(d=4, width=6, c=3, seed=0, norm=False):
+    torch.manual_seed(seed)
+    more = [nn.BatchNorm1d(width), nn.Dropout(0.5)] if norm else []
+    return nn.Sequential(nn.Linear(d, width), *more, nn.Tanh(), nn.Linear(width, c)).double()
+
+
+def conv():
+    torch.manual_seed(1)
+    layers = nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2)
+    return nn.Sequential(*layers).double()
+
+
+def made(n=30, shape=(4,), c=3, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, *shape))
+    flat = X.reshape(n, -1)
+    Y = np.tanh(flat @ rng.normal(size=(flat.shape[1], c))) + 0.1 * rng.normal(size=(n, c))
+    return X, Y, rng.normal(size=(5, *shape))
+
+
+def gradients(network, X, signs, names):
+    """(n, q, p) the gradients of combinations of the outputs, by jacrev, one sample at a time."""
+    values = {name: value.detach() for name, value in network.named_parameters()}
+    chosen = {name: values[name] for name in names}
+
+    def combined(parameters, x):
+        outputs = functional_call(network, {**values, **parameters}, (x[None],))
+        return outputs.flatten() @ signs
+
+    found = vmap(jacrev(combined), in_dims=(None, 0))(chosen, torch.from_numpy(X))
+    return torch.cat([found[name].flatten(2) for name in names], 2)
+
+
+def literal(learner, network, X, Y, queries, gamma, names, signs):
+    """The formula: features are the sketch of the gradients, found out from unit gradients.
+
+    The sketch is linear and the same for every sample. So it is the least squares solution between
+    gradients and features of many random samples.
+    """
+    rng = np.random.default_rng(5)
+    probe = rng.normal(size=(400, *X.shape[1:]))
+    J = gradients(network, probe, signs, names).flatten(1)
+    found = torch.linalg.lstsq(J, learner._tangents(probe), driver="gelsd")
+    S = found.solution
+    assert_same(J @ S, learner._tangents(probe), 1e-8)
+    start = [network(torch.from_numpy(each)).detach().numpy() for each in (X, queries)]
+    phi, phi_queries = (
+        (gradients(network, each, signs, names).flatten(1) @ S).numpy() for each in (X, queries)
+    )
+    if start[0].shape[1] != Y.shape[1]:
+        start = [np.zeros((1, Y.shape[1]))] * 2
+    return start[1] + oracle.predictions(phi, Y - start[0], phi_queries, gamma)
+
+
+def signs_of(learner, c):
+    """The combinations, from the description: signs over the root of the number of outputs."""
+    random = torch.Generator().manual_seed(learner.seed)
+    signs = 2 * torch.randint(0, 2, (c, learner.combinations), generator=random) - 1
+    return (signs / c**0.5).double()
+
+
+# --- the formula
+
+
+@pytest.mark.parametrize("combinations", [1, 2])
+@pytest.mark.parametrize("outputs", [3, 5], ids=["as many outputs", "others"])
+@pytest.mark.parametrize("make", [mlp, conv])
+def test_it_is_the_ridge_solution_on_sketched_gradients(make, outputs, combinations):
+    network = make()
+    shape, c = ((4,), 3) if make is mlp else ((1, 4, 4), 2)
+    X, Y, queries = made(shape=shape, c=c if outputs == 3 else 5)
+    learner = rt.TangentLearner(network, 0.3, 40, combinations=combinations, seed=2)
+    for rows in (slice(20, 30), slice(0, 1), slice(1, 20)):
+        learner.learn(X[rows], Y[rows])
+    names = [name for name, _ in network.named_parameters()]
+    signs = signs_of(learner, c)
+    expected = literal(learner, network, X, Y, queries, 0.3, names, signs)
+    assert_same(learner.predict(queries), expected, 1e-7)
+
+
+def test_features_are_the_tangent_kernel_on_average():
+    """E<phi, phi'> over the seeds is the mean over the outputs of the gradients' products."""
+    network = mlp(width=4)
+    X, _, _ = made(n=6)
+    exact = gram(network, torch.from_numpy(X), torch.from_numpy(X)).numpy()
+    for combinations in (1, 3):
+        grams = []
+        for seed in range(120):
+            learner = rt.TangentLearner(network, 1.0, 64, combinations=combinations, seed=seed)
+            phi = learner._tangents(X)
+            assert phi.shape == (6, 64)
+            grams.append((phi @ phi.mT).numpy())
+        spread = np.std(grams, axis=0) / np.sqrt(len(grams))
+        assert (np.abs(np.mean(grams, axis=0) - exact) < 4.5 * spread + 1e-12).all()
+        assert spread.max() < 0.15 * exact.max()
+
+
+def test_the_sketch_is_that_of_the_kernel():
+    network = mlp(c=1)  # one output: the only combination is plus or minus itself
+    X, _, _ = made()
+    learner = rt.TangentLearner(network, 1.0, 16, seed=3)
+    features = rt.EmpiricalNTK(network, sketch=16, seed=3).features(X)
+    assert_same(learner._tangents(X), features * float(signs_of(learner, 1)), 1e-14)
+
+
+def test_a_linear_network_is_linear_regression():
+    """All tangents are the inputs themselves; the intercept is the bias's, and penalised."""
+    X, Y, queries = made(c=1)
+    network = nn.Linear(4, 1).double()
+    # every parameter in a heap of its own: the sketch is a permutation with signs
+    learner = rt.TangentLearner(network, 0.7, 5).learn(X, Y)
+    ones = [np.hstack([each, np.ones((len(each), 1))]) for each in (X, queries)]
+    with torch.no_grad():
+        start = [network(torch.from_numpy(each)).numpy() for each in (X, queries)]
+    expected = start[1] + oracle.predictions(ones[0], Y - start[0], ones[1], 0.7)
+    assert_same(learner.predict(queries), expected)
+
+
+def test_verbs_are_those_of_streaming_ridge():
+    X, Y, queries = made()
+    learner = rt.TangentLearner(mlp(), 0.3, 24)
+    parts = [learner.empty().learn(X[rows], Y[rows]) for rows in (slice(0, 12), slice(12, 30))]
+    whole = learner.empty().learn(X, Y).predict(queries)
+    assert_same(learner.merge(parts[0]).merge(parts[1]).predict(queries), whole)
+    kept = parts[1].predict(queries)
+    assert_same(learner.forget(X[:12], Y[:12]).predict(queries), kept, 1e-8)
+    assert learner.samples == 18
+    heavier = learner.empty().learn(X[:12], Y[:12]).discount(0.25).learn(X[12:], Y[12:])
+    weights = np.where(np.arange(30) < 12, 0.25, 1.0)
+    assert_same(heavier.predict(queries), learner.empty().learn(X, Y, weights).predict(queries))
+    assert learner.empty().learn(X, Y).gamma_ == 0.3
+    assert rt.TangentLearner(mlp(), memory=24).learn(X, Y).gamma_ > 0
+    with pytest.raises(InvalidInputError, match="expected the same"):
+        learner.merge(rt.TangentLearner(mlp(seed=1), 0.3, 24))
+    with pytest.raises(InvalidInputError, match="expected the same"):
+        learner.merge(rt.TangentLearner(mlp(), 0.3, 24, seed=1))
+
+
+# --- which parameters
+
+
+@pytest.mark.parametrize(
+    ("params", "names"),
+    [
+        ("0.weight", ["0.weight"]),
+        ("2", ["2.weight", "2.bias"]),
+        ("*.bias", ["0.bias", "2.bias"]),
+        (["0.bias", "2.w*"], ["0.bias", "2.weight"]),
+        (lambda name: name.endswith("weight"), ["0.weight", "2.weight"]),
+    ],
+    ids=["name", "layer", "pattern", "several", "predicate"],
+)
+@pytest.mark.parametrize("frozen", [False, True])
+def test_some_parameters(params, names, frozen):
+    network = mlp().requires_grad_(not frozen)
+    X, Y, queries = made()
+    learner = rt.TangentLearner(network, 0.2, 16, params=params).learn(X, Y)
+    expected = literal(learner, network, X, Y, queries, 0.2, names, signs_of(learner, 3))
+    assert_same(learner.predict(queries), expected, 1e-7)
+    assert all(value.requires_grad is not frozen for value in network.parameters())
+
+
+def test_without_params_those_that_are_trained():
+    network = mlp()
+    network[0].requires_grad_(False)
+    X, Y, queries = made()
+    one = rt.TangentLearner(network, 0.2, 16).learn(X, Y)
+    other = rt.TangentLearner(network, 0.2, 16, params="2").learn(X, Y)
+    assert_same(one.predict(queries), other.predict(queries), 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"params": "3"}, InvalidInputError, "params has '3'; expected names"),
+        ({"params": lambda name: False}, InvalidInputError, "params is empty"),
+        ({"memory": 0}, InvalidInputError, "memory is 0; expected 1 or more"),
+        ({"combinations": 1.5}, InvalidTypeError, "combinations is 1.5; expected a whole number"),
+        ({"gamma": -1}, InvalidInputError, "gamma is -1"),
+    ],
+    ids=str,
+)
+def test_options_are_checked(options, error, match):
+    with pytest.raises(error, match=match):
+        rt.TangentLearner(mlp(), **options)
+
+
+def test_what_is_no_network():
+    with pytest.raises(InvalidTypeError, match="module is 3; expected a torch.nn.Module"):
+        rt.TangentLearner(3)
+    with pytest.raises(InvalidInputError, match="no parameters that are trained"):
+        rt.TangentLearner(mlp().requires_grad_(False))
+
+
+# --- the network is left alone
+
+
+def test_a_network_in_training_is_copied_in_evaluation_mode_and_left_alone():
+    network = mlp(norm=True).train()
+    with torch.no_grad():
+        network(torch.randn(20, 4).double())  # running means that are not the first ones
+    before = copy.deepcopy(network.state_dict())
+    X, Y, queries = made()
+    learner = rt.TangentLearner(network, 0.3, 24).learn(X, Y)
+    found = learner.predict(queries)
+    assert network.training
+    assert all(value.grad is None for value in network.parameters())
+    for name, value in network.state_dict().items():
+        assert torch.equal(value, before[name])
+    settled = copy.deepcopy(network).eval()
+    assert_same(rt.TangentLearner(settled, 0.3, 24).learn(X, Y).predict(queries), found, 0)
+    names = [name for name, _ in network.named_parameters()]
+    expected = literal(learner, settled, X, Y, queries, 0.3, names, signs_of(learner, 3))
+    assert_same(found, expected, 1e-6)
+    optimiser = torch.optim.SGD(network.parameters(), lr=0.5)
+    network(torch.from_numpy(X)).square().sum().backward()
+    optimiser.step()
+    assert_same(learner.predict(queries), found, 0)
+    assert_same(learner.learn(X[:0], Y[:0]).predict(queries), found, 0)
+
+
+def test_types_and_libraries():
+    X, Y, queries = made()
+    network = mlp().float()
+    learner = rt.TangentLearner(network, 0.3, 24)
+    single = [each.astype(np.float32) for each in (X, Y, queries)]
+    found = learner.empty().learn(*single[:2]).predict(single[2])
+    assert found.dtype == np.float32
+    tensors = [torch.from_numpy(each) for each in single]
+    tensor = learner.empty().learn(*tensors[:2]).predict(tensors[2])
+    assert isinstance(tensor, torch.Tensor)
+    assert not tensor.requires_grad
+    assert_same(tensor, found, 1e-6)
+    assert_same(found, rt.TangentLearner(mlp(), 0.3, 24).learn(X, Y).predict(queries), 1e-3)
+    flat = learner.empty().learn(X, Y[:, 0])
+    assert flat.predict(queries).shape == (5,)
+
+
+@pytest.mark.parametrize("began", [False, True])
+def test_a_call_that_fails_changes_nothing(began, tmp_path):
+    X, Y, _ = made()
+    learner = rt.TangentLearner(mlp(), 0.3, 16)
+    if began:
+        learner.learn(X, Y)
+    learner.save(tmp_path / "before")
+    far = X.copy()
+    far[-1] = np.nan
+    for wrong, match in (((far, Y), "holds nan"), ((X, Y[:9]), "X has 30 rows and Y 9")):
+        with pytest.raises(InvalidInputError, match=match):
+            learner.learn(*wrong)
+        learner.save(tmp_path / "after")
+        assert (tmp_path / "after").read_bytes() == (tmp_path / "before").read_bytes()
+    huge = copy.deepcopy(mlp())
+    with torch.no_grad():
+        huge[2].bias.fill_(1e200)  # gradients are as before, outputs are not
+    with pytest.raises(InvalidInputError, match=r"Y go from .*; expected at most 1e\+90"):
+        rt.TangentLearner(huge, 0.3, 16).learn(X, Y)
+
+
+# --- the same everywhere
+
+SCRIPT = """
+import numpy as np, torch, retarget as rt
+network = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3))
+with torch.no_grad():
+    for value in network.parameters():
+        value.copy_(torch.arange(value.numel()).reshape(value.shape).cos())
+X = np.sin(np.arange(80.0)).reshape(20, 4)
+learner = rt.TangentLearner(network.double(), 0.3, 16, combinations=2, seed=7)
+found = learner.learn(X, X[:, :3] ** 2).predict(X[:4] + 1).ravel().tolist()
+"""
+
+
+def test_another_process_with_other_threads_has_the_same_sketch(environment):
+    here: dict = {}
+    exec(SCRIPT, here)
+    done = subprocess.run(
+        [sys.executable, "-c", f"{SCRIPT}\nassert torch.get_num_threads() == 2\nprint(found)"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment | {"OMP_NUM_THREADS": "2"},
+    )
+    assert_same(json.loads(done.stdout), here["found"], 1e-11)
+    assert np.abs(here["found"]).max() > 0.1
+
+
+def test_loaded_predicts_the_same_and_goes_on(tmp_path):
+    X, Y, queries = made()
+    network = mlp(norm=True)
+    learner = rt.TangentLearner(network, memory=20, combinations=2, params="*.weight", seed=3)
+    learner.learn(X[:20], Y[:20]).save(tmp_path / "state")
+    other = mlp(norm=True, seed=9)  # of the same form: its weights come from the file
+    loaded = rt.TangentLearner.load(tmp_path / "state", other)
+    np.testing.assert_array_equal(loaded.predict(queries), learner.predict(queries))
+    for each in (learner, loaded):
+        each.learn(X[20:], Y[20:])
+    np.testing.assert_array_equal(loaded.predict(queries), learner.predict(queries))
+    assert not torch.equal(other[0].weight, network[0].weight)
+    learner.empty().save(tmp_path / "empty")
+    empty = rt.TangentLearner.load(tmp_path / "empty", other)
+    assert_same(empty.learn(X, Y).predict(queries), learner.predict(queries), 1e-9)
+
+
+class Tied(nn.Module):
+    """One matrix, used there and back."""
+
+    def __init__(self):
+        super().__init__()
+        self.encode = nn.Linear(4, 4, bias=False)
+        self.decode = nn.Linear(4, 4, bias=False)
+        self.decode.weight = self.encode.weight
+
+    def forward(self, X):
+        return self.decode(torch.tanh(self.encode(X)))
+
+
+def test_tied_weights_are_saved_too(tmp_path):
+    X, _, queries = made()
+    learner = rt.TangentLearner(Tied().double(), 0.3, 16).learn(X, X**2)
+    learner.save(tmp_path / "state")
+    loaded = rt.TangentLearner.load(tmp_path / "state", Tied().double())
+    np.testing.assert_array_equal(loaded.predict(queries), learner.predict(queries))
+
+
+def test_files_of_other_networks_are_refused(tmp_path):
+    X, Y, _ = made()
+    path = tmp_path / "state"
+    rt.TangentLearner(mlp(), 0.3, 16).learn(X, Y).save(path)
+    with pytest.raises(
+        InvalidInputError, match="(?s)is not a state of a TangentLearner .*size mismatch"
+    ):
+        rt.TangentLearner.load(path, mlp(width=7))
+    values, tensors = read_state(path)
+    tensors["network.0.weight"][0, 0] += 1
+    write_state(path, values, tensors)
+    with pytest.raises(InvalidInputError, match="weights are not those that it was saved with"):
+        rt.TangentLearner.load(path, mlp())

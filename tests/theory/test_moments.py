@@ -1,0 +1,280 @@
+"""Sums over samples: their ridge solution, its cross-validation, and what sums allow."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retarget.errors import InvalidInputError, NotPositiveDefiniteError
+from retarget.theory import moments
+from retarget.theory.moments import Moments
+from support.oracles import ridge as oracle
+from support.problems import assert_same
+
+both = pytest.mark.parametrize("intercept", [False, True])
+
+
+def made(n=23, m=5, c=2, seed=0, offset=0.0):
+    rng = np.random.default_rng(seed)
+    features = rng.normal(size=(n, m)) * rng.uniform(0.2, 3, size=m) + offset
+    targets = features @ rng.normal(size=(m, c)) + 0.3 * rng.normal(size=(n, c)) + 1.5
+    return features, targets, rng.uniform(0.2, 3.0, size=n)
+
+
+def tensors(*arrays):
+    return [None if each is None else torch.from_numpy(np.asarray(each)) for each in arrays]
+
+
+def summed(features, targets, weights=None, intercept=False):
+    sums = Moments(features.shape[1], targets.shape[1], intercept)
+    sums.add(*tensors(features, targets, weights))
+    return sums
+
+
+def assert_alike(one, other, tolerance=1e-10):
+    """The same sums, but for the upper triangle of C, which nobody reads."""
+    assert one.count == other.count
+    assert one.weight == pytest.approx(other.weight, rel=1e-12)
+    assert one.squared_weight == pytest.approx(other.squared_weight, rel=1e-12)
+    assert_same(one.scatter.tril(), other.scatter.tril(), tolerance)
+    for name in ("mean", "target_mean", "cross", "power"):
+        assert_same(getattr(one, name), getattr(other, name), tolerance)
+
+
+@st.composite
+def problems(draw):
+    n, m, c = draw(st.integers(1, 30)), draw(st.integers(1, 8)), draw(st.integers(1, 3))
+    offset = draw(st.sampled_from([0.0, 20.0]))
+    features, targets, weights = made(n, m, c, draw(st.integers(0, 999)), offset)
+    return features, targets, weights if draw(st.booleans()) else None, draw(st.booleans())
+
+
+@given(problem=problems(), gamma=st.floats(0.01, 50), data=st.data())
+def test_any_order_and_portions_have_the_literal_solution(problem, gamma, data):
+    features, targets, weights, intercept = problem
+    order = np.array(data.draw(st.permutations(range(len(features)))))
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(features)), max_size=4)))
+    sums = Moments(features.shape[1], targets.shape[1], intercept)
+    for rows in np.split(order, cuts):  # some of them empty
+        sums.add(*tensors(*(None if a is None else a[rows] for a in (features, targets, weights))))
+    solution = sums.solve(gamma)
+    W, b = oracle.ridge(features, targets, gamma, weights, intercept)
+    assert_same(solution.weights, W)
+    assert_same(solution.intercept, b)
+    assert solution.gamma == gamma
+    assert sums.count == len(features)
+
+
+@given(problem=problems(), gamma=st.floats(0.1, 50))
+def test_cross_validation_is_that_of_the_hat_matrix(problem, gamma):
+    features, targets, weights, intercept = problem
+    found = summed(*problem).cross_validation(gamma)
+    n = len(features)
+    w = np.ones(n) if weights is None else weights
+    if w.sum() ** 2 / (w**2).sum() < 1.5:  # nothing is left of one sample once it is learned
+        return
+    expected = oracle.cross_validation(features, targets, gamma, weights, intercept)
+    if math.isinf(found):  # more is spent than weighted samples are worth
+        assert weights is not None
+        return
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+@both
+def test_no_ridge_is_better_than_the_best_one_by_cross_validation(intercept):
+    for seed in range(8):
+        features, targets, weights = made(40, 30, 2, seed)
+        targets += 5 * np.random.default_rng(seed).normal(size=targets.shape)
+        sums = summed(features, targets, weights, intercept)
+        best = sums.best_gamma()
+        score = oracle.cross_validation(features, targets, best, weights, intercept)
+        assert sums.cross_validation(best) == pytest.approx(score, rel=1e-8)
+        for factor in (10**-0.5, 10**0.5):
+            other = oracle.cross_validation(features, targets, factor * best, weights, intercept)
+            assert other > score * (1 - 2e-3)
+
+
+@given(problem=problems(), seed=st.integers(0, 99))
+def test_the_best_ridge_does_not_know_the_order(problem, seed):
+    features, targets, weights, intercept = problem
+    order = np.random.default_rng(seed).permutation(len(features))
+    one = summed(features, targets, weights, intercept)
+    other = Moments(features.shape[1], targets.shape[1], intercept)
+    for i in order:
+        parts = (None if a is None else a[[i]] for a in (features, targets, weights))
+        other.add(*tensors(*parts))
+    assert one.best_gamma() == pytest.approx(other.best_gamma(), rel=1e-12)
+
+
+def test_without_noise_the_best_ridge_is_where_the_residual_can_still_be_told():
+    features, _, _ = made(60, 30)
+    targets = features @ np.ones((30, 1))
+    sums = summed(features, targets)
+    best = sums.best_gamma()
+    assert_same(sums.solve(best).weights, np.ones((30, 1)), 1e-3)
+    # far below it the residual is lost to rounding: the score claims no more than it knows
+    known = 1e-12 * (targets**2).sum() / 60 / (1 - 30 / 60) ** 2
+    assert sums.cross_validation(1e-10) == pytest.approx(known, rel=1e-6)
+    assert 0.99 * known <= sums.cross_validation(best) < 10 * known
+
+
+def test_bumps_of_the_score_are_passed():
+    """Smooth functions, fewer samples than features: the score by the dual, which loses nothing."""
+    X = np.random.default_rng(0).uniform(-1, 1, size=(10, 1))
+    angles = X @ np.random.default_rng(1).normal(size=(1, 32)) / 2
+    features = np.hstack([np.cos(angles), np.sin(angles)]) / np.sqrt(32)
+    targets = np.sin(3 * X)
+    K = features @ features.T
+
+    def score(gamma):
+        inverse = np.linalg.inv(K + gamma * np.eye(10))
+        return 10 * ((inverse @ targets) ** 2).sum() / np.trace(inverse) ** 2
+
+    scores = {gamma: score(gamma) for gamma in 10.0 ** np.arange(-6, 3)}
+    values = list(scores.values())
+    best = summed(features, targets).best_gamma()
+    for gamma, value in scores.items():
+        assert summed(features, targets).cross_validation(gamma) == pytest.approx(value, rel=1e-3)
+    assert score(best) <= 1.01 * min(values)
+    assert any(a < b > c for a, b, c in zip(values, values[1:], values[2:], strict=False))
+
+
+def test_a_ridge_is_found_for_anything():
+    zeros, ones = np.zeros((3, 2)), np.ones((3, 1))
+    assert summed(zeros, ones).best_gamma() == 1.0
+    assert summed(np.ones((1, 2)), ones[:1], intercept=True).best_gamma() == 1.0
+    assert 0 < summed(1e-30 * made()[0], made()[1]).best_gamma() < 1e-40
+    assert 1e20 < summed(1e20 * made()[0], made()[1]).best_gamma() < math.inf
+    nothing = summed(made()[0], 0 * made()[1])
+    assert nothing.best_gamma() > 0
+    assert summed(np.ones((1, 2)), ones[:1], intercept=True).cross_validation(1.0) == math.inf
+
+
+@both
+def test_far_from_the_origin_an_intercept_keeps_the_digits(intercept):
+    features, targets, _ = made(offset=0.0)
+    far = summed(features + 1e6, targets + 1e6, intercept=True)
+    near = summed(features, targets, intercept=True)
+    assert_same(far.scatter, near.scatter, 1e-8)
+    assert_same(far.solve(0.3).weights, near.solve(0.3).weights, 1e-8)
+
+
+@both
+@pytest.mark.parametrize("columns", [1, 3, 1024])
+def test_the_upper_triangle_is_left_out_and_never_read(intercept, columns, monkeypatch):
+    monkeypatch.setattr(moments, "COLUMNS", columns)
+    features, targets, weights = made()
+    sums = summed(features, targets, weights, intercept)
+    phi = oracle.centred(features, targets, weights, intercept)[0]
+    C = phi.T @ np.diag(weights) @ phi
+    assert_same(sums.scatter.tril(), np.tril(C))
+    expected = sums.solve(0.7), sums.best_gamma()
+    sums.scatter += torch.triu(torch.full_like(sums.scatter, 1e9), 1)
+    assert_same(sums.solve(0.7).weights, expected[0].weights, 0)
+    assert sums.best_gamma() == expected[1]
+    left = sums.without(summed(features[:3], targets[:3], weights[:3], intercept))
+    assert_alike(left, summed(features[3:], targets[3:], weights[3:], intercept))
+
+
+@given(problem=problems(), cut=st.floats(0, 1))
+def test_joined_is_the_union_and_without_is_the_rest(problem, cut):
+    features, targets, weights, intercept = problem
+    k = int(cut * len(features))
+    parts = [
+        summed(features[rows], targets[rows], None if weights is None else weights[rows], intercept)
+        for rows in (slice(0, k), slice(k, None))
+    ]
+    whole, union = summed(*problem), parts[0].copy()
+    union.join(parts[1])
+    assert_alike(union, whole)
+    if 0 < k < len(features):
+        assert_alike(union.without(parts[0]), parts[1], 1e-9)
+        assert_alike(union.without(parts[1]), parts[0], 1e-9)
+
+
+@both
+def test_scaled_sums_are_those_of_scaled_weights(intercept):
+    features, targets, weights = made()
+    sums = summed(features[:9], targets[:9], weights[:9], intercept)
+    sums.scale(0.3)
+    sums.add(*tensors(features[9:], targets[9:], weights[9:]))
+    scaled = np.where(np.arange(len(weights)) < 9, 0.3, 1.0) * weights
+    assert_alike(sums, summed(features, targets, scaled, intercept))
+    with pytest.raises(InvalidInputError, match="would count as 6.9.*e-9[0-9] samples"):
+        summed(features, targets).scale(3e-92)
+
+
+@both
+def test_wider_sums_have_targets_of_zero(intercept):
+    features, targets, weights = made(c=3)
+    targets[:9, 2] = 0
+    sums = summed(features[:9], targets[:9, :2], weights[:9], intercept)
+    sums.widen(3)
+    sums.add(*tensors(features[9:], targets[9:], weights[9:]))
+    assert_alike(sums, summed(features, targets, weights, intercept))
+
+
+@both
+def test_copies_and_what_is_left_share_nothing(intercept):
+    features, targets, weights = made()
+    sums = summed(features, targets, weights, intercept)
+    before = sums.copy()
+    twin, left = (
+        sums.copy(),
+        sums.without(summed(features[:2], targets[:2], weights[:2], intercept)),
+    )
+    for other in (twin, left):
+        other.add(*tensors(features, targets))
+        other.scale(0.5)
+    assert_alike(sums, before, 0)
+
+
+@both
+def test_what_cannot_have_been_learned_is_not_forgotten(intercept):
+    features, targets, _ = made()
+    sums = summed(features, targets, intercept=intercept)
+    match = "that were not learned"
+    for wrong in (
+        (50 * features[:2], targets[:2]),
+        (features[:2], 500 * targets[:2]),
+        (features[:2], targets[:2], np.full(2, 9.0)),
+        (features[:8], targets[:8] + 20),
+    ):
+        with pytest.raises(InvalidInputError, match=match):
+            sums.without(summed(*wrong, intercept=intercept))
+    sums.scale(0.5)
+    with pytest.raises(InvalidInputError, match=match):  # they count half by now
+        sums.without(summed(features[:1], targets[:1], np.ones(1), intercept))
+    assert sums.without(summed(features[:1], targets[:1], [0.5], intercept)).count == 22
+
+
+def test_forgetting_all_is_refused():
+    features, targets, _ = made()
+    sums = summed(features, targets)
+    for times in (1, 2):
+        more = summed(*(np.concatenate([each] * times) for each in (features, targets)))
+        with pytest.raises(InvalidInputError, match="expected some to be left: begin a new"):
+            sums.without(more)
+
+
+def test_features_of_zeros_can_be_forgotten():
+    left = summed(np.zeros((3, 2)), np.ones((3, 1))).without(
+        summed(np.zeros((1, 2)), np.ones((1, 1)))
+    )
+    assert_same(left.solve(1.0).weights, np.zeros((2, 1)))
+
+
+def test_no_ridge_on_features_that_depend_on_each_other():
+    features, targets, _ = made(n=30)
+    features[:, 4] = features[:, 0]
+    with pytest.raises(NotPositiveDefiniteError, match="linearly dependent, and gamma = 0") as told:
+        summed(features, targets).solve(0.0)
+    W = summed(features, targets).solve(told.value.jitter).weights
+    assert_same(W[4], W[0], 1e-3)
+    independent = np.delete(features, 4, axis=1)
+    assert_same(
+        summed(independent, targets).solve(0.0).weights, oracle.ridge(independent, targets, 0)[0]
+    )
