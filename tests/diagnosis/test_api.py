@@ -94,12 +94,6 @@ def test_the_features_that_are_named(stand):
     rt.diagnose(table, "y", groups="g", column=["a", "b"], test=table[:7].drop("g", "t"))
     assert stand.stream.feature_names == ("a", "b")
     assert stand.test.X.shape == (7, 2)
-    rt.diagnose(X, y, groups=["u", "v"] * 25, column="x1", group_as_feature=True)
-    assert [name.partition("=")[0] for name in stand.stream.feature_names] == [
-        "x1",
-        "group",
-        "group",
-    ]
     rt.diagnose(X, y, drop="x1")  # one name, not its letters
     assert stand.stream.feature_names == ("x0", "x2")
 
@@ -161,7 +155,6 @@ def test_what_became_of_the_test_set_is_noted(stand):
         ({"kernel": "linear", "width": 2.0}, "only 'rbf' takes a width"),
         ({"kind": "both"}, "kind is 'both'"),
         ({"X": FRAME, "Y": "Y"}, "target: there is no column 'Y'; did you mean 'y'"),
-        ({"X": FRAME, "Y": ["y", "q"]}, "target: there is no column 'q'"),
         ({"X": FRAME, "Y": "y", "column": "q"}, "column: there is no column 'q'"),
         ({"X": FRAME, "Y": "y", "column": ["a", "y"]}, "'y' is chosen .*column.* target or time"),
         ({"X": FRAME, "Y": "y", "column": "a", "drop": "a"}, "'a' is dropped and also chosen"),
