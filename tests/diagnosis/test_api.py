@@ -61,17 +61,6 @@ def test_frames(stand):
     assert stand.stream.feature_names == ("a", "t", "group")
 
 
-def test_frames_of_pandas(stand):
-    pytest.importorskip("pandas")
-    frame = __import__("pandas").DataFrame(FRAME.to_dict(as_series=False))
-    rt.diagnose(frame, "y", times="t")
-    of_pandas = stand.stream
-    rt.diagnose(FRAME, "y", times="t")
-    np.testing.assert_array_equal(of_pandas.X, stand.stream.X)
-    rt.diagnose(frame[["a", "b"]], frame["y"])
-    assert stand.stream.target_names == ("y",)
-
-
 def test_the_learner_is_described_or_its_rate_chosen(stand):
     rt.diagnose(X, y, learner=rt.SGD(lr=0.1, batch_size=5, reduction="mean"), gamma=2.0, seed=7)
     assert stand.options == Options(lr=0.1, batch_size=5, reduction="mean", gamma=2.0, seed=7)
@@ -198,10 +187,3 @@ def test_the_kernel_of_a_network(stand, monkeypatch, tmp_path):
         rt.diagnose(X, y, kernel="my_networks:broken")
     with pytest.raises(InvalidTypeError, match="is a int; expected a function"):
         rt.diagnose(X, y, kernel="os:O_RDONLY")
-
-
-def test_the_public_surface():
-    assert {"diagnose", "Diagnosis"} <= set(dir(rt))
-    assert {"diagnose", "Diagnosis"} <= set(rt.__all__)
-    with pytest.raises(AttributeError, match="module 'retarget' has no attribute 'diagnoze'"):
-        rt.diagnoze  # noqa: B018

@@ -28,6 +28,9 @@ DENSE_LEAVE_ONE_OUT_ROWS = 2000
 FEATURE_LEAVE_ONE_OUT_ROWS = 50_000
 
 
+Advance = Callable[[int], None] | None
+
+
 class Part(NamedTuple):
     """A few consecutive samples of a stream, in whole blocks of one size.
 
@@ -65,7 +68,7 @@ class StreamKernel(ABC):
         advance: Called with the number of rows after each window that was worked on.
     """
 
-    def __init__(self, X: Tensor, Y: Tensor, advance: Callable[[int], None] | None = None) -> None:
+    def __init__(self, X: Tensor, Y: Tensor, advance: Advance = None) -> None:
         self.X, self.Y, self._advance = X, Y, advance
 
     def __len__(self) -> int:
@@ -169,17 +172,11 @@ class DenseKernel(StreamKernel):
 
     Args:
         kernel: Gives the kernel of samples with themselves, or of two sets of samples.
-        X: (n, d) the samples.
-        Y: (n, c) their targets.
-        advance: Called with the number of rows after each window that was worked on.
+        X: As for `StreamKernel`, like Y and advance.
     """
 
     def __init__(
-        self,
-        kernel: Callable[..., Tensor],
-        X: Tensor,
-        Y: Tensor,
-        advance: Callable[[int], None] | None = None,
+        self, kernel: Callable[..., Tensor], X: Tensor, Y: Tensor, advance: Advance = None
     ) -> None:
         super().__init__(X, Y, advance)
         self._kernel = kernel
@@ -279,19 +276,12 @@ class FeatureKernel(StreamKernel):
 
     Args:
         features: Called with samples (m, d), gives features (m, size); `size` is an attribute.
-        X: (n, d) the samples.
-        Y: (n, c) their targets.
-        advance: Called with the number of rows after each window that was worked on.
+        X: As for `StreamKernel`, like Y and advance.
         room: Bytes that rounded features may take; 0 where they must stay exact.
     """
 
     def __init__(
-        self,
-        features: Any,
-        X: Tensor,
-        Y: Tensor,
-        advance: Callable[[int], None] | None = None,
-        room: int = 0,
+        self, features: Any, X: Tensor, Y: Tensor, advance: Advance = None, room: int = 0
     ) -> None:
         super().__init__(X, Y, advance)
         self.map, size = features, features.size

@@ -152,7 +152,8 @@ def choose_correction(
     # what follows the stream to find the aims ends as the offline learner: they come first
     aims = offline_aims(kernel, gamma.value, block_size)
     offline = kernel.offline(gamma.value)
-    given = [share * kernel.mean_diagonal() for share in RIDGES] if ridge is None else [ridge]
+    scale = kernel.mean_diagonal()
+    given = [share * scale for share in RIDGES] if ridge is None else [ridge]
     values = [share * gamma.value for share in (AIMS if gamma.automatic else AIMS[:1])]
     candidates: list[CorrectionChoice] = []
     for value in values:
