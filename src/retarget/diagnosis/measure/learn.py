@@ -63,7 +63,7 @@ def learn_all(
     limit: float,
     before_blocks: bool = False,
 ) -> Learned:
-    """Runs every learner. One that fails leaves the others be.
+    """Runs every learner. Where one fails, the others are run all the same.
 
     Args:
         kernel: The stream's kernel.

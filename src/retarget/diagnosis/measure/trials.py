@@ -39,7 +39,7 @@ def follow(
     block_size: int,
     order: Tensor | None = None,
 ) -> None:
-    """One pass over the stream. One that fails leaves the others be."""
+    """One pass over the stream. A follower that fails is left behind; the others go on."""
     for part in kernel.windows(block_size, order):
         for follower in followers:
             if follower.failure is None:
@@ -47,7 +47,7 @@ def follow(
 
 
 class Run:
-    """An online learner trained on targets, and what came of it.
+    """An online learner trained on targets: its errors, and what it ends with.
 
     Args:
         kernel: The stream's kernel.
