@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 import retarget as rt
+from retarget.diagnosis.options import Options
 from retarget.diagnosis.pipeline import diagnose_stream
 from retarget.diagnosis.stream import Stream
 
@@ -44,7 +45,7 @@ def run_case(mode: str, rows: int) -> dict[str, float | str]:
     """One diagnosis, its time and the peak memory of this process."""
     stream = make_stream(rows)
     start, busy = time.perf_counter(), time.process_time()
-    found = diagnose_stream(stream, mode=mode, progress=False)
+    found = diagnose_stream(stream, options=Options(mode=mode), progress=False)
     seconds, busy = time.perf_counter() - start, time.process_time() - busy
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {

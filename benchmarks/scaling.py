@@ -35,8 +35,9 @@ import torch
 
 import retarget as rt
 from retarget import distributed as rd
-from retarget.diagnosis.kernels.features import FeatureKernel, feature_map
-from retarget.diagnosis.measure.correction import offline_aims, settling_targets
+from retarget.diagnosis.measure.approximation import feature_map
+from retarget.diagnosis.measure.trials import IterativeCorrection, learn_corrected, offline_aims
+from retarget.theory.stream_kernel import FeatureKernel
 
 KERNEL, LEARNER = rt.RBF(width=8.0), rt.SGD(lr=0.1, batch_size=16)
 GAMMA, BLOCK, RIDGE, FEATURES = 1.0, 16, 0.1, 512
@@ -146,13 +147,15 @@ def sketched(n: int) -> dict[str, float]:
     base = resident()
 
     def features() -> FeatureKernel:
-        return FeatureKernel(feature_map(KERNEL, X, FEATURES, seed=0), X, Y, lambda rows: None)
+        return FeatureKernel(feature_map(KERNEL, X, FEATURES, seed=0), X, Y)
+
+    def corrected() -> None:
+        aims = offline_aims(kernel, GAMMA, BLOCK)
+        learn_corrected(kernel, LEARNER, IterativeCorrection(kernel, LEARNER, aims, RIDGE), BLOCK)
 
     making, kernel = timed(features)
     offline, _ = timed(lambda: kernel.offline(GAMMA))
-    iterative, _ = timed(
-        lambda: settling_targets(kernel, LEARNER, offline_aims(kernel, GAMMA, BLOCK), BLOCK, RIDGE)
-    )
+    iterative, _ = timed(corrected)
     return {
         "offline s": making + offline,
         "iterative s": making + iterative,

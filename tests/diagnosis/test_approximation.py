@@ -1,15 +1,28 @@
-"""Exact or features, by memory; and feature maps against their kernels."""
+"""Exact or features, by memory; feature maps against their kernels; what they change."""
+
+import math
 
 import numpy as np
 import pytest
 import torch
 
 import retarget as rt
-from retarget.diagnosis.kernels.features import FeatureKernel, Nystroem, OwnFeatures, feature_map
-from retarget.diagnosis.kernels.full import FullKernel, exact_memory
 from retarget.diagnosis.measure import approximation
-from retarget.diagnosis.measure.approximation import feature_count, memory_limit, open_kernel
-from retarget.kernels import PrecomputedKernel
+from retarget.diagnosis.measure.approximation import (
+    Nystroem,
+    Opened,
+    OwnFeatures,
+    exact_memory,
+    feature_count,
+    feature_map,
+    measure_approximation,
+    memory_limit,
+    open_kernel,
+    relative_difference,
+)
+from retarget.diagnosis.options import Options
+from retarget.errors import StreamTooLargeError
+from retarget.theory.stream_kernel import DenseKernel, FeatureKernel
 from support.diagnosis_streams import drifting
 from support.problems import assert_same
 
@@ -17,85 +30,47 @@ X = torch.from_numpy(drifting(40, dimensions=3).X)
 Y = torch.from_numpy(drifting(40, dimensions=3).Y)
 
 
-def opened(kernel=None, **asked):
-    options = {"mode": "auto", "features": None, "memory": None, "batch_size": 1, "seed": 0}
-    kernel = rt.RBF(1.0) if kernel is None else kernel
-    return open_kernel(kernel, X, Y, advance=lambda _: None, **(options | asked))
+def opened(**asked):
+    return open_kernel(rt.RBF(1.0), X, Y, Options(**asked), lambda _: None)
 
 
 def test_the_mode_is_exact_where_memory_allows():
     needed = exact_memory(40, 3, 1)
-    assert opened(memory=needed).kernel.mode == "exact"
+    assert isinstance(opened(memory=needed).kernel, DenseKernel)
     beyond = opened(memory=needed - 1, features=8)
-    assert beyond.kernel.mode == "features"
+    assert isinstance(beyond.kernel, FeatureKernel)
     assert beyond.features.size == 8
     assert isinstance(beyond.features, Nystroem)
-    assert beyond.memory == (needed, needed - 1)
-    assert opened(mode="features").kernel.mode == "features"
+    assert (beyond.needed, beyond.limit) == (needed, needed - 1)
+    assert isinstance(opened(mode="features").kernel, FeatureKernel)
     assert opened(mode="exact").features is None
 
 
-def test_the_exact_method_takes_twelve_bytes_a_pair():
+def test_memory_and_features_by_default(monkeypatch):
+    for free, limit in ((10**10, 4 * 10**9), (10**9, 5 * 10**8), (None, 4 * 10**9)):
+        monkeypatch.setattr(approximation, "free_memory", lambda _, free=free: free)
+        assert memory_limit(None) == limit
+    assert memory_limit(1e6) == 1_000_000
+    assert [feature_count(None, n) for n in (10**4, 10**5, 10**6, 10**9)] == [2048, 1024, 512, 128]
     assert exact_memory(10_000, 20, 1) == 12 * 10**8 + 8 * 10_000 * (20 + 48 + 1024) + 32 * 2000**2
 
 
-def test_memory_and_features_by_default(monkeypatch):
-    monkeypatch.setattr(approximation, "free_memory", lambda _: 10**10)
-    assert memory_limit(None) == 4 * 10**9
-    monkeypatch.setattr(approximation, "free_memory", lambda _: 10**9)
-    assert memory_limit(None) == 5 * 10**8
-    monkeypatch.setattr(approximation, "free_memory", lambda _: None)
-    assert memory_limit(None) == 4 * 10**9
-    assert memory_limit(1e6) == 1_000_000
-    assert [feature_count(None, n) for n in (10**4, 10**5, 10**6, 10**9)] == [2048, 1024, 512, 128]
-
-
 @pytest.mark.parametrize(
-    ("asked", "error", "match"),
+    ("asked", "match"),
     [
-        (
-            {"mode": "fast"},
-            rt.errors.InvalidInputError,
-            r"mode is 'fast'; expected 'auto', 'exact'",
-        ),
-        (
-            {"mode": "exact", "memory": 1000},
-            rt.errors.StreamTooLargeError,
-            r"40 rows needs 0.0 GB.*use",
-        ),
-        (
-            {"mode": "features", "memory": 1000, "batch_size": 9},
-            rt.errors.StreamTooLargeError,
-            r"mini-batches of 9 rows need .*use a smaller batch_size",
-        ),
-        (
-            {"memory": "much"},
-            rt.errors.InvalidTypeError,
-            r"memory is 'much'; expected a number of bytes",
-        ),
-        ({"memory": -1}, rt.errors.InvalidInputError, r"memory is -1; expected a positive number"),
-        (
-            {"mode": "features", "features": 1.5},
-            rt.errors.InvalidTypeError,
-            r"expected a whole number",
-        ),
-        (
-            {"mode": "features", "features": 1},
-            rt.errors.InvalidInputError,
-            r"features is 1; expected 2",
-        ),
+        ({"mode": "exact", "memory": 1000}, r"40 rows needs 0.0 GB.*use"),
+        ({"mode": "features", "memory": 1000, "batch_size": 9}, r"use a smaller batch_size"),
     ],
 )
-def test_what_has_no_meaning_is_refused(monkeypatch, asked, error, match):
+def test_what_does_not_fit_is_refused(monkeypatch, asked, match):
     monkeypatch.setattr(approximation, "WINDOW_ROWS", 8)
-    with pytest.raises(error, match=match):
+    with pytest.raises(StreamTooLargeError, match=match):
         opened(**asked)
 
 
 def test_nystroem_is_exact_on_its_landmarks_and_survives_copies():
-    kernel = rt.as_kernel("laplacian")
-    landmarks = torch.cat([X[:10], X[:3]])
-    features = Nystroem(kernel, landmarks)
+    kernel = rt.as_kernel(lambda A, B: torch.exp(-torch.cdist(A, B)))
+    features = Nystroem(kernel, torch.cat([X[:10], X[:3]]))
     assert features.size == 10
     Phi = features(X)
     assert_same(Phi[:10] @ Phi.mT, kernel(X[:10], X), 1e-8)
@@ -105,7 +80,7 @@ def test_nystroem_is_exact_on_its_landmarks_and_survives_copies():
 
 def test_kernels_with_features_of_their_own_keep_them():
     linear = feature_map(rt.Linear(), X, 2, 0)
-    assert (linear.exact, linear.size) == (True, 3)
+    assert (linear.kind, linear.size) == ("linear", 3)
     assert (linear(X) == X).all()
     own = rt.Features(lambda x: torch.cat([x, x**2], dim=1))
     mapped = feature_map(own, X, 6, 0)
@@ -118,17 +93,34 @@ def test_kernels_with_features_of_their_own_keep_them():
 
 def test_features_are_kept_in_single_precision_where_there_is_room():
     chosen = feature_map(rt.RBF(1.5), X, 12, 0)
-    anew = FeatureKernel(chosen, X, Y, lambda _: None, room=4 * 40 * 12 - 1)
-    kept = FeatureKernel(chosen, X, Y, lambda _: None, room=4 * 40 * 12)
+    anew = FeatureKernel(chosen, X, Y, room=4 * 40 * 12 - 1)
+    kept = FeatureKernel(chosen, X, Y, room=4 * 40 * 12)
     rounded = chosen(X).float().double()
     order = torch.from_numpy(np.random.default_rng(0).permutation(40))
     some = slice(3, 9)
-    assert (anew.rows(some).features == chosen(X[some])).all()
-    assert (kept.rows(some).features == rounded[some]).all()
-    assert (kept.rows(some, order).features == rounded[order[some]]).all()
+    assert (anew.panel(some).features == chosen(X[some])).all()
+    assert (kept.panel(some).features == rounded[some]).all()
+    assert (kept.panel(some, order).features == rounded[order[some]]).all()
     # the kernel is that of the rounded features, consistently
-    exact = FullKernel(PrecomputedKernel(rounded @ rounded.mT), torch.arange(40), Y, lambda _: None)
+    exact = DenseKernel(lambda _: rounded @ rounded.mT, X, Y)
     assert_same(kept.density(), exact.density())
     assert_same(kept.values(kept.offline(0.3).coefficients), exact.values(exact.offline(0.3).dual))
-    linear = FeatureKernel(OwnFeatures(rt.Linear(), X), X, Y, lambda _: None, room=10**9)
-    assert (linear.rows(some).features == X[some]).all()  # exact features stay exact
+    linear = open_kernel(rt.Linear(), X, Y, Options(mode="features"), lambda _: None).kernel
+    assert (linear.panel(some).features == X[some]).all()  # exact features stay exact
+
+
+def test_the_approximation_is_measured_on_rows_spread_over_the_stream(monkeypatch):
+    monkeypatch.setattr(approximation, "SAMPLE_ROWS", 5)
+    rows = torch.arange(1.0, 10.0, dtype=torch.float64)[:, None]
+    given = open_kernel(rt.Linear(), rows, rows.clone(), Options(mode="features"), lambda _: None)
+    features = OwnFeatures(rt.Features(lambda x: 1.1 * x), rows)
+    learner = rt.SGD(lr=0.01)
+    made = Opened(given.kernel, 10, 5, features, given.sample)
+    found = measure_approximation(made, learner, 0.5)
+    Y = np.array([[1.0], [3], [5], [7], [9]])
+    one, other = (rt.effective_targets(M, Y, learner, 0.5) - Y for M in (Y @ Y.T, 1.21 * Y @ Y.T))
+    assert (found.sample, found.exact_memory, found.memory_limit) == (5, 10, 5)
+    assert found.kernel_error == pytest.approx(0.21)
+    assert found.shift_error == pytest.approx(np.linalg.norm(other - one) / np.linalg.norm(one))
+    assert math.isnan(relative_difference(rows * math.nan, rows))
+    assert relative_difference(rows, 0 * rows) == pytest.approx(float(rows.norm()))

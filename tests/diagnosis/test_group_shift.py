@@ -2,44 +2,12 @@
 
 import numpy as np
 import pytest
-import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import retarget as rt
 from retarget.diagnosis.measure.groups import directions, group_shift, partition
 from retarget.diagnosis.measure.learn import learn_all
-from retarget.theory.response import final_response
 from support.diagnosis_streams import as_stream, both_kernels, by_hand, classes
-from support.problems import assert_same, gammas, make_stream, panel_sizes, panels_of, problems
-
-
-@given(
-    problem=problems(), gamma=gammas, panel=panel_sizes, count=st.integers(1, 4),
-    seed=st.integers(0, 99),
-)  # fmt: skip
-def test_own_part_and_later_groups_make_up_the_shift(problem, gamma, panel, count, seed):
-    stream, learner = problem
-    n, c, b = len(stream), stream.Y.shape[1], learner.batch_size
-    member = np.random.default_rng(seed).integers(count, size=n)
-    E = rt.prequential_errors(stream.K, stream.Y, learner)
-    C = final_response(learner, n)[:, None] * E
-    shift = rt.effective_targets(stream.K, stream.Y, learner, gamma) - stream.Y
-    moved, rest = np.zeros((n, count, c)), np.zeros((n, c))
-    for i in range(n):
-        for j in range(n):
-            if j // b > i // b:
-                moved[i, member[j]] += stream.K[i, j] * C[j]
-            else:
-                rest[i] += stream.K[i, j] * C[j]
-        rest[i] += gamma * C[i] - stream.Y[i]
-    assert_same(rest + moved.sum(1), shift)  # the theorem, on the loops themselves
-    with panels_of(panel):
-        for kernel in both_kernels(stream):
-            got = torch.full((n, count, c), torch.nan, dtype=torch.float64)
-            for rows, part in kernel.later(torch.from_numpy(C), torch.from_numpy(member), count, b):
-                got[rows] = part
-            assert_same(got, moved)
+from support.problems import assert_same, make_stream
 
 
 @pytest.mark.parametrize("lr", [0.2, 1.1])
@@ -79,8 +47,10 @@ def test_sizes_and_pulls_are_means_over_the_rows_of_a_group(batch):
         for h in range(3):
             for g in range(3):
                 lengths, pulls = [], []
-                for i in np.flatnonzero(groups.of == h):
-                    later = [j for j in np.flatnonzero(groups.of == g) if j // batch > i // batch]
+                for i in np.flatnonzero(groups.numbers == h):
+                    later = [
+                        j for j in np.flatnonzero(groups.numbers == g) if j // batch > i // batch
+                    ]
                     moved = K[i, later] @ C[later]
                     lengths.append(np.linalg.norm(moved))
                     pulls.append(moved[h])  # the own class's output
@@ -96,7 +66,7 @@ def test_directions_of_numbers_are_their_signs_and_of_nothing_nothing():
 def test_groups_come_in_order_of_appearance_the_small_ones_of_many_as_one():
     some = as_stream(np.zeros((5, 1)), np.ones((5, 1)), groups=list("babca"))
     assert partition(some).names == ("b", "a", "c")
-    assert partition(some).of.tolist() == [0, 1, 0, 2, 1]
+    assert partition(some).numbers.tolist() == [0, 1, 0, 2, 1]
     labels = [f"{i}" for i in range(40)] + [f"{i}" for i in range(35, 4, -1)] * 2
     n = len(labels)
     many = partition(as_stream(np.zeros((n, 1)), np.ones((n, 1)), groups=labels))
@@ -104,10 +74,10 @@ def test_groups_come_in_order_of_appearance_the_small_ones_of_many_as_one():
     assert many.names[:2] == ("5", "6")
     assert many.names[-1] == "the other 11"
     small = [row for row, label in enumerate(labels) if label in ("0", "4", "36", "39")]
-    assert (many.of[small] == 29).all()
+    assert (many.numbers[small] == 29).all()
     for row, label in enumerate(labels):
-        if many.of[row] != 29:
-            assert many.names[many.of[row]] == label
+        if many.numbers[row] != 29:
+            assert many.names[many.numbers[row]] == label
 
 
 @pytest.mark.parametrize(("n", "count"), [(3, 3), (25, 10)])
@@ -115,5 +85,5 @@ def test_without_groups_the_stream_is_cut_into_parts(n, count):
     parts = partition(as_stream(np.zeros((n, 1)), np.ones((n, 1))))
     assert parts.names[0] == "part 1"
     assert len(parts.names) == count
-    assert (np.diff(parts.of) >= 0).all()
-    assert set(np.bincount(parts.of)) <= {n // count, n // count + 1}
+    assert (np.diff(parts.numbers) >= 0).all()
+    assert set(np.bincount(parts.numbers)) <= {n // count, n // count + 1}

@@ -4,11 +4,11 @@ import numpy as np
 import polars as pl
 import torch
 
-from retarget.diagnosis.kernels.features import FeatureKernel, OwnFeatures
-from retarget.diagnosis.kernels.full import FullKernel
+from retarget.diagnosis.measure.approximation import OwnFeatures
 from retarget.diagnosis.result import Choice
 from retarget.diagnosis.stream import Stream
 from retarget.kernels import Linear
+from retarget.theory.stream_kernel import DenseKernel, FeatureKernel
 
 
 def as_stream(X, Y, kind="regression", groups=None, scales=None):
@@ -53,11 +53,9 @@ def classes(n=60, count=3, seed=0, dimensions=3):
 
 
 def both_kernels(stream):
-    """The kernel of explicit features, in full and through the features."""
+    """The kernel of explicit features, dense and through the features."""
     X, Y = torch.from_numpy(stream.features), torch.from_numpy(stream.Y)
-    nothing = lambda _: None  # noqa: E731
-    full = FullKernel(Linear(), X, Y, nothing)
-    return full, FeatureKernel(OwnFeatures(Linear(), X), X, Y, nothing)
+    return DenseKernel(Linear(), X, Y), FeatureKernel(OwnFeatures(Linear(), X), X, Y)
 
 
 def by_hand(value):

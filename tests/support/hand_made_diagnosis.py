@@ -87,9 +87,9 @@ class Stand:
         self.stream = self.test = self.options = self.command = None
         self.report_fails = False
 
-    def diagnose_stream(self, stream, test=None, **options):
+    def diagnose_stream(self, stream, test, options):
         self.stream, self.test, self.options = stream, test, options
-        return diagnosis_of(stream, evaluation=options["evaluation"])
+        return diagnosis_of(stream, evaluation=options.evaluation_with(test))
 
     def write_report(self, diagnosis, path, *, command=None):
         self.command = command

@@ -4,58 +4,53 @@ import json
 import shlex
 import sys
 from contextlib import ExitStack
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from retarget.cli import diagnose_options as option
+from retarget.cli.diagnose_options import method_option, with_shared_options
 from retarget.errors import InvalidInputError
 from retarget.storage import atomic_file, user_path
-from retarget.text import auto_or_number, printable
+from retarget.text import amount_of_memory, auto_or_number, listed, printable
 
 if TYPE_CHECKING:
+    import polars as pl
+
+    from retarget.diagnosis.options import Options
     from retarget.diagnosis.result import Diagnosis
+    from retarget.diagnosis.tables.roles import Roles
 
 # What computes is imported by the commands: their help need not wait for torch and Polars.
 OUT = Path("results/diagnosis")
 TABLE_SUFFIXES = (".parquet", ".csv")
+EVALUATIONS = {"last": "last part", "progressive": "progressive"}
+KERNELS = ("rbf", "linear")
 app = typer.Typer(rich_markup_mode="rich")
 console = Console(emoji=False)  # a column may be called :rocket:
 
 
 @app.command()
+@with_shared_options
 def diagnose(
-    file: option.File = None,
-    target: option.Target = None,
-    time: option.Time = None,
-    group: option.Group = None,
-    group_as_feature: option.GroupAsFeature = False,
-    column: option.Column = None,
-    drop: option.Drop = None,
-    kind: option.Kind = "auto",
-    impute: option.Impute = "error",
-    standardise: option.Standardise = True,
-    allow_leak: option.AllowLeak = False,
-    kernel: option.Kernel = "rbf",
-    width: option.Width = "auto",
-    lr: option.Lr = "auto",
-    batch_size: option.BatchSize = 1,
-    momentum: option.Momentum = 0.0,
-    nesterov: option.Nesterov = False,
-    weight_decay: option.WeightDecay = 0.0,
-    reduction: option.Reduction = "sum",
-    test: option.Test = None,
-    evaluation: option.Evaluation = None,
-    test_share: option.TestShare = 0.2,
-    gamma: option.Gamma = "auto",
-    block_size: option.BlockSize = None,
-    ridge: option.Ridge = None,
-    mode: option.Mode = "auto",
-    features: option.Features = None,
-    memory: option.Memory = None,
-    seed: option.Seed = 0,
+    asked: dict[str, Any],
+    test: Annotated[
+        Path | None, method_option(metavar="FILE", help="Rows to measure errors on, same columns.")
+    ] = None,
+    evaluation: Annotated[
+        str | None,
+        method_option(
+            metavar="last|progressive",
+            help="Measure errors on the last part of the stream, or on each row before it is "
+            "learned.",
+            show_default="last",
+        ),
+    ] = None,
+    test_share: Annotated[
+        float, method_option(help="Share of the rows held out at the end.")
+    ] = 0.2,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the results.")] = OUT,
     as_object: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, and nothing else.")
@@ -69,34 +64,26 @@ def diagnose(
     Writes report.html, shift.parquet (every row's shift) and corrected.parquet (targets to train
     on) into a folder.
     """
-    asked = locals()  # the options by name
-    from retarget.cli.diagnose_input import (
-        chosen_evaluation,
-        computation,
-        load_tables,
-        require_kernel,
-    )
     from retarget.diagnosis.api import diagnose_table
     from retarget.diagnosis.report.export import as_json
     from retarget.diagnosis.report.terminal import terminal_parts
 
     if out.exists() and not out.is_dir():
         raise InvalidInputError(f"--out is {out}, which is a file; expected a folder")
-    require_kernel(kernel)
-    ridge_offline = auto_or_number("--gamma", gamma)
-    chosen = chosen_evaluation(evaluation, test)
-    options = computation(asked)
-    table, test_table, roles = load_tables(asked)
-    diagnosis = diagnose_table(
-        table,
-        roles,
-        test=None if chosen else test_table,  # the digits come with one
-        evaluation=chosen,
-        test_share=test_share,
-        kernel=kernel,
-        gamma=ridge_offline,
-        **options,
-    )
+    if evaluation is not None and evaluation not in EVALUATIONS:
+        raise InvalidInputError(
+            f"--evaluation is {evaluation!r}; expected {' or '.join(EVALUATIONS)} (or a --test "
+            "file)"
+        )
+    if evaluation is not None and test is not None:
+        raise InvalidInputError(
+            f"--evaluation {evaluation} and --test {test} are given; expected one of them"
+        )
+    chosen = None if evaluation is None else EVALUATIONS[evaluation]
+    options = options_of(asked, evaluation=chosen, test_share=test_share)
+    table, test_table, roles = load_tables(asked, test)
+    # the digits come with a test set, which another evaluation does not use
+    diagnosis = diagnose_table(table, roles, None if chosen else test_table, options)
     files = write_all(diagnosis, out)
     if as_object:
         written = [str(path) for path in files]
@@ -110,33 +97,9 @@ def diagnose(
 
 
 @app.command()
+@with_shared_options
 def correct(
-    file: option.File = None,
-    target: option.Target = None,
-    time: option.Time = None,
-    group: option.Group = None,
-    group_as_feature: option.GroupAsFeature = False,
-    column: option.Column = None,
-    drop: option.Drop = None,
-    kind: option.Kind = "auto",
-    impute: option.Impute = "error",
-    standardise: option.Standardise = True,
-    allow_leak: option.AllowLeak = False,
-    kernel: option.Kernel = "rbf",
-    width: option.Width = "auto",
-    lr: option.Lr = "auto",
-    batch_size: option.BatchSize = 1,
-    momentum: option.Momentum = 0.0,
-    nesterov: option.Nesterov = False,
-    weight_decay: option.WeightDecay = 0.0,
-    reduction: option.Reduction = "sum",
-    gamma: option.Gamma = "auto",
-    block_size: option.BlockSize = None,
-    ridge: option.Ridge = None,
-    mode: option.Mode = "auto",
-    features: option.Features = None,
-    memory: option.Memory = None,
-    seed: option.Seed = 0,
+    asked: dict[str, Any],
     out: Annotated[
         Path, typer.Option(metavar="DIR|FILE", help="A folder, or a file .parquet or .csv.")
     ] = OUT,
@@ -146,24 +109,19 @@ def correct(
     Writes corrected.parquet. The exact correction needs the whole stream beforehand; the iterative
     one only what was there by then.
     """
-    asked = locals()  # the options by name
-    from retarget.cli.diagnose_input import computation, load_tables, require_kernel
     from retarget.diagnosis.api import diagnose_table
     from retarget.diagnosis.report.export import corrected_table
 
     path = out if out.suffix.lower() in TABLE_SUFFIXES else out / "corrected.parquet"
+    file = asked["file"]
     if path.is_dir() or (file is not None and path.resolve() == user_path(file).resolve()):
         raise InvalidInputError(
             f"--out would write to {path}, which is a folder or the stream itself; choose another"
         )
-    require_kernel(kernel)
-    ridge_offline = auto_or_number("--gamma", gamma)
-    options = computation(asked)
-    table, _, roles = load_tables(asked)
     # progressive: no row is held out, so every row has corrected targets
-    diagnosis = diagnose_table(
-        table, roles, evaluation="progressive", kernel=kernel, gamma=ridge_offline, **options
-    )
+    options = options_of(asked, evaluation="progressive")
+    table, _, roles = load_tables(asked)
+    diagnosis = diagnose_table(table, roles, None, options)
     # opened here: Polars takes no path that is not UTF-8
     with atomic_file(path) as temporary, temporary.open("wb") as opened:
         corrected = corrected_table(diagnosis)
@@ -172,6 +130,93 @@ def correct(
         else:
             corrected.write_parquet(opened)
     _show_files([path])
+
+
+def options_of(asked: dict[str, Any], **more: Any) -> "Options":
+    """Learner and method; what is wrong with them is said before any file is read.
+
+    Args:
+        asked: The shared options by name, numbers that may be "auto" as text.
+        more: Options that one command has alone.
+    """
+    from retarget.diagnosis.options import Options
+
+    kernel, memory = asked["kernel"], asked["memory"]
+    if kernel not in KERNELS and ":" not in kernel:
+        raise InvalidInputError(
+            f"--kernel is {kernel!r}; expected {', '.join(KERNELS)}, or package.module:factory"
+        )
+    numbers = {name: auto_or_number(f"--{name}", asked[name]) for name in ("lr", "gamma", "width")}
+    given: dict[str, Any] = {**asked, **more, **numbers}
+    given["width"] = None if numbers["width"] == "auto" else numbers["width"]
+    given["memory"] = None if memory is None else amount_of_memory("--memory", memory)
+    return Options(**{one.name: given[one.name] for one in fields(Options) if one.name in given})
+
+
+def load_tables(
+    asked: dict[str, Any], test: Path | None = None
+) -> "tuple[pl.DataFrame, pl.DataFrame | None, Roles]":
+    """The stream, the test set if there is one, and what their columns are for.
+
+    Args:
+        asked: The shared options by name; without a `file`, the embedded digits are the stream.
+        test: The file of the test set.
+    """
+    from retarget.diagnosis.tables.names import MOST_COLUMNS_SHOWN
+    from retarget.diagnosis.tables.read import read_table
+    from retarget.diagnosis.tables.roles import Roles
+
+    file, target = asked["file"], asked["target"]
+    given = {**asked, "column": asked["column"] or (), "drop": asked["drop"] or ()}
+    names = [one.name for one in fields(Roles) if one.name != "target"]
+    choices: dict[str, Any] = {name: given[name] for name in names}
+    if file is None:
+        if target or test or Roles(("digit",), **choices) != Roles(("digit",)):
+            raise InvalidInputError(
+                "there are options on columns or a test set, and no FILE that has them; name the "
+                "file of the stream first"
+            )
+        return digits_tables(asked["seed"])
+    if not target:
+        raise InvalidInputError(
+            f"no target is named; name the column of {file} to be learned (--target), one of: "
+            f"{listed(read_table(file).columns, MOST_COLUMNS_SHOWN)}"
+        )
+    roles = Roles(tuple(target), **choices)
+    table = read_table(file, roles.loaded, roles.drop)
+    roles = replace(roles, drop=())  # they were not loaded
+    roles.require_in(table.columns)
+    if test is None:
+        return table, None, roles
+    return table, read_table(test, table.columns, require_all=False), roles
+
+
+def digits_tables(seed: int) -> "tuple[pl.DataFrame, pl.DataFrame, Roles]":
+    """A stream of handwritten digits, class by class, a test set, and the columns' roles.
+
+    Example:
+        >>> stream, test, _ = digits_tables(seed=0)
+        >>> len(stream), len(test), stream["digit"][0], stream["digit"][-1]
+        (1348, 449, '0', '9')
+    """
+    import polars as pl
+
+    from retarget.data.digits import digits_stream
+    from retarget.diagnosis.tables.roles import Roles
+
+    digits = digits_stream(seed)
+    stream, test = (
+        pl.DataFrame(
+            {f"pixel{number}": column for number, column in enumerate(images.T)}
+            | {"digit": [str(label) for label in labels]}
+        )
+        for images, labels in (
+            (digits.x_train, digits.labels_train),
+            (digits.x_test, digits.labels_test),
+        )
+    )
+    # Pixels are numbers from 0 to 1; most of them vary little, which scaling would undo.
+    return stream, test, Roles(target=("digit",), group="digit", standardise=False)
 
 
 def write_all(diagnosis: "Diagnosis", folder: Path) -> list[Path]:

@@ -1,180 +1,156 @@
-"""The options that `retarget diagnose` and `retarget correct` share."""
+"""The options that `retarget diagnose` and `retarget correct` share, declared once."""
 
+from collections.abc import Callable
+from functools import partial, wraps
+from inspect import Signature, signature
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-COLUMNS, LEARNER, METHOD = "What the columns are", "Your online learner", "How it is diagnosed"
-
-File = Annotated[
-    Path | None,
-    typer.Argument(
-        metavar="FILE",
-        help="The stream: .csv, .tsv (also .gz), .parquet, .npz or .npy, rows in the order in "
-        "which they were learned. Without it: the embedded digits, class by class.",
-        show_default=False,
-    ),
-]
+column_option = partial(typer.Option, rich_help_panel="What the columns are")
+learner_option = partial(typer.Option, rich_help_panel="Your online learner")
+method_option = partial(typer.Option, rich_help_panel="How it is diagnosed")
 
 
-def _option(panel: str, *names: str, **more: Any) -> Any:
-    return typer.Option(*names, rich_help_panel=panel, **more)
+def shared_options(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="FILE",
+            help="The stream: .csv, .tsv (also .gz), .parquet, .npz or .npy, rows in the order in "
+            "which they were learned. Without it: the embedded digits, class by class.",
+            show_default=False,
+        ),
+    ] = None,
+    target: Annotated[
+        list[str] | None,
+        column_option(metavar="COL", help="The column to learn; repeat it for several."),
+    ] = None,
+    time: Annotated[
+        str | None,
+        column_option(metavar="COL", help="Orders the rows; it is not used as a feature."),
+    ] = None,
+    group: Annotated[
+        str | None,
+        column_option(
+            metavar="COL",
+            help="Task, user, device, class...: shows which group shifted whose targets. It is "
+            "not used as a feature.",
+        ),
+    ] = None,
+    group_as_feature: Annotated[
+        bool, column_option("--group-as-feature", help="Use the group as a feature as well.")
+    ] = False,
+    column: Annotated[
+        list[str] | None,
+        column_option(metavar="COL", help="Use only this feature; repeat it for several."),
+    ] = None,
+    drop: Annotated[
+        list[str] | None,
+        column_option(metavar="COL", help="Leave a column out; repeat it for several."),
+    ] = None,
+    kind: Annotated[
+        str,
+        column_option(
+            metavar="auto|regression|classification", help="Is the target a number or a class?"
+        ),
+    ] = "auto",
+    impute: Annotated[
+        str,
+        column_option(
+            metavar="error|mean|median|zero",
+            help="What missing numbers are replaced by. (Missing categories: the most frequent. "
+            "Rows without a target are left out.)",
+        ),
+    ] = "error",
+    standardise: Annotated[
+        bool,
+        column_option(
+            "--standardise/--as-they-are",
+            help="Bring numbers to mean 0 and standard deviation 1, or leave them.",
+        ),
+    ] = True,
+    allow_leak: Annotated[
+        bool, column_option("--allow-leak", help="Accept a feature that gives the target away.")
+    ] = False,
+    kernel: Annotated[
+        str,
+        learner_option(
+            metavar="rbf|linear|MODULE:FACTORY",
+            help="What the learner takes as similar. For a network of yours: the function that "
+            "makes it, as package.module:factory (its empirical NTK).",
+        ),
+    ] = "rbf",
+    width: Annotated[
+        str,
+        learner_option(
+            metavar="auto|NUMBER",
+            help="Width of the rbf kernel; auto: the median distance between rows.",
+        ),
+    ] = "auto",
+    lr: Annotated[
+        str,
+        learner_option(
+            metavar="auto|NUMBER",
+            help="Learning rate; auto: the best stable one, by the error before learning.",
+        ),
+    ] = "auto",
+    batch_size: Annotated[int, learner_option(min=1, help="Rows in one step of the learner.")] = 1,
+    momentum: Annotated[float, learner_option(help="Momentum, as in torch.optim.SGD.")] = 0.0,
+    nesterov: Annotated[
+        bool, learner_option("--nesterov", help="Nesterov momentum, as in torch.optim.SGD.")
+    ] = False,
+    weight_decay: Annotated[
+        float, learner_option(help="Weight decay, as in torch.optim.SGD.")
+    ] = 0.0,
+    reduction: Annotated[
+        str,
+        learner_option(
+            metavar="sum|mean",
+            help="Whether your loss is the sum or the mean over a mini-batch "
+            "(PyTorch's default: mean).",
+        ),
+    ] = "sum",
+    gamma: Annotated[
+        str, method_option(metavar="auto|NUMBER", help="Ridge of the offline learner.")
+    ] = "auto",
+    block_size: Annotated[
+        int | None, method_option(min=1, help="Rows corrected together, iteratively.")
+    ] = None,
+    ridge: Annotated[
+        float | None, method_option(min=0, help="Ridge of the iterative correction's blocks.")
+    ] = None,
+    mode: Annotated[
+        str,
+        method_option(
+            metavar="auto|exact|features",
+            help="With the whole kernel matrix, or through features: Nyström features, or the "
+            "exact ones of a linear kernel; auto: by the memory.",
+        ),
+    ] = "auto",
+    features: Annotated[
+        int | None, method_option(min=1, help="Number of Nyström features.")
+    ] = None,
+    memory: Annotated[
+        str | None,
+        method_option(metavar="AMOUNT", help="Memory the exact method may use, e.g. 4GB."),
+    ] = None,
+    seed: Annotated[int, method_option(min=0, help="Seed for everything random.")] = 0,
+) -> None:
+    """Only declares them: `with_shared_options` hands them to a command."""
 
 
-Target = Annotated[
-    list[str] | None,
-    _option(COLUMNS, "--target", metavar="COL", help="The column to learn; repeat it for several."),
-]
-Time = Annotated[
-    str | None, _option(COLUMNS, "--time", metavar="COL", help="Orders the rows; no feature.")
-]
-Group = Annotated[
-    str | None,
-    _option(
-        COLUMNS,
-        "--group",
-        metavar="COL",
-        help="Task, user, device, class...: who shifted whose targets. No feature.",
-    ),
-]
-GroupAsFeature = Annotated[
-    bool, _option(COLUMNS, "--group-as-feature", help="Make the group a feature as well.")
-]
-Column = Annotated[
-    list[str] | None,
-    _option(
-        COLUMNS, "--column", metavar="COL", help="Use only this feature; repeat it for several."
-    ),
-]
-Drop = Annotated[
-    list[str] | None,
-    _option(COLUMNS, "--drop", metavar="COL", help="Leave a column out; repeat it for several."),
-]
-Kind = Annotated[
-    str,
-    _option(
-        COLUMNS,
-        "--kind",
-        metavar="auto|regression|classification",
-        help="Is the target a number or a class?",
-    ),
-]
-Impute = Annotated[
-    str,
-    _option(
-        COLUMNS,
-        "--impute",
-        metavar="error|mean|median|zero",
-        help="What missing numbers are replaced by. (Missing categories: the most frequent. "
-        "Rows without a target are left out.)",
-    ),
-]
-Standardise = Annotated[
-    bool,
-    _option(
-        COLUMNS,
-        "--standardise/--as-they-are",
-        help="Bring numbers to mean 0 and standard deviation 1, or leave them.",
-    ),
-]
-AllowLeak = Annotated[
-    bool, _option(COLUMNS, "--allow-leak", help="Accept a feature that gives the target away.")
-]
-Lr = Annotated[
-    str,
-    _option(
-        LEARNER,
-        "--lr",
-        metavar="auto|NUMBER",
-        help="Learning rate; auto: the best stable one, by the error before learning.",
-    ),
-]
-BatchSize = Annotated[
-    int, _option(LEARNER, "--batch-size", min=1, help="Rows in one step of the learner.")
-]
-Momentum = Annotated[float, _option(LEARNER, "--momentum", help="Momentum, as in torch.optim.SGD.")]
-Nesterov = Annotated[
-    bool, _option(LEARNER, "--nesterov", help="Nesterov momentum, as in torch.optim.SGD.")
-]
-WeightDecay = Annotated[
-    float, _option(LEARNER, "--weight-decay", help="Weight decay, as in torch.optim.SGD.")
-]
-Reduction = Annotated[
-    str,
-    _option(
-        LEARNER,
-        "--reduction",
-        metavar="sum|mean",
-        help="Whether your loss is the sum or the mean over a mini-batch "
-        "(PyTorch's default: mean).",
-    ),
-]
-Kernel = Annotated[
-    str,
-    _option(
-        LEARNER,
-        "--kernel",
-        metavar="rbf|linear|MODULE:FACTORY",
-        help="What the learner takes as similar. For a network of yours: the function that makes "
-        "it, as package.module:factory (its empirical NTK).",
-    ),
-]
-Width = Annotated[
-    str,
-    _option(
-        LEARNER,
-        "--width",
-        metavar="auto|NUMBER",
-        help="Width of the rbf kernel; auto: the median distance between rows.",
-    ),
-]
-Test = Annotated[
-    Path | None,
-    _option(METHOD, "--test", metavar="FILE", help="Rows to measure errors on, same columns."),
-]
-Evaluation = Annotated[
-    str | None,
-    _option(
-        METHOD,
-        "--evaluation",
-        metavar="last|progressive",
-        help="Measure errors on the last part of the stream, or on each row before it is learned.",
-        show_default="last",
-    ),
-]
-TestShare = Annotated[
-    float, _option(METHOD, "--test-share", help="Share of the rows held out at the end.")
-]
-Gamma = Annotated[
-    str,
-    _option(METHOD, "--gamma", metavar="auto|NUMBER", help="Ridge of the offline learner."),
-]
-BlockSize = Annotated[
-    int | None,
-    _option(METHOD, "--block-size", min=1, help="Rows corrected together, iteratively."),
-]
-Ridge = Annotated[
-    float | None,
-    _option(METHOD, "--ridge", min=0, help="Ridge of the iterative correction's blocks."),
-]
-Mode = Annotated[
-    str,
-    _option(
-        METHOD,
-        "--mode",
-        metavar="auto|exact|features",
-        help="With the whole kernel matrix, or through features: Nyström features, or the exact "
-        "ones of a linear kernel; auto: by the memory.",
-    ),
-]
-Features = Annotated[
-    int | None, _option(METHOD, "--features", min=1, help="Number of Nyström features.")
-]
-Memory = Annotated[
-    str | None,
-    _option(
-        METHOD, "--memory", metavar="AMOUNT", help="Memory the exact method may use, e.g. 4GB."
-    ),
-]
-Seed = Annotated[int, _option(METHOD, "--seed", min=0, help="Seed for everything random.")]
+def with_shared_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with these options before its own: it is called with them, by name, as a dict."""
+    shared = signature(shared_options).parameters
+    own = list(signature(command).parameters.values())[1:]
+
+    @wraps(command)
+    def called(**given: Any) -> None:
+        asked = {name: given.pop(name) for name in shared}
+        command(asked, **given)
+
+    called.__signature__ = Signature([*shared.values(), *own])  # type: ignore[attr-defined]
+    called.__annotations__ = {one.name: one.annotation for one in (*shared.values(), *own)}
+    return called

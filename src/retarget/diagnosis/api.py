@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypedDict, Unpack, cast
+from typing import Any, Literal
 
 import polars as pl
 import torch
 
 from retarget.diagnosis.measure.compare import held_out_rows
-from retarget.diagnosis.result import Diagnosis, Evaluation
+from retarget.diagnosis.options import Options
+from retarget.diagnosis.result import Diagnosis, Evaluation, Mode
 from retarget.diagnosis.tables.frames import assembled, assembled_test
 from retarget.diagnosis.tables.prepare import prepare
 from retarget.diagnosis.tables.roles import Impute, Kind, Roles, order_rows, order_test_rows
@@ -18,30 +19,19 @@ from retarget.kernels import EmpiricalNTK, Kernel
 from retarget.learners import SGD, Reduction
 
 
-class Options(TypedDict, total=False):
-    """What `diagnose_stream` may be told of the learner and the computation."""
-
-    width: float | None
-    lr: float | Literal["auto"]
-    batch_size: int
-    momentum: float
-    nesterov: bool
-    weight_decay: float
-    reduction: Reduction
-    block_size: int | None
-    ridge: float | None
-    mode: Literal["auto", "exact", "features"]
-    features: int | None
-    memory: int | None
-    seed: int
-
-
 def diagnose(
     X: Any,
     Y: Any,
     *,
     kernel: str | Kernel = "rbf",
+    width: float | None = None,
     learner: SGD | None = None,
+    lr: float | Literal["auto"] = "auto",
+    batch_size: int = 1,
+    momentum: float = 0.0,
+    nesterov: bool = False,
+    weight_decay: float = 0.0,
+    reduction: Reduction = "sum",
     gamma: float | Literal["auto"] = "auto",
     groups: Any = None,
     times: Any = None,
@@ -55,23 +45,41 @@ def diagnose(
     impute: Impute = "error",
     standardise: bool = True,
     allow_leak: bool = False,
-    **options: Unpack[Options],
+    block_size: int | None = None,
+    ridge: float | None = None,
+    mode: Mode | Literal["auto"] = "auto",
+    features: int | None = None,
+    memory: int | None = None,
+    seed: int = 0,
 ) -> Diagnosis:
     """What an online learner has made of a stream, and what would have helped.
+
+    Use it when you have the rows that a learner was trained on, in order, and want to know which
+    targets it shifted. River's progressive validation tells how large the error is; this tells
+    where it comes from, next to a batch model of the same kernel (scikit-learn's `KernelRidge`).
+    The exact method takes memory in proportion to the square of the number of rows; beyond
+    `memory`, features are used instead of the kernel.
 
     Args:
         X: The features, rows in the order in which they were learned: an array (n, d), or a frame
             of pandas or Polars, or a dict of columns.
         Y: The targets: an array (n,) or (n, c), or names of columns of X.
-        kernel: "rbf", "linear", a kernel, or "package.module:factory" for that network's.
-        learner: The online learner; None chooses a rate, for mini-batches, momentum and so on as
-            in `options`.
-        gamma: The offline learner's ridge; "auto" chooses it.
+        kernel: "rbf", "linear", whatever `retarget.as_kernel` takes, or "package.module:factory"
+            for the tangent kernel of that network.
+        width: Width of the RBF kernel; None takes the median distance between rows.
+        learner: The online learner, instead of the six options that follow.
+        lr: Its learning rate; "auto" takes the stable one with the least error before learning.
+        batch_size: Rows in one step of the learner.
+        momentum: As in `retarget.SGD`, like the three options that follow.
+        nesterov: Whether the momentum is Nesterov's.
+        weight_decay: Weight decay.
+        reduction: Whether the loss is the "sum" or the "mean" over a mini-batch.
+        gamma: The offline learner's ridge; "auto" takes the least leave-one-out error.
         groups: Each row's group: (n,), or the name of a column of X.
         times: What orders the rows: (n,), or the name of a column of X; None: they are in order.
         test: Rows to measure errors on: (X, Y), or one frame where Y names columns.
-        evaluation: "last part" of the stream, "progressive", or "test set"; None is the test set if
-            there is one, else the last part.
+        evaluation: "last part" of the stream, "progressive" (on each row before it is learned), or
+            "test set"; None is the test set if there is one, else the last part.
         test_share: The share of the stream that is its last part.
         group_as_feature: Whether the group is used as a feature as well.
         column: The only columns of X to use as features; none for all of them.
@@ -80,12 +88,40 @@ def diagnose(
         impute: What is used instead of missing numbers: "error", "mean", "median" or "zero".
         standardise: Whether numbers are brought to mean 0 and standard deviation 1 first.
         allow_leak: Whether a feature may give the target away.
-        options: `width`, `lr`, `batch_size`, `momentum`, `nesterov`, `weight_decay`, `reduction`,
-            `block_size`, `ridge`, `mode`, `features`, `memory`, `seed`: see `diagnose_stream`.
+        block_size: Rows that the iterative correction corrects together, a multiple of
+            `batch_size`; None takes about 64.
+        ridge: Ridge of the iterative correction's blocks; None takes, of a few, the one that ends
+            nearest to the offline learner.
+        mode: "exact"; "features", which are used instead of the kernel; or "auto", exact where
+            `memory` allows.
+        features: Number of features; None takes as many as there is time for.
+        memory: Bytes that the exact method may use; None is half of what is free, at most 4 GB.
+        seed: Seed for everything random.
 
     Raises:
         InvalidInputError: The data cannot be learned from; the message says why and what to do.
     """
+    options = Options(
+        kernel=kernel,
+        width=width,
+        lr=lr,
+        batch_size=batch_size,
+        momentum=momentum,
+        nesterov=nesterov,
+        weight_decay=weight_decay,
+        reduction=reduction,
+        evaluation=evaluation,
+        test_share=test_share,
+        gamma=gamma,
+        block_size=block_size,
+        ridge=ridge,
+        mode=mode,
+        features=features,
+        memory=memory,
+        seed=seed,
+    )
+    if learner is not None:
+        options = options.with_learner(learner)
     table, target, group, time = assembled(X, Y, groups, times)
     roles = Roles(
         target=target,
@@ -99,48 +135,27 @@ def diagnose(
         standardise=standardise,
         allow_leak=allow_leak,
     )
-    if learner is not None:
-        options = _with_learner(options, learner)
-    return diagnose_table(
-        table,
-        roles,
-        test=None if test is None else assembled_test(test, X, Y, target),
-        evaluation=evaluation,
-        test_share=test_share,
-        kernel=kernel,
-        gamma=gamma,
-        **options,
-    )
+    test_table = None if test is None else assembled_test(test, X, Y, target)
+    return diagnose_table(table, roles, test_table, options)
 
 
 def diagnose_table(
-    table: pl.DataFrame,
-    roles: Roles,
-    *,
-    test: pl.DataFrame | None = None,
-    evaluation: Evaluation | None = None,
-    test_share: float = 0.2,
-    kernel: str | Kernel = "rbf",
-    gamma: float | Literal["auto"] = "auto",
-    **options: Unpack[Options],
+    table: pl.DataFrame, roles: Roles, test: pl.DataFrame | None, options: Options
 ) -> Diagnosis:
     """The same, of a table whose columns have roles.
 
     Args:
         table: The rows, in the order in which they were learned (or with a time that orders them).
         roles: What its columns are for.
-        test: Rows to measure errors on, with the same columns.
-        evaluation: As for `diagnose`.
-        test_share: As for `diagnose`, like all that follow.
-        kernel: See there.
-        gamma: See there.
-        options: See there.
+        test: Rows to measure errors on, with the same columns; None for none.
+        options: The learner and the method.
     """
     from retarget.diagnosis.pipeline import diagnose_stream
 
-    evaluation = _evaluation(evaluation, test)
     rows = order_rows(table, roles)
-    held_out = held_out_rows(len(rows), test_share) if evaluation == "last part" else 0
+    held_out = 0
+    if options.evaluation_with(test) == "last part":
+        held_out = held_out_rows(len(rows), options.test_share)
     # of rows that are held out, nothing may be known: no mean, no category
     stream, preparation = prepare(rows, len(rows) - held_out)
     test_stream = None
@@ -148,44 +163,9 @@ def diagnose_table(
         test_stream = preparation.apply(order_test_rows(test, roles))
         notes = [f"Test set: {note}" for note in test_stream.notes if note not in stream.notes]
         stream = replace(stream, notes=(*stream.notes, *notes))
-    if isinstance(kernel, str) and ":" in kernel:
-        kernel = network_kernel(kernel, stream.X.shape[1])
-    return diagnose_stream(
-        stream,
-        test_stream,
-        evaluation=evaluation,
-        test_share=test_share,
-        kernel=kernel,
-        gamma=gamma,
-        **options,
-    )
-
-
-def _with_learner(options: Options, learner: SGD) -> Options:
-    described = learner.to_dict()
-    repeated = sorted(set(described) & set(options))
-    if repeated:
-        raise InvalidInputError(
-            f"{', '.join(repeated)} given beside a learner, which says that itself; give one"
-        )
-    if not isinstance(learner.lr, float):
-        raise InvalidInputError(
-            f"the learner has a schedule of {len(learner.lr)} rates; expected one rate: a stream "
-            "is diagnosed at one"
-        )
-    return cast(Options, {**options, **described})
-
-
-def _evaluation(evaluation: Evaluation | None, test: pl.DataFrame | None) -> Evaluation:
-    if evaluation is None:
-        return "last part" if test is None else "test set"
-    if (evaluation == "test set") != (test is not None):
-        raise InvalidInputError(
-            f"the evaluation is {evaluation!r} and there is "
-            f"{'no' if test is None else 'a'} test set; give a test set for 'test set', and for it "
-            "only"
-        )
-    return evaluation
+    if isinstance(options.kernel, str) and ":" in options.kernel:
+        options = replace(options, kernel=network_kernel(options.kernel, stream.X.shape[1]))
+    return diagnose_stream(stream, test_stream, options)
 
 
 def network_kernel(path: str, features: int) -> EmpiricalNTK:
@@ -197,7 +177,7 @@ def network_kernel(path: str, features: int) -> EmpiricalNTK:
 
     Raises:
         InvalidInputError: There is no such network, or it does not take rows of this length.
-        InvalidTypeError: It is no network.
+        InvalidTypeError: It is not a network.
     """
     network = imported_network(path, "network").double().eval()
     try:

@@ -1,7 +1,7 @@
 """A user's stream, as numbers: rows in the order in which they were learned."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, Self
 
 import numpy as np
 
@@ -42,6 +42,17 @@ class Stream:
 
     def __len__(self) -> int:
         return len(self.X)
+
+    def part(self, rows: slice) -> Self:
+        """Some rows of the stream."""
+        return replace(
+            self,
+            X=self.X[rows],
+            Y=self.Y[rows],
+            rows=self.rows[rows],
+            groups=None if self.groups is None else self.groups[rows],
+            times=None if self.times is None else self.times[rows],
+        )
 
     def in_units(self, targets: np.ndarray) -> np.ndarray:
         """Targets (m, c) in the user's own units."""

@@ -1,8 +1,9 @@
 """What the user left open is chosen, and what other choices would have brought is tried out."""
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -10,19 +11,29 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from retarget.arrays import as_positive
-from retarget.diagnosis.kernels.base import StreamKernel
-from retarget.diagnosis.measure.passes import Pass, learn_online
+from retarget.diagnosis.measure.trials import (
+    IterativeCorrection,
+    Run,
+    follow,
+    learn_online,
+    offline_aims,
+)
+from retarget.diagnosis.options import Options
 from retarget.diagnosis.result import Choice, Estimate
-from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels import RBF, Kernel, Linear, as_kernel
 from retarget.kernels.simple import median_distance
 from retarget.learners import SGD
+from retarget.theory.stream_kernel import Offline, StreamKernel
 
 GAMMA_GRID = np.logspace(-4, 3, 22)  # times the mean of k(x, x)
 RATES = 14  # each half of the one before, from 90% of the largest stable one
 BLOCK_ROWS = 64
 FEWEST_BLOCKS = 10
+RIDGES = (0.0, 1e-3, 1e-2, 1e-1, 1.0, 10.0)  # times the mean of k(x, x)
+AIMS = (1.0, 10.0, 100.0, 1000.0)  # times the offline learner's ridge
+AS_NEAR = 0.05  # farther by so little is as near: the least change is taken
+CHECKED_ROWS = 20_000
+NEAREST = "ends nearest to the offline learner on the stream's rows, among"
 Change = Literal["rate", "batch", "order"]
 BETTER_RATE = 0.95  # a rate whose prequential error is below this share of the learner's is tried
 BATCH_FACTOR = 4
@@ -31,10 +42,6 @@ BATCH_FACTOR = 4
 def choose_kernel(kernel: Any, width: float | None, X: Tensor) -> tuple[Kernel, str]:
     """The kernel, and what it is in words."""
     name = kernel if isinstance(kernel, str) else None
-    if width is not None and name != "rbf":
-        raise InvalidInputError(
-            f"width is {width!r} with kernel {kernel!r}; only 'rbf' takes a width: leave it out"
-        )
     if name == "linear":
         return Linear(), "linear"
     if name == "rbf":
@@ -46,87 +53,142 @@ def choose_kernel(kernel: Any, width: float | None, X: Tensor) -> tuple[Kernel, 
     return known, repr(known)
 
 
-def choose_gamma(
-    gamma: float | str, kernel: StreamKernel, scales: NDArray[np.float64], seed: int
-) -> Choice:
-    """The offline learner's ridge: given, or the one with the least leave-one-out error."""
-    given = _given("gamma", gamma)
-    candidates = GAMMA_GRID * (kernel.mean_diagonal() or 1.0)
-    if given is not None:
-        candidates = np.sort(np.append(candidates, given))
-    errors, rows = kernel.leave_one_out(torch.from_numpy(candidates), seed)
-    scores = (errors.numpy() * scales**2).mean(axis=1)
-    tried = _table(candidates, scores)
-    how = f"least leave-one-out error on {rows:,} rows, among {len(candidates)} values"
-    if given is not None:
-        return Choice(given, False, "given", tried)
-    return Choice(float(candidates[scores.argmin()]), True, how, tried)
-
-
-def choose_rate(
-    lr: float | str,
-    learner: SGD,
-    kernel: StreamKernel,
-    limit: float,
-    scales: NDArray[np.float64],
-) -> Choice:
-    """The online learner's rate: given, or the one with the least prequential error.
-
-    Args:
-        lr: The rate, or "auto".
-        learner: The online learner, whose own rate does not matter here.
-        kernel: The stream's kernel.
-        limit: The largest stable rate.
-        scales: (c,) the targets' units.
-    """
-    given = _given("lr", lr)
-    top = 0.9 * limit if math.isfinite(limit) else 1.0
-    candidates = top * 0.5 ** np.arange(RATES - 1, -1, -1.0)
-    if given is not None:
-        candidates = np.unique(np.append(candidates, given))
-    jobs = [(with_rate(learner, float(rate)), kernel.Y) for rate in candidates]
-    passes = learn_online(kernel, jobs, keep_errors=False)
-    scores = np.array([(run.squared_error.numpy() * scales**2).mean() for run in passes])
-    tried = _table(candidates, scores)
-    if given is not None:
-        return Choice(given, False, "given", tried)
-    how = f"least error on each row before it is learned, among {RATES} stable rates"
-    if not np.isfinite(scores).any():
-        return Choice(float(candidates[0]), True, "no rate kept the error finite", tried)
-    return Choice(float(candidates[np.nanargmin(scores)]), True, how, tried)
-
-
-def with_rate(learner: SGD, lr: float) -> SGD:
-    """The same learner at another rate."""
-    return SGD(**{**learner.to_dict(), "lr": lr})
-
-
-def choose_block(block_size: int | None, batch_size: int, rows: int) -> int:
+def choose_block(options: Options, rows: int) -> int:
     """Rows corrected together: given, or about 64, and at most a tenth of the stream.
 
     A larger block closes more of the gap, and waits longer for its targets.
     """
-    if block_size is not None:
-        return block_size
+    if options.block_size is not None:
+        return options.block_size
     wanted = min(BLOCK_ROWS, rows // FEWEST_BLOCKS)
-    return max(1, round(wanted / batch_size)) * batch_size
+    return max(1, round(wanted / options.batch_size)) * options.batch_size
 
 
-def _given(name: str, value: float | str) -> float | None:
-    if isinstance(value, str):
-        if value != "auto":
-            raise InvalidInputError(f"{name} is {value!r}; expected a number or 'auto'")
-        return None
-    if np.ndim(value):
-        raise InvalidTypeError(f"{name} is {value!r}; expected one number, or 'auto'")
-    return as_positive(name, value)
+def choose_gamma(options: Options, kernel: StreamKernel, scales: NDArray[np.float64]) -> Choice:
+    """The offline learner's ridge: given, or the one with the least leave-one-out error."""
+    gamma = options.gamma
+    candidates = GAMMA_GRID * kernel.mean_diagonal()
+    if not isinstance(gamma, str):
+        candidates = np.sort(np.append(candidates, gamma))
+    errors, rows = kernel.leave_one_out(torch.from_numpy(candidates), options.seed)
+    scores = (errors.numpy() * scales**2).mean(axis=1)
+    tried = _table(candidates, scores)
+    if not isinstance(gamma, str):
+        return Choice(gamma, False, "given", tried)
+    how = f"least leave-one-out error on {rows:,} rows, among {len(candidates)} values"
+    return Choice(float(candidates[scores.argmin()]), True, how, tried)
 
 
-def _table(values: NDArray[np.float64], scores: NDArray[np.float64]) -> pl.DataFrame:
+def choose_rate(
+    options: Options, kernel: StreamKernel, limit: float, scales: NDArray[np.float64]
+) -> Choice:
+    """The online learner's rate: given, or the one with the least prequential error.
+
+    Args:
+        options: The online learner, and its rate or "auto".
+        kernel: The stream's kernel.
+        limit: The largest stable rate.
+        scales: (c,) the targets' units.
+    """
+    lr = options.lr
+    top = 0.9 * limit if math.isfinite(limit) else 1.0
+    candidates = top * 0.5 ** np.arange(RATES - 1, -1, -1.0)
+    if not isinstance(lr, str):
+        candidates = np.unique(np.append(candidates, lr))
+    jobs = [(replace(options.learner, lr=float(rate)), kernel.Y) for rate in candidates]
+    runs = learn_online(kernel, jobs, keep_errors=False)
+    scores = np.array([(run.squared_error.numpy() * scales**2).mean() for run in runs])
+    tried = _table(candidates, scores)
+    if not isinstance(lr, str):
+        return Choice(lr, False, "given", tried)
+    if not np.isfinite(scores).any():
+        return Choice(float(candidates[0]), True, "no rate kept the error finite", tried)
+    how = f"least error on each row before it is learned, among {RATES} stable rates"
+    return Choice(float(candidates[np.nanargmin(scores)]), True, how, tried)
+
+
+def _table(values: Sequence[float] | NDArray[np.float64], scores: Any) -> pl.DataFrame:
     finite = [float(score) if math.isfinite(score) else None for score in scores]
-    return pl.DataFrame(
-        {"value": values, "score": finite}, schema={"value": pl.Float64, "score": pl.Float64}
-    )
+    schema = {"value": pl.Float64, "score": pl.Float64}
+    return pl.DataFrame({"value": list(values), "score": finite}, schema=schema)
+
+
+class CorrectionChoice(NamedTuple):
+    """How the iterative correction goes.
+
+    Attributes:
+        aims: (n, c) the offline predictions that it follows.
+        aim: How the ridge of that offline learner was chosen.
+        ridge: How the stabiliser was chosen.
+        distance: Mean squared distance of the learner so corrected from the offline one, on
+            the stream's rows; infinite where none kept its targets finite.
+    """
+
+    aims: Tensor
+    aim: Choice
+    ridge: Choice
+    distance: float
+
+
+def choose_correction(
+    kernel: StreamKernel, learner: SGD, gamma: Choice, block_size: int, ridge: float | None
+) -> tuple[CorrectionChoice, Offline]:
+    """The choice with which the learner ends nearest to the offline one, which is returned too.
+
+    A chosen gamma is that of the best offline learner. To be followed block by block that is
+    often too rough: a larger one may lead nearer to it in the end. A gamma that was given is
+    followed as it is.
+
+    Args:
+        kernel: The stream's kernel.
+        learner: The online learner.
+        gamma: The offline learner's ridge.
+        block_size: Rows corrected together.
+        ridge: The stabiliser; None chooses it.
+
+    Raises:
+        NotPositiveDefiniteError: There is no offline learner with this ridge.
+    """
+    # what follows the stream to find the aims ends as the offline learner: they come first
+    aims = offline_aims(kernel, gamma.value, block_size)
+    offline = kernel.offline(gamma.value)
+    scale = kernel.mean_diagonal()
+    given = [share * scale for share in RIDGES] if ridge is None else [ridge]
+    values = [share * gamma.value for share in (AIMS if gamma.automatic else AIMS[:1])]
+    candidates: list[CorrectionChoice] = []
+    for value in values:
+        if candidates:
+            aims = offline_aims(kernel, value, block_size)
+        tries = [IterativeCorrection(kernel, learner, aims, r, keep_targets=False) for r in given]
+        follow(kernel, tries, block_size)
+        distances = _distances(kernel, [one.coefficients for one in tries], offline.coefficients)
+        nearest, best = min(zip(distances, given, strict=True))
+        how = f"{NEAREST} {len(given)} values" if ridge is None else "given"
+        if ridge is None and not math.isfinite(nearest):
+            best, how = given[-1], "no value kept the targets finite"
+        chosen = Choice(best, ridge is None, how, _table(given, distances))
+        candidates.append(CorrectionChoice(aims, replace(gamma, value=value), chosen, nearest))
+        if ridge is None:
+            # what steadied the learner, and nothing: smoother aims seldom need more
+            given = sorted({0.0, best})
+    if not gamma.automatic:
+        return candidates[0]._replace(aim=replace(gamma, tried=_table([], []))), offline
+    distances = [one.distance for one in candidates]
+    near = next(one for one in candidates if one.distance <= (1 + AS_NEAR) * min(distances))
+    how = f"{NEAREST} {len(candidates)} ridges"
+    return near._replace(aim=Choice(near.aim.value, True, how, _table(values, distances))), offline
+
+
+def _distances(kernel: StreamKernel, ends: list[Tensor | None], offline: Tensor) -> list[float]:
+    """The mean squared distance of each predictor from the offline one, on the stream's rows."""
+    X = kernel.X[kernel.spread_rows(CHECKED_ROWS)]
+    gaps = [end - offline for end in ends if end is not None]
+    if not gaps:
+        return [math.inf] * len(ends)
+    values = kernel.predict(X, torch.cat(gaps, dim=1)).reshape(len(X), len(gaps), -1)
+    means = iter(values.square().mean((0, 2)).tolist())
+    distances = [math.inf if end is None else next(means) for end in ends]
+    return [distance if math.isfinite(distance) else math.inf for distance in distances]
 
 
 @dataclass(frozen=True)
@@ -145,46 +207,32 @@ class Trial:
     effect: Estimate
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """A trial that has run and is not measured yet."""
-
-    change: Change
-    value: float
-    run: Pass
-
-
 def attempt_changes(
     kernel: StreamKernel, learner: SGD, lr: Choice, seed: int, progressive: bool
-) -> list[Attempt]:
+) -> dict[tuple[Change, float], Run]:
     """Runs the learner at a better rate (if there is one), with other batches, and shuffled.
 
     In a progressive evaluation errors on the way are kept, and the order is left as it is: in
     another one, other rows would be predicted.
+
+    Returns:
+        The runs, by what was changed and to which value.
     """
-    changes: list[tuple[Change, float, SGD]] = []
-    better = better_rate(lr)
+    changes: dict[tuple[Change, float], SGD] = {}
+    better, b = better_rate(lr), learner.batch_size
     if better is not None:
-        changes.append(("rate", better, with_rate(learner, better)))
-    b = learner.batch_size
-    changes += [
-        ("batch", batch, _with_batch(learner, batch))
-        for batch in sorted({max(1, b // BATCH_FACTOR), b * BATCH_FACTOR} - {b})
-        if batch <= len(kernel) // BATCH_FACTOR
-    ]
-    attempts = []
-    if changes:
-        jobs = [(other, kernel.Y) for _, _, other in changes]
-        runs = learn_online(kernel, jobs, keep_errors=progressive)
-        attempts = [
-            Attempt(change, value, run)
-            for (change, value, _), run in zip(changes, runs, strict=True)
-        ]
-    if progressive:
-        return attempts
-    order = torch.from_numpy(np.random.default_rng(seed).permutation(len(kernel)))
-    (shuffled,) = learn_online(kernel, [(learner, kernel.Y)], keep_errors=False, order=order)
-    return [*attempts, Attempt("order", seed, shuffled)]
+        changes["rate", better] = replace(learner, lr=better)
+    for batch in sorted({max(1, b // BATCH_FACTOR), b * BATCH_FACTOR} - {b}):
+        if batch <= len(kernel) // BATCH_FACTOR:
+            changes["batch", batch] = replace(learner, batch_size=batch)
+    jobs = [(other, kernel.Y) for other in changes.values()]
+    made = learn_online(kernel, jobs, keep_errors=progressive) if jobs else []
+    runs = dict(zip(changes, made, strict=True))
+    if not progressive:
+        order = torch.from_numpy(np.random.default_rng(seed).permutation(len(kernel)))
+        (shuffled,) = learn_online(kernel, [(learner, kernel.Y)], keep_errors=False, order=order)
+        runs["order", seed] = shuffled
+    return runs
 
 
 def better_rate(lr: Choice) -> float | None:
@@ -197,7 +245,3 @@ def better_rate(lr: Choice) -> float | None:
     if used and score >= BETTER_RATE * used[0]:
         return None
     return float(value)
-
-
-def _with_batch(learner: SGD, batch_size: int) -> SGD:
-    return SGD(**{**learner.to_dict(), "batch_size": batch_size})

@@ -1,35 +1,36 @@
 """The learners compared: on which rows, by which errors, and how sure that is."""
 
 import math
-from dataclasses import dataclass, replace
-from typing import get_args
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from retarget.diagnosis.kernels.base import StreamKernel
-from retarget.diagnosis.measure.choose import Attempt, Trial
-from retarget.diagnosis.measure.correction import offline_errors
+from retarget.diagnosis.measure.choose import Change, Trial
 from retarget.diagnosis.measure.learn import Learned
-from retarget.diagnosis.measure.passes import errors_before_blocks
+from retarget.diagnosis.measure.trials import offline_errors
+from retarget.diagnosis.options import Options
 from retarget.diagnosis.result import Estimate, Evaluation, LearnerName, Score
 from retarget.diagnosis.stream import Stream
 from retarget.errors import InvalidInputError
-from retarget.learners import SGD
+from retarget.theory.stream_kernel import StreamKernel
 
 LEARNERS: tuple[LearnerName, ...] = get_args(LearnerName)
 RESAMPLES = 1000
-# Resampling a million rows a thousand times would take minutes. Dealt out to this many hands, and
-# the hands resampled, the mean varies as it does by rows.
-HANDS = 4000
+# Resampling a million rows a thousand times would take minutes. Rows are assigned to this many
+# groups and the groups are resampled: the mean varies as it does by rows.
+RESAMPLED_GROUPS = 4000
 
 UNKNOWN = Estimate(math.nan, math.nan, math.nan)
+Name = LearnerName | tuple[Change, float]  # one of the learners, or a change that was tried
+Errors = NDArray[np.float64]  # (m, c) of a learner on rows that it has not learned
 
 
-@dataclass(frozen=True)
-class Split:
+class Split(NamedTuple):
     """A stream, and the rows kept from it.
 
     Attributes:
@@ -43,24 +44,24 @@ class Split:
     evaluation: Evaluation
 
 
-def split(stream: Stream, test: Stream | None, evaluation: str, test_share: float) -> Split:
-    """Holds out rows as wanted. A given test set is used, whatever the share."""
-    if evaluation not in get_args(Evaluation):
-        raise InvalidInputError(
-            f"evaluation is {evaluation!r}; expected one of {get_args(Evaluation)}"
-        )
+def split(stream: Stream, test: Stream | None, options: Options) -> Split:
+    """Holds out rows as the options say."""
+    evaluation = options.evaluation_with(test)
     _require_numbers("the stream", stream)
-    if evaluation == "test set" and test is None:
-        raise InvalidInputError("evaluation is 'test set', but no test rows were given; pass test")
     if test is not None:
-        return _with_test_set(stream, test, evaluation)
-    if evaluation == "progressive":
+        _require_numbers("the test set", test)
+        _require_rows(test, 1, "test on")
+        if test.X.shape[1:] != stream.X.shape[1:] or test.Y.shape[1] != stream.Y.shape[1]:
+            raise InvalidInputError(
+                f"the test set has {test.X.shape[1]} features and {test.Y.shape[1]} targets, the "
+                f"stream {stream.X.shape[1]} and {stream.Y.shape[1]}; expected the same"
+            )
+    if evaluation != "last part":
         _require_rows(stream, 2, "learn from")
-        return Split(stream, None, "progressive")
-    held = held_out_rows(len(stream), test_share)
+        return Split(stream, test, evaluation)
+    cut = len(stream) - held_out_rows(len(stream), options.test_share)
     _require_rows(stream, 3, "learn from and hold out")
-    cut = len(stream) - held
-    return Split(part(stream, slice(0, cut)), part(stream, slice(cut, len(stream))), "last part")
+    return Split(stream.part(slice(0, cut)), stream.part(slice(cut, None)), evaluation)
 
 
 def held_out_rows(rows: int, test_share: float) -> int:
@@ -75,32 +76,10 @@ def held_out_rows(rows: int, test_share: float) -> int:
     return min(max(1, round(rows * test_share)), max(rows - 2, 0))
 
 
-def part(stream: Stream, rows: slice | np.ndarray) -> Stream:
-    """Some rows of a stream."""
-    return replace(
-        stream,
-        X=stream.X[rows],
-        Y=stream.Y[rows],
-        rows=stream.rows[rows],
-        groups=None if stream.groups is None else stream.groups[rows],
-        times=None if stream.times is None else stream.times[rows],
-    )
-
-
-def _with_test_set(stream: Stream, test: Stream, evaluation: str) -> Split:
-    if evaluation == "progressive":
-        raise InvalidInputError(
-            "test rows were given with evaluation 'progressive', which uses none; leave one out"
-        )
-    _require_numbers("the test set", test)
-    _require_rows(stream, 2, "learn from")
-    _require_rows(test, 1, "test on")
-    if test.X.shape[1:] != stream.X.shape[1:] or test.Y.shape[1] != stream.Y.shape[1]:
-        raise InvalidInputError(
-            f"the test set has {test.X.shape[1]} features and {test.Y.shape[1]} targets, the "
-            f"stream {stream.X.shape[1]} and {stream.Y.shape[1]}; expected the same"
-        )
-    return Split(stream, test, "test set")
+def as_tensors(stream: Stream) -> tuple[Tensor, Tensor]:
+    """X and Y as tensors to compute on."""
+    X, Y = (np.ascontiguousarray(array, dtype=np.float64) for array in (stream.X, stream.Y))
+    return torch.from_numpy(X), torch.from_numpy(Y)
 
 
 def _require_rows(stream: Stream, least: int, purpose: str) -> None:
@@ -152,71 +131,80 @@ class Comparison:
 
 
 def compare(
-    errors: dict[LearnerName, NDArray[np.float64]],
-    tried: list[tuple[Attempt, NDArray[np.float64]]],
-    parted: Split,
-    seed: int,
-    reference: NDArray[np.float64] | None = None,
+    errors: Mapping[Name, Errors], parted: Split, seed: int, reference: Errors | None = None
 ) -> Comparison:
-    """Scores, with their uncertainty, of learners that made these errors (m, c)."""
+    """Scores, with their uncertainty, of learners that made these errors.
+
+    Args:
+        errors: By learner, and by change that was tried.
+        parted: The stream, and the rows held out.
+        seed: Seed of the resamples.
+        reference: Errors of an offline learner with the true kernel.
+    """
     stream = parted.stream
     Y = stream.Y if parted.test is None else parted.test.Y
-    nothing = np.full(Y.shape, math.nan)
-    own = {name: errors.get(name, nothing) for name in LEARNERS}
+    own = {name: errors.get(name, np.full(Y.shape, math.nan)) for name in LEARNERS}
     squares = {name: squared_errors(own[name], stream) for name in LEARNERS}
     bootstrap = Bootstrap(len(Y), seed)
-    closed = {
-        name: gap_closed(squares["offline"], squares["online"], squares[name], bootstrap)
-        for name in LEARNERS[2:]
-    }
-    trials = [
-        Trial(attempt.change, attempt.value, gap(squared, squares["online"], bootstrap))
-        for attempt, squared in ((made, squared_errors(e, stream)) for made, e in tried)
-    ]
-    beside = None
-    if reference is not None:
-        beside = gap(squared_errors(reference, stream), squares["offline"], bootstrap)
+
+    def above(made: Errors, other: LearnerName) -> Estimate:
+        return gap(squared_errors(made, stream), squares[other], bootstrap)
+
     return Comparison(
         scores=tuple(score(name, own[name], Y, stream, bootstrap) for name in LEARNERS),
-        excess=gap(squares["online"], squares["offline"], bootstrap),
-        gap_closed={str(name): closed[name] for name in closed},
-        trials=tuple(trials),
+        excess=above(own["online"], "offline"),
+        gap_closed={
+            str(name): gap_closed(squares["offline"], squares["online"], squares[name], bootstrap)
+            for name in LEARNERS[2:]
+        },
+        trials=tuple(
+            Trial(*change, above(made, "online"))
+            for change, made in errors.items()
+            if isinstance(change, tuple)
+        ),
         rows=len(Y),
-        reference=beside,
+        reference=None if reference is None else above(reference, "offline"),
     )
 
 
-@torch.no_grad()
-def held_out_errors(
-    kernel: StreamKernel, X: Tensor, Y: Tensor, coefficients: list[Tensor]
-) -> list[NDArray[np.float64]]:
-    """(m, c) the errors on rows held out, of each predictor: one kernel row serves all."""
-    if not coefficients:
-        return []
-    predictions = kernel.predict(X, torch.cat(coefficients, dim=1))
-    parts = predictions.reshape(len(Y), len(coefficients), -1)
-    return [(Y - parts[:, place]).numpy() for place in range(len(coefficients))]
-
-
-@torch.no_grad()
 def progressive_errors(
-    kernel: StreamKernel, learned: Learned, learner: SGD, gamma: float, block_size: int
-) -> dict[LearnerName, NDArray[np.float64]]:
-    """(n, c) each learner's errors on rows that it has not learned yet.
+    kernel: StreamKernel, learned: Learned, gamma: float, batch_size: int
+) -> dict[Name, Errors]:
+    """Each learner's errors on rows that it has not learned yet.
 
     The offline learner is that of all rows before the mini-batch. The iteratively corrected one
     predicts a block before it learns any row of it. The exactly corrected one is left out: it is
     right at the end of the stream only.
     """
-    errors: dict[LearnerName, NDArray[np.float64]] = {}
-    if learned.offline is not None:
-        errors["offline"] = offline_errors(kernel, gamma, learner.batch_size).numpy()
-    if learned.online.coefficients is not None and learned.online.errors is not None:
-        errors["online"] = learned.online.errors.numpy()
+    made: dict[Name, Tensor | None] = {}
+    if "offline" in learned.coefficients:
+        made["offline"] = offline_errors(kernel, gamma, batch_size)
+    if "online" in learned.coefficients:
+        made["online"] = learned.online.errors
     if "iterative" in learned.coefficients:
-        made = errors_before_blocks(kernel, learner, learned.iterative, block_size)
-        errors["iterative"] = made.numpy()
-    return errors
+        made["iterative"] = learned.before_blocks
+    made |= {change: run.errors for change, run in learned.changed.items()}
+    return {name: errors.numpy() for name, errors in made.items() if errors is not None}
+
+
+def held_out_errors(kernel: StreamKernel, test: Stream, learned: Learned) -> dict[Name, Errors]:
+    """Each learner's errors on rows held out, at the end of the stream."""
+    ends: dict[Name, Tensor | None] = {name: learned.coefficients.get(name) for name in LEARNERS}
+    ends |= {change: run.coefficients for change, run in learned.changed.items()}
+    known = {name: end for name, end in ends.items() if end is not None}
+    return dict(zip(known, prediction_errors(kernel, test, list(known.values())), strict=True))
+
+
+def prediction_errors(
+    kernel: StreamKernel, test: Stream, coefficients: list[Tensor]
+) -> list[Errors]:
+    """The errors of each predictor: one kernel row serves all."""
+    if not coefficients:
+        return []
+    X, Y = as_tensors(test)
+    predictions = kernel.predict(X, torch.cat(coefficients, dim=1))
+    parts = predictions.reshape(len(Y), len(coefficients), -1)
+    return [(Y - parts[:, place]).numpy() for place in range(len(coefficients))]
 
 
 class Bootstrap:
@@ -224,23 +212,22 @@ class Bootstrap:
 
     Args:
         rows: Number of rows.
-        seed: Of the resamples.
+        seed: Seed of the resamples.
     """
 
     def __init__(self, rows: int, seed: int) -> None:
-        hands = min(rows, HANDS)
+        groups = min(rows, RESAMPLED_GROUPS)
         rng = np.random.default_rng(seed)
-        counts = rng.multinomial(hands, np.full(hands, 1 / hands), size=RESAMPLES)
+        counts = rng.multinomial(groups, np.full(groups, 1 / groups), size=RESAMPLES)
         self._counts = counts.astype(np.float64)
-        self._hand = np.arange(rows) % hands
-        sizes = np.bincount(self._hand, minlength=hands)
-        self._sizes = self._counts @ sizes
+        self._group = np.arange(rows) % groups
+        self._sizes = self._counts @ np.bincount(self._group, minlength=groups)
 
     def means(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """(1 + resamples,) the mean, and the means of the resamples."""
         if not np.isfinite(values).all():
             return np.full(1 + RESAMPLES, math.nan)
-        sums = np.bincount(self._hand, weights=values)
+        sums = np.bincount(self._group, weights=values)
         resampled = (self._counts @ sums) / self._sizes
         return np.append(values.mean(), resampled)
 
@@ -253,7 +240,7 @@ def estimate(samples: NDArray[np.float64]) -> Estimate:
     return Estimate(float(samples[0]), float(low), float(high))
 
 
-def squared_errors(errors: NDArray[np.float64], stream: Stream) -> NDArray[np.float64]:
+def squared_errors(errors: Errors, stream: Stream) -> NDArray[np.float64]:
     """(m,) mean square over targets, in the user's units."""
     with np.errstate(over="ignore"):
         return np.asarray(np.square(errors * stream.target_scales).mean(axis=1))
@@ -261,12 +248,12 @@ def squared_errors(errors: NDArray[np.float64], stream: Stream) -> NDArray[np.fl
 
 def score(
     learner: LearnerName,
-    errors: NDArray[np.float64],
+    errors: Errors,
     Y: NDArray[np.float64],
     stream: Stream,
     bootstrap: Bootstrap,
 ) -> Score:
-    """The score of a learner with these errors (m, c) on rows with targets Y."""
+    """The score of a learner with these errors on rows with targets Y."""
     error = estimate(bootstrap.means(squared_errors(errors, stream)))
     if stream.kind == "regression":
         return Score(learner, error, None)

@@ -12,15 +12,16 @@ What remains is the row's own part. For plain SGD one row at a time it is $(\eta
 and with momentum or decay what later steps made of earlier ones' effect.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.diagnosis.kernels.base import StreamKernel
 from retarget.diagnosis.result import GroupShift
 from retarget.diagnosis.stream import Stream
+from retarget.theory.stream_kernel import StreamKernel
 
 MOST_GROUPS = 30
 PARTS = 10
@@ -31,11 +32,11 @@ class Partition(NamedTuple):
 
     Attributes:
         names: What the groups are called, in order of appearance.
-        of: (n,) each row's group, from 0.
+        numbers: (n,) each row's group, from 0.
     """
 
     names: tuple[str, ...]
-    of: np.ndarray
+    numbers: np.ndarray
 
 
 def partition(stream: Stream) -> Partition:
@@ -45,7 +46,7 @@ def partition(stream: Stream) -> Partition:
         count = min(PARTS, n)
         names = tuple(f"part {part + 1}" for part in range(count))
         return Partition(names, np.arange(n) * count // n)
-    found, first, of, counts = np.unique(
+    found, first, number, counts = np.unique(
         stream.groups, return_index=True, return_inverse=True, return_counts=True
     )
     many = len(found) > MOST_GROUPS
@@ -56,13 +57,13 @@ def partition(stream: Stream) -> Partition:
     labels = [str(found[group]) for group in kept]
     if many:
         labels.append(f"the other {len(found) - len(kept):,}")
-    return Partition(tuple(labels), place[of.reshape(-1)])
+    return Partition(tuple(labels), place[number.reshape(-1)])
 
 
 def group_shift(
     kernel: StreamKernel, stream: Stream, groups: Partition, C: Tensor, shift: Tensor, batch: int
 ) -> GroupShift:
-    """How the groups moved each other's targets.
+    """How the groups moved each other's targets; NaN where the online learner diverged.
 
     Args:
         kernel: The stream's kernel.
@@ -73,27 +74,22 @@ def group_shift(
         batch: Rows learned in one step.
     """
     count = len(groups.names)
-    of = torch.from_numpy(groups.of)
+    number = torch.from_numpy(groups.numbers)
     direction = directions(stream)
     size, pull = C.new_zeros(count, count), C.new_zeros(count, count)
     own = C.new_zeros(count)
-    for rows, moved in kernel.later(C, of, count, batch):
-        size.index_add_(0, of[rows], moved.norm(dim=2))
-        pull.index_add_(0, of[rows], (moved * direction[rows, None]).sum(2))
-        own.index_add_(0, of[rows], (shift[rows] - moved.sum(1)).norm(dim=1))
-    counts = np.bincount(groups.of, minlength=count)
+    if C.isnan().any():
+        size, pull, own = (part.fill_(math.nan) for part in (size, pull, own))
+    else:
+        for rows, moved in kernel.later(C, number, count, batch):
+            size.index_add_(0, number[rows], moved.norm(dim=2))
+            pull.index_add_(0, number[rows], (moved * direction[rows, None]).sum(2))
+            own.index_add_(0, number[rows], (shift[rows] - moved.sum(1)).norm(dim=1))
+    counts = np.bincount(groups.numbers, minlength=count)
     per_row = counts[:, None]
     return GroupShift(
         groups.names, counts, size.numpy() / per_row, pull.numpy() / per_row, own.numpy() / counts
     )
-
-
-def unknown_shift(groups: Partition) -> GroupShift:
-    """Where the online learner diverged there is nothing to attribute."""
-    count = len(groups.names)
-    counts = np.bincount(groups.of, minlength=count)
-    lost = np.full((count, count), np.nan)
-    return GroupShift(groups.names, counts, lost, lost.copy(), np.full(count, np.nan))
 
 
 def directions(stream: Stream) -> Tensor:

@@ -6,16 +6,20 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from retarget.diagnosis.kernels.base import Offline, StreamKernel
-from retarget.diagnosis.measure.correction import choose_correction, settling_targets
-from retarget.diagnosis.measure.passes import Pass, learn_online, targets_with_errors
-from retarget.diagnosis.result import Choice
+from retarget.diagnosis.measure.choose import Change, choose_correction
+from retarget.diagnosis.measure.trials import (
+    ExactCorrection,
+    IterativeCorrection,
+    Run,
+    effective_targets,
+    learn_corrected,
+    learn_online,
+)
+from retarget.diagnosis.result import Choice, LearnerName
 from retarget.errors import NotPositiveDefiniteError, UnreachableTargetsError
 from retarget.learners import SGD
 from retarget.theory.correction import errors_reaching
-from retarget.theory.response import final_response
-
-WORDS = {"corrected": "exactly corrected", "iterative": "iteratively corrected"}
+from retarget.theory.stream_kernel import StreamKernel
 
 
 @dataclass
@@ -23,31 +27,33 @@ class Learned:
     """The learners' results, (n, c) each; NaN where there is none, and why.
 
     Attributes:
-        online: The online learner's pass over the true targets.
+        online: The online learner's run on the true targets.
         dual: Its final dual coefficients.
         effective: Effective targets.
         corrected: Exactly corrected targets.
         iterative: Iteratively corrected targets.
-        offline: The offline learner; None if there is none.
+        before_blocks: Errors of the iteratively corrected learner's predictions before each block;
+            None where they are not wanted, or there are none.
         aim: How the ridge of the offline learner that the iterative correction follows was chosen.
         ridge: How the iterative correction's stabiliser was chosen.
         coefficients: By learner, what a query's row is multiplied with; without those that failed.
+        changed: Runs of the learner with one change, by what was changed and to which value.
         failures: What could not be computed, and why, a sentence each.
     """
 
-    online: Pass
+    online: Run
     dual: Tensor
     effective: Tensor
     corrected: Tensor
     iterative: Tensor
-    offline: Offline | None = None
+    before_blocks: Tensor | None = None
     aim: Choice | None = None
     ridge: Choice | None = None
-    coefficients: dict[str, Tensor] = field(default_factory=dict)
+    coefficients: dict[LearnerName, Tensor] = field(default_factory=dict)
+    changed: dict[tuple[Change, float], Run] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
 
-@torch.no_grad()
 def learn_all(
     kernel: StreamKernel,
     learner: SGD,
@@ -55,8 +61,9 @@ def learn_all(
     block_size: int,
     ridge: float | None,
     limit: float,
+    before_blocks: bool = False,
 ) -> Learned:
-    """Runs every learner. One that fails leaves the others be.
+    """Runs every learner. Where one fails, the others are run all the same.
 
     Args:
         kernel: The stream's kernel.
@@ -65,63 +72,53 @@ def learn_all(
         block_size: Rows corrected together.
         ridge: The iterative correction's stabiliser; None chooses it.
         limit: The largest stable rate, for messages.
+        before_blocks: Whether the iteratively corrected learner's predictions before each block
+            are wanted.
     """
     nothing = torch.full_like(kernel.Y, math.nan)
     (online,) = learn_online(kernel, [(learner, kernel.Y)])
-    learned = Learned(online, nothing, nothing, nothing, nothing)
-    if online.diverged_at is None:
-        _effective(learned, kernel, learner, gamma.value)
-    else:
-        learned.failures.append(
-            f"The online learner diverges: from row {online.diverged_at} of the stream on, its "
-            f"error is beyond numbers at lr = {learner.lr:.4g}; the largest stable rate is "
-            f"{limit:.4g}."
-        )
+    dual, effective = effective_targets(kernel, online, learner, gamma.value)
+    learned = Learned(online, dual, effective, nothing, nothing)
+    diverged = (
+        f"The online learner diverges: {online.failure}, its error is beyond numbers at "
+        f"lr = {learner.lr:.4g}; the largest stable rate is {limit:.4g}."
+    )
+    _note(learned, "online", online, diverged)
+
     try:
-        choice, learned.offline = choose_correction(kernel, learner, gamma, block_size, ridge)
+        choice, offline = choose_correction(kernel, learner, gamma, block_size, ridge)
     except NotPositiveDefiniteError as error:
         learned.failures.append(f"There is no offline learner, and no correction: {error}.")
         return learned
-    learned.coefficients["offline"] = learned.offline.coefficients
-    _exact(learned, kernel, learner, learned.offline)
     learned.aim, learned.ridge = choice.aim, choice.ridge
-    settled = settling_targets(kernel, learner, choice.aims, block_size, choice.ridge.value)
-    learned.iterative = settled.targets
-    if settled.run is None:
-        learned.failures.append(f"There is no iterative correction: {settled.failure}.")
+    learned.coefficients["offline"] = offline.coefficients
+
+    diverged = "The online learner diverges on the {} corrected targets, {}."
+    try:
+        # the targets that lead the learner to A = A_off / w
+        exact = ExactCorrection(kernel, learner, errors_reaching(offline.dual, learner))
+    except UnreachableTargetsError as error:
+        learned.failures.append(f"There is no exact correction: {error}.")
     else:
-        _note(learned, "iterative", settled.run)
+        run = learn_corrected(kernel, learner, exact, learner.batch_size)
+        learned.corrected = exact.targets
+        _note(learned, "corrected", run, diverged.format("exactly", run.failure))
+
+    iterative = IterativeCorrection(kernel, learner, choice.aims, choice.ridge.value)
+    run = learn_corrected(kernel, learner, iterative, block_size, before_blocks)
+    learned.iterative = iterative.targets
+    if iterative.failure:
+        learned.failures.append(f"There is no iterative correction: {iterative.failure}.")
+    else:
+        iterative.warn_if_meaningless()
+        learned.before_blocks = run.before_blocks
+        _note(learned, "iterative", run, diverged.format("iteratively", run.failure))
     return learned
 
 
-def _effective(learned: Learned, kernel: StreamKernel, learner: SGD, gamma: float) -> None:
-    """Y^e = (gamma I + K)(w * E)."""
-    online = learned.online
-    if online.errors is None or online.coefficients is None:
-        return
-    weight = online.errors.new_tensor(final_response(learner, len(kernel)))
-    learned.coefficients["online"] = online.coefficients
-    learned.dual = weight[:, None] * online.errors
-    learned.effective = gamma * learned.dual + kernel.values(online.coefficients)
-
-
-def _exact(learned: Learned, kernel: StreamKernel, learner: SGD, offline: Offline) -> None:
-    """The targets that lead the learner to A = A_off / w."""
-    try:
-        errors = errors_reaching(offline.dual, learner)
-    except UnreachableTargetsError as error:
-        learned.failures.append(f"There is no exact correction: {error}.")
-        return
-    learned.corrected, run = targets_with_errors(kernel, learner, errors)
-    _note(learned, "corrected", run)
-
-
-def _note(learned: Learned, name: str, run: Pass) -> None:
-    """Keeps what the online learner made of corrected targets."""
-    if run.coefficients is not None:
+def _note(learned: Learned, name: LearnerName, run: Run, failure: str) -> None:
+    """Keeps what a learner ended with, or says why there is nothing."""
+    if run.coefficients is None:
+        learned.failures.append(failure)
+    else:
         learned.coefficients[name] = run.coefficients
-        return
-    learned.failures.append(
-        f"The online learner diverges on the {WORDS[name]} targets, from row {run.diverged_at} of "
-        "the stream on."
-    )

@@ -1,1 +1,0 @@
-"""The kernel of a stream: all of it in memory, or through features."""

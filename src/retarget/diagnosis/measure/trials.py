@@ -1,0 +1,276 @@
+"""Online learners run over a stream: on its targets, and on corrected ones while they are made.
+
+Several learners share one pass: the rows of the kernel are the costly part.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from retarget.errors import NotPositiveDefiniteError
+from retarget.learners import SGD
+from retarget.theory.dual import Window, diagonal_blocks
+from retarget.theory.precision import warn_if_meaningless
+from retarget.theory.response import final_response
+from retarget.theory.settling import Settling, in_blocks
+from retarget.theory.stream_kernel import Part, StreamKernel
+from retarget.theory.sweep import newest_coefficients
+
+# An error above this has no meaning, and its square no number.
+OVERFLOW = 1e150
+
+
+class Follower(Protocol):
+    """What is taken along over a stream, until it fails."""
+
+    failure: str | None
+
+    def learn(self, part: Part) -> None:
+        """Learns the next samples."""
+
+
+def follow(
+    kernel: StreamKernel,
+    followers: Sequence[Follower],
+    block_size: int,
+    order: Tensor | None = None,
+) -> None:
+    """One pass over the stream. A follower that fails is left behind; the others go on."""
+    for part in kernel.windows(block_size, order):
+        for follower in followers:
+            if follower.failure is None:
+                follower.learn(part)
+
+
+class Run:
+    """An online learner trained on targets: its errors, and what it ends with.
+
+    Args:
+        kernel: The stream's kernel.
+        learner: The learner.
+        targets: (n, c) what it is trained on, in stream order. They may be made on the way.
+        keep_errors: Whether all errors are kept, and not their mean squares alone.
+        before_blocks: Whether to note the predictions before each block as well.
+        order: (n,) another order in which the rows are learned.
+
+    Attributes:
+        errors: (n, c) the error on each row before it was learned, in the order of learning; None
+            where they are not kept.
+        before_blocks: (n, c) the error, against the stream's own targets, of what it predicted
+            before any row of the block was learned; None where that is not noted.
+        diverged_at: The row from which on there are no numbers, if so.
+    """
+
+    def __init__(
+        self,
+        kernel: StreamKernel,
+        learner: SGD,
+        targets: Tensor,
+        *,
+        keep_errors: bool = False,
+        before_blocks: bool = False,
+        order: Tensor | None = None,
+    ) -> None:
+        unknown = torch.full_like(kernel.Y, math.nan)
+        self.errors = unknown.clone() if keep_errors else None
+        self.before_blocks = unknown if before_blocks else None
+        self.diverged_at: int | None = None
+        self.failure: str | None = None
+        self._kernel, self._state, self._order = kernel, kernel.learner(learner), order
+        self._targets = targets
+        self._squares = targets.new_zeros(targets.shape[1])
+
+    def learn(self, part: Part) -> None:
+        """Learns the next samples, unless its errors are beyond numbers."""
+        window = self._state.window(part.panel)
+        errors = window.errors(self._targets[part.samples])
+        bad = ~(errors.abs() < OVERFLOW).all(1)
+        if bad.any():
+            self.diverged_at = part.rows.start + int(bad.nonzero()[0, 0])
+            self.failure = f"from row {self.diverged_at} of the stream on"
+            return
+        if self.errors is not None:
+            self.errors[part.rows] = errors
+        if self.before_blocks is not None:
+            predicted = predictions_before_blocks(window, errors, part.block_size)
+            self.before_blocks[part.rows] = self._kernel.Y[part.samples] - predicted
+        self._squares += errors.square().sum(0)
+        self._state.learn(window, errors)
+
+    @property
+    def squared_error(self) -> Tensor:
+        """(c,) the mean squares of the errors; NaN if it diverged."""
+        return self._squares / (math.nan if self.failure else len(self._kernel))
+
+    @property
+    def coefficients(self) -> Tensor | None:
+        """What a query's row is multiplied with to predict it; None if it diverged."""
+        if self.failure:
+            return None
+        coefficients: Tensor = self._state.coefficients
+        if self._order is None:
+            return coefficients
+        return self._kernel.in_stream_order(coefficients, self._order)
+
+
+def predictions_before_blocks(window: Window, errors: Tensor, block_size: int) -> Tensor:
+    """(m, c) what a learner with these errors predicts before it learns any row of the block."""
+    memory = window.memory
+    starts = memory.step_of[np.arange(len(errors)) // block_size * block_size]
+    if memory.responses is None:
+        coupling = window.coupling.clone()
+        diagonal_blocks(coupling, block_size).zero_()
+    else:
+        coupling = window.spread(memory.responses[0][starts]).mul_(window.gram)
+    return window.inherited(memory.carry[starts]) + coupling @ errors
+
+
+def learn_online(
+    kernel: StreamKernel,
+    jobs: Sequence[tuple[SGD, Tensor]],
+    *,
+    keep_errors: bool = True,
+    order: Tensor | None = None,
+) -> list[Run]:
+    """Runs learners over the stream, each on its own targets.
+
+    Args:
+        kernel: The stream's kernel.
+        jobs: Learners and their (n, c) targets, in stream order.
+        keep_errors: Whether all errors are kept, and not their mean squares alone.
+        order: (n,) another order in which to learn the rows.
+    """
+    runs = [
+        Run(kernel, learner, targets, keep_errors=keep_errors, order=order)
+        for learner, targets in jobs
+    ]
+    # windows that end with a mini-batch of every learner: one set of kernel rows serves all
+    follow(kernel, runs, math.lcm(*(learner.batch_size for learner, _ in jobs)), order)
+    return runs
+
+
+def effective_targets(
+    kernel: StreamKernel, run: Run, learner: SGD, gamma: float
+) -> tuple[Tensor, Tensor]:
+    """A learner's final dual coefficients C = w * E, and Y^e = (gamma I + K) C; NaN without it."""
+    if run.errors is None or run.coefficients is None:
+        return torch.full_like(kernel.Y, math.nan), torch.full_like(kernel.Y, math.nan)
+    weight = run.errors.new_tensor(final_response(learner, len(kernel)))
+    dual = weight[:, None] * run.errors
+    return dual, gamma * dual + kernel.values(run.coefficients)
+
+
+class ExactCorrection:
+    """Makes the targets on which the learner makes given errors.
+
+    Attributes:
+        targets: (n, c) the targets, as far as the stream has been followed.
+    """
+
+    failure: str | None = None
+
+    def __init__(self, kernel: StreamKernel, learner: SGD, errors: Tensor) -> None:
+        self.targets = torch.empty_like(errors)
+        self._state, self._errors = kernel.learner(learner), errors
+
+    def learn(self, part: Part) -> None:
+        """Makes the targets of the next samples, and learns them."""
+        window, errors = self._state.window(part.panel), self._errors[part.rows]
+        self.targets[part.rows] = window.targets(errors)
+        self._state.learn(window, errors)
+
+
+class IterativeCorrection:
+    """Makes the targets that settle the learner, block by block, on aims (Proposition 4.2).
+
+    Args:
+        kernel: The stream's kernel.
+        learner: The online learner.
+        aims: (n, c) the offline predictions to follow.
+        ridge: The stabiliser.
+        keep_targets: Whether the targets are kept, and not only where they lead.
+
+    Attributes:
+        targets: (n, c) the targets, as far as the stream has been followed; NaN if that failed.
+        failure: Why it failed, if so.
+    """
+
+    def __init__(
+        self,
+        kernel: StreamKernel,
+        learner: SGD,
+        aims: Tensor,
+        ridge: float,
+        keep_targets: bool = True,
+    ) -> None:
+        self.failure: str | None = None
+        self.targets = torch.empty_like(aims if keep_targets else aims[:0])
+        self._state, self._settling, self._aims = kernel.learner(learner), Settling(ridge), aims
+
+    def learn(self, part: Part) -> None:
+        """Makes the targets of the next samples, and learns them."""
+        window = self._state.window(part.panel)
+        try:
+            errors = self._settling.errors(window, self._aims[part.rows], part.block_size)
+            targets = window.targets(errors)
+            if not bool((targets.abs() < OVERFLOW).all()):
+                self.failure = (
+                    "its targets grow beyond numbers; a larger ridge would keep them down"
+                )
+        except NotPositiveDefiniteError as error:
+            self.failure = str(error)
+        if self.failure is not None:
+            self.targets.fill_(math.nan)
+            return
+        if len(self.targets):
+            self.targets[part.rows] = targets
+        self._state.learn(window, errors)
+
+    @property
+    def coefficients(self) -> Tensor | None:
+        """What a query's row is multiplied with to predict it; None if it failed."""
+        return None if self.failure else self._state.coefficients
+
+    def warn_if_meaningless(self) -> None:
+        """Warns where so many digits were lost that the targets cannot be relied on."""
+        if self.failure is None:
+            condition, dtype = self._settling.condition, self._aims.dtype
+            warn_if_meaningless("the kernel of a block", condition, dtype)
+
+
+def learn_corrected(
+    kernel: StreamKernel,
+    learner: SGD,
+    correction: ExactCorrection | IterativeCorrection,
+    block_size: int,
+    before_blocks: bool = False,
+) -> Run:
+    """Trains the learner on corrected targets while they are made.
+
+    It is run, not deduced: rounding is part of what comes of the targets.
+    """
+    run = Run(kernel, learner, correction.targets, before_blocks=before_blocks)
+    follow(kernel, [correction, run], block_size)
+    return run
+
+
+def offline_aims(kernel: StreamKernel, gamma: float, block_size: int) -> Tensor:
+    """(n, c) the offline prediction for each block by the learner that has just seen it."""
+    aims = torch.empty_like(kernel.Y)
+    for (rows, _, size, _), new in kernel.innovations(gamma, block_size):
+        # F_n = Y_n - gamma L_nn^-T beta_n
+        aims[rows] = kernel.Y[rows] - gamma * newest_coefficients(new.corner, new.beta, size)
+    return aims
+
+
+def offline_errors(kernel: StreamKernel, gamma: float, batch_size: int) -> Tensor:
+    """(n, c) the error on each mini-batch of the offline learner on all rows before it."""
+    errors = torch.empty_like(kernel.Y)
+    for (rows, _, size, _), new in kernel.innovations(gamma, batch_size):
+        triangles = diagonal_blocks(new.corner, size).tril()  # L_BB beta_B = y_B - f_off(X_B)
+        errors[rows] = (triangles @ in_blocks(new.beta, size)).flatten(0, 1)
+    return errors

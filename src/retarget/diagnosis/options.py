@@ -1,0 +1,129 @@
+"""What a diagnosis may be told of the online learner and of how to diagnose it."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from retarget.arrays import as_positive
+from retarget.diagnosis.result import Evaluation, Mode
+from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.learners import SGD, Reduction
+from retarget.theory.iterative import check_correction
+
+LEARNER_OPTIONS = ("lr", "batch_size", "momentum", "nesterov", "weight_decay", "reduction")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of `retarget.diagnose` that do not belong to the data: see there for each.
+
+    Made once, from Python or from the command line, and passed on as it is. Options that have no
+    meaning are refused here, before any data are looked at.
+
+    Raises:
+        InvalidInputError: An option, or two together, have no meaning.
+        InvalidTypeError: An option is not of the type that it should be.
+    """
+
+    kernel: Any = "rbf"
+    width: float | None = None
+    lr: float | Literal["auto"] = "auto"
+    batch_size: int = 1
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    reduction: Reduction = "sum"
+    evaluation: Evaluation | None = None
+    test_share: float = 0.2
+    gamma: float | Literal["auto"] = "auto"
+    block_size: int | None = None
+    ridge: float | None = None
+    mode: Mode | Literal["auto"] = "auto"
+    features: int | None = None
+    memory: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("lr", "gamma"):  # frozen: normalised values go in by the back door, once
+            object.__setattr__(self, name, _auto_or_positive(name, getattr(self, name)))
+        block_size = self.learner.batch_size if self.block_size is None else self.block_size
+        check_correction(self.learner, 1.0, block_size, self.ridge or 0.0, "both", "corrected")
+        if self.evaluation not in (None, *get_args(Evaluation)):
+            raise InvalidInputError(
+                f"evaluation is {self.evaluation!r}; expected one of {get_args(Evaluation)}"
+            )
+        if self.mode not in ("auto", *get_args(Mode)):
+            raise InvalidInputError(
+                f"mode is {self.mode!r}; expected 'auto', 'exact' or 'features'"
+            )
+        if self.width is not None and not (isinstance(self.kernel, str) and self.kernel == "rbf"):
+            raise InvalidInputError(
+                f"width is {self.width!r} with kernel {self.kernel!r}; only 'rbf' takes a width: "
+                "leave it out"
+            )
+        _require_number("memory", self.memory, int | float, "a number of bytes", above=0)
+        _require_number("features", self.features, int, "a whole number, 2 or more", above=1)
+
+    @property
+    def learner(self) -> SGD:
+        """The online learner; at the rate 1 where the rate is still to be chosen."""
+        lr = 1.0 if isinstance(self.lr, str) else self.lr
+        return SGD(
+            lr, self.batch_size, self.momentum, self.nesterov, self.weight_decay, self.reduction
+        )
+
+    def with_learner(self, learner: SGD) -> "Options":
+        """The same with the options of this learner, which must not have been given twice.
+
+        Raises:
+            InvalidInputError: An option of the learner is given as well, or it has a schedule.
+        """
+        default = Options()
+        repeated = [n for n in LEARNER_OPTIONS if getattr(self, n) != getattr(default, n)]
+        if repeated:
+            raise InvalidInputError(
+                f"{', '.join(sorted(repeated))} given beside a learner, which says that itself; "
+                "give one"
+            )
+        if not isinstance(learner.lr, float):
+            raise InvalidInputError(
+                f"the learner has a schedule of {len(learner.lr)} rates; expected one rate: a "
+                "stream is diagnosed at one"
+            )
+        return replace(self, **learner.to_dict())
+
+    def evaluation_with(self, test: object) -> Evaluation:
+        """On which rows learners are compared, given the test set or None.
+
+        Raises:
+            InvalidInputError: There is a test set and another evaluation, or the reverse.
+        """
+        if self.evaluation is None:
+            return "last part" if test is None else "test set"
+        if (self.evaluation == "test set") != (test is not None):
+            raise InvalidInputError(
+                f"the evaluation is {self.evaluation!r} and there is "
+                f"{'no' if test is None else 'a'} test set; give a test set for 'test set', and "
+                "for it only"
+            )
+        return self.evaluation
+
+
+def _auto_or_positive(name: str, value: Any) -> float | Literal["auto"]:
+    if isinstance(value, str):
+        if value != "auto":
+            raise InvalidInputError(f"{name} is {value!r}; expected a number or 'auto'")
+        return "auto"
+    if np.ndim(value):
+        raise InvalidTypeError(f"{name} is {value!r}; expected one number, or 'auto'")
+    return as_positive(name, value)
+
+
+def _require_number(name: str, value: Any, kind: Any, expected: str, above: int) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise InvalidTypeError(f"{name} is {value!r}; expected {expected}")
+    if not value > above:
+        raise InvalidInputError(f"{name} is {value!r}; expected {expected}, above {above}")

@@ -1,0 +1,396 @@
+r"""The kernel of a whole stream, as learners that pass over it need it.
+
+There are two: `DenseKernel` holds all of it, `FeatureKernel` works through explicit features and
+holds nothing of the length of the stream but vectors. What is computed from either is the same
+mathematics; on $K = \Phi \Phi^\top$ both give the same numbers. Every pass over the stream is one
+loop over `StreamKernel.windows`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from retarget.arrays import panels
+from retarget.learners import SGD
+from retarget.theory.cholesky import GrowingCholesky, factorise
+from retarget.theory.dual import DualLearner, diagonal_blocks
+from retarget.theory.primal import FeatureRows, PrimalLearner
+from retarget.theory.recursive import Innovation, RecursiveRidge, normal_factor
+from retarget.theory.settling import in_blocks
+from retarget.theory.sweep import equal_blocks
+
+# Rows up to which the leave-one-out error is computed on all of them. For the dense kernel, an
+# eigendecomposition is about thirty times the work of a Cholesky factorisation.
+DENSE_LEAVE_ONE_OUT_ROWS = 2000
+FEATURE_LEAVE_ONE_OUT_ROWS = 50_000
+
+
+Advance = Callable[[int], None] | None
+
+
+class Part(NamedTuple):
+    """A few consecutive samples of a stream, in whole blocks of one size.
+
+    Attributes:
+        rows: Their positions in the order in which they are learned.
+        samples: Their positions in the stream: the same, unless it is learned in another order.
+        block_size: The size of their blocks.
+        panel: What a learner's window is made of: rows of the kernel, or features.
+    """
+
+    rows: slice
+    samples: slice | Tensor
+    block_size: int
+    panel: Any
+
+
+class Offline(NamedTuple):
+    """The offline learner.
+
+    Attributes:
+        dual: (n, c) its dual coefficients.
+        coefficients: What a query's row is multiplied with to predict it.
+    """
+
+    dual: Tensor
+    coefficients: Tensor
+
+
+class StreamKernel(ABC):
+    """The kernel of a stream of samples X (n, d) with targets Y (n, c), float64.
+
+    Args:
+        X: (n, d) the samples.
+        Y: (n, c) their targets.
+        advance: Called with the number of rows after each window that was worked on.
+    """
+
+    def __init__(self, X: Tensor, Y: Tensor, advance: Advance = None) -> None:
+        self.X, self.Y, self._advance = X, Y, advance
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    def windows(self, block_size: int, order: Tensor | None = None) -> Iterator[Part]:
+        """The stream, window after window: each holds whole blocks; a last, short one is alone.
+
+        Args:
+            block_size: Rows that belong together.
+            order: (n,) another order in which to learn the rows.
+        """
+        for rows, size in self._ranges(block_size):
+            samples = rows if order is None else order[rows]
+            yield Part(rows, samples, size, self.panel(rows, order))
+
+    def innovations(self, gamma: float, block_size: int) -> Iterator[tuple[Part, Innovation]]:
+        """The same windows, with what they tell the offline learner of the rows before them."""
+        take_in = self._offline_learner(gamma)
+        for part in self.windows(block_size):
+            yield part, take_in(part)
+
+    def _ranges(self, block_size: int) -> Iterator[tuple[slice, int]]:
+        device = self.X.device
+        for rows, size in equal_blocks(0, len(self), block_size, "corrected", device):
+            yield rows, size
+            if self._advance is not None:
+                self._advance(rows.stop - rows.start)
+
+    def spread_rows(self, most: int) -> Tensor:
+        """Positions of at most so many rows, evenly spaced over the stream."""
+        last, count = len(self) - 1, min(len(self), most)
+        return torch.linspace(0, last, count, dtype=torch.float64).round().long()
+
+    def mean_diagonal(self) -> float:
+        """The mean of k(x, x); 1 where all of them are 0."""
+        return sum(float(block.sum()) for block in self.blocks(1)) / len(self) or 1.0
+
+    def predict(self, X: Tensor, coefficients: Tensor) -> Tensor:
+        """(m, c) predictions for samples outside the stream."""
+        parts = [self._query(X[rows]) @ coefficients for rows in panels(len(X), 1, self.X.device)]
+        return torch.cat(parts)
+
+    @abstractmethod
+    def learner(self, learner: SGD) -> Any:
+        """A learner before its first sample: a `DualLearner`, or a `PrimalLearner`."""
+
+    @abstractmethod
+    def panel(self, rows: slice, order: Tensor | None = None) -> Any:
+        """What a learner's window is made of, for the samples in this (or another) order."""
+
+    @abstractmethod
+    def _offline_learner(self, gamma: float) -> Callable[[Part], Innovation]: ...
+
+    @abstractmethod
+    def _query(self, X: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def in_stream_order(self, coefficients: Tensor, order: Tensor) -> Tensor:
+        """The coefficients of a learner that has seen the samples in another order."""
+
+    @abstractmethod
+    def values(self, coefficients: Tensor) -> Tensor:
+        """(n, c) the predictions for the stream's own rows."""
+
+    @abstractmethod
+    def blocks(self, size: int) -> Iterator[Tensor]:
+        """(count, b, b) the kernel within consecutive blocks; a last one may be short."""
+
+    @abstractmethod
+    def density(self) -> Tensor:
+        """(n,) mean similarity of each row to the others."""
+
+    @abstractmethod
+    def leave_one_out(self, gammas: Tensor, seed: int) -> tuple[Tensor, int]:
+        """(gammas, c) mean squared errors on rows left out, and how many rows those are."""
+
+    @abstractmethod
+    def offline(self, gamma: float) -> Offline:
+        """The offline learner on the whole stream."""
+
+    @abstractmethod
+    def later(
+        self, C: Tensor, parts: Tensor, count: int, batch: int
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """What rows learned later add to each row, by the part of the stream that they belong to.
+
+        Args:
+            C: (n, c) dual coefficients.
+            parts: (n,) the part that each row belongs to, from 0 to count - 1.
+            count: Number of parts.
+            batch: Rows learned in one step.
+
+        Yields:
+            Rows, and their (m, count, c) sums of k(x_i, x_j) C_j over later steps' rows j.
+        """
+
+
+class DenseKernel(StreamKernel):
+    """All pairs of rows in memory, n x n: the exact method.
+
+    Args:
+        kernel: Gives the kernel of samples with themselves, or of two sets of samples.
+        X: As for `StreamKernel`, like Y and advance.
+    """
+
+    def __init__(
+        self, kernel: Callable[..., Tensor], X: Tensor, Y: Tensor, advance: Advance = None
+    ) -> None:
+        super().__init__(X, Y, advance)
+        self._kernel = kernel
+        self.K = kernel(X).to(torch.float64)
+        self._factor: GrowingCholesky | None = None
+
+    def learner(self, learner: SGD) -> DualLearner:
+        """A learner in dual form."""
+        return DualLearner(learner, capacity=len(self))
+
+    def panel(self, rows: slice, order: Tensor | None = None) -> Tensor:
+        """(m, stop) the kernel of these samples against all before and themselves."""
+        if order is None:
+            return self.K[rows, : rows.stop]
+        return self.K[order[rows]][:, order[: rows.stop]]
+
+    def in_stream_order(self, coefficients: Tensor, order: Tensor) -> Tensor:
+        """Dual coefficients belong to rows: each goes back to its row."""
+        placed = torch.empty_like(coefficients)
+        placed[order] = coefficients
+        return placed
+
+    def _query(self, X: Tensor) -> Tensor:
+        return self._kernel(X, self.X).to(torch.float64)
+
+    def values(self, coefficients: Tensor) -> Tensor:
+        """K A."""
+        return self.K @ coefficients
+
+    def blocks(self, size: int) -> Iterator[Tensor]:
+        """Read off the kernel."""
+        for rows, count in self._ranges(size):
+            yield diagonal_blocks(self.K[rows, rows], count)
+
+    def density(self) -> Tensor:
+        """Means of the kernel's rows, less the diagonal."""
+        return (self.K.sum(1) - self.K.diagonal()) / max(1, len(self) - 1)
+
+    def leave_one_out(self, gammas: Tensor, seed: int) -> tuple[Tensor, int]:
+        r"""From one eigendecomposition $K = U S U^\top$, of a random sample if there are many rows.
+
+        With $B = (\gamma I + K)^{-1}$ and $A = B Y$ the error on row $i$ of the learner that has
+        not seen it is $A_i / B_{ii}$.
+        """
+        n = min(len(self), DENSE_LEAVE_ONE_OUT_ROWS)
+        K, Y = self.K, self.Y
+        if n < len(self):
+            generator = torch.Generator().manual_seed(seed)
+            chosen = torch.randperm(len(self), generator=generator)[:n].sort().values
+            K, Y = K[chosen][:, chosen], Y[chosen]
+        S, U = torch.linalg.eigh(K)
+        shrink = 1 / (S.clamp(min=0)[:, None] + gammas)
+        inverse_diagonal = U.square() @ shrink  # (n, gammas)
+        A = torch.tensordot(U, shrink[:, :, None] * (U.mT @ Y)[:, None, :], dims=1)
+        return (A / inverse_diagonal[:, :, None]).square().mean(0), n
+
+    def _offline_learner(self, gamma: float) -> Callable[[Part], Innovation]:
+        """The growing Cholesky factor, which is kept for `offline`."""
+        factor = GrowingCholesky(gamma, lambda rows: self.K[rows, rows])
+        beta = torch.empty_like(self.Y)
+        self._factor = factor
+
+        def take_in(part: Part) -> Innovation:
+            rows, new = part.rows, factor.extend(part.panel)
+            beta[rows] = new.solve(self.Y[rows], beta[: rows.start])
+            factor.commit(new)
+            return Innovation(new.corner, beta[rows])
+
+        return take_in
+
+    def offline(self, gamma: float) -> Offline:
+        """From the Cholesky factor, which may be there from `innovations`."""
+        factor = self._factor
+        if factor is None or factor.gamma != gamma or len(factor) < len(self):
+            factor = factorise(self.K, gamma)
+        factor.warn_once()
+        dual = factor.solve(self.Y)
+        return Offline(dual, dual)
+
+    def later(
+        self, C: Tensor, parts: Tensor, count: int, batch: int
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """Products with the part of K above the diagonal blocks."""
+        D = _by_part(C, parts, count)
+        for rows, _ in self._ranges(batch):
+            total = self.K[rows, rows.stop :] @ D[rows.stop :]
+            total += _in_later_steps(self.K[rows, rows], batch) @ D[rows]
+            yield rows, total.reshape(len(total), count, -1)
+
+
+class FeatureKernel(StreamKernel):
+    r"""$K = \Phi \Phi^\top$, never formed.
+
+    Holds the normal matrix $\Phi^\top \Phi$, the moments $\Phi^\top Y$ and the sum of the features;
+    and the features themselves, rounded to single precision, if there is room. Without room they
+    are computed anew in every pass. All else is computed in double precision.
+
+    Args:
+        features: Called with samples (m, d), gives features (m, size); `size` is an attribute.
+        X: As for `StreamKernel`, like Y and advance.
+        room: Bytes that rounded features may take; 0 where they must stay exact.
+    """
+
+    def __init__(
+        self, features: Any, X: Tensor, Y: Tensor, advance: Advance = None, room: int = 0
+    ) -> None:
+        super().__init__(X, Y, advance)
+        self.map, size = features, features.size
+        rows_kept = len(X) if 4 * len(X) * size <= room else 0
+        kept = torch.empty(rows_kept, size, dtype=torch.float32)
+        self._normal, self._moment = X.new_zeros(size, size), X.new_zeros(size, Y.shape[1])
+        self._sum, self._diagonal = X.new_zeros(size), X.new_empty(len(X))
+        for rows, _ in self._ranges(1):
+            Phi = self.map(X[rows])
+            if len(kept):
+                kept[rows] = Phi
+                Phi = kept[rows].double()
+            self._normal.addmm_(Phi.mT, Phi)
+            self._moment.addmm_(Phi.mT, Y[rows])
+            self._sum += Phi.sum(0)
+            self._diagonal[rows] = Phi.square().sum(1)
+        self._kept = kept
+
+    def _features(self, samples: slice | Tensor) -> Tensor:
+        if len(self._kept):
+            return self._kept[samples].double()
+        return self._query(self.X[samples])
+
+    def learner(self, learner: SGD) -> PrimalLearner:
+        """A learner in feature space."""
+        return PrimalLearner(learner)
+
+    def panel(self, rows: slice, order: Tensor | None = None) -> FeatureRows:
+        """The features of these samples."""
+        return FeatureRows(self._features(rows if order is None else order[rows]))
+
+    def in_stream_order(self, coefficients: Tensor, order: Tensor) -> Tensor:
+        """Weights belong to features: the order of the samples does not matter."""
+        return coefficients
+
+    def _query(self, X: Tensor) -> Tensor:
+        features: Tensor = self.map(X)
+        return features
+
+    def values(self, coefficients: Tensor) -> Tensor:
+        """Features times weights."""
+        values = self.Y.new_empty(len(self), coefficients.shape[1])
+        for rows, _ in self._ranges(1):
+            torch.mm(self._features(rows), coefficients, out=values[rows])
+        return values
+
+    def blocks(self, size: int) -> Iterator[Tensor]:
+        """Inner products within each block."""
+        for rows, count in self._ranges(size):
+            if size == 1:
+                yield self._diagonal[rows, None, None]
+            else:
+                Phi = in_blocks(self._features(rows), count)
+                yield Phi @ Phi.mT
+
+    def density(self) -> Tensor:
+        """Features times their sum, less each row's own part."""
+        return (self.values(self._sum[:, None])[:, 0] - self._diagonal) / max(1, len(self) - 1)
+
+    def leave_one_out(self, gammas: Tensor, seed: int) -> tuple[Tensor, int]:
+        r"""From one eigendecomposition of the normal matrix, at evenly spaced rows if many.
+
+        The error on row $i$ of the learner that has not seen it is its residual over $1 - H_{ii}$,
+        with $H = \Phi (\gamma I + \Phi^\top \Phi)^{-1} \Phi^\top$.
+        """
+        chosen = self.spread_rows(FEATURE_LEAVE_ONE_OUT_ROWS)
+        S, U = torch.linalg.eigh(self._normal)
+        shrink = 1 / (S.clamp(min=0)[:, None] + gammas)  # (features, gammas)
+        weights = shrink[:, :, None] * (U.mT @ self._moment)[:, None, :]
+        total = self.Y.new_zeros(len(gammas), self.Y.shape[1])
+        for some in panels(len(chosen), 1, self.X.device):
+            Z = self._features(chosen[some]) @ U
+            residual = self.Y[chosen[some], None] - torch.tensordot(Z, weights, dims=1)
+            kept = 1 - Z.square() @ shrink
+            total += (residual / kept[:, :, None]).square().sum(0)
+        return total / len(chosen), len(chosen)
+
+    def _offline_learner(self, gamma: float) -> Callable[[Part], Innovation]:
+        """Recursive least squares."""
+        ridge = RecursiveRidge(gamma, self.map.size, self.Y.shape[1], self.Y)
+        return lambda part: ridge.learn(part.panel.features, self.Y[part.rows])
+
+    def offline(self, gamma: float) -> Offline:
+        r"""From the normal equations; the dual coefficients are $(Y - \Phi \theta) / \gamma$."""
+        ridge = torch.eye(self.map.size, dtype=self.X.dtype) * gamma
+        theta = torch.cholesky_solve(self._moment, normal_factor(self._normal + ridge, gamma))
+        return Offline((self.Y - self.values(theta)) / gamma, theta)
+
+    def later(
+        self, C: Tensor, parts: Tensor, count: int, batch: int
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """From the last window to the first, with the sum over all later rows of each part."""
+        later = C.new_zeros(self.map.size, count * C.shape[1])
+        for rows in reversed(list(panels(len(self), batch, self.X.device))):
+            seen, D = self.panel(rows), _by_part(C[rows], parts[rows], count)
+            total = seen.features @ later
+            total += _in_later_steps(seen.gram, batch) @ D
+            later.addmm_(seen.features.mT, D)
+            yield rows, total.reshape(len(total), count, -1)
+
+
+def _by_part(C: Tensor, parts: Tensor, count: int) -> Tensor:
+    """(m, count * c) the coefficients, each row's in the columns of its part."""
+    spread = C.new_zeros(len(C), count, C.shape[1])
+    spread[torch.arange(len(C)), parts] = C
+    return spread.flatten(1)
+
+
+def _in_later_steps(gram: Tensor, batch: int) -> Tensor:
+    """(m, m) a window's kernel where the column is learned in a later step than the row."""
+    step = torch.arange(len(gram)) // batch
+    return gram * (step[:, None] < step)
