@@ -66,7 +66,7 @@ def test_a_diagnosis_from_the_command(monkeypatch, capsys, tmp_path, stand):
         "features": None,
         "seed": 0,
     }
-    for words in ("The 10 most distorted rows of 60", "It forgot.", "Written:", "report.html"):
+    for words in ("The 10 most distorted rows of 60", "The online mod", "Written:", "report.html"):
         assert words in shown
     assert names(tmp_path / "it's here") == FILES
     assert shlex.split(stand.command) == ["retarget", *sys.argv[1:]]

@@ -6,15 +6,20 @@ import numpy as np
 import polars as pl
 import pytest
 
-import retarget as rt
-from retarget.diagnosis.measure.choose import Trial, better_rate
-from retarget.diagnosis.measure.compare import UNKNOWN
-from retarget.diagnosis.report.verdict import Evidence, interval, percent, verdict
-from retarget.diagnosis.result import Approximation, Choice, Estimate, GroupShift
+from retarget.diagnosis.measure.choose import better_rate
+from retarget.diagnosis.result import Approximation, Choice, Estimate, GroupShift, Stability, Trial
+from support.real_diagnosis import UNDEFINED, classification, regression
+
+NEAR = Approximation(512, "nystroem", 28 * 10**9, 4 * 10**9, 2000, 0.02, 0.11, 0.05)
 
 
 def sure(value):
     return Estimate(value, value, value)
+
+
+def errors(diagnosis, **changed):
+    scores = (replace(s, error=changed.get(s.learner, s.error)) for s in diagnosis.scores)
+    return replace(diagnosis, scores=tuple(scores))
 
 
 def groups(size):
@@ -23,61 +28,66 @@ def groups(size):
     return GroupShift(names, np.full(len(size), 9), size, -size / 2, np.zeros(len(size)))
 
 
-GAP = Evidence(
-    evaluation="last part",
-    kind="regression",
-    rows=800,
-    compared=200,
-    learner=rt.SGD(lr=0.5),
-    largest_lr=2.0,
-    errors={
-        "offline": sure(1.0),
-        "online": sure(1.31),
-        "corrected": sure(1.0),
-        "iterative": sure(1.05),
-    },
-    excess=Estimate(0.31, 0.2, 0.4),
-    closed={"corrected": sure(1.0), "iterative": Estimate(0.84, 0.71, 0.92)},
-    shift=0.2,
-    target=1.0,
-    changed=0.125,
-    groups=groups([[0.9, 0.1], [0.0, 0.9]]),
-)
+def at_rate(diagnosis, lr):
+    return replace(diagnosis, lr=replace(diagnosis.lr, value=lr))
 
 
-def said(evidence):
-    found = verdict(evidence)
+def closing(diagnosis, closed):
+    return replace(diagnosis, gap_closed=diagnosis.gap_closed | {"iterative": closed})
+
+
+def said(diagnosis):
+    found = diagnosis.verdict
     return " ".join([found.headline, *found.findings, *found.recommendations])
 
 
-def test_a_gap_that_correction_closes():
-    found = verdict(GAP)
-    assert found.headline == (
-        "The online model's error is 31% above the batch model's (20 to 40%); iterative "
-        "correction closes 84% (71 to 92%) of the gap."
+@pytest.fixture
+def gap():
+    """A real diagnosis with the numbers of a clear gap, and nothing else to remark on."""
+    real = regression()
+    quiet = replace(
+        closing(at_rate(real, 0.5), Estimate(0.84, 0.71, 0.92)),
+        test_rows=200,
+        excess=Estimate(0.31, 0.2, 0.4),
+        stability=Stability(2.0, 2.0),
+        changed=np.arange(160) % 8 == 0,
+        groups=groups([[0.9, 0.1], [0.0, 0.9]]),
+        ridge=None,
+        aim=None,
+        trials=(),
+        failures=(),
     )
-    assert found.recommendations == (
-        "Train on iteratively corrected targets: they close 84% (71 to 92%) of the gap.",
-    )
-    assert "batch 1, online 1.31" in found.findings[0]
-    assert "200 rows held out" in found.findings[0]
+    same = {"offline": sure(1.0), "corrected": sure(1.0)}
+    return errors(quiet, online=sure(1.31), iterative=sure(1.05), **same)
+
+
+def test_a_gap_that_correction_closes(gap):
+    found = gap.verdict
+    assert "31% above the batch model's (20% to 40%); iterative" in found.headline
+    assert "closes 84% (71% to 92%) of the gap" in found.headline
+    assert len(found.recommendations) == 1
+    assert "they close 84% (71% to 92%)" in found.recommendations[0]
+    assert "200 rows held out: offline 1; online 1.31" in found.findings[0]
+    assert f"by {gap.shift_size.mean():.3g} on average" in found.findings[1]
     assert "12% of the rows changed their sign" in found.findings[1]
-    assert "changed their class" in said(replace(GAP, kind="classification"))
+    assert "changed their class" in said(classification())
 
 
-def test_an_error_many_times_another_is_said_as_a_multiple():
-    found = verdict(replace(GAP, excess=Estimate(26.0, 21.6, 1300.0)))
+def test_an_error_many_times_another_is_said_as_a_multiple(gap):
+    found = replace(gap, excess=Estimate(26.0, 21.6, 1300.0)).verdict
     assert "error is 27 times the batch model's (23 to 1,301 times);" in found.headline
-    assert "error is 950% above" in verdict(replace(GAP, excess=sure(9.5))).headline
+    assert "error is 950% above" in replace(gap, excess=sure(9.5)).verdict.headline
 
 
-def test_a_smoother_batch_model_that_is_followed_is_said():
-    tried = pl.DataFrame()
-    aim = Choice(4.64, True, "ends nearest to it, among 4 ridges", tried)
-    followed = said(replace(GAP, aim=aim, gamma=0.0464))
-    assert "follows a smoother batch model, of ridge 4.64 instead of 0.0464: it ends" in followed
-    for quiet in (replace(aim, value=0.0464), replace(aim, automatic=False), None):
-        assert "smoother" not in said(replace(GAP, aim=quiet, gamma=0.0464))
+def test_choices_of_the_correction_are_announced(gap):
+    gap = replace(gap, gamma=replace(gap.gamma, value=0.0464))
+    aim = Choice(4.64, True, "ends nearest to it, among 4 ridges", pl.DataFrame())
+    assert "batch model, of ridge 4.64 instead of 0.0464: it ends" in said(replace(gap, aim=aim))
+    for quiet in (replace(aim, value=0.0464), replace(aim, automatic=False)):
+        assert "smoother" not in said(replace(gap, aim=quiet))
+    assert "A ridge of 4.64 steadies" in said(replace(gap, ridge=aim))
+    for quiet in (replace(aim, automatic=False), replace(aim, value=0.0), None):
+        assert "steadies" not in said(replace(gap, ridge=quiet))
 
 
 @pytest.mark.parametrize(
@@ -85,78 +95,65 @@ def test_a_smoother_batch_model_that_is_followed_is_said():
     [
         (Estimate(0.1, -0.2, 0.3), "not clear that iterative", "not clearly worthwhile"),
         (Estimate(-0.5, -0.9, -0.2), "widens it, by 50% of the gap", "Do not use iterative"),
-        (UNKNOWN, "there is no iterative correction", None),
+        (UNDEFINED, "there is no iterative correction", "Nothing that was tried"),
     ],
 )
-def test_a_gap_that_correction_does_not_clearly_close(closed, headline, advice):
-    found = verdict(replace(GAP, closed=GAP.closed | {"iterative": closed}))
+def test_a_gap_that_correction_does_not_clearly_close(gap, closed, headline, advice):
+    found = closing(gap, closed).verdict
     assert headline in found.headline
+    assert advice in found.recommendations[0]
     assert "Train on" not in " ".join(found.recommendations)
-    if advice:
-        assert advice in found.recommendations[0]
-    else:
-        assert "Nothing that was tried" in found.recommendations[0]
 
 
-def test_no_gap_needs_no_correction():
-    alike = replace(
-        GAP, excess=Estimate(0.02, -0.1, 0.1), closed={"corrected": UNKNOWN, "iterative": UNKNOWN}
-    )
-    found = verdict(alike)
-    assert found.headline == (
-        "The online model is about as good as the batch model: its error differs by 2.0% "
-        "(-10 to 10%)."
-    )
-    assert found.recommendations == ("No correction is needed: there is no clear gap to close.",)
-    better = verdict(replace(alike, excess=Estimate(-0.2, -0.3, -0.1)))
-    assert "is 20% below the batch model's (10 to 30%)" in better.headline
-    neither = verdict(replace(alike, excess=UNKNOWN))
-    assert "cannot be told apart" in neither.headline
+def test_no_gap_needs_no_correction(gap):
+    alike = closing(replace(gap, excess=Estimate(0.02, -0.1, 0.1)), UNDEFINED)
+    assert "differs by 2.0% (\u221210% to 10%)" in alike.verdict.headline
+    assert alike.verdict.recommendations[0].startswith("No correction is needed")
+    better = replace(alike, excess=Estimate(-0.2, -0.3, -0.1)).verdict
+    assert "is 20% below the batch model's (10% to 30%)" in better.headline
+    assert "cannot be told apart" in replace(alike, excess=UNDEFINED).verdict.headline
 
 
-def test_a_learner_that_diverges():
+def test_a_learner_that_diverges(gap):
+    lost = errors(closing(at_rate(gap, 3.0), UNDEFINED), online=UNDEFINED)
     lost = replace(
-        GAP,
-        learner=rt.SGD(lr=3.0),
-        errors=GAP.errors | {"online": UNKNOWN},
-        excess=UNKNOWN,
-        closed={"corrected": UNKNOWN, "iterative": UNKNOWN},
-        shift=np.nan,
+        lost,
+        excess=UNDEFINED,
+        effective=np.full_like(gap.effective, np.nan),
         groups=groups([[np.nan] * 2] * 2),
         failures=("The online learner diverges: from row 7 on.",),
     )
-    found = verdict(lost)
-    assert found.headline == "The online model diverges at lr = 3."
-    assert found.findings[0] == "The online learner diverges: from row 7 on."
-    assert found.recommendations[0] == "Lower the rate: steps are stable up to lr = 2."
+    assert "diverges at lr = 3" in lost.verdict.headline
+    assert lost.verdict.findings[0] == lost.failures[0]
+    assert "steps are stable up to lr = 2" in lost.verdict.recommendations[0]
     assert "moved" not in said(lost)
-    assert "together they are not" in said(replace(lost, learner=rt.SGD(lr=1.0)))
-    without = replace(GAP, errors=GAP.errors | {"offline": UNKNOWN}, excess=UNKNOWN)
-    assert "There is no batch model" in verdict(without).headline
+    assert "together they are not" in said(at_rate(lost, 1.0))
+    without = errors(replace(gap, excess=UNDEFINED), offline=UNDEFINED)
+    assert "There is no batch model" in without.verdict.headline
 
 
 @pytest.mark.parametrize(
     ("change", "value", "words"),
     [
-        ("rate", 0.125, "Use lr = 0.125: its error is 30% lower (20 to 40%)."),
+        ("rate", 0.125, "Use lr = 0.125: its error is 30% lower (20% to 40%)"),
         ("batch", 4, "Use mini-batches of 4 rows at the same rate: the error is 30% lower"),
         ("order", 0, "Learn the rows in random order, if you can: the error is 30% lower"),
     ],
 )
-def test_changes_that_clearly_help_are_recommended(change, value, words):
+def test_changes_that_clearly_help_are_recommended(gap, change, value, words):
     clear = Trial(change, value, Estimate(-0.3, -0.4, -0.2))
-    found = verdict(replace(GAP, trials=(clear,)))
-    assert found.recommendations[0].startswith(words)
-    for effect in (Estimate(-0.3, -0.7, 0.1), Estimate(-0.04, -0.05, -0.03), UNKNOWN):
-        assert verdict(replace(GAP, trials=(Trial(change, value, effect),))) == verdict(GAP)
+    assert replace(gap, trials=(clear,)).verdict.recommendations[0].startswith(words)
+    for effect in (Estimate(-0.3, -0.7, 0.1), Estimate(-0.04, -0.05, -0.03), UNDEFINED):
+        assert replace(gap, trials=(Trial(change, value, effect),)).verdict == gap.verdict
 
 
-def test_the_most_useful_change_comes_first():
+def test_the_most_useful_change_comes_first(gap):
     trials = (
         Trial("batch", 4, Estimate(-0.1, -0.2, -0.05)),
+        Trial("rate", 4, UNDEFINED),
         Trial("order", 0, Estimate(-0.5, -0.6, -0.4)),
     )
-    found = verdict(replace(GAP, trials=trials))
+    found = replace(gap, trials=trials).verdict
     assert [text.split()[0] for text in found.recommendations] == ["Learn", "Use", "Train"]
 
 
@@ -164,86 +161,67 @@ def test_the_most_useful_change_comes_first():
     ("lr", "words"),
     [(0.5, None), (1.7, "is 85% of the largest stable one, 2"), (2.5, "above the largest stable")],
 )
-def test_a_rate_near_the_limit(lr, words):
-    text = said(replace(GAP, learner=rt.SGD(lr=lr)))
+def test_a_rate_near_the_limit(gap, lr, words):
+    text = said(at_rate(gap, lr))
     assert words in text if words else "largest stable" not in text
 
 
-def test_interference_between_groups_is_named():
-    strong = replace(GAP, groups=groups([[0.1, 0.2, 0.6], [0, 0.1, 0.3], [0, 0, 9.0]]))
-    expected = (
-        "Learning 'c' moved the targets of 'a' by 0.6 on average (60% of a target's length), "
-        "weakening them by 0.3."
-    )
-    assert expected in verdict(strong).findings
+def test_interference_between_groups_is_named(gap):
+    length = np.linalg.norm(gap.stream.Y, axis=1).mean()
+    size = length * np.array([[0.1, 0.2, 0.6], [0, 0.1, 0.3], [0, 0, 9.0]])
+    strong = replace(gap, groups=groups(size))
+    assert "Learning 'c' moved the targets of 'a' by" in said(strong)
+    assert f"(60% of a target's length), weakening them by {0.3 * length:.3g}" in said(strong)
     stronger = replace(strong.groups, pull=-strong.groups.pull)
-    assert "strengthening them by 0.3" in said(replace(strong, groups=stronger))
+    assert "strengthening them by" in said(replace(strong, groups=stronger))
     for quiet in (groups([[0.9, 0.2], [0, 0.9]]), groups([[9.0]])):
-        assert "Learning '" not in said(replace(GAP, groups=quiet))
+        assert "Learning '" not in said(replace(gap, groups=quiet))
 
 
-@pytest.mark.parametrize("change", [{"rows": 99}, {"compared": 20}])
-def test_few_rows_are_a_reason_for_care(change):
-    assert "with care" in said(replace(GAP, **change))
-    assert "with care" not in said(GAP)
+def test_few_rows_are_a_reason_for_care(gap):
+    assert "with care: 160 rows" in said(replace(gap, test_rows=20))
+    assert "with care" not in said(gap)
 
 
-def test_an_exact_correction_lost_to_rounding():
-    lost = replace(GAP, errors=GAP.errors | {"corrected": sure(1.2)})
-    assert "does not survive rounding" in said(lost)
-    assert "1.2, not with the batch model's 1" in said(lost)
-    assert "rounding" not in said(GAP)
+def test_an_exact_correction_lost_to_rounding(gap):
+    assert "rounding: on its" in said(errors(gap, corrected=sure(1.2)))
+    assert "1.2, not with the batch model's 1" in said(errors(gap, corrected=sure(1.2)))
+    assert "rounding" not in said(gap)
 
 
-def test_progressive_scores_are_explained():
-    assert "has no score here" in said(replace(GAP, evaluation="progressive"))
-    assert "each before its step" in said(replace(GAP, evaluation="progressive"))
-    assert "has no score here" not in said(GAP)
+def test_progressive_scores_are_explained(gap):
+    progressive = said(replace(gap, evaluation="progressive"))
+    assert "has no score here" in progressive
+    assert "each before its step" in progressive
+    assert "has no score here" not in said(gap)
 
 
-def test_an_automatic_ridge_is_announced():
-    table = pl.DataFrame({"value": [0.1], "score": [1.0]})
-    chosen = Choice(0.1, True, "ends nearest", table)
-    assert "A ridge of 0.1 steadies" in said(replace(GAP, ridge=chosen))
-    for other in (replace(chosen, automatic=False), replace(chosen, value=0.0)):
-        assert "steadies" not in said(replace(GAP, ridge=other))
-
-
-def test_what_features_change_is_said_and_judged():
-    near = Approximation(512, "nystroem", 28 * 10**9, 4 * 10**9, 2000, 0.02, 0.11, 0.05)
-    text = said(replace(GAP, approximation=near))
-    assert (
-        "512 Nyström features are used instead of the kernel matrix, which would need 28.0 GB"
-        in text
-    )
-    assert "the kernel by 2.0%, the shifts by 11% and the online predictions by 5.0%" in text
+def test_what_features_change_is_said_and_judged(gap):
+    text = said(replace(gap, approximation=NEAR))
+    assert "512 Nyström features are used" in text
+    assert "would need 28.0 GB" in text
+    assert "kernel entries 2.0%, shifts 11%, online predictions 5.0%" in text
     assert "Take more than" not in text
-    poor = said(replace(GAP, approximation=replace(near, shift_error=0.3)))
+    poor = said(replace(gap, approximation=replace(NEAR, shift_error=0.3)))
     assert "Take more than 512 Nyström features" in poor
+    exact = said(replace(gap, approximation=replace(NEAR, kind="linear")))
+    assert "512 exact linear features" in exact
+    assert "nothing is approximated" in exact
 
 
-def test_features_that_hold_the_batch_model_back_are_named():
-    near = Approximation(512, "nystroem", 28 * 10**9, 4 * 10**9, 2000, 0.02, 0.11, 0.05)
-    limited = replace(GAP, approximation=near, reference=Estimate(-0.27, -0.3, -0.25))
-    found = verdict(limited)
-    assert found.headline.startswith("As far as 512 Nyström features can tell, the online model's")
-    assert "2,000 of the rows alone give 27% less error (25 to 30%)" in said(limited)
+def test_features_that_hold_the_batch_model_back_are_named(gap):
+    def with_reference(estimate):
+        return replace(gap, approximation=replace(NEAR, reference=estimate))
+
+    limited = with_reference(Estimate(-0.27, -0.3, -0.25))
+    assert limited.verdict.headline.startswith("As far as 512 Nyström features can tell, the onl")
+    assert "2,000 of the rows alone give 27% less error (25% to 30%)" in said(limited)
     assert "Take more than 512 Nyström features" in said(limited)
     rounding = Estimate(-1e-8, -2e-8, -1e-9)
     for fine in (Estimate(-0.1, -0.3, 0.1), Estimate(0.5, 0.4, 0.6), rounding, None):
-        text = said(replace(limited, reference=fine))
-        assert "As far as" not in text
-        assert "Take more" not in text
-        assert "hold the batch model back" not in text
-
-
-def test_shares_in_words():
-    assert [percent(x) for x in (0.314, 0.0042, 12.3, -1e-9, np.nan)] == [
-        "31%", "0.4%", "12 times", "0.0%", "an unknown share",
-    ]  # fmt: skip
-    assert interval(Estimate(0, 0.71, 0.92)) == "71 to 92%"
-    assert interval(Estimate(0, 0.71, 15)) == "71% to 15 times"
-    assert interval(Estimate(0, 11, 15)) == "11 to 15 times"
+        text = said(with_reference(fine))
+        for words in ("As far as", "Take more", "hold the batch model back"):
+            assert words not in text
 
 
 def test_a_better_rate_is_one_with_clearly_less_error():

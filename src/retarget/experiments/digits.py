@@ -9,7 +9,6 @@ from matplotlib.figure import Figure, SubFigure
 from rich.console import RenderableType
 from rich.table import Table
 
-from retarget.colours import COLOURS
 from retarget.data.digits import digits_stream, one_hot
 from retarget.experiments.experiment import Config, Count, Family, Positive, one_by_one
 from retarget.experiments.over_seeds import (
@@ -21,18 +20,14 @@ from retarget.experiments.over_seeds import (
 )
 from retarget.experiments.style import letter
 from retarget.kernels import RBF
+from retarget.labels import COLOURS, LABELS
 from retarget.learners import SGD
 from retarget.theory.correction import corrected_targets
 from retarget.theory.curves import offline_learning_curve, online_learning_curve
 from retarget.theory.iterative import iterative_targets
 from retarget.theory.shift import effective_targets
 
-LEARNERS = {
-    "offline": "offline, all data at once",
-    "online": "online, true targets",
-    "corrected": "online, exactly corrected",
-    "iterative": "online, iteratively corrected",
-}
+LEARNERS = LABELS | {"offline": "offline, all data at once", "online": "online, true targets"}
 
 
 class Digits(Config):

@@ -11,7 +11,6 @@ from matplotlib.figure import Figure, SubFigure
 from pydantic import Field
 from rich.console import RenderableType
 
-from retarget.colours import COLOURS
 from retarget.experiments.experiment import (
     Count,
     Counts,
@@ -35,6 +34,7 @@ from retarget.experiments.over_seeds import (
     summarise_rows,
 )
 from retarget.experiments.style import legend_below, letter
+from retarget.labels import COLOURS
 from retarget.learners import SGD
 from retarget.theory.correction import corrected_targets
 from retarget.theory.curves import offline_learning_curve

@@ -11,7 +11,6 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from retarget.colours import COLOURS
 from retarget.continual.metrics import backward_transfer, forgetting
 from retarget.experiments import cifar_training, core50_training
 from retarget.experiments.cifar_training import CifarRun
@@ -20,6 +19,7 @@ from retarget.experiments.experiment import Family
 from retarget.experiments.network_training import trained_together
 from retarget.experiments.over_seeds import draw_band, settings
 from retarget.experiments.style import figure_style
+from retarget.labels import COLOURS
 
 PARAMETERS = CifarRun.model_fields.keys() | Core50Run.model_fields.keys()
 BASELINE = "vanilla SGD"

@@ -8,7 +8,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from rich.console import RenderableType
 
-from retarget.colours import COLOURS
 from retarget.data.toy import GRID, WIDTH, toy_curve
 from retarget.experiments.experiment import (
     Config,
@@ -21,6 +20,7 @@ from retarget.experiments.experiment import (
 from retarget.experiments.over_seeds import draw_rows, settings, summarise_rows
 from retarget.experiments.style import legend_below, letter
 from retarget.kernels import RBF
+from retarget.labels import COLOURS
 from retarget.learners import SGD
 from retarget.streaming.trackers import ShiftTracker
 from retarget.theory.correction import corrected_targets

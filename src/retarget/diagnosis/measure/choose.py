@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -13,7 +13,7 @@ from torch import Tensor
 from retarget.arrays import as_positive
 from retarget.diagnosis.kernels.base import StreamKernel
 from retarget.diagnosis.measure.passes import Pass, learn_online
-from retarget.diagnosis.result import Choice, Estimate
+from retarget.diagnosis.result import Change, Choice
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels import RBF, Kernel, Linear, as_kernel
 from retarget.kernels.simple import median_distance
@@ -23,7 +23,6 @@ GAMMA_GRID = np.logspace(-4, 3, 22)  # times the mean of k(x, x)
 RATES = 14  # each half of the one before, from 90% of the largest stable one
 BLOCK_ROWS = 64
 FEWEST_BLOCKS = 10
-Change = Literal["rate", "batch", "order"]
 BETTER_RATE = 0.95  # a rate whose prequential error is below this share of the learner's is tried
 BATCH_FACTOR = 4
 
@@ -127,22 +126,6 @@ def _table(values: NDArray[np.float64], scores: NDArray[np.float64]) -> pl.DataF
     return pl.DataFrame(
         {"value": values, "score": finite}, schema={"value": pl.Float64, "score": pl.Float64}
     )
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One change, and what came of it.
-
-    Attributes:
-        change: What was changed.
-        value: The rate or batch size tried; for the order, the seed of the permutation.
-        effect: The change of the error, relative to the online learner's: below 0 is
-            better.
-    """
-
-    change: Change
-    value: float
-    effect: Estimate
 
 
 @dataclass(frozen=True)

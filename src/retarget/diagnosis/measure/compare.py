@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from retarget.diagnosis.kernels.base import StreamKernel
-from retarget.diagnosis.measure.choose import Attempt, Trial
+from retarget.diagnosis.measure.choose import Attempt
 from retarget.diagnosis.measure.correction import offline_errors
 from retarget.diagnosis.measure.learn import Learned
 from retarget.diagnosis.measure.passes import errors_before_blocks
-from retarget.diagnosis.result import Estimate, Evaluation, LearnerName, Score
+from retarget.diagnosis.result import Estimate, Evaluation, LearnerName, Score, Trial
 from retarget.diagnosis.stream import Stream
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD
@@ -145,10 +145,6 @@ class Comparison:
     trials: tuple[Trial, ...]
     rows: int
     reference: Estimate | None = None
-
-    def errors(self) -> dict[LearnerName, Estimate]:
-        """Each learner's mean squared error."""
-        return {score.learner: score.error for score in self.scores}
 
 
 def compare(

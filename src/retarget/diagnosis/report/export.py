@@ -91,6 +91,7 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
             "rows_changed": np.count_nonzero(diagnosis.changed),
         },
         "most_distorted": most_distorted(diagnosis),
+        "verdict": diagnosis.verdict,
     }
     plain: dict[str, Any] = _plain(whole)
     return plain

@@ -1,22 +1,15 @@
 """A diagnosis on the terminal: as text, and as tables."""
 
-import math
-
 from rich.console import RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
 from retarget.diagnosis.report.export import most_distorted
-from retarget.diagnosis.report.words import tested_on
-from retarget.diagnosis.result import Diagnosis, Estimate, LearnerName
+from retarget.diagnosis.report.words import tested_on, typed, with_interval
+from retarget.diagnosis.result import Diagnosis
+from retarget.labels import LABELS
 from retarget.text import printable
 
-LEARNERS: dict[LearnerName, str] = {
-    "offline": "offline",
-    "online": "online",
-    "corrected": "exactly corrected",
-    "iterative": "iteratively corrected",
-}
 MOST_TARGETS = 3
 LONGEST_CELL = 40
 
@@ -26,45 +19,33 @@ def summary_text(diagnosis: Diagnosis) -> str:
     verdict = diagnosis.verdict
     lines = [verdict.headline, ""]
     for score in diagnosis.scores:
-        accuracy = "" if score.accuracy is None else f", accuracy {estimate(score.accuracy)}"
-        lines.append(f"{LEARNERS[score.learner]}: error {estimate(score.error)}{accuracy}")
-    lines += [f"gap closed, {name}: {_percent(gap)}" for name, gap in diagnosis.gap_closed.items()]
+        accuracy = "" if score.accuracy is None else f", accuracy {with_interval(score.accuracy)}"
+        lines.append(f"{LABELS[score.learner]}: error {with_interval(score.error)}{accuracy}")
+    lines += [
+        f"gap closed, {name}: {with_interval(gap, share=True)}"
+        for name, gap in diagnosis.gap_closed.items()
+    ]
     lines += ["", *verdict.findings]
     if verdict.recommendations:
         lines += ["", "What to do:", *(f"- {advice}" for advice in verdict.recommendations)]
-    return "\n".join(lines)
+    return typed("\n".join(lines))
 
 
 def terminal_parts(diagnosis: Diagnosis) -> list[RenderableType]:
     """What the command shows. Everything out of the user's table is plain text, never markup."""
-    verdict, stream = diagnosis.verdict, diagnosis.stream
-    notes = [Text(printable(f"Note: {note}"), style="dim") for note in stream.notes]
-    headline = Text(printable(verdict.headline), style="bold")
+    verdict = diagnosis.verdict
     lines = [*verdict.findings, *(f"- {advice}" for advice in verdict.recommendations)]
     return [
-        *notes,
+        *(_text(f"Note: {note}", style="dim") for note in diagnosis.stream.notes),
         _scores(diagnosis),
         _distorted(diagnosis),
-        headline,
-        *(Text(printable(line)) for line in lines),
+        _text(verdict.headline, style="bold"),
+        *(_text(line) for line in lines),
     ]
 
 
-def estimate(number: Estimate) -> str:
-    """A number with its range; a dash for one that was not computed, or of what diverged."""
-    return _with_range(number, ".3g")
-
-
-def _percent(number: Estimate) -> str:
-    return _with_range(number, ".0%")
-
-
-def _with_range(number: Estimate, form: str) -> str:
-    if not math.isfinite(number.value):
-        return "-"
-    if not (math.isfinite(number.low) and math.isfinite(number.high)):
-        return format(number.value, form)
-    return f"{number.value:{form}} ({number.low:{form}} to {number.high:{form}})"
+def _text(text: str, style: str = "") -> Text:
+    return Text(printable(typed(text)), style=style)
 
 
 def _scores(diagnosis: Diagnosis) -> Table:
@@ -82,10 +63,10 @@ def _scores(diagnosis: Diagnosis) -> Table:
     )
     for score in diagnosis.scores:
         gap = diagnosis.gap_closed.get(score.learner)
-        accuracy = "" if score.accuracy is None else estimate(score.accuracy)
-        cells = [LEARNERS[score.learner], estimate(score.error)]
-        cells += [accuracy] if classes else []
-        table.add_row(*cells, "" if gap is None else _percent(gap))
+        cells = [LABELS[score.learner], with_interval(score.error)]
+        cells += [] if score.accuracy is None else [with_interval(score.accuracy)]
+        cells += [] if gap is None else [with_interval(gap, share=True)]
+        table.add_row(*(typed(cell) for cell in cells))
     return table
 
 
