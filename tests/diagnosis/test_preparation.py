@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing.parametric import dataframes
 
-from retarget.diagnosis.tables import limits
+from retarget.diagnosis.tables import checks
 from retarget.diagnosis.tables.prepare import prepare
 from retarget.diagnosis.tables.roles import Roles, order_rows, order_test_rows
 from retarget.errors import InvalidInputError
@@ -459,7 +459,7 @@ def test_tables_that_are_too_small():
 
 
 def test_features_beyond_memory(monkeypatch):
-    monkeypatch.setattr(limits, "LARGEST_TABLE", 1000)
+    monkeypatch.setattr(checks, "LARGEST_TABLE", 1000)
     refused(a_table(), match=r"the matrix of features would take 2\.4 kB in memory")
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from retarget.diagnosis.tables import limits, read
+from retarget.diagnosis.tables import checks, read
 from retarget.diagnosis.tables.read import read_table
 from retarget.errors import InvalidInputError
 from support.prepared_streams import make_stream
@@ -191,7 +191,7 @@ def test_names_are_no_patterns(tmp_path, suffix):
 def test_a_wide_parquet_of_which_little_is_used(tmp_path, monkeypatch):
     wide = pl.DataFrame({f"c{k}": np.arange(100.0) for k in range(30)})
     path = written(tmp_path, "t.parquet", parquet(wide))
-    monkeypatch.setattr(limits, "LARGEST_TABLE", 5000)
+    monkeypatch.setattr(checks, "LARGEST_TABLE", 5000)
     with pytest.raises(InvalidInputError, match=r"24\.0 kB in memory .100 rows.,.*--column"):
         read_table(path)
     assert read_table(path, columns=["c7", "c8"]).shape == (100, 2)
@@ -347,14 +347,14 @@ def test_a_file_of_10_gb_is_refused_at_once(tmp_path):
 
 
 def test_a_packed_file_that_unpacks_to_too_much(tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "LARGEST_TEXT", 3 << 20)
+    monkeypatch.setattr(checks, "LARGEST_TEXT", 3 << 20)
     path = written(tmp_path, "t.csv.gz", gzip.compress(b"a,b\n" + b"1,2\n" * (1 << 20)))
     with pytest.raises(InvalidInputError, match="of text, more than the 3,145,728 bytes"):
         read_table(path)
 
 
 def test_text_that_would_be_too_large_a_table(tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "LARGEST_TABLE", 50_000)
+    monkeypatch.setattr(checks, "LARGEST_TABLE", 50_000)
     monkeypatch.setattr(read, "START", 400)
     path = written(tmp_path, "t.csv", "a,b\n" + "1,2\n" * 5000)
     with pytest.raises(InvalidInputError, match=r"80\.\d kB in memory .*take a part of the rows"):
@@ -373,20 +373,20 @@ def test_an_array_that_announces_too_much(tmp_path):
 
 
 def test_small_numbers_count_as_what_they_become(tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "LARGEST_TABLE", 7999)
+    monkeypatch.setattr(checks, "LARGEST_TABLE", 7999)
     with pytest.raises(InvalidInputError, match=r"8\.0 kB in memory"):
         read_table(written(tmp_path, "t.npy", saved(np.save, np.zeros((500, 2), np.int8))))
 
 
 def test_arrays_that_are_too_large_together(tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "LARGEST_TABLE", 1000)
+    monkeypatch.setattr(checks, "LARGEST_TABLE", 1000)
     path = written(tmp_path, "t.npz", saved(np.savez, a=np.zeros(100), b=np.zeros(100)))
     with pytest.raises(InvalidInputError, match=r"1\.6 kB in memory"):
         read_table(path)
 
 
 def test_long_texts_in_parquet_are_seen_in_a_sample(tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "LARGEST_TABLE", 100_000)
+    monkeypatch.setattr(checks, "LARGEST_TABLE", 100_000)
     path = written(
         tmp_path,
         "t.parquet",
@@ -397,7 +397,7 @@ def test_long_texts_in_parquet_are_seen_in_a_sample(tmp_path, monkeypatch):
 
 
 def test_too_many_columns(tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "MOST_COLUMNS", 3)
+    monkeypatch.setattr(checks, "MOST_COLUMNS", 3)
     for path in (
         written(tmp_path, "t.csv", "a,b,c,d\n1,2,3,4\n"),
         written(tmp_path, "t.npy", saved(np.save, np.ones((1, 4)))),

@@ -32,7 +32,9 @@ def weather(rows, groups):
     wind = [None, *X[1:, 2]]
     return pl.DataFrame(
         {
-            "season": X[:, 0], "age": X[:, 1], "wind": wind,
+            "season": X[:, 0],
+            "age": X[:, 1],
+            "wind": wind,
             "temperature": 4 * (X[:, 0] + X[:, 1] ** 2 + noise[:, 0]) + 21.5,
             "humidity": 125 * (X[:, 2] - time + noise[:, 1]) + 640,
             "day": [date(2024, 1, 1) + timedelta(days=day) for day in range(rows)],
@@ -77,7 +79,8 @@ def one_group():
     diagnosis = regression()
     groups = replace(
         diagnosis.groups,
-        names=("all rows",), counts=np.array([len(stream)]),
+        names=("all rows",),
+        counts=np.array([len(stream)]),
         **{part: getattr(diagnosis.groups, part)[:1] for part in ("own",)},
         **{part: getattr(diagnosis.groups, part)[:1, :1] for part in ("size", "pull")},
     )

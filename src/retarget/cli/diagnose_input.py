@@ -11,7 +11,7 @@ import polars as pl
 from retarget.data.digits import digits_stream
 from retarget.diagnosis.api import Options
 from retarget.diagnosis.result import Evaluation
-from retarget.diagnosis.tables.names import MOST_COLUMNS_SHOWN
+from retarget.diagnosis.tables.checks import MOST_COLUMNS_SHOWN
 from retarget.diagnosis.tables.read import read_table
 from retarget.diagnosis.tables.roles import Roles
 from retarget.errors import InvalidInputError

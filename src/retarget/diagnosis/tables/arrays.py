@@ -11,8 +11,12 @@ import polars as pl
 from numpy.lib import format as npy_format
 
 from retarget.data.archives import open_zip
-from retarget.diagnosis.tables.limits import require_table_size, require_width
-from retarget.diagnosis.tables.names import Choose, require_distinct
+from retarget.diagnosis.tables.checks import (
+    Choose,
+    require_distinct,
+    require_table_size,
+    require_width,
+)
 from retarget.errors import InvalidInputError
 
 NUMBERS = "fiub"

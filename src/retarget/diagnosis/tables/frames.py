@@ -8,8 +8,7 @@ import polars as pl
 from torch import Tensor
 
 from retarget.diagnosis.tables.arrays import COLUMNS, as_series
-from retarget.diagnosis.tables.limits import require_width
-from retarget.diagnosis.tables.names import require_distinct
+from retarget.diagnosis.tables.checks import require_distinct, require_width
 from retarget.errors import InvalidInputError, InvalidTypeError
 
 

@@ -14,14 +14,17 @@ import polars as pl
 from polars.selectors import by_name
 
 from retarget.diagnosis.tables.arrays import read_npy, read_npz
-from retarget.diagnosis.tables.limits import (
+from retarget.diagnosis.tables.checks import (
+    Choose,
     bytes_a_cell,
+    chosen_columns,
+    require_distinct,
     require_table_size,
     require_text_size,
     require_width,
 )
-from retarget.diagnosis.tables.names import Choose, chosen_columns, require_distinct
 from retarget.diagnosis.tables.parquet_sizes import ParquetSizes
+from retarget.diagnosis.tables.roles import parsed_numbers
 from retarget.errors import InvalidInputError
 from retarget.storage import user_path
 from retarget.text import listed
@@ -58,7 +61,7 @@ PARQUET_MARK = b"PAR1"  # at both ends of every Parquet file
 
 def read_text(path: Path, choose: Choose) -> pl.DataFrame:
     """The chosen columns of a text file."""
-    require_text_size(path, path.stat().st_size)
+    require_text_size(str(path), path.stat().st_size)
     content = _unpacked(path) if path.suffix.lower() == ".gz" else polars_source(path)
     size = len(content) if isinstance(content, bytes) else path.stat().st_size
     with _opened(content) as file:
@@ -82,7 +85,7 @@ def _unpacked(path: Path) -> bytes:
         with gzip.open(path) as file:
             while chunk := file.read(CHUNK):
                 content += chunk
-                require_text_size(path, len(content))
+                require_text_size(str(path), len(content))
     except (OSError, EOFError, zlib.error) as error:
         raise InvalidInputError(
             f"{path} is not packed with gzip, cut short or damaged ({error}); write it again"
@@ -176,7 +179,7 @@ def _numbers_recognised(table: pl.DataFrame, decimal_comma: bool) -> pl.DataFram
             continue
         column = table[name]
         text = column.str.replace(",", ".", literal=True) if decimal_comma else column
-        numbers = text.str.strip_chars().cast(pl.Float64, strict=False)
+        numbers = parsed_numbers(text)
         if numbers.null_count() == column.null_count():
             table = table.with_columns(numbers.alias(name))
     return table
