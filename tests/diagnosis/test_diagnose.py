@@ -17,7 +17,7 @@ from retarget.diagnosis.kernels.features import OwnFeatures
 from retarget.diagnosis.measure import approximation
 from retarget.diagnosis.measure.approximation import measure_approximation, relative_difference
 from retarget.diagnosis.pipeline import changed_rows, diagnose_stream
-from retarget.diagnosis.report.terminal import terminal_parts
+from retarget.diagnosis.report.export import terminal_parts
 from retarget.diagnosis.report.words import approximation_rows, setting
 from support.diagnosis_streams import as_stream, classes, drifting, spread
 from support.problems import assert_same

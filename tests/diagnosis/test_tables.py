@@ -11,8 +11,13 @@ import pytest
 from rich.console import Console
 
 import retarget as rt
-from retarget.diagnosis.report.export import as_json, corrected_table, most_distorted, shift_table
-from retarget.diagnosis.report.terminal import terminal_parts
+from retarget.diagnosis.report.export import (
+    as_json,
+    corrected_table,
+    most_distorted,
+    shift_table,
+    terminal_parts,
+)
 from retarget.diagnosis.result import Approximation, Stability
 from support.real_diagnosis import UNDEFINED, classification, regression
 

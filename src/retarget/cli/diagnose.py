@@ -77,8 +77,7 @@ def diagnose(
         require_kernel,
     )
     from retarget.diagnosis.api import diagnose_table
-    from retarget.diagnosis.report.export import as_json
-    from retarget.diagnosis.report.terminal import terminal_parts
+    from retarget.diagnosis.report.export import as_json, terminal_parts
 
     if out.exists() and not out.is_dir():
         raise InvalidInputError(f"--out is {out}, which is a file; expected a folder")

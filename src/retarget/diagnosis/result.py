@@ -262,7 +262,7 @@ class Diagnosis:
     @property
     def summary(self) -> str:
         """Verdict and scores, as text."""
-        from retarget.diagnosis.report.terminal import summary_text
+        from retarget.diagnosis.report.export import summary_text
 
         return summary_text(self)
 
