@@ -282,8 +282,7 @@ class Diagnosis:
         # with Plotly: only when it is wanted
         from retarget.diagnosis.report.page import write_report
 
-        with atomic_file(Path(path)) as file:
-            write_report(self, file, command=command)
+        write_report(self, path, command=command)
 
     def to_parquet(self, path: str | Path) -> None:
         """Writes `table()`."""

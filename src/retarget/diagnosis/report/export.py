@@ -159,8 +159,7 @@ def summary_text(diagnosis: Diagnosis) -> str:
         for name, gap in diagnosis.gap_closed.items()
     ]
     lines += ["", *verdict.findings]
-    if verdict.recommendations:
-        lines += ["", "What to do:", *(f"- {advice}" for advice in verdict.recommendations)]
+    lines += ["", "What to do:", *(f"- {advice}" for advice in verdict.recommendations)]
     return typed("\n".join(lines))
 
 

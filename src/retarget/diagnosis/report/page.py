@@ -107,7 +107,7 @@ def report_html(
             chart_data=chart_json(charts.values()),
         )
     )
-    # A name may hold bytes that are no text: they become question marks.
+    # A name may hold bytes that are not text: they become question marks.
     return page.encode("utf-8", "replace").decode("utf-8")
 
 

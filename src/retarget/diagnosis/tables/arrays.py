@@ -124,7 +124,7 @@ def _require_characters(what: str, values: np.ndarray) -> None:
         return
     codes = np.ascontiguousarray(values, values.dtype.newbyteorder("=")).view(np.uint32)
     if ((codes > LAST_CHARACTER) | ((codes >= 0xD800) & (codes <= 0xDFFF))).any():
-        raise InvalidInputError(f"{what} is damaged: it holds text that is no Unicode")
+        raise InvalidInputError(f"{what} is damaged: it holds text that is not Unicode")
 
 
 def _common_rows(path: Path, headers: dict[str, _Header]) -> int:

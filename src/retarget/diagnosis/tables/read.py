@@ -33,7 +33,7 @@ START = 1 << 22  # bytes looked at before the whole is read
 CHUNK = 1 << 20
 SEPARATORS = ",;\t|"
 MISSING = ["", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "<NA>"]
-# Control characters beyond which a file is no text: some of them, and a share of all.
+# Control characters beyond which a file is not text: some of them, and a share of all.
 MOST_CONTROL = 10
 MOST_CONTROL_SHARE = 0.02
 CONTROL = bytes(set(range(32)) - set(b"\t\n\r\f"))
@@ -270,8 +270,8 @@ def read_parquet(path: Path, choose: Choose) -> pl.DataFrame:
         start = file.read(len(PARQUET_MARK))
     if start != PARQUET_MARK:
         raise InvalidInputError(
-            f"{path} is no Parquet file: it starts with {start!r}; expected a name that says what "
-            "it is (.csv, .npz, ...)"
+            f"{path} is not a Parquet file: it starts with {start!r}; expected a name that says "
+            "what it is (.csv, .npz, ...)"
         )
     sizes = ParquetSizes(path)
     try:
@@ -283,7 +283,7 @@ def read_parquet(path: Path, choose: Choose) -> pl.DataFrame:
         raise _damaged(path, error) from error
     require_width(str(path), len(schema))
     names = choose(list(schema))
-    chosen = lazy.select(by_name(names))  # by_name: a column called * or ^a$ is no pattern
+    chosen = lazy.select(by_name(names))  # by_name: a column called * or ^a$ is not a pattern
     require_table_size(str(path), rows, sum(bytes_a_cell(schema[name]) for name in names))
     require_table_size(str(path), rows, sizes.loaded(names) / max(rows, 1))
     try:
@@ -324,7 +324,7 @@ def read_table(
 
     * `.csv`, `.tsv` (and `.csv.gz`, `.tsv.gz`): UTF-8 text with a header, separated by commas,
       semicolons, bars or tabs, at most 2 GB unpacked. Empty cells, NA, N/A, NaN, null and the like
-      are missing; blank lines are no rows.
+      are missing; blank lines are skipped.
     * `.parquet`: any size, as long as the chosen columns fit.
     * `.npz`: every array of shape (n,) is a column of its name; one of shape (n, k) is k columns,
       its name with a number: X (n, 3) is x0, x1, x2. The names X and Y are written x and y.

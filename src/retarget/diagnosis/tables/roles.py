@@ -30,7 +30,7 @@ class Roles:
         column: The only features to use; nothing for all that there are.
         drop: Columns to leave out.
         kind: Numbers or classes; "auto" decides by the target.
-        impute: What takes the place of a missing number: an error, the column's mean, its median,
+        impute: What is used instead of a missing number: an error, the column's mean, its median,
             or zero, each of the rows that are learned from. (A missing category becomes the most
             frequent one. A row without a target is left out.)
         standardise: Whether numbers are brought to mean 0 and standard deviation 1.
@@ -220,7 +220,7 @@ def parsed_numbers(column: pl.Series) -> pl.Series:
 
 
 def moments(column: pl.Series) -> pl.Series:
-    """Text as moments, in UTC where it names no zone; null where it is no ISO date."""
+    """Text as moments, in UTC where it names no zone; null where it is not an ISO date."""
     text = column.str.strip_chars()
     # else Polars would guess: 01/02/2026 is not a January everywhere
     iso = text.set(~text.str.contains(r"^\d{4}-\d{2}-\d{2}").fill_null(True), None)

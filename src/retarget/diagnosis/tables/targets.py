@@ -10,7 +10,7 @@ from retarget.diagnosis.tables.roles import Rows, is_plain, parsed_numbers
 from retarget.errors import InvalidInputError
 from retarget.text import listed, shown
 
-ROUNDING = 1e-14  # spread, relative to the largest value, that is no spread
+ROUNDING = 1e-14  # spread, relative to the largest value, that is only rounding
 MOST_GUESSED_CLASSES = 20  # of whole numbers
 ROWS_A_GUESSED_CLASS = 10
 MOST_CLASSES = 1000
@@ -38,7 +38,7 @@ class TargetColumns:
         """(n, c) targets.
 
         Raises:
-            InvalidInputError: There is a class that was not learned, or what is no number.
+            InvalidInputError: A class was not learned, or a cell is not a number.
         """
         if self.kind == "regression":
             return np.asarray((_numbers(table, self.columns) - self.means) / self.scales)
