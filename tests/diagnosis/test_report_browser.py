@@ -142,8 +142,8 @@ def test_fits_a_phone_that_says_so(visit):
     assert opened.complaints == []
 
 
-def test_policy_stops_other_scripts_and_connections(visit):
-    opened = visit("one_group")
+def test_policy_stops_other_scripts_and_connections(desk):
+    opened = desk("many_groups")
     blocked = opened.page.evaluate(
         """async () => {
           const blocked = [];
