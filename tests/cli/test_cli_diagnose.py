@@ -49,7 +49,7 @@ def test_a_diagnosis_from_the_command(monkeypatch, capsys, tmp_path, stand):
     assert stand.stream.group_column == "user"
     assert stand.test is None
     assert stand.options == Options()
-    for words in ("The 10 most distorted rows of 60", "It forgot.", "Written:", "report.html"):
+    for words in ("The 10 most distorted rows of 60", "The online mod", "Written:", "report.html"):
         assert words in shown
     assert names(tmp_path / "it's here") == FILES
     assert shlex.split(stand.command) == ["retarget", *sys.argv[1:]]

@@ -3,11 +3,11 @@ from datetime import date, datetime, time, timedelta
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing.parametric import dataframes
 
-from retarget.diagnosis.tables import limits
+from retarget.diagnosis.tables import checks
 from retarget.diagnosis.tables.prepare import prepare
 from retarget.diagnosis.tables.roles import Roles, order_rows, order_test_rows
 from retarget.errors import InvalidInputError
@@ -40,23 +40,18 @@ def test_numbers_and_categories():
     table = a_table()
     stream = make_stream(table, "y")
     assert stream.feature_names == ("x", "k", "colour=blue", "colour=green", "colour=red")
-    x = table["x"].to_numpy()
+    x, y = table["x"].to_numpy(), table["y"].to_numpy()
     np.testing.assert_allclose(stream.X[:, 0], (x - x.mean()) / x.std(), atol=1e-12)
     green = (table["colour"] == "green").to_numpy()
     np.testing.assert_array_equal(stream.X[:, 3], green.astype(float))
-    y = table["y"].to_numpy()
     np.testing.assert_allclose(stream.in_units(stream.Y)[:, 0], y, atol=1e-12)
     assert (stream.target_means[0], stream.target_scales[0]) == pytest.approx((y.mean(), y.std()))
     assert stream.kind == "regression"
     assert stream.notes == ("One feature for each category of 'colour'.",)
     np.testing.assert_array_equal(stream.rows, np.arange(ROWS))
-
-
-def test_as_they_are():
-    table = a_table()
-    stream = make_stream(table, "y", standardise=False)
-    np.testing.assert_array_equal(stream.X[:, 0], table["x"].to_numpy())
-    np.testing.assert_array_equal(stream.Y[:, 0], table["y"].to_numpy())
+    as_it_is = make_stream(table, "y", standardise=False)
+    np.testing.assert_array_equal(as_it_is.X[:, 0], x)
+    np.testing.assert_array_equal(as_it_is.Y[:, 0], y)
 
 
 def test_only_the_first_rows_are_learned_from():
@@ -71,41 +66,38 @@ def test_only_the_first_rows_are_learned_from():
     np.testing.assert_allclose(stream.X[:40], first.X, atol=1e-12)
     np.testing.assert_allclose(stream.Y[:40], first.Y, atol=1e-12)
     np.testing.assert_array_equal(stream.X[40:, 2:], 0)
-    assert (
-        stream.notes[-2]
-        == "20 rows hold categories of 'colour' that were not learned ('black'): zeros."
-    )
+    assert stream.notes[-2].startswith("20 rows hold categories of 'colour'")
+    assert "('black'): zeros" in stream.notes[-2]
+
+
+ONE_VALUE, NOTHING, NESTED = "one value only", "nothing in the rows that", "lists, bytes or objects"
+NUMBERS = list(np.random.default_rng(0).permutation(ROWS) + 1000)
 
 
 @pytest.mark.parametrize(
-    ("column", "note"),
+    ("name", "column", "reason"),
     [
-        ([7] * ROWS, "Left out, since they hold one value only: 'c'."),
-        ([0.1 + 0.2] * 30 + [0.3] * 30, "Left out, since they hold one value only: 'c'."),
-        (["same"] * ROWS, "Left out, since they hold one value only: 'c'."),
-        (
-            [None] * ROWS,
-            "Left out, since they hold nothing in the rows that are learned from: 'c'.",
+        ("c", [7] * ROWS, ONE_VALUE),
+        ("c", [0.1 + 0.2] * 30 + [0.3] * 30, ONE_VALUE),
+        ("c", ["same"] * ROWS, ONE_VALUE),
+        ("c", [None] * ROWS, NOTHING),
+        ("c", [float("nan")] * ROWS, NOTHING),
+        ("c", [f"a text {k}" for k in range(ROWS)], "text, or too many different categories"),
+        ("c", [[1, 2]] * ROWS, NESTED),
+        ("c", [b"bytes"] * ROWS, NESTED),
+        ("c", [{"a": 1}] * ROWS, NESTED),
+        *(
+            (name, NUMBERS, "number the rows")
+            for name in ("id", "user_id", "PassengerId", "index", "ROW-id", "column_1")
         ),
-        ([float("nan")] * ROWS, "Left out, since they hold nothing in the rows that are learned"),
-        ([f"a text {k}" for k in range(ROWS)], "hold text, or too many different categories: 'c'"),
-        ([[1, 2]] * ROWS, "Left out, since they hold lists, bytes or objects: 'c'."),
-        ([b"bytes"] * ROWS, "Left out, since they hold lists, bytes or objects: 'c'."),
-        ([{"a": 1}] * ROWS, "Left out, since they hold lists, bytes or objects: 'c'."),
     ],
 )
-def test_columns_that_are_dropped(column, note):
-    stream = make_stream(a_table(c=column), "y")
-    assert "c" not in "".join(stream.feature_names).replace("colour", "")
-    assert note in stream.notes[0]
-
-
-@pytest.mark.parametrize("name", ["id", "user_id", "PassengerId", "index", "ROW-id", "column_1"])
-def test_identifiers_are_dropped(name):
-    numbers = np.random.default_rng(0).permutation(ROWS) + 1000
-    stream = make_stream(a_table(**{name: numbers}), "y")
+def test_columns_that_are_left_out(name, column, reason):
+    stream = make_stream(a_table(**{name: column}), "y")
+    assert not any(feature.startswith(f"{name}=") for feature in stream.feature_names)
     assert name not in stream.feature_names
-    assert f"number the rows (rename them if they are features): '{name}'" in stream.notes[0]
+    assert reason in stream.notes[0]
+    assert stream.notes[0].endswith(f": '{name}'.")
 
 
 @pytest.mark.parametrize(
@@ -175,9 +167,7 @@ GAPS = {
 def test_missing_values_are_counted_by_column():
     refused(a_table(**GAPS), match="missing or infinite: 'x' 4, 'colour' 2 .of 60 rows.; .*--imp")
     many = {f"m{k}": [None, *range(ROWS - 1)] for k in range(20)}
-    refused(
-        a_table(**many), match="'m7' 1 and 12 more .of 60 rows.; fill them in with --impute mean"
-    )
+    refused(a_table(**many), match="'m7' 1 and 12 more .of 60 rows.; fill them in with --impute")
 
 
 @pytest.mark.parametrize(("impute", "fill"), [("mean", 4.0), ("median", 2.5), ("zero", 0.0)])
@@ -186,18 +176,13 @@ def test_missing_values_are_filled_in(impute, fill):
     np.testing.assert_array_equal(stream.X[:4, 0], fill)
     blue = stream.feature_names.index("colour=blue")  # as frequent as red, and first
     np.testing.assert_array_equal(stream.X[:2, blue], 1)
-    assert stream.notes[-2:-1] == (
-        f"Missing values were filled in by the {impute} (categories by the most frequent one): "
-        "'x' 4, 'colour' 2.",
-    )
+    assert stream.notes[-2].startswith(f"Missing values were filled in by the {impute} ")
+    assert stream.notes[-2].endswith("'x' 4, 'colour' 2.")
 
 
 def test_rows_without_a_target():
     y = [None, float("nan"), *range(58)]
-    refused(
-        a_table(y=y),
-        match="the target is missing in 2 of 60 rows .'y' in 2; the first is row 0, .*--impute",
-    )
+    refused(a_table(y=y), match="missing in 2 of 60 rows .'y' in 2; the first is row 0, .*--imp")
     stream = make_stream(a_table(y=y), "y", impute="mean")
     np.testing.assert_array_equal(stream.rows, np.arange(2, 60))
     assert stream.notes[0] == "2 rows without a target were left out."
@@ -227,14 +212,9 @@ def test_rows_are_sorted_by_time(times, order):
     np.testing.assert_array_equal(stream.X[:, 0], np.array([1.0, 2.0, 4.0, 8.0])[order])
     assert stream.feature_names == ("x",)
     assert list(stream.times) == table["t"].cast(pl.String)[order].to_list()
-    assert stream.notes == (
-        f"The rows were sorted by 't': {sum(np.arange(4) != order)} were moved.",
-    )
-
-
-def test_rows_in_order_are_not_mentioned():
-    stream = make_stream(a_table(t=list(range(ROWS))), "y", time="t")
-    assert not any("sorted" in note for note in stream.notes)
+    assert stream.notes[0].endswith(f"sorted by 't': {sum(np.arange(4) != order)} were moved.")
+    sorted_already = make_stream(table[order], "y", time="t")
+    assert not any("sorted" in note for note in sorted_already.notes)
 
 
 @pytest.mark.parametrize(
@@ -268,9 +248,7 @@ def test_any_plain_column_may_be_the_group():
     for dtype in (pl.Duration, pl.Date, pl.Float64, pl.Boolean, pl.Time):
         stream = make_stream(a_table(g=pl.Series(range(ROWS)).cast(dtype)), "y", group="g")
         assert all(isinstance(group, str) for group in stream.groups)
-
-
-def test_one_long_group_does_not_make_all_of_them_long():
+    # one long group does not make all of them long
     stream = make_stream(a_table(g=["x" * 100_000] + ["b"] * 59), "y", group="g")
     assert stream.groups.dtype == object
     assert len(stream.groups[0]) == 100_000
@@ -327,14 +305,11 @@ def test_the_kind_of_target(labels, kind, expected):
     assert guessed == (labels == list(range(6)) * 10)
 
 
-def test_classes_stored_as_whole_floats_have_the_names_of_whole_numbers():
-    stream = make_stream(a_table(y=[1.0, 2.0] * 30), "y", kind="classification")
-    assert stream.target_names == ("1", "2")
-
-
-def test_classes_of_the_rows_held_out_are_known():
-    stream = make_stream(a_table(y=["a", "b"] * 20 + ["c"] * 20), "y", train_rows=40)
-    assert stream.target_names == ("a", "b", "c")
+def test_names_of_classes():
+    whole = make_stream(a_table(y=[1.0, 2.0] * 30), "y", kind="classification")
+    assert whole.target_names == ("1", "2")
+    held_out = make_stream(a_table(y=["a", "b"] * 20 + ["c"] * 20), "y", train_rows=40)
+    assert held_out.target_names == ("a", "b", "c")
 
 
 @pytest.mark.parametrize(
@@ -342,12 +317,8 @@ def test_classes_of_the_rows_held_out_are_known():
     [
         ([4.0] * ROWS, {}, "all values of the target 'y' are equal .4. in the 60 rows"),
         (["a"] * ROWS, {}, "all values of the target 'y' are equal .'a'. in the 60 rows"),
-        (
-            ["a"] * 40 + ["b"] * 20,
-            {"train_rows": 40},
-            "are equal .'a'. in the 40 rows .*hold out f",
-        ),
-        ([1.0] * 40 + [2.0] * 20, {"train_rows": 40}, "are equal .1. in the 40 rows"),
+        (["a"] * 40 + ["b"] * 20, {"train_rows": 40}, "equal .'a'. in the 40 rows .*hold out f"),
+        ([1.0] * 40 + [2.0] * 20, {"train_rows": 40}, "equal .1. in the 40 rows"),
         ([float("inf")] + [1.0] * 59, {}, "the target 'y' is infinite in 1 rows; expected finite"),
         ([1e308, -1e308] * 30, {}, "the target 'y' is too large to compute with"),
         ([f"t{k}" for k in range(ROWS)], {}, "holds 60 different classes in 60 rows .'t0', 't1'"),
@@ -373,9 +344,7 @@ def test_several_columns_of_classes():
 @pytest.mark.parametrize("leak", [pl.col("y"), 1e6 - 3 * pl.col("y"), pl.col("y").cast(pl.Float32)])
 def test_a_feature_that_is_the_target(leak):
     table = a_table().with_columns(pl.col("y").round(2)).with_columns(leak.alias("it is $y"))
-    refused(
-        table, match="'y' is given away by 'it is .y' .an exact lin.* --drop 'it is .y', or acc"
-    )
+    refused(table, match="'y' is given away by 'it is .y' .an exact lin.* --drop 'it is .y', or")
     assert "it is $y" in make_stream(table, "y", allow_leak=True).feature_names
     assert make_stream(table, "y", drop=["it is $y"]).feature_names[0] == "x"
 
@@ -383,12 +352,6 @@ def test_a_feature_that_is_the_target(leak):
 def test_a_feature_that_is_one_of_several_targets():
     table = a_table().with_columns(z=pl.col("x") ** 2, w=pl.col("x") ** 2 * -2 + 1)
     refused(table, ["y", "z"], match="is given away by 'w'")
-
-
-def test_a_feature_that_goes_along_with_the_target_is_no_leak():
-    rng = np.random.default_rng(0)
-    table = a_table().with_columns(near=pl.col("y") + 1e-3 * rng.normal(size=ROWS))
-    assert "near" in make_stream(table, "y").feature_names
 
 
 @pytest.mark.parametrize(
@@ -402,13 +365,14 @@ def test_a_feature_that_names_the_class(leak):
     make_stream(table, "k", allow_leak=True)
 
 
-def test_a_feature_that_tells_some_classes_apart_is_no_leak():
-    table = a_table().with_columns(code=pl.col("k") >= 2)
-    assert "code=true" in make_stream(table, "k").feature_names
-
-
-def test_in_a_few_rows_a_match_is_chance():
-    make_stream(pl.DataFrame({"x": [1.0, 2.0, 3.0], "y": [2.0, 4.0, 6.0]}), "y")
+def test_what_is_not_a_leak():
+    noise = 1e-3 * np.random.default_rng(0).normal(size=ROWS)
+    near = a_table().with_columns(near=pl.col("y") + noise)
+    assert "near" in make_stream(near, "y").feature_names
+    some = a_table().with_columns(code=pl.col("k") >= 2)  # tells some classes apart, not all
+    assert "code=true" in make_stream(some, "k").feature_names
+    few = pl.DataFrame({"x": [1.0, 2.0, 3.0], "y": [2.0, 4.0, 6.0]})  # it may be chance
+    make_stream(few, "y")
 
 
 # -- the whole ---------------------------------------------------------------------------------
@@ -417,14 +381,8 @@ def test_in_a_few_rows_a_match_is_chance():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"target": "Y2"},
-            "target: there is no column 'Y2'; did you mean 'y'. the columns are: 'x'",
-        ),
-        (
-            {"target": ["y", "y"]},
-            "the list of targets .--target. has more than one column named 'y'",
-        ),
+        ({"target": "Y2"}, "target: there is no column 'Y2'; did you mean 'y'. the columns are"),
+        ({"target": ["y", "y"]}, "the list of targets .--target. has more than one column named"),
         ({"target": []}, "no target is named; name the column to be learned"),
         ({"time": "when"}, "time: there is no column 'when'"),
         ({"group": "grp"}, "group: there is no column 'grp'"),
@@ -432,34 +390,23 @@ def test_in_a_few_rows_a_match_is_chance():
         ({"time": "y"}, "'y' is both target and time; expected another column"),
         ({"drop": "y"}, "'y' is dropped and also used as target, time or group"),
         ({"group": "k", "drop": ["k"]}, "'k' is dropped and also used"),
-        (
-            {"kind": "numbers"},
-            "kind is 'numbers'; expected one of auto, regression, classification",
-        ),
+        ({"kind": "numbers"}, "kind is 'numbers'; expected one of auto, regression, classif"),
         ({"impute": "guess"}, "impute is 'guess'; expected one of error, mean, median, zero"),
         ({"train_rows": 1}, "1 of 60 rows are to be learned from; expected 2 to 60"),
         ({"train_rows": 61}, "61 of 60 rows"),
-        (
-            {"drop": ["x", "k", "colour"]},
-            "no feature is left to learn from. There is no column but",
-        ),
+        ({"drop": ["x", "k", "colour"]}, "no feature is left to learn from. There is no column"),
     ],
 )
 def test_wrong_roles(options, message):
     refused(a_table(), **{"target": "y", **options}, match=message)
 
 
-def test_tables_that_are_too_small():
+def test_tables_of_the_wrong_size(monkeypatch):
     refused(a_table()[:0], match="the table is empty: it has no rows")
     refused(a_table()[:1], match="the table has one row; expected at least two")
-    refused(
-        a_table().select("y", c=pl.lit("same")),
-        match="no feature is left to learn from. Left out, since they hold one value only: 'c'",
-    )
-
-
-def test_features_beyond_memory(monkeypatch):
-    monkeypatch.setattr(limits, "LARGEST_TABLE", 1000)
+    constant = a_table().select("y", c=pl.lit("same"))
+    refused(constant, match="no feature is left to learn from. Left out, since .* only: 'c'")
+    monkeypatch.setattr(checks, "LARGEST_TABLE", 1000)
     refused(a_table(), match=r"the matrix of features would take 2\.4 kB in memory")
 
 
@@ -487,22 +434,19 @@ def test_the_same_preparation_for_a_test_table():
 
 
 def test_test_tables_that_do_not_fit():
-    _, preparation = prepare(order_rows(a_table(c=["a", "b"] * 30), Roles(("c",))))
-    with pytest.raises(InvalidInputError, match="feature: there is no column 'x'"):
-        make_stream(a_table(c=["a", "b"] * 30).drop("x"), (), fitted=preparation)
-    with pytest.raises(
-        InvalidInputError, match="classes that the stream does not have .'z', in 30"
+    y = {"c": ["a", "b"] * 30}
+    _, preparation = prepare(order_rows(a_table(**y), Roles(("c",))))
+    for table, message in (
+        (a_table(**y).drop("x"), "feature: there is no column 'x'"),
+        (a_table(c=["a", "z"] * 30), "classes that the stream does not have .'z', in 30"),
+        (a_table(**y, x=[[1]] * ROWS), r"'x' holds List\(Int64\); expected numbers, as in"),
     ):
-        make_stream(a_table(c=["a", "z"] * 30), (), fitted=preparation)
-    with pytest.raises(
-        InvalidInputError, match=r"'x' holds List\(Int64\); expected numbers, as in"
-    ):
-        make_stream(a_table(c=["a", "b"] * 30, x=[[1]] * ROWS), (), fitted=preparation)
-    unseen = a_table(c=["a", "b"] * 30, colour=["red"] * 50 + ["pink"] * 9 + ["white"])
+        with pytest.raises(InvalidInputError, match=message):
+            make_stream(table, (), fitted=preparation)
+    unseen = a_table(**y, colour=["red"] * 50 + ["pink"] * 9 + ["white"])
     stream = make_stream(unseen, (), fitted=preparation)
-    assert stream.notes[-1] == (
-        "10 rows hold categories of 'colour' that were not learned ('pink', 'white'): zeros."
-    )
+    assert stream.notes[-1].startswith("10 rows hold categories of 'colour'")
+    assert "('pink', 'white'): zeros" in stream.notes[-1]
     np.testing.assert_array_equal(stream.X[50:, 2:5], 0)
 
 
@@ -535,9 +479,8 @@ def test_what_preparation_promises(cells, held_out):
     )
 
 
-@settings(max_examples=150)
 @given(
-    dataframes(min_cols=2, max_cols=4, min_size=0, max_size=25),
+    dataframes(min_cols=2, max_cols=4, min_size=0, max_size=12),
     st.booleans(),
     st.booleans(),
     st.sampled_from(["error", "mean"]),

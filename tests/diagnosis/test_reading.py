@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from retarget.diagnosis.tables import limits, read
+from retarget.diagnosis.tables import checks, read
 from retarget.diagnosis.tables.read import read_table
 from retarget.errors import InvalidInputError
 from support.prepared_streams import make_stream
@@ -191,7 +191,7 @@ def test_names_are_no_patterns(tmp_path, suffix):
 def test_a_wide_parquet_of_which_little_is_used(tmp_path, monkeypatch):
     wide = pl.DataFrame({f"c{k}": np.arange(100.0) for k in range(30)})
     path = written(tmp_path, "t.parquet", parquet(wide))
-    monkeypatch.setattr(limits, "LARGEST_TABLE", 5000)
+    monkeypatch.setattr(checks, "LARGEST_TABLE", 5000)
     with pytest.raises(InvalidInputError, match=r"24\.0 kB in memory .100 rows.,.*--column"):
         read_table(path)
     assert read_table(path, columns=["c7", "c8"]).shape == (100, 2)
@@ -217,10 +217,7 @@ def test_a_wide_parquet_of_which_little_is_used(tmp_path, monkeypatch):
         (b"a,b\n1,2\n3,caf\xe9", "not text in UTF-8: line 3"),
         ("a,b\r1,2\r", "carriage return alone"),
         ('a,b\n"x,1\n2,3\n', "cells in line|cannot be read as a table"),
-        (
-            'a,"b\n1,2\na,"b\n1,2\na,"b\n1,2\n',
-            "cannot be read as a table .*quote that is not",
-        ),
+        ('a,"b\n1,2\na,"b\n1,2\na,"b\n1,2\n', "cannot be read as a table .*quote"),
         ('"' + "x" * 200_000, "first line that cannot be read .field larger"),
         (b"\x00" * 1000, "is binary: 1,000 of its first 1,000 bytes are control"),
         (bytes(range(1, 128)) * 40, "is binary"),
@@ -228,10 +225,7 @@ def test_a_wide_parquet_of_which_little_is_used(tmp_path, monkeypatch):
         ("\ufeffa,b\n1,2\n".encode("utf-16"), "is text in UTF-16"),
         (b"PK\x03\x04 and more", "is a zip archive .an Excel file"),
         (parquet(TABLE), "is a Parquet file, not a table in text"),
-        (
-            gzip.compress(b"a,b\n1,2\n", mtime=0),
-            r"is packed with gzip \(its name should end in .gz\)",
-        ),
+        (gzip.compress(b"a,b\n1,2\n", mtime=0), "is packed with gzip .its name should end in"),
     ],
 )
 def test_what_is_no_csv(tmp_path, content, message):
@@ -242,19 +236,12 @@ def test_what_is_no_csv(tmp_path, content, message):
     assert "\n" not in str(raised.value)
 
 
-def test_an_encoding_error_beyond_the_start(tmp_path, monkeypatch):
-    monkeypatch.setattr(read, "START", 100)
+def test_what_comes_after_the_start(tmp_path, monkeypatch):
+    monkeypatch.setattr(read, "START", 5)  # in the middle of ä
+    assert read_table(written(tmp_path, "t.csv", "a,b\nä,1\n")).rows() == [("ä", 1)]
     content = b"a,b\n" + b"1,2\n" * 100 + b"3,\xff\n"
     with pytest.raises(InvalidInputError, match="UTF-8: line 102 holds the byte 0xff"):
         read_table(written(tmp_path, "t.csv", content))
-
-
-def test_a_character_cut_at_the_start_is_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(read, "START", 5)  # in the middle of ä
-    assert read_table(written(tmp_path, "t.csv", "a,b\nä,1\n")).rows() == [("ä", 1)]
-
-
-def test_a_long_cell_in_a_table_with_empty_cells(tmp_path):
     path = written(tmp_path, "t.csv", f"a,b\n{'x' * 200_000},1\ny,\n")
     assert read_table(path)["b"].to_list() == [1, None]
 
@@ -275,36 +262,28 @@ def npz_of_text(code):
     [
         ("t.csv.gz", b"a,b\n1,2\n", "is not packed with gzip, cut short or damaged"),
         ("t.csv.gz", gzip.compress(b"a,b\n" + b"1,2\n" * 99, mtime=0)[:-9], "cut short or damaged"),
-        ("t.parquet", b"a,b\n1,2\n", "is no Parquet file: it starts with b'a,b"),
+        ("t.parquet", b"a,b\n1,2\n", "is not a Parquet file: it starts with b'a,b"),
         ("t.parquet", parquet(TABLE)[:-80], "Parquet file that is cut short or damaged"),
         ("t.parquet", b"PAR1", "Parquet file that is cut short or damaged"),
-        ("t.npy", b"\x93NUMPY\x01", "is no NumPy array, or is damaged"),
-        ("t.npy", b"\x93NUMPY\x09\x00 and more", "is no NumPy array, or is damaged"),
+        ("t.npy", b"\x93NUMPY\x01", "is not a NumPy array, or is d"),
+        ("t.npy", b"\x93NUMPY\x09\x00 and more", "is not a NumPy array, or is d"),
         ("t.npy", saved(np.save, np.ones((9, 2)))[:-8], "announces 144 bytes of numbers, and th"),
         ("t.npy", saved(np.save, np.ones(9)), r"an array of shape \(9,\); expected \(rows, col"),
         ("t.npy", saved(np.save, np.array([["a"]])), "dtype <U1; expected numbers: save text as"),
         ("t.npy", saved(np.save, np.ones((2, 2), complex)), "dtype complex128; expected numbers"),
         ("t.npy", saved(np.save, np.array([[None]])), "pickled Python objects, which are never"),
         ("t.npz", saved(np.savez, a=np.array([None])), "the array 'a' holds pickled Python obj"),
-        (
-            "t.npz",
-            saved(np.savez, X=np.ones((3, 2)), y=np.ones(4)),
-            "different lengths .'X' 3, 'y' 4",
-        ),
+        ("t.npz", saved(np.savez, X=np.ones((3, 2)), y=np.ones(4)), "lengths .'X' 3, 'y' 4"),
         ("t.npz", saved(np.savez, a=np.ones((2, 2, 2))), r"'a' has shape \(2, 2, 2\); expected"),
         ("t.npz", saved(np.savez, a=np.float64(3)), r"'a' has shape \(\); expected \(rows,\)"),
         ("t.npz", saved(np.savez), "holds no array"),
-        (
-            "t.npz",
-            saved(np.savez, X=np.ones((3, 1)), x0=np.ones(3)),
-            "more than one column named 'x0'",
-        ),
+        ("t.npz", saved(np.savez, X=np.ones((3, 1)), x0=np.ones(3)), "more than one column named"),
         ("t.npz", saved(np.savez, X=np.ones((3, 1)))[:-9], "cut short, damaged, or no zip archive"),
         ("t.npz", b"nothing", "cut short, damaged, or no zip archive"),
         ("t.npy", npy_of_shape("(-2, -3)"), r"damaged: its header says .*shape is \(-2, -3\)"),
         ("t.npy", npy_of_shape(f"({10**30}, 0)"), "damaged: its header says that its shape is"),
-        ("t.npz", npz_of_text(0x110000), "the array 'who' is damaged: it holds text that is no U"),
-        ("t.npz", npz_of_text(0xD800), "the array 'who' is damaged: it holds text that is no Uni"),
+        ("t.npz", npz_of_text(0x110000), "the array 'who' is damaged: it holds text that is not U"),
+        ("t.npz", npz_of_text(0xD800), "the array 'who' is damaged: it holds text that is not Uni"),
         ("t.csv", b"a\rb,c,d\n1,2,3\n4,5,6\n", "a first line with 1 names, or 3: it is not clear"),
         ("t.csv", zlib.compress(b"a,b\n1,2\n", 0), "is packed with zlib, not a table in text"),
         ("t.csv", zlib.compress(b"a,b\n1,2\n", 6), "is packed with zlib, not a table in text"),
@@ -330,7 +309,7 @@ def test_no_file_and_a_folder(tmp_path):
 def test_an_archive_of_other_files(tmp_path):
     with zipfile.ZipFile(tmp_path / "t.npz", "w") as archive:
         archive.writestr("readme.txt", "hello")
-    with pytest.raises(InvalidInputError, match="holds 'readme.txt', which is no array"):
+    with pytest.raises(InvalidInputError, match="holds 'readme.txt', which is not an array"):
         read_table(tmp_path / "t.npz")
 
 
@@ -346,94 +325,67 @@ def test_a_file_of_10_gb_is_refused_at_once(tmp_path):
         read_table(path)
 
 
-def test_a_packed_file_that_unpacks_to_too_much(tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "LARGEST_TEXT", 3 << 20)
-    path = written(tmp_path, "t.csv.gz", gzip.compress(b"a,b\n" + b"1,2\n" * (1 << 20)))
-    with pytest.raises(InvalidInputError, match="of text, more than the 3,145,728 bytes"):
-        read_table(path)
+LYING = saved(np.save, np.zeros((30, 2))).replace(b"(30, 2)", b"(99999999999, 2)")
+LONG_TEXTS = pl.DataFrame({"a": ["x" * 3000 + str(k) for k in range(100)]})
 
 
-def test_text_that_would_be_too_large_a_table(tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "LARGEST_TABLE", 50_000)
-    monkeypatch.setattr(read, "START", 400)
-    path = written(tmp_path, "t.csv", "a,b\n" + "1,2\n" * 5000)
-    with pytest.raises(InvalidInputError, match=r"80\.\d kB in memory .*take a part of the rows"):
-        read_table(path)
+@pytest.mark.parametrize(
+    ("name", "content", "limits", "message"),
+    [
+        (
+            "t.csv.gz",
+            gzip.compress(b"a,b\n" + b"1,2\n" * (1 << 20)),
+            {"LARGEST_TEXT": 3 << 20},
+            "of text, more than the 3,145,728 bytes",
+        ),
+        ("t.csv", "a,b\n" + "1,2\n" * 5000, {"LARGEST_TABLE": 50_000}, r"80\.\d kB in memory"),
+        ("t.npy", LYING, {}, r"would take 1\.6 TB in memory"),
+        ("t.npy", saved(np.save, np.zeros((500, 2), np.int8)), {"LARGEST_TABLE": 7999}, r"8\.0 kB"),
+        (
+            "t.npz",
+            saved(np.savez, a=np.zeros(99), b=np.zeros(99)),
+            {"LARGEST_TABLE": 999},
+            "1.6 kB",
+        ),
+        ("t.parquet", parquet(LONG_TEXTS), {"LARGEST_TABLE": 100_000}, "in memory .100 rows."),
+        ("t.csv", "a,b,c,d\n1,2,3,4\n", {"MOST_COLUMNS": 3}, "has 4 columns, more than the 3"),
+        ("t.npy", saved(np.save, np.ones((1, 4))), {"MOST_COLUMNS": 3}, "has 4 columns"),
+        ("t.npz", saved(np.savez, X=np.ones((1, 4))), {"MOST_COLUMNS": 3}, "has 4 columns"),
+        ("t.parquet", parquet(pl.DataFrame(np.ones((1, 4)))), {"MOST_COLUMNS": 3}, "has 4 columns"),
+    ],
+)
+def test_tables_that_are_too_large(tmp_path, monkeypatch, name, content, limits, message):
+    for limit, value in limits.items():
+        monkeypatch.setattr(checks, limit, value)
+    with pytest.raises(InvalidInputError, match=message):
+        read_table(written(tmp_path, name, content))
 
 
-def test_an_array_that_announces_too_much(tmp_path):
-    honest = saved(np.save, np.zeros((30, 2)))
-    lying = honest.replace(b"(30, 2)", b"(99999999999, 2)")
-    with pytest.raises(InvalidInputError, match=r"would take 1\.6 TB in memory"):
-        read_table(written(tmp_path, "t.npy", lying))
+def test_an_array_in_an_archive_that_announces_too_much(tmp_path):
     with zipfile.ZipFile(tmp_path / "t.npz", "w") as archive:
-        archive.writestr("X.npy", lying)
+        archive.writestr("X.npy", LYING)
     with pytest.raises(InvalidInputError, match=r"the array 'X' would take 1\.6 TB in memory"):
         read_table(tmp_path / "t.npz")
-
-
-def test_small_numbers_count_as_what_they_become(tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "LARGEST_TABLE", 7999)
-    with pytest.raises(InvalidInputError, match=r"8\.0 kB in memory"):
-        read_table(written(tmp_path, "t.npy", saved(np.save, np.zeros((500, 2), np.int8))))
-
-
-def test_arrays_that_are_too_large_together(tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "LARGEST_TABLE", 1000)
-    path = written(tmp_path, "t.npz", saved(np.savez, a=np.zeros(100), b=np.zeros(100)))
-    with pytest.raises(InvalidInputError, match=r"1\.6 kB in memory"):
-        read_table(path)
-
-
-def test_long_texts_in_parquet_are_seen_in_a_sample(tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "LARGEST_TABLE", 100_000)
-    path = written(
-        tmp_path,
-        "t.parquet",
-        parquet(pl.DataFrame({"a": ["x" * 3000 + str(k) for k in range(100)]})),
-    )
-    with pytest.raises(InvalidInputError, match="in memory .100 rows."):
-        read_table(path)
-
-
-def test_too_many_columns(tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "MOST_COLUMNS", 3)
-    for path in (
-        written(tmp_path, "t.csv", "a,b,c,d\n1,2,3,4\n"),
-        written(tmp_path, "t.npy", saved(np.save, np.ones((1, 4)))),
-        written(tmp_path, "t.npz", saved(np.savez, X=np.ones((1, 4)))),
-        written(tmp_path, "t.parquet", parquet(pl.DataFrame(np.ones((1, 4))))),
-    ):
-        with pytest.raises(InvalidInputError, match="has 4 columns, more than the 3 that are read"):
-            read_table(path)
 
 
 # -- any bytes at all --------------------------------------------------------------------------
 
 
-@given(st.binary(max_size=200), st.sampled_from(["csv", "csv.gz", "parquet", "npz", "npy"]))
-def test_any_bytes_give_a_table_or_a_sentence(tmp_path_factory, content, suffix):
-    path = written(tmp_path_factory.getbasetemp(), f"any.{suffix}", content)
-    try:
-        assert isinstance(read_table(path), pl.DataFrame)
-    except InvalidInputError as error:
-        assert str(path) in str(error)  # noqa: PT017 (either will do)
+WHOLES = {
+    "csv": TABLE.write_csv().encode(),
+    "csv.gz": gzip.compress(TABLE.write_csv().encode(), mtime=0),
+    "parquet": parquet(TABLE),
+    "npz": saved(np.savez_compressed, X=np.ones((9, 2)), y=np.arange(9)),
+    "npy": saved(np.save, np.ones((9, 2))),
+}
 
 
-@given(st.data())
-def test_any_damage_gives_a_table_or_a_sentence(tmp_path_factory, data):
-    wholes = {
-        "csv": TABLE.write_csv().encode(),
-        "csv.gz": gzip.compress(TABLE.write_csv().encode(), mtime=0),
-        "parquet": parquet(TABLE),
-        "npz": saved(np.savez_compressed, X=np.ones((9, 2)), y=np.arange(9)),
-        "npy": saved(np.save, np.ones((9, 2))),
-    }
-    suffix = data.draw(st.sampled_from(sorted(wholes)))
-    content = bytearray(wholes[suffix])
-    for _ in range(data.draw(st.integers(1, 4))):
+@given(st.data(), st.booleans(), st.sampled_from(sorted(WHOLES)))
+def test_any_bytes_and_any_damage_give_a_table_or_a_sentence(tmp_path_factory, data, whole, suffix):
+    content = bytearray(WHOLES[suffix] if whole else data.draw(st.binary(max_size=200)))
+    for _ in range(data.draw(st.integers(1, 4)) if whole else 0):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    path = written(tmp_path_factory.getbasetemp(), f"damaged.{suffix}", bytes(content))
+    path = written(tmp_path_factory.getbasetemp(), f"any.{suffix}", bytes(content))
     try:
         assert isinstance(read_table(path), pl.DataFrame)
     except InvalidInputError as error:

@@ -6,15 +6,22 @@ import numpy as np
 import polars as pl
 import pytest
 
-import retarget as rt
-from retarget.diagnosis.measure.choose import Trial, better_rate
-from retarget.diagnosis.measure.compare import UNKNOWN
-from retarget.diagnosis.report.verdict import Evidence, interval, percent, verdict
-from retarget.diagnosis.result import Approximation, Choice, Estimate, GroupShift
+from retarget.diagnosis.measure.choose import better_rate
+from retarget.diagnosis.result import Approximation, Choice, Estimate, GroupShift, Stability, Trial
+from support.real_diagnosis import UNDEFINED, classification, regression
+
+BETTER = Estimate(-0.3, -0.4, -0.2)
+STRONG = [[0.1, 0.2, 0.6], [0, 0.1, 0.3], [0, 0, 9.0]]
+NEAR = Approximation(512, "nystroem", 28 * 10**9, 4 * 10**9, 2000, 0.02, 0.11, 0.05)
 
 
 def sure(value):
     return Estimate(value, value, value)
+
+
+def errors(diagnosis, **changed):
+    scores = (replace(s, error=changed.get(s.learner, s.error)) for s in diagnosis.scores)
+    return replace(diagnosis, scores=tuple(scores))
 
 
 def groups(size):
@@ -23,227 +30,201 @@ def groups(size):
     return GroupShift(names, np.full(len(size), 9), size, -size / 2, np.zeros(len(size)))
 
 
-GAP = Evidence(
-    evaluation="last part",
-    kind="regression",
-    rows=800,
-    compared=200,
-    learner=rt.SGD(lr=0.5),
-    largest_lr=2.0,
-    errors={
-        "offline": sure(1.0),
-        "online": sure(1.31),
-        "corrected": sure(1.0),
-        "iterative": sure(1.05),
-    },
-    excess=Estimate(0.31, 0.2, 0.4),
-    closed={"corrected": sure(1.0), "iterative": Estimate(0.84, 0.71, 0.92)},
-    shift=0.2,
-    target=1.0,
-    changed=0.125,
-    groups=groups([[0.9, 0.1], [0.0, 0.9]]),
-)
+def at_rate(diagnosis, lr):
+    return replace(diagnosis, lr=replace(diagnosis.lr, value=lr))
 
 
-def said(evidence):
-    found = verdict(evidence)
-    return " ".join([found.headline, *found.findings, *found.recommendations])
+def closing(diagnosis, closed):
+    return replace(diagnosis, gap_closed=diagnosis.gap_closed | {"iterative": closed})
 
 
-def test_a_gap_that_correction_closes():
-    found = verdict(GAP)
-    assert found.headline == (
-        "The online model's error is 31% above the batch model's (20 to 40%); iterative "
-        "correction closes 84% (71 to 92%) of the gap."
-    )
-    assert found.recommendations == (
-        "Train on iteratively corrected targets: they close 84% (71 to 92%) of the gap.",
-    )
-    assert "batch 1, online 1.31" in found.findings[0]
-    assert "200 rows held out" in found.findings[0]
-    assert "12% of the rows changed their sign" in found.findings[1]
-    assert "changed their class" in said(replace(GAP, kind="classification"))
+def at_gamma(diagnosis, **choices):
+    """With a ridge of 0.0464, and choices made here of the correction."""
+    chosen = {
+        name: Choice(value, automatic, "ends nearest", pl.DataFrame())
+        for name, (value, automatic) in choices.items()
+    }
+    return replace(diagnosis, gamma=replace(diagnosis.gamma, value=0.0464), **chosen)
 
 
-def test_an_error_many_times_another_is_said_as_a_multiple():
-    found = verdict(replace(GAP, excess=Estimate(26.0, 21.6, 1300.0)))
-    assert "error is 27 times the batch model's (23 to 1,301 times);" in found.headline
-    assert "error is 950% above" in verdict(replace(GAP, excess=sure(9.5))).headline
+def with_features(diagnosis, **changes):
+    return replace(diagnosis, approximation=replace(NEAR, **changes))
 
 
-def test_a_smoother_batch_model_that_is_followed_is_said():
-    tried = pl.DataFrame()
-    aim = Choice(4.64, True, "ends nearest to it, among 4 ridges", tried)
-    followed = said(replace(GAP, aim=aim, gamma=0.0464))
-    assert "follows a smoother batch model, of ridge 4.64 instead of 0.0464: it ends" in followed
-    for quiet in (replace(aim, value=0.0464), replace(aim, automatic=False), None):
-        assert "smoother" not in said(replace(GAP, aim=quiet, gamma=0.0464))
+def moved(diagnosis, size, sign=1):
+    """Groups that moved each other by these shares of a target's length."""
+    found = groups(np.linalg.norm(diagnosis.stream.Y, axis=1).mean() * np.array(size))
+    return replace(diagnosis, groups=replace(found, pull=sign * found.pull))
 
 
-@pytest.mark.parametrize(
-    ("closed", "headline", "advice"),
-    [
-        (Estimate(0.1, -0.2, 0.3), "not clear that iterative", "not clearly worthwhile"),
-        (Estimate(-0.5, -0.9, -0.2), "widens it, by 50% of the gap", "Do not use iterative"),
-        (UNKNOWN, "there is no iterative correction", None),
-    ],
-)
-def test_a_gap_that_correction_does_not_clearly_close(closed, headline, advice):
-    found = verdict(replace(GAP, closed=GAP.closed | {"iterative": closed}))
-    assert headline in found.headline
-    assert "Train on" not in " ".join(found.recommendations)
-    if advice:
-        assert advice in found.recommendations[0]
-    else:
-        assert "Nothing that was tried" in found.recommendations[0]
-
-
-def test_no_gap_needs_no_correction():
-    alike = replace(
-        GAP, excess=Estimate(0.02, -0.1, 0.1), closed={"corrected": UNKNOWN, "iterative": UNKNOWN}
-    )
-    found = verdict(alike)
-    assert found.headline == (
-        "The online model is about as good as the batch model: its error differs by 2.0% "
-        "(-10 to 10%)."
-    )
-    assert found.recommendations == ("No correction is needed: there is no clear gap to close.",)
-    better = verdict(replace(alike, excess=Estimate(-0.2, -0.3, -0.1)))
-    assert "is 20% below the batch model's (10 to 30%)" in better.headline
-    neither = verdict(replace(alike, excess=UNKNOWN))
-    assert "cannot be told apart" in neither.headline
-
-
-def test_a_learner_that_diverges():
-    lost = replace(
-        GAP,
-        learner=rt.SGD(lr=3.0),
-        errors=GAP.errors | {"online": UNKNOWN},
-        excess=UNKNOWN,
-        closed={"corrected": UNKNOWN, "iterative": UNKNOWN},
-        shift=np.nan,
+def diverging(diagnosis, lr):
+    lost = errors(closing(at_rate(diagnosis, lr), UNDEFINED), online=UNDEFINED)
+    nothing = np.full_like(diagnosis.effective, np.nan)
+    failures = ("Diverges from row 7 on.",)
+    return replace(
+        lost,
+        excess=UNDEFINED,
+        effective=nothing,
         groups=groups([[np.nan] * 2] * 2),
-        failures=("The online learner diverges: from row 7 on.",),
+        failures=failures,
     )
-    found = verdict(lost)
-    assert found.headline == "The online model diverges at lr = 3."
-    assert found.findings[0] == "The online learner diverges: from row 7 on."
-    assert found.recommendations[0] == "Lower the rate: steps are stable up to lr = 2."
-    assert "moved" not in said(lost)
-    assert "together they are not" in said(replace(lost, learner=rt.SGD(lr=1.0)))
-    without = replace(GAP, errors=GAP.errors | {"offline": UNKNOWN}, excess=UNKNOWN)
-    assert "There is no batch model" in verdict(without).headline
+
+
+def trying(diagnosis, change, value, effect=BETTER):
+    return replace(diagnosis, trials=(Trial(change, value, effect),))
+
+
+@pytest.fixture
+def gap():
+    """A real diagnosis with the numbers of a clear gap, and nothing else to remark on."""
+    real = regression()
+    quiet = replace(
+        closing(at_rate(real, 0.5), Estimate(0.84, 0.71, 0.92)),
+        test_rows=200,
+        excess=Estimate(0.31, 0.2, 0.4),
+        stability=Stability(2.0, 2.0),
+        changed=np.arange(160) % 8 == 0,
+        groups=groups([[0.9, 0.1], [0.0, 0.9]]),
+        ridge=None,
+        aim=None,
+        trials=(),
+        failures=(),
+    )
+    same = {"offline": sure(1.0), "corrected": sure(1.0)}
+    return errors(quiet, online=sure(1.31), iterative=sure(1.05), **same)
+
+
+def test_a_gap_that_correction_closes(gap):
+    found = gap.verdict
+    assert "31% above the batch model's (20% to 40%); iterative" in found.headline
+    assert "closes 84% (71% to 92%) of the gap" in found.headline
+    assert len(found.recommendations) == 1
+    assert "they close 84% (71% to 92%)" in found.recommendations[0]
+    assert "200 rows held out: offline 1; online 1.31" in found.findings[0]
+    assert f"by {gap.shift_size.mean():.3g} on average" in found.findings[1]
+    assert "12% of the rows changed their sign" in found.findings[1]
+    assert "changed their class" in classification().verdict.findings[1]
 
 
 @pytest.mark.parametrize(
-    ("change", "value", "words"),
+    ("changed", "words"),
     [
-        ("rate", 0.125, "Use lr = 0.125: its error is 30% lower (20 to 40%)."),
-        ("batch", 4, "Use mini-batches of 4 rows at the same rate: the error is 30% lower"),
-        ("order", 0, "Learn the rows in random order, if you can: the error is 30% lower"),
+        (
+            lambda d: replace(d, excess=Estimate(26, 21.6, 1300)),
+            "27 times the batch model's (23 to 1,",
+        ),
+        (lambda d: replace(d, excess=sure(9.5)), "error is 950% above"),
+        (
+            lambda d: replace(d, excess=Estimate(0.02, -0.1, 0.1)),
+            "differs by 2.0% (\u221210% to 10%)",
+        ),
+        (
+            lambda d: replace(d, excess=Estimate(-0.2, -0.3, -0.1)),
+            "20% below the batch model's (10% to",
+        ),
+        (lambda d: replace(d, excess=UNDEFINED), "cannot be told apart"),
+        (lambda d: errors(d, offline=UNDEFINED), "There is no batch model"),
+        (lambda d: closing(d, Estimate(0.1, -0.2, 0.3)), "not clear that iterative"),
+        (lambda d: closing(d, Estimate(-0.5, -0.9, -0.2)), "widens it, by 50% of the gap"),
+        (lambda d: closing(d, UNDEFINED), "there is no iterative correction"),
+        (lambda d: diverging(d, 3.0), "diverges at lr = 3"),
+        (lambda d: with_features(d, reference=BETTER), "As far as 512 Nyström features can tell"),
     ],
 )
-def test_changes_that_clearly_help_are_recommended(change, value, words):
-    clear = Trial(change, value, Estimate(-0.3, -0.4, -0.2))
-    found = verdict(replace(GAP, trials=(clear,)))
-    assert found.recommendations[0].startswith(words)
-    for effect in (Estimate(-0.3, -0.7, 0.1), Estimate(-0.04, -0.05, -0.03), UNKNOWN):
-        assert verdict(replace(GAP, trials=(Trial(change, value, effect),))) == verdict(GAP)
+def test_headlines(gap, changed, words):
+    assert words in changed(gap).verdict.headline
 
 
-def test_the_most_useful_change_comes_first():
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (lambda d: diverging(d, 3.0), "Diverges from row 7 on."),
+        (lambda d: at_gamma(d, aim=(4.64, True)), "of ridge 4.64 instead of 0.0464: it ends"),
+        (lambda d: at_gamma(d, ridge=(4.64, True)), "A ridge of 4.64 steadies"),
+        (lambda d: moved(d, STRONG), "Learning 'c' moved the targets of 'a' by"),
+        (lambda d: moved(d, STRONG), "(60% of a target's length), weakening them"),
+        (lambda d: moved(d, STRONG, -1), "strengthening them by"),
+        (lambda d: errors(d, corrected=sure(1.2)), "1.2, not with the batch model's 1"),
+        (lambda d: replace(d, evaluation="progressive"), "has no score here"),
+        (lambda d: replace(d, evaluation="progressive"), "each before its step"),
+        (lambda d: with_features(d), "512 Nyström features are used"),
+        (lambda d: with_features(d), "would need 28.0 GB"),
+        (lambda d: with_features(d), "kernel entries 2.0%, shifts 11%, online predictions 5.0%"),
+        (lambda d: with_features(d, kind="linear"), "nothing is approximated"),
+        (lambda d: with_features(d, reference=BETTER), "2,000 of the rows alone give 30% less"),
+    ],
+)
+def test_findings(gap, changed, words):
+    assert words in " ".join(changed(gap).verdict.findings)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (lambda d: diverging(d, 3.0), "Lower the rate: steps are stable up to lr = 2"),
+        (lambda d: diverging(d, 1.0), "together they are not"),
+        (lambda d: trying(d, "rate", 0.125), "Use lr = 0.125: its error is 30% lower (20% to 40%)"),
+        (lambda d: trying(d, "batch", 4), "Use mini-batches of 4 rows at the same rate: the error"),
+        (lambda d: trying(d, "order", 0), "Learn the rows in random order"),
+        (lambda d: closing(d, Estimate(0.1, -0.2, 0.3)), "not clearly worthwhile"),
+        (lambda d: closing(d, Estimate(-0.5, -0.9, -0.2)), "Do not use iterative"),
+        (lambda d: closing(d, UNDEFINED), "Nothing that was tried"),
+        (
+            lambda d: closing(replace(d, excess=Estimate(0.02, -0.1, 0.1)), UNDEFINED),
+            "No correction is needed",
+        ),
+        (lambda d: at_rate(d, 1.7), "is 85% of the largest stable one, 2"),
+        (lambda d: at_rate(d, 2.5), "above the largest stable"),
+        (lambda d: replace(d, test_rows=20), "with care: 160 rows"),
+        (lambda d: with_features(d, shift_error=0.3), "Take more than 512 Nyström features"),
+        (lambda d: with_features(d, reference=BETTER), "Take more than 512 Nyström features"),
+    ],
+)
+def test_recommendations(gap, changed, words):
+    assert words in " ".join(changed(gap).verdict.recommendations)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        *(
+            lambda d, effect=effect: trying(d, "rate", 0.125, effect)
+            for effect in (Estimate(-0.3, -0.7, 0.1), Estimate(-0.04, -0.05, -0.03), UNDEFINED)
+        ),
+        lambda d: at_gamma(d, aim=(0.0464, True), ridge=(0.0, True)),
+        lambda d: at_gamma(d, aim=(4.64, False), ridge=(4.64, False)),
+        lambda d: moved(d, [[0.9, 0.2], [0, 0.9]]),
+        lambda d: moved(d, [[9.0]]),
+        lambda d: errors(d, corrected=sure(1.005)),
+        lambda d: at_rate(d, 1.5),
+    ],
+)
+def test_what_is_not_clear_or_not_much_is_not_spoken_of(gap, changed):
+    found, silent = changed(gap).verdict, gap.verdict
+    assert (found.headline, found.recommendations) == (silent.headline, silent.recommendations)
+    assert found.findings[1:] == silent.findings[1:]
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [Estimate(-0.1, -0.3, 0.1), Estimate(0.5, 0.4, 0.6), Estimate(-1e-8, -2e-8, -1e-9), None],
+)
+def test_features_that_are_good_enough_limit_nothing(gap, reference):
+    found = with_features(gap, reference=reference).verdict
+    assert (found.headline, found.recommendations) == (
+        gap.verdict.headline,
+        gap.verdict.recommendations,
+    )
+
+
+def test_the_most_useful_change_comes_first(gap):
     trials = (
         Trial("batch", 4, Estimate(-0.1, -0.2, -0.05)),
+        Trial("rate", 4, UNDEFINED),
         Trial("order", 0, Estimate(-0.5, -0.6, -0.4)),
     )
-    found = verdict(replace(GAP, trials=trials))
+    found = replace(gap, trials=trials).verdict
     assert [text.split()[0] for text in found.recommendations] == ["Learn", "Use", "Train"]
-
-
-@pytest.mark.parametrize(
-    ("lr", "words"),
-    [(0.5, None), (1.7, "is 85% of the largest stable one, 2"), (2.5, "above the largest stable")],
-)
-def test_a_rate_near_the_limit(lr, words):
-    text = said(replace(GAP, learner=rt.SGD(lr=lr)))
-    assert words in text if words else "largest stable" not in text
-
-
-def test_interference_between_groups_is_named():
-    strong = replace(GAP, groups=groups([[0.1, 0.2, 0.6], [0, 0.1, 0.3], [0, 0, 9.0]]))
-    expected = (
-        "Learning 'c' moved the targets of 'a' by 0.6 on average (60% of a target's length), "
-        "weakening them by 0.3."
-    )
-    assert expected in verdict(strong).findings
-    stronger = replace(strong.groups, pull=-strong.groups.pull)
-    assert "strengthening them by 0.3" in said(replace(strong, groups=stronger))
-    for quiet in (groups([[0.9, 0.2], [0, 0.9]]), groups([[9.0]])):
-        assert "Learning '" not in said(replace(GAP, groups=quiet))
-
-
-@pytest.mark.parametrize("change", [{"rows": 99}, {"compared": 20}])
-def test_few_rows_are_a_reason_for_care(change):
-    assert "with care" in said(replace(GAP, **change))
-    assert "with care" not in said(GAP)
-
-
-def test_an_exact_correction_lost_to_rounding():
-    lost = replace(GAP, errors=GAP.errors | {"corrected": sure(1.2)})
-    assert "does not survive rounding" in said(lost)
-    assert "1.2, not with the batch model's 1" in said(lost)
-    assert "rounding" not in said(GAP)
-
-
-def test_progressive_scores_are_explained():
-    assert "has no score here" in said(replace(GAP, evaluation="progressive"))
-    assert "each before its step" in said(replace(GAP, evaluation="progressive"))
-    assert "has no score here" not in said(GAP)
-
-
-def test_an_automatic_ridge_is_announced():
-    table = pl.DataFrame({"value": [0.1], "score": [1.0]})
-    chosen = Choice(0.1, True, "ends nearest", table)
-    assert "A ridge of 0.1 steadies" in said(replace(GAP, ridge=chosen))
-    for other in (replace(chosen, automatic=False), replace(chosen, value=0.0)):
-        assert "steadies" not in said(replace(GAP, ridge=other))
-
-
-def test_what_features_change_is_said_and_judged():
-    near = Approximation(512, "nystroem", 28 * 10**9, 4 * 10**9, 2000, 0.02, 0.11, 0.05)
-    text = said(replace(GAP, approximation=near))
-    assert (
-        "512 Nyström features are used instead of the kernel matrix, which would need 28.0 GB"
-        in text
-    )
-    assert "the kernel by 2.0%, the shifts by 11% and the online predictions by 5.0%" in text
-    assert "Take more than" not in text
-    poor = said(replace(GAP, approximation=replace(near, shift_error=0.3)))
-    assert "Take more than 512 Nyström features" in poor
-
-
-def test_features_that_hold_the_batch_model_back_are_named():
-    near = Approximation(512, "nystroem", 28 * 10**9, 4 * 10**9, 2000, 0.02, 0.11, 0.05)
-    limited = replace(GAP, approximation=near, reference=Estimate(-0.27, -0.3, -0.25))
-    found = verdict(limited)
-    assert found.headline.startswith("As far as 512 Nyström features can tell, the online model's")
-    assert "2,000 of the rows alone give 27% less error (25 to 30%)" in said(limited)
-    assert "Take more than 512 Nyström features" in said(limited)
-    rounding = Estimate(-1e-8, -2e-8, -1e-9)
-    for fine in (Estimate(-0.1, -0.3, 0.1), Estimate(0.5, 0.4, 0.6), rounding, None):
-        text = said(replace(limited, reference=fine))
-        assert "As far as" not in text
-        assert "Take more" not in text
-        assert "hold the batch model back" not in text
-
-
-def test_shares_in_words():
-    assert [percent(x) for x in (0.314, 0.0042, 12.3, -1e-9, np.nan)] == [
-        "31%", "0.4%", "12 times", "0.0%", "an unknown share",
-    ]  # fmt: skip
-    assert interval(Estimate(0, 0.71, 0.92)) == "71 to 92%"
-    assert interval(Estimate(0, 0.71, 15)) == "71% to 15 times"
-    assert interval(Estimate(0, 11, 15)) == "11 to 15 times"
 
 
 def test_a_better_rate_is_one_with_clearly_less_error():

@@ -65,8 +65,7 @@ def diagnose(
     on) into a folder.
     """
     from retarget.diagnosis.api import diagnose_table
-    from retarget.diagnosis.report.export import as_json
-    from retarget.diagnosis.report.terminal import terminal_parts
+    from retarget.diagnosis.report.export import as_json, terminal_parts
 
     if out.exists() and not out.is_dir():
         raise InvalidInputError(f"--out is {out}, which is a file; expected a folder")
@@ -162,7 +161,7 @@ def load_tables(
         asked: The shared options by name; without a `file`, the embedded digits are the stream.
         test: The file of the test set.
     """
-    from retarget.diagnosis.tables.names import MOST_COLUMNS_SHOWN
+    from retarget.diagnosis.tables.checks import MOST_COLUMNS_SHOWN
     from retarget.diagnosis.tables.read import read_table
     from retarget.diagnosis.tables.roles import Roles
 

@@ -37,7 +37,6 @@ from retarget.diagnosis.measure.groups import group_shift, partition
 from retarget.diagnosis.measure.learn import Learned, learn_all
 from retarget.diagnosis.measure.stability import largest_rate, non_normality
 from retarget.diagnosis.options import Options
-from retarget.diagnosis.report.verdict import Evidence, verdict
 from retarget.diagnosis.result import Approximation, Choice, Diagnosis, GroupShift, Stability
 from retarget.diagnosis.stream import Stream
 from retarget.errors import NotPositiveDefiniteError, PrecisionWarning
@@ -158,29 +157,8 @@ def _reference(opened: Opened, test: Stream, stream: Stream, options: Options) -
 def _diagnosis(parted: Split, outcome: Outcome, words: str, doubts: list[str]) -> Diagnosis:
     learned, comparison, stream = outcome.learned, outcome.comparison, parted.stream
     effective, approximation = learned.effective.numpy(), outcome.approximation
-    changed = changed_rows(stream, effective)
-    evidence = Evidence(
-        evaluation=parted.evaluation,
-        kind=stream.kind,
-        rows=len(stream),
-        compared=comparison.rows,
-        learner=outcome.learner,
-        largest_lr=outcome.stability.largest_lr,
-        errors=comparison.errors(),
-        excess=comparison.excess,
-        closed=comparison.gap_closed,
-        shift=float(np.linalg.norm(effective - stream.Y, axis=1).mean()),
-        target=float(np.linalg.norm(stream.Y, axis=1).mean()),
-        changed=float(changed.mean()),
-        groups=outcome.groups,
-        trials=comparison.trials,
-        ridge=learned.ridge,
-        aim=learned.aim,
-        gamma=outcome.gamma.value,
-        approximation=approximation,
-        reference=comparison.reference,
-        failures=(*learned.failures, *doubts),
-    )
+    if approximation is not None:
+        approximation = replace(approximation, reference=comparison.reference)
     errors = learned.online.errors
     return Diagnosis(
         stream=stream,
@@ -193,19 +171,21 @@ def _diagnosis(parted: Split, outcome: Outcome, words: str, doubts: list[str]) -
         lr=outcome.lr,
         gamma=outcome.gamma,
         scores=comparison.scores,
+        excess=comparison.excess,
         gap_closed=comparison.gap_closed,
         effective=effective,
         corrected=learned.corrected.numpy(),
         iterative=learned.iterative.numpy(),
         prequential=np.full_like(effective, np.nan) if errors is None else errors.numpy(),
         density=outcome.density.numpy(),
-        changed=changed,
+        changed=changed_rows(stream, effective),
         groups=outcome.groups,
         stability=outcome.stability,
         approximation=approximation,
-        verdict=verdict(evidence),
         ridge=learned.ridge,
         aim=learned.aim,
+        trials=comparison.trials,
+        failures=(*learned.failures, *doubts),
     )
 
 

@@ -14,6 +14,7 @@ from retarget.storage import atomic_file
 LearnerName = Literal["offline", "online", "corrected", "iterative"]
 Evaluation = Literal["last part", "test set", "progressive"]
 Mode = Literal["exact", "features"]
+Change = Literal["rate", "batch", "order"]
 
 
 class Estimate(NamedTuple):
@@ -94,6 +95,8 @@ class Approximation:
         kernel_error: Root mean square error of the kernel's entries, relative to their own.
         shift_error: Root mean square difference of the shifts, relative to the exact ones.
         prediction_error: The same of the online learner's predictions.
+        reference: How far the error of an offline learner with the true kernel, on the sample
+            alone, is above the offline learner's, relative to it; None where it was not measured.
     """
 
     features: int
@@ -104,6 +107,7 @@ class Approximation:
     kernel_error: float
     shift_error: float
     prediction_error: float
+    reference: Estimate | None = None
 
     @property
     def words(self) -> str:
@@ -141,6 +145,21 @@ class GroupShift:
 
 
 @dataclass(frozen=True)
+class Trial:
+    """A change of the online learner that was tried, and what it would have brought.
+
+    Attributes:
+        change: What was changed.
+        value: The rate or batch size tried; for the order, the seed of the permutation.
+        effect: The change of the error, relative to the online learner's: below 0 is better.
+    """
+
+    change: Change
+    value: float
+    effect: Estimate
+
+
+@dataclass(frozen=True)
 class Verdict:
     """What it all means, in plain words.
 
@@ -172,6 +191,7 @@ class Diagnosis:
         gamma: How the offline learner's ridge was chosen.
         scores: Offline, online, corrected, iterative; NaN for one that diverged, and for the
             exactly corrected one in a progressive evaluation (it is right only at the end).
+        excess: How far the online learner's error is above the offline one's, relative to it.
         gap_closed: For "corrected" and "iterative": (online - it) / (online - offline) in error.
             NaN where the online learner's error is not clearly above the offline one's.
         effective: (n, c) what the online learner has really learned, as offline targets.
@@ -184,9 +204,10 @@ class Diagnosis:
         groups: How groups shifted each other.
         stability: How near the online learner is to diverging.
         approximation: What was given up, in mode "features".
-        verdict: What it all means.
         ridge: How the iterative correction's stabiliser was chosen; None if there is none.
         aim: How the ridge of the offline learner that it follows was chosen; None if there is none.
+        trials: Changes of the online learner that were tried.
+        failures: What could not be computed, or only with few digits, a sentence each.
 
     All of these arrays are in the units of `stream.Y`; `stream.in_units` gives the user's own.
     """
@@ -201,6 +222,7 @@ class Diagnosis:
     lr: Choice
     gamma: Choice
     scores: tuple[Score, ...]
+    excess: Estimate
     gap_closed: dict[str, Estimate]
     effective: np.ndarray
     corrected: np.ndarray
@@ -211,9 +233,10 @@ class Diagnosis:
     groups: GroupShift
     stability: Stability
     approximation: Approximation | None
-    verdict: Verdict
     ridge: Choice | None = None
     aim: Choice | None = None
+    trials: tuple[Trial, ...] = ()
+    failures: tuple[str, ...] = ()
 
     @property
     def shift(self) -> np.ndarray:
@@ -230,9 +253,16 @@ class Diagnosis:
         return next(score for score in self.scores if score.learner == learner)
 
     @property
+    def verdict(self) -> Verdict:
+        """What it all means."""
+        from retarget.diagnosis.report.verdict import verdict
+
+        return verdict(self)
+
+    @property
     def summary(self) -> str:
         """Verdict and scores, as text."""
-        from retarget.diagnosis.report.terminal import summary_text
+        from retarget.diagnosis.report.export import summary_text
 
         return summary_text(self)
 
@@ -252,8 +282,7 @@ class Diagnosis:
         # with Plotly: only when it is wanted
         from retarget.diagnosis.report.page import write_report
 
-        with atomic_file(Path(path)) as file:
-            write_report(self, file, command=command)
+        write_report(self, path, command=command)
 
     def to_parquet(self, path: str | Path) -> None:
         """Writes `table()`."""

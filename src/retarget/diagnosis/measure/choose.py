@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -19,7 +19,7 @@ from retarget.diagnosis.measure.trials import (
     offline_aims,
 )
 from retarget.diagnosis.options import Options
-from retarget.diagnosis.result import Choice, Estimate
+from retarget.diagnosis.result import Change, Choice
 from retarget.kernels import RBF, Kernel, Linear, as_kernel
 from retarget.kernels.simple import median_distance
 from retarget.learners import SGD
@@ -34,7 +34,6 @@ AIMS = (1.0, 10.0, 100.0, 1000.0)  # times the offline learner's ridge
 AS_NEAR = 0.05  # farther by so little is as near: the least change is taken
 CHECKED_ROWS = 20_000
 NEAREST = "ends nearest to the offline learner on the stream's rows, among"
-Change = Literal["rate", "batch", "order"]
 BETTER_RATE = 0.95  # a rate whose prequential error is below this share of the learner's is tried
 BATCH_FACTOR = 4
 
@@ -189,22 +188,6 @@ def _distances(kernel: StreamKernel, ends: list[Tensor | None], offline: Tensor)
     means = iter(values.square().mean((0, 2)).tolist())
     distances = [math.inf if end is None else next(means) for end in ends]
     return [distance if math.isfinite(distance) else math.inf for distance in distances]
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One change, and what came of it.
-
-    Attributes:
-        change: What was changed.
-        value: The rate or batch size tried; for the order, the seed of the permutation.
-        effect: The change of the error, relative to the online learner's: below 0 is
-            better.
-    """
-
-    change: Change
-    value: float
-    effect: Estimate
 
 
 def attempt_changes(

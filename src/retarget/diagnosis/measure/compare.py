@@ -10,11 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from retarget.diagnosis.measure.choose import Change, Trial
 from retarget.diagnosis.measure.learn import Learned
 from retarget.diagnosis.measure.trials import offline_errors
 from retarget.diagnosis.options import Options
-from retarget.diagnosis.result import Estimate, Evaluation, LearnerName, Score
+from retarget.diagnosis.result import Change, Estimate, Evaluation, LearnerName, Score, Trial
 from retarget.diagnosis.stream import Stream
 from retarget.errors import InvalidInputError
 from retarget.theory.stream_kernel import StreamKernel
@@ -124,10 +123,6 @@ class Comparison:
     trials: tuple[Trial, ...]
     rows: int
     reference: Estimate | None = None
-
-    def errors(self) -> dict[LearnerName, Estimate]:
-        """Each learner's mean squared error."""
-        return {score.learner: score.error for score in self.scores}
 
 
 def compare(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from retarget.diagnosis.measure.choose import Change, choose_correction
+from retarget.diagnosis.measure.choose import choose_correction
 from retarget.diagnosis.measure.trials import (
     ExactCorrection,
     IterativeCorrection,
@@ -15,7 +15,7 @@ from retarget.diagnosis.measure.trials import (
     learn_corrected,
     learn_online,
 )
-from retarget.diagnosis.result import Choice, LearnerName
+from retarget.diagnosis.result import Change, Choice, LearnerName
 from retarget.errors import NotPositiveDefiniteError, UnreachableTargetsError
 from retarget.learners import SGD
 from retarget.theory.correction import errors_reaching

@@ -1,4 +1,4 @@
-"""A diagnosis as tables and as JSON, in the user's own units."""
+"""A diagnosis as tables in the user's own units, as JSON, as text, and on the terminal."""
 
 import math
 from dataclasses import fields, is_dataclass
@@ -6,8 +6,17 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from rich.console import RenderableType
+from rich.table import Column, Table
+from rich.text import Text
 
+from retarget.diagnosis.report.words import tested_on, typed, with_interval
 from retarget.diagnosis.result import Diagnosis
+from retarget.labels import LABELS
+from retarget.text import printable
+
+MOST_TARGETS = 3  # on the terminal
+LONGEST_CELL = 40
 
 # The fields of a diagnosis that grow with the stream: these are in the tables.
 OF_ALL_ROWS = frozenset(
@@ -34,8 +43,8 @@ def shift_table(diagnosis: Diagnosis) -> pl.DataFrame:
     columns = _row_columns(diagnosis)
     if stream.kind == "classification":
         names = np.array(stream.target_names, dtype=object)
-        columns["true_class"] = _text(names[stream.Y.argmax(axis=1)])
-        columns["effective_class"] = _text(names[diagnosis.effective.argmax(axis=1)])
+        columns["true_class"] = _texts(names[stream.Y.argmax(axis=1)])
+        columns["effective_class"] = _texts(names[diagnosis.effective.argmax(axis=1)])
     parts = {
         "true": stream.in_units(stream.Y),
         "effective": stream.in_units(diagnosis.effective),
@@ -91,6 +100,7 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
             "rows_changed": np.count_nonzero(diagnosis.changed),
         },
         "most_distorted": most_distorted(diagnosis),
+        "verdict": diagnosis.verdict,
     }
     plain: dict[str, Any] = _plain(whole)
     return plain
@@ -100,9 +110,9 @@ def _row_columns(diagnosis: Diagnosis) -> dict[str, pl.Series]:
     stream = diagnosis.stream
     columns = {"row": pl.Series(stream.rows)}
     if stream.times is not None:
-        columns["time"] = _text(stream.times)
+        columns["time"] = _texts(stream.times)
     if stream.groups is not None:
-        columns["group"] = _text(stream.groups)
+        columns["group"] = _texts(stream.groups)
     return columns
 
 
@@ -115,7 +125,7 @@ def _target_columns(diagnosis: Diagnosis, parts: dict[str, np.ndarray]) -> dict[
     }
 
 
-def _text(values: np.ndarray) -> pl.Series:
+def _texts(values: np.ndarray) -> pl.Series:
     return pl.Series([str(value) for value in values], dtype=pl.String)
 
 
@@ -135,3 +145,83 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(part) for part in value]
     return value
+
+
+def summary_text(diagnosis: Diagnosis) -> str:
+    """The verdict and the scores, a line each."""
+    verdict = diagnosis.verdict
+    lines = [verdict.headline, ""]
+    for score in diagnosis.scores:
+        accuracy = "" if score.accuracy is None else f", accuracy {with_interval(score.accuracy)}"
+        lines.append(f"{LABELS[score.learner]}: error {with_interval(score.error)}{accuracy}")
+    lines += [
+        f"gap closed, {name}: {with_interval(gap, share=True)}"
+        for name, gap in diagnosis.gap_closed.items()
+    ]
+    lines += ["", *verdict.findings]
+    lines += ["", "What to do:", *(f"- {advice}" for advice in verdict.recommendations)]
+    return typed("\n".join(lines))
+
+
+def terminal_parts(diagnosis: Diagnosis) -> list[RenderableType]:
+    """What the command shows. Everything out of the user's table is plain text, never markup."""
+    verdict = diagnosis.verdict
+    lines = [*verdict.findings, *(f"- {advice}" for advice in verdict.recommendations)]
+    return [
+        *(_text(f"Note: {note}", style="dim") for note in diagnosis.stream.notes),
+        _scores(diagnosis),
+        _distorted(diagnosis),
+        _text(verdict.headline, style="bold"),
+        *(_text(line) for line in lines),
+    ]
+
+
+def _text(text: str, style: str = "") -> Text:
+    return Text(printable(typed(text)), style=style)
+
+
+def _scores(diagnosis: Diagnosis) -> Table:
+    classes = diagnosis.stream.kind == "classification"
+    table = Table(
+        "learner",
+        Column("squared error", justify="right"),
+        *([Column("accuracy", justify="right")] if classes else []),
+        Column("gap closed", justify="right"),
+        title=(
+            f"Tested on {tested_on(diagnosis)}; "
+            f"rate {diagnosis.lr.value:.4g}, gamma {diagnosis.gamma.value:.4g}"
+        ),
+        caption="with 95% ranges",
+    )
+    for score in diagnosis.scores:
+        gap = diagnosis.gap_closed.get(score.learner)
+        cells = [LABELS[score.learner], with_interval(score.error)]
+        cells += [] if score.accuracy is None else [with_interval(score.accuracy)]
+        cells += [] if gap is None else [with_interval(gap, share=True)]
+        table.add_row(*(typed(cell) for cell in cells))
+    return table
+
+
+def _distorted(diagnosis: Diagnosis) -> Table:
+    rows = most_distorted(diagnosis)
+    names: list[str] = [name for name in ("row", "time", "group") if name in rows.columns]
+    if diagnosis.stream.kind == "classification":
+        names += ["true_class", "effective_class"]
+    else:
+        targets = diagnosis.stream.target_names[:MOST_TARGETS]
+        names += [f"{part}:{target}" for target in targets for part in ("true", "effective")]
+    names.append("shift_size")
+    table = Table(
+        *(Column(Text(_cell(name)), justify="right") for name in names),
+        title=f"The {len(rows)} most distorted rows of {len(diagnosis.stream):,}",
+    )
+    for row in rows.select(names).iter_rows():
+        table.add_row(*(Text(_cell(value)) for value in row))
+    return table
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = printable(str(value))
+    return text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - 1] + "…"

@@ -5,34 +5,39 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from importlib import resources
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
 import retarget
-from retarget.diagnosis.report.charts.chart import Chart, group_of_row, most_shifted
-from retarget.diagnosis.report.charts.errors import (
-    LEARNERS,
+from retarget.diagnosis.report.charts.chart import Chart
+from retarget.diagnosis.report.charts.groups import move_unit, pull_chart, size_chart
+from retarget.diagnosis.report.charts.learners import (
     accuracy_chart,
     choice_chart,
     error_chart,
+    learner_label,
     prequential_chart,
 )
-from retarget.diagnosis.report.charts.groups import largest_moves, pull_chart, size_chart
-from retarget.diagnosis.report.charts.shift import density_chart, shift_chart, shift_unit
-from retarget.diagnosis.report.charts.targets import targets_chart
+from retarget.diagnosis.report.charts.rows import (
+    density_chart,
+    group_of_row,
+    most_shifted,
+    shift_chart,
+    shift_unit,
+    targets_chart,
+)
 from retarget.diagnosis.report.words import (
     approximation_rows,
-    count,
-    defined,
     interval,
+    largest_moves,
     name,
     number,
     percent,
@@ -41,8 +46,10 @@ from retarget.diagnosis.report.words import (
     tested_on,
 )
 from retarget.diagnosis.result import Diagnosis, Estimate, LearnerName
+from retarget.diagnosis.stream import Stream
 from retarget.storage import atomic_file
 
+DIVERGED = "not defined: it diverged"
 # What would end a <script> element or begin a comment in it; also & for readers of XHTML.
 UNSAFE = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
@@ -88,7 +95,7 @@ def report_html(
             tested_on=tested_on(diagnosis),
             approximation=approximation_rows(diagnosis),
             stability=stability_words(diagnosis),
-            moves=largest_moves(diagnosis),
+            moves=[move.words(move_unit(diagnosis)) for move in largest_moves(diagnosis)],
             unit=shift_unit(diagnosis),
             command=None if command is None else _visible(command),
             version=retarget.__version__,
@@ -100,7 +107,7 @@ def report_html(
             chart_data=chart_json(charts.values()),
         )
     )
-    # A name may hold bytes that are no text: they become question marks.
+    # A name may hold bytes that are not text: they become question marks.
     return page.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -133,7 +140,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(count=count, number=number, percent=percent)
+    environment.filters.update(count="{:,}".format, number=number, percent=percent)
     return environment
 
 
@@ -178,32 +185,21 @@ def chart_json(charts: Iterable[Chart | None]) -> str:
     return text.translate(UNSAFE)
 
 
-@dataclass(frozen=True)
-class ScoreRow:
-    """One learner in the table of scores; each cell is a value and its interval."""
-
-    learner: LearnerName
-    label: str
-    error: tuple[str, str]
-    accuracy: tuple[str, str] | None
-    gap: tuple[str, str]
-
-
-def score_rows(diagnosis: Diagnosis) -> list[ScoreRow]:
-    """The table of scores."""
+def score_rows(diagnosis: Diagnosis) -> list[dict[str, Any]]:
+    """The table of scores; each cell is a value and its interval, or why there is none."""
     rows = []
     for score in diagnosis.scores:
         why = "its predictions are not finite numbers, so it diverged"
         if diagnosis.evaluation == "progressive" and score.learner == "corrected":
             why = "the exact correction has to know the whole stream before it begins"
         rows.append(
-            ScoreRow(
-                learner=score.learner,
-                label=LEARNERS[score.learner],
-                error=_cell(score.error, why),
-                accuracy=None if score.accuracy is None else _cell(score.accuracy, why, True),
-                gap=_gap(diagnosis, score.learner),
-            )
+            {
+                "learner": score.learner,
+                "label": learner_label(score.learner),
+                "error": _cell(score.error, why),
+                "accuracy": None if score.accuracy is None else _cell(score.accuracy, why, True),
+                "gap": _gap(diagnosis, score.learner),
+            }
         )
     return rows
 
@@ -216,30 +212,16 @@ def _cell(estimate: Estimate, why: str, share: bool = False) -> tuple[str, str]:
 
 def _gap(diagnosis: Diagnosis, learner: LearnerName) -> tuple[str, str]:
     """How much of the gap a learner closes; the two that make the gap have no such number."""
-    if learner in ("offline", "online"):
+    if learner not in diagnosis.gap_closed:
         return "", ""
-    errors = [
-        s.error.value for s in diagnosis.scores if s.learner in ("offline", "online", learner)
-    ]
+    errors = [diagnosis.score(name).error.value for name in ("offline", "online", learner)]
     why = "the online learner is not clearly behind the offline one"
     if not np.isfinite(errors).all():
         why = "one of the errors in it is not defined"
-    return _cell(diagnosis.gap_closed.get(learner, Estimate(*3 * (math.nan,))), why, True)
+    return _cell(diagnosis.gap_closed[learner], why, True)
 
 
-@dataclass(frozen=True)
-class GroupRow:
-    """One group in the table of groups."""
-
-    name: str
-    rows: str
-    own: str
-    same: str
-    most: str
-    by: str
-
-
-def group_rows(diagnosis: Diagnosis) -> list[GroupRow]:
+def group_rows(diagnosis: Diagnosis) -> list[dict[str, str]]:
     """For each group: how far its targets were moved, and by whom most."""
     groups = diagnosis.groups
     others = np.where(np.isfinite(groups.size), groups.size, 0.0)
@@ -247,70 +229,59 @@ def group_rows(diagnosis: Diagnosis) -> list[GroupRow]:
     rows = []
     for g, group in enumerate(groups.names):
         most = int(others[g].argmax())
-        moved = bool(others[g, most] > 0)
-        lost = bool(np.isnan(groups.size[g]).any())
-        unmoved = ("not defined", "the learner diverged") if lost else ("none", "no later group")
+        if others[g, most] > 0:
+            moved = number(float(others[g, most])), name(groups.names[most])
+        elif np.isnan(groups.size[g]).any():
+            moved = "not defined", "the learner diverged"
+        else:
+            moved = "none", "no later group"
         rows.append(
-            GroupRow(
-                name=name(group),
-                rows=count(int(groups.counts[g])),
-                own=number(float(groups.own[g])),
-                same=number(float(groups.size[g, g])),
-                most=number(float(others[g, most])) if moved else unmoved[0],
-                by=name(groups.names[most]) if moved else unmoved[1],
-            )
+            {
+                "name": name(group),
+                "rows": f"{groups.counts[g]:,}",
+                "own": number(float(groups.own[g])),
+                "same": number(float(groups.size[g, g])),
+                "most": moved[0],
+                "by": moved[1],
+            }
         )
     return rows
 
 
-@dataclass(frozen=True)
-class ShiftedRow:
-    """One of the most shifted rows."""
-
-    row: str
-    position: str
-    time: str
-    group: str
-    shift: str
-    true: str
-    effective: str
-
-
-def shifted_rows(diagnosis: Diagnosis) -> list[ShiftedRow]:
+def shifted_rows(diagnosis: Diagnosis) -> list[dict[str, str]]:
     """The ten rows whose targets moved farthest; none if no shift is finite."""
-    stream = diagnosis.stream
-    if not np.isfinite(diagnosis.shift_size).any():
+    stream, size = diagnosis.stream, diagnosis.shift_size
+    if not np.isfinite(size).any():
         return []
     groups = group_of_row(diagnosis)
     rows = most_shifted(diagnosis)
-    true, effective = (_target_texts(diagnosis, Z[rows]) for Z in (stream.Y, diagnosis.effective))
+    true, effective = (_target_texts(stream, Z[rows]) for Z in (stream.Y, diagnosis.effective))
     return [
-        ShiftedRow(
-            row=count(int(stream.rows[i])),
-            position=count(int(i) + 1),
-            time="" if stream.times is None else name(str(stream.times[i]), 32),
-            group=name(diagnosis.groups.names[groups[i]]),
-            shift=defined(float(diagnosis.shift_size[i]), "it diverged"),
-            true=true[k],
-            effective=effective[k],
-        )
+        {
+            "row": f"{stream.rows[i]:,}",
+            "position": f"{i + 1:,}",
+            "time": "" if stream.times is None else name(str(stream.times[i]), 32),
+            "group": name(diagnosis.groups.names[groups[i]]),
+            "shift": DIVERGED if math.isnan(size[i]) else number(float(size[i])),
+            "true": true[k],
+            "effective": effective[k],
+        }
         for k, i in enumerate(rows)
     ]
 
 
-def _target_texts(diagnosis: Diagnosis, targets: np.ndarray, most: int = 6) -> list[str]:
+def _target_texts(stream: Stream, targets: np.ndarray, most: int = 6) -> list[str]:
     """Each row's targets in words: the class and how strong it is, or numbers in their units."""
-    stream = diagnosis.stream
     if stream.kind == "classification":
         top = targets.argmax(axis=1)
         return [
             f"{name(stream.target_names[k])} ({number(float(row[k]))})"
             if np.isfinite(row).all()
-            else "not defined: it diverged"
+            else DIVERGED
             for k, row in zip(top, targets, strict=True)
         ]
-    texts = []
-    for row in stream.in_units(targets):
-        values = [number(float(value), 4) for value in row[:most]]
-        texts.append(", ".join(values) + ", \u2026" * (len(row) > most))
-    return texts
+    more = ", \u2026" * (targets.shape[1] > most)
+    return [
+        ", ".join(number(float(value), 4) for value in row[:most]) + more
+        for row in stream.in_units(targets)
+    ]

@@ -1,9 +1,12 @@
-"""How the report words numbers, the setting of a diagnosis, and how near it was to diverging."""
+"""How a diagnosis is worded: numbers, names out of the user's table, and the setting."""
 
 import html
 import math
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from rich.filesize import decimal
 
 from retarget.diagnosis.result import Diagnosis, Estimate
 
@@ -11,6 +14,7 @@ SUPERSCRIPTS = str.maketrans(
     "-0123456789", "\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"
 )
 MINUS = "\u2212"
+TYPED = {raised: plain for plain, raised in SUPERSCRIPTS.items()} | {ord(MINUS): "-"}
 # Control characters, those that turn the direction of writing, and halves of characters.
 UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
 MEASURED = 2000  # rows whose condition number is taken, at most (see `Stability`)
@@ -41,31 +45,13 @@ def number(value: float, digits: int = 3) -> str:
     return text.replace("-", MINUS)
 
 
-def defined(value: float, why_not: str) -> str:
-    """A number; where there is none, the reason."""
-    return f"not defined: {why_not}" if math.isnan(value) else number(value)
-
-
-def count(value: int) -> str:
-    """A whole number, with its thousands set apart."""
-    return f"{value:,}"
-
-
 def percent(share: float) -> str:
     """A share as a percentage, to a digit after the point below 10% and near 100%."""
     if not math.isfinite(share):
         return number(share)
-    places = 1 if 0 < abs(share) < 0.0995 or 0.99 < share < 1 else 0
-    return f"{100 * share:,.{places}f}%".replace("-", MINUS)
-
-
-def memory(size: float) -> str:
-    """Bytes as MB, GB or TB."""
-    for unit in ("MB", "GB"):
-        size /= 1000 if unit == "GB" else 1e6
-        if size < 1000:
-            return f"{number(size)} {unit}"
-    return f"{number(size / 1000)} TB"
+    places = 1 if 0.0005 <= abs(share) < 0.0995 or 0.99 < share < 0.9995 else 0
+    # + 0.0: there is no -0%
+    return f"{round(100 * share, places) + 0.0:,.{places}f}%".replace("-", MINUS)
 
 
 def interval(estimate: Estimate, share: bool = False) -> str:
@@ -74,6 +60,28 @@ def interval(estimate: Estimate, share: bool = False) -> str:
         return "no interval"
     write = percent if share else number
     return f"{write(estimate.low)} to {write(estimate.high)}"
+
+
+def with_interval(estimate: Estimate, share: bool = False) -> str:
+    """An estimate and its range; a dash for one that is not a finite number.
+
+    Example:
+        >>> with_interval(Estimate(0.84, 0.71, 0.92), share=True)
+        '84% (71% to 92%)'
+    """
+    if not math.isfinite(estimate.value):
+        return "-"
+    return f"{(percent if share else number)(estimate.value)} ({interval(estimate, share)})"
+
+
+def typed(text: str) -> str:
+    """Text with its numbers in characters that every terminal can show.
+
+    Example:
+        >>> typed(number(-1.5e-7))
+        '-1.50e-7'
+    """
+    return text.replace(" \u00d7 10", "e").translate(TYPED)
 
 
 def name(text: str, longest: int = 60) -> str:
@@ -100,35 +108,73 @@ def chart_text(text: str, longest: int = 24) -> str:
     return html.escape(name(text, longest), quote=False).replace("$", "&#36;")
 
 
+class Move(NamedTuple):
+    """How far learning a group moved the targets of another: an entry of `GroupShift`."""
+
+    learned: str
+    moved: str
+    size: float
+    pull: float
+
+    def words(self, unit: str) -> str:
+        """The same as a sentence."""
+        effect = ""
+        if abs(self.pull) > 0.1 * self.size:
+            effect = f", and {'weakened' if self.pull < 0 else 'strengthened'} them"
+        return (
+            f"Learning {name(self.learned)} moved the targets of {name(self.moved)} by "
+            f"{number(self.size)}{unit} on average{effect}."
+        )
+
+
+def largest_moves(diagnosis: Diagnosis, most: int = 3) -> list[Move]:
+    """The groups that moved another group farthest; none if no group moved another one."""
+    groups = diagnosis.groups
+    size = np.where(np.isfinite(groups.size), groups.size, 0.0)
+    np.fill_diagonal(size, 0.0)
+    pairs = [divmod(int(entry), len(size)) for entry in np.argsort(-size, axis=None, kind="stable")]
+    return [
+        Move(groups.names[g], groups.names[h], float(size[h, g]), float(groups.pull[h, g]))
+        for h, g in pairs[:most]
+        if size[h, g] > 0
+    ]
+
+
 def setting(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """What was computed, and how: terms and their descriptions."""
-    stream, learner = diagnosis.stream, diagnosis.learner
-    kind = "classes" if stream.kind == "classification" else "targets"
+    stream, about = diagnosis.stream, diagnosis.approximation
     facts = [
-        ("Rows learned from", count(len(stream))),
-        (kind.capitalize(), _names(stream.target_names)),
-        ("Features", f"{count(len(stream.feature_names))}: {_names(stream.feature_names)}"),
+        ("Rows learned from", f"{len(stream):,}"),
+        ("Classes" if stream.kind == "classification" else "Targets", _names(stream.target_names)),
+        ("Features", f"{len(stream.feature_names):,}: {_names(stream.feature_names)}"),
         ("Tested on", tested_on(diagnosis)),
         ("Kernel", diagnosis.kernel),
-        ("Online learner", learner_words(diagnosis)),
+        ("Online learner", _learner(diagnosis)),
         ("Iterative correction", _correction(diagnosis)),
     ]
     if stream.group_column is not None:
         facts.insert(3, ("Groups", f"by {name(stream.group_column)}"))
-    if learner.weight_decay:
-        facts.append(("Weight decay", number(learner.weight_decay)))
-    facts.append(("Method", _method(diagnosis)))
-    return facts
+    if diagnosis.learner.weight_decay:
+        facts.append(("Weight decay", number(diagnosis.learner.weight_decay)))
+    method = (
+        "exact"
+        if about is None
+        else (
+            f"{about.words} instead of the kernel matrix, which would need "
+            f"{decimal(about.exact_memory)} of memory, and may have {decimal(about.memory_limit)}"
+        )
+    )
+    return [*facts, ("Method", method)]
 
 
 def _names(names: tuple[str, ...], most: int = 12) -> str:
     shown = ", ".join(name(text, 40) for text in names[:most])
-    return shown + (f" and {count(len(names) - most)} more" if len(names) > most else "")
+    return shown + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
 def tested_on(diagnosis: Diagnosis) -> str:
     """Which rows the scores are of."""
-    rows = count(diagnosis.test_rows)
+    rows = f"{diagnosis.test_rows:,}"
     return {
         "last part": f"the last {rows} rows of the stream, which no learner has seen",
         "test set": f"a test set of {rows} rows",
@@ -136,12 +182,9 @@ def tested_on(diagnosis: Diagnosis) -> str:
     }[diagnosis.evaluation]
 
 
-def learner_words(diagnosis: Diagnosis) -> str:
-    """The online learner, in words."""
+def _learner(diagnosis: Diagnosis) -> str:
     learner = diagnosis.learner
     words = f"SGD, one pass, rate {number(diagnosis.lr.value)}"
-    if not isinstance(learner.lr, float):
-        words = f"SGD, one pass, a schedule of {count(len(learner.lr))} rates"
     if learner.batch_size > 1:
         words += f", mini-batches of {learner.batch_size} (loss: {learner.reduction})"
     if learner.momentum:
@@ -151,7 +194,7 @@ def learner_words(diagnosis: Diagnosis) -> str:
 
 
 def _correction(diagnosis: Diagnosis) -> str:
-    words = f"in blocks of {count(diagnosis.block_size)} rows"
+    words = f"in blocks of {diagnosis.block_size:,} rows"
     aim, ridge = diagnosis.aim, diagnosis.ridge
     if aim is not None and aim.value != diagnosis.gamma.value:
         words += f", towards the offline learner of ridge {number(aim.value)} ({aim.how})"
@@ -160,34 +203,19 @@ def _correction(diagnosis: Diagnosis) -> str:
     return words
 
 
-def _method(diagnosis: Diagnosis) -> str:
-    about = diagnosis.approximation
-    if about is None:
-        return "exact"
-    return (
-        f"{about.words} instead of the kernel matrix, which would need "
-        f"{memory(about.exact_memory)} of memory, and may have {memory(about.memory_limit)}"
-    )
-
-
 def approximation_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """The errors that the features make, as measured on a sample; none of exact ones."""
+    """The relative errors that features make, as measured on a sample; none of exact features."""
     about = diagnosis.approximation
     if about is None or about.exact:
         return []
-    errors = {
-        "Kernel entries": about.kernel_error,
-        "Shifts": about.shift_error,
-        "Online predictions": about.prediction_error,
-    }
     return [
-        (what, "not defined: not compared" if math.isnan(error) else percent(error))
-        for what, error in errors.items()
+        ("Kernel entries", percent(about.kernel_error)),
+        ("Shifts", percent(about.shift_error)),
+        ("Online predictions", percent(about.prediction_error)),
     ]
 
 
-@dataclass(frozen=True)
-class StabilityWords:
+class StabilityWords(NamedTuple):
     """The section on stability.
 
     Attributes:
@@ -219,19 +247,15 @@ def stability_words(diagnosis: Diagnosis) -> StabilityWords:
         )
     if not safe:
         words += " Above it, steps overshoot and errors grow: use a smaller rate."
-    return StabilityWords(
-        share=0.0 if math.isnan(share) else 100 * min(share, 1.0),
-        rate=words,
-        safe=safe,
-        system=_system(diagnosis),
-    )
+    bar = 0.0 if math.isnan(share) else 100 * min(share, 1.0)
+    return StabilityWords(bar, words, safe, _system(diagnosis))
 
 
 def _system(diagnosis: Diagnosis) -> str:
     condition = diagnosis.stability.non_normality
     if math.isnan(condition):
         return "The non-normality of the online system is not defined: it was not computed."
-    rows = f" of the first {count(MEASURED)} rows" if len(diagnosis.stream) > MEASURED else ""
+    rows = f" of the first {MEASURED:,} rows" if len(diagnosis.stream) > MEASURED else ""
     begin = f"Non-normality of the online system (its condition number{rows}): {number(condition)}."
     if condition < 3:
         meaning = "Steps hardly act on each other: an error that a step shrinks stays shrunk."

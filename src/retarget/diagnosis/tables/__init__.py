@@ -1,1 +1,1 @@
-"""Tables of a user's, from a file or from memory, made into a stream of numbers."""
+"""The user's tables, from a file or from memory, made into a stream of numbers."""

@@ -2,17 +2,20 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.lib import format as npy_format
 
 from retarget.data.archives import open_zip
-from retarget.diagnosis.tables.limits import require_table_size, require_width
-from retarget.diagnosis.tables.names import Choose, require_distinct
+from retarget.diagnosis.tables.checks import (
+    Choose,
+    require_distinct,
+    require_table_size,
+    require_width,
+)
 from retarget.errors import InvalidInputError
 
 NUMBERS = "fiub"
@@ -23,35 +26,18 @@ COLUMNS = NUMBERS + "MU"  # an array of an .npz may also hold dates or text
 HEADERS = {(1, 0): npy_format.read_array_header_1_0, (2, 0): npy_format.read_array_header_2_0}
 
 
-@dataclass(frozen=True)
-class _Header:
+class _Header(NamedTuple):
     shape: tuple[int, ...]
-    dtype: np.dtype
-
-    @property
-    def size(self) -> int:
-        """Bytes in the file."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
-    @property
-    def loaded(self) -> int:
-        """Bytes in memory, where numbers become float64."""
-        return math.prod(self.shape) * max(self.dtype.itemsize, 8)
+    loaded: int  # bytes in memory, where numbers become float64
 
 
 def read_npy(path: Path, choose: Choose) -> pl.DataFrame:
     """A matrix as a table with the columns c0, c1, ..."""
     with path.open("rb") as file:
-        header = _read_header(file, str(path), NUMBERS)
-        if len(header.shape) != 2:
+        shape = _read_header(file, str(path), path.stat().st_size, NUMBERS).shape
+        if len(shape) != 2:
             raise InvalidInputError(
-                f"{path} holds an array of shape {header.shape}; expected (rows, columns)"
-            )
-        left = path.stat().st_size - file.tell()
-        if header.size != left:
-            raise InvalidInputError(
-                f"{path} is cut short or damaged: its header announces {header.size:,} bytes of "
-                f"numbers, and there are {left:,}"
+                f"{path} holds an array of shape {shape}; expected (rows, columns)"
             )
         file.seek(0)
         matrix = npy_format.read_array(file, allow_pickle=False)
@@ -66,28 +52,16 @@ def read_npz(path: Path, choose: Choose) -> pl.DataFrame:
         for name in files.names:
             if not name.endswith(".npy"):
                 raise InvalidInputError(
-                    f"{path} holds {name!r}, which is no array; expected what numpy.savez writes"
+                    f"{path} holds {name!r}, which is not an array; expected what numpy.savez "
+                    "writes"
                 )
+            what = f"{path}: the array {name[:-4]!r}"
             with files.open(name) as file:
-                header = _read_header(file, f"{path}: the array {name[:-4]!r}", COLUMNS)
-                left = files.size(name) - file.tell()
-            # Only what is read to its end is compared with its checksum.
-            if header.size != left:
-                raise InvalidInputError(
-                    f"{path} is damaged: the header of the array {name[:-4]!r} announces "
-                    f"{header.size:,} bytes of numbers, and there are {left:,}"
-                )
-            headers[name] = header
+                headers[name] = _read_header(file, what, files.size(name), COLUMNS)
         rows = _common_rows(path, headers)
-        columns = {
-            column: (name, number)
-            for name, header in headers.items()
-            for column, number in _columns_of(name, header)
-        }
-        require_distinct(
-            (column for name in headers for column, _ in _columns_of(name, headers[name])),
-            str(path),
-        )
+        places = [(c, (name, k)) for name in headers for c, k in _columns_of(name, headers[name])]
+        require_distinct((column for column, _ in places), str(path))
+        columns = dict(places)
         chosen = choose(list(columns))
         arrays: dict[str, np.ndarray] = {}
         for name in dict.fromkeys(columns[column][0] for column in chosen):
@@ -109,17 +83,17 @@ def as_series(name: str, values: np.ndarray) -> pl.Series:
     return pl.Series(name, np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("=")))
 
 
-def _read_header(file: IO[bytes], what: str, kinds: str) -> _Header:
+def _read_header(file: IO[bytes], what: str, size: int, kinds: str) -> _Header:
+    """The header of an array that takes `size` bytes with it, found in order."""
     try:
         shape, _, dtype = HEADERS[npy_format.read_magic(file)](file)
     # NumPy's parser lets through whatever its tokeniser and literal_eval raise.
     except Exception as error:
         raise InvalidInputError(
-            f"{what} is no NumPy array, or is damaged ({error}); expected what numpy.save writes"
+            f"{what} is not a NumPy array, or is damaged ({error}); expected what numpy.save writes"
         ) from error
     if not all(0 <= size <= LARGEST_SIZE for size in shape):
         raise InvalidInputError(f"{what} is damaged: its header says that its shape is {shape}")
-    header = _Header(shape, dtype)
     if dtype.hasobject:
         raise InvalidInputError(
             f"{what} holds pickled Python objects, which are never read, since they can run code; "
@@ -130,9 +104,17 @@ def _read_header(file: IO[bytes], what: str, kinds: str) -> _Header:
             f"{what} has dtype {dtype}; expected numbers"
             + (", dates or text" if kinds == COLUMNS else ": save text as CSV or Parquet")
         )
-    rows = shape[0] if shape else 1
+    rows, values = shape[0] if shape else 1, math.prod(shape)
+    header = _Header(shape, values * max(dtype.itemsize, 8))
     require_width(what, math.prod(shape[1:]))
     require_table_size(what, rows, header.loaded / max(rows, 1))
+    # Only what is read to its end is compared with a zip's checksum.
+    announced, left = values * dtype.itemsize, size - file.tell()
+    if announced != left:
+        raise InvalidInputError(
+            f"{what} is cut short or damaged: its header announces {announced:,} bytes of "
+            f"numbers, and there are {left:,}"
+        )
     return header
 
 
@@ -142,7 +124,7 @@ def _require_characters(what: str, values: np.ndarray) -> None:
         return
     codes = np.ascontiguousarray(values, values.dtype.newbyteorder("=")).view(np.uint32)
     if ((codes > LAST_CHARACTER) | ((codes >= 0xD800) & (codes <= 0xDFFF))).any():
-        raise InvalidInputError(f"{what} is damaged: it holds text that is no Unicode")
+        raise InvalidInputError(f"{what} is damaged: it holds text that is not Unicode")
 
 
 def _common_rows(path: Path, headers: dict[str, _Header]) -> int:

@@ -8,8 +8,7 @@ import polars as pl
 from torch import Tensor
 
 from retarget.diagnosis.tables.arrays import COLUMNS, as_series
-from retarget.diagnosis.tables.limits import require_width
-from retarget.diagnosis.tables.names import require_distinct
+from retarget.diagnosis.tables.checks import require_distinct, require_width
 from retarget.errors import InvalidInputError, InvalidTypeError
 
 
@@ -45,13 +44,6 @@ def as_table(data: Any, prefix: str = "c") -> pl.DataFrame:
     raise InvalidTypeError(
         f"the table is a {type(data).__name__}; expected a frame of Polars or pandas, a dict of "
         "columns, or an array"
-    )
-
-
-def is_frame(data: Any) -> bool:
-    """Whether it has columns with names of their own."""
-    return isinstance(data, pl.DataFrame | pl.LazyFrame | Mapping) or (
-        _is_pandas(data) and hasattr(data, "columns")
     )
 
 
@@ -140,16 +132,15 @@ def assembled(
         if targets.columns == ["y0"]:
             targets = targets.rename({"y0": "y"})
         table, target = _beside(table, targets, "Y"), tuple(targets.columns)
-    named: list[str | None] = []
-    for what, given in (("group", groups), ("time", times)):
-        name = given if given is None or isinstance(given, str) else what
-        if name is not None and not isinstance(given, str):
-            while name in table.columns:
-                name += "_"
+    named = {"group": groups, "time": times}
+    for what, given in named.items():
+        if given is not None and not isinstance(given, str):
+            named[what] = what
+            while named[what] in table.columns:
+                named[what] += "_"
             column = as_table(given, prefix="")
-            table = _beside(table, column.rename({column.columns[0]: name}), f"{what}s")
-        named.append(name)
-    return table, target, named[0], named[1]
+            table = _beside(table, column.rename({column.columns[0]: named[what]}), f"{what}s")
+    return table, target, named["group"], named["time"]
 
 
 def assembled_test(test: Any, X: Any, Y: Any, target: tuple[str, ...]) -> pl.DataFrame:
@@ -181,11 +172,12 @@ def assembled_test(test: Any, X: Any, Y: Any, target: tuple[str, ...]) -> pl.Dat
 
 
 def _names_columns(Y: Any, X: Any, table: pl.DataFrame) -> bool:
-    """Whether Y names columns of X; a list of labels, one a row, does not."""
+    """Whether Y names columns of X; a list of labels, one for each row, does not."""
     if isinstance(Y, str):
         return True
     texts = isinstance(Y, list | tuple) and bool(Y) and all(isinstance(name, str) for name in Y)
-    return texts and is_frame(X) and (len(Y) != len(table) or set(Y) <= set(table.columns))
+    framed = isinstance(X, pl.DataFrame | pl.LazyFrame | Mapping) or hasattr(X, "columns")
+    return texts and framed and (len(Y) != len(table) or set(Y) <= set(table.columns))
 
 
 def _beside(table: pl.DataFrame, columns: pl.DataFrame, what: str) -> pl.DataFrame:

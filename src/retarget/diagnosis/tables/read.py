@@ -14,14 +14,17 @@ import polars as pl
 from polars.selectors import by_name
 
 from retarget.diagnosis.tables.arrays import read_npy, read_npz
-from retarget.diagnosis.tables.limits import (
+from retarget.diagnosis.tables.checks import (
+    Choose,
     bytes_a_cell,
+    chosen_columns,
+    require_distinct,
     require_table_size,
     require_text_size,
     require_width,
 )
-from retarget.diagnosis.tables.names import Choose, chosen_columns, require_distinct
 from retarget.diagnosis.tables.parquet_sizes import ParquetSizes
+from retarget.diagnosis.tables.roles import parsed_numbers
 from retarget.errors import InvalidInputError
 from retarget.storage import user_path
 from retarget.text import listed
@@ -30,7 +33,7 @@ START = 1 << 22  # bytes looked at before the whole is read
 CHUNK = 1 << 20
 SEPARATORS = ",;\t|"
 MISSING = ["", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "<NA>"]
-# Control characters beyond which a file is no text: some of them, and a share of all.
+# Control characters beyond which a file is not text: some of them, and a share of all.
 MOST_CONTROL = 10
 MOST_CONTROL_SHARE = 0.02
 CONTROL = bytes(set(range(32)) - set(b"\t\n\r\f"))
@@ -58,7 +61,7 @@ PARQUET_MARK = b"PAR1"  # at both ends of every Parquet file
 
 def read_text(path: Path, choose: Choose) -> pl.DataFrame:
     """The chosen columns of a text file."""
-    require_text_size(path, path.stat().st_size)
+    require_text_size(str(path), path.stat().st_size)
     content = _unpacked(path) if path.suffix.lower() == ".gz" else polars_source(path)
     size = len(content) if isinstance(content, bytes) else path.stat().st_size
     with _opened(content) as file:
@@ -82,7 +85,7 @@ def _unpacked(path: Path) -> bytes:
         with gzip.open(path) as file:
             while chunk := file.read(CHUNK):
                 content += chunk
-                require_text_size(path, len(content))
+                require_text_size(str(path), len(content))
     except (OSError, EOFError, zlib.error) as error:
         raise InvalidInputError(
             f"{path} is not packed with gzip, cut short or damaged ({error}); write it again"
@@ -176,7 +179,7 @@ def _numbers_recognised(table: pl.DataFrame, decimal_comma: bool) -> pl.DataFram
             continue
         column = table[name]
         text = column.str.replace(",", ".", literal=True) if decimal_comma else column
-        numbers = text.str.strip_chars().cast(pl.Float64, strict=False)
+        numbers = parsed_numbers(text)
         if numbers.null_count() == column.null_count():
             table = table.with_columns(numbers.alias(name))
     return table
@@ -267,8 +270,8 @@ def read_parquet(path: Path, choose: Choose) -> pl.DataFrame:
         start = file.read(len(PARQUET_MARK))
     if start != PARQUET_MARK:
         raise InvalidInputError(
-            f"{path} is no Parquet file: it starts with {start!r}; expected a name that says what "
-            "it is (.csv, .npz, ...)"
+            f"{path} is not a Parquet file: it starts with {start!r}; expected a name that says "
+            "what it is (.csv, .npz, ...)"
         )
     sizes = ParquetSizes(path)
     try:
@@ -280,7 +283,7 @@ def read_parquet(path: Path, choose: Choose) -> pl.DataFrame:
         raise _damaged(path, error) from error
     require_width(str(path), len(schema))
     names = choose(list(schema))
-    chosen = lazy.select(by_name(names))  # by_name: a column called * or ^a$ is no pattern
+    chosen = lazy.select(by_name(names))  # by_name: a column called * or ^a$ is not a pattern
     require_table_size(str(path), rows, sum(bytes_a_cell(schema[name]) for name in names))
     require_table_size(str(path), rows, sizes.loaded(names) / max(rows, 1))
     try:
@@ -321,7 +324,7 @@ def read_table(
 
     * `.csv`, `.tsv` (and `.csv.gz`, `.tsv.gz`): UTF-8 text with a header, separated by commas,
       semicolons, bars or tabs, at most 2 GB unpacked. Empty cells, NA, N/A, NaN, null and the like
-      are missing; blank lines are no rows.
+      are missing; blank lines are skipped.
     * `.parquet`: any size, as long as the chosen columns fit.
     * `.npz`: every array of shape (n,) is a column of its name; one of shape (n, k) is k columns,
       its name with a number: X (n, 3) is x0, x1, x2. The names X and Y are written x and y.

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from retarget.diagnosis.stream import TargetKind
-from retarget.diagnosis.tables.names import require_column, require_distinct
+from retarget.diagnosis.tables.checks import require_column, require_distinct
 from retarget.errors import InvalidInputError
 from retarget.text import shown
 
@@ -30,7 +30,7 @@ class Roles:
         column: The only features to use; nothing for all that there are.
         drop: Columns to leave out.
         kind: Numbers or classes; "auto" decides by the target.
-        impute: What takes the place of a missing number: an error, the column's mean, its median,
+        impute: What is used instead of a missing number: an error, the column's mean, its median,
             or zero, each of the rows that are learned from. (A missing category becomes the most
             frequent one. A row without a target is left out.)
         standardise: Whether numbers are brought to mean 0 and standard deviation 1.
@@ -52,17 +52,15 @@ class Roles:
     def __post_init__(self) -> None:
         # a single name instead of a list of them would be taken letter by letter
         for field in ("target", "column", "drop"):
-            value = getattr(self, field)
-            object.__setattr__(self, field, (value,) if isinstance(value, str) else tuple(value))
-        kinds = ("auto", *get_args(TargetKind))
-        if self.kind not in kinds:
-            raise InvalidInputError(f"kind is {self.kind!r}; expected one of {', '.join(kinds)}")
-        if self.impute not in get_args(Impute):
-            expected = ", ".join(get_args(Impute))
-            raise InvalidInputError(f"impute is {self.impute!r}; expected one of {expected}")
-        self._require_no_conflict()
-
-    def _require_no_conflict(self) -> None:
+            object.__setattr__(self, field, _as_tuple(getattr(self, field)))
+        for field, known in (
+            ("kind", ("auto", *get_args(TargetKind))),
+            ("impute", get_args(Impute)),
+        ):
+            if getattr(self, field) not in known:
+                raise InvalidInputError(
+                    f"{field} is {getattr(self, field)!r}; expected one of {', '.join(known)}"
+                )
         if not self.target:
             raise InvalidInputError("no target is named; name the column to be learned (--target)")
         require_distinct(self.target, "the list of targets (--target)")
@@ -101,21 +99,13 @@ class Roles:
         """The columns that are needed of a table; None for all of them."""
         if not self.column:
             return None
-        named = (self.time, self.group)
-        return [*self.column, *self.target, *(name for name in named if name is not None)]
+        return [*self.column, *self.target, *_as_tuple(self.time), *_as_tuple(self.group)]
 
     def require_in(self, columns: Sequence[str]) -> None:
         """Refuses a table that lacks one of the columns that are named."""
-        for name in self.target:
-            require_column(columns, name, "target")
-        for name in self.column:
-            require_column(columns, name, "column")
-        for name in self.drop:
-            require_column(columns, name, "drop")
-        if self.time is not None:
-            require_column(columns, self.time, "time")
-        if self.group is not None:
-            require_column(columns, self.group, "group")
+        for option in ("target", "column", "drop", "time", "group"):
+            for name in _as_tuple(getattr(self, option)):
+                require_column(columns, name, option)
 
     def features(self, columns: Sequence[str]) -> list[str]:
         """Of a table's columns, those that may be features."""
@@ -123,6 +113,12 @@ class Roles:
         taken = {*self.target, *self.drop, self.time, group}
         wanted = {*self.column, self.group} if self.column else set(columns)
         return [name for name in columns if name in wanted - taken]
+
+
+def _as_tuple(names: str | Sequence[str] | None) -> tuple[str, ...]:
+    if names is None:
+        return ()
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 @dataclass(frozen=True)
@@ -218,8 +214,13 @@ def missing_in(column: pl.Series) -> pl.Series:
     return (column.fill_nan(None) if column.dtype.is_float() else column).is_null()
 
 
+def parsed_numbers(column: pl.Series) -> pl.Series:
+    """Text as numbers; null where it is none."""
+    return column.str.strip_chars().cast(pl.Float64, strict=False)
+
+
 def moments(column: pl.Series) -> pl.Series:
-    """Text as moments, in UTC where it names no zone; null where it is no ISO date."""
+    """Text as moments, in UTC where it names no zone; null where it is not an ISO date."""
     text = column.str.strip_chars()
     # else Polars would guess: 01/02/2026 is not a January everywhere
     iso = text.set(~text.str.contains(r"^\d{4}-\d{2}-\d{2}").fill_null(True), None)
@@ -250,7 +251,7 @@ def _sortable(column: pl.Series) -> pl.Series:
     """Times as numbers or dates."""
     name, dtype = shown(column.name), column.dtype
     if dtype == pl.String:
-        numbers = column.str.strip_chars().cast(pl.Float64, strict=False)
+        numbers = parsed_numbers(column)
         parsed = numbers if numbers.null_count() == column.null_count() else moments(column)
         bad = parsed.is_null() & column.is_not_null()
         if bad.any():

@@ -9,24 +9,19 @@ from matplotlib.figure import Figure, SubFigure
 from rich.console import RenderableType
 from rich.table import Table
 
-from retarget.colours import COLOURS
 from retarget.data.digits import digits_stream, one_hot
 from retarget.experiments.experiment import Config, Count, Positive
 from retarget.experiments.figures.over_seeds import draw_band, family_in_rows, mean_and_sem
 from retarget.experiments.style import letter
 from retarget.kernels import RBF
+from retarget.labels import COLOURS, LABELS
 from retarget.learners import SGD
 from retarget.theory.correction import corrected_targets
 from retarget.theory.curves import offline_learning_curve, online_learning_curve
 from retarget.theory.iterative import iterative_targets
 from retarget.theory.shift import effective_targets
 
-LEARNERS = {
-    "offline": "offline, all data at once",
-    "online": "online, true targets",
-    "corrected": "online, exactly corrected",
-    "iterative": "online, iteratively corrected",
-}
+LEARNERS = LABELS | {"offline": "offline, all data at once", "online": "online, true targets"}
 
 
 class Digits(Config):

@@ -8,12 +8,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from rich.console import RenderableType
 
-from retarget.colours import COLOURS
 from retarget.data.toy import GRID, WIDTH, toy_curve
 from retarget.experiments.experiment import Config, Count, NotNegative, Positive
 from retarget.experiments.figures.over_seeds import family_in_rows
 from retarget.experiments.style import legend_below, letter
 from retarget.kernels import RBF
+from retarget.labels import COLOURS
 from retarget.learners import SGD
 from retarget.streaming.trackers import ShiftTracker
 from retarget.theory.correction import corrected_targets

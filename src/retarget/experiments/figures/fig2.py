@@ -9,7 +9,6 @@ from matplotlib.figure import Figure, SubFigure
 from rich.console import RenderableType
 from rich.table import Table
 
-from retarget.colours import COLOURS
 from retarget.experiments.experiment import Count, Positive
 from retarget.experiments.figures.mnist import (
     MnistConfig,
@@ -20,18 +19,13 @@ from retarget.experiments.figures.mnist import (
 )
 from retarget.experiments.figures.over_seeds import draw_band, family_in_rows, mean_and_sem
 from retarget.experiments.style import letter
+from retarget.labels import COLOURS, LABELS
 from retarget.learners import SGD
 from retarget.theory.correction import corrected_targets
 from retarget.theory.curves import offline_learning_curve
 from retarget.theory.iterative import iterative_targets
 from retarget.theory.shift import effective_targets
 
-LEARNERS = {
-    "offline": "offline",
-    "online": "online",
-    "corrected": "online, corrected",
-    "iterative": "online, iteratively corrected",
-}
 SHOWN_LABELS = (0, 1, 2)
 PLANES = ((0, 1), (1, 2), (0, 2))
 
@@ -104,7 +98,7 @@ def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
     shown = Table(title=f"MNIST, conv NTK: final test accuracy, mean ± SEM over {seeds} seeds")
     for column in ("learner", "shuffled", "class by class"):
         shown.add_column(column, justify="left" if column == "learner" else "right")
-    for learner, name in LEARNERS.items():
+    for learner, name in LABELS.items():
         rows = (
             final.filter(learner=learner, order=order).row(0, named=True)
             for order in ("shuffled", "class by class")
@@ -188,7 +182,7 @@ def _draw_plane(axes: Axes, table: pl.DataFrame, series: str, plane: tuple[int, 
 
 
 def _draw_curves(axes: Axes, table: pl.DataFrame) -> None:
-    for learner, name in LEARNERS.items():
+    for learner, name in LABELS.items():
         part = table.filter(learner=learner)
         draw_band(axes, part, "samples", "accuracy", COLOURS[learner], label=name, lw=1.6)
     axes.set_ylabel("test accuracy")

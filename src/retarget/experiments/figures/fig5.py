@@ -11,7 +11,6 @@ from matplotlib.figure import Figure, SubFigure
 from pydantic import Field
 from rich.console import RenderableType
 
-from retarget.colours import COLOURS
 from retarget.experiments.experiment import Count, Counts, Positive, Positives
 from retarget.experiments.figures.mnist import (
     MnistConfig,
@@ -21,6 +20,7 @@ from retarget.experiments.figures.mnist import (
 )
 from retarget.experiments.figures.over_seeds import draw_band, family_in_rows, mean_and_sem
 from retarget.experiments.style import legend_below, letter
+from retarget.labels import COLOURS
 from retarget.learners import SGD
 from retarget.theory.correction import corrected_targets
 from retarget.theory.curves import offline_learning_curve

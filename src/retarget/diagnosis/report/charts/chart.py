@@ -1,6 +1,5 @@
-"""What a chart of the report is, how all of them look, and which rows they draw."""
+"""What a chart of the report is, and how all of them look."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,31 +7,18 @@ from typing import Any
 import numpy as np
 
 from retarget.diagnosis.report.words import number
-from retarget.diagnosis.result import Diagnosis
 
-# For groups, in the order in which they appear. More groups than this are not told apart by colour.
-GROUP_COLOURS = (
-    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999", "#B5A800",
-    "#8F63B8", "#8C5A3C",
-)  # fmt: skip
 # Colours that depend on the theme are names of the style sheet's properties: `report.js` looks
 # them up, in colour attributes only, when it draws.
 INK, MUTED, LINE, SURFACE, BAND = "--ink", "--muted", "--line", "--surface", "--band"
 DOTS, WARM, COLD = "--dots", "--warm", "--cold"
 
 # Above the chart, where it hides nothing and wraps on a phone.
-LEGEND = {
-    "orientation": "h",
-    "x": 0,
-    "y": 1.02,
-    "xanchor": "left",
-    "yanchor": "bottom",
-    "bgcolor": SURFACE,
-}
+ABOVE = {"orientation": "h", "x": 0, "xanchor": "left", "yanchor": "bottom"}
+LEGEND = ABOVE | {"y": 1.02, "bgcolor": SURFACE}
+DOT_LEGEND = LEGEND | {"itemsizing": "constant"}  # for charts of small, faint dots
 
 Trace = dict[str, Any]
-POINTS = 4000  # drawn in a chart, at most about; a browser stays quick with 5,000
-FEWEST = 20  # of each group, however small its share
 
 
 @dataclass(frozen=True)
@@ -99,9 +85,18 @@ def layout(height: int, x: dict[str, Any], y: dict[str, Any], **more: Any) -> di
     } | more
 
 
-def legend_of_dots() -> dict[str, Any]:
-    """The legend with dots of one size, for charts of small, faint ones."""
-    return LEGEND | {"itemsizing": "constant"}
+def scatter(
+    mode: str, name: str, x: Any, y: Any, hover: str, *, digits: int = 5, **more: Any
+) -> Trace:
+    """Dots or lines: arrays become plain lists, and hovering shows `hover` alone."""
+    x, y = (part if isinstance(part, list) else plain(part, digits) for part in (x, y))
+    trace = {"type": "scatter", "mode": mode, "name": name, "x": x, "y": y}
+    return trace | {"hovertemplate": f"{hover}<extra></extra>"} | more
+
+
+def line(name: str, x: Any, y: Any, hover: str, colour: str, **style: Any) -> Trace:
+    """A line; `style` is Plotly's: width (2.5), dash."""
+    return scatter("lines", name, x, y, hover, line={"color": colour, "width": 2.5} | style)
 
 
 def axis(title: str = "", **more: Any) -> dict[str, Any]:
@@ -140,74 +135,3 @@ def plain(values: Any, digits: int = 5) -> Any:
     if np.asarray(values).dtype.kind in "iub":
         return [int(value) for value in np.asarray(values)]
     return [float(f"{v:.{digits}g}") if np.isfinite(v) else None for v in np.asarray(values)]
-
-
-def group_of_row(diagnosis: Diagnosis) -> np.ndarray:
-    """(n,) the place of each row's group in `diagnosis.groups.names`.
-
-    These are the stream's own groups (if they are many, the last place is for those without one
-    of their own), or its consecutive parts.
-    """
-    names, groups = diagnosis.groups.names, diagnosis.stream.groups
-    if groups is None:
-        return np.repeat(np.arange(len(names)), diagnosis.groups.counts.astype(int))
-    found, which = np.unique(groups.astype(str), return_inverse=True)
-    places = {name: place for place, name in enumerate(names)}
-    return np.array([places.get(str(name), len(names) - 1) for name in found])[which]
-
-
-def drawn_rows(groups: np.ndarray, keep: np.ndarray, limit: int = POINTS) -> np.ndarray:
-    """The rows to draw, in order: all, or `limit` of them and those to `keep`.
-
-    One row is drawn at random (always the same) out of each stretch of its group: evenly
-    spaced rows would miss whatever comes in a rhythm.
-    """
-    n = len(groups)
-    if n <= limit:
-        return np.arange(n)
-    rng = np.random.default_rng(0)
-    chosen = [keep]
-    for group in np.unique(groups):
-        rows = np.flatnonzero(groups == group)
-        wanted = min(len(rows), max(math.ceil(limit * len(rows) / n), FEWEST))
-        edges = np.linspace(0, len(rows), wanted + 1)
-        chosen.append(rows[(edges[:-1] + rng.random(wanted) * np.diff(edges)).astype(int)])
-    return np.unique(np.concatenate(chosen))
-
-
-def most_shifted(diagnosis: Diagnosis, rows: int = 10) -> np.ndarray:
-    """The rows whose targets moved farthest, the farthest first."""
-    size = np.where(np.isnan(diagnosis.shift_size), np.inf, diagnosis.shift_size)
-    return np.argsort(-size, kind="stable")[:rows]
-
-
-def running_mean(values: np.ndarray, places: int = 300) -> tuple[np.ndarray, np.ndarray, int]:
-    """The mean over a window of a 40th of the rows, at `places` places along the stream.
-
-    Returns:
-        Where (counted from 1), the means over the rows whose value is finite, and the window.
-    """
-    n = len(values)
-    window = min(n, max(5, math.ceil(n / 40)))
-    finite = np.isfinite(values)
-    total = np.concatenate([[0.0], np.cumsum(np.where(finite, values, 0.0))])
-    number = np.concatenate([[0], np.cumsum(finite)])
-    middle = np.unique(np.linspace(0, n - 1, min(places, n)).round().astype(int))
-    low = np.clip(middle - window // 2, 0, n - window)
-    seen = number[low + window] - number[low]
-    means = (total[low + window] - total[low]) / np.where(seen > 0, seen, np.nan)
-    return middle + 1, means, window
-
-
-def mean_by_tenth(order: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The means of both over tenths of the rows (fewer for few rows), by rising `order`."""
-    both = np.isfinite(order) & np.isfinite(values)
-    order, values = order[both], values[both]
-    if not len(order):
-        return np.empty(0), np.empty(0)
-    rows = np.argsort(order, kind="stable")
-    tenths = np.array_split(rows, min(10, max(len(rows) // 5, 1)))
-    return (
-        np.array([order[tenth].mean() for tenth in tenths]),
-        np.array([values[tenth].mean() for tenth in tenths]),
-    )

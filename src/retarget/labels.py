@@ -1,5 +1,11 @@
-"""One colour a learner, in every figure and page, told apart by every eye."""
+"""What each learner is called and which colour it has, in every figure, table and page."""
 
+LABELS = {
+    "offline": "offline",
+    "online": "online",
+    "corrected": "online, exactly corrected",
+    "iterative": "online, iteratively corrected",
+}
 # Okabe and Ito's colours, distinguishable with any colour vision (jfly.uni-koeln.de/color).
 COLOURS = {
     "truth": "#999999",
