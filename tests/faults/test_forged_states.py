@@ -24,8 +24,8 @@ def stream(n=23):
     return rng.normal(size=(n, 3)), rng.normal(size=(n, 2))
 
 
-def corrector():
-    thing = rt.TargetCorrector(rt.RBF(1.3), LEARNER, gamma=0.7, block_size=4)
+def corrector(**options):
+    thing = rt.TargetCorrector(rt.RBF(1.3), LEARNER, gamma=0.7, block_size=4, **options)
     thing.correct(*stream())
     return thing
 
@@ -44,6 +44,7 @@ def network():
 
 OBJECTS = {
     "TargetCorrector": corrector,
+    "TargetCorrector, bounded": lambda: corrector(memory=6, ridge=0.1),
     "ShiftTracker": lambda: tracker(rt.ShiftTracker),
     "CorrectionTracker": lambda: tracker(rt.CorrectionTracker),
     "NetworkCorrector": network,
@@ -51,6 +52,7 @@ OBJECTS = {
 
 
 def load(name, path):
+    name = name.split(",")[0]
     if name == "NetworkCorrector":
         return rt.NetworkCorrector.load(path, mlp(1, 3, 2))
     return getattr(rt, name).load(path)

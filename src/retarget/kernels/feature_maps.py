@@ -14,7 +14,9 @@ from retarget.arrays import as_tensor, require_finite, require_float
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels.base import Kernel
 from retarget.kernels.empirical.ntk import EmpiricalNTK
+from retarget.kernels.empirical.recording import trained_parameters
 from retarget.kernels.simple import RBF, Features, Linear
+from retarget.state_files import checksum
 
 DEFAULT_MEMORY = 1024
 
@@ -55,7 +57,8 @@ def feature_map(features: Any, memory: int = DEFAULT_MEMORY, seed: int = 0) -> F
     Args:
         features: A function from samples to features, or a `torch.nn.Module` (copied and frozen,
             in evaluation mode); `Linear` and `Features`, whose features are exact; `RBF`, by
-            random Fourier features; or an `EmpiricalNTK`, by its sketch.
+            random Fourier features; or an `EmpiricalNTK`, by its sketch, of its network as it is
+            now.
         memory: Number of features, where that can be chosen: of `RBF`, and of an `EmpiricalNTK`
             without a sketch of its own.
         seed: Seed of the random features.
@@ -72,10 +75,19 @@ def feature_map(features: Any, memory: int = DEFAULT_MEMORY, seed: int = 0) -> F
         description = {**features.to_dict(), "memory": memory, "seed": seed}
         return FeatureMap(random, features, False, description)
     if isinstance(features, EmpiricalNTK):
-        sketched = copy.copy(features)
+        # the kernel follows its network's training, which features that are summed up must not
+        kernel = copy.copy(features)
+        kernel.module = copy.deepcopy(features.module)
+        sketched = copy.copy(kernel)
         sketched.sketch, sketched.seed = features.sketch or memory, features.seed or seed
+        chosen = trained_parameters(kernel.module, kernel.params)
+        description = {
+            "memory": sketched.sketch,
+            "seed": sketched.seed,
+            "weights": checksum(f"{list(chosen)}", kernel.module.state_dict()),
+        }
         return FeatureMap(
-            lambda X: as_tensor("features", sketched.features(X)), features, False, None
+            lambda X: as_tensor("features", sketched.features(X)), kernel, False, description
         )
     if isinstance(features, nn.Module):
         return FeatureMap(FrozenModule(features), None, True, None)
