@@ -49,6 +49,7 @@ def test_task_by_task_with_the_network_as_it_is():
     assert_same(second, expected(network, X, Y)[8:])
 
 
+@pytest.mark.filterwarnings("ignore::retarget.errors.LinearisationWarning")  # nudged, not trained
 def test_a_new_kernel_for_every_epoch():
     network, (X, Y) = mlp(1), problem()
     corrector = NetworkCorrector(network, LEARNER, 2.0, 4, refresh="epoch")
@@ -359,6 +360,7 @@ def test_looking_at_the_outputs_changes_no_buffer():
 
 @pytest.mark.parametrize("refresh", ["task", "epoch", "never"])
 @pytest.mark.parametrize("kind", ["iterative", "exact", "distilled"])
+@pytest.mark.filterwarnings("ignore::retarget.errors.LinearisationWarning")  # nudged, not trained
 def test_saved_and_loaded_it_goes_on_as_if_nothing_had_been(tmp_path, refresh, kind):
     network, (X, Y) = mlp(1), problem(20)
     path = tmp_path / "corrector.safetensors"

@@ -3,39 +3,50 @@
 import copy
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from retarget.arrays import (
     as_targets,
     as_tensor,
     give_back,
+    panels,
     require_finite,
     require_float,
     require_no_overflow,
 )
-from retarget.errors import InvalidInputError, TrainingDivergedError
+from retarget.continual.closed_loop import Block, ClosedLoop
+from retarget.continual.corrector_options import (
+    Kind,
+    Refresh,
+    check_loop_options,
+    check_options,
+    require_alike,
+)
+from retarget.continual.linearisation import LinearisationWatch, outputs, tangent_kernel
+from retarget.errors import InvalidInputError
 from retarget.kernels import EmpiricalNTK
 from retarget.kernels.base import Kernel
 from retarget.learners import SGD
 from retarget.state_files import explained, part_of, read_state, require_shape, write_state
 from retarget.theory.correction import corrected_targets
 from retarget.theory.distillation import distilled_targets
-from retarget.theory.iterative import check_correction, iterative_targets
+from retarget.theory.dual import DualLearner
+from retarget.theory.iterative import iterative_targets
 from retarget.theory.sweep import FirstBlock, Parts
 
-Refresh = Literal["never", "task", "epoch"]
-Kind = Literal["iterative", "exact", "distilled"]
+__all__ = ["Kind", "NetworkCorrector", "Refresh", "check_options"]
+
 # What the constructor takes besides the network, the learner and the kernel.
 OPTIONS = ("gamma", "block_size", "refresh", "kind", "ridge", "parts", "first_block")
+LOOP_OPTIONS = ("memory", "replay", "damping", "seed")
 
 
 class NetworkCorrector:
-    """Targets to train a network on, task by task, instead of the true ones.
+    r"""Targets to train a network on, task by task, instead of the true ones.
 
     The network is taken for a kernel machine with its tangent kernel as it is when a task begins,
     and as having started from zero; all samples seen so far are the stream. They are kept: memory
@@ -43,6 +54,24 @@ class NetworkCorrector:
     full mini-batches: let the batch size divide the tasks, and the block size too where the targets
     of earlier tasks are to have no part in those of a later task's first block. Samples that the
     network does not respond to (all units of a layer silent) have no part in others' targets.
+
+    With `memory=m` nothing of the past is kept, and the loop is closed. A `TangentLearner` with m
+    features, of the network as it is at construction, learns every sample; what it predicts is the
+    aim. The targets of each block come from the network's outputs and kernel at that moment, so
+    that a network that went astray is led back. It is called block by block, each time after
+    training on the block before:
+
+        for x, y in blocks:
+            x, z = corrector.next_block(x, y)  # with replay=0: z = corrector.correct(x, y)
+            train(x, z)
+
+    With `replay` as many stored samples stand beside each block's own, with targets towards the
+    aim. It costs a forward pass, the block's kernel and $m^3/3$ multiplications a block. Where the
+    learner itself can be used as it is, it is the better predictor.
+
+    Corrected targets are exact for the kernel; a network follows them only while its kernel stands
+    still. At each call the last block's outputs are compared with what was expected of them, and a
+    `LinearisationWarning` says, once, that they are farther off than they were to move.
 
     Args:
         module: The network, with outputs (n, c). It is looked at, never changed.
@@ -58,6 +87,13 @@ class NetworkCorrector:
         parts: Both halves of the correction, or one.
         first_block: Whether the first block is corrected too.
         kernel: Makes the kernel from the module.
+        memory: Number of features of the learner that leads; None for the open loop above. It needs
+            plain SGD, and leaves `refresh`, `kind`, `ridge`, `parts` and `first_block` no meaning.
+            `gamma` may be `"auto"` then.
+        replay: Samples that are stored for `next_block`, chosen fairly among all so far.
+        damping: $\rho$: a block's coefficients are $(K + \rho\, \overline{K_{ii}} I)^{-1}$ times the
+            way to the aim. With .1 the paper's network diverges, with 5 it is slow.
+        seed: Of the features, and of what is stored.
 
     Example:
         >>> network = nn.Linear(2, 2, bias=False).double()
@@ -72,7 +108,7 @@ class NetworkCorrector:
         self,
         module: nn.Module,
         learner: SGD,
-        gamma: float,
+        gamma: float | Literal["auto"],
         block_size: int,
         *,
         refresh: Refresh = "task",
@@ -81,10 +117,16 @@ class NetworkCorrector:
         parts: Parts = "both",
         first_block: FirstBlock = "corrected",
         kernel: Callable[[nn.Module], Kernel] = EmpiricalNTK,
+        memory: int | None = None,
+        replay: int = 0,
+        damping: float = 1.0,
+        seed: int = 0,
     ) -> None:
-        self.gamma, self.ridge = check_options(
+        self.gamma: float | Literal["auto"] = gamma
+        automatic = gamma == "auto" and memory is not None
+        checked, self.ridge = check_options(
             learner,
-            gamma,
+            1.0 if automatic else cast(float, gamma),
             block_size,
             refresh=refresh,
             kind=kind,
@@ -92,10 +134,22 @@ class NetworkCorrector:
             parts=parts,
             first_block=first_block,
         )
+        if not automatic:
+            self.gamma = checked
         self.learner, self.block_size, self.kind = learner, block_size, kind
         self.parts, self.first_block, self.refresh = parts, first_block, refresh
         self._module = copy.deepcopy(module) if refresh == "never" else module
         self.kernel = kernel(self._module)
+        self.memory, self.replay, self.damping, self.seed = memory, replay, damping, int(seed)
+        self._loop: ClosedLoop | None = None
+        others = refresh, kind, ridge, parts, first_block
+        check_loop_options(learner, memory, replay, damping, others)
+        if memory is not None:
+            self._loop = ClosedLoop(
+                module, learner, self.gamma, memory, replay, float(damping), self.seed
+            )
+        self._watch: LinearisationWatch | None = LinearisationWatch()  # of the open loop
+        self._first: tuple[Tensor, Tensor] | None = None  # no rows: what samples are like
         self._tasks: list[tuple[Tensor, Tensor]] = []
         self._targets: Tensor | None = None
         self._flat = self._numpy = False  # how the caller gave Y
@@ -110,24 +164,53 @@ class NetworkCorrector:
         Returns:
             Targets of the shape, the library and the dtype of Y.
         """
-        samples, targets = as_tensor("X", X), as_targets("Y", Y)
-        require_float("X", samples, "convert the samples first")
-        if len(samples) != len(targets) or not len(samples):
-            raise InvalidInputError(
-                f"X has {len(samples)} samples and Y {len(targets)}; expected the same number, at "
-                "least one"
-            )
-        if self._tasks:
-            _require_alike(samples, targets, *self._tasks[0])
+        samples, targets = self._checked(X, Y)
+        if self._loop is not None:
+            if self.replay:
+                raise InvalidInputError(
+                    f"with replay={self.replay} there are stored samples to train on as well; call "
+                    "X, Z = next_block(X, Y) instead of correct"
+                )
+            return self._next(self._loop, samples, targets, Y)[1]
+        if self._watch is not None:
+            self._watch.compare(self._module)
         # a copy, because a caller may fill its arrays with the next task
         tasks = [*self._tasks, (samples.clone(), targets.clone())]
         # a task whose correction fails has not been seen
         corrected, flat, numpy = self._compute(tasks), np.ndim(Y) == 1, not isinstance(Y, Tensor)
         self._targets, self._tasks, self._flat, self._numpy = corrected, tasks, flat, numpy
+        self._first = samples[:0], targets[:0]
         return self._given()
 
+    def next_block(self, X: Any, Y: Any) -> tuple[Any, Any]:
+        """Samples to train on now, and their targets: those given, then some of the stored ones.
+
+        Of the closed loop (`memory=...`) only.
+
+        Args:
+            X: (n, ...) the block's samples, at most `block_size`.
+            Y: (n, c) their true targets.
+
+        Returns:
+            (m, ...) samples and (m, c) targets, in the order in which they are to be trained on.
+        """
+        if self._loop is None:
+            raise InvalidInputError(
+                "next_block belongs to the closed loop; use NetworkCorrector(..., memory=...), or "
+                "call correct"
+            )
+        block, Z = self._next(self._loop, *self._checked(X, Y), Y)
+        return give_back(block.samples, X), Z
+
     def recorrect(self) -> Any:
-        """Targets for the same samples again, before another epoch over them."""
+        """Targets for the same samples again, before another epoch over them (open loop only)."""
+        if self._loop is not None:
+            raise InvalidInputError(
+                "with memory=... each block is corrected once; go on with the next one"
+            )
+        if self._watch is not None:
+            self._watch.compare(self._module)
+            self._watch.samples = None  # of a second pass the theory says nothing
         if not self._tasks:
             raise InvalidInputError("there is no task to correct again; call correct first")
         if self.refresh == "epoch":
@@ -141,19 +224,27 @@ class NetworkCorrector:
             tasks: The samples and true targets of each task that it has corrected.
             targets: What it gave for the last of them.
         """
+        if self._loop is not None:
+            raise InvalidInputError("resume belongs to the open loop; use save and load")
         self._tasks = [(samples.clone(), true.clone()) for samples, true in tasks]
+        self._first = (tasks[0][0][:0], tasks[0][1][:0]) if tasks else None
         self._targets = targets.double()
+
+    def trust(self) -> None:
+        """Stops the comparison of the open loop, for those who look at the network themselves."""
+        self._watch = None
 
     def save(self, path: str | Path) -> None:
         """Writes the whole state to one file, which replaces an older one only when complete.
 
         It holds the samples and targets of all tasks, and with `refresh="never"` the weights of the
         network that the kernel is of. Otherwise the network's weights are yours to save: the
-        corrector only looks at it. Loading the file runs no code.
+        corrector only looks at it. With `memory` it holds the sums and the weights of the learner
+        that leads, and the samples stored. Loading the file runs no code.
         """
         values = {
             "class": type(self).__name__,
-            "options": {name: getattr(self, name) for name in OPTIONS},
+            "options": {name: getattr(self, name) for name in OPTIONS + LOOP_OPTIONS},
             "learner": self.learner.to_dict(),
             "tasks": len(self._tasks),
             "flat": self._flat,
@@ -166,6 +257,12 @@ class NetworkCorrector:
             tensors["corrected"] = self._targets
         if self.refresh == "never":
             tensors |= {f"network.{k}": v for k, v in self._module.state_dict().items()}
+        if self._loop is not None:
+            state = self._loop.state_dict()
+            values["loop"] = {k: v for k, v in state.items() if not isinstance(v, Tensor)}
+            tensors |= {f"loop.{k}": v for k, v in state.items() if isinstance(v, Tensor)}
+            if self._first is not None:
+                tensors |= {"first.samples": self._first[0], "first.targets": self._first[1]}
         write_state(Path(path), values, tensors)
 
     @classmethod
@@ -191,12 +288,15 @@ class NetworkCorrector:
                 f"{path} holds a {values.get('class')}, not a {cls.__name__}; load it as what it is"
             )
         with explained(path, cls.__name__):
-            options = {name: values["options"][name] for name in OPTIONS}
+            options = {name: values["options"][name] for name in OPTIONS + LOOP_OPTIONS}
             if options["refresh"] == "never":
                 module = copy.deepcopy(module)
                 module.load_state_dict(part_of(tensors, "network"))
             loaded = cls(module, SGD(**values["learner"]), kernel=kernel, **options)
             loaded._restore(values, tensors)
+            if loaded._loop is not None:
+                state = values["loop"] | part_of(tensors, "loop")
+                loaded._loop.load_state_dict(state, module, device)
         return loaded
 
     def _restore(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
@@ -206,12 +306,52 @@ class NetworkCorrector:
             require_finite(f"samples{i}", samples)
             require_shape(f"targets{i}", as_targets(f"targets{i}", targets), len(samples), None)
             if self._tasks:
-                _require_alike(samples, targets, *self._tasks[0])
+                require_alike(samples, targets, *self._tasks[0])
             self._tasks.append((samples, targets))
+        first = part_of(tensors, "first")
+        if first:
+            self._first = first["samples"], require_shape("targets", first["targets"], 0, None)
         if self._tasks:
+            self._first = self._tasks[0][0][:0], self._tasks[0][1][:0]
             shape = self._tasks[-1][1].shape
             self._targets = require_shape("corrected", tensors["corrected"], *shape)
             require_finite("corrected", self._targets)
+
+    def _checked(self, X: Any, Y: Any) -> tuple[Tensor, Tensor]:
+        """Samples and targets that fit each other, the network, and those before them."""
+        samples, targets = as_tensor("X", X), as_targets("Y", Y)
+        require_float("X", samples, "convert the samples first")
+        if len(samples) != len(targets) or not len(samples):
+            raise InvalidInputError(
+                f"X has {len(samples)} samples and Y {len(targets)}; expected the same number, at "
+                "least one"
+            )
+        if self._first is not None:
+            require_alike(samples, targets, *self._first)
+        return samples, targets
+
+    def _next(
+        self, loop: ClosedLoop, samples: Tensor, targets: Tensor, Y: Any
+    ) -> tuple[Block, Any]:
+        """The next block of the closed loop, and its targets in the caller's form."""
+        if len(samples) > self.block_size:
+            raise InvalidInputError(
+                f"X has {len(samples)} samples, and block_size is {self.block_size}; the closed "
+                "loop is fed block by block, with training in between"
+            )
+        if self._first is None:
+            require_finite("X", samples)
+            _require_outputs(self._module, samples, targets)
+        after = loop.fork()  # a block whose correction fails has not been seen
+        try:
+            after.watch.compare(self._module)
+        finally:  # what was said was said
+            loop.watch.warned = after.watch.warned
+        beside = after.learn(samples, targets)
+        block = after.lead(self._module, tangent_kernel(self.kernel, beside), beside)
+        Z = give_back(block.targets[:, 0] if np.ndim(Y) == 1 else block.targets, Y, targets.dtype)
+        self._loop, self._first = after, (samples[:0], targets[:0])
+        return block, Z
 
     def _given(self) -> Any:
         """The targets as the caller's own: what becomes of them there changes nothing here."""
@@ -222,107 +362,51 @@ class NetworkCorrector:
 
     def _compute(self, tasks: list[tuple[Tensor, Tensor]]) -> Tensor:
         X = torch.cat([samples for samples, _ in tasks])
-        # The correction in double precision whatever the network's: it solves nearly singular
-        # systems of the kernels of blocks.
-        K = self.kernel(X).double()
-        if not K.isfinite().all():
-            raise TrainingDivergedError(
-                "the network's kernel is not finite: its weights, or products of them, overflowed; "
-                "use a smaller rate, or a larger gamma or ridge",
-                step=0,
-                members=(0,),
-            )
         if len(tasks) == 1:
+            require_finite("X", X)
             _require_outputs(self._module, *tasks[0])
-        K = _with_unheard_apart(K)
+        K = tangent_kernel(self.kernel, X)
+        gamma = float(self.gamma)
         Y = torch.cat([targets for _, targets in tasks]).double()
         if self.kind == "iterative":
             Z = iterative_targets(
                 K,
                 Y,
                 self.learner,
-                self.gamma,
+                gamma,
                 self.block_size,
                 self.ridge,
                 self.parts,
                 self.first_block,
             )
         elif self.kind == "exact":
-            Z = corrected_targets(K, Y, self.learner, self.gamma)
+            Z = corrected_targets(K, Y, self.learner, gamma)
         else:
-            Z = distilled_targets(K, Y, self.gamma, self.block_size)
+            Z = distilled_targets(K, Y, gamma, self.block_size)
+        self._expect(K, Z, X[-min(self.block_size, len(tasks[-1][0])) :])
         Z = Z[-len(tasks[-1][0]) :]
         require_no_overflow(Z.to(tasks[-1][1].dtype))  # in which it is given back
         return Z
 
+    def _expect(self, K: Tensor, Z: Tensor, last: Tensor) -> None:
+        """Notes what the theory says of the last block once the network was trained on Z."""
+        if self._watch is None:
+            return
+        dual = DualLearner(self.learner, len(K))
+        for rows in panels(len(K), self.learner.batch_size, K.device):
+            window = dual.window(K[rows, : rows.stop])
+            dual.learn(window, window.errors(Z[rows]))
+        predicted = K[-len(last) :] @ dual.coefficients
+        self._watch.samples = None
+        if predicted.isfinite().all():
+            self._watch.expect(last.clone(), outputs(self._module, last), predicted)
+
 
 def _require_outputs(module: nn.Module, samples: Tensor, targets: Tensor) -> None:
     """Refuses targets that are not one for each output of the network."""
-    # stand-ins for the buffers: a forward pass may change them
-    weights = {name: value.detach() for name, value in module.named_parameters()}
-    weights |= {name: value.clone() for name, value in module.named_buffers()}
-    like = next(iter(weights.values()), samples)
-    with torch.no_grad():
-        outputs = functional_call(module, weights, (samples[:1].to(like),))
-    if outputs.shape[1:].numel() != targets.shape[1]:
+    count = outputs(module, samples[:1]).shape[1]
+    if count != targets.shape[1]:
         raise InvalidInputError(
             f"Y has {targets.shape[1]} columns, but the network has "
-            f"{outputs.shape[1:].numel()} outputs; expected one target for each output"
-        )
-
-
-def _with_unheard_apart(K: Tensor) -> Tensor:
-    """The kernel, with samples that the network does not respond to set apart.
-
-    Where all units of a ReLU layer are silent for a sample, its gradient is zero, and so is its row
-    of K: the network can learn nothing from it, and the kernel of its block is singular. With any
-    positive number on the diagonal it is a sample unlike all others, and they are corrected as if
-    it were not there.
-    """
-    unheard = K.diagonal() == 0
-    if unheard.all():
-        raise TrainingDivergedError(
-            "the network's gradients are zero for every sample: its units have died; use a smaller "
-            "rate, or a larger gamma or ridge",
-            step=0,
-            members=(0,),
-        )
-    if unheard.any():
-        K = K.clone()  # it may be the caller's own
-        K.diagonal()[unheard] = K.diagonal()[~unheard].mean()
-    return K
-
-
-def check_options(
-    learner: SGD,
-    gamma: float,
-    block_size: int,
-    *,
-    refresh: Refresh = "task",
-    kind: Kind = "iterative",
-    ridge: float = 0.0,
-    parts: Parts = "both",
-    first_block: FirstBlock = "corrected",
-) -> tuple[float, float]:
-    """Refuses options of `NetworkCorrector` that have no meaning; returns gamma and ridge."""
-    if refresh not in get_args(Refresh):
-        raise InvalidInputError(f"refresh is {refresh!r}; expected one of {get_args(Refresh)}")
-    if kind not in get_args(Kind):
-        raise InvalidInputError(f"kind is {kind!r}; expected one of {get_args(Kind)}")
-    if kind != "iterative" and (ridge, parts, first_block) != (0.0, "both", "corrected"):
-        raise InvalidInputError(
-            f"ridge, parts and first_block are options of kind='iterative', but kind is {kind!r}; "
-            "leave them out"
-        )
-    return check_correction(learner, gamma, block_size, ridge, parts, first_block)
-
-
-def _require_alike(samples: Tensor, targets: Tensor, X: Tensor, Y: Tensor) -> None:
-    """Refuses a task that does not fit the first one."""
-    got = tuple(samples.shape[1:]), targets.shape[1], samples.dtype, samples.device
-    expected = tuple(X.shape[1:]), Y.shape[1], X.dtype, X.device
-    if got != expected:
-        raise InvalidInputError(
-            f"this task has samples of shape {got[0]}, {got[1]} targets, {got[2]}, on {got[3]}; "
-            f"the first one {expected[0]}, {expected[1]}, {expected[2]}, on {expected[3]}"
+            f"{count} outputs; expected one target for each output"
         )

@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,7 @@ from retarget.arrays import as_tensor, require_finite, require_float
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels.base import Kernel
 from retarget.kernels.empirical.ntk import EmpiricalNTK
-from retarget.kernels.empirical.recording import trained_parameters
 from retarget.kernels.simple import RBF, Features, Linear
-from retarget.state_files import checksum
 
 DEFAULT_MEMORY = 1024
 
@@ -31,12 +30,15 @@ class FeatureMap:
         exact: Whether they are that kernel, or an estimate of it.
         description: What distinguishes it from others, as plain values; None if a file cannot
             hold that.
+        any_inputs: Whether samples of any size have features, all of the same number, so that the
+            features do not tell samples of another kind.
     """
 
     compute: Callable[[Any], Tensor]
     kernel: Kernel | None
     exact: bool
     description: dict[str, Any] | None
+    any_inputs: bool = False
 
     def __call__(self, X: Any) -> Tensor:
         """(n, m) features, checked."""
@@ -57,38 +59,26 @@ def feature_map(features: Any, memory: int = DEFAULT_MEMORY, seed: int = 0) -> F
     Args:
         features: A function from samples to features, or a `torch.nn.Module` (copied and frozen,
             in evaluation mode); `Linear` and `Features`, whose features are exact; `RBF`, by
-            random Fourier features; or an `EmpiricalNTK`, by its sketch, of its network as it is
-            now.
+            random Fourier features; or an `EmpiricalNTK`, by its sketch (its module is copied).
         memory: Number of features, where that can be chosen: of `RBF`, and of an `EmpiricalNTK`
             without a sketch of its own.
         seed: Seed of the random features.
     """
     memory = as_count("memory", memory)
     if isinstance(features, Linear):
-        return FeatureMap(
-            lambda X: features._samples("X", X).flatten(1), features, True, features.to_dict()
-        )
+        return FeatureMap(partial(_samples_of, features), features, True, features.to_dict())
     if isinstance(features, Features):
-        return FeatureMap(lambda X: features._samples("X", X), features, True, None)
+        return FeatureMap(partial(_samples_of, features), features, True, None)
     if isinstance(features, RBF):
         random = RandomFourier(features, memory, seed)
         description = {**features.to_dict(), "memory": memory, "seed": seed}
-        return FeatureMap(random, features, False, description)
+        return FeatureMap(random, features, False, description, any_inputs=True)
     if isinstance(features, EmpiricalNTK):
-        # the kernel follows its network's training, which features that are summed up must not
-        kernel = copy.copy(features)
-        kernel.module = copy.deepcopy(features.module)
-        sketched = copy.copy(kernel)
+        frozen = copy.copy(features)
+        frozen.module = copy.deepcopy(features.module)  # it would follow the module's training
+        sketched = copy.copy(frozen)
         sketched.sketch, sketched.seed = features.sketch or memory, features.seed or seed
-        chosen = trained_parameters(kernel.module, kernel.params)
-        description = {
-            "memory": sketched.sketch,
-            "seed": sketched.seed,
-            "weights": checksum(f"{list(chosen)}", kernel.module.state_dict()),
-        }
-        return FeatureMap(
-            lambda X: as_tensor("features", sketched.features(X)), kernel, False, description
-        )
+        return FeatureMap(partial(_sketch_of, sketched), frozen, False, None)
     if isinstance(features, nn.Module):
         return FeatureMap(FrozenModule(features), None, True, None)
     if isinstance(features, Kernel) or not callable(features):
@@ -97,6 +87,15 @@ def feature_map(features: Any, memory: int = DEFAULT_MEMORY, seed: int = 0) -> F
             "torch.nn.Module, Linear, RBF, Features or EmpiricalNTK"
         )
     return feature_map(Features(features), memory, seed)
+
+
+# Functions, and no lambdas: learners are pickled, and sent to other processes.
+def _samples_of(kernel: Linear | Features, X: Any) -> Tensor:
+    return kernel._samples("X", X).flatten(1)
+
+
+def _sketch_of(kernel: EmpiricalNTK, X: Any) -> Tensor:
+    return as_tensor("features", kernel.features(X))
 
 
 def as_count(name: str, value: Any) -> int:

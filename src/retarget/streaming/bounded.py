@@ -11,7 +11,7 @@ from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels import RBF, EmpiricalNTK, Features, Linear
 from retarget.kernels.feature_maps import FeatureMap, feature_map
 from retarget.learners import SGD
-from retarget.state_files import require_shape
+from retarget.state_files import checksum, require_shape
 from retarget.streaming.intake import Intake
 from retarget.theory.primal import FeatureRows
 
@@ -45,7 +45,7 @@ class BoundedIntake(Intake):
             )
         self.map: FeatureMap = feature_map(self.kernel, memory, seed)
         self.kernel = self.map.kernel or self.kernel  # of a network as it is now
-        self.memory, self.released, self.features = memory, 0, 0
+        self.memory, self.seed, self.released, self.features = memory, seed, 0, 0
         self._gap = self._size = 0.0  # sums of squares: of the features' error, of the kernel
         if not self.map.exact:
             like = torch.empty(0, dtype=torch.float64)
@@ -109,7 +109,7 @@ class BoundedIntake(Intake):
         return super().state_dict() | {
             "released": self.released,
             "features": self.features,
-            "described": self.map.description,
+            "described": self._described(),
             "error": [self._gap, self._size],
         }
 
@@ -118,15 +118,23 @@ class BoundedIntake(Intake):
         super().load_state_dict(state)
         self.released, self.features = int(state["released"]), int(state["features"])
         self._gap, self._size = (float(part) for part in state["error"])
-        if state["described"] != self.map.description:
+        if state["described"] != self._described():
             raise InvalidInputError(
-                f"it was saved with the features {state['described']}, not {self.map.description}"
+                f"it was saved with the features {state['described']}, not {self._described()}"
             )
-        possible = 0 <= self.released and 0 <= self._gap < math.inf and 0 <= self._size < math.inf
+        possible = self.released >= 0 and 0 <= self._gap < math.inf and 0 <= self._size < math.inf
         if not possible or (self.features > 0) != (self.released > 0):
             raise InvalidInputError(
                 f"released is {self.released}, features {self.features}, error {state['error']}"
             )
+
+    def _described(self) -> dict[str, Any] | None:
+        """What distinguishes the features from others, as far as a file can tell."""
+        kernel = self.map.kernel
+        if not isinstance(kernel, EmpiricalNTK):
+            return self.map.description
+        weights = checksum(f"{kernel!r} {self.memory} {self.seed}", kernel.module.state_dict())
+        return {"weights": weights}
 
     def _restore_samples(self, samples: Any) -> None:
         shape = getattr(samples, "shape", (0,))[1:]

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from retarget.errors import InvalidInputError
+from retarget.kernels.feature_maps import as_count
 from retarget.learners import SGD
 from retarget.state_files import part_of, require_shape
-from retarget.kernels.feature_maps import as_count
 from retarget.streaming.bounded import BoundedIntake
 from retarget.streaming.intake import Intake
 from retarget.streaming.resumable import Resumable
@@ -219,6 +219,6 @@ class TargetCorrector(Resumable):
 def _require_ridge(gamma: float, parts: Parts) -> None:
     if gamma == 0 and parts != "online":
         raise InvalidInputError(
-            "gamma is 0 with memory=...: recursive least squares needs a gamma above 0; use a small "
-            "one, or leave memory out"
+            "gamma is 0 with memory=...: recursive least squares needs one above 0; use a small "
+            "gamma, or leave memory out"
         )

@@ -133,7 +133,8 @@ class FeatureSweep:
         ) or warn_if_meaningless("the normal equations of the features", offline, dtype)
 
     def _new_offline(self, weights: Tensor) -> RecursiveRidge:
-        return RecursiveRidge(self.gamma, *weights.shape, like=weights)
+        features, outputs = weights.shape
+        return RecursiveRidge(self.gamma, features, outputs, like=weights)
 
 
 class FeatureGrowthWatch(GrowthWatch):

@@ -18,7 +18,6 @@ from retarget.state_files import require_shape
 from retarget.theory.dual import Window
 from retarget.theory.response import StepResponse, step_response
 
-
 MEMORIES = 8  # lengths of windows whose response is kept
 
 
