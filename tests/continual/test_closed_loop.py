@@ -228,6 +228,7 @@ def test_what_the_closed_loop_refuses(name):
         ({"damping": 0.0}, "damping is 0.0; expected a positive"),
         ({"memory": 0}, "memory is 0; expected 1 or more"),
         ({"replay": -3}, "replay is -3; expected 1 or more"),
+        ({"replay": None}, "replay is None; expected a whole number"),
         ({"memory": None, "replay": 3}, "replay is 3, which needs memory"),
         ({"memory": None, "gamma": "auto"}, "gamma is 'auto'"),
     ],

@@ -414,7 +414,7 @@ def test_a_failed_correction_changes_nothing(tmp_path, monkeypatch):
     corrector = NetworkCorrector(network, LEARNER, 2.0, 4, refresh="epoch")
     corrector.correct(X[:8], Y[:8])
     corrector.save(tmp_path / "before")
-    for broken in ("iterative_targets", "_require_alike"):
+    for broken in ("iterative_targets", "require_alike"):
         with monkeypatch.context() as patch:
 
             def fail(*_, **__):

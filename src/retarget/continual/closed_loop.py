@@ -90,20 +90,19 @@ class Reservoir:
         """Keeps each of a block's samples with the chance that all so far have."""
         if not self.capacity:
             return
-        if self.samples is None:
-            self.samples = samples.new_zeros(self.capacity, *samples.shape[1:])
-        kept, random = self.samples.clone(), self._random(1)  # a fork has the old ones
-        for sample in samples:
+        room, random = self.capacity - len(self), self._random(1)
+        before = samples[:0] if self.samples is None else self.samples
+        kept = torch.cat([before, samples[:room]])  # a copy: a fork has the old ones
+        self.offered += len(samples[:room])
+        for sample in samples[room:]:
             self.offered += 1
-            slot = self.offered - 1
-            if self.offered > self.capacity:
-                slot = int(random.integers(self.offered))
+            slot = int(random.integers(self.offered))
             if slot < self.capacity:
                 kept[slot] = sample
         self.samples, self.blocks = kept, self.blocks + 1
 
     def _random(self, use: int) -> np.random.Generator:
-        return np.random.default_rng([self.seed, self.blocks, use])
+        return np.random.default_rng([self.seed % 2**64, self.blocks, use])
 
     def state_dict(self) -> dict[str, Any]:
         """The state as named tensors and plain values."""
@@ -117,7 +116,7 @@ class Reservoir:
             raise InvalidInputError(f"offered is {self.offered}, blocks {self.blocks}")
         if "samples" in state:
             shape = getattr(state["samples"], "shape", (0,))[1:]
-            self.samples = require_shape("samples", state["samples"], self.capacity, *shape)
+            self.samples = require_shape("samples", state["samples"], len(self), *shape)
             require_finite("samples", self.samples)
 
 
@@ -189,7 +188,11 @@ class ClosedLoop:
         return state | {f"replay.{k}": value for k, value in self.reservoir.state_dict().items()}
 
     def load_state_dict(
-        self, state: dict[str, Any], module: nn.Module, device: str | torch.device
+        self,
+        state: dict[str, Any],
+        module: nn.Module,
+        device: str | torch.device,
+        first: tuple[Tensor, Tensor] | None,
     ) -> None:
         """Goes on from a state; this loop must be new.
 
@@ -197,13 +200,25 @@ class ClosedLoop:
             state: What `state_dict` gave.
             module: A network of the same form; the learner's weights come from the state.
             device: Where to compute.
+            first: Samples and targets, of no rows, that all must be like; None if none came.
         """
         options = self.leader.gamma, self.leader.memory, self.leader.seed
         with tempfile.TemporaryDirectory() as folder:
             write_state(Path(folder) / "leader", state["leader"], part_of(state, "leader"))
             self.leader = TangentLearner.load(Path(folder) / "leader", module, device)
-        if options != (self.leader.gamma, self.leader.memory, self.leader.seed):
+        same = options == (self.leader.gamma, self.leader.memory, self.leader.seed)
+        if not same or state["leader"]["flat"] is not False:  # it is given matrices
             raise InvalidInputError("the learner that leads has other options than the corrector")
         self.steps = int(state["steps"])
         self.watch.load_state_dict(part_of(state, "watch"))
         self.reservoir.load_state_dict(part_of(state, "replay"))
+        for kept in (self.watch.samples, self.reservoir.samples):
+            if kept is not None and first is None:
+                raise InvalidInputError("there are samples in it, and none came")
+            if kept is not None and first is not None:
+                require_shape("samples", kept, None, *first[0].shape[1:])
+                require_finite("samples", kept)
+                if kept.dtype != first[0].dtype:
+                    raise InvalidInputError(f"samples have dtype {kept.dtype}")
+        if self.watch.samples is not None and first is not None:
+            require_shape("before", self.watch.before, None, first[1].shape[1])

@@ -13,7 +13,6 @@ from retarget.arrays import (
     as_targets,
     as_tensor,
     give_back,
-    panels,
     require_finite,
     require_float,
     require_no_overflow,
@@ -26,7 +25,13 @@ from retarget.continual.corrector_options import (
     check_options,
     require_alike,
 )
-from retarget.continual.linearisation import LinearisationWatch, outputs, tangent_kernel
+from retarget.continual.linearisation import (
+    LinearisationWatch,
+    linear_outputs,
+    outputs,
+    require_outputs,
+    tangent_kernel,
+)
 from retarget.errors import InvalidInputError
 from retarget.kernels import EmpiricalNTK
 from retarget.kernels.base import Kernel
@@ -34,7 +39,6 @@ from retarget.learners import SGD
 from retarget.state_files import explained, part_of, read_state, require_shape, write_state
 from retarget.theory.correction import corrected_targets
 from retarget.theory.distillation import distilled_targets
-from retarget.theory.dual import DualLearner
 from retarget.theory.iterative import iterative_targets
 from retarget.theory.sweep import FirstBlock, Parts
 
@@ -70,8 +74,9 @@ class NetworkCorrector:
     learner itself can be used as it is, it is the better predictor.
 
     Corrected targets are exact for the kernel; a network follows them only while its kernel stands
-    still. At each call the last block's outputs are compared with what was expected of them, and a
-    `LinearisationWarning` says, once, that they are farther off than they were to move.
+    still. At each call the last block's outputs are compared with what was expected of them (with
+    plain SGD), and a `LinearisationWarning` says, once, that they are farther off than they were to
+    move.
 
     Args:
         module: The network, with outputs (n, c). It is looked at, never changed.
@@ -91,8 +96,8 @@ class NetworkCorrector:
             plain SGD, and leaves `refresh`, `kind`, `ridge`, `parts` and `first_block` no meaning.
             `gamma` may be `"auto"` then.
         replay: Samples that are stored for `next_block`, chosen fairly among all so far.
-        damping: $\rho$: a block's coefficients are $(K + \rho\, \overline{K_{ii}} I)^{-1}$ times the
-            way to the aim. With .1 the paper's network diverges, with 5 it is slow.
+        damping: $\rho$: a block's coefficients are $(K + \rho\, \overline{K_{ii}} I)^{-1}$ times
+            the way to the aim. With .1 the paper's network diverges, with 5 it is slow.
         seed: Of the features, and of what is stored.
 
     Example:
@@ -195,19 +200,14 @@ class NetworkCorrector:
             (m, ...) samples and (m, c) targets, in the order in which they are to be trained on.
         """
         if self._loop is None:
-            raise InvalidInputError(
-                "next_block belongs to the closed loop; use NetworkCorrector(..., memory=...), or "
-                "call correct"
-            )
+            raise InvalidInputError("next_block belongs to the closed loop: give memory=...")
         block, Z = self._next(self._loop, *self._checked(X, Y), Y)
         return give_back(block.samples, X), Z
 
     def recorrect(self) -> Any:
         """Targets for the same samples again, before another epoch over them (open loop only)."""
         if self._loop is not None:
-            raise InvalidInputError(
-                "with memory=... each block is corrected once; go on with the next one"
-            )
+            raise InvalidInputError("with memory=... each block is corrected once; go on instead")
         if self._watch is not None:
             self._watch.compare(self._module)
             self._watch.samples = None  # of a second pass the theory says nothing
@@ -231,7 +231,7 @@ class NetworkCorrector:
         self._targets = targets.double()
 
     def trust(self) -> None:
-        """Stops the comparison of the open loop, for those who look at the network themselves."""
+        """Ends the open loop's comparison: for those who watch the network themselves."""
         self._watch = None
 
     def save(self, path: str | Path) -> None:
@@ -296,7 +296,7 @@ class NetworkCorrector:
             loaded._restore(values, tensors)
             if loaded._loop is not None:
                 state = values["loop"] | part_of(tensors, "loop")
-                loaded._loop.load_state_dict(state, module, device)
+                loaded._loop.load_state_dict(state, module, device, loaded._first)
         return loaded
 
     def _restore(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
@@ -341,7 +341,7 @@ class NetworkCorrector:
             )
         if self._first is None:
             require_finite("X", samples)
-            _require_outputs(self._module, samples, targets)
+            require_outputs(self._module, samples, targets)
         after = loop.fork()  # a block whose correction fails has not been seen
         try:
             after.watch.compare(self._module)
@@ -364,7 +364,7 @@ class NetworkCorrector:
         X = torch.cat([samples for samples, _ in tasks])
         if len(tasks) == 1:
             require_finite("X", X)
-            _require_outputs(self._module, *tasks[0])
+            require_outputs(self._module, *tasks[0])
         K = tangent_kernel(self.kernel, X)
         gamma = float(self.gamma)
         Y = torch.cat([targets for _, targets in tasks]).double()
@@ -383,30 +383,16 @@ class NetworkCorrector:
             Z = corrected_targets(K, Y, self.learner, gamma)
         else:
             Z = distilled_targets(K, Y, gamma, self.block_size)
-        self._expect(K, Z, X[-min(self.block_size, len(tasks[-1][0])) :])
-        Z = Z[-len(tasks[-1][0]) :]
+        n = len(tasks[-1][0])
+        Z = Z[-n:]
         require_no_overflow(Z.to(tasks[-1][1].dtype))  # in which it is given back
+        self._expect(K[-n:, -n:], Z, tasks[-1][0], len(X) - n)
         return Z
 
-    def _expect(self, K: Tensor, Z: Tensor, last: Tensor) -> None:
-        """Notes what the theory says of the last block once the network was trained on Z."""
-        if self._watch is None:
+    def _expect(self, K: Tensor, Z: Tensor, samples: Tensor, seen: int) -> None:
+        """Notes where the task's last block will be, from here, once the task was trained on."""
+        if self._watch is None or self.learner.has_memory:  # whose velocity is not to be seen
             return
-        dual = DualLearner(self.learner, len(K))
-        for rows in panels(len(K), self.learner.batch_size, K.device):
-            window = dual.window(K[rows, : rows.stop])
-            dual.learn(window, window.errors(Z[rows]))
-        predicted = K[-len(last) :] @ dual.coefficients
-        self._watch.samples = None
-        if predicted.isfinite().all():
-            self._watch.expect(last.clone(), outputs(self._module, last), predicted)
-
-
-def _require_outputs(module: nn.Module, samples: Tensor, targets: Tensor) -> None:
-    """Refuses targets that are not one for each output of the network."""
-    count = outputs(module, samples[:1]).shape[1]
-    if count != targets.shape[1]:
-        raise InvalidInputError(
-            f"Y has {targets.shape[1]} columns, but the network has "
-            f"{count} outputs; expected one target for each output"
-        )
+        before, last = outputs(self._module, samples), min(self.block_size, len(samples))
+        after = linear_outputs(K, before, Z, self.learner, self.learner.steps(seen))[-last:]
+        self._watch.expect(samples[-last:].clone(), before[-last:], after)

@@ -59,7 +59,7 @@ def check_loop_options(
         return
     as_count("memory", memory)
     as_positive("damping", damping)
-    if replay:
+    if replay != 0:
         as_count("replay", replay)
     if others != ("task", "iterative", 0.0, "both", "corrected"):
         raise InvalidInputError(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from retarget.arrays import as_tensor
+from retarget.arrays import as_tensor, panels
 from retarget.errors import (
     InvalidInputError,
     LinearisationWarning,
@@ -16,7 +16,9 @@ from retarget.errors import (
     warn_caller,
 )
 from retarget.kernels.base import Kernel
+from retarget.learners import SGD
 from retarget.state_files import require_shape
+from retarget.theory.dual import DualLearner
 
 # How far the outputs may be from where the theory would have them, relative to the way that they
 # were to go. At 1 the theory says no more than that nothing happens.
@@ -24,6 +26,7 @@ TOLERANCE = 1.0
 # What a comparison still counts after the next one: single blocks that were to move by little are
 # often far off, also where all goes well.
 REMEMBERED = 0.8
+CHUNK = 256  # samples that go through the network together
 ROUNDING = 1e-9  # of the outputs: a shorter way is none
 
 
@@ -53,6 +56,9 @@ class LinearisationWatch:
 
     def expect(self, samples: Tensor, before: Tensor, predicted: Tensor) -> None:
         """Notes what is expected of a block."""
+        if not predicted.isfinite().all():
+            self.samples = None
+            return
         self.samples, self.before, self.predicted = samples, before, predicted
 
     def compare(self, module: nn.Module) -> None:
@@ -74,9 +80,9 @@ class LinearisationWatch:
             warn_caller(
                 f"on the last block the network's outputs were to move by {way:.3g}, and are "
                 f"{gap:.3g} from where they should be (of late, {off:.3g} times the way): it has "
-                "left its linearisation, and corrected targets lead it astray; use a wider network, "
-                "a smaller rate, a larger gamma, ridge or damping (or it was not trained on the "
-                "targets as they were given)",
+                "left its linearisation, and corrected targets lead it astray; use a wider "
+                "network, a smaller rate, a larger gamma, ridge or damping (or it was not "
+                "trained on the targets as they were given)",
                 LinearisationWarning,
             )
 
@@ -108,6 +114,9 @@ class LinearisationWatch:
             raise InvalidInputError("samples are not a tensor of samples")
         self.before = require_shape("before", state["before"], len(self.samples), None)
         self.predicted = require_shape("predicted", state["predicted"], *self.before.shape)
+        for name, values in (("before", self.before), ("predicted", self.predicted)):
+            if values.dtype != torch.float64 or not values.isfinite().all():
+                raise InvalidInputError(f"{name} is not of finite numbers of float64")
 
 
 @torch.no_grad()
@@ -117,8 +126,29 @@ def outputs(module: nn.Module, samples: Tensor) -> Tensor:
     weights = {name: value.detach() for name, value in module.named_parameters()}
     weights |= {name: value.clone() for name, value in module.named_buffers()}
     like = next(iter(weights.values()), samples)
-    found: Tensor = functional_call(module, weights, (samples.to(like),))
-    return found.flatten(1).double()
+    found = [
+        functional_call(module, weights, (part.to(like),)).flatten(1)
+        for part in torch.split(samples, CHUNK)
+    ]
+    return torch.cat(found).double()
+
+
+def linear_outputs(K: Tensor, before: Tensor, Z: Tensor, learner: SGD, first_step: int) -> Tensor:
+    """(n, c) a network's outputs once plain SGD has gone over the samples, if its kernel is K.
+
+    Args:
+        K: (n, n) the kernel of the samples.
+        before: (n, c) the outputs now.
+        Z: (n, c) what it will be trained on.
+        learner: Plain SGD.
+        first_step: The optimiser's step that it begins with.
+    """
+    dual = DualLearner(learner, len(K))
+    dual.steps = first_step
+    for rows in panels(len(K), learner.batch_size, K.device):
+        window = dual.window(K[rows, : rows.stop])
+        dual.learn(window, window.errors(Z[rows] - before[rows]))
+    return before + K @ dual.coefficients
 
 
 def tangent_kernel(kernel: Kernel, X: Tensor) -> Tensor:
@@ -157,3 +187,13 @@ def _with_unheard_apart(K: Tensor) -> Tensor:
         K = K.clone()  # it may be the caller's own
         K.diagonal()[unheard] = K.diagonal()[~unheard].mean()
     return K
+
+
+def require_outputs(module: nn.Module, samples: Tensor, targets: Tensor) -> None:
+    """Refuses targets that are not one for each output of the network."""
+    count = outputs(module, samples[:1]).shape[1]
+    if count != targets.shape[1]:
+        raise InvalidInputError(
+            f"Y has {targets.shape[1]} columns, but the network has "
+            f"{count} outputs; expected one target for each output"
+        )
