@@ -88,7 +88,8 @@ def nudge(network):
 @pytest.mark.parametrize("batch", [1, 2, 5])
 def test_block_by_block_from_the_present_network(batch):
     network, (X, Y) = mlp(1), problem()
-    learner = rt.SGD(0.05, batch_size=batch, reduction="mean")
+    rates = [0.05 + 0.01 * step for step in range(21)]  # the schedule goes on from block to block
+    learner = rt.SGD(rates, batch_size=batch, reduction="mean")
     options = OPTIONS | {"block_size": 10}
     corrector = rt.NetworkCorrector(network, learner, **options, damping=2.0)
     lead = leader(network)  # of the network as it was at construction
@@ -99,7 +100,8 @@ def test_block_by_block_from_the_present_network(batch):
         assert all(torch.equal(p, q) for p, q in zip(network.parameters(), before, strict=True))
         F = lead.learn(x, y).predict(x)
         f, K = network(x).detach(), gram(network, x, x)
-        expected, _ = literal(K.numpy(), f.numpy(), F.numpy(), learner, 2.0)
+        step = start // 7 * learner.steps(7)
+        expected, _ = literal(K.numpy(), f.numpy(), F.numpy(), learner, 2.0, step)
         assert_same(Z, expected)
         nudge(network)
     flat = rt.NetworkCorrector(mlp(1, classes=1), LEARNER, **OPTIONS)
