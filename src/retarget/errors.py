@@ -16,6 +16,7 @@ __all__ = [
     "DownloadError",
     "InvalidInputError",
     "InvalidTypeError",
+    "LinearisationWarning",
     "MissingDataError",
     "MissingExtraError",
     "NotPositiveDefiniteError",
@@ -139,6 +140,14 @@ class DivergenceWarning(UserWarning):
 
     Either its errors grow far beyond its targets, or it amplifies rounding errors until less than
     two digits of what it learns are right.
+    """
+
+
+class LinearisationWarning(UserWarning):
+    """A network did not do what its tangent kernel said it would.
+
+    Corrected targets are exact for the kernel; a network follows them only while its kernel stands
+    still. Where it does not, the targets lead somewhere else.
     """
 
 

@@ -24,8 +24,8 @@ def stream(n=23):
     return rng.normal(size=(n, 3)), rng.normal(size=(n, 2))
 
 
-def corrector():
-    thing = rt.TargetCorrector(rt.RBF(1.3), LEARNER, gamma=0.7, block_size=4)
+def corrector(**options):
+    thing = rt.TargetCorrector(rt.RBF(1.3), LEARNER, gamma=0.7, block_size=4, **options)
     thing.correct(*stream())
     return thing
 
@@ -54,25 +54,34 @@ def tangent():
     return rt.TangentLearner(mlp(1, 3, 2), 0.5, 10).learn(*stream())
 
 
+def closed_loop():
+    learner = rt.SGD(0.1, batch_size=2)
+    thing = rt.NetworkCorrector(mlp(1, 3, 2), learner, 2.0, 6, memory=9, replay=3)
+    thing.next_block(*stream(6))
+    return thing
+
+
 OBJECTS = {
     "TargetCorrector": corrector,
+    "TargetCorrector, bounded": lambda: corrector(memory=6, ridge=0.1),
     "ShiftTracker": lambda: tracker(rt.ShiftTracker),
     "CorrectionTracker": lambda: tracker(rt.CorrectionTracker),
     "NetworkCorrector": network,
     "StreamingRidge": lambda: ridge(features),
     "StreamingRidge, random": lambda: ridge(rt.RBF(1.3)),
     "TangentLearner": tangent,
+    "NetworkCorrector, closed": closed_loop,
 }
 
 
 def load(name, path):
-    if name == "NetworkCorrector":
+    if name.startswith("NetworkCorrector"):
         return rt.NetworkCorrector.load(path, mlp(1, 3, 2))
     if name == "TangentLearner":
         return rt.TangentLearner.load(path, mlp(1, 3, 2))
     if name.startswith("StreamingRidge"):
         return rt.StreamingRidge.load(path, rt.RBF(1.3) if "random" in name else features)
-    return getattr(rt, name).load(path)
+    return getattr(rt, name.split(",")[0]).load(path)
 
 
 def use(thing):
@@ -82,6 +91,8 @@ def use(thing):
     if isinstance(thing, rt.ShiftTracker | rt.CorrectionTracker):
         thing.update(X, Y)
         return thing.coefficients
+    if isinstance(thing, rt.NetworkCorrector) and thing.memory is not None:
+        return thing.next_block(X, Y)
     return thing.correct(X, Y)
 
 
@@ -146,7 +157,7 @@ def test_a_forged_state_is_an_error_of_ours_or_works(name, tmp_path):
 
 def missing():
     for name, make in OBJECTS.items():
-        if "Tracker" in name or name == "TargetCorrector":
+        if "Tracker" in name or name.startswith("TargetCorrector"):
             yield from ((name, key) for key in sorted(make()._state()))
 
 

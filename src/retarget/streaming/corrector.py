@@ -7,10 +7,13 @@ import torch
 from torch import Tensor
 
 from retarget.errors import InvalidInputError
+from retarget.kernels.feature_maps import as_count
 from retarget.learners import SGD
 from retarget.state_files import part_of, require_shape
+from retarget.streaming.bounded import BoundedIntake
 from retarget.streaming.intake import Intake
 from retarget.streaming.resumable import Resumable
+from retarget.theory.feature_sweep import FeatureSweep
 from retarget.theory.iterative import check_correction
 from retarget.theory.sweep import FirstBlock, Parts, Sweep
 
@@ -26,6 +29,13 @@ class TargetCorrector(Resumable):
     the portions it is fed in. It keeps the samples and the Cholesky factor of the stream so far:
     $n^2/2$ numbers, and $O(n^2)$ work a sample. A call that fails changes nothing.
 
+    With `memory=m` it keeps nothing of the past, for a stream without end: m features take the
+    place of the kernel, and the offline learner is followed by recursive least squares. That is
+    $m^2$ numbers, and $O(m^2)$ work a sample and $O(m^3)$ a portion (256 samples, or a block), for
+    ever. `Linear` and `Features` have features of their own: the targets are the same. Those of
+    `RBF` (random Fourier features) and `EmpiricalNTK` (its sketch, of the network as it is now)
+    are estimates, and `feature_error` says how good they are.
+
     Args:
         kernel: A retarget kernel; a function `k(A, B)`; the name of a scikit-learn kernel; or a
             precomputed Gram matrix (samples are then its row numbers).
@@ -35,6 +45,9 @@ class TargetCorrector(Resumable):
         ridge: $\gamma_o$ of Eq. 15, for blocks whose kernel is nearly singular.
         parts: `"both"`, or one half of Eq. 16 alone: `"online"` or `"offline"`.
         first_block: `"plain"` leaves the first block's targets as they are.
+        memory: Number of features to keep to; where the kernel has its own, the most that there
+            may be. None keeps the whole stream. It needs a `gamma` above 0.
+        seed: Seed of random features.
 
     Example:
         Samples that have nothing in common: with $\gamma = 1$ the offline prediction is half of
@@ -61,6 +74,8 @@ class TargetCorrector(Resumable):
         *,
         parts: Parts = "both",
         first_block: FirstBlock = "corrected",
+        memory: int | None = None,
+        seed: int = 0,
     ) -> None:
         gamma, ridge = check_correction(learner, gamma, block_size, ridge, parts, first_block)
         self.learner, self.gamma, self.block_size, self.ridge = (
@@ -70,16 +85,17 @@ class TargetCorrector(Resumable):
             ridge,
         )
         self.parts, self.first_block = parts, first_block
-        self._intake = Intake(kernel, learner)
-        self._sweep = Sweep(
-            learner,
-            gamma,
-            ridge,
-            parts,
-            first_block,
-            self._intake.gram,
-            roomy=True,
-        )
+        self.memory = None if memory is None else as_count("memory", memory)
+        self.seed = int(seed)
+        self._sweep: Sweep | FeatureSweep
+        if self.memory is None:
+            self._intake = Intake(kernel, learner)
+            gram = self._intake.gram
+            self._sweep = Sweep(learner, gamma, ridge, parts, first_block, gram, roomy=True)
+        else:
+            _require_ridge(gamma, parts)
+            self._intake = BoundedIntake(kernel, learner, self.memory, self.seed)
+            self._sweep = FeatureSweep(learner, gamma, ridge, parts, first_block)
         # (m, 2, c) targets less the start, and the start, of the samples whose block is open
         self._waiting: Tensor | None = None
 
@@ -90,6 +106,26 @@ class TargetCorrector(Resumable):
     def waiting(self) -> int:
         """Samples taken in whose block is not complete yet."""
         return len(self._intake) - len(self._sweep)
+
+    @property
+    def feature_error(self) -> float:
+        r"""How far the features are from the kernel: $\|\Phi\Phi^\top - K\| / \|K\|$.
+
+        Frobenius norms, over the stream so far, from the first 32 samples of each portion that was
+        worked on. 0 where the features are exact, and where there are none (`memory=None`); NaN
+        as long as no two samples were worked on together.
+        """
+        return self._intake.feature_error if isinstance(self._intake, BoundedIntake) else 0.0
+
+    @property
+    def samples(self) -> Any:
+        """All samples so far, in stream order: a view, not to be written to."""
+        if self.memory is not None:
+            raise InvalidInputError(
+                f"the samples are not kept with memory={self.memory}; keep them yourself, or leave "
+                "memory out"
+            )
+        return super().samples
 
     @torch.no_grad()
     def correct(self, X: Any, Y: Any, *, initial: Any = None) -> Any:
@@ -128,13 +164,14 @@ class TargetCorrector(Resumable):
         """What `flush` would return now, and the learner's dual coefficients after it.
 
         The open block stays open. The coefficients are those of all samples so far, for the
-        learner that is trained on the corrected targets.
+        learner that is trained on the corrected targets. With `memory` there are none: in their
+        place come its weights, one row a feature.
         """
         if self._waiting is None:
             raise InvalidInputError("there are no samples yet; call correct(X, Y) first")
         ended = self.fork()
         targets = ended._correct(self.waiting)
-        return targets, self._intake.give(ended._sweep.dual.coefficients.clone())
+        return targets, self._intake.give(ended._sweep.coefficients.clone())
 
     def _correct(self, count: int) -> Any:
         if self._waiting is None:
@@ -142,10 +179,12 @@ class TargetCorrector(Resumable):
         stop, corrected = len(self._sweep) + count, [self._waiting[:0, 0]]
         for rows, size in self._sweep.portions(stop, self.block_size, self._waiting.device):
             now, later = self._waiting.tensor_split([rows.stop - rows.start])
-            K_rows = self._intake.kernel_rows(rows)
-            corrected.append(self._sweep.correct(K_rows, now[:, 0], size) + now[:, 1])
+            seen = self._intake.seen(rows)
+            corrected.append(self._sweep.correct(seen, now[:, 0], size) + now[:, 1])
             self._waiting = later
             self._sweep.warn_once()
+        self._waiting = self._waiting.clone()  # not a view that keeps all of the portion
+        self._intake.release(stop)
         return self._intake.give(torch.cat(corrected))
 
     def fork(self) -> Self:
@@ -156,7 +195,7 @@ class TargetCorrector(Resumable):
         return fork
 
     def _options(self) -> dict[str, Any]:
-        names = ("gamma", "block_size", "ridge", "parts", "first_block")
+        names = ("gamma", "block_size", "ridge", "parts", "first_block", "memory", "seed")
         return {name: getattr(self, name) for name in names}
 
     def _state(self) -> dict[str, Any]:
@@ -172,5 +211,18 @@ class TargetCorrector(Resumable):
         if len(self):
             outputs = self._intake.outputs
             self._waiting = require_shape("waiting", state["waiting"], self.waiting, 2, outputs)
-            if len(self._sweep):
-                require_shape("share0", self._sweep.dual.coefficients, len(self._sweep), outputs)
+        if len(self._sweep):
+            rows = len(self._sweep)
+            if isinstance(self._intake, BoundedIntake):
+                rows = self._intake.features
+                if self._intake.released != len(self._sweep):
+                    raise InvalidInputError(f"{self._intake.released} samples are released")
+            require_shape("coefficients", self._sweep.coefficients, rows, outputs)
+
+
+def _require_ridge(gamma: float, parts: Parts) -> None:
+    if gamma == 0 and parts != "online":
+        raise InvalidInputError(
+            "gamma is 0 with memory=...: recursive least squares needs one above 0; use a small "
+            "gamma, or leave memory out"
+        )

@@ -65,10 +65,13 @@ class Intake:
             self.dtype = getattr(torch, state["dtype"])
             if self.dtype not in FLOATS or self.outputs == 0:
                 raise InvalidInputError(f"dtype is {self.dtype}, outputs {self.outputs}")
-            if not isinstance(state["samples"], Tensor) or not len(state["samples"]):
-                raise InvalidInputError("there are no samples in it")
-            self.samples.append(state["samples"])
-            self.device = state["samples"].device
+            self._restore_samples(state["samples"])
+
+    def _restore_samples(self, samples: Any) -> None:
+        if not isinstance(samples, Tensor) or not len(samples):
+            raise InvalidInputError("there are no samples in it")
+        self.samples.append(samples)
+        self.device = samples.device
 
     def require_dtype(self, tensors: dict[str, Tensor]) -> None:
         """Refuses a saved state whose numbers are not in the type that is computed in."""
@@ -140,6 +143,13 @@ class Intake:
                 f"the stream began in {began} and goes on in {goes_on}; nothing is down-cast "
                 "silently: convert one of them"
             )
+
+    def seen(self, rows: slice) -> Any:
+        """What a sweep takes of these samples."""
+        return self.kernel_rows(rows)
+
+    def release(self, stop: int) -> None:
+        """Says that the samples before this position are done with; here they are kept."""
 
     def kernel_rows(self, rows: slice) -> Tensor:
         """(m, rows.stop) kernel of these samples against all before them and themselves."""

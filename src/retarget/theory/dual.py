@@ -149,10 +149,10 @@ class DualLearner:
         memory = step_response(self.learner, self.steps, len(K_rows))
         return Window(len(self), K_rows[:, len(self) :], self.past(K_rows), memory)
 
-    def past(self, K_rows: Tensor) -> tuple[Tensor, ...]:
+    def past(self, rows: Tensor) -> tuple[Tensor, ...]:
         """(m, c) the kernel of the next samples against the past times its weights, velocity."""
         n = len(self)
-        return tuple(K_rows[:, :n] @ share.rows for share in self.shares) if n else ()
+        return tuple(rows[:, :n] @ share.rows for share in self.shares) if n else ()
 
     def fork(self) -> Self:
         """A learner that goes on from here by itself; void once this one goes on."""

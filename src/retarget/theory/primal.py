@@ -6,13 +6,19 @@ system is the triangular one of `dual`, so that the errors, and all that follows
 same numbers.
 """
 
+import copy
 from functools import cached_property
+from typing import Any, Self
 
 from torch import Tensor
 
+from retarget.errors import InvalidInputError
 from retarget.learners import SGD
+from retarget.state_files import require_shape
 from retarget.theory.dual import Window
 from retarget.theory.response import StepResponse, step_response
+
+MEMORIES = 8  # lengths of windows whose response is kept
 
 
 class FeatureRows:
@@ -57,8 +63,31 @@ class PrimalLearner:
 
     def window(self, rows: FeatureRows) -> FeatureWindow:
         """The next samples."""
-        past = tuple(rows.features @ part for part in self._parts)
-        return FeatureWindow(self._size, rows, past, self._memory(len(rows.features)))
+        memory = self._memory(len(rows.features))
+        return FeatureWindow(self._size, rows, self.past(rows), memory)
+
+    def past(self, rows: FeatureRows) -> tuple[Tensor, ...]:
+        """(m, c) what the weights, and the velocity, give at the next samples."""
+        return tuple(rows.features @ part for part in self._parts)
+
+    def fork(self) -> Self:
+        """A learner that goes on from here by itself."""
+        return copy.copy(self)  # learning makes new weights, and leaves the old ones be
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as named tensors and numbers."""
+        parts = {f"part{i}": part for i, part in enumerate(self._parts)}
+        return {"steps": self.steps, "size": self._size} | parts
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a state; this learner must be new."""
+        self.steps, self._size = int(state["steps"]), int(state["size"])
+        if not -(-self._size // self.learner.batch_size) <= self.steps <= self._size:
+            raise InvalidInputError(f"steps is {self.steps}, where there are {self._size} samples")
+        if self._size:
+            shape = require_shape("part0", state["part0"], None, None).shape
+            kept = range(2 if self.learner.has_memory else 1)
+            self._parts = tuple(require_shape(f"part{i}", state[f"part{i}"], *shape) for i in kept)
 
     def learn(self, window: FeatureWindow, errors: Tensor) -> None:
         """Takes the steps of the window, on which these errors were made."""
@@ -78,5 +107,7 @@ class PrimalLearner:
         if not isinstance(self.learner.lr, float):
             return step_response(self.learner, self.steps, m)
         if m not in self._memories:
+            if len(self._memories) == MEMORIES:  # a stream in odd portions has no end of lengths
+                self._memories.clear()
             self._memories[m] = step_response(self.learner, 0, m)
         return self._memories[m]

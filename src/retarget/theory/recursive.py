@@ -10,13 +10,15 @@ so the rows of the stream's Cholesky factor that `sweep` works on are those of t
 $\gamma (I + V^\top V)$, and $\beta_n$ comes from it: the same numbers, nothing of the past kept.
 """
 
+import copy
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from retarget.errors import NotPositiveDefiniteError
+from retarget.state_files import require_shape
 from retarget.theory.cholesky import needed_jitter, solve_lower
 
 
@@ -40,25 +42,46 @@ class RecursiveRidge:
         gamma: Ridge, above 0.
         features: Number of features.
         outputs: Number of targets.
+        like: Of the type and on the device to compute in.
+
+    Attributes:
+        condition: A lower bound on the condition number of the normal equations so far.
     """
 
     def __init__(self, gamma: float, features: int, outputs: int, like: Tensor) -> None:
-        self.gamma = gamma
+        self.gamma, self.condition = gamma, 1.0
         self._normal = gamma * torch.eye(features, dtype=like.dtype, device=like.device)
         self._moment = like.new_zeros(features, outputs)
 
     def learn(self, features: Tensor, Y: Tensor) -> Innovation:
         """Takes in new samples, after predicting them."""
         R = normal_factor(self._normal, self.gamma)
+        largest, smallest = (float(end) for end in R.diagonal().aminmax()[::-1])
+        self.condition = max(self.condition, (largest / smallest) ** 2)
         V = solve_lower(R, features.mT)
         predicted = V.mT @ solve_lower(R, self._moment)
         left = (V.mT @ V).mul_(self.gamma)
         left.diagonal().add_(self.gamma)
         corner = normal_factor(left, self.gamma)
         beta = solve_lower(corner, Y - predicted)
-        self._normal.addmm_(features.mT, features)
-        self._moment.addmm_(features.mT, Y)
+        # new sums, so that a fork keeps the old ones
+        self._normal = torch.addmm(self._normal, features.mT, features)
+        self._moment = torch.addmm(self._moment, features.mT, Y)
         return Innovation(corner, beta)
+
+    def fork(self) -> Self:
+        """A learner that goes on from here by itself."""
+        return copy.copy(self)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as named tensors and numbers."""
+        return {"condition": self.condition, "normal": self._normal, "moment": self._moment}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a state of the same sizes."""
+        self.condition = float(state["condition"])
+        self._normal = require_shape("normal", state["normal"], *self._normal.shape)
+        self._moment = require_shape("moment", state["moment"], *self._moment.shape)
 
 
 def normal_factor(M: Tensor, gamma: float) -> Tensor:

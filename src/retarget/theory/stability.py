@@ -7,9 +7,10 @@ $\eta / (1-\mu)$ has to obey the same bound. (Where the same mini-batch is repea
 bound is looser, $2(1+\mu)$: streams are not like that.)
 """
 
+import copy
 import math
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -54,6 +55,37 @@ def stable_limit(curvature: float, learner: SGD) -> float:
     return 2.0 * (1 - learner.momentum) / curvature if curvature > 0 else math.inf
 
 
+class Probe(Protocol):
+    """An online learner on its way: in dual form, or in feature space."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def coefficients(self) -> Tensor:
+        """What a query's row is multiplied with."""
+        ...
+
+    def past(self, rows: Any) -> tuple[Tensor, ...]:
+        """(m, c) what the past gives at the next samples."""
+        ...
+
+    def learn(self, window: Any, errors: Tensor) -> None:
+        """Takes the steps of the window."""
+        ...
+
+    def fork(self) -> Self:
+        """A learner that goes on from here."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as named tensors and numbers."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a state."""
+        ...
+
+
 class GrowthWatch:
     r"""Watches an online learner for growth that its targets do not explain.
 
@@ -65,6 +97,7 @@ class GrowthWatch:
     Args:
         learner: The online learner.
         gram: Gives the kernel of a range of the stream, to find a rate that would do.
+        probe: The learner that the probe is, if it is not one in dual form.
 
     Attributes:
         seen: Samples so far.
@@ -73,20 +106,23 @@ class GrowthWatch:
         largest_error: Of all errors on them.
     """
 
-    def __init__(self, learner: SGD, gram: Callable[[slice], Tensor]) -> None:
+    def __init__(
+        self, learner: SGD, gram: Callable[[slice], Tensor], probe: "Probe | None" = None
+    ) -> None:
         self.learner = learner
         self._gram = gram
-        self._probe = DualLearner(learner)
+        self._probe: Probe = DualLearner(learner) if probe is None else probe
         self.growth = self.largest_target = self.largest_error = 0.0
         self.seen = 0
         self._dtype = torch.float64
         self._warned = False
 
-    def follow(self, K_rows: Tensor, window: Window, targets: Tensor, errors: Tensor) -> None:
+    def follow(self, K_rows: Any, window: Window, targets: Tensor, errors: Tensor) -> None:
         """Looks at the errors that the learner made on the next samples.
 
         Args:
-            K_rows: (m, n + m) kernel of the samples against the past and themselves.
+            K_rows: (m, n + m) kernel of the samples against the past and themselves, or whatever
+                else the probe takes of them.
             window: The same samples, as the learner meets them.
             targets: (m, c) what it was taught.
             errors: (m, c) the errors before it learned them.
@@ -96,7 +132,7 @@ class GrowthWatch:
         """
         self._dtype, self.seen = errors.dtype, window.start + len(errors)
         self.largest_target = max(self.largest_target, targets.abs().max().item())
-        require_converging(errors, window.start, self.learner, self._gram)
+        _require_finite_errors(errors, window.start, self.learner, self.stable_lr)
         self.largest_error = max(self.largest_error, errors.abs().max().item())
         if math.isfinite(self.growth):
             beside = window.beside(self._probe.past(K_rows))
@@ -124,12 +160,16 @@ class GrowthWatch:
         else:
             return
         self._warned = True
-        warn_of_divergence(what, self.learner, self._gram, self.seen)
+        _warn(what, self.learner, self.stable_lr(self.seen))
+
+    def stable_lr(self, n: int) -> float:
+        """A rate at which the first `n` samples are learned without blowing up."""
+        return largest_stable_lr(self._gram, self.learner, n)
 
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
         """A watch that goes on from here, of a stream whose kernel `gram` gives."""
-        fork = type(self)(self.learner, gram)
-        vars(fork).update(vars(self) | {"_gram": gram, "_probe": self._probe.fork()})
+        fork = copy.copy(self)
+        fork._gram, fork._probe = gram, self._probe.fork()
         return fork
 
     def state_dict(self) -> dict[str, Any]:
@@ -169,8 +209,11 @@ def warn_of_divergence(
     what: str, learner: SGD, batch_gram: Callable[[slice], Tensor], n: int
 ) -> None:
     """Warns that a learner diverges on `n` samples, with a rate at which it would not."""
+    _warn(what, learner, largest_stable_lr(batch_gram, learner, n))
+
+
+def _warn(what: str, learner: SGD, limit: float) -> None:
     lr = learner.lr if isinstance(learner.lr, float) else max(learner.lr)
-    limit = largest_stable_lr(batch_gram, learner, n)
     warn_caller(
         f"{what}. Its rate is lr = {lr:g}; below {limit:.4g} it would be stable",
         DivergenceWarning,
@@ -188,11 +231,19 @@ def require_converging(
     errors: Tensor, start: int, learner: SGD, batch_gram: Callable[[slice], Tensor]
 ) -> None:
     """Stops at the first error, of the samples from `start` on, that is no longer finite."""
+    _require_finite_errors(
+        errors, start, learner, lambda n: largest_stable_lr(batch_gram, learner, n)
+    )
+
+
+def _require_finite_errors(
+    errors: Tensor, start: int, learner: SGD, stable_lr: Callable[[int], float]
+) -> None:
     if math.isfinite(errors.sum().item()) or errors.isfinite().all():
         return
     row = start + int((~errors.isfinite().all(dim=1)).nonzero()[0, 0])
     step = row // learner.batch_size
-    limit = largest_stable_lr(batch_gram, learner, row + 1)
+    limit = stable_lr(row + 1)
     if learner.rate(step) <= limit:  # then it is not the learner
         limits = torch.finfo(errors.dtype)
         raise ResultOverflowError(

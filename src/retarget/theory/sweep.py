@@ -77,6 +77,11 @@ class Sweep:
     def __len__(self) -> int:
         return len(self.dual)
 
+    @property
+    def coefficients(self) -> Tensor:
+        """(n, c) the learner's dual coefficients."""
+        return self.dual.coefficients
+
     def state_dict(self) -> dict[str, Any]:
         """The state as named tensors and numbers."""
         state: dict[str, Any] = {

@@ -98,6 +98,8 @@ class Corrected(Method):
             )
             for module, learner in zip(run.ensemble.modules, run.learners, strict=True)
         ]
+        for corrector in self._correctors:
+            corrector.trust()  # a run is judged by its accuracy
         self._tasks = 0  # corrected so far
 
     def on_task_start(self, run: "Run") -> None:

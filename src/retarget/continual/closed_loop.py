@@ -1,0 +1,224 @@
+r"""A network led by a learner of bounded memory, block by block.
+
+The aim $F$ for a block is what a `TangentLearner` predicts that has learned everything so far. The
+block's targets come from the network's *present* outputs $f$ and its *present* tangent kernel $K$
+of the block:
+
+    a = (K + rho mean(diag K) I)^-1 (F - f)        Z = f + (I / eta + K^bL) a
+
+where $K^{bL}$ couples a sample to those of earlier mini-batches. After steps on $Z$ a network with
+this kernel is at $f + K a$. Nothing of the past is kept, and there is feedback: the network is
+never taken to be where the theory would have it.
+"""
+
+import copy
+import tempfile
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from retarget.arrays import require_finite
+from retarget.continual.linearisation import LinearisationWatch, outputs
+from retarget.errors import InvalidInputError
+from retarget.learners import SGD
+from retarget.state_files import part_of, read_state, require_shape, write_state
+from retarget.streaming.tangent import TangentLearner
+from retarget.theory.dual import Window
+from retarget.theory.response import step_response
+
+
+class Block(NamedTuple):
+    """What to train on next.
+
+    Attributes:
+        samples: The block's samples, and the stored ones that were put beside them.
+        targets: (m, c) their targets, in double precision.
+    """
+
+    samples: Tensor
+    targets: Tensor
+
+
+def closed_loop_targets(
+    K: Tensor, outputs: Tensor, aim: Tensor, learner: SGD, damping: float, first_step: int = 0
+) -> tuple[Tensor, Tensor]:
+    """The targets of a block, and the outputs that they lead to.
+
+    Args:
+        K: (m, m) the network's tangent kernel of the block.
+        outputs: (m, c) its outputs.
+        aim: (m, c) where they are to go.
+        learner: Plain SGD, in mini-batches.
+        damping: rho; how much shorter than the whole way the step is.
+        first_step: The optimiser's step that the block begins with, for rates on a schedule.
+    """
+    damped = K.clone()
+    damped.diagonal().add_(damping * K.diagonal().mean())
+    a = torch.linalg.solve(damped, aim - outputs)
+    window = Window(0, K, (outputs,), step_response(learner, first_step, len(K)))
+    share = K.new_tensor(window.memory.deposit[0, window.memory.step_of])
+    return window.targets(a / share[:, None]), outputs + K @ a
+
+
+class Reservoir:
+    """A fair choice of the samples so far (Vitter's algorithm R), the same for the same seed.
+
+    Args:
+        capacity: Samples kept.
+        seed: Of every decision, together with the number of the block.
+    """
+
+    def __init__(self, capacity: int, seed: int) -> None:
+        self.capacity, self.seed = capacity, seed
+        self.offered = self.blocks = 0
+        self.samples: Tensor | None = None
+
+    def __len__(self) -> int:
+        return min(self.offered, self.capacity)
+
+    def draw(self, count: int) -> Tensor | None:
+        """Some of them, each at most once."""
+        if self.samples is None:
+            return None
+        chosen = self._random(0).choice(len(self), min(count, len(self)), replace=False)
+        return self.samples[torch.from_numpy(chosen).to(self.samples.device)]
+
+    def offer(self, samples: Tensor) -> None:
+        """Keeps each of a block's samples with the chance that all so far have."""
+        if not self.capacity:
+            return
+        room, random = self.capacity - len(self), self._random(1)
+        before = samples[:0] if self.samples is None else self.samples
+        kept = torch.cat([before, samples[:room]])  # a copy: a fork has the old ones
+        self.offered += len(samples[:room])
+        for sample in samples[room:]:
+            self.offered += 1
+            slot = int(random.integers(self.offered))
+            if slot < self.capacity:
+                kept[slot] = sample
+        self.samples, self.blocks = kept, self.blocks + 1
+
+    def _random(self, use: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed % 2**64, self.blocks, use])
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as named tensors and plain values."""
+        state: dict[str, Any] = {"offered": self.offered, "blocks": self.blocks}
+        return state | ({} if self.samples is None else {"samples": self.samples})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a state; this reservoir must be new."""
+        self.offered, self.blocks = int(state["offered"]), int(state["blocks"])
+        if not 0 <= self.blocks <= self.offered or (self.offered > 0) != ("samples" in state):
+            raise InvalidInputError(f"offered is {self.offered}, blocks {self.blocks}")
+        if "samples" in state:
+            shape = getattr(state["samples"], "shape", (0,))[1:]
+            self.samples = require_shape("samples", state["samples"], len(self), *shape)
+            require_finite("samples", self.samples)
+
+
+class ClosedLoop:
+    """The learner that leads, the stored samples, and what is expected of the network.
+
+    Args:
+        module: The network, as it is now: the learner has its tangent features for good.
+        learner: The optimiser of the loop, plain SGD.
+        gamma: Ridge of the learner that leads.
+        memory: Number of its features.
+        replay: Samples that are stored.
+        damping: See `closed_loop_targets`.
+        seed: Of the features, and of what is stored.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        learner: SGD,
+        gamma: float | Literal["auto"],
+        memory: int,
+        replay: int,
+        damping: float,
+        seed: int,
+    ) -> None:
+        self.learner, self.damping, self.steps = learner, damping, 0
+        self.leader = TangentLearner(module, gamma, memory, seed=seed)
+        self.reservoir = Reservoir(replay, seed)
+        self.watch = LinearisationWatch()
+
+    def fork(self) -> Self:
+        """One that goes on from here by itself."""
+        fork = copy.copy(self)
+        fork.leader, fork.watch = copy.deepcopy(self.leader), self.watch.fork()
+        fork.reservoir = copy.copy(self.reservoir)
+        return fork
+
+    def learn(self, samples: Tensor, targets: Tensor) -> Tensor:
+        """Learns a block; gives it back with stored samples, as many, beside it."""
+        self.leader.learn(samples, targets)
+        stored = self.reservoir.draw(len(samples))
+        self.reservoir.offer(samples)
+        return samples if stored is None else torch.cat([samples, stored])
+
+    def lead(self, module: nn.Module, K: Tensor, samples: Tensor) -> Block:
+        """The targets that take the network towards what the leader predicts.
+
+        Args:
+            module: The network as it is now.
+            K: (m, m) its kernel of the samples.
+            samples: A block, and what was put beside it.
+        """
+        f = outputs(module, samples)
+        aim = self.leader.predict(samples).to(f).reshape(f.shape)
+        Z, expected = closed_loop_targets(K, f, aim, self.learner, self.damping, self.steps)
+        self.watch.expect(samples, f, expected)
+        self.steps += self.learner.steps(len(samples))
+        return Block(samples, Z)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as named tensors and plain values."""
+        state: dict[str, Any] = {"steps": self.steps}
+        with tempfile.TemporaryDirectory() as folder:
+            self.leader.save(Path(folder) / "leader")
+            state["leader"], tensors = read_state(Path(folder) / "leader")
+        state |= {f"leader.{key}": value for key, value in tensors.items()}
+        state |= {f"watch.{key}": value for key, value in self.watch.state_dict().items()}
+        return state | {f"replay.{k}": value for k, value in self.reservoir.state_dict().items()}
+
+    def load_state_dict(
+        self,
+        state: dict[str, Any],
+        module: nn.Module,
+        device: str | torch.device,
+        first: tuple[Tensor, Tensor] | None,
+    ) -> None:
+        """Goes on from a state; this loop must be new.
+
+        Args:
+            state: What `state_dict` gave.
+            module: A network of the same form; the learner's weights come from the state.
+            device: Where to compute.
+            first: Samples and targets, of no rows, that all must be like; None if none came.
+        """
+        options = self.leader.gamma, self.leader.memory, self.leader.seed
+        with tempfile.TemporaryDirectory() as folder:
+            write_state(Path(folder) / "leader", state["leader"], part_of(state, "leader"))
+            self.leader = TangentLearner.load(Path(folder) / "leader", module, device)
+        same = options == (self.leader.gamma, self.leader.memory, self.leader.seed)
+        if not same or state["leader"]["flat"] is not False:  # it is given matrices
+            raise InvalidInputError("the learner that leads has other options than the corrector")
+        self.steps = int(state["steps"])
+        self.watch.load_state_dict(part_of(state, "watch"))
+        self.reservoir.load_state_dict(part_of(state, "replay"))
+        for kept in (self.watch.samples, self.reservoir.samples):
+            if kept is not None and first is None:
+                raise InvalidInputError("there are samples in it, and none came")
+            if kept is not None and first is not None:
+                require_shape("samples", kept, None, *first[0].shape[1:])
+                require_finite("samples", kept)
+                if kept.dtype != first[0].dtype:
+                    raise InvalidInputError(f"samples have dtype {kept.dtype}")
+        if self.watch.samples is not None and first is not None:
+            require_shape("before", self.watch.before, None, first[1].shape[1])

@@ -1,0 +1,85 @@
+"""Which options of a `NetworkCorrector` go together."""
+
+from typing import Any, Literal, get_args
+
+from torch import Tensor
+
+from retarget.arrays import as_positive
+from retarget.errors import InvalidInputError
+from retarget.kernels.feature_maps import as_count
+from retarget.learners import SGD
+from retarget.theory.iterative import check_correction
+from retarget.theory.sweep import FirstBlock, Parts
+
+Refresh = Literal["never", "task", "epoch"]
+Kind = Literal["iterative", "exact", "distilled"]
+
+
+def check_options(
+    learner: SGD,
+    gamma: float,
+    block_size: int,
+    *,
+    refresh: Refresh = "task",
+    kind: Kind = "iterative",
+    ridge: float = 0.0,
+    parts: Parts = "both",
+    first_block: FirstBlock = "corrected",
+) -> tuple[float, float]:
+    """Refuses options of `NetworkCorrector` that have no meaning; returns gamma and ridge."""
+    if refresh not in get_args(Refresh):
+        raise InvalidInputError(f"refresh is {refresh!r}; expected one of {get_args(Refresh)}")
+    if kind not in get_args(Kind):
+        raise InvalidInputError(f"kind is {kind!r}; expected one of {get_args(Kind)}")
+    if kind != "iterative" and (ridge, parts, first_block) != (0.0, "both", "corrected"):
+        raise InvalidInputError(
+            f"ridge, parts and first_block are options of kind='iterative', but kind is {kind!r}; "
+            "leave them out"
+        )
+    return check_correction(learner, gamma, block_size, ridge, parts, first_block)
+
+
+def check_loop_options(
+    learner: SGD, memory: int | None, replay: int, damping: float, others: tuple[Any, ...]
+) -> None:
+    """Refuses options of the closed loop that have no meaning.
+
+    Args:
+        learner: The optimiser of the loop.
+        memory: None for the open loop.
+        replay: Samples to store.
+        damping: Of the steps.
+        others: refresh, kind, ridge, parts and first_block, which belong to the open loop.
+    """
+    if memory is None:
+        if replay:
+            raise InvalidInputError(
+                f"replay is {replay}, which needs memory=...: without it every sample is kept"
+            )
+        return
+    as_count("memory", memory)
+    as_positive("damping", damping)
+    if replay != 0:
+        as_count("replay", replay)
+    if others != ("task", "iterative", 0.0, "both", "corrected"):
+        raise InvalidInputError(
+            "refresh, kind, ridge, parts and first_block are options of the open loop; leave them "
+            "out with memory=..., where damping steadies the steps"
+        )
+    if learner.has_memory:
+        raise InvalidInputError(
+            "the closed loop is for plain SGD: what momentum or weight decay will still do to the "
+            "network cannot be seen in its outputs; use momentum=0 and weight_decay=0, or leave "
+            "memory out"
+        )
+
+
+def require_alike(samples: Tensor, targets: Tensor, X: Tensor, Y: Tensor) -> None:
+    """Refuses a task that does not fit the first one."""
+    got = tuple(samples.shape[1:]), targets.shape[1], samples.dtype, samples.device
+    expected = tuple(X.shape[1:]), Y.shape[1], X.dtype, X.device
+    if got != expected:
+        raise InvalidInputError(
+            f"this task has samples of shape {got[0]}, {got[1]} targets, {got[2]}, on {got[3]}; "
+            f"the first one {expected[0]}, {expected[1]}, {expected[2]}, on {expected[3]}"
+        )

@@ -1,0 +1,249 @@
+"""The closed loop: targets from the network as it is now, towards a learner that keeps nothing."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import retarget as rt
+from retarget.continual.closed_loop import Reservoir, closed_loop_targets
+from retarget.state_files import read_state, write_state
+from support.lab_problems import mlp
+from support.oracles.empirical_ntk import gram
+from support.problems import assert_same
+
+# networks are nudged here, not trained as they should be
+pytestmark = pytest.mark.filterwarnings("ignore::retarget.errors.LinearisationWarning")
+LEARNER = rt.SGD(0.05, batch_size=2, reduction="mean")
+OPTIONS = {"gamma": 0.7, "block_size": 8, "memory": 30}
+
+
+def problem(n=40, outputs=3, seed=0):
+    rng = np.random.default_rng(seed)
+    return torch.tensor(rng.normal(size=(n, 5))), torch.tensor(rng.normal(size=(n, outputs)))
+
+
+def literal(K, f, F, learner, damping, first_step=0):
+    """a = (K + rho mean(diag K) I)^-1 (F - f); Z = f + (I/eta + K^bL) a, sample by sample."""
+    m = len(K)
+    a = np.linalg.solve(K + damping * np.mean(np.diag(K)) * np.eye(m), F - f)
+    Z = np.empty_like(f)
+    for i in range(m):
+        step = i // learner.batch_size
+        size = min(learner.batch_size, m - step * learner.batch_size)
+        rate = learner.rate(first_step + step) / (size if learner.reduction == "mean" else 1)
+        Z[i] = f[i] + a[i] / rate
+        for j in range(step * learner.batch_size):
+            Z[i] += K[i, j] * a[j]
+    return Z, f + K @ a
+
+
+@given(
+    m=st.integers(1, 9),
+    batch=st.sampled_from([1, 2, 4]),
+    reduction=st.sampled_from(["sum", "mean"]),
+    damping=st.sampled_from([0.3, 1.0, 4.0]),
+    schedule=st.booleans(),
+    seed=st.integers(0, 10**6),
+)
+def test_sgd_on_the_targets_lands_where_the_damped_solution_says(
+    m, batch, reduction, damping, schedule, seed
+):
+    """A linear network has a constant kernel, and the same one for every output."""
+    rng = np.random.default_rng(seed)
+    lr = tuple(0.1 + 0.02 * step for step in range(30)) if schedule else 0.13
+    learner = rt.SGD(lr, batch_size=batch, reduction=reduction)
+    first_step = 2 if schedule else 0
+    X, F = torch.tensor(rng.normal(size=(m, 6))), torch.tensor(rng.normal(size=(m, 2)))
+    network = nn.Linear(6, 2, bias=False).double()
+    f = network(X).detach()
+    # the mean over outputs of a linear layer's kernel is that of each output
+    K = X @ X.T
+    Z, expected = closed_loop_targets(K, f, F, learner, damping, first_step)
+    wanted = literal(K.numpy(), f.numpy(), F.numpy(), learner, damping, first_step)
+    assert_same(Z, wanted[0])
+    assert_same(expected, wanted[1])
+    optimiser = torch.optim.SGD(network.parameters(), lr=1.0)
+    for step, (x, z) in enumerate(zip(X.split(batch), Z.split(batch), strict=True)):
+        optimiser.param_groups[0]["lr"] = learner.rate(first_step + step)
+        optimiser.zero_grad()
+        losses = (network(x) - z).square().sum(1) / 2
+        (losses.sum() if reduction == "sum" else losses.mean()).backward()
+        optimiser.step()
+    assert_same(network(X).detach(), wanted[1])
+
+
+def leader(network, gamma=0.7, memory=30, seed=0):
+    return rt.TangentLearner(network, gamma, memory, seed=seed)
+
+
+def nudge(network):
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.01)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5])
+def test_block_by_block_from_the_present_network(batch):
+    network, (X, Y) = mlp(1), problem()
+    rates = [0.05 + 0.01 * step for step in range(21)]  # the schedule goes on from block to block
+    learner = rt.SGD(rates, batch_size=batch, reduction="mean")
+    options = OPTIONS | {"block_size": 10}
+    corrector = rt.NetworkCorrector(network, learner, **options, damping=2.0)
+    lead = leader(network)  # of the network as it was at construction
+    for start in range(0, 21, 7):
+        x, y = X[start : start + 7], Y[start : start + 7]
+        before = [p.clone() for p in network.parameters()]
+        Z = corrector.correct(x, y)
+        assert all(torch.equal(p, q) for p, q in zip(network.parameters(), before, strict=True))
+        F = lead.learn(x, y).predict(x)
+        f, K = network(x).detach(), gram(network, x, x)
+        step = start // 7 * learner.steps(7)
+        expected, _ = literal(K.numpy(), f.numpy(), F.numpy(), learner, 2.0, step)
+        assert_same(Z, expected)
+        nudge(network)
+    flat = rt.NetworkCorrector(mlp(1, classes=1), LEARNER, **OPTIONS)
+    Z = flat.correct(X[:3].numpy(), Y[:3, 0].numpy())
+    assert isinstance(Z, np.ndarray)
+    assert Z.shape == (3,)
+    single = rt.NetworkCorrector(mlp(1).float(), LEARNER, **OPTIONS)
+    assert single.correct(X[:3].float(), Y[:3].float()).dtype == torch.float32
+
+
+def test_stored_samples_stand_beside_the_block():
+    network, (X, Y) = mlp(1), problem()
+    corrector = rt.NetworkCorrector(network, LEARNER, **OPTIONS, replay=4, seed=3)
+    lead, seen = leader(network, seed=3), []
+    for start in range(0, 28, 7):
+        x, y = X[start : start + 7], Y[start : start + 7]
+        block, Z = corrector.next_block(x, y)
+        assert torch.equal(block[:7], x)
+        assert len(block) == (7 if start == 0 else 11)
+        rows = [tuple(row.tolist()) for row in block[7:]]
+        assert len(set(rows)) == len(rows)
+        assert set(rows) <= {tuple(row.tolist()) for row in X[:start]}
+        seen += rows
+        F = lead.learn(x, y).predict(block)
+        f, K = network(block).detach(), gram(network, block, block)
+        assert_same(Z, literal(K.numpy(), f.numpy(), F.numpy(), LEARNER, 1.0)[0])
+        nudge(network)
+    assert len(set(seen)) > 4  # not the same ones for ever
+    again = rt.NetworkCorrector(mlp(1), LEARNER, **OPTIONS, replay=4, seed=3)
+    assert torch.equal(again.next_block(X[:7], Y[:7])[0], X[:7])
+    with pytest.raises(rt.errors.InvalidInputError, match=r"call X, Z = next_block\(X, Y\)"):
+        again.correct(X[7:14], Y[7:14])
+    plain = rt.NetworkCorrector(mlp(1), LEARNER, **OPTIONS)
+    block, Z = plain.next_block(X[:7].numpy(), Y[:7].numpy())
+    np.testing.assert_array_equal(block, X[:7].numpy())
+    assert isinstance(Z, np.ndarray)
+
+
+def test_the_reservoir_is_fair():
+    """Each of 40 samples is kept by 10 of 40, over many seeds."""
+    kept = np.zeros(40)
+    samples = torch.arange(40.0)[:, None]
+    for seed in range(600):
+        reservoir = Reservoir(10, seed)
+        for start in range(0, 40, 8):
+            reservoir.offer(samples[start : start + 8])
+        assert len(reservoir) == 10
+        kept[reservoir.samples[:, 0].int().numpy()] += 1
+    # binomial with p = 1/4: its standard deviation is 10.6
+    assert np.abs(kept - 150).max() < 50
+
+
+@pytest.mark.parametrize("replay", [0, 5])
+def test_saved_and_loaded_it_goes_on_to_the_same_bits(replay, tmp_path):
+    network, (X, Y) = mlp(1), problem()
+    options = OPTIONS | {"gamma": "auto", "replay": replay, "damping": 1.5, "seed": 2}
+    one = rt.NetworkCorrector(network, rt.SGD([0.05] * 99), **options)
+    one.save(tmp_path / "new")
+    rt.NetworkCorrector.load(tmp_path / "new", network).next_block(X[:7], Y[:7])
+    one.next_block(X[:7], Y[:7])
+    nudge(network)
+    one.next_block(X[7:14], Y[7:14])
+    one.save(tmp_path / "state")
+    other = rt.NetworkCorrector.load(tmp_path / "state", network)
+    other.save(tmp_path / "again")
+    assert (tmp_path / "state").read_bytes() == (tmp_path / "again").read_bytes()
+    nudge(network)  # the learner that leads is of the network as it was
+    for mine, other_ones in zip(
+        one.next_block(X[14:21], Y[14:21]), other.next_block(X[14:21], Y[14:21]), strict=True
+    ):
+        assert torch.equal(mine, other_ones)
+    values, tensors = read_state(tmp_path / "state")
+    values["options"]["memory"] = 31
+    write_state(tmp_path / "forged", values, tensors)
+    with pytest.raises(rt.errors.InvalidInputError, match="other options than the corrector"):
+        rt.NetworkCorrector.load(tmp_path / "forged", network)
+
+
+def test_a_call_that_fails_changes_nothing(tmp_path):
+    network, (X, Y) = mlp(1), problem()
+    corrector = rt.NetworkCorrector(network, LEARNER, **OPTIONS, replay=5)
+    corrector.next_block(X[:7], Y[:7])
+
+    def saved():
+        corrector.save(tmp_path / "state")
+        return (tmp_path / "state").read_bytes()
+
+    before = saved()
+    bad = Y[7:14].clone()
+    bad[3] = torch.nan
+    with pytest.raises(rt.errors.InvalidInputError, match="Y holds nan"):
+        corrector.next_block(X[7:14], bad)
+    corrector.kernel = lambda X: torch.full((len(X), len(X)), torch.inf)
+    with pytest.raises(rt.errors.TrainingDivergedError, match="kernel is not finite"):
+        corrector.next_block(X[7:14], Y[7:14])
+    assert len(corrector._loop.reservoir) == 5
+    assert saved() == before
+
+
+REFUSED = {
+    "too many": (lambda c, X, Y: c.correct(X[:9], Y[:9]), "block_size is 8"),
+    "other samples": (lambda c, X, Y: c.correct(X[:7, :4], Y[:7]), "the first one"),
+    "again": (lambda c, X, Y: c.recorrect(), "each block is corrected once"),
+    "taken over": (lambda c, X, Y: c.resume([(X, Y)], Y), "resume belongs to the open loop"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_closed_loop_refuses(name):
+    X, Y = problem()
+    corrector = rt.NetworkCorrector(mlp(1), LEARNER, **OPTIONS)
+    corrector.correct(X[:7], Y[:7])
+    call, words = REFUSED[name]
+    with pytest.raises(rt.RetargetError, match=words):
+        call(corrector, X, Y)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"ridge": 0.1}, "options of the open loop"),
+        ({"kind": "exact"}, "options of the open loop"),
+        ({"refresh": "never"}, "options of the open loop"),
+        ({"learner": rt.SGD(0.1, momentum=0.5)}, "closed loop is for plain SGD"),
+        ({"learner": rt.SGD(0.1, weight_decay=0.5)}, "closed loop is for plain SGD"),
+        ({"damping": 0.0}, "damping is 0.0; expected a positive"),
+        ({"memory": 0}, "memory is 0; expected 1 or more"),
+        ({"replay": -3}, "replay is -3; expected 1 or more"),
+        ({"replay": None}, "replay is None; expected a whole number"),
+        ({"memory": None, "replay": 3}, "replay is 3, which needs memory"),
+        ({"memory": None, "gamma": "auto"}, "gamma is 'auto'"),
+    ],
+)
+def test_options_that_have_no_meaning(options, words):
+    given_options = OPTIONS | {"learner": LEARNER, "block_size": 6} | options
+    with pytest.raises(rt.RetargetError, match=words):
+        rt.NetworkCorrector(mlp(1), **given_options)
+
+
+def test_targets_that_do_not_fit_and_a_loop_that_is_open():
+    X, Y = problem()
+    with pytest.raises(rt.errors.InvalidInputError, match="network has 2 outputs"):
+        rt.NetworkCorrector(mlp(1, classes=2), LEARNER, **OPTIONS).correct(X[:7], Y[:7])
+    with pytest.raises(rt.errors.InvalidInputError, match="next_block belongs to the closed loop"):
+        rt.NetworkCorrector(mlp(1), LEARNER, 1.0, 4).next_block(X[:7], Y[:7])

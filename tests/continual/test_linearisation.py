@@ -1,0 +1,97 @@
+"""Where a network does not do what its kernel says, the corrector says so, once."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import retarget as rt
+
+RATE, BATCH, BLOCK = 0.002, 4, 8
+
+
+def network(width, seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Linear(width, 2)).double()
+
+
+def problem(n=48):
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(n, 6))
+    return torch.tensor(X), torch.tensor(np.stack([np.sin(X[:, 0]), X[:, 1] * X[:, 2]], axis=1))
+
+
+def train(module, X, Z):
+    optimiser = torch.optim.SGD(module.parameters(), lr=RATE)
+    for x, z in zip(X.split(BATCH), Z.split(BATCH), strict=True):
+        optimiser.zero_grad()
+        ((module(x) - z).square().sum() / 2).backward()
+        optimiser.step()
+
+
+def follow(width, mode):
+    """Corrects and trains, block by block or task by task; what was warned of, and how far off."""
+    module, (X, Y) = network(width), problem()
+    learner = rt.SGD(RATE, batch_size=BATCH)
+    loop = {"memory": 64} if mode == "closed" else {}
+    if width == 3:
+        Y = Y * (100 if mode == "closed" else 20)  # far to go
+    gamma = 1.0 if mode == "closed" else width / 4
+    corrector = rt.NetworkCorrector(module, learner, gamma, BLOCK, **loop)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for x, y in zip(X.split(BLOCK), Y.split(BLOCK), strict=True):
+            train(module, x, corrector.correct(x, y))
+        corrector.correct(X[:BLOCK], Y[:BLOCK])
+    watch = corrector._watch if mode == "open" else corrector._loop.watch
+    return caught, watch.off
+
+
+@pytest.mark.parametrize("mode", ["open", "closed"])
+def test_a_wide_network_is_where_it_should_be(mode):
+    caught, off = follow(2048, mode)
+    assert not caught
+    assert off < 0.01
+
+
+@pytest.mark.parametrize("mode", ["open", "closed"])
+def test_a_narrow_one_is_not_and_that_is_said_once_at_the_callers_line(mode):
+    caught, off = follow(3, mode)
+    assert [one.category for one in caught] == [rt.errors.LinearisationWarning]
+    assert "has left its linearisation" in str(caught[0].message)
+    assert caught[0].filename == __file__
+    assert off is not None
+
+
+def test_a_network_that_was_not_trained_is_not_compared():
+    module, (X, Y) = network(3), problem()
+    corrector = rt.NetworkCorrector(module, rt.SGD(RATE, batch_size=BATCH), 1.0, BLOCK)
+    corrector.correct(X[:8], Y[:8])
+    corrector.correct(X[8:16], Y[8:16])
+    assert corrector._watch.off is None
+
+
+@pytest.mark.parametrize("mode", ["open", "closed"])
+def test_a_warning_that_is_an_error_is_raised_once(mode):
+    module, (X, Y) = network(3), problem()
+    loop = {"memory": 64} if mode == "closed" else {}
+    corrector = rt.NetworkCorrector(module, rt.SGD(RATE, batch_size=BATCH), 1.0, BLOCK, **loop)
+    corrector.correct(X[:8], Y[:8])
+    with torch.no_grad():
+        module[2].weight.add_(50.0)
+    with pytest.raises(rt.errors.LinearisationWarning, match="has left its linearisation"):
+        corrector.correct(X[8:16], Y[8:16])
+    assert len(corrector.correct(X[8:16], Y[8:16])) == 8
+
+
+def test_one_who_looks_himself_can_switch_it_off():
+    module, (X, Y) = network(3), problem()
+    corrector = rt.NetworkCorrector(module, rt.SGD(RATE, batch_size=BATCH), 1.0, BLOCK)
+    corrector.trust()
+    corrector.correct(X[:8], Y[:8])
+    with torch.no_grad():
+        module[2].weight.add_(50.0)
+    corrector.correct(X[8:16], Y[8:16])
+    corrector.recorrect()
