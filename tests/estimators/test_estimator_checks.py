@@ -121,7 +121,11 @@ def test_cross_validation_of_a_classifier():
 
 
 @pytest.mark.parametrize("correction", CORRECTIONS)
-@pytest.mark.parametrize("kernel", ["rbf", polynomial, SklearnKernel("poly", degree=2)], ids=str)
+@pytest.mark.parametrize(
+    "kernel",
+    ["rbf", polynomial, SklearnKernel("poly", degree=2)],
+    ids=["a name", "a function", "scikit-learn's"],
+)
 def test_clones_and_pickles_predict_the_same_and_go_on_alike(kernel, correction):
     X, y, _ = make_data()
     options = {"kernel": kernel, "batch_size": 4, "block_size": 8, "correction": correction}
