@@ -11,6 +11,7 @@ from retarget.continual.methods.base import Batch, Method
 from retarget.continual.methods.baselines import LabelSmoothing, Vanilla
 from retarget.continual.methods.corrected import Corrected
 from retarget.continual.methods.ewc import EWC
+from retarget.continual.methods.led import Led
 from retarget.continual.methods.replay import DER, ER, CumulativeReplay, Joint
 from retarget.continual.methods.tangent import LastLayer, Tangent
 from retarget.continual.streams import (
@@ -45,6 +46,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
     "DER",
     "LabelSmoothing",
     "Corrected",
+    "Led",
     "Tangent",
     "LastLayer",
     "Joint",

@@ -155,6 +155,12 @@ class ClosedLoop:
         fork.reservoir = copy.copy(self.reservoir)
         return fork
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are kept of the stream."""
+        stored = self.reservoir.samples
+        return self.leader.nbytes + (0 if stored is None else stored.nbytes)
+
     def learn(self, samples: Tensor, targets: Tensor) -> Tensor:
         """Learns a block; gives it back with stored samples, as many, beside it."""
         self.leader.learn(samples, targets)

@@ -232,8 +232,16 @@ class NetworkCorrector:
         self._targets = targets.double()
 
     def trust(self) -> None:
-        """Ends the open loop's comparison: for those who watch the network themselves."""
+        """Ends the comparison with the network: for those who watch it themselves."""
         self._watch = None
+        if self._loop is not None:
+            self._loop.watch.warned = True
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are kept of the stream."""
+        kept = sum(part.nbytes for task in self._tasks for part in task)
+        return kept if self._loop is None else self._loop.nbytes
 
     def save(self, path: str | Path) -> None:
         """Writes the whole state to one file, which replaces an older one only when complete.
@@ -243,6 +251,10 @@ class NetworkCorrector:
         corrector only looks at it. With `memory` it holds the sums and the weights of the learner
         that leads, and the samples stored. Loading the file runs no code.
         """
+        write_state(Path(path), *self.to_state())
+
+    def to_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """What `save` writes: plain values, and tensors by name."""
         values = {
             "class": type(self).__name__,
             "options": {name: getattr(self, name) for name in OPTIONS + LOOP_OPTIONS},
@@ -264,7 +276,7 @@ class NetworkCorrector:
             tensors |= {f"loop.{k}": v for k, v in state.items() if isinstance(v, Tensor)}
             if self._first is not None:
                 tensors |= {"first.samples": self._first[0], "first.targets": self._first[1]}
-        write_state(Path(path), values, tensors)
+        return values, tensors
 
     @classmethod
     def load(
@@ -285,15 +297,27 @@ class NetworkCorrector:
         """
         values, tensors = read_state(Path(path), device, cls.__name__)
         with explained(path, cls.__name__):
-            options = {name: values["options"][name] for name in OPTIONS + LOOP_OPTIONS}
-            if options["refresh"] == "never":
-                module = copy.deepcopy(module)
-                module.load_state_dict(part_of(tensors, "network"))
-            loaded = cls(module, SGD(**values["learner"]), kernel=kernel, **options)
-            loaded._restore(values, tensors)
-            if loaded._loop is not None:
-                state = values["loop"] | part_of(tensors, "loop")
-                loaded._loop.load_state_dict(state, module, device, loaded._first)
+            return cls.from_state(values, tensors, module, kernel)
+
+    @classmethod
+    def from_state(
+        cls,
+        values: dict[str, Any],
+        tensors: dict[str, Tensor],
+        module: nn.Module,
+        kernel: Callable[[nn.Module], Kernel] = EmpiricalNTK,
+    ) -> Self:
+        """The corrector that `to_state` was asked of; the arguments are as in `load`."""
+        options = {name: values["options"][name] for name in OPTIONS + LOOP_OPTIONS}
+        if options["refresh"] == "never":
+            module = copy.deepcopy(module)
+            module.load_state_dict(part_of(tensors, "network"))
+        loaded = cls(module, SGD(**values["learner"]), kernel=kernel, **options)
+        loaded._restore(values, tensors)
+        if loaded._loop is not None:
+            state = values["loop"] | part_of(tensors, "loop")
+            device = next(module.parameters()).device
+            loaded._loop.load_state_dict(state, module, device, loaded._first)
         return loaded
 
     def _restore(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:

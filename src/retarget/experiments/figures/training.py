@@ -23,6 +23,7 @@ from retarget.continual import (
     Joint,
     LabelSmoothing,
     LastLayer,
+    Led,
     Method,
     Tangent,
     TaskStream,
@@ -32,7 +33,7 @@ from retarget.continual import (
 from retarget.continual.corrector import Kind, Refresh
 from retarget.continual.training import check_schedule
 from retarget.errors import TrainingDivergedError
-from retarget.experiments.experiment import Config, Count, Family
+from retarget.experiments.experiment import Config, Count, Family, Positive
 from retarget.kernels import EmpiricalNTK
 from retarget.learners import SGD, Reduction
 from retarget.theory.sweep import Parts
@@ -47,6 +48,7 @@ MethodName = Literal[
     "label smoothing",
     "corrected",
     "der, corrected",
+    "led",
     "tangent",
     "last layer",
     "joint",
@@ -68,6 +70,7 @@ class NetworkRun(Config):
         memory: Of the tangent learner: its features.
         first_epochs: Of the tangent learner and of the last layer: passes over the first task.
         combinations: Of the tangent learner: random combinations of outputs.
+        damping: Of the closed loop: how much shorter than the whole way its steps are.
         random_features: Of the last layer: random ReLU features of it, or 0 for none.
         device: Where to train.
     """
@@ -95,6 +98,7 @@ class NetworkRun(Config):
     first_epochs: WholeNotNegative = 1
     combinations: Count = 1
     random_features: WholeNotNegative = 0
+    damping: Positive = 1.0
     device: str = "cpu"
 
     @model_validator(mode="after")
@@ -188,6 +192,7 @@ def methods_of(configs: Sequence[NetworkRun]) -> list[Method]:
         "label smoothing": [LabelSmoothing(0.1)],
         "corrected": [corrected],
         "der, corrected": [corrected, DER(first.capacity)],
+        "led": [Led(1.0, first.memory, first.block_size, first.damping)],
         "tangent": [Tangent("auto", first.memory, first.first_epochs, first.combinations)],
         "last layer": [LastLayer("auto", first.random_features, first.first_epochs)],
         "joint": [Joint(first.replay_passes)],
