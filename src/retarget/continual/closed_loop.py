@@ -9,6 +9,10 @@ of the block:
 where $K^{bL}$ couples a sample to those of earlier mini-batches. After steps on $Z$ a network with
 this kernel is at $f + K a$. Nothing of the past is kept, and there is feedback: the network is
 never taken to be where the theory would have it.
+
+How far a network can go before its kernel is another one is not known beforehand. So the damping
+$\rho$ is that of Levenberg and Marquardt: doubled where the last block went otherwise than
+expected, halved where it went as expected, never below what the user asked for.
 """
 
 import copy
@@ -28,6 +32,10 @@ from retarget.state_files import part_of, read_state, require_shape, write_state
 from retarget.streaming.tangent import TangentLearner
 from retarget.theory.dual import Window
 from retarget.theory.response import step_response
+
+# Off by more than this share of the way, the steps were too long; by less than that, too short.
+TOO_FAR, NEAR = 0.5, 0.25
+MOST_DAMPING = 64.0  # times what was asked for
 
 
 class Block(NamedTuple):
@@ -129,7 +137,7 @@ class ClosedLoop:
         gamma: Ridge of the learner that leads.
         memory: Number of its features.
         replay: Samples that are stored.
-        damping: See `closed_loop_targets`.
+        damping: The least; see `closed_loop_targets`.
         seed: Of the features, and of what is stored.
     """
 
@@ -143,7 +151,8 @@ class ClosedLoop:
         damping: float,
         seed: int,
     ) -> None:
-        self.learner, self.damping, self.steps = learner, damping, 0
+        self.learner, self.least_damping, self.steps = learner, damping, 0
+        self.damping = damping
         self.leader = TangentLearner(module, gamma, memory, seed=seed)
         self.reservoir = Reservoir(replay, seed)
         self.watch = LinearisationWatch()
@@ -176,6 +185,7 @@ class ClosedLoop:
             K: (m, m) its kernel of the samples.
             samples: A block, and what was put beside it.
         """
+        self._adapt()
         f = outputs(module, samples)
         aim = self.leader.predict(samples).to(f).reshape(f.shape)
         Z, expected = closed_loop_targets(K, f, aim, self.learner, self.damping, self.steps)
@@ -183,9 +193,17 @@ class ClosedLoop:
         self.steps += self.learner.steps(len(samples))
         return Block(samples, Z)
 
+    def _adapt(self) -> None:
+        """Chooses the damping by how the last block went."""
+        off = self.watch.last
+        if off is not None and off > TOO_FAR:
+            self.damping = min(2 * self.damping, MOST_DAMPING * self.least_damping)
+        elif off is not None and off < NEAR:
+            self.damping = max(self.damping / 2, self.least_damping)
+
     def state_dict(self) -> dict[str, Any]:
         """The state as named tensors and plain values."""
-        state: dict[str, Any] = {"steps": self.steps}
+        state: dict[str, Any] = {"steps": self.steps, "damping": self.damping}
         with tempfile.TemporaryDirectory() as folder:
             self.leader.save(Path(folder) / "leader")
             state["leader"], tensors = read_state(Path(folder) / "leader")
@@ -215,7 +233,9 @@ class ClosedLoop:
         same = options == (self.leader.gamma, self.leader.memory, self.leader.seed)
         if not same or state["leader"]["flat"] is not False:  # it is given matrices
             raise InvalidInputError("the learner that leads has other options than the corrector")
-        self.steps = int(state["steps"])
+        self.steps, self.damping = int(state["steps"]), float(state["damping"])
+        if not self.least_damping <= self.damping <= MOST_DAMPING * self.least_damping:
+            raise InvalidInputError(f"damping is {self.damping}")
         self.watch.load_state_dict(part_of(state, "watch"))
         self.reservoir.load_state_dict(part_of(state, "replay"))
         for kept in (self.watch.samples, self.reservoir.samples):

@@ -37,6 +37,7 @@ class LinearisationWatch:
         samples: The last block; None if there is nothing to compare.
         before: (m, c) the network's outputs on it when its targets were given.
         predicted: (m, c) those that the theory expects once it was trained on.
+        last: How far off the outputs were at the last comparison alone, relative to their way.
         warned: Whether it has warned.
     """
 
@@ -44,6 +45,7 @@ class LinearisationWatch:
         self.samples: Tensor | None = None
         self.before = self.predicted = torch.empty(0)
         self._gap = self._way = 0.0  # sums of squares
+        self.last: float | None = None
         self.warned = False
 
     @property
@@ -63,6 +65,7 @@ class LinearisationWatch:
 
     def compare(self, module: nn.Module) -> None:
         """Looks at the network, and warns the first time that it is not where it should be."""
+        self.last = None
         if self.samples is None:
             return
         now = outputs(module, self.samples)
@@ -71,6 +74,7 @@ class LinearisationWatch:
         if still or torch.equal(now, self.before):  # nothing was to happen, or nothing has
             return
         gap = float((now - self.predicted).norm())
+        self.last = gap / way if math.isfinite(gap) else math.inf
         off = math.inf
         if math.isfinite(gap):
             self._gap, self._way = REMEMBERED * self._gap + gap**2, REMEMBERED * self._way + way**2

@@ -192,7 +192,7 @@ def methods_of(configs: Sequence[NetworkRun]) -> list[Method]:
         "label smoothing": [LabelSmoothing(0.1)],
         "corrected": [corrected],
         "der, corrected": [corrected, DER(first.capacity)],
-        "led": [Led(1.0, first.memory, first.block_size, first.damping)],
+        "led": [Led(3.0, first.memory, first.block_size, first.damping)],
         "tangent": [Tangent("auto", first.memory, first.first_epochs, first.combinations)],
         "last layer": [LastLayer("auto", first.random_features, first.first_epochs)],
         "joint": [Joint(first.replay_passes)],
