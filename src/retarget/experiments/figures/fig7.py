@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import matplotlib.pyplot as plt
 import numpy as np
 import polars as pl
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from rich.console import RenderableType
@@ -21,6 +20,7 @@ from retarget.labels import COLOURS
 
 REFERENCE = "cumulative replay"
 NOTHING = 1e3  # where what keeps no bytes is drawn, on an axis that has no zero
+MARKERS = {"-": "o", "--": "D", ":": "s"}
 LINES = {
     "tangent": (COLOURS["iterative"], "-"),
     "tangent, three epochs": (COLOURS["iterative"], "--"),
@@ -39,11 +39,21 @@ def draw(table: pl.DataFrame) -> Figure:
         parts = settings(table, PARAMETERS)
         for place, part in enumerate(parts):
             colour, line = _line(part.name, place)
-            learned = part.table.filter(pl.col("tasks_learned") > 0)
-            draw_band(
-                curves, learned, "tasks_learned", "accuracy", colour, ls=line, label=part.name
+            mark = {"marker": MARKERS[line], "mfc": colour if line == "-" else "white", "ms": 5}
+            # what learns nothing before the end has no curve
+            first = part.table["tasks_learned"].max() if part.name.startswith("joint") else 1
+            learned = part.table.filter(pl.col("tasks_learned") >= first)
+            band = {"ls": line, "label": part.name, **mark}
+            draw_band(curves, learned, "tasks_learned", "accuracy", colour, **band)
+            accuracies = final_accuracies(part.table)
+            memory.errorbar(
+                [max(_kept(part), NOTHING)],
+                [np.nanmean(accuracies) if np.isfinite(accuracies).any() else np.nan],
+                yerr=[_sem(accuracies)],
+                color=colour,
+                capsize=2,
+                **mark,
             )
-            _draw_memory(memory, part, colour, filled=line == "-")
         letter(curves, "A", "after every task")
         curves.set_xlabel("tasks learned")
         curves.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -76,28 +86,6 @@ def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
             f"{_kept(part) / 1e6:,.1f} MB",
         )
     return [shown]
-
-
-def _draw_memory(axes: Axes, part: Setting, colour: str, filled: bool) -> None:
-    accuracies = final_accuracies(part.table)
-    kept = max(_kept(part), NOTHING)
-    axes.errorbar(
-        [kept],
-        [np.nanmean(accuracies)],
-        yerr=[_sem(accuracies)],
-        fmt="o",
-        color=colour,
-        mfc=colour if filled else "white",
-        capsize=2,
-    )
-    axes.annotate(
-        part.name,
-        (kept, float(np.nanmean(accuracies))),
-        xytext=(4, 4),
-        textcoords="offset points",
-        fontsize="x-small",
-        ha="left" if kept < 1e7 else "right",
-    )
 
 
 def _line(name: str, place: int) -> tuple[str, str]:

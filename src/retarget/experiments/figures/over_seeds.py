@@ -129,6 +129,6 @@ def draw_band(axes: Axes, table: pl.DataFrame, x: str, y: str, colour: str, **li
     """The mean of `y` along `x` as a line, and a band of one standard error around it."""
     curve = mean_and_sem(table, [x], y)
     alone = "o" if len(curve) == 1 else None  # a single point makes no line
-    axes.plot(curve[x], curve["mean"], marker=alone, color=colour, **line)
+    axes.plot(curve[x], curve["mean"], **{"marker": alone, "color": colour, **line})
     low, high = curve["mean"] - curve["sem"], curve["mean"] + curve["sem"]
     axes.fill_between(curve[x], low, high, color=colour, alpha=0.2, lw=0)

@@ -1,0 +1,100 @@
+"""TangentLearner on the paper's network for CIFAR-10: what learning costs, beside plain SGD.
+
+Made-up images (the time does not depend on what they show). All from one run:
+
+* a pass of plain SGD in mini-batches of 4, which is what the stream costs without it;
+* TangentLearner: forward and backward passes, the projection, the sums, and one solution with a
+  ridge chosen by cross-validation at the end;
+* the limit: the products of the sums alone, by BLAS (dsyrk on a CPU, a matrix product elsewhere).
+
+    python benchmarks/tangent.py [--samples 1000] [--memory 4096] [--device cpu]
+"""
+
+import argparse
+import time
+
+import numpy as np
+import torch
+from scipy.linalg.blas import dsyrk
+from torch import nn
+
+import retarget as rt
+
+STREAM = 30_000  # images that the ratios are for: the solution is needed once for all of them
+
+
+def network() -> nn.Sequential:
+    """Two 3 x 3 convolutions of 32 and 64 channels and a linear read-out, without biases."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 3, padding=1, bias=False),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1, bias=False),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(7),
+        nn.Flatten(),
+        nn.Linear(64 * 7 * 7, 2, bias=False),
+    )
+
+
+def sgd_pass(module: nn.Module, X: torch.Tensor, Y: torch.Tensor) -> None:
+    """One pass in mini-batches of 4."""
+    optimiser = torch.optim.SGD(module.parameters(), lr=1e-4)
+    for x, y in zip(X.split(4), Y.split(4), strict=True):
+        optimiser.zero_grad()
+        ((module(x) - y).square().sum(1) / 2).mean().backward()
+        optimiser.step()
+
+
+def seconds(work, device: str) -> float:
+    """The time of one call, once what it started on the device has ended."""
+    started = time.perf_counter()
+    work()
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    """Measures, and prints ratios."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--samples", type=int, default=1000)
+    parser.add_argument("--memory", type=int, default=4096)
+    parser.add_argument("--device", default="cpu")
+    asked = parser.parse_args()
+    n, m, device = asked.samples, asked.memory, asked.device
+    random = torch.Generator().manual_seed(1)
+    X = torch.randn((n, 3, 32, 32), generator=random).to(device)
+    Y = torch.randn((n, 2), generator=random).to(device)
+    module = network().to(device)
+    few = max(4, n // 10)
+    sgd_pass(network().to(device), X[:few], Y[:few])  # libraries set themselves up
+    rt.TangentLearner(module, 1.0, m).learn(X[:few], Y[:few]).predict(X[:1])
+
+    plain = seconds(lambda: sgd_pass(network().to(device), X, Y), device) / n
+    learner = rt.TangentLearner(module, "auto", m).learn(X[:1], Y[:1])
+    features = seconds(lambda: learner.prepare(X), device) / n
+    learn = seconds(lambda: learner.learn(X, Y), device) / n
+    solve = seconds(lambda: learner.gamma_, device)
+    if device == "cpu":
+        phi = np.asfortranarray(np.random.default_rng(0).normal(size=(n, m)))
+        limit = seconds(lambda: dsyrk(1.0, phi, trans=True), device) / n
+    else:
+        phi = torch.randn((n, m), dtype=torch.float64, device=device)
+        limit = seconds(lambda: phi.T @ phi, device) / n
+    total = learn + solve / STREAM
+    print(f"{device}, {torch.get_num_threads()} threads, m = {m}, {n} images, ms an image:")
+    print(f"  plain SGD, batch 4                 {1e3 * plain:8.3f}")
+    print(f"  tangent features                   {1e3 * features:8.3f}")
+    print(f"  learn (features and sums)          {1e3 * learn:8.3f}")
+    print(f"  the sums' products by BLAS         {1e3 * limit:8.3f}")
+    print(f"  solution with its ridge, once      {1e3 * solve:8.0f}")
+    print(
+        f"for {STREAM:,} images: {total * STREAM:.1f} s, {total / plain:.2f} times a pass of SGD; "
+    )
+    print(f"the sums take {(learn - features) / limit:.2f} times their limit")
+
+
+if __name__ == "__main__":
+    main()
