@@ -37,14 +37,15 @@ console = Console(emoji=False)  # a column may be called :rocket:
 def diagnose(
     asked: dict[str, Any],
     test: Annotated[
-        Path | None, method_option(metavar="FILE", help="Rows to measure errors on, same columns.")
+        Path | None,
+        method_option(metavar="FILE", help="Rows to measure errors on, with the same columns."),
     ] = None,
     evaluation: Annotated[
         str | None,
         method_option(
             metavar="last|progressive",
-            help="Measure errors on the last part of the stream, or on each row before it is "
-            "learned.",
+            help="Measure errors on the last part of the stream (last), or on each row before it "
+            "is learned (progressive).",
             show_default="last",
         ),
     ] = None,
@@ -100,13 +101,13 @@ def diagnose(
 def correct(
     asked: dict[str, Any],
     out: Annotated[
-        Path, typer.Option(metavar="DIR|FILE", help="A folder, or a file .parquet or .csv.")
+        Path, typer.Option(metavar="DIR|FILE", help="A folder, or a .parquet or .csv file.")
     ] = OUT,
 ) -> None:
     """The targets to train on, for every row of a stream: true, and corrected in two ways.
 
-    Writes corrected.parquet. The exact correction needs the whole stream beforehand; the iterative
-    one only what was there by then.
+    Writes corrected.parquet. The exact correction needs the whole stream beforehand; the
+    iterative one uses only what has come by then.
     """
     from retarget.diagnosis.api import diagnose_table
     from retarget.diagnosis.report.export import corrected_table
@@ -172,7 +173,7 @@ def load_tables(
     if file is None:
         if target or test or Roles(("digit",), **choices) != Roles(("digit",)):
             raise InvalidInputError(
-                "there are options on columns or a test set, and no FILE that has them; name the "
+                "options on columns or a test set are given, but no FILE that has them; name the "
                 "file of the stream first"
             )
         return digits_tables(asked["seed"])

@@ -38,7 +38,7 @@ def as_weights(weights: Any, count: int) -> Tensor | None:
 
 
 def require_moderate(name: str, values: Tensor) -> None:
-    """Refuses numbers whose products would overflow: the sums could not be mended afterwards."""
+    """Refuses numbers whose products would overflow: the sums could not be repaired."""
     least, most = values.aminmax() if values.numel() else (values.new_zeros(()),) * 2
     if not (float(least) >= -LARGEST_NUMBER and float(most) <= LARGEST_NUMBER):
         raise InvalidInputError(
