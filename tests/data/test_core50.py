@@ -246,7 +246,7 @@ def test_a_frame_that_is_there_twice(tmp_path, form):
     [
         ("../s1/o1/C_01_01_000.png", 0, "which leads out of its folder"),
         ("/s1/o1/C_01_01_000.png", 0, "which leads out of its folder"),
-        ("s1/o1/C_01_01_000.png", stat.S_IFLNK, "as a link or as something else"),
+        ("s1/o1/C_01_01_000.png", stat.S_IFLNK, "as a link or as something other"),
     ],
 )
 def test_hostile_archives(tmp_path, name, mode, message):
@@ -260,7 +260,7 @@ def test_hostile_archives(tmp_path, name, mode, message):
 def test_an_archive_that_is_cut_short(tmp_path):
     source = write_made_core50(tmp_path, "zip", FRAMES)
     source.write_bytes(source.read_bytes()[:-200])
-    with pytest.raises(InvalidInputError, match=f"{source} is cut short, damaged, or no zip arch"):
+    with pytest.raises(InvalidInputError, match=f"{source} is cut short, damaged, or not a zip"):
         load_some(source)
 
 

@@ -60,7 +60,7 @@ def diagnose(
         bool, typer.Option("--open/--no-open", help="Open the report when it is written.")
     ] = False,
 ) -> None:
-    """What an online learner made of a stream: which targets it shifted, and what would help.
+    """Shows which targets an online learner shifted in your stream, and what would help.
 
     Writes report.html, shift.parquet (every row's shift) and corrected.parquet (targets to train
     on) into a folder.
@@ -104,10 +104,10 @@ def correct(
         Path, typer.Option(metavar="DIR|FILE", help="A folder, or a .parquet or .csv file.")
     ] = OUT,
 ) -> None:
-    """The targets to train on, for every row of a stream: true, and corrected in two ways.
+    """Writes the targets to train on, for every row: true, and corrected in two ways.
 
-    Writes corrected.parquet. The exact correction needs the whole stream beforehand; the
-    iterative one uses only what has come by then.
+    The file is corrected.parquet, unless --out names another. The exact correction needs the whole
+    stream beforehand; the iterative one uses, for each row, only what came before and its block.
     """
     from retarget.diagnosis.api import diagnose_table
     from retarget.diagnosis.report.export import corrected_table

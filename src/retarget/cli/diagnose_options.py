@@ -55,7 +55,8 @@ def shared_options(
     kind: Annotated[
         str,
         column_option(
-            metavar="auto|regression|classification", help="Is the target a number or a class?"
+            metavar="auto|regression|classification",
+            help="Whether the target is a number or a class.",
         ),
     ] = "auto",
     impute: Annotated[
@@ -70,7 +71,7 @@ def shared_options(
         bool,
         column_option(
             "--standardise/--as-they-are",
-            help="Bring numbers to mean 0 and standard deviation 1, or leave them.",
+            help="Scale numbers to mean 0 and standard deviation 1, or leave them as they are.",
         ),
     ] = True,
     allow_leak: Annotated[

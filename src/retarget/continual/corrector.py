@@ -209,7 +209,9 @@ class NetworkCorrector:
     def recorrect(self) -> Any:
         """Targets for the same samples again, before another epoch over them (open loop only)."""
         if self._loop is not None:
-            raise InvalidInputError("with memory=... each block is corrected once; go on instead")
+            raise InvalidInputError(
+                "with memory=... each block is corrected once; go on with the next block"
+            )
         if self._watch is not None:
             self._watch.compare(self._module)
             self._watch.samples = None  # of a second pass the theory says nothing

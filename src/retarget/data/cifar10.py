@@ -237,8 +237,8 @@ def read_pickle(content: bytes, source: str) -> dict[bytes, Any]:
         _take(left, [("SETITEMS", None), ("STOP", None)])
     except Exception as error:  # pickletools raises several kinds for damage
         raise InvalidInputError(
-            f"{source} is refused: {error}; it is cut short or damaged, or no official file, and "
-            "was not unpickled"
+            f"{source} is refused: {error}; it is cut short or damaged, or not an official "
+            "file, and was not unpickled"
         ) from error
     return found
 

@@ -31,8 +31,8 @@ def as_weights(weights: Any, count: int) -> Tensor | None:
         )
     if not bool(((given >= 1 / LARGEST_NUMBER) & (given <= LARGEST_NUMBER)).all()):
         raise InvalidInputError(
-            "weights holds a number that is not above 0 and finite, or beyond all measure; leave "
-            "out samples that are not to count"
+            "weights holds a number that is not above 0, or is too large; leave out samples that "
+            "are not to count"
         )
     return given
 
