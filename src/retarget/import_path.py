@@ -19,7 +19,7 @@ def imported_network(name: str, what: str) -> nn.Module:
 
     Raises:
         InvalidInputError: It cannot be imported, or fails.
-        InvalidTypeError: It gives something else than a module.
+        InvalidTypeError: It gives something other than a module.
     """
     module_name, _, attribute = name.partition(":")
     try:

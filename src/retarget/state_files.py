@@ -27,7 +27,7 @@ def write_state(path: Path, values: Mapping[str, Any], tensors: Mapping[str, Ten
     Args:
         path: The file.
         values: Plain values, as JSON has them.
-        tensors: Of any device, by name.
+        tensors: Tensors by name, on any device.
 
     Raises:
         OSError: The file cannot be written; its `filename` is the path. An older file stays.

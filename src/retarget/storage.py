@@ -78,7 +78,7 @@ def _replaced(path: Path) -> os.stat_result | None:
     """What is known of the file that is there already, be it behind a link; None if there is none.
 
     Raises:
-        OSError: It is no file, or a link that leads back to itself.
+        OSError: It is not a file, or it is a link that leads back to itself.
     """
     try:
         found = path.stat()
@@ -94,7 +94,7 @@ def _replaced(path: Path) -> os.stat_result | None:
 
 
 def _give_to_owner(path: Path, old: os.stat_result) -> None:
-    """Gives a file the owner and the group of the one that it replaces, as far as one may."""
+    """Gives a file the owner and the group of the file that it replaces, if permitted."""
     if os.name == "posix":
         for owner, group in ((-1, old.st_gid), (old.st_uid, -1)):
             with suppress(OSError):  # only root may give files away

@@ -40,7 +40,7 @@ def listed(values: Collection[object], most: int = MOST_SHOWN) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The known name nearest to the one that was written; None if none is near.
+    """The known name nearest to what was written; None if none is near.
 
     Example:
         >>> did_you_mean("minst", ["cifar10", "mnist"])

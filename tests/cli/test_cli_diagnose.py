@@ -184,8 +184,8 @@ def test_corrected_targets_from_the_command(monkeypatch, capsys, tmp_path, stand
         ),
         (("t.csv", "--target", "c", "--test-share", "2"), "test_share is 2.0; expected a share"),
         (("t.csv", "--target", "c", "--out", "t.csv"), "--out is t.csv, which is a file; expected"),
-        (("--target", "c"), "options on columns or a test set, and no FILE"),
-        (("--test", "t.csv"), "options on columns or a test set, and no FILE"),
+        (("--target", "c"), "name the file of the stream"),
+        (("--test", "t.csv"), "name the file of the stream"),
     ],
 )
 def test_wrong_use_of_diagnose(monkeypatch, capsys, tmp_path, stand, arguments, message):

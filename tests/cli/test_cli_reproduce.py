@@ -123,7 +123,7 @@ def test_a_dry_run_computes_nothing(monkeypatch, capsys, tmp_path, mine):
     code, shown = run(monkeypatch, capsys, *mine(), "--dry-run")
     assert code == 0
     assert "seed 0: to do" in shown
-    assert "3 runs, 0 done, 3 to do: how long that takes is unknown" in shown
+    assert "3 runs, 0 done, 3 to do: the time is unknown" in shown
     assert calls(tmp_path) == {}
     run(monkeypatch, capsys, *mine(), "-j", 0)
     code, shown = run(monkeypatch, capsys, *mine("[grid]", "lr = [0.1, 0.2]"), "--dry-run", "-j", 2)

@@ -47,7 +47,7 @@ def test_what_follows_the_last_file_is_read_for_its_checksum(tmp_path, monkeypat
         read(tmp_path / "made.tar.gz", content[:-8] + bytes(8), largest=20_000)
 
 
-ODD_KIND = "holds 'other' as a link or as something else than a plain file"
+ODD_KIND = "holds 'other' as a link or as something other than a plain file"
 HARMFUL = {
     "up": (member("../outside"), r"holds '\.\./outside', which leads out of its folder"),
     "up inside": (member("a/../../b"), r"holds 'a/\.\./\.\./b', which leads out"),
@@ -90,18 +90,18 @@ def test_folders_beside_the_files_are_harmless(tmp_path):
 
 
 BAD = {
-    "not packed": (b"plain text", "is damaged, or no .tar.gz archive: Not a gzipped file"),
-    "empty": (b"", "is damaged, or no .tar.gz archive: empty file"),
-    "no tar": (gzipped(b"plain text " * 99), "is damaged, or no .tar.gz archive: "),
+    "not packed": (b"plain text", "is damaged, or not a .tar.gz archive: Not a gzipped file"),
+    "empty": (b"", "is damaged, or not a .tar.gz archive: empty file"),
+    "no tar": (gzipped(b"plain text " * 99), "is damaged, or not a .tar.gz archive: "),
     "wrong checksum": (
         tar_gz(FILES)[:-8] + bytes(4) + tar_gz(FILES)[-4:],
-        "is damaged, or no .tar.gz archive: CRC check failed",
+        "is damaged, or not a .tar.gz archive: CRC check failed",
     ),
     "damaged": (tar_gz(FILES)[:40] + b"\xff" * 20 + tar_gz(FILES)[60:], "is damaged"),
     "cut short": (tar_gz(FILES)[:-20], "is cut short: its gzip data end too early"),
     "tar cut short": (
         gzipped(gzip.decompress(tar_gz(FILES))[:900]),
-        "is damaged, or no .tar.gz archive: unexpected end of data",
+        "is damaged, or not a .tar.gz archive: unexpected end of data",
     ),
     "lacks one": (tar_gz({"folder/one": b"1"}), "cut short or another .*: folder/two is not in it"),
     "lacks all": (tar_gz({"one": b"1"}), "another archive: folder/one, folder/two is not in it"),
@@ -112,25 +112,25 @@ BAD = {
     "negative": (gzipped(member("folder/one", size=-512)), "(of -512 bytes; expected|is damaged)"),
     "a link": (
         gzipped(member("folder/one", tarfile.SYMTYPE)),
-        "holds 'folder/one' as a link or as something else than a plain file",
+        "holds 'folder/one' as a link or as something other than a plain file",
     ),
-    "a folder": (gzipped(member("folder/one", tarfile.DIRTYPE)), "as something else than a plain"),
-    "a device": (gzipped(member("folder/one", tarfile.CHRTYPE)), "as something else than a plain"),
+    "a folder": (gzipped(member("folder/one", tarfile.DIRTYPE)), "as something other than a plain"),
+    "a device": (gzipped(member("folder/one", tarfile.CHRTYPE)), "as something other than a plain"),
     "sparse": (
         gzipped(member("folder/one", tarfile.GNUTYPE_SPARSE) + bytes(9000)),
-        "as something else than a plain file",
+        "as something other than a plain file",
     ),
     "sparse, another way": (
         gzipped(member("folder/one", **{"GNU.sparse.map": "0,1", "GNU.sparse.size": "9"})),
-        "as something else than a plain file",
+        "as something other than a plain file",
     ),
     "a number that is none": (
         gzipped(member("folder/one", **{"GNU.sparse.map": "x", "GNU.sparse.size": "y"})),
-        "is damaged, or no .tar.gz archive: ",
+        "is damaged, or not a .tar.gz archive: ",
     ),
     "headers for headers": (
         gzipped(member("x", tarfile.GNUTYPE_LONGNAME) * 2000),
-        "is damaged, or no .tar.gz archive: ",
+        "is damaged, or not a .tar.gz archive: ",
     ),
 }
 

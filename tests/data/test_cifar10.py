@@ -133,7 +133,7 @@ BAD_PYTHON = {
     ),
     "labels of text": (
         python2_pickle({b"data": PIXELS, b"labels": [b"x"] * 4}),
-        "holds 'labels' that are no list of whole numbers",
+        "holds 'labels' that are not a list of whole numbers",
     ),
     "no labels": (
         python2_pickle({b"data": PIXELS}),
@@ -148,7 +148,7 @@ BAD_BINARY = {
     "label": (binary_batch(PIXELS, [1, 2, 10, 3]), "holds the label 10; expected 0 to 9"),
     "cut short": (
         binary_batch(PIXELS, LABELS)[:-1],
-        "has 12291 bytes, which is no multiple of the 3073 of a label and its image",
+        "has 12291 bytes, which is not a multiple of the 3073 of a label and its image",
     ),
     "empty": (b"", "holds no images"),
 }

@@ -101,13 +101,13 @@ def test_the_forms_are_looked_for_in_order(tmp_path, monkeypatch):
         assert_same(load_some(str(tmp_path)), expected)
         (tmp_path / SOURCES[form]).rename(tmp_path / f"{form}.old")
     expected = (
-        f"core50: {tmp_path} is no file, and none of core50_128x128, core50_128x128.zip "
-        "found in it; download http.*core50_128x128.zip to it by hand"
+        f"core50: {tmp_path} is not a file, and none of core50_128x128, core50_128x128.zip "
+        "is in it; download http.*core50_128x128.zip to it by hand"
     )
     for source in (None, tmp_path):
         with pytest.raises(MissingDataError, match=expected):
             load_core50(source)
-    with pytest.raises(MissingDataError, match="core50: .*/nothing.zip is no file"):
+    with pytest.raises(MissingDataError, match="core50: .*/nothing.zip is not a file"):
         load_core50(tmp_path / "nothing.zip")
 
 
@@ -246,7 +246,7 @@ def test_a_frame_that_is_there_twice(tmp_path, form):
     [
         ("../s1/o1/C_01_01_000.png", 0, "which leads out of its folder"),
         ("/s1/o1/C_01_01_000.png", 0, "which leads out of its folder"),
-        ("s1/o1/C_01_01_000.png", stat.S_IFLNK, "as a link or as something else"),
+        ("s1/o1/C_01_01_000.png", stat.S_IFLNK, "as a link or as something other"),
     ],
 )
 def test_hostile_archives(tmp_path, name, mode, message):
@@ -260,7 +260,7 @@ def test_hostile_archives(tmp_path, name, mode, message):
 def test_an_archive_that_is_cut_short(tmp_path):
     source = write_made_core50(tmp_path, "zip", FRAMES)
     source.write_bytes(source.read_bytes()[:-200])
-    with pytest.raises(InvalidInputError, match=f"{source} is cut short, damaged, or no zip arch"):
+    with pytest.raises(InvalidInputError, match=f"{source} is cut short, damaged, or not a zip"):
         load_some(source)
 
 
@@ -340,7 +340,7 @@ def test_the_stand_in():
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "core50_128x128.zip")
-    with pytest.raises(MissingDataError, match="none of .* found in it"):
+    with pytest.raises(MissingDataError, match="none of .* is in it"):
         load_some(tmp_path)
     source = write_made_core50(tmp_path / "there", "folder", FRAMES)
     (source / NAME).unlink()

@@ -49,7 +49,7 @@ def test_what_is_no_picture_is_passed_over(name):
     ],
 )
 def test_pictures_that_are_no_frames(name):
-    with pytest.raises(InvalidInputError, match="made holds '.*', which is no frame of CORe50; ex"):
+    with pytest.raises(InvalidInputError, match="made holds '.*', which is not a frame of CORe50"):
         parse_name(name, "made")
 
 

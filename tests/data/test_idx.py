@@ -52,8 +52,8 @@ def test_several_gzip_members_are_one_file(tmp_path):
     [
         (b"", "is cut short: it ends within its header"),
         (b"\0\0\x08\x03\0\0", "is cut short: it ends within its header"),
-        (b"PK\3\4" + bytes(20), "is no idx file: it starts with the bytes 50 4b 03 04, where"),
-        (b"\0\1\x08\3" + bytes(20), "is no idx file: it starts with the bytes 00 01 08 03, where"),
+        (b"PK\3\4" + bytes(20), "is not an idx file: it starts with the bytes 50 4b 03 04"),
+        (b"\0\1\x08\3" + bytes(20), "is not an idx file: it starts with the bytes 00 01 08 03"),
         (idx(IMAGES, kind=0x0D), "holds values of the idx type 0x0d; expected 0x08"),
         (idx(IMAGES[0]), "holds values of 2 dimensions; expected 3; perhaps images and labels"),
         (idx(IMAGES) + b"\0", "goes on after the 24 values that its header promises"),

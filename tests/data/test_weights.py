@@ -55,7 +55,7 @@ def test_loading_leaves_the_random_numbers_alone(tmp_path, weights):
     [
         (torch.zeros(3), "holds one Tensor; expected tensors by name"),
         ([torch.zeros(3)], "holds one list; expected tensors by name"),
-        ({"model": {}, "epoch": 3}, "something else than tensors: model, epoch; expected the"),
+        ({"model": {}, "epoch": 3}, "something other than tensors: model, epoch; expected the"),
         (dict.fromkeys("abcdefg", 0), "than tensors: a, b, c, d, e and 2 more; expected"),
     ],
 )

@@ -56,7 +56,7 @@ def test_plain_files_of_any_system(tmp_path, mode):
     assert read(tmp_path / "made.zip", zipped({entry("one", mode): b"1"})) == {"one": b"1"}
 
 
-DAMAGED = "is cut short, damaged, or no zip archive"
+DAMAGED = "is cut short, damaged, or not a zip archive"
 BAD = {
     "no zip": (b"plain text", f"{DAMAGED} .BadZipFile"),
     "empty": (b"", f"{DAMAGED} .BadZipFile"),
@@ -89,7 +89,7 @@ BAD = {
     ),
     "a link": (
         zipped({entry("one", stat.S_IFLNK | 0o777): b"/etc/passwd"}),
-        "holds 'one' as a link or as something else than a plain file",
+        "holds 'one' as a link or as something other than a plain file",
     ),
     "a device": (
         zipped({entry("one", stat.S_IFCHR): b""}),

@@ -205,7 +205,7 @@ def test_core50_and_its_stand_in_count_by_content(made_data, tmp_path, monkeypat
         assert key(core50_run(data=data), "core50 curves") != first[data].key
         (copied / name).unlink()
         with pytest.raises(
-            rt.errors.MissingDataError, match="core50: .* found in it|stand-in: .* not"
+            rt.errors.MissingDataError, match="core50: .* is in it|stand-in: .* not"
         ):
             identity_of(core50_run(data=data), family)
 

@@ -67,7 +67,7 @@ def test_changes_apply_to_seeds_parameters_and_grid(small):
 
 @pytest.mark.parametrize("text", ["gamma", "gamma=", "=3", "gamma=wide", f"g={'9' * 5000}"])
 def test_a_setting_that_is_none(text):
-    with pytest.raises(rt.errors.InvalidInputError, match="is no setting: .* expected name=value"):
+    with pytest.raises(rt.errors.InvalidInputError, match="is not a setting: .*name=value"):
         parse_changes([text])
 
 
@@ -234,7 +234,7 @@ def test_the_same_problem_in_many_cases_is_one_line():
     "text", ["family = ", "a = 1\na = 2", "[" * 5000, "\0", f"a = {'9' * 5000}"]
 )
 def test_what_is_no_toml(text):
-    with pytest.raises(rt.errors.InvalidInputError, match="^experiment bad is no TOML: "):
+    with pytest.raises(rt.errors.InvalidInputError, match="^experiment bad is not valid TOML: "):
         parse_experiment("bad", text)
 
 
@@ -299,13 +299,13 @@ def test_files_that_cannot_be_read(tmp_path):
         load_experiment(str(path))
     path.mkdir()
     with pytest.raises(
-        rt.errors.InvalidInputError, match="x.toml is no file; expected an experiment"
+        rt.errors.InvalidInputError, match="x.toml is not a file; expected an experiment"
     ):
         load_experiment(str(path))
     path.rmdir()
     path.write_bytes(b"title = '\xff'")
     with pytest.raises(
-        rt.errors.InvalidInputError, match="x.toml is no text in UTF-8: .*expected TOML"
+        rt.errors.InvalidInputError, match="x.toml is not text in UTF-8: .*expected TOML"
     ):
         load_experiment(str(path))
     path.write_bytes(b"#" * (LARGEST_FILE + 1))
@@ -326,9 +326,7 @@ def test_a_file_that_may_not_be_read(tmp_path):
 
 @pytest.mark.parametrize("name", ["runs", "...", ".hidden", "", "a\nb"])
 def test_names_that_are_none(name):
-    with pytest.raises(
-        rt.errors.InvalidInputError, match="is no name for an experiment.*not 'runs'"
-    ):
+    with pytest.raises(rt.errors.InvalidInputError, match="cannot name an experiment.*not 'runs'"):
         parse_experiment(name, SMALL_DIGITS)
 
 

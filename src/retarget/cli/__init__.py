@@ -20,16 +20,16 @@ FAILED, WRONG_USE = 1, 2
 COMMANDS = {
     "diagnose": (
         "retarget.cli.diagnose",
-        "What an online learner made of a stream: which targets it shifted, and what would help.",
+        "Shows which targets an online learner shifted in your stream, and what would help.",
     ),
     "correct": (
         "retarget.cli.diagnose",
-        "The targets to train on, for every row of a stream: true, and corrected in two ways.",
+        "Writes the targets to train on, for every row: true, and corrected in two ways.",
     ),
     "reproduce": ("retarget.cli.reproduce", "Computes experiments and draws their figures."),
     "explore": (
         "retarget.cli.explore",
-        "Opens a page where points, rates and orders can be moved, and shows what shifts.",
+        "Opens a page where you move points, rates and the order, and see targets shift.",
     ),
     "runs": ("retarget.cli.runs", "Lists, shows, cleans and exports finished runs."),
     "data": ("retarget.cli.data", "Lists, downloads and checks data sets."),

@@ -52,7 +52,7 @@ def _where(data_set: DataSet, folder: Path) -> str:
 
 @app.command()
 def get(name: Name, data_dir: Folder = None) -> None:
-    """Downloads the files of a data set that are not here with the right checksum."""
+    """Downloads the files of a data set that are missing or have a wrong checksum."""
     data_set, folder = find_data_set(name), fetch.data_folder(data_dir)
     columns = (
         TextColumn("{task.description}"),

@@ -37,14 +37,15 @@ console = Console(emoji=False)  # a column may be called :rocket:
 def diagnose(
     asked: dict[str, Any],
     test: Annotated[
-        Path | None, method_option(metavar="FILE", help="Rows to measure errors on, same columns.")
+        Path | None,
+        method_option(metavar="FILE", help="Rows to measure errors on, with the same columns."),
     ] = None,
     evaluation: Annotated[
         str | None,
         method_option(
             metavar="last|progressive",
-            help="Measure errors on the last part of the stream, or on each row before it is "
-            "learned.",
+            help="Measure errors on the last part of the stream (last), or on each row before it "
+            "is learned (progressive).",
             show_default="last",
         ),
     ] = None,
@@ -59,7 +60,7 @@ def diagnose(
         bool, typer.Option("--open/--no-open", help="Open the report when it is written.")
     ] = False,
 ) -> None:
-    """What an online learner made of a stream: which targets it shifted, and what would help.
+    """Shows which targets an online learner shifted in your stream, and what would help.
 
     Writes report.html, shift.parquet (every row's shift) and corrected.parquet (targets to train
     on) into a folder.
@@ -100,13 +101,13 @@ def diagnose(
 def correct(
     asked: dict[str, Any],
     out: Annotated[
-        Path, typer.Option(metavar="DIR|FILE", help="A folder, or a file .parquet or .csv.")
+        Path, typer.Option(metavar="DIR|FILE", help="A folder, or a .parquet or .csv file.")
     ] = OUT,
 ) -> None:
-    """The targets to train on, for every row of a stream: true, and corrected in two ways.
+    """Writes the targets to train on, for every row: true, and corrected in two ways.
 
-    Writes corrected.parquet. The exact correction needs the whole stream beforehand; the iterative
-    one only what was there by then.
+    The file is corrected.parquet, unless --out names another. The exact correction needs the whole
+    stream beforehand; the iterative one uses, for each row, only what came before and its block.
     """
     from retarget.diagnosis.api import diagnose_table
     from retarget.diagnosis.report.export import corrected_table
@@ -172,7 +173,7 @@ def load_tables(
     if file is None:
         if target or test or Roles(("digit",), **choices) != Roles(("digit",)):
             raise InvalidInputError(
-                "there are options on columns or a test set, and no FILE that has them; name the "
+                "options on columns or a test set are given, but no FILE that has them; name the "
                 "file of the stream first"
             )
         return digits_tables(asked["seed"])

@@ -29,14 +29,16 @@ def shared_options(
     ] = None,
     time: Annotated[
         str | None,
-        column_option(metavar="COL", help="Orders the rows; it is not used as a feature."),
+        column_option(
+            metavar="COL", help="Column that orders the rows. It is not used as a feature."
+        ),
     ] = None,
     group: Annotated[
         str | None,
         column_option(
             metavar="COL",
-            help="Task, user, device, class...: shows which group shifted whose targets. It is "
-            "not used as a feature.",
+            help="Task, user, device, class...: the report shows which group shifted whose "
+            "targets. It is not used as a feature.",
         ),
     ] = None,
     group_as_feature: Annotated[
@@ -53,22 +55,23 @@ def shared_options(
     kind: Annotated[
         str,
         column_option(
-            metavar="auto|regression|classification", help="Is the target a number or a class?"
+            metavar="auto|regression|classification",
+            help="Whether the target is a number or a class.",
         ),
     ] = "auto",
     impute: Annotated[
         str,
         column_option(
             metavar="error|mean|median|zero",
-            help="What missing numbers are replaced by. (Missing categories: the most frequent. "
-            "Rows without a target are left out.)",
+            help="What replaces missing numbers. Missing categories become the most frequent one; "
+            "rows without a target are left out.",
         ),
     ] = "error",
     standardise: Annotated[
         bool,
         column_option(
             "--standardise/--as-they-are",
-            help="Bring numbers to mean 0 and standard deviation 1, or leave them.",
+            help="Scale numbers to mean 0 and standard deviation 1, or leave them as they are.",
         ),
     ] = True,
     allow_leak: Annotated[
@@ -78,8 +81,8 @@ def shared_options(
         str,
         learner_option(
             metavar="rbf|linear|MODULE:FACTORY",
-            help="What the learner takes as similar. For a network of yours: the function that "
-            "makes it, as package.module:factory (its empirical NTK).",
+            help="Which rows the learner treats as similar. For a network of your own, name the "
+            "function that makes it, as package.module:factory (its empirical NTK is used).",
         ),
     ] = "rbf",
     width: Annotated[
@@ -93,7 +96,8 @@ def shared_options(
         str,
         learner_option(
             metavar="auto|NUMBER",
-            help="Learning rate; auto: the best stable one, by the error before learning.",
+            help="Learning rate; auto: the stable rate with the smallest error on rows before "
+            "they are learned.",
         ),
     ] = "auto",
     batch_size: Annotated[int, learner_option(min=1, help="Rows in one step of the learner.")] = 1,
@@ -116,7 +120,7 @@ def shared_options(
         str, method_option(metavar="auto|NUMBER", help="Ridge of the offline learner.")
     ] = "auto",
     block_size: Annotated[
-        int | None, method_option(min=1, help="Rows corrected together, iteratively.")
+        int | None, method_option(min=1, help="Rows per block of the iterative correction.")
     ] = None,
     ridge: Annotated[
         float | None, method_option(min=0, help="Ridge of the iterative correction's blocks.")
@@ -125,8 +129,8 @@ def shared_options(
         str,
         method_option(
             metavar="auto|exact|features",
-            help="With the whole kernel matrix, or through features: Nyström features, or the "
-            "exact ones of a linear kernel; auto: by the memory.",
+            help="exact: use the whole kernel matrix; features: use Nyström features, or the exact "
+            "ones of a linear kernel; auto: exact if it fits in memory.",
         ),
     ] = "auto",
     features: Annotated[
@@ -138,7 +142,7 @@ def shared_options(
     ] = None,
     seed: Annotated[int, method_option(min=0, help="Seed for everything random.")] = 0,
 ) -> None:
-    """Only declares them: `with_shared_options` hands them to a command."""
+    """Declares the options; `with_shared_options` passes them to a command."""
 
 
 def with_shared_options(command: Callable[..., None]) -> Callable[..., None]:

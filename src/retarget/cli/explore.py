@@ -34,7 +34,7 @@ def explore(
         bool, typer.Option("--no-browser", help="Only print the address of the page.")
     ] = False,
 ) -> None:
-    """Opens a page where points, rates and orders can be moved, and shows what shifts.
+    """Opens a page where you move points, rates and the order, and see targets shift.
 
     It is served to this machine only, until Ctrl-C.
     """

@@ -1,4 +1,4 @@
-"""`retarget reproduce`: the paper's figures, and anybody's own experiments."""
+"""`retarget reproduce`: the paper's figures, and experiments of the user's own."""
 
 import os
 import time
@@ -43,7 +43,7 @@ def figures_help() -> str:
     """The help text, with a line for each experiment of the package."""
     lines = [f"[bold]{name}[/bold]  {title}" for name, title in experiment_titles().items()]
     return "\n\n".join(
-        ["Computes experiments and draws their figures.", *lines, "[bold]all[/bold]"]
+        ["Computes experiments and draws their figures.", *lines, "[bold]all[/bold]  All of these"]
     )
 
 
@@ -194,7 +194,7 @@ def _show_plan(experiment: Experiment, out: Path, fresh: bool, executor: "Execut
     console.out("\n".join(lines), highlight=False)  # at once: there may be 100,000
     seconds = progress.seconds_left()
     estimate = (
-        "how long that takes is unknown: no such run was ever done here"
+        "the time is unknown, as no such run has been done here yet"
         if seconds is None
         else f"about {duration(seconds)}, {progress.capacity} at a time"
     )
@@ -220,7 +220,7 @@ def _reproduce(experiment: Experiment, out: Path, fresh: bool, executor: "Execut
         done = len(watch.progress.done) if watch.progress else 0
         console.print(
             f"Stopped. {done} runs are done and kept in {printable(str(out))}; the same command "
-            "goes on there.",
+            "resumes there.",
             highlight=False,
             markup=False,
         )

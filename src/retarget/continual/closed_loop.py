@@ -76,7 +76,7 @@ class Reservoir:
 
     Args:
         capacity: Samples kept.
-        seed: Of every decision, together with the number of the block.
+        seed: Seed of every decision, together with the number of the block.
     """
 
     def __init__(self, capacity: int, seed: int) -> None:
@@ -137,8 +137,8 @@ class ClosedLoop:
         gamma: Ridge of the learner that leads.
         memory: Number of its features.
         replay: Samples that are stored.
-        damping: The least; see `closed_loop_targets`.
-        seed: Of the features, and of what is stored.
+        damping: The smallest damping; see `closed_loop_targets`.
+        seed: Seed of the features, and of the choice of stored samples.
     """
 
     def __init__(

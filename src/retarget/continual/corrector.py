@@ -74,10 +74,10 @@ class NetworkCorrector:
     aim. It costs a forward pass, the block's kernel and $m^3/3$ multiplications a block. Where the
     learner itself can be used as it is, it is the better predictor.
 
-    Corrected targets are exact for the kernel; a network follows them only while its kernel stands
-    still. At each call the last block's outputs are compared with what was expected of them (with
-    plain SGD), and a `LinearisationWarning` says, once, that they are farther off than they were to
-    move.
+    Corrected targets are exact for the kernel; a network follows them only while its kernel hardly
+    changes. With plain SGD, each call compares the last block's outputs with where they should be.
+    If they are farther off than the distance that they were to move, a `LinearisationWarning` says
+    so, once.
 
     Args:
         module: The network, with outputs (n, c). It is looked at, never changed.
@@ -89,9 +89,9 @@ class NetworkCorrector:
             every `recorrect` too; `"never"`, from the network as it is now, for good.
         kind: `"iterative"` (Proposition 4.2), `"exact"` (Theorem 4.1, over the stream so far) or
             `"distilled"`: the offline predictions themselves, uncorrected.
-        ridge: Of the iterative kind, as are `parts` and `first_block`: see `iterative_targets`.
-        parts: Both halves of the correction, or one.
-        first_block: Whether the first block is corrected too.
+        ridge: Ridge of a block, for the iterative kind; see `iterative_targets`.
+        parts: Both halves of the iterative correction, or one.
+        first_block: Whether the iterative kind corrects the first block too.
         kernel: Makes the kernel from the module.
         memory: Number of features of the learner that leads; None for the open loop above. It needs
             plain SGD, and leaves `refresh`, `kind`, `ridge`, `parts` and `first_block` no meaning.
@@ -100,7 +100,7 @@ class NetworkCorrector:
         damping: $\rho$: a block's coefficients are $(K + \rho\, \overline{K_{ii}} I)^{-1}$ times
             the way to the aim. This is the least: it grows, up to 64 times, while the network does
             not follow, and comes back when it does.
-        seed: Of the features, and of what is stored.
+        seed: Seed of the features, and of the choice of stored samples.
 
     Example:
         >>> network = nn.Linear(2, 2, bias=False).double()
@@ -209,7 +209,9 @@ class NetworkCorrector:
     def recorrect(self) -> Any:
         """Targets for the same samples again, before another epoch over them (open loop only)."""
         if self._loop is not None:
-            raise InvalidInputError("with memory=... each block is corrected once; go on instead")
+            raise InvalidInputError(
+                "with memory=... each block is corrected once; go on with the next block"
+            )
         if self._watch is not None:
             self._watch.compare(self._module)
             self._watch.samples = None  # of a second pass the theory says nothing
@@ -220,7 +222,7 @@ class NetworkCorrector:
         return self._given()
 
     def resume(self, tasks: Sequence[tuple[Tensor, Tensor]], targets: Tensor) -> None:
-        """Goes on where another corrector was, without its computations.
+        """Continues from another corrector's tasks and targets, without computing them again.
 
         Args:
             tasks: The samples and true targets of each task that it has corrected.
@@ -233,7 +235,7 @@ class NetworkCorrector:
         self._targets = targets.double()
 
     def trust(self) -> None:
-        """Ends the comparison with the network: for those who watch it themselves."""
+        """Stops comparing the network with its linearisation: no more `LinearisationWarning`."""
         self._watch = None
         if self._loop is not None:
             self._loop.watch.warned = True

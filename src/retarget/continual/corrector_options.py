@@ -48,7 +48,7 @@ def check_loop_options(
         learner: The optimiser of the loop.
         memory: None for the open loop.
         replay: Samples to store.
-        damping: Of the steps.
+        damping: How much shorter than the whole way the steps are.
         others: refresh, kind, ridge, parts and first_block, which belong to the open loop.
     """
     if memory is None:

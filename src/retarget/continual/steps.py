@@ -124,7 +124,7 @@ class Stepper:
 
     Args:
         run: The run; its `plan` is this pass.
-        methods: Whose hooks take part.
+        methods: Methods whose hooks are called.
         record: Whether the step may be recorded and replayed.
 
     Attributes:

@@ -179,7 +179,7 @@ class Run:
 
         Args:
             order: The positions in the members' streams.
-            methods: Whose hooks take part: none, to train plainly.
+            methods: Methods whose hooks are called; none to train plainly.
             after_step: Called after each step with the number of samples in it.
         """
         n, batch_size = order.shape[1], self.learners[0].batch_size

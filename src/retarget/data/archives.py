@@ -114,13 +114,13 @@ def _require_harmless(path: Path, name: str, plain: bool) -> None:
         )
     if not plain:
         raise InvalidInputError(
-            f"{path} holds {name!r} as a link or as something else than a plain file"
+            f"{path} holds {name!r} as a link or as something other than a plain file"
         )
 
 
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path, largest: int) -> bytes:
     if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.issparse():
-        raise InvalidInputError(f"{path} holds {member.name} as something else than a plain file")
+        raise InvalidInputError(f"{path} holds {member.name} as something other than a plain file")
     if not 0 <= member.size <= largest:
         raise InvalidInputError(
             f"{path} holds {member.name} of {member.size} bytes; expected at most {largest}"
@@ -147,7 +147,7 @@ def _tar_damage_explained(path: Path) -> Iterator[None]:
         ValueError,
         RecursionError,
     ) as error:
-        raise InvalidInputError(f"{path} is damaged, or no .tar.gz archive: {error}") from error
+        raise InvalidInputError(f"{path} is damaged, or not a .tar.gz archive: {error}") from error
 
 
 class ZipFiles:
@@ -277,6 +277,6 @@ def _zip_damage_explained(path: Path, name: str = "") -> Iterator[None]:
     except Exception as error:
         of_file = f": its file {name} cannot be read" if name else ""
         raise InvalidInputError(
-            f"{path} is cut short, damaged, or no zip archive{of_file} "
+            f"{path} is cut short, damaged, or not a zip archive{of_file} "
             f"({type(error).__name__}: {error})"
         ) from error

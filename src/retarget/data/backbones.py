@@ -122,7 +122,7 @@ def load_backbone(
         MissingDataError: The file is not there; of the official one, the message says how to get
             it.
         InvalidInputError: The weights are damaged or do not fit, or nothing has this name.
-        InvalidTypeError: The factory gives something else than a module.
+        InvalidTypeError: The factory gives something other than a module.
         DownloadError: The official weights could not be downloaded.
     """
     if name == RESNET18.name and download and not is_complete(RESNET18, data_folder(folder)):

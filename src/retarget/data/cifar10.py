@@ -164,7 +164,7 @@ def _binary(content: bytes, source: str) -> Batch:
     """One image after the other: a byte for its label, then its pixels."""
     if len(content) % (1 + PIXELS):
         raise InvalidInputError(
-            f"{source} has {len(content)} bytes, which is no multiple of the {1 + PIXELS} "
+            f"{source} has {len(content)} bytes, which is not a multiple of the {1 + PIXELS} "
             "of a label and its image; it is cut short or damaged"
         )
     rows = np.frombuffer(content, np.uint8).reshape(-1, 1 + PIXELS)
@@ -178,7 +178,7 @@ def _python(content: bytes, source: str) -> Batch:
         raise InvalidInputError(f"{source} holds no dictionary with 'data' and 'labels'")
     pixels, labels = batch[b"data"], batch[b"labels"]
     if not isinstance(labels, list) or not all(isinstance(label, int) for label in labels):
-        raise InvalidInputError(f"{source} holds 'labels' that are no list of whole numbers")
+        raise InvalidInputError(f"{source} holds 'labels' that are not a list of whole numbers")
     found = pixels.shape if isinstance(pixels, np.ndarray) else type(pixels).__name__
     if found != (len(labels), PIXELS):
         raise InvalidInputError(
@@ -237,8 +237,8 @@ def read_pickle(content: bytes, source: str) -> dict[bytes, Any]:
         _take(left, [("SETITEMS", None), ("STOP", None)])
     except Exception as error:  # pickletools raises several kinds for damage
         raise InvalidInputError(
-            f"{source} is refused: {error}; it is cut short or damaged, or no official file, and "
-            "was not unpickled"
+            f"{source} is refused: {error}; it is cut short or damaged, or not an official "
+            "file, and was not unpickled"
         ) from error
     return found
 

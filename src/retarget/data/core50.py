@@ -190,7 +190,7 @@ def find_core50(source: str | Path | None) -> Path:
         if (place / name).is_file() or (place / name).is_dir():  # and no pipe
             return place / name
     raise MissingDataError(
-        f"core50: {place} is no file, and none of {', '.join(OFFICIAL_NAMES)} found in it; "
+        f"core50: {place} is not a file, and none of {', '.join(OFFICIAL_NAMES)} is in it; "
         f"download {ADDRESS} to it by hand (several GB), or name the folder that has it: "
         f"{FOLDER_VARIABLE}, or the source"
     )
@@ -253,7 +253,7 @@ def parse_name(name: str, source: str) -> Frame | None:
         if agree and session in SESSIONS and 1 <= thing <= OBJECTS:
             return Frame(session, thing - 1, number)
     raise InvalidInputError(
-        f"{source} holds {name!r}, which is no frame of CORe50; expected names such as "
+        f"{source} holds {name!r}, which is not a frame of CORe50; expected names such as "
         "s3/o21/C_03_21_007.png, with sessions 1 to 11 and objects 1 to 50"
     )
 

@@ -132,7 +132,7 @@ def open_idx(path: Path, dimensions: int) -> Iterator[IdxFile]:
         dimensions: How many dimensions the values must have.
 
     Raises:
-        InvalidInputError: The file is no such file, is damaged, or promises more than it can hold.
+        InvalidInputError: The file is not idx, is damaged, or promises more than it can hold.
 
     Example:
         >>> import tempfile
@@ -163,7 +163,7 @@ def _read_shape(stream: BufferedIOBase, path: Path, dimensions: int) -> tuple[in
     zeros, kind, found_dimensions = struct.unpack(">HBB", magic)
     if zeros != 0:
         raise InvalidInputError(
-            f"{path} is no idx file: it starts with the bytes {magic.hex(' ')}, "
+            f"{path} is not an idx file: it starts with the bytes {magic.hex(' ')}, "
             "where an idx file has two zeros"
         )
     if kind != UNSIGNED_BYTE:

@@ -52,7 +52,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
     Raises:
         MissingDataError: There is no such file.
-        InvalidInputError: It is damaged, of another kind, or holds something else than tensors.
+        InvalidInputError: It is damaged, of another kind, or holds something other than tensors.
     """
     if path.suffix not in SUFFIXES:
         raise InvalidInputError(
@@ -72,7 +72,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     others = [name for name, value in found.items() if not isinstance(value, Tensor)]
     if others:
         raise InvalidInputError(
-            f"{path} holds something else than tensors: {listed(map(str, others))}; expected the "
+            f"{path} holds something other than tensors: {listed(map(str, others))}; expected the "
             "state dict alone: save that part of the checkpoint to a file of its own"
         )
     return {name: tensor.detach() for name, tensor in found.items()}
@@ -106,7 +106,7 @@ def read_torch_file(path: Path) -> Any:
     Tensors that share their numbers in the file share them here.
 
     Raises:
-        InvalidInputError: It is damaged, no such file, or holds something else than tensors and
+        InvalidInputError: It is damaged, no such file, or holds something other than tensors and
             plain values.
     """
     with path.open("rb") as file:
@@ -150,7 +150,7 @@ def _zipped_pickle(path: Path) -> bytes:
 
 
 def _require_tensors(file: IO[bytes], pickles: int) -> None:
-    """Refuses pickles that ask for something else than tensors, or that could grow."""
+    """Refuses pickles that ask for something other than tensors, or that could grow."""
     count = 0
     for _ in range(pickles):
         last = ""

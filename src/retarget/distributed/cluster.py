@@ -259,7 +259,7 @@ def _quiet_logs() -> Iterator[None]:
 
 
 def dask_setup(worker: Any) -> None:
-    """Leaves Ctrl-C, which the terminal sends to every process, to the one that started this.
+    """Leaves Ctrl-C, which the terminal sends to every process, to the parent process.
 
     Dask calls it in each local worker as that starts.
     """

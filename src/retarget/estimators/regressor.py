@@ -23,7 +23,7 @@ class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstima
     Args:
         kernel: `"rbf"`; `"linear"`; a retarget kernel; a function `k(A, B)`; or the name of another
             scikit-learn kernel.
-        width: Of the `"rbf"` kernel $\exp(-\|x - x'\|^2 / \text{width}^2)$. None: the median
+        width: Width of the "rbf" kernel $\exp(-\|x - x'\|^2 / \text{width}^2)$. None: the median
             distance between samples (those that differ, of at most 1,000 of them, evenly spaced).
         lr: The learning rate; a schedule, one rate a step; or `"auto"`: half of the largest rate at
             which the learner is stable on a stream in random order. For the "rbf" kernel with

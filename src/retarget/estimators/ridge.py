@@ -41,7 +41,7 @@ class StreamingRidgeEstimator(AllOrNothing):
 
     @property
     def gamma_(self) -> float:
-        """The ridge in use: the one given, or the one that cross-validation chose."""
+        """The ridge in use: as given, or as cross-validation chose it."""
         check_is_fitted(self, "learner_")
         return self.learner_.gamma_
 
@@ -128,8 +128,8 @@ class StreamingRidgeRegressor(MultiOutputMixin, RegressorMixin, StreamingRidgeEs
             Gaussian kernel; or what `rt.StreamingRidge` takes: a function from samples (n, d) to
             features (n, m), a kernel that has features, or a `torch.nn.Module`, whose outputs they
             are.
-        width: Of the `"rbf"` kernel $\exp(-\|x - x'\|^2 / \text{width}^2)$. `"auto"`: the root of
-            the number of columns of X, which is scikit-learn's default for kernels,
+        width: Width of the "rbf" kernel $\exp(-\|x - x'\|^2 / \text{width}^2)$. `"auto"`: the
+            root of the number of columns of X, which is scikit-learn's default for kernels,
             `gamma=1/n_features`. It does not depend on the first samples; scale the columns.
         memory: Number of random features.
         fit_intercept: Whether to add a constant that is not penalised.
@@ -304,7 +304,7 @@ class StreamingRidgeClassifier(ClassifierMixin, StreamingRidgeEstimator):
 
 
 def _alike(labels: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """The labels, if they are of the same kind: text is no number, though NumPy would join them."""
+    """The labels, if all are of one kind: NumPy would join text and numbers."""
     if (labels.dtype.kind in "biuf") != (known.dtype.kind in "biuf"):
         raise InvalidInputError(
             f"there are labels of type {labels.dtype}, {labels[:3]}, beside others of type "

@@ -135,7 +135,7 @@ class Experiment(BaseModel):
     """An experiment as its TOML file describes it.
 
     Attributes:
-        name: Of the file, without its suffix.
+        name: The file's name, without its suffix.
         family: The kind of experiment, a key of `families()`.
         title: One line for people.
         seeds: Seeds of the runs.

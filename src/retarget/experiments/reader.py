@@ -84,13 +84,13 @@ def parse_experiment(name: str, text: str) -> Experiment:
     """An experiment from the text of its TOML file, with all runs that it expands to checked."""
     if not NAME.fullmatch(name):
         raise InvalidInputError(
-            f"{name!r} is no name for an experiment, whose results lie in a folder of that name; "
+            f"{name!r} cannot name an experiment, whose results lie in a folder of that name; "
             f"expected {LETTERS} in the name of its file, and not 'runs'"
         )
     try:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits
-        raise InvalidInputError(f"experiment {name} is no TOML: {error}") from error
+        raise InvalidInputError(f"experiment {name} is not valid TOML: {error}") from error
     return _experiment(name, content)
 
 
@@ -102,7 +102,7 @@ def parse_changes(assignments: Sequence[str], seeds: Sequence[int] = ()) -> Chan
             parsed = tomllib.loads(assignment)
         except (ValueError, RecursionError) as error:
             raise InvalidInputError(
-                f"{assignment!r} is no setting: {error}; expected name=value, the value as in TOML"
+                f"{assignment!r} is not a setting: {error}; expected name=value, the value in TOML"
             ) from error
         parameters |= parsed
     return Changes(seeds=tuple(seeds) or None, parameters=parameters)
@@ -110,7 +110,7 @@ def parse_changes(assignments: Sequence[str], seeds: Sequence[int] = ()) -> Chan
 
 def _read(path: Path) -> str:
     if path.exists() and not path.is_file():  # a pipe would be waited for
-        raise InvalidInputError(f"{path} is no file; expected an experiment file")
+        raise InvalidInputError(f"{path} is not a file; expected an experiment file")
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST_FILE + 1)
@@ -124,7 +124,7 @@ def _read(path: Path) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InvalidInputError(f"{path} is no text in UTF-8: {error}; expected TOML") from error
+        raise InvalidInputError(f"{path} is not text in UTF-8: {error}; expected TOML") from error
 
 
 def _experiment(name: str, content: dict[str, Any]) -> Experiment:

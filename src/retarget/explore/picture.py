@@ -54,8 +54,8 @@ class Picture:
         predicted: (seen,) the online learner's prediction for each sample before it was learned.
         distances: By online learner, how far its curve is from the offline one (root mean square).
         discrepancies: The same as functions: the RKHS norm of the difference (Eq. 14).
-        terms: Of the block of the newest sample; none with momentum, before the first sample, or
-            where the iteratively corrected learner diverges.
+        terms: Correction terms of the newest sample's block; none with momentum, before the first
+            sample, or where the iteratively corrected learner diverges.
         largest_lr: The largest rate at which every step over the whole stream is stable.
         problems: By name of a curve or of targets, why it is missing or not to be trusted.
     """
@@ -171,7 +171,7 @@ class _Drawing:
             return discrepancy(K, z, y, self.learner, self.state.gamma)
 
     def _terms(self, targets: np.ndarray | None) -> Terms | None:
-        """Of the block of the newest sample, given the iteratively corrected targets."""
+        """Terms of the newest sample's block, given the iteratively corrected targets."""
         state, learner = self.state, self.learner
         if targets is None or state.seen == 0 or learner.has_memory:
             return None

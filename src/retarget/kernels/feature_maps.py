@@ -1,4 +1,4 @@
-"""Features in the place of a kernel: what learners of bounded memory work on."""
+"""Features that are used instead of a kernel, by learners of bounded memory."""
 
 import copy
 import math

@@ -1,4 +1,4 @@
-"""Taking in a stream of which nothing is kept: features in the place of the kernel."""
+"""Takes in a stream without keeping it: features are used instead of the kernel."""
 
 import math
 from typing import Any, Self

@@ -29,8 +29,8 @@ class TargetCorrector(Resumable):
     the portions it is fed in. It keeps the samples and the Cholesky factor of the stream so far:
     $n^2/2$ numbers, and $O(n^2)$ work a sample. A call that fails changes nothing.
 
-    With `memory=m` it keeps nothing of the past, for a stream without end: m features take the
-    place of the kernel, and the offline learner is followed by recursive least squares. That is
+    With `memory=m` it keeps nothing of the past, for a stream without end: m features are used
+    instead of the kernel, and the offline learner is followed by recursive least squares. That is
     $m^2$ numbers, and $O(m^2)$ work a sample and $O(m^3)$ a portion (256 samples, or a block), for
     ever. `Linear` and `Features` have features of their own: the targets are the same. Those of
     `RBF` (random Fourier features) and `EmpiricalNTK` (its sketch, of the network as it is now)
@@ -164,8 +164,8 @@ class TargetCorrector(Resumable):
         """What `flush` would return now, and the learner's dual coefficients after it.
 
         The open block stays open. The coefficients are those of all samples so far, for the
-        learner that is trained on the corrected targets. With `memory` there are none: in their
-        place come its weights, one row a feature.
+        learner that is trained on the corrected targets. With `memory` there are none: the
+        learner's weights are returned instead, one row a feature.
         """
         if self._waiting is None:
             raise InvalidInputError("there are no samples yet; call correct(X, Y) first")

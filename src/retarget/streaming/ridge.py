@@ -108,7 +108,7 @@ class StreamingRidge:
 
     @property
     def gamma_(self) -> float:
-        """The ridge in use: the one given, or the one that cross-validation chose."""
+        """The ridge in use: as given, or as cross-validation chose it."""
         return self._solved().gamma
 
     @property
@@ -199,7 +199,7 @@ class StreamingRidge:
         return self
 
     def all_reduce(self, add: Callable[[Tensor], Any]) -> Self:
-        """Makes this learner, in every process of a group, the one that has learned everything.
+        """Adds up the learners of several processes: each then has learned everything.
 
         Every process learns its own part of the stream, beginning empty, and calls this once. To
         go on, let one process keep the result and the others begin empty again: what all of them

@@ -31,14 +31,14 @@ def as_weights(weights: Any, count: int) -> Tensor | None:
         )
     if not bool(((given >= 1 / LARGEST_NUMBER) & (given <= LARGEST_NUMBER)).all()):
         raise InvalidInputError(
-            "weights holds a number that is not above 0 and finite, or beyond all measure; leave "
-            "out samples that are not to count"
+            "weights holds a number that is not above 0, or is too large; leave out samples that "
+            "are not to count"
         )
     return given
 
 
 def require_moderate(name: str, values: Tensor) -> None:
-    """Refuses numbers whose products would overflow: the sums could not be mended afterwards."""
+    """Refuses numbers whose products would overflow: the sums could not be repaired."""
     least, most = values.aminmax() if values.numel() else (values.new_zeros(()),) * 2
     if not (float(least) >= -LARGEST_NUMBER and float(most) <= LARGEST_NUMBER):
         raise InvalidInputError(

@@ -32,7 +32,7 @@ def iterative_targets(
     `parts="both"`, the online learner's function agrees after each corrected block, on that block,
     with the offline learner that has seen the stream so far; a ridge makes this approximate, and
     neither part alone does it. With momentum, what agrees is the function that the learner would
-    coast to if it made no more errors, not the one that it has at that moment.
+    coast to if it made no more errors, not its function at that moment.
 
     For plain SGD whose first block is corrected too, the learning rate decides which targets are
     needed, and has no influence on the function learned. (With weight decay it has.)

@@ -42,7 +42,7 @@ class RecursiveRidge:
         gamma: Ridge, above 0.
         features: Number of features.
         outputs: Number of targets.
-        like: Of the type and on the device to compute in.
+        like: A tensor of the type, and on the device, to compute in.
 
     Attributes:
         condition: A lower bound on the condition number of the normal equations so far.

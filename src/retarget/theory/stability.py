@@ -102,8 +102,8 @@ class GrowthWatch:
     Attributes:
         seen: Samples so far.
         growth: The probe's largest error.
-        largest_target: Of all targets.
-        largest_error: Of all errors on them.
+        largest_target: The largest of all targets.
+        largest_error: The largest of all errors on them.
     """
 
     def __init__(

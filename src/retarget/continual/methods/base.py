@@ -81,7 +81,7 @@ class Method:
         return None
 
     def on_batch_end(self, run: "Run", batch: Batch) -> None:
-        """After each step."""
+        """Called after each step."""
 
     def on_task_end(self, run: "Run") -> None:
         """After the last epoch of a task."""

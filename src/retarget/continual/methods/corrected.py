@@ -36,15 +36,14 @@ class Corrected(Method):
     Args:
         gamma: Ridge of the offline learner that the targets lead to.
         block_size: Samples corrected together, a multiple of the batch size.
-        assumed_reduction: What the correction takes the learner's `reduction` to be, where it is
-            not what it is. The paper's runs train on the mean over the mini-batch, with a
-            correction for the sum.
+        assumed_reduction: The `reduction` that the correction assumes, if not the learner's own.
+            The paper's runs train on the mean over the mini-batch, with a correction for the sum.
         refresh: When the kernel is computed anew; this and the other options as in
             `NetworkCorrector`.
         kind: Which targets.
-        ridge: Of the iterative kind.
-        parts: Of the iterative kind.
-        first_block: Of the iterative kind.
+        ridge: Ridge of a block, for the iterative kind.
+        parts: Both halves of the iterative correction, or one.
+        first_block: Whether the iterative kind corrects the first block too.
         kernel: Makes the kernel from a network.
     """
 

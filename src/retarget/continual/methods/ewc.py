@@ -40,7 +40,7 @@ class EWC(Method):
         self.strengths = [as_non_negative("strength", value) for value in values]
 
     def on_start(self, run: "Run") -> None:
-        """No anchors yet."""
+        """Begins without anchors."""
         members = len(run.ensemble)
         if len(self.strengths) not in (1, members):
             raise InvalidInputError(

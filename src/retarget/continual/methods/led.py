@@ -74,7 +74,7 @@ class Led(Method):
         return self._targets[:, place * size : (place + 1) * size]
 
     def kept_bytes(self, run: "Run") -> int:
-        """Of the sums of the learner that leads."""
+        """Bytes of the sums of the learner that leads."""
         return self._correctors[0].nbytes
 
     def state_dict(self, run: "Run") -> dict[str, Any]:
@@ -87,7 +87,7 @@ class Led(Method):
         return state
 
     def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
-        """Takes them back."""
+        """Restores the correctors."""
         for m, module in enumerate(run.ensemble.modules):
             values, tensors = state[f"values{m}"], part_of(state, f"tensors{m}")
             self._correctors[m] = NetworkCorrector.from_state(values, tensors, module)

@@ -34,7 +34,7 @@ class CumulativeReplay(Method):
         self.passes = passes
 
     def on_start(self, run: "Run") -> None:
-        """No pass yet."""
+        """Resets the count of passes: none has been made."""
         self._done = 0
 
     def on_task_end(self, run: "Run") -> None:
@@ -73,7 +73,7 @@ class Joint(CumulativeReplay):
     _waits = True
 
     def epochs(self, run: "Run", wanted: int) -> int:
-        """None, task by task."""
+        """No pass over single tasks: all are learned together at the end."""
         return 0
 
 

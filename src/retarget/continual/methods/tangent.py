@@ -67,7 +67,7 @@ class _AfterFirstSession(Method):
         return predicted
 
     def kept_bytes(self, run: "Run") -> int:
-        """Of the sums."""
+        """Bytes of the sums."""
         return self._learners[0].nbytes if self._learners else 0
 
     def state_dict(self, run: "Run") -> dict[str, Any]:

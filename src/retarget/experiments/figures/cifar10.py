@@ -66,7 +66,7 @@ def cifar_net(outputs: int, seed: int) -> nn.Sequential:
 
 
 def cifar_checksums() -> dict[str, str]:
-    """Of the files that every run reads."""
+    """Checksums of the files that every run reads."""
     return data_set_checksums(CIFAR10, data_folder())
 
 

@@ -49,7 +49,7 @@ class Core50Run(NetworkRun):
     network: Literal["head", "whole"] = "head"
 
     def identifying(self) -> dict[str, Any]:
-        """Of weights in a file, the file's name alone: its content is among the data."""
+        """Weights in a file by the file's name alone: its content is among the data."""
         known = super().identifying()
         if self.backbone and Path(self.backbone).suffix in SUFFIXES:
             known["backbone"] = Path(self.backbone).name
@@ -117,7 +117,7 @@ class WholeNetwork(nn.Module):
 def core50_checksums(
     data: Core50Source, backbone: str | None, frames_per_session: int
 ) -> dict[str, str]:
-    """Of the pictures that a run reads, and of what makes features of them."""
+    """Checksums of the pictures that a run reads, and of the network that makes features."""
     frames_from, network = _sources(data_folder(), data, backbone)
     weights = backbone_checksum(network, data_folder())
     frames = frames_checksums(frames_from, frames_per_session)

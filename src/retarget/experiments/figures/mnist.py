@@ -96,7 +96,7 @@ def paper_net() -> nn.Sequential:
 
 
 def mnist_checksums() -> dict[str, str]:
-    """Of the files that every run reads."""
+    """Checksums of the files that every run reads."""
     return data_set_checksums(MNIST, data_folder())
 
 

@@ -47,7 +47,7 @@ def settings(
     """The table in parts that differ in more than the seed, in its order.
 
     Args:
-        table: Of all runs.
+        table: The table of all runs.
         parameters: Names of the parameters that a family's runs have.
         but: Parameters that may differ within a part: the caller shows them in its own way.
     """

@@ -65,13 +65,13 @@ class NetworkRun(Config):
         evaluate_every: Samples between two evaluations; None evaluates after each task only.
         epochs: Passes over each task.
         reshuffle: Whether each pass has a new order, with methods that do not need the old one.
-        replay_passes: Of cumulative replay: passes over everything seen, after each task; of joint
-            training: over all tasks, at the end.
-        memory: Of the tangent learner: its features.
-        first_epochs: Of the tangent learner and of the last layer: passes over the first task.
-        combinations: Of the tangent learner: random combinations of outputs.
-        damping: Of the closed loop: how much shorter than the whole way its steps are.
-        random_features: Of the last layer: random ReLU features of it, or 0 for none.
+        replay_passes: Passes over everything seen, after each task (cumulative replay) or at the
+            end (joint training).
+        memory: Number of features of the tangent learner.
+        first_epochs: Passes over the first task, for the tangent learner and the last layer.
+        combinations: Random combinations of outputs, for the tangent learner.
+        damping: How much shorter than the whole way the steps of the closed loop are.
+        random_features: Number of random ReLU features of the last layer, or 0 for none.
         device: Where to train.
     """
 

@@ -206,7 +206,7 @@ class Cluster(Executor):
     some deaths to none.
 
     Args:
-        client: Of `distributed`, connected.
+        client: A connected `distributed.Client`.
         time_limit: Seconds for a task.
     """
 
@@ -320,7 +320,7 @@ def _number_in(note: Path) -> int | None:
 
 
 def _end_with(parent: int) -> None:
-    """Ends this process when the one that started it is gone: nobody waits for its results."""
+    """Ends this process when its parent is gone: nobody waits for its results."""
     while os.getppid() == parent:
         time.sleep(ORPHAN_CHECK)
     os._exit(1)

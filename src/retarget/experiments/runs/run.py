@@ -29,7 +29,7 @@ class Outcome:
     """What an experiment left behind.
 
     Attributes:
-        table: Of all runs, or None where some have failed.
+        table: The table of all runs, or None where some have failed.
         files: What was written.
         computed: Runs computed now.
         reused: Runs found finished.

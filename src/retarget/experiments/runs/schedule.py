@@ -26,7 +26,7 @@ class Estimator:
     """How long a run may take, from how long others took.
 
     Args:
-        records: Of finished runs.
+        records: Records of finished runs.
     """
 
     def __init__(self, records: Iterable[RunRecord] = ()) -> None:

@@ -56,7 +56,7 @@ class RunRecord(BaseModel):
         reason: Why it failed.
         trace: Where in the code.
         sha256: The checksum of its result.
-        rows: Of its result.
+        rows: Number of rows of its result.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -69,7 +69,7 @@ class EmpiricalNTK(Kernel):
             numbers in two halves, several times faster. Elsewhere they are the same.
         sketch: The number of features to project to at random, for a kernel that is right on
             average, with an error that falls as 1 / sqrt(sketch); None for the exact kernel.
-        seed: Of the projection, which is the same for all calls.
+        seed: Seed of the projection, which is the same for all calls.
         progress: Whether to show a progress bar when it takes more than a second; None shows it
             on a terminal.
 

@@ -40,7 +40,7 @@ class Plan:
     Attributes:
         reductions: What terms keep of the outputs' gradients by their layers' results.
         example: Each term's factors, for one sample.
-        dtype: Of the products.
+        dtype: Type of the products.
         working: Bytes held for one sample while its factors are computed.
     """
 
@@ -92,7 +92,7 @@ def make_plan(
         outputs: The number of the one output to take; None for all.
         mode: As `EmpiricalNTK` has it.
         full: Whether each output has rows of its own.
-        dtype: Of the products.
+        dtype: Type of the products.
         reuse: Pairs of samples that each sample's factors serve.
     """
     few = samples[:: max(1, (len(samples) - 1) // (PROBED - 1))][:PROBED]

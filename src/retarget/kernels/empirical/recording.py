@@ -202,7 +202,7 @@ class Chunk:
 
     @cached_property
     def recording(self) -> Recording:
-        """The way there."""
+        """What each layer was given and returned on the way forward."""
         return self.network.record(self.samples)
 
     @cached_property

@@ -213,7 +213,7 @@ class SplitTerm(GradientTerm):
 class SketchTerm(GradientTerm):
     r"""All terms' features, projected to m numbers and added up.
 
-    The features of each term are dealt out at random into m heaps of equal size, and a heap is
+    The features of each term are assigned at random to m buckets of equal size, and a bucket is
     added up with random signs: $s_b = \sum_{d \in b} \pm F_d$. As the signs are independent,
     $E[s \cdot s'] = F \cdot F'$, and the variance is at most
     $(\lVert F \rVert^2 \lVert F' \rVert^2 + (F \cdot F')^2) / m$, as for Gaussian projections, but
@@ -222,7 +222,7 @@ class SketchTerm(GradientTerm):
     Args:
         terms: What to project.
         size: m.
-        seed: Of the random draws.
+        seed: Seed of the random draws.
     """
 
     def __init__(self, terms: tuple[Term, ...], size: int, seed: int) -> None:
@@ -286,7 +286,7 @@ def tensor_cores(device: torch.device) -> bool:
 def _draw(
     width: int, size: int, seed: int, place: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Which feature lies where in the heaps, in a row, and its sign: 0 where there is none.
+    """Which feature lies where in the buckets, in a row, and its sign: 0 where there is none.
 
     Drawn on the CPU, from the seed and the term's place alone: all calls and devices agree.
     """
