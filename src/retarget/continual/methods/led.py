@@ -45,7 +45,8 @@ class Led(Method):
 
     def check(self, learner: SGD) -> None:
         """Refuses options that have no meaning, with this learner."""
-        NetworkCorrector(torch.nn.Linear(1, 1), learner, **self._options())
+        with torch.random.fork_rng(devices=[]):  # the network's weights do not matter
+            NetworkCorrector(torch.nn.Linear(1, 1), learner, **self._options())
 
     def on_start(self, run: "Run") -> None:
         """A corrector for each member, of the network as it is now."""
