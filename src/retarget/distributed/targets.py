@@ -27,9 +27,9 @@ from retarget.distributed.problem import (
     transpose_times,
 )
 from retarget.learners import SGD
+from retarget.theory.cholesky import warn_if_meaningless
 from retarget.theory.correction import errors_reaching
 from retarget.theory.iterative import check_correction
-from retarget.theory.precision import warn_if_meaningless
 from retarget.theory.response import remaining_start, require_lasting_start
 from retarget.theory.sweep import FirstBlock, Parts
 

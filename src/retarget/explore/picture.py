@@ -10,11 +10,9 @@ import torch
 from retarget.errors import DivergedError, DivergenceWarning, PrecisionWarning, RetargetError
 from retarget.explore.state import State
 from retarget.kernels import RBF
-from retarget.theory.correction import corrected_targets
-from retarget.theory.correction_terms import correction_terms
+from retarget.theory.correction import corrected_targets, correction_terms
 from retarget.theory.iterative import iterative_targets
-from retarget.theory.offline import offline_coefficients
-from retarget.theory.online import online_coefficients, prequential_errors
+from retarget.theory.online import offline_coefficients, online_coefficients, prequential_errors
 from retarget.theory.shift import discrepancy, effective_targets
 from retarget.theory.stability import largest_stable_lr
 

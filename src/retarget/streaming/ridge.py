@@ -14,9 +14,8 @@ from retarget.arrays import FLOATS, as_non_negative, as_targets, give_back
 from retarget.errors import InvalidInputError
 from retarget.kernels.feature_maps import DEFAULT_MEMORY, as_count, feature_map
 from retarget.state_files import explained, read_state, write_state
-from retarget.streaming.all_reduce import sums_of_all
-from retarget.streaming.ridge_inputs import as_ridge, as_weights, require_moderate, sample_size
-from retarget.theory.moments import Moments, RidgeSolution
+from retarget.streaming.intake import as_ridge, as_weights, require_moderate, sample_size
+from retarget.theory.moments import Moments, RidgeSolution, sums_of_all
 
 # Numbers of a portion's features that are held at a time.
 PORTION = {"cpu": 1 << 24}

@@ -31,9 +31,13 @@ from retarget.arrays import GrowingRows, panel_rows
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD
 from retarget.state_files import part_of, require_shape
-from retarget.theory.cholesky import GrowingCholesky, NewRows, solve_lower_transposed
+from retarget.theory.cholesky import (
+    GrowingCholesky,
+    NewRows,
+    solve_lower_transposed,
+    warn_if_meaningless,
+)
 from retarget.theory.dual import DualLearner, Window, diagonal_blocks
-from retarget.theory.precision import warn_if_meaningless
 from retarget.theory.settling import Settling, in_blocks
 from retarget.theory.stability import GrowthWatch
 

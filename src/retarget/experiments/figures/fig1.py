@@ -17,8 +17,7 @@ from retarget.labels import COLOURS
 from retarget.learners import SGD
 from retarget.streaming.trackers import ShiftTracker
 from retarget.theory.correction import corrected_targets
-from retarget.theory.offline import offline_coefficients
-from retarget.theory.online import online_coefficients
+from retarget.theory.online import offline_coefficients, online_coefficients
 
 
 class ToyShift(Config):
