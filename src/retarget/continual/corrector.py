@@ -34,7 +34,7 @@ from retarget.continual.linearisation import (
 )
 from retarget.errors import InvalidInputError
 from retarget.kernels import EmpiricalNTK
-from retarget.kernels.base import Kernel
+from retarget.kernels.simple import Kernel
 from retarget.learners import SGD
 from retarget.state_files import explained, part_of, read_state, require_shape, write_state
 from retarget.theory.correction import corrected_targets

@@ -17,7 +17,7 @@ from retarget.errors import (
     TrainingDivergedError,
 )
 from retarget.kernels import EmpiricalNTK
-from retarget.kernels.base import Kernel
+from retarget.kernels.simple import Kernel
 from retarget.learners import SGD, Reduction
 from retarget.theory.sweep import FirstBlock, Parts
 
