@@ -14,9 +14,8 @@ from retarget.kernels.feature_maps import FeatureMap, as_count, feature_map
 from retarget.learners import SGD
 from retarget.state_files import checksum, part_of, require_shape
 from retarget.streaming.intake import Intake, Resumable
-from retarget.theory.iterative import check_correction
+from retarget.theory.iterative import FirstBlock, Parts, Sweep, check_correction
 from retarget.theory.primal import FeatureRows, FeatureSweep
-from retarget.theory.sweep import FirstBlock, Parts, Sweep
 
 COMPARED = 32  # samples of a portion whose kernel is computed, to see how near the features come
 

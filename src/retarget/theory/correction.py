@@ -33,11 +33,10 @@ from retarget.errors import InvalidInputError, UnreachableTargetsError
 from retarget.learners import SGD
 from retarget.theory.cholesky import GrowingCholesky, factorise, warn_if_meaningless
 from retarget.theory.dual import DualLearner, diagonal_blocks
-from retarget.theory.iterative import check_correction
+from retarget.theory.iterative import check_correction, equal_blocks
 from retarget.theory.response import final_response, require_lasting_start
 from retarget.theory.settling import in_blocks, invert_blocks
 from retarget.theory.stability import GrowthWatch
-from retarget.theory.sweep import equal_blocks
 
 
 @torch.no_grad()

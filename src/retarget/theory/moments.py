@@ -12,6 +12,7 @@ With an intercept the sums are kept about the means (Chan, Golub and LeVeque, 19
 features far from the origin cost no digits. Without one the means are held at zero.
 """
 
+import copy
 import math
 from collections.abc import Callable
 from functools import reduce
@@ -65,7 +66,7 @@ class Moments:
         weight: Sum of their weights.
         squared_weight: Sum of the squares of their weights.
         mean: (m,) of the features, and `target_mean` (c,) of the targets; zero without intercept.
-        scatter: (m, m) C; its lower triangle is what counts.
+        scatter: (m, m) C; its lower triangle is what counts. Of a fork: C without its new samples.
         cross: (m, c) B.
         power: (c,) s.
     """
@@ -81,6 +82,7 @@ class Moments:
         self.mean, self.target_mean = zeros(features), zeros(outputs)
         self.scatter, self.cross = zeros(features, features), zeros(features, outputs)
         self.power = zeros(outputs)
+        self._pending: list[Tensor] | None = None  # of a fork: rows that C is still without
 
     @property
     def features(self) -> int:
@@ -117,7 +119,10 @@ class Moments:
             root = w.sqrt()[:, None]
             phi, y = phi * root, y * root
         self._shift(mean, target_mean, total)
-        _add_products(self.scatter, phi)
+        if self._pending is None:
+            _add_products(self.scatter, phi)
+        else:
+            self._pending.append(phi)
         self.cross.addmm_(phi.mT, y)
         self.power.add_(y.square().sum(0))
         self.count += len(phi)
@@ -165,6 +170,7 @@ class Moments:
                 f"what was learned would count as {self.weight * factor:.3g} samples, which is "
                 "nothing; begin a new learner instead"
             )
+        self._own_scatter()
         self.weight *= factor
         self.squared_weight *= factor * factor
         for each in (self.scatter, self.cross, self.power):
@@ -184,8 +190,35 @@ class Moments:
         twin._add_sums(self, 1.0)
         return twin
 
+    def fork(self) -> "Moments":
+        """A copy to add a few samples to and solve, which copies nothing of size m x m.
+
+        It shares C, and keeps the rows of its new samples beside it until `settle` adds them. By
+        then these sums, which it was forked from, must not be used any more. With an intercept, C
+        changes with every mean, and is copied.
+        """
+        if self.intercept:
+            return self.copy()
+        self._own_scatter()
+        fork = copy.copy(self)
+        fork.cross, fork.power, fork._pending = self.cross.clone(), self.power.clone(), []
+        return fork
+
+    def settle(self) -> None:
+        """Adds to C what a fork was given; C is its own from now on."""
+        for rows in self._pending or ():
+            _add_products(self.scatter, rows)
+        self._pending = None
+
+    def _own_scatter(self) -> None:
+        """Leaves the sums that this fork shares C with."""
+        if self._pending is not None:
+            self.scatter = self.scatter.clone()
+            self.settle()
+
     def to_state(self) -> tuple[dict[str, float], dict[str, Tensor]]:
         """What a file holds: numbers, and tensors."""
+        self._own_scatter()
         numbers = {
             "count": self.count,
             "weight": self.weight,
@@ -225,7 +258,7 @@ class Moments:
         """
         factor = self._factor(gamma)
         if factor is None:
-            least = LEAST_RIDGE * max(float(self.scatter.diagonal().max()), 1e-300)
+            least = LEAST_RIDGE * max(float(self._diagonal().max()), 1e-300)
             raise NotPositiveDefiniteError(
                 f"the features are linearly dependent, and gamma = {gamma:g} is too small to "
                 f"decide between their weights; use gamma = {max(10 * gamma, 1e3 * least):.2g} or "
@@ -266,7 +299,7 @@ class Moments:
         function of the sums alone, and not of when it was asked for. It costs about a dozen
         factorisations.
         """
-        diagonal = self.scatter.diagonal()
+        diagonal = self._diagonal()
         mean, most = float(diagonal.mean()), float(diagonal.max())
         if not mean > 0:
             return 1.0  # no features differ from zero, or only one sample came: any will do
@@ -294,6 +327,8 @@ class Moments:
     def _factor(self, gamma: float) -> Tensor | None:
         """The Cholesky factor of C + gamma I; None if that is not positive definite."""
         matrix = self.scatter.clone()
+        for rows in self._pending or ():
+            _add_products(matrix, rows)
         matrix.diagonal().add_(gamma)
         factor, info = torch.linalg.cholesky_ex(matrix)
         if info.item() or not bool(factor.diagonal().isfinite().all()):
@@ -301,6 +336,13 @@ class Moments:
         smallest = float(factor.diagonal().min()) ** 2
         result: Tensor = factor
         return result if smallest > LEAST_RIDGE * float(matrix.diagonal().max()) else None
+
+    def _diagonal(self) -> Tensor:
+        """(m,) that of C."""
+        diagonal = self.scatter.diagonal()
+        for rows in self._pending or ():
+            diagonal = diagonal + rows.square().sum(0)
+        return diagonal
 
     def _require_possible(self, before: "Moments") -> None:
         """Refuses sums that no samples have.
@@ -345,6 +387,8 @@ class Moments:
         return (self.weight * mean - weight * other) / (self.weight - weight)
 
     def _add_sums(self, other: Self | "Moments", sign: float) -> None:
+        self._own_scatter()
+        other._own_scatter()
         self.count += int(sign) * other.count
         self.weight += sign * other.weight
         self.squared_weight += sign * other.squared_weight

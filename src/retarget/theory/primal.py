@@ -11,7 +11,7 @@ let $V = R^{-1} \Phi_n^\top$; then
     K_nn - K_np (gamma I + K_pp)^-1 K_pn = gamma V^T V        what the past leaves of their kernel
     f_off(X_n; X_p, Y_p) = V^T R^-1 b                          what it predicts for them
 
-so the rows of the stream's Cholesky factor that `sweep` works on are those of the small matrix
+so the rows of the stream's Cholesky factor that `Sweep` works on are those of the small matrix
 $\gamma (I + V^\top V)$, and $\beta_n$ comes from it. The blocks' targets are the same numbers as
 from the kernel of the whole stream, and every block costs the same, however many came before it.
 """
@@ -30,10 +30,10 @@ from retarget.learners import SGD
 from retarget.state_files import part_of, require_shape
 from retarget.theory.cholesky import needed_jitter, solve_lower, warn_if_meaningless
 from retarget.theory.dual import Window, diagonal_blocks
+from retarget.theory.iterative import FirstBlock, Parts, equal_blocks, newest_coefficients, settled
 from retarget.theory.response import StepResponse, step_response
 from retarget.theory.settling import Settling
 from retarget.theory.stability import GrowthWatch, stable_limit
-from retarget.theory.sweep import FirstBlock, Parts, equal_blocks, newest_coefficients, settled
 
 MEMORIES = 8  # lengths of windows whose response is kept
 
