@@ -17,9 +17,8 @@ import time
 import numpy as np
 
 from retarget.explore.picture import draw
-from retarget.explore.points import toy_opening
 from retarget.explore.server import ExploreServer
-from retarget.explore.state import State
+from retarget.explore.state import State, toy_opening
 
 LIMIT_MS, LIMIT_POINTS = 200.0, 200
 ORDERS = ("as given", "reversed", "by x", "random")

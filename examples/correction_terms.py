@@ -10,8 +10,8 @@ import numpy as np
 
 import retarget as rt
 from retarget.data.toy import WIDTH, toy_curve
-from retarget.experiments.style import figure_style, letter
-from retarget.labels import COLOURS
+from retarget.experiments.figures.over_seeds import figure_style, letter
+from retarget.learners import COLOURS
 
 LEARNER, GAMMA, BLOCK, RIDGE = rt.SGD(lr=0.5), 1.0, 8, 0.1
 SHOWN = 2  # the block of panels C and D

@@ -27,12 +27,10 @@ if TYPE_CHECKING:
     from retarget.streaming.ridge import StreamingRidge
     from retarget.streaming.tangent import TangentLearner
     from retarget.streaming.trackers import CorrectionTracker, ShiftTracker
-    from retarget.theory.correction import corrected_targets
-    from retarget.theory.correction_terms import CorrectionTerms, correction_terms
+    from retarget.theory.correction import CorrectionTerms, corrected_targets, correction_terms
     from retarget.theory.curves import offline_learning_curve, online_learning_curve
     from retarget.theory.iterative import distilled_targets, iterative_targets
-    from retarget.theory.offline import offline_coefficients
-    from retarget.theory.online import online_coefficients, prequential_errors
+    from retarget.theory.online import offline_coefficients, online_coefficients, prequential_errors
     from retarget.theory.shift import discrepancy, effective_targets
 
 __version__ = "0.1.0"
@@ -97,12 +95,10 @@ _MODULES = {
     "streaming.ridge": "StreamingRidge",
     "streaming.tangent": "TangentLearner",
     "streaming.trackers": "CorrectionTracker ShiftTracker",
-    "theory.correction": "corrected_targets",
-    "theory.correction_terms": "CorrectionTerms correction_terms",
+    "theory.correction": "CorrectionTerms corrected_targets correction_terms",
     "theory.curves": "offline_learning_curve online_learning_curve",
     "theory.iterative": "distilled_targets iterative_targets",
-    "theory.offline": "offline_coefficients",
-    "theory.online": "online_coefficients prequential_errors",
+    "theory.online": "offline_coefficients online_coefficients prequential_errors",
     "theory.shift": "discrepancy effective_targets",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}

@@ -119,3 +119,20 @@ def _positive_rates(lr: Any) -> float | tuple[float, ...]:
             where = f"lr at step {step}" if schedule else "lr"
             raise InvalidInputError(f"{where} is {rate}; expected a positive, finite rate")
     return rates if schedule else rates[0]
+
+
+LABELS = {
+    "offline": "offline",
+    "online": "online",
+    "corrected": "online, exactly corrected",
+    "iterative": "online, iteratively corrected",
+}
+# Okabe and Ito's colours, distinguishable with any colour vision (jfly.uni-koeln.de/color).
+COLOURS = {
+    "truth": "#999999",
+    "offline": "#0072B2",
+    "online": "#E69F00",
+    "corrected": "#009E73",
+    "iterative": "#D55E00",
+    "one step": "#CC79A7",
+}

@@ -9,7 +9,7 @@ from torch import nn
 
 import retarget as rt
 from retarget import continual as lab
-from retarget.continual.ensemble import Ensemble
+from retarget.continual.steps import Ensemble
 from retarget.errors import InvalidInputError
 from support.lab_problems import LEARNERS, conv_net, copies, mlp, samples, stream, weights
 from support.problems import assert_same

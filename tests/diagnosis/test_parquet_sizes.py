@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from retarget.diagnosis.tables import checks
+from retarget.diagnosis.tables import roles
 from retarget.diagnosis.tables.parquet_sizes import ParquetSizes, ThriftReader
 from retarget.diagnosis.tables.read import read_table
 from retarget.errors import InvalidInputError
@@ -56,7 +56,7 @@ def test_what_is_repeated_counts_as_often_as_it_is_there(path):
 )
 def test_a_bomb_behind_short_texts_is_refused(path, monkeypatch, last):
     """The first rows look harmless; the others are long, or one long text again and again."""
-    monkeypatch.setattr(checks, "LARGEST_TABLE", 3_000_000)
+    monkeypatch.setattr(roles, "LARGEST_TABLE", 3_000_000)
     pl.DataFrame({"a": ["x"] * 2000 + last}).write_parquet(path, compression="zstd")
     assert path.stat().st_size < 20_000
     with pytest.raises(InvalidInputError, match=r"would take \d\.\d MB in memory .2,050 rows"):
@@ -64,7 +64,7 @@ def test_a_bomb_behind_short_texts_is_refused(path, monkeypatch, last):
 
 
 def test_a_bomb_of_lists_is_refused_before_it_is_read(path, monkeypatch):
-    monkeypatch.setattr(checks, "LARGEST_TABLE", 3_000_000)
+    monkeypatch.setattr(roles, "LARGEST_TABLE", 3_000_000)
     pl.DataFrame({"a": [[0] * 1_000_000], "y": [1.0]}).write_parquet(path, compression="zstd")
     assert path.stat().st_size < 20_000
     with pytest.raises(InvalidInputError, match=r"would take 8\.0 MB in memory"):

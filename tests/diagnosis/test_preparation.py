@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing.parametric import dataframes
 
-from retarget.diagnosis.tables import checks
+from retarget.diagnosis.tables import roles
 from retarget.diagnosis.tables.prepare import prepare
 from retarget.diagnosis.tables.roles import Roles, order_rows, order_test_rows
 from retarget.errors import InvalidInputError
@@ -406,7 +406,7 @@ def test_tables_of_the_wrong_size(monkeypatch):
     refused(a_table()[:1], match="the table has one row; expected at least two")
     constant = a_table().select("y", c=pl.lit("same"))
     refused(constant, match="no feature is left to learn from. Left out, since .* only: 'c'")
-    monkeypatch.setattr(checks, "LARGEST_TABLE", 1000)
+    monkeypatch.setattr(roles, "LARGEST_TABLE", 1000)
     refused(a_table(), match=r"the matrix of features would take 2\.4 kB in memory")
 
 

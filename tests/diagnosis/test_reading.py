@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from retarget.diagnosis.tables import checks, read
+from retarget.diagnosis.tables import read, roles
 from retarget.diagnosis.tables.read import read_table
 from retarget.errors import InvalidInputError
 from support.prepared_streams import make_stream
@@ -191,7 +191,7 @@ def test_names_are_no_patterns(tmp_path, suffix):
 def test_a_wide_parquet_of_which_little_is_used(tmp_path, monkeypatch):
     wide = pl.DataFrame({f"c{k}": np.arange(100.0) for k in range(30)})
     path = written(tmp_path, "t.parquet", parquet(wide))
-    monkeypatch.setattr(checks, "LARGEST_TABLE", 5000)
+    monkeypatch.setattr(roles, "LARGEST_TABLE", 5000)
     with pytest.raises(InvalidInputError, match=r"24\.0 kB in memory .100 rows.,.*--column"):
         read_table(path)
     assert read_table(path, columns=["c7", "c8"]).shape == (100, 2)
@@ -360,7 +360,7 @@ LONG_TEXTS = pl.DataFrame({"a": ["x" * 3000 + str(k) for k in range(100)]})
 )
 def test_tables_that_are_too_large(tmp_path, monkeypatch, name, content, limits, message):
     for limit, value in limits.items():
-        monkeypatch.setattr(checks, limit, value)
+        monkeypatch.setattr(roles, limit, value)
     with pytest.raises(InvalidInputError, match=message):
         read_table(written(tmp_path, name, content))
 

@@ -5,7 +5,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from retarget.diagnosis.report.charts.chart import log_scale, plain, scale
+from retarget.diagnosis.report.charts import log_scale, plain, scale
 from retarget.diagnosis.report.charts.rows import (
     drawn_rows,
     group_of_row,
@@ -24,7 +24,7 @@ from retarget.diagnosis.report.words import (
     with_interval,
 )
 from retarget.diagnosis.result import Choice, Estimate, GroupShift, Stability
-from retarget.labels import COLOURS
+from retarget.learners import COLOURS
 from support import real_diagnosis as real
 
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from retarget.distributed.factor import TiledFactor
-from retarget.distributed.problem import as_tiled_problem, follow_columns
+from retarget.distributed.tiles import TiledFactor, as_tiled_problem, follow_columns
 from retarget.theory.cholesky import factorise
 from support.problems import make_stream
 

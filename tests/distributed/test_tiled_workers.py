@@ -16,7 +16,7 @@ from distributed import futures_of
 import retarget as rt
 from retarget import distributed as rd
 from retarget.distributed import cluster
-from retarget.distributed.factor import TiledFactor
+from retarget.distributed.tiles import TiledFactor
 from retarget.errors import ClusterError, NotPositiveDefiniteError
 from support.problems import assert_same
 

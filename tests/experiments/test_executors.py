@@ -248,7 +248,7 @@ def test_a_run_that_takes_too_long_on_a_cluster(tmp_path, client):
 
 def test_a_worker_with_other_code(tmp_path, client, monkeypatch):
     experiment = made(tmp_path)
-    monkeypatch.setattr("retarget.experiments.runs.identity.current_code", lambda: ("other", {}))
+    monkeypatch.setattr("retarget.experiments.runs.store.current_code", lambda: ("other", {}))
     outcome = run_experiment(experiment, tmp_path, executor=Cluster(client))
     assert len(outcome.failed) == 3
     assert "RuntimeError: this worker has other code than" in outcome.failed[0][1].reason

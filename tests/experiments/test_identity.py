@@ -17,8 +17,8 @@ from retarget.data import backbones, core50
 from retarget.experiments.experiment import families
 from retarget.experiments.figures.core50 import STAND_IN, STAND_IN_BACKBONE, Core50Run
 from retarget.experiments.reader import load_experiment, parse_experiment
-from retarget.experiments.runs import identity
-from retarget.experiments.runs.identity import (
+from retarget.experiments.runs import store
+from retarget.experiments.runs.store import (
     COMPUTING,
     PACKAGE,
     Identity,
@@ -256,7 +256,7 @@ def test_the_versions_of_what_computes_count(monkeypatch, code_changes):
     for package in COMPUTING:
         for other in (first.packages[package] + "1", None):  # None: it is not installed
             found = dict(first.packages) | {package: other}
-            monkeypatch.setattr(identity, "_version", found.get)
+            monkeypatch.setattr(store, "_version", found.get)
             code_changes()
             keys.add(key(config, "digits"))
     monkeypatch.undo()
@@ -267,14 +267,14 @@ def test_the_versions_of_what_computes_count(monkeypatch, code_changes):
 
 
 def test_a_package_that_is_not_there_has_no_version(monkeypatch, code_changes):
-    monkeypatch.setattr(identity, "COMPUTING", ("numpy", "surely-not-installed"))
+    monkeypatch.setattr(store, "COMPUTING", ("numpy", "surely-not-installed"))
     assert set(current_code()[1]) == {"retarget", "numpy"}
 
 
 def test_another_source_is_another_run(monkeypatch, code_changes):
     config = example("digits")
     first = identity_of(config, FAMILIES["digits"])
-    monkeypatch.setattr(identity, "source_hash", lambda: "other")
+    monkeypatch.setattr(store, "source_hash", lambda: "other")
     assert identity_of(config, FAMILIES["digits"]) == first  # once in a process
     code_changes()
     changed = identity_of(config, FAMILIES["digits"])

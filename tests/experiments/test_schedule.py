@@ -14,10 +14,9 @@ from retarget.cli.reproduce import progress_table
 from retarget.experiments.experiment import Config, PlannedRun, families
 from retarget.experiments.runs.compute import Computed, Lost
 from retarget.experiments.runs.executors import Executor, ThisProcess
-from retarget.experiments.runs.identity import Identity
 from retarget.experiments.runs.run import run_experiment
 from retarget.experiments.runs.schedule import Estimator, Progress, Schedule
-from retarget.experiments.runs.store import RunStore, State
+from retarget.experiments.runs.store import Identity, RunStore, State
 from support import made_runs
 from support.made_runs import calls, made
 

@@ -8,8 +8,7 @@ import pytest
 
 import retarget as rt
 from retarget.errors import DamagedFileWarning
-from retarget.experiments.runs.identity import Identity
-from retarget.experiments.runs.store import RunStore
+from retarget.experiments.runs.store import Identity, RunStore
 
 TABLE = pl.DataFrame({"a": [1.5, float("nan")], "b": [[1, 2], [3]]})
 IDENTITY = Identity("module.Kind", {"seed": 3, "lr": 0.1}, {"file": "00"}, "11", {"torch": "2"})

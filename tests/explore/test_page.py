@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 import retarget as rt
-from retarget.explore.points import file_opening, toy_opening
+from retarget.explore.state import file_opening, toy_opening
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium")

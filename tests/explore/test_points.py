@@ -7,7 +7,7 @@ import pytest
 from retarget.data.toy import toy_curve
 from retarget.errors import InvalidInputError
 from retarget.experiments.reader import load_experiment
-from retarget.explore.points import FIG_1_SEED, file_opening, toy_opening
+from retarget.explore.state import FIG_1_SEED, file_opening, toy_opening
 
 
 def test_the_page_opens_with_the_setting_of_fig_1():
@@ -62,6 +62,6 @@ def test_points_at_one_place(tmp_path):
 )
 def test_what_cannot_be_drawn_is_explained(monkeypatch, columns, x, y, message):
     table = pl.DataFrame(columns)
-    monkeypatch.setattr("retarget.explore.points.read_table", lambda path: table)
+    monkeypatch.setattr("retarget.explore.state.read_table", lambda path: table)
     with pytest.raises(InvalidInputError, match=message):
         file_opening(Path("stream.csv"), x, y)

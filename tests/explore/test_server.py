@@ -8,8 +8,8 @@ import pytest
 
 import retarget as rt
 from retarget.errors import InvalidInputError
-from retarget.explore.points import toy_opening
 from retarget.explore.server import FILES, ExploreServer
+from retarget.explore.state import toy_opening
 
 JSON = {"Content-Type": "application/json"}
 

@@ -1,10 +1,8 @@
 import numpy as np
 import pytest
 
-from retarget.explore.picture import draw
-from retarget.explore.points import toy_opening
-from retarget.explore.snippet import python_code
-from retarget.explore.state import State
+from retarget.explore.picture import draw, python_code
+from retarget.explore.state import State, toy_opening
 
 
 def run(state):

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retarget.explore.points import toy_opening
 from retarget.explore.server import ExploreServer
-from retarget.explore.state import LARGEST, MOST_POINTS
+from retarget.explore.state import LARGEST, MOST_POINTS, toy_opening
 
 pytestmark = pytest.mark.faults
 PATIENCE = 20  # seconds

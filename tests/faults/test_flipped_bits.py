@@ -5,7 +5,7 @@ import io
 import numpy as np
 import pytest
 
-from retarget.diagnosis.tables.arrays import read_npz
+from retarget.diagnosis.tables.frames import read_npz
 from retarget.errors import InvalidInputError
 
 pytestmark = pytest.mark.faults

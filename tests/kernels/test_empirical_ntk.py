@@ -14,7 +14,7 @@ from torch.nn import functional
 
 import retarget as rt
 from retarget.errors import InvalidInputError, InvalidTypeError, StreamTooLargeError
-from retarget.kernels.empirical import gram, plan, terms
+from retarget.kernels.empirical import ntk, plan, terms
 from retarget.kernels.empirical.terms import split, split_product
 from support.oracles.empirical_ntk import gradients
 from support.oracles.empirical_ntk import gram as oracle_gram
@@ -313,8 +313,8 @@ def test_gradients_are_computed_once_where_they_fit_and_once_a_panel_else(monkey
     kernel(X, X[:5])
     assert sum(passed) == 17
     passed.clear()
-    sizes = gram.Sizes(chunk=2, panel=5)
-    monkeypatch.setattr(gram.Sizes, "within", lambda *_: sizes)
+    sizes = ntk.Sizes(chunk=2, panel=5)
+    monkeypatch.setattr(ntk.Sizes, "within", lambda *_: sizes)
     kernel(X)
     assert sum(passed) == sizes.passes(12) == 12 + 7 + 2
 

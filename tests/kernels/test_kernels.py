@@ -14,7 +14,7 @@ from retarget.kernels import (
     as_kernel,
     kernel_from_dict,
 )
-from retarget.kernels.base import mirror_lower
+from retarget.kernels.simple import mirror_lower
 from support.problems import assert_same, panels_of
 
 

@@ -29,10 +29,8 @@ from retarget.data.mnist import load_mnist
 from retarget.data.weights import read_weights
 from retarget.diagnosis.tables.read import read_table
 from retarget.experiments.reader import parse_experiment
-from retarget.experiments.runs.identity import Identity
-from retarget.experiments.runs.store import RunStore
-from retarget.explore.points import toy_opening
-from retarget.explore.state import State
+from retarget.experiments.runs.store import Identity, RunStore
+from retarget.explore.state import State, toy_opening
 from support.made_cifar10 import BINARY_NAMES, PYTHON_NAMES, write_made_cifar10
 from support.made_core50 import made_frames, picture, write_made_core50
 from support.made_mnist import NAMES, write_made_mnist

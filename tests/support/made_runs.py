@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from retarget.experiments.experiment import Config, Family, families, one_by_one
 from retarget.experiments.reader import parse_experiment
-from retarget.experiments.runs.identity import identities_of
+from retarget.experiments.runs.store import identities_of
 
 TEXT = """
 family = "made"

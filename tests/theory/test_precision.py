@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 import retarget as rt
 from retarget.errors import DivergenceWarning, NotPositiveDefiniteError, PrecisionWarning
-from retarget.theory.cholesky import factorise
-from retarget.theory.precision import inverse_norm
+from retarget.theory.cholesky import factorise, inverse_norm
 from support.problems import make_stream
 
 LEARNER = rt.SGD(lr=0.3)

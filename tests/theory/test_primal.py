@@ -7,8 +7,7 @@ from hypothesis import given
 from numpy.linalg import cholesky, solve
 
 from retarget.errors import NotPositiveDefiniteError
-from retarget.theory.primal import FeatureRows, PrimalLearner
-from retarget.theory.recursive import RecursiveRidge
+from retarget.theory.primal import FeatureRows, PrimalLearner, RecursiveRidge
 from support.oracles import simulation
 from support.problems import assert_same, gammas, make_stream, problems
 

@@ -39,8 +39,8 @@ def explore(
     It is served to this machine only, until Ctrl-C.
     """
     # torch and Polars: the help need not wait for them
-    from retarget.explore.points import file_opening, toy_opening
     from retarget.explore.server import ExploreServer
+    from retarget.explore.state import file_opening, toy_opening
 
     if file is None and (x is not None or target is not None):
         raise InvalidInputError("--x and --target name columns of a FILE; give the file, too")

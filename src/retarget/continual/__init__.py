@@ -7,11 +7,9 @@ from retarget.continual.history import (
     backward_transfer,
     forgetting,
 )
-from retarget.continual.methods.base import Batch, Method
-from retarget.continual.methods.baselines import LabelSmoothing, Vanilla
-from retarget.continual.methods.corrected import Corrected
+from retarget.continual.methods import Batch, LabelSmoothing, Method, Vanilla
+from retarget.continual.methods.corrected import Corrected, Led
 from retarget.continual.methods.ewc import EWC
-from retarget.continual.methods.led import Led
 from retarget.continual.methods.replay import DER, ER, CumulativeReplay, Joint
 from retarget.continual.methods.tangent import LastLayer, Tangent
 from retarget.continual.streams import (

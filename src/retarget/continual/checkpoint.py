@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.continual.ensemble import Samples
-from retarget.continual.methods.base import Method
-from retarget.continual.steps import Stepper
+from retarget.continual.methods import Method
+from retarget.continual.steps import Samples, Stepper
 from retarget.errors import (
     DamagedFileError,
     DamagedFileWarning,

@@ -16,8 +16,6 @@ expected, halved where it went as expected, never below what the user asked for.
 """
 
 import copy
-import tempfile
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -28,7 +26,7 @@ from retarget.arrays import require_finite
 from retarget.continual.linearisation import LinearisationWatch, outputs
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD
-from retarget.state_files import part_of, read_state, require_shape, write_state
+from retarget.state_files import part_of, require_shape
 from retarget.streaming.tangent import TangentLearner
 from retarget.theory.dual import Window
 from retarget.theory.response import step_response
@@ -158,11 +156,15 @@ class ClosedLoop:
         self.watch = LinearisationWatch()
 
     def fork(self) -> Self:
-        """One that goes on from here by itself."""
+        """One that goes on from here by itself; this one is good until the fork is settled."""
         fork = copy.copy(self)
-        fork.leader, fork.watch = copy.deepcopy(self.leader), self.watch.fork()
+        fork.leader, fork.watch = self.leader.fork(), self.watch.fork()
         fork.reservoir = copy.copy(self.reservoir)
         return fork
+
+    def settle(self) -> None:
+        """Makes a fork the one that goes on: the loop that it came from is at its end."""
+        self.leader.settle()
 
     @property
     def nbytes(self) -> int:
@@ -204,9 +206,7 @@ class ClosedLoop:
     def state_dict(self) -> dict[str, Any]:
         """The state as named tensors and plain values."""
         state: dict[str, Any] = {"steps": self.steps, "damping": self.damping}
-        with tempfile.TemporaryDirectory() as folder:
-            self.leader.save(Path(folder) / "leader")
-            state["leader"], tensors = read_state(Path(folder) / "leader")
+        state["leader"], tensors = self.leader.to_state()
         state |= {f"leader.{key}": value for key, value in tensors.items()}
         state |= {f"watch.{key}": value for key, value in self.watch.state_dict().items()}
         return state | {f"replay.{k}": value for k, value in self.reservoir.state_dict().items()}
@@ -227,9 +227,8 @@ class ClosedLoop:
             first: Samples and targets, of no rows, that all must be like; None if none came.
         """
         options = self.leader.gamma, self.leader.memory, self.leader.seed
-        with tempfile.TemporaryDirectory() as folder:
-            write_state(Path(folder) / "leader", state["leader"], part_of(state, "leader"))
-            self.leader = TangentLearner.load(Path(folder) / "leader", module, device)
+        tensors = {name: tensor.to(device) for name, tensor in part_of(state, "leader").items()}
+        self.leader = TangentLearner.from_state(state["leader"], tensors, module)
         same = options == (self.leader.gamma, self.leader.memory, self.leader.seed)
         if not same or state["leader"]["flat"] is not False:  # it is given matrices
             raise InvalidInputError("the learner that leads has other options than the corrector")

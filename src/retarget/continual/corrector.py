@@ -34,12 +34,11 @@ from retarget.continual.linearisation import (
 )
 from retarget.errors import InvalidInputError
 from retarget.kernels import EmpiricalNTK
-from retarget.kernels.base import Kernel
+from retarget.kernels.simple import Kernel
 from retarget.learners import SGD
 from retarget.state_files import explained, part_of, read_state, require_shape, write_state
 from retarget.theory.correction import corrected_targets
-from retarget.theory.iterative import distilled_targets, iterative_targets
-from retarget.theory.sweep import FirstBlock, Parts
+from retarget.theory.iterative import FirstBlock, Parts, distilled_targets, iterative_targets
 
 __all__ = ["Kind", "NetworkCorrector", "Refresh", "check_options"]
 
@@ -374,6 +373,7 @@ class NetworkCorrector:
         beside = after.learn(samples, targets)
         block = after.lead(self._module, tangent_kernel(self.kernel, beside), beside)
         Z = give_back(block.targets[:, 0] if np.ndim(Y) == 1 else block.targets, Y, targets.dtype)
+        after.settle()
         self._loop, self._first = after, (samples[:0], targets[:0])
         return block, Z
 

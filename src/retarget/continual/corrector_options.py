@@ -8,8 +8,7 @@ from retarget.arrays import as_positive
 from retarget.errors import InvalidInputError
 from retarget.kernels.feature_maps import as_count
 from retarget.learners import SGD
-from retarget.theory.iterative import check_correction
-from retarget.theory.sweep import FirstBlock, Parts
+from retarget.theory.iterative import FirstBlock, Parts, check_correction
 
 Refresh = Literal["never", "task", "epoch"]
 Kind = Literal["iterative", "exact", "distilled"]

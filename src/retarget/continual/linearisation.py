@@ -15,7 +15,7 @@ from retarget.errors import (
     TrainingDivergedError,
     warn_caller,
 )
-from retarget.kernels.base import Kernel
+from retarget.kernels.simple import Kernel
 from retarget.learners import SGD
 from retarget.state_files import require_shape
 from retarget.theory.dual import DualLearner

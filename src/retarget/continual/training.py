@@ -9,10 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from retarget.continual.checkpoint import Checkpoint
-from retarget.continual.ensemble import Ensemble, Samples
 from retarget.continual.history import History
-from retarget.continual.methods.base import Batch, Method
-from retarget.continual.steps import NEVER, LossMeter, Optimiser, PassPlan, Stepper
+from retarget.continual.methods import Batch, Method
+from retarget.continual.steps import (
+    NEVER,
+    Ensemble,
+    LossMeter,
+    Optimiser,
+    PassPlan,
+    Samples,
+    Stepper,
+)
 from retarget.continual.streams import TaskStream
 from retarget.errors import InvalidInputError, TrainingDivergedError
 from retarget.learners import SGD

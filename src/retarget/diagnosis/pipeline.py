@@ -16,11 +16,13 @@ from retarget.diagnosis.measure.approximation import (
     open_kernel,
 )
 from retarget.diagnosis.measure.choose import (
+    Learned,
     attempt_changes,
     choose_block,
     choose_gamma,
     choose_kernel,
     choose_rate,
+    learn_all,
 )
 from retarget.diagnosis.measure.compare import (
     Comparison,
@@ -28,13 +30,13 @@ from retarget.diagnosis.measure.compare import (
     Split,
     as_tensors,
     compare,
+    group_shift,
     held_out_errors,
+    partition,
     prediction_errors,
     progressive_errors,
     split,
 )
-from retarget.diagnosis.measure.groups import group_shift, partition
-from retarget.diagnosis.measure.learn import Learned, learn_all
 from retarget.diagnosis.measure.stability import largest_rate, non_normality
 from retarget.diagnosis.options import Options
 from retarget.diagnosis.result import Approximation, Choice, Diagnosis, GroupShift, Stability

@@ -11,9 +11,8 @@ try:
 except ImportError as error:
     raise missing_extra("retarget.distributed needs Dask", error, "dask") from error
 
+from retarget.distributed.arrays import gram, learn
 from retarget.distributed.cluster import connect
-from retarget.distributed.gram import gram
-from retarget.distributed.learn import learn
 from retarget.distributed.targets import (
     corrected_targets,
     effective_targets,

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from retarget.arrays import GrowingRows, as_tensor, panels
 from retarget.distributed.cluster import computed
-from retarget.distributed.problem import Tasks, TiledProblem, times
+from retarget.distributed.tiles import Tasks, TiledProblem, times
 from retarget.learners import SGD
 from retarget.theory.dual import DualLearner, Window, carry_over
+from retarget.theory.iterative import FirstBlock, Parts, equal_blocks, newest_coefficients, settled
 from retarget.theory.response import step_response
 from retarget.theory.settling import Settling
 from retarget.theory.stability import (
@@ -26,7 +27,6 @@ from retarget.theory.stability import (
     require_converging,
     warn_of_divergence,
 )
-from retarget.theory.sweep import FirstBlock, Parts, equal_blocks, newest_coefficients, settled
 
 Answer = Callable[[Window, slice, int], tuple[Tensor, Tensor]]
 CPU = torch.device("cpu")
@@ -134,7 +134,7 @@ def settle_chunk(
     triangle: np.ndarray | None = None,
     beta: np.ndarray | None = None,
 ) -> Learned:
-    """The steps that settle the learner on the offline predictions, block by block (`sweep`).
+    """The steps that settle the learner on the offline predictions, as `Sweep` does in memory.
 
     Args:
         gram: (m, m) the chunk's kernel.

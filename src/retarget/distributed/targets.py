@@ -8,7 +8,6 @@ import torch
 from dask.delayed import Delayed, delayed
 
 from retarget.arrays import as_non_negative
-from retarget.distributed.factor import TiledFactor
 from retarget.distributed.learning import (
     SettleOptions,
     Start,
@@ -17,9 +16,10 @@ from retarget.distributed.learning import (
     reach_chunk,
     settle_chunk,
 )
-from retarget.distributed.problem import (
+from retarget.distributed.tiles import (
     Follower,
     Tasks,
+    TiledFactor,
     TiledProblem,
     as_tiled_problem,
     follow_columns,
@@ -27,11 +27,10 @@ from retarget.distributed.problem import (
     transpose_times,
 )
 from retarget.learners import SGD
+from retarget.theory.cholesky import warn_if_meaningless
 from retarget.theory.correction import errors_reaching
-from retarget.theory.iterative import check_correction
-from retarget.theory.precision import warn_if_meaningless
+from retarget.theory.iterative import FirstBlock, Parts, check_correction
 from retarget.theory.response import remaining_start, require_lasting_start
-from retarget.theory.sweep import FirstBlock, Parts
 
 
 @torch.no_grad()

@@ -1,7 +1,6 @@
 """Scikit-learn estimators that learn a stream, online or exactly."""
 
-from retarget.estimators.classifier import OnlineKernelClassifier
-from retarget.estimators.regressor import OnlineKernelRegressor
+from retarget.estimators.online import OnlineKernelClassifier, OnlineKernelRegressor
 from retarget.estimators.ridge import StreamingRidgeClassifier, StreamingRidgeRegressor
 
 __all__ = [

@@ -11,8 +11,16 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from retarget.errors import InvalidInputError
-from retarget.experiments.experiment import Case, Changes, Experiment, families
-from retarget.experiments.problems import MISSING, Problem, problems_error, value_problems
+from retarget.experiments.experiment import (
+    MISSING,
+    Case,
+    Changes,
+    Experiment,
+    Problem,
+    families,
+    problems_error,
+    value_problems,
+)
 from retarget.storage import user_path
 from retarget.text import did_you_mean, shown
 

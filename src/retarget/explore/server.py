@@ -22,10 +22,8 @@ import numpy as np
 from pydantic import ValidationError
 
 from retarget.errors import InvalidInputError
-from retarget.explore.picture import draw
-from retarget.explore.points import Opening
-from retarget.explore.snippet import python_code
-from retarget.explore.state import State
+from retarget.explore.picture import draw, python_code
+from retarget.explore.state import Opening, State
 
 HOST = "127.0.0.1"
 MOST_BYTES = 100_000  # of a setting: 500 points take less than half of it

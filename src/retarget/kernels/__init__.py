@@ -1,9 +1,8 @@
 """Kernels k(x, x'). They know nothing of learning."""
 
-from retarget.kernels.base import Kernel
 from retarget.kernels.empirical.ntk import EmpiricalNTK
 from retarget.kernels.infinite.ntk import InfiniteNTK
-from retarget.kernels.simple import RBF, Features, Linear
+from retarget.kernels.simple import RBF, Features, Kernel, Linear
 from retarget.kernels.wrapped import (
     CallableKernel,
     PrecomputedKernel,

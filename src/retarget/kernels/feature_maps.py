@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from retarget.arrays import as_tensor, require_finite, require_float
 from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.kernels.base import Kernel
 from retarget.kernels.empirical.ntk import EmpiricalNTK
-from retarget.kernels.simple import RBF, Features, Linear
+from retarget.kernels.simple import RBF, Features, Kernel, Linear
 
 DEFAULT_MEMORY = 1024
 

@@ -17,9 +17,8 @@ from retarget.arrays import (
     require_symmetric,
 )
 from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.kernels.base import Kernel
 from retarget.kernels.infinite.ntk import InfiniteNTK
-from retarget.kernels.simple import RBF, Linear
+from retarget.kernels.simple import RBF, Kernel, Linear
 
 
 class CallableKernel(Kernel):

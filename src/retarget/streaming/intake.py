@@ -1,7 +1,10 @@
-"""What every streaming object does with the samples it is fed: check, keep, compare."""
+"""What streaming objects share: how samples are checked and kept, and the file of a state."""
 
 import copy
-from typing import Any, Self
+import math
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -10,6 +13,7 @@ from torch import Tensor
 from retarget.arrays import (
     FLOATS,
     GrowingRows,
+    as_non_negative,
     as_targets,
     as_tensor,
     give_back,
@@ -17,8 +21,10 @@ from retarget.arrays import (
     require_symmetric,
 )
 from retarget.errors import InvalidInputError
-from retarget.kernels import Kernel, as_kernel
+from retarget.kernels import Kernel, as_kernel, kernel_from_dict
 from retarget.learners import SGD
+from retarget.state_files import explained, read_state, write_state
+from retarget.theory.moments import LARGEST_NUMBER
 from retarget.theory.response import require_lasting_start
 
 
@@ -181,3 +187,128 @@ class Intake:
     def _wide_dtype(self, tensor: Tensor) -> torch.dtype:
         # as in the batch functions: LAPACK knows no half precision
         return torch.promote_types(self.dtype or tensor.dtype, torch.float32)
+
+
+class Resumable(ABC):
+    """Saves to, and loads from, one file of tensors whose header holds the rest as JSON."""
+
+    _intake: Intake
+
+    @abstractmethod
+    def __init__(self, kernel: Any, learner: SGD, **options: Any) -> None: ...
+
+    @abstractmethod
+    def _options(self) -> dict[str, Any]:
+        """The arguments of the constructor, but for kernel and learner."""
+
+    @abstractmethod
+    def _state(self) -> dict[str, Any]:
+        """Named tensors and plain values."""
+
+    @abstractmethod
+    def _restore(self, state: dict[str, Any]) -> None:
+        """Restores what `_state` returned, on a new object."""
+
+    @abstractmethod
+    def fork(self) -> Self:
+        """A copy that goes on from here by itself, at little cost.
+
+        The long arrays are shared as far as they are filled: once this object takes in more
+        samples, the fork must not be used any more.
+        """
+
+    def _become(self, after: Self) -> None:
+        """Replaces the state of this object by that of a fork whose update succeeded."""
+        vars(self).update(vars(after))
+
+    @property
+    def samples(self) -> Any:
+        """All samples so far, in stream order: a view, not to be written to."""
+        rows = self._intake.samples.rows
+        return give_back(rows, None if self._intake.numpy else rows)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the whole state to one file, which replaces an older one only when complete.
+
+        The file holds tensors (safetensors) and, in its header, plain values (JSON): loading it
+        runs no code. A kernel that is a function of the caller's is not in it.
+        """
+        state = self._state()
+        header = {
+            "class": type(self).__name__,
+            "options": self._options(),
+            "learner": self._intake.learner.to_dict(),
+            "kernel": self._intake.kernel.to_dict(),
+            "state": {k: v for k, v in state.items() if not isinstance(v, Tensor)},
+        }
+        tensors = {k: v for k, v in state.items() if isinstance(v, Tensor)}
+        write_state(Path(path), header, tensors)
+
+    @classmethod
+    def load(cls, path: str | Path, kernel: Any = None, device: str | torch.device = "cpu") -> Self:
+        """Loads what `save` wrote; the stream then goes on as if nothing had happened.
+
+        Args:
+            path: What `save` wrote.
+            kernel: The kernel, if it is one that a file cannot hold (a function, features, a
+                precomputed matrix); otherwise the saved one is used.
+            device: Where the tensors go.
+        """
+        header, tensors = read_state(Path(path), device, cls.__name__)
+        if kernel is None and header.get("kernel") is None:
+            raise InvalidInputError(
+                f"{path} was saved with a kernel that a file cannot hold; give it again: "
+                f"{cls.__name__}.load(path, kernel=...)"
+            )
+        with explained(path, cls.__name__):
+            for name, tensor in tensors.items():
+                require_finite(name, tensor)
+            given = kernel_from_dict(header["kernel"]) if kernel is None else kernel
+            loaded = cls(given, SGD(**header["learner"]), **header["options"])
+            loaded._restore(header["state"] | tensors)
+            loaded._intake.require_dtype(tensors)
+        saved, used = header["kernel"], loaded._intake.kernel.to_dict()
+        if saved != used:
+            raise InvalidInputError(f"{path} was saved with the kernel {saved}, not {used}")
+        return loaded
+
+
+def as_ridge(gamma: Any) -> float | Literal["auto"]:
+    """A ridge, or the word that leaves the choice to cross-validation."""
+    if isinstance(gamma, str) and gamma == "auto":
+        return "auto"
+    return as_non_negative("gamma", gamma)
+
+
+def as_weights(weights: Any, count: int) -> Tensor | None:
+    """(count,) weights in float64, or None where all are 1."""
+    if weights is None:
+        return None
+    given = as_tensor("weights", weights).double()
+    if given.ndim == 0:
+        given = given.expand(count)
+    if given.shape != (count,):
+        raise InvalidInputError(
+            f"weights has shape {tuple(given.shape)}; expected one number, or ({count},)"
+        )
+    if not bool(((given >= 1 / LARGEST_NUMBER) & (given <= LARGEST_NUMBER)).all()):
+        raise InvalidInputError(
+            "weights holds a number that is not above 0, or is too large; leave out samples that "
+            "are not to count"
+        )
+    return given
+
+
+def require_moderate(name: str, values: Tensor) -> None:
+    """Refuses numbers whose products would overflow: the sums could not be repaired."""
+    least, most = values.aminmax() if values.numel() else (values.new_zeros(()),) * 2
+    if not (float(least) >= -LARGEST_NUMBER and float(most) <= LARGEST_NUMBER):
+        raise InvalidInputError(
+            f"{name} go from {float(least):.3g} to {float(most):.3g}; expected at most "
+            f"{LARGEST_NUMBER:g}, as products of them are added up: scale them"
+        )
+
+
+def sample_size(X: Any) -> int:
+    """Numbers in one of these samples."""
+    return math.prod(np.shape(X)[1:])

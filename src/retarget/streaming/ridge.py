@@ -14,9 +14,8 @@ from retarget.arrays import FLOATS, as_non_negative, as_targets, give_back
 from retarget.errors import InvalidInputError
 from retarget.kernels.feature_maps import DEFAULT_MEMORY, as_count, feature_map
 from retarget.state_files import explained, read_state, write_state
-from retarget.streaming.all_reduce import sums_of_all
-from retarget.streaming.ridge_inputs import as_ridge, as_weights, require_moderate, sample_size
-from retarget.theory.moments import Moments, RidgeSolution
+from retarget.streaming.intake import as_ridge, as_weights, require_moderate, sample_size
+from retarget.theory.moments import Moments, RidgeSolution, sums_of_all
 
 # Numbers of a portion's features that are held at a time.
 PORTION = {"cpu": 1 << 24}
@@ -128,6 +127,21 @@ class StreamingRidge:
         twin = copy.copy(self)
         twin._forget_all()
         return twin
+
+    def fork(self) -> Self:
+        """A learner that goes on from here, to see where a few more samples would lead.
+
+        It copies nothing of size m x m where there is no intercept: the sums are shared until the
+        fork's `settle`, from when on this learner must not be used any more.
+        """
+        fork = copy.copy(self)
+        fork._moments = None if self._moments is None else self._moments.fork()
+        return fork
+
+    def settle(self) -> None:
+        """Makes a fork the owner of the sums that it shares."""
+        if self._moments is not None:
+            self._moments.settle()
 
     def learn(self, X: Any, Y: Any, weights: Any = None) -> Self:
         """Learns any number of samples, each counted once. A call that fails changes nothing.
@@ -269,6 +283,10 @@ class StreamingRidge:
 
         A feature map that is a function of yours is not in it; loading the file runs no code.
         """
+        write_state(Path(path), *self.to_state())
+
+    def to_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """What `save` writes: plain values, and the sums themselves by name, not copies of them."""
         values: dict[str, Any] = {
             "class": type(self).__name__,
             "features": self._map.description,
@@ -281,7 +299,7 @@ class StreamingRidge:
         if self._moments is not None:
             numbers, sums = self._moments.to_state()
             values, tensors = values | numbers, tensors | sums
-        write_state(Path(path), values, tensors)
+        return values, tensors
 
     @classmethod
     def load(cls, path: str | Path, features: Any, device: str | torch.device = "cpu") -> Self:
@@ -294,13 +312,16 @@ class StreamingRidge:
         """
         values, tensors = read_state(Path(path), device, cls.__name__)
         with explained(path, cls.__name__):
-            loaded = cls(features, **values["options"])
-            if values["features"] != loaded._map.description:
-                raise InvalidInputError(
-                    f"it was saved with the features {values['features']}, not "
-                    f"{loaded._map.description}"
-                )
-            loaded._restore(values, tensors)
+            return cls.from_state(values, tensors, features)
+
+    @classmethod
+    def from_state(cls, values: dict[str, Any], tensors: dict[str, Tensor], features: Any) -> Self:
+        """The learner that `to_state` was asked of; the features are as in `load`."""
+        loaded = cls(features, **values["options"])
+        saved, found = values["features"], loaded._map.description
+        if saved != found:
+            raise InvalidInputError(f"it was saved with the features {saved}, not {found}")
+        loaded._restore(values, tensors)
         return loaded
 
     def _options(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels.empirical.ntk import EmpiricalNTK
 from retarget.kernels.empirical.recording import trained_parameters
 from retarget.kernels.feature_maps import FeatureMap, FrozenModule, as_count
-from retarget.state_files import checksum, explained, part_of, read_state
+from retarget.state_files import checksum, part_of
 from retarget.streaming.ridge import StreamingRidge
 
 
@@ -128,15 +128,18 @@ class TangentLearner(StreamingRidge):
             module: A network of the same form; its weights come from the file.
             device: Where to compute.
         """
-        values, tensors = read_state(Path(path), device, cls.__name__)
-        with explained(path, cls.__name__):
-            network = copy.deepcopy(module)
-            network.load_state_dict(part_of(tensors, "network"))
-            loaded = cls(network.to(device), **values["options"])
-            if values["features"] != loaded._map.description:
-                raise InvalidInputError("its weights are not those that it was saved with")
-            loaded._restore(values, tensors)
-        return loaded
+        return super().load(path, module, device)
+
+    @classmethod
+    def from_state(cls, values: dict[str, Any], tensors: dict[str, Tensor], module: Any) -> Self:
+        """The learner that `to_state` was asked of, on the device of the tensors."""
+        weights = part_of(tensors, "network")
+        network = copy.deepcopy(module)
+        network.load_state_dict(weights)
+        network = network.to(next(iter(weights.values())).device)
+        if values["features"]["weights"] != checksum("", network.state_dict()):
+            raise InvalidInputError("its weights are not those that it was saved with")
+        return super().from_state(values, tensors, network)
 
 
 class _CombinedOutputs(nn.Module):

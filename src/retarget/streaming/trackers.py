@@ -10,8 +10,7 @@ from retarget.arrays import GrowingRows, as_non_negative, panels, require_no_ove
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD
 from retarget.state_files import part_of, require_shape
-from retarget.streaming.intake import Intake
-from retarget.streaming.resumable import Resumable
+from retarget.streaming.intake import Intake, Resumable
 from retarget.theory.cholesky import GrowingCholesky
 from retarget.theory.correction import targets_reaching
 from retarget.theory.dual import DualLearner, carry_over

@@ -1,17 +1,41 @@
-"""The correction: targets with which the online learner ends as the offline one (Theorem 4.1)."""
+r"""The correction: targets with which the online learner ends as the offline one (Theorem 4.1).
+
+And the two mechanisms of its iterative form, block by block (Eq. 16 and 17). With samples as rows,
+$p$ the past and $n$ a block, the targets of the block are
+
+    Z_n = Y_n + C_on (Y_n - f_on) + C_off (f_off - Y_n)
+
+    C_on  = W - I               W = (I/eta + K^bL_nn) (gamma_o I + K_nn)^-1
+    C_off = gamma W Q^-1        Q = gamma I + K_nn - K_np (gamma I + K_pp)^-1 K_pn
+
+where $f_{on}$ and $f_{off}$ are what the two learners predict for the block before they have seen
+it. $Q = L_{nn} L_{nn}^\top$ with $L_{nn}$ the block's own corner of the Cholesky factor of the
+stream, so one factorisation serves every block.
+"""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from retarget.arrays import ArrayT, as_non_negative, as_problem, panels
-from retarget.errors import UnreachableTargetsError
+from retarget.arrays import (
+    ArrayT,
+    Problem,
+    as_non_negative,
+    as_problem,
+    as_tensor,
+    panels,
+    require_memory,
+)
+from retarget.errors import InvalidInputError, UnreachableTargetsError
 from retarget.learners import SGD
-from retarget.theory.cholesky import factorise
-from retarget.theory.dual import DualLearner
+from retarget.theory.cholesky import GrowingCholesky, factorise, warn_if_meaningless
+from retarget.theory.dual import DualLearner, diagonal_blocks
+from retarget.theory.iterative import check_correction, equal_blocks
 from retarget.theory.response import final_response, require_lasting_start
+from retarget.theory.settling import in_blocks, invert_blocks
 from retarget.theory.stability import GrowthWatch
 
 
@@ -94,3 +118,113 @@ def errors_reaching(coefficients: Tensor, learner: SGD) -> Tensor:
             "exact; use less weight decay or momentum, or iterative_targets"
         )
     return coefficients / weight[:, None]
+
+
+@dataclass(frozen=True, eq=False)
+class CorrectionTerms:
+    """How the iterative correction makes the targets of one block, in the caller's library.
+
+    What `correction_terms` returns for each block, to look at why targets were moved.
+
+    Attributes:
+        rows: The samples of the block, as a range of the stream.
+        online: (b, b) $C_{on}$, which acts on the online learner's error, $Y_n - f_{on}$.
+        offline: (b, b) $C_{off}$, which acts on the offline learner's, $f_{off} - Y_n$.
+        modulation: (b, b) $I + C_{on}$, by which the online learner's error is multiplied before
+            it is learned. Its diagonal says how many times its rate each sample gets; what is
+            beside the diagonal passes a part of one sample's error on to another of the block.
+    """
+
+    rows: slice
+    online: Any
+    offline: Any
+    modulation: Any
+
+
+@torch.no_grad()
+def correction_terms(
+    K: Any, learner: SGD, gamma: float, block_size: int, ridge: float = 0.0
+) -> list[CorrectionTerms]:
+    r"""The matrices $C_{on}$ and $C_{off}$ of Eq. 17 for every block of the iterative correction.
+
+    `iterative_targets` moves the targets of a block in two ways (Eq. 16): by $C_{on}$ times the
+    online learner's error, which amounts to another learning rate for each sample, and by
+    $C_{off}$ times the offline learner's error, which brings in what the past says about the
+    block. Neither depends on the targets: they are a property of the inputs, in their order.
+
+    Args:
+        K: (n, n) Gram matrix of the stream, in stream order.
+        learner: The online learner: plain SGD, with any batch size, schedule and reduction.
+        gamma: Ridge of the offline learner, 0 or more.
+        block_size: Samples whose targets are found together, a multiple of the batch size. A last
+            block that is not full is a block of its own.
+        ridge: $\gamma_o$ of Eq. 15. With 0, a block whose kernel is singular takes the
+            pseudo-inverse of that kernel.
+
+    Returns:
+        The terms of each block, in stream order.
+
+    Example:
+        A single sample at the rate 1/2 and $k(x, x) = 1$: to reach its aim in one step its error
+        has to be doubled.
+
+        >>> import numpy as np
+        >>> (block,) = correction_terms(np.array([[1.0]]), SGD(lr=0.5), gamma=1.0, block_size=1)
+        >>> block.modulation, block.online, block.offline
+        (array([[2.]]), array([[1.]]), array([[1.]]))
+    """
+    gamma, ridge = check_correction(learner, gamma, block_size, ridge, "both", "corrected")
+    if learner.has_memory:
+        raise InvalidInputError(
+            f"the learner has momentum = {learner.momentum:g} and weight_decay = "
+            f"{learner.weight_decay:g}; expected plain SGD. With momentum or weight decay "
+            "the effect of past steps goes on changing within a block, so there is no one f_on to "
+            "write Eq. 16 with; iterative_targets corrects for such learners too"
+        )
+    gram = as_tensor("K", K)
+    problem = as_problem(K, gram.new_zeros((*gram.shape[:1], 1)))
+    n = len(problem.K)
+    learner.rates(n)
+    require_memory(
+        f"the terms of {n} samples in blocks of {block_size}",
+        n * n / 2 + 3 * n * min(block_size, n),
+        problem.K,
+        "use a shorter stream, smaller blocks or float32",
+    )
+    return _of_every_block(problem, learner, gamma, block_size, ridge)
+
+
+def _of_every_block(
+    problem: Problem, learner: SGD, gamma: float, block_size: int, ridge: float
+) -> list[CorrectionTerms]:
+    gram, n = problem.K, len(problem.K)
+    rates = gram.new_tensor(final_response(learner, n))
+    factor = GrowingCholesky(gamma, lambda rows: gram[rows, rows])
+    terms, condition = [], 1.0
+    for rows, size in equal_blocks(0, n, block_size, "corrected", gram.device):
+        new = factor.extend(gram[rows, : rows.stop])
+        factor.commit(new)
+        steps = _own_steps(gram[rows, rows], rates[rows], size, learner.batch_size)
+        blocks = diagonal_blocks(gram[rows, rows], size)
+        inverses = invert_blocks(blocks, ridge, rows.start, in_range=True)
+        condition = max(condition, inverses.condition)
+        identity = torch.eye(size, dtype=gram.dtype, device=gram.device)
+        modulation = steps @ in_blocks(inverses.solve(identity.repeat(len(blocks), 1)), size)
+        corner = diagonal_blocks(new.corner, size)
+        offline = gamma * torch.cholesky_solve(modulation.mT, corner).mT
+        online = modulation - identity
+        for i in range(len(modulation)):
+            first = rows.start + i * size
+            matrices = (problem.give(part[i]) for part in (online, offline, modulation))
+            terms.append(CorrectionTerms(slice(first, first + size), *matrices))
+    warn_if_meaningless("the kernel of a block", condition, gram.dtype)
+    factor.warn_once()
+    return terms
+
+
+def _own_steps(gram: Tensor, rates: Tensor, size: int, batch: int) -> Tensor:
+    """(blocks, b, b) I/eta + K^bL of each block: what its coefficients make of its targets."""
+    step = torch.arange(size, device=gram.device) // batch
+    steps = diagonal_blocks(gram, size) * (step[:, None] > step)
+    steps.diagonal(dim1=1, dim2=2).copy_((1 / rates).reshape(-1, size))
+    return steps

@@ -12,12 +12,16 @@ With an intercept the sums are kept about the means (Chan, Golub and LeVeque, 19
 features far from the origin cost no digits. Without one the means are held at zero.
 """
 
+import copy
 import math
+from collections.abc import Callable
+from functools import reduce
 from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
+from retarget.arrays import FLOATS
 from retarget.errors import InvalidInputError, NotPositiveDefiniteError
 from retarget.state_files import require_shape
 
@@ -64,7 +68,7 @@ class Moments:
         weight: Sum of their weights.
         squared_weight: Sum of the squares of their weights.
         mean: (m,) of the features, and `target_mean` (c,) of the targets; zero without intercept.
-        scatter: (m, m) C; its lower triangle is what counts.
+        scatter: (m, m) C; its lower triangle is what counts. Of a fork: C without its new samples.
         cross: (m, c) B.
         power: (c,) s.
     """
@@ -80,6 +84,7 @@ class Moments:
         self.mean, self.target_mean = zeros(features), zeros(outputs)
         self.scatter, self.cross = zeros(features, features), zeros(features, outputs)
         self.power = zeros(outputs)
+        self._pending: list[Tensor] | None = None  # of a fork: rows that C is still without
 
     @property
     def features(self) -> int:
@@ -116,7 +121,10 @@ class Moments:
             root = w.sqrt()[:, None]
             phi, y = phi * root, y * root
         self._shift(mean, target_mean, total)
-        _add_products(self.scatter, phi)
+        if self._pending is None:
+            _add_products(self.scatter, phi)
+        else:
+            self._pending.append(phi)
         self.cross.addmm_(phi.mT, y)
         self.power.add_(y.square().sum(0))
         self.count += len(phi)
@@ -164,6 +172,7 @@ class Moments:
                 f"what was learned would count as {self.weight * factor:.3g} samples, which is "
                 "nothing; begin a new learner instead"
             )
+        self._own_scatter()
         self.weight *= factor
         self.squared_weight *= factor * factor
         for each in (self.scatter, self.cross, self.power):
@@ -183,8 +192,35 @@ class Moments:
         twin._add_sums(self, 1.0)
         return twin
 
+    def fork(self) -> "Moments":
+        """A copy to add a few samples to and solve, which copies nothing of size m x m.
+
+        It shares C, and keeps the rows of its new samples beside it until `settle` adds them. By
+        then these sums, which it was forked from, must not be used any more. With an intercept, C
+        changes with every mean, and is copied.
+        """
+        if self.intercept:
+            return self.copy()
+        self._own_scatter()
+        fork = copy.copy(self)
+        fork.cross, fork.power, fork._pending = self.cross.clone(), self.power.clone(), []
+        return fork
+
+    def settle(self) -> None:
+        """Adds to C what a fork was given; C is its own from now on."""
+        for rows in self._pending or ():
+            _add_products(self.scatter, rows)
+        self._pending = None
+
+    def _own_scatter(self) -> None:
+        """Leaves the sums that this fork shares C with."""
+        if self._pending is not None:
+            self.scatter = self.scatter.clone()
+            self.settle()
+
     def to_state(self) -> tuple[dict[str, float], dict[str, Tensor]]:
         """What a file holds: numbers, and tensors."""
+        self._own_scatter()
         numbers = {
             "count": self.count,
             "weight": self.weight,
@@ -224,7 +260,7 @@ class Moments:
         """
         factor = self._factor(gamma)
         if factor is None:
-            least = LEAST_RIDGE * max(float(self.scatter.diagonal().max()), 1e-300)
+            least = LEAST_RIDGE * max(float(self._diagonal().max()), 1e-300)
             raise NotPositiveDefiniteError(
                 f"the features are linearly dependent, and gamma = {gamma:g} is too small to "
                 f"decide between their weights; use gamma = {max(10 * gamma, 1e3 * least):.2g} or "
@@ -265,7 +301,7 @@ class Moments:
         function of the sums alone, and not of when it was asked for. It costs about a dozen
         factorisations.
         """
-        diagonal = self.scatter.diagonal()
+        diagonal = self._diagonal()
         mean, most = float(diagonal.mean()), float(diagonal.max())
         if not mean > 0:
             return 1.0  # no features differ from zero, or only one sample came: any will do
@@ -293,6 +329,8 @@ class Moments:
     def _factor(self, gamma: float) -> Tensor | None:
         """The Cholesky factor of C + gamma I; None if that is not positive definite."""
         matrix = self.scatter.clone()
+        for rows in self._pending or ():
+            _add_products(matrix, rows)
         matrix.diagonal().add_(gamma)
         factor, info = torch.linalg.cholesky_ex(matrix)
         if info.item() or not bool(factor.diagonal().isfinite().all()):
@@ -300,6 +338,13 @@ class Moments:
         smallest = float(factor.diagonal().min()) ** 2
         result: Tensor = factor
         return result if smallest > LEAST_RIDGE * float(matrix.diagonal().max()) else None
+
+    def _diagonal(self) -> Tensor:
+        """(m,) that of C."""
+        diagonal = self.scatter.diagonal()
+        for rows in self._pending or ():
+            diagonal = diagonal + rows.square().sum(0)
+        return diagonal
 
     def _require_possible(self, before: "Moments") -> None:
         """Refuses sums that no samples have.
@@ -344,6 +389,8 @@ class Moments:
         return (self.weight * mean - weight * other) / (self.weight - weight)
 
     def _add_sums(self, other: Self | "Moments", sign: float) -> None:
+        self._own_scatter()
+        other._own_scatter()
         self.count += int(sign) * other.count
         self.weight += sign * other.weight
         self.squared_weight += sign * other.squared_weight
@@ -374,3 +421,72 @@ def _add_products(scatter: Tensor, phi: Tensor) -> None:
     for start in range(0, len(scatter), columns):
         block = slice(start, start + columns)
         scatter[block, : start + columns].addmm_(phi[:, block].mT, phi[:, : start + columns])
+
+
+# What every process tells of itself first, beside its type: whether it has learned anything, has an
+# intercept, has flat targets; then numbers that must be the same, and their squares.
+HEADER = 9
+
+
+def sums_of_all(
+    held: Moments | None,
+    flat: bool,
+    dtype: torch.dtype | None,
+    inputs: int | None,
+    add: Callable[[Tensor], Any],
+) -> tuple[Moments, bool, torch.dtype, int] | None:
+    """The union of what all processes have learned; None if that is nothing.
+
+    The sums are about means: the processes find their common means first, and move their sums there
+    before these are added, so that features far from the origin cost no digits here either.
+
+    Args:
+        held: The sums of this process; None if it has learned nothing.
+        flat: Whether its targets had one axis.
+        dtype: The type of its predictions.
+        inputs: The numbers in each of its samples.
+        add: Replaces a tensor, in place, by its sum over the processes.
+    """
+    device = torch.device("cpu") if held is None else held.mean.device
+    own: list[float] = [0.0] * (HEADER + len(FLOATS))
+    if held is not None and dtype is not None:
+        sizes = [held.features, held.outputs, inputs or 0]
+        types = [dtype == each for each in FLOATS]
+        own = [1, held.intercept, flat, *sizes, *(size**2 for size in sizes), *types]
+    header = torch.tensor(own, dtype=torch.float64, device=device)
+    add(header)
+    n, intercepts, flats, *told = (round(each) for each in header.tolist())
+    sums, squares, types = told[:3], told[3:6], told[6:]
+    if not n:
+        return None
+    # numbers are the same if and only if the square of their sum is n times the sum of squares
+    alike = all(one**2 == n * other for one, other in zip(sums, squares, strict=True))
+    m, c, size = (total / n for total in sums)
+    if not alike or intercepts not in (0, n):
+        raise InvalidInputError(
+            f"the {n} learners have on average {m:g} features, {c:g} outputs and {size:g} numbers "
+            f"in a sample, and {intercepts} have an intercept; expected the same of all of them: "
+            "make them alike in every process"
+        )
+    total = Moments(int(m), int(c), intercepts > 0, device)
+    _fill(total, total if held is None else held, add)
+    found = [each for each, count in zip(FLOATS, types, strict=True) if count]
+    return total, flats == n, reduce(torch.promote_types, found), int(size)
+
+
+def _fill(total: Moments, held: Moments, add: Callable[[Tensor], Any]) -> None:
+    """Adds up the sums of all processes about their common means."""
+    weight = held.weight
+    own = [held.mean.new_tensor([held.count, weight, held.squared_weight])]
+    first = torch.cat([*own, weight * held.mean, weight * held.target_mean])
+    add(first)
+    numbers, means = first[:3], first[3:] / first[1]
+    if held.intercept:
+        total.mean, total.target_mean = means[: held.features], means[held.features :]
+    sums = held.copy()
+    sums._add_gap(held.mean - total.mean, held.target_mean - total.target_mean, weight)
+    for tensor in (sums.scatter, sums.cross, sums.power):
+        add(tensor)
+    total.scatter, total.cross, total.power = sums.scatter, sums.cross, sums.power
+    total.count, total.weight = round(float(numbers[0])), float(numbers[1])
+    total.squared_weight = float(numbers[2])

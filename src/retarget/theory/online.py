@@ -1,15 +1,43 @@
-"""The online learner: one pass of SGD, solved by substitution (Lemma 3.1, Eq. 6, Eq. 7)."""
+"""The two learners: ridge regression (Eq. 2), and one pass of SGD (Lemma 3.1, Eq. 6, Eq. 7)."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from retarget.arrays import ArrayT, Problem, as_problem, panels
+from retarget.arrays import ArrayT, Problem, as_non_negative, as_problem, panels
 from retarget.learners import SGD
+from retarget.theory.cholesky import factorise
 from retarget.theory.dual import DualLearner
 from retarget.theory.response import remaining_start
 from retarget.theory.stability import GrowthWatch
+
+
+@torch.no_grad()
+def offline_coefficients(K: ArrayT, Y: Any, gamma: float, *, initial: Any = None) -> ArrayT:
+    r"""Dual coefficients of offline ridge regression, $(\gamma I + K) A = Y$ (Eq. 2).
+
+    Args:
+        K: (n, n) Gram matrix of the stream.
+        Y: (n,) or (n, c) targets.
+        gamma: Ridge, 0 or more; without any, K must be positive definite.
+        initial: Values of the starting function on the stream, if it is not zero: the ridge then
+            pulls towards that function, and it is to be added to the prediction.
+
+    Returns:
+        A of the shape of Y; the prediction for a query is `K_query @ A`.
+
+    Example:
+        One sample of norm 1 with target 3: the prediction is shrunk to $3 / (1 + \gamma)$.
+
+        >>> import numpy as np
+        >>> offline_coefficients(np.array([[1.0]]), np.array([3.0]), gamma=0.5)
+        array([2.])
+    """
+    gamma = as_non_negative("gamma", gamma)
+    problem = as_problem(K, Y, initial, factored=True)
+    result: ArrayT = problem.give(factorise(problem.K, gamma).solve(problem.residual))
+    return result
 
 
 @torch.no_grad()

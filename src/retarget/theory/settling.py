@@ -17,9 +17,14 @@ import torch
 from torch import Tensor
 
 from retarget.errors import NotPositiveDefiniteError
-from retarget.theory.cholesky import needed_jitter, solve_lower, solve_lower_transposed
+from retarget.theory.cholesky import (
+    inverse_norm,
+    needed_jitter,
+    solve_lower,
+    solve_lower_transposed,
+    worth_estimating,
+)
 from retarget.theory.dual import Window, diagonal_blocks
-from retarget.theory.precision import inverse_norm, worth_estimating
 
 # Eigenvalues of a block of b samples below b eps times this and the largest one are rounding: a
 # computed Gram matrix has errors of a few eps in every entry.

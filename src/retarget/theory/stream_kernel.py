@@ -17,10 +17,15 @@ from retarget.arrays import panels
 from retarget.learners import SGD
 from retarget.theory.cholesky import GrowingCholesky, factorise
 from retarget.theory.dual import DualLearner, diagonal_blocks
-from retarget.theory.primal import FeatureRows, PrimalLearner
-from retarget.theory.recursive import Innovation, RecursiveRidge, normal_factor
+from retarget.theory.iterative import equal_blocks
+from retarget.theory.primal import (
+    FeatureRows,
+    Innovation,
+    PrimalLearner,
+    RecursiveRidge,
+    normal_factor,
+)
 from retarget.theory.settling import in_blocks
-from retarget.theory.sweep import equal_blocks
 
 # Rows up to which the leave-one-out error is computed on all of them. For the dense kernel, an
 # eigendecomposition is about thirty times the work of a Cholesky factorisation.

@@ -12,7 +12,7 @@ from torch.nn.functional import conv2d, pad, unfold
 from torch.overrides import TorchFunctionMode
 
 from retarget.arrays import as_non_negative
-from retarget.continual.methods.base import Batch, Method
+from retarget.continual.methods import Batch, Method
 from retarget.errors import InvalidInputError
 from retarget.state_files import part_of
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import as_non_negative
-from retarget.continual.methods.base import Batch, Method
+from retarget.continual.methods import Batch, Method
 from retarget.continual.training import gather_rows
 from retarget.errors import InvalidInputError
 

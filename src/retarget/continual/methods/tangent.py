@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from retarget.continual.methods.base import Method
+from retarget.continual.methods import Method
 from retarget.errors import InvalidInputError
 from retarget.kernels.feature_maps import as_count
+from retarget.streaming.intake import as_ridge
 from retarget.streaming.ridge import Prepared, StreamingRidge
-from retarget.streaming.ridge_inputs import as_ridge
 from retarget.streaming.tangent import TangentLearner
 
 if TYPE_CHECKING:

@@ -10,10 +10,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from retarget.diagnosis.measure.learn import Learned
+from retarget.diagnosis.measure.choose import Learned
 from retarget.diagnosis.measure.trials import offline_errors
 from retarget.diagnosis.options import Options
-from retarget.diagnosis.result import Change, Estimate, Evaluation, LearnerName, Score, Trial
+from retarget.diagnosis.result import (
+    Change,
+    Estimate,
+    Evaluation,
+    GroupShift,
+    LearnerName,
+    Score,
+    Trial,
+)
 from retarget.diagnosis.stream import Stream
 from retarget.errors import InvalidInputError
 from retarget.theory.stream_kernel import StreamKernel
@@ -283,3 +291,79 @@ def gap_closed(
         return UNKNOWN
     with np.errstate(divide="ignore", invalid="ignore"):
         return estimate((above - bootstrap.means(other)) / (above - below))
+
+
+MOST_GROUPS = 30
+PARTS = 10
+
+
+class Partition(NamedTuple):
+    """The rows of a stream by group.
+
+    Attributes:
+        names: What the groups are called, in order of appearance.
+        numbers: (n,) each row's group, from 0.
+    """
+
+    names: tuple[str, ...]
+    numbers: np.ndarray
+
+
+def partition(stream: Stream) -> Partition:
+    """By the stream's groups, the largest of them if many; without groups, by consecutive parts."""
+    n = len(stream)
+    if stream.groups is None:
+        count = min(PARTS, n)
+        names = tuple(f"part {part + 1}" for part in range(count))
+        return Partition(names, np.arange(n) * count // n)
+    found, first, number, counts = np.unique(
+        stream.groups, return_index=True, return_inverse=True, return_counts=True
+    )
+    many = len(found) > MOST_GROUPS
+    kept = np.argsort(-counts, kind="stable")[: MOST_GROUPS - 1] if many else np.arange(len(found))
+    kept = kept[np.argsort(first[kept])]  # in order of appearance
+    place = np.full(len(found), len(kept))  # those that are not kept come last, as one
+    place[kept] = np.arange(len(kept))
+    labels = [str(found[group]) for group in kept]
+    if many:
+        labels.append(f"the other {len(found) - len(kept):,}")
+    return Partition(tuple(labels), place[number.reshape(-1)])
+
+
+def group_shift(
+    kernel: StreamKernel, stream: Stream, groups: Partition, C: Tensor, shift: Tensor, batch: int
+) -> GroupShift:
+    """How the groups moved each other's targets; NaN where the online learner diverged.
+
+    Args:
+        kernel: The stream's kernel.
+        stream: The stream.
+        groups: Its groups.
+        C: (n, c) the online learner's final dual coefficients.
+        shift: (n, c) the shift of each row.
+        batch: Rows learned in one step.
+    """
+    count = len(groups.names)
+    number = torch.from_numpy(groups.numbers)
+    direction = directions(stream)
+    size, pull = C.new_zeros(count, count), C.new_zeros(count, count)
+    own = C.new_zeros(count)
+    if C.isnan().any():
+        size, pull, own = (part.fill_(math.nan) for part in (size, pull, own))
+    else:
+        for rows, moved in kernel.later(C, number, count, batch):
+            size.index_add_(0, number[rows], moved.norm(dim=2))
+            pull.index_add_(0, number[rows], (moved * direction[rows, None]).sum(2))
+            own.index_add_(0, number[rows], (shift[rows] - moved.sum(1)).norm(dim=1))
+    counts = np.bincount(groups.numbers, minlength=count)
+    per_row = counts[:, None]
+    return GroupShift(
+        groups.names, counts, size.numpy() / per_row, pull.numpy() / per_row, own.numpy() / counts
+    )
+
+
+def directions(stream: Stream) -> Tensor:
+    """(n, c) unit vectors along each row's own target; for one-hot targets, that target."""
+    Y = torch.from_numpy(np.asarray(stream.Y, dtype=np.float64))
+    lengths: Tensor = torch.linalg.vector_norm(Y, dim=1, keepdim=True)
+    return Y / lengths.clamp(min=torch.finfo(Y.dtype).tiny)

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from retarget.errors import NotPositiveDefiniteError
 from retarget.learners import SGD
+from retarget.theory.cholesky import warn_if_meaningless
 from retarget.theory.dual import Window, diagonal_blocks
-from retarget.theory.precision import warn_if_meaningless
+from retarget.theory.iterative import newest_coefficients
 from retarget.theory.response import final_response
 from retarget.theory.settling import Settling, in_blocks
 from retarget.theory.stream_kernel import Part, StreamKernel
-from retarget.theory.sweep import newest_coefficients
 
 # An error above this has no meaning, and its square no number.
 OVERFLOW = 1e150

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from retarget.diagnosis.report.words import tested_on, typed, with_interval
 from retarget.diagnosis.result import Diagnosis
-from retarget.labels import LABELS
+from retarget.learners import LABELS
 from retarget.text import printable
 
 MOST_TARGETS = 3  # on the terminal

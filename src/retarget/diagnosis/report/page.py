@@ -17,14 +17,16 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
 import retarget
-from retarget.diagnosis.report.charts.chart import Chart
-from retarget.diagnosis.report.charts.groups import move_unit, pull_chart, size_chart
+from retarget.diagnosis.report.charts import Chart
 from retarget.diagnosis.report.charts.learners import (
     accuracy_chart,
     choice_chart,
     error_chart,
     learner_label,
+    move_unit,
     prequential_chart,
+    pull_chart,
+    size_chart,
 )
 from retarget.diagnosis.report.charts.rows import (
     density_chart,

@@ -17,7 +17,7 @@ from retarget.diagnosis.report.words import (
     with_interval,
 )
 from retarget.diagnosis.result import Diagnosis, Estimate, Verdict
-from retarget.labels import LABELS
+from retarget.learners import LABELS
 
 WORTHWHILE = 0.05  # the least relative improvement that is spoken of
 MANY = 10.0  # an error that is so much above another is spoken of as a multiple of it

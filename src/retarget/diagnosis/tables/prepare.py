@@ -16,7 +16,6 @@ import numpy as np
 import polars as pl
 
 from retarget.diagnosis.stream import Stream
-from retarget.diagnosis.tables.checks import require_column, require_table_size
 from retarget.diagnosis.tables.roles import (
     Impute,
     Roles,
@@ -24,6 +23,8 @@ from retarget.diagnosis.tables.roles import (
     is_plain,
     moments,
     parsed_numbers,
+    require_column,
+    require_table_size,
 )
 from retarget.diagnosis.tables.targets import ROUNDING, TargetColumns, class_text, learn_targets
 from retarget.errors import InvalidInputError

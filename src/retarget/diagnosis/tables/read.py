@@ -13,18 +13,18 @@ from typing import IO
 import polars as pl
 from polars.selectors import by_name
 
-from retarget.diagnosis.tables.arrays import read_npy, read_npz
-from retarget.diagnosis.tables.checks import (
+from retarget.diagnosis.tables.frames import read_npy, read_npz
+from retarget.diagnosis.tables.parquet_sizes import ParquetSizes
+from retarget.diagnosis.tables.roles import (
     Choose,
     bytes_a_cell,
     chosen_columns,
+    parsed_numbers,
     require_distinct,
     require_table_size,
     require_text_size,
     require_width,
 )
-from retarget.diagnosis.tables.parquet_sizes import ParquetSizes
-from retarget.diagnosis.tables.roles import parsed_numbers
 from retarget.errors import InvalidInputError
 from retarget.storage import user_path
 from retarget.text import listed

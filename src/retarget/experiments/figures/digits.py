@@ -11,11 +11,9 @@ from rich.table import Table
 
 from retarget.data.digits import digits_stream, one_hot
 from retarget.experiments.experiment import Config, Count, Positive
-from retarget.experiments.figures.over_seeds import draw_band, family_in_rows, mean_and_sem
-from retarget.experiments.style import letter
+from retarget.experiments.figures.over_seeds import draw_band, family_in_rows, letter, mean_and_sem
 from retarget.kernels import RBF
-from retarget.labels import COLOURS, LABELS
-from retarget.learners import SGD
+from retarget.learners import COLOURS, LABELS, SGD
 from retarget.theory.correction import corrected_targets
 from retarget.theory.curves import offline_learning_curve, online_learning_curve
 from retarget.theory.iterative import iterative_targets

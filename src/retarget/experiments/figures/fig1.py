@@ -10,15 +10,12 @@ from rich.console import RenderableType
 
 from retarget.data.toy import GRID, WIDTH, toy_curve
 from retarget.experiments.experiment import Config, Count, NotNegative, Positive
-from retarget.experiments.figures.over_seeds import family_in_rows
-from retarget.experiments.style import legend_below, letter
+from retarget.experiments.figures.over_seeds import family_in_rows, legend_below, letter
 from retarget.kernels import RBF
-from retarget.labels import COLOURS
-from retarget.learners import SGD
+from retarget.learners import COLOURS, SGD
 from retarget.streaming.trackers import ShiftTracker
 from retarget.theory.correction import corrected_targets
-from retarget.theory.offline import offline_coefficients
-from retarget.theory.online import online_coefficients
+from retarget.theory.online import offline_coefficients, online_coefficients
 
 
 class ToyShift(Config):

@@ -17,10 +17,8 @@ from retarget.experiments.figures.mnist import (
     mnist_checksums,
     mnist_stream,
 )
-from retarget.experiments.figures.over_seeds import draw_band, family_in_rows, mean_and_sem
-from retarget.experiments.style import letter
-from retarget.labels import COLOURS, LABELS
-from retarget.learners import SGD
+from retarget.experiments.figures.over_seeds import draw_band, family_in_rows, letter, mean_and_sem
+from retarget.learners import COLOURS, LABELS, SGD
 from retarget.theory.correction import corrected_targets
 from retarget.theory.curves import offline_learning_curve
 from retarget.theory.iterative import iterative_targets

@@ -14,9 +14,8 @@ from rich.table import Table
 from retarget.continual import backward_transfer, forgetting
 from retarget.experiments.figures.cifar10 import CifarRun, cifar_family
 from retarget.experiments.figures.core50 import Core50Run, core50_family
-from retarget.experiments.figures.over_seeds import draw_band, settings
-from retarget.experiments.style import figure_style
-from retarget.labels import COLOURS
+from retarget.experiments.figures.over_seeds import draw_band, figure_style, settings
+from retarget.learners import COLOURS
 
 PARAMETERS = CifarRun.model_fields.keys() | Core50Run.model_fields.keys()
 BASELINE = "vanilla SGD"

@@ -13,8 +13,12 @@ from rich.console import RenderableType
 
 from retarget.data.toy import toy_curve
 from retarget.experiments.experiment import Config, Count, Counts, Positive, Positives
-from retarget.experiments.figures.over_seeds import family_in_rows
-from retarget.experiments.style import legend_below, letter, sweep_styles
+from retarget.experiments.figures.over_seeds import (
+    family_in_rows,
+    legend_below,
+    letter,
+    sweep_styles,
+)
 from retarget.kernels import Features
 from retarget.learners import SGD
 from retarget.theory.curves import offline_learning_curve, online_learning_curve

@@ -18,10 +18,14 @@ from retarget.experiments.figures.mnist import (
     mnist_checksums,
     mnist_stream,
 )
-from retarget.experiments.figures.over_seeds import draw_band, family_in_rows, mean_and_sem
-from retarget.experiments.style import legend_below, letter
-from retarget.labels import COLOURS
-from retarget.learners import SGD
+from retarget.experiments.figures.over_seeds import (
+    draw_band,
+    family_in_rows,
+    legend_below,
+    letter,
+    mean_and_sem,
+)
+from retarget.learners import COLOURS, SGD
 from retarget.theory.correction import corrected_targets
 from retarget.theory.curves import offline_learning_curve
 from retarget.theory.iterative import iterative_targets

@@ -22,8 +22,14 @@ from retarget.experiments.figures.fig3 import (
     data_of,
     line_of,
 )
-from retarget.experiments.figures.over_seeds import draw_band, mean_and_sem, settings
-from retarget.experiments.style import figure_style, letter, sweep_styles
+from retarget.experiments.figures.over_seeds import (
+    draw_band,
+    figure_style,
+    letter,
+    mean_and_sem,
+    settings,
+    sweep_styles,
+)
 
 FEW = 4  # values on an axis, each of which is written
 MOST_PANELS = 12

@@ -14,9 +14,14 @@ from rich.table import Table
 from retarget.experiments.figures.cifar10 import cifar_family
 from retarget.experiments.figures.core50 import core50_family
 from retarget.experiments.figures.fig3 import PARAMETERS, data_of, final_accuracies, line_of
-from retarget.experiments.figures.over_seeds import Setting, draw_band, settings
-from retarget.experiments.style import figure_style, letter
-from retarget.labels import COLOURS
+from retarget.experiments.figures.over_seeds import (
+    Setting,
+    draw_band,
+    figure_style,
+    letter,
+    settings,
+)
+from retarget.learners import COLOURS
 
 REFERENCE = "cumulative replay"
 NOTHING = 1e3  # where what keeps no bytes is drawn, on an axis that has no zero

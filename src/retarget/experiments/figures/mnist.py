@@ -17,7 +17,7 @@ from retarget.data.fetch import data_folder
 from retarget.data.mnist import load_mnist
 from retarget.errors import DivergedError, InvalidInputError
 from retarget.experiments.experiment import Config, Count
-from retarget.experiments.runs.identity import source_hash
+from retarget.experiments.runs.store import source_hash
 from retarget.kernels import InfiniteNTK, Kernel
 from retarget.learners import SGD
 from retarget.theory.curves import online_learning_curve

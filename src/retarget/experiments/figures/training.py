@@ -36,7 +36,7 @@ from retarget.errors import TrainingDivergedError
 from retarget.experiments.experiment import Config, Count, Family, Positive
 from retarget.kernels import EmpiricalNTK
 from retarget.learners import SGD, Reduction
-from retarget.theory.sweep import Parts
+from retarget.theory.iterative import Parts
 
 MethodName = Literal[
     "vanilla",

@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from retarget.errors import DivergenceWarning
 from retarget.experiments.experiment import Config, Family
-from retarget.experiments.runs.identity import Identity, identities_of
+from retarget.experiments.runs.store import Identity, identities_of
 from retarget.progress import silence
 
 

@@ -14,8 +14,7 @@ import polars as pl
 from retarget.experiments.experiment import Experiment, PlannedRun
 from retarget.experiments.runs.compute import Ending, Failed, Lost, Task
 from retarget.experiments.runs.executors import Executor
-from retarget.experiments.runs.identity import Identity, identities_of
-from retarget.experiments.runs.store import RunRecord, RunStore
+from retarget.experiments.runs.store import Identity, RunRecord, RunStore, identities_of
 
 ATTEMPTS = 3  # at a run whose process is killed
 LOOK_EVERY = 0.1  # seconds: at limits, and at what there is to show

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from retarget.arrays import require_memory
 from retarget.errors import InvalidInputError
-from retarget.kernels.base import Kernel, mirror_lower
 from retarget.kernels.infinite import torch as torch_engine
 from retarget.kernels.infinite.layers import (
     Layer,
@@ -23,6 +22,7 @@ from retarget.kernels.infinite.layers import (
     takes_vectors,
 )
 from retarget.kernels.infinite.plan import Plan, make_plan
+from retarget.kernels.simple import Kernel, mirror_lower
 from retarget.progress import PatientBar
 
 

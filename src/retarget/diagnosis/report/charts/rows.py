@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from retarget.diagnosis.report.charts.chart import (
+from retarget.diagnosis.report.charts import (
     DOT_LEGEND,
     DOTS,
     INK,
@@ -21,7 +21,7 @@ from retarget.diagnosis.report.charts.chart import (
 )
 from retarget.diagnosis.report.words import chart_text, name, number, percent
 from retarget.diagnosis.result import Diagnosis
-from retarget.labels import COLOURS
+from retarget.learners import COLOURS
 
 # For groups, in the order in which they appear. More groups than this are not told apart by colour.
 GROUP_COLOURS = (
