@@ -113,7 +113,7 @@ def _require_sense(config: NetworkRun) -> None:
     learner = _learner(config)
     check_schedule(config.epochs, config.evaluate_every, learner.batch_size)
     for method in methods_of([config]):
-        if isinstance(method, Corrected):
+        if isinstance(method, Corrected | Led):
             method.check(learner)
 
 
