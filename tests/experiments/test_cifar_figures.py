@@ -441,6 +441,16 @@ def test_what_the_lab_would_refuse_is_refused_before_any_training(setting, messa
         experiment.runs()
 
 
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [("block_size=7", "block_size is 7; .* 4"), ("damping=0.0", "damping: got 0.0; expected")],
+)
+def test_what_the_closed_loop_would_refuse_is_too(setting, message):
+    changes = parse_changes([setting, 'method="led"'])
+    with pytest.raises(rt.errors.InvalidInputError, match=message):
+        load_experiment("fig7d").changed(changes).runs()
+
+
 def test_mean_and_standard_error():
     table = pl.DataFrame({"x": [1, 1, 1, 2, 3, 3], "y": [1.0, 2.0, 6.0, 4.0, 1.0, float("nan")]})
     curve = mean_and_sem(table, ["x"], "y")

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from retarget.continual.corrector import NetworkCorrector
 from retarget.continual.methods.base import Batch, Method
+from retarget.kernels.feature_maps import as_count
 from retarget.learners import SGD
 from retarget.state_files import part_of
 
@@ -45,6 +46,7 @@ class Led(Method):
 
     def check(self, learner: SGD) -> None:
         """Refuses options that have no meaning, with this learner."""
+        as_count("memory", self.memory)  # a corrector without one is of the open loop
         NetworkCorrector(torch.nn.Linear(1, 1), learner, **self._options())
 
     def on_start(self, run: "Run") -> None:
