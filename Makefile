@@ -4,22 +4,33 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: run test test-slow test-all test-faults fuzz audit lint bench figures clean
+# An environment without extras, and what runs in it.
+LEAN   := .venv-lean
+LEAN_READY := $(LEAN)/.ready
+CORE   := tests/theory tests/kernels tests/streaming tests/estimators tests/continual \
+	tests/diagnosis tests/test_arrays.py tests/test_learners.py \
+	tests/test_state_files.py tests/test_storage.py tests/test_text.py
+
+.PHONY: run test test-slow test-all test-lean test-faults fuzz audit lint bench figures clean
 
 run: $(READY)  ## the main job: the diagnosis of a stream, here the embedded digits
 	$(BIN)/retarget diagnose
 
 test: $(READY) lint  ## style, types, import contract, tests with coverage
-	$(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile --cov --cov-report=term
+	$(BIN)/python -m pytest -m "not slow" -n auto --dist worksteal --cov --cov-report=term
 
 test-slow: $(READY)  ## the tests that take long: kills, clusters, whole commands, real data (RETARGET_DATA)
 	$(BIN)/python -m pytest -m slow
 
-test-all: test-faults  ## everything, many examples of every property: before a release, takes an hour
-	RETARGET_EXAMPLES=200 $(BIN)/python -m pytest -n auto --dist loadfile
+test-all: test-faults test-lean  ## everything, many examples of every property: before a release, takes an hour
+	RETARGET_EXAMPLES=200 $(BIN)/python -m pytest -n auto --dist worksteal
+
+test-lean: $(LEAN_READY)  ## core, estimators, streaming and diagnosis where no extra is installed
+	$(LEAN)/bin/python -m pytest -m "not slow" $(CORE)
+	$(LEAN)/bin/python -m pytest tests/test_extras.py
 
 test-faults: $(READY)  ## damaged files, full disks, kills, bad numbers: 1,000 damages of every format
-	RETARGET_CORRUPTIONS=1000 $(BIN)/python -m pytest -m faults tests/faults -n auto --dist loadfile
+	RETARGET_CORRUPTIONS=1000 $(BIN)/python -m pytest -m faults tests/faults -n auto --dist worksteal
 
 SECONDS ?= 60
 FUZZED  := "idx" "pickle" "torch" "binary batch" "tar" "zip" "picture" "npy" "npz" "csv" "csv.gz" \
@@ -60,6 +71,11 @@ bench: $(READY)  ## the speed claims of docs/performance.md
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/startup.py
 
+$(LEAN_READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(LEAN)
+	$(LEAN)/bin/python -m pip install --quiet --upgrade -c constraints.txt -e . pytest hypothesis
+	@touch $@
+
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else "retarget needs Python 3.11 to 3.13, got %d.%d; choose one with: make PYTHON=python3.11 ..." % v)'
 	$(PYTHON) -m venv $(VENV)
@@ -67,4 +83,4 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 clean:  ## removes the environment and everything that was made
-	rm -rf $(VENV) .fuzz results dist build .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(LEAN) .fuzz results dist build .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

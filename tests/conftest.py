@@ -22,7 +22,7 @@ torch.set_num_threads(1)
 # `make test` looks at some examples of every property, `make test-all` at many.
 settings.register_profile(
     "retarget",
-    max_examples=int(os.environ.get("RETARGET_EXAMPLES", "40")),
+    max_examples=int(os.environ.get("RETARGET_EXAMPLES", "25")),
     deadline=None,  # machines are noisy: speed is the benchmarks' business
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],

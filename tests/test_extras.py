@@ -48,6 +48,7 @@ def test_a_command_that_needs_an_extra(command, extra):
     assert "Traceback" not in shown
 
 
+@pytest.mark.slow
 def test_the_core_does_without_all_of_them(tmp_path):
     code = f"""
 import warnings

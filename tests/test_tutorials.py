@@ -51,6 +51,7 @@ def test_your_own_stream():
     assert means[:, 9].min() > 0.7  # by the nines, learned last
 
 
+@pytest.mark.slow
 def test_the_pytorch_loop_as_a_script():
     """As a user would; with the numbers of examples/own_loop.py, which docs/continual.md has."""
     script = FOLDER / "pytorch_loop.py"

@@ -75,6 +75,31 @@ def test_sgd_on_the_targets_lands_where_the_damped_solution_says(
     assert_same(network(X).detach(), wanted[1])
 
 
+class Following:
+    """The damping of Levenberg and Marquardt, from the outputs that are seen: f, expected, now."""
+
+    def __init__(self, least):
+        self.least = self.damping = least
+        self.last = None
+
+    def targets(self, network, X, K, F, learner, first_step=0):
+        if self.last is not None:
+            samples, f, expected = self.last
+            off = np.linalg.norm(seen(network, samples) - expected) / np.linalg.norm(expected - f)
+            if off > 0.5:
+                self.damping = min(2 * self.damping, 64 * self.least)
+            if off < 0.25:
+                self.damping = max(self.damping / 2, self.least)
+        f = seen(network, X)
+        Z, expected = literal(K.numpy(), f, F.numpy(), learner, self.damping, first_step)
+        self.last = X, f, expected
+        return Z
+
+
+def seen(network, X):
+    return network(X).detach().numpy()
+
+
 def leader(network, gamma=0.7, memory=30, seed=0):
     return rt.TangentLearner(network, gamma, memory, seed=seed)
 
@@ -93,17 +118,18 @@ def test_block_by_block_from_the_present_network(batch):
     options = OPTIONS | {"block_size": 10}
     corrector = rt.NetworkCorrector(network, learner, **options, damping=2.0)
     lead = leader(network)  # of the network as it was at construction
+    following, dampings = Following(2.0), []
     for start in range(0, 21, 7):
         x, y = X[start : start + 7], Y[start : start + 7]
         before = [p.clone() for p in network.parameters()]
         Z = corrector.correct(x, y)
         assert all(torch.equal(p, q) for p, q in zip(network.parameters(), before, strict=True))
         F = lead.learn(x, y).predict(x)
-        f, K = network(x).detach(), gram(network, x, x)
         step = start // 7 * learner.steps(7)
-        expected, _ = literal(K.numpy(), f.numpy(), F.numpy(), learner, 2.0, step)
-        assert_same(Z, expected)
+        assert_same(Z, following.targets(network, x, gram(network, x, x), F, learner, step))
+        dampings.append(following.damping)
         nudge(network)
+    assert dampings == [2.0, 4.0, 8.0]  # a nudge is not where the targets lead to
     flat = rt.NetworkCorrector(mlp(1, classes=1), LEARNER, **OPTIONS)
     Z = flat.correct(X[:3].numpy(), Y[:3, 0].numpy())
     assert isinstance(Z, np.ndarray)
@@ -115,7 +141,7 @@ def test_block_by_block_from_the_present_network(batch):
 def test_stored_samples_stand_beside_the_block():
     network, (X, Y) = mlp(1), problem()
     corrector = rt.NetworkCorrector(network, LEARNER, **OPTIONS, replay=4, seed=3)
-    lead, seen = leader(network, seed=3), []
+    lead, stored, following = leader(network, seed=3), [], Following(1.0)
     for start in range(0, 28, 7):
         x, y = X[start : start + 7], Y[start : start + 7]
         block, Z = corrector.next_block(x, y)
@@ -124,12 +150,11 @@ def test_stored_samples_stand_beside_the_block():
         rows = [tuple(row.tolist()) for row in block[7:]]
         assert len(set(rows)) == len(rows)
         assert set(rows) <= {tuple(row.tolist()) for row in X[:start]}
-        seen += rows
+        stored += rows
         F = lead.learn(x, y).predict(block)
-        f, K = network(block).detach(), gram(network, block, block)
-        assert_same(Z, literal(K.numpy(), f.numpy(), F.numpy(), LEARNER, 1.0)[0])
+        assert_same(Z, following.targets(network, block, gram(network, block, block), F, LEARNER))
         nudge(network)
-    assert len(set(seen)) > 4  # not the same ones for ever
+    assert len(set(stored)) > 4  # not the same ones for ever
     again = rt.NetworkCorrector(mlp(1), LEARNER, **OPTIONS, replay=4, seed=3)
     assert torch.equal(again.next_block(X[:7], Y[:7])[0], X[:7])
     with pytest.raises(rt.errors.InvalidInputError, match=r"call X, Z = next_block\(X, Y\)"):
@@ -138,6 +163,92 @@ def test_stored_samples_stand_beside_the_block():
     block, Z = plain.next_block(X[:7].numpy(), Y[:7].numpy())
     np.testing.assert_array_equal(block, X[:7].numpy())
     assert isinstance(Z, np.ndarray)
+
+
+# The damping
+
+
+class Followed:
+    """A linear network that goes a chosen share of the way that the targets lead to."""
+
+    def __init__(self, damping):
+        torch.manual_seed(0)
+        self.network = nn.Linear(6, 2, bias=False).double()
+        self.options = {"gamma": 0.7, "block_size": 4, "memory": 30, "damping": damping}
+        self.corrector = rt.NetworkCorrector(self.network, LEARNER, **self.options)
+        self.lead, self.random = leader(self.network), np.random.default_rng(1)
+        self.damping, self.expected = None, None
+
+    def block(self, off):
+        """One block, after which the outputs are off by this share of the way."""
+        X, Y = (torch.tensor(self.random.normal(size=(4, k))) for k in (6, 2))
+        Z, F = self.corrector.correct(X, Y), self.lead.learn(X, Y).predict(X)
+        f, K = seen(self.network, X), (X @ X.T).numpy()
+        self.damping = damping_of(Z.numpy(), K, f, F.numpy(), self.options["damping"])
+        _, expected = literal(K, f, F.numpy(), LEARNER, self.damping)
+        wanted = torch.from_numpy(expected - off * (expected - f))
+        with torch.no_grad():  # of all weights with these outputs, the nearest
+            moved = torch.linalg.lstsq(X, wanted - self.network(X), driver="gelsd").solution
+            self.network.weight += moved.T
+        return self.damping
+
+
+def damping_of(Z, K, f, F, least):
+    """The one that these targets are of."""
+    fits = [
+        least * 2.0**power
+        for power in range(-3, 10)
+        if np.allclose(literal(K, f, F, LEARNER, least * 2.0**power)[0], Z, rtol=1e-8, atol=1e-8)
+    ]
+    (only,) = fits
+    return only
+
+
+@pytest.mark.parametrize(
+    ("off", "factor"), [(0.02, 0.5), (0.24, 0.5), (0.26, 1), (0.49, 1), (0.51, 2), (7.0, 2)]
+)
+def test_the_damping_doubles_and_halves_at_the_thresholds(off, factor):
+    followed = Followed(damping=0.5)
+    assert [followed.block(off=3.0) for _ in range(3)] == [0.5, 1.0, 2.0]
+    assert followed.block(off) == 4.0
+    assert followed.block(0.4) == 4.0 * factor
+    assert followed.block(0.4) == 4.0 * factor  # neither far nor near
+
+
+def test_the_damping_is_bounded():
+    followed = Followed(damping=0.5)
+    up = [followed.block(off=3.0) for _ in range(10)]
+    assert up == [0.5 * 2**power for power in range(7)] + [32.0] * 3
+    assert followed.block(off=0.1) == 32.0
+    down = [followed.block(off=0.1) for _ in range(8)]
+    assert down == [0.5 * 2**power for power in range(5, -1, -1)] + [0.5] * 2
+
+
+def test_the_damping_stays_where_nothing_was_trained():
+    network, (X, Y) = mlp(1), problem()
+    corrector, lead = rt.NetworkCorrector(network, LEARNER, **OPTIONS), leader(network)
+    for start in range(0, 21, 7):
+        x, y = X[start : start + 7], Y[start : start + 7]
+        Z, F = corrector.correct(x, y), lead.learn(x, y).predict(x)
+        K, f = gram(network, x, x).numpy(), seen(network, x)
+        assert_same(Z, literal(K, f, F.numpy(), LEARNER, 1.0)[0])
+
+
+def test_the_damping_is_saved_and_a_forged_one_is_refused(tmp_path):
+    followed, path = Followed(damping=0.5), tmp_path / "state"
+    assert [followed.block(off=3.0) for _ in range(3)] == [0.5, 1.0, 2.0]
+    followed.corrector.save(path)
+    followed.corrector = rt.NetworkCorrector.load(path, followed.network)
+    assert followed.corrector.damping == 0.5  # what was asked for
+    assert followed.block(off=0.1) == 4.0
+    assert followed.block(off=0.1) == 2.0
+    values, tensors = read_state(path)
+    assert values["loop"]["damping"] == 2.0
+    for damping in (0.49, 32.1, -1.0, float("nan")):
+        values["loop"]["damping"] = damping
+        write_state(tmp_path / "forged", values, tensors)
+        with pytest.raises(rt.errors.InvalidInputError, match=f"damping is {damping}"):
+            rt.NetworkCorrector.load(tmp_path / "forged", followed.network)
 
 
 def test_the_reservoir_is_fair():

@@ -11,7 +11,6 @@ from torch import nn
 from retarget import continual as lab
 from retarget.continual.methods.ewc import fisher_diagonal
 from retarget.errors import InvalidInputError, TrainingDivergedError
-from retarget.experiments.figures.cifar10 import cifar_net
 from retarget.state_files import write_state
 from support.lab_problems import (
     LEARNERS,
@@ -24,6 +23,9 @@ from support.lab_problems import (
     weights,
 )
 from support.problems import assert_same
+
+pytest.importorskip("matplotlib", reason="needs the extra [figures]")
+from retarget.experiments.figures.cifar10 import cifar_net
 
 pytestmark = [
     pytest.mark.gpu,

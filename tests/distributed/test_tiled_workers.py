@@ -47,6 +47,7 @@ def expected(stream):
     return rt.iterative_targets(KERNEL(X), Y, LEARNER, GAMMA, 48)
 
 
+@pytest.mark.slow
 def test_every_function(client, stream):
     X, Y = stream
     K, full = rd.gram(KERNEL, X, TILE), KERNEL(X)

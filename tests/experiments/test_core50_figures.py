@@ -1,6 +1,7 @@
 """Fig. 3B and Fig. 6 E to H on made pictures in CORe50's layout; on the stand-in where it is."""
 
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,25 @@ def own_folders(made_folder, tmp_path, monkeypatch):
 
 def small(name, *changes, seeds=(0, 1)):
     return load_experiment(name).changed(parse_changes([*SMALL, *changes], seeds))
+
+
+# Of every grid of fig6eh some values, among them those of fig3b.
+FEWER = {
+    "E vanilla SGD": {"lr": [0.003, 0.01]},
+    "F EWC": {"strength": [10.0, 100.0]},
+    "G corrected": {"lr": [0.003, 0.01], "gamma": [30.0, 100.0, 300.0]},
+    "H cumulative replay": {"lr": [0.01, 0.02]},
+}
+
+
+@pytest.fixture(scope="module")
+def fig3b(made_folder, tmp_path_factory):
+    """Fig. 3B, computed once: the folder of results, and what came of it."""
+    folder = tmp_path_factory.mktemp("results")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RETARGET_DATA", str(made_folder))
+        patch.setenv("RETARGET_CACHE", str(folder / "cache"))
+        return folder, run_experiment(small("fig3b"), folder)
 
 
 # The plan, without training
@@ -188,14 +208,14 @@ def test_replay_and_correction_reach_the_lab_as_the_case_says():
     """Replay passes over everything as often as asked; the correction keeps its order."""
     setup = core50.core50_setup(config())
     ((_, table),) = fig3.CORE50_CURVES.run(
-        [config(method="cumulative", replay_passes=3, reshuffle=True)]
+        [config(method="cumulative", replay_passes=2, reshuffle=True)]
     )
     history = lab.train(
         setup.network, setup.stream, rt.SGD(0.01, 4, reduction="mean"),
-        lab.CumulativeReplay(3), reshuffle=True,
+        lab.CumulativeReplay(2), reshuffle=True,
     )  # fmt: skip
     np.testing.assert_allclose(table["accuracy"], history.accuracy[:, 0], atol=1e-12)
-    changes = {"method": "corrected", "epochs": 3, "refresh": "epoch", "gamma": 30.0}
+    changes = {"method": "corrected", "epochs": 2, "refresh": "epoch", "gamma": 30.0}
     tables = [
         table
         for reshuffle in (True, False)
@@ -233,9 +253,8 @@ def test_a_stand_in_says_so_and_what_is_missing(tmp_path, monkeypatch, made_fold
 # Whole figures, very small
 
 
-def test_fig3b_then_fig6eh_on_made_pictures(tmp_path):
-    experiment = small("fig3b")
-    outcome = run_experiment(experiment, tmp_path)
+def test_fig3b_on_made_pictures(fig3b):
+    folder, outcome = fig3b
     assert (outcome.computed, outcome.reused) == (10, 0)
     assert fig3._axis(outcome.table) == ("tasks_learned", "tasks learned")
     assert sorted(outcome.table["tasks_learned"].unique()) == list(range(10))
@@ -244,17 +263,28 @@ def test_fig3b_then_fig6eh_on_made_pictures(tmp_path):
     assert shown.title.startswith(
         "CORe50, features of support.core50_backbone:made: mean ± SEM over 2"
     )
-    assert (tmp_path / "fig3b-core50" / "fig3b-core50.png").stat().st_size > 10_000
+    assert (folder / "fig3b-core50" / "fig3b-core50.png").stat().st_size > 10_000
 
+
+@pytest.mark.parametrize("grids", ["fewer", pytest.param("whole", marks=pytest.mark.slow)])
+def test_fig6eh_after_fig3b_on_made_pictures(grids, fig3b, tmp_path):
+    shutil.copytree(fig3b[0], tmp_path, dirs_exist_ok=True)
     sweeps = small("fig6eh", seeds=(1,))
+    assert sweeps.cases.keys() == FEWER.keys()
+    if grids == "fewer":
+        cases = {
+            name: case.model_copy(update={"grid": FEWER[name]})
+            for name, case in sweeps.cases.items()
+        }
+        sweeps = sweeps.model_copy(update={"cases": cases})
     again = run_experiment(sweeps, tmp_path)
     planned = sweeps.planned_runs()
-    assert len(planned) == 7 + 6 + 9 + 7
+    assert len(planned) == (2 + 2 + 6 + 2 if grids == "fewer" else 7 + 6 + 9 + 7)
     # 4 cases are done
     assert (again.computed, again.reused) == (len(planned) - 4, 4)
     assert len(fig6.final_rows(again.table)) == len(planned)
     (shown,) = fig6.summarise(again.table)
-    assert shown.row_count == 7 + 6 + 9 + 7
+    assert shown.row_count == len(planned)
     settings = list(shown.columns[1].cells)
     assert "lr = 0.003, gamma = 300" in settings
     figure = fig6.draw(again.table)
@@ -266,7 +296,7 @@ def test_fig3b_then_fig6eh_on_made_pictures(tmp_path):
     for drawn, gamma in zip(figure.axes[2].containers, (30.0, 100.0, 300.0), strict=True):
         points = corrected.filter(pl.col("gamma") == gamma).group_by("lr").agg(pl.mean("accuracy"))
         rate, mean = (np.asarray(values, float) for values in drawn.lines[0].get_data())
-        np.testing.assert_array_equal(rate, [0.003, 0.01, 0.03])
+        np.testing.assert_array_equal(rate, sorted(corrected["lr"].unique()))
         np.testing.assert_allclose(mean, points.sort("lr")["accuracy"].to_numpy())
     labels = [text.get_text() for text in figure.axes[2].get_legend().get_texts()]
     assert [label for label in labels if "gamma" in label] == [
@@ -274,8 +304,8 @@ def test_fig3b_then_fig6eh_on_made_pictures(tmp_path):
     ]
 
 
-def test_the_curve_of_a_figure_is_the_table(tmp_path):
-    table = run_experiment(small("fig3b"), tmp_path).table
+def test_the_curve_of_a_figure_is_the_table(fig3b):
+    table = fig3b[1].table
     figure = fig3.draw(table)
     (axes,) = figure.axes
     assert axes.get_title() == "CORe50, features of support.core50_backbone:made"

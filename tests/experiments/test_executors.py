@@ -200,6 +200,7 @@ def client():
         yield own
 
 
+@pytest.mark.slow
 def test_a_cluster_gives_what_this_process_gives(tmp_path, client):
     experiment = made(tmp_path, "[grid]", "lr = [0.1, 0.3]")
     here = run_experiment(experiment, tmp_path / "here")

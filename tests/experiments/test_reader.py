@@ -81,7 +81,7 @@ def test_a_changed_parameter_that_is_none(small):
 def test_every_experiment_of_the_package_is_valid():
     assert experiment_names() == [
         "digits", "fig1", "fig2", "fig3a", "fig3a-methods", "fig3b", "fig3b-methods", "fig3c",
-        "fig4", "fig5", "fig6ad", "fig6eh",
+        "fig4", "fig5", "fig6ad", "fig6eh", "fig7a", "fig7b", "fig7c", "fig7d",
     ]  # fmt: skip
     for name in experiment_names():
         assert load_experiment(name).runs()

@@ -77,7 +77,7 @@ LETTERS = st.characters(max_codepoint=255, exclude_characters="\r\n")
 NAMES = [*toy_opening().state.model_dump(), "other"]
 
 
-@settings(max_examples=150 * TIMES)
+@settings(max_examples=60 * TIMES)
 @given(st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4), VALUES)
 def test_settings_of_any_kind(server, changes, instead):
     for body in (toy_opening().state.model_dump() | changes, instead):

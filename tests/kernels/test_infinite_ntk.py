@@ -4,6 +4,7 @@ import json
 import math
 import sys
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -18,14 +19,17 @@ import retarget as rt
 from retarget.errors import InvalidInputError, InvalidTypeError, StreamTooLargeError
 from retarget.kernels import kernel_from_dict
 from retarget.kernels.infinite import cuda, ntk
-from retarget.kernels.infinite import numba as numba_engine
 from retarget.kernels.infinite import torch as torch_engine
 from retarget.kernels.infinite.plan import make_plan
 from support.oracles.infinite_ntk import gelu_moments
 from support.oracles.infinite_ntk import gram as oracle_gram
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "infinite_ntk.json").read_text())
-ENGINES = ("fused", "torch")
+HAS_NUMBA = find_spec("numba") is not None
+ENGINES = ("fused", "torch") if HAS_NUMBA else ("torch",)
+needs_numba = pytest.mark.skipif(not HAS_NUMBA, reason="needs Numba (the extra [ntk])")
+if not HAS_NUMBA:  # then torch computes, and says so
+    pytestmark = pytest.mark.filterwarnings("ignore:InfiniteNTK runs on plain torch")
 
 
 def paper_network():
@@ -233,7 +237,8 @@ def test_block_size_does_not_matter(monkeypatch):
         kernel = rt.InfiniteNTK(paper_network(), engine=engine)
         whole = kernel(X), kernel(X[:3], X), kernel.diag(X)
         with monkeypatch.context() as patch:
-            patch.setattr("retarget.kernels.infinite.numba.TASK_NUMBERS", 1)
+            if engine == "fused":
+                patch.setattr("retarget.kernels.infinite.numba.TASK_NUMBERS", 1)
             patch.setattr(torch_engine, "NUMBERS_CPU", 40 * 2000)
             parts = kernel(X), kernel(X[:3], X), kernel.diag(X)
         assert all(np.array_equal(a, b) for a, b in zip(whole, parts, strict=True))
@@ -337,6 +342,7 @@ def test_progress_bar(monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
+@needs_numba
 def test_falls_back_to_torch_with_one_warning(monkeypatch):
     X = images(3)
     expected = rt.InfiniteNTK(paper_network(), engine="torch")(X)
@@ -578,6 +584,7 @@ def test_refuses_two_devices():
         kernel._gram(torch.zeros(2, 3), torch.zeros(2, 3, device="meta"))
 
 
+@needs_numba
 def test_refuses_the_compiled_loops_elsewhere():
     kernel = rt.InfiniteNTK(nn.Sequential(nn.Linear(1, 1)), engine="fused")
     with pytest.raises(
@@ -586,7 +593,10 @@ def test_refuses_the_compiled_loops_elsewhere():
         kernel._program(torch.zeros(2, 3, 1, 1, device="meta"))
 
 
+@needs_numba
 def test_compiled_loops_must_prove_themselves(monkeypatch):
+    from retarget.kernels.infinite import numba as numba_engine
+
     monkeypatch.setattr("retarget.kernels.infinite.sweep.spread", lambda *arguments: None)
     with pytest.raises(RuntimeError, match="a compiled loop gave wrong numbers"):
         numba_engine.probe()
@@ -658,6 +668,7 @@ def test_gelu_refused(layers, message):
         rt.InfiniteNTK(nn.Sequential(*layers))
 
 
+@needs_numba
 def test_the_compiled_engine_has_no_gelu():
     network = nn.Sequential(nn.Linear(1, 1), nn.GELU(), nn.Linear(1, 1))
     with pytest.raises(InvalidInputError, match="'fused', which has no GELU"):

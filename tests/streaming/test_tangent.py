@@ -295,6 +295,7 @@ found = learner.learn(X, X[:, :3] ** 2).predict(X[:4] + 1).ravel().tolist()
 """
 
 
+@pytest.mark.slow
 def test_another_process_with_other_threads_has_the_same_sketch(environment):
     here: dict = {}
     exec(SCRIPT, here)

@@ -148,7 +148,7 @@ def test_a_start_that_is_not_zero_only_moves_the_targets():
 
 
 def test_many_samples_over_many_panels():
-    stream = make_stream(700, 2, seed=2)
+    stream = make_stream(520, 2, seed=2)
     learner = rt.SGD(lr=0.3, batch_size=4)
     Z = rt.iterative_targets(stream.K, stream.Y, learner, 0.9, 20, ridge=0.1)
     assert_same(Z, literal.iterative(stream.Y, stream.K, 0.3, 0.9, 20, 0.1, batch=4))

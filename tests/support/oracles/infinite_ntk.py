@@ -5,6 +5,7 @@ is the covariance between every pixel of sample a and every pixel of sample b, a
 """
 
 import math
+from functools import cache
 
 import numpy as np
 from scipy.special import ndtr
@@ -64,13 +65,19 @@ def _rectify(S, T, slope):
     return new_S, new_T
 
 
+@cache
+def _nodes(count):
+    """Of a quadrature for a standard normal variable, and their weights."""
+    x, weight = np.polynomial.hermite_e.hermegauss(count)
+    return x, weight / weight.sum()
+
+
 def gelu_moments(left, right, covariance, nodes=240):
     """E[f(u) f(v)] and E[f'(u) f'(v)] of the GELU by Gauss-Hermite quadrature: no closed form.
 
     For variances up to 9, so many nodes leave an error below 1e-11.
     """
-    x, weight = np.polynomial.hermite_e.hermegauss(nodes)
-    weight = weight / weight.sum()
+    x, weight = _nodes(nodes)
     u = math.sqrt(left) * x[:, None]
     slope = covariance / left
     v = slope * u + math.sqrt(max(right - slope * covariance, 0.0)) * x[None, :]

@@ -17,6 +17,7 @@ from retarget.errors import (
     TrainingDivergedError,
 )
 from retarget.kernels import EmpiricalNTK
+from retarget.kernels.feature_maps import as_count
 from retarget.kernels.simple import Kernel
 from retarget.learners import SGD, Reduction
 from retarget.state_files import part_of
@@ -212,6 +213,7 @@ class Led(Method):
 
     def check(self, learner: SGD) -> None:
         """Refuses options that have no meaning, with this learner."""
+        as_count("memory", self.memory)  # a corrector without one is of the open loop
         with torch.random.fork_rng(devices=[]):  # the network's weights do not matter
             NetworkCorrector(torch.nn.Linear(1, 1), learner, **self._options())
 

@@ -145,13 +145,14 @@ def _data(
 ) -> LabelledData:
     """Features of all frames, or the frames themselves, on the device."""
     frames_from, backbone = _sources(folder, source, backbone)
+    # weights that are missing are said to be so before all the frames are read
+    network = None if as_images else load_backbone(backbone, folder)
     frames = load_core50(frames_from, frames_per_session)
     both = frames.train_images, frames.test_images
     with all_cores():
-        if as_images:
+        if network is None:
             train, test = (_resized(images, image_size, device) for images in both)
         else:
-            network = load_backbone(backbone, folder)
             train, test = (
                 torch.from_numpy(image_features(network, images, image_size, device=device)).to(
                     device
