@@ -196,6 +196,7 @@ def running():
         yield started
 
 
+@pytest.mark.slow  # a busy machine takes Dask's ten seconds
 def test_a_running_scheduler_goes_on_running(running):
     for _ in range(2):
         with connect(running.scheduler_address) as client:

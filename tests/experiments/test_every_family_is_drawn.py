@@ -229,3 +229,9 @@ def test_numbers_without_a_meaning_are_refused_before_anything_is_computed(famil
 def test_what_is_said_of_them(family, setting, message):
     with pytest.raises(rt.errors.InvalidInputError, match=message):
         small(family).changed(parse_changes([setting])).runs()
+
+
+@pytest.mark.parametrize("change", [{"method": "vanilla"}, {"first_epochs": 1}])
+def test_the_whole_network_is_not_trained(change):
+    with pytest.raises(rt.errors.InvalidInputError, match="network is 'whole'"):
+        small("core50 memory", parameters=change).runs()

@@ -5,10 +5,11 @@ On CORe50, or on a stand-in: other pictures in its layout. What comes from those
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
 from retarget.continual import LabelledData, classes_in_tasks
@@ -47,6 +48,17 @@ class Core50Run(NetworkRun):
     backbone: str | None = None
     image_size: Count = 224
     network: Literal["head", "whole"] = "head"
+
+    @model_validator(mode="after")
+    def _require_least_squares(self) -> Self:
+        """Refuses to train the whole network, whose scores stay zero."""
+        untrained = self.method in ("tangent", "last layer") and self.first_epochs == 0
+        if self.network == "whole" and not untrained:
+            raise ValueError(
+                "network is 'whole', which is not trained; expected method 'tangent' or 'last "
+                "layer', and first_epochs = 0"
+            )
+        return self
 
     def identifying(self) -> dict[str, Any]:
         """Weights in a file by the file's name alone: its content is among the data."""
@@ -88,9 +100,10 @@ def head(features: int, seed: int) -> nn.Sequential:
 
 
 class WholeNetwork(nn.Module):
-    """A backbone with a linear layer on top, less what it gives as it is now: it starts from zero.
+    """A backbone with a linear layer on top, whose scores are zero and whose gradients are not.
 
-    So its tangents are those of all layers, and least squares on them starts from nothing.
+    So its tangents are those of all layers, and least squares on them starts from nothing. It
+    cannot be trained: the scores stay zero.
 
     Args:
         backbone: A ResNet-18, or a module that gives features.
@@ -109,7 +122,7 @@ class WholeNetwork(nn.Module):
             self.top = nn.Linear(features, OBJECTS, bias=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(n, objects) scores, all zero as long as no weight has changed."""
+        """(n, objects) zeros, with the gradients of the scores."""
         scores: Tensor = self.top(self.backbone(images))
         return scores - scores.detach()
 
