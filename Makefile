@@ -11,18 +11,21 @@ CORE   := tests/theory tests/kernels tests/streaming tests/estimators tests/cont
 	tests/diagnosis tests/test_arrays.py tests/test_learners.py \
 	tests/test_state_files.py tests/test_storage.py tests/test_text.py
 
-.PHONY: run test test-slow test-all test-lean test-faults fuzz audit lint bench figures clean
+.PHONY: run test coverage test-slow test-all test-lean test-faults fuzz audit lint bench figures clean
 
 run: $(READY)  ## the main job: the diagnosis of a stream, here the embedded digits
 	$(BIN)/retarget diagnose
 
-test: $(READY) lint  ## style, types, import contract, tests with coverage
+test: $(READY) lint  ## style, types, import contract, tests
+	$(BIN)/python -m pytest -m "not slow" -n auto --dist worksteal
+
+coverage: $(READY)  ## the same tests with coverage, of which at least 95% is asked; half as long again
 	$(BIN)/python -m pytest -m "not slow" -n auto --dist worksteal --cov --cov-report=term
 
 test-slow: $(READY)  ## the tests that take long: kills, clusters, whole commands, real data (RETARGET_DATA)
 	$(BIN)/python -m pytest -m slow
 
-test-all: test-faults test-lean  ## everything, many examples of every property: before a release, takes an hour
+test-all: coverage test-faults test-lean  ## everything, many examples of every property: before a release, takes an hour
 	RETARGET_EXAMPLES=200 $(BIN)/python -m pytest -n auto --dist worksteal
 
 test-lean: $(LEAN_READY)  ## core, estimators, streaming and diagnosis where no extra is installed
@@ -70,6 +73,8 @@ bench: $(READY)  ## the speed claims of docs/performance.md
 	$(BIN)/python benchmarks/streaming_ridge.py
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/tangent.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bounded.py
 
 $(LEAN_READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(LEAN)

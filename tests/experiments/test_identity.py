@@ -42,7 +42,11 @@ EXAMPLES = {
     "toy shift": "fig1",
 }
 # What a network is given elsewhere than here, so that the other value makes sense.
-SENSE = {"kind": {"parts": "both"}, "batch_size": {"block_size": 24, "evaluate_every": None}}
+SENSE = {
+    "network": {"method": "tangent", "first_epochs": 0},
+    "kind": {"parts": "both"},
+    "batch_size": {"block_size": 24, "evaluate_every": None},
+}
 FRAMES = made_frames(range(1, 12), range(1, 51), (1, 2), size=(4, 4))
 
 

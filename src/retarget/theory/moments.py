@@ -319,6 +319,8 @@ class Moments:
         # scores with bumps; then by the roots of powers of ten
         for step, patience in ((2, 2), (1, 0)):
             for direction in (-step, step):
+                if direction > 0 and best < start and patience:
+                    break  # downhill is the other way, and was gone
                 following, passed = best + direction, 0
                 while passed <= patience and lowest <= following <= start + MOST_STEPS:
                     if score(following) < (1 - SAME_SCORE) * score(best):
