@@ -163,7 +163,7 @@ class ClosedLoop:
         return fork
 
     def settle(self) -> None:
-        """Makes a fork the one that goes on: the loop that it came from is at its end."""
+        """Adopts a fork: the loop that it came from must not be used any more."""
         self.leader.settle()
 
     @property

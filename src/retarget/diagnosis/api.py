@@ -90,8 +90,8 @@ def diagnose(
         allow_leak: Whether a feature may give the target away.
         block_size: Rows that the iterative correction corrects together, a multiple of
             `batch_size`; None takes about 64.
-        ridge: Ridge of the iterative correction's blocks; None takes, of a few, the one that ends
-            nearest to the offline learner.
+        ridge: Ridge of the iterative correction's blocks; None tries a few, and takes what
+            ends nearest to the offline learner.
         mode: "exact"; "features", which are used instead of the kernel; or "auto", exact where
             `memory` allows.
         features: Number of features; None takes as many as there is time for.

@@ -91,7 +91,7 @@ class State(BaseModel):
         return numbers[::-1] if self.order == "reversed" else numbers
 
 
-FIG_1_SEED = 69  # the one that experiments/configs/fig1.toml draws
+FIG_1_SEED = 69  # the seed of experiments/configs/fig1.toml
 MARGIN = 0.05  # of the points' range, at each side of the picture
 
 

@@ -33,8 +33,9 @@ MOST_STEPS = 40
 ROUNDING = 1e-9
 # A residual below so much of the targets' own sum of squares is not known: it is a difference.
 LEAST_ERROR = 1e-12
-# A score that is better by less is no better. With as many features as samples the score hardly
-# falls any more as the ridge does, and what little it falls by is rounding, which knows the order.
+# A score counts as better only if it is better by this share. With as many features as samples the
+# score hardly changes any more with the ridge, and the little that is left is rounding, which
+# depends on the order of the samples.
 SAME_SCORE = 1e-3
 # Products of two numbers and a weight within these bounds can be added up without overflow.
 LARGEST_NUMBER = 1e90
@@ -315,12 +316,12 @@ class Moments:
             return scores[place]
 
         best = start
-        # by powers of ten, and on past two that are no better: kernels whose spectrum has gaps have
-        # scores with bumps; then by the roots of powers of ten
+        # By powers of ten, looking past two worse ones because kernels whose spectrum has gaps have
+        # scores with bumps; then by half powers of ten.
         for step, patience in ((2, 2), (1, 0)):
             for direction in (-step, step):
                 if direction > 0 and best < start and patience:
-                    break  # downhill is the other way, and was gone
+                    break  # smaller ridges were better: larger ones need not be tried
                 following, passed = best + direction, 0
                 while passed <= patience and lowest <= following <= start + MOST_STEPS:
                     if score(following) < (1 - SAME_SCORE) * score(best):

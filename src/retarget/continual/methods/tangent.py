@@ -4,6 +4,7 @@ Both train the network plainly on the first task (the first session) and leave i
 then on. Later tasks are learned exactly, in any order, with no sample kept.
 """
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from retarget.continual.training import Run
 
 
-class _AfterFirstSession(Method):
+class _AfterFirstSession(Method, ABC):
     """Trains on the first task, and learns all tasks by least squares on what it has become.
 
     Args:
@@ -91,8 +92,9 @@ class _AfterFirstSession(Method):
             learner.learn(run.train.inputs(member, span), run.targets[member, span])
         self._tasks = task + 1
 
+    @abstractmethod
     def _learner(self, module: nn.Module, seed: int) -> StreamingRidge:
-        raise NotImplementedError
+        """Makes the learner of one member, of its network as it is now."""
 
 
 class Tangent(_AfterFirstSession):

@@ -89,7 +89,7 @@ class NetworkRun(Config):
     kind: Kind = "iterative"
     parts: Parts = "both"
     assumed_reduction: Reduction | None = None
-    # of EWC, of the methods with a memory, and of the one that keeps everything
+    # of EWC, of the methods with a small memory, and of cumulative replay
     strength: float = 0.0
     capacity: int = 300
     replay_passes: Count = 1

@@ -233,7 +233,7 @@ def pull_sums(
 def measure(h: Any, index: Any, scale: Any, left: Any, work: Any, deviations: Any) -> None:
     """Standard deviations and their inverses, from the pairs of a pixel with itself.
 
-    The inverses are rounded up until a sample's correlation with itself is no less than 1: clipped
+    The inverses are rounded up until a sample's correlation with itself is at least 1: clipped
     to 1, it is then exact, where an error of eps would grow to sqrt(eps) in the arccosine.
     """
     one = deviations.dtype.type(1)  # a plain 1 would make it double precision
