@@ -35,7 +35,7 @@ def train(checkpoint):
         evaluate_every=20,
         checkpoint=checkpoint,
     )
-    values = {name: torch.from_numpy(array) for name, array in vars(history).items()}
+    values = {name: torch.as_tensor(values) for name, values in vars(history).items()}
     return values | {f"weights {m}": weights(net) for m, net in enumerate(networks)}
 
 
