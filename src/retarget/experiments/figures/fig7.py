@@ -34,6 +34,8 @@ LINES = {
     "last layer": (COLOURS["one step"], "-"),
     "last layer, random features": (COLOURS["one step"], "--"),
     "joint, ten epochs": (COLOURS["truth"], "-"),
+    "corrected": (COLOURS["truth"], "--"),
+    "corrected, summed loss": (COLOURS["truth"], "--"),
 }
 
 
