@@ -32,6 +32,7 @@ ArrayT = TypeVar("ArrayT", np.ndarray, Tensor)
 # square stays in cache (CPU) or fills the device (CUDA). Measured by benchmarks/iterative.py.
 PANEL_ROWS = {"cpu": 256}
 PANEL_ROWS_ELSEWHERE = 2048
+BUSY = 0.75  # processes at work for each core, from which on it is shared with others
 
 # What can be computed on. torch has others (float8, quantised), which know no arithmetic.
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -428,3 +429,20 @@ def full_precision(device: torch.device) -> Iterator[None]:
             yield
     finally:
         torch.set_float32_matmul_precision(chosen)
+
+
+@contextmanager
+def considerate_threads() -> Iterator[None]:
+    """One thread on a CPU that has other work, all of them on a quiet one.
+
+    OpenMP's threads wait for each other by spinning: where other processes take their turns, most
+    of the time is spent on that, and one thread alone is several times faster.
+    """
+    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    threads = torch.get_num_threads()
+    if busy >= BUSY * (os.cpu_count() or 1):
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

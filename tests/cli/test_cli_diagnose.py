@@ -90,7 +90,7 @@ def test_evaluations(monkeypatch, capsys, stand):
     assert run(monkeypatch, capsys, *asked, "--evaluation", "progressive")[0] == 0
     assert stand.options.evaluation == "progressive"
     assert run(monkeypatch, capsys, *asked, "--evaluation", "last", "--test-share", ".5")[0] == 0
-    assert (stand.options.evaluation, stand.options.test_share) == ("last part", 0.5)
+    assert (stand.options.evaluation, stand.options.test_share) == ("last", 0.5)
     np.testing.assert_allclose(stand.stream.Y[:30].mean(), 0, atol=1e-12)
 
 

@@ -37,15 +37,15 @@ def test_the_last_part_is_held_out():
 
 def test_a_test_set_is_used_and_progressively_there_is_none():
     stream, test = drifting(10), drifting(4, seed=1)
-    for options in (Options(), Options(evaluation="test set")):
-        assert split(stream, test, options) == (stream, test, "test set")
+    for options in (Options(), Options(evaluation="test")):
+        assert split(stream, test, options) == (stream, test, "test")
     assert split(stream, None, Options(evaluation="progressive")).test is None
 
 
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"options": Options(evaluation="test set")}, r"there is no test set"),
+        ({"options": Options(evaluation="test")}, r"there is no test set"),
         ({"options": Options(evaluation="progressive"), "test": drifting(5)}, r"is a test set"),
         ({"options": Options(test_share=1.0)}, r"test_share is 1.0; expected a share"),
         ({"stream": drifting(2)}, r"there are 2 rows; expected at least 3"),

@@ -81,7 +81,7 @@ def test_the_theorems_hold_of_what_is_reported(learner, seed, outputs, gamma, lr
 @pytest.mark.parametrize(
     ("learner", "evaluation"),
     [
-        *((learner, "last part") for learner in LEARNERS[::2]),
+        *((learner, "last") for learner in LEARNERS[::2]),
         *((learner, "progressive") for learner in LEARNERS[1::2]),
     ],
 )
@@ -143,7 +143,7 @@ def test_a_drifting_stream_is_forgotten_and_the_verdict_says_so():
     assert found.gap_closed["corrected"].value == pytest.approx(1, abs=1e-3)
     assert "times the batch model's" in found.verdict.headline
     assert found.test_rows == 150
-    assert found.evaluation == "test set"
+    assert found.evaluation == "test"
     early, late = found.shift_size[:100].mean(), found.shift_size[-100:].mean()
     assert early > late
     assert any("random order" in text for text in found.verdict.recommendations)
@@ -218,10 +218,10 @@ def test_features_that_are_all_zero_teach_nothing():
 
 @pytest.mark.parametrize(
     ("mode", "evaluation"),
-    [("exact", "test set"), ("features", "test set"), ("exact", "progressive")],
+    [("exact", "test"), ("features", "test"), ("exact", "progressive")],
 )
 def test_a_learner_that_diverges_leaves_the_rest_of_the_diagnosis(mode, evaluation):
-    test = spread(30) if evaluation == "test set" else None
+    test = spread(30) if evaluation == "test" else None
     found = quiet(
         drifting(60), test, lr=1e9, mode=mode, features=64, gamma=0.1, evaluation=evaluation
     )

@@ -1,5 +1,6 @@
 """The `retarget` command."""
 
+import os
 import sys
 from importlib import import_module
 from typing import Annotated, Any
@@ -90,6 +91,8 @@ def main() -> None:
 
     A download that failed, and a disk that is full or fails, is exit code 1: the command was right.
     """
+    # before torch is imported: threads that wait sleep, and leave the cores to other processes
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         app()
     except (RetargetError, OSError) as error:

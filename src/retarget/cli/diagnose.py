@@ -103,6 +103,13 @@ def shared_options(
             "function that makes it, as package.module:factory (its empirical NTK is used).",
         ),
     ] = "rbf",
+    intercept: Annotated[
+        bool,
+        learner_option(
+            "--intercept/--no-intercept",
+            help="Give the linear kernel a constant feature, as scikit-learn's linear models have.",
+        ),
+    ] = False,
     width: Annotated[
         str,
         learner_option(
@@ -181,7 +188,7 @@ def with_shared_options(command: Callable[..., None]) -> Callable[..., None]:
 # What computes is imported by the commands: their help need not wait for torch and Polars.
 OUT = Path("results/diagnosis")
 TABLE_SUFFIXES = (".parquet", ".csv")
-EVALUATIONS = {"last": "last part", "progressive": "progressive"}
+EVALUATIONS = ("last", "random", "progressive", "test")
 KERNELS = ("rbf", "linear")
 app = typer.Typer(rich_markup_mode="rich")
 console = Console(emoji=False)  # a column may be called :rocket:
@@ -198,15 +205,24 @@ def diagnose(
     evaluation: Annotated[
         str | None,
         method_option(
-            metavar="last|progressive",
-            help="Measure errors on the last part of the stream (last), or on each row before it "
-            "is learned (progressive).",
-            show_default="last",
+            metavar="|".join(EVALUATIONS),
+            help="Rows that errors are measured on: the last ones of the stream, random ones of "
+            "every class, each row before it is learned (progressive), or the --test file.",
+            show_default="test with a --test file, else last; random if the last rows hold "
+            "classes that were never learned",
         ),
     ] = None,
     test_share: Annotated[
-        float, method_option(help="Share of the rows held out at the end.")
+        float, method_option(help="Share of the rows held out, at the end or at random.")
     ] = 0.2,
+    reference: Annotated[
+        str,
+        method_option(
+            metavar="all|window:N|discount:F",
+            help="Batch model to compare with: of all rows, of the last N, or with each row "
+            "counting F times the next one (0.999). Under drift, one of the latter two.",
+        ),
+    ] = "all",
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the results.")] = OUT,
     as_object: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, and nothing else.")
@@ -227,18 +243,18 @@ def diagnose(
         raise InvalidInputError(f"--out is {out}, which is a file; expected a folder")
     if evaluation is not None and evaluation not in EVALUATIONS:
         raise InvalidInputError(
-            f"--evaluation is {evaluation!r}; expected {' or '.join(EVALUATIONS)} (or a --test "
-            "file)"
+            f"--evaluation is {evaluation!r}; expected one of {', '.join(EVALUATIONS)}"
         )
-    if evaluation is not None and test is not None:
+    if evaluation is not None and asked["file"] and (evaluation == "test") != (test is not None):
         raise InvalidInputError(
-            f"--evaluation {evaluation} and --test {test} are given; expected one of them"
+            f"--evaluation is {evaluation} and {'no' if test is None else 'a'} --test file is "
+            "given; expected a file for 'test', and for it only"
         )
-    chosen = None if evaluation is None else EVALUATIONS[evaluation]
-    options = options_of(asked, evaluation=chosen, test_share=test_share)
+    options = options_of(asked, evaluation=evaluation, test_share=test_share, reference=reference)
     table, test_table, roles = load_tables(asked, test)
     # the digits come with a test set, which another evaluation does not use
-    diagnosis = diagnose_table(table, roles, None if chosen else test_table, options)
+    compared = None if evaluation not in (None, "test") else test_table
+    diagnosis = diagnose_table(table, roles, compared, options)
     files = write_all(diagnosis, out)
     if as_object:
         written = [str(path) for path in files]
@@ -258,14 +274,21 @@ def correct(
     out: Annotated[
         Path, typer.Option(metavar="DIR|FILE", help="A folder, or a .parquet or .csv file.")
     ] = OUT,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Write targets even where they are out of all proportion to yours."
+        ),
+    ] = False,
 ) -> None:
     """Writes the targets to train on, for every row: true, and corrected in two ways.
 
-    The file is corrected.parquet, unless --out names another. The exact correction needs the whole
-    stream beforehand; the iterative one uses, for each row, only what came before and its block.
+    The file is corrected.parquet, unless --out names another; a .json file beside it says which
+    learner they are for. The exact correction needs the whole stream beforehand; the iterative one
+    uses, for each row, only what came before and its block.
     """
     from retarget.diagnosis.api import diagnose_table
-    from retarget.diagnosis.report.export import corrected_table
+    from retarget.diagnosis.report.export import corrected_table, made_for, out_of_proportion
 
     path = out if out.suffix.lower() in TABLE_SUFFIXES else out / "corrected.parquet"
     file = asked["file"]
@@ -277,14 +300,41 @@ def correct(
     options = options_of(asked, evaluation="progressive")
     table, _, roles = load_tables(asked)
     diagnosis = diagnose_table(table, roles, None, options)
-    # opened here: Polars takes no path that is not UTF-8
-    with atomic_file(path) as temporary, temporary.open("wb") as opened:
-        corrected = corrected_table(diagnosis)
-        if path.suffix.lower() == ".csv":
-            corrected.write_csv(opened)
-        else:
-            corrected.write_parquet(opened)
-    _show_files([path])
+    corrected = corrected_table(diagnosis, force=force)
+    left_out = {} if force else out_of_proportion(diagnosis)
+    if len(left_out) == 2:
+        raise InvalidInputError(
+            f"the corrected targets are out of all proportion to yours: {listed_sizes(left_out)} "
+            "standard deviations from the mean; they are right for this kernel alone. Another "
+            "--lr, --ridge or --block-size may help; --force writes them all the same"
+        )
+    about = path.with_suffix(".json")
+    with atomic_file(path) as temporary, atomic_file(about) as described:
+        with temporary.open("wb") as opened:  # Polars takes no path that is not UTF-8
+            if path.suffix.lower() == ".csv":
+                corrected.write_csv(opened)
+            else:
+                corrected.write_parquet(opened)
+        purpose = made_for(diagnosis, command_line())
+        described.write_text(json.dumps(purpose, indent=2) + "\n", encoding="utf-8")
+    for kind, size in left_out.items():
+        console.print(
+            f"Left out: the {kind} targets, which reach {size:,.0f} standard deviations (--force "
+            "writes them).",
+            style="yellow",
+        )
+    console.print(
+        f"These targets are for one learner: {purpose['learner']} Trained on them, another "
+        "learner or a network may end worse than on your own targets.",
+        highlight=False,
+        markup=False,
+    )
+    _show_files([path, about])
+
+
+def listed_sizes(sizes: dict[str, float]) -> str:
+    """Which targets reach how far."""
+    return ", ".join(f"the {name} ones {size:,.0f}" for name, size in sizes.items())
 
 
 def options_of(asked: dict[str, Any], **more: Any) -> "Options":

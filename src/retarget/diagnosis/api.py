@@ -4,19 +4,32 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+import numpy as np
 import polars as pl
 import torch
+from numpy.typing import NDArray
 
-from retarget.diagnosis.measure.compare import held_out_rows
+from retarget.diagnosis.measure.compare import as_split, held_out
 from retarget.diagnosis.options import Options
 from retarget.diagnosis.result import Diagnosis, Evaluation, Mode
 from retarget.diagnosis.tables.frames import assembled, assembled_test
 from retarget.diagnosis.tables.prepare import prepare
-from retarget.diagnosis.tables.roles import Impute, Kind, Roles, order_rows, order_test_rows
+from retarget.diagnosis.tables.roles import (
+    Impute,
+    Kind,
+    Roles,
+    Rows,
+    order_rows,
+    order_test_rows,
+)
+from retarget.diagnosis.tables.targets import class_text, target_kind
 from retarget.errors import InvalidInputError
 from retarget.import_path import imported_network
 from retarget.kernels import EmpiricalNTK, Kernel
 from retarget.learners import SGD, Reduction
+from retarget.text import listed
+
+FEWEST_TO_JUDGE = 10  # rows: in fewer, a class that is missing means nothing
 
 
 def diagnose(
@@ -38,6 +51,8 @@ def diagnose(
     test: Any = None,
     evaluation: Evaluation | None = None,
     test_share: float = 0.2,
+    reference: str = "all",
+    intercept: bool = False,
     group_as_feature: bool = False,
     column: Sequence[str] = (),
     drop: Sequence[str] = (),
@@ -78,9 +93,16 @@ def diagnose(
         groups: Each row's group: (n,), or the name of a column of X.
         times: What orders the rows: (n,), or the name of a column of X; None: they are in order.
         test: Rows to measure errors on: (X, Y), or one frame where Y names columns.
-        evaluation: "last part" of the stream, "progressive" (on each row before it is learned), or
-            "test set"; None is the test set if there is one, else the last part.
-        test_share: The share of the stream that is its last part.
+        evaluation: Which rows errors are measured on: the "last" ones of the stream, "random" ones
+            (the same share of every class), each row before it is learned ("progressive"), or the
+            "test" set. None is the test set if there is one, else the last rows, or random ones
+            where the last rows hold classes that were never learned.
+        test_share: The share of the stream that is held out, last or at random.
+        reference: The batch model that the online learner is compared with: of "all" rows, of the
+            last N ("window:N"), or with older rows counting less ("discount:0.999"). Under drift
+            one of the latter is the fair one.
+        intercept: Whether the linear kernel has a constant feature as well, as scikit-learn's
+            linear models do.
         group_as_feature: Whether the group is used as a feature as well.
         column: The only columns of X to use as features; none for all of them.
         drop: Columns of X to leave out.
@@ -112,6 +134,8 @@ def diagnose(
         reduction=reduction,
         evaluation=evaluation,
         test_share=test_share,
+        reference=reference,
+        intercept=intercept,
         gamma=gamma,
         block_size=block_size,
         ridge=ridge,
@@ -150,22 +174,46 @@ def diagnose_table(
         test: Rows to measure errors on, with the same columns; None for none.
         options: The learner and the method.
     """
-    from retarget.diagnosis.pipeline import diagnose_stream
+    from retarget.diagnosis.pipeline import diagnose_split
 
     rows = order_rows(table, roles)
-    held_out = 0
-    if options.evaluation_with(test) == "last part":
-        held_out = held_out_rows(len(rows), options.test_share)
+    evaluation, held, notes = hold_out(rows, test, options)
+    order = np.argsort(held, kind="stable")  # the rows to learn from come first
+    rows = replace(rows, table=rows.table[order], numbers=rows.numbers[order])
     # of rows that are held out, nothing may be known: no mean, no category
-    stream, preparation = prepare(rows, len(rows) - held_out)
-    test_stream = None
+    learned = len(rows) - int(held.sum())
+    stream, preparation = prepare(rows, learned)
+    stream = replace(stream, notes=(*stream.notes, *notes))
+    test_stream = stream.part(slice(learned, None)) if learned < len(rows) else None
+    stream = stream.part(slice(0, learned))
     if test is not None:
         test_stream = preparation.apply(order_test_rows(test, roles))
         notes = [f"Test set: {note}" for note in test_stream.notes if note not in stream.notes]
         stream = replace(stream, notes=(*stream.notes, *notes))
     if isinstance(options.kernel, str) and ":" in options.kernel:
         options = replace(options, kernel=network_kernel(options.kernel, stream.X.shape[1]))
-    return diagnose_stream(stream, test_stream, options)
+    return diagnose_split(as_split(stream, test_stream, evaluation), options)
+
+
+def hold_out(
+    rows: Rows, test: object, options: Options
+) -> tuple[Evaluation, NDArray[np.bool_], list[str]]:
+    """How learners are compared, which rows are held out for it, and what there is to say."""
+    evaluation, target = options.evaluation_with(test), rows.roles.target
+    classes = None
+    if target_kind(rows, []) == "classification":
+        classes = class_text(rows.table[target[0]]).to_numpy()
+    held = held_out(len(rows), evaluation, options, classes)
+    if classes is None or evaluation != "last" or len(rows) < FEWEST_TO_JUDGE:
+        return evaluation, held, []
+    new = sorted(set(classes[held]) - set(classes[~held]))
+    if not new or options.evaluation is not None:
+        return evaluation, held, []
+    note = (
+        f"The last rows hold classes that would never have been learned ({listed(new)}): random "
+        "rows of every class are held out instead (--evaluation last holds out the last ones)."
+    )
+    return "random", held_out(len(rows), "random", options, classes), [note]
 
 
 def network_kernel(path: str, features: int) -> EmpiricalNTK:

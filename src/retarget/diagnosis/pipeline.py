@@ -9,12 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from retarget.arrays import considerate_threads
 from retarget.diagnosis.measure.approximation import (
     Nystroem,
     Opened,
     measure_approximation,
     open_kernel,
 )
+from retarget.diagnosis.measure.baselines import baseline_errors
 from retarget.diagnosis.measure.choose import (
     Learned,
     attempt_changes,
@@ -45,7 +47,7 @@ from retarget.errors import NotPositiveDefiniteError, PrecisionWarning
 from retarget.learners import SGD
 from retarget.progress import PatientBar
 
-PASSES = 15  # over the rows, for the progress bar
+PASSES = 24  # over the rows, for the progress bar
 
 
 @dataclass(frozen=True)
@@ -96,13 +98,21 @@ def diagnose_stream(
         True
     """
     options = options or Options()
-    parted = split(stream, test, options)
+    return diagnose_split(split(stream, test, options), options, progress=progress)
+
+
+def diagnose_split(parted: Split, options: Options, *, progress: bool | None = None) -> Diagnosis:
+    """The same of a stream whose rows to compare the learners on are held out already."""
     X, Y = as_tensors(parted.stream)
-    kernel, words = choose_kernel(options.kernel, options.width, X)
-    with PatientBar("diagnosing", PASSES * len(X), progress) as bar, _noting_precision() as doubts:
+    kernel, words = choose_kernel(options, X)
+    with (
+        considerate_threads(),
+        PatientBar("diagnosing", PASSES * len(X), progress) as bar,
+        _noting_precision() as doubts,
+    ):
         opened = open_kernel(kernel, X, Y, options, bar.advance)
         outcome = run_learners(opened, parted, options)
-    return _diagnosis(parted, outcome, words, doubts)
+    return _diagnosis(parted, outcome, options, words, doubts)
 
 
 @torch.no_grad()
@@ -111,7 +121,7 @@ def run_learners(opened: Opened, parted: Split, options: Options) -> Outcome:
     kernel, stream, progressive = opened.kernel, parted.stream, parted.test is None
     gamma = choose_gamma(options, kernel, stream.target_scales)
     limit = largest_rate(kernel, options.learner)
-    lr = choose_rate(options, kernel, limit, stream.target_scales)
+    lr = choose_rate(options, kernel, limit, stream.target_scales, progressive)
     learner = replace(options.learner, lr=lr.value)
     block_size = choose_block(options, len(stream))
 
@@ -121,12 +131,13 @@ def run_learners(opened: Opened, parted: Split, options: Options) -> Outcome:
 
     learned.changed = attempt_changes(kernel, learner, lr, options.seed, progressive)
 
-    reference = None
+    true_kernel = None
     if parted.test is None:
         errors = progressive_errors(kernel, learned, gamma.value, learner.batch_size)
     else:
         errors = held_out_errors(kernel, parted.test, learned)
-        reference = _reference(opened, parted.test, stream, options)
+        true_kernel = _true_kernel(opened, parted.test, stream, options)
+    baselines = baseline_errors(kernel, parted, options)
     return Outcome(
         learner,
         block_size,
@@ -136,12 +147,12 @@ def run_learners(opened: Opened, parted: Split, options: Options) -> Outcome:
         learned,
         kernel.density(),
         groups,
-        compare(errors, parted, options.seed, reference),
+        compare(errors, baselines, parted, options, true_kernel),
         measure_approximation(opened, learner, gamma.value),
     )
 
 
-def _reference(opened: Opened, test: Stream, stream: Stream, options: Options) -> Errors | None:
+def _true_kernel(opened: Opened, test: Stream, stream: Stream, options: Options) -> Errors | None:
     """Held-out errors of an offline learner with the true kernel on a sample of the rows.
 
     None where the kernel is the true one, or there is no such learner.
@@ -156,11 +167,13 @@ def _reference(opened: Opened, test: Stream, stream: Stream, options: Options) -
     return prediction_errors(opened.sample, test, [offline.coefficients])[0]
 
 
-def _diagnosis(parted: Split, outcome: Outcome, words: str, doubts: list[str]) -> Diagnosis:
+def _diagnosis(
+    parted: Split, outcome: Outcome, options: Options, words: str, doubts: list[str]
+) -> Diagnosis:
     learned, comparison, stream = outcome.learned, outcome.comparison, parted.stream
     effective, approximation = learned.effective.numpy(), outcome.approximation
     if approximation is not None:
-        approximation = replace(approximation, reference=comparison.reference)
+        approximation = replace(approximation, reference=comparison.true_kernel)
     errors = learned.online.errors
     return Diagnosis(
         stream=stream,
@@ -173,6 +186,8 @@ def _diagnosis(parted: Split, outcome: Outcome, words: str, doubts: list[str]) -
         lr=outcome.lr,
         gamma=outcome.gamma,
         scores=comparison.scores,
+        baselines=comparison.baselines,
+        reference=options.reference,
         excess=comparison.excess,
         gap_closed=comparison.gap_closed,
         effective=effective,
@@ -180,6 +195,7 @@ def _diagnosis(parted: Split, outcome: Outcome, words: str, doubts: list[str]) -
         iterative=learned.iterative.numpy(),
         prequential=np.full_like(effective, np.nan) if errors is None else errors.numpy(),
         density=outcome.density.numpy(),
+        hindsight=_hindsight(stream, outcome),
         changed=changed_rows(stream, effective),
         groups=outcome.groups,
         stability=outcome.stability,
@@ -188,7 +204,23 @@ def _diagnosis(parted: Split, outcome: Outcome, words: str, doubts: list[str]) -
         aim=learned.aim,
         trials=comparison.trials,
         failures=(*learned.failures, *doubts),
+        unseen=_unseen(parted),
     )
+
+
+def _unseen(parted: Split) -> tuple[str, ...]:
+    """Classes of the held-out rows that the stream does not have."""
+    if parted.test is None or parted.stream.kind == "regression":
+        return ()
+    new = (parted.test.Y.sum(axis=0) > 0) & (parted.stream.Y.sum(axis=0) == 0)
+    return tuple(np.array(parted.stream.target_names, dtype=object)[new])
+
+
+def _hindsight(stream: Stream, outcome: Outcome) -> float:
+    """The finished online learner's mean squared error on the rows that it has learned."""
+    learned = outcome.learned
+    said = learned.effective - outcome.gamma.value * learned.dual  # Y^e = (gamma I + K) C
+    return float(np.square((stream.Y - said.numpy()) * stream.target_scales).mean())
 
 
 def changed_rows(stream: Stream, effective: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -12,9 +12,11 @@ from retarget.learners import SGD
 from retarget.storage import atomic_file
 
 LearnerName = Literal["offline", "online", "corrected", "iterative"]
-Evaluation = Literal["last part", "test set", "progressive"]
+Evaluation = Literal["last", "random", "progressive", "test"]
 Mode = Literal["exact", "features"]
 Change = Literal["rate", "batch", "order"]
+DIVERGED = 1000.0  # an error so many times the mean's is of no use to anybody
+OUT_OF_PROPORTION = 100.0  # standard deviations from the mean beyond which a target is not usable
 
 
 class Estimate(NamedTuple):
@@ -34,9 +36,28 @@ class Score:
             on iteratively corrected targets.
         error: Mean squared error over rows and targets, in the user's units (squared).
         accuracy: Share of rows whose class is right; None for regression.
+        by_target: Mean squared error of each target in its own units (squared), where there are
+            several; empty for one target and for classes.
     """
 
     learner: LearnerName
+    error: Estimate
+    accuracy: Estimate | None
+    by_target: tuple[Estimate, ...] = ()
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What another predictor reaches on the same rows: what any model should be better than.
+
+    Attributes:
+        name: The mean of the targets or the most frequent class, the last value, or a batch model
+            of the recent rows.
+        error: Mean squared error, as in `Score`.
+        accuracy: Share of rows whose class is right; None for regression.
+    """
+
+    name: str
     error: Estimate
     accuracy: Estimate | None
 
@@ -150,13 +171,17 @@ class Trial:
 
     Attributes:
         change: What was changed.
-        value: The rate or batch size tried; for the order, the seed of the permutation.
-        effect: The change of the error, relative to the online learner's: below 0 is better.
+        value: The rate or batch size tried; for the order, the number of random orders.
+        effect: The change of the error, relative to the online learner's: below 0 is better. For
+            the order, the mean over all orders, in a range that holds their spread as well.
     """
 
     change: Change
     value: float
     effect: Estimate
+
+
+ModelDiagnosis = Any
 
 
 @dataclass(frozen=True)
@@ -191,9 +216,16 @@ class Diagnosis:
         gamma: How the offline learner's ridge was chosen.
         scores: Offline, online, corrected, iterative; NaN for one that diverged, and for the
             exactly corrected one in a progressive evaluation (it is right only at the end).
-        excess: How far the online learner's error is above the offline one's, relative to it.
-        gap_closed: For "corrected" and "iterative": (online - it) / (online - offline) in error.
-            NaN where the online learner's error is not clearly above the offline one's.
+        baselines: What simple predictors reach on the same rows, and batch models of recent rows.
+        reference: The batch model that the online learner is compared with: the offline learner
+            ("all"), or the one of a recent window or with a discount, which is among the baselines.
+        excess: How far the online learner's error is above the reference's, relative to it.
+        gap_closed: For "corrected" and "iterative": (online - it) / (online - reference) in error.
+            NaN where the online learner's error is not clearly above the reference's, or so far
+            above that it has diverged.
+        hindsight: Mean squared error of the finished online learner on the rows that it has
+            learned, in the user's units (squared); NaN if it diverged. Far above the prequential
+            error, it tells that the learner forgets.
         effective: (n, c) what the online learner has really learned, as offline targets.
         corrected: (n, c) exactly corrected targets.
         iterative: (n, c) causally corrected targets.
@@ -208,6 +240,8 @@ class Diagnosis:
         aim: How the ridge of the offline learner that it follows was chosen; None if there is none.
         trials: Changes of the online learner that were tried.
         failures: What could not be computed, or only with few digits, a sentence each.
+        unseen: Classes of the held-out rows that were never learned.
+        model: What became of the user's own model, where there is one.
 
     All of these arrays are in the units of `stream.Y`; `stream.in_units` gives the user's own.
     """
@@ -222,6 +256,8 @@ class Diagnosis:
     lr: Choice
     gamma: Choice
     scores: tuple[Score, ...]
+    baselines: tuple[Baseline, ...]
+    reference: str
     excess: Estimate
     gap_closed: dict[str, Estimate]
     effective: np.ndarray
@@ -229,6 +265,7 @@ class Diagnosis:
     iterative: np.ndarray
     prequential: np.ndarray
     density: np.ndarray
+    hindsight: float
     changed: np.ndarray
     groups: GroupShift
     stability: Stability
@@ -237,6 +274,32 @@ class Diagnosis:
     aim: Choice | None = None
     trials: tuple[Trial, ...] = ()
     failures: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
+    model: "ModelDiagnosis | None" = None
+
+    @property
+    def prequential_error(self) -> float:
+        """Mean square of the errors just before each row was learned, in the user's units."""
+        return float(np.square(self.prequential * self.stream.target_scales).mean())
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the online learner is of no use: beyond numbers, or far worse than the mean."""
+        online = self.score("online").error.value
+        return not online <= DIVERGED * self.baselines[0].error.value
+
+    @property
+    def target_size(self) -> dict[str, float]:
+        """The largest corrected target's distance from the mean, in standard deviations.
+
+        By "corrected" and "iterative"; of each target's own standard deviation over the stream.
+        """
+        Y = self.stream.Y
+        spread = np.where(Y.std(axis=0) > 0, Y.std(axis=0), 1.0)
+        return {
+            name: float((np.abs(targets - Y.mean(axis=0)) / spread).max())
+            for name, targets in (("corrected", self.corrected), ("iterative", self.iterative))
+        }
 
     @property
     def shift(self) -> np.ndarray:

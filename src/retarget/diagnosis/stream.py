@@ -43,7 +43,7 @@ class Stream:
     def __len__(self) -> int:
         return len(self.X)
 
-    def part(self, rows: slice) -> Self:
+    def part(self, rows: slice | np.ndarray) -> Self:
         """Some rows of the stream."""
         return replace(
             self,

@@ -6,9 +6,10 @@ mathematics; on $K = \Phi \Phi^\top$ both give the same numbers. Every pass over
 loop over `StreamKernel.windows`.
 """
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -118,6 +119,10 @@ class StreamKernel(ABC):
         return torch.cat(parts)
 
     @abstractmethod
+    def part(self, rows: slice) -> Self:
+        """The kernel of some consecutive rows of the stream."""
+
+    @abstractmethod
     def learner(self, learner: SGD) -> Any:
         """A learner before its first sample: a `DualLearner`, or a `PrimalLearner`."""
 
@@ -152,8 +157,13 @@ class StreamKernel(ABC):
         """(gammas, c) mean squared errors on rows left out, and how many rows those are."""
 
     @abstractmethod
-    def offline(self, gamma: float) -> Offline:
-        """The offline learner on the whole stream."""
+    def offline(self, gamma: float, weights: Tensor | None = None) -> Offline:
+        """The offline learner on the whole stream.
+
+        Args:
+            gamma: Its ridge.
+            weights: (n,) how much each row counts, above 0; None for 1 each.
+        """
 
     @abstractmethod
     def later(
@@ -187,6 +197,13 @@ class DenseKernel(StreamKernel):
         self._kernel = kernel
         self.K = kernel(X).to(torch.float64)
         self._factor: GrowingCholesky | None = None
+
+    def part(self, rows: slice) -> Self:
+        """The same matrix, seen through a window."""
+        part = copy.copy(self)
+        part.X, part.Y, part.K = self.X[rows], self.Y[rows], self.K[rows, rows]
+        part._factor = part._advance = None
+        return part
 
     def learner(self, learner: SGD) -> DualLearner:
         """A learner in dual form."""
@@ -252,8 +269,16 @@ class DenseKernel(StreamKernel):
 
         return take_in
 
-    def offline(self, gamma: float) -> Offline:
-        """From the Cholesky factor, which may be there from `innovations`."""
+    def offline(self, gamma: float, weights: Tensor | None = None) -> Offline:
+        r"""From the Cholesky factor, which may be there from `innovations`.
+
+        With weights $D$ it is $A = D^{1/2} (\gamma I + D^{1/2} K D^{1/2})^{-1} D^{1/2} Y$.
+        """
+        if weights is not None:
+            root = weights.sqrt()[:, None]
+            scaled = factorise(root * self.K * root.mT, gamma)
+            dual = root * scaled.solve(root * self.Y)
+            return Offline(dual, dual)
         factor = self._factor
         if factor is None or factor.gamma != gamma or len(factor) < len(self):
             factor = factorise(self.K, gamma)
@@ -309,6 +334,10 @@ class FeatureKernel(StreamKernel):
         if len(self._kept):
             return self._kept[samples].double()
         return self._query(self.X[samples])
+
+    def part(self, rows: slice) -> Self:
+        """The same features of other rows, computed anew."""
+        return type(self)(self.map, self.X[rows], self.Y[rows])
 
     def learner(self, learner: SGD) -> PrimalLearner:
         """A learner in feature space."""
@@ -369,11 +398,23 @@ class FeatureKernel(StreamKernel):
         ridge = RecursiveRidge(gamma, self.map.size, self.Y.shape[1], self.Y)
         return lambda part: ridge.learn(part.panel.features, self.Y[part.rows])
 
-    def offline(self, gamma: float) -> Offline:
-        r"""From the normal equations; the dual coefficients are $(Y - \Phi \theta) / \gamma$."""
+    def offline(self, gamma: float, weights: Tensor | None = None) -> Offline:
+        r"""From the normal equations; the dual coefficients are $(Y - \Phi \theta) / \gamma$.
+
+        With weights, each row's are multiplied by its own.
+        """
+        normal, moment = self._normal, self._moment
+        if weights is not None:
+            normal, moment = torch.zeros_like(normal), torch.zeros_like(moment)
+            for rows, _ in self._ranges(1):
+                Phi = self._features(rows)
+                weighted = weights[rows, None] * Phi
+                normal.addmm_(weighted.mT, Phi)
+                moment.addmm_(weighted.mT, self.Y[rows])
         ridge = torch.eye(self.map.size, dtype=self.X.dtype) * gamma
-        theta = torch.cholesky_solve(self._moment, normal_factor(self._normal + ridge, gamma))
-        return Offline((self.Y - self.values(theta)) / gamma, theta)
+        theta = torch.cholesky_solve(moment, normal_factor(normal + ridge, gamma))
+        dual = (self.Y - self.values(theta)) / gamma
+        return Offline(dual if weights is None else weights[:, None] * dual, theta)
 
     def later(
         self, C: Tensor, parts: Tensor, count: int, batch: int

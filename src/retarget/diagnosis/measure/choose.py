@@ -22,15 +22,16 @@ from retarget.diagnosis.measure.trials import (
     offline_aims,
 )
 from retarget.diagnosis.options import Options
-from retarget.diagnosis.result import Change, Choice, LearnerName
+from retarget.diagnosis.result import OUT_OF_PROPORTION, Change, Choice, LearnerName
 from retarget.errors import NotPositiveDefiniteError, UnreachableTargetsError
-from retarget.kernels import RBF, Kernel, Linear, as_kernel
+from retarget.kernels import RBF, Features, Kernel, Linear, as_kernel
 from retarget.kernels.simple import median_distance
 from retarget.learners import SGD
 from retarget.theory.correction import errors_reaching
 from retarget.theory.stream_kernel import Offline, StreamKernel
 
-GAMMA_GRID = np.logspace(-4, 3, 22)  # times the mean of k(x, x)
+GAMMA_GRID = np.logspace(-10, 9, 58)  # times the mean of k(x, x)
+GAMMAS = slice(18, 40)  # those tried at first, 1e-4 to 1e3; the others where the best is at an edge
 RATES = 14  # each half of the one before, from 90% of the largest stable one
 BLOCK_ROWS = 64
 FEWEST_BLOCKS = 10
@@ -38,15 +39,22 @@ RIDGES = (0.0, 1e-3, 1e-2, 1e-1, 1.0, 10.0)  # times the mean of k(x, x)
 AIMS = (1.0, 10.0, 100.0, 1000.0)  # times the offline learner's ridge
 AS_NEAR = 0.05  # farther by so little is as near: the least change is taken
 CHECKED_ROWS = 20_000
-NEAREST = "ends nearest to the offline learner on the stream's rows, among"
+NEAREST = (
+    "ends nearest to the offline learner on the stream's rows, by targets in proportion, among"
+)
 BETTER_RATE = 0.95  # a rate whose prequential error is below this share of the learner's is tried
 BATCH_FACTOR = 4
+ORDERS = 10  # random orders that are tried: a single one may be lucky
+WIDENINGS = 3  # of a grid whose best value is its last one
 
 
-def choose_kernel(kernel: Any, width: float | None, X: Tensor) -> tuple[Kernel, str]:
+def choose_kernel(options: Options, X: Tensor) -> tuple[Kernel, str]:
     """The kernel, and what it is in words."""
+    kernel, width = options.kernel, options.width
     name = kernel if isinstance(kernel, str) else None
     if name == "linear":
+        if options.intercept:
+            return Features(with_constant), "linear, with an intercept"
         return Linear(), "linear"
     if name == "rbf":
         if width is not None:
@@ -55,6 +63,11 @@ def choose_kernel(kernel: Any, width: float | None, X: Tensor) -> tuple[Kernel, 
         return RBF(chosen), f"RBF of width {chosen:.4g} (the median distance between rows)"
     known = as_kernel(kernel)
     return known, repr(known)
+
+
+def with_constant(X: Tensor) -> Tensor:
+    """The rows with a 1 after each: what an intercept is multiplied with."""
+    return torch.cat([X, X.new_ones(len(X), 1)], 1)
 
 
 def choose_block(options: Options, rows: int) -> int:
@@ -73,18 +86,28 @@ def choose_gamma(options: Options, kernel: StreamKernel, scales: NDArray[np.floa
     gamma = options.gamma
     candidates = GAMMA_GRID * kernel.mean_diagonal()
     if not isinstance(gamma, str):
-        candidates = np.sort(np.append(candidates, gamma))
+        candidates = np.sort(np.append(candidates[GAMMAS], gamma))
     errors, rows = kernel.leave_one_out(torch.from_numpy(candidates), options.seed)
     scores = (errors.numpy() * scales**2).mean(axis=1)
-    tried = _table(candidates, scores)
     if not isinstance(gamma, str):
-        return Choice(gamma, False, "given", tried)
+        return Choice(gamma, False, "given", _table(candidates, scores))
+    # beyond the first values only where the best of them is the last on its side
+    low, high = GAMMAS.start, GAMMAS.stop
+    while low > 0 and scores[low:high].argmin() == 0:
+        low -= 1
+    while high < len(scores) and scores[low:high].argmin() == high - low - 1:
+        high += 1
+    candidates, scores = candidates[low:high], scores[low:high]
     how = f"least leave-one-out error on {rows:,} rows, among {len(candidates)} values"
-    return Choice(float(candidates[scores.argmin()]), True, how, tried)
+    return Choice(float(candidates[scores.argmin()]), True, how, _table(candidates, scores))
 
 
 def choose_rate(
-    options: Options, kernel: StreamKernel, limit: float, scales: NDArray[np.float64]
+    options: Options,
+    kernel: StreamKernel,
+    limit: float,
+    scales: NDArray[np.float64],
+    first_half: bool = False,
 ) -> Choice:
     """The online learner's rate: given, or the one with the least prequential error.
 
@@ -93,21 +116,34 @@ def choose_rate(
         kernel: The stream's kernel.
         limit: The largest stable rate.
         scales: (c,) the targets' units.
+        first_half: Whether to judge by the first half of the stream, so that the second can tell
+            what the choice is worth.
     """
     lr = options.lr
     top = 0.9 * limit if math.isfinite(limit) else 1.0
+
+    def scored(rates: NDArray[np.float64]) -> NDArray[np.float64]:
+        jobs = [(replace(options.learner, lr=float(rate)), kernel.Y) for rate in rates]
+        runs = learn_online(kernel, jobs, keep_errors=False)
+        squares = [run.first_half if first_half else run.squared_error for run in runs]
+        return np.array([(square.numpy() * scales**2).mean() for square in squares])
+
     candidates = top * 0.5 ** np.arange(RATES - 1, -1, -1.0)
     if not isinstance(lr, str):
         candidates = np.unique(np.append(candidates, lr))
-    jobs = [(replace(options.learner, lr=float(rate)), kernel.Y) for rate in candidates]
-    runs = learn_online(kernel, jobs, keep_errors=False)
-    scores = np.array([(run.squared_error.numpy() * scales**2).mean() for run in runs])
+    scores = scored(candidates)
+    for _ in range(WIDENINGS):
+        if not np.isfinite(scores).any() or np.nanargmin(scores) > 0:
+            break
+        lower = candidates[0] * 0.5 ** np.arange(RATES // 2, 0, -1.0)
+        candidates, scores = np.append(lower, candidates), np.append(scored(lower), scores)
     tried = _table(candidates, scores)
     if not isinstance(lr, str):
         return Choice(lr, False, "given", tried)
     if not np.isfinite(scores).any():
         return Choice(float(candidates[0]), True, "no rate kept the error finite", tried)
-    how = f"least error on each row before it is learned, among {RATES} stable rates"
+    part = " of the first half" if first_half else ""
+    how = f"least error on each row{part} before it is learned, among {len(scores)} stable rates"
     return Choice(float(candidates[np.nanargmin(scores)]), True, how, tried)
 
 
@@ -126,12 +162,14 @@ class CorrectionChoice(NamedTuple):
         ridge: How the stabiliser was chosen.
         distance: Mean squared distance of the learner so corrected from the offline one, on
             the stream's rows; infinite where none kept its targets finite.
+        usable: Whether the targets are in proportion to the true ones.
     """
 
     aims: Tensor
     aim: Choice
     ridge: Choice
     distance: float
+    usable: bool
 
 
 def choose_correction(
@@ -141,7 +179,7 @@ def choose_correction(
 
     A chosen gamma is that of the best offline learner. To be followed block by block that is
     often too rough: a larger one may lead nearer to it in the end. A gamma that was given is
-    followed as it is.
+    followed as it is. What needs targets out of all proportion is chosen only where all else does.
 
     Args:
         kernel: The stream's kernel.
@@ -160,25 +198,33 @@ def choose_correction(
     given = [share * scale for share in RIDGES] if ridge is None else [ridge]
     values = [share * gamma.value for share in (AIMS if gamma.automatic else AIMS[:1])]
     candidates: list[CorrectionChoice] = []
+    widest = AIMS[-1] * gamma.value * (AIMS[-1] / AIMS[-2]) ** WIDENINGS
     for value in values:
         if candidates:
             aims = offline_aims(kernel, value, block_size)
         tries = [IterativeCorrection(kernel, learner, aims, r, keep_targets=False) for r in given]
         follow(kernel, tries, block_size)
         distances = _distances(kernel, [one.coefficients for one in tries], offline.coefficients)
-        nearest, best = min(zip(distances, given, strict=True))
+        usable = [one.size <= OUT_OF_PROPORTION for one in tries]
+        far, nearest, best = min(zip([not one for one in usable], distances, given, strict=True))
         how = f"{NEAREST} {len(given)} values" if ridge is None else "given"
         if ridge is None and not math.isfinite(nearest):
             best, how = given[-1], "no value kept the targets finite"
         chosen = Choice(best, ridge is None, how, _table(given, distances))
-        candidates.append(CorrectionChoice(aims, replace(gamma, value=value), chosen, nearest))
+        aim = replace(gamma, value=value)
+        candidates.append(CorrectionChoice(aims, aim, chosen, nearest, not far))
         if ridge is None:
             # what steadied the learner, and nothing: smoother aims seldom need more
             given = sorted({0.0, best})
+        last_is_best = nearest <= min(one.distance for one in candidates)
+        if value == values[-1] and last_is_best and len(values) > 1 and value < widest:
+            values.append(value * AIMS[-1] / AIMS[-2])
     if not gamma.automatic:
         return candidates[0]._replace(aim=replace(gamma, tried=_table([], []))), offline
     distances = [one.distance for one in candidates]
-    near = next(one for one in candidates if one.distance <= (1 + AS_NEAR) * min(distances))
+    possible = [one for one in candidates if one.usable] or candidates
+    least = min(one.distance for one in possible)
+    near = next(one for one in possible if one.distance <= (1 + AS_NEAR) * least)
     how = f"{NEAREST} {len(candidates)} ridges"
     return near._replace(aim=Choice(near.aim.value, True, how, _table(values, distances))), offline
 
@@ -200,8 +246,9 @@ def attempt_changes(
 ) -> dict[tuple[Change, float], Run]:
     """Runs the learner at a better rate (if there is one), with other batches, and shuffled.
 
-    In a progressive evaluation errors on the way are kept, and the order is left as it is: in
-    another one, other rows would be predicted.
+    The order is shuffled several times, since what one shuffle brings is luck. In a progressive
+    evaluation errors on the way are kept, and the order is left as it is: in another one, other
+    rows would be predicted.
 
     Returns:
         The runs, by what was changed and to which value.
@@ -216,10 +263,11 @@ def attempt_changes(
     jobs = [(other, kernel.Y) for other in changes.values()]
     made = learn_online(kernel, jobs, keep_errors=progressive) if jobs else []
     runs = dict(zip(changes, made, strict=True))
-    if not progressive:
-        order = torch.from_numpy(np.random.default_rng(seed).permutation(len(kernel)))
+    random = np.random.default_rng(seed)
+    for number in range(0 if progressive else ORDERS):
+        order = torch.from_numpy(random.permutation(len(kernel)))
         (shuffled,) = learn_online(kernel, [(learner, kernel.Y)], keep_errors=False, order=order)
-        runs["order", seed] = shuffled
+        runs["order", number] = shuffled
     return runs
 
 

@@ -14,6 +14,8 @@ from retarget.diagnosis.measure.choose import Learned
 from retarget.diagnosis.measure.trials import offline_errors
 from retarget.diagnosis.options import Options
 from retarget.diagnosis.result import (
+    DIVERGED,
+    Baseline,
     Change,
     Estimate,
     Evaluation,
@@ -54,7 +56,18 @@ class Split(NamedTuple):
 def split(stream: Stream, test: Stream | None, options: Options) -> Split:
     """Holds out rows as the options say."""
     evaluation = options.evaluation_with(test)
+    if evaluation in ("last", "random"):
+        _require_rows(stream, 3, "learn from and hold out")
+        classes = stream.Y.argmax(axis=1) if stream.kind == "classification" else None
+        held = held_out(len(stream), evaluation, options, classes)
+        stream, test = stream.part(~held), stream.part(held)
+    return as_split(stream, test, evaluation)
+
+
+def as_split(stream: Stream, test: Stream | None, evaluation: Evaluation) -> Split:
+    """A stream and the rows held out for it, which must be of the same form."""
     _require_numbers("the stream", stream)
+    _require_rows(stream, 2, "learn from")
     if test is not None:
         _require_numbers("the test set", test)
         _require_rows(test, 1, "test on")
@@ -63,12 +76,35 @@ def split(stream: Stream, test: Stream | None, options: Options) -> Split:
                 f"the test set has {test.X.shape[1]} features and {test.Y.shape[1]} targets, the "
                 f"stream {stream.X.shape[1]} and {stream.Y.shape[1]}; expected the same"
             )
-    if evaluation != "last part":
-        _require_rows(stream, 2, "learn from")
-        return Split(stream, test, evaluation)
-    cut = len(stream) - held_out_rows(len(stream), options.test_share)
-    _require_rows(stream, 3, "learn from and hold out")
-    return Split(stream.part(slice(0, cut)), stream.part(slice(cut, None)), evaluation)
+    return Split(stream, test, evaluation)
+
+
+def held_out(
+    rows: int, evaluation: Evaluation, options: Options, classes: np.ndarray | None
+) -> NDArray[np.bool_]:
+    """(rows,) whether each row is held out: the last ones, or random ones.
+
+    Args:
+        rows: Rows in the stream.
+        evaluation: "last" or "random"; none are held out for the others.
+        options: With the share of rows to hold out, and the seed.
+        classes: (rows,) each row's class, so that random rows hold the same share of each; None
+            without classes.
+    """
+    held = np.zeros(rows, dtype=bool)
+    if evaluation == "last":
+        held[rows - held_out_rows(rows, options.test_share) :] = True
+    elif evaluation == "random":
+        count = held_out_rows(rows, options.test_share)
+        order = np.random.default_rng(options.seed).permutation(rows)
+        if classes is not None:
+            # every class in turn, each spread evenly over the order that is cut from
+            order = order[np.argsort(classes[order], kind="stable")]
+            _, sizes = np.unique(classes, return_counts=True)
+            share = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes])
+            order = order[np.argsort(share, kind="stable")]
+        held[order[:count]] = True
+    return held
 
 
 def held_out_rows(rows: int, test_share: float) -> int:
@@ -117,57 +153,114 @@ class Comparison:
 
     Attributes:
         scores: One for each learner.
-        excess: How far the online learner's error is above the offline one's, relative to it.
+        baselines: What simple predictors reach.
+        excess: How far the online learner's error is above the reference's, relative to it.
         gap_closed: The share of that which each correction takes away.
         trials: What other learners would have brought.
         rows: Number of rows that they were compared on.
-        reference: How far the error of an offline learner with the true kernel, on a sample of the
-            rows, is above the offline learner's, relative to it; None where there is none.
+        true_kernel: How far the error of an offline learner with the true kernel, on a sample of
+            the rows, is above the offline learner's, relative to it; None where there is none.
     """
 
     scores: tuple[Score, ...]
+    baselines: tuple[Baseline, ...]
     excess: Estimate
     gap_closed: dict[str, Estimate]
     trials: tuple[Trial, ...]
     rows: int
-    reference: Estimate | None = None
+    true_kernel: Estimate | None = None
 
 
 def compare(
-    errors: Mapping[Name, Errors], parted: Split, seed: int, reference: Errors | None = None
+    errors: Mapping[Name, Errors],
+    baselines: Mapping[str, Errors],
+    parted: Split,
+    options: Options,
+    true_kernel: Errors | None = None,
 ) -> Comparison:
     """Scores, with their uncertainty, of learners that made these errors.
 
     Args:
         errors: By learner, and by change that was tried.
+        baselines: By name; the first is the mean, or the most frequent class.
         parted: The stream, and the rows held out.
-        seed: Seed of the resamples.
-        reference: Errors of an offline learner with the true kernel.
+        options: With the reference, and the seed of the resamples.
+        true_kernel: Errors of an offline learner with the true kernel.
     """
     stream = parted.stream
     Y = stream.Y if parted.test is None else parted.test.Y
     own = {name: errors.get(name, np.full(Y.shape, math.nan)) for name in LEARNERS}
-    squares = {name: squared_errors(own[name], stream) for name in LEARNERS}
-    bootstrap = Bootstrap(len(Y), seed)
+    bootstrap = Bootstrap(len(Y), options.seed)
 
-    def above(made: Errors, other: LearnerName) -> Estimate:
-        return gap(squared_errors(made, stream), squares[other], bootstrap)
+    def means(made: Errors) -> NDArray[np.float64]:
+        return bootstrap.means(squared_errors(made, stream))
 
+    reference = means(baselines.get(options.batch_model.name, own["offline"]))
+    online, mean = means(own["online"]), means(next(iter(baselines.values())))
+    useful = online[0] <= DIVERGED * mean[0]
+    trials = _trials(errors, own["online"], parted, options.seed) if useful else ()
     return Comparison(
-        scores=tuple(score(name, own[name], Y, stream, bootstrap) for name in LEARNERS),
-        excess=above(own["online"], "offline"),
+        scores=tuple(
+            Score(
+                name,
+                *score(own[name], Y, stream, bootstrap),
+                _by_target(own[name], stream, bootstrap),
+            )
+            for name in LEARNERS
+        ),
+        baselines=tuple(
+            Baseline(name, *score(made, Y, stream, bootstrap)) for name, made in baselines.items()
+        ),
+        excess=ratio(online, reference),
         gap_closed={
-            str(name): gap_closed(squares["offline"], squares["online"], squares[name], bootstrap)
+            str(name): gap_closed(reference, online, means(own[name])) if useful else UNKNOWN
             for name in LEARNERS[2:]
         },
-        trials=tuple(
-            Trial(*change, above(made, "online"))
-            for change, made in errors.items()
-            if isinstance(change, tuple)
-        ),
+        trials=trials,
         rows=len(Y),
-        reference=None if reference is None else above(reference, "offline"),
+        true_kernel=None
+        if true_kernel is None
+        else ratio(means(true_kernel), means(own["offline"])),
     )
+
+
+def _trials(
+    errors: Mapping[Name, Errors], online: Errors, parted: Split, seed: int
+) -> tuple[Trial, ...]:
+    """The effect of each change; all random orders together are one.
+
+    Progressively, only the second half of the stream counts: the first chose among the rates.
+    """
+    stream, start = parted.stream, len(online) // 2 if parted.test is None else 0
+    bootstrap = Bootstrap(len(online) - start, seed)
+
+    def means(made: Errors) -> NDArray[np.float64]:
+        return bootstrap.means(squared_errors(made[start:], stream))
+
+    tried = {change: made for change, made in errors.items() if isinstance(change, tuple)}
+    trials = [
+        Trial(change, value, ratio(means(made), means(online)))
+        for (change, value), made in tried.items()
+        if change != "order"
+    ]
+    orders = [means(made) for (change, _), made in tried.items() if change == "order"]
+    if orders:
+        trials.append(Trial("order", len(orders), ratio(any_of(orders, seed), means(online))))
+    return tuple(trials)
+
+
+def any_of(runs: list[NDArray[np.float64]], seed: int) -> NDArray[np.float64]:
+    """Runs that differ by luck, as one: their mean, and in every resample one of them by chance.
+
+    So the range holds the luck of the draw as well as that of the rows.
+    """
+    if not np.isfinite(runs).all():
+        return np.full_like(runs[0], math.nan)
+    made = np.array(runs)
+    drawn = np.random.default_rng(seed).integers(len(runs), size=made.shape[1])
+    chosen = made[drawn, np.arange(made.shape[1])]
+    chosen[0] = made[:, 0].mean()
+    return chosen
 
 
 def progressive_errors(
@@ -250,47 +343,45 @@ def squared_errors(errors: Errors, stream: Stream) -> NDArray[np.float64]:
 
 
 def score(
-    learner: LearnerName,
-    errors: Errors,
-    Y: NDArray[np.float64],
-    stream: Stream,
-    bootstrap: Bootstrap,
-) -> Score:
-    """The score of a learner with these errors on rows with targets Y."""
+    errors: Errors, Y: NDArray[np.float64], stream: Stream, bootstrap: Bootstrap
+) -> tuple[Estimate, Estimate | None]:
+    """Mean squared error, and accuracy for classes, of predictions with these errors for Y."""
     error = estimate(bootstrap.means(squared_errors(errors, stream)))
     if stream.kind == "regression":
-        return Score(learner, error, None)
+        return error, None
     accuracy = UNKNOWN
     if np.isfinite(errors).all():
         right = (Y - errors).argmax(axis=1) == Y.argmax(axis=1)
         accuracy = estimate(bootstrap.means(right.astype(np.float64)))
-    return Score(learner, error, accuracy)
+    return error, accuracy
 
 
-def gap(online: NDArray[np.float64], other: NDArray[np.float64], bootstrap: Bootstrap) -> Estimate:
-    """How far the online learner's error lies above another's, relative to the other's."""
-    above, below = bootstrap.means(online), bootstrap.means(other)
+def _by_target(errors: Errors, stream: Stream, bootstrap: Bootstrap) -> tuple[Estimate, ...]:
+    if stream.kind == "classification" or errors.shape[1] == 1:
+        return ()
+    with np.errstate(over="ignore"):
+        squares = np.square(errors * stream.target_scales)
+    return tuple(estimate(bootstrap.means(column)) for column in squares.T)
+
+
+def ratio(above: NDArray[np.float64], below: NDArray[np.float64]) -> Estimate:
+    """How far one mean error lies above another, relative to the other; of resampled means."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return estimate(above / below - 1)
 
 
 def gap_closed(
-    offline: NDArray[np.float64],
-    online: NDArray[np.float64],
-    other: NDArray[np.float64],
-    bootstrap: Bootstrap,
+    offline: NDArray[np.float64], online: NDArray[np.float64], other: NDArray[np.float64]
 ) -> Estimate:
     """The share of the online learner's excess error that another one does not have.
 
     A share of nothing has no meaning: NaN unless the online learner's error is above the offline
-    one's with 95% confidence.
+    one's with 95% confidence. All are resampled means.
     """
-    below, above = bootstrap.means(offline), bootstrap.means(online)
-    excess = estimate(above - below)
-    if not excess.low > 1e-9 * above[0]:
+    if not estimate(online - offline).low > 1e-9 * online[0]:
         return UNKNOWN
     with np.errstate(divide="ignore", invalid="ignore"):
-        return estimate((above - bootstrap.means(other)) / (above - below))
+        return estimate((online - other) / (online - offline))
 
 
 MOST_GROUPS = 30

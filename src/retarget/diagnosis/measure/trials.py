@@ -82,7 +82,7 @@ class Run:
         self.failure: str | None = None
         self._kernel, self._state, self._order = kernel, kernel.learner(learner), order
         self._targets = targets
-        self._squares = targets.new_zeros(targets.shape[1])
+        self._squares = targets.new_zeros(2, targets.shape[1])  # of either half of the stream
 
     def learn(self, part: Part) -> None:
         """Learns the next samples, unless its errors are beyond numbers."""
@@ -98,13 +98,20 @@ class Run:
         if self.before_blocks is not None:
             predicted = predictions_before_blocks(window, errors, part.block_size)
             self.before_blocks[part.rows] = self._kernel.Y[part.samples] - predicted
-        self._squares += errors.square().sum(0)
+        first = max(0, min(len(errors), len(self._kernel) // 2 - part.rows.start))
+        self._squares[0] += errors[:first].square().sum(0)
+        self._squares[1] += errors[first:].square().sum(0)
         self._state.learn(window, errors)
 
     @property
     def squared_error(self) -> Tensor:
         """(c,) the mean squares of the errors; NaN if it diverged."""
-        return self._squares / (math.nan if self.failure else len(self._kernel))
+        return self._squares.sum(0) / (math.nan if self.failure else len(self._kernel))
+
+    @property
+    def first_half(self) -> Tensor:
+        """The same over the first half of the stream alone."""
+        return self._squares[0] / (math.nan if self.failure else max(1, len(self._kernel) // 2))
 
     @property
     def coefficients(self) -> Tensor | None:
@@ -196,6 +203,7 @@ class IterativeCorrection:
 
     Attributes:
         targets: (n, c) the targets, as far as the stream has been followed; NaN if that failed.
+        size: The farthest of them from the true targets' mean, in their standard deviations.
         failure: Why it failed, if so.
     """
 
@@ -209,6 +217,9 @@ class IterativeCorrection:
     ) -> None:
         self.failure: str | None = None
         self.targets = torch.empty_like(aims if keep_targets else aims[:0])
+        self.size = 0.0
+        spread = kernel.Y.std(0, correction=0)
+        self._mean, self._spread = kernel.Y.mean(0), torch.where(spread > 0, spread, 1.0)
         self._state, self._settling, self._aims = kernel.learner(learner), Settling(ridge), aims
 
     def learn(self, part: Part) -> None:
@@ -228,6 +239,8 @@ class IterativeCorrection:
             return
         if len(self.targets):
             self.targets[part.rows] = targets
+        farthest = ((targets - self._mean).abs() / self._spread).max()
+        self.size = max(self.size, float(farthest))
         self._state.learn(window, errors)
 
     @property

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import fields, is_dataclass
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,13 @@ from rich.console import RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from retarget.diagnosis.report.words import tested_on, typed, with_interval
-from retarget.diagnosis.result import Diagnosis
+from retarget.diagnosis.report.words import (
+    learner_words,
+    tested_on,
+    typed,
+    with_interval,
+)
+from retarget.diagnosis.result import OUT_OF_PROPORTION, Diagnosis
 from retarget.learners import LABELS
 from retarget.text import printable
 
@@ -58,20 +64,59 @@ def shift_table(diagnosis: Diagnosis) -> pl.DataFrame:
     return pl.DataFrame(columns)
 
 
-def corrected_table(diagnosis: Diagnosis) -> pl.DataFrame:
+def corrected_table(diagnosis: Diagnosis, force: bool = False) -> pl.DataFrame:
     """The targets to train on: `row`, `time` and `group`, and for each target (or class) NAME.
 
     * `true:NAME`: as in the user's table;
     * `corrected:NAME`: exactly corrected, which needs the whole stream beforehand;
     * `iterative:NAME`: corrected block by block, from what was there by then.
+
+    Args:
+        diagnosis: What was found.
+        force: Whether to give those as well that are out of all proportion to the true targets.
     """
     stream = diagnosis.stream
+    left_out = () if force else out_of_proportion(diagnosis)
     parts = {
         "true": stream.in_units(stream.Y),
         "corrected": stream.in_units(diagnosis.corrected),
         "iterative": stream.in_units(diagnosis.iterative),
     }
-    return pl.DataFrame(_row_columns(diagnosis) | _target_columns(diagnosis, parts))
+    kept = {name: targets for name, targets in parts.items() if name not in left_out}
+    return pl.DataFrame(_row_columns(diagnosis) | _target_columns(diagnosis, kept))
+
+
+def out_of_proportion(diagnosis: Diagnosis) -> dict[str, float]:
+    """The corrected targets that nobody should train on, and how many deviations they reach."""
+    sizes = diagnosis.target_size
+    return {name: size for name, size in sizes.items() if size > OUT_OF_PROPORTION}
+
+
+def made_for(diagnosis: Diagnosis, command: str | None = None) -> dict[str, Any]:
+    """What the corrected targets are for, to be kept beside them: plain JSON values."""
+    stream, learner = diagnosis.stream, diagnosis.learner
+    aim, ridge = diagnosis.aim, diagnosis.ridge
+    packages = ("retarget", "torch", "numpy", "polars")
+    found: dict[str, Any] = _plain(
+        {
+            "learner": f"{learner_words(diagnosis)}; kernel: {diagnosis.kernel}.",
+            "sgd": learner.to_dict(),
+            "kernel": diagnosis.kernel,
+            "gamma": diagnosis.gamma.value,
+            "aim": None if aim is None else aim.value,
+            "ridge": None if ridge is None else ridge.value,
+            "block_size": diagnosis.block_size,
+            "features": stream.feature_names,
+            "targets": stream.target_names,
+            "target_means": stream.target_means,
+            "target_scales": stream.target_scales,
+            "notes": stream.notes,
+            "standard_deviations_reached": diagnosis.target_size,
+            "command": command,
+            "versions": {name: version(name) for name in packages},
+        }
+    )
+    return found
 
 
 def most_distorted(diagnosis: Diagnosis, count: int = 10) -> pl.DataFrame:
@@ -154,25 +199,28 @@ def summary_text(diagnosis: Diagnosis) -> str:
     for score in diagnosis.scores:
         accuracy = "" if score.accuracy is None else f", accuracy {with_interval(score.accuracy)}"
         lines.append(f"{LABELS[score.learner]}: error {with_interval(score.error)}{accuracy}")
+    lines += [f"{one.name}: error {with_interval(one.error)}" for one in diagnosis.baselines]
     lines += [
-        f"gap closed, {name}: {with_interval(gap, share=True)}"
-        for name, gap in diagnosis.gap_closed.items()
+        f"gap closed, {learner}: {with_interval(gap, share=True)}"
+        for learner, gap in diagnosis.gap_closed.items()
     ]
-    lines += ["", *verdict.findings]
     lines += ["", "What to do:", *(f"- {advice}" for advice in verdict.recommendations)]
+    lines += ["", *verdict.findings]
     return typed("\n".join(lines))
 
 
 def terminal_parts(diagnosis: Diagnosis) -> list[RenderableType]:
     """What the command shows. Everything out of the user's table is plain text, never markup."""
     verdict = diagnosis.verdict
-    lines = [*verdict.findings, *(f"- {advice}" for advice in verdict.recommendations)]
     return [
         *(_text(f"Note: {note}", style="dim") for note in diagnosis.stream.notes),
         _scores(diagnosis),
+        *([_by_target(diagnosis)] if diagnosis.scores[0].by_target else []),
         _distorted(diagnosis),
         _text(verdict.headline, style="bold"),
-        *(_text(line) for line in lines),
+        *(_text(f"- {advice}") for advice in verdict.recommendations),
+        _text("What was found:", style="bold"),
+        *(_text(finding) for finding in verdict.findings),
     ]
 
 
@@ -199,6 +247,24 @@ def _scores(diagnosis: Diagnosis) -> Table:
         cells += [] if score.accuracy is None else [with_interval(score.accuracy)]
         cells += [] if gap is None else [with_interval(gap, share=True)]
         table.add_row(*(typed(cell) for cell in cells))
+    table.add_section()
+    for one in diagnosis.baselines:
+        cells = [one.name, with_interval(one.error)]
+        cells += [] if one.accuracy is None else [with_interval(one.accuracy)]
+        table.add_row(*(typed(cell) for cell in cells), style="dim")
+    return table
+
+
+def _by_target(diagnosis: Diagnosis) -> Table:
+    """Each target's error in its own units: a mean over targets is that of the largest."""
+    table = Table(
+        "target",
+        *(Column(LABELS[score.learner], justify="right") for score in diagnosis.scores),
+        title="Squared error of each target, in its own units",
+    )
+    for place, target in enumerate(diagnosis.stream.target_names):
+        errors = [with_interval(score.by_target[place]) for score in diagnosis.scores]
+        table.add_row(Text(_cell(target)), *(typed(error) for error in errors))
     return table
 
 

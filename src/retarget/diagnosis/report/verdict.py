@@ -1,7 +1,8 @@
 """The numbers of a diagnosis in plain words: a headline, what was found, and what to change.
 
-Findings are a sentence each with its numbers, None where there is nothing to say. Of changes, only
-what was tried and had a clear effect is recommended.
+Findings are a sentence each with its numbers, None where there is nothing to say. Only what was
+run, on rows that took no part in choosing it, and had a clear effect there, is recommended: on the
+user's own model where there is one, since what is right for a kernel may be wrong for a network.
 """
 
 import math
@@ -9,15 +10,25 @@ import math
 import numpy as np
 from rich.filesize import decimal
 
+from retarget.diagnosis.options import Reference
 from retarget.diagnosis.report.words import (
     approximation_rows,
     interval,
     largest_moves,
+    number,
     percent,
     with_interval,
 )
-from retarget.diagnosis.result import Diagnosis, Estimate, Verdict
+from retarget.diagnosis.result import (
+    DIVERGED,
+    OUT_OF_PROPORTION,
+    Baseline,
+    Diagnosis,
+    Estimate,
+    Verdict,
+)
 from retarget.learners import LABELS
+from retarget.text import listed
 
 WORTHWHILE = 0.05  # the least relative improvement that is spoken of
 MANY = 10.0  # an error that is so much above another is spoken of as a multiple of it
@@ -26,32 +37,38 @@ ROUNDING = 0.01  # by which the exactly corrected learner's error may differ fro
 NEAR_LIMIT = 0.8  # of the largest stable rate
 FEW_ROWS = 100
 POOR_FEATURES = 0.2  # relative error of the shift
+HIDDEN = 2.0  # an error so many times the progressive one is what progressive validation hides
 
 
 def verdict(diagnosis: Diagnosis) -> Verdict:
     """The verdict on what was found."""
     text, about = _headline(diagnosis), diagnosis.approximation
-    if about is not None and _limited_by_features(diagnosis):
+    if about is not None and diagnosis.model is None and _limited_by_features(diagnosis):
         text = f"As far as {about.words} can tell, {text[0].lower()}{text[1:]}"
     findings = (
+        _unseen(diagnosis),
+        *_model_findings(diagnosis),
         _errors(diagnosis),
+        _worse_than_nothing(diagnosis),
+        _drift(diagnosis),
+        _hidden(diagnosis),
         _shift(diagnosis),
         _interference(diagnosis),
         _rounding(diagnosis),
         _progressive(diagnosis),
+        _out_of_proportion(diagnosis),
         _aim(diagnosis),
         _ridge(diagnosis),
         _approximation(diagnosis),
         _limited(diagnosis),
     )
-    advice = (
-        _diverged(diagnosis),
-        *_tried(diagnosis),
-        _correction(diagnosis),
-        _near_limit(diagnosis),
-        _few_rows(diagnosis),
-        _more_features(diagnosis),
-    )
+    advice: tuple[str | None, ...] = (_hold_out_better(diagnosis),)
+    if diagnosis.model is None:
+        advice += (_diverged(diagnosis), *_tried(diagnosis), _correction(diagnosis))
+        advice += (_near_limit(diagnosis),)
+    else:
+        advice += _model_advice(diagnosis)
+    advice += (_few_rows(diagnosis), _more_features(diagnosis))
     nothing = "Nothing that was tried is clearly better: leave the learner as it is."
     return Verdict(
         text,
@@ -64,47 +81,67 @@ def _opposite(estimate: Estimate) -> Estimate:
     return Estimate(-estimate.value, -estimate.high, -estimate.low)
 
 
+def _clear_gain(effect: Estimate) -> bool:
+    """Whether a relative change of the error is an improvement, and not by chance."""
+    return effect.value <= -WORTHWHILE and effect.high < 0
+
+
 def _limited_by_features(diagnosis: Diagnosis) -> bool:
     """Whether the true kernel does better with a few rows than the features with all."""
     reference = diagnosis.approximation and diagnosis.approximation.reference
-    return bool(reference and reference.value <= -WORTHWHILE and reference.high < 0)
+    return bool(reference and _clear_gain(reference))
+
+
+def _reference(diagnosis: Diagnosis) -> Baseline:
+    """The batch model that the online one is compared with."""
+    name = Reference.parse(diagnosis.reference).name
+    offline = diagnosis.score("offline")
+    own = Baseline("batch model", offline.error, offline.accuracy)
+    return next((one for one in diagnosis.baselines if one.name == name), own)
 
 
 def _headline(diagnosis: Diagnosis) -> str:
-    """How far the online model is from the batch model, and what corrects it."""
-    excess = diagnosis.excess
-    if math.isnan(diagnosis.score("online").error.value):
-        return f"The online model diverges at lr = {diagnosis.lr.value:.3g}."
-    if math.isnan(diagnosis.score("offline").error.value):
+    """How far the online model is from the batch model, and what was seen to help."""
+    if diagnosis.model is not None:
+        return _model_headline(diagnosis)
+    excess, reference = diagnosis.excess, _reference(diagnosis)
+    if diagnosis.diverged:
+        return (
+            f"The online model diverges at lr = {diagnosis.lr.value:.3g}: it is worse than "
+            f"predicting {diagnosis.baselines[0].name}, by more than {DIVERGED:,.0f} times."
+        )
+    if math.isnan(reference.error.value):
         return "There is no batch model to compare the online model with."
     if math.isnan(excess.value):
         return "The online and the batch model cannot be told apart: neither makes an error."
     if excess.high < 0:
         below = _opposite(excess)
         return (
-            f"The online model's error is {percent(below.value)} below the batch model's "
-            f"({interval(below, share=True)})."
+            f"The online model's error is {percent(below.value)} below that of the "
+            f"{reference.name} ({interval(below, share=True)})."
         )
     if excess.low <= 0:
         return (
-            "The online model is about as good as the batch model: its error differs by "
+            f"The online model is about as good as the {reference.name}: its error differs by "
             f"{with_interval(excess, share=True)}."
         )
-    closing = _closing(diagnosis.gap_closed["iterative"])
-    return f"The online model's error is {_above(excess)}; {closing}."
+    return f"The online model's error is {_above(excess, reference.name)}; {_closing(diagnosis)}."
 
 
-def _above(excess: Estimate) -> str:
+def _above(excess: Estimate, name: str) -> str:
     if excess.value < MANY:
-        return f"{percent(excess.value)} above the batch model's ({interval(excess, share=True)})"
+        return f"{percent(excess.value)} above that of the {name} ({interval(excess, share=True)})"
     times, low, high = (f"{1 + value:,.0f}" for value in excess)
-    return f"{times} times the batch model's ({low} to {high} times)"
+    return f"{times} times that of the {name} ({low} to {high} times)"
 
 
-def _closing(closed: Estimate) -> str:
+def _closing(diagnosis: Diagnosis) -> str:
+    closed = diagnosis.gap_closed["iterative"]
     if math.isnan(closed.value):
         return "there is no iterative correction to compare with"
     share = f"{with_interval(closed, share=True)} of the gap"
+    if not _usable(diagnosis):
+        return "iterative correction would need targets out of all proportion"
     if closed.low > 0:
         return f"iterative correction closes {share}"
     if closed.high < 0:
@@ -112,15 +149,183 @@ def _closing(closed: Estimate) -> str:
     return f"it is not clear that iterative correction helps: it closes {share}"
 
 
-def _errors(diagnosis: Diagnosis) -> str:
+def _usable(diagnosis: Diagnosis) -> bool:
+    return diagnosis.target_size["iterative"] <= OUT_OF_PROPORTION
+
+
+def _model_headline(diagnosis: Diagnosis) -> str:
+    model = diagnosis.model
+    scores = {score.way: score.error for score in model.scores}
+    came, batch = scores["as it came"], scores.get("batch")
+    if not came.value <= DIVERGED * diagnosis.baselines[0].error.value:
+        return f"{model.name} diverges on this stream: its error is beyond any use."
+    order = f"in random order its error is {_change(model.order)}"
+    if batch is None or not math.isfinite(batch.value):
+        return f"{model.name}, learned row by row: {order}."
+    excess = came.value / batch.value - 1 if batch.value else math.nan
+    if not math.isfinite(excess):
+        return f"{model.name}, learned row by row: {order}."
+    where = "above" if excess >= 0 else "below"
+    return (
+        f"{model.name}'s error, learned row by row, is {percent(abs(excess))} {where} that of the "
+        f"same model as a batch model; {order}."
+    )
+
+
+def _change(effect: Estimate) -> str:
+    """A relative change of the error in words."""
+    if not math.isfinite(effect.value):
+        return "not defined"
+    if effect.low <= 0 <= effect.high:
+        return f"not clearly another one ({interval(effect, share=True)})"
+    less = effect.value < 0
+    seen = _opposite(effect) if less else effect
+    word = "lower" if less else "higher"
+    return f"{percent(seen.value)} {word} ({interval(seen, share=True)})"
+
+
+def _model_findings(diagnosis: Diagnosis) -> list[str]:
+    model = diagnosis.model
+    if model is None:
+        return []
     known = [
-        f"{LABELS[score.learner]} {score.error.value:.4g}"
-        for score in diagnosis.scores
+        f"{score.way} {number(score.error.value, 4)}"
+        for score in model.scores
         if math.isfinite(score.error.value)
     ]
+    found = [*model.failures, f"Mean squared error of {model.name}: {'; '.join(known)}."]
+    shift = float(np.linalg.norm(model.shift, axis=1).mean())
+    if math.isfinite(shift):
+        found.append(
+            f"What {model.name} said of a row right after learning it, and what it says of it at "
+            f"the end, differ by {number(shift)} on average, where a target's own length is "
+            f"{number(_target_length(diagnosis))}."
+        )
+    found.append(f"{model.description[0].upper()}{model.description[1:]}.")
+    if model.agreement is not None and math.isfinite(model.agreement):
+        found.append(
+            f"The theory's prediction of these movements agrees with {model.name} to "
+            f"{percent(max(0.0, model.agreement))}."
+        )
+    return found
+
+
+def _model_advice(diagnosis: Diagnosis) -> tuple[str | None, ...]:
+    """What was seen to work on the user's own model, for real."""
+    model = diagnosis.model
+    order = corrected = None
+    if _clear_gain(model.order):
+        order = (
+            f"Show {model.name} the rows in random order, if you can: over {len(model.orders)} "
+            f"orders its error is {_change(model.order)}."
+        )
+    closed = model.closed
+    if model.corrected is not None and math.isfinite(closed.value):
+        share = f"{with_interval(closed, share=True)} of the gap to its batch model"
+        if model.corrected_size > OUT_OF_PROPORTION:
+            corrected = (
+                f"Do not train {model.name} on corrected targets: they reach "
+                f"{number(model.corrected_size)} standard deviations."
+            )
+        elif closed.low > 0:
+            corrected = (
+                f"Train {model.name} on iteratively corrected targets: trained on them, it closed "
+                f"{share}."
+            )
+        else:
+            corrected = (
+                f"Do not train {model.name} on corrected targets: it was tried, and closed {share}."
+            )
+    return order, corrected
+
+
+def _errors(diagnosis: Diagnosis) -> str:
+    known = [
+        (LABELS[score.learner], score.error.value)
+        for score in diagnosis.scores
+        if not (diagnosis.diverged and score.learner != "offline")
+    ]
+    known += [(one.name, one.error.value) for one in diagnosis.baselines]
+    shown = "; ".join(f"{name} {number(value, 4)}" for name, value in known if math.isfinite(value))
     progressive = diagnosis.evaluation == "progressive"
     rows = "rows, each before its step" if progressive else "rows held out"
-    return f"Mean squared error on {diagnosis.test_rows:,} {rows}: {'; '.join(known)}."
+    return f"Mean squared error on {diagnosis.test_rows:,} {rows}: {shown}."
+
+
+def _worse_than_nothing(diagnosis: Diagnosis) -> str | None:
+    """Models that predicting the mean beats are called what they are."""
+    if diagnosis.diverged:
+        return None
+    mean = diagnosis.baselines[0]
+    offline, online = (diagnosis.score(name).error.value for name in ("offline", "online"))
+    models = (("the batch model", offline), ("the online model", online))
+    worse = [f"{name} ({number(error, 4)})" for name, error in models if error > mean.error.value]
+    if not worse:
+        return None
+    who = " and ".join(worse)
+    return (
+        f"{who[0].upper()}{who[1:]} {'are' if len(worse) > 1 else 'is'} worse than predicting "
+        f"{mean.name} ({number(mean.error.value, 4)}) on these rows."
+    )
+
+
+def _drift(diagnosis: Diagnosis) -> str | None:
+    """A batch model of recent rows that is better than that of all, or an online one that is."""
+    offline = diagnosis.score("offline").error
+    recent = [one for one in diagnosis.baselines if one.name.startswith("batch model")]
+    better = [one for one in recent if one.error.high < offline.value]
+    if better and diagnosis.reference == "all":
+        rows = better[0]
+        return (
+            f"The stream drifts: a {rows.name} has {percent(1 - rows.error.value / offline.value)} "
+            "less error than one of all rows. Compare the online model with it: --reference "
+            f"window:{_window(rows)}."
+        )
+    if diagnosis.excess.high < 0 and diagnosis.evaluation in ("last", "progressive"):
+        return (
+            "The online model does better than the batch model: the stream drifts, and following "
+            "it is worth more than remembering all of it."
+        )
+    return None
+
+
+def _window(recent: Baseline) -> str:
+    return "".join(letter for letter in recent.name if letter.isdigit())
+
+
+def _hidden(diagnosis: Diagnosis) -> str | None:
+    """What progressive validation does not show: that rows learned earlier are forgotten."""
+    before, again = diagnosis.prequential_error, diagnosis.hindsight
+    if diagnosis.diverged or not before > 0:
+        return None
+    online = diagnosis.score("online").error.value
+    if diagnosis.evaluation != "progressive" and online > HIDDEN * before:
+        return (
+            f"Progressive validation hides this: the error on each row just before it was learned "
+            f"is {number(before)}, on rows held out it is {number(online)}."
+        )
+    if diagnosis.evaluation == "progressive" and again > HIDDEN * before:
+        return (
+            f"Progressive validation hides what was forgotten: asked again at the end about the "
+            f"rows that it has learned, the online model makes an error of {number(again)}, and "
+            f"{number(before)} on each just before learning it."
+        )
+    return None
+
+
+def _unseen(diagnosis: Diagnosis) -> str | None:
+    if not diagnosis.unseen:
+        return None
+    return (
+        f"WARNING: the held-out rows hold classes that were never learned "
+        f"({listed(diagnosis.unseen)}). No model can predict them, so these scores say little."
+    )
+
+
+def _hold_out_better(diagnosis: Diagnosis) -> str | None:
+    if not diagnosis.unseen:
+        return None
+    return "Hold out rows of every class before you act on these scores: --evaluation random."
 
 
 def _target_length(diagnosis: Diagnosis) -> float:
@@ -129,7 +334,7 @@ def _target_length(diagnosis: Diagnosis) -> float:
 
 def _shift(diagnosis: Diagnosis) -> str | None:
     shift = float(diagnosis.shift_size.mean())
-    if not math.isfinite(shift):
+    if not math.isfinite(shift) or diagnosis.diverged:
         return None
     classes = diagnosis.stream.kind == "classification"
     return (
@@ -142,7 +347,7 @@ def _shift(diagnosis: Diagnosis) -> str | None:
 def _interference(diagnosis: Diagnosis) -> str | None:
     length = _target_length(diagnosis)
     for move in largest_moves(diagnosis, most=1):
-        if length and move.size >= STRONG_INTERFERENCE * length:
+        if length and move.size >= STRONG_INTERFERENCE * length and not diagnosis.diverged:
             return (
                 f"Learning '{move.learned}' moved the targets of '{move.moved}' by "
                 f"{move.size:.3g} on average ({percent(move.size / length)} of a target's length), "
@@ -159,7 +364,7 @@ def _rounding(diagnosis: Diagnosis) -> str | None:
         return None
     return (
         "The exact correction does not survive rounding: on its targets the online learner ends "
-        f"with the error {corrected:.4g}, not with the batch model's {offline:.4g}."
+        f"with the error {number(corrected, 4)}, not with the batch model's {number(offline, 4)}."
     )
 
 
@@ -170,6 +375,20 @@ def _progressive(diagnosis: Diagnosis) -> str | None:
         "The exactly corrected learner has no score here: its targets know the whole stream, and "
         "it is right only at the end. The iteratively corrected one waits for its block: it is "
         "scored by what it predicts before any row of the block is learned."
+    )
+
+
+def _out_of_proportion(diagnosis: Diagnosis) -> str | None:
+    large = {name: size for name, size in diagnosis.target_size.items() if size > OUT_OF_PROPORTION}
+    if not large:
+        return None
+    words = {"corrected": "exactly", "iterative": "iteratively"}
+    sizes = " and ".join(
+        f"the {words[name]} corrected ones {number(size)}" for name, size in large.items()
+    )
+    return (
+        f"Corrected targets are out of proportion: {sizes} standard deviations from the mean. They "
+        "are right for this kernel alone, and nothing else should be trained on them."
     )
 
 
@@ -217,7 +436,7 @@ def _limited(diagnosis: Diagnosis) -> str | None:
 
 
 def _diverged(diagnosis: Diagnosis) -> str | None:
-    if not math.isnan(diagnosis.score("online").error.value):
+    if not diagnosis.diverged:
         return None
     limit = diagnosis.stability.largest_lr
     if diagnosis.lr.value > limit:
@@ -233,29 +452,34 @@ def _tried(diagnosis: Diagnosis) -> list[str]:
     words = {
         "rate": "Use lr = {:.3g}: its error is",
         "batch": "Use mini-batches of {:.0f} rows at the same rate: the error is",
-        "order": "Learn the rows in random order, if you can: the error is",
+        "order": "Learn the rows in random order, if you can: over {:.0f} orders the error is",
     }
-    useful = [
-        trial
-        for trial in diagnosis.trials
-        if trial.effect.value <= -WORTHWHILE and trial.effect.high < 0
-    ]
+    useful = [trial for trial in diagnosis.trials if _clear_gain(trial.effect)]
     return [
-        f"{words[trial.change].format(trial.value)} {percent(-trial.effect.value)} lower "
-        f"({interval(_opposite(trial.effect), share=True)})."
+        f"{words[trial.change].format(trial.value)} {_change(trial.effect)}."
         for trial in sorted(useful, key=lambda trial: trial.effect.value)
     ]
 
 
 def _correction(diagnosis: Diagnosis) -> str | None:
+    """Corrected targets, for the learner of this kernel: it was trained on them."""
     closed, excess = diagnosis.gap_closed["iterative"], diagnosis.excess
+    if diagnosis.unseen or diagnosis.diverged:
+        return None
     if math.isnan(closed.value):
-        if not math.isnan(excess.value) and excess.low <= 0:
+        gained = any(_clear_gain(trial.effect) for trial in diagnosis.trials)
+        if not math.isnan(excess.value) and excess.low <= 0 and not gained:
             return "No correction is needed: there is no clear gap to close."
         return None
     share = f"{with_interval(closed, share=True)} of the gap"
+    if not _usable(diagnosis):
+        return "Do not use corrected targets here: they are out of all proportion (see above)."
     if closed.low > 0:
-        return f"Train on iteratively corrected targets: they close {share}."
+        return (
+            f"Train on iteratively corrected targets, if your learner is this one "
+            f"({diagnosis.kernel.partition(' (')[0]}, lr = {diagnosis.lr.value:.3g}): they close "
+            f"{share}. For a network or any other model, try them on it first (--model)."
+        )
     if closed.high < 0:
         return "Do not use iterative correction as it is: it widens the gap; try a larger block."
     return f"Iterative correction is not clearly worthwhile: it closes {share}."
@@ -263,7 +487,7 @@ def _correction(diagnosis: Diagnosis) -> str | None:
 
 def _near_limit(diagnosis: Diagnosis) -> str | None:
     rate, limit = diagnosis.lr.value, diagnosis.stability.largest_lr
-    if not NEAR_LIMIT * limit < rate:
+    if not NEAR_LIMIT * limit < rate or diagnosis.lr.automatic or diagnosis.diverged:
         return None
     if rate > limit:
         return (

@@ -149,7 +149,7 @@ def setting(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         ("Features", f"{len(stream.feature_names):,}: {_names(stream.feature_names)}"),
         ("Tested on", tested_on(diagnosis)),
         ("Kernel", diagnosis.kernel),
-        ("Online learner", _learner(diagnosis)),
+        ("Online learner", learner_words(diagnosis)),
         ("Iterative correction", _correction(diagnosis)),
     ]
     if stream.group_column is not None:
@@ -176,13 +176,15 @@ def tested_on(diagnosis: Diagnosis) -> str:
     """Which rows the scores are of."""
     rows = f"{diagnosis.test_rows:,}"
     return {
-        "last part": f"the last {rows} rows of the stream, which no learner has seen",
-        "test set": f"a test set of {rows} rows",
+        "last": f"the last {rows} rows of the stream, which no learner has seen",
+        "random": f"{rows} rows held out at random all along the stream",
+        "test": f"a test set of {rows} rows",
         "progressive": f"{rows} rows, each just before it was learned",
     }[diagnosis.evaluation]
 
 
-def _learner(diagnosis: Diagnosis) -> str:
+def learner_words(diagnosis: Diagnosis) -> str:
+    """The online learner in a few words."""
     learner = diagnosis.learner
     words = f"SGD, one pass, rate {number(diagnosis.lr.value)}"
     if learner.batch_size > 1:

@@ -61,7 +61,7 @@ def learn_targets(rows: Rows, train_rows: int, notes: list[str]) -> TargetColumn
         InvalidInputError: They are neither numbers nor classes, not finite, or all equal.
     """
     columns = rows.roles.target
-    if _kind(rows, notes) == "classification":
+    if target_kind(rows, notes) == "classification":
         names = _classes(rows.table[columns[0]], train_rows)
         count = len(names)
         return TargetColumns("classification", columns, names, np.zeros(count), np.ones(count))
@@ -117,7 +117,8 @@ def class_text(column: pl.Series) -> pl.Series:
     return column.cast(pl.String)
 
 
-def _kind(rows: Rows, notes: list[str]) -> TargetKind:
+def target_kind(rows: Rows, notes: list[str]) -> TargetKind:
+    """Numbers or classes, as asked for or by what the target holds; a note says if it guessed."""
     columns, kind = rows.roles.target, rows.roles.kind
     if len(columns) > 1:
         if kind == "classification":

@@ -1,0 +1,93 @@
+"""What any model should be better than: simple predictors, and batch models of recent rows."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from retarget.diagnosis.measure.choose import choose_gamma
+from retarget.diagnosis.measure.compare import Errors, Split
+from retarget.diagnosis.options import Options, Reference
+from retarget.errors import NotPositiveDefiniteError
+from retarget.theory.stream_kernel import StreamKernel
+
+RECENT_SHARE = 0.1  # of the stream, for the batch model of its last rows
+FEWEST_RECENT, MOST_RECENT = 50, 2000
+Predictor = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+REFITS = 40  # of such a model along the stream, where it is scored progressively
+
+
+def baseline_errors(kernel: StreamKernel, parted: Split, options: Options) -> dict[str, Errors]:
+    """Errors by name of the baseline; the mean, or the most frequent class, comes first.
+
+    Args:
+        kernel: The kernel of the stream.
+        parted: The stream, and the rows held out.
+        options: Among them the reference, which is one of the baselines unless it is all rows.
+    """
+    Y = parted.stream.Y
+    name = "the most frequent class" if parted.stream.kind == "classification" else "the mean"
+    if parted.test is None:
+        earlier = np.vstack([np.zeros_like(Y[:1]), Y[:-1]])
+        counts = np.maximum(np.arange(len(Y)), 1)[:, None]
+        made = {
+            name: Y - np.cumsum(earlier, axis=0) / counts,
+            "the last value": Y - earlier,
+        }
+    else:
+        made = {name: parted.test.Y - Y.mean(axis=0)}
+        if parted.evaluation == "last":
+            held = parted.test.Y
+            made["the last value"] = held - np.vstack([Y[-1:], held[:-1]])
+    recent = options.batch_model if options.batch_model.rows else _recent(len(Y))
+    in_time = parted.evaluation in ("last", "progressive")
+    if recent.rows and recent.rows < len(Y) and (in_time or options.batch_model.rows):
+        errors = _recent_errors(kernel, parted, recent, options)
+        if errors is not None:
+            made[recent.name] = errors
+    return made
+
+
+def _recent(rows: int) -> Reference:
+    wanted = min(round(RECENT_SHARE * rows), MOST_RECENT)
+    return Reference(wanted if wanted >= FEWEST_RECENT else None)
+
+
+def _recent_errors(
+    kernel: StreamKernel, parted: Split, recent: Reference, options: Options
+) -> Errors | None:
+    """Errors of the batch model of recent rows; None where there is no such model."""
+    scales, test = parted.stream.target_scales, parted.test
+    try:
+        if test is not None:
+            fitted = _fitted(kernel, len(kernel), recent, options, scales)
+            return np.asarray(test.Y - fitted(test.X))
+        # refitted now and then, and used until the next time; nothing is known at the start
+        errors = parted.stream.Y.copy()
+        starts = np.unique(np.linspace(2, len(errors), REFITS, endpoint=False, dtype=int))
+        for start, stop in zip(starts, [*starts[1:], len(errors)], strict=True):
+            fitted = _fitted(kernel, int(start), recent, options, scales)
+            errors[start:stop] -= fitted(parted.stream.X[start:stop])
+        return errors
+    except NotPositiveDefiniteError:
+        return None
+
+
+def _fitted(
+    kernel: StreamKernel,
+    stop: int,
+    recent: Reference,
+    options: Options,
+    scales: NDArray[np.float64],
+) -> Predictor:
+    """The batch model of the rows before `stop` that are recent by then."""
+    part = kernel.part(slice(max(0, stop - (recent.rows or stop)), stop))
+    gamma = choose_gamma(options, part, scales).value
+    coefficients = part.offline(gamma, recent.weights(len(part))).coefficients
+
+    def predict(X: NDArray[np.float64]) -> NDArray[np.float64]:
+        queries = torch.from_numpy(np.ascontiguousarray(X, dtype=np.float64))
+        return part.predict(queries, coefficients).numpy()
+
+    return predict
