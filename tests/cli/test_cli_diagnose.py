@@ -2,6 +2,7 @@ import json
 import re
 import shlex
 import sys
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -11,7 +12,7 @@ from retarget.cli import diagnose as diagnose_command
 from retarget.cli import main
 from retarget.diagnosis.options import Options
 from support.command_line import run
-from support.hand_made_diagnosis import standing_in
+from support.hand_made_diagnosis import diagnosis_of, standing_in
 
 rng = np.random.default_rng(0)
 TABLE = pl.DataFrame(
@@ -49,14 +50,14 @@ def test_a_diagnosis_from_the_command(monkeypatch, capsys, tmp_path, stand):
     assert stand.stream.group_column == "user"
     assert stand.test is None
     assert stand.options == Options()
-    for words in ("The 10 most distorted rows of 60", "The online mod", "Written:", "report.html"):
+    for words in ("The 10 most distorted rows of 48", "The online mod", "Written:", "report.html"):
         assert words in shown
     assert names(tmp_path / "it's here") == FILES
     assert shlex.split(stand.command) == ["retarget", *sys.argv[1:]]
     shift = pl.read_parquet(tmp_path / "it's here" / "shift.parquet")
     price = TABLE["price"].to_numpy()[shift["row"].to_numpy()]
     np.testing.assert_allclose(shift["true:price"], price, atol=1e-12)
-    assert shift["time"].to_list() == sorted(TABLE["day"].to_list())
+    assert shift["time"].to_list() == sorted(TABLE["day"].to_list())[:48]
     assert set(shift["group"]) == set(TABLE["user"])
 
 
@@ -147,7 +148,13 @@ def test_without_a_file_the_digits_are_diagnosed(monkeypatch, capsys, stand, com
 def test_corrected_targets_from_the_command(monkeypatch, capsys, tmp_path, stand, out, read, path):
     asked = ("correct", "t.csv", "--target", "price", "--time", "day", "--group", "user")
     code, shown = run(monkeypatch, capsys, *asked, "--out", out)
-    assert (code, shown) == (0, f"Written: {path}")
+    about = path.rpartition(".")[0] + ".json"
+    assert code == 0
+    assert shown.endswith(f"Written: {path} {about}")
+    purpose = json.loads((tmp_path / about).read_text())
+    assert purpose["learner"] in shown
+    assert purpose["sgd"]["batch_size"] == 1
+    assert {"kernel", "gamma", "ridge", "block_size", "target_scales", "versions"} < set(purpose)
     assert stand.options.evaluation == "progressive"
     table = read(tmp_path / path)
     assert table.columns == [
@@ -157,7 +164,33 @@ def test_corrected_targets_from_the_command(monkeypatch, capsys, tmp_path, stand
     price = TABLE["price"].to_numpy()[table["row"].to_numpy()]
     np.testing.assert_allclose(table["true:price"], price, atol=1e-12)
     assert set(table["group"]) == set(TABLE["user"])
-    assert names(tmp_path) - {"t.csv"} == {path.split("/")[0]}
+    assert names(tmp_path) - {"t.csv"} == {path.split("/")[0], about.split("/")[0]}
+
+
+def test_targets_out_of_proportion_are_not_written_unless_forced(
+    monkeypatch, capsys, tmp_path, stand
+):
+    def wild(parted, options):
+        Y = parted.stream.Y
+        found = diagnosis_of(parted.stream, parted.evaluation)
+        return replace(found, corrected=1000 * Y, iterative=stand.factor * Y)
+
+    monkeypatch.setattr(sys.modules["retarget.diagnosis.pipeline"], "diagnose_split", wild)
+    asked = ("correct", "t.csv", "--target", "price", "--out", "c.csv")
+    stand.factor = 2.0  # one kind is left out
+    code, shown = run(monkeypatch, capsys, *asked)
+    assert code == 0
+    assert "Left out: the corrected targets" in shown
+    columns = pl.read_csv("c.csv").columns
+    assert ("iterative:price" in columns, "corrected:price" in columns) == (True, False)
+    stand.factor = 500.0
+    (tmp_path / "c.csv").unlink()
+    code, shown = run(monkeypatch, capsys, *asked)
+    assert code == 2
+    assert "out of all proportion" in shown
+    assert not (tmp_path / "c.csv").exists()
+    assert run(monkeypatch, capsys, *asked, "--force")[0] == 0
+    assert "corrected:price" in pl.read_csv("c.csv").columns
 
 
 @pytest.mark.parametrize(
@@ -176,11 +209,11 @@ def test_corrected_targets_from_the_command(monkeypatch, capsys, tmp_path, stand
         (("t.csv", "--target", "c", "--test", "gaps.csv"), "feature: there is no column 'day'"),
         (
             ("t.csv", "--target", "c", "--evaluation", "first"),
-            "--evaluation is 'first'; expected last",
+            "--evaluation is 'first'; expected one of last",
         ),
         (
             ("t.csv", "--target", "c", "--evaluation", "last", "--test", "t.csv"),
-            "--evaluation last and --test t.csv are given; expected one",
+            "--evaluation is last and a --test file is given",
         ),
         (("t.csv", "--target", "c", "--test-share", "2"), "test_share is 2.0; expected a share"),
         (("t.csv", "--target", "c", "--out", "t.csv"), "--out is t.csv, which is a file; expected"),

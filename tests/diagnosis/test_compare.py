@@ -10,10 +10,12 @@ import retarget as rt
 from retarget.diagnosis.measure import compare
 from retarget.diagnosis.measure.compare import (
     Bootstrap,
+    any_of,
     estimate,
-    gap,
     gap_closed,
+    held_out,
     held_out_rows,
+    ratio,
     score,
     split,
     squared_errors,
@@ -87,7 +89,8 @@ def test_the_gap_closed_is_of_pairs():
     offline = rng.exponential(size=200)
     online = offline + rng.uniform(0.5, 1.5, size=200)
     other = offline + 0.3 * (online - offline) + 0.2 * rng.normal(size=200)
-    found = gap_closed(offline, online, other, Bootstrap(200, seed=1))
+    means = Bootstrap(200, seed=1).means
+    found = gap_closed(means(offline), means(online), means(other))
     rows = np.column_stack([offline, online, other])
 
     def share(rows):
@@ -98,22 +101,49 @@ def test_the_gap_closed_is_of_pairs():
     assert found.value == pytest.approx(share(rows))
     assert found.low == pytest.approx(low, abs=0.1 * (high - low))
     assert found.high == pytest.approx(high, abs=0.1 * (high - low))
-    perfect = gap_closed(offline, online, offline, Bootstrap(200, seed=1))
+    perfect = gap_closed(means(offline), means(online), means(offline))
     assert perfect == pytest.approx((1, 1, 1))
 
 
 def test_a_share_of_no_gap_is_unknown():
     rng = np.random.default_rng(3)
     offline = rng.exponential(size=100)
-    bootstrap = Bootstrap(100, seed=0)
+    means = Bootstrap(100, seed=0).means
     alike = offline + 0.1 * rng.normal(size=100)
     for online in (offline, alike, offline - 0.5):
-        assert math.isnan(gap_closed(offline, online, offline, bootstrap).value)
-    lost = np.full(100, np.nan)
-    assert math.isnan(gap_closed(offline, offline + 1, lost, bootstrap).value)
-    assert math.isnan(gap_closed(lost, offline, offline, bootstrap).value)
-    assert math.isnan(gap(offline, 0 * offline, bootstrap).value)
-    assert gap(2 * offline, offline, bootstrap) == pytest.approx(Estimate(1, 1, 1))
+        assert math.isnan(gap_closed(means(offline), means(online), means(offline)).value)
+    lost = means(np.full(100, np.nan))
+    assert math.isnan(gap_closed(means(offline), means(offline + 1), lost).value)
+    assert math.isnan(gap_closed(lost, means(offline), means(offline)).value)
+    assert math.isnan(ratio(means(offline), means(0 * offline)).value)
+    assert ratio(means(2 * offline), means(offline)) == pytest.approx(Estimate(1, 1, 1))
+
+
+def test_runs_that_differ_by_luck_have_the_range_of_all_of_them():
+    rng = np.random.default_rng(6)
+    rows = rng.exponential(size=400)
+    means = Bootstrap(400, seed=1).means
+    runs = [factor * rows for factor in (0.5, 1.0, 3.0)]
+    found = estimate(any_of([means(run) for run in runs], seed=0))
+    assert found.value == pytest.approx(1.5 * rows.mean())
+    single = [estimate(means(run)) for run in runs]
+    assert found.low < single[0].high
+    assert found.high > single[2].low  # one run alone would have told a third of it
+    assert math.isnan(estimate(any_of([means(rows), means(np.nan * rows)], 0)).value)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.2, 0.37])
+def test_random_rows_hold_the_same_share_of_every_class(share):
+    labels = np.repeat([4, 1, 9], [200, 90, 40])  # sorted by class: the worst case
+    options = Options(test_share=share, seed=3)
+    held = held_out(330, "random", options, labels)
+    assert held.sum() == held_out_rows(330, share)
+    for label, size in ((4, 200), (1, 90), (9, 40)):
+        assert abs((held & (labels == label)).sum() - share * size) <= 1
+    assert (held == held_out(330, "random", options, labels)).all()
+    assert (held != held_out(330, "random", replace(options, seed=4), labels)).any()
+    assert held_out(330, "random", options, None).sum() == held.sum()
+    assert not held_out(330, "progressive", options, labels).any()
 
 
 def test_scores_are_in_the_users_units_and_count_right_classes():
@@ -121,15 +151,14 @@ def test_scores_are_in_the_users_units_and_count_right_classes():
     errors = np.zeros((4, 3))
     errors[3] = Y[3] - [0.2, 0.1, 0.9]  # taken for the last class
     labels = as_stream(np.zeros((4, 1)), Y, "classification")
-    found = score("online", errors, Y, labels, Bootstrap(4, seed=0))
-    assert found.accuracy.value == 0.75
-    assert found.error.value == pytest.approx((0.04 + 0.81 + 0.81) / 12)
+    error, accuracy = score(errors, Y, labels, Bootstrap(4, seed=0))
+    assert accuracy.value == 0.75
+    assert error.value == pytest.approx((0.04 + 0.81 + 0.81) / 12)
     numbers = as_stream(np.zeros((2, 1)), np.zeros((2, 2)), scales=[2.0, 10.0])
     assert squared_errors(np.array([[1.0, 0.0], [0.0, 1.0]]), numbers).tolist() == [2.0, 50.0]
-    assert score("online", errors[:, :2], Y[:, :2], numbers, Bootstrap(4, 0)).accuracy is None
-    lost = score("online", np.full((4, 3), np.inf), Y, labels, Bootstrap(4, seed=0))
-    assert math.isnan(lost.error.value)
-    assert math.isnan(lost.accuracy.value)
+    assert score(errors[:, :2], Y[:, :2], numbers, Bootstrap(4, 0))[1] is None
+    lost = score(np.full((4, 3), np.inf), Y, labels, Bootstrap(4, seed=0))
+    assert all(math.isnan(part.value) for part in lost)
 
 
 def test_resamples_repeat_with_the_seed_and_differ_without():

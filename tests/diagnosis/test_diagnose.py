@@ -141,7 +141,7 @@ def test_a_drifting_stream_is_forgotten_and_the_verdict_says_so():
     online, offline = found.score("online").error, found.score("offline").error
     assert online.low > offline.high
     assert found.gap_closed["corrected"].value == pytest.approx(1, abs=1e-3)
-    assert "times the batch model's" in found.verdict.headline
+    assert "times that of the batch model" in found.verdict.headline
     assert found.test_rows == 150
     assert found.evaluation == "test"
     early, late = found.shift_size[:100].mean(), found.shift_size[-100:].mean()

@@ -30,9 +30,10 @@ class Stand:
         self.stream = self.test = self.options = self.command = None
         self.report_fails = False
 
-    def diagnose_stream(self, stream, test, options):
-        self.stream, self.test, self.options = stream, test, options
-        return diagnosis_of(stream, evaluation=options.evaluation_with(test))
+    def diagnose_split(self, parted, options):
+        self.stream, self.options, self.evaluation = parted.stream, options, parted.evaluation
+        self.test = parted.test if parted.evaluation == "test" else None
+        return diagnosis_of(parted.stream, parted.evaluation)
 
     def write_report(self, diagnosis, path, *, command=None):
         self.command = command
@@ -46,7 +47,7 @@ def standing_in(monkeypatch):
     regression(), classification()  # computed now, and once: it needs what is about to be replaced
     stand = Stand()
     for name, function in (
-        ("pipeline", stand.diagnose_stream),
+        ("pipeline", stand.diagnose_split),
         ("report.page", stand.write_report),
     ):
         module = ModuleType(f"retarget.diagnosis.{name}")

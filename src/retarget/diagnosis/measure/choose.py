@@ -39,9 +39,8 @@ RIDGES = (0.0, 1e-3, 1e-2, 1e-1, 1.0, 10.0)  # times the mean of k(x, x)
 AIMS = (1.0, 10.0, 100.0, 1000.0)  # times the offline learner's ridge
 AS_NEAR = 0.05  # farther by so little is as near: the least change is taken
 CHECKED_ROWS = 20_000
-NEAREST = (
-    "ends nearest to the offline learner on the stream's rows, by targets in proportion, among"
-)
+NEAREST = "ends nearest to the offline learner, by targets in proportion, among"
+
 BETTER_RATE = 0.95  # a rate whose prequential error is below this share of the learner's is tried
 BATCH_FACTOR = 4
 ORDERS = 10  # random orders that are tried: a single one may be lucky
@@ -216,7 +215,9 @@ def choose_correction(
         if ridge is None:
             # what steadied the learner, and nothing: smoother aims seldom need more
             given = sorted({0.0, best})
-        last_is_best = nearest <= min(one.distance for one in candidates)
+        last_is_best = math.isfinite(nearest) and candidates[-1] is min(
+            candidates, key=lambda one: one.distance
+        )
         if value == values[-1] and last_is_best and len(values) > 1 and value < widest:
             values.append(value * AIMS[-1] / AIMS[-2])
     if not gamma.automatic:

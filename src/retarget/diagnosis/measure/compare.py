@@ -56,6 +56,7 @@ class Split(NamedTuple):
 def split(stream: Stream, test: Stream | None, options: Options) -> Split:
     """Holds out rows as the options say."""
     evaluation = options.evaluation_with(test)
+    _require_numbers("the stream", stream)
     if evaluation in ("last", "random"):
         _require_rows(stream, 3, "learn from and hold out")
         classes = stream.Y.argmax(axis=1) if stream.kind == "classification" else None
