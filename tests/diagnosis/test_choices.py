@@ -115,7 +115,8 @@ def test_a_smoother_offline_learner_is_followed_where_it_leads_nearer(seed, gamm
         K_A = kernel.values(offline.coefficients).numpy()
         np.testing.assert_allclose(K_A, stream.K @ A_off, rtol=1e-6)
         values, scores = found.aim.tried["value"].to_list(), found.aim.tried["score"].to_list()
-        np.testing.assert_allclose(values, gamma * np.array(AIMS))
+        np.testing.assert_allclose(values, gamma * AIMS[: len(values)])
+        assert scores[-1] >= scores[-2]  # it is tried until it leads no nearer
         near = [score <= (1 + AS_NEAR) * min(scores) for score in scores]
         assert near.index(True) == followed
         assert found.aim.value == values[followed]
@@ -132,7 +133,7 @@ def test_where_nothing_keeps_the_targets_finite():
     found, _ = choose_correction(kernel, rt.SGD(lr=0.3), chosen, 3, None)
     assert (found.aim.value, found.distance) == (0.1, np.inf)
     assert found.ridge.how == "no value kept the targets finite"
-    assert found.aim.tried["score"].to_list() == [None] * 4
+    assert set(found.aim.tried["score"]) == {None}
 
 
 def test_kernels_by_name_object_and_function():

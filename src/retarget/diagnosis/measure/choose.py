@@ -35,8 +35,8 @@ GAMMAS = slice(18, 40)  # those tried at first, 1e-4 to 1e3; the others where th
 RATES = 14  # each half of the one before, from 90% of the largest stable one
 BLOCK_ROWS = 64
 FEWEST_BLOCKS = 10
-RIDGES = (0.0, 1e-3, 1e-2, 1e-1, 1.0, 10.0)  # times the mean of k(x, x)
-AIMS = (1.0, 10.0, 100.0, 1000.0)  # times the offline learner's ridge
+RIDGES = (0.0, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)  # times the mean of k(x, x)
+AIMS = 10.0 ** np.arange(7)  # times the offline learner's ridge, until they lead no nearer
 AS_NEAR = 0.05  # farther by so little is as near: the least change is taken
 CHECKED_ROWS = 20_000
 NEAREST = "ends nearest to the offline learner, by targets in proportion, among"
@@ -195,39 +195,41 @@ def choose_correction(
     offline = kernel.offline(gamma.value)
     scale = kernel.mean_diagonal()
     given = [share * scale for share in RIDGES] if ridge is None else [ridge]
-    values = [share * gamma.value for share in (AIMS if gamma.automatic else AIMS[:1])]
     candidates: list[CorrectionChoice] = []
-    widest = AIMS[-1] * gamma.value * (AIMS[-1] / AIMS[-2]) ** WIDENINGS
-    for value in values:
+    for value in gamma.value * AIMS:
         if candidates:
             aims = offline_aims(kernel, value, block_size)
         tries = [IterativeCorrection(kernel, learner, aims, r, keep_targets=False) for r in given]
         follow(kernel, tries, block_size)
         distances = _distances(kernel, [one.coefficients for one in tries], offline.coefficients)
-        usable = [one.size <= OUT_OF_PROPORTION for one in tries]
-        far, nearest, best = min(zip([not one for one in usable], distances, given, strict=True))
+        wild = [one.failure is not None or one.size > OUT_OF_PROPORTION for one in tries]
+        unusable, nearest, best = min(zip(wild, distances, given, strict=True))
         how = f"{NEAREST} {len(given)} values" if ridge is None else "given"
         if ridge is None and not math.isfinite(nearest):
             best, how = given[-1], "no value kept the targets finite"
         chosen = Choice(best, ridge is None, how, _table(given, distances))
-        aim = replace(gamma, value=value)
-        candidates.append(CorrectionChoice(aims, aim, chosen, nearest, not far))
+        aim = replace(gamma, value=float(value))
+        candidates.append(CorrectionChoice(aims, aim, chosen, nearest, not unusable))
+        if not gamma.automatic or _worse_again(candidates):
+            break
         if ridge is None:
             # what steadied the learner, and nothing: smoother aims seldom need more
             given = sorted({0.0, best})
-        last_is_best = math.isfinite(nearest) and candidates[-1] is min(
-            candidates, key=lambda one: one.distance
-        )
-        if value == values[-1] and last_is_best and len(values) > 1 and value < widest:
-            values.append(value * AIMS[-1] / AIMS[-2])
     if not gamma.automatic:
         return candidates[0]._replace(aim=replace(gamma, tried=_table([], []))), offline
-    distances = [one.distance for one in candidates]
+    tried = _table([one.aim.value for one in candidates], [one.distance for one in candidates])
     possible = [one for one in candidates if one.usable] or candidates
     least = min(one.distance for one in possible)
     near = next(one for one in possible if one.distance <= (1 + AS_NEAR) * least)
     how = f"{NEAREST} {len(candidates)} ridges"
-    return near._replace(aim=Choice(near.aim.value, True, how, _table(values, distances))), offline
+    return near._replace(aim=Choice(near.aim.value, True, how, tried)), offline
+
+
+def _worse_again(candidates: list[CorrectionChoice]) -> bool:
+    """Whether the last aim leads no nearer than the one before: a smoother one will not either."""
+    if len(candidates) < 2 or not candidates[-2].usable:
+        return False
+    return not candidates[-1].distance < candidates[-2].distance
 
 
 def _distances(kernel: StreamKernel, ends: list[Tensor | None], offline: Tensor) -> list[float]:

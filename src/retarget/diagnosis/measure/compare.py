@@ -259,7 +259,7 @@ def any_of(runs: list[NDArray[np.float64]], seed: int) -> NDArray[np.float64]:
         return np.full_like(runs[0], math.nan)
     made = np.array(runs)
     drawn = np.random.default_rng(seed).integers(len(runs), size=made.shape[1])
-    chosen = made[drawn, np.arange(made.shape[1])]
+    chosen: NDArray[np.float64] = made[drawn, np.arange(made.shape[1])]
     chosen[0] = made[:, 0].mean()
     return chosen
 
