@@ -198,7 +198,7 @@ def test_headlines(gap, changed, words):
         (lambda d: replace(d, unseen=("c9",)), "WARNING: the held-out rows hold classes that were"),
         (
             lambda d: replace(d, iterative=1e3 * d.iterative),
-            "the iteratively corrected ones",
+            "he iteratively corrected targets reach",
         ),
         (lambda d: with_features(d), "512 Nyström features are used"),
         (lambda d: with_features(d), "would need 28.0 GB"),

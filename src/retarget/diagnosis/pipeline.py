@@ -190,6 +190,7 @@ def _diagnosis(
         reference=options.reference,
         excess=comparison.excess,
         gap_closed=comparison.gap_closed,
+        accuracy_gap=comparison.accuracy_gap,
         effective=effective,
         corrected=learned.corrected.numpy(),
         iterative=learned.iterative.numpy(),

@@ -223,6 +223,8 @@ class Diagnosis:
         gap_closed: For "corrected" and "iterative": (online - it) / (online - reference) in error.
             NaN where the online learner's error is not clearly above the reference's, or so far
             above that it has diverged.
+        accuracy_gap: For classes, the offline learner's share of rows that are right less the
+            online one's; None for numbers.
         hindsight: Mean squared error of the finished online learner on the rows that it has
             learned, in the user's units (squared); NaN if it diverged. Far above the prequential
             error, it tells that the learner forgets.
@@ -260,6 +262,7 @@ class Diagnosis:
     reference: str
     excess: Estimate
     gap_closed: dict[str, Estimate]
+    accuracy_gap: Estimate | None
     effective: np.ndarray
     corrected: np.ndarray
     iterative: np.ndarray

@@ -30,8 +30,8 @@ from retarget.learners import SGD
 from retarget.theory.correction import errors_reaching
 from retarget.theory.stream_kernel import Offline, StreamKernel
 
-GAMMA_GRID = np.logspace(-10, 9, 58)  # times the mean of k(x, x)
-GAMMAS = slice(18, 40)  # those tried at first, 1e-4 to 1e3; the others where the best is at an edge
+GAMMA_GRID = np.logspace(-7, 6, 40)  # times the mean of k(x, x)
+GAMMAS = slice(9, 31)  # those tried at first, 1e-4 to 1e3; the others where the best is at an edge
 RATES = 14  # each half of the one before, from 90% of the largest stable one
 BLOCK_ROWS = 64
 FEWEST_BLOCKS = 10

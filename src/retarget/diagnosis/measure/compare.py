@@ -157,6 +157,7 @@ class Comparison:
         baselines: What simple predictors reach.
         excess: How far the online learner's error is above the reference's, relative to it.
         gap_closed: The share of that which each correction takes away.
+        accuracy_gap: For classes, how much more often the offline learner is right.
         trials: What other learners would have brought.
         rows: Number of rows that they were compared on.
         true_kernel: How far the error of an offline learner with the true kernel, on a sample of
@@ -167,6 +168,7 @@ class Comparison:
     baselines: tuple[Baseline, ...]
     excess: Estimate
     gap_closed: dict[str, Estimate]
+    accuracy_gap: Estimate | None
     trials: tuple[Trial, ...]
     rows: int
     true_kernel: Estimate | None = None
@@ -217,6 +219,7 @@ def compare(
             str(name): gap_closed(reference, online, means(own[name])) if useful else UNKNOWN
             for name in LEARNERS[2:]
         },
+        accuracy_gap=_accuracy_gap(own, Y, stream, bootstrap),
         trials=trials,
         rows=len(Y),
         true_kernel=None
@@ -352,9 +355,28 @@ def score(
         return error, None
     accuracy = UNKNOWN
     if np.isfinite(errors).all():
-        right = (Y - errors).argmax(axis=1) == Y.argmax(axis=1)
-        accuracy = estimate(bootstrap.means(right.astype(np.float64)))
+        accuracy = estimate(bootstrap.means(_right(errors, Y)))
     return error, accuracy
+
+
+def _accuracy_gap(
+    own: Mapping[LearnerName, Errors],
+    Y: NDArray[np.float64],
+    stream: Stream,
+    bootstrap: Bootstrap,
+) -> Estimate | None:
+    if stream.kind == "regression":
+        return None
+    offline, online = (
+        bootstrap.means(_right(own[name], Y)) if np.isfinite(own[name]).all() else math.nan
+        for name in ("offline", "online")
+    )
+    return estimate(np.atleast_1d(offline - online))
+
+
+def _right(errors: Errors, Y: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(m,) 1 where the class is right."""
+    return ((Y - errors).argmax(axis=1) == Y.argmax(axis=1)).astype(np.float64)
 
 
 def _by_target(errors: Errors, stream: Stream, bootstrap: Bootstrap) -> tuple[Estimate, ...]:

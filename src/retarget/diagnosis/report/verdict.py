@@ -49,7 +49,9 @@ def verdict(diagnosis: Diagnosis) -> Verdict:
         _unseen(diagnosis),
         *_model_findings(diagnosis),
         _errors(diagnosis),
+        _classes_alike(diagnosis),
         _worse_than_nothing(diagnosis),
+        _last_value(diagnosis),
         _drift(diagnosis),
         _hidden(diagnosis),
         _shift(diagnosis),
@@ -125,7 +127,10 @@ def _headline(diagnosis: Diagnosis) -> str:
             f"The online model is about as good as the {reference.name}: its error differs by "
             f"{with_interval(excess, share=True)}."
         )
-    return f"The online model's error is {_above(excess, reference.name)}; {_closing(diagnosis)}."
+    above = f"The online model's error is {_above(excess, reference.name)}"
+    if _same_classes(diagnosis):
+        return f"{above}, but it is right about as often."
+    return f"{above}; {_closing(diagnosis)}."
 
 
 def _above(excess: Estimate, name: str) -> str:
@@ -250,6 +255,34 @@ def _errors(diagnosis: Diagnosis) -> str:
     progressive = diagnosis.evaluation == "progressive"
     rows = "rows, each before its step" if progressive else "rows held out"
     return f"Mean squared error on {diagnosis.test_rows:,} {rows}: {shown}."
+
+
+def _same_classes(diagnosis: Diagnosis) -> bool:
+    """Whether the online model is right as often as the batch model, as far as can be told."""
+    gap = diagnosis.accuracy_gap
+    return gap is not None and gap.low <= 0
+
+
+def _classes_alike(diagnosis: Diagnosis) -> str | None:
+    gap = diagnosis.accuracy_gap
+    if gap is None or not _same_classes(diagnosis) or diagnosis.diverged:
+        return None
+    return (
+        "The online model is right about as often as the batch model: the shares of rows that are "
+        f"right differ by {with_interval(gap, share=True)}."
+    )
+
+
+def _last_value(diagnosis: Diagnosis) -> str | None:
+    """Where the row before tells more than any model here, the features lack the past."""
+    last = next((one for one in diagnosis.baselines if one.name == "the last value"), None)
+    best = min((score.error.value for score in diagnosis.scores[:2]), default=math.nan)
+    if last is None or not last.error.high < best:
+        return None
+    return (
+        f"Predicting the last value ({number(last.error.value, 4)}) is better than both models: "
+        "what came just before tells more than the features do."
+    )
 
 
 def _worse_than_nothing(diagnosis: Diagnosis) -> str | None:
@@ -384,11 +417,11 @@ def _out_of_proportion(diagnosis: Diagnosis) -> str | None:
         return None
     words = {"corrected": "exactly", "iterative": "iteratively"}
     sizes = " and ".join(
-        f"the {words[name]} corrected ones {number(size)}" for name, size in large.items()
+        f"the {words[name]} corrected targets reach {number(size)}" for name, size in large.items()
     )
     return (
-        f"Corrected targets are out of proportion: {sizes} standard deviations from the mean. They "
-        "are right for this kernel alone, and nothing else should be trained on them."
+        f"{sizes[0].upper()}{sizes[1:]} standard deviations from the mean: they are right for this "
+        "kernel alone, and nothing else should be trained on them."
     )
 
 
@@ -471,6 +504,8 @@ def _correction(diagnosis: Diagnosis) -> str | None:
         if not math.isnan(excess.value) and excess.low <= 0 and not gained:
             return "No correction is needed: there is no clear gap to close."
         return None
+    if _same_classes(diagnosis):
+        return "No correction is needed: the classes come out right as often without it."
     share = f"{with_interval(closed, share=True)} of the gap"
     if not _usable(diagnosis):
         return "Do not use corrected targets here: they are out of all proportion (see above)."
