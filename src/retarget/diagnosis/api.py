@@ -1,6 +1,6 @@
 """The diagnosis of a table or of arrays: `retarget.diagnose`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -51,6 +51,8 @@ def diagnose(
     features: int | None = None,
     memory: int | None = None,
     seed: int = 0,
+    model: Any = None,
+    model_options: Mapping[str, Any] | None = None,
 ) -> Diagnosis:
     """What an online learner has made of a stream, and what would have helped.
 
@@ -97,6 +99,11 @@ def diagnose(
         features: Number of features; None takes as many as there is time for.
         memory: Bytes that the exact method may use; None is half of what is free, at most 4 GB.
         seed: Seed for everything random.
+        model: Your own model, to be run as well (docs/models.md): an object with
+            `partial_fit`/`predict` or `learn_one`/`predict_one`, a torch module (or a tuple of
+            module, optimiser and loss), a class or function that makes one of these, or
+            "package.module:factory". It is copied, never changed.
+        model_options: Keyword arguments for the class or function.
 
     Raises:
         InvalidInputError: The data cannot be learned from; the message says why and what to do.
@@ -119,6 +126,8 @@ def diagnose(
         features=features,
         memory=memory,
         seed=seed,
+        model=model,
+        model_options=model_options,
     )
     if learner is not None:
         options = options.with_learner(learner)

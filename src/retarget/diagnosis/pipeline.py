@@ -38,6 +38,7 @@ from retarget.diagnosis.measure.compare import (
     split,
 )
 from retarget.diagnosis.measure.stability import largest_rate, non_normality
+from retarget.diagnosis.models.model_diagnosis import diagnose_model
 from retarget.diagnosis.options import Options
 from retarget.diagnosis.result import Approximation, Choice, Diagnosis, GroupShift, Stability
 from retarget.diagnosis.stream import Stream
@@ -99,10 +100,11 @@ def diagnose_stream(
     parted = split(stream, test, options)
     X, Y = as_tensors(parted.stream)
     kernel, words = choose_kernel(options.kernel, options.width, X)
+    model = None if options.model is None else diagnose_model(parted, options, progress=progress)
     with PatientBar("diagnosing", PASSES * len(X), progress) as bar, _noting_precision() as doubts:
         opened = open_kernel(kernel, X, Y, options, bar.advance)
         outcome = run_learners(opened, parted, options)
-    return _diagnosis(parted, outcome, words, doubts)
+    return replace(_diagnosis(parted, outcome, words, doubts), model=model)
 
 
 @torch.no_grad()
