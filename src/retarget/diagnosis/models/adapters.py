@@ -32,6 +32,7 @@ from retarget.errors import InvalidInputError
 
 PREDICTED_AT_ONCE = 4096  # rows
 
+Advance = Callable[[int], None]  # called with the number of rows that are done
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -49,7 +50,10 @@ class OnlineModel(ABC):
 
     Attributes:
         learned: Rows learned so far.
+        quick: Whether learning many rows in turn costs next to nothing.
     """
+
+    quick = False
 
     def __init__(self, name: str, stream: Stream, batch_size: int) -> None:
         self.name, self.batch_size, self.outputs = name, batch_size, stream.Y.shape[1]
@@ -66,6 +70,17 @@ class OnlineModel(ABC):
         with _failures_of(self, f"learning row {self.learned + 1:,}"):
             self._learn(X, Y)
         self.learned += len(X)
+
+    def learn_in_turn(self, X: np.ndarray, Y: np.ndarray, advance: Advance) -> None:
+        """Learns any number of rows, one mini-batch after another.
+
+        Raises:
+            ModelFailedError: The model did.
+        """
+        for start in range(0, len(X), self.batch_size):
+            rows = slice(start, start + self.batch_size)
+            self.learn(X[rows], Y[rows])
+            advance(len(X[rows]))
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         """(m, c) predictions in the units of `Stream.Y`; of classes, their probabilities if known.
@@ -131,7 +146,7 @@ def _failures_of(model: OnlineModel, doing: str) -> Iterator[None]:
             warnings.simplefilter("ignore")  # the same one in thousands of calls
             yield
     except Exception as error:  # the user's own code: any kind
-        text = str(error).partition("\n")[0]
+        text = str(error).partition("\n")[0].rstrip(".")
         raise ModelFailedError(
             f"{model.name} failed when {doing}: {type(error).__name__}: {text}"
         ) from error
@@ -150,13 +165,22 @@ class PartialFitModel(OnlineModel):
                 "regressor, or classes (kind='classification')"
             )
         # one copy is enough for a classifier, and for a regressor that knows several outputs
-        whole = self.classifies or self.outputs == 1 or _takes_several_targets(model)
+        rows = slice(0, batch_size)
+        whole = (
+            self.classifies
+            or self.outputs == 1
+            or _takes_several_targets(model, stream.X[rows], stream.Y[rows])
+        )
         self._count = 1 if whole else self.outputs
         self._announces = "classes" in inspect.signature(model.partial_fit).parameters
+        self.quick = batch_size == 1 and _learns_row_by_row(model)
         self._renew()
 
     def _renew(self) -> None:
         self._models = [_unfitted(self.original) for _ in range(self._count)]
+        if self.quick:
+            for model in self._models:
+                model.set_params(shuffle=False)  # rows of one call are learned in their order
 
     def _targets(self, Y: np.ndarray) -> list[np.ndarray]:
         """What each copy learns."""
@@ -170,6 +194,13 @@ class PartialFitModel(OnlineModel):
         for model, y in zip(self._models, self._targets(Y), strict=True):
             model.partial_fit(X, y, **arguments)
 
+    def learn_in_turn(self, X: np.ndarray, Y: np.ndarray, advance: Advance) -> None:
+        """In one call where that takes the same steps."""
+        if not self.quick:
+            return super().learn_in_turn(X, Y, advance)
+        self.learn(X, Y)
+        return advance(len(X))
+
     def fit(self, X: np.ndarray, Y: np.ndarray) -> bool:
         """scikit-learn's own `fit`. Other libraries' may be one pass like any other."""
         if not hasattr(self.original, "fit"):
@@ -177,6 +208,7 @@ class PartialFitModel(OnlineModel):
         if not inspect.unwrap(type(self.original).fit).__module__.startswith("sklearn."):
             return False
         with _failures_of(self, "fitted to all rows"):
+            self._models = [_unfitted(self.original) for _ in self._models]
             for model, y in zip(self._models, self._targets(Y), strict=True):
                 model.fit(X, y)
         self.learned = len(X)
@@ -204,11 +236,23 @@ def _is_classifier(model: Any) -> bool:
     return "classes" in inspect.signature(model.partial_fit).parameters
 
 
-def _takes_several_targets(model: Any) -> bool:
-    from sklearn.base import BaseEstimator
-    from sklearn.utils import get_tags
+def _learns_row_by_row(model: Any) -> bool:
+    """Whether `partial_fit` takes a step for each row, so that one call is as good as many."""
+    from sklearn.linear_model import Perceptron, SGDClassifier, SGDRegressor
 
-    return isinstance(model, BaseEstimator) and bool(get_tags(model).target_tags.multi_output)
+    return type(model) in (Perceptron, SGDClassifier, SGDRegressor)
+
+
+def _takes_several_targets(model: Any, X: np.ndarray, Y: np.ndarray) -> bool:
+    """Whether a copy of the model learns these rows with all targets, and predicts all of them."""
+    trial = _unfitted(model)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            trial.partial_fit(X, Y)
+            return bool(np.shape(trial.predict(X)) == Y.shape)
+    except Exception:  # the user's own code: any kind. It then wants one target.
+        return False
 
 
 def _unfitted(model: Any) -> Any:
@@ -296,12 +340,11 @@ class TorchModel(OnlineModel):
     ) -> None:
         name = f"{type(module).__name__} with {type(optimiser).__name__}"
         super().__init__(name, stream, batch_size)
-        # one copy of all three: the optimiser's parameters are the module's
-        self.original = copy.deepcopy((module, optimiser, loss))
+        self.original = _copied(module, optimiser, loss)
         self._renew()
 
     def _renew(self) -> None:
-        self.module, self.optimiser, self.loss = copy.deepcopy(self.original)
+        self.module, self.optimiser, self.loss = _copied(*self.original)
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         like = next(self.module.parameters())
@@ -343,6 +386,18 @@ class TorchModel(OnlineModel):
                     outputs = outputs.sigmoid()
                 parts.append(outputs.reshape(len(outputs), -1).double().cpu().numpy())
         return np.concatenate(parts)
+
+
+def _copied(
+    module: nn.Module, optimiser: torch.optim.Optimizer, loss: Loss
+) -> tuple[nn.Module, torch.optim.Optimizer, Loss]:
+    """All three, where the copied optimiser's parameters are the copied module's."""
+    memo: dict[int, Any] = {}
+    module = copy.deepcopy(module, memo)
+    # an optimiser's own way of being copied leaves out what some of them need (LBFGS)
+    new: torch.optim.Optimizer = object.__new__(type(optimiser))
+    new.__dict__.update(copy.deepcopy(vars(optimiser), memo))
+    return module, new, copy.deepcopy(loss, memo)
 
 
 @contextmanager

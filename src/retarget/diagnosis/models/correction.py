@@ -9,9 +9,9 @@ from torch import Tensor
 
 from retarget.diagnosis.measure.choose import choose_block, choose_correction, choose_gamma
 from retarget.diagnosis.measure.trials import IterativeCorrection, follow, offline_aims
-from retarget.diagnosis.models.adapters import ModelFailedError, OnlineModel
+from retarget.diagnosis.models.adapters import Advance, ModelFailedError, OnlineModel
 from retarget.diagnosis.models.equivalent import Description
-from retarget.diagnosis.models.runs import Advance, pass_in_order
+from retarget.diagnosis.models.runs import pass_in_order
 from retarget.diagnosis.options import Options
 from retarget.diagnosis.stream import Stream
 from retarget.theory.stream_kernel import StreamKernel

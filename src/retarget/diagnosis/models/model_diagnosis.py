@@ -17,7 +17,7 @@ from retarget.diagnosis.measure.compare import (
     partition,
     squared_errors,
 )
-from retarget.diagnosis.models.adapters import ModelFailedError, OnlineModel
+from retarget.diagnosis.models.adapters import Advance, ModelFailedError, OnlineModel
 from retarget.diagnosis.models.correction import Correction, size_of, try_correction
 from retarget.diagnosis.models.equivalent import (
     NoDescriptionError,
@@ -29,7 +29,6 @@ from retarget.diagnosis.models.opening import open_model
 from retarget.diagnosis.models.runs import (
     EPOCHS,
     ORDERS,
-    Advance,
     Passage,
     batch_model,
     movement_by_group,
@@ -193,7 +192,7 @@ class _Diagnosing:
 
     def _orders(self, came: np.ndarray) -> tuple[Estimate, tuple[float, ...], ModelScore]:
         """What the order costs, the error of each order, and their score."""
-        chosen = order_rows(self._model, len(self._stream))
+        chosen = order_rows(self._model, len(self._stream), self._test is None)
         thinned, truth, bootstrap = len(chosen) < len(self._stream), self._truth, self._bootstrap
         X, Y = self._stream.X[chosen], self._stream.Y[chosen]
         rng = np.random.default_rng(self._seed)

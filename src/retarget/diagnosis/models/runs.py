@@ -4,13 +4,13 @@ Every run starts from the model as it was given, with the same seed.
 """
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from retarget.diagnosis.measure.compare import Partition, directions
-from retarget.diagnosis.models.adapters import OnlineModel, seeded
+from retarget.diagnosis.models.adapters import Advance, OnlineModel, seeded
 from retarget.diagnosis.result import GroupShift
 from retarget.diagnosis.stream import Stream
 
@@ -23,8 +23,6 @@ EPOCHS, FEWEST_EPOCHS, PATIENCE = 50, 5, 3
 HELD_ASIDE = 0.1  # of the rows, to tell when a batch model has learned enough
 REFITS = 4  # of the batch model, along a progressive evaluation
 ROWS_AT_ONCE = 4096
-
-Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ def checkpoints(groups: Partition, outputs: int, batch_size: int) -> list[int]:
     else:
         places = np.linspace(0, len(changes) - 1, most - 1).round().astype(int)
         chosen |= set(changes[places].tolist())
-    return sorted({min(-(-stop // batch_size) * batch_size, n) for stop in chosen})
+    return sorted({min(-(-stop // batch_size) * batch_size, n) for stop in chosen - {0}})
 
 
 def movement_by_group(
@@ -184,22 +182,26 @@ def pass_in_order(
     predicted = None if predict_every is None else np.empty(Y.shape)
     with seeded(seed):
         model = model.fresh()
-        for rows in _steps(len(X), model.batch_size):
-            if predicted is not None and predict_every and rows.start % predict_every == 0:
-                coming = order[rows.start : rows.start + predict_every]
+        for rows in _steps(len(X), predict_every or len(X)):
+            coming = order[rows]
+            if predicted is not None:
                 predicted[coming] = model.predict(X[coming])
-            model.learn(X[order[rows]], Y[order[rows]])
-            advance(rows.stop - rows.start)
+            model.learn_in_turn(X[coming], Y[coming], advance)
     return model, predicted
 
 
-def order_rows(model: OnlineModel, n: int) -> np.ndarray:
+def order_rows(model: OnlineModel, n: int, predicted: bool) -> np.ndarray:
     """The rows that random orders are tried on: all, or as many, evenly spaced, as are affordable.
 
-    Ten orders of a long stream would take hours. Below that limit all rows are used; above it, the
+    Ten orders of a long stream would take hours. Up to 30,000 steps all rows are used; above, the
     thinned stream is run as it came as well, so that only the order differs.
+
+    Args:
+        model: The model.
+        n: Rows of the stream.
+        predicted: Whether each row is predicted before it is learned.
     """
-    most = STEPS // ORDERS * model.batch_size
+    most = n if model.quick and not predicted else STEPS // ORDERS * model.batch_size
     return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(int))
 
 
@@ -230,9 +232,7 @@ def batch_model(
         least = float("inf")
         for _ in range(min(EPOCHS, max(FEWEST_EPOCHS, affordable))):
             order = rng.permutation(learned)
-            for rows in _steps(len(order), model.batch_size):
-                model.learn(X[order[rows]], Y[order[rows]])
-                advance(rows.stop - rows.start)
+            model.learn_in_turn(X[order], Y[order], advance)
             error = float(np.square(_predictions(model, X[aside]) - Y[aside]).mean())
             if error < least:
                 best, least, waited = copy.deepcopy(model), error, 0
