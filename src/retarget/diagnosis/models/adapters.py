@@ -268,13 +268,16 @@ class OneByOneModel(OnlineModel):
         of_river = " of river" if type(model).__module__.startswith("river.") else ""
         super().__init__(type(model).__name__ + of_river, stream, batch_size=1)
         self.original = model
-        self.classifies = hasattr(model, "predict_proba_one")
+        decides = model
+        while hasattr(decides, "steps"):  # of a pipeline, the last step
+            decides = list(decides.steps.values())[-1]
+        self.classifies = hasattr(decides, "predict_proba_one")
         if self.classifies and stream.kind == "regression":
             raise InvalidInputError(
                 f"the model {self.name} is a classifier and the targets are numbers; expected a "
                 "regressor, or classes (kind='classification')"
             )
-        if self.classifies and not getattr(model, "_multiclass", True):
+        if self.classifies and not getattr(decides, "_multiclass", True):
             if self.outputs != 2:
                 raise InvalidInputError(
                     f"the model {self.name} is for two classes and the target has {self.outputs}; "

@@ -32,6 +32,7 @@ class Correction:
         before_blocks: (n, c) what it predicted before it learned any row of a block; None if not
             wanted, or it failed.
         error: Its mean squared error on the stream's own rows at the end, against the true targets.
+        reason: Why the model failed, if it did.
         failures: Which targets were tried first and led nowhere, a sentence each.
     """
 
@@ -39,6 +40,7 @@ class Correction:
     model: OnlineModel | None
     before_blocks: np.ndarray | None
     error: float
+    reason: str | None = None
     failures: tuple[str, ...] = ()
 
 
@@ -88,10 +90,13 @@ def try_correction(
             best = tried
         if tried.error <= plain_error:
             break
-        worse = "failed" if tried.model is None else "has a larger error on its own rows"
+        worse = (
+            f"the model's error on its own rows is {tried.error:.3g} at the end, and "
+            f"{plain_error:.3g} without correction"
+        )
         failures.append(
-            f"On targets corrected with ridge {gamma:.3g} and stabiliser {ridge:.3g} the model "
-            f"{worse}{' than without correction' if tried.model is not None else ''}."
+            f"On targets corrected with ridge {gamma:.3g} and stabiliser {ridge:.3g}, "
+            f"{tried.reason or worse}."
         )
     return None if best is None else replace(best, failures=tuple(failures))
 
@@ -135,8 +140,8 @@ def _trained(
             model, stream.X, targets, np.arange(len(stream)), seed, advance, every
         )
         error = float(np.square(trained.predict(stream.X) - stream.Y).mean())
-    except ModelFailedError:
-        return Correction(targets, None, None, float("inf"))
+    except ModelFailedError as failure:
+        return Correction(targets, None, None, float("inf"), str(failure))
     return Correction(targets, trained, predicted, error)
 
 

@@ -43,6 +43,7 @@ from retarget.diagnosis.stream import Stream
 from retarget.errors import RetargetError
 from retarget.progress import PatientBar
 
+DIVERGED = 1e6  # standard deviations of the targets
 FAILED_ORDERS = "{} of {} random orders failed, and what the order costs is not known: {}."
 
 
@@ -109,6 +110,7 @@ class _Diagnosing:
             came, theory = self._unknown(), _Theory("It was not looked for: the model failed.")
         else:
             came = passage.before if self._test is None else self._on_test(passage.model)
+            came = self._unless_diverged(came, passage)
             theory = self._theory(passage)
         batch = self._batch(passage)
         corrected = self._corrected(theory.correction)
@@ -165,6 +167,18 @@ class _Diagnosing:
         except ModelFailedError as error:
             self._failures.append(f"Over the stream as it came, {error}.")
             return None
+
+    def _unless_diverged(self, came: np.ndarray, passage: Passage) -> np.ndarray:
+        """The predictions, or NaN where a comparison with them would say nothing."""
+        Y = self._stream.Y
+        farthest = max(size_of(part, Y) for part in (passage.before, passage.end, came))
+        if farthest < DIVERGED:
+            return came
+        self._failures.append(
+            f"Over the stream as it came, {self._model.name} diverges: its predictions reach "
+            f"{farthest:.0e} standard deviations of the targets."
+        )
+        return self._unknown()
 
     def _unknown(self) -> np.ndarray:
         return np.full(self._truth.shape, math.nan)
