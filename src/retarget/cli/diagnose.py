@@ -95,6 +95,33 @@ def shared_options(
     allow_leak: Annotated[
         bool, column_option("--allow-leak", help="Accept a feature that gives the target away.")
     ] = False,
+    predictions: Annotated[
+        list[str] | None,
+        column_option(
+            metavar="COL",
+            help="What your model said of each row just before it learned it, where that was "
+            "logged; repeat it for several targets.",
+        ),
+    ] = None,
+    predictions_after: Annotated[
+        list[str] | None,
+        column_option(metavar="COL", help="What your model says of each row at the end."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        learner_option(
+            metavar="MODULE:FACTORY",
+            help="Your own model, to be run for real: a class or function of yours, or for example "
+            "sklearn.linear_model:SGDRegressor. Anything with partial_fit or learn_one, or a "
+            "torch module (with its optimiser and loss).",
+        ),
+    ] = None,
+    model_options: Annotated[
+        list[str] | None,
+        learner_option(
+            metavar="NAME=VALUE", help="Argument for the model's factory; may be given repeatedly."
+        ),
+    ] = None,
     kernel: Annotated[
         str,
         learner_option(
@@ -355,7 +382,33 @@ def options_of(asked: dict[str, Any], **more: Any) -> "Options":
     given: dict[str, Any] = {**asked, **more, **numbers}
     given["width"] = None if numbers["width"] == "auto" else numbers["width"]
     given["memory"] = None if memory is None else amount_of_memory("--memory", memory)
+    given["model_options"] = model_arguments(asked["model_options"])
+    if asked["model"] is not None and (asked["predictions"] or asked["predictions_after"]):
+        raise InvalidInputError(
+            "--model and a log of predictions are given; expected one of them: the model is run"
+        )
     return Options(**{one.name: given[one.name] for one in fields(Options) if one.name in given})
+
+
+def model_arguments(given: list[str] | None) -> dict[str, Any] | None:
+    """Arguments as they are typed: numbers, true, null and the like as in JSON, else text.
+
+    Example:
+        >>> model_arguments(["eta0=0.1", "penalty=null", "loss=squared_error"])
+        {'eta0': 0.1, 'penalty': None, 'loss': 'squared_error'}
+    """
+    if not given:
+        return None
+    arguments: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise InvalidInputError(f"--model-options is {text!r}; expected NAME=VALUE")
+        try:
+            arguments[name] = json.loads(value)
+        except ValueError:
+            arguments[name] = value
+    return arguments
 
 
 def load_tables(
@@ -371,7 +424,8 @@ def load_tables(
     from retarget.diagnosis.tables.roles import MOST_COLUMNS_SHOWN, Roles
 
     file, target = asked["file"], asked["target"]
-    given = {**asked, "column": asked["column"] or (), "drop": asked["drop"] or ()}
+    lists = ("column", "drop", "predictions", "predictions_after")
+    given = {**asked, **{name: asked[name] or () for name in lists}}
     names = [one.name for one in fields(Roles) if one.name != "target"]
     choices: dict[str, Any] = {name: given[name] for name in names}
     if file is None:

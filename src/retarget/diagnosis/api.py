@@ -1,6 +1,6 @@
 """The diagnosis of a table or of arrays: `retarget.diagnose`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -66,6 +66,10 @@ def diagnose(
     features: int | None = None,
     memory: int | None = None,
     seed: int = 0,
+    model: Any = None,
+    model_options: Mapping[str, Any] | None = None,
+    predictions: Any = None,
+    predictions_after: Any = None,
 ) -> Diagnosis:
     """What an online learner has made of a stream, and what would have helped.
 
@@ -119,6 +123,14 @@ def diagnose(
         features: Number of features; None takes as many as there is time for.
         memory: Bytes that the exact method may use; None is half of what is free, at most 4 GB.
         seed: Seed for everything random.
+        model: Your own model, to be run as well (docs/models.md): an object with
+            `partial_fit`/`predict` or `learn_one`/`predict_one`, a torch module (or a tuple of
+            module, optimiser and loss), a class or function that makes one of these, or
+            "package.module:factory". It is copied, never changed.
+        model_options: Keyword arguments for the class or function.
+        predictions: Instead of a model, a log of what it said of each row just before it learned
+            it: (n,), or names of columns of X, one for each target.
+        predictions_after: The same of what it says of each row at the end.
 
     Raises:
         InvalidInputError: The data cannot be learned from; the message says why and what to do.
@@ -143,14 +155,24 @@ def diagnose(
         features=features,
         memory=memory,
         seed=seed,
+        model=model,
+        model_options=model_options,
     )
     if learner is not None:
         options = options.with_learner(learner)
-    table, target, group, time = assembled(X, Y, groups, times)
+    if model is not None and (predictions is not None or predictions_after is not None):
+        raise InvalidInputError(
+            "a model and a log of predictions are given; expected one of them: the model is run"
+        )
+    beside = {"group": groups, "time": times}
+    beside |= {"predictions": predictions, "predictions_after": predictions_after}
+    table, target, named = assembled(X, Y, beside)
     roles = Roles(
         target=target,
-        time=time,
-        group=group,
+        time=named["time"],
+        group=named["group"],
+        predictions=named["predictions"] or (),
+        predictions_after=named["predictions_after"] or (),
         group_as_feature=group_as_feature,
         column=column,
         drop=drop,
@@ -177,6 +199,8 @@ def diagnose_table(
     from retarget.diagnosis.pipeline import diagnose_split
 
     rows = order_rows(table, roles)
+    if roles.logged and options.evaluation is None and test is None:
+        options = replace(options, evaluation="progressive")  # the log is of all rows
     evaluation, held, notes = hold_out(rows, test, options)
     order = np.argsort(held, kind="stable")  # the rows to learn from come first
     rows = replace(rows, table=rows.table[order], numbers=rows.numbers[order])
@@ -192,7 +216,16 @@ def diagnose_table(
         stream = replace(stream, notes=(*stream.notes, *notes))
     if isinstance(options.kernel, str) and ":" in options.kernel:
         options = replace(options, kernel=network_kernel(options.kernel, stream.X.shape[1]))
-    return diagnose_split(as_split(stream, test_stream, evaluation), options)
+    diagnosis = diagnose_split(as_split(stream, test_stream, evaluation), options)
+    if not roles.logged:
+        return diagnosis
+    from retarget.diagnosis.models.log import from_predictions
+
+    said, later = (
+        rows.table[:learned].select(columns).to_numpy() if columns else None
+        for columns in (roles.predictions, roles.predictions_after)
+    )
+    return replace(diagnosis, model=from_predictions(stream, said, later, seed=options.seed))
 
 
 def hold_out(

@@ -1,6 +1,7 @@
 """What a diagnosis may be told of the online learner and of how to diagnose it."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -107,6 +108,8 @@ class Options:
     features: int | None = None
     memory: int | None = None
     seed: int = 0
+    model: Any = None
+    model_options: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         for name in ("lr", "gamma"):  # frozen: normalised values go in by the back door, once
@@ -131,6 +134,11 @@ class Options:
             raise InvalidInputError(
                 f"width is {self.width!r} with kernel {self.kernel!r}; only 'rbf' takes a width: "
                 "leave it out"
+            )
+        if self.model_options is not None and self.model is None:
+            raise InvalidInputError(
+                f"model_options is {self.model_options!r} and there is no model; give model= as "
+                "well"
             )
         _require_number("memory", self.memory, int | float, "a number of bytes", above=0)
         _require_number("features", self.features, int, "a whole number, 2 or more", above=1)

@@ -40,6 +40,7 @@ from retarget.diagnosis.measure.compare import (
     split,
 )
 from retarget.diagnosis.measure.stability import largest_rate, non_normality
+from retarget.diagnosis.models.model_diagnosis import diagnose_model
 from retarget.diagnosis.options import Options
 from retarget.diagnosis.result import Approximation, Choice, Diagnosis, GroupShift, Stability
 from retarget.diagnosis.stream import Stream
@@ -105,14 +106,17 @@ def diagnose_split(parted: Split, options: Options, *, progress: bool | None = N
     """The same of a stream whose rows to compare the learners on are held out already."""
     X, Y = as_tensors(parted.stream)
     kernel, words = choose_kernel(options, X)
-    with (
-        considerate_threads(),
-        PatientBar("diagnosing", PASSES * len(X), progress) as bar,
-        _noting_precision() as doubts,
-    ):
-        opened = open_kernel(kernel, X, Y, options, bar.advance)
-        outcome = run_learners(opened, parted, options)
-    return _diagnosis(parted, outcome, options, words, doubts)
+    with considerate_threads():
+        model = None
+        if options.model is not None:  # first: one that cannot be run is told at once
+            model = diagnose_model(parted, options, progress=progress)
+        with (
+            PatientBar("diagnosing", PASSES * len(X), progress) as bar,
+            _noting_precision() as doubts,
+        ):
+            opened = open_kernel(kernel, X, Y, options, bar.advance)
+            outcome = run_learners(opened, parted, options)
+    return replace(_diagnosis(parted, outcome, options, words, doubts), model=model)
 
 
 @torch.no_grad()

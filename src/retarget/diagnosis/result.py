@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -181,7 +181,86 @@ class Trial:
     effect: Estimate
 
 
-ModelDiagnosis = Any
+ModelWay = Literal["as it came", "random order", "batch", "corrected"]
+
+
+@dataclass(frozen=True)
+class ModelScore:
+    """How well the user's own model predicts, trained in one way.
+
+    Attributes:
+        way: In one pass over the stream as it came, in one pass in random orders, as a batch model,
+            or in one pass on corrected targets.
+        error: Mean squared error over rows and targets, in the user's units (squared); NaN where
+            the model failed, or has no such way.
+        accuracy: Share of rows whose class is right; None for regression.
+    """
+
+    way: ModelWay
+    error: Estimate
+    accuracy: Estimate | None
+
+
+@dataclass(frozen=True)
+class ModelDiagnosis:
+    """What the user's own model made of the stream, from real runs of it: see docs/models.md.
+
+    Attributes:
+        name: What the model is called.
+        scores: One for each way of training it, on the rows that all learners are compared on. Of
+            a log of predictions, "as it came" alone: on each row before it was learned.
+        order: Change of the error by a random order, relative to the stream as it came (below 0:
+            the random order is better). Its interval holds the luck of the order and of the rows.
+        orders: The error of each random order.
+        before: (n, c) predictions for each row just before it was learned.
+        after: (n, c) right after. Of a log of predictions, the same as `before`.
+        end: (n, c) at the end of the stream.
+        groups: Movement of a group's predictions (end - after) while others were learned: at up to
+            40 moments the model predicts all rows learned so far, and what moved between two of
+            them belongs to the groups learned in between, in proportion to their rows. `own` is the
+            mean distance of a row's prediction right after learning it from its target.
+        description: Which kernel machine describes the model, or why none does, in words.
+        theory: (n, c) the movement (end - after) that the description predicts; None without one.
+        agreement: 1 - |shift - theory| / |theory| in root mean squares: 1 is perfect, 0 or less is
+            none. None without theory.
+        corrected: (n, c) the corrected targets that the model was trained on; None without.
+        corrected_size: Largest distance of these targets from the mean of the true ones, in
+            standard deviations of the true ones; NaN without.
+        closed: The share of (as it came - batch), in error, that training on them took away, for
+            real. NaN where the model is not clearly worse as it came than as a batch model.
+        prequential: Error on the stream's rows just before each was learned, in the user's units.
+        remembered: Error at the end on the same rows, which it has learned by then.
+        failures: What failed, was left out or was done on fewer rows, a sentence each.
+
+    All of these arrays are in the units of `Diagnosis.stream.Y`.
+    """
+
+    name: str
+    scores: tuple[ModelScore, ...]
+    order: Estimate
+    orders: tuple[float, ...]
+    before: np.ndarray
+    after: np.ndarray
+    end: np.ndarray
+    groups: GroupShift
+    description: str
+    theory: np.ndarray | None
+    agreement: float | None
+    corrected: np.ndarray | None
+    corrected_size: float
+    closed: Estimate
+    prequential: Estimate
+    remembered: Estimate
+    failures: tuple[str, ...] = ()
+
+    @property
+    def shift(self) -> np.ndarray:
+        """(n, c) how far the prediction for each row moved after it was learned."""
+        return np.asarray(self.end - self.after)
+
+    def score(self, way: ModelWay) -> ModelScore:
+        """The score of one way of training."""
+        return next(score for score in self.scores if score.way == way)
 
 
 @dataclass(frozen=True)
@@ -278,7 +357,7 @@ class Diagnosis:
     trials: tuple[Trial, ...] = ()
     failures: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
-    model: "ModelDiagnosis | None" = None
+    model: ModelDiagnosis | None = None
 
     @property
     def prequential_error(self) -> float:
@@ -293,16 +372,9 @@ class Diagnosis:
 
     @property
     def target_size(self) -> dict[str, float]:
-        """The largest corrected target's distance from the mean, in standard deviations.
-
-        By "corrected" and "iterative"; of each target's own standard deviation over the stream.
-        """
-        Y = self.stream.Y
-        spread = np.where(Y.std(axis=0) > 0, Y.std(axis=0), 1.0)
-        return {
-            name: float((np.abs(targets - Y.mean(axis=0)) / spread).max())
-            for name, targets in (("corrected", self.corrected), ("iterative", self.iterative))
-        }
+        """How far the "corrected" and the "iterative" targets reach, in standard deviations."""
+        both = {"corrected": self.corrected, "iterative": self.iterative}
+        return {name: self.stream.farthest(targets) for name, targets in both.items()}
 
     @property
     def shift(self) -> np.ndarray:

@@ -54,6 +54,12 @@ class Stream:
             times=None if self.times is None else self.times[rows],
         )
 
+    def farthest(self, targets: np.ndarray) -> float:
+        """How far targets (n, c) reach from the mean, in standard deviations of the true ones."""
+        spread = self.Y.std(axis=0)
+        distance = np.abs(targets - self.Y.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+        return float(distance.max())
+
     def in_units(self, targets: np.ndarray) -> np.ndarray:
         """Targets (m, c) in the user's own units."""
         return np.asarray(targets * self.target_scales + self.target_means)

@@ -355,7 +355,7 @@ def score(
         return error, None
     accuracy = UNKNOWN
     if np.isfinite(errors).all():
-        accuracy = estimate(bootstrap.means(_right(errors, Y)))
+        accuracy = estimate(bootstrap.means(right_classes(Y - errors, Y)))
     return error, accuracy
 
 
@@ -368,15 +368,17 @@ def _accuracy_gap(
     if stream.kind == "regression":
         return None
     offline, online = (
-        bootstrap.means(_right(own[name], Y)) if np.isfinite(own[name]).all() else math.nan
+        bootstrap.means(right_classes(Y - own[name], Y))
+        if np.isfinite(own[name]).all()
+        else math.nan
         for name in ("offline", "online")
     )
     return estimate(np.atleast_1d(offline - online))
 
 
-def _right(errors: Errors, Y: NDArray[np.float64]) -> NDArray[np.float64]:
+def right_classes(predicted: np.ndarray, Y: np.ndarray) -> NDArray[np.float64]:
     """(m,) 1 where the class is right."""
-    return ((Y - errors).argmax(axis=1) == Y.argmax(axis=1)).astype(np.float64)
+    return np.asarray(predicted.argmax(axis=1) == Y.argmax(axis=1), dtype=np.float64)
 
 
 def _by_target(errors: Errors, stream: Stream, bootstrap: Bootstrap) -> tuple[Estimate, ...]:

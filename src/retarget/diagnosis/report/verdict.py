@@ -25,6 +25,7 @@ from retarget.diagnosis.result import (
     Baseline,
     Diagnosis,
     Estimate,
+    ModelDiagnosis,
     Verdict,
 )
 from retarget.learners import LABELS
@@ -69,7 +70,7 @@ def verdict(diagnosis: Diagnosis) -> Verdict:
         advice += (_diverged(diagnosis), *_tried(diagnosis), _correction(diagnosis))
         advice += (_near_limit(diagnosis),)
     else:
-        advice += _model_advice(diagnosis)
+        advice += _model_advice(diagnosis.model)
     advice += (_few_rows(diagnosis), _more_features(diagnosis))
     nothing = "Nothing that was tried is clearly better: leave the learner as it is."
     return Verdict(
@@ -105,7 +106,7 @@ def _reference(diagnosis: Diagnosis) -> Baseline:
 def _headline(diagnosis: Diagnosis) -> str:
     """How far the online model is from the batch model, and what was seen to help."""
     if diagnosis.model is not None:
-        return _model_headline(diagnosis)
+        return _model_headline(diagnosis, diagnosis.model)
     excess, reference = diagnosis.excess, _reference(diagnosis)
     if diagnosis.diverged:
         return (
@@ -158,22 +159,25 @@ def _usable(diagnosis: Diagnosis) -> bool:
     return diagnosis.target_size["iterative"] <= OUT_OF_PROPORTION
 
 
-def _model_headline(diagnosis: Diagnosis) -> str:
-    model = diagnosis.model
-    scores = {score.way: score.error for score in model.scores}
-    came, batch = scores["as it came"], scores.get("batch")
+def _model_headline(diagnosis: Diagnosis, model: ModelDiagnosis) -> str:
+    came, batch = model.score("as it came").error, model.score("batch").error
+    if not model.orders:  # of a log of predictions, nothing more is known
+        again, before = model.remembered.value, model.prequential.value
+        if math.isfinite(again) and math.isfinite(before):
+            return (
+                f"Asked again at the end about rows that it had learned, {model.name} have an "
+                f"error of {number(again)}; when each row came, it was {number(before)}."
+            )
+        return f"The error of {model.name} is {with_interval(came)}."
     if not came.value <= DIVERGED * diagnosis.baselines[0].error.value:
         return f"{model.name} diverges on this stream: its error is beyond any use."
     order = f"in random order its error is {_change(model.order)}"
-    if batch is None or not math.isfinite(batch.value):
+    if not (math.isfinite(batch.value) and batch.value > 0):
         return f"{model.name}, learned row by row: {order}."
-    excess = came.value / batch.value - 1 if batch.value else math.nan
-    if not math.isfinite(excess):
-        return f"{model.name}, learned row by row: {order}."
-    where = "above" if excess >= 0 else "below"
+    excess = came.value / batch.value - 1
     return (
-        f"{model.name}'s error, learned row by row, is {percent(abs(excess))} {where} that of the "
-        f"same model as a batch model; {order}."
+        f"{model.name}'s error, learned row by row, is {percent(abs(excess))} "
+        f"{'above' if excess >= 0 else 'below'} that of the same model as a batch model; {order}."
     )
 
 
@@ -206,7 +210,7 @@ def _model_findings(diagnosis: Diagnosis) -> list[str]:
             f"the end, differ by {number(shift)} on average, where a target's own length is "
             f"{number(_target_length(diagnosis))}."
         )
-    found.append(f"{model.description[0].upper()}{model.description[1:]}.")
+    found.append(f"{model.description[0].upper()}{model.description[1:].rstrip('.')}.")
     if model.agreement is not None and math.isfinite(model.agreement):
         found.append(
             f"The theory's prediction of these movements agrees with {model.name} to "
@@ -215,9 +219,8 @@ def _model_findings(diagnosis: Diagnosis) -> list[str]:
     return found
 
 
-def _model_advice(diagnosis: Diagnosis) -> tuple[str | None, ...]:
+def _model_advice(model: ModelDiagnosis) -> tuple[str | None, ...]:
     """What was seen to work on the user's own model, for real."""
-    model = diagnosis.model
     order = corrected = None
     if _clear_gain(model.order):
         order = (

@@ -256,15 +256,15 @@ def _from_array(array: np.ndarray, prefix: str) -> pl.DataFrame:
 
 
 def assembled(
-    X: Any, Y: Any, groups: Any = None, times: Any = None
-) -> tuple[pl.DataFrame, tuple[str, ...], str | None, str | None]:
-    """One table of features, targets, groups and times, and what the last three are called there.
+    X: Any, Y: Any, beside: Mapping[str, Any] | None = None
+) -> tuple[pl.DataFrame, tuple[str, ...], dict[str, Any]]:
+    """One table of features, targets and what stands beside them, and what those are called there.
 
     Args:
         X: Features, as `as_table` takes them.
         Y: Targets, or names of columns of X.
-        groups: Each row's group, or the name of a column of X.
-        times: Each row's time, or the name of a column of X.
+        beside: By what it is ("group", "time"): a value for each row, names of columns of X, or
+            None.
 
     Raises:
         InvalidInputError: They have different numbers of rows, or a name twice.
@@ -277,15 +277,15 @@ def assembled(
         if targets.columns == ["y0"]:
             targets = targets.rename({"y0": "y"})
         table, target = _beside(table, targets, "Y"), tuple(targets.columns)
-    named = {"group": groups, "time": times}
+    named = dict(beside or {})
     for what, given in named.items():
-        if given is not None and not isinstance(given, str):
+        if given is not None and not isinstance(given, str) and not _names_columns(given, X, table):
             named[what] = what
             while named[what] in table.columns:
                 named[what] += "_"
             column = as_table(given, prefix="")
             table = _beside(table, column.rename({column.columns[0]: named[what]}), f"{what}s")
-    return table, target, named["group"], named["time"]
+    return table, target, named
 
 
 def assembled_test(test: Any, X: Any, Y: Any, target: tuple[str, ...]) -> pl.DataFrame:
@@ -301,7 +301,7 @@ def assembled_test(test: Any, X: Any, Y: Any, target: tuple[str, ...]) -> pl.Dat
         InvalidInputError: It is something else, or its targets have other names.
     """
     if isinstance(test, tuple) and len(test) == 2:
-        table, test_target, _, _ = assembled(*test)
+        table, test_target, _ = assembled(*test)
         # a frame and one of its columns under other names is another problem's test set
         if test_target != target:
             raise InvalidInputError(

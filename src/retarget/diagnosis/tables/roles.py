@@ -107,6 +107,7 @@ def chosen_columns(
 Impute = Literal["error", "mean", "median", "zero"]
 Kind = Literal["auto"] | TargetKind
 UNKNOWN_GROUP = "(missing)"
+LOGS = ("predictions", "predictions_after")
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,9 @@ class Roles:
             frequent one. A row without a target is left out.)
         standardise: Whether numbers are brought to mean 0 and standard deviation 1.
         group_as_feature: Whether the group is a feature as well.
+        predictions: What a model said of each row just before it learned it: a column for each
+            target. Not features.
+        predictions_after: What it says of each row at the end, in the same form.
         allow_leak: Whether a feature may give the target away.
     """
 
@@ -140,10 +144,12 @@ class Roles:
     standardise: bool = True
     group_as_feature: bool = False
     allow_leak: bool = False
+    predictions: Sequence[str] = ()
+    predictions_after: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         # a single name instead of a list of them would be taken letter by letter
-        for field in ("target", "column", "drop"):
+        for field in ("target", "column", "drop", *LOGS):
             object.__setattr__(self, field, _as_tuple(getattr(self, field)))
         for field, known in (
             ("kind", ("auto", *get_args(TargetKind))),
@@ -156,6 +162,13 @@ class Roles:
         if not self.target:
             raise InvalidInputError("no target is named; name the column to be learned (--target)")
         require_distinct(self.target, "the list of targets (--target)")
+        for field in LOGS:
+            columns = getattr(self, field)
+            if columns and len(columns) != len(self.target):
+                raise InvalidInputError(
+                    f"{field} names {len(columns)} columns for {len(self.target)} targets; "
+                    "expected one for each"
+                )
         if self.time in self.target:
             raise InvalidInputError(
                 f"{self.time!r} is both target and time; expected another column that orders"
@@ -191,18 +204,24 @@ class Roles:
         """The columns that are needed of a table; None for all of them."""
         if not self.column:
             return None
-        return [*self.column, *self.target, *_as_tuple(self.time), *_as_tuple(self.group)]
+        beside = (*_as_tuple(self.time), *_as_tuple(self.group), *self.logged)
+        return [*self.column, *self.target, *beside]
+
+    @property
+    def logged(self) -> tuple[str, ...]:
+        """Columns that hold a model's predictions."""
+        return (*self.predictions, *self.predictions_after)
 
     def require_in(self, columns: Sequence[str]) -> None:
         """Refuses a table that lacks one of the columns that are named."""
-        for option in ("target", "column", "drop", "time", "group"):
+        for option in ("target", "column", "drop", "time", "group", *LOGS):
             for name in _as_tuple(getattr(self, option)):
                 require_column(columns, name, option)
 
     def features(self, columns: Sequence[str]) -> list[str]:
         """Of a table's columns, those that may be features."""
         group = None if self.group_as_feature else self.group
-        taken = {*self.target, *self.drop, self.time, group}
+        taken = {*self.target, *self.drop, *self.logged, self.time, group}
         wanted = {*self.column, self.group} if self.column else set(columns)
         return [name for name in columns if name in wanted - taken]
 
@@ -280,6 +299,8 @@ def order_test_rows(table: pl.DataFrame, roles: Roles) -> Rows:
             group_as_feature=roles.group_as_feature and grouped,
             column=(),
             drop=(),
+            predictions=(),
+            predictions_after=(),
         ),
     )
 

@@ -1,0 +1,1 @@
+"""The user's own model, run for real over the stream that is diagnosed."""

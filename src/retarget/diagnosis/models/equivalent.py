@@ -1,0 +1,385 @@
+"""The kernel machine that describes a user's model, where there is one, and what it predicts.
+
+A linear model trained by SGD on the squared error is one pass of SGD on a linear kernel, exactly. A
+network trained so is one on its tangent kernel, as long as that stands still.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from retarget.diagnosis.measure.approximation import FEATURE_WORK, MOST_FEATURES, OwnFeatures
+from retarget.diagnosis.measure.trials import OVERFLOW, follow
+from retarget.diagnosis.models.adapters import (
+    Loss,
+    OneByOneModel,
+    OnlineModel,
+    PartialFitModel,
+    TorchModel,
+)
+from retarget.errors import StreamTooLargeError
+from retarget.kernels import EmpiricalNTK, Features
+from retarget.learners import SGD
+from retarget.theory.dual import Window
+from retarget.theory.response import remaining_start
+from retarget.theory.stream_kernel import DenseKernel, FeatureKernel, Part, StreamKernel
+
+MOST_ROWS = 4000  # of a dense kernel
+LARGEST_CLIP = 1e9  # gradients clipped above this are not clipped
+SMALL = 1e-8  # relative differences below this are rounding
+
+
+class NoDescriptionError(Exception):
+    """No kernel machine describes the model; the message says why."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """A kernel machine that does what the model does.
+
+    Attributes:
+        words: What it is, and how exact.
+        kernel: The kernel, of rows as the model sees them.
+        learner: The online learner, for the stream's length.
+        start: Gives the model's predictions (m, c) for rows before it has learned anything.
+        exact: Whether it is the model, but for rounding.
+    """
+
+    words: str
+    kernel: Features | EmpiricalNTK
+    learner: SGD
+    start: Callable[[Tensor], Tensor]
+    exact: bool
+
+
+def describe(model: OnlineModel, X: Tensor) -> Description:
+    """The kernel machine that describes the model on these rows.
+
+    Raises:
+        NoDescriptionError: There is none.
+    """
+    if isinstance(model, PartialFitModel):
+        return _describe_sgd_regressor(model, len(X))
+    if isinstance(model, OneByOneModel):
+        return _describe_linear_regression(model)
+    if isinstance(model, TorchModel):
+        return _describe_network(model, X)
+    raise NoDescriptionError(f"No kernel is known that describes {model.name}.")
+
+
+def _with_constant(size: float, outputs: int, start: float = 0.0) -> dict[str, Any]:
+    """The linear kernel of rows with a constant feature, and a constant starting function."""
+
+    def features(X: Tensor) -> Tensor:
+        return torch.cat([X, X.new_full((len(X), 1), size)], dim=1) if size else X
+
+    return {
+        "kernel": Features(features),
+        "start": lambda X: X.new_full((len(X), outputs), start),
+    }
+
+
+def _describe_sgd_regressor(model: PartialFitModel, rows: int) -> Description:
+    from sklearn.linear_model import SGDRegressor
+
+    own = model.original
+    if type(own) is not SGDRegressor:
+        raise NoDescriptionError(
+            f"No kernel is known that describes {model.name}: of models with partial_fit, "
+            "scikit-learn's SGDRegressor with the squared error has one."
+        )
+    wrong = [
+        f"{name}={getattr(own, name)!r}"
+        for name, allowed in (
+            ("loss", ("squared_error",)),
+            ("penalty", (None, "l2")),
+            ("learning_rate", ("constant", "invscaling")),
+            ("average", (False, 0)),
+        )
+        if getattr(own, name) not in allowed
+    ]
+    if wrong:
+        raise NoDescriptionError(
+            f"No kernel describes {model.name} with {', '.join(wrong)}; with squared_error, no "
+            "penalty or l2, a constant or invscaling rate and no average, a linear one would."
+        )
+    if model.batch_size > 1:
+        raise NoDescriptionError(
+            f"No kernel describes {model.name} in mini-batches of {model.batch_size} rows: it "
+            "shuffles them and learns one after another; with batch_size=1 a linear one would."
+        )
+    schedule: float | list[float] = float(own.eta0)
+    words = f"the rate {own.eta0:g}"
+    if own.learning_rate == "invscaling":
+        schedule = [float(own.eta0) / step**own.power_t for step in range(1, rows + 1)]
+        words = f"the rate {own.eta0:g} / t^{own.power_t:g}"
+    decay = 0.0 if own.penalty is None else float(own.alpha)
+    intercept = bool(own.fit_intercept)
+    words = (
+        f"One pass of SGD at {words} on the linear kernel"
+        f"{', with a constant feature for the intercept' if intercept else ''}."
+    )
+    exact = not (decay and intercept)
+    words += (
+        " This is exact."
+        if exact
+        else f" Nearly: the penalty alpha = {decay:g} does not shrink the real intercept."
+    )
+    learner = SGD(schedule, weight_decay=decay)
+    return Description(
+        words=words, learner=learner, exact=exact, **_with_constant(float(intercept), model.outputs)
+    )
+
+
+def _describe_linear_regression(model: OneByOneModel) -> Description:
+    own, kind = model.original, type(model.original)
+    if kind.__name__ != "LinearRegression" or not kind.__module__.startswith("river."):
+        raise NoDescriptionError(
+            f"No kernel is known that describes {model.name}: of models with learn_one, river's "
+            "LinearRegression with optim.SGD and the squared loss has one."
+        )
+    rates = [_constant_rate(own.optimizer.lr), _constant_rate(own.intercept_lr)]
+    reasons = {
+        f"the optimiser {type(own.optimizer).__name__}": type(own.optimizer).__name__ != "SGD",
+        f"the loss {type(own.loss).__name__}": type(own.loss).__name__ != "Squared",
+        "a rate that changes": None in rates,
+        f"the initializer {type(own.initializer).__name__}": (
+            type(own.initializer).__name__ != "Zeros"
+        ),
+        "an l1 penalty": own.l1 != 0,
+        f"gradients clipped at {own.clip_gradient:g}": own.clip_gradient < LARGEST_CLIP,
+    }
+    wrong = [reason for reason, holds in reasons.items() if holds]
+    lr, intercept_lr = rates
+    if wrong or lr is None or intercept_lr is None:
+        raise NoDescriptionError(f"No kernel describes {model.name} with {', '.join(wrong)}.")
+    exact = not own.l2
+    words = (
+        f"One pass of SGD on the linear kernel at the rate {2 * lr:g}, twice river's, whose "
+        "squared loss is not halved"
+        f"{', with a constant feature for the intercept' if intercept_lr else ''}."
+    )
+    words += (
+        " This is exact."
+        if exact
+        else f" Nearly: the penalty l2 = {own.l2:g} does not shrink the real intercept."
+    )
+    # the decay of SGD(2 lr, decay) is 2 lr decay a step, river's is lr l2
+    learner = SGD(2 * lr, weight_decay=own.l2 / 2)
+    size, start = float(np.sqrt(intercept_lr / lr)), float(own.intercept_init)
+    return Description(
+        words=words, learner=learner, exact=exact, **_with_constant(size, model.outputs, start)
+    )
+
+
+def _constant_rate(schedule: Any) -> float | None:
+    """The rate of a schedule of river that never changes; None of others."""
+    rate = getattr(schedule, "learning_rate", None)
+    return float(rate) if type(schedule).__name__ == "Constant" and rate is not None else None
+
+
+def _describe_network(model: TorchModel, X: Tensor) -> Description:
+    module, optimiser, loss = model.original
+    learner = _as_learner(model, optimiser, loss)
+    random = nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase
+    layers = [type(part).__name__ for part in module.modules() if isinstance(part, random)]
+    if layers:
+        raise NoDescriptionError(
+            f"No kernel describes {model.name}: its {layers[0]} layer does something else in "
+            "training than in prediction."
+        )
+    trained = {id(parameter) for group in optimiser.param_groups for parameter in group["params"]}
+    names = tuple(
+        name
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad and id(parameter) in trained
+    )
+    network = model.fresh().module.double().eval()
+    linear = _is_linear(network, names, X[:4])
+    words = "One pass of SGD on the tangent kernel of the module at its first weights."
+    if linear:
+        words += " The module is linear in its parameters: this is exact."
+    else:
+        words += (
+            " The module is not linear in its parameters: this holds while its kernel stands still,"
+            " which it does not do in general. The agreement says how far it did."
+        )
+    if model.outputs > 1 and not linear:
+        words += " Of several outputs, the mean of their kernels is used for each."
+
+    def start(rows: Tensor) -> Tensor:
+        with torch.no_grad():
+            outputs: Tensor = network(rows)
+        return outputs.reshape(len(rows), -1)
+
+    kernel = EmpiricalNTK(network, params=names, progress=False)
+    return Description(words, kernel, learner, start, exact=linear)
+
+
+def _as_learner(model: TorchModel, optimiser: torch.optim.Optimizer, loss: Loss) -> SGD:
+    """The optimiser and the loss as an `SGD` on half the squared error."""
+    if type(optimiser) is not torch.optim.SGD:
+        raise NoDescriptionError(
+            f"No kernel describes {model.name}: of optimisers, torch.optim.SGD has a description."
+        )
+    names = ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")
+    groups = {tuple(float(group[name]) for name in names) for group in optimiser.param_groups}
+    if len(groups) > 1:
+        raise NoDescriptionError(
+            f"No kernel describes {model.name}: its groups of parameters have different options."
+        )
+    ((lr, momentum, dampening, decay, nesterov, maximize),) = groups
+    if maximize or (momentum and dampening) or not lr > 0 or optimiser.state:
+        raise NoDescriptionError(
+            f"No kernel describes {model.name} with maximize, dampening, a rate of 0, or steps "
+            "that it has taken before."
+        )
+    b = model.batch_size
+    factors = [squared_error_factor(loss, rows, model.outputs) for rows in (1, 2, b)]
+    one, two, whole = (factor or 0.0 for factor in factors)
+    summed = bool(np.allclose([two, whole], one, rtol=SMALL, atol=0))
+    averaged = bool(np.allclose([2 * two, b * whole], one, rtol=SMALL, atol=0))
+    if None in factors or not (summed or averaged) or one <= 0:
+        raise NoDescriptionError(
+            f"No kernel describes {model.name}: its loss, {_name(loss)}, is not a squared error."
+        )
+    # a loss of gradient a (p - y) is half the squared error at a times the rate; what is decayed
+    # at the rate lr must then decay at a times the rate by as much
+    return SGD(
+        lr=one * lr,
+        batch_size=b,
+        momentum=momentum,
+        nesterov=bool(nesterov),
+        weight_decay=decay / one,
+        reduction="sum" if summed else "mean",
+    )
+
+
+def _name(loss: Any) -> str:
+    return str(getattr(loss, "__name__", type(loss).__name__))
+
+
+def squared_error_factor(loss: Loss, rows: int, outputs: int) -> float | None:
+    """The number a if the gradient of the loss of so many rows is a (p - y); None if it is not.
+
+    It is measured, so that it does not matter how a squared error is written.
+    """
+    generator = torch.Generator().manual_seed(rows)
+    factors = []
+    for _ in range(2):
+        p, y = torch.randn(2, rows, outputs, dtype=torch.float64, generator=generator)
+        p.requires_grad_()
+        try:
+            with torch.enable_grad():
+                (gradient,) = torch.autograd.grad(loss(p, y), p)
+        except Exception:  # the user's own code: any kind. It then takes other targets.
+            return None
+        factors.append((gradient / (p - y)).detach())
+    ratios = torch.stack(factors)
+    factor = float(ratios.mean())
+    same = bool(((ratios - factor).abs() <= SMALL * abs(factor)).all())
+    return factor if same and np.isfinite(factor) else None
+
+
+def _is_linear(network: nn.Module, names: tuple[str, ...], X: Tensor) -> bool:
+    """Whether twice a change of the parameters makes twice the change of the outputs."""
+    generator = torch.Generator().manual_seed(0)
+    weights = {name: parameter.detach() for name, parameter in network.named_parameters()}
+    change = {
+        name: torch.randn(weights[name].shape, dtype=torch.float64, generator=generator)
+        for name in names
+    }
+
+    def outputs(size: float) -> Tensor:
+        moved = {name: weights[name] + size * change[name] for name in names}
+        with torch.no_grad():
+            result: Tensor = torch.func.functional_call(network, weights | moved, (X,))
+        return result
+
+    base = outputs(0.0)
+    gap = outputs(2.0) - base - 2 * (outputs(1.0) - base)
+    return float(gap.abs().max()) <= SMALL * (1.0 + float(base.abs().max()))
+
+
+def open_description(description: Description, X: Tensor, residual: Tensor) -> StreamKernel:
+    """The kernel of the stream, through features where they are few: exact in both cases.
+
+    Args:
+        description: The kernel machine.
+        X: (n, d) the rows.
+        residual: (n, c) their targets, less the starting function.
+
+    Raises:
+        StreamTooLargeError: There are too many rows for the kernel, and too many features.
+    """
+    kernel, n = description.kernel, len(X)
+    own = OwnFeatures(kernel if isinstance(kernel, Features) else Features(kernel.features), X[:1])
+    few = own.size <= MOST_FEATURES and n * own.size**2 <= FEATURE_WORK
+    if few and 2 * own.size < n:
+        return FeatureKernel(own, X, residual)
+    if n > MOST_ROWS:
+        raise StreamTooLargeError(
+            f"the kernel of {n:,} rows has {own.size:,} features; expected at most {MOST_ROWS:,} "
+            f"rows, or at most {MOST_FEATURES:,} features"
+        )
+    return DenseKernel(kernel, X, residual)
+
+
+class _Following:
+    """One online pass that notes what the learner predicts for each row right after its step."""
+
+    def __init__(self, kernel: StreamKernel, learner: SGD, targets: Tensor) -> None:
+        self.failure: str | None = None
+        self.after = torch.empty_like(targets)
+        self.state, self._targets = kernel.learner(learner), targets
+
+    def learn(self, part: Part) -> None:
+        """Learns the next rows, unless its errors are beyond numbers."""
+        window = self.state.window(part.panel)
+        errors = window.errors(self._targets[part.rows])
+        if not bool((errors.abs() < OVERFLOW).all()):
+            self.failure = f"diverged between rows {part.rows.start} and {part.rows.stop}"
+            return
+        self.after[part.rows] = predictions_after_steps(window, errors)
+        self.state.learn(window, errors)
+
+
+def predictions_after_steps(window: Window, errors: Tensor) -> Tensor:
+    """(m, c) what a learner with these errors predicts for each row once its step is taken."""
+    memory = window.memory
+    if memory.responses is None:
+        rates = window.gram.new_tensor(memory.deposit[0, memory.step_of])
+        own_step = torch.from_numpy(memory.step_of[:, None] == memory.step_of)
+        coupling = window.coupling + window.gram * own_step * rates
+    else:
+        coupling = window.spread(memory.responses[0][memory.step_of + 1]).mul_(window.gram)
+    return window.inherited(memory.carry[memory.step_of + 1]) + coupling @ errors
+
+
+@torch.no_grad()
+def predicted_movement(
+    description: Description, kernel: StreamKernel, start: Tensor
+) -> np.ndarray | None:
+    """(n, c) how far the theory moves each row's prediction from after its step to the end.
+
+    None where the kernel machine diverges.
+
+    Args:
+        description: The kernel machine.
+        kernel: Its kernel of the stream; `kernel.Y` are the targets less the starting function.
+        start: (n, c) the starting function, which weight decay fades.
+    """
+    learner, n = description.learner, len(kernel)
+    left = start.new_tensor(remaining_start(learner, n))[:, None]
+    next_step = (torch.arange(n) // learner.batch_size + 1) * learner.batch_size
+    run = _Following(kernel, learner, kernel.Y + (1 - left[:-1]) * start)
+    follow(kernel, [run], learner.batch_size)
+    if run.failure:
+        return None
+    end = kernel.values(run.state.coefficients) + left[-1] * start
+    movement: np.ndarray = (end - run.after - left[next_step.clamp(max=n)] * start).numpy()
+    return movement

@@ -1,0 +1,113 @@
+"""What a log of a model's predictions tells, where there is no model to run."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from retarget.diagnosis.measure.compare import (
+    UNKNOWN,
+    Bootstrap,
+    estimate,
+    partition,
+    right_classes,
+)
+from retarget.diagnosis.models.model_diagnosis import mean_error
+from retarget.diagnosis.models.runs import movement_by_group
+from retarget.diagnosis.result import ModelDiagnosis, ModelScore, ModelWay
+from retarget.diagnosis.stream import Stream
+from retarget.errors import InvalidInputError
+from retarget.text import listed
+
+
+def from_predictions(
+    stream: Stream, predictions: Any = None, predictions_after: Any = None, *, seed: int = 0
+) -> ModelDiagnosis:
+    """What a log of a model's predictions tells, without the model.
+
+    The shift is then from before a row was learned to the end, so that it contains what the row's
+    own step did; and nothing tells when a prediction moved, so that each later row has the same
+    share in it.
+
+    Args:
+        stream: The rows that the model learned, in order.
+        predictions: (n,) or (n, c) what it said of each row when that was learned, before its
+            target was known, in the user's units; for classes, (n,) their names. None: not logged.
+        predictions_after: The same of what it says at the end, or later.
+        seed: Seed of the bootstrap.
+
+    Raises:
+        InvalidInputError: There are none, or not as many as rows, or they are not numbers or
+            classes of the stream.
+    """
+    if predictions is None and predictions_after is None:
+        raise InvalidInputError("there are no predictions; give predictions, or predictions_after")
+    nothing = np.full(stream.Y.shape, math.nan)
+    before, end = (
+        nothing if values is None else _logged(name, values, stream)
+        for name, values in (
+            ("predictions", predictions),
+            ("predictions_after", predictions_after),
+        )
+    )
+    error = mean_error(stream, before, seed)
+    accuracy = None
+    if stream.kind == "classification":
+        known = np.isfinite(before).all()
+        right = right_classes(before, stream.Y)
+        accuracy = estimate(Bootstrap(len(stream), seed).means(right)) if known else UNKNOWN
+    unknown = ModelScore("random order", UNKNOWN, None if accuracy is None else UNKNOWN)
+    others: tuple[ModelWay, ...] = ("random order", "batch", "corrected")
+    return ModelDiagnosis(
+        name="the logged predictions",
+        scores=(
+            ModelScore("as it came", error, accuracy),
+            *(replace(unknown, way=way) for way in others),
+        ),
+        order=UNKNOWN,
+        orders=(),
+        before=before,
+        after=before,
+        end=end,
+        groups=movement_by_group(stream, partition(stream), before, ((len(stream), end),), 1),
+        description="Predictions were logged: nothing is known of the model that made them.",
+        theory=None,
+        agreement=None,
+        corrected=None,
+        corrected_size=math.nan,
+        closed=UNKNOWN,
+        prequential=error,
+        remembered=mean_error(stream, end, seed),
+    )
+
+
+def _logged(name: str, values: Any, stream: Stream) -> np.ndarray:
+    """(n, c) logged predictions in the units of `stream.Y`."""
+    array = np.asarray(values)
+    array = array.reshape(len(array), -1) if array.ndim else array.reshape(1, 1)
+    columns = 1 if stream.kind == "classification" else stream.Y.shape[1]
+    if array.shape != (len(stream), columns):
+        raise InvalidInputError(
+            f"{name} has shape {np.shape(values)}; expected {len(stream)} rows of {columns} columns"
+        )
+    if stream.kind == "classification":
+        labels = [str(label) for label in array[:, 0].tolist()]
+        unknown = sorted(set(labels) - set(stream.target_names))
+        if unknown:
+            raise InvalidInputError(
+                f"{name} holds classes that the stream does not have ({listed(unknown)}); expected "
+                f"some of {listed(stream.target_names)}"
+            )
+        places = [stream.target_names.index(label) for label in labels]
+        return np.asarray(np.eye(len(stream.target_names))[places])
+    try:
+        numbers = array.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"{name} holds something that is not a number: {error}") from error
+    missing = int((~np.isfinite(numbers).all(axis=1)).sum())
+    if missing:
+        raise InvalidInputError(
+            f"{name} is missing or not finite in {missing:,} rows; expected a number for each row"
+        )
+    return np.asarray((numbers - stream.target_means) / stream.target_scales)

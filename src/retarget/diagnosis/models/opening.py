@@ -1,0 +1,129 @@
+"""From what the user gave as a model, in one of many forms, to a model that can be run."""
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from retarget.diagnosis.models.adapters import (
+    ModelFailedError,
+    OneByOneModel,
+    OnlineModel,
+    PartialFitModel,
+    TorchModel,
+    seeded,
+)
+from retarget.diagnosis.options import Options
+from retarget.diagnosis.stream import Stream
+from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.import_path import called, imported
+from retarget.learners import Reduction
+
+
+def open_model(stream: Stream, options: Options) -> OnlineModel:
+    """The user's model, ready to be copied and run, after a first row that it must survive.
+
+    Args:
+        stream: The rows that it is going to learn.
+        options: The model, its options, and what a torch module without an optimiser is given.
+
+    Raises:
+        InvalidInputError: It cannot be made, or fails on the first mini-batch.
+        InvalidTypeError: It is not a model.
+    """
+    with seeded(options.seed):
+        model = _adapted(_made(options.model, options.model_options), stream, options)
+        trial, rows = model.fresh(), slice(0, model.batch_size)
+        try:
+            trial.learn(stream.X[rows], stream.Y[rows])
+            trial.predict(stream.X[rows])
+        except ModelFailedError as error:
+            targets = "classes" if stream.kind == "classification" else "numbers"
+            raise InvalidInputError(
+                f"{error}; it was given {len(stream.X[rows])} rows of {stream.X.shape[1]} features "
+                f"and {stream.Y.shape[1]} targets ({targets})"
+            ) from error
+    return model
+
+
+def _made(model: Any, model_options: Any) -> Any:
+    """The model itself, where a class, a factory or the import path of one was given."""
+    found = imported(model, "model") if isinstance(model, str) else model
+    if _is_model(found):
+        if model_options:
+            raise InvalidInputError(
+                f"model_options is {model_options!r} and the model is a {type(found).__name__}, "
+                "which is made already; give its class, or set these options yourself"
+            )
+        return found
+    name = model if isinstance(model, str) else getattr(model, "__name__", repr(model))
+    return called(found, name, "model", model_options)
+
+
+def _is_model(value: Any) -> bool:
+    if isinstance(value, type):
+        return False
+    known = isinstance(value, nn.Module | tuple)
+    return known or hasattr(value, "partial_fit") or hasattr(value, "learn_one")
+
+
+def _adapted(model: Any, stream: Stream, options: Options) -> OnlineModel:
+    parts = model if isinstance(model, tuple) else (model,)
+    if parts and isinstance(parts[0], nn.Module):
+        return _adapted_network(parts, stream, options)
+    if hasattr(model, "partial_fit") and hasattr(model, "predict"):
+        return PartialFitModel(model, stream, options.batch_size)
+    if hasattr(model, "learn_one") and hasattr(model, "predict_one"):
+        return OneByOneModel(model, stream)
+    raise InvalidTypeError(
+        f"the model is {model!r}; expected partial_fit and predict, learn_one and predict_one, or "
+        "a torch module (with its optimiser and loss, if it has them)"
+    )
+
+
+def _adapted_network(parts: tuple[Any, ...], stream: Stream, options: Options) -> TorchModel:
+    module, others = parts[0], list(parts[1:])
+    optimisers = [part for part in others if isinstance(part, torch.optim.Optimizer)]
+    losses = [part for part in others if callable(part) and part not in optimisers]
+    if len(optimisers) > 1 or len(losses) > 1 or len(optimisers) + len(losses) < len(others):
+        kinds = ", ".join(type(part).__name__ for part in parts)
+        raise InvalidTypeError(
+            f"the model is a tuple of {kinds}; expected a module, then an optimiser and a loss"
+        )
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise InvalidInputError(
+            f"the module {type(module).__name__} has no parameter that requires a gradient; there "
+            "is nothing to learn"
+        )
+    loss = losses[0] if losses else HalfSquaredError(options.reduction)
+    if optimisers:
+        return TorchModel(module, optimisers[0], loss, stream, options.batch_size)
+    if isinstance(options.lr, str):
+        raise InvalidInputError(
+            f"the module {type(module).__name__} comes without an optimiser and lr is 'auto'; give "
+            "lr=, or return (module, optimiser) from the factory"
+        )
+    learner = options.learner
+    # on a copy: the optimiser, too, must hold parameters that are not the user's
+    module = copy.deepcopy(module)
+    optimiser = torch.optim.SGD(
+        [parameter for parameter in module.parameters() if parameter.requires_grad],
+        lr=options.lr,
+        momentum=learner.momentum,
+        nesterov=learner.nesterov,
+        weight_decay=learner.weight_decay,
+    )
+    return TorchModel(module, optimiser, loss, stream, options.batch_size)
+
+
+class HalfSquaredError:
+    """Half the squared error, summed over targets and over rows, or averaged over rows."""
+
+    def __init__(self, reduction: Reduction) -> None:
+        self._reduction = reduction
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss of a mini-batch."""
+        total = 0.5 * (outputs - targets).square().sum()
+        return total / len(outputs) if self._reduction == "mean" else total

@@ -1,0 +1,213 @@
+"""The kernel machine that describes a model does what the model does."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import PassiveAggressiveRegressor, SGDRegressor
+from torch import nn
+
+from retarget.diagnosis.measure.compare import as_tensors, partition
+from retarget.diagnosis.models import equivalent
+from retarget.diagnosis.models.equivalent import (
+    NoDescriptionError,
+    describe,
+    open_description,
+    predicted_movement,
+    squared_error_factor,
+)
+from retarget.diagnosis.models.opening import HalfSquaredError, open_model
+from retarget.diagnosis.models.runs import pass_as_it_came
+from retarget.diagnosis.options import Options
+from retarget.errors import StreamTooLargeError
+from retarget.theory.stream_kernel import DenseKernel, FeatureKernel
+from support.diagnosis_streams import as_stream, drifting
+from support.user_models import OneByOne, RunningMean, network
+
+
+def movements(model, stream, **options):
+    """What the model did and what the theory says, end - after, and the description."""
+    model = open_model(stream, Options(model=model, **options))
+    passage = pass_as_it_came(model, stream, partition(stream), 0, lambda rows: None)
+    X, Y = as_tensors(stream)
+    described = describe(model, X)
+    start = described.start(X)
+    np.testing.assert_allclose(start.numpy(), model.fresh().predict(stream.X), atol=1e-12)
+    kernel = open_description(described, X, Y - start)
+    return passage, predicted_movement(described, kernel, start), described, kernel
+
+
+CONSTANT = {"penalty": None, "learning_rate": "constant", "eta0": 0.03}
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("rate", ["constant", "invscaling"])
+def test_a_linear_model_of_scikit_learn_is_its_description(intercept, rate):
+    stream = drifting(157, dimensions=5)
+    stream = as_stream(stream.X + 0.4, stream.Y + 0.7)
+    options = CONSTANT | {"fit_intercept": intercept, "learning_rate": rate, "power_t": 0.3}
+    passage, theory, described, kernel = movements(SGDRegressor(**options), stream)
+    assert described.exact
+    assert isinstance(kernel, FeatureKernel)
+    assert np.abs(theory).max() > 0.1
+    np.testing.assert_allclose(passage.end - passage.after, theory, atol=1e-9)
+    # the same by hand: one step moves the prediction of a row by eta (1 + x.x) times its error
+    etas = np.full(157, 0.03) if rate == "constant" else 0.03 / np.arange(1, 158) ** 0.3
+    size = np.square(stream.X).sum(1) + intercept
+    np.testing.assert_allclose(
+        passage.after[:, 0] - passage.before[:, 0],
+        etas * size * (stream.Y - passage.before)[:, 0],
+        atol=1e-10,
+    )
+
+
+def test_a_penalty_leaves_the_intercept_alone_and_the_description_says_so():
+    stream = drifting(157, dimensions=5)
+    options = CONSTANT | {"penalty": "l2", "alpha": 0.01}
+    shifted = as_stream(stream.X, stream.Y + 2)
+    passage, theory, described, _ = movements(SGDRegressor(**options), shifted)
+    assert not described.exact
+    assert "Nearly: the penalty alpha = 0.01" in described.words
+    gap = np.abs(passage.end - passage.after - theory).max()
+    assert 1e-4 < gap < 0.2 * np.abs(theory).max()
+    options["fit_intercept"] = False
+    passage, theory, described, _ = movements(SGDRegressor(**options), stream)
+    assert described.exact
+    np.testing.assert_allclose(passage.end - passage.after, theory, atol=1e-9)
+
+
+LOSSES = {
+    "half": HalfSquaredError("sum"),
+    "half mean": HalfSquaredError("mean"),
+    "mean": nn.MSELoss(),
+    "sum": nn.MSELoss(reduction="sum"),
+    "own": lambda p, y: 3 * (p - y).square().mean(1).sum(),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(
+    "optimiser",
+    [
+        {},
+        {"momentum": 0.6},
+        {"momentum": 0.6, "nesterov": True},
+        {"weight_decay": 0.2},
+        {"momentum": 0.5, "nesterov": True, "weight_decay": 0.1},
+    ],
+    ids=lambda options: " ".join(options) or "plain",
+)
+def test_a_linear_module_is_its_description(loss, optimiser):
+    stream = drifting(85, outputs=2, dimensions=4)
+    module = network(4, 2, seed=3)
+    sgd = torch.optim.SGD(module.parameters(), lr=0.02, **optimiser)
+    passage, theory, described, _ = movements((module, sgd, LOSSES[loss]), stream, batch_size=6)
+    assert described.exact
+    assert "exact" in described.words
+    assert np.abs(theory).max() > 0.05
+    np.testing.assert_allclose(passage.end - passage.after, theory, atol=1e-10)
+
+
+def test_frozen_parameters_and_those_that_the_optimiser_has_not():
+    stream = drifting(70, dimensions=4)
+    module = network(4, 1, hidden=20)
+    for parameter in module[0].parameters():
+        parameter.requires_grad_(False)
+    passage, theory, described, kernel = movements(module, stream, lr=0.02)
+    assert described.exact
+    assert isinstance(kernel, FeatureKernel)
+    np.testing.assert_allclose(passage.end - passage.after, theory, atol=1e-10)
+    module = network(4, 1, hidden=20)
+    last = torch.optim.SGD(module[2].parameters(), lr=0.02)
+    passage, theory, described, _ = movements((module, last), stream)
+    assert described.exact
+    np.testing.assert_allclose(passage.end - passage.after, theory, atol=1e-10)
+
+
+def test_a_wide_network_is_nearly_described_and_not_said_to_be_exact():
+    stream = drifting(70, outputs=2, dimensions=4)
+    passage, theory, described, kernel = movements(network(4, 2, hidden=300), stream, lr=0.002)
+    assert not described.exact
+    assert isinstance(kernel, DenseKernel)
+    assert "not linear in its parameters" in described.words
+    assert "the mean of their kernels" in described.words
+    shift = passage.end - passage.after
+    gap = np.linalg.norm(shift - theory) / np.linalg.norm(theory)
+    assert 1e-5 < gap < 0.5
+
+
+def test_the_kernel_of_few_rows_is_dense_and_of_too_many_left_out(monkeypatch):
+    stream = drifting(9, dimensions=8)
+    passage, theory, _, kernel = movements(SGDRegressor(**CONSTANT), stream)
+    assert isinstance(kernel, DenseKernel)
+    np.testing.assert_allclose(passage.end - passage.after, theory, atol=1e-9)
+    monkeypatch.setattr(equivalent, "MOST_ROWS", 8)
+    with pytest.raises(StreamTooLargeError, match="of 9 rows has 9 features; expected at most 8"):
+        movements(SGDRegressor(**CONSTANT), stream)
+
+
+def test_a_machine_that_diverges_moves_nothing():
+    stream = drifting(400, dimensions=3)
+    X, Y = as_tensors(stream)
+    model = open_model(stream, Options(model=SGDRegressor(**(CONSTANT | {"eta0": 80.0}))))
+    described = describe(model, X)
+    kernel = open_description(described, X, Y)
+    assert predicted_movement(described, kernel, torch.zeros_like(Y)) is None
+
+
+@pytest.mark.parametrize(
+    ("loss", "factor"),
+    [
+        (nn.MSELoss(), 2 / 15),
+        (nn.MSELoss(reduction="sum"), 2.0),
+        (HalfSquaredError("sum"), 1.0),
+        (HalfSquaredError("mean"), 1 / 5),
+        (nn.L1Loss(), None),
+        (nn.HuberLoss(), None),
+        (nn.CrossEntropyLoss(), None),
+        (lambda p, y: (p - 1.01 * y).square().sum(), None),
+        (lambda p, y: (p - y).square().sum(0)[0], None),
+        (lambda p: p, None),
+    ],
+    ids=["mse", "sum", "half", "half mean", "l1", "huber", "entropy", "other", "one", "wrong"],
+)
+def test_the_factor_of_a_squared_error_is_measured(loss, factor):
+    found = squared_error_factor(loss, 5, 3)
+    assert found == (None if factor is None else pytest.approx(factor, rel=1e-12))
+
+
+def adam(module):
+    return module, torch.optim.Adam(module.parameters())
+
+
+def groups(module):
+    parts = [{"params": [module.weight]}, {"params": [module.bias], "lr": 0.5}]
+    return module, torch.optim.SGD(parts, lr=0.1)
+
+
+def sgd(module, **options):
+    return module, torch.optim.SGD(module.parameters(), lr=0.1, **options)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "reason"),
+    [
+        (RunningMean(), {}, "No kernel is known that describes RunningMean: of models with partia"),
+        (PassiveAggressiveRegressor, {}, "No kernel is known that describes PassiveAggressiveRe"),
+        (SGDRegressor(loss="huber"), {}, "SGDRegressor with loss='huber'; with squared_error, no"),
+        (SGDRegressor(penalty="l1", average=True), {}, "with penalty='l1', average=True"),
+        (SGDRegressor(learning_rate="adaptive"), {}, "with learning_rate='adaptive'"),
+        (SGDRegressor(), {"batch_size": 4}, "in mini-batches of 4 rows: it shuffles them"),
+        (OneByOne(), {}, "of models with learn_one, river's LinearRegression"),
+        (adam(network(3)), {}, "Linear with Adam: of optimisers, torch.optim.SGD"),
+        (groups(network(3)), {}, "its groups of parameters have different options"),
+        (sgd(network(3), momentum=0.5, dampening=0.1), {}, "with maximize, dampening"),
+        ((*sgd(network(3)), nn.L1Loss()), {}, "its loss, L1Loss, is not a squared error"),
+        (nn.Sequential(network(3), nn.Dropout()), {"lr": 0.1}, "its Dropout layer does something"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_what_no_kernel_describes(model, options, reason):
+    stream = drifting(30, dimensions=3)
+    model = open_model(stream, Options(model=model, **options))
+    with pytest.raises(NoDescriptionError, match=reason):
+        describe(model, as_tensors(stream)[0])

@@ -1,0 +1,81 @@
+"""A log of predictions instead of a model."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from retarget.diagnosis.models.log import from_predictions
+from retarget.errors import InvalidInputError
+from support.diagnosis_streams import classes, drifting
+
+STREAM = replace(
+    drifting(50, outputs=2),
+    target_means=np.array([100.0, -3.0]),
+    target_scales=np.array([5.0, 0.1]),
+    groups=np.array(["a"] * 30 + ["b"] * 20),
+    group_column="g",
+)
+rng = np.random.default_rng(0)
+BEFORE, END = STREAM.Y + 0.3 * rng.normal(size=(2, *STREAM.Y.shape))
+
+
+def test_both_are_logged_in_the_users_units():
+    found = from_predictions(STREAM, STREAM.in_units(BEFORE), STREAM.in_units(END), seed=2)
+    np.testing.assert_allclose(found.before, BEFORE, atol=1e-12)
+    np.testing.assert_allclose(found.shift, END - BEFORE, atol=1e-12)
+    expected = [
+        np.square((part - STREAM.Y) * STREAM.target_scales).mean() for part in (BEFORE, END)
+    ]
+    assert found.prequential.value == pytest.approx(expected[0])
+    assert found.remembered.value == pytest.approx(expected[1])
+    assert found.score("as it came").error == found.prequential
+    assert all(math.isnan(score.error.value) for score in found.scores[1:])
+    # each later row has the same share in what moved: of a row of "b", only later ones of "b"
+    np.testing.assert_allclose(found.groups.size[1, 0], 0, atol=1e-12)
+    moved = np.linalg.norm(END - BEFORE, axis=1)
+    np.testing.assert_allclose(found.groups.size[1, 1], moved[30:49].sum() / 20)
+    share = 20 / (49 - np.arange(30))
+    np.testing.assert_allclose(found.groups.size[0, 1], (moved[:30] * share).mean())
+
+
+def test_one_of_them():
+    found = from_predictions(STREAM, STREAM.in_units(BEFORE))
+    assert math.isnan(found.remembered.value)
+    assert np.isnan(found.shift).all()
+    assert math.isfinite(found.prequential.value)
+    found = from_predictions(STREAM, predictions_after=STREAM.in_units(END))
+    assert math.isfinite(found.remembered.value)
+    assert math.isnan(found.prequential.value)
+    assert math.isnan(found.score("as it came").error.value)
+
+
+def test_classes_by_name():
+    stream = classes(30)
+    labels = [stream.target_names[k] for k in stream.Y.argmax(1)]
+    before = labels.copy()
+    before[3:9] = ["y2"] * 6
+    found = from_predictions(stream, before, labels)
+    assert found.scores[0].accuracy.value == pytest.approx(24 / 30)
+    assert found.prequential.value == pytest.approx(2 * 6 / 30 / 3)
+    assert found.remembered.value == 0
+    np.testing.assert_array_equal(found.end, stream.Y)
+    assert from_predictions(stream, predictions_after=labels).scores[0].accuracy is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((STREAM,), "there are no predictions; give predictions, or predictions_after"),
+        ((STREAM, BEFORE[:9]), r"predictions has shape \(9, 2\); expected 50 rows of 2 columns"),
+        ((STREAM, None, BEFORE[:, 0]), r"predictions_after has shape \(50,\); expected 50 rows"),
+        ((STREAM, np.full((50, 2), np.nan)), "predictions is missing or not finite in 50 rows"),
+        ((STREAM, np.full((50, 2), "x")), "predictions holds something that is not a number"),
+        ((classes(30), ["y0", "cat"] * 15), "predictions holds classes .* does not have .*cat"),
+    ],
+    ids=range(6),
+)
+def test_what_is_not_a_log_of_this_stream(arguments, message):
+    with pytest.raises(InvalidInputError, match=message):
+        from_predictions(*arguments)
