@@ -7,6 +7,7 @@ been checked: floating point, finite, of matching shapes, on one device.
 import copy
 import math
 import os
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -32,7 +33,8 @@ ArrayT = TypeVar("ArrayT", np.ndarray, Tensor)
 # square stays in cache (CPU) or fills the device (CUDA). Measured by benchmarks/iterative.py.
 PANEL_ROWS = {"cpu": 256}
 PANEL_ROWS_ELSEWHERE = 2048
-BUSY = 0.75  # processes at work for each core, from which on it is shared with others
+BUSY = 0.5  # other threads at work for each core, from which on ours would wait for them
+LOOKS = 5
 
 # What can be computed on. torch has others (float8, quantised), which know no arithmetic.
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -438,11 +440,26 @@ def considerate_threads() -> Iterator[None]:
     OpenMP's threads wait for each other by spinning: where other processes take their turns, most
     of the time is spent on that, and one thread alone is several times faster.
     """
-    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     threads = torch.get_num_threads()
-    if busy >= BUSY * (os.cpu_count() or 1):
+    if threads > 1 and _other_work() >= BUSY * (os.cpu_count() or 1):
         torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def _other_work() -> float:
+    """Threads of other processes that are running or waiting for a core, on average just now.
+
+    Not the load average: that of a minute ago may have been our own.
+    """
+    seen = []
+    for _ in range(LOOKS):
+        try:
+            running = Path("/proc/loadavg").read_text().split()[3].partition("/")[0]
+        except (OSError, IndexError):  # not Linux
+            return 0.0
+        seen.append(int(running) - 1)
+        time.sleep(0.01)
+    return sum(seen) / LOOKS
