@@ -100,8 +100,10 @@ def diagnose_stream(
     parted = split(stream, test, options)
     X, Y = as_tensors(parted.stream)
     kernel, words = choose_kernel(options.kernel, options.width, X)
-    model = None if options.model is None else diagnose_model(parted, options, progress=progress)
     with PatientBar("diagnosing", PASSES * len(X), progress) as bar, _noting_precision() as doubts:
+        model = None  # run first: one that cannot be run is told at once
+        if options.model is not None:
+            model = diagnose_model(parted, options, progress=progress)
         opened = open_kernel(kernel, X, Y, options, bar.advance)
         outcome = run_learners(opened, parted, options)
     return replace(_diagnosis(parted, outcome, words, doubts), model=model)
