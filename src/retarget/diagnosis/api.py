@@ -219,7 +219,7 @@ def diagnose_table(
     diagnosis = diagnose_split(as_split(stream, test_stream, evaluation), options)
     if not roles.logged:
         return diagnosis
-    from retarget.diagnosis.models.log import from_predictions
+    from retarget.diagnosis.models.prediction_log import from_predictions
 
     said, later = (
         rows.table[:learned].select(columns).to_numpy() if columns else None

@@ -106,16 +106,16 @@ def diagnose_split(parted: Split, options: Options, *, progress: bool | None = N
     """The same of a stream whose rows to compare the learners on are held out already."""
     X, Y = as_tensors(parted.stream)
     kernel, words = choose_kernel(options, X)
-    with considerate_threads():
+    with (
+        considerate_threads(),
+        PatientBar("diagnosing", PASSES * len(X), progress) as bar,
+        _noting_precision() as doubts,
+    ):
         model = None
         if options.model is not None:  # first: one that cannot be run is told at once
             model = diagnose_model(parted, options, progress=progress)
-        with (
-            PatientBar("diagnosing", PASSES * len(X), progress) as bar,
-            _noting_precision() as doubts,
-        ):
-            opened = open_kernel(kernel, X, Y, options, bar.advance)
-            outcome = run_learners(opened, parted, options)
+        opened = open_kernel(kernel, X, Y, options, bar.advance)
+        outcome = run_learners(opened, parted, options)
     return replace(_diagnosis(parted, outcome, options, words, doubts), model=model)
 
 

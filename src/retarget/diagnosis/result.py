@@ -258,6 +258,11 @@ class ModelDiagnosis:
         """(n, c) how far the prediction for each row moved after it was learned."""
         return np.asarray(self.end - self.after)
 
+    @property
+    def helped(self) -> bool:
+        """Whether corrected targets, of a usable size, clearly made the real model better."""
+        return self.corrected_size <= OUT_OF_PROPORTION and self.closed.low > 0
+
     def score(self, way: ModelWay) -> ModelScore:
         """The score of one way of training."""
         return next(score for score in self.scores if score.way == way)

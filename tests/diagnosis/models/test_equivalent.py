@@ -211,3 +211,14 @@ def test_what_no_kernel_describes(model, options, reason):
     model = open_model(stream, Options(model=model, **options))
     with pytest.raises(NoDescriptionError, match=reason):
         describe(model, as_tensors(stream)[0])
+
+
+def test_a_module_that_knows_single_precision_only():
+    class Single(nn.Linear):
+        def forward(self, X):
+            return super().forward(X) + torch.ones(1).float() @ self.weight.new_ones(1)
+
+    stream = drifting(30, dimensions=3)
+    model = open_model(stream, Options(model=Single(3, 1), lr=0.1))
+    with pytest.raises(NoDescriptionError, match="Single with SGD, which fails in double precis"):
+        describe(model, as_tensors(stream)[0])

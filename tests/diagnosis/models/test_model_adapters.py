@@ -173,6 +173,14 @@ def test_every_form_of_a_torch_model():
     assert opened((lbfgs, torch.optim.LBFGS(lbfgs.parameters())))
 
 
+def test_lazy_layers_learn_the_number_of_features_from_the_stream():
+    network = nn.Sequential(nn.LazyLinear(5), nn.ReLU(), nn.LazyLinear(1))
+    stream = drifting(20, dimensions=3)
+    model = open_model(stream, Options(model=network, lr=0.01))
+    assert model.fresh().predict(stream.X).shape == (20, 1)
+    assert isinstance(network[0].weight, nn.parameter.UninitializedParameter)  # still the user's
+
+
 def test_a_module_may_give_one_number_a_row():
     flat = nn.Sequential(network(3), nn.Flatten(0))
     squeezed, plain = (ran(opened(m, lr=0.1), NUMBERS) for m in (flat, network(3)))

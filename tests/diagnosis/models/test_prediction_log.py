@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from retarget.diagnosis.models.log import from_predictions
+from retarget.diagnosis.models.prediction_log import from_predictions
 from retarget.errors import InvalidInputError
 from support.diagnosis_streams import classes, drifting
 

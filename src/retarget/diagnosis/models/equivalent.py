@@ -198,8 +198,13 @@ def _describe_network(model: TorchModel, X: Tensor) -> Description:
         for name, parameter in module.named_parameters()
         if parameter.requires_grad and id(parameter) in trained
     )
-    network = model.fresh().module.double().eval()
-    linear = _is_linear(network, names, X[:4])
+    network = model.fresh().module.double().cpu().eval()
+    try:
+        linear = _is_linear(network, names, X[:4])
+    except Exception as error:  # the user's own code: any kind
+        raise NoDescriptionError(
+            f"No kernel describes {model.name}, which fails in double precision: {error}"
+        ) from error
     words = "One pass of SGD on the tangent kernel of the module at its first weights."
     if linear:
         words += " The module is linear in its parameters: this is exact."

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -24,6 +23,7 @@ from retarget.diagnosis.measure.compare import (
 from retarget.diagnosis.models.adapters import Advance, ModelFailedError, OnlineModel
 from retarget.diagnosis.models.correction import Correction, try_correction
 from retarget.diagnosis.models.equivalent import (
+    Description,
     NoDescriptionError,
     describe,
     open_description,
@@ -46,6 +46,7 @@ from retarget.diagnosis.result import Estimate, ModelDiagnosis, ModelScore, Mode
 from retarget.diagnosis.stream import Stream
 from retarget.errors import RetargetError
 from retarget.progress import PatientBar
+from retarget.theory.stream_kernel import StreamKernel
 
 DIVERGED = 1e6  # standard deviations of the targets
 FAILED_ORDERS = "{} of {} random orders failed, and what the order costs is not known: {}."
@@ -277,7 +278,7 @@ class _Diagnosing:
         return _Theory(description.words, movement, correction)
 
     def _correction(
-        self, description: Any, kernel: Any, start: Tensor, passage: Passage
+        self, description: Description, kernel: StreamKernel, start: Tensor, passage: Passage
     ) -> Correction | None:
         try:
             found = try_correction(

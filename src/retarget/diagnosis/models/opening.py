@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from retarget.diagnosis.models.adapters import (
     ModelFailedError,
@@ -107,6 +108,9 @@ def _adapted_network(parts: tuple[Any, ...], stream: Stream, options: Options) -
     learner = options.learner
     # on a copy: the optimiser, too, must hold parameters that are not the user's
     module = copy.deepcopy(module)
+    if any(isinstance(parameter, UninitializedParameter) for parameter in module.parameters()):
+        with torch.no_grad():  # lazy layers learn the number of features from the first row
+            module(torch.zeros(1, stream.X.shape[1]))
     optimiser = torch.optim.SGD(
         [parameter for parameter in module.parameters() if parameter.requires_grad],
         lr=options.lr,

@@ -69,7 +69,8 @@ def corrected_table(diagnosis: Diagnosis, force: bool = False) -> pl.DataFrame:
 
     * `true:NAME`: as in the user's table;
     * `corrected:NAME`: exactly corrected, which needs the whole stream beforehand;
-    * `iterative:NAME`: corrected block by block, from what was there by then.
+    * `iterative:NAME`: corrected block by block, from what was there by then;
+    * `model:NAME`: those that the user's own model was trained on, if that clearly helped it.
 
     Args:
         diagnosis: What was found.
@@ -83,6 +84,9 @@ def corrected_table(diagnosis: Diagnosis, force: bool = False) -> pl.DataFrame:
         "iterative": stream.in_units(diagnosis.iterative),
     }
     kept = {name: targets for name, targets in parts.items() if name not in left_out}
+    model = diagnosis.model
+    if model is not None and model.corrected is not None and (model.helped or force):
+        kept["model"] = stream.in_units(model.corrected)
     return pl.DataFrame(_row_columns(diagnosis) | _target_columns(diagnosis, kept))
 
 

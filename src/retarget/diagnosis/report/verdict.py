@@ -235,7 +235,7 @@ def _model_advice(model: ModelDiagnosis) -> tuple[str | None, ...]:
                 f"Do not train {model.name} on corrected targets: they reach "
                 f"{number(model.corrected_size)} standard deviations."
             )
-        elif closed.low > 0:
+        elif model.helped:
             corrected = (
                 f"Train {model.name} on iteratively corrected targets: trained on them, it closed "
                 f"{share}."
