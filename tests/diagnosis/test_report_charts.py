@@ -102,6 +102,15 @@ class TestCharts:
             "learning class 1:<br>targets of class 0<br>moved"
         )
 
+    @pytest.mark.parametrize(
+        ("factor", "form"), [(1, ".2~f"), (1e60, ".1~e"), (1e-4, ".1~e")], ids=["1", "huge", "tiny"]
+    )
+    def test_digits_of_a_size_that_fits_a_square(self, factor, form):
+        diagnosis = real.classification()
+        groups = replace(diagnosis.groups, size=diagnosis.groups.size * factor)
+        chart = report_charts(replace(diagnosis, groups=groups))["group-size"]
+        assert chart.traces[0]["texttemplate"] == f"%{{z:{form}}}"
+
     def test_largest_moves(self):
         groups = GroupShift(
             names=("a", "b", "c"),

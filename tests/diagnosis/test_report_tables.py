@@ -106,7 +106,7 @@ class TestRows:
         assert texts(table, "Rows") == ["75"] * 4
         assert texts(table, "By later rows of it") == [number(x) for x in np.diag(size)]
         by = int((size[0] - np.diag(np.diag(size))[0]).argmax())
-        assert table.rows[0][-1] == (number(size[0, by]), f"class {by}", "")
+        assert table.rows[0][-1] == (number(size[0, by]), f"by class {by}", "")
         assert table.rows[3][-1].note == "no later group"
 
 

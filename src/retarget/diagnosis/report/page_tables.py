@@ -245,7 +245,7 @@ def group_table(diagnosis: Diagnosis) -> Table:
     for g, group in enumerate(groups.names):
         most = int(others[g].argmax())
         if others[g, most] > 0:
-            moved = number(float(others[g, most])), name(groups.names[most])
+            moved = number(float(others[g, most])), f"by {name(groups.names[most])}"
         elif np.isnan(groups.size[g]).any():
             moved = "not defined", "the learner diverged"
         else:

@@ -18,8 +18,6 @@ from retarget.diagnosis.report.words import chart_text, largest_moves, number
 from retarget.diagnosis.result import Diagnosis
 
 NUMBERED = 10  # groups up to which each cell has its number in it
-# --warm and --cold are chosen so that ink can be read on them, in both themes.
-DIGITS = {"texttemplate": "%{z:.2~f}", "textfont": {"color": INK}}
 
 
 def size_chart(
@@ -112,10 +110,19 @@ def _heat_map(
         title=title,
         caption=caption + " An empty square is not defined." * bool(np.isnan(z).any()),
         alternative=f"{title}: {len(names)} by {len(names)} groups. {moves}",
-        traces=[squares | (DIGITS if numbered else {})],
+        traces=[squares | (_digits(top) if numbered else {})],
         layout=layout(
             170 + (44 if numbered else 18) * len(names),
             axis | {"title": "while learning"},
             axis | {"title": "targets of", "autorange": "reversed"},
         ),
     )
+
+
+def _digits(top: float) -> dict[str, object]:
+    """The numbers in the squares, of which `top` is the largest.
+
+    --warm and --cold, the strongest colours, are chosen so that ink can be read on them.
+    """
+    form = ".2~f" if 0.05 <= top < 1000 else ".1~e"
+    return {"texttemplate": f"%{{z:{form}}}", "textfont": {"color": INK}}

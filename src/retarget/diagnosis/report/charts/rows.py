@@ -93,7 +93,7 @@ def along_the_stream(
     told_apart = grouped and len(names) <= len(GROUP_COLOURS)
     colours = GROUP_COLOURS if told_apart else (DOTS,) * len(names)
     if not grouped:
-        traces = [_points(diagnosis, size, rows, "row", DOTS)]
+        traces = [_points(diagnosis, size, rows, "rows", DOTS)]
     else:
         traces = [
             _points(diagnosis, size, rows[groups[rows] == g], group, colours[g])
