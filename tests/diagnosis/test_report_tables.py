@@ -117,6 +117,13 @@ class TestModel:
         assert [card.value for card in cards] == ["9", "7", "5", "3", "12.5", "not defined"]
         assert [card.mark for card in cards][:4] == ["online", "one-step", "offline", "corrected"]
 
+    def test_cards_of_a_log_are_of_what_is_known(self):
+        diagnosis = made.model_regression()
+        known, *others = diagnosis.model.scores
+        scores = (known, *(replace(score, error=real.UNDEFINED) for score in others))
+        cards = score_cards(diagnosis, replace(diagnosis.model, scores=scores, orders=()))
+        assert [card.value for card in cards] == ["9", "12.5", "not defined"]
+
     def test_table(self):
         diagnosis = made.model_classification()
         table = model_table(diagnosis, diagnosis.model)
@@ -165,6 +172,8 @@ class TestModel:
         assert "2.8 standard deviations" in facts["Corrected targets"]
         assert model.description in facts["Described by"]
         assert "94%" in facts["Agreement"]
+        assert "8 (7.2 to 9.6)" in facts["Memory"]
+        assert "11 (9.9 to 13.2)" in facts["Memory"]
         open_gap = dict(model_facts(replace(model, closed=real.UNDEFINED)))
         assert "%" not in open_gap["Corrected targets"]
 

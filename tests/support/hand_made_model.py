@@ -44,6 +44,8 @@ class ModelDiagnosis:
     corrected: np.ndarray | None
     corrected_size: float
     closed: Estimate
+    prequential: Estimate
+    remembered: Estimate
     failures: tuple[str, ...]
 
     @property
@@ -92,6 +94,8 @@ def model_of(diagnosis, **changes):
         corrected=Y + 0.3 * (Y - end),
         corrected_size=2.8,
         closed=Estimate(0.81, 0.7, 0.9),
+        prequential=estimate(8),
+        remembered=estimate(11),
         failures=(),
     )
     return replace(made, **changes)
@@ -144,5 +148,7 @@ def model_that_failed():
         corrected=None,
         corrected_size=np.nan,
         closed=UNDEFINED,
+        prequential=UNDEFINED,
+        remembered=UNDEFINED,
         failures=HOSTILE,
     )

@@ -102,6 +102,9 @@ def score_cards(diagnosis: Diagnosis, model: Any) -> list[Card]:
     """The scores of the user's model, else of the learners; and of the baselines."""
     stream = diagnosis.stream
     lines = _lines(diagnosis) if model is None else _ways(model)
+    if model is not None and any(math.isfinite(line.error.value) for line in lines):
+        # Of a log of predictions, nothing but the stream as it came is known.
+        lines = [line for line in lines if math.isfinite(line.error.value)]
     cards = []
     for line in [*lines, *_baselines(diagnosis)]:
         share = line.accuracy is not None
@@ -191,6 +194,15 @@ def model_facts(model: Any) -> list[tuple[str, str]]:
                 "Order",
                 f"A random order changes its error by {with_interval(model.order, share=True)}, "
                 f"measured over {len(model.orders)} orders.",
+            )
+        )
+    if math.isfinite(model.prequential.value) and math.isfinite(model.remembered.value):
+        facts.append(
+            (
+                "Memory",
+                f"Its error was {with_interval(model.prequential)} on each row just before it "
+                f"learned it, and is {with_interval(model.remembered)} on the same rows at the "
+                "end.",
             )
         )
     if model.corrected is None:
