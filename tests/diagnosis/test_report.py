@@ -13,7 +13,14 @@ import plotly.graph_objects as go
 import pytest
 from plotly.offline import get_plotlyjs
 
-from retarget.diagnosis.report.page import chart_json, report_charts, report_html, write_report
+from retarget.diagnosis.report.page import (
+    FIRST,
+    chart_json,
+    report_charts,
+    report_html,
+    write_report,
+)
+from retarget.diagnosis.report.page_tables import score_cards
 from retarget.diagnosis.report.words import (
     largest_moves,
     number,
@@ -24,12 +31,14 @@ from retarget.diagnosis.report.words import (
 )
 from retarget.diagnosis.result import Stability
 from retarget.learners import SGD
+from support import hand_made_model as made
 from support import real_diagnosis as real
 
 NOON = datetime(2026, 11, 15, 12)
 CASES = (
     *("classification", "regression", "many_groups", "one_group", "progressive", "undefined"),
-    *("diverged", "large", "hostile"),
+    *("diverged", "large", "hostile", "model_regression", "model_classification"),
+    "model_that_failed",
 )
 PLOTLY = get_plotlyjs()
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -71,7 +80,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module", params=CASES)
 def case(request):
-    diagnosis = getattr(real, request.param)()
+    diagnosis = getattr(made if request.param.startswith("model") else real, request.param)()
     html = report_html(diagnosis, command="retarget diagnose a.csv", made=NOON)
     return html, Page(html)
 
@@ -106,6 +115,27 @@ class TestPage:
         assert all(b <= a + 1 for a, b in pairwise(levels))
         ids = [attrs["id"] for _, attrs in page.elements if "id" in attrs]
         assert len(ids) == len(set(ids))
+
+    def test_begins_with_the_picture_and_what_to_do(self, case):
+        page = case[1]
+        ids = [attrs["id"] for _, attrs in page.elements if "id" in attrs]
+        assert ids.index("advice") < ids.index("found") < ids.index("scores")
+        if "model" in ids:
+            assert ids.index("found") < ids.index("model") < ids.index("scores")
+        first = [key for key in FIRST if f"chart-{key}" in ids][:1]
+        assert [f"chart-{key}" for key in first] == [i for i in ids if i.startswith("chart-")][:1]
+        if first:
+            assert ids.index(f"chart-{first[0]}") < ids.index("advice")
+
+    def test_what_few_need_is_folded(self, case):
+        page, inside, folded = case[1], [], set()
+        for tag, attrs in page.elements:
+            if tag in ("section", "details"):
+                inside = [*inside[: tag == "details"], attrs.get("id", tag)]
+            if attrs.get("class") == "chart" and inside[-1] == "details":
+                folded.add(attrs["id"])
+        drawn = [attrs["id"] for attrs in page.all("div") if attrs.get("class") == "chart"]
+        assert folded == {"chart-rate", "chart-ridge", "chart-group-pull"} & set(drawn[1:])
 
     def test_every_chart_has_its_words(self, case):
         page = case[1]
@@ -196,7 +226,6 @@ WORDS = {
         "no row's shift is a finite number",
         "no effective target is a finite number",
         "The movements between groups are not defined",
-        "not defined the learner diverged",
     ),
     "one_group": ("There is one group only (all rows, 160 rows)",),
 }
@@ -243,11 +272,11 @@ class TestContent:
         first = order[0]
         true = stream.Y[first] * stream.target_scales + stream.target_means
         expected = (
-            f"{stream.rows[first]} {first + 1} {stream.times[first]} {stream.groups[first]} "
+            f"{stream.rows[first] + 1} {first + 1} {stream.times[first]} {stream.groups[first]} "
             f"{number(size[first])} {number(true[0], 4)}, {number(true[1], 4)}"
         )
         assert expected in text
-        rows = [f"{stream.rows[i]} {i + 1} {stream.times[i]}" for i in order[:11]]
+        rows = [f"{stream.rows[i] + 1} {i + 1} {stream.times[i]}" for i in order[:11]]
         places = [text.index(row) for row in rows[:10]]
         assert places == sorted(places)
         assert rows[10] not in text
@@ -272,9 +301,9 @@ class TestContent:
         classes = real.classification()
         lost = {"error": real.UNDEFINED, "accuracy": real.UNDEFINED}
         scores = (replace(classes.scores[0], **lost), *classes.scores[1:])
-        page = report_html(replace(classes, scores=scores))
-        assert page.count(" of rows right</span>") == len(scores) - 1
-        assert "not defined of rows right" not in page
+        cards = score_cards(replace(classes, scores=scores), None)
+        assert [card.value == "not defined" for card in cards] == [True, False, False, False]
+        assert [len(card.notes) for card in cards] == [1, 2, 2, 2]
 
     def test_the_correction_in_words(self):
         given = replace(real.regression().gamma, how="given")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from retarget.diagnosis.report.page import write_report
+from support import hand_made_model as made
 from support import real_diagnosis as real
 
 playwright = pytest.importorskip(
@@ -18,12 +19,12 @@ CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="no chromium on the PATH: apt install chromium"
 )
-DESKTOP = {"width": 1200, "height": 900}
+DESKTOP = {"width": 1400, "height": 900}
 PHONE = {"width": 390, "height": 844}
 QUICK = ("undefined",)  # and what other tests open
 SLOW = (
     *("classification", "regression", "many_groups", "one_group", "progressive", "diverged"),
-    "large",
+    *("large", "hostile", "model_regression", "model_that_failed"),
 )
 
 
@@ -48,18 +49,27 @@ class Opened:
 
     def boxes(self):
         return self.page.evaluate(
-            """() => [...document.querySelectorAll(".chart")].map(
-                 (c) => c.querySelector(".main-svg").getBoundingClientRect().toJSON())"""
+            """() => [...document.querySelectorAll(".chart .main-svg:first-child")].map(
+                 (svg) => svg.getBoundingClientRect().toJSON())"""
         )
+
+    def box(self, selector):
+        return self.page.locator(selector).first.bounding_box()
+
+    def unfold(self):
+        """Opens whatever is folded, and gives the charts that were."""
+        self.page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true })")
+        self.page.wait_for_function("() => !document.querySelector('.chart:empty')")
+        return self.page.locator("details .chart").evaluate_all("all => all.map((c) => c.id)")
 
     def requires_no_sideways_scroll(self):
         assert self.page.evaluate("innerWidth") == 390
         assert self.page.evaluate("document.documentElement.scrollWidth") <= 390
         assert all(box["left"] >= 0 and box["right"] <= 390 for box in self.boxes())
-        tables = self.page.evaluate(
-            "[...document.querySelectorAll('.box')].map(b => [b.scrollWidth, b.clientWidth])"
-        )
-        assert any(inside > outside for inside, outside in tables)  # they scroll in their box
+        for table in self.page.locator(".box").all():  # a wide one scrolls in its box
+            box = table.bounding_box()
+            assert box["x"] >= 0
+            assert box["x"] + box["width"] <= 390
 
     def style(self, selector, name):
         return self.page.evaluate(
@@ -82,7 +92,8 @@ def reports(tmp_path_factory):
     @cache
     def written(name):
         path = folder / f"{name}.html"
-        write_report(getattr(real, name)(), path, command="<script>hacked=5")
+        diagnosis = getattr(made if name.startswith("model") else real, name)()
+        write_report(diagnosis, path, command="<script>hacked=5")
         return path.as_uri()
 
     return written
@@ -122,6 +133,8 @@ def desk(browser, reports):
 def test_loads_without_complaint_or_request_and_fits_a_phone(visit, reports, name):
     opened = visit(name)
     assert opened.page.evaluate("typeof window.hacked") == "undefined"
+    opened.unfold()
+    assert len(opened.boxes()) == len(opened.charts())
     for box in opened.boxes():
         assert box["width"] > 300
         assert box["height"] > 100
@@ -139,7 +152,86 @@ def test_fits_a_phone_that_says_so(visit):
     opened.requires_no_sideways_scroll()
     assert opened.layout("shift")["dragmode"] is False  # a finger on a chart scrolls the page
     assert len(opened.layout("group-size")["xaxis"]["ticktext"]) == 12  # of 24
+    requires_tables_that_scroll(opened)
     assert opened.complaints == []
+
+
+@pytest.mark.parametrize("name", ["classification", "model_regression"])
+def test_first_screen_holds_headline_picture_and_advice(visit, name):
+    opened = visit(name)
+    for size in (DESKTOP, PHONE):
+        opened.page.set_viewport_size(size)
+        opened.page.wait_for_function(
+            "() => document.querySelector('.first .chart').layout.width < innerWidth"
+        )
+        headline, picture, advice = (
+            opened.box(selector) for selector in ("h1", ".first .chart .main-svg", "#advice li")
+        )
+        assert 0 <= headline["y"] < min(picture["y"], advice["y"])
+        assert picture["y"] + picture["height"] <= size["height"]
+        assert advice["y"] + advice["height"] <= size["height"]
+        assert headline["width"] >= 0.77 * size["width"]
+    chart = opened.page.locator(".first .chart").get_attribute("id")
+    assert chart == ("chart-model-shift" if name.startswith("model") else "chart-shift")
+
+
+def test_folded_charts_are_drawn_when_they_are_opened_and_can_be_read(visit):
+    opened = visit("classification")
+    folded = ["chart-group-pull", "chart-rate", "chart-ridge"]
+    for chart in folded:
+        assert opened.page.locator(f"#{chart} .main-svg").count() == 0
+    opened.page.locator("#choices summary").click()
+    opened.page.wait_for_selector("#chart-ridge .main-svg")
+    opened.page.locator("#groups summary").click()
+    opened.page.wait_for_selector("#chart-group-pull .main-svg")
+    assert opened.unfold() == folded
+    for chart in folded:
+        place, drawn = opened.box(f"#{chart}"), opened.box(f"#{chart} .main-svg")
+        assert drawn["width"] == pytest.approx(place["width"], abs=1)
+        assert drawn["width"] > 400
+    for scheme in ("light", "dark"):
+        opened.page.emulate_media(color_scheme=scheme)
+        opened.page.wait_for_timeout(100)
+        for chart in ("group-size", "group-pull"):
+            requires_readable_digits(opened, chart)
+    assert opened.complaints == []
+
+
+def requires_readable_digits(opened, chart):
+    """Every digit has a contrast of 4.5 at least (WCAG AA), whatever colour its square has."""
+    squares = opened.data(chart)[0]
+    ends, colours = zip(*squares["colorscale"], strict=True)
+    values = np.array(squares["z"]).ravel()
+    place = (values - squares["zmin"]) / (squares["zmax"] - squares["zmin"])
+    parts = np.transpose([hexadecimal(colour) for colour in colours])
+    under = np.transpose([np.interp(place, ends, part) for part in parts])
+    fills = opened.page.locator(f"#chart-{chart} .heatmap-label text").evaluate_all(
+        "all => all.map((text) => getComputedStyle(text).fill)"
+    )
+    assert len(fills) == len(values)
+    assert len(set(fills)) == 1
+    ink = [float(part) for part in re.findall(r"[\d.]+", fills[0])[:3]]
+    assert min(contrast(ink, colour) for colour in under) >= 4.5
+
+
+def test_links_open_what_is_folded(desk):
+    opened = desk("regression")
+    opened.page.locator("nav a[href='#stability']").click()
+    assert opened.page.locator("#stability details[open]").count() == 1
+
+
+def requires_tables_that_scroll(opened):
+    """They say so, and keep their first column in sight."""
+    wide = opened.page.locator(".box.wide")
+    assert wide.count() >= 1
+    for box in wide.all():
+        assert box.evaluate("b => getComputedStyle(b.nextElementSibling).display") == "block"
+        box.evaluate("b => { b.scrollLeft = b.scrollWidth }")
+        first = box.locator("tbody th").first.bounding_box()
+        last = box.locator("tbody tr").first.locator("td").last.bounding_box()
+        assert first["x"] == pytest.approx(box.bounding_box()["x"], abs=1)
+        assert first["x"] + first["width"] <= last["x"] + 1
+        assert last["x"] + last["width"] <= 390
 
 
 def test_policy_stops_other_scripts_and_connections(desk):
@@ -224,14 +316,14 @@ def test_choosing_wrong_classes(desk):
 
 
 def test_legend_hides_a_group(desk):
-    opened = desk("classification")
+    opened = desk("regression")
     points = opened.page.locator("#chart-shift .scatterlayer .point")
     before = points.count()
     opened.page.locator("#chart-shift .legendtoggle").first.click()
     opened.page.wait_for_function(
         "n => document.querySelectorAll('#chart-shift .scatterlayer .point').length < n", arg=before
     )
-    counts = real.classification().groups.counts
+    counts = real.regression().groups.counts
     assert before - points.count() == counts[0]
 
 
@@ -259,6 +351,7 @@ def test_hostile_text_is_shown_and_does_not_run(visit, reports):
 
 def test_dark_mode_is_dark_charts_too(visit):
     opened = visit("regression", color_scheme="dark")
+    opened.unfold()
     assert brightness(opened.style("body", "backgroundColor")) < 60
     assert brightness(opened.style("body", "color")) > 200
     for chart in opened.charts():
@@ -280,11 +373,13 @@ def test_printing_from_dark_mode_is_light_and_not_cut(visit):
     assert brightness(opened.style("body", "backgroundColor")) == 255
     assert brightness(opened.style("body", "color")) < 60
     assert opened.style("nav", "display") == "none"
+    assert opened.page.locator("details:not([open])").count() == 0  # paper cannot be opened
     assert all(box["width"] <= 690 for box in opened.boxes())  # of the 695 pixels of A4
     for chart in opened.charts():
         assert brightness(opened.style(f"#chart-{chart} .main-svg", "backgroundColor")) == 255
     opened.page.emulate_media(media="screen")
     opened.page.wait_for_selector("html:not([data-printing])", state="attached")
+    assert opened.page.locator("details[open]").count() == 0
     assert brightness(opened.style("#chart-errors .main-svg", "backgroundColor")) < 60
 
 
@@ -294,6 +389,22 @@ def test_prints_to_paper(visit):
     assert pdf.startswith(b"%PDF")
     pages = len(re.findall(rb"/Type\s*/Page\b", pdf))
     assert 5 <= pages <= 12
+
+
+def hexadecimal(colour):
+    return [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
+
+
+def luminance(colour):
+    """Relative luminance of sRGB (WCAG 2.1)."""
+    share = np.array(colour) / 255
+    linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
+    return linear @ [0.2126, 0.7152, 0.0722]
+
+
+def contrast(first, second):
+    dark, light = sorted([luminance(first), luminance(second)])
+    return (light + 0.05) / (dark + 0.05)
 
 
 def brightness(colour):

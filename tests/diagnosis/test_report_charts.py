@@ -64,7 +64,7 @@ class TestCharts:
         harbour = chart.traces[[t["name"] for t in chart.traces].index("harbour")]
         rows = np.array(harbour["x"]) - 1
         assert (diagnosis.stream.groups[rows] == "harbour").all()
-        assert harbour["customdata"][0] == f"row {199 - rows[0]}, {diagnosis.stream.times[rows[0]]}"
+        assert harbour["customdata"][0] == f"row {200 - rows[0]}, {diagnosis.stream.times[rows[0]]}"
 
     def test_many_groups_are_chosen_not_coloured(self):
         chart = report_charts(real.many_groups())["shift"]
@@ -73,6 +73,18 @@ class TestCharts:
         assert [view.label for view in chart.views][:2] == ["All", "device number 00"]
         strong = [changes["marker.opacity"] for changes in chart.views[5].traces]
         assert np.argmax(strong) == 4
+
+    def test_groups_that_follow_each_other_are_named_in_their_place(self):
+        diagnosis = real.classification()
+        layout = report_charts(diagnosis)["shift"].layout
+        assert [a["text"] for a in layout["annotations"]] == list(diagnosis.groups.names)
+        assert layout["showlegend"] is False
+        assert report_charts(real.regression())["shift"].layout["showlegend"] is True
+
+    def test_parts_of_a_stream_without_groups_are_not_coloured(self):
+        chart = report_charts(real.one_group())["shift"]
+        dots, mean = chart.traces
+        assert (len(dots["x"]), mean["mode"], chart.views) == (160, "lines", ())
 
     def test_heat_maps(self):
         diagnosis = real.classification()
@@ -89,6 +101,15 @@ class TestCharts:
         assert size["hovertext"][0][1].startswith(
             "learning class 1:<br>targets of class 0<br>moved"
         )
+
+    @pytest.mark.parametrize(
+        ("factor", "form"), [(1, ".2~f"), (1e60, ".1~e"), (1e-4, ".1~e")], ids=["1", "huge", "tiny"]
+    )
+    def test_digits_of_a_size_that_fits_a_square(self, factor, form):
+        diagnosis = real.classification()
+        groups = replace(diagnosis.groups, size=diagnosis.groups.size * factor)
+        chart = report_charts(replace(diagnosis, groups=groups))["group-size"]
+        assert chart.traces[0]["texttemplate"] == f"%{{z:{form}}}"
 
     def test_largest_moves(self):
         groups = GroupShift(
@@ -242,7 +263,7 @@ class TestRows:
 
     def test_most_shifted_puts_what_diverged_first(self):
         diagnosis = real.undefined()
-        assert most_shifted(diagnosis).tolist() == list(range(120, 130))
+        assert most_shifted(diagnosis.shift_size).tolist() == list(range(120, 130))
 
     @pytest.mark.parametrize("n", [1, 4, 30, 997])
     def test_running_mean_is_the_mean_of_a_window(self, n):

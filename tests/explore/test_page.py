@@ -342,6 +342,15 @@ def test_a_stream_in_large_units_is_read_off_its_axes(visit, tmp_path):
     assert page.input_value("#start-number") == f"{float(f'{heat.mean():.4g}'):g}"
 
 
+def test_learners_and_the_meaning_of_sticks_are_in_sight(visit):
+    page = visit(toy_opening(), viewport={"width": 1400, "height": 900})
+    table, words = (page.locator(part).bounding_box() for part in ("#legend", "#sticks"))
+    assert table["y"] + table["height"] <= 900
+    assert words["y"] + words["height"] < page.locator("#plot").bounding_box()["y"]
+    assert words["height"] < 30  # one line
+    assert page.locator("#sticks em").count() == 2
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_a_phone(visit, scheme):
     page = visit(toy_opening(), viewport={"width": 390, "height": 844}, color_scheme=scheme)

@@ -113,7 +113,8 @@ export class Plot {
   // follows slowly, so that the picture does not jump at every step.
   fit({ state, picture, shown }, frozen) {
     this.width = Math.max(this.svg.clientWidth, 200);
-    this.height = Math.min(500, Math.max(270, this.width * 0.6));
+    // not so high that the table of learners below it is out of sight
+    this.height = Math.max(270, Math.min(500, this.width * 0.6, innerHeight * 0.45));
     this.svg.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
     this.svg.setAttribute("height", this.height);
     this.domain = [state.low, state.high];

@@ -1,11 +1,13 @@
-"""Charts of the rows: how far each was shifted, along the stream and by density, and to where."""
+"""Charts of the rows: how far each was shifted, along the stream and by density."""
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from retarget.diagnosis.report.charts import (
+    BAND,
     DOT_LEGEND,
     DOTS,
     INK,
@@ -21,6 +23,7 @@ from retarget.diagnosis.report.charts import (
 )
 from retarget.diagnosis.report.words import chart_text, name, number, percent
 from retarget.diagnosis.result import Diagnosis
+from retarget.diagnosis.stream import Stream
 from retarget.learners import COLOURS
 
 # For groups, in the order in which they appear. More groups than this are not told apart by colour.
@@ -31,9 +34,6 @@ GROUP_COLOURS = (
 FAINT = 0.6  # opacity of a dot: where there are many it shows
 POINTS = 4000  # drawn in a chart, at most about; a browser stays quick with 5,000
 FEWEST = 20  # of each group, however small its share
-ALL_TARGETS = 20_000  # points in all, whatever the number of targets: the page's size
-MOST_TARGETS = 40
-MOST_CLASSES = 30
 
 
 def shift_unit(diagnosis: Diagnosis) -> str:
@@ -42,22 +42,74 @@ def shift_unit(diagnosis: Diagnosis) -> str:
     return "1 = a whole class" if classes else "standard deviations"
 
 
+def position(rows: int) -> dict[str, Any]:
+    """The axis along a stream."""
+    ends = [1 - 0.012 * rows, 1.012 * rows]
+    return {"title": "position in the stream", "tickformat": ",d", "nticks": 6, "range": ends}
+
+
+def file_row(stream: Stream, row: int | np.integer[Any]) -> str:
+    """The number of a row as a reader of the file counts its rows of data: from 1."""
+    return f"{int(stream.rows[row]) + 1:,}"
+
+
 def shift_chart(diagnosis: Diagnosis) -> Chart | None:
     """How far each row's targets moved, along the stream."""
-    groups, size = group_of_row(diagnosis), diagnosis.shift_size
-    rows = drawn_rows(groups, most_shifted(diagnosis))
+    return along_the_stream(
+        diagnosis,
+        diagnosis.shift_size,
+        key="shift",
+        title="Shift along the stream",
+        meaning="Dots high on the left are early rows whose targets later learning has changed: "
+        "forgetting.",
+    )
+
+
+def along_the_stream(
+    diagnosis: Diagnosis,
+    size: np.ndarray,
+    *,
+    key: str,
+    title: str,
+    meaning: str,
+    theory: np.ndarray | None = None,
+) -> Chart | None:
+    """A movement of each row as a dot, in the order of the stream.
+
+    Args:
+        diagnosis: Whose rows these are.
+        size: (n,) how far each row was moved.
+        key: The chart's name in the page.
+        title: Its heading.
+        meaning: What is to be seen in it, the end of its caption.
+        theory: (n,) how far it should have been moved, drawn as a line.
+    """
     if not np.isfinite(size).any():
         return None
-    where, means, window = running_mean(size)
-    names = diagnosis.groups.names
-    told_apart = 1 < len(names) <= len(GROUP_COLOURS)
+    groups, names = group_of_row(diagnosis), diagnosis.groups.names
+    rows = drawn_rows(groups, most_shifted(size))
+    # Parts of a stream without groups are told apart by their place.
+    grouped = diagnosis.stream.groups is not None and len(names) > 1
+    told_apart = grouped and len(names) <= len(GROUP_COLOURS)
     colours = GROUP_COLOURS if told_apart else (DOTS,) * len(names)
-    traces = [
-        _points(diagnosis, rows[groups[rows] == g], group, colours[g])
-        for g, group in enumerate(names)
-    ]
-    hover = "around position %{x}<br>mean shift %{y:.3g}"
-    traces.append(line("running mean", where, means, hover, INK))
+    if not grouped:
+        traces = [_points(diagnosis, size, rows, "rows", DOTS)]
+    else:
+        traces = [
+            _points(diagnosis, size, rows[groups[rows] == g], group, colours[g])
+            for g, group in enumerate(names)
+        ]
+    bands, labels = group_bands(diagnosis) if grouped else ([], [])
+    named = told_apart and not labels
+    for trace in traces:
+        trace["showlegend"] = named
+    where, means, window = running_mean(size)
+    around = "around position %{x}<br>"
+    traces.append(line("running mean", where, means, f"{around}mean shift %{{y:.3g}}", INK))
+    if theory is not None and np.isfinite(theory).any():
+        tip = f"{around}the theory predicts %{{y:.3g}}"
+        predicted = running_mean(theory)[1]
+        traces.append(line("theory", where, predicted, tip, MUTED, dash="dot"))
     tenth = max(len(size) // 10, 1)
     first, last = (
         number(float(part[np.isfinite(part)].mean())) if np.isfinite(part).any() else "not defined"
@@ -65,31 +117,33 @@ def shift_chart(diagnosis: Diagnosis) -> Chart | None:
     )
     lost = int((~np.isfinite(size)).sum())
     return Chart(
-        key="shift",
-        title="Shift along the stream",
-        caption=f"{_which(rows, size)}, {'coloured by group; ' * told_apart}the line is the mean "
-        f"over {window:,} rows at a time. Dots high on the left are early rows whose targets later "
-        "learning has changed: forgetting."
+        key=key,
+        title=title,
+        caption=f"{_which(rows, size)}{', coloured by group' * told_apart}; the line is the mean "
+        f"over {window:,} rows at a time. {meaning}"
         + f" {lost:,} rows are left out: the shift is not finite, it diverged."
         * (lost > 0),
         alternative=f"Size of the shift of {len(size):,} rows in stream order. Its mean is "
         f"{first} over the first tenth and {last} over the last.",
         traces=traces,
         layout=layout(
-            380,
-            {"title": "position in the stream", "tickformat": ",d", "nticks": 6},
+            340,
+            position(len(size)),
             {"title": f"shift ({shift_unit(diagnosis)})", "nticks": 7} | scale(size[rows]),
-            showlegend=told_apart,
-            legend=DOT_LEGEND,
+            showlegend=named or theory is not None,
+            shapes=bands,
+            **above(labels, DOT_LEGEND),
         ),
-        choose="Group" if len(names) > 1 else "",
-        views=_highlights(names, told_apart) if len(names) > 1 else (),
+        choose="Group" if grouped else "",
+        views=_highlights(names, told_apart) if grouped else (),
     )
 
 
-def _points(diagnosis: Diagnosis, rows: np.ndarray, group: str, colour: str) -> Trace:
+def _points(
+    diagnosis: Diagnosis, size: np.ndarray, rows: np.ndarray, group: str, colour: str
+) -> Trace:
     stream = diagnosis.stream
-    texts = [f"row {row:,}" for row in stream.rows[rows].tolist()]
+    texts = [f"row {file_row(stream, row)}" for row in rows]
     if stream.times is not None:
         times = (chart_text(str(time), 32) for time in stream.times[rows].tolist())
         texts = [f"{row}, {time}" for row, time in zip(texts, times, strict=True)]
@@ -97,7 +151,7 @@ def _points(diagnosis: Diagnosis, rows: np.ndarray, group: str, colour: str) -> 
         "markers",
         chart_text(group),
         rows + 1,
-        diagnosis.shift_size[rows],
+        size[rows],
         "",
         digits=4,
         customdata=texts,
@@ -126,7 +180,7 @@ def density_chart(diagnosis: Diagnosis) -> Chart | None:
     where, means = mean_by_tenth(density, size)
     if not len(where):
         return None
-    rows = drawn_rows(group_of_row(diagnosis), most_shifted(diagnosis))
+    rows = drawn_rows(group_of_row(diagnosis), most_shifted(size))
     tip = "density %{x:.3g}<br>"
     dots = scatter(
         "markers",
@@ -135,7 +189,7 @@ def density_chart(diagnosis: Diagnosis) -> Chart | None:
         size[rows],
         f"row %{{customdata:,d}}<br>{tip}shift %{{y:.3g}}",
         digits=4,
-        customdata=plain(diagnosis.stream.rows[rows]),
+        customdata=plain(diagnosis.stream.rows[rows] + 1),
         marker={"size": 5, "color": DOTS, "opacity": 0.5},
     )
     mean = line("mean over a tenth", where, means, f"{tip}mean shift %{{y:.3g}}", INK)
@@ -169,136 +223,6 @@ def _which(rows: np.ndarray, values: np.ndarray) -> str:
     )
 
 
-def targets_chart(diagnosis: Diagnosis) -> Chart | None:
-    """True against effective targets; for classes, the rows of each that changed class."""
-    if not np.isfinite(diagnosis.shift_size).any():
-        return None
-    classes = diagnosis.stream.kind == "classification"
-    return _classes(diagnosis) if classes else _numbers(diagnosis)
-
-
-def _numbers(diagnosis: Diagnosis) -> Chart:
-    stream = diagnosis.stream
-    names = stream.target_names[:MOST_TARGETS]
-    limit = min(POINTS, ALL_TARGETS // len(names))
-    rows = drawn_rows(group_of_row(diagnosis), most_shifted(diagnosis), limit)
-    true, effective = (stream.in_units(Z[rows]) for Z in (stream.Y, diagnosis.effective))
-    crossed = stream.Y[rows] * diagnosis.effective[rows] < 0
-    traces: list[Trace] = []
-    for target in range(len(names)):
-        x, y, other = true[:, target], effective[:, target], crossed[:, target]
-        for side, label, colour in (
-            (~other, "same side of the average", DOTS),
-            (other, "other side", COLOURS["iterative"]),
-        ):
-            dots = scatter(
-                "markers",
-                label,
-                x[side],
-                y[side],
-                "row %{customdata:,d}<br>true %{x:.4g}<br>effective %{y:.4g}",
-                digits=4,
-                customdata=plain(stream.rows[rows][side]),
-                marker={"size": 5, "color": colour, "opacity": FAINT},
-            )
-            traces.append(dots)
-        ends = np.array([np.nanmin(x), np.nanmax(x)])
-        traces.append(line("learned as it is", ends, ends, "", INK, width=1.5, dash="dash"))
-        traces[-1]["hoverinfo"] = "skip"
-    for trace in traces[3:]:
-        trace["visible"] = False
-    drawn = f"{len(rows):,} of {len(stream):,} rows are drawn. " * (len(rows) < len(stream))
-    others = f"The first {len(names)} of {len(stream.target_names)} targets can be chosen. " * (
-        len(names) < len(stream.target_names)
-    )
-    titles = [f"true {chart_text(target, 40)}" for target in names]
-    views = tuple(
-        View(
-            name(target),
-            [{"visible": trace // 3 == place} for trace in range(len(traces))],
-            {"xaxis.title.text": titles[place]},
-        )
-        for place, target in enumerate(names)
-    )
-    return Chart(
-        key="targets",
-        title="What was to be learned, and what was",
-        caption="Each dot is a row: across, its true target; up, the target that the offline "
-        "learner would need to be given to end up where the online one did. On the dashed line "
-        "it was learned as it is; a flatter cloud was weakened. "
-        f"{drawn}{others}".rstrip(),
-        alternative=f"Effective against true targets. {percent(float(diagnosis.changed.mean()))} "
-        "of the rows ended on the other side of the average.",
-        traces=traces,
-        layout=layout(
-            420,
-            {"title": titles[0], "nticks": 6},
-            {"title": "effective", "nticks": 7},
-            showlegend=True,
-            legend=DOT_LEGEND,
-        ),
-        choose="Target" if len(names) > 1 else "",
-        views=views if len(names) > 1 else (),
-    )
-
-
-def _classes(diagnosis: Diagnosis) -> Chart:
-    names = diagnosis.stream.target_names
-    true = diagnosis.stream.Y.argmax(axis=1)
-    to = np.zeros((len(names), len(names)), dtype=int)  # changed rows, from class to class
-    effective = diagnosis.effective.argmax(axis=1)
-    np.add.at(to, (true[diagnosis.changed], effective[diagnosis.changed]), 1)
-    rows, changed = np.bincount(true, minlength=len(names)), to.sum(axis=1)
-    share = changed / np.maximum(rows, 1)
-    shown = np.sort(np.argsort(-share, kind="stable")[:MOST_CLASSES])
-    became = [f", most often to {names[k]}" for k in to.argmax(axis=1)]
-    worst = int(np.argmax(share))
-    few = f"The {MOST_CLASSES} classes that changed most, of {len(names):,}."
-    bars: Trace = {
-        "type": "bar",
-        "orientation": "h",
-        "name": "changed class",
-        "x": plain(share[shown]),
-        "y": plain(np.arange(len(shown))),
-        "text": [percent(float(s)) for s in share[shown]],
-        "textposition": "outside",
-        "customdata": [
-            f"{changed[k]:,} of {rows[k]:,} rows{chart_text(became[k], 60) if changed[k] else ''}"
-            for k in shown
-        ],
-        "marker": {"color": COLOURS["online"]},
-        "textfont": {"color": MUTED},
-        "cliponaxis": False,
-        "hovertemplate": "%{customdata}<extra></extra>",
-    }
-    x = {
-        "title": "share of the class's rows",
-        "tickformat": ".0%",
-        "range": [0, max(float(share.max()) * 1.12, 0.05)],
-    }
-    y = {
-        "tickvals": plain(np.arange(len(shown))),
-        "ticktext": [chart_text(names[k], 18) for k in shown],
-        "autorange": "reversed",
-        "showgrid": False,
-        "zeroline": False,
-        "tickfont": {"color": INK},
-    }
-    return Chart(
-        key="targets",
-        title="Rows whose class changed",
-        caption="For each class, the share of its rows whose effective target is largest for "
-        "another class: the online learner has really learned that they are something else."
-        + f" {few}"
-        * (len(shown) < len(names)),
-        alternative=f"{percent(float(diagnosis.changed.mean()))} of all rows changed class; "
-        f"most of all {name(names[worst])}, {percent(float(share[worst]))} of its rows"
-        f"{name(became[worst]) if changed[worst] else ''}.",
-        traces=[bars],
-        layout=layout(100 + 26 * len(shown), x, y, bargap=0.35),
-    )
-
-
 def group_of_row(diagnosis: Diagnosis) -> np.ndarray:
     """(n,) the place of each row's group in `diagnosis.groups.names`.
 
@@ -311,6 +235,43 @@ def group_of_row(diagnosis: Diagnosis) -> np.ndarray:
     found, which = np.unique(groups.astype(str), return_inverse=True)
     places = {name: place for place, name in enumerate(names)}
     return np.array([places.get(str(name), len(names) - 1) for name in found])[which]
+
+
+def group_bands(diagnosis: Diagnosis) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """A band for each stretch of the stream that is one group's, if they are few; and its name."""
+    groups = group_of_row(diagnosis)
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(groups)) + 1, [len(groups)]])
+    if not 2 <= len(starts) - 1 <= 30:
+        return [], []
+    across = {"xref": "x", "yref": "paper"}
+    band = across | {"type": "rect", "y0": 0, "y1": 1, "fillcolor": BAND, "layer": "below"}
+    # Fills are drawn only every second time: the paper is the other colour.
+    shapes: list[dict[str, Any]] = [
+        band | {"x0": int(start) + 0.5, "x1": int(stop) + 0.5, "line": {"width": 0}}
+        for start, stop in zip(starts[:-1:2], starts[1::2], strict=False)
+    ]
+    label = across | {"y": 1, "yanchor": "bottom", "showarrow": False}
+    labels: list[dict[str, Any]] = [
+        label
+        | {
+            "text": chart_text(diagnosis.groups.names[groups[start]], 12),
+            "x": float(start + stop) / 2,
+            "font": {"color": MUTED, "size": 11},
+        }
+        for start, stop in pairwise(starts)
+    ]
+    # 6 pixels a letter, on the 300 that a phone has: names that would overlap are left out.
+    widths = [6 * len(label["text"]) + 6 for label in labels]
+    room = 300 * np.diff(starts) / len(groups)
+    return shapes, labels if (widths <= room).all() else []
+
+
+def above(labels: list[dict[str, Any]], legend: dict[str, Any]) -> dict[str, Any]:
+    """The part of a layout that makes room for the names of groups above a chart."""
+    if not labels:
+        return {"legend": legend}
+    margin = {"l": 8, "r": 12, "t": 28, "b": 8}
+    return {"legend": legend | {"y": 1.12}, "annotations": labels, "margin": margin}
 
 
 def drawn_rows(groups: np.ndarray, keep: np.ndarray, limit: int = POINTS) -> np.ndarray:
@@ -332,10 +293,9 @@ def drawn_rows(groups: np.ndarray, keep: np.ndarray, limit: int = POINTS) -> np.
     return np.unique(np.concatenate(chosen))
 
 
-def most_shifted(diagnosis: Diagnosis, rows: int = 10) -> np.ndarray:
-    """The rows whose targets moved farthest, the farthest first."""
-    size = np.where(np.isnan(diagnosis.shift_size), np.inf, diagnosis.shift_size)
-    return np.argsort(-size, kind="stable")[:rows]
+def most_shifted(size: np.ndarray, rows: int = 10) -> np.ndarray:
+    """The rows that moved farthest, the farthest first, before them those beyond all numbers."""
+    return np.argsort(-np.where(np.isnan(size), np.inf, size), kind="stable")[:rows]
 
 
 def running_mean(values: np.ndarray, places: int = 300) -> tuple[np.ndarray, np.ndarray, int]:

@@ -34,8 +34,15 @@
     axis.ticktext = axis.ticktext.filter((_, i) => i % step === 0);
   }
 
+  // Names that do not fit side by side stand upright.
+  function turn(axis, room) {
+    const longest = Math.max(...axis.ticktext.map((text) => text.length));
+    axis.tickangle = 7 * longest * axis.ticktext.length > room ? -90 : 0;
+  }
+
   function draw(key) {
     const place = document.getElementById("chart-" + key);
+    if (place.closest("details:not([open])")) return; // it has no width before it is opened
     const style = getComputedStyle(root);
     const data = themed(charts[key].data, style);
     const layout = themed(charts[key].layout, style);
@@ -47,7 +54,18 @@
       Object.entries(view.layout).forEach(([path, v]) => put(layout, path, v));
     }
     const small = place.clientWidth < 520;
-    if (small) thin(layout.xaxis);
+    if (small) {
+      thin(layout.xaxis);
+      for (const trace of data) {
+        if (trace.z?.length > 4) trace.texttemplate &&= trace.texttemplate.replace(".2~f", ".1~f");
+      }
+      if (place.closest(".first")) {
+        const named = data.filter((trace) => trace.showlegend !== false).length;
+        layout.showlegend &&= named <= 5; // more would leave no room for the picture
+        layout.height = layout.showlegend ? 270 : 230;
+      }
+    }
+    if (data[0].type === "heatmap") turn(layout.xaxis, place.clientWidth - 130);
     layout.width = place.clientWidth;
     layout.font = {
       family: style.getPropertyValue("--font"),
@@ -59,7 +77,12 @@
     return Plotly.react(place, data, layout, { displayModeBar: false, displaylogo: false });
   }
 
-  const drawAll = () => Object.keys(charts).forEach(draw);
+  function drawAll() {
+    Object.keys(charts).forEach(draw);
+    for (const box of document.querySelectorAll(".box")) {
+      box.classList.toggle("wide", box.scrollWidth > box.clientWidth + 1);
+    }
+  }
 
   for (const select of document.querySelectorAll("select[data-chart]")) {
     select.selectedIndex = 0;
@@ -69,9 +92,25 @@
     });
   }
 
-  // Paper is light, and as wide as paper.
+  for (const folded of document.querySelectorAll("details")) {
+    folded.addEventListener("toggle", () => {
+      for (const chart of folded.querySelectorAll(".chart")) draw(chart.id.slice("chart-".length));
+    });
+  }
+  for (const link of document.querySelectorAll("nav a")) {
+    link.addEventListener("click", () => {
+      const folded = document.querySelector(link.hash + " > details");
+      if (folded) folded.open = true;
+    });
+  }
+
+  // Paper is light, as wide as paper, and nothing on it can be opened.
+  let opened = [];
   function printing(on) {
     root.toggleAttribute("data-printing", on);
+    if (on) opened = [...opened, ...document.querySelectorAll("details:not([open])")];
+    for (const folded of opened) folded.open = on;
+    if (!on) opened = [];
     drawAll();
   }
   addEventListener("beforeprint", () => printing(true));
