@@ -23,7 +23,7 @@ def test_corrected_targets_are_recommended_where_the_model_was_seen_to_follow_th
     model = SGDRegressor(penalty=None, learning_rate="constant", eta0=0.05)
     found = rt.diagnose(X, y, kernel="linear", lr=0.05, model=model, evaluation="random")
     assert found.model.agreement == pytest.approx(1, abs=1e-6)
-    assert found.verdict.headline.startswith("SGDRegressor's error")
+    assert found.verdict.headline.startswith("SGDRegressor, row by row, has")
     assert found.model.helped
     assert any(text.startswith("Train SGDRegressor") for text in found.verdict.recommendations)
     assert any(text.startswith("Show SGDRegressor") for text in found.verdict.recommendations)

@@ -302,8 +302,8 @@ class TestContent:
         lost = {"error": real.UNDEFINED, "accuracy": real.UNDEFINED}
         scores = (replace(classes.scores[0], **lost), *classes.scores[1:])
         cards = score_cards(replace(classes, scores=scores), None)
-        assert [card.value == "not defined" for card in cards] == [True, False, False, False]
-        assert [len(card.notes) for card in cards] == [1, 2, 2, 2]
+        assert [card.value == "not defined" for card in cards[:4]] == [True, False, False, False]
+        assert [len(card.notes) for card in cards[:4]] == [1, 2, 2, 2]
 
     def test_the_correction_in_words(self):
         given = replace(real.regression().gamma, how="given")

@@ -259,7 +259,8 @@ def test_charts_show_the_numbers(desk):
     diagnosis = real.classification()
     opened = desk("classification")
     errors = opened.data("errors")
-    assert [trace["x"] for trace in errors] == [[s.error.value] for s in diagnosis.scores]
+    scored = (*diagnosis.scores, *diagnosis.baselines)
+    assert [trace["x"] for trace in errors] == [[s.error.value] for s in scored]
     assert [trace["name"] for trace in errors][:2] == ["Offline", "Online"]
     size = opened.data("group-size")[0]["z"]
     assert np.array(size) == pytest.approx(diagnosis.groups.size, rel=1e-3)
@@ -274,7 +275,9 @@ def test_bars_and_dots_are_where_the_numbers_are(desk):
     dots = opened.page.locator("#chart-errors .scatterlayer .point")
     centres = [dot.bounding_box() for dot in dots.all()]
     x = np.array([box["x"] + box["width"] / 2 for box in centres])
-    values = np.array([score.error.value for score in real.regression().scores])
+    diagnosis = real.regression()
+    scored = (*diagnosis.scores, *diagnosis.baselines)
+    values = np.array([score.error.value for score in scored])
     slope, start = np.polyfit(values, x, 1)
     assert slope > 0
     assert x == pytest.approx(start + slope * values, abs=1.0)  # a pixel

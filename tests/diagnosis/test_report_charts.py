@@ -33,11 +33,13 @@ class TestCharts:
         diagnosis = real.regression()
         chart = report_charts(diagnosis)["errors"]
         errors = [score.error for score in diagnosis.scores]
-        assert [trace["x"][0] for trace in chart.traces] == [error.value for error in errors]
+        drawn = [trace["x"][0] for trace in chart.traces]
+        baselines = [baseline.error.value for baseline in diagnosis.baselines]
+        assert drawn == [*(error.value for error in errors), *baselines]
         bars = chart.traces[1]["error_x"]
         assert bars["array"] == pytest.approx([errors[1].high - errors[1].value])
         assert bars["arrayminus"] == pytest.approx([errors[1].value - errors[1].low])
-        assert [t["marker"]["color"] for t in chart.traces] == [
+        assert [t["marker"]["color"] for t in chart.traces[:4]] == [
             COLOURS[learner] for learner in ("offline", "online", "corrected", "iterative")
         ]
         far = replace(diagnosis.scores[1], error=Estimate(5e6, 4e6, 6e6))
@@ -48,7 +50,7 @@ class TestCharts:
     def test_no_score_no_chart(self):
         diagnosis = real.regression()
         scores = tuple(replace(score, error=real.UNDEFINED) for score in diagnosis.scores)
-        assert report_charts(replace(diagnosis, scores=scores))["errors"] is None
+        assert report_charts(replace(diagnosis, scores=scores, baselines=()))["errors"] is None
 
     def test_shift_of_every_row(self):
         diagnosis = real.regression()

@@ -38,9 +38,9 @@ class TestScores:
         for diagnosis in (classes, one, two):
             cards = score_cards(diagnosis, None)
             assert {card.measure for card in cards} == {measure(diagnosis.stream)}
-        values = [percent(score.accuracy.value) for score in classes.scores]
+        values = [percent(s.accuracy.value) for s in (*classes.scores, *classes.baselines)]
         assert [card.value for card in score_cards(classes, None)] == values
-        errors = [number(score.error.value) for score in two.scores]
+        errors = [number(s.error.value) for s in (*two.scores, *two.baselines)]
         assert [card.value for card in score_cards(two, None)] == errors
 
     def test_baselines_stand_beside_the_scores(self):
@@ -59,15 +59,15 @@ class TestScores:
         gaps = texts(score_table(diagnosis), "Gap closed (95% interval)")
         closed = diagnosis.gap_closed
         assert gaps[:2] == ["", ""]
-        assert gaps[2:] == [percent(closed[k].value) for k in ("corrected", "iterative")]
+        assert gaps[2:4] == [percent(closed[k].value) for k in ("corrected", "iterative")]
 
     def test_each_target_in_its_own_units(self):
-        assert target_table(real.regression()) is None
+        assert target_table(real.many_groups()) is None  # one target
         assert target_table(made.model_classification()) is None
         diagnosis = made.model_regression()
         own = tuple(Estimate(k, k / 2, 2 * k) for k in (3.0, 700.0))
-        scores = tuple(made.with_fields(score, by_target=own) for score in diagnosis.scores)
-        table = target_table(made.with_fields(diagnosis, scores=scores))
+        scores = tuple(replace(score, by_target=own) for score in diagnosis.scores)
+        table = target_table(replace(diagnosis, scores=scores))
         assert texts(table, "Target") == ["temperature", "humidity"]
         assert texts(table, "Online") == texts(table, "Offline") == ["3", "700"]
         assert table.rows[1][1].note == interval(own[1])

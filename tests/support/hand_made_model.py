@@ -3,66 +3,18 @@
 The model is real (least mean squares, a row at a time), its scores are invented.
 """
 
-import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from retarget.diagnosis.result import Estimate, GroupShift
+from retarget.diagnosis.result import Baseline, Estimate, ModelDiagnosis, ModelScore
 from support.real_diagnosis import HOSTILE, UNDEFINED, classification, regression
 
 DOUBT = np.array([1.0, 0.9, 1.2])  # an estimate and its range, relative to it
 
 
-@dataclass(frozen=True)
-class Baseline:
-    name: str
-    error: Estimate
-    accuracy: Estimate | None
-
-
-@dataclass(frozen=True)
-class ModelScore:
-    way: str
-    error: Estimate
-    accuracy: Estimate | None
-
-
-@dataclass(frozen=True)
-class ModelDiagnosis:
-    name: str
-    scores: tuple[ModelScore, ...]
-    order: Estimate
-    orders: tuple[float, ...]
-    before: np.ndarray
-    after: np.ndarray
-    end: np.ndarray
-    groups: GroupShift
-    description: str
-    theory: np.ndarray | None
-    agreement: float | None
-    corrected: np.ndarray | None
-    corrected_size: float
-    closed: Estimate
-    prequential: Estimate
-    remembered: Estimate
-    failures: tuple[str, ...]
-
-    @property
-    def shift(self):
-        return self.end - self.after
-
-
 def estimate(value):
     return Estimate(*(float(value) * DOUBT))
-
-
-def with_fields(instance, **values):
-    """A copy with fields that its class may not have yet."""
-    made = copy.copy(instance)
-    for name, value in values.items():
-        object.__setattr__(made, name, value)
-    return made
 
 
 def model_of(diagnosis, **changes):
@@ -112,11 +64,11 @@ def with_model(diagnosis, **changes):
     """The diagnosis of a stream with a model, baselines, and errors by target if several."""
     outputs, classes = diagnosis.stream.Y.shape[1], diagnosis.stream.kind == "classification"
     own = tuple(estimate(10.0**k) for k in range(outputs)) if outputs > 1 and not classes else ()
-    return with_fields(
+    return replace(
         diagnosis,
         model=model_of(diagnosis, **changes),
         baselines=baselines_of(diagnosis),
-        scores=tuple(with_fields(score, by_target=own) for score in diagnosis.scores),
+        scores=tuple(replace(score, by_target=own) for score in diagnosis.scores),
     )
 
 

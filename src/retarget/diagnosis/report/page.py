@@ -9,7 +9,6 @@ from functools import cache
 from importlib import resources
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
@@ -81,7 +80,7 @@ def report_html(
     """The report as HTML text. The same diagnosis, command and date give the same text."""
     charts = report_charts(diagnosis)
     plotly, script = _plotly(), _part("report.js")
-    model: Any = getattr(diagnosis, "model", None)
+    model = diagnosis.model
     page = (
         _environment()
         .get_template("report.html")
@@ -173,7 +172,7 @@ def _plotly() -> str:
 def report_charts(diagnosis: Diagnosis) -> dict[str, Chart | None]:
     """The charts by their key; None for one whose numbers are not defined."""
     largest = diagnosis.stability.largest_lr
-    model: Any = getattr(diagnosis, "model", None)
+    model = diagnosis.model
     of_model = {} if model is None else model_charts(diagnosis, model)
     return of_model | {
         "errors": error_chart(diagnosis),

@@ -1,7 +1,7 @@
 """The score cards and tables of the page, as text."""
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from retarget.diagnosis.report.charts.learners import baseline_label, learner_la
 from retarget.diagnosis.report.charts.model import WAYS
 from retarget.diagnosis.report.charts.rows import file_row, group_of_row, most_shifted
 from retarget.diagnosis.report.words import interval, name, number, percent, with_interval
-from retarget.diagnosis.result import Diagnosis, Estimate, LearnerName, Score
+from retarget.diagnosis.result import Diagnosis, Estimate, LearnerName, ModelDiagnosis
 from retarget.diagnosis.stream import Stream
 
 DIVERGED = "not defined: it diverged"
@@ -81,11 +81,11 @@ def _baselines(diagnosis: Diagnosis) -> list[_Line]:
             baseline.accuracy,
             "it does not apply here",
         )
-        for baseline in getattr(diagnosis, "baselines", ())
+        for baseline in diagnosis.baselines
     ]
 
 
-def _ways(model: Any) -> list[_Line]:
+def _ways(model: ModelDiagnosis) -> list[_Line]:
     return [
         _Line(
             score.way.capitalize(),
@@ -98,7 +98,7 @@ def _ways(model: Any) -> list[_Line]:
     ]
 
 
-def score_cards(diagnosis: Diagnosis, model: Any) -> list[Card]:
+def score_cards(diagnosis: Diagnosis, model: ModelDiagnosis | None) -> list[Card]:
     """The scores of the user's model, else of the learners; and of the baselines."""
     stream = diagnosis.stream
     lines = _lines(diagnosis) if model is None else _ways(model)
@@ -127,7 +127,7 @@ def score_table(diagnosis: Diagnosis) -> Table:
     return table
 
 
-def model_table(diagnosis: Diagnosis, model: Any) -> Table:
+def model_table(diagnosis: Diagnosis, model: ModelDiagnosis) -> Table:
     """The scores of the user's model by the way in which it was trained."""
     lines = [*_ways(model), *_baselines(diagnosis)]
     return _score_table("Scores of your model", "Way of training", diagnosis, lines)
@@ -167,7 +167,7 @@ def _gap(diagnosis: Diagnosis, learner: LearnerName) -> Cell:
 
 def target_table(diagnosis: Diagnosis) -> Table | None:
     """The error of each of several targets in its own units; None where that is not known."""
-    errors = {score.learner: _by_target(score) for score in diagnosis.scores}
+    errors = {score.learner: score.by_target for score in diagnosis.scores}
     if not all(errors.values()):
         return None
     why = "not finite"
@@ -181,11 +181,7 @@ def target_table(diagnosis: Diagnosis) -> Table | None:
     )
 
 
-def _by_target(score: Score) -> tuple[Estimate, ...]:
-    return getattr(score, "by_target", ())
-
-
-def model_facts(model: Any) -> list[tuple[str, str]]:
+def model_facts(model: ModelDiagnosis) -> list[tuple[str, str]]:
     """What was seen of the user's model, a sentence each."""
     facts = []
     if math.isfinite(model.order.value):

@@ -173,11 +173,11 @@ def _model_headline(diagnosis: Diagnosis, model: ModelDiagnosis) -> str:
         return f"{model.name} diverges on this stream: its error is beyond any use."
     order = f"in random order its error is {_change(model.order)}"
     if not (math.isfinite(batch.value) and batch.value > 0):
-        return f"{model.name}, learned row by row: {order}."
+        return f"{model.name}, row by row: {order}."
     excess = came.value / batch.value - 1
     return (
-        f"{model.name}'s error, learned row by row, is {percent(abs(excess))} "
-        f"{'above' if excess >= 0 else 'below'} that of the same model as a batch model; {order}."
+        f"{model.name}, row by row, has {percent(abs(excess))} {'more' if excess >= 0 else 'less'} "
+        f"error than as a batch model; {order}."
     )
 
 

@@ -46,7 +46,7 @@ class Labelled(NamedTuple):
 
 def error_chart(diagnosis: Diagnosis) -> Chart | None:
     """The errors of learners and baselines with their intervals."""
-    baselines = getattr(diagnosis, "baselines", ())
+    baselines = diagnosis.baselines
     return estimates_chart(
         "errors",
         "Error on rows not learned from",
@@ -65,7 +65,7 @@ def error_chart(diagnosis: Diagnosis) -> Chart | None:
 
 def accuracy_chart(diagnosis: Diagnosis) -> Chart | None:
     """The accuracies of learners and baselines with their intervals; for classes only."""
-    baselines = getattr(diagnosis, "baselines", ())
+    baselines = diagnosis.baselines
     return estimates_chart(
         "accuracies",
         "Rows whose class is right",

@@ -1,7 +1,6 @@
 """Charts of the user's own model: its errors, its shift, and what the theory says of it."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from retarget.diagnosis.report.charts.rows import (
     shift_unit,
 )
 from retarget.diagnosis.report.words import chart_text
-from retarget.diagnosis.result import Diagnosis
+from retarget.diagnosis.result import Diagnosis, ModelDiagnosis
 from retarget.learners import COLOURS
 
 # The colours of the learners that do the same.
@@ -31,18 +30,18 @@ WAYS = {
 }
 
 
-def model_charts(diagnosis: Diagnosis, model: Any) -> dict[str, Chart | None]:
+def model_charts(diagnosis: Diagnosis, model: ModelDiagnosis) -> dict[str, Chart | None]:
     """The charts of the section about the model."""
     groups = replace(diagnosis, groups=model.groups)
     return {
         "model-shift": _shift(diagnosis, model),
         "model-errors": _errors(model),
-        "model-theory": None if model.theory is None else _theory(diagnosis, model),
+        "model-theory": None if model.theory is None else _theory(diagnosis, model, model.theory),
         "model-groups": size_chart(groups, "model-groups", "Which group moved which"),
     }
 
 
-def _shift(diagnosis: Diagnosis, model: Any) -> Chart | None:
+def _shift(diagnosis: Diagnosis, model: ModelDiagnosis) -> Chart | None:
     theory = None if model.theory is None else np.linalg.norm(model.theory, axis=1)
     return along_the_stream(
         diagnosis,
@@ -55,7 +54,7 @@ def _shift(diagnosis: Diagnosis, model: Any) -> Chart | None:
     )
 
 
-def _errors(model: Any) -> Chart | None:
+def _errors(model: ModelDiagnosis) -> Chart | None:
     runs = len(model.orders)
     return estimates_chart(
         "model-errors",
@@ -69,12 +68,12 @@ def _errors(model: Any) -> Chart | None:
     )
 
 
-def _theory(diagnosis: Diagnosis, model: Any) -> Chart | None:
+def _theory(diagnosis: Diagnosis, model: ModelDiagnosis, theory: np.ndarray) -> Chart | None:
     """The movement that the theory predicts, against the real one; every target is a dot."""
     stream, outputs = diagnosis.stream, model.shift.shape[1]
     most = most_shifted(np.linalg.norm(model.shift, axis=1))
     rows = drawn_rows(group_of_row(diagnosis), most, max(POINTS // outputs, 1))
-    x, y = model.theory[rows].ravel(), model.shift[rows].ravel()
+    x, y = theory[rows].ravel(), model.shift[rows].ravel()
     both = np.isfinite(x) & np.isfinite(y)
     if not both.any():
         return None
