@@ -136,8 +136,8 @@ def made_data_set(mirrors=(), **sizes):
     }
     (download,) = forms["python archive"]
     addresses = tuple(f"{mirror}/{download.name}" for mirror in mirrors)
-    alternatives = (forms["binary archive"], forms["binary"])
-    file = DataFile(download, addresses, forms["python"], alternatives)
+    alternatives = (forms["python"], forms["binary archive"], forms["binary"])
+    file = DataFile(download, addresses, alternatives)
     return replace(CIFAR10, files=(file,))
 
 
