@@ -122,7 +122,7 @@ def test_cifar10_get_list_and_check(monkeypatch, capsys, tmp_path, made_cifar):
 @pytest.mark.parametrize(
     ("form", "detail"),
     [
-        ("python", " (unpacked)"),
+        ("python", " (as cifar-10-batches-py)"),
         ("binary", " (as cifar-10-batches-bin)"),
         ("binary archive", " (as cifar-10-binary.tar.gz)"),
     ],

@@ -1,4 +1,4 @@
-"""Files out of .tar.gz and zip archives. Damage of any kind: see tests/faults/test_corruption.py."""
+"""Files out of .tar.gz and zip archives. Any damage: see tests/faults/test_corruption.py."""
 
 import gzip
 import io

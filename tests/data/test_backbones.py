@@ -35,15 +35,13 @@ def made(monkeypatch, mirror, weights):
     return mirror
 
 
-def test_the_official_file_is_described():
-    (file,) = RESNET18.files
-    assert file.download.name == f"resnet18-{file.download.sha256[:8]}.pth"
-
-
-def test_by_name_from_the_folder_of_data(monkeypatch, weights):
+def test_by_name_from_the_folder_of_data_and_by_file(monkeypatch, weights):
+    assert isinstance(load_backbone(weights), ResNet18)
     assert load_backbone("resnet18", weights.parent).fc.out_features == 4
     monkeypatch.setenv("RETARGET_DATA", str(weights.parent))
     assert load_backbone("resnet18").fc.out_features == 4
+    monkeypatch.setenv("HOME", str(weights.parent))
+    assert load_backbone(f"~/{NAME}").fc.out_features == 4
 
 
 def test_what_is_missing_is_downloaded_only_on_request(tmp_path, made):
@@ -67,12 +65,6 @@ def test_the_command_gets_and_checks_it(monkeypatch, capsys, tmp_path, made):
     assert (code, shown) == (0, f"resnet18 in {tmp_path / 'new'} {NAME}: ok")
 
 
-def test_by_file(monkeypatch, weights):
-    assert isinstance(load_backbone(weights), ResNet18)
-    monkeypatch.setenv("HOME", str(weights.parent))
-    assert load_backbone(f"~/{NAME}").fc.out_features == 4
-
-
 def test_by_import_path(monkeypatch, tmp_path):
     (tmp_path / "made_networks.py").write_text(
         "from torch import nn\n"
@@ -93,9 +85,6 @@ def test_by_import_path(monkeypatch, tmp_path):
         load_backbone("made_networks:sized")
     with pytest.raises(InvalidInputError, match="cannot be imported: .*no attribute 'other'; exp"):
         load_backbone("made_networks:other")
-
-
-def test_a_package_that_is_not_there():
     with pytest.raises(InvalidInputError, match="'no_such.package:net' cannot be imported: No mod"):
         load_backbone("no_such.package:net")
 
