@@ -232,30 +232,10 @@ def _too_many_runs(experiment: Experiment) -> Problem | None:
 
 
 def _said_twice(experiment: Experiment) -> Iterator[Problem]:
-    """Values that would make the same run twice, and parameters with two values at once."""
-    quick = experiment.quick.seeds if experiment.quick else None
-    lists: dict[str, Sequence[Any] | None] = {"seeds": experiment.seeds, "quick.seeds": quick}
-    lists |= {f"cases.{name}.seeds": case.seeds for name, case in experiment.cases.items()}
+    """Parameters with two values at once."""
     tables = experiment.tables()
     for place, table in tables.items():
         if place.endswith("grid"):
-            lists |= {f"{place}.{key}": values for key, values in table.items()}
             beside = place.removesuffix("grid") + "parameters"
             for key in table.keys() & tables[beside].keys():
                 yield Problem(f"{place}.{key}", f"also in {beside}; expected it in one of them")
-    for place, values in lists.items():
-        seen = set()
-        for value in values or ():
-            same = _hashable(value)
-            if same in seen:
-                yield Problem(place, f"{shown(value)} is there twice; expected each value once")
-            seen.add(same)
-
-
-def _hashable(value: Any) -> Any:
-    """Equal for values that are equal: there may be 100,000, too many to compare in pairs."""
-    if isinstance(value, list):
-        return tuple(_hashable(part) for part in value)
-    if isinstance(value, dict):
-        return frozenset((key, _hashable(part)) for key, part in value.items())
-    return value

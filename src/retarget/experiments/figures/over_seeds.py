@@ -16,7 +16,7 @@ from matplotlib.figure import Figure, SubFigure
 from rich.console import RenderableType
 from rich.markup import escape
 
-from retarget.experiments.experiment import Config, Family, one_by_one, reads_nothing
+from retarget.experiments.experiment import Config, Family, in_words, one_by_one, reads_nothing
 
 # For the values of a parameter that is swept (gamma, eta, batch): light to dark.
 SWEEP_COLOURS = ("#56B4E9", "#0072B2", "#1B2A49")
@@ -84,16 +84,8 @@ class Setting(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The values in words.
-
-        Example:
-            >>> Setting({"case": "EWC", "lr": 0.01}, pl.DataFrame()).name
-            'EWC, lr 0.01'
-        """
-        return ", ".join(
-            str(value) if label == "case" else f"{label} {value}"
-            for label, value in self.values.items()
-        )
+        """The values in words."""
+        return in_words(self.values)
 
 
 def settings(
