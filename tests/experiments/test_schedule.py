@@ -1,9 +1,6 @@
 """Which runs are computed, when, and by whom."""
 
 import io
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,7 +10,7 @@ import pytest
 from retarget.cli.reproduce import progress_table
 from retarget.experiments.experiment import Config, PlannedRun, families
 from retarget.experiments.runs.compute import Computed, Lost
-from retarget.experiments.runs.executors import Executor, ThisProcess
+from retarget.experiments.runs.executors import ThisProcess
 from retarget.experiments.runs.run import run_experiment
 from retarget.experiments.runs.schedule import Estimator, Progress, Schedule
 from retarget.experiments.runs.store import Identity, RunStore, State
@@ -46,43 +43,34 @@ def test_failed_runs_are_tried_again(tmp_path, monkeypatch):
     experiment = made(tmp_path, 'behaviour = "raises"')
     assert len(run_experiment(experiment, tmp_path).failed) == 1
     monkeypatch.setattr(made_runs, "misbehave", lambda config: None)
-    mended = run_experiment(experiment, tmp_path)
-    assert (mended.computed, mended.reused, mended.failed) == (1, 2, [])
+    again = run_experiment(experiment, tmp_path)
+    assert (again.computed, again.reused, again.failed) == (1, 2, [])
     assert calls(tmp_path) == {0: 1, 1: 2, 2: 1}
 
 
+def noting(note):
+    """Computes here, and notes something about each task just before."""
+    executor = ThisProcess()
+    start = executor.start
+    executor.start = lambda task: (note(task), start(task))
+    return executor
+
+
 def test_fresh_means_all_again_and_from_the_beginning(tmp_path):
-    experiment = made(tmp_path)
+    experiment, store, seen = made(tmp_path), RunStore(tmp_path), []
     run_experiment(experiment, tmp_path)
-    store = RunStore(tmp_path)
-    key = next(iter(store))
-    store.checkpoint(key).touch()
-    seen = []
-    Schedule(experiment, store, fresh=True).carry_out(Recorder(store, seen))
+    store.checkpoint(next(iter(store))).touch()
+    executor = noting(lambda task: seen.append(store.checkpoints(task.keys[0])))
+    Schedule(experiment, store, fresh=True).carry_out(executor)
     assert calls(tmp_path) == {0: 2, 1: 2, 2: 2}
     assert seen == [[], [], []]  # no checkpoint of an earlier time was there
 
 
-class Recorder(ThisProcess):
-    """Computes here, and looks at the checkpoints just before."""
-
-    def __init__(self, store, seen):
-        super().__init__()
-        self._store, self._seen = store, seen
-
-    def start(self, task):
-        self._seen.append(self._store.checkpoints(task.identities[0].key))
-        super().start(task)
-
-
 def test_runs_together_are_one_task(tmp_path, monkeypatch):
-    experiment = made(tmp_path, "[grid]", "lr = [0.1, 0.2]")
+    experiment, groups = made(tmp_path, "[grid]", "lr = [0.1, 0.2]"), []
     at_once = replace(made_runs.FAMILY, together=lambda config: str(config.lr))
     monkeypatch.setitem(families(), "made", at_once)
-    groups = []
-    executor = ThisProcess()
-    start = executor.start
-    executor.start = lambda task: (groups.append([c.seed for c in task.configs]), start(task))
+    executor = noting(lambda task: groups.append([config.seed for config in task.configs]))
     Schedule(experiment, RunStore(tmp_path)).carry_out(executor)
     assert groups == [[0, 1, 2], [0, 1, 2]]
     assert run_experiment(experiment, tmp_path).reused == 6
@@ -91,7 +79,7 @@ def test_runs_together_are_one_task(tmp_path, monkeypatch):
     assert {record.seconds for record in RunStore(tmp_path).records()} == {2.0}
 
 
-class Losing(Executor):
+class Losing:
     """Loses every task at first; keeps what it was given."""
 
     capacity = 1
@@ -144,52 +132,6 @@ def test_a_run_is_locked_while_it_is_computed_and_no_longer(tmp_path, monkeypatc
         ThisProcess(), lambda progress: held.append([each.is_locked for each in taken])
     )
     assert held == [[True], [False, True], [False, False, True], [False] * 3]
-
-
-@pytest.mark.slow
-def test_two_processes_share_the_work(tmp_path):
-    """Each run is computed once, and both have all results."""
-    script = tmp_path / "one.py"
-    script.write_text(ONE)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    both = [
-        subprocess.Popen(
-            [sys.executable, script, tmp_path],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(2)
-    ]
-    for process in both:
-        assert process.stdout.readline() == "ready\n"
-    for process in both:  # both at once
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    answers = [process.communicate(timeout=120)[0].split() for process in both]
-    assert [process.returncode for process in both] == [0, 0]
-    computed, tables = zip(*answers, strict=True)
-    assert sum(map(int, computed)) == 12
-    assert tables[0] == tables[1]
-    assert sum(calls(tmp_path).values()) == 12
-
-
-ONE = """
-import sys, time
-from pathlib import Path
-from support import made_runs
-from retarget.experiments.experiment import families
-from retarget.experiments.runs.run import run_experiment
-
-families()["made"] = made_runs.FAMILY
-folder = sys.argv[1]
-mine = made_runs.made(folder, "[grid]", "lr = [0.1, 0.2, 0.3, 0.4]")
-print("ready", flush=True)
-sys.stdin.readline()
-outcome = run_experiment(mine, Path(folder), watch=lambda progress: time.sleep(0.05))
-print(outcome.computed, outcome.table.hash_rows().sum())
-"""
 
 
 def test_a_run_of_another_process_is_waited_for(tmp_path):

@@ -7,7 +7,6 @@ import pytest
 import retarget as rt
 from retarget.continual.corrector import NetworkCorrector
 from retarget.errors import InvalidInputError
-from support.command_line import run
 from support.lab_problems import mlp
 
 pytestmark = pytest.mark.faults
@@ -113,13 +112,13 @@ def test_a_diagnosis_names_the_column(place, value):
 
 
 @pytest.mark.parametrize("text", ["inf", "-inf", "1e999"])
-def test_a_cell_of_a_file_that_is_not_finite_is_named(monkeypatch, capsys, tmp_path, text):
+def test_a_cell_of_a_file_that_is_not_finite_is_named(command, monkeypatch, tmp_path, text):
     monkeypatch.chdir(tmp_path)
     X, _ = stream()
     table = pl.DataFrame({"a": X[:, 0], "y": X[:, 1]}).write_csv().splitlines()
     table[18] = f"{text},0.5"
     (tmp_path / "t.csv").write_text("\n".join(table) + "\n")
-    code, shown = run(monkeypatch, capsys, "diagnose", "t.csv", "--target", "y")
+    code, shown = command("diagnose", "t.csv", "--target", "y")
     assert code == 2
     assert "Traceback" not in shown
     assert "values are missing or infinite: 'a' 1 (of 30 rows)" in shown

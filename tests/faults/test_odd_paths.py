@@ -12,7 +12,6 @@ from retarget.data.weights import read_weights
 from retarget.diagnosis.tables.read import read_table
 from retarget.errors import InvalidInputError, MissingDataError
 from retarget.streaming.corrector import TargetCorrector
-from support.command_line import run
 from support.made_mnist import write_made_mnist
 
 pytestmark = pytest.mark.faults
@@ -66,11 +65,11 @@ def test_a_folder_of_any_name_is_read(odd, tmp_path):
     assert {check_file(file, folder)[0] for file in MNIST.files} == {"wrong checksum"}
 
 
-def test_the_command_takes_a_file_of_any_name(odd, monkeypatch, capsys):
+def test_the_command_takes_a_file_of_any_name(command, odd):
     with open(odd + ".csv", "wb") as file:  # noqa: PTH123
         TABLE.write_csv(file)
-    code, shown = run(
-        monkeypatch, capsys, "correct", "--target", "y", "--lr", "0.1", "--gamma", "1",
+    code, shown = command(
+        "correct", "--target", "y", "--lr", "0.1", "--gamma", "1",
         "--out", "out.parquet", "--", odd + ".csv",
     )  # fmt: skip
     assert code == 0, shown
@@ -98,12 +97,10 @@ def test_no_name_is_a_command_of_the_terminal(monkeypatch, capfd, tmp_path, comm
     assert "[31mred" in shown
 
 
-def test_results_go_into_a_folder_of_any_name(monkeypatch, capsys, tmp_path):
+def test_results_go_into_a_folder_of_any_name(command, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     TABLE.write_csv("t.csv")
-    code, shown = run(
-        monkeypatch, capsys, "correct", "t.csv", "--target", "y", "--out", NAMES["no text"]
-    )
+    code, shown = command("correct", "t.csv", "--target", "y", "--out", NAMES["no text"])
     assert code == 0, shown
 
 

@@ -11,21 +11,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 from rich.console import RenderableType
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from retarget.experiments.figures.cifar10 import cifar_family
 from retarget.experiments.figures.core50 import core50_family
-from retarget.experiments.figures.fig3 import (
-    LINES,
-    MOST_LINES,
-    PARAMETERS,
-    data_of,
-    line_of,
-)
+from retarget.experiments.figures.fig3 import LINES, MOST_LINES, PARAMETERS, data_of, line_of
 from retarget.experiments.figures.over_seeds import (
     draw_band,
     figure_style,
     letter,
+    mean_and_error,
     mean_and_sem,
     settings,
     sweep_styles,
@@ -95,19 +90,17 @@ def draw(table: pl.DataFrame) -> Figure:
 
 def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
     """Final accuracies: of what is not swept, and along each sweep."""
-    shown = Table(title=f"{escape(data_of(table))}: final accuracy, mean ± SEM over seeds")
-    for column in ("panel", "setting", "seeds", "accuracy"):
-        shown.add_column(column, justify="right" if column in ("seeds", "accuracy") else "left")
+    numbers = (Column(name, justify="right") for name in ("seeds", "accuracy"))
+    title = f"{escape(data_of(table))}: final accuracy, mean ± SEM over seeds"
+    shown = Table("panel", "setting", *numbers, title=title)
     for case, part in _cases(table):
         names = _swept(case, part)
         for _, final in settings(final_rows(part), PARAMETERS):
-            mean, sem = mean_and_sem(final.with_columns(one=1), ["one"], "accuracy").row(0)[1:]
-            diverged = int(final["accuracy"].is_nan().sum())
             shown.add_row(
                 escape(case or "all runs"),
                 escape(", ".join(f"{name} = {_text(final[name][0])}" for name in names)),
                 str(len(final)),
-                f"{diverged} diverged" if diverged else f"{mean:.3f} ± {sem:.3f}",
+                mean_and_error(final["accuracy"]),
             )
     return [shown]
 

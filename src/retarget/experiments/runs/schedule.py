@@ -218,7 +218,6 @@ class Schedule:
             ending = Failed(f"{ending.reason}, {attempts} times")
         for place, key in enumerate(keys):
             about = {
-                "family": self._experiment.family,
                 "experiment": self._experiment.label,
                 "name": self.progress.runs[key].name,
                 # of runs computed at once, each has its part of the time

@@ -124,7 +124,6 @@ class RunRecord(BaseModel):
         key: The hash of its identity.
         status: Whether there is a result, or a reason why not.
         identity: All that determined the result.
-        family: The kind of experiment.
         experiment: The experiment that asked for it first.
         name: What tells it from the other runs of that.
         finished: When, in UTC.
@@ -135,7 +134,6 @@ class RunRecord(BaseModel):
         reason: Why it failed.
         trace: Where in the code.
         sha256: The checksum of its result.
-        rows: Number of rows of its result.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -144,7 +142,6 @@ class RunRecord(BaseModel):
     key: str
     status: Literal["done", "failed"]
     identity: dict[str, Any]
-    family: str
     experiment: str
     name: str
     finished: str
@@ -155,7 +152,6 @@ class RunRecord(BaseModel):
     reason: str | None = None
     trace: str | None = None
     sha256: str | None = None
-    rows: int = 0
 
 
 class RunStore:
@@ -210,7 +206,7 @@ class RunStore:
             with temporary.open("wb") as opened:  # Polars takes no path that is not UTF-8
                 table.write_parquet(opened)
             sha256 = hashlib.sha256(temporary.read_bytes()).hexdigest()
-        record = self._write(identity, status="done", sha256=sha256, rows=len(table), **about)
+        record = self._write(identity, status="done", sha256=sha256, **about)
         self.drop_checkpoints(identity.key)
         return record
 
