@@ -1,18 +1,19 @@
 """Which runs are computed, when, and by whom."""
 
 import io
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import polars as pl
 import pytest
 
 from retarget.cli.reproduce import progress_table
-from retarget.experiments.experiment import Config, PlannedRun, families
+from retarget.experiments.experiment import families
+from retarget.experiments.reader import parse_changes
 from retarget.experiments.runs.compute import Computed, Lost
 from retarget.experiments.runs.executors import ThisProcess
 from retarget.experiments.runs.run import run_experiment
-from retarget.experiments.runs.schedule import Estimator, Progress, Schedule
+from retarget.experiments.runs.schedule import Estimator, Schedule
 from retarget.experiments.runs.store import Identity, RunStore, State
 from support import made_runs
 from support.made_runs import calls, made
@@ -154,8 +155,8 @@ def test_a_run_of_another_process_is_waited_for(tmp_path):
 
     schedule.carry_out(ThisProcess(), watch)
     assert {key} in seen
-    assert schedule.progress.elsewhere == set()
-    assert len(schedule.progress.done) == 3
+    assert schedule.elsewhere == set()
+    assert len(schedule.done) == 3
     assert calls(tmp_path) == {0: 2, 1: 1, 2: 2}  # the second was computed by the other only
 
 
@@ -166,7 +167,7 @@ def test_a_run_that_another_process_gave_up_is_computed(tmp_path):
     schedule.carry_out(
         ThisProcess(), lambda progress: lock.release() if len(progress.done) == 2 else None
     )
-    assert len(schedule.progress.done) == 3
+    assert len(schedule.done) == 3
 
 
 def test_estimates_come_from_the_runs_most_alike(tmp_path):
@@ -204,21 +205,21 @@ def shown(renderable):
     return console.export_text()
 
 
-def test_the_table_of_the_progress(monkeypatch):
+def test_the_table_of_the_progress(tmp_path, monkeypatch):
     monkeypatch.setattr("time.monotonic", lambda: 100.0)
-    runs = {str(i): PlannedRun(Config(seed=i), {"case": "[EWC]", "seed": i}) for i in range(20)}
-    identities = {key: Identity("kind", {"seed": int(key)}, {}, "", {}) for key in runs}
-    progress = Progress(runs, Estimator(), identities, capacity=10)
-    assert "0 0 0 20 unknown" in " ".join(shown(progress_table(progress)).split())
-    done = {"status": "done", "identity": {"kind": "kind", "config": {"seed": 0}}, "seconds": 30.0}
-    progress.estimator.learn(SimpleNamespace(**done))
-    progress.done, progress.failed = {"0", "1"}, {"2": None}
-    progress.running = {str(i): 90.0 for i in range(3, 13)}
-    progress.elsewhere = {"13"}
-    bar, *lines = shown(progress_table(progress)).splitlines()
+    many = made(tmp_path).changed(parse_changes([], range(20)))
+    schedule = Schedule(many, RunStore(tmp_path))
+    schedule.capacity, keys = 10, schedule.keys
+    assert "0 0 0 20 unknown" in " ".join(shown(progress_table(schedule)).split())
+    one = asdict(schedule.identities[keys[0]])
+    schedule.estimator.learn(SimpleNamespace(status="done", identity=one, seconds=30.0))
+    schedule.done, schedule.failed = dict.fromkeys(keys[:2]), {keys[2]: None}
+    schedule.running = dict.fromkeys(keys[3:13], 90.0)
+    schedule.elsewhere = {keys[13]}
+    bar, *lines = shown(progress_table(schedule)).splitlines()
     assert set(bar.strip()) <= set("━╸╺")
     assert lines[0].split()[:2] == ["done", "running"]
     text = " ".join(" ".join(lines).split())
     assert "done running elsewhere failed left time left 2 10 1 1 6 41 s" in text
-    assert "[EWC], seed 3: 10 s of about 30 s" in text
+    assert "seed 3: 10 s of about 30 s" in text
     assert "and 2 more" in text

@@ -5,7 +5,7 @@ import platform
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -19,7 +19,7 @@ import retarget
 from retarget.experiments.experiment import Experiment, PlannedRun
 from retarget.experiments.runs.compute import in_a_line
 from retarget.experiments.runs.executors import Executor, ThisProcess
-from retarget.experiments.runs.schedule import Progress, Schedule
+from retarget.experiments.runs.schedule import Schedule, Watch
 from retarget.experiments.runs.store import RunRecord, RunStore
 from retarget.storage import atomic_file
 
@@ -54,7 +54,7 @@ def run_experiment(
     executor: Executor | None = None,
     fresh: bool = False,
     command: Sequence[str] | None = None,
-    watch: Callable[[Progress], None] = lambda progress: None,
+    watch: Watch = lambda schedule: None,
 ) -> Outcome:
     """Computes an experiment and writes table, figure and record to `results/<label>/`.
 
@@ -68,20 +68,19 @@ def run_experiment(
         executor: Where to compute; by default in this process.
         fresh: Compute every run again, also those found finished.
         command: What the user typed, for the record.
-        watch: Called with the progress whenever there may be something new to show.
+        watch: Called with the schedule whenever there may be something new to show.
     """
     started, clock = datetime.now(UTC), time.perf_counter()
     folder = results / experiment.label
     schedule = Schedule(experiment, RunStore(results), fresh)
     schedule.carry_out(executor or ThisProcess(), watch)
-    progress, files = schedule.progress, list[Path]()
-    reused, table, not_drawn = len(progress.found), None, None
-    computed = len(progress.done) - reused
-    if not progress.failed:
+    files, reused, table, not_drawn = list[Path](), len(schedule.found), None, None
+    computed = len(schedule.done) - reused
+    if not schedule.failed:
         # relaxed, because a parameter that some cases do not have is null there
         table = pl.concat(
             (
-                _labelled(schedule.tables[key], run)
+                _labelled(schedule.done[key], run)
                 for key, run in zip(schedule.keys, schedule.planned, strict=True)
             ),
             how="vertical_relaxed",
@@ -102,7 +101,7 @@ def run_experiment(
         files.append(folder / "run.json")
         with atomic_file(files[-1]) as temporary:
             temporary.write_text(json.dumps(record, indent=2) + "\n")
-    failed = [(progress.runs[key], record) for key, record in progress.failed.items()]
+    failed = [(schedule.runs[key], record) for key, record in schedule.failed.items()]
     seconds = time.perf_counter() - clock
     return Outcome(table, files, computed, reused, failed, not_drawn, seconds)
 
