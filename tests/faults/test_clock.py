@@ -49,13 +49,6 @@ def test_a_diagnosis_is_the_same(monkeypatch, tmp_path):
     assert (tmp_path / "report.html").stat().st_size > 100_000
 
 
-def test_progress(backwards, capsys):
-    with PatientBar("counting", 50, shown=True) as bar:
-        for _ in range(50):
-            bar.advance(1)
-    assert "Traceback" not in capsys.readouterr().err
-
-
 def test_progress_that_was_shown_goes_on(monkeypatch, capsys):
     times = iter([0.0, 5.0, *np.linspace(4.0, -1e6, 2000)])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(times))

@@ -105,15 +105,6 @@ def test_an_error_that_quotes_a_name_is_one_line(command, monkeypatch, tmp_path,
     assert len(shown) < 400
 
 
-def test_a_name_that_is_there_twice(command, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "t.csv").write_text('"\x1b[31mred","\x1b[31mred"\n1,2\n')
-    code, shown = command("diagnose", "t.csv", "--target", "y")
-    assert code == 2
-    assert "more than one column named" in shown
-    assert "\x1b" not in shown
-
-
 @pytest.mark.parametrize("name", ["*", "^.*$", "count", "row", "time", "group", "y0", "len", ""])
 def test_a_name_that_means_something_elsewhere(command, monkeypatch, tmp_path, name):
     """To Polars, or in our own tables: here it is the name of a column."""
