@@ -212,8 +212,8 @@ def test_several_files_by_name_with_a_bar_that_reaches_its_end(tmp_path, monkeyp
     bars = []
 
     class Bar(cache.PatientBar):
-        def __init__(self, what, total, shown):
-            super().__init__(what, total, shown)
+        def __init__(self, what, total):
+            super().__init__(what, total)
             self.total, self.done = total, 0
             bars.append(self)
 

@@ -30,12 +30,13 @@ def seen():
 
 @pytest.fixture(scope="module")
 def written(small, folder, seen):
-    return run_experiment(
-        small,
-        folder,
-        command=["/usr/bin/retarget", "x"],
-        watch=lambda progress: seen.append((len(progress.done), len(progress.runs))),
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["/usr/bin/retarget", "x"])
+        return run_experiment(
+            small,
+            folder,
+            watch=lambda schedule: seen.append((len(schedule.done), len(schedule.runs))),
+        )
 
 
 def test_everything_is_written_and_found_again(small, folder, written, seen):

@@ -103,21 +103,20 @@ def data_set_checksums(data_set: DataSet, folder: Path) -> dict[str, str]:
     }
 
 
-def file_checksum(path: Path, progress: bool | None = None) -> str:
+def file_checksum(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal digits.
 
     Args:
         path: The file. Where it is large, the checksum is noted in the cache, and found there as
             long as the file has the same size, times and place on the disk.
-        progress: Whether to show a progress bar; None shows it on a terminal only.
 
     Raises:
         MissingDataError: There is no such file.
     """
-    return files_checksum({"": path}, progress)
+    return files_checksum({"": path})
 
 
-def files_checksum(paths: Mapping[str, Path], progress: bool | None = None) -> str:
+def files_checksum(paths: Mapping[str, Path]) -> str:
     """SHA-256 of several files by name: of each name with the checksum of its file.
 
     Of one file without a name it is that of its content. See `file_checksum`.
@@ -127,7 +126,7 @@ def files_checksum(paths: Mapping[str, Path], progress: bool | None = None) -> s
     noted = _noted(note, before)
     if noted is not None:
         return noted
-    checksum = _computed(paths, progress)
+    checksum = _computed(paths)
     settled = all(time.time_ns() - changed > SETTLED for changed, *_ in before)
     large = sum(size for *_, size, _ in before) >= LARGE
     if large and settled and _states(paths) == before:
@@ -150,10 +149,10 @@ def _states(paths: Mapping[str, Path]) -> list[list[int]]:
     return states
 
 
-def _computed(paths: Mapping[str, Path], progress: bool | None) -> str:
+def _computed(paths: Mapping[str, Path]) -> str:
     sizes = [path.stat().st_size for path in paths.values()]
     whole, done = hashlib.sha256(), 0
-    with PatientBar("checksums, MB", max(1, sum(sizes) // CHUNK), progress) as bar:
+    with PatientBar("checksums, MB", max(1, sum(sizes) // CHUNK)) as bar:
         for name, path in paths.items():
             digest = hashlib.sha256()
             with path.open("rb") as file:

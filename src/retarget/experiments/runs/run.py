@@ -53,7 +53,6 @@ def run_experiment(
     *,
     executor: Executor | None = None,
     fresh: bool = False,
-    command: Sequence[str] | None = None,
     watch: Watch = lambda schedule: None,
 ) -> Outcome:
     """Computes an experiment and writes table, figure and record to `results/<label>/`.
@@ -67,7 +66,6 @@ def run_experiment(
         results: The folder for all results.
         executor: Where to compute; by default in this process.
         fresh: Compute every run again, also those found finished.
-        command: What the user typed, for the record.
         watch: Called with the schedule whenever there may be something new to show.
     """
     started, clock = datetime.now(UTC), time.perf_counter()
@@ -89,7 +87,7 @@ def run_experiment(
         figures = [folder / f"{experiment.label}.{suffix}" for suffix in ("png", "pdf")]
         not_drawn, trace = _draw(experiment, table, figures)
         files += figures if not_drawn is None else []
-        record = _record(experiment, command or sys.argv, started, time.perf_counter() - clock)
+        record = _record(experiment, started, time.perf_counter() - clock)
         if not_drawn is not None:
             record["not drawn"] = {"reason": not_drawn, "trace": trace}
         record["runs"] = {
@@ -149,12 +147,10 @@ def _draw(
     return None, None
 
 
-def _record(
-    experiment: Experiment, command: Sequence[str], started: datetime, seconds: float
-) -> dict[str, Any]:
+def _record(experiment: Experiment, started: datetime, seconds: float) -> dict[str, Any]:
     packages = ("matplotlib", "numpy", "polars", "scikit-learn", "torch")
     return {
-        "command": " ".join([Path(command[0]).name, *command[1:]]),
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "experiment": experiment.model_dump(mode="json"),
         "started": started.isoformat(timespec="seconds"),
         "seconds": round(seconds, 3),
