@@ -135,6 +135,7 @@ def test_wrong_use(command, results, tmp_path):
 
     assert "there are no runs in" in fails("list", "--out", tmp_path)
     assert "no run that begins with 'xyz'" in fails("show", "xyz", "--out", results)
+    assert "7 runs begin with ''" in fails("show", "", "--out", results)
     assert "no run here is of experiment 'his'; known: mine, other" in fails(
         "list", "--out", results, "--experiment", "his"
     )

@@ -18,14 +18,12 @@ from support.made_cifar10 import (
     PYTHON_NAMES,
     binary_batch,
     made_batches,
-    made_data_set,
     made_files,
     python2_pickle,
     python_batch,
     tar_gz,
     write_made_cifar10,
 )
-from support.mirror import Answer
 
 PIXELS, LABELS = made_batches(images=4)[0]
 FIRST = PYTHON_NAMES[0]
@@ -79,18 +77,6 @@ def test_the_forms_are_looked_for_in_order(tmp_path):
             (tmp_path / name).unlink()
     with pytest.raises(MissingDataError, match="cifar10: cifar-10-python.tar.gz not found in"):
         load_cifar10(tmp_path)
-
-
-def test_download_gets_the_archive_if_nothing_is_there(tmp_path, monkeypatch, mirror):
-    (name, content), *_ = made_files("python archive")[0].items()
-    mirror.answers[f"/{name}"] = Answer(content)
-    monkeypatch.setattr(cifar10, "CIFAR10", made_data_set([mirror.address]))
-    arrays = write_made_cifar10(tmp_path / "same")
-    assert_holds(load_cifar10(tmp_path / "new", download=True), arrays)
-    assert [path.name for path in (tmp_path / "new").iterdir()] == [name]
-    own = write_made_cifar10(tmp_path / "own", "binary", seed=2)
-    assert_holds(load_cifar10(tmp_path / "own", download=True), own)
-    assert mirror.asked == [f"/{name}"]
 
 
 BAD = {

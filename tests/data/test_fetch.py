@@ -3,15 +3,18 @@
 import gzip
 import itertools
 import socket
+from functools import partial
 from pathlib import Path
 
 import platformdirs
 import pytest
 
 from retarget.data import fetch
+from retarget.data.backbones import load_backbone
 from retarget.data.catalogue import DATA_SETS, DataSet, find_data_set
+from retarget.data.cifar10 import load_cifar10
 from retarget.data.fetch import check_file, data_folder, get, get_command, locate
-from retarget.data.mnist import MNIST
+from retarget.data.mnist import MNIST, load_mnist
 from retarget.errors import DownloadError, InvalidInputError, MissingDataError
 from support.made_mnist import (
     NAMES,
@@ -124,6 +127,32 @@ def test_the_catalogue_is_sound():
 
 
 # Downloads
+
+
+@pytest.mark.parametrize(
+    ("load", "name"),
+    [
+        (load_mnist, "mnist"),
+        (load_cifar10, "cifar10"),
+        (partial(load_backbone, "resnet18"), "resnet18"),
+    ],
+    ids=["mnist", "cifar10", "resnet18"],
+)
+def test_what_is_missing_is_downloaded_on_request_only(tmp_path, monkeypatch, load, name):
+    asked = []
+
+    def get_none(*given):
+        asked.append(given)
+        raise DownloadError("no")
+
+    monkeypatch.setattr(fetch, "get", get_none)
+    with pytest.raises(MissingDataError, match=f"retarget data get {name} --data-dir {tmp_path} "):
+        load(tmp_path)
+    assert asked == []
+    with pytest.raises(DownloadError):
+        load(tmp_path, download=True)
+    assert asked == [(DATA_SETS[name], tmp_path)]
+
 
 CONTENT = bytes(range(256)) * 1000  # several chunks
 

@@ -127,14 +127,6 @@ def test_every_instruction_of_pickle_is_known_or_refused():
             read_pickle(entry(every[name] + 9 * b"N" + b"\n"), "made")
 
 
-def test_cut_short_anywhere():
-    content = python_batch(PIXELS, [1, 2, 3])
-    read_pickle(content, "made")
-    for length in range(len(content)):
-        with pytest.raises(InvalidInputError, match="made is refused: .* cut short or damaged"):
-            read_pickle(content[:length], "made")
-
-
 def test_a_promised_length_is_not_allocated():
     tracemalloc.start()
     for value in (b"T\xff\xff\xff\x7f", b"X\xff\xff\xff\x7f", array_pickle((65535, 1), b"")):

@@ -157,30 +157,6 @@ def test_limits_count_from_when_the_process_is_there(monkeypatch):
         Processes(1, memory_limit=10**9)
 
 
-@pytest.mark.slow
-def test_what_is_stopped_is_gone(tmp_path, processes):
-    """Ctrl-C: the processes end at once, what is done is kept, and nothing is locked.
-
-    It reaches all processes of a terminal; those that compute leave it to the first one.
-    """
-    experiment = behaving(tmp_path, "waits")
-
-    def stop(progress):
-        if (tmp_path / "waiting").exists() and len(progress.done) == 2:
-            for pid in processes_of(tmp_path):
-                os.kill(pid, signal.SIGINT)
-            time.sleep(0.5)
-            assert all(alive(pid) for pid in processes_of(tmp_path))
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_experiment(experiment, tmp_path, executor=processes, watch=stop)
-    assert not any(alive(pid) for pid in processes_of(tmp_path))
-    (tmp_path / "go").touch()
-    outcome = run_experiment(experiment, tmp_path)
-    assert (outcome.computed, outcome.reused) == (1, 2)
-
-
 def alive(pid):
     try:
         os.kill(pid, 0)

@@ -1,11 +1,9 @@
 import subprocess
 import sys
-from dataclasses import replace
 
 import polars as pl
 import pytest
 
-import retarget as rt
 from retarget.errors import DamagedFileWarning
 from retarget.experiments.runs.store import Identity, RunStore
 
@@ -108,16 +106,3 @@ def test_checkpoints_go_when_there_is_a_result(store):
     assert path.exists()
     store.keep(IDENTITY, TABLE, **ABOUT)
     assert store.checkpoints(IDENTITY.key) == []
-
-
-def test_a_key_by_its_beginning(store):
-    store.keep(IDENTITY, TABLE, **ABOUT)
-    second = replace(IDENTITY, code="22")
-    store.keep(second, TABLE, **ABOUT)
-    assert store.find(IDENTITY.key[:8]) == IDENTITY.key
-    with pytest.raises(
-        rt.errors.InvalidInputError, match="no run that begins with 'xyz' in .*runs; `ret"
-    ):
-        store.find("xyz")
-    with pytest.raises(rt.errors.InvalidInputError, match="2 runs begin with ''"):
-        store.find("")
