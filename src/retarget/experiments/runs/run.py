@@ -20,7 +20,7 @@ from retarget.experiments.experiment import Experiment, PlannedRun
 from retarget.experiments.runs.compute import in_a_line
 from retarget.experiments.runs.executors import Executor, ThisProcess
 from retarget.experiments.runs.schedule import Schedule, Watch
-from retarget.experiments.runs.store import RunRecord, RunStore
+from retarget.experiments.runs.store import RunRecord, RunStore, labelled
 from retarget.storage import atomic_file
 
 
@@ -78,7 +78,7 @@ def run_experiment(
         # relaxed, because a parameter that some cases do not have is null there
         table = pl.concat(
             (
-                _labelled(schedule.done[key], run)
+                labelled(schedule.done[key], run.labels)
                 for key, run in zip(schedule.keys, schedule.planned, strict=True)
             ),
             how="vertical_relaxed",
@@ -102,18 +102,6 @@ def run_experiment(
     failed = [(schedule.runs[key], record) for key, record in schedule.failed.items()]
     seconds = time.perf_counter() - clock
     return Outcome(table, files, computed, reused, failed, not_drawn, seconds)
-
-
-def _labelled(table: pl.DataFrame, run: PlannedRun) -> pl.DataFrame:
-    """The run's table with what tells it from the other runs, where it does not say so itself."""
-    return table.select(
-        *(
-            pl.lit(value).alias(name)
-            for name, value in run.labels.items()
-            if name not in table.columns
-        ),
-        pl.all(),
-    )
 
 
 def _write_table(table: pl.DataFrame, path: Path) -> Path:

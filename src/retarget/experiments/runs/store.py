@@ -9,7 +9,7 @@ import json
 import platform
 import shutil
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -100,6 +100,20 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def labelled(table: pl.DataFrame, labels: Mapping[str, Any]) -> pl.DataFrame:
+    """The table with more columns in front, each of one value, where it does not have them yet.
+
+    Example:
+        >>> labelled(pl.DataFrame({"x": [1, 2]}), {"lr": 0.5, "x": 3}).rows()
+        [(0.5, 1), (0.5, 2)]
+    """
+    more = {name: value for name, value in labels.items() if name not in table.columns}
+    return table.select(
+        *(pl.lit(pl.Series([v]) if isinstance(v, list) else v).alias(k) for k, v in more.items()),
+        pl.all(),
+    )
 
 
 RESULT, RECORD, LOCK = "result.parquet", "run.json", "lock"
@@ -278,12 +292,7 @@ class RunStore:
             if record is None or table is None:
                 continue
             about = {"run": key, "experiment": record.experiment} | record.identity["config"]
-            columns = [
-                pl.lit(pl.Series([value]) if isinstance(value, list) else value).alias(name)
-                for name, value in about.items()
-                if name not in table.columns
-            ]
-            tables.append(table.select(*columns, pl.all()))
+            tables.append(labelled(table, about))
         if not tables:
             raise InvalidInputError(f"no run in {self.folder} is done; there is nothing to export")
         return pl.concat(tables, how="diagonal_relaxed")
