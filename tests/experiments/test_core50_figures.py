@@ -12,7 +12,7 @@ import torch
 import retarget as rt
 from retarget import continual as lab
 from retarget.data.core50 import load_core50, new_classes_tasks
-from retarget.errors import InvalidInputError, MissingDataError
+from retarget.errors import MissingDataError
 from retarget.experiments.experiment import families
 from retarget.experiments.figures import core50, fig3, fig6
 from retarget.experiments.reader import load_experiment, parse_changes
@@ -179,11 +179,6 @@ def test_replay_and_correction_reach_the_lab_as_the_case_says():
         for _, table in fig3.CORE50_CURVES.run([config(reshuffle=reshuffle, **changes)])
     ]
     assert tables[0].equals(tables[1], null_equal=True)
-
-
-def test_more_frames_than_there_are():
-    with pytest.raises(InvalidInputError, match=r"core50_128x128\.zip.*2"):
-        next(fig3.CORE50_CURVES.run([config(frames_per_session=2)]))
 
 
 def test_a_stand_in_says_so_and_what_is_missing(tmp_path, monkeypatch, made_folder):

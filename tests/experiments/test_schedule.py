@@ -24,16 +24,12 @@ def known(monkeypatch):
     made_runs.install(monkeypatch)
 
 
-def test_what_is_done_is_not_done_again(tmp_path):
-    first = run_experiment(made(tmp_path), tmp_path)
-    again = run_experiment(made(tmp_path), tmp_path)
-    assert (first.computed, first.reused, again.computed, again.reused) == (3, 0, 0, 3)
+def test_what_is_done_is_not_done_again_and_a_change_redoes_what_it_touches(tmp_path):
+    first = run_experiment(made(tmp_path, "[grid]", "lr = [0.1, 0.2]"), tmp_path)
+    again = run_experiment(made(tmp_path, "[grid]", "lr = [0.1, 0.2]"), tmp_path)
+    assert (first.computed, first.reused, again.computed, again.reused) == (6, 0, 0, 6)
     assert again.table.equals(first.table)
-    assert calls(tmp_path) == {0: 1, 1: 1, 2: 1}
-
-
-def test_a_change_redoes_what_it_touches_only(tmp_path):
-    run_experiment(made(tmp_path, "[grid]", "lr = [0.1, 0.2]"), tmp_path)
+    assert calls(tmp_path) == {0: 2, 1: 2, 2: 2}
     more = run_experiment(made(tmp_path, "[grid]", "lr = [0.2, 0.3]"), tmp_path)
     assert (more.computed, more.reused) == (3, 3)
     other = run_experiment(made(tmp_path, "lr = 0.1", name="other"), tmp_path)
