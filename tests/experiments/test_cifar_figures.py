@@ -339,28 +339,39 @@ def test_fig3c_repeats_epochs_in_random_order(tmp_path):
     assert next(iter(shown.columns[3].cells)).startswith(f"{once.mean():.3f} ± ")
 
 
-def diverging(family, **cases):
-    """Two seeds of cases with a rate each, on very few images."""
-    text = f'family = "{family}"\ntitle = "rates"\nseeds = [0, 1]\n[parameters]\nper_class = 4\n'
-    text += (
-        'protocol = "domain pairs"\ntest_per_class = 2\nevaluate_every = 8\nmethod = "vanilla"\n'
-    )
-    text += "".join(f"[cases.{name}.parameters]\nlr = {lr}\n" for name, lr in cases.items())
-    return parse_experiment("rates", text)
+DIVERGING = """
+title = "rates"
+seeds = [0, 1]
+[parameters]
+protocol = "domain pairs"
+per_class = 4
+test_per_class = 2
+evaluate_every = 4
+method = "vanilla"
+[grid]
+lr = [0.01, 1e30]
+"""
 
 
 @pytest.mark.parametrize("family", ["cifar curves", "cifar sweeps"])
-def test_a_case_that_diverges_is_drawn_and_said(family, tmp_path):
-    outcome = run_experiment(diverging(family, good=0.01, bad=1e30), tmp_path)
-    good, bad = (outcome.table.filter(case=case) for case in ("good", "bad"))
+def test_a_rate_that_diverges_is_drawn_and_said(family, tmp_path):
+    experiment = parse_experiment("rates", f'family = "{family}"\n{DIVERGING}')
+    table = run_experiment(experiment, tmp_path).table
+    good, bad = (table.filter(lr=lr) for lr in (0.01, 1e30))
     assert not np.isnan(fig3.final_accuracies(good)).any()
     assert np.isnan(fig3.final_accuracies(bad)).all()
     assert np.isnan(fig3.accuracy_matrices(bad)).all()
     assert fig3.accuracy_matrices(bad).shape == (2, 5, 5)
-    (shown,) = families()[family].summarise(outcome.table)
+    (shown,) = families()[family].summarise(table)
     cells = [list(column.cells)[1] for column in shown.columns]
-    assert cells[1 if family == "cifar curves" else 3] == "2 of 2 diverged"
+    assert "2 of 2 diverged" in cells
     assert (tmp_path / "rates" / "rates.png").stat().st_size > 5_000
+    (axes,) = families()[family].draw(table).axes
+    if family == "cifar curves":  # along the samples, a line at the end of each task but the last
+        assert [line.get_xdata()[0] for line in axes.lines[2:]] == [8, 16, 24, 32]
+    else:  # a cross at the rate that diverged
+        (cross,) = (line for line in axes.lines if line.get_label() == "diverged")
+        assert list(cross.get_xdata()) == [1e30]
 
 
 @pytest.mark.parametrize(
