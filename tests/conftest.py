@@ -2,12 +2,14 @@ import os
 import subprocess
 import threading
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
 from retarget.explore.server import ExploreServer
+from support.command_line import run
 from support.guarded_reading import HERE
 from support.mirror import running_mirror
 
@@ -41,6 +43,12 @@ def mirror(monkeypatch):
 def other_mirror():
     with running_mirror() as running:
         yield running
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Calls `retarget` as a user would: its exit code, and what it printed."""
+    return partial(run, monkeypatch, capsys)
 
 
 @pytest.fixture

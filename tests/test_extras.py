@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-EXTRAS = ("PIL", "dask", "distributed", "matplotlib", "numba", "pooch", "requests")
+EXTRAS = ("PIL", "dask", "distributed", "matplotlib", "numba", "platformdirs", "requests")
 
 
 def output(code, without):
@@ -21,8 +21,8 @@ def output(code, without):
     ("package", "module", "extra"),
     [
         ("matplotlib", "retarget.experiments.figures", "figures"),
-        ("pooch", "retarget.data.fetch; retarget.data.fetch.cache_folder()", "figures"),
-        ("requests", "retarget.data.fetch; retarget.data.fetch.cache_folder()", "figures"),
+        ("platformdirs", "retarget.data.fetch; retarget.data.fetch.cache_folder()", "figures"),
+        ("requests", "retarget.data.fetch; retarget.data.fetch._download(*[None] * 3)", "figures"),
         ("PIL", "retarget.data.core50", "figures"),
         ("dask", "retarget.distributed", "dask"),
     ],

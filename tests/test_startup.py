@@ -14,7 +14,7 @@ from retarget import cli
 
 HEAVY = {
     "dask", "jinja2", "joblib", "matplotlib", "numba", "numpy", "pandas", "PIL", "plotly", "polars",
-    "pooch", "pydantic", "requests", "safetensors", "scipy", "sklearn", "torch",
+    "pydantic", "requests", "safetensors", "scipy", "sklearn", "torch",
 }  # fmt: skip
 # what Typer imports itself for the options of a command
 TYPERS_OWN = {"pydantic"}
@@ -37,7 +37,7 @@ def command(*arguments):
         (command("reproduce", "--help"), "fig6ad", TYPERS_OWN),
         (command("runs", "--help"), "export", TYPERS_OWN),
         (command("data", "--help"), "check", TYPERS_OWN),
-        (command("data", "list"), "cifar10", TYPERS_OWN | {"pooch", "requests"}),
+        (command("data", "list"), "cifar10", TYPERS_OWN),
     ],
 )
 def test_nothing_heavy_is_imported(code, shown, allowed):

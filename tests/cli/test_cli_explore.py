@@ -7,7 +7,6 @@ import urllib.request
 import pytest
 
 from retarget.explore.server import ExploreServer
-from support.command_line import run
 
 
 @pytest.fixture
@@ -24,8 +23,8 @@ def opened(monkeypatch):
     return pages
 
 
-def test_the_page_of_fig_1_opens_in_the_browser(monkeypatch, capsys, opened):
-    code, shown = run(monkeypatch, capsys, "explore")
+def test_the_page_of_fig_1_opens_in_the_browser(command, opened):
+    code, shown = command("explore")
     assert code == 0
     url, opening = opened
     assert url.startswith("http://127.0.0.1:")
@@ -34,11 +33,11 @@ def test_the_page_of_fig_1_opens_in_the_browser(monkeypatch, capsys, opened):
     assert len(opening.state.x) == 40
 
 
-def test_a_file_without_a_browser(monkeypatch, capsys, opened, tmp_path):
+def test_a_file_without_a_browser(command, opened, tmp_path):
     path = tmp_path / "heat.csv"
     path.write_text("day,heat\n1,5\n2,7\n")
     arguments = ("explore", path, "--x", "day", "--target", "heat", "--no-browser")
-    assert run(monkeypatch, capsys, *arguments)[0] == 0
+    assert command(*arguments)[0] == 0
     (opening,) = opened
     assert (opening.title, opening.state.y) == ("heat.csv", [5.0, 7.0])
 
@@ -51,17 +50,17 @@ def test_a_file_without_a_browser(monkeypatch, capsys, opened, tmp_path):
         (("--port", "70000"), "Invalid value for '--port'"),
     ],
 )
-def test_wrong_use_is_explained_with_exit_code_2(monkeypatch, capsys, arguments, message):
-    code, shown = run(monkeypatch, capsys, "explore", *arguments)
+def test_wrong_use_is_explained_with_exit_code_2(command, arguments, message):
+    code, shown = command("explore", *arguments)
     assert code == 2
     assert message in shown
     assert "Traceback" not in shown
 
 
-def test_a_port_that_is_taken(monkeypatch, capsys):
+def test_a_port_that_is_taken(command):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        code, shown = run(monkeypatch, capsys, "explore", "--port", port, "--no-browser")
+        code, shown = command("explore", "--port", port, "--no-browser")
     assert code == 2
     assert f"Error: port {port} of 127.0.0.1 is taken" in shown
 

@@ -1,16 +1,9 @@
-import hashlib
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import nn
 
-from retarget.data import backbones, catalogue
 from retarget.data.backbones import RESNET18, ResNet18, load_backbone
-from retarget.data.catalogue import StoredFile
-from retarget.errors import DownloadError, InvalidInputError, InvalidTypeError, MissingDataError
-from support.command_line import run
-from support.mirror import Answer
+from retarget.errors import InvalidInputError, InvalidTypeError
 
 NAME = RESNET18.files[0].download.name
 
@@ -23,52 +16,11 @@ def weights(tmp_path):
     return path
 
 
-@pytest.fixture
-def made(monkeypatch, mirror, weights):
-    """A small file takes the place of the official one, on a mirror of this machine."""
-    content = weights.read_bytes()
-    stored = StoredFile(NAME, len(content), hashlib.sha256(content).hexdigest())
-    file = replace(RESNET18.files[0], download=stored, mirrors=(f"{mirror.address}/{NAME}",))
-    monkeypatch.setattr(backbones, "RESNET18", replace(RESNET18, files=(file,)))
-    monkeypatch.setitem(catalogue.DATA_SETS, "resnet18", backbones.RESNET18)
-    mirror.answers[f"/{NAME}"] = Answer(content)
-    return mirror
-
-
-def test_the_official_file_is_described():
-    (file,) = RESNET18.files
-    assert file.download.name == f"resnet18-{file.download.sha256[:8]}.pth"
-
-
-def test_by_name_from_the_folder_of_data(monkeypatch, weights):
+def test_by_name_from_the_folder_of_data_and_by_file(monkeypatch, weights):
+    assert isinstance(load_backbone(weights), ResNet18)
     assert load_backbone("resnet18", weights.parent).fc.out_features == 4
     monkeypatch.setenv("RETARGET_DATA", str(weights.parent))
     assert load_backbone("resnet18").fc.out_features == 4
-
-
-def test_what_is_missing_is_downloaded_only_on_request(tmp_path, made):
-    folder = tmp_path / "new"
-    with pytest.raises(MissingDataError, match=f"{NAME} not found .*retarget data get resnet18 --"):
-        load_backbone("resnet18", folder)
-    assert made.asked == []
-    assert load_backbone("resnet18", folder, download=True).fc.out_features == 4
-    load_backbone("resnet18", folder, download=True)
-    assert made.asked == [f"/{NAME}"]
-    made.answers.clear()
-    with pytest.raises(DownloadError, match=f"{NAME} could not be downloaded"):
-        load_backbone("resnet18", tmp_path / "another", download=True)
-
-
-def test_the_command_gets_and_checks_it(monkeypatch, capsys, tmp_path, made):
-    monkeypatch.setenv("RETARGET_DATA", str(tmp_path / "new"))
-    code, shown = run(monkeypatch, capsys, "data", "get", "resnet18")
-    assert (code, f"{NAME}: downloaded" in shown) == (0, True)
-    code, shown = run(monkeypatch, capsys, "data", "check", "resnet18")
-    assert (code, shown) == (0, f"resnet18 in {tmp_path / 'new'} {NAME}: ok")
-
-
-def test_by_file(monkeypatch, weights):
-    assert isinstance(load_backbone(weights), ResNet18)
     monkeypatch.setenv("HOME", str(weights.parent))
     assert load_backbone(f"~/{NAME}").fc.out_features == 4
 
@@ -93,9 +45,6 @@ def test_by_import_path(monkeypatch, tmp_path):
         load_backbone("made_networks:sized")
     with pytest.raises(InvalidInputError, match="cannot be imported: .*no attribute 'other'; exp"):
         load_backbone("made_networks:other")
-
-
-def test_a_package_that_is_not_there():
     with pytest.raises(InvalidInputError, match="'no_such.package:net' cannot be imported: No mod"):
         load_backbone("no_such.package:net")
 

@@ -64,14 +64,6 @@ def test_of_a_resnet_the_layer_before_the_last(images):
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
 
 
-def test_prepared_step_by_step():
-    colour = torch.tensor([255, 51, 0], dtype=torch.uint8)[None, :, None, None]
-    found = prepared(colour.expand(1, 3, 4, 6), 3)
-    assert found.shape == (1, 3, 3, 3)
-    expected = [(1 - 0.485) / 0.229, (0.2 - 0.456) / 0.224, -0.406 / 0.225]
-    np.testing.assert_allclose(found[0, :, 1, 2], expected, rtol=1e-6)
-
-
 def test_both_layouts_and_both_libraries(backbone, images):
     expected = image_features(backbone, images, size=5, cache=False)
     channels_first = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
@@ -79,6 +71,10 @@ def test_both_layouts_and_both_libraries(backbone, images):
         found = image_features(backbone, other, size=5, cache=False)
         assert type(found) is type(other)
         np.testing.assert_array_equal(np.asarray(found), expected)
+    found = image_features(backbone.double(), images, size=5, cache=False)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert not cache_folder("features").exists()
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -116,25 +112,6 @@ def test_on_cuda(images):
     assert np.abs(found - expected).max() < 1e-5 * expected.max()
 
 
-def test_in_the_precision_of_the_backbone(backbone, images):
-    expected = image_features(backbone, images, size=5, cache=False)
-    found = image_features(backbone.double(), images, size=5, cache=False)
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
-def test_features_are_computed_once(backbone, images):
-    first = image_features(backbone, images, size=5)
-    calls = len(backbone.calls)
-    again = image_features(
-        backbone, torch.from_numpy(images.transpose(0, 3, 1, 2)), 5, batch_size=2
-    )
-    np.testing.assert_array_equal(again.numpy(), first)
-    assert len(backbone.calls) == calls
-    again += 1  # the caller's own
-    np.testing.assert_array_equal(image_features(backbone, images, size=5), first)
-
-
 def test_anything_that_differs_is_computed_anew(backbone, images, monkeypatch):
     def is_computed(*arguments):
         backbone.calls.clear()
@@ -142,6 +119,9 @@ def test_anything_that_differs_is_computed_anew(backbone, images, monkeypatch):
         return bool(backbone.calls)
 
     assert is_computed(images, 5)
+    # in another layout, in portions; neither is another number
+    assert not is_computed(torch.from_numpy(images.transpose(0, 3, 1, 2)), 5)
+    image_features(backbone, images, 5, batch_size=2)[:] += 1  # the caller's own
     assert not is_computed(images, 5)
     assert is_computed(images, 6)
     other = images.copy()
@@ -169,25 +149,6 @@ def test_the_code_of_a_backbone_counts(monkeypatch, tmp_path):
     assert len(codes) == 3
 
 
-def test_without_a_cache(backbone, images):
-    image_features(backbone, images, size=5, cache=False)
-    image_features(backbone, images, size=5, cache=False)
-    assert len(backbone.calls) == 2
-    assert not cache_folder("features").exists()
-
-
-@pytest.mark.parametrize("damage", [b"damaged", b""])
-def test_a_damaged_file_is_computed_again(backbone, images, damage):
-    first = image_features(backbone, images, size=5)
-    (path,) = cache_folder("features").glob("*.safetensors")
-    path.write_bytes(damage)
-    np.testing.assert_array_equal(image_features(backbone, images, size=5), first)
-    assert [path] == list(cache_folder("features").glob("*.safetensors"))
-    backbone.calls.clear()
-    image_features(backbone, images, size=5)
-    assert backbone.calls == []
-
-
 def test_a_class_without_a_file_needs_no_cache(images):
     scope = {"__name__": "no_module", "nn": nn}
     exec("class Net(nn.Module):\n  def forward(self, x): return x.flatten(1)", scope)
@@ -197,32 +158,26 @@ def test_a_class_without_a_file_needs_no_cache(images):
 
 
 @pytest.mark.parametrize(
-    "shape", [(9, 11, 3), (2, 9, 11), (2, 9, 11, 4), (2, 1, 9, 9), (0, 9, 11, 3), (2, 0, 4, 3)]
+    ("images", "options", "error", "message"),
+    [
+        (np.zeros((9, 11, 3), np.uint8), {}, InvalidInputError, r"images have shape \(9, 11, 3\)"),
+        (np.zeros((2, 9, 11, 4), np.uint8), {}, InvalidInputError, r"images have shape \(2, 9"),
+        (np.zeros((0, 9, 11, 3), np.uint8), {}, InvalidInputError, r"images have shape \(0, 9"),
+        (np.zeros((2, 3, 8, 3), np.uint8), {}, InvalidInputError, "both would fit"),
+        (np.zeros((2, 8, 8, 3), object), {}, InvalidTypeError, "dtype object; expected uint8"),
+        (torch.zeros(2, 8, 8, 3), {}, InvalidTypeError, "dtype torch.float32; expected uint8"),
+        (np.zeros((2, 8, 8, 3), np.uint8), {"size": 0}, InvalidInputError, "^size is 0; expected"),
+        (
+            np.zeros((2, 8, 8, 3), np.uint8),
+            {"batch_size": 2.5},
+            InvalidInputError,
+            "^batch_size is",
+        ),
+    ],
 )
-def test_images_of_another_shape(backbone, shape):
-    with pytest.raises(InvalidInputError, match=r"images have shape \(.*; expected \(n, height, "):
-        image_features(backbone, np.zeros(shape, np.uint8))
-
-
-def test_images_whose_channels_could_be_either(backbone):
-    with pytest.raises(InvalidInputError, match=r"\(2, 3, 8, 3\); .*both would fit: make"):
-        image_features(backbone, np.zeros((2, 3, 8, 3), np.uint8))
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.int64, object])
-def test_images_of_another_type(backbone, dtype):
-    with pytest.raises(InvalidTypeError, match="images have dtype .*; expected uint8, from 0 to"):
-        image_features(backbone, np.zeros((2, 8, 8, 3), dtype))
-    with pytest.raises(InvalidTypeError, match="images have dtype torch.float32; expected uint8"):
-        image_features(backbone, torch.zeros(2, 8, 8, 3))
-
-
-@pytest.mark.parametrize("number", [0, -1, 2.5, "3"])
-def test_sizes_that_are_none(backbone, images, number):
-    with pytest.raises(InvalidInputError, match="^size is .*; expected a whole number, 1 or more"):
-        image_features(backbone, images, size=number)
-    with pytest.raises(InvalidInputError, match="^batch_size is .*; expected a whole number"):
-        image_features(backbone, images, batch_size=number)
+def test_what_makes_no_sense(backbone, images, options, error, message):
+    with pytest.raises(error, match=message):
+        image_features(backbone, images, **options)
 
 
 class Constant(nn.Module):

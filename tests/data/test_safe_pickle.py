@@ -57,36 +57,21 @@ class Calls:
 def hostile(canary):
     """Pickles that would create the file `canary`, if anything in them ran."""
     text = f"__import__('pathlib').Path({str(canary)!r}).touch()"
-    command = f"touch {canary}".encode()
     evaluate = b"cbuiltins\neval\n"
     argument = b"X" + struct.pack("<I", len(text)) + text.encode()
     short = b"\x8c" + bytes([len(text)]) + text.encode()
+    array = python2_pickle(PIXELS)
     found = {
-        "os.system": b"cposix\nsystem\n(S'" + command + b"'\ntR.",
-        "eval": b"\x80\x02" + evaluate + argument + b"\x85R.",
-        "protocol 0": b"c__builtin__\neval\n(V" + text.encode() + b"\ntR.",
-        "in a list": b"\x80\x02](" + evaluate + argument + b"\x85Re.",
+        "os.system": b"cposix\nsystem\n(S'" + f"touch {canary}".encode() + b"'\ntR.",
         "as a key": b"\x80\x02}" + evaluate + argument + b"\x85RK\x01s.",
         "stack global": b"\x80\x04\x8c\x08builtins\x8c\x04eval\x93" + short + b"\x85R.",
         "instance": b"(" + argument + b"ibuiltins\neval\n.",
         "object": b"(" + evaluate + argument + b"o.",
         "new object": b"\x80\x02" + evaluate + argument + b"\x85\x81.",
-        "new object with keywords": b"\x80\x04" + evaluate + argument + b"\x85}\x92.",
-        "reduce alone": b"\x80\x02K\x01" + argument + b"\x85R.",
-        "build alone": b"\x80\x02}}b.",
-        "instead of the array": python2_pickle(PIXELS).replace(
-            b"cnumpy.core.multiarray\n_reconstruct\n", evaluate
-        ),
-        "instead of the array's class": python2_pickle(PIXELS).replace(
-            b"cnumpy\nndarray\n", evaluate
-        ),
-        "instead of the array's type": python2_pickle(PIXELS).replace(b"cnumpy\ndtype\n", evaluate),
-        "after the array": python2_pickle(PIXELS)[:-1]
-        + b"("
-        + argument
-        + b"i"
-        + evaluate[1:]
-        + b".",
+        "instead of the array": array.replace(b"cnumpy.core.multiarray\n_reconstruct\n", evaluate),
+        "instead of the array's class": array.replace(b"cnumpy\nndarray\n", evaluate),
+        "instead of the array's type": array.replace(b"cnumpy\ndtype\n", evaluate),
+        "after the array": array[:-1] + b"(" + argument + b"ibuiltins\neval\n.",
     }
     for protocol in range(6):
         call = Calls(builtins.eval, text)
@@ -94,22 +79,16 @@ def hostile(canary):
     return found
 
 
-HOSTILE = list(hostile("canary"))
-
-
-@pytest.mark.parametrize("case", HOSTILE)
+@pytest.mark.parametrize("case", list(hostile("canary")))
 def test_nothing_in_a_hostile_file_runs(tmp_path, case):
     canary = tmp_path / "canary"
+    content = hostile(canary)[case]
     with pytest.raises(InvalidInputError, match="made.bin is refused: .* not unpickled"):
-        read_pickle(hostile(canary)[case], "made.bin")
+        read_pickle(content, "made.bin")
     assert not canary.exists()
-
-
-@pytest.mark.parametrize("case", ["os.system", "eval", "protocol 0", "by pickle, protocol 5"])
-def test_the_hostile_files_are_real(tmp_path, case):
-    canary = tmp_path / "canary"
-    pickle.loads(hostile(canary)[case])
-    assert canary.exists()
+    if case.startswith(("os.system", "by pickle")):
+        pickle.loads(content)
+        assert canary.exists()  # it was a real one
 
 
 def entry(value):
@@ -118,14 +97,8 @@ def entry(value):
 
 
 OTHER = {
-    "an extension": (entry(b"\x82\x01"), "EXT1"),
-    "a float": (entry(b"G" + bytes(8)), "BINFLOAT"),
-    "a string to interpret": (entry(b"S'\\x41'\n"), "STRING"),
     "a value used twice": (entry(b"]q\x01h\x01"), "BINGET"),
-    "a dictionary inside": (entry(b"}"), "EMPTY_DICT"),
     "a list inside a list": (entry(b"](]e"), "EMPTY_LIST"),
-    "a name": (entry(b"cos\nsystem\n"), "'os system'"),
-    "numpy's scalar": (entry(b"cnumpy.core.multiarray\nscalar\n"), "multiarray scalar"),
     "no instruction": (b"\xff.", "at position 0, opcode"),
     "a huge number": (entry(b"\x8b\xff\xff\xff\x7f"), "long4"),
     "a promised bytearray": (b"\x96" + struct.pack("<Q", 10**12) + b".", "bytearray8"),
@@ -133,12 +106,9 @@ OTHER = {
     "half an entry": (b"}(U\x01au.", "SETITEMS"),
     "more after the end": (entry(b"K\x01") + b"N", "goes on after its end"),
     "array too short": (entry(array_pickle((3, 4), bytes(11))), "reshape"),
-    "array too long": (entry(array_pickle((3, 4), bytes(13))), "reshape"),
     "negative sizes": (entry(array_pickle((-3, -4), bytes(12))), "reshape"),
-    "one dimension": (entry(array_pickle((12,), bytes(12))), "TUPLE1"),
     "three dimensions": (entry(array_pickle((1, 3, 4), bytes(12))), "number 4"),
     "array of objects": (entry(array_pickle((1, 1), b"x", b"O8")), "O8"),
-    "byte order": (entry(array_pickle((1, 1), b"x", order=b">")), ">"),
 }
 
 
@@ -155,14 +125,6 @@ def test_every_instruction_of_pickle_is_known_or_refused():
     for name in every.keys() - known:
         with pytest.raises(InvalidInputError, match="made is refused"):
             read_pickle(entry(every[name] + 9 * b"N" + b"\n"), "made")
-
-
-def test_cut_short_anywhere():
-    content = python_batch(PIXELS, [1, 2, 3])
-    read_pickle(content, "made")
-    for length in range(len(content)):
-        with pytest.raises(InvalidInputError, match="made is refused: .* cut short or damaged"):
-            read_pickle(content[:length], "made")
 
 
 def test_a_promised_length_is_not_allocated():
@@ -182,35 +144,6 @@ def test_the_number_of_instructions_is_limited(monkeypatch):
         read_pickle(entry(b"](K\x01K\x01e"), "made")
 
 
-CONTENT = python_batch(PIXELS, [1, 2, 3])
-CHANGES = st.lists(
-    st.tuples(
-        st.sampled_from(["set", "insert", "delete", "cut", "repeat"]),
-        st.integers(0, len(CONTENT) - 1),
-        st.one_of(st.integers(0, 255), st.sampled_from(list(b"cRboiQPh\x93\x81\x92\x82(]}teasu."))),
-    ),
-    min_size=1,
-    max_size=6,
-)
-
-
-def changed(content, changes):
-    content = bytearray(content)
-    for what, place, value in changes:
-        match what:
-            case "set":
-                content[place : place + 1] = bytes([value])
-            case "insert":
-                content[place:place] = bytes([value])
-            case "delete":
-                del content[place : place + 1 + value % 8]
-            case "cut":
-                del content[len(content) - value :]
-            case "repeat":
-                content[place:place] = content[place : place + value]
-    return bytes(content)
-
-
 def plain(value):
     if isinstance(value, list):
         return all(type(part) in (int, bytes) for part in value)
@@ -219,19 +152,15 @@ def plain(value):
     return type(value) in (int, bytes)
 
 
-def error_of_ours_or_plain_data(content):
+@given(
+    start=st.integers(0, 400),
+    stop=st.integers(0, 400),
+    more=st.binary(max_size=40) | st.sampled_from([b"c", b"R", b"b", b"o", b"\x93", b"(", b"}u."]),
+)
+def test_changed_files_give_an_error_of_ours_or_plain_data(start, stop, more):
+    content = python_batch(PIXELS, [1, 2, 3])
     try:
-        value = read_pickle(content, "made")
+        value = read_pickle(content[:start] + more + content[stop:], "made")
     except InvalidInputError:
-        return True
-    return all(type(key) is bytes and plain(part) for key, part in value.items())
-
-
-@given(CHANGES)
-def test_changed_files_give_an_error_of_ours_or_plain_data(changes):
-    assert error_of_ours_or_plain_data(changed(CONTENT, changes))
-
-
-@given(st.binary(max_size=40))
-def test_any_bytes_give_an_error_of_ours_or_plain_data(content):
-    assert error_of_ours_or_plain_data(content)
+        return
+    assert all(type(key) is bytes and plain(part) for key, part in value.items())

@@ -1,8 +1,6 @@
 """Files of torch.save: read as torch reads them; what would run code, or grow, is refused."""
 
-import io
 import os
-import pickle
 import struct
 import subprocess
 import tracemalloc
@@ -54,14 +52,6 @@ def test_every_kind_of_tensor_comes_back(tmp_path, zipped):
     assert found["transposed"][2, 2] == found["a part"][1, 0] == 77.0
 
 
-@pytest.mark.parametrize("zipped", FORMS)
-def test_a_whole_state_dict(tmp_path, zipped):
-    layers = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
-    found = read_torch_file(written(tmp_path, layers.state_dict(), zipped))
-    layers.load_state_dict(found)
-    assert list(found) == list(layers.state_dict())
-
-
 class Calls:
     """Pickled as a call of a function."""
 
@@ -106,17 +96,6 @@ def test_nothing_in_a_hostile_file_runs(tmp_path, function, zipped):
     assert canary.exists()  # it was a real one
 
 
-@pytest.mark.parametrize("zipped", FORMS)
-def test_torch_itself_would_refuse_it_too(tmp_path, monkeypatch, zipped):
-    """The look at names is the first of two: the other is torch's."""
-    monkeypatch.setattr(weights, "_require_tensors", lambda *_: None)
-    canary = tmp_path / "canary"
-    path = written(tmp_path, {"b": Calls(os.system, f"touch {canary}")}, zipped)
-    with pytest.raises(InvalidInputError, match=REFUSED + "Weights only load failed"):
-        read_torch_file(path)
-    assert not canary.exists()
-
-
 def with_pickle(folder, *instructions, storages=((b"0", bytes(8)),), method=zipfile.ZIP_STORED):
     """An archive as torch makes it, with a pickle of our own."""
     path = folder / "weights.pth"
@@ -147,32 +126,18 @@ def named(value):
     return b"}(" + text(b"a") + value + b"u."
 
 
-def test_a_pickle_of_our_own(tmp_path):
-    numbers = struct.pack("<2f", 1.5, -2.0)
-    found = read_torch_file(with_pickle(tmp_path, named(tensor()), storages=[(b"0", numbers)]))
-    assert found["a"].tolist() == [1.5, -2.0]
-
-
 MANY = b"".join(b"M" + struct.pack("<H", number) + b"N" for number in range(3000))
 BAD_PICKLES = {
-    "an import": named(b"cos\nsystem\n" + text(b"true") + b"\x85R"),
     "by its parts": named(text(b"os") + text(b"system") + b"\x93" + text(b"true") + b"\x85R"),
-    "a name without an end": named(b"cos"),
-    "a call of a value": named(b"K\x01)R"),
     "nothing to call": b"R.",
     "never remembered": named(b"h\x07"),
-    "an unknown instruction": named(b"\xff"),
     "copies of a copy": b"](" + b"}q\x00(" + MANY + b"u" + 3000 * (
         b"ccollections\nOrderedDict\nh\x00\x85R") + b"e.",
     "a list in itself": b"]q\x00(" + b"h\x00" * 1000 + b"e.",
     "deep": b")" + 10**6 * b"\x85" + b".",
     "a huge text": named(b"X\xff\xff\xff\x7f"),
-    "less than nothing": named(tensor(stored(count=b"J\xff\xff\xff\xff"))),
     "beyond its storage": named(tensor(offset=b"K\x01")),
-    "before its storage": named(tensor(offset=b"J\xff\xff\xff\xff")),
-    "no shape": named(tensor(shape=text(b"x") + b"\x85")),
     "numbers elsewhere": named(tensor(stored(key=b"../0"))),
-    "more numbers": named(tensor(stored(count=b"K\x03"))),
     "endless numbers": named(tensor(stored(count=b"J\xff\xff\xff\x7f"))),
 }  # fmt: skip
 
@@ -222,38 +187,8 @@ def test_a_changed_number_is_noticed(tmp_path):
         read_torch_file(path)
 
 
-def old(content):
-    file = io.BytesIO()
-    torch.save(content, file, _use_new_zipfile_serialization=False)
-    return file.getvalue()
-
-
-OLD = old({"a": torch.arange(3.0), "b": torch.ones(2)})
-BAD_OLD = {
-    "empty": b"",
-    "text": b"hello",
-    "no mark": pickle.dumps(3, 2) + OLD,
-    "cut short": OLD[:-3],
-    "another length": OLD[:-16] + struct.pack("<q", 1) + OLD[-8:],
-    "no keys": OLD[: OLD.rindex(b"\x80\x02]")] + b"\x80\x02K\x01.",
-    "half": OLD[: len(OLD) // 2],
-}
-
-
-@pytest.mark.parametrize("case", BAD_OLD)
-def test_damaged_files_of_the_old_form(tmp_path, case):
-    (tmp_path / "weights.pth").write_bytes(BAD_OLD[case])
-    with pytest.raises(InvalidInputError, match=REFUSED):
-        read_torch_file(tmp_path / "weights.pth")
-
-
 def test_many_instructions(tmp_path, monkeypatch):
     path = written(tmp_path, {"a": torch.ones(2)})
     monkeypatch.setattr(weights, "MOST_INSTRUCTIONS", 20)
     with pytest.raises(InvalidInputError, match=REFUSED + "it has more than 20 instructions"):
         read_torch_file(path)
-
-
-def test_a_file_that_is_not_there_is_an_error_of_the_system(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nothing.pth"):
-        read_torch_file(tmp_path / "nothing.pth")

@@ -55,22 +55,12 @@ def test_loading_leaves_the_random_numbers_alone(tmp_path, weights):
     [
         (torch.zeros(3), "holds one Tensor; expected tensors by name"),
         ([torch.zeros(3)], "holds one list; expected tensors by name"),
-        ({"model": {}, "epoch": 3}, "something other than tensors: model, epoch; expected the"),
-        (dict.fromkeys("abcdefg", 0), "than tensors: a, b, c, d, e and 2 more; expected"),
+        ({"model": {}, "epoch": 3}, "something other than tensors: 'model', 'epoch'; expected"),
     ],
 )
 def test_other_content_is_refused(tmp_path, content, message):
     with pytest.raises(InvalidInputError, match=message):
         read_weights(written(tmp_path, content))
-
-
-@pytest.mark.parametrize("kept", [0, 5, 1000, -1000])
-@pytest.mark.parametrize("name", ["weights.pth", "weights.safetensors"])
-def test_damaged_files(tmp_path, weights, name, kept):
-    path = written(tmp_path, {"conv1.weight": weights["conv1.weight"].clone()}, name)
-    path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(InvalidInputError, match=f"{name} is (cut short|damaged)"):
-        read_weights(path)
 
 
 @pytest.mark.parametrize("name", ["weights.pth", "weights.safetensors"])
@@ -83,7 +73,7 @@ def test_a_file_of_holes_is_refused_at_once(tmp_path, weights, name):
 
 
 def test_no_file_and_other_files(tmp_path):
-    with pytest.raises(MissingDataError, match="there is no file of weights .*nothing.pth"):
+    with pytest.raises(MissingDataError, match="there is no file .*nothing.pth"):
         read_weights(tmp_path / "nothing.pth")
     with pytest.raises(InvalidInputError, match="has the suffix '.bin'; expected weights in .safe"):
         read_weights(tmp_path / "weights.bin")
@@ -96,28 +86,13 @@ def without(weights, *names):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            lambda w: without(w, "conv1.weight", "layer2.0.downsample.1.bias"),
-            "ResNet-18 with 512 features; missing: conv1.weight, layer2.0.downsample.1.bias. Exp",
-        ),
-        (lambda w: without(w, "fc.weight"), "missing: fc.weight; misshapen: fc.bias \\(6,\\) inst"),
-        (lambda w: {**w, "head.bias": w["fc.bias"].clone()}, "unexpected: head.bias"),
-        (
-            lambda w: {**w, "conv1.weight": torch.zeros(64, 3, 3, 3)},
-            "misshapen: conv1.weight \\(64, 3, 3, 3\\) instead of \\(64, 3, 7, 7\\)",
-        ),
-        (lambda w: {**w, "fc.weight": torch.zeros(6)}, "misshapen: fc.weight \\(6,\\) instead of"),
-        (
-            lambda w: {**w, "fc.weight": torch.zeros(0, 512)},
-            "misshapen: fc.weight \\(0, 512\\) ins",
-        ),
-        (
-            lambda w: {**w, "bn1.bias": torch.zeros(64, dtype=torch.int64)},
-            "misshapen: bn1.bias \\(64,\\) of integers instead of \\(64,\\)",
-        ),
-        (lambda w: {"a": torch.zeros(1)}, "missing: conv1.weight, .* and 117 more; unexpected: a"),
+        (lambda w: without(w, "fc.weight"), "size mismatch for fc.bias|Missing key.*fc.weight"),
+        (lambda w: w | {"head.bias": w["fc.bias"].clone()}, "Unexpected key.*head.bias"),
+        (lambda w: w | {"conv1.weight": torch.zeros(64, 3, 3, 3)}, "size mismatch for conv1.weig"),
+        (lambda w: w | {"fc.weight": torch.zeros(0, 512)}, "size mismatch for fc.weight"),
+        (lambda w: {"a": torch.zeros(1)}, 'Missing key.*"conv1.weight", .*\\[...\\]$'),
     ],
 )
 def test_weights_that_do_not_fit_are_named(tmp_path, weights, change, message):
-    with pytest.raises(InvalidInputError, match=message):
+    with pytest.raises(InvalidInputError, match=f"not hold the weights of a ResNet-18.*{message}"):
         resnet18_from(written(tmp_path, change(weights)))

@@ -102,10 +102,6 @@ def lines_of(axes):
     return [line for line in axes.lines if len(line.get_xdata())]
 
 
-def test_all_families_are_here():
-    assert SMALL.keys() == families().keys()
-
-
 # How cases and lists are told apart is the same code in all families whose panels are in rows.
 OTHER_WAYS = [
     (family, how)
@@ -174,10 +170,7 @@ def test_networks_of_users_own_cases_and_grids(tmp_path):
     assert titles == ["nothing swept", "plain", "mine"]
     assert [axes.get_xlabel().strip() for axes in figure.axes[1:]] == ["batch size", "capacity"]
     assert "capacity = 5" in shown
-
-
-def test_seeds_that_plain_sgd_does_not_have(tmp_path):
-    """The difference to plain SGD is taken over the seeds that both have."""
+    # the difference to plain SGD is taken over the seeds that both have
     cases = {"vanilla SGD": {"seeds": [0, 1]}, "other": {"seeds": [1, 2, 3]}}
     outcome = run_experiment(small("cifar curves", cases=cases), tmp_path)
     (shown,) = families()["cifar curves"].summarise(outcome.table)
@@ -200,7 +193,7 @@ def numbers(family):
             yield name, f"[{text}]" if isinstance(value, list) else text
 
 
-@pytest.mark.parametrize("family", SMALL)
+@pytest.mark.parametrize("family", families())
 def test_numbers_without_a_meaning_are_refused_before_anything_is_computed(family):
     wrong = list(numbers(family))
     assert len(wrong) >= 10
@@ -215,23 +208,27 @@ def test_numbers_without_a_meaning_are_refused_before_anything_is_computed(famil
 @pytest.mark.parametrize(
     ("family", "setting", "message"),
     [
-        ("digits", "width=-1.0", r"parameters.width: got -1.0; expected more than 0"),
-        ("digits", "width=nan", r"parameters.width: got nan; expected a finite number"),
-        ("digits", "block_size=0", r"parameters.block_size: got 0; expected 1 or more"),
-        ("toy shift", "apart=-0.1", r"parameters.apart: got -0.1; expected 0 or more"),
-        ("toy curves", "gammas=[1.0, 0.0]", r"parameters.gammas.1: got 0.0; expected more than 0"),
-        ("toy curves", "gammas=[]", "parameters.gammas: empty; expected at least one value"),
-        ("mnist sweeps", "online_lr_powers=[-1.0]", r"online_lr_powers: got .-1.0.; expected 2 va"),
-        ("mnist sweeps", "online_lr_powers=[0.0, 1.0, 2.0]", r"got .0.0, 1.0, 2.0.; expected 2 va"),
-        ("mnist sweeps", "online_lr_powers=[0.0, 400.0]", "powers.1: got 400.0; expected 100 or l"),
+        ("digits", "width=-1.0", r"parameters.width: got -1.0; expected greater than 0"),
+        (
+            "toy curves",
+            "gammas=[1.0, 0.0]",
+            r"parameters.gammas.1: got 0.0; expected greater than 0",
+        ),
+        ("core50 memory", 'method="vanilla"', "network is 'whole'"),
+        ("core50 memory", "first_epochs=1", "network is 'whole'"),
+        ("toy curves", "gammas=[]", "parameters.gammas: .* at least 1 item"),
+        (
+            "mnist sweeps",
+            "online_lr_powers=[0.0, 1.0, 2.0]",
+            r"got .0.0, 1.0, 2.0.; .*at most 2 items",
+        ),
+        (
+            "mnist sweeps",
+            "online_lr_powers=[0.0, 400.0]",
+            "powers.1: got 400.0; expected less than",
+        ),
     ],
 )
 def test_what_is_said_of_them(family, setting, message):
     with pytest.raises(rt.errors.InvalidInputError, match=message):
         small(family).changed(parse_changes([setting])).runs()
-
-
-@pytest.mark.parametrize("change", [{"method": "vanilla"}, {"first_epochs": 1}])
-def test_the_whole_network_is_not_trained(change):
-    with pytest.raises(rt.errors.InvalidInputError, match="network is 'whole'"):
-        small("core50 memory", parameters=change).runs()

@@ -1,7 +1,6 @@
 """Fig. 2 and Fig. 5 on made images in MNIST's format; on the real ones where they are at hand."""
 
 import os
-import sys
 
 import numpy as np
 import polars as pl
@@ -9,13 +8,13 @@ import pytest
 from sklearn.kernel_ridge import KernelRidge
 
 import retarget as rt
-from retarget.cli import main
-from retarget.data.fetch import data_folder, is_complete
+from retarget.data.fetch import data_folder
 from retarget.data.mnist import MNIST
 from retarget.experiments.figures import fig2, fig5, mnist
 from retarget.experiments.figures.mnist import cached_gram
 from retarget.experiments.reader import load_experiment, parse_changes
 from retarget.experiments.runs.run import run_experiment
+from retarget.learners import LABELS
 from support.made_mnist import idx
 
 REAL_MNIST = os.environ.get("RETARGET_DATA")  # before the fixtures point it elsewhere
@@ -131,24 +130,6 @@ def test_a_curve_that_diverges_is_kept_up_to_there():
     np.testing.assert_allclose(f[:2], expected)
 
 
-@pytest.mark.slow
-def test_quick_from_the_command_with_a_folder_of_data(made_mnist, tmp_path, monkeypatch, capsys):
-    monkeypatch.delenv("RETARGET_DATA")
-    monkeypatch.setattr("retarget.data.fetch.cache_folder", lambda: tmp_path / "nothing here")
-    sizes = [f"--set={change}" for change in SMALL]
-    arguments = ["fig5", "--quick", "--seed", "3", *sizes, "--out", str(tmp_path)]
-    monkeypatch.setattr("sys.argv", ["retarget", "reproduce", *arguments])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    assert stopped.value.code == 2
-    assert "retarget data get mnist" in capsys.readouterr().err
-    monkeypatch.setattr("sys.argv", [*sys.argv, "--data-dir", str(made_mnist)])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    assert stopped.value.code == 0
-    assert set(pl.read_parquet(tmp_path / "fig5" / "fig5.parquet")["seed"]) == {3}
-
-
 def test_kernels_are_computed_once(monkeypatch):
     X = np.random.default_rng(0).normal(size=(12, 3))
     kernel = rt.RBF(2.0)
@@ -163,7 +144,7 @@ def test_kernels_are_computed_once(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    not is_complete(MNIST, data_folder(REAL_MNIST)),
+    not all(file.present(data_folder(REAL_MNIST)) for file in MNIST.files),
     reason="RETARGET_DATA names no folder with MNIST",
 )
 def test_fig2_on_the_real_images_holds_what_the_paper_claims(tmp_path, monkeypatch):
@@ -171,7 +152,7 @@ def test_fig2_on_the_real_images_holds_what_the_paper_claims(tmp_path, monkeypat
     experiment = load_experiment("fig2").changed(parse_changes([], seeds=[0, 1]))
     table = run_experiment(experiment, tmp_path).table
     for order, gap in (("shuffled", 0.05), ("class by class", 0.2)):
-        scores = {k: final(table, order=order, learner=k) for k in fig2.LEARNERS}
+        scores = {k: final(table, order=order, learner=k) for k in LABELS}
         assert scores["offline"] > 0.95
         assert scores["corrected"] == pytest.approx(scores["offline"], abs=0.005)
         assert scores["online"] + gap < scores["iterative"] < scores["offline"]

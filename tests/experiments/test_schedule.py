@@ -1,21 +1,19 @@
 """Which runs are computed, when, and by whom."""
 
 import io
-import os
-import subprocess
-import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import polars as pl
 import pytest
 
 from retarget.cli.reproduce import progress_table
-from retarget.experiments.experiment import Config, PlannedRun, families
+from retarget.experiments.experiment import families
+from retarget.experiments.reader import parse_changes
 from retarget.experiments.runs.compute import Computed, Lost
-from retarget.experiments.runs.executors import Executor, ThisProcess
+from retarget.experiments.runs.executors import ThisProcess
 from retarget.experiments.runs.run import run_experiment
-from retarget.experiments.runs.schedule import Estimator, Progress, Schedule
+from retarget.experiments.runs.schedule import Estimator, Schedule
 from retarget.experiments.runs.store import Identity, RunStore, State
 from support import made_runs
 from support.made_runs import calls, made
@@ -26,16 +24,12 @@ def known(monkeypatch):
     made_runs.install(monkeypatch)
 
 
-def test_what_is_done_is_not_done_again(tmp_path):
-    first = run_experiment(made(tmp_path), tmp_path)
-    again = run_experiment(made(tmp_path), tmp_path)
-    assert (first.computed, first.reused, again.computed, again.reused) == (3, 0, 0, 3)
+def test_what_is_done_is_not_done_again_and_a_change_redoes_what_it_touches(tmp_path):
+    first = run_experiment(made(tmp_path, "[grid]", "lr = [0.1, 0.2]"), tmp_path)
+    again = run_experiment(made(tmp_path, "[grid]", "lr = [0.1, 0.2]"), tmp_path)
+    assert (first.computed, first.reused, again.computed, again.reused) == (6, 0, 0, 6)
     assert again.table.equals(first.table)
-    assert calls(tmp_path) == {0: 1, 1: 1, 2: 1}
-
-
-def test_a_change_redoes_what_it_touches_only(tmp_path):
-    run_experiment(made(tmp_path, "[grid]", "lr = [0.1, 0.2]"), tmp_path)
+    assert calls(tmp_path) == {0: 2, 1: 2, 2: 2}
     more = run_experiment(made(tmp_path, "[grid]", "lr = [0.2, 0.3]"), tmp_path)
     assert (more.computed, more.reused) == (3, 3)
     other = run_experiment(made(tmp_path, "lr = 0.1", name="other"), tmp_path)
@@ -46,43 +40,34 @@ def test_failed_runs_are_tried_again(tmp_path, monkeypatch):
     experiment = made(tmp_path, 'behaviour = "raises"')
     assert len(run_experiment(experiment, tmp_path).failed) == 1
     monkeypatch.setattr(made_runs, "misbehave", lambda config: None)
-    mended = run_experiment(experiment, tmp_path)
-    assert (mended.computed, mended.reused, mended.failed) == (1, 2, [])
+    again = run_experiment(experiment, tmp_path)
+    assert (again.computed, again.reused, again.failed) == (1, 2, [])
     assert calls(tmp_path) == {0: 1, 1: 2, 2: 1}
 
 
+def noting(note):
+    """Computes here, and notes something about each task just before."""
+    executor = ThisProcess()
+    start = executor.start
+    executor.start = lambda task: (note(task), start(task))
+    return executor
+
+
 def test_fresh_means_all_again_and_from_the_beginning(tmp_path):
-    experiment = made(tmp_path)
+    experiment, store, seen = made(tmp_path), RunStore(tmp_path), []
     run_experiment(experiment, tmp_path)
-    store = RunStore(tmp_path)
-    key = next(iter(store))
-    store.checkpoint(key).touch()
-    seen = []
-    Schedule(experiment, store, fresh=True).carry_out(Recorder(store, seen))
+    store.checkpoint(next(iter(store))).touch()
+    executor = noting(lambda task: seen.append(store.checkpoints(task.keys[0])))
+    Schedule(experiment, store, fresh=True).carry_out(executor)
     assert calls(tmp_path) == {0: 2, 1: 2, 2: 2}
     assert seen == [[], [], []]  # no checkpoint of an earlier time was there
 
 
-class Recorder(ThisProcess):
-    """Computes here, and looks at the checkpoints just before."""
-
-    def __init__(self, store, seen):
-        super().__init__()
-        self._store, self._seen = store, seen
-
-    def start(self, task):
-        self._seen.append(self._store.checkpoints(task.identities[0].key))
-        super().start(task)
-
-
 def test_runs_together_are_one_task(tmp_path, monkeypatch):
-    experiment = made(tmp_path, "[grid]", "lr = [0.1, 0.2]")
+    experiment, groups = made(tmp_path, "[grid]", "lr = [0.1, 0.2]"), []
     at_once = replace(made_runs.FAMILY, together=lambda config: str(config.lr))
     monkeypatch.setitem(families(), "made", at_once)
-    groups = []
-    executor = ThisProcess()
-    start = executor.start
-    executor.start = lambda task: (groups.append([c.seed for c in task.configs]), start(task))
+    executor = noting(lambda task: groups.append([config.seed for config in task.configs]))
     Schedule(experiment, RunStore(tmp_path)).carry_out(executor)
     assert groups == [[0, 1, 2], [0, 1, 2]]
     assert run_experiment(experiment, tmp_path).reused == 6
@@ -91,7 +76,7 @@ def test_runs_together_are_one_task(tmp_path, monkeypatch):
     assert {record.seconds for record in RunStore(tmp_path).records()} == {2.0}
 
 
-class Losing(Executor):
+class Losing:
     """Loses every task at first; keeps what it was given."""
 
     capacity = 1
@@ -146,52 +131,6 @@ def test_a_run_is_locked_while_it_is_computed_and_no_longer(tmp_path, monkeypatc
     assert held == [[True], [False, True], [False, False, True], [False] * 3]
 
 
-@pytest.mark.slow
-def test_two_processes_share_the_work(tmp_path):
-    """Each run is computed once, and both have all results."""
-    script = tmp_path / "one.py"
-    script.write_text(ONE)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    both = [
-        subprocess.Popen(
-            [sys.executable, script, tmp_path],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(2)
-    ]
-    for process in both:
-        assert process.stdout.readline() == "ready\n"
-    for process in both:  # both at once
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    answers = [process.communicate(timeout=120)[0].split() for process in both]
-    assert [process.returncode for process in both] == [0, 0]
-    computed, tables = zip(*answers, strict=True)
-    assert sum(map(int, computed)) == 12
-    assert tables[0] == tables[1]
-    assert sum(calls(tmp_path).values()) == 12
-
-
-ONE = """
-import sys, time
-from pathlib import Path
-from support import made_runs
-from retarget.experiments.experiment import families
-from retarget.experiments.runs.run import run_experiment
-
-families()["made"] = made_runs.FAMILY
-folder = sys.argv[1]
-mine = made_runs.made(folder, "[grid]", "lr = [0.1, 0.2, 0.3, 0.4]")
-print("ready", flush=True)
-sys.stdin.readline()
-outcome = run_experiment(mine, Path(folder), watch=lambda progress: time.sleep(0.05))
-print(outcome.computed, outcome.table.hash_rows().sum())
-"""
-
-
 def test_a_run_of_another_process_is_waited_for(tmp_path):
     experiment = made(tmp_path)
     store, other = RunStore(tmp_path), RunStore(tmp_path / "other")
@@ -212,8 +151,8 @@ def test_a_run_of_another_process_is_waited_for(tmp_path):
 
     schedule.carry_out(ThisProcess(), watch)
     assert {key} in seen
-    assert schedule.progress.elsewhere == set()
-    assert len(schedule.progress.done) == 3
+    assert schedule.elsewhere == set()
+    assert len(schedule.done) == 3
     assert calls(tmp_path) == {0: 2, 1: 1, 2: 2}  # the second was computed by the other only
 
 
@@ -224,7 +163,7 @@ def test_a_run_that_another_process_gave_up_is_computed(tmp_path):
     schedule.carry_out(
         ThisProcess(), lambda progress: lock.release() if len(progress.done) == 2 else None
     )
-    assert len(schedule.progress.done) == 3
+    assert len(schedule.done) == 3
 
 
 def test_estimates_come_from_the_runs_most_alike(tmp_path):
@@ -262,21 +201,21 @@ def shown(renderable):
     return console.export_text()
 
 
-def test_the_table_of_the_progress(monkeypatch):
+def test_the_table_of_the_progress(tmp_path, monkeypatch):
     monkeypatch.setattr("time.monotonic", lambda: 100.0)
-    runs = {str(i): PlannedRun(Config(seed=i), {"case": "[EWC]", "seed": i}) for i in range(20)}
-    identities = {key: Identity("kind", {"seed": int(key)}, {}, "", {}) for key in runs}
-    progress = Progress(runs, Estimator(), identities, capacity=10)
-    assert "0 0 0 20 unknown" in " ".join(shown(progress_table(progress)).split())
-    done = {"status": "done", "identity": {"kind": "kind", "config": {"seed": 0}}, "seconds": 30.0}
-    progress.estimator.learn(SimpleNamespace(**done))
-    progress.done, progress.failed = {"0", "1"}, {"2": None}
-    progress.running = {str(i): 90.0 for i in range(3, 13)}
-    progress.elsewhere = {"13"}
-    bar, *lines = shown(progress_table(progress)).splitlines()
+    many = made(tmp_path).changed(parse_changes([], range(20)))
+    schedule = Schedule(many, RunStore(tmp_path))
+    schedule.capacity, keys = 10, schedule.keys
+    assert "0 0 0 20 unknown" in " ".join(shown(progress_table(schedule)).split())
+    one = asdict(schedule.identities[keys[0]])
+    schedule.estimator.learn(SimpleNamespace(status="done", identity=one, seconds=30.0))
+    schedule.done, schedule.failed = dict.fromkeys(keys[:2]), {keys[2]: None}
+    schedule.running = dict.fromkeys(keys[3:13], 90.0)
+    schedule.elsewhere = {keys[13]}
+    bar, *lines = shown(progress_table(schedule)).splitlines()
     assert set(bar.strip()) <= set("━╸╺")
     assert lines[0].split()[:2] == ["done", "running"]
     text = " ".join(" ".join(lines).split())
     assert "done running elsewhere failed left time left 2 10 1 1 6 41 s" in text
-    assert "[EWC], seed 3: 10 s of about 30 s" in text
+    assert "seed 3: 10 s of about 30 s" in text
     assert "and 2 more" in text

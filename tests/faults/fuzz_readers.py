@@ -19,7 +19,7 @@ with atheris.instrument_imports(
     from retarget.data.archives import open_zip, read_members
     from retarget.data.cifar10 import _parse, read_pickle
     from retarget.data.core50 import decode
-    from retarget.data.mnist import open_idx
+    from retarget.data.mnist import read_idx
     from retarget.data.weights import read_torch_file
     from retarget.diagnosis.tables.parquet_sizes import ParquetSizes
     from retarget.diagnosis.tables.read import read_table
@@ -44,11 +44,6 @@ def _file(suffix: str, read: Callable[[Path], object]) -> Callable[[bytes], obje
     return target
 
 
-def _idx(path: Path) -> object:
-    with open_idx(path, 1) as file:
-        return file.read()
-
-
 def _zip(path: Path) -> object:
     with open_zip(path) as files:
         return [files.read(name, MOST) for name in files.names]
@@ -67,7 +62,7 @@ def _setting(content: bytes) -> object:
 
 # Each with the formats whose valid files it starts from.
 TARGETS: dict[str, tuple[Callable[[bytes], object], list[str]]] = {
-    "idx": (_file("", _idx), ["idx, labels", "idx.gz"]),
+    "idx": (_file("", read_idx), ["idx, labels", "idx.gz"]),
     "pickle": (lambda content: read_pickle(content, "fuzzed"), ["cifar10 python"]),
     "torch": (_file(".pth", read_torch_file), ["weights pth", "weights pth, old"]),
     "binary batch": (lambda content: _parse(content, "a.bin", "fuzzed"), ["cifar10 binary"]),

@@ -7,7 +7,6 @@ import pytest
 import retarget as rt
 from retarget.continual.corrector import NetworkCorrector
 from retarget.errors import InvalidInputError
-from support.command_line import run
 from support.lab_problems import mlp
 
 pytestmark = pytest.mark.faults
@@ -22,28 +21,22 @@ def stream(seed=3, n=30):
     return rng.normal(size=(n, 4)), rng.normal(size=(n, 2))
 
 
-def corrected(parts):
-    corrector = rt.TargetCorrector(rt.RBF(1.4), LEARNER, gamma=0.6, block_size=4, ridge=0.2)
-    for X, Y in parts(corrector.correct):
-        yield corrector.correct(X, Y)
-    yield corrector.flush()
+KERNEL = rt.RBF(1.4)
+STREAMING = {
+    "corrector": lambda: rt.TargetCorrector(KERNEL, LEARNER, 0.6, block_size=4, ridge=0.2),
+    "network": lambda: NetworkCorrector(mlp(1, 4, 2), LEARNER, 2.0, 4),
+    "shift": lambda: rt.ShiftTracker(KERNEL, LEARNER, gamma=0.6),
+    "correction": lambda: rt.CorrectionTracker(KERNEL, LEARNER, gamma=0.6),
+}
 
 
-def shifted(parts):
-    tracker = rt.ShiftTracker(rt.RBF(1.4), LEARNER, gamma=0.6)
-    for X, Y in parts(tracker.update):
-        tracker.update(X, Y)
-        yield tracker.effective_targets
-
-
-def exactly_corrected(parts):
-    tracker = rt.CorrectionTracker(rt.RBF(1.4), LEARNER, gamma=0.6)
-    for X, Y in parts(tracker.update):
-        tracker.update(X, Y)
-        yield tracker.corrected_targets
-
-
-STREAMING = {"corrector": corrected, "shift": shifted, "correction": exactly_corrected}
+def feed(thing, X, Y):
+    """What it gives for a portion, or after it."""
+    if isinstance(thing, rt.TargetCorrector | NetworkCorrector):
+        return thing.correct(X, Y)
+    thing.update(X, Y)
+    shift = isinstance(thing, rt.ShiftTracker)
+    return thing.effective_targets if shift else thing.corrected_targets
 
 
 @pytest.mark.parametrize("value", BAD)
@@ -51,38 +44,15 @@ STREAMING = {"corrector": corrected, "shift": shifted, "correction": exactly_cor
 @pytest.mark.parametrize("kind", STREAMING)
 def test_a_stream_goes_on_as_if_the_bad_portion_had_not_been(kind, place, value):
     X, Y = stream()
-
-    def with_a_bad_one(feed):
-        for rows in PARTS:
-            bad = {"X": X[rows].copy(), "Y": Y[rows].copy()}
-            bad[place][3, 1] = value
-            with pytest.raises(InvalidInputError, match=f"{place} holds {value} in row") as raised:
-                feed(bad["X"], bad["Y"])
-            assert f"row {rows.start + 3};" in str(raised.value)  # counted over the whole stream
-            yield X[rows], Y[rows]
-
-    def without(feed):
-        return ((X[rows], Y[rows]) for rows in PARTS)
-
-    for found, expected in zip(
-        STREAMING[kind](with_a_bad_one), STREAMING[kind](without), strict=True
-    ):
-        np.testing.assert_array_equal(found, expected)
-
-
-@pytest.mark.parametrize("value", BAD)
-@pytest.mark.parametrize("place", ["X", "Y"])
-def test_a_network_corrector_goes_on(place, value):
-    X, Y = stream(n=24)
-    one, other = (NetworkCorrector(mlp(1, 4, 2), LEARNER, 2.0, 4) for _ in range(2))
-    for rows in (slice(0, 8), slice(8, 24)):
+    one, other = STREAMING[kind](), STREAMING[kind]()
+    for rows in [slice(0, 8), slice(8, 24)] if kind == "network" else PARTS:
         bad = {"X": X[rows].copy(), "Y": Y[rows].copy()}
-        bad[place][5, 0] = value
-        with pytest.raises(InvalidInputError, match=f"[AXY] holds {value} in row"):
-            one.correct(bad["X"], bad["Y"])
-        np.testing.assert_array_equal(
-            one.correct(X[rows], Y[rows]), other.correct(X[rows], Y[rows])
-        )
+        bad[place][3, 1] = value
+        with pytest.raises(InvalidInputError, match=f"[AXY] holds {value} in row") as raised:
+            feed(one, bad["X"], bad["Y"])
+        if kind != "network":
+            assert f"row {rows.start + 3};" in str(raised.value)  # counted over the whole stream
+        np.testing.assert_array_equal(feed(one, X[rows], Y[rows]), feed(other, X[rows], Y[rows]))
 
 
 @pytest.mark.parametrize("value", BAD)
@@ -113,13 +83,13 @@ def test_a_diagnosis_names_the_column(place, value):
 
 
 @pytest.mark.parametrize("text", ["inf", "-inf", "1e999"])
-def test_a_cell_of_a_file_that_is_not_finite_is_named(monkeypatch, capsys, tmp_path, text):
+def test_a_cell_of_a_file_that_is_not_finite_is_named(command, monkeypatch, tmp_path, text):
     monkeypatch.chdir(tmp_path)
     X, _ = stream()
     table = pl.DataFrame({"a": X[:, 0], "y": X[:, 1]}).write_csv().splitlines()
     table[18] = f"{text},0.5"
     (tmp_path / "t.csv").write_text("\n".join(table) + "\n")
-    code, shown = run(monkeypatch, capsys, "diagnose", "t.csv", "--target", "y")
+    code, shown = command("diagnose", "t.csv", "--target", "y")
     assert code == 2
     assert "Traceback" not in shown
     assert "values are missing or infinite: 'a' 1 (of 30 rows)" in shown

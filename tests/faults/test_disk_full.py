@@ -14,7 +14,6 @@ from retarget.experiments.experiment import Family, families, one_by_one
 from retarget.experiments.runs.run import run_experiment
 from retarget.storage import atomic_file
 from support import made_runs
-from support.command_line import run
 from support.made_mnist import made_file
 from support.mirror import Answer
 
@@ -76,8 +75,8 @@ def test_a_download(small_disk, mirror):
     assert not list(small_disk.iterdir())
 
 
-@pytest.mark.parametrize("command", ["diagnose", "correct"])
-def test_the_command_says_it_in_one_line(monkeypatch, capsys, small_disk, tmp_path, command):
+@pytest.mark.parametrize("which", ["diagnose", "correct"])
+def test_the_command_says_it_in_one_line(command, monkeypatch, small_disk, tmp_path, which):
     monkeypatch.chdir(tmp_path)
     wide = {f"f{k}": rng.normal(size=400) for k in range(2)} | {
         f"y{k}": rng.normal(size=400) for k in range(12)
@@ -89,8 +88,8 @@ def test_the_command_says_it_in_one_line(monkeypatch, capsys, small_disk, tmp_pa
     for path in old.values():
         path.write_bytes(OLD)
     targets = [part for k in range(12) for part in ("--target", f"y{k}")]
-    code, shown = run(
-        monkeypatch, capsys, command, "t.parquet", *targets, "--lr", "0.1", "--gamma", "1",
+    code, shown = command(
+        which, "t.parquet", *targets, "--lr", "0.1", "--gamma", "1",
         "--out", small_disk,
     )  # fmt: skip
     assert code == 1
@@ -117,11 +116,11 @@ def results(tmp_path_factory):
 
 @pytest.mark.parametrize("old", [None, OLD])
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_an_export_of_runs(monkeypatch, capfd, small_disk, results, suffix, old):
+def test_an_export_of_runs(command, small_disk, results, suffix, old):
     path = small_disk / f"all.{suffix}"
     if old is not None:
         path.write_bytes(old)
-    code, shown = run(monkeypatch, capfd, "runs", "export", path, "--out", results)
+    code, shown = command("runs", "export", path, "--out", results)
     assert shown == f"Error: [Errno 28] No space left on device: '{path}'"
     assert code == 1
     assert [found.read_bytes() for found in small_disk.iterdir()] == ([] if old is None else [old])

@@ -86,14 +86,6 @@ def test_settings_of_any_kind(server, changes, instead):
         assert isinstance(content(answer), dict)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_field_at_and_beyond_its_ends(server, name):
-    ends = [-1, 0, 1, 499, 501, 2**31, -(2**63), 10**30, 0.999, 1.0, -1e13, 1e13, 1e-13, True, "1"]
-    others = toy_opening().state.model_dump() | {"order": "random"}
-    for value in [*ends, None, [], {}, *([end] for end in ends)]:
-        assert status(posted(server, json.dumps(others | {name: value}).encode())) in (200, 422)
-
-
 NUMBERS = st.floats(-2 * LARGEST, 2 * LARGEST) | st.sampled_from([0.0, 1e-300, -LARGEST, LARGEST])
 POSITIVES = st.floats(1 / LARGEST, 2 * LARGEST) | st.sampled_from([1 / LARGEST, 2 * LARGEST])
 

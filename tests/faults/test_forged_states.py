@@ -156,24 +156,6 @@ def test_a_forged_state_is_an_error_of_ours_or_works(name, tmp_path):
     assert refused > FORGERIES / 2
 
 
-def missing():
-    for name, make in OBJECTS.items():
-        if "Tracker" in name or name.startswith("TargetCorrector"):
-            yield from ((name, key) for key in sorted(make()._state()))
-
-
-@pytest.mark.parametrize(("name", "key"), list(missing()))
-def test_an_entry_that_is_missing_is_explained(name, key, tmp_path):
-    path = tmp_path / "state.safetensors"
-    OBJECTS[name]().save(path)
-    values, tensors = read_state(path)
-    values["state"].pop(key, None)
-    tensors.pop(key, None)
-    write_state(path, values, tensors)
-    with pytest.raises(RetargetError, match=r"state\.safetensors is not a state of a"):
-        load(name, path)
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 @pytest.mark.parametrize("device", ["cuda", "cuda:3", "nowhere", 1.5])
 def test_a_device_that_is_not_there(device, tmp_path):

@@ -105,39 +105,6 @@ def kill(running, everything):
     running.wait()
 
 
-@pytest.mark.slow
-def test_a_worker_killed_in_the_midst_loses_its_run_only(folder, tmp_path, environment):
-    running = subprocess.Popen(
-        command(folder, tmp_path, "--jobs", "2"),
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    victims = children(running.pid)
-    while not victims or not list(tmp_path.glob("runs/*/checkpoint.safetensors")):
-        assert running.poll() is None
-        time.sleep(0.05)
-        victims = children(running.pid)
-    os.kill(victims[-1], signal.SIGKILL)
-    shown, _ = running.communicate(timeout=300)
-    assert running.returncode == 0, shown
-    assert "Runs computed: 6, found finished: 0" in shown
-
-
-def children(pid):
-    """The processes that compute for another one."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(path.read_text().rpartition(")")[2].split()[1])
-            line = path.with_name("cmdline").read_bytes()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if parent == pid and b"popen_loky" in line:
-            found.append(int(path.parent.name))
-    return sorted(found)
-
-
 def test_a_full_disk_is_an_error_and_keeps_what_was_there(folder, small_disk, environment):
     done = subprocess.run(
         command(folder, small_disk / "results", "--jobs", "0"),

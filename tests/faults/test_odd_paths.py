@@ -6,13 +6,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from retarget.data.fetch import FileState, check
+from retarget.data.fetch import check_file
 from retarget.data.mnist import MNIST, load_mnist
 from retarget.data.weights import read_weights
 from retarget.diagnosis.tables.read import read_table
 from retarget.errors import InvalidInputError, MissingDataError
 from retarget.streaming.corrector import TargetCorrector
-from support.command_line import run
 from support.made_mnist import write_made_mnist
 
 pytestmark = pytest.mark.faults
@@ -63,14 +62,14 @@ def test_a_folder_of_any_name_is_read(odd, tmp_path):
     folder = tmp_path / odd
     arrays = write_made_mnist(folder)
     np.testing.assert_array_equal(load_mnist(folder).train_images, arrays[0])
-    assert {found.state for found in check(MNIST, folder)} == {FileState.WRONG_CHECKSUM}
+    assert {check_file(file, folder)[0] for file in MNIST.files} == {"wrong checksum"}
 
 
-def test_the_command_takes_a_file_of_any_name(odd, monkeypatch, capsys):
+def test_the_command_takes_a_file_of_any_name(command, odd):
     with open(odd + ".csv", "wb") as file:  # noqa: PTH123
         TABLE.write_csv(file)
-    code, shown = run(
-        monkeypatch, capsys, "correct", "--target", "y", "--lr", "0.1", "--gamma", "1",
+    code, shown = command(
+        "correct", "--target", "y", "--lr", "0.1", "--gamma", "1",
         "--out", "out.parquet", "--", odd + ".csv",
     )  # fmt: skip
     assert code == 0, shown
@@ -98,12 +97,10 @@ def test_no_name_is_a_command_of_the_terminal(monkeypatch, capfd, tmp_path, comm
     assert "[31mred" in shown
 
 
-def test_results_go_into_a_folder_of_any_name(monkeypatch, capsys, tmp_path):
+def test_results_go_into_a_folder_of_any_name(command, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     TABLE.write_csv("t.csv")
-    code, shown = run(
-        monkeypatch, capsys, "correct", "t.csv", "--target", "y", "--out", NAMES["no text"]
-    )
+    code, shown = command("correct", "t.csv", "--target", "y", "--out", NAMES["no text"])
     assert code == 0, shown
 
 
@@ -123,30 +120,19 @@ def kinds(tmp_path):
 KINDS = ["pipe", "folder", "empty", "loop", "nowhere", "zeros", "input", "none", "x" * 300]
 
 
+READERS = dict.fromkeys((".csv", ".csv.gz", ".parquet", ".npz", ".npy"), read_table)
+READERS |= {".pth": read_weights, ".safetensors": read_weights, "": TargetCorrector.load}
+
+
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet", ".npz", ".npy"])
-def test_no_table(kinds, kind, suffix):
+@pytest.mark.parametrize("suffix", READERS)
+def test_what_is_no_file_is_refused(kinds, kind, suffix):
     path = kinds / f"{kind}{suffix}"
     if (kinds / kind[:9]).is_symlink() or (kinds / kind[:9]).exists():
         (kinds / kind).rename(path)
-    with pytest.raises((InvalidInputError, OSError), match="not a file|no file|is empty|too long"):
-        read_table(path)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
-def test_no_weights(kinds, kind, suffix):
-    path = kinds / f"{kind}{suffix}"
-    if (kinds / kind[:9]).is_symlink() or (kinds / kind[:9]).exists():
-        (kinds / kind).rename(path)
-    with pytest.raises((InvalidInputError, OSError), match="no file|cut short|damaged|too long"):
-        read_weights(path)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_state(kinds, kind):
-    with pytest.raises((InvalidInputError, OSError), match="no file|damaged|too long"):
-        TargetCorrector.load(kinds / kind)
+    refused = "not a file|no file|is empty|too long|cut short|damaged"
+    with pytest.raises((InvalidInputError, OSError), match=refused):
+        READERS[suffix](path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -161,10 +147,7 @@ def test_data_that_are_no_files(kinds):
         (kinds / source).rename(kinds / file.download.name)
     with pytest.raises(MissingDataError, match="not found"):
         load_mnist(kinds)
-    assert {found.state for found in check(MNIST, kinds)} <= {
-        FileState.MISSING,
-        FileState.UNREADABLE,
-    }
+    assert {check_file(file, kinds)[0] for file in MNIST.files} <= {"missing", "unreadable"}
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

@@ -267,7 +267,7 @@ def _run(name: str) -> Callable[[Path], Path]:
 
 
 def _keep_run(store: RunStore) -> None:
-    about = {"family": "made", "experiment": "made", "name": "seed 3", "seconds": 1.0}
+    about = {"experiment": "made", "name": "seed 3", "seconds": 1.0}
     store.keep(RUN, made_table(), **about)
 
 

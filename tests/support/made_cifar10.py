@@ -3,19 +3,16 @@
 import io
 import struct
 import tarfile
-from dataclasses import replace
 
 import numpy as np
 
 from retarget.data.catalogue import (
-    CIFAR10,
     CIFAR10_BINARY_ARCHIVE,
     CIFAR10_BINARY_FILES,
     CIFAR10_PYTHON_ARCHIVE,
     CIFAR10_PYTHON_FILES,
-    DataFile,
 )
-from support.made_mnist import gzipped, stored
+from support.made_mnist import gzipped
 
 PYTHON_NAMES = [file.name for file in CIFAR10_PYTHON_FILES]
 BINARY_NAMES = [file.name for file in CIFAR10_BINARY_FILES]
@@ -126,19 +123,6 @@ def write_made_cifar10(folder, form="python", **sizes):
         images[5],
         labels[5],
     ]
-
-
-def made_data_set(mirrors=(), **sizes):
-    """A description of made files, as CIFAR10 is one of the official ones."""
-    forms = {
-        form: tuple(stored(*file) for file in made_files(form, **sizes)[0].items())
-        for form in FORMS
-    }
-    (download,) = forms["python archive"]
-    addresses = tuple(f"{mirror}/{download.name}" for mirror in mirrors)
-    alternatives = (forms["binary archive"], forms["binary"])
-    file = DataFile(download, addresses, forms["python"], alternatives)
-    return replace(CIFAR10, files=(file,))
 
 
 def write_images(folder, per_class=2, seed=0):

@@ -46,9 +46,9 @@ def write_made_mnist(folder, packed=True, **sizes):
     return arrays
 
 
-def made_file(name, content, mirrors=(), unpacked=()):
+def made_file(name, content, mirrors=(), *alternatives):
     """The description of a file with this content."""
-    return DataFile(stored(name, content), tuple(mirrors), unpacked)
+    return DataFile(stored(name, content), tuple(mirrors), alternatives)
 
 
 def stored(name, content):

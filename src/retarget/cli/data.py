@@ -10,12 +10,12 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Column, Table
 
+from retarget.cli import FAILED
 from retarget.data import fetch
 from retarget.data.catalogue import DATA_SETS, DataSet, find_data_set
 from retarget.text import printable
 
-FAILED = 1
-COLOURS = {fetch.FileState.OK: "green", fetch.FileState.MISSING: "yellow"}
+COLOURS = {"ok": "green", "missing": "yellow"}
 
 app = typer.Typer(no_args_is_help=True, help="Lists, downloads and checks data sets.")
 console = Console()
@@ -79,13 +79,13 @@ def get(name: Name, data_dir: Folder = None) -> None:
 def check(name: Name, data_dir: Folder = None) -> None:
     """Compares the files of a data set with the official checksums."""
     data_set, folder = find_data_set(name), fetch.data_folder(data_dir)
-    findings = list(fetch.check(data_set, folder))
+    found = {file.download.name: fetch.check_file(file, folder) for file in data_set.files}
     _print(f"[bold]{name}[/bold] in {escape(printable(str(folder)))}")
-    for found in findings:
-        colour = COLOURS.get(found.state, "red")
-        detail = f" ({escape(printable(found.detail))})" if found.detail else ""
-        _print(f"  {found.file.download.name}: [{colour}]{found.state}[/{colour}]{detail}")
-    if any(found.state is not fetch.FileState.OK for found in findings):
+    for file, (state, detail) in found.items():
+        colour = COLOURS.get(state, "red")
+        more = f" ({escape(printable(detail))})" if detail else ""
+        _print(f"  {file}: [{colour}]{state}[/{colour}]{more}")
+    if any(state != "ok" for state, _ in found.values()):
         _print(f"Fix it with: {escape(printable(fetch.get_command(data_set, folder)))}")
         raise typer.Exit(FAILED)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from retarget.experiments.runs.executors import Executor
     from retarget.experiments.runs.run import Outcome
-    from retarget.experiments.runs.schedule import Progress
+    from retarget.experiments.runs.schedule import Schedule
 
 app = typer.Typer(rich_markup_mode="rich")
 console = Console()
@@ -183,27 +183,23 @@ def _show_plan(experiment: Experiment, out: Path, fresh: bool, executor: "Execut
     from retarget.experiments.runs.store import RunStore
 
     schedule = Schedule(experiment, RunStore(out), fresh)
-    progress, missing = schedule.progress, set(schedule.missing())
-    progress.capacity = executor.capacity
+    missing, schedule.capacity = schedule.missing(), executor.capacity
     _show_title(experiment)
     lines = []
-    for key, run in progress.runs.items():
-        known = progress.estimator.seconds(progress.identities[key])
+    for key, run in schedule.runs.items():
+        known = schedule.estimator.seconds(schedule.identities[key])
         about = "" if known is None else f", about {duration(known)}"
-        lines.append(f"  {key}  {run.name}: " + (f"to do{about}" if key in missing else "done"))
+        state = "done" if key in schedule.done else f"to do{about}"
+        lines.append(f"  {key}  {run.name}: {state}")
     console.out("\n".join(lines), highlight=False)  # at once: there may be 100,000
-    seconds = progress.seconds_left()
+    seconds = schedule.seconds_left()
     estimate = (
         "the time is unknown, as no such run has been done here yet"
         if seconds is None
-        else f"about {duration(seconds)}, {progress.capacity} at a time"
+        else f"about {duration(seconds)}, {schedule.capacity} at a time"
     )
-    console.print(
-        f"{len(progress.runs)} runs, {len(progress.done)} done, {len(missing)} to do: {estimate}.\n"
-        if missing
-        else f"{len(progress.runs)} runs, all done.\n",
-        highlight=False,
-    )
+    left = f"{len(schedule.done)} done, {len(missing)} to do: {estimate}" if missing else "all done"
+    console.print(f"{len(schedule.runs)} runs, {left}.\n", highlight=False)
     return 0
 
 
@@ -217,7 +213,7 @@ def _reproduce(experiment: Experiment, out: Path, fresh: bool, executor: "Execut
         with display(console, transient=True, above=watch.shown):
             outcome = run_experiment(experiment, out, executor=executor, fresh=fresh, watch=watch)
     except KeyboardInterrupt:
-        done = len(watch.progress.done) if watch.progress else 0
+        done = len(watch.schedule.done) if watch.schedule else 0
         console.print(
             f"Stopped. {done} runs are done and kept in {printable(str(out))}; the same command "
             "resumes there.",
@@ -279,49 +275,49 @@ class _Watch:
     """Follows an experiment: for a terminal, or with a line now and then for a log."""
 
     def __init__(self) -> None:
-        self.progress: Progress | None = None
+        self.schedule: Schedule | None = None
         self._told = time.monotonic()
 
-    def __call__(self, progress: "Progress") -> None:
-        self.progress = progress
+    def __call__(self, schedule: "Schedule") -> None:
+        self.schedule = schedule
         now = time.monotonic()
         if not console.is_terminal and now - self._told > LOG_EVERY:
             self._told = now
             console.print(
-                f"  {len(progress.done)} of {len(progress.runs)} runs done, "
-                f"{len(progress.failed)} failed, time left: {duration(progress.seconds_left())}",
+                f"  {len(schedule.done)} of {len(schedule.runs)} runs done, "
+                f"{len(schedule.failed)} failed, time left: {duration(schedule.seconds_left())}",
                 highlight=False,
             )
 
     def shown(self) -> RenderableType:
         """What the terminal shows."""
-        return "" if self.progress is None else progress_table(self.progress)
+        return "" if self.schedule is None else progress_table(self.schedule)
 
 
-def progress_table(progress: "Progress") -> RenderableType:
+def progress_table(schedule: "Schedule") -> RenderableType:
     """How many runs are done, running, failed and left, how long it may take, and which run."""
-    all_runs, done, failed = len(progress.runs), len(progress.done), len(progress.failed)
-    running, elsewhere = len(progress.running), len(progress.elsewhere)
-    left = all_runs - done - failed - running - elsewhere
+    counts = {
+        name: len(getattr(schedule, name)) for name in ("done", "running", "elsewhere", "failed")
+    }
+    left = len(schedule.runs) - sum(counts.values())
     table = Table(box=None, padding=(0, 2, 0, 0))
-    counts = {"done": done, "running": running, "elsewhere": elsewhere, "failed": failed}
     counts = {name: count for name, count in counts.items() if count or name != "elsewhere"}
     for name in (*counts, "left", "time left"):
         table.add_column(name, justify="right")
     numbers = [
         Text(str(n), "bold red" if name == "failed" and n else "") for name, n in counts.items()
     ]
-    table.add_row(*numbers, str(left), duration(progress.seconds_left()))
-    shown = [_running(progress, key) for key in list(progress.running)[:SHOWN_RUNNING]]
-    if running > SHOWN_RUNNING:
-        shown.append(Text(f"  and {running - SHOWN_RUNNING} more", "dim"))
+    table.add_row(*numbers, str(left), duration(schedule.seconds_left()))
+    shown = [_running(schedule, key) for key in list(schedule.running)[:SHOWN_RUNNING]]
+    if counts["running"] > SHOWN_RUNNING:
+        shown.append(Text(f"  and {counts['running'] - SHOWN_RUNNING} more", "dim"))
     bar = Table.grid()  # a bar alone ends no line
-    bar.add_row(ProgressBar(all_runs, done + failed, width=60))
+    bar.add_row(ProgressBar(len(schedule.runs), counts["done"] + counts["failed"], width=60))
     return Group(bar, table, *shown)
 
 
-def _running(progress: "Progress", key: str) -> RenderableType:
-    gone = duration(time.monotonic() - progress.running[key])
-    usual = progress.estimator.seconds(progress.identities[key])
+def _running(schedule: "Schedule", key: str) -> RenderableType:
+    gone = duration(time.monotonic() - schedule.running[key])
+    usual = schedule.estimator.seconds(schedule.identities[key])
     of = f" of about {duration(usual)}" if usual is not None else ""
-    return Text(f"  {progress.runs[key].name}: {gone}{of}", "dim")
+    return Text(f"  {schedule.runs[key].name}: {gone}{of}", "dim")

@@ -21,11 +21,6 @@ CHUNK = 1 << 20  # bytes of a tar archive at a time
 # Of a zip archive; others may unpack without a limit, however little of them is asked for.
 COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 ENCRYPTED = 0x1
-# The end of the directory, and its larger form, which stands before it where numbers are too big.
-END, END_MARK = struct.Struct("<4s4H2LH"), b"PK\5\6"
-LARGE_END, LARGE_END_MARK = struct.Struct("<4sQ2H2L4Q"), b"PK\6\6"
-LOCATOR_SIZE = 20  # of what stands between the two
-LARGEST_SHORT = 0xFFFF
 LOCAL_HEADER = struct.Struct("<4s5H3L2H")  # stands before each file's name and content
 # Up to 24 bytes of checksum and sizes may follow a file's content; another file takes more.
 LARGEST_GAP = LOCAL_HEADER.size
@@ -47,38 +42,38 @@ def read_members(path: Path, names: Collection[str], largest: int) -> Iterator[t
             what no data set does: links, names that lead out of the folder.
     """
     missing = set(names)
-    with (
-        path.open("rb") as file,
-        _tar_damage_explained(path),
-        gzip.GzipFile(fileobj=file) as unpacked,
-    ):
-        stream = _BoundedStream(unpacked, path, len(missing) * largest + CHUNK)
-        readable = cast(IO[bytes], stream)  # all that tarfile does is to read
-        # As a stream ("r|"): a header cannot send the reader back to what it has seen.
-        with tarfile.open(fileobj=readable, mode="r|", bufsize=CHUNK) as archive:
-            for member in archive:
-                _require_harmless(path, member.name, member.isreg() or member.isdir())
-                if member.name in names:
-                    content = _content(archive, member, path, largest)
-                    if member.name not in missing:
-                        raise InvalidInputError(f"{path} holds {member.name} twice")
-                    missing.remove(member.name)
-                    yield member.name, content
-        stream.read_on_to_the_end()
+    try:
+        with path.open("rb") as file, gzip.GzipFile(fileobj=file) as unpacked:
+            stream = _BoundedStream(unpacked, path, len(missing) * largest + CHUNK)
+            readable = cast(IO[bytes], stream)  # all that tarfile does is to read
+            # As a stream ("r|"): a header cannot send the reader back to what it has seen.
+            with tarfile.open(fileobj=readable, mode="r|", bufsize=CHUNK) as archive:
+                for member in archive:
+                    content = _content(archive, member, path, largest, member.name in names)
+                    if content is not None:
+                        if member.name not in missing:
+                            raise InvalidInputError(f"{path} holds {member.name} twice")
+                        missing.remove(member.name)
+                        yield member.name, content
+            while stream.read(CHUNK):  # to the end, where gzip compares its checksum
+                pass
+    except InvalidInputError:
+        raise
+    except EOFError as error:
+        raise InvalidInputError(f"{path} is cut short: its gzip data end too early") from error
+    # tarfile's headers may hold numbers that are none, and headers for headers without end.
+    except (
+        gzip.BadGzipFile,
+        zlib.error,
+        tarfile.TarError,
+        ValueError,
+        RecursionError,
+    ) as error:
+        raise InvalidInputError(f"{path} is damaged, or not a .tar.gz archive: {error}") from error
     if missing:
         raise InvalidInputError(
             f"{path} is cut short or another archive: {', '.join(sorted(missing))} is not in it"
         )
-
-
-def leads_out(name: str) -> bool:
-    """Whether a name in an archive could mean a place outside of the folder that it is unpacked to.
-
-    Example:
-        >>> [leads_out(name) for name in ("a/b..c", "a/../b", "/a", "C:a")]
-        [False, True, True, True]
-    """
-    return name.startswith("/") or ":" in name or "\\" in name or ".." in name.split("/")
 
 
 class _BoundedStream:
@@ -100,27 +95,14 @@ class _BoundedStream:
             )
         return found
 
-    def read_on_to_the_end(self) -> None:
-        """Where gzip compares its checksum."""
-        while self.read(CHUNK):
-            pass
 
-
-def _require_harmless(path: Path, name: str, plain: bool) -> None:
-    if leads_out(name):
-        raise InvalidInputError(
-            f"{path} holds {name!r}, which leads out of its folder; no official archive does, and "
-            "nothing of it was read"
-        )
-    if not plain:
-        raise InvalidInputError(
-            f"{path} holds {name!r} as a link or as something other than a plain file"
-        )
-
-
-def _content(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path, largest: int) -> bytes:
-    if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.issparse():
-        raise InvalidInputError(f"{path} holds {member.name} as something other than a plain file")
+def _content(
+    archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path, largest: int, wanted: bool
+) -> bytes | None:
+    is_file = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not member.issparse()
+    _require_harmless(path, member.name, is_file or member.isdir())
+    if not wanted or not is_file:
+        return None
     if not 0 <= member.size <= largest:
         raise InvalidInputError(
             f"{path} holds {member.name} of {member.size} bytes; expected at most {largest}"
@@ -130,24 +112,16 @@ def _content(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path, larg
     return file.read()
 
 
-@contextmanager
-def _tar_damage_explained(path: Path) -> Iterator[None]:
-    """Turns what gzip and tarfile say of damage into an error that names the archive."""
-    try:
-        yield
-    except InvalidInputError:
-        raise
-    except EOFError as error:
-        raise InvalidInputError(f"{path} is cut short: its gzip data end too early") from error
-    # tarfile's headers may hold numbers that are none, and headers for headers without end.
-    except (
-        gzip.BadGzipFile,
-        zlib.error,
-        tarfile.TarError,
-        ValueError,
-        RecursionError,
-    ) as error:
-        raise InvalidInputError(f"{path} is damaged, or not a .tar.gz archive: {error}") from error
+def _require_harmless(path: Path, name: str, plain: bool) -> None:
+    if name.startswith("/") or ":" in name or "\\" in name or ".." in name.split("/"):
+        raise InvalidInputError(
+            f"{path} holds {name!r}, which leads out of its folder; no official archive does, and "
+            "nothing of it was read"
+        )
+    if not plain:
+        raise InvalidInputError(
+            f"{path} holds {name!r} as a link or as something other than a plain file"
+        )
 
 
 class ZipFiles:
@@ -220,50 +194,29 @@ def open_zip(path: Path) -> Iterator[ZipFiles]:
 
 
 def _require_all_listed(path: Path, file: IO[bytes], archive: zipfile.ZipFile) -> None:
-    """Refuses an archive in which a file is lost: zipfile lists what it finds, and counts nothing.
+    """Refuses an archive in which a file is lost: it leaves a gap between those that are listed.
 
-    One wrong length in the directory makes it skip the entries that follow.
+    One wrong length in the directory makes zipfile skip the entries that follow.
     """
-    announced, listed = _announced(file, len(archive.comment)), len(archive.infolist())
-    if announced != listed:
-        raise InvalidInputError(
-            f"{path} is damaged: its directory announces {announced} files, and lists {listed}"
-        )
-    end = 0
     entries = sorted(archive.infolist(), key=lambda entry: entry.header_offset)
     starts = [*(entry.header_offset for entry in entries), archive.start_dir]
-    for entry, start, following in zip(entries, starts[:-1], starts[1:], strict=True):
-        _require_no_gap(path, end, start)
-        end = start + LOCAL_HEADER.size + len(entry.orig_filename) + entry.compress_size
-        if following - end > LARGEST_GAP:  # else there is no need to read its header
-            file.seek(start)
-            *_, name, more = LOCAL_HEADER.unpack(file.read(LOCAL_HEADER.size))
-            end = start + LOCAL_HEADER.size + name + more + entry.compress_size
-    _require_no_gap(path, end, archive.start_dir)
+    ends = [_end_of(entry, start, file) for entry, start in zip(entries, starts[1:], strict=True)]
+    for end, start in zip([0, *ends], starts, strict=True):
+        if start - end > LARGEST_GAP:
+            raise InvalidInputError(
+                f"{path} is damaged: its directory lists nothing between the bytes {end} and "
+                f"{start}, where a file must have been"
+            )
 
 
-def _require_no_gap(path: Path, end: int, start: int) -> None:
-    if start - end > LARGEST_GAP:
-        raise InvalidInputError(
-            f"{path} is damaged: its directory lists nothing between the bytes {end} and {start}, "
-            "where a file must have been"
-        )
-
-
-def _announced(file: IO[bytes], comment: int) -> int:
-    """How many files the end of the directory says there are."""
-    file.seek(-END.size - comment, 2)
-    place = file.tell()
-    mark, _, _, _, count, *_ = END.unpack(file.read(END.size))
-    if mark != END_MARK:
-        raise zipfile.BadZipFile("bytes follow its end")
-    large = place - LOCATOR_SIZE - LARGE_END.size
-    if count == LARGEST_SHORT and large >= 0:
-        file.seek(large)
-        found = LARGE_END.unpack(file.read(LARGE_END.size))
-        if found[0] == LARGE_END_MARK:
-            count = found[7]
-    return int(count)
+def _end_of(entry: zipfile.ZipInfo, following: int, file: IO[bytes]) -> int:
+    """Where a file's content ends; its own header is read only if the next file seems far off."""
+    length = len(entry.orig_filename)
+    if following - entry.header_offset - length - entry.compress_size > 2 * LOCAL_HEADER.size:
+        file.seek(entry.header_offset)
+        *_, name, more = LOCAL_HEADER.unpack(file.read(LOCAL_HEADER.size))
+        length = name + more
+    return entry.header_offset + LOCAL_HEADER.size + length + entry.compress_size
 
 
 @contextmanager

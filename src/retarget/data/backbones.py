@@ -6,6 +6,7 @@ learning for image recognition", CVPR 2016: Table 1, column "18-layer"; shortcut
 
 import hashlib
 import inspect
+import textwrap
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -17,13 +18,14 @@ from torch.nn import functional
 
 from retarget.data.cache import content_digest, file_checksum
 from retarget.data.catalogue import RESNET18
-from retarget.data.fetch import data_folder, get, is_complete, locate
-from retarget.data.weights import SUFFIXES, listed, read_weights, require_weights
+from retarget.data.fetch import locate
+from retarget.data.weights import SUFFIXES, read_weights
 from retarget.errors import InvalidInputError
 from retarget.import_path import IMPORT_PATH, imported_network
 from retarget.storage import user_path
 
 FEATURES = 512  # of a ResNet-18
+LONGEST_ERROR = 600  # letters: a network has many weights to name
 
 
 class ResNet18(nn.Module):
@@ -125,9 +127,7 @@ def load_backbone(
         InvalidTypeError: The factory gives something other than a module.
         DownloadError: The official weights could not be downloaded.
     """
-    if name == RESNET18.name and download and not is_complete(RESNET18, data_folder(folder)):
-        get(RESNET18, data_folder(folder))
-    weights = _weights_file(name, folder)
+    weights = _weights_file(name, folder, download)
     return resnet18_from(weights) if weights else imported_network(str(name), "backbone")
 
 
@@ -139,10 +139,7 @@ def backbone_checksum(name: str | Path, folder: str | Path | None = None) -> str
         InvalidInputError: Nothing has this name, or its code is in no file.
     """
     weights = _weights_file(name, folder)
-    if weights is None:
-        return _network_checksum(str(name))
-    require_weights(weights)
-    return file_checksum(weights)
+    return file_checksum(weights) if weights else _network_checksum(str(name))
 
 
 @lru_cache(maxsize=8)
@@ -150,10 +147,12 @@ def _network_checksum(name: str) -> str:
     return content_digest(identity(imported_network(name, "backbone")))
 
 
-def _weights_file(name: str | Path, folder: str | Path | None) -> Path | None:
+def _weights_file(
+    name: str | Path, folder: str | Path | None, download: bool = False
+) -> Path | None:
     """The file of weights that a name stands for; None for an import path."""
     if name == RESNET18.name:
-        ((path,),) = locate(RESNET18, data_folder(folder))
+        ((path,),) = locate(RESNET18, folder, download=download)
         return path
     if Path(name).suffix in SUFFIXES:
         return user_path(name)
@@ -212,35 +211,15 @@ def resnet18_from(path: Path) -> ResNet18:
     # On no device: drawing weights that are replaced would move the caller's random numbers on.
     with torch.device("meta"):
         network = ResNet18(1000 if last is None or last.ndim != 2 else max(1, len(last)))
-    _require_fit(network, weights, path)
     weights = {
-        name: tensor.float() if tensor.is_floating_point() else tensor
+        name: tensor if name.endswith("num_batches_tracked") else tensor.float()
         for name, tensor in weights.items()
     }
-    network.load_state_dict(weights, assign=True)
-    return network.eval()
-
-
-def _require_fit(network: ResNet18, weights: dict[str, Tensor], path: Path) -> None:
-    wanted = network.state_dict()
-    misshapen = [
-        f"{name} {_kind(weights[name])} instead of {_kind(tensor)}"
-        for name, tensor in wanted.items()
-        if name in weights and _kind(weights[name]) != _kind(tensor)
-    ]
-    problems = {
-        "missing": [name for name in wanted if name not in weights],
-        "unexpected": [name for name in weights if name not in wanted],
-        "misshapen": misshapen,
-    }
-    if any(problems.values()):
-        found = "; ".join(f"{what}: {listed(names)}" for what, names in problems.items() if names)
+    try:
+        network.load_state_dict(weights, assign=True)
+    except RuntimeError as error:
         raise InvalidInputError(
-            f"{path} does not hold the weights of a ResNet-18 with {FEATURES} features; {found}. "
-            "Expected the names and shapes of torchvision's resnet18"
-        )
-
-
-def _kind(tensor: Tensor) -> str:
-    """Shape, and whether of real numbers; their precision does not matter."""
-    return f"{tuple(tensor.shape)}" + ("" if tensor.is_floating_point() else " of integers")
+            f"{path} does not hold the weights of a ResNet-18, of the names and shapes that "
+            f"torchvision's resnet18 has: {textwrap.shorten(str(error), LONGEST_ERROR)}"
+        ) from error
+    return network.eval()

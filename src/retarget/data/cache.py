@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -103,21 +103,20 @@ def data_set_checksums(data_set: DataSet, folder: Path) -> dict[str, str]:
     }
 
 
-def file_checksum(path: Path, progress: bool | None = None) -> str:
+def file_checksum(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal digits.
 
     Args:
         path: The file. Where it is large, the checksum is noted in the cache, and found there as
             long as the file has the same size, times and place on the disk.
-        progress: Whether to show a progress bar; None shows it on a terminal only.
 
     Raises:
         MissingDataError: There is no such file.
     """
-    return files_checksum({"": path}, progress)
+    return files_checksum({"": path})
 
 
-def files_checksum(paths: Mapping[str, Path], progress: bool | None = None) -> str:
+def files_checksum(paths: Mapping[str, Path]) -> str:
     """SHA-256 of several files by name: of each name with the checksum of its file.
 
     Of one file without a name it is that of its content. See `file_checksum`.
@@ -127,24 +126,18 @@ def files_checksum(paths: Mapping[str, Path], progress: bool | None = None) -> s
     noted = _noted(note, before)
     if noted is not None:
         return noted
-    checksum = _computed(paths, progress)
-    settled = all(time.time_ns() - state.changed_ns > SETTLED for state in before)
-    if sum(state.size for state in before) >= LARGE and settled and _states(paths) == before:
-        _write_note(note, before, checksum)
+    checksum = _computed(paths)
+    settled = all(time.time_ns() - changed > SETTLED for changed, *_ in before)
+    large = sum(size for *_, size, _ in before) >= LARGE
+    if large and settled and _states(paths) == before:
+        # a cache that cannot be written costs time, and nothing else
+        with suppress(OSError), atomic_file(note) as temporary:
+            temporary.write_text(json.dumps({"files": before, "sha256": checksum}), "utf-8")
     return checksum
 
 
-@dataclass(frozen=True)
-class _State:
-    """What changes when a file does."""
-
-    size: int
-    modified_ns: int
-    changed_ns: int
-    inode: int
-
-
-def _states(paths: Mapping[str, Path]) -> list[_State]:
+def _states(paths: Mapping[str, Path]) -> list[list[int]]:
+    """What changes when a file does: its size, its times and its place on the disk."""
     states = []
     for path in paths.values():
         if not path.is_file():
@@ -152,14 +145,14 @@ def _states(paths: Mapping[str, Path]) -> list[_State]:
         found = path.stat()
         # Windows has the time of creation in st_ctime.
         changed = max(found.st_ctime_ns, found.st_mtime_ns)
-        states.append(_State(found.st_size, found.st_mtime_ns, changed, found.st_ino))
+        states.append([changed, found.st_mtime_ns, found.st_size, found.st_ino])
     return states
 
 
-def _computed(paths: Mapping[str, Path], progress: bool | None) -> str:
+def _computed(paths: Mapping[str, Path]) -> str:
     sizes = [path.stat().st_size for path in paths.values()]
     whole, done = hashlib.sha256(), 0
-    with PatientBar("checksums, MB", max(1, sum(sizes) // CHUNK), progress) as bar:
+    with PatientBar("checksums, MB", max(1, sum(sizes) // CHUNK)) as bar:
         for name, path in paths.items():
             digest = hashlib.sha256()
             with path.open("rb") as file:
@@ -180,21 +173,11 @@ def _note_of(paths: Mapping[str, Path]) -> Path:
     return cache_folder("checksums") / f"{name[:32]}.json"
 
 
-def _noted(note: Path, states: list[_State]) -> str | None:
+def _noted(note: Path, states: list[list[int]]) -> str | None:
     """The checksum that was noted for files in this state; a damaged note is none."""
     try:
         found = json.loads(note.read_text("utf-8"))
-        known = found["files"] == [asdict(state) for state in states]
-        checksum = found["sha256"]
+        known, checksum = found["files"] == states, found["sha256"]
         return checksum if known and len(bytes.fromhex(checksum)) == 32 else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _write_note(note: Path, states: list[_State], checksum: str) -> None:
-    content = {"files": [asdict(state) for state in states], "sha256": checksum}
-    try:
-        with atomic_file(note) as temporary:
-            temporary.write_text(json.dumps(content), "utf-8")
-    except OSError:
-        return  # a cache that cannot be written costs time, and nothing else

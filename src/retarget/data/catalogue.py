@@ -29,19 +29,18 @@ class DataFile:
     Attributes:
         download: The file that the mirrors have.
         mirrors: Addresses of that file, in the order in which they are tried.
-        unpacked: The files that are in it; where all of them lie, the download is not needed.
-        alternatives: Other forms of the same data, each the files that together do as well.
+        alternatives: Other forms of the same data, such as what was in the download: each the files
+            that together do as well.
     """
 
     download: StoredFile
     mirrors: tuple[str, ...]
-    unpacked: tuple[StoredFile, ...] = ()
     alternatives: tuple[tuple[StoredFile, ...], ...] = ()
 
     @property
     def forms(self) -> tuple[tuple[StoredFile, ...], ...]:
         """All forms that it can have, in the order in which they are looked for."""
-        return ((self.download,), *(form for form in (self.unpacked, *self.alternatives) if form))
+        return ((self.download,), *self.alternatives)
 
     def present(self, folder: Path) -> tuple[StoredFile, ...]:
         """The first form of which all files lie in the folder; nothing if there is none."""
@@ -90,7 +89,7 @@ def _gzipped(name: str, size: int, sha256: str, unpacked_size: int, unpacked: st
     return DataFile(
         download=StoredFile(f"{name}.gz", size, sha256),
         mirrors=tuple(f"{mirror}{name}.gz" for mirror in MNIST_MIRRORS),
-        unpacked=(StoredFile(name, unpacked_size, unpacked),),
+        alternatives=((StoredFile(name, unpacked_size, unpacked),),),
     )
 
 
@@ -181,8 +180,7 @@ CIFAR10 = DataSet(
         DataFile(
             download=CIFAR10_PYTHON_ARCHIVE,
             mirrors=tuple(f"{mirror}{CIFAR10_PYTHON_ARCHIVE.name}" for mirror in CIFAR10_MIRRORS),
-            unpacked=CIFAR10_PYTHON_FILES,
-            alternatives=((CIFAR10_BINARY_ARCHIVE,), CIFAR10_BINARY_FILES),
+            alternatives=(CIFAR10_PYTHON_FILES, (CIFAR10_BINARY_ARCHIVE,), CIFAR10_BINARY_FILES),
         ),
     ),
 )

@@ -22,7 +22,7 @@ from retarget.data.catalogue import (
     CIFAR10_BINARY_FILES,
     CIFAR10_PYTHON_FILES,
 )
-from retarget.data.fetch import data_folder, get, is_complete, locate
+from retarget.data.fetch import locate
 from retarget.errors import InvalidInputError
 
 TRAIN_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
@@ -84,11 +84,10 @@ def load_cifar10(folder: str | Path | None = None, *, download: bool = False) ->
         InvalidInputError: A file is damaged, or holds something else.
         DownloadError: No mirror gave the archive.
     """
-    folder = data_folder(folder)
-    if download and not is_complete(CIFAR10, folder):
-        get(CIFAR10, folder)
-    (paths,) = locate(CIFAR10, folder)
-    batches = dict(_read(paths))
+    (paths,) = locate(CIFAR10, folder, download=download)
+    batches = {
+        Path(name).stem: _parse(content, name, source) for name, content, source in _contents(paths)
+    }
     train, test = (_joined(batches, names) for names in (TRAIN_BATCHES, TEST_BATCHES))
     return Cifar10(*train, *test)
 
@@ -114,24 +113,14 @@ def normalised(images: np.ndarray) -> np.ndarray:
     return scaled
 
 
-def _read(paths: tuple[Path, ...]) -> Iterator[tuple[str, Batch]]:
-    if len(paths) > 1:
-        return read_files(paths)
-    files = (
-        CIFAR10_BINARY_FILES
-        if paths[0].name == CIFAR10_BINARY_ARCHIVE.name
-        else CIFAR10_PYTHON_FILES
-    )
-    return read_archive(paths[0], tuple(file.name for file in files))
-
-
-def _joined(batches: dict[str, Batch], names: tuple[str, ...]) -> Batch:
-    images, labels = zip(*(batches.pop(name) for name in names), strict=True)
-    return np.concatenate(images), np.concatenate(labels)
-
-
-def read_files(paths: tuple[Path, ...]) -> Iterator[tuple[str, Batch]]:
-    """Each file's name without folder and suffix, with its images and labels."""
+def _contents(paths: tuple[Path, ...]) -> Iterator[tuple[str, bytes, str]]:
+    """Name and content of each batch, out of the archive or its own file, and what to call it."""
+    if len(paths) == 1:
+        binary = paths[0].name == CIFAR10_BINARY_ARCHIVE.name
+        files = CIFAR10_BINARY_FILES if binary else CIFAR10_PYTHON_FILES
+        for name, content in read_members(paths[0], [file.name for file in files], LARGEST_FILE):
+            yield name, content, f"{name} in {paths[0]}"
+        return
     for path in paths:
         with path.open("rb") as file:
             content = file.read(LARGEST_FILE + 1)
@@ -139,13 +128,12 @@ def read_files(paths: tuple[Path, ...]) -> Iterator[tuple[str, Batch]]:
             raise InvalidInputError(
                 f"{path} has more than {LARGEST_FILE} bytes; no file of CIFAR-10 is that large"
             )
-        yield path.stem, _parse(content, path.name, str(path))
+        yield path.name, content, str(path)
 
 
-def read_archive(path: Path, names: tuple[str, ...]) -> Iterator[tuple[str, Batch]]:
-    """The same of files in an archive, which is not unpacked."""
-    for name, content in read_members(path, names, LARGEST_FILE):
-        yield Path(name).stem, _parse(content, name, f"{name} in {path}")
+def _joined(batches: dict[str, Batch], names: tuple[str, ...]) -> Batch:
+    images, labels = zip(*(batches.pop(name) for name in names), strict=True)
+    return np.concatenate(images), np.concatenate(labels)
 
 
 def _parse(content: bytes, name: str, source: str) -> Batch:

@@ -7,10 +7,11 @@ The frames are PNG or JPEG files, in a folder or in a zip archive of one.
 """
 
 import io
+import itertools
 import os
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,6 +25,7 @@ from retarget.data.cache import file_checksum, files_checksum
 from retarget.data.fetch import FOLDER_VARIABLE, data_folder
 from retarget.errors import InvalidInputError, MissingDataError, missing_extra
 from retarget.progress import PatientBar
+from retarget.text import listed
 
 try:
     from PIL import Image
@@ -40,8 +42,6 @@ FRAME_NAME = re.compile(
     r"(?:[\w.-]+/)?s([0-9]{1,2})/o([0-9]{1,2})/C_([0-9]{2})_([0-9]{2})_([0-9]{3,4})\.(?:png|jpe?g)",
     re.ASCII,
 )
-# Of objects that are missing in single sessions, how many a message names.
-SHOWN = 8
 # A frame of 128 x 128 pixels has some 30,000 bytes; the original ones have 350 x 350 pixels.
 LARGEST_FILE = 1_000_000
 LARGEST_SIDE = 1024
@@ -123,11 +123,12 @@ def load_core50(
         InvalidInputError: A file is damaged, or not what it should be; or frames are missing.
     """
     _require_valid(frames_per_session, test_sessions)
-    with _open(find_core50(source)) as pictures:
-        chosen = choose(pictures.names, frames_per_session, pictures.source, partial=partial)
+    path = find_core50(source)
+    with _open(path) as (names, read):
+        chosen = choose(names, frames_per_session, str(path), partial=partial)
         # Training first, so that both are slices of one array, which is never copied.
         chosen.sort(key=lambda frame: (frame.session in test_sessions, frame))
-        images = _read(pictures, chosen, progress)
+        images = _images(path, [names[frame] for frame in chosen], read, progress)
     sessions, objects, _ = np.array(chosen, np.int64).T.copy()
     train = slice(sum(frame.session not in test_sessions for frame in chosen))
     test = slice(train.stop, None)
@@ -155,15 +156,10 @@ def core50_checksums(source: Path | None, frames_per_session: int) -> dict[str, 
 # A folder has 165,000 files, and a figure a hundred runs: it is looked through once a process.
 @lru_cache(maxsize=8)
 def _frames_checksum(folder: Path, frames_per_session: int) -> str:
-    with _open(folder) as pictures:
-        chosen = choose(pictures.names, frames_per_session, pictures.source, partial=False)
+    with _open(folder) as (names, _):
+        chosen = choose(names, frames_per_session, str(folder), partial=False)
     # By its number, not its name: in another folder, or in none, it is the same frame.
-    return files_checksum(
-        {
-            f"{frame.session} {frame.label} {frame.number}": folder / pictures.names[frame]
-            for frame in chosen
-        }
-    )
+    return files_checksum({" ".join(map(str, frame)): folder / names[frame] for frame in chosen})
 
 
 def _require_valid(frames_per_session: int, test_sessions: Sequence[int]) -> None:
@@ -272,8 +268,16 @@ def choose(frames: Iterable[Frame], wanted: int, source: str, *, partial: bool) 
         raise InvalidInputError(
             f"{source} holds no frames of CORe50; expected names such as s3/o21/C_03_21_007.png"
         )
-    if not partial:
-        _require_complete(groups.keys(), source)
+    every = itertools.product(SESSIONS, range(OBJECTS))
+    missing = [
+        f"s{session}/o{label + 1}" for session, label in every if (session, label) not in groups
+    ]
+    if missing and not partial:
+        raise InvalidInputError(
+            f"{source} is not all of CORe50: of {len(SESSIONS) * OBJECTS} sessions of an object it "
+            f"lacks {len(missing)}, {listed(missing)}; get the rest, or load what there is with "
+            "partial=True"
+        )
     for (session, label), group in groups.items():
         if len(group) < wanted:
             raise InvalidInputError(
@@ -281,30 +285,6 @@ def choose(frames: Iterable[Frame], wanted: int, source: str, *, partial: bool) 
                 f"frames_per_session is {wanted}: expected at least as many frames"
             )
     return [group[place] for group in groups.values() for place in spread(len(group), wanted)]
-
-
-def _require_complete(present: Collection[tuple[int, int]], source: str) -> None:
-    sessions, labels = ({group[i] for group in present} for i in (0, 1))
-    no_session = [str(session) for session in SESSIONS if session not in sessions]
-    no_object = [str(label + 1) for label in range(OBJECTS) if label not in labels]
-    single = [
-        f"object {label + 1} in session {session}"
-        for session in sorted(sessions)
-        for label in sorted(labels)
-        if (session, label) not in present
-    ]
-    if len(single) > SHOWN:
-        single[SHOWN:] = [f"{len(single) - SHOWN} more such"]
-    missing = [
-        *([f"sessions {', '.join(no_session)}"] if no_session else []),
-        *([f"objects {', '.join(no_object)}"] if no_object else []),
-        *([", ".join(single)] if single else []),
-    ]
-    if missing:
-        raise InvalidInputError(
-            f"{source} is not all of CORe50, it lacks {'; '.join(missing)}; "
-            "get the rest, or load what there is with partial=True"
-        )
 
 
 def spread(count: int, wanted: int) -> list[int]:
@@ -321,31 +301,17 @@ def spread(count: int, wanted: int) -> list[int]:
     return [i * (count - 1) // (wanted - 1) for i in range(wanted)]
 
 
-@dataclass(frozen=True)
-class Pictures:
-    """Frames that are a file each.
-
-    Attributes:
-        source: The folder or archive, for messages.
-        names: Every frame that is there, and its file.
-        read: From the name of a file to its content.
-    """
-
-    source: str
-    names: dict[Frame, str]
-    read: Callable[[str], bytes]
-
-
 @contextmanager
-def _open(path: Path) -> Iterator[Pictures]:
-    """The pictures below a folder, where links to other folders are not followed, or in a zip."""
+def _open(path: Path) -> Iterator[tuple[dict[Frame, str], Callable[[str], bytes]]]:
+    """The file of each frame, and what reads it: below a folder, or in a zip.
+
+    Links to other folders are not followed.
+    """
     if path.is_dir():
-        names = index(_names_below(path), str(path))
-        yield Pictures(str(path), names, lambda name: _read_file(path / name))
+        yield index(_names_below(path), str(path)), lambda name: _read_file(path / name)
         return
     with open_zip(path) as archive:
-        names = index(archive.names, str(path))
-        yield Pictures(str(path), names, lambda name: archive.read(name, LARGEST_FILE))
+        yield index(archive.names, str(path)), lambda name: archive.read(name, LARGEST_FILE)
 
 
 def index(names: Iterable[str], source: str) -> dict[Frame, str]:
@@ -365,41 +331,39 @@ def index(names: Iterable[str], source: str) -> dict[Frame, str]:
 
 
 def _names_below(folder: Path) -> Iterator[str]:
-    for place, _, names in os.walk(folder, onerror=_give_up):
+    def give_up(error: OSError) -> None:
+        raise error
+
+    for place, _, names in os.walk(folder, onerror=give_up):
         inner = Path(place).relative_to(folder)
         yield from ((inner / name).as_posix() for name in names)
 
 
-def _give_up(error: OSError) -> None:
-    raise error
-
-
 def _read_file(path: Path) -> bytes:
     if not path.is_file():  # a pipe would be waited for
-        raise InvalidInputError(f"{path} is not a plain file; expected one of CORe50's")
+        raise InvalidInputError(f"{path} is not a plain file; expected a picture")
     with path.open("rb") as file:
         content = file.read(LARGEST_FILE + 1)
     if len(content) > LARGEST_FILE:
         raise InvalidInputError(
-            f"{path} has {path.stat().st_size} bytes; expected at most {LARGEST_FILE}, as no such "
-            "file of CORe50 is larger"
+            f"{path} has more than {LARGEST_FILE} bytes; no frame is that large"
         )
     return content
 
 
-def _read(pictures: Pictures, chosen: Sequence[Frame], progress: bool | None) -> np.ndarray:
-    """The images (n, 3, height, width) of the chosen frames."""
+def _images(
+    path: Path, names: Sequence[str], read: Callable[[str], bytes], progress: bool | None
+) -> np.ndarray:
+    """The images (n, 3, height, width) in the named files."""
     images: np.ndarray = np.empty(0, np.uint8)
-    with PatientBar("CORe50, frames", len(chosen), progress) as bar:
-        for place, frame in enumerate(chosen):
-            name = pictures.names[frame]
-            source = f"{name} in {pictures.source}"
-            pixels = decode(pictures.read(name), source).transpose(2, 0, 1)
+    with PatientBar("CORe50, frames", len(names), progress) as bar:
+        for place, name in enumerate(names):
+            pixels = decode(read(name), f"{name} in {path}").transpose(2, 0, 1)
             if place == 0:
-                images = np.empty((len(chosen), *pixels.shape), np.uint8)
+                images = np.empty((len(names), *pixels.shape), np.uint8)
             if pixels.shape != images.shape[1:]:
                 raise InvalidInputError(
-                    f"{source} has {pixels.shape[2]} x {pixels.shape[1]} pixels, "
+                    f"{name} in {path} has {pixels.shape[2]} x {pixels.shape[1]} pixels, "
                     f"others {images.shape[3]} x {images.shape[2]}; expected one size"
                 )
             images[place] = pixels
@@ -411,7 +375,18 @@ def decode(content: bytes, source: str) -> np.ndarray:
     """The pixels (height, width, 3) of a PNG or JPEG; grey is repeated as red, green and blue."""
     try:
         with warnings.catch_warnings(action="ignore"):
-            return _pixels(content, source)
+            if content.startswith(PNG_MARK):
+                with Image.open(io.BytesIO(content), formats=("PNG",)) as image:
+                    image.verify()  # the checksums, which Pillow does not compare when it decodes
+            with Image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as image:
+                # So far only the header has been read.
+                if max(image.size) > LARGEST_SIDE or image.mode not in ("RGB", "L"):
+                    raise InvalidInputError(
+                        f"{source} has {image.width} x {image.height} pixels of the kind "
+                        f"{image.mode}; expected at most {LARGEST_SIDE} x {LARGEST_SIDE}, of the "
+                        "kind RGB, or L for grey"
+                    )
+                return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
     except InvalidInputError:
         raise
     # Pillow has no common class for what damaged files raise.
@@ -419,22 +394,3 @@ def decode(content: bytes, source: str) -> np.ndarray:
         raise InvalidInputError(
             f"{source} is damaged, or neither PNG nor JPEG ({type(error).__name__}: {error})"
         ) from error
-
-
-def _pixels(content: bytes, source: str) -> np.ndarray:
-    if content.startswith(PNG_MARK):
-        with Image.open(io.BytesIO(content), formats=("PNG",)) as image:
-            image.verify()  # the checksums, which Pillow does not compare when it decodes
-    with Image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as image:
-        # So far only the header has been read.
-        if max(image.size) > LARGEST_SIDE:
-            raise InvalidInputError(
-                f"{source} has {image.width} x {image.height} pixels; "
-                f"expected at most {LARGEST_SIDE} x {LARGEST_SIDE}"
-            )
-        if image.mode not in ("RGB", "L"):
-            raise InvalidInputError(
-                f"{source} has colours of the kind {image.mode}; expected RGB, or L for grey: "
-                "convert it first"
-            )
-        return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))

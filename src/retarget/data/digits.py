@@ -15,13 +15,11 @@ class DigitsStream:
     labels_test: np.ndarray
 
 
-def digits_stream(seed: int, order: str = "by class", test_share: float = 0.25) -> DigitsStream:
-    """The digits as a stream, class by class or shuffled.
+def digits_stream(seed: int) -> DigitsStream:
+    """The digits as a stream, class by class: all zeros first, then all ones, and so on.
 
     Args:
-        seed: Draws the split into stream and test set, and the order within it.
-        order: `"by class"` shows all zeros first, then all ones, and so on; `"shuffled"` mixes.
-        test_share: Share of the images that is held out.
+        seed: Draws the split into stream and test set, a quarter, and the order within a class.
 
     Example:
         >>> stream = digits_stream(seed=0)
@@ -32,10 +30,8 @@ def digits_stream(seed: int, order: str = "by class", test_share: float = 0.25) 
 
     images, labels = load_digits(return_X_y=True)
     shuffled = np.random.default_rng(seed).permutation(len(labels))
-    held_out = int(len(labels) * test_share)
-    test, train = shuffled[:held_out], shuffled[held_out:]
-    if order == "by class":
-        train = train[np.argsort(labels[train], kind="stable")]
+    test, train = np.split(shuffled, [len(labels) // 4])
+    train = train[np.argsort(labels[train], kind="stable")]
     return DigitsStream(images[train] / 16.0, labels[train], images[test] / 16.0, labels[test])
 
 

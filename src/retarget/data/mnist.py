@@ -10,8 +10,7 @@ import math
 import os
 import struct
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from io import BufferedIOBase
 from pathlib import Path
@@ -19,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from retarget.data.catalogue import MNIST
-from retarget.data.fetch import data_folder, get, is_complete, locate
+from retarget.data.fetch import locate
 from retarget.errors import InvalidInputError
 
 CLASSES = 10
@@ -28,7 +27,6 @@ PIXELS = (28, 28)
 LARGEST_COUNT = 1_000_000
 UNSIGNED_BYTE = 0x08
 GZIP_MAGIC = b"\x1f\x8b"
-# A deflate stream never grows by more: one symbol of 258 bytes takes at least two bits.
 LARGEST_GZIP_RATIO = 1032
 
 
@@ -57,141 +55,83 @@ def load_mnist(folder: str | Path | None = None, *, download: bool = False) -> M
         InvalidInputError: A file is damaged, or does not fit the others.
         DownloadError: No mirror gave a file.
     """
-    folder = data_folder(folder)
-    if download and not is_complete(MNIST, folder):
-        get(MNIST, folder)
-    (train_images,), (train_labels,), (test_images,), (test_labels,) = locate(MNIST, folder)
-    return Mnist(*_read_pair(train_images, train_labels), *_read_pair(test_images, test_labels))
+    images, labels, test_images, test_labels = (
+        path for (path,) in locate(MNIST, folder, download=download)
+    )
+    return Mnist(*_read_pair(images, labels), *_read_pair(test_images, test_labels))
 
 
 def _read_pair(images_path: Path, labels_path: Path) -> tuple[np.ndarray, np.ndarray]:
-    with open_idx(images_path, 3) as images, open_idx(labels_path, 1) as labels:
-        count, *pixels = images.shape
-        if tuple(pixels) != PIXELS:
-            raise InvalidInputError(
-                f"{images_path} holds images of {pixels[0]} x {pixels[1]} pixels; "
-                f"expected {PIXELS[0]} x {PIXELS[1]}"
-            )
-        if (count,) != labels.shape:
-            raise InvalidInputError(
-                f"{images_path} holds {count} images, but {labels_path} holds {labels.shape[0]} "
-                "labels; they do not belong together"
-            )
-        if not 1 <= count <= LARGEST_COUNT:
-            raise InvalidInputError(
-                f"{images_path} holds {count} images; expected 1 to {LARGEST_COUNT}"
-            )
-        return images.read(), _valid(labels.read(), labels_path)
-
-
-def _valid(labels: np.ndarray, path: Path) -> np.ndarray:
+    images, labels = read_idx(images_path, PIXELS), read_idx(labels_path)
+    if len(images) != len(labels):
+        raise InvalidInputError(
+            f"{images_path} holds {len(images)} images, but {labels_path} holds {len(labels)} "
+            "labels; they do not belong together"
+        )
     if labels.max() >= CLASSES:
-        raise InvalidInputError(f"{path} holds the label {labels.max()}; expected 0 to 9")
-    return labels.astype(np.int64)
+        raise InvalidInputError(f"{labels_path} holds the label {labels.max()}; expected 0 to 9")
+    return images, labels.astype(np.int64)
 
 
-@dataclass(frozen=True)
-class IdxFile:
-    """An idx file whose header has been read and whose values have not.
-
-    Attributes:
-        path: The file, for messages.
-        shape: Shape of the values, as the header says.
-    """
-
-    path: Path
-    shape: tuple[int, ...]
-    _stream: BufferedIOBase
-
-    def read(self) -> np.ndarray:
-        """All values, in an array of uint8; the file must end where its header says."""
-        size = math.prod(self.shape)
-        # One byte more than promised: enough to see that a file goes on, and never a gzip bomb.
-        # It also reaches the end of the gzip stream, where its CRC is checked.
-        values = _read(self._stream, size + 1, self.path)
-        if len(values) < size:
-            raise InvalidInputError(
-                f"{self.path} is cut short: its header promises {size} values, "
-                f"it holds {len(values)}"
-            )
-        if len(values) > size:
-            raise InvalidInputError(
-                f"{self.path} goes on after the {size} values that its header promises; "
-                "it is damaged, or no idx file"
-            )
-        # A copy, because an array on bytes is read-only, which torch.from_numpy warns about.
-        return np.frombuffer(values, np.uint8).reshape(self.shape).copy()
-
-
-@contextmanager
-def open_idx(path: Path, dimensions: int) -> Iterator[IdxFile]:
-    r"""Reads and checks the header, so that the shape can be judged before the values are read.
+def read_idx(path: Path, sizes: tuple[int, ...] = ()) -> np.ndarray:
+    r"""The values of an idx file of unsigned bytes, gzipped or not; its content tells which.
 
     Args:
-        path: An idx file of unsigned bytes, gzipped or not; its content tells, not its name.
-        dimensions: How many dimensions the values must have.
+        path: The file.
+        sizes: What the shape must be after the number of values, which is the first dimension.
 
     Raises:
-        InvalidInputError: The file is not idx, is damaged, or promises more than it can hold.
+        InvalidInputError: The file is not idx, is damaged, of another shape, or promises more than
+            it can hold.
 
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "labels-idx1-ubyte"
         >>> _ = path.write_bytes(b"\0\0\x08\x01" + b"\0\0\0\x03" + bytes([5, 0, 4]))
-        >>> with open_idx(path, dimensions=1) as labels:
-        ...     print(labels.shape, labels.read())
-        (3,) [5 0 4]
+        >>> read_idx(path)
+        array([5, 0, 4], dtype=uint8)
     """
     with path.open("rb") as file:
         gzipped = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
         file.seek(0)
-        with gzip.GzipFile(fileobj=file) if gzipped else nullcontext(file) as stream:
-            shape = _read_shape(stream, path, dimensions)
-            # Checked before anything of that size is allocated.
-            stored = os.fstat(file.fileno()).st_size
-            if math.prod(shape) > stored * (LARGEST_GZIP_RATIO if gzipped else 1):
-                raise InvalidInputError(
-                    f"{path} is damaged or cut short: its header promises values of shape {shape}, "
-                    f"more than a file of {stored} bytes can hold"
-                )
-            yield IdxFile(path, shape, stream)
+        # A deflate stream never grows by more: one symbol of 258 bytes takes at least two bits.
+        most = os.fstat(file.fileno()).st_size * (LARGEST_GZIP_RATIO if gzipped else 1)
+        try:
+            with gzip.GzipFile(fileobj=file) if gzipped else nullcontext(file) as stream:
+                return _values(stream, path, sizes, most)
+        except EOFError as error:
+            raise InvalidInputError(f"{path} is cut short: its gzip data end too early") from error
+        except (gzip.BadGzipFile, zlib.error) as error:
+            raise InvalidInputError(f"{path} is damaged: {error}") from error
 
 
-def _read_shape(stream: BufferedIOBase, path: Path, dimensions: int) -> tuple[int, ...]:
-    """The header: two zeros, the type of the values, how many dimensions, the size of each."""
-    magic = _read_exactly(stream, 4, path)
-    zeros, kind, found_dimensions = struct.unpack(">HBB", magic)
-    if zeros != 0:
+def _values(stream: BufferedIOBase, path: Path, sizes: tuple[int, ...], most: int) -> np.ndarray:
+    """The header is two zeros, the type of the values, how many dimensions, the size of each."""
+    expected = struct.pack(">HBB", 0, UNSIGNED_BYTE, 1 + len(sizes))
+    magic = stream.read(4)
+    if len(magic) == 4 and magic != expected:
         raise InvalidInputError(
-            f"{path} is not an idx file: it starts with the bytes {magic.hex(' ')}, "
-            "where an idx file has two zeros"
+            f"{path} starts with the bytes {magic.hex(' ')}; expected {expected.hex(' ')}, for "
+            f"unsigned bytes in {1 + len(sizes)} dimensions: it is not an idx file, or images and "
+            "labels were exchanged"
         )
-    if kind != UNSIGNED_BYTE:
-        raise InvalidInputError(
-            f"{path} holds values of the idx type 0x{kind:02x}; "
-            f"expected 0x{UNSIGNED_BYTE:02x}, unsigned bytes"
-        )
-    if found_dimensions != dimensions:
-        raise InvalidInputError(
-            f"{path} holds values of {found_dimensions} dimensions; expected {dimensions}; "
-            "perhaps images and labels were exchanged"
-        )
-    sizes = _read_exactly(stream, 4 * dimensions, path)
-    return struct.unpack(f">{dimensions}I", sizes)
-
-
-def _read_exactly(stream: BufferedIOBase, count: int, path: Path) -> bytes:
-    found = _read(stream, count, path)
-    if len(found) < count:
+    header = stream.read(4 * (1 + len(sizes)))
+    if len(header) < 4 * (1 + len(sizes)):
         raise InvalidInputError(f"{path} is cut short: it ends within its header")
-    return found
-
-
-def _read(stream: BufferedIOBase, count: int, path: Path) -> bytes:
-    """At most `count` bytes; what gzip says of damage becomes an error that names the file."""
-    try:
-        return stream.read(count)
-    except EOFError as error:
-        raise InvalidInputError(f"{path} is cut short: its gzip data end too early") from error
-    except (gzip.BadGzipFile, zlib.error) as error:
-        raise InvalidInputError(f"{path} is damaged: {error}") from error
+    shape = struct.unpack(f">{1 + len(sizes)}I", header)
+    # Checked before anything of that size is allocated.
+    if shape[1:] != sizes or not 1 <= shape[0] <= LARGEST_COUNT or math.prod(shape) > most:
+        raise InvalidInputError(
+            f"{path} promises values of shape {shape}; expected {sizes} for each of 1 to "
+            f"{LARGEST_COUNT}, and no more than the file can hold: it is damaged or cut short"
+        )
+    # One byte more than promised: enough to see that a file goes on, and never a gzip bomb.
+    # It also reaches the end of the gzip stream, where its CRC is checked.
+    values = stream.read(math.prod(shape) + 1)
+    if len(values) != math.prod(shape):
+        raise InvalidInputError(
+            f"{path} is cut short or damaged: its header promises {math.prod(shape)} values, it "
+            f"holds {'more' if len(values) > math.prod(shape) else len(values)}"
+        )
+    # A copy, because an array on bytes is read-only, which torch.from_numpy warns about.
+    return np.frombuffer(values, np.uint8).reshape(shape).copy()

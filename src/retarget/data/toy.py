@@ -7,6 +7,7 @@ import numpy as np
 GRID = np.arange(200) * 0.005
 WIDTH = np.sqrt(0.1)
 NOISE = 0.3
+TRAIN = 40
 
 
 @dataclass(frozen=True)
@@ -19,12 +20,11 @@ class ToyCurve:
     y_test: np.ndarray
 
 
-def toy_curve(seed: int, train_size: int = 40) -> ToyCurve:
+def toy_curve(seed: int) -> ToyCurve:
     r"""A curve from a Gaussian process with kernel $\exp(-(x-x')^2/0.1)$, sampled with noise 0.3.
 
     Args:
         seed: Draws the curve, the noise and the choice of training points.
-        train_size: How many of the 200 grid points are for training; the others are the test.
 
     Example:
         >>> curve = toy_curve(seed=0)
@@ -37,5 +37,5 @@ def toy_curve(seed: int, train_size: int = 40) -> ToyCurve:
     truth = rng.multivariate_normal(np.zeros(len(GRID)), covariance, method="eigh")
     y = truth + NOISE * rng.normal(size=len(GRID))
     order = rng.permutation(len(GRID))
-    train, test = order[:train_size], order[train_size:]
+    train, test = np.split(order, [TRAIN])  # of the 200 points of the grid
     return ToyCurve(GRID[train], y[train], GRID[test], y[test])

@@ -7,7 +7,7 @@ at first, which runs nothing: they may only name tensors and their storages.
 
 import io
 import pickletools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,12 +18,12 @@ from torch import Tensor
 
 from retarget.data.archives import open_zip
 from retarget.errors import InvalidInputError, MissingDataError
+from retarget.text import listed
 
 SAFETENSORS = ".safetensors"
 PICKLED = (".pth", ".pt")
 SUFFIXES = (SAFETENSORS, *PICKLED)
 LARGEST_FILE = 4_000_000_000  # a ResNet-18 has 47 million
-SHOWN = 5  # names in a message
 
 ZIP_MARK = b"PK\x03\x04"
 PICKLE_NAME = "data.pkl"
@@ -58,7 +58,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise InvalidInputError(
             f"{path} has the suffix {path.suffix!r}; expected weights in {', '.join(SUFFIXES)}"
         )
-    require_weights(path)
+    if not path.is_file():
+        raise MissingDataError(f"there is no file {path}")
     if path.stat().st_size > LARGEST_FILE:
         raise InvalidInputError(
             f"{path} has {path.stat().st_size} bytes; expected weights of at most {LARGEST_FILE}"
@@ -72,16 +73,10 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     others = [name for name, value in found.items() if not isinstance(value, Tensor)]
     if others:
         raise InvalidInputError(
-            f"{path} holds something other than tensors: {listed(map(str, others))}; expected the "
+            f"{path} holds something other than tensors: {listed(others)}; expected the "
             "state dict alone: save that part of the checkpoint to a file of its own"
         )
     return {name: tensor.detach() for name, tensor in found.items()}
-
-
-def require_weights(path: Path) -> None:
-    """Refuses a file of weights that is not there."""
-    if not path.is_file():
-        raise MissingDataError(f"there is no file of weights {path}")
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -91,13 +86,6 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         raise InvalidInputError(
             f"{path} is damaged, or no .safetensors file: {error}; get it again"
         ) from error
-
-
-def listed(names: Iterable[str]) -> str:
-    """The first few names, and how many more there are."""
-    names = list(names)
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
 
 
 def read_torch_file(path: Path) -> Any:

@@ -19,26 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# By pydantic's names of what went wrong; in braces is what it knows of it.
-EXPECTED = {
-    "bool_type": "true or false",
-    "dict_type": "a table of keys and values",
-    "finite_number": "a finite number",
-    "float_type": "a number",
-    "greater_than": "more than {gt:g}",
-    "greater_than_equal": "{ge:g} or more",
-    "int_from_float": "a whole number",
-    "int_type": "a whole number",
-    "less_than_equal": "{le:g} or less",
-    "list_type": "a list",
-    "model_type": "a table of keys and values",
-    "string_type": "a text in quotes",
-    "too_long": "{max_length} values",
-    "too_short": "{min_length} values",
-    "tuple_type": "a list",
-}
-MESSAGES = {"Value error, ": "", "Input should be ": "expected "}
 MISSING = "missing"
+TWICE = "the same run twice; give each seed, and each value of a grid, once"
 SHOWN = 3  # places of the same problem
 
 
@@ -69,16 +51,21 @@ def value_problems(
             that of them all.
         known: From where an unknown key was found to those that may stand there.
     """
-    unknown = {found["loc"] for found in error.errors() if found["type"] == "extra_forbidden"}
     for found in error.errors():
-        if found["type"] == "too_short" and len(found["input"]) >= found["ctx"]["min_length"]:
+        kind, message = found["type"], found["msg"].removeprefix("Value error, ")
+        if kind == "too_short" and len(found["input"]) >= found["ctx"]["min_length"]:
             continue  # only because of a value in it that has a line of its own
         key, *inner = (str(part) for part in found["loc"]) if found["loc"] else ("",)
         where = ".".join([place(key), *inner])
-        if found["loc"] in unknown:
+        if kind == "extra_forbidden":
             yield unknown_key(where, known(found["loc"]))
-        elif found["type"] != "missing" or not _is_misspelt(found["loc"], unknown):
-            yield Problem(where, _wrong(found))
+        elif kind == "missing":
+            yield Problem(where, MISSING)
+        elif kind == "value_error":  # of several values together, in our own words
+            yield Problem(where, " ".join(message.split()))
+        else:
+            expected = message.replace("Input should be", "expected")
+            yield Problem(where, f"got {shown(found['input'])}; {expected}")
 
 
 def problems_error(name: str, problems: Iterable[Problem]) -> InvalidInputError:
@@ -94,28 +81,6 @@ def problems_error(name: str, problems: Iterable[Problem]) -> InvalidInputError:
         return InvalidInputError(f"experiment {name}: {lines[0]}")
     listed = "".join(f"\n  {line}" for line in lines)
     return InvalidInputError(f"experiment {name} has {len(lines)} problems:{listed}")
-
-
-def _is_misspelt(place: Sequence[int | str], unknown: Iterable[Sequence[int | str]]) -> bool:
-    """Whether a missing key is there under another name."""
-    beside = [str(other[-1]) for other in unknown if other[:-1] == place[:-1]]
-    return did_you_mean(str(place[-1]), beside) is not None
-
-
-def _wrong(found: Any) -> str:
-    kind, message = found["type"], found["msg"]
-    if kind == "missing":
-        return MISSING
-    if kind == "too_short" and found["ctx"]["min_length"] == 1:
-        return "empty; expected at least one value"
-    for start, instead in MESSAGES.items():
-        if message.startswith(start):
-            message = instead + message.removeprefix(start)
-    if kind == "value_error":  # of several values together, in our own words
-        return " ".join(message.split())
-    about = found.get("ctx", {})
-    expected = f"expected {EXPECTED[kind].format(**about)}" if kind in EXPECTED else message
-    return f"got {shown(found['input'])}; {expected}"
 
 
 # What the numbers of an experiment may be. (TOML has nan and inf.)
@@ -211,18 +176,18 @@ class PlannedRun:
 
     @property
     def name(self) -> str:
-        """The labels in words.
+        """The labels in words."""
+        return printable(in_words(self.labels))
 
-        Example:
-            >>> PlannedRun(Config(seed=3), {"case": "EWC", "seed": 3, "lr": 0.01}).name
-            'EWC, seed 3, lr 0.01'
-        """
-        return printable(
-            ", ".join(
-                f"{value}" if label == "case" else f"{label} {value}"
-                for label, value in self.labels.items()
-            )
-        )
+
+def in_words(labels: Mapping[str, Any]) -> str:
+    """What tells runs from others.
+
+    Example:
+        >>> in_words({"case": "EWC", "seed": 3, "lr": 0.01})
+        'EWC, seed 3, lr 0.01'
+    """
+    return ", ".join(f"{v}" if name == "case" else f"{name} {v}" for name, v in labels.items())
 
 
 class Experiment(BaseModel):
@@ -325,7 +290,7 @@ class Experiment(BaseModel):
         cases, kind = self.cases or {"": Case()}, self.kind.config
         fields = list(kind.model_fields)  # pydantic takes its time to find them
         swept = {name for case in cases.values() for name in self.grid | case.grid}
-        planned, problems = [], list(unknown)
+        planned, problems = dict[str, PlannedRun](), list(unknown)
         for name, case in cases.items():
             grid = _without(self.grid, case.parameters) | case.grid
             for seed, *point in itertools.product(case.seeds or self.seeds, *grid.values()):
@@ -337,11 +302,14 @@ class Experiment(BaseModel):
                     found = value_problems(error, partial(self._place, case=name))
                     problems += [each for each in found if each.message != MISSING or not unknown]
                     continue
-                if not unknown:
-                    labels = {"case": name} if self.cases else {}
-                    labels |= {key: getattr(config, key) for key in ("seed", *sorted(swept))}
-                    planned.append(PlannedRun(config, labels))
-        return planned, problems
+                if unknown:
+                    continue
+                labels = {"case": name} if self.cases else {}
+                labels |= {key: getattr(config, key) for key in ("seed", *sorted(swept))}
+                if str(labels) in planned:
+                    problems.append(Problem(shown(in_words(labels)), TWICE))
+                planned[str(labels)] = PlannedRun(config, labels)
+        return list(planned.values()), problems
 
     def _unknown_parameters(self) -> Iterator[Problem]:
         known = [name for name in self.kind.config.model_fields if name != "seed"]

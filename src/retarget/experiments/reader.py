@@ -99,7 +99,19 @@ def parse_experiment(name: str, text: str) -> Experiment:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits
         raise InvalidInputError(f"experiment {name} is not valid TOML: {error}") from error
-    return _experiment(name, content)
+    problems = [Problem("name", "unknown key; the name is that of the file")] * ("name" in content)
+    content = content | {"name": name}
+    try:
+        experiment: Experiment | None = Experiment.model_validate(content)
+        problems += _problems(experiment)
+    except ValidationError as error:
+        problems += value_problems(error, lambda key: key, _known_keys)
+        experiment = _what_is_right(content, {found["loc"][0] for found in error.errors()})
+        # what seems to be missing may be in what is wrong
+        problems += (found for found in _problems(experiment) if found.message != MISSING)
+    if problems or experiment is None:
+        raise problems_error(name, problems)
+    return experiment
 
 
 def parse_changes(assignments: Sequence[str], seeds: Sequence[int] = ()) -> Changes:
@@ -135,25 +147,6 @@ def _read(path: Path) -> str:
         raise InvalidInputError(f"{path} is not text in UTF-8: {error}; expected TOML") from error
 
 
-def _experiment(name: str, content: dict[str, Any]) -> Experiment:
-    """What the file says, checked; all that is wrong with it is one error."""
-    problems = [Problem("name", "unknown key; the name is that of the file")] * ("name" in content)
-    content = content | {"name": name}
-    try:
-        experiment = Experiment.model_validate(content)
-    except ValidationError as error:
-        problems += value_problems(error, lambda key: key, _known_keys)
-        rest = _what_is_right(content, {found["loc"][0] for found in error.errors()})
-        # what seems to be missing may be in what is wrong
-        others = [] if rest is None else _problems(rest)
-        problems += (problem for problem in others if problem.message != MISSING)
-        raise problems_error(name, problems) from None
-    problems += _problems(experiment)
-    if problems:
-        raise problems_error(name, problems)
-    return experiment
-
-
 def _what_is_right(content: dict[str, Any], wrong: Container[int | str]) -> Experiment | None:
     """An experiment of the right keys of a file, to look for problems in them as well."""
     right = {key: value for key, value in content.items() if key not in wrong and key != "variant"}
@@ -169,9 +162,11 @@ def _known_keys(place: Sequence[int | str]) -> list[str]:
     return [key for key in kind.model_fields if key != "name"]
 
 
-def _problems(experiment: Experiment) -> Iterator[Problem]:
+def _problems(experiment: Experiment | None) -> Iterator[Problem]:
     """What the types of the values do not tell."""
     known = families()
+    if experiment is None:
+        return
     if experiment.family not in known:
         near = did_you_mean(experiment.family, known)
         hint = f"did you mean {near!r}? " if near else ""
@@ -180,12 +175,14 @@ def _problems(experiment: Experiment) -> Iterator[Problem]:
     variant = experiment.variant
     if variant is not None and variant not in experiment.parameters:
         yield Problem("variant", f"got {variant!r}; expected one of its parameters")
+    for name in experiment.cases:  # a terminal or a figure would take others for something else
+        if not NAME.fullmatch(name):
+            yield Problem("cases", f"got {shown(name)}; expected a name of {LETTERS}")
     yield from _said_twice(experiment)
-    yield from _odd_names(experiment)
     yield from _code_to_run(experiment)
-    too_many = _too_many_runs(experiment)
-    if too_many:
-        yield too_many
+    count = _count_runs(experiment)
+    if count > LARGEST_PLAN:
+        yield Problem("grid", f"makes {count} runs; expected at most {LARGEST_PLAN}")
         return
     _, of_runs = experiment.expanded()
     yield from of_runs
@@ -196,13 +193,6 @@ def _problems(experiment: Experiment) -> Iterator[Problem]:
             for problem in of_quick
             if problem not in of_runs
         )
-
-
-def _odd_names(experiment: Experiment) -> Iterator[Problem]:
-    """Names of cases that a terminal or a figure would take for something else."""
-    for name in experiment.cases:
-        if not NAME.fullmatch(name):
-            yield Problem("cases", f"got {shown(name)}; expected a name of {LETTERS}")
 
 
 def _code_to_run(experiment: Experiment) -> Iterator[Problem]:
@@ -220,42 +210,20 @@ def _code_to_run(experiment: Experiment) -> Iterator[Problem]:
                 )
 
 
-def _too_many_runs(experiment: Experiment) -> Problem | None:
-    """A plan that is too large to be written out."""
+def _count_runs(experiment: Experiment) -> int:
+    """How many runs a plan has, without writing it out."""
     runs = 0
     for case in (experiment.cases or {"": Case()}).values():
         lists = (experiment.grid | case.grid).values()
         runs += len(case.seeds or experiment.seeds) * math.prod(len(values) for values in lists)
-    if runs <= LARGEST_PLAN:
-        return None
-    return Problem("grid", f"makes {runs} runs; expected at most {LARGEST_PLAN}")
+    return runs
 
 
 def _said_twice(experiment: Experiment) -> Iterator[Problem]:
-    """Values that would make the same run twice, and parameters with two values at once."""
-    quick = experiment.quick.seeds if experiment.quick else None
-    lists: dict[str, Sequence[Any] | None] = {"seeds": experiment.seeds, "quick.seeds": quick}
-    lists |= {f"cases.{name}.seeds": case.seeds for name, case in experiment.cases.items()}
+    """Parameters with two values at once."""
     tables = experiment.tables()
     for place, table in tables.items():
         if place.endswith("grid"):
-            lists |= {f"{place}.{key}": values for key, values in table.items()}
             beside = place.removesuffix("grid") + "parameters"
             for key in table.keys() & tables[beside].keys():
                 yield Problem(f"{place}.{key}", f"also in {beside}; expected it in one of them")
-    for place, values in lists.items():
-        seen = set()
-        for value in values or ():
-            same = _hashable(value)
-            if same in seen:
-                yield Problem(place, f"{shown(value)} is there twice; expected each value once")
-            seen.add(same)
-
-
-def _hashable(value: Any) -> Any:
-    """Equal for values that are equal: there may be 100,000, too many to compare in pairs."""
-    if isinstance(value, list):
-        return tuple(_hashable(part) for part in value)
-    if isinstance(value, dict):
-        return frozenset((key, _hashable(part)) for key, part in value.items())
-    return value

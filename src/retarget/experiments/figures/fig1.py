@@ -11,6 +11,7 @@ from rich.console import RenderableType
 from retarget.data.toy import GRID, WIDTH, toy_curve
 from retarget.experiments.experiment import Config, Count, NotNegative, Positive
 from retarget.experiments.figures.over_seeds import family_in_rows, legend_below, letter
+from retarget.experiments.runs.store import labelled
 from retarget.kernels import RBF
 from retarget.learners import COLOURS, SGD
 from retarget.streaming.trackers import ShiftTracker
@@ -97,9 +98,7 @@ def _rows(
     kind: str, series: str, x: np.ndarray, y: np.ndarray, shown: np.ndarray | bool = True
 ) -> pl.DataFrame:
     columns = {"x": x, "y": y, "shown": np.broadcast_to(shown, len(x)).copy()}
-    return pl.DataFrame(columns).select(
-        pl.lit(kind).alias("kind"), pl.lit(series).alias("series"), pl.all()
-    )
+    return labelled(pl.DataFrame(columns), {"kind": kind, "series": series})
 
 
 def _spread(x: np.ndarray, count: int, apart: float) -> np.ndarray:

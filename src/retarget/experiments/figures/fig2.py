@@ -1,13 +1,13 @@
 """Fig. 2: the shift, its correction and learning curves on MNIST, shuffled and class by class."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from rich.console import RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 
 from retarget.experiments.experiment import Count, Positive
 from retarget.experiments.figures.mnist import (
@@ -17,7 +17,12 @@ from retarget.experiments.figures.mnist import (
     mnist_checksums,
     mnist_stream,
 )
-from retarget.experiments.figures.over_seeds import draw_band, family_in_rows, letter, mean_and_sem
+from retarget.experiments.figures.over_seeds import (
+    draw_band,
+    family_in_rows,
+    letter,
+    mean_and_error,
+)
 from retarget.learners import COLOURS, LABELS, SGD
 from retarget.theory.correction import corrected_targets
 from retarget.theory.curves import offline_learning_curve
@@ -25,6 +30,7 @@ from retarget.theory.iterative import iterative_targets
 from retarget.theory.shift import effective_targets
 
 SHOWN_LABELS = (0, 1, 2)
+ORDERS = ("shuffled", "class by class")
 PLANES = ((0, 1), (1, 2), (0, 2))
 
 
@@ -45,20 +51,10 @@ class MnistCurves(MnistConfig):
 
 def run(config: MnistCurves) -> pl.DataFrame:
     """Scores along the stream (C, D) and the targets of a few samples (A, B), in one table."""
-    stream, stops = mnist_stream(config), evaluation_stops(config)
-    shuffled = (config.gamma, config.lr)
+    stream = mnist_stream(config)
     parts = [
-        _curves(stream, config, stops, "shuffled", config.gamma, config.lr, shuffled, shuffled),
-        _curves(
-            stream.class_by_class(),
-            config,
-            stops,
-            "class by class",
-            config.class_offline_gamma,
-            config.class_online_lr,
-            (config.class_corrected_gamma, config.class_corrected_lr),
-            (config.class_iterative_gamma, config.class_iterative_lr),
-        ),
+        *_curves(stream, config, "shuffled"),
+        *_curves(stream.class_by_class(), config, "class by class"),
         _shown_targets(stream, config),
     ]
     return pl.concat(parts, how="diagonal")
@@ -80,7 +76,7 @@ def draw(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
     handles, labels = planes[0, 0].get_legend_handles_labels()
     sides[0, 0].legend(handles, labels, loc="outside lower center", ncols=3)
     curves = sides[0, 1].subplots(2, 1, sharex=True)
-    for axes, name, order in zip(curves, "CD", ("shuffled", "class by class"), strict=True):
+    for axes, name, order in zip(curves, "CD", ORDERS, strict=True):
         letter(axes, name, f"test accuracy, {order}")
         _draw_curves(axes, table.filter(order=order))
     handles, labels = curves[0].get_legend_handles_labels()
@@ -90,48 +86,37 @@ def draw(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
 
 def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
     """Accuracy at the end of the stream."""
-    last = table.filter(pl.col("samples") == pl.col("samples").max())
-    final = mean_and_sem(last, ["order", "learner"], "accuracy")
+    final = table.filter(pl.col("samples") == pl.col("samples").max())
     seeds = table["seed"].n_unique()
-    shown = Table(title=f"MNIST, conv NTK: final test accuracy, mean ± SEM over {seeds} seeds")
-    for column in ("learner", "shuffled", "class by class"):
-        shown.add_column(column, justify="left" if column == "learner" else "right")
+    columns = (Column(order, justify="right") for order in ORDERS)
+    title = f"MNIST, conv NTK: final test accuracy, mean ± SEM over {seeds} seeds"
+    shown = Table("learner", *columns, title=title)
     for learner, name in LABELS.items():
-        rows = (
-            final.filter(learner=learner, order=order).row(0, named=True)
-            for order in ("shuffled", "class by class")
-        )
-        shown.add_row(name, *(f"{row['mean']:.3f} ± {row['sem']:.3f}" for row in rows))
+        scores = (final.filter(learner=learner, order=order)["accuracy"] for order in ORDERS)
+        shown.add_row(name, *map(mean_and_error, scores))
     return [shown]
 
 
-def _curves(
-    stream: MnistStream,
-    config: MnistCurves,
-    stops: list[int],
-    order: str,
-    offline_gamma: float,
-    online_lr: float,
-    corrected: tuple[float, float],
-    iterative: tuple[float, float],
-) -> pl.DataFrame:
-    K, Y = stream.K, stream.Y
-    offline = offline_learning_curve(K, Y, stream.K_test, offline_gamma, stops)
-    parts = [stream.scores(offline, stops, order=order, learner="offline")]
-    targets = {
-        "online": (Y, online_lr),
-        "corrected": (corrected_targets(K, Y, SGD(lr=corrected[1]), corrected[0]), corrected[1]),
-        "iterative": (
-            iterative_targets(
-                K, Y, SGD(lr=iterative[1]), iterative[0], config.block_size, first_block="plain"
-            ),
-            iterative[1],
-        ),
-    }
-    for learner, (Z, lr) in targets.items():
-        predictions = stream.online_predictions(Z, SGD(lr=lr), stops)
-        parts.append(stream.scores(predictions, stops, order=order, learner=learner))
-    return pl.concat(parts)
+def _curves(stream: MnistStream, config: MnistCurves, order: str) -> Iterator[pl.DataFrame]:
+    """Scores of every learner, class by class with a ridge and a rate of its own."""
+
+    def chosen(learner: str, parameter: str) -> float:
+        prefix = "" if order == "shuffled" else f"class_{learner}_"
+        value: float = getattr(config, f"{prefix}{parameter}")
+        return value
+
+    K, Y, stops = stream.K, stream.Y, evaluation_stops(config)
+    offline = offline_learning_curve(K, Y, stream.K_test, chosen("offline", "gamma"), stops)
+    yield stream.scores(offline, stops, order=order, learner="offline")
+    for name in ("online", "corrected", "iterative"):
+        learner, Z = SGD(lr=chosen(name, "lr")), Y
+        if name == "corrected":
+            Z = corrected_targets(K, Y, learner, chosen(name, "gamma"))
+        elif name == "iterative":
+            gamma, block = chosen(name, "gamma"), config.block_size
+            Z = iterative_targets(K, Y, learner, gamma, block, first_block="plain")
+        predictions = stream.online_predictions(Z, learner, stops)
+        yield stream.scores(predictions, stops, order=order, learner=name)
 
 
 def _shown_targets(stream: MnistStream, config: MnistCurves) -> pl.DataFrame:

@@ -9,12 +9,17 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from rich.console import RenderableType
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from retarget.continual import backward_transfer, forgetting
 from retarget.experiments.figures.cifar10 import CifarRun, cifar_family
 from retarget.experiments.figures.core50 import Core50Run, core50_family
-from retarget.experiments.figures.over_seeds import draw_band, figure_style, settings
+from retarget.experiments.figures.over_seeds import (
+    draw_band,
+    figure_style,
+    mean_and_error,
+    settings,
+)
 from retarget.learners import COLOURS
 
 PARAMETERS = CifarRun.model_fields.keys() | Core50Run.model_fields.keys()
@@ -59,7 +64,8 @@ def draw(table: pl.DataFrame) -> Figure:
         parts = settings(table, PARAMETERS)
         for place, part in enumerate(parts[:MOST_LINES]):
             colour, line = line_of(part.name, place)
-            shown = part.table.filter(pl.col(along) >= _start(along))
+            # by task, not before the first has been learned
+            shown = part.table.filter(pl.col(along) >= (along == "tasks_learned"))
             draw_band(axes, shown, along, "accuracy", colour, ls=line, label=part.name, lw=1.5)
         if along == "samples":
             for end in ends[:-1]:
@@ -83,14 +89,12 @@ def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
     """
     seeds = table["seed"].n_unique()
     several = len(task_ends(table)) > 1
-    shown = Table(title=f"{escape(data_of(table))}: mean ± SEM over {seeds} seeds, at the end")
-    shown.add_column("case")
     parts = settings(table, PARAMETERS)
     plain = next((part.table for part in parts if part.name == BASELINE), None)
     columns = ["accuracy"] + [f"less {BASELINE}'s"] * (plain is not None)
     columns += ["forgetting", "backward transfer"] if several else ["after one pass"]
-    for column in columns:
-        shown.add_column(column, justify="right")
+    title = f"{escape(data_of(table))}: mean ± SEM over {seeds} seeds, at the end"
+    shown = Table("case", *(Column(name, justify="right") for name in columns), title=title)
     for part in parts:
         values = [final_accuracies(part.table)]
         if plain is not None:
@@ -99,7 +103,7 @@ def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
             values += _lost(accuracy_matrices(part.table))
         else:
             values.append(_after_one_pass(part.table))
-        shown.add_row(escape(part.name) or "all runs", *(_text(value) for value in values))
+        shown.add_row(escape(part.name) or "all runs", *map(mean_and_error, values))
     return [shown]
 
 
@@ -173,22 +177,7 @@ def _lost(matrices: np.ndarray) -> list[np.ndarray]:
     return [forgetting(matrices), backward_transfer(matrices)]
 
 
-def _start(along: str) -> int:
-    """Where the curves begin: by task, not before the first has been learned."""
-    return 1 if along == "tasks_learned" else 0
-
-
 def _after_one_pass(table: pl.DataFrame) -> np.ndarray:
     """Accuracy when every image has been seen once; one number a seed."""
     once = table.filter(pl.col("passes") >= 1).group_by("seed", maintain_order=True)
     return once.agg(pl.col("accuracy").first())["accuracy"].to_numpy()
-
-
-def _text(values: np.ndarray) -> str:
-    """Mean and standard error."""
-    if not len(values):
-        return ""
-    if np.isnan(values).any():
-        return f"{np.isnan(values).sum()} of {len(values)} diverged"
-    sem = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
-    return f"{values.mean():.3f} ± {sem:.3f}"

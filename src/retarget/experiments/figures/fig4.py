@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -19,6 +18,7 @@ from retarget.experiments.figures.over_seeds import (
     letter,
     sweep_styles,
 )
+from retarget.experiments.runs.store import labelled
 from retarget.kernels import Features
 from retarget.learners import SGD
 from retarget.theory.curves import offline_learning_curve, online_learning_curve
@@ -54,7 +54,7 @@ def run(config: ToyCurves) -> pl.DataFrame:
         for split, rows in (("train", slice(0, n)), ("test", slice(n, None))):
             error = np.mean((f[:, rows] - y_all[rows]) ** 2, axis=1)
             labels = {"panel": panel, "setting": f"{setting:g}", "source": source, "split": split}
-            parts.append(_labelled({"samples": stops, "value": error}, labels))
+            parts.append(labelled(pl.DataFrame({"samples": stops, "value": error}), labels))
 
     def add_online(panel: str, setting: float, learner: SGD) -> None:
         # the last mini-batch may be a smaller one
@@ -120,12 +120,6 @@ def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
     ]
 
 
-def _labelled(columns: dict[str, Any], labels: dict[str, Any]) -> pl.DataFrame:
-    return pl.DataFrame(columns).select(
-        *(pl.lit(value).alias(name) for name, value in labels.items()), pl.all()
-    )
-
-
 def _kernel_entries(K: np.ndarray, batch: int) -> pl.DataFrame:
     """K, K^U and K^bU as the paper draws them, NaN where a later sample does not see an earlier."""
     time = np.arange(len(K))
@@ -133,12 +127,11 @@ def _kernel_entries(K: np.ndarray, batch: int) -> pl.DataFrame:
     for name, step in {"K^U": time, "K^{bU}": time // batch}.items():
         matrices[name] = np.where(np.less.outer(step, step), K, np.nan)
     row, column = (index.ravel() for index in np.indices(K.shape))
-    return pl.concat(
-        _labelled(
-            {"row": row, "column": column, "value": M.ravel()}, {"panel": "A", "setting": name}
-        )
+    tables = {
+        name: pl.DataFrame({"row": row, "column": column, "value": M.ravel()})
         for name, M in matrices.items()
-    )
+    }
+    return pl.concat(labelled(t, {"panel": "A", "setting": name}) for name, t in tables.items())
 
 
 def _draw_kernels(figure: SubFigure, entries: pl.DataFrame) -> None:

@@ -1,7 +1,6 @@
 """Fig. 6: what rate, strength, ridge and kernel do to networks on CIFAR-10 and CORe50."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -11,21 +10,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 from rich.console import RenderableType
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from retarget.experiments.figures.cifar10 import cifar_family
 from retarget.experiments.figures.core50 import core50_family
-from retarget.experiments.figures.fig3 import (
-    LINES,
-    MOST_LINES,
-    PARAMETERS,
-    data_of,
-    line_of,
-)
+from retarget.experiments.figures.fig3 import LINES, MOST_LINES, PARAMETERS, data_of, line_of
 from retarget.experiments.figures.over_seeds import (
     draw_band,
     figure_style,
     letter,
+    mean_and_error,
     mean_and_sem,
     settings,
     sweep_styles,
@@ -38,30 +32,16 @@ SYMBOLS = {"lr": r"$\eta$", "strength": r"$\lambda$", "gamma": r"$\gamma$"}
 NAMES = {"lr": "rate", "gamma": "ridge"}
 
 
-@dataclass(frozen=True)
-class Panel:
-    """A panel that shows a sweep.
-
-    Attributes:
-        title: What it is of.
-        along: The parameter that is swept.
-        lines: Another one, whose values are lines and are named even if there is only one.
-    """
-
-    title: str
-    along: str
-    lines: str | None = None
-
-
-# By the experiment's cases, which begin with the panel's letter. (A is none: it has curves.)
+# Title, and what is swept, of the experiment's cases, which begin with the panel's letter. (A is
+# none: it has curves.)
 PANELS = {
-    "B vanilla SGD": Panel("vanilla SGD, five tasks", "lr"),
-    "C EWC": Panel("EWC, five tasks", "strength"),
-    "D vanilla SGD": Panel("vanilla SGD, random order", "lr"),
-    "E vanilla SGD": Panel("vanilla SGD", "lr"),
-    "F EWC": Panel("EWC", "strength"),
-    "G corrected": Panel("corrected", "lr", lines="gamma"),
-    "H cumulative replay": Panel("cumulative replay", "lr"),
+    "B vanilla SGD": ("vanilla SGD, five tasks", "lr"),
+    "C EWC": ("EWC, five tasks", "strength"),
+    "D vanilla SGD": ("vanilla SGD, random order", "lr"),
+    "E vanilla SGD": ("vanilla SGD", "lr"),
+    "F EWC": ("EWC", "strength"),
+    "G corrected": ("corrected", "lr"),
+    "H cumulative replay": ("cumulative replay", "lr"),
 }
 
 
@@ -87,27 +67,25 @@ def draw(table: pl.DataFrame) -> Figure:
             papers = all(name.startswith("A ") for name, _ in curves)
             letter(axes[0], "A", "the kernel: fixed, or refreshed" if papers else "nothing swept")
             _draw_curves(axes[0], curves)
-        for place, (case, panel, part) in enumerate(shown, start=bool(curves)):
-            letter(axes[place], case[0] if case in PANELS else LETTERS[place], panel.title)
-            _draw_sweep(axes[place], final_rows(part), case, panel)
+        for place, (case, title, along, part) in enumerate(shown, start=bool(curves)):
+            letter(axes[place], case[0] if case in PANELS else LETTERS[place], title)
+            _draw_sweep(axes[place], final_rows(part), case, along)
     return figure
 
 
 def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
     """Final accuracies: of what is not swept, and along each sweep."""
-    shown = Table(title=f"{escape(data_of(table))}: final accuracy, mean ± SEM over seeds")
-    for column in ("panel", "setting", "seeds", "accuracy"):
-        shown.add_column(column, justify="right" if column in ("seeds", "accuracy") else "left")
+    numbers = (Column(name, justify="right") for name in ("seeds", "accuracy"))
+    title = f"{escape(data_of(table))}: final accuracy, mean ± SEM over seeds"
+    shown = Table("panel", "setting", *numbers, title=title)
     for case, part in _cases(table):
         names = _swept(case, part)
         for _, final in settings(final_rows(part), PARAMETERS):
-            mean, sem = mean_and_sem(final.with_columns(one=1), ["one"], "accuracy").row(0)[1:]
-            diverged = int(final["accuracy"].is_nan().sum())
             shown.add_row(
                 escape(case or "all runs"),
                 escape(", ".join(f"{name} = {_text(final[name][0])}" for name in names)),
                 str(len(final)),
-                f"{diverged} diverged" if diverged else f"{mean:.3f} ± {sem:.3f}",
+                mean_and_error(final["accuracy"]),
             )
     return [shown]
 
@@ -122,7 +100,7 @@ CORE50_SWEEPS = core50_family(draw, summarise)
 
 
 Curve = tuple[str, pl.DataFrame]
-Sweep = tuple[str, Panel, pl.DataFrame]
+Sweep = tuple[str, str, str, pl.DataFrame]  # the case, its title, what is swept, its runs
 
 
 def _labels(table: pl.DataFrame) -> list[str]:
@@ -140,11 +118,9 @@ def _cases(table: pl.DataFrame) -> list[Curve]:
 
 def _swept(case: str, table: pl.DataFrame) -> list[str]:
     """What is swept in a case, that of its panel first; of one without a sweep, its rate."""
-    panel = PANELS.get(case)
-    first = [panel.along, panel.lines] if panel else []
     labels = [name for name in _labels(table) if name not in ("case", "seed")]
     varied = [name for name in (*SYMBOLS, *labels) if name in labels and _differs(table, name)]
-    names = dict.fromkeys([*first, *varied] or ["lr"])
+    names = dict.fromkeys([*PANELS.get(case, ("",))[1:], *varied] or ["lr"])
     return [name for name in names if name in labels]
 
 
@@ -157,12 +133,11 @@ def _panels(table: pl.DataFrame) -> tuple[list[Curve], list[Sweep]]:
     curves: list[Curve] = []
     sweeps: list[Sweep] = []
     for case, part in _cases(table):
-        panel = PANELS.get(case)
-        if panel is None or panel.along not in part.columns:
-            along = _swept_number(part)
-            panel = None if along is None else Panel(case or "all runs", along)
-        if panel is not None:
-            sweeps.append((case, panel, part))
+        title, along = PANELS.get(case, ("", None))
+        if along not in part.columns:
+            title, along = case or "all runs", _swept_number(part)
+        if along is not None:
+            sweeps.append((case, title, along, part))
         else:  # a text may be swept, which makes no axis
             curves += [
                 (", ".join(filter(None, (case, setting.name))), setting.table)
@@ -190,27 +165,24 @@ def _draw_curves(axes: Axes, curves: Sequence[Curve]) -> None:
         axes.legend(loc="lower right", title=f"and {left_out} more" if left_out > 0 else None)
 
 
-def _draw_sweep(axes: Axes, final: pl.DataFrame, case: str, panel: Panel) -> None:
+def _draw_sweep(axes: Axes, final: pl.DataFrame, case: str, along: str) -> None:
     """Final accuracy against what is swept; a cross below where runs diverged."""
-    parts = settings(final, PARAMETERS, but=[panel.along])
+    parts = settings(final, PARAMETERS, but=[along])
     for part, (colour, marker) in zip(parts, sweep_styles(len(parts)), strict=True):
-        values = dict(part.values)
-        if panel.lines in final.columns:
-            values[panel.lines] = part.table[panel.lines][0]
-        label = ", ".join(f"{SYMBOLS.get(name, name)} = {_text(values[name])}" for name in values)
-        if not values and case[2:] in LINES:
+        label = ", ".join(f"{SYMBOLS.get(k, k)} = {_text(v)}" for k, v in part.values.items())
+        if not label and case[2:] in LINES:
             colour, marker = LINES[case[2:]][0], "o"
-        _draw_line(axes, part.table, panel.along, colour, marker, label or None)
+        _draw_line(axes, part.table, along, colour, marker, label or None)
     if axes.get_legend_handles_labels()[0]:
         axes.legend()
-    swept = final[panel.along].unique().sort()
+    swept = final[along].unique().sort()
     if (swept > 0).all():  # a logarithm leaves out 0
         axes.set_xscale("log")
     if len(swept) <= FEW:  # less than a decade or two, where the axis's own numbers overlap
         axes.set_xticks(swept, labels=[f"{value:g}" for value in swept])
         axes.xaxis.set_minor_locator(NullLocator())
-    name = NAMES.get(panel.along, panel.along.replace("_", " "))
-    axes.set_xlabel(f"{name} {SYMBOLS.get(panel.along, '')}")
+    name = NAMES.get(along, along.replace("_", " "))
+    axes.set_xlabel(f"{name} {SYMBOLS.get(along, '')}")
     axes.set_ylabel("final test accuracy")
 
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from rich.console import RenderableType
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from retarget.experiments.figures.cifar10 import cifar_family
 from retarget.experiments.figures.core50 import core50_family
@@ -19,7 +19,9 @@ from retarget.experiments.figures.over_seeds import (
     draw_band,
     figure_style,
     letter,
+    mean_and_error,
     settings,
+    standard_error,
 )
 from retarget.learners import COLOURS
 
@@ -45,7 +47,7 @@ def draw(table: pl.DataFrame) -> Figure:
         figure, (curves, memory) = plt.subplots(1, 2, figsize=(9.6, 5.2))
         parts = settings(table, PARAMETERS)
         for place, part in enumerate(parts):
-            colour, line = _line(part.name, place)
+            colour, line = LINES.get(part.name) or line_of(part.name, place)
             mark = {"marker": MARKERS[line], "mfc": colour if line == "-" else "white", "ms": 5}
             # what learns nothing before the end has no curve
             first = part.table["tasks_learned"].max() if part.name.startswith("joint") else 1
@@ -56,7 +58,7 @@ def draw(table: pl.DataFrame) -> Figure:
             memory.errorbar(
                 [max(_kept(part), NOTHING)],
                 [np.nanmean(accuracies) if np.isfinite(accuracies).any() else np.nan],
-                yerr=[_sem(accuracies)],
+                yerr=[standard_error(accuracies)],
                 color=colour,
                 capsize=2,
                 **mark,
@@ -76,9 +78,9 @@ def draw(table: pl.DataFrame) -> Figure:
 def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
     """Final accuracy, what was kept for it, and in how many seeds it is above cumulative replay."""
     seeds = table["seed"].n_unique()
-    shown = Table(title=f"{escape(data_of(table))}: mean ± SEM over {seeds} seeds, at the end")
-    for column in ("case", "accuracy", f"less {REFERENCE}'s", "seeds above it", "kept"):
-        shown.add_column(column, justify="left" if column == "case" else "right")
+    names = ("accuracy", f"less {REFERENCE}'s", "seeds above it", "kept")
+    title = f"{escape(data_of(table))}: mean ± SEM over {seeds} seeds, at the end"
+    shown = Table("case", *(Column(name, justify="right") for name in names), title=title)
     parts = settings(table, PARAMETERS)
     reference = next((_by_seed(part) for part in parts if part.name == REFERENCE), {})
     for part in parts:
@@ -87,16 +89,12 @@ def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
         compared = part.name != REFERENCE and len(gaps)
         shown.add_row(
             escape(part.name) or "all runs",
-            _text(np.array(list(mine.values()))),
-            _text(gaps) if compared else "",
+            mean_and_error(np.array(list(mine.values()))),
+            mean_and_error(gaps) if compared else "",
             f"{(gaps > 0).sum()} of {len(gaps)}" if compared else "",
             f"{_kept(part) / 1e6:,.1f} MB",
         )
     return [shown]
-
-
-def _line(name: str, place: int) -> tuple[str, str]:
-    return LINES.get(name) or line_of(name, place)
 
 
 def _kept(part: Setting) -> int:
@@ -107,16 +105,6 @@ def _kept(part: Setting) -> int:
 def _by_seed(part: Setting) -> dict[int, float]:
     last = part.table.group_by("seed", maintain_order=True).agg(pl.col("accuracy").last())
     return dict(last.iter_rows())
-
-
-def _sem(values: np.ndarray) -> float:
-    return float(np.nanstd(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
-
-
-def _text(values: np.ndarray) -> str:
-    if np.isnan(values).any():
-        return f"{np.isnan(values).sum()} of {len(values)} diverged"
-    return f"{values.mean():.3f} ± {_sem(values):.3f}"
 
 
 CIFAR_MEMORY = cifar_family(draw, summarise)

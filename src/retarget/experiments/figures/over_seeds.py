@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 import matplotlib as mpl
 import matplotlib.colors
 import matplotlib.pyplot as plt
+import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from rich.console import RenderableType
 from rich.markup import escape
 
-from retarget.experiments.experiment import Config, Family, one_by_one, reads_nothing
+from retarget.experiments.experiment import Config, Family, in_words, one_by_one, reads_nothing
 
 # For the values of a parameter that is swept (gamma, eta, batch): light to dark.
 SWEEP_COLOURS = ("#56B4E9", "#0072B2", "#1B2A49")
@@ -84,16 +85,8 @@ class Setting(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The values in words.
-
-        Example:
-            >>> Setting({"case": "EWC", "lr": 0.01}, pl.DataFrame()).name
-            'EWC, lr 0.01'
-        """
-        return ", ".join(
-            str(value) if label == "case" else f"{label} {value}"
-            for label, value in self.values.items()
-        )
+        """The values in words."""
+        return in_words(self.values)
 
 
 def settings(
@@ -178,6 +171,26 @@ def mean_and_sem(table: pl.DataFrame, by: list[str], value: str) -> pl.DataFrame
     """Mean and standard error over seeds, in the order of the table."""
     sem = (pl.col(value).std() / pl.len().sqrt()).fill_null(0.0)
     return table.group_by(by, maintain_order=True).agg(mean=pl.col(value).mean(), sem=sem)
+
+
+def mean_and_error(values: np.ndarray | pl.Series) -> str:
+    """Mean and standard error of one number a seed; or how many of them have diverged.
+
+    Example:
+        >>> mean_and_error(np.array([0.1, 0.3]))
+        '0.200 ± 0.100'
+    """
+    values = np.asarray(values)
+    if not len(values):
+        return ""
+    if np.isnan(values).any():
+        return f"{np.isnan(values).sum()} of {len(values)} diverged"
+    return f"{values.mean():.3f} ± {standard_error(values):.3f}"
+
+
+def standard_error(values: np.ndarray) -> float:
+    """Of one number a seed, those that diverged left out; 0 where there is a single one."""
+    return float(np.nanstd(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
 
 
 def draw_band(axes: Axes, table: pl.DataFrame, x: str, y: str, colour: str, **line: Any) -> None:

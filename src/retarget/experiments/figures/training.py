@@ -206,9 +206,19 @@ def _train_together(
     """A run that diverges is left out, and its table says so; the others are trained again."""
     remaining = list(configs)
     while remaining:
-        setups = [setup(config) for config in remaining]
+        setups, first = [setup(config) for config in remaining], remaining[0]
         try:
-            history = _history(remaining, setups, _checkpoint_of(remaining, checkpoint))
+            history = train(
+                [setup.network.to(first.device) for setup in setups],
+                [setup.stream for setup in setups],
+                [_learner(config) for config in remaining],
+                methods_of(remaining),
+                epochs=first.epochs,
+                reshuffle=first.reshuffle,
+                evaluate_every=first.evaluate_every,
+                seeds=[config.seed for config in remaining],
+                checkpoint=_checkpoint_of(remaining, checkpoint),
+            )
         except TrainingDivergedError as error:
             for member in error.members:
                 yield remaining[member], _diverged_table(remaining[member], setups[member])
@@ -225,23 +235,6 @@ def _checkpoint_of(configs: list[NetworkRun], path: Path | None) -> Path | None:
         return path
     members = "\0".join(config.model_dump_json() for config in configs)
     return path.with_stem(f"{path.stem}-{hashlib.sha256(members.encode()).hexdigest()[:16]}")
-
-
-def _history(
-    configs: list[NetworkRun], setups: list[TrainingSetup], checkpoint: Path | None
-) -> History:
-    first = configs[0]
-    return train(
-        [setup.network.to(first.device) for setup in setups],
-        [setup.stream for setup in setups],
-        [_learner(config) for config in configs],
-        methods_of(configs),
-        epochs=first.epochs,
-        reshuffle=first.reshuffle,
-        evaluate_every=first.evaluate_every,
-        seeds=[config.seed for config in configs],
-        checkpoint=checkpoint,
-    )
 
 
 def _learner(config: NetworkRun) -> SGD:

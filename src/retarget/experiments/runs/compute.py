@@ -94,7 +94,7 @@ def compute_task(task: Task, elsewhere: bool = False, time_limit: float | None =
             # A cluster's machine need not see the folder of results: it then starts anew.
             checkpoint = task.checkpoint if task.checkpoint.parent.is_dir() else None
             found = list(task.family.run(task.configs, checkpoint))
-            tables = [_table_of(config, found) for config in task.configs]
+            tables = [next(table for known, table in found if known == c) for c in task.configs]
     except Exception as error:  # a run's failure, whatever it is, must not end the others
         trace = "".join(traceback.format_exception(error))
         return Failed(in_a_line(error), trace, time.perf_counter() - clock)
@@ -125,13 +125,6 @@ def _at_most(seconds: float | None) -> Iterator[None]:
         raise TookTooLongError(f"it took longer than its limit of {seconds:g} s") from None
     finally:
         timer.cancel()
-
-
-def _table_of(config: Config, found: list[tuple[Config, pl.DataFrame]]) -> pl.DataFrame:
-    for computed, table in found:
-        if computed == config:
-            return table
-    raise RuntimeError(f"the family left out a run: {config}")
 
 
 def _require_same(task: Task) -> None:

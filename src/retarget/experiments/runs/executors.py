@@ -1,19 +1,16 @@
 """Where runs are computed: in this process, in others on this machine, or on a cluster."""
 
-import concurrent.futures
 import os
 import signal
-import tempfile
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from joblib.externals.loky import ProcessPoolExecutor
 
@@ -26,37 +23,30 @@ from retarget.text import amount_of_memory, amount_of_time
 ORPHAN_CHECK = 0.5  # seconds
 
 
-class Executor(ABC):
+class Executor(Protocol):
     """Computes tasks, up to `capacity` of them at a time."""
 
     @property
-    @abstractmethod
     def capacity(self) -> int:
         """How many tasks may be started before one has ended."""
 
-    @abstractmethod
     def start(self, task: Task) -> None:
         """Begins a task; there must be room for it."""
 
-    @abstractmethod
     def ended(self, seconds: float) -> list[tuple[Task, Ending]]:
         """The tasks that have ended since the last call; waits up to so many seconds for one."""
 
-    @abstractmethod
     def close(self) -> None:
         """Stops whatever is going on, at once."""
 
 
-class ThisProcess(Executor):
-    """One task after the other, here."""
+class ThisProcess:
+    """One task after the other, here: `ended` computes what was started."""
+
+    capacity = 1
 
     def __init__(self) -> None:
-        self._waiting: deque[Task] = deque()
-
-    @property
-    def capacity(self) -> int:
-        """One: `ended` computes it."""
-        return 1
+        self._waiting: list[Task] = []
 
     def start(self, task: Task) -> None:
         """Notes the task."""
@@ -64,9 +54,8 @@ class ThisProcess(Executor):
 
     def ended(self, seconds: float) -> list[tuple[Task, Ending]]:
         """Computes what was started."""
-        done = [(task, compute_task(task)) for task in self._waiting]
-        self._waiting.clear()
-        return done
+        waiting, self._waiting = self._waiting, []
+        return [(task, compute_task(task)) for task in waiting]
 
     def close(self) -> None:
         """Forgets what was started."""
@@ -78,13 +67,13 @@ class _Slot:
     """A process, and what it is doing."""
 
     executor: Any
-    note: Path  # where the process writes its number when it begins
+    pid: "Future[int]"  # its number, once it is there
     task: Task | None = None
-    future: "concurrent.futures.Future[Ending] | None" = None
+    future: "Future[Ending] | None" = None
     started: float = 0.0
 
 
-class Processes(Executor):
+class Processes:
     """Processes on this machine, by joblib's process engine.
 
     Each has an engine of its own: with one for all, the death of a process would take the runs of
@@ -94,6 +83,9 @@ class Processes(Executor):
         jobs: How many.
         time_limit: Seconds for a task.
         memory_limit: Bytes that a process may take.
+
+    Attributes:
+        capacity: As many as there may be processes.
     """
 
     def __init__(
@@ -103,42 +95,28 @@ class Processes(Executor):
             raise InvalidInputError(
                 "a limit of memory needs /proc, which this system does not have"
             )
-        self._jobs = jobs
+        self.capacity = jobs
         self._time_limit, self._memory_limit = time_limit, memory_limit
         self._slots: list[_Slot] = []
-        self._notes: tempfile.TemporaryDirectory[str] | None = None
-        self._begun = 0
-
-    @property
-    def capacity(self) -> int:
-        """As many as there may be processes."""
-        return self._jobs
 
     def start(self, task: Task) -> None:
         """Gives the task to a process that has none, or to a new one."""
-        free = next((slot for slot in self._slots if slot.task is None), None)
-        if free is not None:
-            try:
-                free.future = free.executor.submit(compute_task, task)
-            except BrokenProcessPool:  # it was killed while it had nothing to do
-                self._drop(free)
-                free = None
-        if free is None:
-            free = self._new_slot()
-            self._slots.append(free)
-            free.future = free.executor.submit(compute_task, task)
-        free.task, free.started = task, 0.0
+        slot = next((slot for slot in self._slots if slot.task is None), None) or self._new_slot()
+        try:
+            slot.future = slot.executor.submit(compute_task, task)
+        except BrokenProcessPool:  # it was killed while it had nothing to do
+            self._drop(slot)
+            slot = self._new_slot()
+            slot.future = slot.executor.submit(compute_task, task)
+        slot.task, slot.started = task, 0.0
 
     def ended(self, seconds: float) -> list[tuple[Task, Ending]]:
         """What the processes have brought, or what became of them."""
-        futures = [slot.future for slot in self._slots if slot.future is not None]
-        concurrent.futures.wait(futures, seconds, concurrent.futures.FIRST_COMPLETED)
+        wait([slot.future for slot in self._slots if slot.future], seconds, FIRST_COMPLETED)
         endings = []
         for slot in list(self._slots):
-            if slot.task is None or slot.future is None:
-                continue
-            ending = self._result(slot) if slot.future.done() else self._over_limit(slot)
-            if ending is None:
+            ending = self._ending(slot)
+            if ending is None or slot.task is None:
                 continue
             endings.append((slot.task, ending))
             slot.task = slot.future = None
@@ -150,45 +128,40 @@ class Processes(Executor):
         """Kills the processes: what they had stored is whole, and what they had not is lost."""
         for slot in list(self._slots):
             self._drop(slot)
-        if self._notes is not None:
-            self._notes.cleanup()
-            self._notes = None
 
     def _drop(self, slot: _Slot) -> None:
         self._slots.remove(slot)
         slot.executor.shutdown(wait=True, kill_workers=True)
 
     def _new_slot(self) -> _Slot:
-        threads = max(1, (os.cpu_count() or 1) // self._jobs)
-        self._begun += 1
-        self._notes = self._notes or tempfile.TemporaryDirectory(prefix="retarget-")
-        note = Path(self._notes.name) / str(self._begun)
+        threads = max(1, (os.cpu_count() or 1) // self.capacity)
         executor = ProcessPoolExecutor(
             max_workers=1,
             initializer=_prepare,
-            initargs=(os.getpid(), note),
+            initargs=(os.getpid(),),
             # of Numba's kernels, whose results do not depend on it
             env={"NUMBA_NUM_THREADS": str(threads)},
         )
-        return _Slot(executor, note)
+        self._slots.append(_Slot(executor, executor.submit(os.getpid)))
+        return self._slots[-1]
 
-    def _result(self, slot: _Slot) -> Ending:
-        assert slot.future is not None
-        try:
-            return slot.future.result()
-        except BrokenProcessPool:
-            return Lost("its process was killed, or crashed")
-
-    def _over_limit(self, slot: _Slot) -> Ending | None:
-        pid = _number_in(slot.note)
-        if pid is None:
+    def _ending(self, slot: _Slot) -> Ending | None:
+        """What became of a task; None while it goes on within its limits."""
+        if slot.future is None:
+            return None
+        if slot.future.done():
+            try:
+                return slot.future.result()
+            except BrokenProcessPool:
+                return Lost("its process was killed, or crashed")
+        if not slot.pid.done():
             return None  # its process is not there yet
         now = time.monotonic()
         slot.started = slot.started or now
         seconds = now - slot.started
         if self._time_limit is not None and seconds > self._time_limit:
             return Failed(f"it took longer than its limit of {self._time_limit:g} s", None, seconds)
-        memory = _memory_of(pid) if self._memory_limit is not None else 0
+        memory = 0 if self._memory_limit is None else _memory_of(slot.pid.result())
         if self._memory_limit is not None and memory > self._memory_limit:
             return Failed(
                 f"its process took {memory / 1e9:.2f} GB, more than its limit of "
@@ -199,7 +172,7 @@ class Processes(Executor):
         return None
 
 
-class Cluster(Executor):
+class Cluster:
     """The workers of a Dask cluster, one task for each of their threads.
 
     A worker that dies costs the run that it was computing: Dask gives that to another, and after
@@ -231,9 +204,9 @@ class Cluster(Executor):
         """What workers have sent back, or what the scheduler says of it."""
         import distributed
 
-        wait: Any = distributed.wait  # it has no types
+        wait_for: Any = distributed.wait  # it has no types
         try:
-            wait(list(self._tasks), seconds, return_when="FIRST_COMPLETED")
+            wait_for(list(self._tasks), seconds, return_when="FIRST_COMPLETED")
         except TimeoutError:
             return []
         done = [future for future in self._tasks if future.status != "pending"]
@@ -302,21 +275,13 @@ def open_executors(
         processes.close()
 
 
-def _prepare(parent: int, note: Path) -> None:
+def _prepare(parent: int) -> None:
     """What a process does first."""
     # Ctrl-C reaches every process of a terminal: the first one decides what is to be done.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     silence()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     families()  # imports what computes: that takes seconds, which no run has to answer for
-    note.write_text(str(os.getpid()))
-
-
-def _number_in(note: Path) -> int | None:
-    try:
-        return int(note.read_text())
-    except (OSError, ValueError):
-        return None
 
 
 def _end_with(parent: int) -> None:

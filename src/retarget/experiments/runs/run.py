@@ -5,7 +5,7 @@ import platform
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -19,8 +19,8 @@ import retarget
 from retarget.experiments.experiment import Experiment, PlannedRun
 from retarget.experiments.runs.compute import in_a_line
 from retarget.experiments.runs.executors import Executor, ThisProcess
-from retarget.experiments.runs.schedule import Progress, Schedule
-from retarget.experiments.runs.store import RunRecord, RunStore
+from retarget.experiments.runs.schedule import Schedule, Watch
+from retarget.experiments.runs.store import RunRecord, RunStore, labelled
 from retarget.storage import atomic_file
 
 
@@ -53,8 +53,7 @@ def run_experiment(
     *,
     executor: Executor | None = None,
     fresh: bool = False,
-    command: Sequence[str] | None = None,
-    watch: Callable[[Progress], None] = lambda progress: None,
+    watch: Watch = lambda schedule: None,
 ) -> Outcome:
     """Computes an experiment and writes table, figure and record to `results/<label>/`.
 
@@ -67,21 +66,19 @@ def run_experiment(
         results: The folder for all results.
         executor: Where to compute; by default in this process.
         fresh: Compute every run again, also those found finished.
-        command: What the user typed, for the record.
-        watch: Called with the progress whenever there may be something new to show.
+        watch: Called with the schedule whenever there may be something new to show.
     """
     started, clock = datetime.now(UTC), time.perf_counter()
     folder = results / experiment.label
     schedule = Schedule(experiment, RunStore(results), fresh)
     schedule.carry_out(executor or ThisProcess(), watch)
-    progress, files = schedule.progress, list[Path]()
-    reused, table, not_drawn = len(progress.found), None, None
-    computed = len(progress.done) - reused
-    if not progress.failed:
+    files, reused, table, not_drawn = list[Path](), len(schedule.found), None, None
+    computed = len(schedule.done) - reused
+    if not schedule.failed:
         # relaxed, because a parameter that some cases do not have is null there
         table = pl.concat(
             (
-                _labelled(schedule.tables[key], run)
+                labelled(schedule.done[key], run.labels)
                 for key, run in zip(schedule.keys, schedule.planned, strict=True)
             ),
             how="vertical_relaxed",
@@ -90,7 +87,7 @@ def run_experiment(
         figures = [folder / f"{experiment.label}.{suffix}" for suffix in ("png", "pdf")]
         not_drawn, trace = _draw(experiment, table, figures)
         files += figures if not_drawn is None else []
-        record = _record(experiment, command or sys.argv, started, time.perf_counter() - clock)
+        record = _record(experiment, started, time.perf_counter() - clock)
         if not_drawn is not None:
             record["not drawn"] = {"reason": not_drawn, "trace": trace}
         record["runs"] = {
@@ -102,21 +99,9 @@ def run_experiment(
         files.append(folder / "run.json")
         with atomic_file(files[-1]) as temporary:
             temporary.write_text(json.dumps(record, indent=2) + "\n")
-    failed = [(progress.runs[key], record) for key, record in progress.failed.items()]
+    failed = [(schedule.runs[key], record) for key, record in schedule.failed.items()]
     seconds = time.perf_counter() - clock
     return Outcome(table, files, computed, reused, failed, not_drawn, seconds)
-
-
-def _labelled(table: pl.DataFrame, run: PlannedRun) -> pl.DataFrame:
-    """The run's table with what tells it from the other runs, where it does not say so itself."""
-    return table.select(
-        *(
-            pl.lit(value).alias(name)
-            for name, value in run.labels.items()
-            if name not in table.columns
-        ),
-        pl.all(),
-    )
 
 
 def _write_table(table: pl.DataFrame, path: Path) -> Path:
@@ -150,12 +135,10 @@ def _draw(
     return None, None
 
 
-def _record(
-    experiment: Experiment, command: Sequence[str], started: datetime, seconds: float
-) -> dict[str, Any]:
+def _record(experiment: Experiment, started: datetime, seconds: float) -> dict[str, Any]:
     packages = ("matplotlib", "numpy", "polars", "scikit-learn", "torch")
     return {
-        "command": " ".join([Path(command[0]).name, *command[1:]]),
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "experiment": experiment.model_dump(mode="json"),
         "started": started.isoformat(timespec="seconds"),
         "seconds": round(seconds, 3),

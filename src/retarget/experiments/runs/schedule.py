@@ -5,13 +5,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 import polars as pl
 
-from retarget.experiments.experiment import Experiment, PlannedRun
+from retarget.experiments.experiment import Experiment
 from retarget.experiments.runs.compute import Ending, Failed, Lost, Task
 from retarget.experiments.runs.executors import Executor
 from retarget.experiments.runs.store import Identity, RunRecord, RunStore, identities_of
@@ -62,14 +61,21 @@ def _but_seed(config: dict[str, Any]) -> _Parameters:
     return frozenset((name, json.dumps(config[name])) for name in config if name != "seed")
 
 
-@dataclass
-class Progress:
-    """How far an experiment has come. Keys of runs, in order.
+class Schedule:
+    """The runs of an experiment, and how far they have come. Runs are named by their keys.
+
+    Args:
+        experiment: What they are for.
+        store: Where results are kept.
+        fresh: Compute every run again, also those found finished.
 
     Attributes:
-        runs: All runs.
-        found: Those that were done before, or by another process.
-        done: Those that are done, found ones too.
+        planned: All runs, in the order of the experiment.
+        keys: Their keys; two cases may have a run in common.
+        runs: Each run once.
+        identities: What determines them.
+        done: The tables of those that are done.
+        found: Those of them that were done before, or by another process.
         failed: Those that have failed, with their records.
         running: Those that are being computed here, and when they began, on `time.monotonic`.
         elsewhere: Those that another process is computing.
@@ -77,19 +83,33 @@ class Progress:
         capacity: Tasks computed at a time.
     """
 
-    runs: dict[str, PlannedRun]
-    estimator: Estimator
-    identities: dict[str, Identity]
-    capacity: int
-    found: set[str] = field(default_factory=set)
-    done: set[str] = field(default_factory=set)
-    failed: dict[str, RunRecord] = field(default_factory=dict)
-    running: dict[str, float] = field(default_factory=dict)
-    elsewhere: set[str] = field(default_factory=set)
+    def __init__(self, experiment: Experiment, store: RunStore, fresh: bool = False) -> None:
+        self._experiment, self._store = experiment, store
+        self._family, self.planned = experiment.kind, experiment.planned_runs()
+        identities = identities_of([run.config for run in self.planned], self._family)
+        self.keys = [identity.key for identity in identities]
+        self.identities = dict(zip(self.keys, identities, strict=True))
+        self.runs = dict(zip(self.keys, self.planned, strict=True))
+        self.estimator, self.capacity = Estimator(store.records()), 1
+        self.done: dict[str, pl.DataFrame] = {}
+        self.found: set[str] = set()
+        self.failed: dict[str, RunRecord] = {}
+        self.running: dict[str, float] = {}
+        self.elsewhere: set[str] = set()
+        self._fresh = set(self.runs) if fresh else set()
+        self._collect(self.runs)
+        self._attempts: dict[tuple[str, ...], int] = {}
+        self._queue: deque[Task] = deque()
+        self._held: dict[Task, ExitStack] = {}  # the locks of what is being computed
+        self._waiting: dict[Task, float] = {}  # for another process, and since when
+
+    def missing(self) -> list[str]:
+        """The runs that are still to be computed."""
+        return [key for key in self.runs if key not in self.done]
 
     def seconds_left(self) -> float | None:
         """An estimate for all that is left, or None where there is nothing to go by."""
-        left = [key for key in self.runs if key not in self.done and key not in self.failed]
+        left = [key for key in self.missing() if key not in self.failed]
         total = 0.0
         for key in left:
             seconds = self.estimator.seconds(self.identities[key])
@@ -99,99 +119,64 @@ class Progress:
             total += max(0.0, seconds - gone)
         return total / max(1, min(self.capacity, len(left))) if left else 0.0
 
-
-class Schedule:
-    """The tasks of an experiment, and what has become of them.
-
-    Args:
-        experiment: What they are for.
-        store: Where results are kept.
-        fresh: Compute every run again, also those found finished.
-    """
-
-    def __init__(self, experiment: Experiment, store: RunStore, fresh: bool = False) -> None:
-        self._experiment, self._store = experiment, store
-        self._family, self.planned = experiment.kind, experiment.planned_runs()
-        identities = identities_of([run.config for run in self.planned], self._family)
-        self.keys = [identity.key for identity in identities]
-        known = dict(zip(self.keys, identities, strict=True))
-        runs = dict(zip(self.keys, self.planned, strict=True))
-        self.progress = Progress(runs, Estimator(store.records()), known, 1)
-        self.tables: dict[str, pl.DataFrame] = {}
-        if not fresh:
-            self._collect(runs)
-        self._fresh = set(runs) if fresh else set()
-        self._attempts: dict[tuple[str, ...], int] = {}
-
-    def missing(self) -> list[str]:
-        """The runs that are still to be computed."""
-        return [key for key in self.progress.runs if key not in self.progress.done]
-
-    def carry_out(
-        self, executor: Executor, watch: Callable[[Progress], None] = lambda progress: None
-    ) -> None:
+    def carry_out(self, executor: Executor, watch: "Watch" = lambda schedule: None) -> None:
         """Computes what is missing.
 
         Args:
             executor: Where.
-            watch: Called with the progress whenever there may be something new to show.
+            watch: Called with this schedule whenever there may be something new to show.
         """
-        self.progress.capacity = executor.capacity
-        queue, elsewhere = deque(self._tasks()), dict[Task, float]()
-        held: dict[Task, ExitStack] = {}
+        self.capacity = executor.capacity
+        self._queue.extend(self._tasks())
         try:
-            while queue or held or elsewhere:
-                while queue and len(held) < executor.capacity:
-                    self._begin(queue.popleft(), executor, held, elsewhere)
-                watch(self.progress)
-                for task, ending in _ended(executor, bool(held)):
-                    self._finish(task, ending, queue)
-                    held.pop(task).close()
-                self._look_elsewhere(queue, elsewhere)
-            watch(self.progress)
+            while self._queue or self._held or self._waiting:
+                while self._queue and len(self._held) < executor.capacity:
+                    self._begin(self._queue.popleft(), executor)
+                watch(self)
+                if self._held:
+                    for task, ending in executor.ended(LOOK_EVERY):
+                        self._finish(task, ending)
+                        self._held.pop(task).close()
+                else:
+                    time.sleep(LOOK_EVERY)  # for a run that another process is computing
+                self._look_elsewhere()
+            watch(self)
         except BaseException:
             executor.close()  # before the locks: another process may begin these runs then
             raise
         finally:
-            for locks in held.values():
+            for locks in self._held.values():
                 locks.close()
 
     def _tasks(self) -> Iterable[Task]:
         groups: dict[str, list[str]] = {}
         for key in self.missing():
-            common = self._family.together(self.progress.runs[key].config)
+            common = self._family.together(self.runs[key].config)
             groups.setdefault(key if common is None else common, []).append(key)
-        for keys in groups.values():
-            yield self._task(keys)
+        return (self._task(keys) for keys in groups.values())
 
     def _task(self, keys: Sequence[str]) -> Task:
         return Task(
             self._family,
-            tuple(self.progress.runs[key].config for key in keys),
-            tuple(self.progress.identities[key] for key in keys),
+            tuple(self.runs[key].config for key in keys),
+            tuple(self.identities[key] for key in keys),
             self._store.checkpoint(keys[0]),
         )
 
-    def _begin(
-        self,
-        task: Task,
-        executor: Executor,
-        held: dict[Task, ExitStack],
-        elsewhere: dict[Task, float],
-    ) -> None:
+    def _begin(self, task: Task, executor: Executor) -> None:
         """Starts a task if nobody else has, and if nobody else has just finished it."""
         keys, locks = task.keys, ExitStack()
         for key in keys:
             lock = self._store.lock(key)
             if lock is None:
                 locks.close()
-                elsewhere[task] = time.monotonic()
-                self.progress.elsewhere.update(keys)
+                self._waiting[task] = time.monotonic()
+                self.elsewhere.update(keys)
                 return
             locks.callback(lock.release)
-        self.progress.elsewhere.difference_update(keys)
-        self._collect(key for key in keys if key not in self._fresh)
-        left = [key for key in keys if key not in self.progress.done]
+        self.elsewhere.difference_update(keys)
+        self._collect(keys)
+        left = [key for key in keys if key not in self.done]
         if not left:
             locks.close()
             return
@@ -202,62 +187,53 @@ class Schedule:
                 self._store.drop_checkpoints(key)
         for key in left:
             self._store.drop_leftovers(key)
-        held[task] = locks
-        self.progress.running.update(dict.fromkeys(left, time.monotonic()))
+        self._held[task] = locks
+        self.running.update(dict.fromkeys(left, time.monotonic()))
         executor.start(task)
 
-    def _finish(self, task: Task, ending: Ending, queue: deque[Task]) -> None:
+    def _finish(self, task: Task, ending: Ending) -> None:
         keys = task.keys
         for key in keys:
-            del self.progress.running[key]
+            del self.running[key]
         attempts = self._attempts[tuple(keys)] = self._attempts.get(tuple(keys), 0) + 1
         if isinstance(ending, Lost):
             if attempts < ATTEMPTS:
-                queue.append(task)
+                self._queue.append(task)
                 return
             ending = Failed(f"{ending.reason}, {attempts} times")
         for place, key in enumerate(keys):
+            identity = self.identities[key]
             about = {
-                "family": self._experiment.family,
                 "experiment": self._experiment.label,
-                "name": self.progress.runs[key].name,
+                "name": self.runs[key].name,
                 # of runs computed at once, each has its part of the time
                 "seconds": round(ending.seconds / len(keys), 3),
                 "attempts": attempts,
             }
             if isinstance(ending, Failed):
-                self.progress.failed[key] = self._store.keep_failure(
-                    self.progress.identities[key], ending.reason, trace=ending.trace, **about
+                self.failed[key] = self._store.keep_failure(
+                    identity, ending.reason, trace=ending.trace, **about
                 )
                 continue
-            table = ending.tables[place]
-            record = self._store.keep(
-                self.progress.identities[key], table, warnings=ending.warnings, **about
-            )
-            self.progress.estimator.learn(record)
-            self.progress.done.add(key)
-            self.tables[key] = table
+            self.done[key] = ending.tables[place]
+            record = self._store.keep(identity, self.done[key], warnings=ending.warnings, **about)
+            self.estimator.learn(record)
 
-    def _look_elsewhere(self, queue: deque[Task], elsewhere: dict[Task, float]) -> None:
+    def _look_elsewhere(self) -> None:
         """Tries again to begin what others had begun, by and by."""
         now = time.monotonic()
-        for task, since in list(elsewhere.items()):
+        for task, since in list(self._waiting.items()):
             if now - since > LOOK_ELSEWHERE_EVERY:
-                del elsewhere[task]
-                queue.append(task)
+                del self._waiting[task]
+                self._queue.append(task)
 
     def _collect(self, keys: Iterable[str]) -> None:
-        """Takes the results that are there."""
+        """Takes the results that are there, unless they are to be computed again."""
         for key in keys:
-            table = self._store.result(key)
+            table = None if key in self._fresh else self._store.result(key)
             if table is not None:
-                self.tables[key] = table
-                self.progress.done.add(key)
-                self.progress.found.add(key)
+                self.done[key] = table
+                self.found.add(key)
 
 
-def _ended(executor: Executor, busy: bool) -> list[tuple[Task, Ending]]:
-    if busy:
-        return executor.ended(LOOK_EVERY)
-    time.sleep(LOOK_EVERY)  # for a run that another process is computing
-    return []
+Watch = Callable[[Schedule], None]

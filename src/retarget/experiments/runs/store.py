@@ -9,7 +9,7 @@ import json
 import platform
 import shutil
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -102,6 +102,20 @@ def _version(package: str) -> str | None:
         return None
 
 
+def labelled(table: pl.DataFrame, labels: Mapping[str, Any]) -> pl.DataFrame:
+    """The table with more columns in front, each of one value, where it does not have them yet.
+
+    Example:
+        >>> labelled(pl.DataFrame({"x": [1, 2]}), {"lr": 0.5, "x": 3}).rows()
+        [(0.5, 1), (0.5, 2)]
+    """
+    more = {name: value for name, value in labels.items() if name not in table.columns}
+    return table.select(
+        *(pl.lit(pl.Series([v]) if isinstance(v, list) else v).alias(k) for k, v in more.items()),
+        pl.all(),
+    )
+
+
 RESULT, RECORD, LOCK = "result.parquet", "run.json", "lock"
 CHECKPOINTS = "checkpoint*.safetensors"
 
@@ -124,7 +138,6 @@ class RunRecord(BaseModel):
         key: The hash of its identity.
         status: Whether there is a result, or a reason why not.
         identity: All that determined the result.
-        family: The kind of experiment.
         experiment: The experiment that asked for it first.
         name: What tells it from the other runs of that.
         finished: When, in UTC.
@@ -135,7 +148,6 @@ class RunRecord(BaseModel):
         reason: Why it failed.
         trace: Where in the code.
         sha256: The checksum of its result.
-        rows: Number of rows of its result.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -144,7 +156,6 @@ class RunRecord(BaseModel):
     key: str
     status: Literal["done", "failed"]
     identity: dict[str, Any]
-    family: str
     experiment: str
     name: str
     finished: str
@@ -155,7 +166,6 @@ class RunRecord(BaseModel):
     reason: str | None = None
     trace: str | None = None
     sha256: str | None = None
-    rows: int = 0
 
 
 class RunStore:
@@ -210,7 +220,7 @@ class RunStore:
             with temporary.open("wb") as opened:  # Polars takes no path that is not UTF-8
                 table.write_parquet(opened)
             sha256 = hashlib.sha256(temporary.read_bytes()).hexdigest()
-        record = self._write(identity, status="done", sha256=sha256, rows=len(table), **about)
+        record = self._write(identity, status="done", sha256=sha256, **about)
         self.drop_checkpoints(identity.key)
         return record
 
@@ -282,12 +292,7 @@ class RunStore:
             if record is None or table is None:
                 continue
             about = {"run": key, "experiment": record.experiment} | record.identity["config"]
-            columns = [
-                pl.lit(pl.Series([value]) if isinstance(value, list) else value).alias(name)
-                for name, value in about.items()
-                if name not in table.columns
-            ]
-            tables.append(table.select(*columns, pl.all()))
+            tables.append(labelled(table, about))
         if not tables:
             raise InvalidInputError(f"no run in {self.folder} is done; there is nothing to export")
         return pl.concat(tables, how="diagonal_relaxed")

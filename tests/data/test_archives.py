@@ -1,0 +1,279 @@
+"""Files out of .tar.gz and zip archives. Any damage: see tests/faults/test_corruption.py."""
+
+import gzip
+import io
+import stat
+import struct
+import tarfile
+import tracemalloc
+import zipfile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retarget.data import archives
+from retarget.data.archives import open_zip, read_members
+from retarget.errors import InvalidInputError
+from support.made_cifar10 import tar_gz
+from support.made_core50 import zipped
+from support.made_mnist import gzipped
+
+FILES = {"folder/one": b"1" * 700, "folder/readme.html": b"<html>", "folder/two": b"22"}
+WANTED = ("folder/one", "folder/two")
+TAR = tar_gz(FILES)
+
+
+def read_tar(path, content, largest=1000):
+    path.write_bytes(content)
+    return dict(read_members(path, WANTED, largest))
+
+
+def read_zip(path, content, largest=1000):
+    path.write_bytes(content)
+    with open_zip(path) as archive:
+        return {name: archive.read(name, largest) for name in archive.names}
+
+
+# .tar.gz
+
+
+def member(name, kind=tarfile.REGTYPE, size=0, **more):
+    """A header without content, in one of the formats of tar."""
+    info = tarfile.TarInfo(name)
+    info.type, info.size = kind, size
+    info.pax_headers = more
+    return info.tobuf(tarfile.PAX_FORMAT if more else tarfile.GNU_FORMAT)
+
+
+def test_the_wanted_files_and_no_others(tmp_path):
+    folder = member("folder", tarfile.DIRTYPE) + gzip.decompress(TAR)
+    assert read_tar(tmp_path / "made", gzipped(folder)) == {name: FILES[name] for name in WANTED}
+    backwards = dict(reversed(FILES.items()))
+    assert list(read_tar(tmp_path / "made", tar_gz(backwards))) == list(reversed(WANTED))
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
+
+
+def test_what_follows_the_last_file_is_read_for_its_checksum(tmp_path, monkeypatch):
+    monkeypatch.setattr(archives, "CHUNK", 512)
+    content = gzipped(gzip.decompress(TAR) + bytes(5000))
+    assert len(read_tar(tmp_path / "made", content, largest=20_000)) == 2
+    with pytest.raises(InvalidInputError, match="CRC check failed"):
+        read_tar(tmp_path / "made", content[:-8] + bytes(8), largest=20_000)
+
+
+OUT, ODD_KIND = "which leads out of its folder", "as a link or as something other than a plain file"
+SPARSE = {"GNU.sparse.map": "0,1", "GNU.sparse.size": "9"}
+HARMFUL = {
+    "up": (member("../outside"), OUT),
+    "up inside": (member("a/../../b"), OUT),
+    "up, a folder": (member("..", tarfile.DIRTYPE), OUT),
+    "absolute": (member("/absolute"), OUT),
+    "a drive": (member("C:/file"), OUT),
+    "backslashes": (member("..\\file"), OUT),
+    "a long name": (
+        member("x", tarfile.GNUTYPE_LONGNAME, 10) + b"../outside" + bytes(502) + member("x"),
+        OUT,
+    ),
+    "a symbolic link": (member("other", tarfile.SYMTYPE), ODD_KIND),
+    "a hard link": (member("folder/one", tarfile.LNKTYPE), ODD_KIND),
+    "a pipe": (member("other", tarfile.FIFOTYPE), ODD_KIND),
+    "a device": (member("folder/one", tarfile.BLKTYPE), ODD_KIND),
+    "a kind of its own": (member("other", b"Z"), ODD_KIND),
+    "sparse": (member("other", tarfile.GNUTYPE_SPARSE) + bytes(512), ODD_KIND),
+    "sparse, another way": (member("other", **SPARSE), ODD_KIND),
+}
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("case", HARMFUL)
+def test_an_archive_with_one_harmful_member_is_refused(tmp_path, case, last):
+    """Also where all that is wanted of it is harmless."""
+    harmful, message = HARMFUL[case]
+    files = gzip.decompress(TAR).rstrip(b"\0")
+    files += bytes(-len(files) % 512)
+    content = gzipped((files + harmful if last else harmful + files) + bytes(1024))
+    with pytest.raises(InvalidInputError, match=f"made.tar.gz holds '.*',? {message}"):
+        read_tar(tmp_path / "made.tar.gz", content)
+    assert [path.name for path in tmp_path.iterdir()] == ["made.tar.gz"]
+
+
+BAD_TARS = {
+    "not packed": (b"plain text", "is damaged, or not a .tar.gz archive: Not a gzipped file"),
+    "empty": (b"", "is damaged, or not a .tar.gz archive"),
+    "no tar": (gzipped(b"plain text " * 99), "is damaged, or not a .tar.gz archive"),
+    "wrong checksum": (TAR[:-8] + bytes(4) + TAR[-4:], "CRC check failed"),
+    "cut short": (TAR[:-20], "is cut short: its gzip data end too early"),
+    "lacks all": (tar_gz({"one": b"1"}), "another archive: folder/one, folder/two is not in it"),
+    "a folder": (gzipped(member("folder/one", tarfile.DIRTYPE)), "folder/one, .* is not in it"),
+    "too large": (tar_gz({"folder/two": bytes(1001)}), "folder/two of 1001 bytes; expected at mo"),
+    "negative": (gzipped(member("folder/one", size=-512)), "(of -512 bytes; expected|is damaged)"),
+    "twice": (gzipped(gzip.decompress(TAR)[:1536] * 2), "holds folder/one twice"),
+    "headers for headers": (
+        gzipped(member("x", tarfile.GNUTYPE_LONGNAME) * 2000),
+        "is damaged, or not a .tar.gz archive",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_TARS)
+def test_bad_tars_are_explained(tmp_path, case):
+    content, message = BAD_TARS[case]
+    with pytest.raises(InvalidInputError, match=f"{tmp_path}/made.tar.gz .*{message}"):
+        read_tar(tmp_path / "made.tar.gz", content)
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        lambda: tar_gz({"folder/other": bytes(30_000_000)}),
+        lambda: TAR + gzipped(bytes(30_000_000)),
+        lambda: gzipped(member("x", tarfile.GNUTYPE_LONGNAME, 30_000_000) + bytes(30_000_000)),
+    ],
+)
+def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch, bomb):
+    monkeypatch.setattr(archives, "CHUNK", 1 << 16)
+    content = bomb()
+    assert len(content) < 40_000
+    tracemalloc.start()
+    with pytest.raises(InvalidInputError, match="made unpacks to more than 67536 bytes"):
+        read_tar(tmp_path / "made", content)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 3e6
+
+
+@given(st.lists(st.tuples(st.text(max_size=9), st.text(max_size=9)), max_size=4), st.binary())
+def test_any_extended_header(tmp_path_factory, entries, more):
+    names = [*SPARSE, "GNU.sparse.major", "GNU.sparse.minor", "size"]
+    headers = dict(entries) | {
+        name: value for name, (_, value) in zip(names, entries, strict=False)
+    }
+    content = member("folder/one", **headers) + struct.pack("512s", more)
+    with pytest.raises(InvalidInputError):
+        read_tar(tmp_path_factory.getbasetemp() / "header.tar.gz", gzipped(content))
+
+
+# zip
+
+ZIPPED = {"folder/one": b"1" * 700, "folder/": b"", "folder/two": b"22", "three": b""}
+PLAIN = {name: content for name, content in ZIPPED.items() if not name.endswith("/")}
+
+
+def entry(name, mode=0):
+    made = zipfile.ZipInfo(name)
+    made.external_attr, made.create_system = mode << 16, 3
+    return made
+
+
+def changed(content, place, form, value):
+    content = bytearray(content)
+    struct.pack_into(form, content, place, value)
+    return bytes(content)
+
+
+def directory_of(content):
+    """Where the entries of the directory begin, and where its end is."""
+    places = [place for place in range(len(content)) if content[place : place + 4] == b"PK\1\2"]
+    return places, content.rindex(b"PK\5\6")
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_the_files_in_their_order_without_folders(tmp_path, compression):
+    found = read_zip(tmp_path / "made", zipped(ZIPPED, compression))
+    assert list(found.items()) == list(PLAIN.items())
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
+    with open_zip(tmp_path / "made") as archive, archive.open("folder/one") as stream:
+        assert (stream.read(3), len(stream.read())) == (b"111", 697)
+
+
+@pytest.mark.parametrize("mode", [0, 0o644, stat.S_IFREG | 0o644])
+def test_plain_files_of_any_system_and_a_comment(tmp_path, mode):
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr(entry("one", mode), b"1")
+        archive.comment = b"made"
+    assert read_zip(tmp_path / "made", content.getvalue()) == {"one": b"1"}
+
+
+class Unseekable(io.BytesIO):
+    def seekable(self):
+        return False
+
+    def seek(self, *place):
+        raise OSError("it cannot seek")
+
+
+def test_files_that_are_followed_by_their_sizes(tmp_path, monkeypatch):
+    monkeypatch.setattr(zipfile, "ZIP_FILECOUNT_LIMIT", 1)  # the directory in its larger form
+    content = Unseekable()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, text in PLAIN.items():
+            with archive.open(name, "w", force_zip64=True) as file:
+                file.write(text)
+    assert read_zip(tmp_path / "made", content.getvalue()) == PLAIN
+
+
+DAMAGED = "is cut short, damaged, or not a zip archive"
+ONE = zipped({"one": b"1"})
+BAD_ZIPS = {
+    "no zip": (b"plain text", f"{DAMAGED} .BadZipFile"),
+    "cut short": (zipped(ZIPPED)[:-30], f"{DAMAGED} .BadZipFile"),
+    "an archive in what is left": (zipped({"a.zip": ONE})[:-70], "directory lists nothing between"),
+    "wrong checksum": (
+        zipped(ZIPPED).replace(b"1" * 700, b"1" * 699 + b"2"),
+        f"{DAMAGED}: its file folder/one cannot be read .BadZipFile: Bad CRC-32",
+    ),
+    "too large": (zipped({"one": bytes(1001)}), "holds one of 1001 bytes; expected at most 1000"),
+    "encrypted": (
+        changed(ONE, directory_of(ONE)[0][0] + 8, "<H", 1),
+        "holds one encrypted, or compressed in a way that is not read here",
+    ),
+    "bzip2": (zipped({"one": b"1"}, zipfile.ZIP_BZIP2), "holds one encrypted, or compressed"),
+    "up": (zipped({"../one": b"1"}), f"holds '../one', {OUT}"),
+    "backslashes": (zipped({"a.bone": b"1"}).replace(b"a.bone", b"..\\one"), OUT),
+    "no name": (ONE.replace(b"one", b"\0ne"), "is damaged: it holds a file without a name"),
+    "twice": (zipped({"one": b"1", "own": b"2"}).replace(b"own", b"one"), "holds 'one' twice"),
+    "a link": (zipped({entry("one", stat.S_IFLNK | 0o777): b"/etc/passwd"}), ODD_KIND),
+    "a device": (zipped({entry("one", stat.S_IFCHR): b""}), ODD_KIND),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ZIPS)
+def test_bad_zips_are_explained(tmp_path, case):
+    content, message = BAD_ZIPS[case]
+    with pytest.raises(InvalidInputError, match=f"{tmp_path}/made.zip .*{message}"):
+        read_zip(tmp_path / "made.zip", content)
+
+
+@pytest.mark.parametrize("lost", range(5))
+def test_a_file_that_no_entry_lists(tmp_path, lost):
+    """Its entry is gone; or, the last, it hides in the comment of the one before."""
+    content = zipped(ZIPPED)
+    entries, end = directory_of(content)
+    if lost == 4:
+        rest = changed(content, entries[2] + 32, "<H", entries[3] - entries[2])
+    else:
+        start, stop = (*entries, end)[lost : lost + 2]
+        rest = content[:start] + content[stop:]
+        sizes = (3, 3, end - entries[0] - stop + start)
+        for offset, form, value in zip((8, 10, 12), ("<H", "<H", "<L"), sizes, strict=True):
+            rest = changed(rest, end - (stop - start) + offset, form, value)
+    with zipfile.ZipFile(io.BytesIO(rest)) as archive:
+        assert len(archive.namelist()) == 3  # zipfile itself sees nothing wrong
+    with pytest.raises(InvalidInputError, match="lists nothing between the bytes"):
+        read_zip(tmp_path / "made", rest)
+
+
+def test_a_zip_bomb_is_not_unpacked(tmp_path):
+    honest = zipped({"one": bytes(30_000_000)}, zipfile.ZIP_DEFLATED)
+    lying = changed(honest, directory_of(honest)[0][0] + 24, "<I", 1000)
+    assert len(honest) < 40_000
+    tracemalloc.start()
+    with pytest.raises(InvalidInputError, match="holds one of 30000000 bytes; expected at most"):
+        read_zip(tmp_path / "made", honest)
+    with pytest.raises(InvalidInputError, match="its file one cannot be read .*Bad CRC-32"):
+        read_zip(tmp_path / "made", lying)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 3e6

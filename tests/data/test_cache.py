@@ -1,0 +1,331 @@
+"""What is computed once and kept: arrays, and the checksums of what runs read."""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import shutil
+import time
+
+import numpy as np
+import pytest
+from filelock import FileLock
+from safetensors.numpy import save_file
+
+from retarget.data import backbones, cache, core50
+from retarget.data.backbones import RESNET18, backbone_checksum, load_backbone
+from retarget.data.cache import LARGE, cached_array, data_set_checksums, file_checksum
+from retarget.data.cifar10 import CIFAR10, load_cifar10
+from retarget.data.core50 import core50_checksums, load_core50
+from retarget.data.mnist import MNIST, load_mnist
+from retarget.errors import InvalidInputError, MissingDataError
+from support.made_cifar10 import FORMS as CIFAR_FORMS
+from support.made_cifar10 import write_made_cifar10
+from support.made_core50 import FORMS, SOURCES, made_frames, picture, write_made_core50
+from support.made_mnist import write_made_mnist
+
+# Arrays
+
+ARRAY = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+
+
+class Computation:
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self):
+        self.calls += 1
+        return ARRAY
+
+
+@pytest.fixture
+def compute():
+    return Computation()
+
+
+def stored(folder):
+    (path,) = folder.glob("*.safetensors")
+    return path
+
+
+def test_computed_once_for_the_same_content(tmp_path, compute):
+    for content in (["a", ARRAY], ["a", ARRAY], ["a", ARRAY.copy(order="F")]):
+        np.testing.assert_array_equal(cached_array(tmp_path, "x", content, compute), ARRAY)
+    assert compute.calls == 1
+    with FileLock(stored(tmp_path).with_suffix(".lock")):  # what is there needs no lock
+        cached_array(tmp_path, "x", ["a", ARRAY], compute)
+    for content in (["b", ARRAY], ["a", ARRAY + 1], ["a", ARRAY.astype(float)], ["a", ARRAY.T]):
+        cached_array(tmp_path, "x", content, compute)
+    assert compute.calls == 5
+
+
+@pytest.mark.parametrize("damage", ["emptied", "cut", "a bit", "no checksum", "other name"])
+def test_a_damaged_file_is_made_again(tmp_path, compute, damage):
+    cached_array(tmp_path, "x", ["a"], compute)
+    path = stored(tmp_path)
+    whole = path.read_bytes()
+    if damage == "no checksum":
+        save_file({"x": ARRAY}, path)
+    elif damage == "other name":
+        save_file({"y": ARRAY}, path, {"sha256": cache.content_digest([ARRAY])})
+    else:
+        flipped = whole[:-1] + bytes([whole[-1] ^ 1])
+        path.write_bytes({"emptied": b"", "cut": whole[:-7], "a bit": flipped}[damage])
+    np.testing.assert_array_equal(cached_array(tmp_path, "x", ["a"], compute), ARRAY)
+    cached_array(tmp_path, "x", ["a"], compute)
+    assert compute.calls == 2
+    assert path.read_bytes() == whole
+
+
+def test_a_computation_that_fails_leaves_the_place_to_the_next(tmp_path, compute):
+    def fail():
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        cached_array(tmp_path, "x", ["a"], fail)
+    np.testing.assert_array_equal(cached_array(tmp_path, "x", ["a"], compute), ARRAY)
+
+
+def compute_slowly(folder, log, start):
+    def compute():
+        with (folder / log).open("a") as file:
+            file.write("computed\n")
+        time.sleep(0.3)
+        return ARRAY
+
+    start.wait()
+    np.testing.assert_array_equal(cached_array(folder / "arrays", "x", ["a"], compute), ARRAY)
+
+
+def test_of_two_processes_one_computes(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    start = context.Barrier(2)
+    processes = [
+        context.Process(target=compute_slowly, args=(tmp_path, "log", start)) for _ in range(2)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert (tmp_path / "log").read_text() == "computed\n"
+
+
+# Checksums of files
+
+CONTENT = bytes(range(256)) * (LARGE // 256) + b"the rest"
+LONG_AGO = 1_000_000_000_000_000_000  # nanoseconds
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("RETARGET_CACHE", str(tmp_path / "cache"))
+    core50._frames_checksum.cache_clear()
+    backbones._network_checksum.cache_clear()
+    # made a moment ago, which is too fresh to be noted
+    monkeypatch.setattr(cache, "SETTLED", -1)
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """How often contents were really read."""
+    calls = []
+    computed = cache._computed
+    monkeypatch.setattr(cache, "_computed", lambda *given: calls.append(given) or computed(*given))
+    return calls
+
+
+@pytest.fixture
+def large(tmp_path):
+    path = tmp_path / "large ü"
+    path.write_bytes(CONTENT)
+    return path
+
+
+def sha256(content):
+    return hashlib.sha256(content).hexdigest()
+
+
+def notes(tmp_path):
+    return list((tmp_path / "cache" / "checksums").glob("*"))
+
+
+def test_a_large_file_is_read_once_and_a_small_one_is_not_noted(large, tmp_path, reads):
+    assert [file_checksum(large) for _ in range(3)] == [sha256(CONTENT)] * 3
+    assert len(reads) == 1
+    assert len(notes(tmp_path)) == 1
+    (tmp_path / "small").write_bytes(b"abc")
+    assert file_checksum(tmp_path / "small") == sha256(b"abc")
+    assert len(notes(tmp_path)) == 1
+    for nothing in (tmp_path / "nothing", tmp_path):
+        with pytest.raises(MissingDataError, match="there is no file"):
+            file_checksum(nothing)
+
+
+def test_a_changed_file_is_read_again(large, reads):
+    first = file_checksum(large)
+    # the same size, and the time of its last change put back
+    times = large.stat()
+    large.write_bytes(CONTENT[::-1])
+    os.utime(large, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert file_checksum(large) == sha256(CONTENT[::-1]) != first
+    large.write_bytes(CONTENT + b"more")
+    assert file_checksum(large) == sha256(CONTENT + b"more")
+    os.utime(large, ns=(LONG_AGO, LONG_AGO))
+    file_checksum(large)
+    replacement = large.with_name("new")
+    replacement.write_bytes(CONTENT)
+    os.utime(replacement, ns=(LONG_AGO, LONG_AGO))
+    replacement.replace(large)
+    assert file_checksum(large) == first
+    assert len(reads) == 5
+
+
+@pytest.mark.parametrize("damage", [b"", b"[]", b"\xff\xfe", b'{"files": 3}', "short", "hex"])
+def test_a_damaged_note_is_none(large, tmp_path, reads, damage):
+    expected = file_checksum(large)
+    (note,) = notes(tmp_path)
+    if damage in ("short", "hex"):
+        wrong = expected[:-2] if damage == "short" else "zz" + expected[2:]
+        damage = json.dumps(json.loads(note.read_text()) | {"sha256": wrong}).encode()
+    note.write_bytes(damage)
+    assert [file_checksum(large), file_checksum(large)] == [expected] * 2
+    assert len(reads) == 2
+
+
+@pytest.mark.parametrize("why", ["just written", "changes meanwhile", "cache cannot be written"])
+def test_files_that_are_not_noted(large, tmp_path, monkeypatch, why):
+    if why == "just written":
+        monkeypatch.setattr(cache, "SETTLED", 10**15)
+    elif why == "changes meanwhile":
+        computed = cache._computed
+        monkeypatch.setattr(
+            cache, "_computed", lambda *given: (computed(*given), large.write_bytes(b"more"))[0]
+        )
+    else:
+        (tmp_path / "cache").write_text("a file, where a folder should be")
+    assert file_checksum(large) == sha256(CONTENT)
+    assert notes(tmp_path) == []
+
+
+def test_several_files_by_name_with_a_bar_that_reaches_its_end(tmp_path, monkeypatch):
+    bars = []
+
+    class Bar(cache.PatientBar):
+        def __init__(self, what, total):
+            super().__init__(what, total)
+            self.total, self.done = total, 0
+            bars.append(self)
+
+        def advance(self, steps):
+            self.done += steps
+
+    monkeypatch.setattr(cache, "PatientBar", Bar)
+    # smaller than a step of the bar
+    contents = {name: name.encode() * (LARGE * 2 // 3) for name in "abcde"}
+    paths = {name: tmp_path / f"file {name}" for name in contents}
+    for name, content in contents.items():
+        paths[name].write_bytes(content)
+    first = cache.files_checksum(paths)
+    lines = "".join(f"{name}\0{sha256(content)}\n" for name, content in contents.items())
+    assert first == sha256(lines.encode())
+    assert [(bar.done, bar.total) for bar in bars] == [(3, 3)]
+    assert cache.files_checksum(paths | {"a": paths["b"], "b": paths["a"]}) != first
+
+
+# Checksums of what data sets and backbones are read from
+
+
+def same_error(load, checksum):
+    """Both refuse with the same words."""
+    with pytest.raises(MissingDataError) as loading:
+        load()
+    with pytest.raises(MissingDataError) as summing:
+        checksum()
+    assert str(loading.value) == str(summing.value)
+
+
+@pytest.mark.parametrize("form", ["packed", "unpacked", *CIFAR_FORMS])
+def test_data_sets_are_the_files_that_are_read(tmp_path, form):
+    here, there = tmp_path / "here", tmp_path / "there"
+    mnist = form.endswith("packed")
+    data_set, load = (MNIST, load_mnist) if mnist else (CIFAR10, load_cifar10)
+    same_error(lambda: load(here), lambda: data_set_checksums(data_set, here))
+    for folder in (here, there):
+        folder.mkdir()
+        write_made_mnist(folder, form == "packed") if mnist else write_made_cifar10(folder, form)
+    first = data_set_checksums(data_set, here)
+    files = {path for path in here.rglob("*") if path.is_file()}
+    name = data_set.name
+    assert first == {
+        f"{name}/{path.relative_to(here).as_posix()}": sha256(path.read_bytes()) for path in files
+    }
+    assert data_set_checksums(data_set, there) == first
+    for key in first:
+        path = there / key.removeprefix(f"{name}/")
+        content = path.read_bytes()
+        path.write_bytes(content + b"\0")
+        changed = data_set_checksums(data_set, there)
+        assert {each for each in first if changed[each] != first[each]} == {key}
+        path.write_bytes(content)
+
+
+FRAMES = made_frames(range(1, 12), range(1, 51), (1, 2, 3), size=(2, 2))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_core50(tmp_path, form):
+    here = tmp_path / "here"
+    here.mkdir()
+    same_error(lambda: load_core50(here), lambda: core50_checksums(here, 2))
+    source = write_made_core50(here, form, FRAMES)
+    first = core50_checksums(here, 2)
+    assert set(first) == {f"core50/{SOURCES[form]}"}
+    assert core50_checksums(source, 2) == first
+    moved = source.rename(tmp_path / f"other{source.suffix}")  # under another name
+    assert core50_checksums(moved, 2) == first
+
+
+def test_core50_in_a_folder_is_the_frames_that_are_used(tmp_path):
+    source = write_made_core50(tmp_path, "folder", FRAMES)
+
+    def summed(count=2):
+        core50._frames_checksum.cache_clear()
+        return core50_checksums(source, count)
+
+    first = summed()
+    assert summed(3) != first
+    unused, used = (source / f"s5/o9/C_05_09_00{number}.png" for number in (2, 3))
+    unused.write_bytes(picture(np.zeros((2, 2, 3), np.uint8)))
+    assert summed() == first
+    used.write_bytes(picture(np.zeros((2, 2, 3), np.uint8)))
+    assert summed() != first
+    used.unlink()
+    unused.unlink()
+    with pytest.raises(InvalidInputError, match="1 frames of session 5, object 9"):
+        summed()
+
+
+def test_a_backbone_by_file_is_its_content(tmp_path):
+    path, copy = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    same_error(lambda: load_backbone(path), lambda: backbone_checksum(path))
+    same_error(
+        lambda: load_backbone("resnet18", tmp_path), lambda: backbone_checksum("resnet18", tmp_path)
+    )
+    save_file({"x": ARRAY}, path)
+    shutil.copy(path, copy)
+    assert backbone_checksum(path) == backbone_checksum(str(copy)) == sha256(path.read_bytes())
+    (tmp_path / RESNET18.files[0].download.name).write_bytes(b"weights")
+    assert backbone_checksum("resnet18", tmp_path) == sha256(b"weights")
+
+
+def test_a_backbone_by_import_path_is_the_network(tmp_path, monkeypatch):
+    text = "from support.core50_backbone import made\n\ndef zero():\n    net = made()\n"
+    text += "    net[1].weight.data.zero_()\n    return net\n"
+    (tmp_path / "checksum_backbone.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    first = backbone_checksum("support.core50_backbone:made")
+    assert backbone_checksum("checksum_backbone:made") == first
+    assert backbone_checksum("checksum_backbone:zero") != first
+    with pytest.raises(InvalidInputError, match="there is no backbone 'nothing'"):
+        backbone_checksum("nothing")
