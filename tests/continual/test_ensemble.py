@@ -28,18 +28,16 @@ def test_every_member_computes_what_its_module_does():
 
 def test_modules_are_views_of_the_members():
     networks = [mlp(1), mlp(2)]
-    before = copies(networks)
+    before = [weights(network).clone() for network in networks]
     ensemble = Ensemble(networks)
-    with torch.no_grad():
-        ensemble.parameters["0.weight"][1] += 1
-    assert torch.equal(ensemble.modules[1][0].weight, before[1][0].weight + 1)
-    assert torch.equal(ensemble.modules[0][0].weight, before[0][0].weight)
-    assert torch.equal(weights(networks[1]), weights(before[1]))  # not yet
-    ensemble.write_back()
-    assert torch.equal(networks[1][0].weight, before[1][0].weight + 1)
-    with torch.no_grad():
-        ensemble.parameters["0.weight"][1] += 1
-    assert torch.equal(networks[1][0].weight, before[1][0].weight + 1)  # no longer
+    for change in (1, 2):
+        with torch.no_grad():
+            ensemble.parameters["2.bias"][1] += 1
+        assert_same(weights(ensemble.modules[1])[-3:], before[1][-3:] + change, 1e-15)
+        assert torch.equal(weights(ensemble.modules[0]), before[0])
+        assert_same(weights(networks[1])[-3:], before[1][-3:] + change - 1, 1e-15)  # not yet
+        ensemble.write_back()
+        assert torch.equal(weights(networks[1]), weights(ensemble.modules[1]))
 
 
 def test_frozen_parameters_stay_and_flags_too():
@@ -122,11 +120,14 @@ def test_networks_of_different_architectures(change):
         Ensemble([mlp(1), mlp(3), other])
 
 
-def test_networks_that_cannot_be_trained():
-    with pytest.raises(InvalidInputError, match="there are no modules; expected one network"):
-        Ensemble([])
-    with pytest.raises(InvalidInputError, match="the module has no trainable parameters"):
-        Ensemble([nn.Tanh()])
-    network = mlp(1)
-    with pytest.raises(InvalidInputError, match="two members are the same module; .*deepcopy"):
-        Ensemble([network, mlp(2), network])
+@pytest.mark.parametrize(
+    ("networks", "message"),
+    [
+        ([], "there are no modules; expected one network"),
+        ([nn.Tanh()], "the module has no trainable parameters"),
+        ([mlp(1)] * 2, "two members are the same module; .*deepcopy"),
+    ],
+)
+def test_networks_that_cannot_be_trained(networks, message):
+    with pytest.raises(InvalidInputError, match=message):
+        Ensemble(networks)

@@ -10,23 +10,25 @@ from torch import nn
 import retarget as rt
 from retarget import continual as lab
 from retarget.errors import InvalidInputError
-from support.lab_problems import LEARNERS, conv_net, copies, mlp, stream, weights
+from support.lab_problems import LEARNERS, conv_net, mlp, stream, weights
 
 LEARNER = LEARNERS["mean"]
 
 
-def first_session(network, problem, epochs):
-    """Plain training on the first task alone, in its own loop."""
+def descend(network, X, Y, orders):
+    """Plain training, in its own loop."""
     optimiser = torch.optim.SGD(network.parameters(), lr=LEARNER.rate(0))
-    X, Y = parts(problem, 0)
-    for _ in range(epochs):
-        for start in range(0, len(X), 4):
-            rows = slice(start, start + 4)
+    for order in orders:
+        for rows in order.split(4):
             optimiser.zero_grad()
-            loss = (network(X[rows]) - Y[rows]).square().sum(1) / 2
-            loss.mean().backward()
+            ((network(X[rows]) - Y[rows]).square().sum(1) / 2).mean().backward()
             optimiser.step()
     return network
+
+
+def first_session(network, problem, epochs):
+    X, Y = parts(problem, 0)
+    return descend(network, X, Y, [torch.arange(len(X))] * epochs)
 
 
 def parts(problem, task):
@@ -91,31 +93,14 @@ def test_last_layer_is_ridge_regression_on_what_the_last_layer_sees(random_featu
     assert history.final_accuracy[0] == pytest.approx(right(answers, problem))
 
 
-@pytest.mark.parametrize(
-    "make", [lambda: lab.Tangent(memory=40), lambda: lab.LastLayer(), lambda: lab.Joint(2)]
-)
-def test_members_at_once_equal_one_by_one(make):
-    networks, problems = [mlp(seed) for seed in (4, 5)], [stream(seed) for seed in (6, 7)]
-    together = lab.train(copies(networks), problems, LEARNER, make(), seeds=[8, 9])
-    for m in range(2):
-        alone = lab.train(copies(networks)[m], problems[m], LEARNER, make(), seeds=[8 + m])
-        np.testing.assert_allclose(alone.accuracy[:, 0], together.accuracy[:, m], atol=1e-12)
-
-
 def test_joint_trains_on_everything_at_the_end():
     problem, network = stream(), mlp(2)
     trained = copy.deepcopy(network)
     history = lab.train(trained, problem, LEARNER, lab.Joint(2), seeds=[11])
     assert history.accuracy[1, 0] == history.accuracy[0, 0]  # nothing is learned on the way
     X, Y = (torch.cat(both) for both in zip(*(parts(problem, t) for t in range(3)), strict=True))
-    optimiser = torch.optim.SGD(network.parameters(), lr=LEARNER.rate(0))
     random = np.random.default_rng(11)
-    for _ in range(2):
-        order = torch.from_numpy(random.permutation(len(X)))
-        for rows in order.split(4):
-            optimiser.zero_grad()
-            ((network(X[rows]) - Y[rows]).square().sum(1) / 2).mean().backward()
-            optimiser.step()
+    descend(network, X, Y, [torch.from_numpy(random.permutation(len(X))) for _ in range(2)])
     torch.testing.assert_close(weights(trained), weights(network), rtol=0, atol=1e-10)
 
 
@@ -138,20 +123,6 @@ def test_what_a_method_keeps_in_bytes():
     for method, expected in kept.items():
         history = lab.train(mlp(0), problem, LEARNER, method)
         assert history.kept_bytes == expected, method.name
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: lab.Tangent(gamma=-1.0), "gamma is -1.0"),
-        (lambda: lab.Tangent(memory=0), "memory is 0"),
-        (lambda: lab.Tangent(first_epochs=-1), "first_epochs is -1"),
-        (lambda: lab.LastLayer(random_features=-3), "random_features is -3"),
-    ],
-)
-def test_options_without_a_meaning(make, message):
-    with pytest.raises(InvalidInputError, match=message):
-        make()
 
 
 def test_a_network_without_a_linear_layer_has_no_last_one():

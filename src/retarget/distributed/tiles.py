@@ -71,17 +71,14 @@ class TiledProblem:
         return [slice(start, stop) for start, stop in zip([0, *ends], ends, strict=False)]
 
     @cached_property
-    def _tiles(self) -> np.ndarray:
+    def tiles(self) -> np.ndarray:
+        """The tiles of K as they are, to be computed."""
         tiles: np.ndarray = self.K.to_delayed()
         return tiles
 
-    def raw_tile(self, i: int, j: int) -> Delayed:
-        """A tile of K as it is, to be computed."""
-        return self._tiles[i, j]
-
     def tile(self, i: int, j: int) -> Delayed:
         """A tile of K, to be computed and checked."""
-        return delayed(checked_tile)(self._tiles[i, j], self.chunks[i].start, self.dtype)
+        return delayed(checked_tile)(self.tiles[i, j], self.chunks[i].start, self.dtype)
 
     @property
     def residual(self) -> np.ndarray:
@@ -185,13 +182,12 @@ def follow_columns(problem: TiledProblem, *followers: Follower, check: bool = Tr
 
 def _checks(problem: TiledProblem, j: int) -> list[Delayed]:
     """Compares tiles with those across the diagonal: the one on it, and another of the column."""
-    rows, places = problem.chunks, [j]
+    rows, K, places = problem.chunks, problem.tiles, [j]
     below = len(rows) - j - 1
     if below:
         places.append(j + 1 + 7919 * j % below)  # here and there
-    tile = problem.raw_tile
     return [
-        delayed(require_mirrored)(tile(i, j), tile(j, i), tile(j, j), rows[i].start, rows[j].start)
+        delayed(require_mirrored)(K[i, j], K[j, i], K[j, j], rows[i].start, rows[j].start)
         for i in places
     ]
 
@@ -333,10 +329,6 @@ class TiledFactor:
             left, right = ([self._tiles[row, k] for k in columns] for row in (i, j))
             tile = delayed(less_products)(tile, left, right)
         return tile
-
-
-# What is done to single tiles, on the workers: NumPy arrays come in and go out. Those that come in
-# belong to Dask, which may need them again: they are never written to.
 
 
 def squared_norm(tile: np.ndarray) -> float:
