@@ -239,7 +239,7 @@ def reverse(tensor):
         ({"make": METHODS["ER"]}, "methods"),
         ({"make": lambda: (lab.DER(5, 3, alpha=0.71), [])}, "methods"),
         ({"make": lambda: ([lab.DER(5, 3, alpha=0.7), lab.Vanilla()], [])}, "methods"),
-        ({"network": lambda m: changed(mlp(m), lambda n: n.insert(1, nn.Identity()))}, "network"),
+        ({"network": lambda m: changed(mlp(m), lambda n: n.__setitem__(1, nn.ReLU()))}, "network"),
         ({"network": lambda m: changed(mlp(m), lambda n: nudge(n[0].bias))}, "initial weights"),
         (
             {"network": lambda m: changed(mlp(m), lambda n: n[0].bias.requires_grad_(False))},

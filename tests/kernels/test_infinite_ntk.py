@@ -522,7 +522,7 @@ def test_cuda_falls_back_to_torch_with_one_warning(monkeypatch):
     (nn.Sequential(nn.Conv2d(2, 2, 3, groups=2)), r"layer '0', Conv2d.*expected groups=1"),
     (nn.Sequential(nn.Conv2d(1, 1, 3, padding=1, padding_mode="circular")), "padding_mode='zeros'"),
     (nn.Sequential(nn.AvgPool2d(2, ceil_mode=True)), "ceil_mode=False"),
-    (nn.Sequential(nn.AvgPool2d(2, divisor_override=3)), "no divisor_override"),
+    (nn.Sequential(nn.AvgPool2d(2, divisor_override=3)), "divisor_override=None"),
     (nn.Sequential(nn.AvgPool2d(2, padding=2)), "at most half the kernel"),
     (nn.Sequential(nn.Flatten(2)), "start_dim=1"),
     (nn.Sequential(nn.Flatten(), nn.Linear(1, 1), nn.Conv2d(1, 1, 3)),

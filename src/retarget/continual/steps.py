@@ -96,14 +96,8 @@ class Ensemble:
     @torch.no_grad()
     def predict(self, member: int, inputs: Tensor) -> Tensor:
         """(n, c) one member's outputs in evaluation mode."""
-        module = self.modules[member]
-        training = [part for part in module.modules() if part.training]
-        module.eval()
-        try:
+        with evaluating(self.modules[member]) as module:
             outputs: Tensor = module(inputs)
-        finally:
-            for part in training:
-                part.training = True
         return outputs
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -129,6 +123,17 @@ class Ensemble:
         for name, buffer in view.named_buffers():
             buffer.data = self.buffers[name].detach()[member]
         return view
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[nn.Module]:
+    """The module in evaluation mode, whose parts are then again in the mode they were in."""
+    training = [part for part in module.modules() if part.training]
+    try:
+        yield module.eval()
+    finally:
+        for part in training:
+            part.training = True
 
 
 def _description(module: nn.Module) -> list[object]:
@@ -191,28 +196,20 @@ class PassPlan:
     weights: Tensor
 
     @classmethod
-    def in_order(
-        cls, order: np.ndarray, batch_size: int, device: torch.device, dtype: torch.dtype
-    ) -> "PassPlan":
-        """Mini-batches of the samples at (M, n) positions, in this order."""
-        n = order.shape[1]
-        filled = -(-n // batch_size) * batch_size
-        padded = np.pad(order, ((0, 0), (0, filled - n)), mode="edge")
-        weights = np.broadcast_to(np.arange(filled) < n, padded.shape)
-        return cls(
-            _by_step(padded, batch_size, device),
-            _by_step(weights, batch_size, device).to(dtype),
+    def in_order(cls, order: np.ndarray, batch_size: int, like: Tensor) -> "PassPlan":
+        """Mini-batches of the samples at (M, n) positions, in this order; weights `like` others."""
+        members, n = order.shape
+        filled = np.pad(order, ((0, 0), (0, -n % batch_size)), mode="edge")
+        real = np.broadcast_to(np.arange(filled.shape[1]) < n, filled.shape)
+        positions, weights = (
+            torch.from_numpy(values.reshape(members, -1, batch_size).swapaxes(0, 1).copy())
+            for values in (filled, real)
         )
+        return cls(positions.to(like.device), weights.to(like))
 
     def __len__(self) -> int:
         """Number of steps."""
         return len(self.positions)
-
-
-def _by_step(values: np.ndarray, batch_size: int, device: torch.device) -> Tensor:
-    members = len(values)
-    stepwise = values.reshape(members, -1, batch_size).swapaxes(0, 1)
-    return torch.from_numpy(stepwise.copy()).to(device)
 
 
 class Optimiser:
@@ -255,26 +252,6 @@ class Optimiser:
         """Restores the velocities."""
         for i, velocity in enumerate(self._velocity or []):
             velocity.copy_(state[str(i)])
-
-
-class LossMeter:
-    """The mean training loss of a step since it was last asked for, whatever pass it was of.
-
-    Args:
-        members: Number of members.
-        device: Where the losses are.
-    """
-
-    def __init__(self, members: int, device: torch.device) -> None:
-        self.total = torch.zeros(members, device=device, dtype=torch.float64)
-        self.steps = 0
-
-    def pop_mean(self) -> Tensor:
-        """(M,) the mean; NaN if there was no step."""
-        mean = self.total / self.steps if self.steps else torch.full_like(self.total, torch.nan)
-        self.total.zero_()
-        self.steps = 0
-        return mean
 
 
 class Stepper:
@@ -322,7 +299,7 @@ class Stepper:
                     self._take()
             self._graph.replay()
         self.taken += 1
-        self._run.loss_meter.steps += 1
+        self._run.steps += 1
 
     def close(self) -> None:
         """Lets go of the recorded step, and its memory."""
@@ -345,7 +322,7 @@ class Stepper:
         )
         run.optimiser.step(gradients)
         loss = loss.detach()
-        run.loss_meter.total += loss
+        run.total_loss += loss
         self.first_bad.copy_(
             torch.minimum(self.first_bad, torch.where(loss.isfinite(), NEVER, self._step))
         )

@@ -49,8 +49,7 @@ class CumulativeReplay(Method):
 
     def kept_bytes(self, run: "Run") -> int:
         """Every sample, and its target."""
-        sample = run.train.inputs(0, slice(0, 1)).nbytes + run.targets[0, :1].nbytes
-        return run.train.rows.shape[1] * sample
+        return run.stream_bytes
 
     def state_dict(self, run: "Run") -> dict[str, Any]:
         """How many passes over what was seen up to this task are done."""
