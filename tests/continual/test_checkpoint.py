@@ -235,7 +235,6 @@ def reverse(tensor):
         ({"evaluate_every": None}, r"evaluate_every \(8 then, null now\)"),
         ({"seeds": [0, 2]}, "seeds"),
         ({"learner": "mean"}, "learners"),
-        ({"learners": [LEARNERS["momentum"], rt.SGD(0.03, 4, 0.8, reduction="mean")]}, "learners"),
         ({"make": METHODS["ER"]}, "methods"),
         ({"make": lambda: (lab.DER(5, 3, alpha=0.71), [])}, "methods"),
         ({"make": lambda: ([lab.DER(5, 3, alpha=0.7), lab.Vanilla()], [])}, "methods"),
@@ -246,7 +245,6 @@ def reverse(tensor):
             "trained parameters",
         ),
         ({"members": 3}, "initial weights, learners, seeds, test samples, training samples"),
-        ({"streams": stream(0)}, "test samples, training samples"),
         *(
             ({"streams": [stream(0), changed(stream(1), change)]}, what)
             for change, what in (
@@ -285,10 +283,8 @@ def kernel_of(module):
     ("one", "other"),
     [
         (1.5, 2.5),
-        ((1, [2, "a"]), (1, [2, "b"])),
-        ({"a": 1}, {"a": 2}),
-        (None, False),
-        (np.float32(2), 3.0),
+        ({"a": (1, [2, "a"])}, {"a": (1, [2, "b"])}),
+        (None, np.float32(2)),
         (np.arange(3.0), np.arange(1, 4.0)),
         (np.array(["a"], dtype=object), np.array(["b"], dtype=object)),
         (torch.zeros(3), torch.zeros(4)),
@@ -317,16 +313,10 @@ def test_files_that_are_no_checkpoints(tmp_path):
         train(METHODS["plain"], path)
 
 
-@pytest.mark.parametrize(
-    "name", ["task", "random", "loss", "evaluated.1", "network.0.bias", "method 0.held"]
-)
-def test_a_checkpoint_that_lacks_something(name, interrupted):
+def test_a_checkpoint_that_lacks_something(interrupted):
     values, tensors = read_state(interrupted)
-    values["state"].pop(name, None)
-    tensors.pop(name, None)
-    write_state(interrupted, values, tensors)
-    message = f"training run of this version.*'{name.split('.', 1)[-1]}'"
-    with pytest.raises(InvalidInputError, match=message.replace("'1'", "'evaluated.1'")):
+    write_state(interrupted, values, tensors | {"loss": tensors.pop("method 0.held")})
+    with pytest.raises(InvalidInputError, match="training run of this version"):
         train(METHODS["DER"], interrupted)
 
 

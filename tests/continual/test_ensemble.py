@@ -1,8 +1,7 @@
-"""Several networks as one: views of one memory, nothing lost, nothing mixed."""
+"""Several networks as one: nothing lost, nothing mixed."""
 
 import copy
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -11,33 +10,8 @@ import retarget as rt
 from retarget import continual as lab
 from retarget.continual.steps import Ensemble
 from retarget.errors import InvalidInputError
-from support.lab_problems import LEARNERS, conv_net, copies, mlp, samples, stream, weights
+from support.lab_problems import LEARNERS, copies, mlp, stream, weights
 from support.problems import assert_same
-
-
-def test_every_member_computes_what_its_module_does():
-    for make, shape in ((mlp, (5,)), (conv_net, (2, 4, 4))):
-        networks = [make(seed) for seed in (1, 2, 3)]
-        X = torch.stack([samples(np.random.default_rng(s), 4, shape)[0] for s in range(3)])
-        outputs = Ensemble(networks)(X).detach()
-        alone = Ensemble(networks[1:2])(X[1:2]).detach()
-        for m, network in enumerate(networks):
-            assert_same(outputs[m], network(X[m]).detach(), 1e-13)
-        assert_same(alone[0], outputs[1], 1e-13)
-
-
-def test_modules_are_views_of_the_members():
-    networks = [mlp(1), mlp(2)]
-    before = [weights(network).clone() for network in networks]
-    ensemble = Ensemble(networks)
-    for change in (1, 2):
-        with torch.no_grad():
-            ensemble.parameters["2.bias"][1] += 1
-        assert_same(weights(ensemble.modules[1])[-3:], before[1][-3:] + change, 1e-15)
-        assert torch.equal(weights(ensemble.modules[0]), before[0])
-        assert_same(weights(networks[1])[-3:], before[1][-3:] + change - 1, 1e-15)  # not yet
-        ensemble.write_back()
-        assert torch.equal(weights(networks[1]), weights(ensemble.modules[1]))
 
 
 def test_frozen_parameters_stay_and_flags_too():
@@ -87,18 +61,6 @@ def test_buffers_are_each_members_own_and_written_back(members):
         assert not network.still.training
         lab.train(alone, stream(1, sizes=(8, 6)), LEARNERS["mean"], seeds=[m])
         assert_same(weights(network), weights(alone))
-
-
-def test_evaluation_is_in_evaluation_mode_and_leaves_the_flags():
-    network = nn.Sequential(nn.Linear(5, 3), nn.Dropout(0.9), nn.Identity()).double()
-    network[2].eval()
-    ensemble = Ensemble([network])
-    X = torch.randn(6, 5, dtype=torch.float64)
-    assert torch.equal(ensemble.predict(0, X), network[0](X))
-    assert [part.training for part in ensemble.modules[0].modules()] == [True, True, True, False]
-    with pytest.raises(RuntimeError):
-        ensemble.predict(0, X[:, :2])
-    assert [part.training for part in ensemble.modules[0].modules()] == [True, True, True, False]
 
 
 @pytest.mark.parametrize(

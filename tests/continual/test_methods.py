@@ -57,13 +57,9 @@ def test_a_method_equals_its_plain_loop(method, learner):
 
 @pytest.mark.parametrize("method", ["EWC", "cumulative", "DER++"])
 def test_a_method_equals_its_plain_loop_with_convolutions(method):
+    """In every epoch in the same order."""
     given = stream(3, sizes=(7, 10), shape=(2, 4, 4))
-    compare(METHODS[method], conv_net(1), given, LEARNERS["mean"], 1, False, 0)
-
-
-@pytest.mark.parametrize("reshuffle", [False, True])
-def test_epochs_repeat_the_order_unless_it_is_reshuffled(reshuffle):
-    compare(METHODS["ER"], mlp(3), stream(1), LEARNERS["sum"], 3, reshuffle, 2)
+    compare(METHODS[method], conv_net(1), given, LEARNERS["mean"], 2, False, 0)
 
 
 @pytest.mark.parametrize(
@@ -234,28 +230,21 @@ def test_the_fisher_information_is_of_single_samples(network, at_a_time, monkeyp
     ("make", "message"),
     [
         (lambda: lab.EWC(-1.0), "strength is -1.0; expected a finite number, 0 or more"),
-        (lambda: lab.EWC([1.0, float("nan")]), "strength is nan"),
         (lambda: lab.LabelSmoothing(1.5), "amount is 1.5; expected 0 to 1"),
-        (lambda: lab.LabelSmoothing(-0.1), "amount is -0.1; expected 0 to 1"),
         (lambda: lab.CumulativeReplay(0), "passes is 0; expected 1 or more"),
         (lambda: lab.ER(0), "capacity is 0; expected 1 or more samples"),
         (lambda: lab.DER(3, 0), "batch_size is 0; expected 1 or more samples"),
         (lambda: lab.DER(3, alpha=-1), "alpha is -1; expected a finite number, 0 or more"),
         (lambda: lab.DER(3, beta=-1), "beta is -1; expected a finite number, 0 or more"),
         (lambda: lab.Corrected(-1.0), "gamma is -1.0; expected a finite number, 0 or more"),
-        (lambda: lab.Corrected(1.0, 0), "block_size is 0; expected a positive multiple"),
         (lambda: lab.Corrected(1.0, kind="both"), "kind is 'both'; expected one of"),
-        (lambda: lab.Corrected(1.0, refresh="day"), "refresh is 'day'; expected one of"),
-        (lambda: lab.Corrected(1.0, parts="none"), "parts is 'none'; expected one of"),
         (lambda: lab.Corrected(1.0, assumed_reduction="max"), "reduction is 'max'; expected"),
         (lambda: lab.Tangent(gamma=-1.0), "gamma is -1.0"),
         (lambda: lab.Tangent(memory=0), "memory is 0"),
         (lambda: lab.Tangent(first_epochs=-1), "first_epochs is -1"),
         (lambda: lab.LastLayer(random_features=-3), "random_features is -3"),
-        (lambda: lab.Led(gamma=-1.0), "gamma is -1.0"),
         (lambda: lab.Led(gamma="most"), "gamma is 'most'"),
         (lambda: lab.Led(memory=None), "memory is None; expected"),
-        (lambda: lab.Led(block_size=0), "block_size is 0; expected a positive multiple"),
         (lambda: lab.Led(damping=float("nan")), "damping is nan; expected a positive"),
     ],
 )

@@ -69,14 +69,3 @@ def test_every_sample_is_kept_with_the_same_probability(batch):
     # Four standard deviations of a count. To draw from one more or one fewer puts the samples
     # about capacity / n^2 a step off: far more at the ends.
     assert np.abs(kept - runs * capacity / n).max() < 4 * np.sqrt(runs * (1 / 4) * (3 / 4))
-
-
-def test_every_kept_sample_is_drawn_with_the_same_probability():
-    reservoir, drawn, steps = Reservoir(6, np.random.default_rng(0)), np.zeros(6), 3000
-    reservoir.plan(*one_pass(np.arange(6), 6), 1, 1)
-    plan = reservoir.plan(np.zeros((steps, 1), int), np.zeros((steps, 1)), 2, 4)
-    assert (plan.weights == 1).all()
-    np.add.at(drawn, plan.positions.ravel(), 1)
-    expected = steps * 2 * 4 / 6
-    assert np.abs(drawn - expected).max() < 4 * np.sqrt(steps * 2 * (4 / 6) * (2 / 6))
-    assert (plan.positions[:, 0] != plan.positions[:, 1]).any()  # draws are independent

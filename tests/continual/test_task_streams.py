@@ -36,74 +36,41 @@ def tasks_of(part):
     return [(X[span].long(), part.labels[span]) for span in part.spans()]
 
 
-@pytest.mark.parametrize("per_class", [None, 6, 4, 1])
-@pytest.mark.parametrize("seed", range(4))
-def test_domain_pairs_are_two_classes_under_two_labels(seed, per_class):
-    stream = domain_pairs(data(), seed, per_class)
-    assert (stream.classes, stream.tasks) == (2, 3)
-    seen = []
-    for (X, y), (X_test, y_test) in zip(tasks_of(stream.train), tasks_of(stream.test), strict=True):
-        meaning = {}
-        for (label, _), assigned in zip(X.tolist(), y.tolist(), strict=True):
-            assert meaning.setdefault(assigned, label) == label
-        assert set(meaning) == {0, 1}
-        assert len(set(meaning.values())) == 2
-        wanted = per_class or 6
-        assert len(X) == 2 * wanted
-        assert len({tuple(row) for row in X.tolist()}) == 2 * wanted  # nobody twice
-        assert (y == 0).sum() == wanted
-        assert [meaning[assigned] for assigned in y_test.tolist()] == X_test[:, 0].tolist()
-        assert sorted(X_test[:, 1].tolist()) == [100, 100, 101, 101, 102, 102]
-        seen += meaning.values()
-    assert sorted(seen) == list(CLASSES)
+GIVEN = [[9, 0, 3], [2], [6, 5]]
+# How a stream is made, and the number of classes in each of its tasks.
+STREAMS = {
+    "pairs": (domain_pairs, [2, 2, 2]),
+    "one new": (lambda d, seed, each: class_incremental(d, seed, 1, each), [1] * 6),
+    "three new": (lambda d, seed, each: class_incremental(d, seed, 3, each), [3, 3]),
+    "given": (lambda d, seed, each: classes_in_tasks(d, seed, GIVEN, each), [3, 1, 2]),
+    "shuffled": (shuffled, [6]),
+}
 
 
-@pytest.mark.parametrize("classes_a_task", [1, 2, 3, 6])
-def test_class_incremental_keeps_the_labels(classes_a_task):
-    stream = class_incremental(data(), 3, classes_a_task, per_class=5)
-    assert stream.classes == 10
-    assert stream.tasks == 6 // classes_a_task
-    groups = []
-    for part, each in ((stream.train, 5), (stream.test, 3)):
-        for X, y in tasks_of(part):
-            assert torch.equal(X[:, 0], y)
-            assert len(X) == each * classes_a_task
-            assert len({tuple(row) for row in X.tolist()}) == len(X)
-        groups.append([frozenset(y.tolist()) for _, y in tasks_of(part)])
-    assert groups[0] == groups[1]
-    assert frozenset.union(*groups[0]) == set(CLASSES)
+@pytest.mark.parametrize("per_class", [None, 4, 1])
+@pytest.mark.parametrize("name", STREAMS)
+def test_every_sample_is_in_its_task_under_its_label(name, per_class):
+    make, counts = STREAMS[name]
+    stream = make(data(), 3, per_class)
+    assert (stream.classes, stream.tasks) == (2 if name == "pairs" else 10, len(counts))
+    assert stream.train.sizes == tuple(count * (per_class or 6) for count in counts)
+    assert stream.test.sizes == tuple(count * 3 for count in counts)
+    classes = []
+    for (X, y), tested in zip(tasks_of(stream.train), tasks_of(stream.test), strict=True):
+        meaning = dict(zip(y.tolist(), X[:, 0].tolist(), strict=True))
+        assert len(set(y.bincount().tolist()) - {0}) == 1  # as many of each class
+        for samples, labels in ((X, y), tested):
+            assert [meaning[label] for label in labels.tolist()] == samples[:, 0].tolist()
+            assert len({tuple(row) for row in samples.tolist()}) == len(samples)  # nobody twice
+        assert sorted(meaning) == ([0, 1] if name == "pairs" else sorted(meaning.values()))
+        classes.append(set(meaning.values()))
+    assert set.union(*classes) == set(CLASSES)
+    assert name != "given" or classes == [set(task) for task in GIVEN]
 
 
-@pytest.mark.parametrize(
-    "wanted", [[[9, 0, 3], [2], [6, 5]], [list(CLASSES)]], ids=["tasks", "shuffled"]
-)
-@pytest.mark.parametrize("per_class", [None, 4])
-def test_classes_are_in_the_tasks_where_they_were_put(wanted, per_class):
-    if len(wanted) == 1:
-        stream = shuffled(data(), 3, per_class)
-    else:
-        stream = classes_in_tasks(data(), 3, wanted, per_class)
-    assert (stream.classes, stream.tasks) == (10, len(wanted))
-    assert stream.train.sizes == tuple(len(task) * (per_class or 6) for task in wanted)
-    for part in (stream.train, stream.test):
-        for (X, labels), task in zip(tasks_of(part), wanted, strict=True):
-            assert set(labels.tolist()) == set(task)
-            assert torch.equal(X[:, 0], labels)
-            assert len({tuple(row) for row in X.tolist()}) == len(X)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        domain_pairs,
-        lambda d, s: class_incremental(d, s, 2),
-        lambda d, s: classes_in_tasks(d, s, [[9, 0, 3], [2], [6, 5]]),
-        shuffled,
-    ],
-)
-def test_a_seed_repeats_and_another_differs(make):
-    streams = [make(data(), seed) for seed in (0, 0, 1)]
-    rows = [stream.train.rows.tolist() for stream in streams]
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_seed_repeats_and_another_differs(name):
+    rows = [STREAMS[name][0](data(), seed, None).train.rows.tolist() for seed in (0, 0, 1)]
     assert rows[0] == rows[1] != rows[2]
 
 

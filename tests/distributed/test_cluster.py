@@ -6,9 +6,9 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import dask
+import psutil
 import pytest
 from distributed import Client, LocalCluster
 
@@ -38,26 +38,6 @@ def process_state():
     return os.getpid(), os.environ["OMP_NUM_THREADS"], torch.get_num_threads()
 
 
-def gone(pid):
-    """Whether the process has ended, and is no zombie either."""
-    return not Path(f"/proc/{pid}").exists()
-
-
-def listening_hosts(pid):
-    """The addresses, in the kernel's hexadecimal, that a process accepts connections at."""
-    inodes = set()
-    for link in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # closed meanwhile
-            inodes.add(str(link.readlink()).removeprefix("socket:[").removesuffix("]"))
-    hosts = []
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == "0A" and fields[9] in inodes:
-                hosts.append(fields[1].split(":")[0])
-    return hosts
-
-
 @pytest.mark.slow
 def test_local_workers_are_processes_of_one_thread_and_end_with_the_context(capfd):
     states, limits = [], set()
@@ -75,7 +55,7 @@ def test_local_workers_are_processes_of_one_thread_and_end_with_the_context(capf
     assert os.getpid() not in pids
     assert {state[1:] for state in states} == {("1", 1)}
     assert limits == {950_000_000}
-    assert all(gone(pid) for pid in pids)
+    assert not any(psutil.pid_exists(pid) for pid in pids)
     assert capfd.readouterr() == ("", "")
 
 
@@ -85,7 +65,8 @@ def test_local_workers_listen_on_this_machine_only_at_ports_of_their_own():
         addresses = [client.scheduler.address, *client.scheduler_info()["workers"]]
         assert all(address.startswith("tcp://127.0.0.1:") for address in addresses)
         pids = [os.getpid(), *client.run(os.getpid).values()]
-        assert {host for pid in pids for host in listening_hosts(pid)} == {"0100007F"}
+        used = [each for pid in pids for each in psutil.Process(pid).net_connections()]
+        assert {each.laddr.ip for each in used if each.status == "LISTEN"} == {"127.0.0.1"}
 
 
 @pytest.mark.slow

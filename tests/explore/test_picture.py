@@ -86,22 +86,6 @@ def test_where_there_are_no_terms(changes):
     assert draw(make_state(**changes)).terms is None
 
 
-def test_momentum_is_the_systems_of_the_theory():
-    """(I/eta + K^L * S) A = Y with s(t, i) = (1 - mu^(t-i)) / (1 - mu)."""
-    state, mu = make_state(momentum=0.6, lr=0.2), 0.6
-    _, Y, K, k = problem(state)
-    n = len(Y)
-    gap = np.arange(n)[:, None] - np.arange(n)[None, :]
-    S = np.where(gap > 0, (1 - mu ** np.maximum(gap, 0)) / (1 - mu), 0)
-    A = np.linalg.solve(np.eye(n) / 0.2 + K * S, Y)
-    weights = (1 - mu ** (n - np.arange(n))) / (1 - mu)
-    dual = weights[:, None] * A
-    picture = draw(state)
-    close(picture.curves["online"], k.T @ dual + state.start)
-    close(picture.targets["effective"], (0.7 * np.eye(n) + K) @ dual + state.start)
-    close(picture.curves["corrected"], picture.curves["offline"])
-
-
 def test_the_step_before_and_what_was_predicted_for_samples_not_seen():
     picture = draw(make_state(seen=9))
     close(picture.targets["before"], draw(make_state(seen=8)).targets["effective"])
@@ -148,24 +132,6 @@ def test_a_diverging_rate_is_explained_and_the_rest_is_drawn(lr):
     assert "diverged" in picture.problems["effective"]
     assert picture.predicted is None
     assert picture.largest_lr == pytest.approx(2.0)  # k(x, x) = 1
-
-
-def test_the_largest_rate_of_mini_batches_and_momentum():
-    state = make_state(batch_size=4, momentum=0.5)
-    _, _, K, _ = problem(state)
-    top = max(np.linalg.eigvalsh(K[i : i + 4, i : i + 4])[-1] for i in range(0, 17, 4))
-    assert draw(state).largest_lr == pytest.approx(2 * (1 - 0.5) / top)
-
-
-def test_a_singular_block_is_corrected_too():
-    x = [0.5] * 8
-    state = State(
-        x=x, y=list(range(8)), low=0, high=1, width=1.0, seen=8, block_size=4, block_ridge=0.0
-    )
-    picture = draw(state)
-    assert set(picture.curves) == {"offline", "online", "corrected", "iterative"}
-    assert picture.problems == {}
-    assert picture.curves["iterative"] == pytest.approx(picture.curves["offline"], abs=1e-9)
 
 
 def test_a_block_of_no_whole_mini_batches_is_a_problem_of_its_own():

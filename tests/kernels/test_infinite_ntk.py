@@ -225,28 +225,20 @@ def test_symmetric_positive_repeatable_and_with_its_own_diagonal(engine, dtype):
     np.testing.assert_allclose(kernel(X, X[:5]), K[:, :5], rtol=20 * eps)
 
 
-def test_block_size_does_not_matter(monkeypatch):
-    X = images(40)
-    for engine in ENGINES:
-        kernel = rt.InfiniteNTK(paper_network(), engine=engine)
-        whole = kernel(X), kernel(X[:3], X), kernel.diag(X)
-        with monkeypatch.context() as patch:
-            if engine == "fused":
-                patch.setattr("retarget.kernels.infinite.numba.TASK_NUMBERS", 1)
-            patch.setattr(torch_engine, "NUMBERS_CPU", 40 * 2000)
-            parts = kernel(X), kernel(X[:3], X), kernel.diag(X)
-        assert all(np.array_equal(a, b) for a, b in zip(whole, parts, strict=True))
-        np.testing.assert_array_equal(kernel(X[:3], X[3:]), whole[1][:, 3:])
-
-
-def test_number_of_threads_does_not_matter():
-    X, kernel, threads = images(40), rt.InfiniteNTK(paper_network()), torch.get_num_threads()
-    whole = kernel(X)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_blocks_and_threads_do_not_matter(monkeypatch, engine):
+    X, kernel = images(40), rt.InfiniteNTK(paper_network(), engine=engine)
+    whole, threads = (kernel(X), kernel(X[:3], X), kernel.diag(X)), torch.get_num_threads()
+    np.testing.assert_array_equal(kernel(X[:3], X[3:]), whole[1][:, 3:])
+    if engine == "fused":
+        monkeypatch.setattr("retarget.kernels.infinite.numba.TASK_NUMBERS", 1)
+    monkeypatch.setattr(torch_engine, "NUMBERS_CPU", 40 * 2000)
+    torch.set_num_threads(3)
     try:
-        torch.set_num_threads(3)
-        assert np.array_equal(kernel(X), whole)
+        parts = kernel(X), kernel(X[:3], X), kernel.diag(X)
     finally:
         torch.set_num_threads(threads)
+    assert all(np.array_equal(a, b) for a, b in zip(whole, parts, strict=True))
 
 
 def test_torch_in_torch_out_half_precision_and_no_samples():

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from retarget.continual.methods import Method
-from retarget.continual.steps import Samples, Stepper
+from retarget.continual.steps import Samples
 from retarget.errors import (
     DamagedFileError,
     DamagedFileWarning,
@@ -25,7 +25,7 @@ from retarget.state_files import checksum, explained, part_of, read_state, write
 if TYPE_CHECKING:
     from retarget.continual.training import Run
 
-POSITION = ("task", "epoch", "passes", "ended", "seen", "steps")
+POSITION = ("task", "epoch", "passes", "ended", "seen", "steps", "taken")
 SCHEDULE = ("epochs", "reshuffle", "evaluate_every")
 SHOWN = 60  # characters of a value in a message; the names of longer ones must do
 
@@ -86,7 +86,6 @@ def _state_of(run: "Run") -> tuple[dict[str, Any], dict[str, Tensor]]:
     samples, learned, *measured = zip(*run.evaluations, strict=True)
     state: dict[str, Any] = {name: getattr(run, name) for name in POSITION} | {
         "order": torch.from_numpy(run.order.copy()),
-        "taken": run.stepper.taken if run.stepper is not None else 0,
         "random": [random.bit_generator.state for random in run.random],
         "torch random": torch.get_rng_state(),
         "loss": run.total_loss,
@@ -111,8 +110,6 @@ def _restore(run: "Run", state: dict[str, Any]) -> None:
     for name in POSITION:
         setattr(run, name, state[name])
     run.order = state["order"].numpy()
-    run.stepper = Stepper(run, (), record=False)
-    run.stepper.taken = state["taken"]
     for random, known in zip(run.random, state["random"], strict=True):
         random.bit_generator.state = known
     torch.set_rng_state(state["torch random"])

@@ -146,19 +146,12 @@ def _description(module: nn.Module) -> list[object]:
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples of M members, n each.
+    """Samples of M members, n each."""
 
-    Attributes:
-        pool: (N, ...) all inputs, those that members share only once.
-        rows: (M, n) the rows of the pool, in each member's order.
-        labels: (M, n) class of each sample.
-        spans: For each member the range of each task.
-    """
-
-    pool: Tensor
-    rows: Tensor
-    labels: Tensor
-    spans: list[list[slice]]
+    pool: Tensor  # (N, ...) all inputs, those that members share only once
+    rows: Tensor  # (M, n) the rows of the pool, in each member's order
+    labels: Tensor  # (M, n) class of each sample
+    spans: list[list[slice]]  # for each member the range of each task
 
     @classmethod
     def gather(cls, parts: Sequence[Labelled], device: torch.device) -> "Samples":
@@ -185,15 +178,10 @@ NEVER = torch.iinfo(torch.int64).max
 
 @dataclass(frozen=True)
 class PassPlan:
-    """What comes at each step of a pass over the data, for all members.
+    """What comes at each step of a pass over the data, for all members."""
 
-    Attributes:
-        positions: (steps, M, b) where the samples stand in the stream, the last step filled up.
-        weights: (steps, M, b) 1, or 0 for what only fills up.
-    """
-
-    positions: Tensor
-    weights: Tensor
+    positions: Tensor  # (steps, M, b) where the samples stand in the stream, the last filled up
+    weights: Tensor  # (steps, M, b) 1, or 0 for what only fills up
 
     @classmethod
     def in_order(cls, order: np.ndarray, batch_size: int, like: Tensor) -> "PassPlan":
@@ -213,12 +201,7 @@ class PassPlan:
 
 
 class Optimiser:
-    """`torch.optim.SGD`, with rate, momentum and decay of its own for each member.
-
-    Args:
-        learners: The description of each member's learner.
-        parameters: Stacked parameters, updated in place.
-    """
+    """`torch.optim.SGD` on stacked parameters: rate, momentum and decay of each member's own."""
 
     def __init__(self, learners: Sequence[SGD], parameters: Sequence[Tensor]) -> None:
         self._parameters = parameters
@@ -255,28 +238,16 @@ class Optimiser:
 
 
 class Stepper:
-    """Takes the steps of one pass over the data.
+    """Takes the steps of one pass over the data, the run's `plan`, with the hooks of methods."""
 
-    Args:
-        run: The run; its `plan` is this pass.
-        methods: Methods whose hooks are called.
-        record: Whether the step may be recorded and replayed.
-
-    Attributes:
-        taken: Steps taken so far.
-        first_bad: (M,) the first step at which a member's loss was not finite, or NEVER.
-    """
-
-    def __init__(self, run: "Run", methods: Sequence[Method], record: bool) -> None:
+    def __init__(self, run: "Run", methods: Sequence[Method]) -> None:
         self._run, self._methods = run, methods
-        device, members = run.ensemble.device, len(run.ensemble)
+        device = run.ensemble.device
         self._step = torch.zeros(1, dtype=torch.int64, device=device)
-        self.taken = 0
-        self.first_bad = torch.full((members,), NEVER, device=device)
         self._graph: torch.cuda.CUDAGraph | None = None
         # recording takes about as long as a few dozen steps
         self._record = (
-            record
+            run.record
             and device.type == "cuda"
             and len(run.plan) > 50
             and all(method.capturable for method in methods)
@@ -286,7 +257,7 @@ class Stepper:
         """Takes the next step."""
         if not self._record:
             self._take()
-        elif self.taken < WARM_UP_STEPS:
+        elif self._run.taken < WARM_UP_STEPS:
             aside: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             aside.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(aside):
@@ -298,12 +269,8 @@ class Stepper:
                 with _no_garbage_collection(), torch.cuda.graph(self._graph):
                     self._take()
             self._graph.replay()
-        self.taken += 1
+        self._run.taken += 1
         self._run.steps += 1
-
-    def close(self) -> None:
-        """Lets go of the recorded step, and its memory."""
-        self._graph = None
 
     def _take(self) -> None:
         run = self._run
@@ -323,8 +290,8 @@ class Stepper:
         run.optimiser.step(gradients)
         loss = loss.detach()
         run.total_loss += loss
-        self.first_bad.copy_(
-            torch.minimum(self.first_bad, torch.where(loss.isfinite(), NEVER, self._step))
+        run.first_bad.copy_(
+            torch.minimum(run.first_bad, torch.where(loss.isfinite(), NEVER, self._step))
         )
         for method in self._methods:
             method.on_batch_end(run, batch)

@@ -119,7 +119,8 @@ class Run:
         checkpoint: Saves the run, if that was asked for. A method whose `on_task_end` is long may
             call it there, if its `state_dict` says how far it is: it is then called again.
         plan: What comes at each step of the current pass.
-        stepper: Takes these steps; None before any training.
+        taken: Steps of it so far, or of the last one.
+        first_bad: (M,) the first of them at which a member's loss was not finite, or NEVER.
     """
 
     ensemble: Ensemble
@@ -135,6 +136,7 @@ class Run:
     evaluate_every: int | None
     record: bool
     total_loss: Tensor  # (M,) of the steps since the last evaluation
+    first_bad: Tensor
     task: int = 0
     epoch: int = 0
     passes: int = 0
@@ -144,7 +146,7 @@ class Run:
     checkpoint: Callable[[], None] = lambda: None
     plan: PassPlan = field(init=False)
     steps: int = 0  # since the last evaluation
-    stepper: Stepper | None = None
+    taken: int = 0
     evaluations: list[tuple[int, int, Tensor, Tensor, Tensor]] = field(default_factory=list)
 
     @property
@@ -199,14 +201,14 @@ class Run:
         self.plan = PassPlan.in_order(order, batch_size, self.targets)
         for method in methods:
             method.on_epoch_start(self)
-        self.stepper = stepper = Stepper(self, methods, self.record)
+        stepper, self.taken = Stepper(self, methods), 0
+        self.first_bad.fill_(NEVER)
         interval = STEPS_BETWEEN_CHECKS.get(self.ensemble.device.type, 250)
         for step in range(1, len(self.plan) + 1):
             stepper.step()
             if step % interval == 0 or step == len(self.plan):
-                self._require_finite(stepper.first_bad, "loss")
+                self._require_finite(self.first_bad, "loss")
             after_step(min(batch_size, n - (step - 1) * batch_size))
-        stepper.close()
 
     @torch.no_grad()
     def evaluate(self, learned: int) -> None:
@@ -216,8 +218,8 @@ class Run:
             learned: Tasks that have been learned to their end.
         """
         outputs = torch.stack([self._test_outputs(m) for m in range(len(self.ensemble))])
-        if self.stepper is not None:
-            self._require_sound(outputs, self.stepper)
+        if self.taken:
+            self._require_sound(outputs)
         right = (outputs.argmax(2) == self.test.labels).double()
         by_task = [
             torch.stack([answers[span].mean() for span in spans])
@@ -247,17 +249,17 @@ class Run:
         kept = sum(method.kept_bytes(self) for method in self.methods)
         return History(np.array(samples), np.array(task), accuracy, by_task, loss, kept)
 
-    def _require_sound(self, outputs: Tensor, stepper: Stepper) -> None:
+    def _require_sound(self, outputs: Tensor) -> None:
         """Stops the run if steps so far have broken a network, and no loss need show it.
 
         The last step may have thrown the weights out of range; and a ReLU whose weights are
         minus infinity just answers 0.
         """
-        self._require_finite(stepper.first_bad, "loss")
+        self._require_finite(self.first_bad, "loss")
         sound = outputs.isfinite().flatten(1).all(1)
         for parameter in self.ensemble.parameters.values():
             sound &= parameter.isfinite().flatten(1).all(1)
-        self._require_finite(torch.where(sound, NEVER, stepper.taken - 1), "network")
+        self._require_finite(torch.where(sound, NEVER, self.taken - 1), "network")
 
     def _require_finite(self, first_bad: Tensor, what: str) -> None:
         """Stops the run if a member is not finite from some step of this pass on."""
@@ -357,6 +359,7 @@ def _start(
         random=[np.random.default_rng(seed) for seed in drawn],
         optimiser=Optimiser(optimisers, list(ensemble.parameters.values())),
         total_loss=torch.zeros(members, device=device, dtype=torch.float64),
+        first_bad=torch.full((members,), NEVER, device=device),
         **options,
     )
 

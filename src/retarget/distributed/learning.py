@@ -33,36 +33,21 @@ CPU = torch.device("cpu")
 
 
 class Start(NamedTuple):
-    """Where a chunk begins.
-
-    Attributes:
-        learner: The online learner.
-        row: The chunk's first sample, which is the first of a mini-batch.
-        inherited: (parts, m, c) the chunk's kernel against the past times its weights and, for a
-            learner with a memory, its velocity.
-    """
+    """Where a chunk begins."""
 
     learner: SGD
-    row: int
-    inherited: np.ndarray
+    row: int  # the chunk's first sample, which is the first of a mini-batch
+    inherited: np.ndarray  # (parts, m, c) what the past's weights, and velocity, give at the chunk
 
 
 class Learned(NamedTuple):
-    """What a chunk's steps give.
+    """What a chunk's steps give."""
 
-    Attributes:
-        targets: (m, c) the targets that they were taken on.
-        errors: (m, c) the errors before each.
-        deposits: (parts, m, c) what they leave in the weights and in the velocity.
-        transfer: (2, 2) what they leave of the weights and the velocity before them.
-        condition: A lower bound on the largest condition number met.
-    """
-
-    targets: np.ndarray
-    errors: np.ndarray
-    deposits: np.ndarray
-    transfer: np.ndarray
-    condition: float = 1.0
+    targets: np.ndarray  # (m, c) that they were taken on
+    errors: np.ndarray  # (m, c) before each
+    deposits: np.ndarray  # (parts, m, c) what they leave in the weights and in the velocity
+    transfer: np.ndarray  # (2, 2) what they leave of the weights and the velocity before them
+    condition: float = 1.0  # a lower bound on the largest condition number met
 
 
 def learn_chunk(gram: np.ndarray, start: Start, targets: np.ndarray) -> Learned:
@@ -94,16 +79,8 @@ def settle_chunk(
 ) -> Learned:
     """The steps that settle the learner on the offline predictions, as `Sweep` does in memory.
 
-    Args:
-        gram: (m, m) the chunk's kernel.
-        start: Where the chunk begins.
-        targets: (m, c) true targets.
-        gamma: This and the following options are those of `iterative_targets`.
-        block_size: Samples whose targets are found together.
-        ridge: Ridge of a block.
-        parts: Both halves of the correction, or one.
-        first_block: Whether the stream's first block is corrected too.
-        factor: L_jj of the chunk and its rows of L^-1 Y; without them the aim is the targets.
+    The options are those of `iterative_targets`, the factor is L_jj of the chunk and its rows of
+    L^-1 Y; without it, the aim is the targets.
     """
     Y, settling = as_tensor("targets", targets), Settling(ridge)
 
@@ -161,10 +138,7 @@ Lesson = Callable[[int, Delayed, Start], Delayed]
 class TiledLearning:
     """The state of an online learner after the chunks so far, a follower of K's columns.
 
-    Args:
-        problem: K and the targets.
-        learner: The online learner.
-        lesson: Gives the task that takes a chunk's steps.
+    The lesson gives the task that takes a chunk's steps.
 
     Attributes:
         targets: (n, c) the targets that the steps were taken on.

@@ -23,19 +23,12 @@ BEYOND_THE_PICTURE = 1e6  # times the targets' own size: nothing to be seen but 
 
 @dataclass(frozen=True)
 class Terms:
-    """How the iterative correction made the targets of one block (Eq. 16), sample by sample.
+    """How the iterative correction made the targets of one block (Eq. 16), sample by sample."""
 
-    Attributes:
-        first: Place of the block's first sample in the stream, from 0.
-        modulation: (b,) the factor on each sample's own error, the diagonal of I + C_on.
-        online: (b,) how far C_on moves each target: C_on (y - f_on).
-        offline: (b,) how far C_off does: C_off (f_off - y).
-    """
-
-    first: int
-    modulation: np.ndarray
-    online: np.ndarray
-    offline: np.ndarray
+    first: int  # place of the block's first sample in the stream, from 0
+    modulation: np.ndarray  # (b,) the factor on each sample's own error: diagonal of I + C_on
+    online: np.ndarray  # (b,) how far C_on moves each target: C_on (y - f_on)
+    offline: np.ndarray  # (b,) how far C_off does: C_off (f_off - y)
 
 
 @dataclass(frozen=True)
