@@ -23,7 +23,7 @@ from retarget.errors import (
     TrainingDivergedError,
 )
 from retarget.state_files import read_state, write_state
-from support.lab_problems import CORRECTED, LEARNERS, METHODS, conv_net, mlp, stream, weights
+from support.lab_problems import CORRECTED, LEARNERS, METHODS, conv_net, led, mlp, stream, weights
 
 # Of those that keep the same state, one.
 EVERY = {
@@ -33,7 +33,7 @@ EVERY = {
     "tangent": lambda: (lab.Tangent(memory=24), []),
     "last layer": lambda: (lab.LastLayer(first_epochs=2), []),
     "joint": lambda: (lab.Joint(3), []),
-    "led": lambda: (lab.Led(0.4, memory=24, block_size=8), []),
+    "led": led(memory=24),
     "corrected DER, held and replayed": lambda: (
         [
             lab.Corrected(3.0, 8, refresh="epoch"),

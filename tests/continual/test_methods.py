@@ -18,6 +18,7 @@ from support.lab_problems import (
     METHODS,
     conv_net,
     copies,
+    led,
     mlp,
     samples,
     stream,
@@ -89,6 +90,17 @@ def test_corrected_is_for_the_learner_that_trains_and_goes_on_where_a_task_ends(
     compare(CORRECTED["corrected"], mlp(2), given, LEARNERS[learner], 2, False, 0)
 
 
+@pytest.mark.filterwarnings("ignore::retarget.errors.LinearisationWarning")  # small networks
+@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize("learner", ["mean", "sum", "one at a time"])
+def test_led_equals_a_plain_loop_around_the_corrector(learner, epochs):
+    """Tasks that neither a block nor a mini-batch divides; or with convolutions."""
+    given = stream(2, sizes=(13, 21))
+    compare(led(), mlp(1), given, LEARNERS[learner], epochs, True, 5)
+    given, make = stream(3, sizes=(7, 10), shape=(2, 4, 4)), led(gamma="auto", block_size=4)
+    compare(make, conv_net(1), given, LEARNERS[learner], epochs, False, 2)
+
+
 def test_a_network_with_frozen_and_with_unused_parts():
     network = mlp(4)
     network[0].weight.requires_grad_(False)
@@ -132,7 +144,7 @@ MEMBERS |= {
     "tangent": lambda: (lab.Tangent(memory=40), []),
     "last layer": lambda: (lab.LastLayer(), []),
     "joint": lambda: (lab.Joint(2), []),
-    "led": lambda: (lab.Led(0.4, memory=40, block_size=8, damping=0.6), []),
+    "led": led(),
 }
 
 

@@ -167,6 +167,7 @@ def test_a_running_scheduler_goes_on_running(running):
         (rt, "__version__", "0.0.7", rf"has retarget {rt.__version__}, .* retarget 0.0.7; install"),
         (platform, "python_version_tuple", lambda: ("3", "9", "1"), "has Python .* has Python 3.9"),
     ],
+    ids=["retarget", "Python"],
 )
 def test_workers_of_another_version(running, monkeypatch, module, name, value, message):
     monkeypatch.setattr(module, name, value)

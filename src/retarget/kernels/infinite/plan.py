@@ -36,7 +36,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Tile:
-    """A rectangle of the kernel matrix: rows top to bottom, columns first to last, less the ends."""
+    """Part of the kernel matrix: rows top to bottom, columns first to last, without the ends."""
 
     top: int
     bottom: int
