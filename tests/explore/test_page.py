@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from contextlib import ExitStack
 
 import numpy as np
 import polars as pl
@@ -26,31 +27,25 @@ def browser():
 @pytest.fixture
 def visit(browser, serve):
     """Opens a page; at the end, it must have had no complaint and have asked no other machine."""
-    closing = []
+    seen = []
 
     def open_page(opening, **options):
-        running = serve(opening)
-        server = running.__enter__()
+        server = running.enter_context(serve(opening))
         context = browser.new_context(permissions=["clipboard-read", "clipboard-write"], **options)
-        page, seen = context.new_page(), []
+        running.callback(context.close)
+        page = context.new_page()
         page.on("console", lambda message: seen.append(message.text))
         page.on("pageerror", lambda error: seen.append(str(error)))
         page.on("dialog", lambda dialog: (seen.append("dialog"), dialog.dismiss()))
-        page.on(
-            "request",
-            lambda request: request.url.startswith(server.url) or seen.append(request.url),
-        )
+        page.on("request", lambda r: r.url.startswith(server.url) or seen.append(r.url))
         page.goto(server.url)
         settled(page)
-        closing.append((running, context, seen))
         return page
 
     open_page.expected = ()
-    yield open_page
-    for running, context, seen in closing:
-        context.close()
-        running.__exit__(None, None, None)
-        assert [line for line in seen if not line.startswith(open_page.expected)] == []
+    with ExitStack() as running:
+        yield open_page
+    assert [line for line in seen if not line.startswith(open_page.expected)] == []
 
 
 def settled(page):
@@ -115,9 +110,9 @@ def state():
     return toy_opening().state
 
 
-def effective_targets(state, lr=0.5, seen=40):
+def effective_targets(state, seen=40):
     x, y = np.array(state.x)[:seen], np.array(state.y)[:seen]
-    return rt.effective_targets(rt.RBF(state.width)(x), y, rt.SGD(lr), state.gamma)
+    return rt.effective_targets(rt.RBF(state.width)(x), y, rt.SGD(0.5), state.gamma)
 
 
 def near(got, expected):
@@ -145,13 +140,6 @@ def test_points_curves_and_targets_are_drawn_where_they_belong(page, state):
     expected = rt.discrepancy(K, y, y, learner, state.gamma)
     assert number(page.inner_text("#discrepancy-online")) == pytest.approx(expected, rel=0.01)
     assert page.inner_text("#discrepancy-corrected") == "0"
-
-
-def test_the_rate_changes_the_effective_targets(page, state):
-    enter(page, "#lr", "0.25")
-    lr = float(page.input_value("#lr-number"))
-    assert lr == pytest.approx(0.01 * 400**0.25, rel=0.01)
-    near(Drawing(page).effective()[1], effective_targets(state, lr=lr))
 
 
 def test_dragging_a_point_moves_it_and_the_curves(page):
@@ -207,6 +195,8 @@ def test_stepping_through_the_stream(page, state):
 
 
 def test_the_copied_python_gives_the_numbers_of_the_page(page):
+    enter(page, "#lr", "0.25")
+    assert float(page.input_value("#lr-number")) == pytest.approx(0.01 * 400**0.25, rel=0.01)
     page.select_option("#order", "random")
     page.click("#shuffle")
     page.locator("#gamma").fill("0.8")
@@ -276,18 +266,14 @@ def test_a_setting_that_is_refused_says_why_and_can_be_mended(page, visit):
     assert page.locator("#notice").is_hidden()
 
 
-def test_curves_are_hidden_and_shown(page):
+def test_the_terms_of_the_newest_block_are_shown_with_the_iterative_correction(page, state):
     path = page.locator("#plot path.mark.iterative")
     assert path.get_attribute("d") == ""
-    page.check("#targets-iterative")
-    assert path.get_attribute("d").count("M") == 40
+    assert page.locator("#terms").is_hidden()
     page.uncheck("#curve-online")
     assert drawn(page, "online") == ""
-
-
-def test_the_terms_of_the_newest_block_are_shown_with_the_iterative_correction(page, state):
-    assert page.locator("#terms").is_hidden()
     page.check("#targets-iterative")
+    assert path.get_attribute("d").count("M") == 40
     enter(page, "#seen", "13")
     assert "targets of samples 9 to 16" in page.inner_text("#terms-title")
     K = rt.RBF(state.width)(np.array(state.x))
