@@ -29,34 +29,33 @@ def linear(seed=0):
     return nn.Linear(5, 3, bias=False).double()
 
 
-@pytest.mark.parametrize("lr", [1e15, 1e60])
-def test_it_stops_at_the_first_bad_step(lr):
-    given, learner = stream(0, sizes=(9, 40)), rt.SGD(lr, batch_size=2)
-    task, step = first_bad_step(linear(), given, learner)
-    network = linear()
-    before = weights(network).clone()
-    message = (
-        f"the loss of member 0 is not finite at step {step} of epoch 0 of task {task}, with "
-        rf"Vanilla; its learning rate, {lr:g}".replace("+", r"\+")
-    )
+def two_layers(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(5, 4, bias=False), nn.Linear(4, 3, bias=False)).double()
+
+
+def diverges(message, networks, *arguments, **options):
+    """Trains; returns the error, after which the networks must be as they were."""
+    before = copies(networks)
     with pytest.raises(TrainingDivergedError, match=message) as caught:
-        lab.train(network, given, learner, lab.Vanilla())
-    assert (caught.value.step, caught.value.members) == (step, (0,))
-    assert torch.equal(weights(network), before)
+        lab.train(networks, *arguments, **options)
+    for network, same in zip(networks, before, strict=True):
+        assert torch.equal(weights(network), weights(same))
+    return caught.value
 
 
-def test_checks_between_many_steps_name_the_first_bad_one_too(monkeypatch):
-    """As on CUDA, where the loss is looked at now and then."""
-    given, learner = stream(0, sizes=(60,)), rt.SGD(1e33, batch_size=2)
-    _, step = first_bad_step(linear(), given, learner)
-    monkeypatch.setattr("retarget.continual.training.STEPS_BETWEEN_CHECKS", {"cpu": 13})
-    with pytest.raises(TrainingDivergedError) as caught:
-        lab.train(linear(), given, learner)
-    assert caught.value.step == step
-    # not after an evaluation either
-    with pytest.raises(TrainingDivergedError) as caught:
-        lab.train(linear(), given, learner, evaluate_every=2)
-    assert caught.value.step in (step - 1, step)
+@pytest.mark.parametrize("interval", [1, 13])  # 13: as on CUDA, looked at now and then
+@pytest.mark.parametrize(("lr", "sizes"), [(1e15, (9, 40)), (1e60, (9, 40)), (1e33, (60,))])
+def test_it_stops_at_the_first_bad_step(lr, sizes, interval, monkeypatch):
+    monkeypatch.setattr("retarget.continual.training.STEPS_BETWEEN_CHECKS", {"cpu": interval})
+    given, learner = stream(0, sizes=sizes), rt.SGD(lr, batch_size=2)
+    task, step = first_bad_step(linear(), given, learner)
+    message = f"at step {step} of epoch 0 of task {task}, with Vanilla; its learning rate, {lr:g}"
+    error = diverges(message.replace("+", r"\+"), [linear()], given, learner, lab.Vanilla())
+    assert (error.step, error.members) == (step, (0,))
+    # an evaluation does not hide it
+    error = diverges("member 0", [linear()], given, learner, evaluate_every=2)
+    assert error.step in (step - 1, step)
 
 
 def test_the_members_that_diverge_are_named():
@@ -65,67 +64,42 @@ def test_the_members_that_diverge_are_named():
     steps = [first_bad_step(linear(m), given, learners[m]) for m in (1, 3)]
     assert steps[1] < steps[0]
     networks = [linear(m) for m in range(4)]
-    before = copies(networks)
-    with pytest.raises(
-        TrainingDivergedError, match="member 3 .* with plain SGD; its .* 1e.60"
-    ) as caught:
-        lab.train(networks, given, learners)
-    assert caught.value.members == (3,)
-    assert caught.value.step == steps[1][1]
-    for network, same in zip(networks, before, strict=True):
-        assert torch.equal(weights(network), weights(same))
+    error = diverges("member 3 .* with plain SGD; its .* 1e.60", networks, given, learners)
+    assert (error.step, error.members) == (steps[1][1], (3,))
 
 
-def two_layers(seed=0):
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(5, 4, bias=False), nn.Linear(4, 3, bias=False)).double()
-
-
-@pytest.mark.parametrize("evaluate_every", [None, 2])
-def test_a_last_step_that_overflows_is_found_without_a_loss(evaluate_every):
+@pytest.mark.parametrize(("size", "evaluate_every"), [(2, None), (20, 2)])
+def test_a_last_step_that_overflows_is_found_without_a_loss(size, evaluate_every):
     """One step throws the weights so far that the outputs overflow; no loss follows it."""
-    given = stream(0, sizes=(20,) if evaluate_every else (2,))
-    with pytest.raises(
-        TrainingDivergedError,
-        match="the network of member 1 is not finite after step 0 of epoch 0 of task 0",
-    ) as caught:
-        lab.train(
-            [two_layers(0), two_layers(1), two_layers(2)],
-            given,
-            [rt.SGD(lr, 2) for lr in (0.1, 1e200, 1e250)],
-            evaluate_every=evaluate_every,
-        )
-    assert (caught.value.step, caught.value.members) == (0, (1, 2))
+    message = "the network of member 1 is not finite after step 0 of epoch 0 of task 0"
+    learners = [rt.SGD(lr, 2) for lr in (0.1, 1e200, 1e250)]
+    networks = [two_layers(m) for m in range(3)]
+    given = stream(0, sizes=(size,))
+    error = diverges(message, networks, given, learners, evaluate_every=evaluate_every)
+    assert (error.step, error.members) == (0, (1, 2))
+
+
+class AtTaskEnd(lab.Method):
+    """Multiplies the weights of some members, layer by layer."""
+
+    def __init__(self, *factors, members=slice(None)):
+        self.factors, self.members = factors, members
+
+    def on_task_end(self, run):
+        with torch.no_grad():
+            for values, factor in zip(run.ensemble.parameters.values(), self.factors, strict=True):
+                values[self.members] *= factor
 
 
 def test_infinite_weights_behind_a_relu_do_not_go_on():
     """All hidden units at minus infinity: the outputs are 0, and every loss is finite."""
-
-    class Blow(lab.Method):
-        def on_task_end(self, run):
-            with torch.no_grad():
-                run.ensemble.parameters["0.weight"].fill_(-torch.inf)
-
     network = nn.Sequential(nn.Linear(2, 3, bias=False), nn.ReLU(), nn.Linear(3, 2, bias=False))
-    network.double()
+    with torch.no_grad():
+        network.double()[0].weight.fill_(-1.0)
     X = torch.rand(4, 2, dtype=torch.float64) + 0.1
     given = lab.TaskStream.from_tasks([(X, [0, 1, 0, 1])])
-    with pytest.raises(TrainingDivergedError, match="the network of member 0 is not finite"):
-        lab.train(network, given, rt.SGD(0.1), Blow())
-    assert network[0].weight.isfinite().all()
-
-
-@pytest.mark.parametrize(
-    ("method", "name"),
-    [
-        (lab.EWC(1e300), "EWC"),
-        (lab.CumulativeReplay(), "CumulativeReplay"),
-        ([lab.LabelSmoothing(), lab.DER(3, beta=1.0)], r"LabelSmoothing \+ DER\+\+"),
-    ],
-)
-def test_the_methods_are_named(method, name):
-    with pytest.raises(TrainingDivergedError, match=f"of task [01], with {name}; "):
-        lab.train(two_layers(), stream(0), rt.SGD(1e40, 2), method, epochs=3)
+    blow = AtTaskEnd(torch.inf, 1.0)
+    diverges("the network of member 0 is not finite", [network], given, rt.SGD(0.1), blow)
 
 
 class Late(lab.Method):
@@ -136,43 +110,41 @@ class Late(lab.Method):
         return batch.targets * (torch.nan if late else 1.0)
 
 
-def test_epochs_and_tasks_are_named():
-    with pytest.raises(TrainingDivergedError, match="step 1 of epoch 2 of task 1, with Late"):
-        lab.train(mlp(1), stream(0), rt.SGD(0.1, 4), Late(), epochs=4)
+FAR_TARGETS = r"the corrected targets reach .*e.0\d: use a larger ridge, gamma or block_size"
+TOO_FAST = "its learning rate, 0.05, is probably too high for this network: try a third"
 
 
 @pytest.mark.parametrize(
-    ("lr", "cause"),
+    ("methods", "lr", "message"),
     [
-        (1e-6, r"the corrected targets reach .*e.0\d: use a larger ridge, gamma or block_size"),
-        (0.05, "its learning rate, 0.05, is probably too high for this network: try a third"),
+        (lab.EWC(1e300), 1e40, "of task [01], with EWC; "),
+        (lab.CumulativeReplay(), 1e40, "of task [01], with CumulativeReplay; "),
+        ([lab.LabelSmoothing(), lab.DER(3, beta=1.0)], 1e40, r"with LabelSmoothing \+ DER\+\+; "),
+        (Late(), 0.1, "step 1 of epoch 2 of task 1, with Late"),
+        ([lab.Corrected(100.0, 4), Late()], 1e-6, rf"with Corrected \+ Late; {FAR_TARGETS}"),
+        ([lab.Corrected(100.0, 4), Late()], 0.05, rf"with Corrected \+ Late; {TOO_FAST}"),
     ],
 )
-def test_corrected_targets_far_away_are_the_likely_cause(lr, cause):
-    methods = [lab.Corrected(100.0, 4), Late()]
-    with pytest.raises(TrainingDivergedError, match=rf"with Corrected \+ Late; {cause}"):
-        lab.train(mlp(1), stream(0, sizes=(8, 8)), rt.SGD(lr, 4), methods, epochs=3)
+def test_methods_place_and_likely_cause_are_named(methods, lr, message):
+    network = mlp(1) if lr < 1 else two_layers()
+    diverges(message, [network], stream(0, sizes=(8, 8)), rt.SGD(lr, 4), methods, epochs=3)
 
 
-@pytest.mark.parametrize("broken", [torch.nan, 1e200])
-def test_a_kernel_that_is_not_finite_names_its_members(broken):
-    """The network's outputs may still be finite when the products of its gradients are not."""
-
-    class Break(lab.Method):
-        def on_task_end(self, run):
-            if run.task == 0:
-                with torch.no_grad():
-                    run.ensemble.parameters["0.weight"][1] *= 1e-30
-                    run.ensemble.parameters["1.weight"][1] *= broken
-
-    given = stream(0, sizes=(8, 8))
+@pytest.mark.parametrize(
+    ("factors", "message"),
+    [
+        # the outputs may still be finite when the products of the gradients are not
+        ((1e-30, 1e200), "no targets for member 1 before epoch 0 of task 1.*the network's kernel"),
+        ((1.0, torch.nan), "the network of member 1 is not finite after step 1 of epoch 0 of"),
+        # all its units answer 0, and so does its kernel
+        ((0.0, 0.0), "no targets for member 1 before epoch 0 of task 1.*the network's gradi"),
+    ],
+)
+def test_a_network_without_a_kernel_names_its_member(factors, message):
+    methods = [lab.Corrected(1.0, 4), AtTaskEnd(*factors, members=[1])]
     networks = [two_layers(m) for m in range(3)]
-    match = "no targets for member 1 before epoch 0 of task 1, with Corrected: the network's kernel"
-    if broken != broken:
-        match = "the network of member 1 is not finite after step 1 of epoch 0 of task 0"
-    with pytest.raises(TrainingDivergedError, match=match) as caught:
-        lab.train(networks, given, rt.SGD(0.01, 4), [lab.Corrected(1.0, 4), Break()])
-    assert caught.value.members == (1,)
+    error = diverges(message, networks, stream(0, sizes=(8, 8)), rt.SGD(0.01, 4), methods)
+    assert error.members == (1,)
 
 
 def test_repeated_samples_in_a_block_name_the_member():
@@ -184,31 +156,10 @@ def test_repeated_samples_in_a_block_name_the_member():
     assert caught.value.__notes__ == ["(member 1, task 0, epoch 0)"]
 
 
-def test_a_network_that_has_died_names_its_member():
-    """All its units answer 0, and so does its kernel."""
-
-    class Kill(lab.Method):
-        def on_task_end(self, run):
-            with torch.no_grad():
-                for weights in run.ensemble.parameters.values():
-                    weights[1] = 0.0
-
-    given = stream(0, sizes=(8, 8))
-    networks = [two_layers(m) for m in range(3)]
-    match = "no targets for member 1 before epoch 0 of task 1, with Corrected: the network's gradi"
-    with pytest.raises(TrainingDivergedError, match=match) as caught:
-        lab.train(networks, given, rt.SGD(0.01, 4), [lab.Corrected(1.0, 4), Kill()])
-    assert caught.value.members == (1,)
-
-
 def test_targets_that_overflow_name_their_members():
     given = stream(0, sizes=(8,))
-    X = given.train.inputs.float()
-    single = lab.TaskStream.from_tasks([(X, given.train.labels)], classes=3)
+    single = lab.TaskStream.from_tasks([(given.train.inputs.float(), given.train.labels)], None, 3)
     learners = [rt.SGD(0.01, 4), rt.SGD(1e-41, 4), rt.SGD(1e-42, 4)]
     networks = [mlp(m).float() for m in range(3)]
-    with pytest.raises(
-        TrainingDivergedError, match="no targets for member 1 .* largest number of float32"
-    ) as caught:
-        lab.train(networks, single, learners, lab.Corrected(1.0, 4))
-    assert caught.value.members == (1, 2)
+    message = "no targets for member 1 .* largest number of float32"
+    assert diverges(message, networks, single, learners, lab.Corrected(1.0, 4)).members == (1, 2)

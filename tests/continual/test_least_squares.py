@@ -10,39 +10,29 @@ from torch import nn
 import retarget as rt
 from retarget import continual as lab
 from retarget.errors import InvalidInputError
-from support.lab_problems import LEARNERS, conv_net, copies, mlp, stream, weights
+from support.lab_problems import LEARNERS, conv_net, mlp, stream, weights
+from support.oracles import continual as oracle
+from support.problems import assert_same
 
 LEARNER = LEARNERS["mean"]
 
 
-def first_session(network, problem, epochs):
-    """Plain training on the first task alone, in its own loop."""
-    optimiser = torch.optim.SGD(network.parameters(), lr=LEARNER.rate(0))
-    X, Y = parts(problem, 0)
-    for _ in range(epochs):
-        for start in range(0, len(X), 4):
-            rows = slice(start, start + 4)
-            optimiser.zero_grad()
-            loss = (network(X[rows]) - Y[rows]).square().sum(1) / 2
-            loss.mean().backward()
-            optimiser.step()
+def descend(network, problem, orders):
+    """Plain training."""
+    loop = oracle.Loop(network, oracle.samples(problem.train), problem.targets(), LEARNER, 0)
+    for order in orders:
+        for batch in loop.batches(order):
+            loop.descend(loop.loss(network(loop.X[batch]), loop.Y[batch]))
     return network
 
 
-def parts(problem, task):
-    span = problem.train.spans()[task]
-    rows = problem.train.rows[span]
-    labels = problem.train.labels[span]
-    return problem.train.inputs[rows], nn.functional.one_hot(labels, problem.classes).double()
+def first_session(network, problem, epochs):
+    return descend(network, problem, [np.arange(problem.train.sizes[0])] * epochs)
 
 
 def right(answers, problem):
     """Which test samples are answered rightly."""
     return float((answers.argmax(1) == problem.test.labels).double().mean())
-
-
-def inputs_tested(problem):
-    return problem.test.inputs[problem.test.rows]
 
 
 @pytest.mark.parametrize("epochs", [0, 1, 3])
@@ -55,11 +45,13 @@ def test_tangent_is_a_tangent_learner_after_the_first_session(make, epochs):
     trained = copy.deepcopy(network)
     history = lab.train(trained, problem, LEARNER, method, epochs=2)
     plain = first_session(network, problem, epochs)
-    torch.testing.assert_close(weights(trained), weights(plain), rtol=0, atol=1e-12)
+    assert_same(weights(trained), weights(plain), 1e-12)
     learner = rt.TangentLearner(plain, 0.3, 64, combinations=2, seed=method._seeds[0])
     for task, accuracy in enumerate(history.accuracy[1:, 0]):
-        learner.learn(*parts(problem, task))
-        assert accuracy == pytest.approx(right(learner.predict(inputs_tested(problem)), problem))
+        span = problem.train.spans()[task]
+        learner.learn(oracle.samples(problem.train)[span], problem.targets()[span])
+        predicted = learner.predict(oracle.samples(problem.test))
+        assert accuracy == pytest.approx(right(predicted, problem))
     assert list(history.task) == [0, 1, 2, 3]
     assert list(history.samples) == [0, 26, 46, 64]
     assert history.kept_bytes == learner.nbytes
@@ -80,26 +72,14 @@ def test_last_layer_is_ridge_regression_on_what_the_last_layer_sees(random_featu
         projection = torch.randn((7, random_features), generator=drawn) / 7**0.5
         return (hidden @ projection.double()).relu()
 
-    X, Y = (torch.cat(both) for both in zip(*(parts(problem, t) for t in range(3)), strict=True))
+    Y, tested = problem.targets(), oracle.samples(problem.test)
+    X = oracle.samples(problem.train)
     phi, mean = features(X), features(X).mean(0)
     C = (phi - mean).T @ (phi - mean) + 0.2 * torch.eye(phi.shape[1]).double()
     W = torch.linalg.solve(C, (phi - mean).T @ (Y - Y.mean(0)))
-    answers = (features(inputs_tested(problem)) - mean) @ W + Y.mean(0)
-    torch.testing.assert_close(
-        method._learners[0].predict(inputs_tested(problem)), answers, rtol=0, atol=1e-10
-    )
+    answers = (features(tested) - mean) @ W + Y.mean(0)
+    assert_same(method._learners[0].predict(tested), answers)
     assert history.final_accuracy[0] == pytest.approx(right(answers, problem))
-
-
-@pytest.mark.parametrize(
-    "make", [lambda: lab.Tangent(memory=40), lambda: lab.LastLayer(), lambda: lab.Joint(2)]
-)
-def test_members_at_once_equal_one_by_one(make):
-    networks, problems = [mlp(seed) for seed in (4, 5)], [stream(seed) for seed in (6, 7)]
-    together = lab.train(copies(networks), problems, LEARNER, make(), seeds=[8, 9])
-    for m in range(2):
-        alone = lab.train(copies(networks)[m], problems[m], LEARNER, make(), seeds=[8 + m])
-        np.testing.assert_allclose(alone.accuracy[:, 0], together.accuracy[:, m], atol=1e-12)
 
 
 def test_joint_trains_on_everything_at_the_end():
@@ -107,16 +87,9 @@ def test_joint_trains_on_everything_at_the_end():
     trained = copy.deepcopy(network)
     history = lab.train(trained, problem, LEARNER, lab.Joint(2), seeds=[11])
     assert history.accuracy[1, 0] == history.accuracy[0, 0]  # nothing is learned on the way
-    X, Y = (torch.cat(both) for both in zip(*(parts(problem, t) for t in range(3)), strict=True))
-    optimiser = torch.optim.SGD(network.parameters(), lr=LEARNER.rate(0))
     random = np.random.default_rng(11)
-    for _ in range(2):
-        order = torch.from_numpy(random.permutation(len(X)))
-        for rows in order.split(4):
-            optimiser.zero_grad()
-            ((network(X[rows]) - Y[rows]).square().sum(1) / 2).mean().backward()
-            optimiser.step()
-    torch.testing.assert_close(weights(trained), weights(network), rtol=0, atol=1e-10)
+    descend(network, problem, [random.permutation(26) for _ in range(2)])
+    assert_same(weights(trained), weights(network))
 
 
 def test_what_a_method_keeps_in_bytes():
@@ -138,20 +111,6 @@ def test_what_a_method_keeps_in_bytes():
     for method, expected in kept.items():
         history = lab.train(mlp(0), problem, LEARNER, method)
         assert history.kept_bytes == expected, method.name
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: lab.Tangent(gamma=-1.0), "gamma is -1.0"),
-        (lambda: lab.Tangent(memory=0), "memory is 0"),
-        (lambda: lab.Tangent(first_epochs=-1), "first_epochs is -1"),
-        (lambda: lab.LastLayer(random_features=-3), "random_features is -3"),
-    ],
-)
-def test_options_without_a_meaning(make, message):
-    with pytest.raises(InvalidInputError, match=message):
-        make()
 
 
 def test_a_network_without_a_linear_layer_has_no_last_one():

@@ -66,39 +66,6 @@ def test_every_sample_is_kept_with_the_same_probability(batch):
         reservoir.plan(*one_pass(np.arange(n), batch), 1, 1)
         kept[reservoir.held] += 1
     assert kept.sum() == runs * capacity
-    expected = runs * capacity / n
     # Four standard deviations of a count. To draw from one more or one fewer puts the samples
     # about capacity / n^2 a step off: far more at the ends.
-    assert np.abs(kept - expected).max() < 4 * np.sqrt(runs * (1 / 4) * (3 / 4))
-
-
-def test_every_kept_sample_is_drawn_with_the_same_probability():
-    random, drawn = np.random.default_rng(0), np.zeros(6)
-    reservoir = Reservoir(6, random)
-    reservoir.plan(*one_pass(np.arange(6), 6), 1, 1)
-    steps = 3000
-    plan = reservoir.plan(np.zeros((steps, 1), int), np.zeros((steps, 1)), 2, 4)
-    assert (plan.weights == 1).all()
-    np.add.at(drawn, plan.positions.ravel(), 1)
-    expected = steps * 2 * 4 / 6
-    assert np.abs(drawn - expected).max() < 4 * np.sqrt(steps * 2 * (4 / 6) * (2 / 6))
-    assert (plan.positions[:, 0] != plan.positions[:, 1]).any()  # draws are independent
-
-
-def test_a_sample_overwritten_in_its_own_mini_batch_is_never_stored():
-    overwritten = 0
-    for seed in range(50):
-        reservoir = Reservoir(2, np.random.default_rng(seed))
-        plan = reservoir.plan(*one_pass(np.arange(8), 8), 1, 1)
-        for slot in range(2):
-            (last,) = np.flatnonzero(plan.store[0] == slot)
-            assert reservoir.held[slot] == last
-        overwritten += plan.store[0, 0] == 2  # the first sample always gets a slot at first
-    assert overwritten > 10
-
-
-def test_what_fills_up_a_mini_batch_is_not_offered():
-    reservoir = Reservoir(10, np.random.default_rng(0))
-    plan = reservoir.plan(*one_pass(np.arange(5), 4), 1, 1)
-    assert plan.store.tolist() == [[0, 1, 2, 3], [4, 10, 10, 10]]
-    assert reservoir.offered == 5
+    assert np.abs(kept - runs * capacity / n).max() < 4 * np.sqrt(runs * (1 / 4) * (3 / 4))

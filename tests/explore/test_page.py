@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from contextlib import ExitStack
 
 import numpy as np
 import polars as pl
@@ -26,35 +27,40 @@ def browser():
 @pytest.fixture
 def visit(browser, serve):
     """Opens a page; at the end, it must have had no complaint and have asked no other machine."""
-    closing = []
+    seen = []
 
     def open_page(opening, **options):
-        running = serve(opening)
-        server = running.__enter__()
+        server = running.enter_context(serve(opening))
         context = browser.new_context(permissions=["clipboard-read", "clipboard-write"], **options)
-        page, seen = context.new_page(), []
+        running.callback(context.close)
+        page = context.new_page()
         page.on("console", lambda message: seen.append(message.text))
         page.on("pageerror", lambda error: seen.append(str(error)))
         page.on("dialog", lambda dialog: (seen.append("dialog"), dialog.dismiss()))
-        page.on(
-            "request",
-            lambda request: request.url.startswith(server.url) or seen.append(request.url),
-        )
+        page.on("request", lambda r: r.url.startswith(server.url) or seen.append(r.url))
         page.goto(server.url)
         settled(page)
-        closing.append((running, context, seen))
         return page
 
     open_page.expected = ()
-    yield open_page
-    for running, context, seen in closing:
-        context.close()
-        running.__exit__(None, None, None)
-        assert [line for line in seen if not line.startswith(open_page.expected)] == []
+    with ExitStack() as running:
+        yield open_page
+    assert [line for line in seen if not line.startswith(open_page.expected)] == []
 
 
 def settled(page):
     page.locator('#picture[aria-busy="false"]').wait_for()
+
+
+def enter(page, field, value):
+    page.locator(field).fill(value)
+    page.locator(field).blur()
+    settled(page)
+
+
+def press(page, button):
+    page.click(button)
+    settled(page)
 
 
 MINUS = "\N{MINUS SIGN}"
@@ -104,9 +110,9 @@ def state():
     return toy_opening().state
 
 
-def effective_targets(state, lr=0.5, seen=40):
+def effective_targets(state, seen=40):
     x, y = np.array(state.x)[:seen], np.array(state.y)[:seen]
-    return rt.effective_targets(rt.RBF(state.width)(x), y, rt.SGD(lr), state.gamma)
+    return rt.effective_targets(rt.RBF(state.width)(x), y, rt.SGD(0.5), state.gamma)
 
 
 def near(got, expected):
@@ -136,78 +142,66 @@ def test_points_curves_and_targets_are_drawn_where_they_belong(page, state):
     assert page.inner_text("#discrepancy-corrected") == "0"
 
 
-def test_the_rate_changes_the_effective_targets(page, state):
-    page.locator("#lr").fill("0.25")
-    settled(page)
-    lr = float(page.input_value("#lr-number"))
-    assert lr == pytest.approx(0.01 * 400**0.25, rel=0.01)
-    near(Drawing(page).effective()[1], effective_targets(state, lr=lr))
-
-
 def test_dragging_a_point_moves_it_and_the_curves(page):
-    before = page.locator("#plot path.curve.online").get_attribute("d")
-    (x, y), (width, height) = grab(page, 0), (-120, -150)
-    page.mouse.move(x + width, y + height, steps=8)
+    before, (x, y) = drawn(page, "online"), first_point(page)
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x - 120, y - 150, steps=8)
     page.mouse.up()
     settled(page)
-    assert page.locator("#plot path.curve.online").get_attribute("d") != before
+    assert drawn(page, "online") != before
     shown = float(page.input_value("#point-x")), float(page.input_value("#point-y"))
     points = Drawing(page).points()
     near((points[0][0], points[1][0]), shown)
+    assert first_point(page)[0] == pytest.approx(x - 120, abs=2)
+
+
+def first_point(page):
     box = page.locator(".hit").first.bounding_box()
-    assert box["x"] + box["width"] / 2 == pytest.approx(x + width, abs=2)
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
 
-def grab(page, i):
-    box = page.locator(".hit").nth(i).bounding_box()
-    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-    page.mouse.move(x, y)
-    page.mouse.down()
-    return x, y
+def drawn(page, curve):
+    return page.locator(f"#plot path.curve.{curve}").get_attribute("d")
 
 
 def test_a_finger_drags_a_point(visit):
     page = visit(toy_opening(), viewport={"width": 390, "height": 844}, has_touch=True)
-    box = page.locator(".hit").first.bounding_box()
-    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    x, y = first_point(page)
     touch = page.context.new_cdp_session(page)
     for kind, far in [("touchStart", 0), *(("touchMove", 5 * i) for i in range(1, 13))]:
         places = [{"x": x - far, "y": y - far}]
         touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": places})
     touch.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
     settled(page)
-    box = page.locator(".hit").first.bounding_box()
-    assert box["x"] + box["width"] / 2 == pytest.approx(x - 60, abs=3)
+    assert first_point(page)[0] == pytest.approx(x - 60, abs=3)
 
 
 def test_stepping_through_the_stream(page, state):
-    page.locator("#seen").fill("23")
-    settled(page)
+    enter(page, "#seen", "23")
     assert page.inner_text("#seen-text") == "23 of 40"
     assert page.locator(".point.unseen").count() == 17
     near(Drawing(page).effective()[1], effective_targets(state, seen=23))
-    page.click("#forward")
-    settled(page)
+    press(page, "#forward")
     near(Drawing(page).effective()[1], effective_targets(state, seen=24))
     target = f"{state.y[23]:g}".replace("-", MINUS)
     assert f"Sample 24 came with the target {target};" in page.inner_text("#story")
-    page.click("#first")
-    settled(page)
+    press(page, "#first")
     assert "Nothing has been learned yet" in page.inner_text("#story")
     page.click("#play")
     page.locator("#seen-text", has_text="2 of 40").wait_for()
-    page.click("#play")
-    settled(page)
+    press(page, "#play")
     assert page.locator("#plot .point:not(.unseen)").count() >= 2
 
 
 def test_the_copied_python_gives_the_numbers_of_the_page(page):
+    enter(page, "#lr", "0.25")
+    assert float(page.input_value("#lr-number")) == pytest.approx(0.01 * 400**0.25, rel=0.01)
     page.select_option("#order", "random")
     page.click("#shuffle")
     page.locator("#gamma").fill("0.8")
     page.locator("#batch_size").fill("3")
-    page.locator("#seen").fill("31")
-    settled(page)
+    enter(page, "#seen", "31")
     page.click("#copy")
     page.get_by_text("Copied.").wait_for()
     names = {}
@@ -224,21 +218,17 @@ def test_the_copied_python_gives_the_numbers_of_the_page(page):
 
 def test_points_are_added_and_removed_and_all_is_reset(page):
     before = page.locator("#code").text_content()
-    page.click("#add")
-    settled(page)
+    press(page, "#add")
     assert page.locator("#plot .point").count() == 41
     assert page.inner_text("#seen-text") == "41 of 41"
-    page.fill("#point-y", "1.5")
-    page.locator("#point-y").blur()
-    settled(page)
+    enter(page, "#point-y", "1.5")
     assert Drawing(page).points()[1][40] == pytest.approx(1.5, abs=0.01)
     page.click("#remove")
     box = page.locator("#plot").bounding_box()
     page.mouse.dblclick(box["x"] + 0.9 * box["width"], box["y"] + 40)
     settled(page)
     assert page.locator("#plot .point").count() == 41
-    page.click("#reset")
-    settled(page)
+    press(page, "#reset")
     assert page.locator("#code").text_content() == before
 
 
@@ -258,45 +248,33 @@ def test_the_keyboard_moves_chooses_and_removes(page, state):
 
 
 def test_a_diverging_rate_is_explained(page):
-    page.fill("#lr-number", "300")
-    page.locator("#lr-number").blur()
-    settled(page)
+    enter(page, "#lr-number", "300")
     assert "Every step is stable up to the rate 2." in page.inner_text("#notice")
     assert "the online learner diverged" in page.inner_text("#notice")
-    assert page.locator("#plot path.curve.online").get_attribute("d") == ""
-    assert page.locator("#plot path.curve.offline").get_attribute("d") != ""
-    page.click("#notice button")
-    settled(page)
+    assert drawn(page, "online") == ""
+    assert drawn(page, "offline") != ""
+    press(page, "#notice button")
     assert page.input_value("#lr-number") == "1"
     assert page.locator("#notice").is_hidden()
 
 
 def test_a_setting_that_is_refused_says_why_and_can_be_mended(page, visit):
     visit.expected = ("Failed to load resource: the server responded with a status of 422",)
-    page.fill("#point-y", "1e20")
-    page.locator("#point-y").blur()
-    settled(page)
+    enter(page, "#point-y", "1e20")
     assert "This setting cannot be computed: y.0: " in page.inner_text("#notice")
-    page.fill("#point-y", "1")
-    page.locator("#point-y").blur()
-    settled(page)
+    enter(page, "#point-y", "1")
     assert page.locator("#notice").is_hidden()
 
 
-def test_curves_are_hidden_and_shown(page):
+def test_the_terms_of_the_newest_block_are_shown_with_the_iterative_correction(page, state):
     path = page.locator("#plot path.mark.iterative")
     assert path.get_attribute("d") == ""
+    assert page.locator("#terms").is_hidden()
+    page.uncheck("#curve-online")
+    assert drawn(page, "online") == ""
     page.check("#targets-iterative")
     assert path.get_attribute("d").count("M") == 40
-    page.uncheck("#curve-online")
-    assert page.locator("#plot path.curve.online").get_attribute("d") == ""
-
-
-def test_the_terms_of_the_newest_block_are_shown_with_the_iterative_correction(page, state):
-    assert page.locator("#terms").is_hidden()
-    page.check("#targets-iterative")
-    page.locator("#seen").fill("13")
-    settled(page)
+    enter(page, "#seen", "13")
     assert "targets of samples 9 to 16" in page.inner_text("#terms-title")
     K = rt.RBF(state.width)(np.array(state.x))
     block = rt.correction_terms(K, rt.SGD(0.5), state.gamma, 8, 0.1)[1]
@@ -304,13 +282,10 @@ def test_the_terms_of_the_newest_block_are_shown_with_the_iterative_correction(p
     np.testing.assert_allclose(shown, block.modulation.diagonal(), rtol=0.01)
     assert page.locator("#moves .bar.online").get_attribute("d").count("M") == 8
     assert page.locator("#moves .dot").count() == 8
-    page.fill("#momentum-number", "0.5")
-    page.locator("#momentum-number").blur()
-    settled(page)
+    enter(page, "#momentum-number", "0.5")
     assert "set the momentum to 0" in page.inner_text("#terms-text")
     assert page.locator("#moves").is_hidden()
-    page.click("#first")
-    settled(page)
+    press(page, "#first")
     assert page.locator("#terms").is_hidden()
 
 
@@ -354,9 +329,7 @@ def test_learners_and_the_meaning_of_sticks_are_in_sight(visit):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_a_phone(visit, scheme):
     page = visit(toy_opening(), viewport={"width": 390, "height": 844}, color_scheme=scheme)
-    page.fill("#lr-number", "300")
-    page.locator("#lr-number").blur()
-    settled(page)
+    enter(page, "#lr-number", "300")
     for summary in page.locator("summary").all():
         summary.click()
     page.click("#notice button")

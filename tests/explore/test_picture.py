@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import retarget as rt
 from retarget.errors import PrecisionWarning
-from retarget.explore.picture import draw
+from retarget.explore.picture import draw, python_code
 from retarget.explore.state import State
 from support.oracles import literal
 
@@ -16,21 +16,9 @@ from support.oracles import literal
 def make_state(n=17, **changes):
     rng = np.random.default_rng(n)
     x, y = rng.uniform(-1, 3, n), rng.normal(1, 2, n)
-    settings = {
-        "x": x.tolist(),
-        "y": y.tolist(),
-        "low": -1.5,
-        "high": 3.5,
-        "order": "random",
-        "seed": 5,
-        "lr": 0.3,
-        "gamma": 0.7,
-        "width": 0.8,
-        "block_size": 6,
-        "block_ridge": 0.2,
-        "start": 0.4,
-        "seen": n,
-    }
+    settings = {"x": x.tolist(), "y": y.tolist(), "low": -1.5, "high": 3.5, "width": 0.8}
+    settings |= {"order": "random", "seed": 5, "lr": 0.3, "gamma": 0.7, "start": 0.4, "seen": n}
+    settings |= {"block_size": 6, "block_ridge": 0.2}
     return State(**(settings | changes))
 
 
@@ -98,30 +86,10 @@ def test_where_there_are_no_terms(changes):
     assert draw(make_state(**changes)).terms is None
 
 
-def test_momentum_is_the_systems_of_the_theory():
-    """(I/eta + K^L * S) A = Y with s(t, i) = (1 - mu^(t-i)) / (1 - mu)."""
-    state, mu = make_state(momentum=0.6, lr=0.2), 0.6
-    _, Y, K, k = problem(state)
-    n = len(Y)
-    gap = np.arange(n)[:, None] - np.arange(n)[None, :]
-    S = np.where(gap > 0, (1 - mu ** np.maximum(gap, 0)) / (1 - mu), 0)
-    A = np.linalg.solve(np.eye(n) / 0.2 + K * S, Y)
-    weights = (1 - mu ** (n - np.arange(n))) / (1 - mu)
-    dual = weights[:, None] * A
-    picture = draw(state)
-    close(picture.curves["online"], k.T @ dual + state.start)
-    close(picture.targets["effective"], (0.7 * np.eye(n) + K) @ dual + state.start)
-    close(picture.curves["corrected"], picture.curves["offline"])
-
-
-def test_the_step_before():
-    now, earlier = draw(make_state(seen=9)), draw(make_state(seen=8))
-    close(now.targets["before"], earlier.targets["effective"])
-    assert len(now.targets["effective"]) == 9
-
-
-def test_predictions_are_those_of_the_learner_that_had_not_seen_the_sample():
+def test_the_step_before_and_what_was_predicted_for_samples_not_seen():
     picture = draw(make_state(seen=9))
+    close(picture.targets["before"], draw(make_state(seen=8)).targets["effective"])
+    assert len(picture.targets["effective"]) == 9
     for t in (0, 3, 8):
         earlier = make_state(seen=t)
         _, Y, K, _ = problem(earlier)
@@ -166,24 +134,6 @@ def test_a_diverging_rate_is_explained_and_the_rest_is_drawn(lr):
     assert picture.largest_lr == pytest.approx(2.0)  # k(x, x) = 1
 
 
-def test_the_largest_rate_of_mini_batches_and_momentum():
-    state = make_state(batch_size=4, momentum=0.5)
-    _, _, K, _ = problem(state)
-    top = max(np.linalg.eigvalsh(K[i : i + 4, i : i + 4])[-1] for i in range(0, 17, 4))
-    assert draw(state).largest_lr == pytest.approx(2 * (1 - 0.5) / top)
-
-
-def test_a_singular_block_is_corrected_too():
-    x = [0.5] * 8
-    state = State(
-        x=x, y=list(range(8)), low=0, high=1, width=1.0, seen=8, block_size=4, block_ridge=0.0
-    )
-    picture = draw(state)
-    assert set(picture.curves) == {"offline", "online", "corrected", "iterative"}
-    assert picture.problems == {}
-    assert picture.curves["iterative"] == pytest.approx(picture.curves["offline"], abs=1e-9)
-
-
 def test_a_block_of_no_whole_mini_batches_is_a_problem_of_its_own():
     picture = draw(make_state(batch_size=4, block_size=6))
     assert "multiple of the learner's batch_size" in picture.problems["iterative"]
@@ -217,3 +167,37 @@ def test_every_setting_can_be_written_as_json(values, lr, batch, momentum, share
     picture = asdict(draw(state))
     json.dumps(picture, allow_nan=False, default=np.ndarray.tolist)
     assert set(picture["curves"]) | set(picture["problems"]) >= {"offline", "online", "corrected"}
+
+
+# --- the Python that is copied ----------------------------------------------------------------
+
+
+def run(state):
+    names = {}
+    exec(compile(python_code(state), "<copied>", "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.3])
+@pytest.mark.parametrize("start", [0.0, 2.25, -1e-7])
+@pytest.mark.parametrize("seen", [17, 8, 1])
+def test_the_copied_python_gives_the_numbers_of_the_page(start, seen, momentum):
+    changes = {"start": start, "seen": seen, "lr": 0.1 + 0.2, "gamma": 1 / 3, "batch_size": 2}
+    state = make_state(momentum=momentum, **changes)
+    names, picture = run(state), draw(state)
+    pairs = {f"{name}_targets": picture.targets[name] for name in ("corrected", "iterative")}
+    pairs |= picture.curves | {"effective": picture.targets["effective"], "query": picture.grid}
+    pairs |= {f"{name}_discrepancy": value for name, value in picture.discrepancies.items()}
+    assert len(pairs) == 8 + 3
+    if not momentum:
+        terms = picture.terms
+        pairs |= {"modulation": terms.modulation, "online_move": terms.online}
+        pairs |= {"offline_move": terms.offline}
+        assert names["block"].rows.start == terms.first
+    for name, expected in pairs.items():
+        np.testing.assert_allclose(names[name], expected, rtol=0, atol=1e-10, err_msg=name)
+
+
+def test_one_point_and_nothing_seen():
+    state = State(x=[1.0], y=[2.0], low=0, high=2, width=1.0, seen=0)
+    assert run(state)["seen"] == 1

@@ -2,16 +2,18 @@ import http.client
 import json
 import socket
 from importlib.resources import files
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 import retarget as rt
 from retarget.errors import InvalidInputError
-from retarget.explore.server import FILES, ExploreServer
+from retarget.explore.server import ExploreServer
 from retarget.explore.state import toy_opening
 
 JSON = {"Content-Type": "application/json"}
+STATIC = files("retarget.explore") / "static"
 
 
 @pytest.fixture
@@ -43,14 +45,13 @@ def test_it_listens_to_this_machine_only_at_an_address_nobody_guesses(server):
         assert other.token != server.token
 
 
-def test_every_file_of_the_page_is_served():
-    static = files("retarget.explore") / "static"
-    assert {name for name, _ in FILES.values()} == {path.name for path in static.iterdir()}
-
-
 @pytest.mark.parametrize(
     ("path", "kind"),
-    [("", "html"), ("page.css", "css"), ("page.js", "javascript"), ("plot.js", "javascript")],
+    [
+        ("", "html"),
+        ("page.css", "css"),
+        *((file.name, "javascript") for file in STATIC.iterdir() if file.name.endswith(".js")),
+    ],
 )
 def test_the_files_of_the_page(server, path, kind):
     status, headers, text = ask(server, "GET", path)
@@ -59,7 +60,7 @@ def test_the_files_of_the_page(server, path, kind):
     assert "default-src 'none'" in headers["Content-Security-Policy"]
     assert "unsafe" not in headers["Content-Security-Policy"]
     assert headers["X-Content-Type-Options"] == "nosniff"
-    assert len(text) > 1000
+    assert len(text) > 500
 
 
 def test_the_opening(server):
@@ -68,35 +69,26 @@ def test_the_opening(server):
     assert json.loads(text)["state"] == toy_opening().state.model_dump()
 
 
-def test_a_picture(server):
-    body = settings(lr=0.25, seen=30)
-    status, _, text = ask(server, "POST", "compute", body, JSON)
-    assert status == 200
-    answer, state = json.loads(text), toy_opening().state
-    x, y = np.array(state.x)[:30], np.array(state.y)[:30]
-    effective = rt.effective_targets(rt.RBF(state.width)(x), y, rt.SGD(0.25), state.gamma)
-    np.testing.assert_allclose(answer["targets"]["effective"], effective, atol=1e-12)
-    assert "rt.SGD(lr=0.25" in answer["python"]
-
-
 def test_pictures_one_after_the_other_on_one_connection(server):
     connection = http.client.HTTPConnection(*server.server_address, timeout=10)
-    for seen in (3, 5):
-        connection.request("POST", f"/{server.token}/compute", settings(seen=seen), JSON)
+    state = toy_opening().state
+    for seen in (3, 30):
+        body = settings(lr=0.25, seen=seen)
+        connection.request("POST", f"/{server.token}/compute", body, JSON)
         answer = json.loads(connection.getresponse().read())
-        assert len(answer["targets"]["effective"]) == seen
+        x, y = np.array(state.x)[:seen], np.array(state.y)[:seen]
+        effective = rt.effective_targets(rt.RBF(state.width)(x), y, rt.SGD(0.25), state.gamma)
+        np.testing.assert_allclose(answer["targets"]["effective"], effective, atol=1e-12)
+        assert "rt.SGD(lr=0.25" in answer["python"]
     connection.close()
 
 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("{", "Invalid JSON"),
         ("", "Invalid JSON"),
         ("[]", "Input should be an object"),
-        (settings(x=[float("nan")] * 40), "x.0: Input should be"),
-        (settings(x=[0.0] * 501, y=[0.0] * 501), "at most 500 items"),
-        (settings(lr=-1), "lr: Input should be greater"),
+        (settings(x=[float("nan")] * 40, lr=-1), "x.0: Input should be"),
         (settings(script="<script>"), "Extra inputs are not permitted"),
     ],
 )
@@ -142,18 +134,12 @@ def test_localhost_is_a_name_of_this_machine(server):
     assert ask(server, "GET", "", headers={"Host": host})[0] == 200
 
 
-def test_a_port_that_is_taken(server):
+def test_a_port_that_cannot_be_had(server, monkeypatch):
     port = server.server_address[1]
     with pytest.raises(InvalidInputError, match=f"port {port} of 127.0.0.1 is taken.*--port"):
         ExploreServer(toy_opening(), port)
-
-
-def test_another_failure_of_the_port_is_the_systems_own(monkeypatch):
-    def refuse(*_):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(socket.socket, "bind", refuse)
-    with pytest.raises(PermissionError):
+    monkeypatch.setattr(socket.socket, "bind", Mock(side_effect=PermissionError))
+    with pytest.raises(PermissionError):  # the system's own error
         ExploreServer(toy_opening(), 80)
 
 

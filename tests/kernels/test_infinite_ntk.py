@@ -153,18 +153,12 @@ def test_perfectly_correlated_pixels():
         np.testing.assert_allclose(rt.InfiniteNTK(module, engine=engine)(X), exact, rtol=1e-7)
 
 
-def test_paper_network_needs_the_counted_pairs_only():
+def test_only_the_pairs_that_the_network_needs_are_computed():
     layers = rt.InfiniteNTK(paper_network())._layers
     first, second = make_plan(layers, (1, 28, 28)).stages[:2]
     # 28 pixels in 14 windows of 2, each meeting itself and its neighbours: (3 * 14 - 2) * 4
     assert [m.outputs for m in first.pull] == [160, 160]
     assert [m.outputs for m in second.pull] == [28, 28]  # 7 windows of 2 x 2 pairs
-
-
-def test_full_covariance_where_global_pooling_needs_it():
-    module = nn.Sequential(nn.Conv2d(1, 1, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    stage = make_plan(rt.InfiniteNTK(module)._layers, (1, 6, 7)).stages[0]
-    assert [m.outputs for m in stage.pull] == [4 * 4, 5 * 5]
 
 
 def test_wide_finite_network_converges_to_it():
@@ -231,31 +225,23 @@ def test_symmetric_positive_repeatable_and_with_its_own_diagonal(engine, dtype):
     np.testing.assert_allclose(kernel(X, X[:5]), K[:, :5], rtol=20 * eps)
 
 
-def test_block_size_does_not_matter(monkeypatch):
-    X = images(40)
-    for engine in ENGINES:
-        kernel = rt.InfiniteNTK(paper_network(), engine=engine)
-        whole = kernel(X), kernel(X[:3], X), kernel.diag(X)
-        with monkeypatch.context() as patch:
-            if engine == "fused":
-                patch.setattr("retarget.kernels.infinite.numba.TASK_NUMBERS", 1)
-            patch.setattr(torch_engine, "NUMBERS_CPU", 40 * 2000)
-            parts = kernel(X), kernel(X[:3], X), kernel.diag(X)
-        assert all(np.array_equal(a, b) for a, b in zip(whole, parts, strict=True))
-        np.testing.assert_array_equal(kernel(X[:3], X[3:]), whole[1][:, 3:])
-
-
-def test_number_of_threads_does_not_matter():
-    X, kernel, threads = images(40), rt.InfiniteNTK(paper_network()), torch.get_num_threads()
-    whole = kernel(X)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_blocks_and_threads_do_not_matter(monkeypatch, engine):
+    X, kernel = images(40), rt.InfiniteNTK(paper_network(), engine=engine)
+    whole, threads = (kernel(X), kernel(X[:3], X), kernel.diag(X)), torch.get_num_threads()
+    np.testing.assert_array_equal(kernel(X[:3], X[3:]), whole[1][:, 3:])
+    if engine == "fused":
+        monkeypatch.setattr("retarget.kernels.infinite.numba.TASK_NUMBERS", 1)
+    monkeypatch.setattr(torch_engine, "NUMBERS_CPU", 40 * 2000)
+    torch.set_num_threads(3)
     try:
-        torch.set_num_threads(3)
-        assert np.array_equal(kernel(X), whole)
+        parts = kernel(X), kernel(X[:3], X), kernel.diag(X)
     finally:
         torch.set_num_threads(threads)
+    assert all(np.array_equal(a, b) for a, b in zip(whole, parts, strict=True))
 
 
-def test_torch_in_torch_out_and_half_precision():
+def test_torch_in_torch_out_half_precision_and_no_samples():
     X = torch.from_numpy(images(4))
     kernel = rt.InfiniteNTK(paper_network())
     K = kernel(X)
@@ -265,30 +251,19 @@ def test_torch_in_torch_out_and_half_precision():
     assert half.dtype == torch.float16
     torch.testing.assert_close(half.double(), K, rtol=2e-3, atol=0)
     assert kernel(X.float(), X).dtype == torch.float64
+    empty = kernel(X[:0]), kernel(X[:0], X), kernel.diag(X[:0])
+    assert [part.shape for part in empty] == [(0, 0), (0, 4), (0,)]
 
 
-def test_zero_images_have_zero_kernel():
-    X = images(3)
-    X[1] = 0
-    for engine in ENGINES:
-        K = rt.InfiniteNTK(paper_network(), engine=engine)(X)
-        assert (K[1] == 0).all()
-        assert K[0, 0] > 0
-
-
-def test_no_samples():
-    kernel, X = rt.InfiniteNTK(paper_network()), images(3)
-    assert kernel(X[:0]).shape == (0, 0)
-    assert kernel(X[:0], X).shape == (0, 3)
-    assert kernel.diag(X[:0]).shape == (0,)
-
-
-def test_convolution_that_sees_only_padding():
+@pytest.mark.parametrize("engine", ENGINES)
+def test_zero_images_and_convolutions_that_see_only_padding(engine):
+    X = images(3) * np.array([1, 0, 1])[:, None, None, None]
+    K = rt.InfiniteNTK(paper_network(), engine=engine)(X)
+    assert (K[1] == 0).all()
+    assert K[0, 0] > 0
     module = nn.Sequential(nn.Conv2d(1, 1, 1, stride=2, padding=1), nn.ReLU(), nn.Flatten())
-    X = images(2, size=1)
-    for engine in ENGINES:
-        kernel = rt.InfiniteNTK(module, bias_std=2.0, engine=engine)
-        np.testing.assert_allclose(kernel(X), np.full((2, 2), 2.0))  # S = 4, halved by ReLU
+    kernel = rt.InfiniteNTK(module, bias_std=2.0, engine=engine)
+    np.testing.assert_allclose(kernel(images(2, size=1)), np.full((2, 2), 2.0))  # S = 4, halved
 
 
 def test_vectors_images_and_widths():
@@ -335,25 +310,31 @@ def test_described_and_made_again():
 
 def test_progress_bar(monkeypatch, capsys):
     monkeypatch.setattr("retarget.progress.PATIENCE", -1.0)
-    X = images(3)
-    rt.InfiniteNTK(paper_network(), progress=True)(X)
+    rt.InfiniteNTK(paper_network(), progress=True)(images(3))
     assert "infinite-width kernel" in capsys.readouterr().err
-    rt.InfiniteNTK(paper_network(), progress=False)(X)
-    assert capsys.readouterr().err == ""
 
 
-@needs_numba
-def test_falls_back_to_torch_with_one_warning(monkeypatch):
-    X = images(3)
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.mark.parametrize(
+    ("device", "name", "message"),
+    [
+        pytest.param("cpu", "numba", r"Numba .*retarget.ntk.", marks=needs_numba),
+        pytest.param("cuda", "cuda", "Triton .*reinstall it", marks=[needs_cuda, pytest.mark.gpu]),
+    ],
+)
+def test_falls_back_to_torch_with_one_warning(monkeypatch, device, name, message):
+    X = torch.from_numpy(images(3)).to(device)
     expected = rt.InfiniteNTK(paper_network(), engine="torch")(X)
-    monkeypatch.setitem(sys.modules, "retarget.kernels.infinite.numba", None)
-    monkeypatch.delattr("retarget.kernels.infinite.numba")
+    monkeypatch.setitem(sys.modules, f"retarget.kernels.infinite.{name}", None)
+    monkeypatch.delattr(f"retarget.kernels.infinite.{name}", raising=False)
     ntk._fused_engine.cache_clear()
     try:
         kernel = rt.InfiniteNTK(paper_network())
-        with pytest.warns(RuntimeWarning, match=r"runs on plain torch.*Numba .*retarget.ntk."):
+        with pytest.warns(RuntimeWarning, match=f"runs on plain torch.*{message}"):
             first = kernel(X)
-        assert np.array_equal(first, expected)
+        assert torch.equal(first, expected)
         kernel(X)  # warns no more: a second warning would be an error here
     finally:
         ntk._fused_engine.cache_clear()
@@ -421,8 +402,6 @@ def run_tables(launch, S):
 
 # --- on CUDA ----------------------------------------------------------------------------------
 
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
 CUDA_NETWORKS = {
     "paper": paper_network(),
     "overlapping windows, uneven taps": nn.Sequential(
@@ -445,6 +424,9 @@ CUDA_NETWORKS = {
         nn.Flatten(), nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 1), nn.LeakyReLU(0.1),
         nn.Linear(1, 1),
     ),
+    "gelu": nn.Sequential(
+        nn.Conv2d(1, 1, 3, padding=1), nn.GELU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(1, 1)
+    ),
 }  # fmt: skip
 
 
@@ -454,6 +436,7 @@ CUDA_NETWORKS = {
 @pytest.mark.parametrize("kind", ["ntk", "nngp"])
 @pytest.mark.parametrize("name", CUDA_NETWORKS)
 def test_cuda_agrees_with_cpu(name, kind, engine):
+    engine = "torch" if name == "gelu" else engine  # which the compiled engine does not have
     X = torch.from_numpy(images(70, channels=2))
     expected = rt.InfiniteNTK(CUDA_NETWORKS[name], 1.2, 0.3, kind)(X)
     kernel = rt.InfiniteNTK(CUDA_NETWORKS[name], 1.2, 0.3, kind, engine=engine)
@@ -470,7 +453,7 @@ def test_cuda_agrees_with_cpu(name, kind, engine):
 @pytest.mark.gpu
 @needs_cuda
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", CUDA_NETWORKS)
+@pytest.mark.parametrize("name", [name for name in CUDA_NETWORKS if name != "gelu"])
 def test_cuda_repeats_itself_and_finds_equal_samples(name, dtype, monkeypatch):
     X = torch.from_numpy(images(150)).to(dtype).cuda()
     kernel = rt.InfiniteNTK(CUDA_NETWORKS[name])
@@ -496,23 +479,6 @@ def test_cuda_without_memory_for_a_block_takes_plain_torch(monkeypatch):
     assert torch.equal(rt.InfiniteNTK(paper_network())(X), expected)
 
 
-@pytest.mark.gpu
-@needs_cuda
-def test_cuda_falls_back_to_torch_with_one_warning(monkeypatch):
-    X = torch.from_numpy(images(3)).cuda()
-    expected = rt.InfiniteNTK(paper_network(), engine="torch")(X)
-    monkeypatch.setitem(sys.modules, "retarget.kernels.infinite.cuda", None)
-    ntk._fused_engine.cache_clear()
-    try:
-        kernel = rt.InfiniteNTK(paper_network())
-        with pytest.warns(RuntimeWarning, match=r"runs on plain torch.*Triton .*reinstall it"):
-            first = kernel(X)
-        assert torch.equal(first, expected)
-        kernel(X)
-    finally:
-        ntk._fused_engine.cache_clear()
-
-
 # --- what it refuses --------------------------------------------------------------------------
 
 
@@ -522,7 +488,7 @@ def test_cuda_falls_back_to_torch_with_one_warning(monkeypatch):
     (nn.Sequential(nn.Conv2d(2, 2, 3, groups=2)), r"layer '0', Conv2d.*expected groups=1"),
     (nn.Sequential(nn.Conv2d(1, 1, 3, padding=1, padding_mode="circular")), "padding_mode='zeros'"),
     (nn.Sequential(nn.AvgPool2d(2, ceil_mode=True)), "ceil_mode=False"),
-    (nn.Sequential(nn.AvgPool2d(2, divisor_override=3)), "no divisor_override"),
+    (nn.Sequential(nn.AvgPool2d(2, divisor_override=3)), "divisor_override=None"),
     (nn.Sequential(nn.AvgPool2d(2, padding=2)), "at most half the kernel"),
     (nn.Sequential(nn.Flatten(2)), "start_dim=1"),
     (nn.Sequential(nn.Flatten(), nn.Linear(1, 1), nn.Conv2d(1, 1, 3)),
@@ -534,6 +500,10 @@ def test_cuda_falls_back_to_torch_with_one_warning(monkeypatch):
     (nn.Sequential(nn.Flatten()), "no Linear and no Conv2d"),
     (nn.Sequential(), "no Linear and no Conv2d"),
     (nn.Sequential(nn.Conv2d(1, 1, 3), nn.ReLU()), "ends in images, with layer '1'"),
+    (nn.Sequential(nn.Linear(1, 1), nn.GELU("tanh")), "expected approximate='none'"),
+    (nn.Sequential(nn.GELU(), nn.Linear(1, 1)), r"layer '0' \(GELU\) .* not Gaussian"),
+    (nn.Sequential(nn.Linear(1, 1), nn.ReLU(), nn.GELU()), r"layer '2' \(GELU\) acts on values"),
+    (nn.Sequential(nn.Linear(1, 1), nn.GELU(), nn.ReLU()), r"layer '2' \(ReLU or LeakyReLU\) acts"),
 ])  # fmt: skip
 def test_refuses_networks_without_such_a_kernel(module, message):
     with pytest.raises(InvalidInputError, match=message):
@@ -560,37 +530,26 @@ def test_refuses_other_modules():
         rt.InfiniteNTK(nn.Linear(1, 1))
 
 
-def test_refuses_samples_of_the_wrong_shape():
+def test_refuses_samples_of_the_wrong_shape_and_on_the_wrong_device():
     dense = rt.InfiniteNTK(nn.Sequential(nn.Linear(1, 1)))
+    fused = rt.InfiniteNTK(nn.Sequential(nn.Linear(1, 1)), engine="fused")
+    gelu = rt.InfiniteNTK(nn.Sequential(nn.Linear(1, 1), nn.GELU()), engine="fused")
     flat = rt.InfiniteNTK(nn.Sequential(nn.Flatten(), nn.Linear(1, 1)))
     convolutional = rt.InfiniteNTK(paper_network())
-    with pytest.raises(InvalidInputError, match=r"A has shape \(2, 784\); expected images"):
-        convolutional(np.zeros((2, 784)))
-    with pytest.raises(InvalidInputError, match=r"expected \(n, features\), as this network"):
-        dense(images(2))
-    with pytest.raises(InvalidInputError, match=r"\(2, 3, 4\); expected \(n, features\) or"):
-        flat(np.zeros((2, 3, 4)))
-    with pytest.raises(InvalidInputError, match="expected some features"):
-        flat(np.zeros((2, 0)))
-    with pytest.raises(InvalidInputError, match=r"shrunk to \(1, 1\) pixels before layer '5'"):
-        convolutional(images(2, size=2))
-    with pytest.raises(InvalidInputError, match="expected the same features in both"):
-        dense(np.zeros((2, 3)), np.zeros((2, 4)))
-
-
-def test_refuses_two_devices():
-    kernel = rt.InfiniteNTK(nn.Sequential(nn.Linear(1, 1)))
-    with pytest.raises(InvalidInputError, match="A is on cpu, B on meta"):
-        kernel._gram(torch.zeros(2, 3), torch.zeros(2, 3, device="meta"))
-
-
-@needs_numba
-def test_refuses_the_compiled_loops_elsewhere():
-    kernel = rt.InfiniteNTK(nn.Sequential(nn.Linear(1, 1)), engine="fused")
-    with pytest.raises(
-        InvalidInputError, match="engine is 'fused', which runs on the CPU and on CUDA"
+    nowhere = torch.zeros(2, 3, 1, 1, device="meta")
+    for compute, samples, message in (
+        (convolutional, [np.zeros((2, 784))], r"A has shape \(2, 784\); expected images"),
+        (dense, [images(2)], r"expected \(n, features\), as this network"),
+        (flat, [np.zeros((2, 3, 4))], r"\(2, 3, 4\); expected \(n, features\) or"),
+        (flat, [np.zeros((2, 0))], "expected some features"),
+        (convolutional, [images(2, size=2)], r"shrunk to \(1, 1\) pixels before layer '5'"),
+        (dense, [np.zeros((2, 3)), np.zeros((2, 4))], "expected the same features in both"),
+        (dense._gram, [torch.zeros(2, 3), nowhere], "A is on cpu, B on meta"),
+        (fused._program, [nowhere], "engine is 'fused', which runs on the CPU and on CUDA"),
+        (gelu, [np.ones((2, 3))], "'fused', which has no GELU"),
     ):
-        kernel._program(torch.zeros(2, 3, 1, 1, device="meta"))
+        with pytest.raises(InvalidInputError, match=message):
+            compute(*samples)
 
 
 @needs_numba
@@ -602,21 +561,16 @@ def test_compiled_loops_must_prove_themselves(monkeypatch):
         numba_engine.probe()
 
 
-def test_refuses_images_beyond_memory(monkeypatch):
-    monkeypatch.setattr("retarget.arrays.free_memory", lambda device: 10_000)
-    for engine in ENGINES:
-        kernel = rt.InfiniteNTK(paper_network(), engine=engine)
-        with pytest.raises(StreamTooLargeError, match="covariances between all pixels"):
-            kernel(images(3, size=12))
-
-
-def test_refuses_a_matrix_beyond_memory(monkeypatch):
-    monkeypatch.setattr("retarget.arrays.free_memory", lambda device: 10)
-    kernel, X = rt.InfiniteNTK(nn.Sequential(nn.Linear(1, 1))), np.zeros((3, 2))
-    with pytest.raises(StreamTooLargeError, match="the kernel matrix needs about"):
-        kernel(X)
-    with pytest.raises(StreamTooLargeError, match="the kernel matrix needs about"):
-        kernel(X, X)
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("free", "what"), [(10_000, "covariances between all pixels"), (10, "the kernel matrix needs")]
+)
+def test_refuses_what_is_beyond_memory(monkeypatch, engine, free, what):
+    monkeypatch.setattr("retarget.arrays.free_memory", lambda device: free)
+    kernel, X = rt.InfiniteNTK(paper_network(), engine=engine), images(3, size=12)
+    for samples in ((X,), (X, X)):
+        with pytest.raises(StreamTooLargeError, match=what):
+            kernel(*samples)
 
 
 # --- GELU -------------------------------------------------------------------------------------
@@ -651,37 +605,3 @@ def test_gelu_of_a_sample_with_itself_is_the_diagonal():
     np.testing.assert_allclose(np.diag(kernel(X)), kernel.diag(X), rtol=1e-13)
     again = kernel_from_dict(kernel.to_dict())
     np.testing.assert_array_equal(again(X), kernel(X))
-
-
-@pytest.mark.parametrize(
-    ("layers", "message"),
-    [
-        ([nn.Linear(1, 1), nn.GELU("tanh")], "expected approximate='none'"),
-        ([nn.GELU(), nn.Linear(1, 1)], r"layer '0' \(GELU\) acts on values that are not Gaussian"),
-        ([nn.Linear(1, 1), nn.ReLU(), nn.GELU()], r"layer '2' \(GELU\) acts on values"),
-        ([nn.Linear(1, 1), nn.GELU(), nn.ReLU()], r"layer '2' \(ReLU or LeakyReLU\) acts on"),
-        ([nn.Linear(1, 1), nn.GELU(), nn.GELU()], r"layer '2' \(GELU\) acts on values"),
-    ],
-)
-def test_gelu_refused(layers, message):
-    with pytest.raises(InvalidInputError, match=message):
-        rt.InfiniteNTK(nn.Sequential(*layers))
-
-
-@needs_numba
-def test_the_compiled_engine_has_no_gelu():
-    network = nn.Sequential(nn.Linear(1, 1), nn.GELU(), nn.Linear(1, 1))
-    with pytest.raises(InvalidInputError, match="'fused', which has no GELU"):
-        rt.InfiniteNTK(network, engine="fused")(np.ones((2, 3)))
-
-
-@needs_cuda
-@pytest.mark.gpu
-@pytest.mark.parametrize("kind", ["ntk", "nngp"])
-def test_gelu_on_cuda_agrees_with_the_cpu(kind):
-    network = nn.Sequential(
-        nn.Conv2d(1, 1, 3, padding=1), nn.GELU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(1, 1)
-    )
-    X = torch.from_numpy(images(9, channels=2))
-    kernel = rt.InfiniteNTK(network, 1.3, 0.2, kind)
-    torch.testing.assert_close(kernel(X.cuda()).cpu(), kernel(X), rtol=1e-10, atol=1e-10)

@@ -100,6 +100,11 @@ CORRECTED = {
 }
 
 
+def led(**changes):
+    options = {"gamma": 0.4, "memory": 40, "block_size": 8, "damping": 0.6} | changes
+    return lambda: (lab.Led(**options), [oracle.Led(**options)])
+
+
 def weights(module):
     return torch.cat([p.detach().flatten() for p in module.parameters()])
 

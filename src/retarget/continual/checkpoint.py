@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from retarget.continual.methods import Method
-from retarget.continual.steps import Samples, Stepper
+from retarget.continual.steps import Samples
 from retarget.errors import (
     DamagedFileError,
     DamagedFileWarning,
@@ -25,7 +25,8 @@ from retarget.state_files import checksum, explained, part_of, read_state, write
 if TYPE_CHECKING:
     from retarget.continual.training import Run
 
-POSITION = ("task", "epoch", "passes", "ended", "seen")
+POSITION = ("task", "epoch", "passes", "ended", "seen", "steps", "taken")
+SCHEDULE = ("epochs", "reshuffle", "evaluate_every")
 SHOWN = 60  # characters of a value in a message; the names of longer ones must do
 
 
@@ -35,16 +36,15 @@ class Checkpoint:
     Args:
         path: Where it is, or will be.
         run: The run, before its start.
-        schedule: How often there are passes and evaluations.
     """
 
-    def __init__(self, path: Path, run: "Run", schedule: dict[str, Any]) -> None:
+    def __init__(self, path: Path, run: "Run") -> None:
         if path.exists() and not path.is_file():
             raise InvalidInputError(f"checkpoint is {path}, which is not a file; name a file")
         for method in run.methods:
             _require_state(method)
         self._path, self._run = path, run
-        self._description = _describe(run, schedule)
+        self._description = _describe(run)
 
     def save(self) -> None:
         """Writes the run as it is now; the file before stays until this one is whole."""
@@ -86,11 +86,9 @@ def _state_of(run: "Run") -> tuple[dict[str, Any], dict[str, Tensor]]:
     samples, learned, *measured = zip(*run.evaluations, strict=True)
     state: dict[str, Any] = {name: getattr(run, name) for name in POSITION} | {
         "order": torch.from_numpy(run.order.copy()),
-        "taken": run.stepper.taken if run.stepper is not None else 0,
         "random": [random.bit_generator.state for random in run.random],
         "torch random": torch.get_rng_state(),
-        "loss": run.loss_meter.total,
-        "loss steps": run.loss_meter.steps,
+        "loss": run.total_loss,
         "evaluated samples": samples,
         "evaluated tasks": learned,
     }
@@ -98,7 +96,11 @@ def _state_of(run: "Run") -> tuple[dict[str, Any], dict[str, Tensor]]:
         state["cuda random"] = torch.cuda.get_rng_state(run.ensemble.device)
     for i, values in enumerate(measured):
         state[f"evaluated.{i}"] = torch.stack(values)
-    for part, named in _parts(run).items():
+    parts = {"network": run.ensemble.state_dict(), "optimiser": run.optimiser.state_dict()}
+    for i, method in enumerate(run.methods):
+        parts[f"method {i}"] = method.state_dict(run)
+        _require_storable(method, parts[f"method {i}"])
+    for part, named in parts.items():
         state |= {f"{part}.{name}": value for name, value in named.items()}
     tensors = {key: value for key, value in state.items() if isinstance(value, Tensor)}
     return {key: value for key, value in state.items() if key not in tensors}, tensors
@@ -108,15 +110,12 @@ def _restore(run: "Run", state: dict[str, Any]) -> None:
     for name in POSITION:
         setattr(run, name, state[name])
     run.order = state["order"].numpy()
-    run.stepper = Stepper(run, (), record=False)
-    run.stepper.taken = state["taken"]
     for random, known in zip(run.random, state["random"], strict=True):
         random.bit_generator.state = known
     torch.set_rng_state(state["torch random"])
     if run.ensemble.device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda random"], run.ensemble.device)
-    run.loss_meter.total.copy_(state["loss"])
-    run.loss_meter.steps = state["loss steps"]
+    run.total_loss.copy_(state["loss"])
     measured = [state[f"evaluated.{i}"].unbind() for i in range(3)]
     run.evaluations = list(
         zip(state["evaluated samples"], state["evaluated tasks"], *measured, strict=True)
@@ -125,21 +124,9 @@ def _restore(run: "Run", state: dict[str, Any]) -> None:
     run.optimiser.load_state_dict(part_of(state, "optimiser"))
     for i, method in enumerate(run.methods):
         known = part_of(state, f"method {i}")
-        on_device = {
-            key: value.to(run.ensemble.device) if isinstance(value, Tensor) else value
-            for key, value in known.items()
-        }
-        method.load_state_dict(run, on_device)
-
-
-def _parts(run: "Run") -> dict[str, dict[str, Any]]:
-    """The states of those who keep their own."""
-    methods = {f"method {i}": method.state_dict(run) for i, method in enumerate(run.methods)}
-    for method, state in zip(run.methods, methods.values(), strict=True):
-        for key, value in state.items():
-            _require_storable(method, key, value)
-    own = {"network": run.ensemble.state_dict(), "optimiser": run.optimiser.state_dict()}
-    return own | methods
+        for key, value in known.items():
+            known[key] = value.to(run.ensemble.device) if isinstance(value, Tensor) else value
+        method.load_state_dict(run, known)
 
 
 def _require_state(method: Method) -> None:
@@ -159,30 +146,24 @@ def _require_state(method: Method) -> None:
         )
 
 
-def _require_storable(method: Method, key: str, value: Any) -> None:
-    if isinstance(value, Tensor):
-        return
-    try:
-        json.dumps(value)
-    except (TypeError, ValueError) as error:
-        raise InvalidTypeError(
-            f"state_dict of {method.name} gives {key!r} as {type(value).__name__}; expected a "
-            "tensor, or plain values as JSON has them"
-        ) from error
+def _require_storable(method: Method, state: dict[str, Any]) -> None:
+    for key, value in state.items():
+        try:
+            isinstance(value, Tensor) or json.dumps(value)
+        except (TypeError, ValueError) as error:
+            raise InvalidTypeError(
+                f"state_dict of {method.name} gives {key!r} as {type(value).__name__}; expected a "
+                "tensor, or plain values as JSON has them"
+            ) from error
 
 
-def _describe(run: "Run", schedule: dict[str, Any]) -> dict[str, Any]:
-    """All that determines the result of a run that is about to start.
-
-    Args:
-        run: The run, with its networks as they start.
-        schedule: How often there are passes and evaluations.
-    """
+def _describe(run: "Run") -> dict[str, Any]:
+    """All that determines the result of a run that is about to start."""
     networks = run.ensemble.modules
     start = {f"{m} {k}": v for m, net in enumerate(networks) for k, v in net.state_dict().items()}
     seeds = json.dumps([random.bit_generator.state for random in run.random])
     return {
-        **_plain(schedule),
+        **{name: _plain(getattr(run, name)) for name in SCHEDULE},
         "learners": [_plain(learner.to_dict()) for learner in run.learners],
         "methods": [_method(method) for method in run.methods],
         "seeds": checksum(seeds, {}),

@@ -96,14 +96,8 @@ class Ensemble:
     @torch.no_grad()
     def predict(self, member: int, inputs: Tensor) -> Tensor:
         """(n, c) one member's outputs in evaluation mode."""
-        module = self.modules[member]
-        training = [part for part in module.modules() if part.training]
-        module.eval()
-        try:
+        with evaluating(self.modules[member]) as module:
             outputs: Tensor = module(inputs)
-        finally:
-            for part in training:
-                part.training = True
         return outputs
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -131,6 +125,17 @@ class Ensemble:
         return view
 
 
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[nn.Module]:
+    """The module in evaluation mode, whose parts are then again in the mode they were in."""
+    training = [part for part in module.modules() if part.training]
+    try:
+        yield module.eval()
+    finally:
+        for part in training:
+            part.training = True
+
+
 def _description(module: nn.Module) -> list[object]:
     state: list[object] = [
         (name, tuple(p.shape), p.dtype, p.device, p.requires_grad)
@@ -141,19 +146,12 @@ def _description(module: nn.Module) -> list[object]:
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples of M members, n each.
+    """Samples of M members, n each."""
 
-    Attributes:
-        pool: (N, ...) all inputs, those that members share only once.
-        rows: (M, n) the rows of the pool, in each member's order.
-        labels: (M, n) class of each sample.
-        spans: For each member the range of each task.
-    """
-
-    pool: Tensor
-    rows: Tensor
-    labels: Tensor
-    spans: list[list[slice]]
+    pool: Tensor  # (N, ...) all inputs, those that members share only once
+    rows: Tensor  # (M, n) the rows of the pool, in each member's order
+    labels: Tensor  # (M, n) class of each sample
+    spans: list[list[slice]]  # for each member the range of each task
 
     @classmethod
     def gather(cls, parts: Sequence[Labelled], device: torch.device) -> "Samples":
@@ -180,48 +178,30 @@ NEVER = torch.iinfo(torch.int64).max
 
 @dataclass(frozen=True)
 class PassPlan:
-    """What comes at each step of a pass over the data, for all members.
+    """What comes at each step of a pass over the data, for all members."""
 
-    Attributes:
-        positions: (steps, M, b) where the samples stand in the stream, the last step filled up.
-        weights: (steps, M, b) 1, or 0 for what only fills up.
-    """
-
-    positions: Tensor
-    weights: Tensor
+    positions: Tensor  # (steps, M, b) where the samples stand in the stream, the last filled up
+    weights: Tensor  # (steps, M, b) 1, or 0 for what only fills up
 
     @classmethod
-    def in_order(
-        cls, order: np.ndarray, batch_size: int, device: torch.device, dtype: torch.dtype
-    ) -> "PassPlan":
-        """Mini-batches of the samples at (M, n) positions, in this order."""
-        n = order.shape[1]
-        filled = -(-n // batch_size) * batch_size
-        padded = np.pad(order, ((0, 0), (0, filled - n)), mode="edge")
-        weights = np.broadcast_to(np.arange(filled) < n, padded.shape)
-        return cls(
-            _by_step(padded, batch_size, device),
-            _by_step(weights, batch_size, device).to(dtype),
+    def in_order(cls, order: np.ndarray, batch_size: int, like: Tensor) -> "PassPlan":
+        """Mini-batches of the samples at (M, n) positions, in this order; weights `like` others."""
+        members, n = order.shape
+        filled = np.pad(order, ((0, 0), (0, -n % batch_size)), mode="edge")
+        real = np.broadcast_to(np.arange(filled.shape[1]) < n, filled.shape)
+        positions, weights = (
+            torch.from_numpy(values.reshape(members, -1, batch_size).swapaxes(0, 1).copy())
+            for values in (filled, real)
         )
+        return cls(positions.to(like.device), weights.to(like))
 
     def __len__(self) -> int:
         """Number of steps."""
         return len(self.positions)
 
 
-def _by_step(values: np.ndarray, batch_size: int, device: torch.device) -> Tensor:
-    members = len(values)
-    stepwise = values.reshape(members, -1, batch_size).swapaxes(0, 1)
-    return torch.from_numpy(stepwise.copy()).to(device)
-
-
 class Optimiser:
-    """`torch.optim.SGD`, with rate, momentum and decay of its own for each member.
-
-    Args:
-        learners: The description of each member's learner.
-        parameters: Stacked parameters, updated in place.
-    """
+    """`torch.optim.SGD` on stacked parameters: rate, momentum and decay of each member's own."""
 
     def __init__(self, learners: Sequence[SGD], parameters: Sequence[Tensor]) -> None:
         self._parameters = parameters
@@ -257,49 +237,17 @@ class Optimiser:
             velocity.copy_(state[str(i)])
 
 
-class LossMeter:
-    """The mean training loss of a step since it was last asked for, whatever pass it was of.
-
-    Args:
-        members: Number of members.
-        device: Where the losses are.
-    """
-
-    def __init__(self, members: int, device: torch.device) -> None:
-        self.total = torch.zeros(members, device=device, dtype=torch.float64)
-        self.steps = 0
-
-    def pop_mean(self) -> Tensor:
-        """(M,) the mean; NaN if there was no step."""
-        mean = self.total / self.steps if self.steps else torch.full_like(self.total, torch.nan)
-        self.total.zero_()
-        self.steps = 0
-        return mean
-
-
 class Stepper:
-    """Takes the steps of one pass over the data.
+    """Takes the steps of one pass over the data, the run's `plan`, with the hooks of methods."""
 
-    Args:
-        run: The run; its `plan` is this pass.
-        methods: Methods whose hooks are called.
-        record: Whether the step may be recorded and replayed.
-
-    Attributes:
-        taken: Steps taken so far.
-        first_bad: (M,) the first step at which a member's loss was not finite, or NEVER.
-    """
-
-    def __init__(self, run: "Run", methods: Sequence[Method], record: bool) -> None:
+    def __init__(self, run: "Run", methods: Sequence[Method]) -> None:
         self._run, self._methods = run, methods
-        device, members = run.ensemble.device, len(run.ensemble)
+        device = run.ensemble.device
         self._step = torch.zeros(1, dtype=torch.int64, device=device)
-        self.taken = 0
-        self.first_bad = torch.full((members,), NEVER, device=device)
         self._graph: torch.cuda.CUDAGraph | None = None
         # recording takes about as long as a few dozen steps
         self._record = (
-            record
+            run.record
             and device.type == "cuda"
             and len(run.plan) > 50
             and all(method.capturable for method in methods)
@@ -309,7 +257,7 @@ class Stepper:
         """Takes the next step."""
         if not self._record:
             self._take()
-        elif self.taken < WARM_UP_STEPS:
+        elif self._run.taken < WARM_UP_STEPS:
             aside: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             aside.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(aside):
@@ -321,12 +269,8 @@ class Stepper:
                 with _no_garbage_collection(), torch.cuda.graph(self._graph):
                     self._take()
             self._graph.replay()
-        self.taken += 1
-        self._run.loss_meter.steps += 1
-
-    def close(self) -> None:
-        """Lets go of the recorded step, and its memory."""
-        self._graph = None
+        self._run.taken += 1
+        self._run.steps += 1
 
     def _take(self) -> None:
         run = self._run
@@ -345,9 +289,9 @@ class Stepper:
         )
         run.optimiser.step(gradients)
         loss = loss.detach()
-        run.loss_meter.total += loss
-        self.first_bad.copy_(
-            torch.minimum(self.first_bad, torch.where(loss.isfinite(), NEVER, self._step))
+        run.total_loss += loss
+        run.first_bad.copy_(
+            torch.minimum(run.first_bad, torch.where(loss.isfinite(), NEVER, self._step))
         )
         for method in self._methods:
             method.on_batch_end(run, batch)

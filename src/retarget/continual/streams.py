@@ -190,8 +190,7 @@ def classes_in_tasks(
 
 def shuffled(data: LabelledData, seed: int, per_class: int | None = None) -> TaskStream:
     """One task of all classes in random order: no shift of the distribution."""
-    random = np.random.default_rng(seed)
-    return _by_class(data, random, [data.classes()], per_class, relabel=False)
+    return classes_in_tasks(data, seed, [data.classes()], per_class)
 
 
 def _by_class(
@@ -201,52 +200,36 @@ def _by_class(
     per_class: int | None,
     relabel: bool,
 ) -> TaskStream:
-    train = _grouped(data.inputs, data.labels, random, groups, per_class, relabel)
-    test = _grouped(data.test_inputs, data.test_labels, None, groups, None, relabel)
-    outputs = len(groups[0]) if relabel else max(data.classes()) + 1
-    return TaskStream(train, test, outputs)
-
-
-def _grouped(
-    inputs: Tensor,
-    labels: Tensor,
-    random: np.random.Generator | None,
-    groups: list[list[int]],
-    per_class: int | None,
-    relabel: bool,
-) -> Labelled:
-    """Samples group by group; drawn and shuffled if there is a generator, else as they lie."""
-    every = labels.cpu().numpy()
-    rows, classes, sizes = [], [], []
+    """Samples group by group: the stream's drawn and shuffled, the test's as they lie."""
+    train, test = [], []
     for group in groups:
-        chosen, assigned = [], []
-        for place, label in enumerate(group):
-            found = np.flatnonzero(every == label)
-            if random is not None:
-                found = random.permutation(found)[: _enough(per_class, len(found), label)]
-            chosen.append(found)
-            assigned.append(np.full(len(found), place if relabel else label))
-        task, task_classes = np.concatenate(chosen), np.concatenate(assigned)
-        order = np.arange(len(task)) if random is None else random.permutation(len(task))
-        rows.append(task[order])
-        classes.append(task_classes[order])
-        sizes.append(len(task))
-    return Labelled(
-        inputs,
-        torch.from_numpy(np.concatenate(rows)).to(inputs.device),
-        torch.from_numpy(np.concatenate(classes)).to(inputs.device),
-        tuple(sizes),
+        drawn = []
+        for label in group:
+            found = np.flatnonzero(data.labels.cpu() == label)
+            if per_class is not None and not 1 <= per_class <= len(found):
+                raise InvalidInputError(
+                    f"per_class is {per_class}, but there are {len(found)} samples of class "
+                    f"{label}; expected 1 to {len(found)}"
+                )
+            drawn.append(random.permutation(found)[:per_class])
+        train.append(random.permutation(np.concatenate(drawn)))
+        tested = [np.flatnonzero(data.test_labels.cpu() == label) for label in group]
+        test.append(np.concatenate(tested))
+
+    def labelled(inputs: Tensor, labels: Tensor, tasks: list[np.ndarray]) -> Labelled:
+        rows = torch.from_numpy(np.concatenate(tasks)).to(inputs.device)
+        labels = labels[rows]
+        if relabel:  # by the place in the group
+            place = {label: place for group in groups for place, label in enumerate(group)}
+            labels = labels.new_tensor([place[label] for label in labels.tolist()])
+        return Labelled(inputs, rows, labels, tuple(map(len, tasks)))
+
+    outputs = len(groups[0]) if relabel else max(data.classes()) + 1
+    return TaskStream(
+        labelled(data.inputs, data.labels, train),
+        labelled(data.test_inputs, data.test_labels, test),
+        outputs,
     )
-
-
-def _enough(per_class: int | None, there: int, label: int) -> int:
-    wanted = there if per_class is None else per_class
-    if not 1 <= wanted <= there:
-        raise InvalidInputError(
-            f"per_class is {per_class}, but there are {there} samples of class {label}; expected "
-            f"1 to {there}"
-        )
-    return wanted
 
 
 def _joined(name: str, tasks: Tasks) -> Labelled:

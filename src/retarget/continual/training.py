@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +15,6 @@ from retarget.continual.methods import Batch, Method
 from retarget.continual.steps import (
     NEVER,
     Ensemble,
-    LossMeter,
     Optimiser,
     PassPlan,
     Samples,
@@ -26,10 +26,8 @@ from retarget.learners import SGD
 from retarget.progress import PatientBar
 
 # Test samples evaluated at a time: few enough that activations stay in the CPU's cache.
-EVALUATED_AT_A_TIME = {"cpu": 64}
-EVALUATED_AT_A_TIME_ELSEWHERE = 4096
-STEPS_BETWEEN_CHECKS = {"cpu": 1}  # of the loss: each look waits for the device
-STEPS_BETWEEN_CHECKS_ELSEWHERE = 250
+EVALUATED_AT_A_TIME = {"cpu": 64}  # elsewhere 4096
+STEPS_BETWEEN_CHECKS = {"cpu": 1}  # of the loss; elsewhere 250: each look waits for the device
 
 
 def train(
@@ -80,10 +78,10 @@ def train(
         DamagedFileWarning: The checkpoint cannot be read. It is kept under another name, and
             training starts from the beginning.
     """
-    run = _start(modules, streams, learners, methods, seeds, record)
-    check_schedule(epochs, evaluate_every, run.learners[0].batch_size)
     schedule = {"epochs": epochs, "reshuffle": reshuffle, "evaluate_every": evaluate_every}
-    saved = None if checkpoint is None else Checkpoint(Path(checkpoint), run, schedule)
+    run = _start(modules, streams, learners, methods, seeds, record=record, **schedule)
+    check_schedule(epochs, evaluate_every, run.learners[0].batch_size)
+    saved = None if checkpoint is None else Checkpoint(Path(checkpoint), run)
     for method in run.methods:
         method.on_start(run)
     going_on = saved is not None and saved.load()
@@ -94,7 +92,7 @@ def train(
     with PatientBar("training", epochs * run.train.rows.shape[1], progress) as bar:
         bar.advance(run.seen)
         while run.task < len(run.train.spans[0]):
-            _learn_task(run, epochs, reshuffle, evaluate_every, bar)
+            _learn_task(run, bar)
     run.ensemble.write_back()
     return run.history()
 
@@ -111,6 +109,7 @@ class Run:
         test: What they are tested on.
         targets: (M, n, c) true targets, in stream order.
         random: For each member, where its randomness comes from.
+        epochs: As in `train`, and so are `reshuffle`, `evaluate_every` and `record`.
         task: The task being learned, from 0.
         epoch: The pass over it, from 0.
         passes: Passes over it that are complete.
@@ -120,7 +119,8 @@ class Run:
         checkpoint: Saves the run, if that was asked for. A method whose `on_task_end` is long may
             call it there, if its `state_dict` says how far it is: it is then called again.
         plan: What comes at each step of the current pass.
-        stepper: Takes these steps; None before any training.
+        taken: Steps of it so far, or of the last one.
+        first_bad: (M,) the first of them at which a member's loss was not finite, or NEVER.
     """
 
     ensemble: Ensemble
@@ -131,7 +131,12 @@ class Run:
     targets: Tensor
     random: list[np.random.Generator]
     optimiser: Optimiser
+    epochs: int
+    reshuffle: bool
+    evaluate_every: int | None
     record: bool
+    total_loss: Tensor  # (M,) of the steps since the last evaluation
+    first_bad: Tensor
     task: int = 0
     epoch: int = 0
     passes: int = 0
@@ -140,17 +145,20 @@ class Run:
     seen: int = 0
     checkpoint: Callable[[], None] = lambda: None
     plan: PassPlan = field(init=False)
-    loss_meter: LossMeter = field(init=False)
-    stepper: Stepper | None = None
+    steps: int = 0  # since the last evaluation
+    taken: int = 0
     evaluations: list[tuple[int, int, Tensor, Tensor, Tensor]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.loss_meter = LossMeter(len(self.ensemble), self.ensemble.device)
 
     @property
     def span(self) -> slice:
         """The range of the current task in the stream."""
         return self.train.spans[0][self.task]
+
+    @property
+    def stream_bytes(self) -> int:
+        """Bytes of all samples of a member's stream and their targets."""
+        sample = self.train.inputs(0, slice(0, 1)).nbytes
+        return self.train.rows.shape[1] * sample + self.targets[0].nbytes
 
     def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """(M,) loss of each member's mini-batch; outputs and targets (M, b, c), weights (M, b)."""
@@ -190,19 +198,17 @@ class Run:
             after_step: Called after each step with the number of samples in it.
         """
         n, batch_size = order.shape[1], self.learners[0].batch_size
-        self.plan = PassPlan.in_order(order, batch_size, self.ensemble.device, self.targets.dtype)
+        self.plan = PassPlan.in_order(order, batch_size, self.targets)
         for method in methods:
             method.on_epoch_start(self)
-        self.stepper = stepper = Stepper(self, methods, self.record)
-        interval = STEPS_BETWEEN_CHECKS.get(
-            self.ensemble.device.type, STEPS_BETWEEN_CHECKS_ELSEWHERE
-        )
+        stepper, self.taken = Stepper(self, methods), 0
+        self.first_bad.fill_(NEVER)
+        interval = STEPS_BETWEEN_CHECKS.get(self.ensemble.device.type, 250)
         for step in range(1, len(self.plan) + 1):
             stepper.step()
             if step % interval == 0 or step == len(self.plan):
-                self._require_finite(stepper.first_bad, "loss")
+                self._require_finite(self.first_bad, "loss")
             after_step(min(batch_size, n - (step - 1) * batch_size))
-        stepper.close()
 
     @torch.no_grad()
     def evaluate(self, learned: int) -> None:
@@ -212,17 +218,19 @@ class Run:
             learned: Tasks that have been learned to their end.
         """
         outputs = torch.stack([self._test_outputs(m) for m in range(len(self.ensemble))])
-        if self.stepper is not None:
-            self._require_sound(outputs, self.stepper)
+        if self.taken:
+            self._require_sound(outputs)
         right = (outputs.argmax(2) == self.test.labels).double()
         by_task = [
             torch.stack([answers[span].mean() for span in spans])
             for answers, spans in zip(right, self.test.spans, strict=True)
         ]
-        loss = self.loss_meter.pop_mean()
+        loss = self.total_loss / (self.steps or torch.nan)
         self.evaluations.append(
             (self.seen, learned, right.mean(1).cpu(), torch.stack(by_task).cpu(), loss.cpu())
         )
+        self.total_loss.zero_()
+        self.steps = 0
 
     def _test_outputs(self, member: int) -> Tensor:
         """(n, c) the member's outputs for its test samples."""
@@ -230,32 +238,28 @@ class Run:
         given = [answer for answer in answers if answer is not None]
         if given:
             return given[-1]
-        rows = EVALUATED_AT_A_TIME.get(self.ensemble.device.type, EVALUATED_AT_A_TIME_ELSEWHERE)
-        return torch.cat(
-            [
-                self.ensemble.predict(member, self.test.inputs(member, slice(start, start + rows)))
-                for start in range(0, self.test.rows.shape[1], rows)
-            ]
-        )
+        size = EVALUATED_AT_A_TIME.get(self.ensemble.device.type, 4096)
+        portions = torch.split(self.test.rows[member], size)
+        return torch.cat([self.ensemble.predict(member, self.test.pool[p]) for p in portions])
 
     def history(self) -> History:
         """All evaluations so far."""
-        samples, task, accuracy, by_task, loss = zip(*self.evaluations, strict=True)
-        curves = [torch.stack(part).double().numpy() for part in (accuracy, by_task, loss)]
+        samples, task, *parts = zip(*self.evaluations, strict=True)
+        accuracy, by_task, loss = (torch.stack(part).double().numpy() for part in parts)
         kept = sum(method.kept_bytes(self) for method in self.methods)
-        return History(np.array(samples), np.array(task), curves[0], curves[1], curves[2], kept)
+        return History(np.array(samples), np.array(task), accuracy, by_task, loss, kept)
 
-    def _require_sound(self, outputs: Tensor, stepper: Stepper) -> None:
+    def _require_sound(self, outputs: Tensor) -> None:
         """Stops the run if steps so far have broken a network, and no loss need show it.
 
         The last step may have thrown the weights out of range; and a ReLU whose weights are
         minus infinity just answers 0.
         """
-        self._require_finite(stepper.first_bad, "loss")
+        self._require_finite(self.first_bad, "loss")
         sound = outputs.isfinite().flatten(1).all(1)
         for parameter in self.ensemble.parameters.values():
             sound &= parameter.isfinite().flatten(1).all(1)
-        self._require_finite(torch.where(sound, NEVER, stepper.taken - 1), "network")
+        self._require_finite(torch.where(sound, NEVER, self.taken - 1), "network")
 
     def _require_finite(self, first_bad: Tensor, what: str) -> None:
         """Stops the run if a member is not finite from some step of this pass on."""
@@ -285,31 +289,25 @@ def gather_rows(table: Tensor, positions: Tensor) -> Tensor:
     return table.gather(1, index)
 
 
-def _learn_task(
-    run: Run,
-    epochs: int,
-    reshuffle: bool,
-    evaluate_every: int | None,
-    bar: PatientBar,
-) -> None:
+def _learn_task(run: Run, bar: PatientBar) -> None:
     """Learns the current task, or what is left of it, and turns to the next."""
     if not run.passes:
         run.epoch = 0
         for method in run.methods:
             method.on_task_start(run)
         run.order = np.tile(np.arange(run.span.start, run.span.stop), (len(run.ensemble), 1))
-    end = int(epochs) * run.span.stop
+    end, every = int(run.epochs) * run.span.stop, run.evaluate_every
 
     def after_step(samples: int) -> None:
         before, run.seen = run.seen, min(run.seen + samples, end)
         bar.advance(samples)
         # a mini-batch that is not full may step over a multiple
-        due = evaluate_every and run.seen // evaluate_every > before // evaluate_every
+        due = every and run.seen // every > before // every
         if due and run.seen < end:
             run.evaluate(run.task)
 
-    shuffles = reshuffle and not any(method.keeps_order for method in run.methods)
-    passes = epochs
+    shuffles = run.reshuffle and not any(method.keeps_order for method in run.methods)
+    passes = run.epochs
     for method in run.methods:
         passes = method.epochs(run, passes)
     while run.passes < passes:
@@ -335,7 +333,7 @@ def _start(
     learners: SGD | Sequence[SGD],
     methods: Method | Sequence[Method],
     seeds: Sequence[int] | None,
-    record: bool,
+    **options: Any,
 ) -> Run:
     networks = [modules] if isinstance(modules, nn.Module) else list(modules)
     ensemble = Ensemble(networks)
@@ -360,7 +358,9 @@ def _start(
         targets=torch.stack([stream.targets().to(device) for stream in shown]),
         random=[np.random.default_rng(seed) for seed in drawn],
         optimiser=Optimiser(optimisers, list(ensemble.parameters.values())),
-        record=record,
+        total_loss=torch.zeros(members, device=device, dtype=torch.float64),
+        first_bad=torch.full((members,), NEVER, device=device),
+        **options,
     )
 
 

@@ -17,6 +17,7 @@ from retarget.arrays import as_tensor, require_float
 from retarget.distributed.cluster import cluster_errors, computed
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels import Kernel, as_kernel
+from retarget.kernels.feature_maps import as_count
 from retarget.streaming.ridge import StreamingRidge
 from retarget.theory.moments import Moments
 
@@ -49,33 +50,20 @@ def gram(kernel: Any, X: Any, tile_size: int = TILE_SIZE) -> da.Array:
         array([[1.    , 0.3679],
                [0.3679, 1.    ]])
     """
-    if isinstance(tile_size, bool) or not isinstance(tile_size, int | np.integer):
-        raise InvalidTypeError(f"tile_size is {tile_size!r}; expected a whole number of samples")
-    if tile_size < 1:
-        raise InvalidInputError(f"tile_size is {tile_size}; expected 1 or more")
-    known = as_kernel(kernel)
-    token = uuid.uuid4().hex
+    tile_size, known = as_count("tile_size", tile_size), as_kernel(kernel)
     samples = X if isinstance(X, da.Array) else np.asarray(X)
     if samples.ndim == 0 or not samples.shape[0] > 0:  # nan > 0 is False: rows nobody counted
         raise InvalidInputError(
             f"X has shape {samples.shape}; expected at least one sample, as rows"
         )
-    chunks = (int(tile_size), *(-1,) * (samples.ndim - 1))
-    if isinstance(samples, da.Array):
-        samples = samples.rechunk(chunks)
-    else:
-        samples = da.from_array(samples, chunks)
     # All of X and the kernel go to the workers here, and not again with every column of tiles.
-    large = {"distributed.admin.large-graph-warning-threshold": "1TB"}
-    with dask.config.set(large), cluster_errors():
-        samples, held = persist(samples, delayed(known, name=f"kernel-{token}", traverse=False))
-    first = computed(samples[:1])[0]
-    dtype = known(first).dtype
+    chunks = (tile_size, *(-1,) * (samples.ndim - 1))
+    samples, held = _sent(da.asarray(samples, chunks=chunks).rechunk(chunks), _named(known))
+    dtype = known(computed(samples[:1])[0]).dtype
 
-    name, zeros = f"gram-{token}", (0,) * (samples.ndim - 1)
-    count = samples.numblocks[0]
+    name, zeros = f"gram-{uuid.uuid4().hex}", (0,) * (samples.ndim - 1)
     tiles: dict[Any, tuple[Any, ...]] = {}
-    for i in range(count):
+    for i in range(samples.numblocks[0]):
         for j in range(i):
             rows, columns = (samples.name, i, *zeros), (samples.name, j, *zeros)
             tiles[name, i, j] = (_tile, held.key, rows, columns)
@@ -88,6 +76,19 @@ def gram(kernel: Any, X: Any, tile_size: int = TILE_SIZE) -> da.Array:
 def _tile(kernel: Kernel, *samples: np.ndarray) -> np.ndarray:
     tile: np.ndarray = kernel(*samples)
     return tile
+
+
+def _named(thing: Any) -> Delayed:
+    """A constant to be sent to the workers, under a name of its own."""
+    return delayed(thing, name=f"{type(thing).__name__}-{uuid.uuid4().hex}", traverse=False)
+
+
+def _sent(*collections: Any) -> tuple[Any, ...]:
+    """What the workers are to hold from now on, however large it is."""
+    large = {"distributed.admin.large-graph-warning-threshold": "1TB"}
+    with dask.config.set(large), cluster_errors():
+        held: tuple[Any, ...] = persist(*collections)
+    return held
 
 
 LearnerT = TypeVar("LearnerT", bound=StreamingRidge)
@@ -130,10 +131,7 @@ def learn(learner: LearnerT, X: Any, Y: Any) -> LearnerT:
     samples, targets = _in_blocks_of_rows(X, Y)
     dtype = _fitting_type(learner, targets)
     # The features (a network, for one) go to the workers once, and not with every block.
-    large = {"distributed.admin.large-graph-warning-threshold": "1TB"}
-    empty = delayed(learner.empty(), name=f"learner-{uuid.uuid4().hex}", traverse=False)
-    with dask.config.set(large), cluster_errors():
-        (empty,) = persist(empty)
+    (empty,) = _sent(_named(learner.empty()))
     starts = np.cumsum([0, *samples.chunks[0][:-1]]).tolist()
     rows = samples.to_delayed().reshape(len(starts), -1)[:, 0]
     values = targets.to_delayed().reshape(len(starts), -1)[:, 0]
@@ -165,16 +163,16 @@ def _in_blocks_of_rows(X: Any, Y: Any) -> tuple[da.Array, da.Array]:
     if Y.ndim not in (1, 2):
         raise InvalidInputError(f"Y has shape {Y.shape}; expected (n,) or (n, outputs)")
     Y = Y.rechunk(dict.fromkeys(range(1, Y.ndim), -1))
-    if math.isnan(_rows(X)) or math.isnan(_rows(Y)):
+    if np.isnan([X.shape[0], Y.shape[0]]).any():  # rows that nobody has counted
         if X.numblocks[0] != Y.numblocks[0]:
             raise InvalidInputError(
                 f"X has {X.numblocks[0]} blocks of rows and Y {Y.numblocks[0]}, of unknown sizes; "
                 "expected the same blocks of both: call compute_chunk_sizes() on them first"
             )
         return X, Y
-    if _rows(X) != _rows(Y):
+    if len(X) != len(Y):
         raise InvalidInputError(
-            f"X has {_rows(X)} rows and Y {_rows(Y)}; expected one of each for a sample"
+            f"X has {len(X)} rows and Y {len(Y)}; expected one of each for a sample"
         )
     return X, Y.rechunk({0: X.chunks[0]})
 
@@ -189,12 +187,6 @@ def _fitting_type(learner: StreamingRidge, Y: da.Array) -> torch.dtype:
     none = as_tensor("Y", np.empty(0, dtype=Y.dtype))
     require_float("Y", none, "convert it, or one-hot encode class labels, first")
     return none.dtype
-
-
-def _rows(array: da.Array) -> float:
-    """Rows; not a number where they have not been counted."""
-    rows: float = array.shape[0]
-    return rows
 
 
 def _sums_of_block(
@@ -212,14 +204,12 @@ def _sums_of_block(
 def _added_up(sums: list[Delayed]) -> Delayed:
     """Two by two, so that no worker has to hold them all."""
     while len(sums) > 1:
-        pairs = [sums[i : i + 2] for i in range(0, len(sums), 2)]
-        sums = [
-            delayed(_joined, pure=False)(*pair) if len(pair) == 2 else pair[0] for pair in pairs
-        ]
+        pairs = (sums[i : i + 2] for i in range(0, len(sums), 2))
+        sums = [delayed(_joined, pure=False)(*pair) for pair in pairs]
     return sums[0]
 
 
-def _joined(one: Moments | None, other: Moments | None) -> Moments | None:
+def _joined(one: Moments | None, other: Moments | None = None) -> Moments | None:
     if one is None or other is None:
         return one or other
     if (one.features, one.outputs) != (other.features, other.outputs):

@@ -9,7 +9,6 @@ from dask.delayed import Delayed, delayed
 
 from retarget.arrays import as_non_negative
 from retarget.distributed.learning import (
-    SettleOptions,
     Start,
     TiledLearning,
     learn_chunk,
@@ -186,13 +185,13 @@ def iterative_targets(
     gamma, ridge = check_correction(learner, gamma, block_size, ridge, parts, first_block)
     problem = as_tiled_problem(K, Y, initial, block_size)
     require_lasting_start(initial, learner)
-    options = SettleOptions(gamma, block_size, ridge, parts, first_block)
+    options = (gamma, block_size, ridge, parts, first_block)
     residual = problem.residual
     factor = None if parts == "online" else TiledFactor(problem, gamma)
 
     def lesson(j: int, tile: Delayed, start: Start) -> Delayed:
-        newest = () if factor is None else factor.newest
-        return delayed(settle_chunk)(tile, start, residual[problem.chunks[j]], options, *newest)
+        newest = None if factor is None else factor.newest
+        return delayed(settle_chunk)(tile, start, residual[problem.chunks[j]], *options, newest)
 
     learning = TiledLearning(problem, learner, lesson)
     followers: tuple[Follower, ...] = (learning,) if factor is None else (factor, learning)
@@ -214,7 +213,6 @@ def _ridge_solution(problem: TiledProblem, gamma: float) -> np.ndarray:
 
 def _online_pass(problem: TiledProblem, learner: SGD) -> np.ndarray:
     """The dual coefficients after the last step."""
-    learner.rates(len(problem.Y))  # a schedule of the wrong length is an error before any work
     targets = problem.Y
     if problem.start is not None:
         remaining = remaining_start(learner, len(targets))[:-1, None].astype(targets.dtype)
@@ -226,7 +224,8 @@ def _online_pass(problem: TiledProblem, learner: SGD) -> np.ndarray:
     learning = TiledLearning(problem, learner, lesson)
     follow_columns(problem, learning)
     learning.warn_if_diverging()
-    return learning.coefficients
+    coefficients: np.ndarray = learning.shares[0]
+    return coefficients
 
 
 class _Product:

@@ -48,19 +48,12 @@ Tasks = dict[Any, Any]
 
 @dataclass(frozen=True)
 class TiledProblem:
-    """K as a square of lazy tiles, and what goes with it.
+    """K as a square of lazy tiles, and what goes with it."""
 
-    Attributes:
-        K: (n, n) Dask array in square tiles.
-        Y: (n, c) targets.
-        start: (n, c) values of the starting function on the stream, or None for zero.
-        dtype: The precision that is computed in.
-    """
-
-    K: da.Array
-    Y: np.ndarray
-    start: np.ndarray | None
-    dtype: torch.dtype
+    K: da.Array  # (n, n) in square tiles
+    Y: np.ndarray  # (n, c) targets
+    start: np.ndarray | None  # (n, c) the starting function on the stream, or None for zero
+    dtype: torch.dtype  # the precision that is computed in
     _given: torch.dtype
     _flat: bool
 
@@ -71,17 +64,14 @@ class TiledProblem:
         return [slice(start, stop) for start, stop in zip([0, *ends], ends, strict=False)]
 
     @cached_property
-    def _tiles(self) -> np.ndarray:
+    def tiles(self) -> np.ndarray:
+        """The tiles of K as they are, to be computed."""
         tiles: np.ndarray = self.K.to_delayed()
         return tiles
 
-    def raw_tile(self, i: int, j: int) -> Delayed:
-        """A tile of K as it is, to be computed."""
-        return self._tiles[i, j]
-
     def tile(self, i: int, j: int) -> Delayed:
         """A tile of K, to be computed and checked."""
-        return delayed(checked_tile)(self._tiles[i, j], self.chunks[i].start, self.dtype)
+        return delayed(checked_tile)(self.tiles[i, j], self.chunks[i].start, self.dtype)
 
     @property
     def residual(self) -> np.ndarray:
@@ -99,11 +89,7 @@ class TiledProblem:
 def as_tiled_problem(K: Any, Y: Any, initial: Any, multiple: int = 1) -> TiledProblem:
     """Checks the inputs, as far as that can be done before any tile is computed.
 
-    Args:
-        K: (n, n) Dask array, in the same chunks both ways.
-        Y: (n,) or (n, c) targets, NumPy or Dask.
-        initial: Values of the starting function like Y, or None.
-        multiple: Chunks must begin at multiples of so many rows; those that do not are shifted.
+    Chunks must begin at multiples of so many rows; those that do not are shifted.
     """
     _require_square(K)
     sample = as_tensor("K", np.empty(0, dtype=K.dtype))
@@ -161,8 +147,7 @@ class Follower(Protocol):
     def tasks(self, j: int, column: dict[int, Delayed]) -> tuple[Tasks, Tasks]:
         """The tasks of a column, given its tiles from the diagonal on, by row.
 
-        Returns:
-            Those whose results stay on the workers, and those whose (small) results are wanted.
+        First those whose results stay on the workers, then those whose results are wanted.
         """
 
     def collect(self, j: int, kept: Tasks, wanted: Tasks) -> None:
@@ -185,13 +170,12 @@ def follow_columns(problem: TiledProblem, *followers: Follower, check: bool = Tr
 
 def _checks(problem: TiledProblem, j: int) -> list[Delayed]:
     """Compares tiles with those across the diagonal: the one on it, and another of the column."""
-    rows, places = problem.chunks, [j]
+    rows, K, places = problem.chunks, problem.tiles, [j]
     below = len(rows) - j - 1
     if below:
         places.append(j + 1 + 7919 * j % below)  # here and there
-    tile = problem.raw_tile
     return [
-        delayed(require_mirrored)(tile(i, j), tile(j, i), tile(j, j), rows[i].start, rows[j].start)
+        delayed(require_mirrored)(K[i, j], K[j, i], K[j, j], rows[i].start, rows[j].start)
         for i in places
     ]
 
@@ -212,12 +196,7 @@ def require_mirrored(
 ) -> None:
     """Refuses a tile that differs from the transpose of the one across the diagonal.
 
-    Args:
-        tile: A tile of K.
-        mirrored: The tile whose transpose it should be.
-        diagonal: The diagonal tile of its column, which tells how large K is.
-        first_row: Where the tile's rows begin in K.
-        first_column: Where its columns begin.
+    The diagonal tile of its column tells how large K is.
     """
     tolerance = 1e3 * np.finfo(tile.dtype).eps * np.abs(np.diagonal(diagonal)).max()
     gap = np.abs(tile - mirrored.T)
@@ -246,10 +225,6 @@ PAIRS = 4
 
 class TiledFactor:
     """The factor of gamma I + K, a follower of K's columns.
-
-    Args:
-        problem: K and the targets.
-        gamma: What is added to the diagonal of K.
 
     Attributes:
         beta: (n, c) $L^{-1} Y$ in the rows of the columns done, what is left of Y in the others.
@@ -333,10 +308,6 @@ class TiledFactor:
             left, right = ([self._tiles[row, k] for k in columns] for row in (i, j))
             tile = delayed(less_products)(tile, left, right)
         return tile
-
-
-# What is done to single tiles, on the workers: NumPy arrays come in and go out. Those that come in
-# belong to Dask, which may need them again: they are never written to.
 
 
 def squared_norm(tile: np.ndarray) -> float:

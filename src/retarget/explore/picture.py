@@ -23,19 +23,12 @@ BEYOND_THE_PICTURE = 1e6  # times the targets' own size: nothing to be seen but 
 
 @dataclass(frozen=True)
 class Terms:
-    """How the iterative correction made the targets of one block (Eq. 16), sample by sample.
+    """How the iterative correction made the targets of one block (Eq. 16), sample by sample."""
 
-    Attributes:
-        first: Place of the block's first sample in the stream, from 0.
-        modulation: (b,) the factor on each sample's own error, the diagonal of I + C_on.
-        online: (b,) how far C_on moves each target: C_on (y - f_on).
-        offline: (b,) how far C_off does: C_off (f_off - y).
-    """
-
-    first: int
-    modulation: np.ndarray
-    online: np.ndarray
-    offline: np.ndarray
+    first: int  # place of the block's first sample in the stream, from 0
+    modulation: np.ndarray  # (b,) the factor on each sample's own error: diagonal of I + C_on
+    online: np.ndarray  # (b,) how far C_on moves each target: C_on (y - f_on)
+    offline: np.ndarray  # (b,) how far C_off does: C_off (f_off - y)
 
 
 @dataclass(frozen=True)
@@ -72,7 +65,10 @@ class Picture:
 
 def draw(state: State) -> Picture:
     """The picture of a setting."""
-    return _Drawing(state).picture()
+    with warnings.catch_warnings():  # `_attempt` tells them, once for each curve and its targets
+        for kind in UNTRUSTED:
+            warnings.simplefilter("ignore", kind)
+        return _Drawing(state).picture()
 
 
 class _Drawing:
@@ -111,6 +107,7 @@ class _Drawing:
             "iterative": iterative,
         }
         found = {name: curve for name, curve in curves.items() if curve is not None}
+        gram = torch.from_numpy(K)
         return Picture(
             stream=self.order,
             grid=self.grid,
@@ -128,7 +125,7 @@ class _Drawing:
                 if z is not None and name in found and "offline" in found
             },
             terms=self._terms(iterative),
-            largest_lr=self._largest_lr(),
+            largest_lr=largest_stable_lr(lambda rows: gram[rows, rows], learner, len(y)),
             problems=self.problems,
         )
 
@@ -163,10 +160,7 @@ class _Drawing:
         if seen == 0:
             return 0.0
         K, z, y = self.K[:seen, :seen], targets[:seen], self.y[:seen]
-        with warnings.catch_warnings():  # the curves have said it
-            for kind in UNTRUSTED:
-                warnings.simplefilter("ignore", kind)
-            return discrepancy(K, z, y, self.learner, self.state.gamma)
+        return discrepancy(K, z, y, self.learner, self.state.gamma)
 
     def _terms(self, targets: np.ndarray | None) -> Terms | None:
         """Terms of the newest sample's block, given the iteratively corrected targets."""
@@ -176,15 +170,12 @@ class _Drawing:
         start = (state.seen - 1) // state.block_size * state.block_size
         seen, new = slice(0, start + state.block_size), slice(start, start + state.block_size)
         K, z, y = self.K[seen, seen], targets[seen], self.y[seen]
-        with warnings.catch_warnings():  # the targets have said it
-            for kind in UNTRUSTED:
-                warnings.simplefilter("ignore", kind)
-            block = correction_terms(K, learner, state.gamma, state.block_size, state.block_ridge)
-            try:
-                # without a memory, the past's coefficients are the first of those of the stream
-                f_on = K[new, :start] @ online_coefficients(K, z, learner)[:start]
-            except DivergedError:
-                return None
+        block = correction_terms(K, learner, state.gamma, state.block_size, state.block_ridge)
+        try:
+            # without a memory, the past's coefficients are the first of those of the stream
+            f_on = K[new, :start] @ online_coefficients(K, z, learner)[:start]
+        except DivergedError:
+            return None
         online = block[-1].online @ (y[new] - f_on)
         return Terms(start, block[-1].modulation.diagonal(), online, z[new] - y[new] - online)
 
@@ -214,10 +205,6 @@ class _Drawing:
         if caught:
             self.problems[name] = str(caught[-1].message)
         return values
-
-    def _largest_lr(self) -> float:
-        K = torch.from_numpy(self.K)
-        return largest_stable_lr(lambda rows: K[rows, rows], self.learner, len(self.K))
 
 
 CODE = """\
@@ -272,21 +259,17 @@ def python_code(state: State) -> str:
     Of a stream of which nothing has been seen, it is the script for the first sample.
     """
     stream = state.stream()
+    start, size = state.start, abs(state.start)
+    less, add = ("-", "+") if start > 0 else ("+", "-")
     settings = state.model_dump() | {
         "count": len(stream),
         "x": _numbers(np.array(state.x)[stream]),
         "y": _numbers(np.array(state.y)[stream]),
         "seen": max(state.seen, 1),
         "grid_size": GRID_SIZE,
-        "start": "",
-        "add": "",
+        "start": f" {less} {size!r}  # the learner starts at {start!r}" if start else "",
+        "add": f" {add} {size!r}" if start else "",
     }
-    if state.start:
-        settings["start"] = f" - {state.start!r}  # the learner starts at {state.start!r}"
-        settings["add"] = f" + {state.start!r}"
-        if state.start < 0:
-            settings["start"] = f" + {-state.start!r}  # the learner starts at {state.start!r}"
-            settings["add"] = f" - {-state.start!r}"
     code = CODE if state.learner.has_memory else CODE + TERMS
     return code.format_map(settings)
 

@@ -97,18 +97,11 @@ MARGIN = 0.05  # of the points' range, at each side of the picture
 
 @dataclass(frozen=True)
 class Opening:
-    """What the page opens with.
+    """What the page opens with."""
 
-    Attributes:
-        title: What the points are.
-        x_name: What x is called.
-        y_name: What the targets are called.
-        state: The setting.
-    """
-
-    title: str
+    title: str  # what the points are
     x_name: str
-    y_name: str
+    y_name: str  # of the targets
     state: State
 
 

@@ -103,18 +103,13 @@ class Replay(Plain):
 
     def penalty(self):
         loop, total = self.loop, 0.0
-        if self.stored:
-            drawn = self._draw()
-            if drawn:
-                outputs = loop.module(loop.X[[position for position, _ in drawn]])
-                then = torch.stack([output for _, output in drawn])
-                total = total + self.stored * loop.loss(outputs, then)
-        if self.true:
-            drawn = self._draw()
+        for weight, as_stored in ((self.stored, True), (self.true, False)):
+            drawn = self._draw() if weight else []
             if drawn:
                 positions = [position for position, _ in drawn]
-                outputs = loop.module(loop.X[positions])
-                total = total + self.true * loop.loss(outputs, loop.Y[positions])
+                then = torch.stack([output for _, output in drawn])
+                targets = then if as_stored else loop.Y[positions]
+                total = total + weight * loop.loss(loop.module(loop.X[positions]), targets)
         return total
 
     def _draw(self):
@@ -185,6 +180,29 @@ class Corrected(Plain):
         else:
             Z = offline_predictions(K, Y, self.gamma, self.block)
         self.Z = torch.from_numpy(Z)
+
+
+class Led(Plain):
+    """A `NetworkCorrector`, which is asked for the targets of a block when the block begins."""
+
+    keeps_order = True
+
+    def __init__(self, **options):
+        self.options = options
+
+    def start(self, loop):
+        super().start(loop)
+        seed = int(loop.random.integers(2**31))
+        self.corrector = rt.NetworkCorrector(loop.module, loop.learner, seed=seed, **self.options)
+
+    def task_start(self, rows):
+        self.rows, self.Z = rows, torch.empty_like(self.loop.Y)
+
+    def targets(self, rows, targets):
+        if (rows[0] - self.rows.start) % self.options["block_size"] == 0:
+            block = slice(rows[0], min(rows[0] + self.options["block_size"], self.rows.stop))
+            self.Z[block] = self.corrector.correct(self.loop.X[block], self.loop.Y[block])
+        return self.Z[rows]
 
 
 class Loop:

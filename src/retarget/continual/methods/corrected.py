@@ -124,8 +124,7 @@ class Corrected(Method):
 
     def kept_bytes(self, run: "Run") -> int:
         """Every sample, and its target; the kernel comes and goes with each task."""
-        sample = run.train.inputs(0, slice(0, 1)).nbytes + run.targets[0, :1].nbytes
-        return run.train.rows.shape[1] * sample
+        return run.stream_bytes
 
     def state_dict(self, run: "Run") -> dict[str, Any]:
         """The targets in use. The samples that the correctors keep are those of the stream."""

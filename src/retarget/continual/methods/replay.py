@@ -49,8 +49,7 @@ class CumulativeReplay(Method):
 
     def kept_bytes(self, run: "Run") -> int:
         """Every sample, and its target."""
-        sample = run.train.inputs(0, slice(0, 1)).nbytes + run.targets[0, :1].nbytes
-        return run.train.rows.shape[1] * sample
+        return run.stream_bytes
 
     def state_dict(self, run: "Run") -> dict[str, Any]:
         """How many passes over what was seen up to this task are done."""
@@ -207,27 +206,16 @@ class DER(_MemoryReplay):
 
 
 class ReservoirPlan(NamedTuple):
-    """What the memory does at each step of a pass. S steps of b samples, D draws of r.
+    """What the memory does at each step of a pass. S steps of b samples, D draws of r."""
 
-    Attributes:
-        store: (S, b) the slot that each sample goes to; `capacity` for none.
-        positions: (S, D, r) positions in the stream of the samples drawn.
-        slots: (S, D, r) the slots that they lie in.
-        weights: (S, D, r) 1, or 0 where there was not enough to draw.
-    """
-
-    store: np.ndarray
-    positions: np.ndarray
-    slots: np.ndarray
-    weights: np.ndarray
+    store: np.ndarray  # (S, b) the slot that each sample goes to; `capacity` for none
+    positions: np.ndarray  # (S, D, r) positions in the stream of the samples drawn
+    slots: np.ndarray  # (S, D, r) the slots that they lie in
+    weights: np.ndarray  # (S, D, r) 1, or 0 where there was not enough to draw
 
 
 class Reservoir:
     """Reservoir sampling (Vitter, 1985), decided ahead for a whole pass: no value is looked at.
-
-    Args:
-        capacity: Samples kept.
-        random: Where the decisions come from.
 
     Attributes:
         held: (capacity,) positions in the stream of the samples kept; 0 where there is none yet.
@@ -245,11 +233,7 @@ class Reservoir:
     ) -> ReservoirPlan:
         """Decides a pass: at each step draws, without replacement, then offers the mini-batch.
 
-        Args:
-            positions: (S, b) positions in the stream of the samples of each step.
-            weights: (S, b) 0 for what only fills up a mini-batch.
-            draws: Independent draws a step.
-            size: Samples in a draw.
+        Positions and weights are (S, b), as in `PassPlan`; there are so many draws of a size.
         """
         store = np.full(positions.shape, self.capacity)
         drawn = np.zeros((len(positions), draws, size), dtype=np.int64)

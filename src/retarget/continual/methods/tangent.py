@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from retarget.continual.methods import Method
+from retarget.continual.steps import evaluating
 from retarget.errors import InvalidInputError
 from retarget.kernels.feature_maps import as_count
 from retarget.streaming.intake import as_ridge
@@ -49,12 +50,7 @@ class _AfterFirstSession(Method, ABC):
         return self.first_epochs if run.task == 0 else 0
 
     def on_task_end(self, run: "Run") -> None:
-        """Learns the task; after the first one, begins."""
-        if not self._learners:
-            self._learners = [
-                self._learner(module, seed)
-                for module, seed in zip(run.ensemble.modules, self._seeds, strict=True)
-            ]
+        """Learns the task."""
         self._learn(run, run.task)
 
     def test_outputs(self, run: "Run", member: int) -> Tensor | None:
@@ -78,15 +74,15 @@ class _AfterFirstSession(Method, ABC):
     def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
         """Learns the tasks of before once more."""
         self._seeds = state["seeds"]
-        if state["tasks"]:
+        for task in range(state["tasks"]):
+            self._learn(run, task)
+
+    def _learn(self, run: "Run", task: int) -> None:
+        if not self._learners:  # after the first session
             self._learners = [
                 self._learner(module, seed)
                 for module, seed in zip(run.ensemble.modules, self._seeds, strict=True)
             ]
-            for task in range(state["tasks"]):
-                self._learn(run, task)
-
-    def _learn(self, run: "Run", task: int) -> None:
         for member, learner in enumerate(self._learners):
             span = run.train.spans[member][task]
             learner.learn(run.train.inputs(member, span), run.targets[member, span])
@@ -168,13 +164,8 @@ class _LastHidden:
     def __call__(self, inputs: Tensor) -> Tensor:
         seen: list[Tensor] = []
         hook = self._layer.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
-        training = [part for part in self._module.modules() if part.training]
-        try:
-            self._module.eval()(inputs)
-        finally:
-            hook.remove()
-            for part in training:
-                part.training = True
+        with hook, evaluating(self._module) as module:
+            module(inputs)
         hidden = seen[-1].flatten(1)
         if not self._projection.numel():
             return hidden

@@ -13,20 +13,18 @@ from torch import nn
 from retarget.arrays import as_non_negative, as_positive
 from retarget.errors import InvalidInputError, InvalidTypeError
 
-SUPPORTED = (
-    "Linear, Conv2d, ReLU, LeakyReLU, GELU, AvgPool2d, AdaptiveAvgPool2d, Flatten, Identity and "
-    "nested Sequential"
+READ = (
+    *(nn.Linear, nn.Conv2d, nn.ReLU, nn.LeakyReLU, nn.GELU, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
+    *(nn.Flatten, nn.Identity),
 )
-READ_AS_THEY_ARE = (
-    nn.Linear,
-    nn.Conv2d,
-    nn.ReLU,
-    nn.LeakyReLU,
-    nn.GELU,
-    nn.AvgPool2d,
-    nn.AdaptiveAvgPool2d,
-    nn.Flatten,
-)
+SUPPORTED = ", ".join(kind.__name__ for kind in READ) + " and nested Sequential"
+# Options that have no kernel here unless they are so.
+REQUIRED: dict[type[nn.Module], dict[str, Any]] = {
+    nn.Conv2d: {"groups": 1, "padding_mode": "zeros"},
+    nn.GELU: {"approximate": "none"},
+    nn.AvgPool2d: {"ceil_mode": False, "divisor_override": None},
+    nn.Flatten: {"start_dim": 1, "end_dim": -1},
+}
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,11 @@ def read_layers(module: Any, weight_std: Any, bias_std: Any) -> tuple[Layer, ...
         raise InvalidTypeError(
             f"module is a {type(module).__name__}; expected a torch.nn.Sequential of {SUPPORTED}"
         )
-    named = [(name, part) for name, part in _leaves("", module) if type(part) is not nn.Identity]
+    named = [
+        (name, part)
+        for name, part in module.named_modules(remove_duplicate=False)  # nn.ReLU may come twice
+        if not isinstance(part, nn.Sequential | nn.Identity)
+    ]
     _require_own_weights(named)
     weighted = [name for name, part in named if type(part) in (nn.Linear, nn.Conv2d)]
     weights = _by_layer("weight_std", weight_std, weighted, default=1.0)
@@ -136,25 +138,6 @@ def layers_from_dicts(dicts: list[dict[str, Any]]) -> tuple[Layer, ...]:
     return tuple(layers)
 
 
-def takes_images(layers: tuple[Layer, ...]) -> bool:
-    """Whether the samples must be images (n, C, H, W)."""
-    return any(isinstance(layer, Conv | Pool | AdaptivePool) for layer in layers)
-
-
-def takes_vectors(layers: tuple[Layer, ...]) -> bool:
-    """Whether the samples must be vectors (n, d): a Linear comes with no Flatten before it."""
-    return isinstance(layers[0], Dense)
-
-
-def _leaves(prefix: str, module: nn.Sequential) -> Iterator[tuple[str, nn.Module]]:
-    # named_children() would leave out a second use of the same nn.ReLU
-    for name, part in module._modules.items():
-        if isinstance(part, nn.Sequential):
-            yield from _leaves(f"{prefix}{name}.", part)
-        elif part is not None:
-            yield prefix + name, part
-
-
 def _require_own_weights(named: list[tuple[str, nn.Module]]) -> None:
     """Refuses a layer with weights that is used twice: shared weights have another kernel."""
     seen: dict[int, str] = {}
@@ -183,36 +166,31 @@ def _by_layer(argument: str, value: Any, weighted: list[str], default: float) ->
 
 
 def _read(name: str, part: nn.Module, weight: float, bias: float) -> Layer:
-    if type(part) in READ_AS_THEY_ARE:  # a subclass may compute anything
-        if isinstance(part, nn.Linear):
+    if type(part) not in READ:  # a subclass may compute anything
+        raise _refuse(name, part, f"supported are {SUPPORTED}")
+    for option, wanted in REQUIRED.get(type(part), {}).items():
+        if getattr(part, option) != wanted:
+            raise _refuse(name, part, f"expected {option}={wanted!r}")
+    match part:
+        case nn.Linear():
             return Dense(name, weight, bias)
-        if isinstance(part, nn.Conv2d):
+        case nn.Conv2d():
             return _read_conv(name, part, weight, bias)
-        if isinstance(part, nn.ReLU):
+        case nn.ReLU():
             return Rectifier(name, 0.0)
-        if isinstance(part, nn.LeakyReLU):
+        case nn.LeakyReLU():
             return Rectifier(name, float(part.negative_slope))
-        if isinstance(part, nn.GELU):
-            if part.approximate != "none":
-                raise _refuse(name, part, "expected approximate='none', which has a closed form")
+        case nn.GELU():
             return Gelu(name)
-        if isinstance(part, nn.AvgPool2d):
+        case nn.AvgPool2d():
             return _read_pool(name, part)
-        if isinstance(part, nn.AdaptiveAvgPool2d):
-            rows, columns = _two(part.output_size)
-            return AdaptivePool(name, (rows, columns))
-        if isinstance(part, nn.Flatten):
-            if (part.start_dim, part.end_dim) != (1, -1):
-                raise _refuse(name, part, "expected start_dim=1 and end_dim=-1")
+        case nn.AdaptiveAvgPool2d():
+            return AdaptivePool(name, _two(part.output_size))
+        case _:
             return Flat(name)
-    raise _refuse(name, part, f"supported are {SUPPORTED}")
 
 
 def _read_conv(name: str, conv: nn.Conv2d, weight: float, bias: float) -> Conv:
-    if conv.groups != 1:
-        raise _refuse(name, conv, "expected groups=1")
-    if conv.padding_mode != "zeros":
-        raise _refuse(name, conv, "expected padding_mode='zeros'")
     kernel, dilation = _two(conv.kernel_size), _two(conv.dilation)
     if conv.padding == "same":  # what is odd goes behind, as PyTorch does
         total = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
@@ -224,20 +202,10 @@ def _read_conv(name: str, conv: nn.Conv2d, weight: float, bias: float) -> Conv:
 
 
 def _read_pool(name: str, pool: nn.AvgPool2d) -> Pool:
-    if pool.ceil_mode:
-        raise _refuse(name, pool, "expected ceil_mode=False")
-    if pool.divisor_override is not None:
-        raise _refuse(name, pool, "expected no divisor_override")
     kernel, padding = _two(pool.kernel_size), _two(pool.padding)
     if any(2 * p > k for p, k in zip(padding, kernel, strict=True)):
         raise _refuse(name, pool, "expected padding of at most half the kernel, as PyTorch does")
-    return Pool(
-        name,
-        kernel,
-        _two(pool.stride),
-        padding,
-        bool(pool.count_include_pad),
-    )
+    return Pool(name, kernel, _two(pool.stride), padding, bool(pool.count_include_pad))
 
 
 def _two(value: Any) -> tuple[Any, Any]:
@@ -275,8 +243,9 @@ def _check_order(layers: list[Layer]) -> None:
             # a rectifier of rectified values is a rectifier; nothing else acts on another's output
             merges = rectified and isinstance(layer, Rectifier)
             if not gaussian and not merges:
+                label = "GELU" if isinstance(layer, Gelu) else "ReLU or LeakyReLU"
                 raise InvalidInputError(
-                    f"layer '{layer.name}' ({_label(layer)}) acts on values that are not "
+                    f"layer '{layer.name}' ({label}) acts on values that are not "
                     "Gaussian at infinite width; expected a Linear or Conv2d between it and the "
                     "input, and between it and an earlier nonlinearity"
                 )
@@ -292,10 +261,6 @@ def _check_order(layers: list[Layer]) -> None:
             f"the network ends in images, with layer '{layers[-1].name}'; expected a Flatten (and "
             "a Linear read-out) at the end"
         )
-
-
-def _label(layer: Rectifier | Gelu) -> str:
-    return "GELU" if isinstance(layer, Gelu) else "ReLU or LeakyReLU"
 
 
 def _normal_form(layers: list[Layer]) -> Iterator[Layer]:
@@ -317,8 +282,7 @@ def _normal_form(layers: list[Layer]) -> Iterator[Layer]:
             pending = pending or [layer]
         else:
             yield from [nonlinear] if nonlinear else []
-            yield from pending
-            yield layer
+            yield from [*pending, layer]
             nonlinear, pending = None, []
     yield from [nonlinear] if nonlinear else []
     yield from pending

@@ -1,5 +1,6 @@
 """The kernel of an infinitely wide network."""
 
+import math
 import warnings
 from collections.abc import Mapping
 from functools import lru_cache
@@ -14,12 +15,14 @@ from retarget.arrays import require_memory
 from retarget.errors import InvalidInputError
 from retarget.kernels.infinite import torch as torch_engine
 from retarget.kernels.infinite.layers import (
+    AdaptivePool,
+    Conv,
+    Dense,
     Layer,
+    Pool,
     layers_from_dicts,
     layers_to_dicts,
     read_layers,
-    takes_images,
-    takes_vectors,
 )
 from retarget.kernels.infinite.plan import Plan, make_plan
 from retarget.kernels.simple import Kernel, mirror_lower
@@ -134,11 +137,12 @@ class InfiniteNTK(Kernel):
     def _samples(self, name: str, value: Any) -> Tensor:
         samples = super()._samples(name, value)
         shape = tuple(samples.shape)
-        if takes_images(self._layers) and samples.ndim != 4:
+        images = any(isinstance(layer, Conv | Pool | AdaptivePool) for layer in self._layers)
+        if images and samples.ndim != 4:
             raise InvalidInputError(
                 f"{name} has shape {shape}; expected images (n, channels, height, width)"
             )
-        if takes_vectors(self._layers) and samples.ndim != 2:
+        if isinstance(self._layers[0], Dense) and samples.ndim != 2:
             raise InvalidInputError(
                 f"{name} has shape {shape}; expected (n, features), as this network begins with "
                 "a Linear: put a Flatten first to have it take images"
@@ -156,53 +160,40 @@ class InfiniteNTK(Kernel):
             raise InvalidInputError(
                 f"A is on {A.device}, B on {B.device}; move one to the other's device"
             )
-        dtype = torch.promote_types(A.dtype, B.dtype)
-        if not len(A) or not len(B):
-            return A.new_empty((len(A), len(B)), dtype=dtype)
         if len(B) < len(A):  # sixteen of the right-hand samples are worked on at once
             return self._gram(B, A).mT.contiguous()
-        left, right = self._ready(A, dtype), self._ready(B, dtype)
-        require_memory(
-            "the kernel matrix", len(A) * len(B), left, "compute it in several calls, by rows"
-        )
-        engine, program = self._program(left)
-        tangent = self.kind == "ntk"
-        with self._bar(len(A) + len(B) + len(A) * len(B)) as bar:
-            packed = (engine.pack(program, each, tangent, bar.advance) for each in (left, right))
-            K: Tensor = engine.gram(program, *packed, tangent, bar.advance)
-        return K.to(dtype)
+        return self._computed([A, B], len(A) * len(B))
 
     def _symmetric_gram(self, A: Tensor) -> Tensor:
-        if not len(A):
-            return self._gram(A, A)
-        samples = self._ready(A, A.dtype)
-        require_memory(
-            "the kernel matrix", len(A) ** 2, samples, "compute it in several calls, by rows"
-        )
-        engine, program = self._program(samples)
-        tangent = self.kind == "ntk"
-        with self._bar(len(A) + len(A) * (len(A) + 1) // 2) as bar:
-            packed = engine.pack(program, samples, tangent, bar.advance)
-            K = engine.gram(program, packed, packed, tangent, bar.advance)
-        return mirror_lower(K).to(A.dtype)
+        return mirror_lower(self._computed([A], len(A) * (len(A) + 1) // 2))
 
     def _diag(self, A: Tensor) -> Tensor:
-        if not len(A):
-            return A.new_empty(0)
-        samples = self._ready(A, A.dtype)
-        engine, program = self._program(samples)
-        with self._bar(len(A)) as bar:
-            packed = engine.pack(program, samples, self.kind == "ntk", bar.advance)
-        diagonal: Tensor = packed.diagonal
-        return diagonal.to(A.dtype)
+        return self._computed([A], None)
 
-    def _bar(self, pairs: int) -> PatientBar:
-        return PatientBar("infinite-width kernel, pairs", pairs, self.progress)
+    def _computed(self, samples: list[Tensor], pairs: int | None) -> Tensor:
+        """The kernel of these samples; without a number of pairs, its diagonal.
 
-    def _ready(self, samples: Tensor, dtype: torch.dtype) -> Tensor:
-        """(n, C, H, W) in the precision that is computed in; vectors are 1 x 1 images."""
-        wide = samples.to(torch.promote_types(dtype, torch.float32))
-        return wide if wide.ndim == 4 else wide[:, :, None, None]
+        Of samples with themselves, only the lower half is right.
+        """
+        first, last = samples[0], samples[-1]
+        shape = (len(first),) if pairs is None else (len(first), len(last))
+        dtype = torch.promote_types(first.dtype, last.dtype)
+        if not len(first) or not len(last):
+            return first.new_empty(shape, dtype=dtype)
+        # (n, C, H, W) in the precision that is computed in; vectors are 1 x 1 images
+        wide = [each.to(torch.promote_types(dtype, torch.float32)) for each in samples]
+        ready = [each if each.ndim == 4 else each[:, :, None, None] for each in wide]
+        require_memory(
+            "the kernel matrix", math.prod(shape), ready[0], "compute it in several calls, by rows"
+        )
+        engine, program = self._program(ready[0])
+        tangent, steps = self.kind == "ntk", sum(map(len, ready)) + (pairs or 0)
+        with PatientBar("infinite-width kernel, pairs", steps, self.progress) as bar:
+            packed = [engine.pack(program, each, tangent, bar.advance) for each in ready]
+            K: Tensor = packed[0].diagonal
+            if pairs is not None:
+                K = engine.gram(program, packed[0], packed[-1], tangent, bar.advance)
+        return K.to(dtype)
 
     def _program(self, samples: Tensor) -> tuple[ModuleType, Any]:
         """The engine for these samples, and the plan in its own form."""

@@ -75,10 +75,10 @@ def probe() -> None:
 def make_program(plan: Plan, dtype: torch.dtype, device: torch.device) -> Program:
     """Lays a plan out for the compiled loops, in one precision."""
     index, scale = _Writer(), _Writer()
-    work = _WorkLayout(plan)
+    work_size, places = _work_layout(plan)
     require_memory(
         "the covariances between all pixels that this network needs",
-        work.size * torch.get_num_threads(),
+        work_size * torch.get_num_threads(),
         torch.empty(0, dtype=dtype, device=device),
         "use smaller images, or pool less widely",
     )
@@ -87,20 +87,20 @@ def make_program(plan: Plan, dtype: torch.dtype, device: torch.device) -> Progra
     for number, stage in enumerate(plan.stages):
         first = number == 0
         fields = _stage_fields(stage, plan.shape[0] if first else 1, index, scale)
-        fields |= work.fields(number)
-        fields |= {"FROM_INPUT": int(first), "DEVIATIONS": deviations}
+        fields |= places[number]
+        fields |= {loops.FROM_INPUT: int(first), loops.DEVIATIONS: deviations}
         if first:
             fields |= _input_fields(plan, index)
         if stage.slope is not None:
             deviations += 2 * stage.size[0] * stage.size[1] * LANES
-        for name, value in fields.items():
-            header[number, loops.COLUMNS.index(name)] = value
+        for column, value in fields.items():
+            header[number, column] = value
     numbers = sum(stage.pull[0].outputs * stage.pull[1].outputs for stage in plan.stages)
     return Program(
         header=header,
         index=np.concatenate(index.parts).astype(np.int64),
         scale=torch.from_numpy(np.concatenate(scale.parts).astype(float)).to(dtype).numpy(),
-        work_size=work.size,
+        work_size=work_size,
         deviations_size=max(deviations, LANES),
         task_blocks=max(1, TASK_NUMBERS // (LANES * max(numbers, 1))),
     )
@@ -111,7 +111,7 @@ def fits(program: Program, like: Tensor) -> bool:
     return True
 
 
-def _stage_fields(stage: Stage, channels: int, index: _Writer, scale: _Writer) -> dict[str, int]:
+def _stage_fields(stage: Stage, channels: int, index: _Writer, scale: _Writer) -> dict[int, int]:
     """Where the stage's maps are, by column of the header."""
     (pull_y, pull_x), (push_y, push_x) = stage.pull, stage.push
     rows, columns = stage.pairs
@@ -121,73 +121,67 @@ def _stage_fields(stage: Stage, channels: int, index: _Writer, scale: _Writer) -
     row_offsets, column_offsets = rows * (2 * width * LANES), columns * (2 * LANES)
     variance = stage.weight_variance / channels
     return {
-        "ROWS": pull_y.outputs,
-        "COLUMNS_PULLED": pull_x.outputs,
-        "COLUMNS_READ": pull_x.inputs,
-        "COLUMNS_STORED": push_x.outputs,
-        "NUMBERS_STORED": push_y.outputs * push_x.outputs,
-        "PULL_ROW_STARTS": index.add(pull_y.starts),
-        "PULL_ROW_TAPS": index.add(pull_y.taps),
-        "PULL_COLUMN_STARTS": index.add(pull_x.starts),
-        "PULL_COLUMN_TAPS": index.add(pull_x.taps * LANES),
-        "PUSH_ROW_STARTS": index.add(starts),
-        "PUSH_ROW_TARGETS": index.add(targets),
-        "PUSH_COLUMN_STARTS": index.add(push_x.starts),
-        "PUSH_COLUMN_TAPS": index.add(push_x.taps * LANES),
-        "ROW_LEFT": index.add(row_offsets[:, 0]),
-        "ROW_RIGHT": index.add(row_offsets[:, 1]),
-        "COLUMN_LEFT": index.add(column_offsets[:, 0]),
-        "COLUMN_RIGHT": index.add(column_offsets[:, 1]),
-        "PULL_ROW_SCALE": scale.add(pull_y.scale * variance),
-        "PULL_COLUMN_SCALE": scale.add(pull_x.scale),
-        "PUSH_ROW_SCALE": scale.add(push_y.scale),
-        "PUSH_COLUMN_SCALE": scale.add(push_x.scale),
-        "BIAS": scale.add(stage.bias_variance),
-        "SLOPE": scale.add(stage.slope or 0.0),
-        "TRAINED": int(stage.trained),
-        "RECTIFIED": int(stage.slope is not None),
-        "CHANNELS": channels,
+        loops.ROWS: pull_y.outputs,
+        loops.COLUMNS_PULLED: pull_x.outputs,
+        loops.COLUMNS_READ: pull_x.inputs,
+        loops.COLUMNS_STORED: push_x.outputs,
+        loops.NUMBERS_STORED: push_y.outputs * push_x.outputs,
+        loops.PULL_ROW_STARTS: index.add(pull_y.starts),
+        loops.PULL_ROW_TAPS: index.add(pull_y.taps),
+        loops.PULL_COLUMN_STARTS: index.add(pull_x.starts),
+        loops.PULL_COLUMN_TAPS: index.add(pull_x.taps * LANES),
+        loops.PUSH_ROW_STARTS: index.add(starts),
+        loops.PUSH_ROW_TARGETS: index.add(targets),
+        loops.PUSH_COLUMN_STARTS: index.add(push_x.starts),
+        loops.PUSH_COLUMN_TAPS: index.add(push_x.taps * LANES),
+        loops.ROW_LEFT: index.add(row_offsets[:, 0]),
+        loops.ROW_RIGHT: index.add(row_offsets[:, 1]),
+        loops.COLUMN_LEFT: index.add(column_offsets[:, 0]),
+        loops.COLUMN_RIGHT: index.add(column_offsets[:, 1]),
+        loops.PULL_ROW_SCALE: scale.add(pull_y.scale * variance),
+        loops.PULL_COLUMN_SCALE: scale.add(pull_x.scale),
+        loops.PUSH_ROW_SCALE: scale.add(push_y.scale),
+        loops.PUSH_COLUMN_SCALE: scale.add(push_x.scale),
+        loops.BIAS: scale.add(stage.bias_variance),
+        loops.SLOPE: scale.add(stage.slope or 0.0),
+        loops.TRAINED: int(stage.trained),
+        loops.RECTIFIED: int(stage.slope is not None),
+        loops.CHANNELS: channels,
     }
 
 
-def _input_fields(plan: Plan, index: _Writer) -> dict[str, int]:
+def _input_fields(plan: Plan, index: _Writer) -> dict[int, int]:
     """Where the pixels of the input pairs are in a packed sample."""
     rows, columns = plan.pairs
     _, height, width = plan.shape
     return {
-        "INPUT_ROW_LEFT": index.add(rows[:, 0] * (width * LANES)),
-        "INPUT_ROW_RIGHT": index.add(rows[:, 1] * (width * LANES)),
-        "INPUT_COLUMN_LEFT": index.add(columns[:, 0] * LANES),
-        "INPUT_COLUMN_RIGHT": index.add(columns[:, 1] * LANES),
-        "CHANNEL_STRIDE": height * width * LANES,
+        loops.INPUT_ROW_LEFT: index.add(rows[:, 0] * (width * LANES)),
+        loops.INPUT_ROW_RIGHT: index.add(rows[:, 1] * (width * LANES)),
+        loops.INPUT_COLUMN_LEFT: index.add(columns[:, 0] * LANES),
+        loops.INPUT_COLUMN_RIGHT: index.add(columns[:, 1] * LANES),
+        loops.CHANNEL_STRIDE: height * width * LANES,
     }
 
 
-class _WorkLayout:
-    """Where in one work array each stage reads and writes: two levels in turn, and four rows."""
+def _work_layout(plan: Plan) -> tuple[int, list[dict[int, int]]]:
+    """The size of a work array, and where each stage reads and writes: two levels, four rows."""
 
-    def __init__(self, plan: Plan) -> None:
-        def numbers(maps: tuple[PairMap, PairMap]) -> int:
-            return maps[0].outputs * maps[1].outputs
+    def numbers(maps: tuple[PairMap, PairMap]) -> int:
+        return maps[0].outputs * maps[1].outputs
 
-        levels = [max((numbers(s.push) for s in plan.stages[i::2]), default=0) for i in (0, 1)]
-        read = max(stage.pull[1].inputs for stage in plan.stages)
-        pulled = max(stage.pull[1].outputs for stage in plan.stages)
-        sizes = [read, read, pulled, pulled, levels[0], levels[0], levels[1], levels[1]]
-        self.offsets = [int(offset) * LANES for offset in np.cumsum([0, *sizes])]
-        self.size = max(self.offsets[-1], LANES)
-
-    def fields(self, stage: int) -> dict[str, int]:
-        """The work offsets of a stage, by column of the header."""
-        rows, levels = self.offsets[:4], (self.offsets[4:6], self.offsets[6:8])
-        names = ("SUM", "SUM_TANGENT", "ROW", "ROW_TANGENT")
-        stored, read = levels[stage % 2], levels[1 - stage % 2]
-        return dict(zip(names, rows, strict=True)) | {
-            "STORED": stored[0],
-            "STORED_TANGENT": stored[1],
-            "READ": read[0],
-            "READ_TANGENT": read[1],
-        }
+    levels = [max((numbers(s.push) for s in plan.stages[i::2]), default=0) for i in (0, 1)]
+    read = max(stage.pull[1].inputs for stage in plan.stages)
+    pulled = max(stage.pull[1].outputs for stage in plan.stages)
+    sizes = [read, read, pulled, pulled, levels[0], levels[0], levels[1], levels[1]]
+    offsets = [int(offset) * LANES for offset in np.cumsum([0, *sizes])]
+    rows = (loops.SUM, loops.SUM_TANGENT, loops.ROW, loops.ROW_TANGENT)
+    stored = (loops.STORED, loops.STORED_TANGENT, loops.READ, loops.READ_TANGENT)
+    read_next = (*stored[2:], *stored[:2])  # in every other stage
+    fields = [
+        dict(zip((*rows, *(read_next if i % 2 else stored)), offsets[:8], strict=True))
+        for i in range(len(plan.stages))
+    ]
+    return max(offsets[-1], LANES), fields
 
 
 def pack(program: Program, samples: Tensor, tangent: bool, report: Report) -> Packed:

@@ -36,17 +36,13 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Tile:
-    """A rectangle of the kernel matrix: rows top to bottom, columns first to last, ends excluded.
-
-    Attributes:
-        lower: Whether only what lies on or below the matrix's diagonal is wanted of it.
-    """
+    """Part of the kernel matrix: rows top to bottom, columns first to last, without the ends."""
 
     top: int
     bottom: int
     first: int
     last: int
-    lower: bool
+    lower: bool  # whether only what lies on or below the matrix's diagonal is wanted of it
 
     @property
     def pairs(self) -> int:
@@ -57,10 +53,8 @@ class Tile:
             5
         """
         width = self.last - self.first
-        if not self.lower:
-            return (self.bottom - self.top) * width
-        wanted = (min(max(row + 1 - self.first, 0), width) for row in range(self.top, self.bottom))
-        return sum(wanted)
+        below = np.arange(self.top, self.bottom) + 1 - self.first  # in each row, and on it
+        return int(np.clip(below, 0, width).sum()) if self.lower else len(below) * width
 
 
 @dataclass(frozen=True)
@@ -95,18 +89,14 @@ class PairMap:
 class AxisLayer:
     """A linear layer along one axis, before it is known which pairs are needed.
 
-    Attributes:
-        size: Output pixels along the axis.
-        window: The input pixels that an output pixel sees, None where a tap falls on padding.
-        aligned: Whether the two pixels of a pair move together (a convolution's shared weights),
-            or every pixel of one window meets every pixel of the other (pooling).
-        divisor: What the sum over an output pixel's window is divided by.
+    Where it is aligned, the two pixels of a pair move together (a convolution's shared weights);
+    else every pixel of one window meets every pixel of the other (pooling).
     """
 
-    size: int
-    window: Callable[[int], Sequence[int | None]]
+    size: int  # output pixels along the axis
+    window: Callable[[int], Sequence[int | None]]  # input pixels that one sees; None is padding
     aligned: bool
-    divisor: Callable[[int], int]
+    divisor: Callable[[int], int]  # of the sum over an output pixel's window
 
     def taps(self, pair: Pair) -> list[Pair]:
         """The pairs that an output pair is the sum of."""
@@ -141,28 +131,17 @@ class Stage:
 
     Each row of pairs is pulled, rectified and pushed before the next: what the rectifier works on,
     by far the largest array, is never stored.
-
-    Attributes:
-        pull: Vertical and horizontal map from the stored pairs to the rectifier's.
-        push: Vertical and horizontal map from the rectifier's pairs to those stored next.
-        weight_variance: Factor on what is pulled.
-        bias_variance: Added to what is pulled.
-        trained: Whether the pulled layer has weights, which add to the tangent kernel.
-        slope: The rectifier's slope below zero; None for no rectifier.
-        pairs: The rectifier's row pairs (ny, 2) and column pairs (nx, 2).
-        size: Height and width of the images that the rectifier acts on.
-        gelu: Whether a GELU stands in the rectifier's place.
     """
 
-    pull: tuple[PairMap, PairMap]
-    push: tuple[PairMap, PairMap]
-    weight_variance: float
-    bias_variance: float
-    trained: bool
-    slope: float | None
-    pairs: tuple[Indices, Indices]
-    size: Pair
-    gelu: bool = False
+    pull: tuple[PairMap, PairMap]  # vertical and horizontal, from stored pairs to the rectifier's
+    push: tuple[PairMap, PairMap]  # from the rectifier's pairs to those stored next
+    weight_variance: float  # factor on what is pulled
+    bias_variance: float  # added to what is pulled
+    trained: bool  # whether the pulled layer has weights, which add to the tangent kernel
+    slope: float | None  # of the rectifier below zero; None for no rectifier
+    pairs: tuple[Indices, Indices]  # the rectifier's row pairs (ny, 2) and column pairs (nx, 2)
+    size: Pair  # height and width of the images that the rectifier acts on
+    gelu: bool = False  # whether a GELU acts instead of a rectifier
 
     @property
     def diagonals(self) -> tuple[Indices, Indices]:
@@ -191,19 +170,18 @@ def make_plan(layers: tuple[Layer, ...], shape: tuple[int, int, int]) -> Plan:
     sizes, axes = _forward(layers, shape)
     maps, pairs = _backward(axes)
     stages: list[Stage] = []
-    at = 0
-    while at < len(layers):
-        pulled = None if isinstance(layers[at], Rectifier | Gelu) else at
-        at += pulled is not None
-        nonlinear = at < len(layers) and isinstance(layers[at], Rectifier | Gelu)
-        rectified = at if nonlinear else None
-        at += rectified is not None
+    left = list(range(len(layers)))
+
+    def next_of(*kinds: type[Layer]) -> int | None:
+        return left.pop(0) if left and isinstance(layers[left[0]], kinds) else None
+
+    while left:
+        pulled = next_of(Conv, Dense, Pool, AdaptivePool, Flat)
+        middle = left[0] if left else len(layers)
+        rectified = next_of(Rectifier, Gelu)
         # A convolution behind the rectifier needs each of its values several times and adds to
         # the tangent kernel: that is pulled by the next stage. Pooling only ever shrinks.
-        pooled = rectified is not None and at < len(layers)
-        pushed = at if pooled and not isinstance(layers[at], Conv | Dense) else None
-        middle = at if rectified is None else rectified
-        at += pushed is not None
+        pushed = None if rectified is None else next_of(Pool, AdaptivePool, Flat)
 
         ny, nx = (len(axis) for axis in pairs[middle])
         unchanged = PairMap.identity(ny), PairMap.identity(nx)

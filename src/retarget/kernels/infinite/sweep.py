@@ -27,31 +27,21 @@ from retarget.kernels.infinite.lanes import (
     with_sign,
 )
 
-COLUMNS = (
-    # sizes: row pairs and column pairs of the rectifier; column pairs read, and stored next
-    "ROWS", "COLUMNS_PULLED", "COLUMNS_READ", "COLUMNS_STORED", "NUMBERS_STORED",
-    # offsets into index
-    "PULL_ROW_STARTS", "PULL_ROW_TAPS", "PULL_COLUMN_STARTS", "PULL_COLUMN_TAPS",
-    "PUSH_ROW_STARTS", "PUSH_ROW_TARGETS", "PUSH_COLUMN_STARTS", "PUSH_COLUMN_TAPS",
-    "ROW_LEFT", "ROW_RIGHT", "COLUMN_LEFT", "COLUMN_RIGHT",
-    "INPUT_ROW_LEFT", "INPUT_ROW_RIGHT", "INPUT_COLUMN_LEFT", "INPUT_COLUMN_RIGHT",
-    # offsets into scale
-    "PULL_ROW_SCALE", "PULL_COLUMN_SCALE", "PUSH_ROW_SCALE", "PUSH_COLUMN_SCALE", "BIAS", "SLOPE",
-    # offsets into work
-    "READ", "READ_TANGENT", "STORED", "STORED_TANGENT", "SUM", "SUM_TANGENT", "ROW", "ROW_TANGENT",
-    # flags, the place of the rectifier's deviations, the input's channels and their stride
-    "FROM_INPUT", "TRAINED", "RECTIFIED", "DEVIATIONS", "CHANNELS", "CHANNEL_STRIDE",
-)  # fmt: skip
 (
+    # sizes: row pairs and column pairs of the rectifier; column pairs read, and stored next
     ROWS, COLUMNS_PULLED, COLUMNS_READ, COLUMNS_STORED, NUMBERS_STORED,
+    # offsets into index
     PULL_ROW_STARTS, PULL_ROW_TAPS, PULL_COLUMN_STARTS, PULL_COLUMN_TAPS,
     PUSH_ROW_STARTS, PUSH_ROW_TARGETS, PUSH_COLUMN_STARTS, PUSH_COLUMN_TAPS,
     ROW_LEFT, ROW_RIGHT, COLUMN_LEFT, COLUMN_RIGHT,
     INPUT_ROW_LEFT, INPUT_ROW_RIGHT, INPUT_COLUMN_LEFT, INPUT_COLUMN_RIGHT,
+    # offsets into scale
     PULL_ROW_SCALE, PULL_COLUMN_SCALE, PUSH_ROW_SCALE, PUSH_COLUMN_SCALE, BIAS, SLOPE,
+    # offsets into work
     READ, READ_TANGENT, STORED, STORED_TANGENT, SUM, SUM_TANGENT, ROW, ROW_TANGENT,
+    # flags, the place of the rectifier's deviations, the input's channels and their stride
     FROM_INPUT, TRAINED, RECTIFIED, DEVIATIONS, CHANNELS, CHANNEL_STRIDE,
-) = range(len(COLUMNS))  # fmt: skip
+) = COLUMNS = range(41)  # fmt: skip
 
 # With z in [0, 1/4]: (arcsin(sqrt z) / sqrt z - 1) / z and sqrt(1 - z), Chebyshev fits in mpmath,
 # highest power first. The first are right to 2e-8 and 6e-9, the last to 4e-18.

@@ -65,25 +65,18 @@ class Program:
 
 @dataclass(frozen=True)
 class Packed:
-    """Samples, with what depends on one sample alone.
+    """Samples, with what depends on one sample alone."""
 
-    Attributes:
-        samples: (n, C, H, W).
-        deviations: For each stage (2, H, W, n) standard deviations and their inverses; None
-            where nothing is rectified.
-        diagonal: (n,) the kernel of each sample with itself.
-    """
-
-    samples: Tensor
-    deviations: list[Tensor | None]
-    diagonal: Tensor
+    samples: Tensor  # (n, C, H, W)
+    deviations: list[Tensor]  # by rectifier (2, H, W, n), standard deviations and their inverses
+    diagonal: Tensor  # (n,) the kernel of each sample with itself
 
     def __len__(self) -> int:
         return len(self.samples)
 
     def part(self, rows: slice) -> "Packed":
         """Some of the samples."""
-        some = [None if sd is None else sd[..., rows] for sd in self.deviations]
+        some = [sd[..., rows] for sd in self.deviations]
         return Packed(self.samples[rows], some, self.diagonal[rows])
 
 
@@ -117,14 +110,12 @@ def pack(program: Program, samples: Tensor, tangent: bool, report: Report) -> Pa
     parts = []
     for start in range(0, len(samples), size):
         some = samples[start : start + size]
-        deviations: list[Tensor | None] = []
+        deviations: list[Tensor] = []
         diagonal = _propagate(program, some, some, deviations, deviations, tangent, itself=True)
         parts.append(Packed(some, deviations, diagonal[:, 0]))
         report(len(some))
-    joined = [
-        None if each[0] is None else torch.cat([sd for sd in each if sd is not None], dim=-1)
-        for each in zip(*(part.deviations for part in parts), strict=True)
-    ]
+    measured = zip(*(part.deviations for part in parts), strict=True)
+    joined = [torch.cat(each, dim=-1) for each in measured]
     return Packed(samples, joined, torch.cat([part.diagonal for part in parts]))
 
 
@@ -174,8 +165,8 @@ def _propagate(
     program: Program,
     left: Tensor,
     right: Tensor,
-    left_sds: list[Tensor | None],
-    right_sds: list[Tensor | None],
+    left_sds: list[Tensor],
+    right_sds: list[Tensor],
     tangent: bool,
     itself: bool,
 ) -> Tensor:
@@ -184,6 +175,7 @@ def _propagate(
     With `itself` the standard deviations are measured on the way and appended to `left_sds`.
     """
     S, theta = left, None  # the tangent kernel is None while it is zero or the same as S
+    rectifier = 0
     for number, tensors in enumerate(program.stages):
         stage = tensors.stage
         if number == 0:
@@ -199,13 +191,13 @@ def _propagate(
             if itself:
                 rows, columns = tensors.diagonals
                 left_sds.append(measure(S[rows[:, None], columns][..., 0], stage))
-            S, theta = _rectify(S, theta, tensors, left_sds[number], right_sds[number], itself)
+            sds = left_sds[rectifier], right_sds[rectifier]
+            S, theta = _rectify(S, theta, tensors, *sds, itself)
+            rectifier += 1
             shared = theta is S
             S = _apply(S, tensors.push, 1.0)
             if theta is not None:
                 theta = S if shared else _apply(theta, tensors.push, 1.0)
-        elif itself:
-            left_sds.append(None)
     result = theta if tangent and theta is not None else S
     return result[0, 0]
 
@@ -310,13 +302,11 @@ def _rectify(
     S: Tensor,
     theta: Tensor | None,
     tensors: StageTensors,
-    left_sd: Tensor | None,
-    right_sd: Tensor | None,
+    left_sd: Tensor,
+    right_sd: Tensor,
     itself: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """E[f f'] and theta * E[df df'] of a rectifier, as in `sweep.pull_and_rectify`."""
-    assert left_sd is not None
-    assert right_sd is not None
     slope = tensors.stage.slope or 0.0
     factor = (1 - slope) ** 2 / (2 * math.pi)
     rows, columns = tensors.pairs
