@@ -250,6 +250,18 @@ class GrowingCholesky:
             x[: panel.start] -= panel.left[: panel.used].mT @ x[panel.rows]
         return x
 
+    def product(self, x: Tensor) -> Tensor:
+        r"""$(\gamma I + K) X$, from the factor alone."""
+        half = torch.zeros_like(x)  # L^T X
+        for panel in self.panels:
+            half[panel.rows] += _triangle(panel).tril().mT @ x[panel.rows]
+            half[: panel.start] += panel.left[: panel.used].mT @ x[panel.rows]
+        result = torch.empty_like(x)
+        for panel in self.panels:
+            result[panel.rows] = _triangle(panel).tril() @ half[panel.rows]
+            result[panel.rows] += panel.left[: panel.used] @ half[: panel.start]
+        return result
+
     def state_dict(self) -> dict[str, Any]:
         """The state as named tensors and numbers."""
         state: dict[str, Any] = {

@@ -282,14 +282,19 @@ class FeatureSweep:
         """The stream from here to `stop`, in row ranges of equal blocks: (rows, block size)."""
         return equal_blocks(len(self), stop, block_size, self.first_block, device)
 
-    def correct(self, rows: FeatureRows, Y: Tensor, block_size: int) -> Tensor:
+    def correct(
+        self, rows: FeatureRows, Y: Tensor, block_size: int, start: Tensor | None = None
+    ) -> Tensor:
         """Targets for the next blocks, which the learner then learns.
 
         Args:
             rows: The features of the new samples.
-            Y: (m, c) their true targets (less the starting function).
+            Y: (m, c) their true targets.
             block_size: Their block size; m is a multiple of it.
+            start: (m, c) the starting function at them; None for zero.
         """
+        if start is not None:
+            return self.correct(rows, Y - start, block_size) + start
         window = self._learner.window(rows)
         aim = Y
         if self.parts != "online":  # the first half of Eq. 16 alone aims at Y_n instead of F_n
