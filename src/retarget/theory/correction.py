@@ -33,6 +33,7 @@ from retarget.errors import InvalidInputError, UnreachableTargetsError
 from retarget.learners import SGD
 from retarget.theory.cholesky import GrowingCholesky, warn_if_meaningless
 from retarget.theory.dual import DualLearner, diagonal_blocks
+from retarget.theory.epochs import check_epochs, repeated_targets
 from retarget.theory.iterative import check_correction, equal_blocks
 from retarget.theory.losses import Loss
 from retarget.theory.online import loss_problem, offline_solution
@@ -50,6 +51,7 @@ def corrected_targets(
     *,
     initial: Any = None,
     loss: Loss = "squared",
+    epochs: int = 1,
 ) -> ArrayT:
     r"""The targets on which the online learner learns what the offline learner learned.
 
@@ -67,9 +69,17 @@ def corrected_targets(
         initial: Values of the starting function on the stream, if it is not zero (without weight
             decay only).
         loss: `"squared"` or `"cross-entropy"`, of both learners; `initial` is then logits.
+        epochs: Passes over the stream, each in the same order. With more than one, the targets are
+            the n that lead the learner to the offline one when it is taught them again in every
+            epoch: put them into your data loader once (docs/theory.md, section 11; squared error
+            only). Found in a few dozen runs of all epochs.
 
     Returns:
         Corrected targets of the shape of Y.
+
+    Raises:
+        UnreachableTargetsError: No targets lead there: what the learner learned is forgotten by the
+            end, or it is unstable and several epochs undo one another.
 
     Example:
         They are the inverse of the effective targets.
@@ -84,8 +94,17 @@ def corrected_targets(
     gamma = as_non_negative("gamma", gamma)
     problem = loss_problem(K, Y, initial, loss, factored=True)
     require_lasting_start(initial, learner)
-    learner.rates(len(problem.K))
+    learner.rates(len(problem.K), check_epochs(epochs))
+    if epochs > 1 and loss != "squared":
+        raise InvalidInputError(
+            f"epochs is {epochs} with loss={loss!r}: targets that are the same in every epoch are "
+            "derived for loss='squared', where the learner is linear in them; use epochs=1, or "
+            "loss='squared'"
+        )
     coefficients = offline_solution(problem, gamma, loss)
+    if epochs > 1:
+        targets = repeated_targets(problem, coefficients, learner, epochs)
+        return problem.give(targets, from_residual=True)  # type: ignore[no-any-return]
     gram = problem.K
     watch = GrowthWatch(learner, lambda rows: gram[rows, rows], loss=loss)
     targets = targets_reaching(

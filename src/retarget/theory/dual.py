@@ -36,10 +36,19 @@ class Window:
         start: Position of the first of them in the stream.
         gram: (m, m) their kernel among themselves.
         memory: The optimiser's memory over the window.
+        first_step: The optimiser's step that the first of them belongs to; None if all steps
+            before were of whole mini-batches.
     """
 
-    def __init__(self, start: int, gram: Tensor, past: tuple[Tensor, ...], memory: StepResponse):
-        self.start = start
+    def __init__(
+        self,
+        start: int,
+        gram: Tensor,
+        past: tuple[Tensor, ...],
+        memory: StepResponse,
+        first_step: int | None = None,
+    ):
+        self.start, self.first_step = start, first_step
         self.gram = gram
         self.memory = memory
         self._past = past  # (m, c): the kernel against the past times its weights, its velocity
@@ -197,7 +206,8 @@ class DualLearner:
     def window(self, K_rows: Tensor) -> Window:
         """The next samples, by their kernel (m, n + m) against the past and themselves."""
         memory = step_response(self.learner, self.steps, len(K_rows))
-        return Window(len(self), K_rows[:, len(self) :], self.past(K_rows), memory)
+        gram = K_rows[:, len(self) :]
+        return Window(len(self), gram, self.past(K_rows), memory, self.steps)
 
     def past(self, rows: Tensor) -> tuple[Tensor, ...]:
         """(m, c) the kernel of the next samples against the past times its weights, velocity."""

@@ -84,7 +84,7 @@ class Sweep:
         loss: Loss = "squared",
     ) -> None:
         self.gamma, self.parts, self.first_block = gamma, parts, first_block
-        self.loss, self._gram, self._roomy = loss, gram, roomy
+        self.loss, self._gram = loss, gram
         self.dual = DualLearner(learner, capacity)
         self.factor = GrowingCholesky(gamma, gram, roomy)
         self.beta = GrowingRows(capacity)
@@ -211,7 +211,8 @@ class Sweep:
         return torch.cat(aims)
 
     def _new_logistic(self, outputs: int) -> LogisticFit:
-        return LogisticFit(self.gamma, outputs, self._gram, self._roomy)
+        # a block at a time comes in: few large panels are solved with quicker than many small ones
+        return LogisticFit(self.gamma, outputs, self._gram, roomy=True)
 
     def warn_once(self) -> None:
         """Warns, the first time that it is so, that the targets are not to be relied on."""

@@ -16,6 +16,7 @@ from retarget.arrays import (
 from retarget.learners import SGD
 from retarget.theory.cholesky import factorise
 from retarget.theory.dual import DualLearner
+from retarget.theory.epochs import check_epochs, epochs_pass
 from retarget.theory.logistic import logistic_coefficients
 from retarget.theory.losses import Loss, check_loss, check_targets
 from retarget.theory.response import remaining_start
@@ -63,9 +64,15 @@ def offline_coefficients(
 
 @torch.no_grad()
 def online_coefficients(
-    K: ArrayT, Y: Any, learner: SGD, *, initial: Any = None, loss: Loss = "squared"
+    K: ArrayT,
+    Y: Any,
+    learner: SGD,
+    *,
+    initial: Any = None,
+    loss: Loss = "squared",
+    epochs: int = 1,
 ) -> ArrayT:
-    r"""Dual coefficients of the function that one online pass learns.
+    r"""Dual coefficients of the function that one online pass learns, or several.
 
     For plain SGD this is the triangular system $(I/\eta + K^L) A = Y$ (Eq. 6), with $K^{bL}$ for
     mini-batches (Eq. 7); for momentum, weight decay and schedules the same system weighted by the
@@ -80,6 +87,8 @@ def online_coefficients(
             it at the end (all of it without weight decay) is to be added to the prediction.
         loss: `"squared"` or `"cross-entropy"` (softmax for several outputs, logistic for one);
             `initial` is then the starting function's logits.
+        epochs: Passes over the stream, each in the same order; a schedule has one rate for each
+            step of all of them. They take as many times as long, and no more memory.
 
     Returns:
         A of the shape of Y; the prediction for a query is `K_query @ A`.
@@ -94,7 +103,7 @@ def online_coefficients(
         array([0.5  , 0.375])
     """
     problem = loss_problem(K, Y, initial, loss)
-    result: ArrayT = problem.give(online_pass(problem, learner, loss)[1])
+    result: ArrayT = problem.give(learned_coefficients(problem, learner, loss, epochs))
     return result
 
 
@@ -144,6 +153,13 @@ def offline_solution(problem: Problem, gamma: float, loss: Loss) -> Tensor:
     if loss == "squared":
         return factorise(problem.K, gamma).solve(problem.residual)
     return logistic_coefficients(problem.K, problem.Y, problem.start, gamma)
+
+
+def learned_coefficients(problem: Problem, learner: SGD, loss: Loss, epochs: int) -> Tensor:
+    """(n, c) the online learner's dual coefficients after one pass or several."""
+    if check_epochs(epochs) == 1:
+        return online_pass(problem, learner, loss)[1]
+    return epochs_pass(problem, learner, epochs, loss)
 
 
 def online_pass(problem: Problem, learner: SGD, loss: Loss = "squared") -> tuple[Tensor, Tensor]:

@@ -54,9 +54,14 @@ class FeatureWindow(Window):
     """The next few samples, with their features."""
 
     def __init__(
-        self, start: int, rows: FeatureRows, past: tuple[Tensor, ...], memory: StepResponse
+        self,
+        start: int,
+        rows: FeatureRows,
+        past: tuple[Tensor, ...],
+        memory: StepResponse,
+        first_step: int,
     ) -> None:
-        super().__init__(start, rows.gram, past, memory)
+        super().__init__(start, rows.gram, past, memory, first_step)
         self.features = rows.features
 
 
@@ -81,7 +86,7 @@ class PrimalLearner:
     def window(self, rows: FeatureRows) -> FeatureWindow:
         """The next samples."""
         memory = self._memory(len(rows.features))
-        return FeatureWindow(self._size, rows, self.past(rows), memory)
+        return FeatureWindow(self._size, rows, self.past(rows), memory, self.steps)
 
     def past(self, rows: FeatureRows) -> tuple[Tensor, ...]:
         """(m, c) what the weights, and the velocity, give at the next samples."""

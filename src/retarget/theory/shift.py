@@ -11,7 +11,12 @@ from retarget.arrays import ArrayT, as_non_negative, as_targets
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD
 from retarget.theory.losses import Loss, check_targets, outputs
-from retarget.theory.online import loss_problem, offline_solution, online_pass
+from retarget.theory.online import (
+    learned_coefficients,
+    loss_problem,
+    offline_solution,
+    online_pass,
+)
 from retarget.theory.response import require_lasting_start
 
 
@@ -24,6 +29,7 @@ def effective_targets(
     *,
     initial: Any = None,
     loss: Loss = "squared",
+    epochs: int = 1,
 ) -> ArrayT:
     r"""The targets on which the offline learner learns what the online learner learned.
 
@@ -38,6 +44,8 @@ def effective_targets(
         initial: Values of the starting function on the stream, if it is not zero (without weight
             decay only).
         loss: `"squared"` or `"cross-entropy"`, of both learners; `initial` is then logits.
+        epochs: Passes over the stream, each in the same order; a schedule has one rate for each
+            step of all of them. They take as many times as long, and no more memory.
 
     Returns:
         Effective targets of the shape of Y; the shift is their difference from Y.
@@ -54,7 +62,7 @@ def effective_targets(
     gamma = as_non_negative("gamma", gamma)
     problem = loss_problem(K, Y, initial, loss)
     require_lasting_start(initial, learner)
-    A = online_pass(problem, learner, loss)[1]
+    A = learned_coefficients(problem, learner, loss, epochs)
     if loss == "squared":
         effective = torch.addmm(A, problem.K, A, beta=gamma)
     else:

@@ -105,6 +105,7 @@ class GrowthWatch:
         gram: Gives the kernel of a range of the stream, to find a rate that would do.
         probe: The learner that the probe is, if it is not one in dual form.
         loss: The learner's loss.
+        length: Samples in the stream, if it is passed over several times.
 
     Attributes:
         seen: Samples so far.
@@ -119,8 +120,9 @@ class GrowthWatch:
         gram: Callable[[slice], Tensor],
         probe: "Probe | None" = None,
         loss: Loss = "squared",
+        length: int | None = None,
     ) -> None:
-        self.learner, self.loss = learner, loss
+        self.learner, self.loss, self._length = learner, loss, length
         self._gram = gram
         self._probe: Probe = DualLearner(learner) if probe is None else probe
         self.growth = self.largest_target = self.largest_error = 0.0
@@ -144,7 +146,8 @@ class GrowthWatch:
         self._dtype, self._outputs = errors.dtype, errors.shape[1]
         self.seen = window.start + len(errors)
         self.largest_target = max(self.largest_target, targets.abs().max().item())
-        _require_finite_errors(errors, window.start, self.learner, self.stable_lr)
+        row = window.start if self._length is None else window.start % self._length
+        _require_finite_errors(errors, row, self.learner, self.stable_lr, window.first_step)
         self.largest_error = max(self.largest_error, errors.abs().max().item())
         if math.isfinite(self.growth):
             beside = window.beside(self._probe.past(K_rows))
@@ -203,6 +206,7 @@ class GrowthWatch:
 
     def stable_lr(self, n: int) -> float:
         """A rate at which the first `n` samples are learned without blowing up."""
+        n = n if self._length is None else min(n, self._length)
         steepest = steepest_slope(self.loss, self._outputs)
         return largest_stable_lr(lambda rows: steepest * self._gram(rows), self.learner, n)
 
@@ -280,12 +284,18 @@ def require_converging(
 
 
 def _require_finite_errors(
-    errors: Tensor, start: int, learner: SGD, stable_lr: Callable[[int], float]
+    errors: Tensor,
+    start: int,
+    learner: SGD,
+    stable_lr: Callable[[int], float],
+    first_step: int | None = None,
 ) -> None:
     if math.isfinite(errors.sum().item()) or errors.isfinite().all():
         return
-    row = start + int((~errors.isfinite().all(dim=1)).nonzero()[0, 0])
-    step = row // learner.batch_size
+    bad = int((~errors.isfinite().all(dim=1)).nonzero()[0, 0])
+    row = start + bad
+    first_step = start // learner.batch_size if first_step is None else first_step
+    step = first_step + bad // learner.batch_size
     limit = stable_lr(row + 1)
     if learner.rate(step) <= limit:  # then it is not the learner
         limits = torch.finfo(errors.dtype)
