@@ -19,6 +19,7 @@ from retarget.learners import SGD
 from retarget.streaming.corrector import TargetCorrector
 from retarget.streaming.trackers import CorrectionTracker, ShiftTracker
 from retarget.theory.losses import check_loss, outputs, steepest_slope
+from retarget.theory.offline.aims import as_aim
 from retarget.theory.stability import largest_stable_lr
 
 Correction = Literal["none", "exact", "iterative"]
@@ -118,6 +119,7 @@ class OnlineKernelEstimator(AllOrNothing):
         block_size: int | None = None,
         ridge: float = 0.01,
         loss: str = "squared",
+        aim: str = "all",
     ) -> None:
         self.kernel = kernel
         self.width = width
@@ -132,6 +134,7 @@ class OnlineKernelEstimator(AllOrNothing):
         self.block_size = block_size
         self.ridge = ridge
         self.loss = loss
+        self.aim = aim
 
     def effective_targets(self) -> np.ndarray:
         r"""The targets on which the offline learner would learn the function learned here.
@@ -202,6 +205,11 @@ class OnlineKernelEstimator(AllOrNothing):
             raise InvalidInputError(
                 f"correction is {self.correction!r}; expected one of {get_args(Correction)}"
             )
+        if not as_aim(self.aim).is_all and self.correction != "iterative":
+            raise InvalidInputError(
+                f"aim is {self.aim!r} with correction={self.correction!r}; expected aim='all', or "
+                "correction='iterative', which leads to an aim block by block"
+            )
         loss: Any = self.loss
         if self.correction == "none":
             return LearnedStream(ShiftTracker(kernel, learner, self.gamma, loss=loss))
@@ -210,7 +218,9 @@ class OnlineKernelEstimator(AllOrNothing):
         size = self.block_size
         if size is None:
             size = -(-BLOCK_SAMPLES // learner.batch_size) * learner.batch_size
-        corrector = TargetCorrector(kernel, learner, self.gamma, size, self.ridge, loss=loss)
+        corrector = TargetCorrector(
+            kernel, learner, self.gamma, size, self.ridge, loss=loss, aim=self.aim
+        )
         return LearnedStream(corrector)
 
     def _queried(self, X: Any) -> np.ndarray:

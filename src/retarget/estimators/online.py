@@ -47,6 +47,9 @@ class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstima
         loss: `"squared"`; or `"cross-entropy"` for targets that are probabilities (one in [0, 1],
             or several that sum to 1): the function learned is then their logits, and `predict`
             makes probabilities of them.
+        aim: What the iterative correction leads to: `"all"`, the batch learner of all the past;
+            `"window:500"`, of the 500 newest samples; `"discount:0.999"`, of samples that count
+            by that factor less with every newer one. Use the last two where the data drift.
 
     Attributes:
         X_fit_: (n, d) the training samples so far.

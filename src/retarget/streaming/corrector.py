@@ -16,6 +16,7 @@ from retarget.state_files import checksum, part_of, require_shape
 from retarget.streaming.intake import Intake, Resumable
 from retarget.theory.iterative import FirstBlock, Parts, Sweep, check_correction
 from retarget.theory.losses import Loss
+from retarget.theory.offline.aims import as_aim
 from retarget.theory.primal import FeatureRows, FeatureSweep
 
 COMPARED = 32  # samples of a portion whose kernel is computed, to see how near the features come
@@ -180,6 +181,11 @@ class TargetCorrector(Resumable):
         seed: Seed of random features.
         loss: `"squared"` or `"cross-entropy"` (softmax for several outputs, logistic for one), of
             both learners; see `iterative_targets`.
+        aim: Which samples the offline learner counts: `"all"`; `"window:500"`, the 500 newest; or
+            `"discount:0.999"`, each sample by that factor less with every newer one. Under drift
+            the correction then follows what a batch learner of now would say. The N samples that
+            count (of a discount: those that count above rounding) take $N^3/3$ multiplications
+            a block and $N^2$ numbers; with `memory=m`, $m^3/3$ and $N m$, or $m^2$ for a discount.
 
     Example:
         Samples that have nothing in common: with $\gamma = 1$ the offline prediction is half of
@@ -209,6 +215,7 @@ class TargetCorrector(Resumable):
         memory: int | None = None,
         seed: int = 0,
         loss: Loss = "squared",
+        aim: str = "all",
     ) -> None:
         gamma, ridge = check_correction(learner, gamma, block_size, ridge, parts, first_block, loss)
         self.learner, self.gamma, self.block_size, self.ridge = (
@@ -217,7 +224,12 @@ class TargetCorrector(Resumable):
             int(block_size),
             ridge,
         )
-        self.parts, self.first_block, self.loss = parts, first_block, loss
+        self.parts, self.first_block, self.loss, self.aim = parts, first_block, loss, aim
+        counted = as_aim(aim)
+        if loss != "squared" and not counted.is_all:
+            raise InvalidInputError(
+                f"aim is {aim!r} with loss={loss!r}; expected aim='all', or loss='squared'"
+            )
         self.memory = None if memory is None else as_count("memory", memory)
         self.seed = int(seed)
         self._sweep: Sweep | FeatureSweep
@@ -225,12 +237,12 @@ class TargetCorrector(Resumable):
             self._intake = Intake(kernel, learner, loss)
             gram = self._intake.gram
             self._sweep = Sweep(
-                learner, gamma, ridge, parts, first_block, gram, roomy=True, loss=loss
+                learner, gamma, ridge, parts, first_block, gram, 0, True, loss, counted
             )
         else:
             _require_sums(gamma, parts, loss)
             self._intake = BoundedIntake(kernel, learner, self.memory, self.seed)
-            self._sweep = FeatureSweep(learner, gamma, ridge, parts, first_block)
+            self._sweep = FeatureSweep(learner, gamma, ridge, parts, first_block, counted)
         # (m, 2, c) targets, and the start, of the samples whose block is open
         self._waiting: Tensor | None = None
 
@@ -330,7 +342,17 @@ class TargetCorrector(Resumable):
         return fork
 
     def _options(self) -> dict[str, Any]:
-        names = ("gamma", "block_size", "ridge", "parts", "first_block", "memory", "seed", "loss")
+        names = (
+            "gamma",
+            "block_size",
+            "ridge",
+            "parts",
+            "first_block",
+            "memory",
+            "seed",
+            "loss",
+            "aim",
+        )
         return {name: getattr(self, name) for name in names}
 
     def _state(self) -> dict[str, Any]:

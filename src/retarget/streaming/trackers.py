@@ -14,8 +14,8 @@ from retarget.streaming.intake import Intake, Resumable
 from retarget.theory.cholesky import GrowingCholesky
 from retarget.theory.correction import targets_reaching
 from retarget.theory.dual import DualLearner, carry_over
-from retarget.theory.logistic import LogisticFit
 from retarget.theory.losses import Loss, outputs
+from retarget.theory.offline.logistic import LogisticFit
 from retarget.theory.stability import GrowthWatch
 
 

@@ -375,6 +375,23 @@ def not_positive_definite(M: Tensor, gamma: float, row: int) -> NotPositiveDefin
     )
 
 
+def normal_factor(M: Tensor, gamma: float) -> Tensor:
+    """The Cholesky factor of a matrix to which gamma I was added."""
+    factor, info = torch.linalg.cholesky_ex(M)
+    if info.item():
+        finite = bool(M.isfinite().all())
+        deficit, jitter = needed_jitter(M) if finite else (math.inf, math.inf)
+        raise NotPositiveDefiniteError(
+            f"the normal equations with gamma = {gamma:g} are not positive definite in "
+            f"{str(M.dtype).removeprefix('torch.')}; "
+            + (f"gamma = {gamma + jitter:.4g} would do" if finite else "use a larger gamma"),
+            deficit=deficit,
+            jitter=jitter,
+        )
+    result: Tensor = factor
+    return result
+
+
 def needed_jitter(M: Tensor) -> tuple[float, float]:
     """How far M's smallest eigenvalue is below zero, and the shift that makes it factorisable."""
     eigenvalues = torch.linalg.eigvalsh(M.double())

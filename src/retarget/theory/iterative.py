@@ -46,8 +46,9 @@ from retarget.theory.cholesky import (
     warn_if_meaningless,
 )
 from retarget.theory.dual import DualLearner, Window, diagonal_blocks
-from retarget.theory.logistic import LogisticFit
 from retarget.theory.losses import Loss, check_loss, check_targets
+from retarget.theory.offline.aims import ALL, Aim, RecentKernelRidge
+from retarget.theory.offline.logistic import LogisticFit
 from retarget.theory.response import require_lasting_start
 from retarget.theory.settling import Settling, in_blocks
 from retarget.theory.stability import GrowthWatch
@@ -69,6 +70,7 @@ class Sweep:
         capacity: Expected length of the stream, if known.
         roomy: Whether few samples at a time will come (see GrowingCholesky).
         loss: The loss of both learners.
+        aim: Which samples the offline learner counts.
     """
 
     def __init__(
@@ -82,9 +84,11 @@ class Sweep:
         capacity: int = 0,
         roomy: bool = False,
         loss: Loss = "squared",
+        aim: Aim = ALL,
     ) -> None:
         self.gamma, self.parts, self.first_block = gamma, parts, first_block
         self.loss, self._gram = loss, gram
+        self._recent = None if aim.is_all else RecentKernelRidge(aim, gamma)
         self.dual = DualLearner(learner, capacity)
         self.factor = GrowingCholesky(gamma, gram, roomy)
         self.beta = GrowingRows(capacity)
@@ -112,6 +116,9 @@ class Sweep:
         state |= {f"factor.{key}": value for key, value in self.factor.state_dict().items()}
         if len(self.beta):
             state["beta"] = self.beta.rows
+        if self._recent is not None and self.parts != "online" and len(self.dual):
+            recent = self._recent.state_dict()
+            state |= {f"recent.{key}": value for key, value in recent.items()}
         if self._logistic is not None:
             fit = self._logistic.state_dict()
             state |= {f"logistic.{key}": value for key, value in fit.items()}
@@ -129,6 +136,9 @@ class Sweep:
             self._logistic = self._new_logistic(self.dual.coefficients.shape[1])
             self._logistic.load_state_dict(part_of(state, "logistic"))
             fitted = len(self._logistic)
+        elif self._recent is not None and self.parts != "online" and len(self.dual):
+            outputs = self.dual.coefficients.shape[1]
+            self._recent.load_state_dict(part_of(state, "recent"), len(self.dual), outputs)
         elif self.parts != "online" and len(self.dual):
             outputs = self.dual.coefficients.shape[1]
             self.beta.append(require_shape("beta", state["beta"], len(self.dual), outputs))
@@ -149,6 +159,8 @@ class Sweep:
         fork._settling, fork._gram = copy.copy(self._settling), gram
         if self._logistic is not None:
             fork._logistic = self._logistic.fork(gram)
+        if self._recent is not None:
+            fork._recent = self._recent.fork()
         return fork
 
     def portions(
@@ -177,6 +189,15 @@ class Sweep:
             aim = self._logits(K_rows, Y, block_size, start)
         elif self.parts == "online":  # the first half of Eq. 16 alone aims at Y_n instead of F_n
             aim = Y
+        elif self._recent is not None:
+            aim = torch.cat(
+                [
+                    self._recent.predict_after(
+                        K_rows[first:stop, : window.start + stop], Y[first:stop]
+                    )
+                    for first, stop in block_bounds(len(Y), block_size)
+                ]
+            )
         else:
             new = self.factor.extend(K_rows)
             beta = new.solve(Y, self.beta.rows if len(self.beta) else Y[:0])
@@ -202,10 +223,9 @@ class Sweep:
         if self._logistic is None:
             self._logistic = self._new_logistic(Y.shape[1])
         fit, aims = self._logistic, []
-        for first in range(0, len(Y), block_size):
-            rows = slice(first, first + block_size)
-            stop = len(fit) + block_size
-            fit.extend(K_rows[rows, :stop], Y[rows], None if start is None else start[rows])
+        for first, stop in block_bounds(len(Y), block_size):
+            rows, columns = slice(first, stop), slice(0, len(fit) + block_size)
+            fit.extend(K_rows[rows, columns], Y[rows], None if start is None else start[rows])
             fit.solve()
             aims.append(fit.logits[-block_size:])
         return torch.cat(aims)
@@ -241,6 +261,11 @@ def equal_blocks(
         yield slice(begin, min(begin + stride, whole)), block_size
     if whole < stop:
         yield slice(whole, stop), stop - whole
+
+
+def block_bounds(rows: int, block_size: int) -> Iterator[tuple[int, int]]:
+    """Where each of several whole blocks begins and ends."""
+    return ((first, first + block_size) for first in range(0, rows, block_size))
 
 
 def settled(

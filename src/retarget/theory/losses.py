@@ -19,9 +19,6 @@ from retarget.errors import InvalidInputError
 
 Loss = Literal["squared", "cross-entropy"]
 
-# How far the sum of a row of probabilities may be from 1, in units of rounding and of its size.
-ROUNDING = 1e3
-
 
 def check_loss(loss: str) -> None:
     """Refuses a loss that there is not."""
@@ -56,8 +53,9 @@ def check_targets(name: str, Y: Tensor, loss: Loss, first_row: int = 0) -> None:
             )
         return
     sums = Y.double().sum(1)
+    # half of the digits are allowed to be lost: corrected targets are sums of larger numbers
     size = 1 + Y.abs().amax(1).double()
-    off = (sums - 1).abs() > ROUNDING * torch.finfo(Y.dtype).eps * size
+    off = (sums - 1).abs() > torch.finfo(Y.dtype).eps ** 0.5 * size
     if off.any():
         row = int(off.nonzero()[0, 0])
         raise InvalidInputError(

@@ -17,8 +17,8 @@ from retarget.learners import SGD
 from retarget.theory.cholesky import factorise
 from retarget.theory.dual import DualLearner
 from retarget.theory.epochs import check_epochs, epochs_pass
-from retarget.theory.logistic import logistic_coefficients
 from retarget.theory.losses import Loss, check_loss, check_targets
+from retarget.theory.offline.logistic import logistic_coefficients
 from retarget.theory.response import remaining_start
 from retarget.theory.stability import GrowthWatch
 

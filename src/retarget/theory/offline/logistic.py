@@ -84,9 +84,10 @@ class LogisticFit:
         except NotPositiveDefiniteError as error:  # in words of this gamma, not of the factor's
             jitter = error.jitter * self._slope
             raise NotPositiveDefiniteError(
-                f"K with gamma = {self.gamma:g} is not positive definite enough for cross-entropy "
-                f"in {str(K_rows.dtype).removeprefix('torch.')}; expected the Gram matrix of a "
-                f"kernel. gamma = {self.gamma + jitter:.4g} would do (jitter {jitter:.3g})"
+                f"K has negative eigenvalues in {str(K_rows.dtype).removeprefix('torch.')}, beyond "
+                f"what gamma = {self.gamma:g} makes up for with loss='cross-entropy'; expected the "
+                f"Gram matrix of a kernel. If they are rounding, gamma = "
+                f"{self.gamma + jitter:.4g} would do (jitter {jitter:.3g})"
                 + ("" if K_rows.dtype == torch.float64 else ", or compute in float64"),
                 deficit=error.deficit,
                 jitter=jitter,
@@ -115,6 +116,8 @@ class LogisticFit:
             R = self.gamma * A + p - Y
             excess = float((R.abs() / self._rounding(A)).max())
             if excess <= 1 or (best <= NEARLY and excess > best / 2):
+                if A.shape[1] > 1:  # rows sum to 0, as targets sum to 1: to the last digit
+                    A = A - A.mean(1, keepdim=True)
                 self.coefficients, self.logits = A, f
                 return A
             best = min(best, excess)
