@@ -39,7 +39,7 @@ from retarget.theory.losses import Loss
 from retarget.theory.online import loss_problem, offline_solution
 from retarget.theory.response import final_response, require_lasting_start
 from retarget.theory.settling import in_blocks, invert_blocks
-from retarget.theory.stability import GrowthWatch
+from retarget.theory.stability import GrowthWatch, warn_of_large_targets
 
 
 @torch.no_grad()
@@ -71,8 +71,8 @@ def corrected_targets(
         loss: `"squared"` or `"cross-entropy"`, of both learners; `initial` is then logits.
         epochs: Passes over the stream, each in the same order. With more than one, the targets are
             the n that lead the learner to the offline one when it is taught them again in every
-            epoch: put them into your data loader once (docs/theory.md, section 11; squared error
-            only). Found in a few dozen runs of all epochs.
+            epoch: put them into your data loader once (docs/theory.md, section 11). Found in a few
+            dozen runs of all epochs, or a few hundred with cross-entropy.
 
     Returns:
         Corrected targets of the shape of Y.
@@ -95,16 +95,13 @@ def corrected_targets(
     problem = loss_problem(K, Y, initial, loss, factored=True)
     require_lasting_start(initial, learner)
     learner.rates(len(problem.K), check_epochs(epochs))
-    if epochs > 1 and loss != "squared":
-        raise InvalidInputError(
-            f"epochs is {epochs} with loss={loss!r}: targets that are the same in every epoch are "
-            "derived for loss='squared', where the learner is linear in them; use epochs=1, or "
-            "loss='squared'"
-        )
     coefficients = offline_solution(problem, gamma, loss)
     if epochs > 1:
-        targets = repeated_targets(problem, coefficients, learner, epochs)
-        return problem.give(targets, from_residual=True)  # type: ignore[no-any-return]
+        targets = repeated_targets(problem, coefficients, learner, epochs, loss)
+        if loss != "squared":
+            warn_of_large_targets(float(targets.abs().max()))
+        repeated: ArrayT = problem.give(targets, from_residual=loss == "squared")
+        return repeated
     gram = problem.K
     watch = GrowthWatch(learner, lambda rows: gram[rows, rows], loss=loss)
     targets = targets_reaching(

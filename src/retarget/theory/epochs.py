@@ -11,10 +11,13 @@ learner to the offline one. For plain SGD an epoch is
 
 so that $A_E = G Z$ with $G = \sum_{j<E} (I - B K)^j B$, and in general the map from targets to
 coefficients is linear. $G B^{-1}$ is a polynomial in $B K$ with eigenvalues of about 1 to E, which
-GMRES solves in a few dozen iterations however large n is: each costs E passes over the stream.
+GMRES solves in a few dozen iterations however large n is: each costs E passes over the stream. With
+cross-entropy the map is not linear; Newton's method solves with its derivative, the same passes
+with the slopes of the outputs.
 """
 
 import copy
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -25,14 +28,15 @@ from retarget.arrays import Problem, panels
 from retarget.errors import InvalidInputError, InvalidTypeError, UnreachableTargetsError
 from retarget.learners import SGD
 from retarget.theory.dual import Window
-from retarget.theory.losses import Loss
+from retarget.theory.losses import Loss, outputs, slope_product
 from retarget.theory.response import final_response, remaining_start, step_response
 from retarget.theory.stability import GrowthWatch, largest_stable_lr
 
-# Directions that GMRES keeps before it starts anew, and how often it may.
-DIRECTIONS = 60
-RESTARTS = 8
-ENOUGH = 1e-9  # by which one round reduces the residual at most, before the next begins
+DIRECTIONS = 60  # that GMRES keeps in a step of Newton's method
+MOST_STEPS = 20  # of Newton's method: one is enough for the squared error, but for rounding
+MOST_HALVINGS = 12
+SUFFICIENT = 1e-4  # the share of the decrease that a step promises which it must keep
+ENOUGH = 1e-9  # by which one step reduces the residual at most
 ROUNDING = 100.0  # the residual that counts as none, in units of rounding
 
 
@@ -150,58 +154,114 @@ def _watch(problem: Problem, learner: SGD, loss: Loss) -> GrowthWatch:
     return GrowthWatch(learner, lambda rows: K[rows, rows], probe, loss, length=len(K))
 
 
-def repeated_targets(problem: Problem, coefficients: Tensor, learner: SGD, epochs: int) -> Tensor:
+def repeated_targets(
+    problem: Problem, coefficients: Tensor, learner: SGD, epochs: int, loss: Loss
+) -> Tensor:
     """(n, c) the targets that lead the learner to these dual coefficients in so many epochs.
 
-    They are taught again in every epoch, and the starting function is not in them yet.
+    They are taught again in every epoch. Found by Newton's method, which for the squared error is
+    there in one step; of the squared error the starting function is not in them yet.
 
     Raises:
-        UnreachableTargetsError: There are none.
+        UnreachableTargetsError: There are none, or none were found.
     """
-    K, rates = problem.K, _lasting_rates(problem.K, learner, epochs)
+    run = _Epochs(problem, learner, epochs, loss)
+    size = float(torch.linalg.vector_norm(coefficients))
+    rounding = len(coefficients) ** 0.5 * size
+    Z = torch.zeros_like(coefficients)
+    if loss != "squared":
+        # each epoch is to add its share to the coefficients, around the offline probabilities
+        Z = run.outputs_of(coefficients) + coefficients / (epochs * run.rates)
+        rounding += epochs * float(torch.linalg.vector_norm(run.rates.expand_as(Z)))
+    enough = ROUNDING * torch.finfo(Z.dtype).eps * rounding
+    left = coefficients - run.reached(Z)
+    gap = float(torch.linalg.vector_norm(left))
+    for _ in range(MOST_STEPS):
+        if gap <= enough:
+            return Z
+        step = run.unstepped(_gmres(lambda A: run.tangent(run.unstepped(A)), left))
+        for halvings in range(MOST_HALVINGS):
+            there = Z + 0.5**halvings * step
+            left = coefficients - run.reached(there)
+            nearer = float(torch.linalg.vector_norm(left))
+            if nearer < (1 - SUFFICIENT * 0.5**halvings) * gap:
+                break
+        else:
+            break
+        Z, gap = there, nearer
+    raise UnreachableTargetsError(
+        f"no targets were found that are the same in all {epochs} epochs and lead this learner to "
+        f"the offline one: the best miss it by {gap / size:.2g} of its size; use a smaller rate, "
+        "at which every step is stable, or another number of epochs"
+    )
 
-    def reached(Z: Tensor) -> Tensor:
-        repeated = RepeatedLearner(learner, Z)
-        for _ in range(epochs):
-            for rows in panels(len(K), learner.batch_size, K.device):
-                window = repeated.window(K[rows], rows)
-                repeated.learn(window, window.errors(Z[rows]))
-        if not bool(repeated.coefficients.isfinite().all()):
-            limit = largest_stable_lr(lambda rows: K[rows, rows], learner, len(K))
+
+class _Epochs:
+    """The map from targets, the same in every epoch, to coefficients, and its derivative."""
+
+    def __init__(self, problem: Problem, learner: SGD, epochs: int, loss: Loss) -> None:
+        self._K, self._learner, self._epochs, self._loss = problem.K, learner, epochs, loss
+        self._start = None if loss == "squared" else problem.start
+        self.rates = _lasting_rates(problem.K, learner, epochs)
+        self._visits: list[Tensor] = []  # (n, c) the outputs in each epoch, for cross-entropy
+
+    def outputs_of(self, coefficients: Tensor) -> Tensor:
+        """(n, c) the outputs of the learner that has these coefficients."""
+        logits = self._K @ coefficients
+        return outputs(logits if self._start is None else logits + self._start, self._loss)
+
+    def reached(self, Z: Tensor) -> Tensor:
+        """(n, c) the coefficients after all epochs on these targets; remembers the way there."""
+        start = self._start
+
+        def errors(epoch: int, window: RepeatedWindow) -> Tensor:
+            begun = None if start is None else start[window.rows]
+            made = window.errors(Z[window.rows], self._loss, begun)
+            if self._loss != "squared":
+                self._visits[epoch][window.rows] = Z[window.rows] - made
+            return made
+
+        if self._loss != "squared":
+            self._visits = [torch.empty_like(Z) for _ in range(self._epochs)]
+        A = self._pass(Z, errors)
+        if not bool(A.isfinite().all()):
+            limit = largest_stable_lr(lambda rows: self._K[rows, rows], self._learner, len(Z))
             raise UnreachableTargetsError(
-                f"the learner diverges within {epochs} epochs, so no targets lead it to the "
+                f"the learner diverges within {self._epochs} epochs, so no targets lead it to the "
                 f"offline one; below lr = {limit:.4g} it would be stable"
             )
+        return A
+
+    def tangent(self, change: Tensor) -> Tensor:
+        """(n, c) how the coefficients change with the targets, around those reached last."""
+        if self._loss == "squared":
+            return self.reached(change)
+
+        def errors(epoch: int, window: RepeatedWindow) -> Tensor:
+            p, rows = self._visits[epoch][window.rows], window.rows
+            return window.errors_in_order(change[rows], lambda some, df: slope_product(p[some], df))
+
+        return self._pass(change, errors)
+
+    def unstepped(self, A: Tensor) -> Tensor:
+        """B^-1 A: the targets of one epoch, by which GMRES is preconditioned."""
+        K, batch = self._K, self._learner.batch_size
+        before = torch.empty_like(A)
+        for rows in panels(len(K), batch, K.device):
+            step = torch.arange(rows.stop - rows.start, device=K.device) // batch
+            before[rows] = (K[rows, rows] * (step[:, None] > step)) @ A[rows]
+            before[rows] += K[rows, : rows.start] @ A[: rows.start]
+        if self._loss != "squared":
+            before = slope_product(self._visits[-1], before)
+        return A / self.rates + before
+
+    def _pass(self, like: Tensor, errors: Callable[[int, RepeatedWindow], Tensor]) -> Tensor:
+        repeated = RepeatedLearner(self._learner, like)
+        for epoch in range(self._epochs):
+            for rows in panels(len(like), self._learner.batch_size, like.device):
+                window = repeated.window(self._K[rows], rows)
+                repeated.learn(window, errors(epoch, window))
         return repeated.coefficients
-
-    def unstepped(A: Tensor) -> Tensor:
-        """B^-1 A, by which GMRES is preconditioned."""
-        Z = A / rates
-        for rows in panels(len(K), learner.batch_size, K.device):
-            Z[rows] += K[rows, : rows.start] @ A[: rows.start]
-            step = torch.arange(rows.stop - rows.start, device=K.device) // learner.batch_size
-            Z[rows] += (K[rows, rows] * (step[:, None] > step)) @ A[rows]
-        return Z
-
-    size = float(torch.linalg.vector_norm(coefficients))
-    enough = ROUNDING * torch.finfo(K.dtype).eps * max(1.0, len(K) ** 0.5) * size
-    Z, left = torch.zeros_like(coefficients), coefficients
-    for _ in range(RESTARTS):
-        gap = float(torch.linalg.vector_norm(left))
-        if gap <= enough:
-            break
-        Z = Z + unstepped(_gmres(lambda A: reached(unstepped(A)), left))
-        left = coefficients - reached(Z)
-        if not float(torch.linalg.vector_norm(left)) <= gap / 2:
-            break
-    gap = float(torch.linalg.vector_norm(left))
-    if not gap <= enough:
-        raise UnreachableTargetsError(
-            f"no targets that are the same in all {epochs} epochs lead this learner to the offline "
-            f"one: the best found miss it by {gap / size:.2g} of its size; use a smaller rate, at "
-            "which every step is stable, or another number of epochs"
-        )
-    return Z
 
 
 def _lasting_rates(K: Tensor, learner: SGD, epochs: int) -> Tensor:

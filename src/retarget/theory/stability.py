@@ -192,17 +192,8 @@ class GrowthWatch:
         _warn(what, self.learner, self.stable_lr(self.seen))
 
     def _warn_of_size(self) -> None:
-        if self.loss == "squared" or self._warned_of_size:
-            return
-        if self.largest_target <= 1 + FAR_OUTSIDE:
-            return
-        self._warned_of_size = True
-        warn_caller(
-            f"the targets reach {self.largest_target:.3g} in size, where cross-entropy has true "
-            "ones in [0, 1]; they are exact, but cause steps far longer than true ones do: use a "
-            "larger gamma or a larger rate, or a larger block_size, to make them smaller",
-            LargeTargetsWarning,
-        )
+        if self.loss != "squared" and not self._warned_of_size:
+            self._warned_of_size = warn_of_large_targets(self.largest_target)
 
     def stable_lr(self, n: int) -> float:
         """A rate at which the first `n` samples are learned without blowing up."""
@@ -242,6 +233,19 @@ class GrowthWatch:
             outputs = 1 if self.loss == "squared" else None
             require_shape("probe", self._probe.coefficients, None, outputs)
             self._dtype = self._probe.coefficients.dtype
+
+
+def warn_of_large_targets(largest: float) -> bool:
+    """Warns of targets of cross-entropy far outside [0, 1], and says whether it did."""
+    if largest <= 1 + FAR_OUTSIDE:
+        return False
+    warn_caller(
+        f"the targets reach {largest:.3g} in size, where cross-entropy has true ones in [0, 1]; "
+        "they are exact, but cause steps far longer than true ones do: use a larger gamma or a "
+        "larger rate, or a larger block_size, to make them smaller",
+        LargeTargetsWarning,
+    )
+    return True
 
 
 def blown_up(largest_error: float, largest_target: float) -> str:
