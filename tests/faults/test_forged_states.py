@@ -70,6 +70,10 @@ OBJECTS = {
     "ShiftTracker": lambda: tracker(rt.ShiftTracker),
     "TargetCorrector, cross-entropy": lambda: corrector(ridge=3.0, loss="cross-entropy"),
     "CorrectionTracker, cross-entropy": lambda: tracker(rt.CorrectionTracker, loss="cross-entropy"),
+    "TargetCorrector, recent": lambda: corrector(aim="window:6"),
+    "TargetCorrector, recent and bounded": lambda: corrector(
+        memory=6, ridge=0.1, aim="discount:0.8"
+    ),
     "CorrectionTracker": lambda: tracker(rt.CorrectionTracker),
     "NetworkCorrector": network,
     "StreamingRidge": lambda: ridge(features),
