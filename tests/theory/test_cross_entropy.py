@@ -19,8 +19,11 @@ from retarget.errors import (
     NotPositiveDefiniteError,
     PrecisionWarning,
 )
+from retarget.theory import stability
+from retarget.theory.dual import DualLearner
 from retarget.theory.offline import logistic
 from retarget.theory.response import remaining_start
+from retarget.theory.stability import GrowthWatch
 from support.oracles.simulation import train
 from support.problems import (
     assert_same,
@@ -336,6 +339,19 @@ def test_a_rate_that_makes_rounding_grow_is_said():
     with pytest.warns(DivergenceWarning):
         B = rt.online_coefficients(features @ features.T, nudged, learner, loss=CE)
     assert np.abs(A - B).max() > 1e-3 * np.abs(A).max()
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_the_probe_is_the_learners_derivative(outputs):
+    stream = make_class_stream(25, outputs, seed=12, scale=3.0)
+    K, Y = torch.from_numpy(stream.K), torch.from_numpy(stream.Y)
+    learner = rt.SGD(lr=0.6, batch_size=2, momentum=0.5)
+    window = DualLearner(learner).window(K)
+    watch = GrowthWatch(learner, lambda rows: K[rows, rows], loss=CE)
+    watch.follow(K, window, Y, window.errors(Y, CE))
+    signs = stability._signs(0, Y) * torch.tensor([1.0, -1.0, 1.0])[:outputs]
+    up, down = (window.errors(Y + nudge * signs, CE) for nudge in (1e-5, -1e-5))
+    assert watch.growth == pytest.approx(float((up - down).abs().max()) / 2e-5, rel=1e-6)
 
 
 @pytest.mark.parametrize(
