@@ -30,3 +30,14 @@ def test_the_figure_of_the_terms_is_drawn_and_its_numbers_are_those_of_the_docs(
     assert all(f"    {line}\n" in docs for line in lines)
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert (ROOT / "docs" / "images" / "correction-terms.png").stat().st_size < 150_000
+
+
+def test_the_errors_under_drift_are_those_of_the_docs():
+    script = ROOT / "examples" / "drift.py"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script)], capture_output=True, text=True, check=True
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) == 6
+    docs = (ROOT / "docs" / "training.md").read_text()
+    assert all(f"    {line}\n" in docs for line in lines)

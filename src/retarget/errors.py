@@ -16,9 +16,11 @@ __all__ = [
     "DownloadError",
     "InvalidInputError",
     "InvalidTypeError",
+    "LargeTargetsWarning",
     "LinearisationWarning",
     "MissingDataError",
     "MissingExtraError",
+    "NotConvergedError",
     "NotPositiveDefiniteError",
     "PrecisionWarning",
     "ResultOverflowError",
@@ -68,6 +70,10 @@ class NotPositiveDefiniteError(RetargetError, ArithmeticError):
         super().__init__(message)
         self.deficit = deficit
         self.jitter = jitter
+
+
+class NotConvergedError(RetargetError, ArithmeticError):
+    """A solution that was looked for step by step and not found, or that does not exist."""
 
 
 class DivergedError(RetargetError, ArithmeticError):
@@ -140,6 +146,14 @@ class DivergenceWarning(UserWarning):
 
     Either its errors grow far beyond its targets, or it amplifies rounding errors until less than
     two digits of what it learns are right.
+    """
+
+
+class LargeTargetsWarning(UserWarning):
+    """Targets of a cross-entropy learner that lie far outside [0, 1].
+
+    They are exact, but the steps that they cause are many times those of any true label: a network
+    leaves its tangent kernel, and training in low precision loses digits.
     """
 
 

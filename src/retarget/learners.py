@@ -73,14 +73,16 @@ class SGD:
         """Number of steps taken on `n` samples."""
         return -(-n // self.batch_size)
 
-    def rates(self, n: int) -> np.ndarray:
-        """The rate of each step over a stream of `n` samples; a schedule must fit it exactly."""
+    def rates(self, n: int, epochs: int = 1) -> np.ndarray:
+        """The rate of each step over `n` samples; a schedule must fit all epochs exactly."""
+        steps = epochs * self.steps(n)
         if isinstance(self.lr, float):
-            return np.full(self.steps(n), self.lr)
-        if len(self.lr) != self.steps(n):
+            return np.full(steps, self.lr)
+        if len(self.lr) != steps:
+            passes = "" if epochs == 1 else f", {epochs} times over,"
             raise InvalidInputError(
                 f"the lr schedule has {len(self.lr)} rates, but {n} samples in mini-batches of "
-                f"{self.batch_size} make {self.steps(n)} steps; give one rate a step"
+                f"{self.batch_size}{passes} make {steps} steps; give one rate a step"
             )
         return np.array(self.lr)
 

@@ -27,6 +27,10 @@ SETTINGS = [
         rt.OnlineKernelClassifier,
         {"correction": "iterative", "kernel": "linear", "batch_size": 2, "block_size": 4},
     ),
+    *(
+        (rt.OnlineKernelClassifier, {"correction": correction, "loss": "cross-entropy"})
+        for correction in CORRECTIONS
+    ),
 ]
 CASES = [
     *SETTINGS,

@@ -22,7 +22,9 @@ LEARNER = rt.SGD(0.1, batch_size=2, momentum=0.5)
 
 def stream(n=23):
     rng = np.random.default_rng(0)
-    return rng.normal(size=(n, 3)), rng.normal(size=(n, 2))
+    Y = rng.normal(size=(n, 2)) / 4
+    Y[:, 1] = 1 - Y[:, 0]  # as cross-entropy has it
+    return rng.normal(size=(n, 3)), Y
 
 
 def corrector(**options):
@@ -31,8 +33,8 @@ def corrector(**options):
     return thing
 
 
-def tracker(kind):
-    thing = kind(rt.RBF(1.3), LEARNER, gamma=0.7)
+def tracker(kind, **options):
+    thing = kind(rt.RBF(1.3), LEARNER, gamma=0.7, **options)
     thing.update(*stream())
     return thing
 
@@ -66,6 +68,12 @@ OBJECTS = {
     "TargetCorrector": corrector,
     "TargetCorrector, bounded": lambda: corrector(memory=6, ridge=0.1),
     "ShiftTracker": lambda: tracker(rt.ShiftTracker),
+    "TargetCorrector, cross-entropy": lambda: corrector(ridge=3.0, loss="cross-entropy"),
+    "CorrectionTracker, cross-entropy": lambda: tracker(rt.CorrectionTracker, loss="cross-entropy"),
+    "TargetCorrector, recent": lambda: corrector(aim="window:6"),
+    "TargetCorrector, recent and bounded": lambda: corrector(
+        memory=6, ridge=0.1, aim="discount:0.8"
+    ),
     "CorrectionTracker": lambda: tracker(rt.CorrectionTracker),
     "NetworkCorrector": network,
     "StreamingRidge": lambda: ridge(features),

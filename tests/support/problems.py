@@ -38,6 +38,29 @@ def make_stream(n, outputs, seed, scale=1.0):
     return Stream(features, (K + K.T) / 2, Y, queries, queries @ features.T)
 
 
+def make_class_stream(n, outputs, seed, scale=1.0, certain=False):
+    """The same, with targets for cross-entropy: labels if `certain`, else probabilities."""
+    stream = make_stream(n, outputs, seed, scale)
+    logits = 3 * stream.Y
+    if outputs == 1:
+        stream.Y = 1 / (1 + np.exp(-logits))
+        if certain:
+            stream.Y = stream.Y.round()
+    else:
+        stream.Y = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+        if certain:
+            stream.Y = np.eye(outputs)[logits.argmax(1)]
+    return stream
+
+
+class_streams = st.builds(
+    make_class_stream,
+    n=st.integers(1, 33),
+    outputs=st.integers(1, 4),
+    seed=st.integers(0, 2**32 - 1),
+    scale=st.sampled_from([0.5, 1.0, 3.0]),
+    certain=st.booleans(),
+)
 streams = st.builds(
     make_stream,
     n=st.integers(1, 33),
@@ -85,6 +108,12 @@ def problems(draw, memory=True):
     stream = draw(streams)
     learner = draw(learners(len(stream)) if memory else plain_learners())
     return stream, learner
+
+
+@st.composite
+def class_problems(draw):
+    stream = draw(class_streams)
+    return stream, draw(learners(len(stream)))
 
 
 @contextmanager

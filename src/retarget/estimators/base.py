@@ -18,6 +18,8 @@ from retarget.kernels.simple import median_distance
 from retarget.learners import SGD
 from retarget.streaming.corrector import TargetCorrector
 from retarget.streaming.trackers import CorrectionTracker, ShiftTracker
+from retarget.theory.losses import check_loss, outputs, steepest_slope
+from retarget.theory.offline.aims import as_aim
 from retarget.theory.stability import largest_stable_lr
 
 Correction = Literal["none", "exact", "iterative"]
@@ -116,6 +118,8 @@ class OnlineKernelEstimator(AllOrNothing):
         correction: str = "none",
         block_size: int | None = None,
         ridge: float = 0.01,
+        loss: str = "squared",
+        aim: str = "all",
     ) -> None:
         self.kernel = kernel
         self.width = width
@@ -129,17 +133,19 @@ class OnlineKernelEstimator(AllOrNothing):
         self.correction = correction
         self.block_size = block_size
         self.ridge = ridge
+        self.loss = loss
+        self.aim = aim
 
     def effective_targets(self) -> np.ndarray:
         r"""The targets on which the offline learner would learn the function learned here.
 
-        $Y^e = (\gamma I + K) A$ (Theorem 3.2, Eq. 8). Their difference from the true targets is the
-        shift; with `correction="exact"` there is none. Computes the kernel of all pairs of
-        training samples.
+        $Y^e = (\gamma I + K) A$ (Theorem 3.2, Eq. 8); of cross-entropy, $\sigma(K A) + \gamma A$.
+        Their difference from the true targets is the shift; with `correction="exact"` there is
+        none. Computes the kernel of all pairs of training samples.
         """
         check_is_fitted(self, "dual_coef_")
         gamma = as_non_negative("gamma", self.gamma)
-        effective: np.ndarray = gamma * self.dual_coef_ + self._values(self.X_fit_)
+        effective: np.ndarray = gamma * self.dual_coef_ + self._outputs(self._values(self.X_fit_))
         return effective
 
     @property
@@ -148,7 +154,10 @@ class OnlineKernelEstimator(AllOrNothing):
 
     def _learn(self, X: np.ndarray, Y: np.ndarray, restart: bool) -> Self:
         """Takes checked samples and targets as a new stream, or as more of the old one."""
-        kernel, learner = self._describe(X) if restart else (self.kernel_, self.learner_)
+        if restart:
+            kernel, learner = self._describe(X, 1 if Y.ndim == 1 else Y.shape[1])
+        else:
+            kernel, learner = self.kernel_, self.learner_
         stream = self._new_stream(kernel, learner) if restart else self._stream
         coefficients, targets = stream.learn(X, Y)
         self._stream, self.kernel_, self.learner_ = stream, kernel, learner
@@ -156,8 +165,9 @@ class OnlineKernelEstimator(AllOrNothing):
         self.X_fit_, self.dual_coef_, self.targets_ = stream.samples, coefficients, targets
         return self
 
-    def _describe(self, X: np.ndarray) -> tuple[Kernel, SGD]:
+    def _describe(self, X: np.ndarray, count: int) -> tuple[Kernel, SGD]:
         """The kernel and the learner, once open parameters have been found on the samples."""
+        check_loss(self.loss)
         automatic = isinstance(self.lr, str)
         if automatic and self.lr != "auto":
             raise InvalidInputError(
@@ -172,7 +182,10 @@ class OnlineKernelEstimator(AllOrNothing):
             reduction=self.reduction,  # type: ignore[arg-type]  # checked there
         )
         kernel = self._make_kernel(X)
-        return kernel, replace(learner, lr=safe_rate(kernel, X, learner)) if automatic else learner
+        if automatic:
+            slope = steepest_slope(self.loss, count)  # type: ignore[arg-type]  # checked above
+            learner = replace(learner, lr=safe_rate(kernel, X, learner, slope))
+        return kernel, learner
 
     def _make_kernel(self, X: np.ndarray) -> Kernel:
         if isinstance(self.kernel, str) and self.kernel == "rbf":
@@ -192,19 +205,36 @@ class OnlineKernelEstimator(AllOrNothing):
             raise InvalidInputError(
                 f"correction is {self.correction!r}; expected one of {get_args(Correction)}"
             )
+        if not as_aim(self.aim).is_all and self.correction != "iterative":
+            raise InvalidInputError(
+                f"aim is {self.aim!r} with correction={self.correction!r}; expected aim='all', or "
+                "correction='iterative', which leads to an aim block by block"
+            )
+        loss: Any = self.loss
         if self.correction == "none":
-            return LearnedStream(ShiftTracker(kernel, learner, self.gamma))
+            return LearnedStream(ShiftTracker(kernel, learner, self.gamma, loss=loss))
         if self.correction == "exact":
-            return LearnedStream(CorrectionTracker(kernel, learner, self.gamma))
+            return LearnedStream(CorrectionTracker(kernel, learner, self.gamma, loss=loss))
         size = self.block_size
         if size is None:
             size = -(-BLOCK_SAMPLES // learner.batch_size) * learner.batch_size
-        return LearnedStream(TargetCorrector(kernel, learner, self.gamma, size, self.ridge))
+        corrector = TargetCorrector(
+            kernel, learner, self.gamma, size, self.ridge, loss=loss, aim=self.aim
+        )
+        return LearnedStream(corrector)
 
     def _queried(self, X: Any) -> np.ndarray:
         """The function learned, at the caller's queries."""
         check_is_fitted(self, "dual_coef_")
         return self._values(validate_data(self, X, reset=False, dtype=self.X_fit_.dtype))
+
+    def _outputs(self, values: np.ndarray) -> np.ndarray:
+        """What is compared with targets: of cross-entropy, probabilities."""
+        if self.loss == "squared":
+            return values
+        logits = as_tensor("the logits", values).reshape(len(values), -1)
+        probabilities: np.ndarray = outputs(logits, "cross-entropy").reshape(values.shape).numpy()
+        return probabilities
 
     def _values(self, X: np.ndarray) -> np.ndarray:
         rows = max(1, QUERY_ENTRIES // len(self.X_fit_))
@@ -244,14 +274,14 @@ def usual_width(X: np.ndarray) -> float:
     return width
 
 
-def safe_rate(kernel: Kernel, X: np.ndarray, learner: SGD) -> float:
-    """Half of the largest stable rate.
+def safe_rate(kernel: Kernel, X: np.ndarray, learner: SGD, slope: float = 1.0) -> float:
+    """Half of the largest stable rate, of a loss whose second derivative is at most `slope`.
 
     It is the rate at which plain SGD learns the steepest mini-batch in one step, and at which no
     step takes it away from a function that fits all samples.
     """
     limit = min(
-        _largest_rate(as_tensor("the kernel's result", kernel(X[rows])), learner)
+        _largest_rate(slope * as_tensor("the kernel's result", kernel(X[rows])), learner)
         for rows in panels(len(X), learner.batch_size, torch.device("cpu"))
     )
     # A kernel of zeros learns nothing at any rate.

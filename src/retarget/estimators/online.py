@@ -4,6 +4,7 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
@@ -43,6 +44,12 @@ class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstima
         block_size: Samples whose targets the iterative correction finds together, a multiple of
             the batch size. None: the smallest that is 64 or more.
         ridge: Steadies the iterative correction where samples of a block are much alike.
+        loss: `"squared"`; or `"cross-entropy"` for targets that are probabilities (one in [0, 1],
+            or several that sum to 1): the function learned is then their logits, and `predict`
+            makes probabilities of them.
+        aim: What the iterative correction leads to: `"all"`, the batch learner of all the past;
+            `"window:500"`, of the 500 newest samples; `"discount:0.999"`, of samples that count
+            by that factor less with every newer one. Use the last two where the data drift.
 
     Attributes:
         X_fit_: (n, d) the training samples so far.
@@ -91,8 +98,8 @@ class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstima
         return self._take(X, y, restart=not self._has_begun)
 
     def predict(self, X: Any) -> np.ndarray:
-        """The function learned so far, (m,) or (m, c)."""
-        return self._queried(X)
+        """The function learned so far, (m,) or (m, c); of cross-entropy, its probabilities."""
+        return self._outputs(self._queried(X))
 
     def _take(self, X: Any, y: Any, restart: bool) -> Self:
         with self._all_or_nothing():
@@ -102,13 +109,19 @@ class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstima
             return self._learn(X, y if y.dtype.kind == "f" else y.astype(X.dtype), restart)
 
 
+def _has_probabilities(estimator: Any) -> bool:
+    return bool(estimator.loss == "cross-entropy")
+
+
 class OnlineKernelClassifier(ClassifierMixin, OnlineKernelEstimator):
-    """Online kernel regression on one-hot targets; the class with the largest output is predicted.
+    """Online kernel learning of one-hot targets; the class with the largest output is predicted.
 
     Use it as `sklearn.linear_model.SGDClassifier`, where a kernel is wanted or the correction of
     what one online pass forgets. Arguments, attributes and costs are those of
     `OnlineKernelRegressor`; `dual_coef_` and
-    `targets_` have one column for each of `classes_`.
+    `targets_` have one column for each of `classes_`. With `loss="cross-entropy"` it learns by the
+    softmax of its outputs, `predict_proba` is there, and `correction="exact"` makes it kernel
+    logistic regression, as `sklearn.linear_model.LogisticRegression(C=1/gamma)` is on features.
 
     Attributes:
         classes_: (c,) the labels, sorted.
@@ -159,7 +172,10 @@ class OnlineKernelClassifier(ClassifierMixin, OnlineKernelEstimator):
             return self._take(X, y, known, restart)
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """The outputs of the classes, (m, c); of two classes, the second less the first, (m,)."""
+        """The outputs of the classes, (m, c); of two classes, the second less the first, (m,).
+
+        Of cross-entropy they are logits.
+        """
         outputs = self._queried(X)
         return outputs[:, 1] - outputs[:, 0] if len(self.classes_) == 2 else outputs
 
@@ -168,6 +184,11 @@ class OnlineKernelClassifier(ClassifierMixin, OnlineKernelEstimator):
         winners = self._queried(X).argmax(axis=1)
         labels: np.ndarray = self.classes_[winners]
         return labels
+
+    @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """(m, c) the probabilities of the classes; with `loss="cross-entropy"` only."""
+        return self._outputs(self._queried(X))
 
     def _checked(self, X: Any, y: Any, restart: bool) -> tuple[np.ndarray, np.ndarray]:
         X, y = validate_data(self, X, y, reset=restart, dtype=FLOATS)

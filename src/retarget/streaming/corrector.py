@@ -15,6 +15,8 @@ from retarget.learners import SGD
 from retarget.state_files import checksum, part_of, require_shape
 from retarget.streaming.intake import Intake, Resumable
 from retarget.theory.iterative import FirstBlock, Parts, Sweep, check_correction
+from retarget.theory.losses import Loss
+from retarget.theory.offline.aims import as_aim
 from retarget.theory.primal import FeatureRows, FeatureSweep
 
 COMPARED = 32  # samples of a portion whose kernel is computed, to see how near the features come
@@ -175,8 +177,15 @@ class TargetCorrector(Resumable):
         parts: `"both"`, or one half of Eq. 16 alone: `"online"` or `"offline"`.
         first_block: `"plain"` leaves the first block's targets as they are.
         memory: Number of features to keep to; where the kernel has its own, the most that there
-            may be. None keeps the whole stream. It needs a `gamma` above 0.
+            may be. None keeps the whole stream. It needs a `gamma` above 0, and the squared error.
         seed: Seed of random features.
+        loss: `"squared"` or `"cross-entropy"` (softmax for several outputs, logistic for one), of
+            both learners; see `iterative_targets`.
+        aim: Which samples the offline learner counts: `"all"`; `"window:500"`, the 500 newest; or
+            `"discount:0.999"`, each sample by that factor less with every newer one. Under drift
+            the correction then follows what a batch learner of now would say. The N samples that
+            count (of a discount: those that count above rounding) take $N^3/3$ multiplications
+            a block and $N^2$ numbers; with `memory=m`, $m^3/3$ and $N m$, or $m^2$ for a discount.
 
     Example:
         Samples that have nothing in common: with $\gamma = 1$ the offline prediction is half of
@@ -205,27 +214,36 @@ class TargetCorrector(Resumable):
         first_block: FirstBlock = "corrected",
         memory: int | None = None,
         seed: int = 0,
+        loss: Loss = "squared",
+        aim: str = "all",
     ) -> None:
-        gamma, ridge = check_correction(learner, gamma, block_size, ridge, parts, first_block)
+        gamma, ridge = check_correction(learner, gamma, block_size, ridge, parts, first_block, loss)
         self.learner, self.gamma, self.block_size, self.ridge = (
             learner,
             gamma,
             int(block_size),
             ridge,
         )
-        self.parts, self.first_block = parts, first_block
+        self.parts, self.first_block, self.loss, self.aim = parts, first_block, loss, aim
+        counted = as_aim(aim)
+        if loss != "squared" and not counted.is_all:
+            raise InvalidInputError(
+                f"aim is {aim!r} with loss={loss!r}; expected aim='all', or loss='squared'"
+            )
         self.memory = None if memory is None else as_count("memory", memory)
         self.seed = int(seed)
         self._sweep: Sweep | FeatureSweep
         if self.memory is None:
-            self._intake = Intake(kernel, learner)
+            self._intake = Intake(kernel, learner, loss)
             gram = self._intake.gram
-            self._sweep = Sweep(learner, gamma, ridge, parts, first_block, gram, roomy=True)
+            self._sweep = Sweep(
+                learner, gamma, ridge, parts, first_block, gram, 0, True, loss, counted
+            )
         else:
-            _require_ridge(gamma, parts)
+            _require_sums(gamma, parts, loss)
             self._intake = BoundedIntake(kernel, learner, self.memory, self.seed)
-            self._sweep = FeatureSweep(learner, gamma, ridge, parts, first_block)
-        # (m, 2, c) targets less the start, and the start, of the samples whose block is open
+            self._sweep = FeatureSweep(learner, gamma, ridge, parts, first_block, counted)
+        # (m, 2, c) targets, and the start, of the samples whose block is open
         self._waiting: Tensor | None = None
 
     def __len__(self) -> int:
@@ -309,7 +327,7 @@ class TargetCorrector(Resumable):
         for rows, size in self._sweep.portions(stop, self.block_size, self._waiting.device):
             now, later = self._waiting.tensor_split([rows.stop - rows.start])
             seen = self._intake.seen(rows)
-            corrected.append(self._sweep.correct(seen, now[:, 0], size) + now[:, 1])
+            corrected.append(self._sweep.correct(seen, now[:, 0], size, now[:, 1]))
             self._waiting = later
             self._sweep.warn_once()
         self._waiting = self._waiting.clone()  # not a view that keeps all of the portion
@@ -324,7 +342,17 @@ class TargetCorrector(Resumable):
         return fork
 
     def _options(self) -> dict[str, Any]:
-        names = ("gamma", "block_size", "ridge", "parts", "first_block", "memory", "seed")
+        names = (
+            "gamma",
+            "block_size",
+            "ridge",
+            "parts",
+            "first_block",
+            "memory",
+            "seed",
+            "loss",
+            "aim",
+        )
         return {name: getattr(self, name) for name in names}
 
     def _state(self) -> dict[str, Any]:
@@ -349,7 +377,13 @@ class TargetCorrector(Resumable):
             require_shape("coefficients", self._sweep.coefficients, rows, outputs)
 
 
-def _require_ridge(gamma: float, parts: Parts) -> None:
+def _require_sums(gamma: float, parts: Parts, loss: Loss) -> None:
+    """Refuses an offline learner that sums over the past do not determine."""
+    if loss != "squared":
+        raise InvalidInputError(
+            f"memory=... with loss={loss!r}: least squares is determined by sums over the past, "
+            "logistic regression by every sample of it; use loss='squared', or leave memory out"
+        )
     if gamma == 0 and parts != "online":
         raise InvalidInputError(
             "gamma is 0 with memory=...: recursive least squares needs one above 0; use a small "

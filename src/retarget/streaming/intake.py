@@ -24,6 +24,7 @@ from retarget.errors import InvalidInputError
 from retarget.kernels import Kernel, as_kernel, kernel_from_dict
 from retarget.learners import SGD
 from retarget.state_files import explained, read_state, write_state
+from retarget.theory.losses import Loss, check_loss, check_targets
 from retarget.theory.moments import LARGEST_NUMBER
 from retarget.theory.response import require_lasting_start
 
@@ -34,11 +35,13 @@ class Intake:
     Args:
         kernel: Anything that `as_kernel` takes.
         learner: The online learner.
+        loss: Its loss.
     """
 
-    def __init__(self, kernel: Any, learner: SGD) -> None:
+    def __init__(self, kernel: Any, learner: SGD, loss: Loss = "squared") -> None:
+        check_loss(loss)
         self.kernel: Kernel = as_kernel(kernel)
-        self.learner = learner
+        self.learner, self.loss = learner, loss
         self.samples = GrowingRows()
         self.numpy = False
         self.flat = False
@@ -92,11 +95,12 @@ class Intake:
         return fork
 
     def take(self, X: Any, Y: Any, initial: Any = None) -> tuple[Tensor, Tensor]:
-        """Checks new samples and keeps them; their targets (m, c) less the start, and the start.
+        """Checks new samples and keeps them; their targets (m, c), and the start at them.
 
         After a portion that is refused the intake is of no more use: take it in with a `fork`.
         """
         samples, targets = as_tensor("X", X), as_targets("Y", Y, first_row=len(self))
+        check_targets("Y", targets, self.loss, first_row=len(self))
         if samples.ndim == 0 or len(samples) != len(targets):
             raise InvalidInputError(
                 f"X has {len(samples) if samples.ndim else 'no'} rows and Y {len(targets)}; "
@@ -132,7 +136,7 @@ class Intake:
         if len(targets):
             self._keep(samples, torch.promote_types(targets.dtype, start.dtype), targets.device)
             self.has_start = initial is not None
-        return self._wide(targets - start), self._wide(start)
+        return self._wide(targets), self._wide(start)
 
     def _keep(self, samples: Tensor, dtype: torch.dtype, device: torch.device) -> None:
         """Appends samples whose targets have this dtype, which is never a reason to round."""

@@ -14,6 +14,8 @@ from retarget.streaming.intake import Intake, Resumable
 from retarget.theory.cholesky import GrowingCholesky
 from retarget.theory.correction import targets_reaching
 from retarget.theory.dual import DualLearner, carry_over
+from retarget.theory.losses import Loss, outputs
+from retarget.theory.offline.logistic import LogisticFit
 from retarget.theory.stability import GrowthWatch
 
 
@@ -31,6 +33,7 @@ class ShiftTracker(Resumable):
             precomputed Gram matrix (samples are then its row numbers).
         learner: The online learner.
         gamma: Ridge of the offline learner that it is compared with, 0 or more.
+        loss: `"squared"` or `"cross-entropy"`, of both learners.
 
     Example:
         >>> import numpy as np, retarget as rt
@@ -43,11 +46,11 @@ class ShiftTracker(Resumable):
         array([1.1875, 1.    ])
     """
 
-    def __init__(self, kernel: Any, learner: SGD, gamma: float) -> None:
-        self.learner, self.gamma = learner, as_non_negative("gamma", gamma)
-        self._intake = Intake(kernel, learner)
+    def __init__(self, kernel: Any, learner: SGD, gamma: float, *, loss: Loss = "squared") -> None:
+        self.learner, self.gamma, self.loss = learner, as_non_negative("gamma", gamma), loss
+        self._intake = Intake(kernel, learner, loss)
         self._dual = DualLearner(learner)
-        self._watch = GrowthWatch(learner, self._intake.gram)
+        self._watch = GrowthWatch(learner, self._intake.gram, loss=loss)
         # The kernel of all samples so far times their shares in the weights (and the velocity):
         # the functions that these represent, at the samples.
         self._values = tuple(GrowingRows() for _ in self._dual.shares)
@@ -67,11 +70,11 @@ class ShiftTracker(Resumable):
             initial: Values of the starting function on them, if it is not zero.
         """
         after = self.fork()
-        residual, start = after._intake.take(X, Y, initial)
-        if len(residual) == 0:
+        targets, start = after._intake.take(X, Y, initial)
+        if len(targets) == 0:
             return
         after._start.append(start)
-        waiting = residual if self._waiting is None else torch.cat([self._waiting, residual])
+        waiting = targets if self._waiting is None else torch.cat([self._waiting, targets])
         full = len(waiting) - len(waiting) % self.learner.batch_size
         for rows in panels(full, self.learner.batch_size, waiting.device):
             after._learn(waiting[rows])
@@ -87,8 +90,8 @@ class ShiftTracker(Resumable):
         Samples of a mini-batch that is not full yet count as one, as if the stream ended here.
         """
         ended = self._ended()
-        effective = self.gamma * ended._dual.coefficients + ended._values[0].rows + self._start.rows
-        return self._intake.give(effective)
+        values = outputs(ended._values[0].rows + self._start.rows, self.loss)
+        return self._intake.give(self.gamma * ended._dual.coefficients + values)
 
     @property
     @torch.no_grad()
@@ -119,7 +122,10 @@ class ShiftTracker(Resumable):
         n, m = len(self._dual), len(targets)
         K_rows = self._intake.kernel_rows(slice(n, n + m))
         window = self._dual.window(K_rows)
-        errors = window.errors(targets)
+        start: Tensor | None = self._start.rows[n : n + m]
+        if self.loss == "squared":  # the start goes to the targets, as in `online_pass`
+            targets, start = targets - self._start.rows[n : n + m], None
+        errors = window.errors(targets, self.loss, start)
         self._watch.follow(K_rows, window, targets, errors)
         # Eq. 11: earlier samples move by the new errors times the kernel, the new ones start at
         # the prediction for them, plus that.
@@ -135,7 +141,7 @@ class ShiftTracker(Resumable):
         self._dual.learn(window, errors)
 
     def _options(self) -> dict[str, Any]:
-        return {"gamma": self.gamma}
+        return {"gamma": self.gamma, "loss": self.loss}
 
     def _state(self) -> dict[str, Any]:
         state = {f"intake.{key}": value for key, value in self._intake.state_dict().items()}
@@ -183,6 +189,8 @@ class CorrectionTracker(Resumable):
             precomputed Gram matrix (samples are then its row numbers).
         learner: The online learner that would be trained on the targets.
         gamma: Ridge of the offline learner, 0 or more.
+        loss: `"squared"` or `"cross-entropy"`, of both learners. With cross-entropy it is reading
+            the targets that finds the offline learner, from where it was when they were last read.
 
     Example:
         >>> import numpy as np, retarget as rt
@@ -195,10 +203,11 @@ class CorrectionTracker(Resumable):
         array([1.035, 0.   ])
     """
 
-    def __init__(self, kernel: Any, learner: SGD, gamma: float) -> None:
-        self.learner, self.gamma = learner, as_non_negative("gamma", gamma)
-        self._intake = Intake(kernel, learner)
+    def __init__(self, kernel: Any, learner: SGD, gamma: float, *, loss: Loss = "squared") -> None:
+        self.learner, self.gamma, self.loss = learner, as_non_negative("gamma", gamma), loss
+        self._intake = Intake(kernel, learner, loss)
         self._factor = GrowingCholesky(self.gamma, self._intake.gram, roomy=True)
+        self._logistic: LogisticFit | None = None  # instead of the factor, for cross-entropy
         self._targets, self._start = GrowingRows(), GrowingRows()
 
     def __len__(self) -> int:
@@ -214,20 +223,37 @@ class CorrectionTracker(Resumable):
             initial: Values of the starting function on them, if it is not zero.
         """
         n, after = len(self), self.fork()
-        residual, start = after._intake.take(X, Y, initial)
-        for rows in panels(len(residual), 1, residual.device):
+        targets, start = after._intake.take(X, Y, initial)
+        for rows in panels(len(targets), 1, targets.device):
             K_rows = after._intake.kernel_rows(slice(n + rows.start, n + rows.stop))
-            after._factor.commit(after._factor.extend(K_rows))
-            after._targets.append(residual[rows])
-            after._start.append(start[rows])
-        after._factor.warn_once()
+            after._append(K_rows, targets[rows], start[rows])
+        after._offline_factor.warn_once()
         self._become(after)
+
+    def _append(self, K_rows: Tensor, targets: Tensor, start: Tensor) -> None:
+        if self.loss == "squared":
+            self._factor.commit(self._factor.extend(K_rows))
+        else:
+            if self._logistic is None:
+                self._logistic = self._new_logistic(targets.shape[1])
+            self._logistic.extend(K_rows, targets, start)
+        self._targets.append(targets)
+        self._start.append(start)
+
+    @property
+    def _offline_factor(self) -> GrowingCholesky:
+        return self._factor if self._logistic is None else self._logistic.factor
+
+    def _new_logistic(self, count: int) -> LogisticFit:
+        return LogisticFit(self.gamma, count, self._intake.gram, roomy=True)
 
     def fork(self) -> Self:
         """A tracker that goes on from here; see `Resumable.fork`."""
         fork = copy.copy(self)
         fork._intake = self._intake.fork()
         fork._factor = self._factor.fork(fork._intake.gram)
+        if self._logistic is not None:
+            fork._logistic = self._logistic.fork(fork._intake.gram)
         fork._targets, fork._start = self._targets.fork(), self._start.fork()
         return fork
 
@@ -235,10 +261,11 @@ class CorrectionTracker(Resumable):
     @torch.no_grad()
     def corrected_targets(self) -> Any:
         """Those of all samples so far: `rt.corrected_targets` on the stream up to here."""
-        watch = GrowthWatch(self.learner, self._intake.gram)
-        targets = targets_reaching(self._intake.kernel_rows, self._solution(), watch)
+        watch = GrowthWatch(self.learner, self._intake.gram, loss=self.loss)
+        solution, start = self._solution(), self._start.rows
+        targets = targets_reaching(self._intake.kernel_rows, solution, watch, start)
         watch.warn_once()
-        return self._intake.give(targets + self._start.rows)
+        return self._intake.give(targets)
 
     @property
     @torch.no_grad()
@@ -249,14 +276,19 @@ class CorrectionTracker(Resumable):
     def _solution(self) -> Tensor:
         if len(self) == 0:
             raise InvalidInputError("there are no samples yet; call update(X, Y) first")
-        return self._factor.solve(self._targets.rows)
+        if self._logistic is not None:
+            return self._logistic.solve()
+        return self._factor.solve(self._targets.rows - self._start.rows)
 
     def _options(self) -> dict[str, Any]:
-        return {"gamma": self.gamma}
+        return {"gamma": self.gamma, "loss": self.loss}
 
     def _state(self) -> dict[str, Any]:
         state = {f"intake.{key}": value for key, value in self._intake.state_dict().items()}
         state |= {f"factor.{key}": value for key, value in self._factor.state_dict().items()}
+        if self._logistic is not None:
+            fit = self._logistic.state_dict()
+            state |= {f"logistic.{key}": value for key, value in fit.items()}
         if len(self):
             state |= {"targets": self._targets.rows, "start": self._start.rows}
         return state
@@ -265,8 +297,12 @@ class CorrectionTracker(Resumable):
         self._intake.load_state_dict(part_of(state, "intake"))
         self._factor.load_state_dict(part_of(state, "factor"))
         n = len(self)
-        if len(self._factor) != n:
-            raise InvalidInputError(f"the factor has {len(self._factor)} rows; expected {n}")
+        if self.loss != "squared" and n:
+            self._logistic = self._new_logistic(self._intake.outputs)
+            self._logistic.load_state_dict(part_of(state, "logistic"))
+        lengths = len(self._factor), len(self._offline_factor)
+        if lengths != ((n, n) if self._logistic is None else (0, n)):
+            raise InvalidInputError(f"the factor has {lengths[1]} rows; expected {n}")
         if n:
             for name, rows in (("targets", self._targets), ("start", self._start)):
                 rows.append(require_shape(name, state[name], n, self._intake.outputs))

@@ -250,6 +250,18 @@ class GrowingCholesky:
             x[: panel.start] -= panel.left[: panel.used].mT @ x[panel.rows]
         return x
 
+    def product(self, x: Tensor) -> Tensor:
+        r"""$(\gamma I + K) X$, from the factor alone."""
+        half = torch.zeros_like(x)  # L^T X
+        for panel in self.panels:
+            half[panel.rows] += _triangle(panel).tril().mT @ x[panel.rows]
+            half[: panel.start] += panel.left[: panel.used].mT @ x[panel.rows]
+        result = torch.empty_like(x)
+        for panel in self.panels:
+            result[panel.rows] = _triangle(panel).tril() @ half[panel.rows]
+            result[panel.rows] += panel.left[: panel.used] @ half[: panel.start]
+        return result
+
     def state_dict(self) -> dict[str, Any]:
         """The state as named tensors and numbers."""
         state: dict[str, Any] = {
@@ -361,6 +373,23 @@ def not_positive_definite(M: Tensor, gamma: float, row: int) -> NotPositiveDefin
         deficit=deficit,
         jitter=jitter,
     )
+
+
+def normal_factor(M: Tensor, gamma: float) -> Tensor:
+    """The Cholesky factor of a matrix to which gamma I was added."""
+    factor, info = torch.linalg.cholesky_ex(M)
+    if info.item():
+        finite = bool(M.isfinite().all())
+        deficit, jitter = needed_jitter(M) if finite else (math.inf, math.inf)
+        raise NotPositiveDefiniteError(
+            f"the normal equations with gamma = {gamma:g} are not positive definite in "
+            f"{str(M.dtype).removeprefix('torch.')}; "
+            + (f"gamma = {gamma + jitter:.4g} would do" if finite else "use a larger gamma"),
+            deficit=deficit,
+            jitter=jitter,
+        )
+    result: Tensor = factor
+    return result
 
 
 def needed_jitter(M: Tensor) -> tuple[float, float]:

@@ -31,22 +31,35 @@ from retarget.arrays import (
 )
 from retarget.errors import InvalidInputError, UnreachableTargetsError
 from retarget.learners import SGD
-from retarget.theory.cholesky import GrowingCholesky, factorise, warn_if_meaningless
+from retarget.theory.cholesky import GrowingCholesky, warn_if_meaningless
 from retarget.theory.dual import DualLearner, diagonal_blocks
+from retarget.theory.epochs import check_epochs, repeated_targets
 from retarget.theory.iterative import check_correction, equal_blocks
+from retarget.theory.losses import Loss
+from retarget.theory.online import loss_problem, offline_solution
 from retarget.theory.response import final_response, require_lasting_start
 from retarget.theory.settling import in_blocks, invert_blocks
-from retarget.theory.stability import GrowthWatch
+from retarget.theory.stability import GrowthWatch, warn_of_large_targets
 
 
 @torch.no_grad()
 def corrected_targets(
-    K: ArrayT, Y: Any, learner: SGD, gamma: float, *, initial: Any = None
+    K: ArrayT,
+    Y: Any,
+    learner: SGD,
+    gamma: float,
+    *,
+    initial: Any = None,
+    loss: Loss = "squared",
+    epochs: int = 1,
 ) -> ArrayT:
     r"""The targets on which the online learner learns what the offline learner learned.
 
     $Y^c = (I/\eta + K^L)(\gamma I + K)^{-1} Y$ (Theorem 4.1, Eq. 12), and its like for every other
     learner. They need the whole stream beforehand: see `iterative_targets` for a causal form.
+    With cross-entropy they are $Y^c = \sigma(K^L A) + A/\eta$ with $A$ the offline learner's dual
+    coefficients: rows still sum to 1, but entries leave [0, 1], as `torch.nn.functional.
+    cross_entropy` and `binary_cross_entropy_with_logits` allow.
 
     Args:
         K: (n, n) Gram matrix of the stream, in stream order.
@@ -55,9 +68,18 @@ def corrected_targets(
         gamma: Ridge of the offline learner, 0 or more; without any, K must be positive definite.
         initial: Values of the starting function on the stream, if it is not zero (without weight
             decay only).
+        loss: `"squared"` or `"cross-entropy"`, of both learners; `initial` is then logits.
+        epochs: Passes over the stream, each in the same order. With more than one, the targets are
+            the n that lead the learner to the offline one when it is taught them again in every
+            epoch: put them into your data loader once (docs/theory.md, section 11). Found in a few
+            dozen runs of all epochs, or a few hundred with cross-entropy.
 
     Returns:
         Corrected targets of the shape of Y.
+
+    Raises:
+        UnreachableTargetsError: No targets lead there: what the learner learned is forgotten by the
+            end, or it is unstable and several epochs undo one another.
 
     Example:
         They are the inverse of the effective targets.
@@ -70,28 +92,42 @@ def corrected_targets(
         array([1., 1.])
     """
     gamma = as_non_negative("gamma", gamma)
-    problem = as_problem(K, Y, initial, factored=True)
+    problem = loss_problem(K, Y, initial, loss, factored=True)
     require_lasting_start(initial, learner)
-    learner.rates(len(problem.K))
-    coefficients = factorise(problem.K, gamma).solve(problem.residual)
+    learner.rates(len(problem.K), check_epochs(epochs))
+    coefficients = offline_solution(problem, gamma, loss)
+    if epochs > 1:
+        targets = repeated_targets(problem, coefficients, learner, epochs, loss)
+        if loss != "squared":
+            warn_of_large_targets(float(targets.abs().max()))
+        repeated: ArrayT = problem.give(targets, from_residual=loss == "squared")
+        return repeated
     gram = problem.K
-    watch = GrowthWatch(learner, lambda rows: gram[rows, rows])
-    targets = targets_reaching(lambda rows: gram[rows, : rows.stop], coefficients, watch)
+    watch = GrowthWatch(learner, lambda rows: gram[rows, rows], loss=loss)
+    targets = targets_reaching(
+        lambda rows: gram[rows, : rows.stop], coefficients, watch, problem.start
+    )
     watch.warn_once()
-    result: ArrayT = problem.give(targets, from_residual=True)
+    result: ArrayT = problem.give(targets)
     return result
 
 
 def targets_reaching(
-    kernel_rows: Callable[[slice], Tensor], coefficients: Tensor, watch: GrowthWatch
+    kernel_rows: Callable[[slice], Tensor],
+    coefficients: Tensor,
+    watch: GrowthWatch,
+    start: Tensor | None = None,
 ) -> Tensor:
     """The targets with which the learner ends at these dual coefficients.
 
     Args:
         kernel_rows: Gives the kernel of a range of samples against all before and themselves.
         coefficients: (n, c) dual coefficients.
-        watch: Follows the learner that is to be trained on them.
+        watch: Follows the learner that is to be trained on them, and knows its loss.
+        start: (n, c) the starting function on the stream; None for zero.
     """
+    if watch.loss == "squared" and start is not None:
+        return targets_reaching(kernel_rows, coefficients, watch) + start
     learner = watch.learner
     errors = errors_reaching(coefficients, learner)
     targets = torch.empty_like(errors)
@@ -99,7 +135,8 @@ def targets_reaching(
     for rows in panels(len(errors), learner.batch_size, coefficients.device):
         K_rows = kernel_rows(rows)
         window = dual.window(K_rows)
-        targets[rows] = window.targets(errors[rows])
+        begun = None if start is None else start[rows]
+        targets[rows] = window.targets(errors[rows], watch.loss, begun)
         watch.follow(K_rows, window, targets[rows], errors[rows])
         dual.learn(window, errors[rows])
     return targets

@@ -5,12 +5,15 @@ $t$ before it is learned and $c(t, i)$ the optimiser's memory (see `response`),
 
 $$ E_t + \sum_{i<t} c(t, i)\, k(x_t, x_i)\, E_i = y_t , $$
 
-where $i < t$ means: in an earlier mini-batch. The system is solved by substitution, a window of
-samples at a time. What lies before the window enters through one matrix product, because the
-memory of a linear optimiser is two numbers a sample: its share in the weights and in the velocity.
+where $i < t$ means: in an earlier mini-batch. (With cross-entropy the first $E_t$ stands beside
+$\sigma$ of the sum: still triangular, and solved mini-batch after mini-batch.) The system is solved
+by substitution, a window of samples at a time. What lies before the window enters through one
+matrix product, because the memory of a linear optimiser is two numbers a sample: its share in the
+weights and in the velocity.
 """
 
 import copy
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -22,6 +25,7 @@ from retarget.errors import InvalidInputError
 from retarget.learners import SGD
 from retarget.state_files import require_shape
 from retarget.theory.cholesky import solve_lower
+from retarget.theory.losses import Loss, outputs
 from retarget.theory.response import StepResponse, step_response
 
 
@@ -32,10 +36,19 @@ class Window:
         start: Position of the first of them in the stream.
         gram: (m, m) their kernel among themselves.
         memory: The optimiser's memory over the window.
+        first_step: The optimiser's step that the first of them belongs to; None if all steps
+            before were of whole mini-batches.
     """
 
-    def __init__(self, start: int, gram: Tensor, past: tuple[Tensor, ...], memory: StepResponse):
-        self.start = start
+    def __init__(
+        self,
+        start: int,
+        gram: Tensor,
+        past: tuple[Tensor, ...],
+        memory: StepResponse,
+        first_step: int | None = None,
+    ):
+        self.start, self.first_step = start, first_step
         self.gram = gram
         self.memory = memory
         self._past = past  # (m, c): the kernel against the past times its weights, its velocity
@@ -92,15 +105,61 @@ class Window:
         twin._past = past
         return twin
 
-    def errors(self, targets: Tensor) -> Tensor:
-        """(m, c) the error on each sample before it is learned, for these targets."""
-        rhs = targets - self.inherited(self.memory.carry[self.memory.step_of])
+    def errors(
+        self, targets: Tensor, loss: Loss = "squared", start: Tensor | None = None
+    ) -> Tensor:
+        """(m, c) the error on each sample before it is learned, for these targets.
+
+        Args:
+            targets: (m, c) what it is taught.
+            loss: The learner's loss.
+            start: (m, c) what is left of its starting function at each sample; None for zero.
+        """
+        if loss != "squared":
+            return self.errors_in_order(targets, lambda rows, f: outputs(f, loss), start)
+        rhs = targets if start is None else targets - start
+        rhs = rhs - self._inherited_on_the_way()
         return solve_lower(self.coupling, rhs, unit_diagonal=True)
 
-    def targets(self, errors: Tensor) -> Tensor:
-        """(m, c) the targets on which the learner makes these errors."""
-        inherited = self.inherited(self.memory.carry[self.memory.step_of])
-        return errors + inherited + self.coupling @ errors
+    def errors_in_order(
+        self,
+        targets: Tensor,
+        outputs: Callable[[slice, Tensor], Tensor],
+        start: Tensor | None = None,
+    ) -> Tensor:
+        """(m, c) the same, for any outputs: mini-batch after mini-batch.
+
+        Args:
+            targets: (m, c) what it is taught.
+            outputs: Makes of the logits of a range of the samples what the targets are compared
+                with.
+            start: As for `errors`.
+        """
+        inherited, coupling = self._inherited_on_the_way(), self.coupling
+        logits = inherited.expand_as(targets) if start is None else inherited + start
+        errors = torch.empty_like(targets)
+        batch = int((self.memory.step_of == 0).sum())
+        for first in range(0, len(targets), batch):
+            rows = slice(first, min(first + batch, len(targets)))
+            f = logits[rows]
+            if first:
+                f = torch.addmm(f, coupling[rows, :first], errors[:first])
+            errors[rows] = targets[rows] - outputs(rows, f)
+        return errors
+
+    def targets(
+        self, errors: Tensor, loss: Loss = "squared", start: Tensor | None = None
+    ) -> Tensor:
+        """(m, c) the targets on which the learner makes these errors; arguments as for `errors`."""
+        inherited = self._inherited_on_the_way()
+        if loss == "squared":
+            made = errors + inherited + self.coupling @ errors
+            return made if start is None else made + start
+        logits = inherited + self.coupling @ errors
+        return errors + outputs(logits if start is None else logits + start, loss)
+
+    def _inherited_on_the_way(self) -> Tensor:
+        return self.inherited(self.memory.carry[self.memory.step_of])
 
     def deposits(self, errors: Tensor) -> tuple[Tensor, ...]:
         """(m, c) what these errors leave in the weights and in the velocity after the window."""
@@ -147,7 +206,8 @@ class DualLearner:
     def window(self, K_rows: Tensor) -> Window:
         """The next samples, by their kernel (m, n + m) against the past and themselves."""
         memory = step_response(self.learner, self.steps, len(K_rows))
-        return Window(len(self), K_rows[:, len(self) :], self.past(K_rows), memory)
+        gram = K_rows[:, len(self) :]
+        return Window(len(self), gram, self.past(K_rows), memory, self.steps)
 
     def past(self, rows: Tensor) -> tuple[Tensor, ...]:
         """(m, c) the kernel of the next samples against the past times its weights, velocity."""

@@ -28,7 +28,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.arrays import ArrayT, GrowingRows, as_non_negative, as_problem, panel_rows
+from retarget.arrays import (
+    ArrayT,
+    GrowingRows,
+    as_non_negative,
+    as_problem,
+    as_targets,
+    panel_rows,
+)
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.learners import SGD
 from retarget.state_files import part_of, require_shape
@@ -39,6 +46,9 @@ from retarget.theory.cholesky import (
     warn_if_meaningless,
 )
 from retarget.theory.dual import DualLearner, Window, diagonal_blocks
+from retarget.theory.losses import Loss, check_loss, check_targets
+from retarget.theory.offline.aims import ALL, Aim, RecentKernelRidge
+from retarget.theory.offline.logistic import LogisticFit
 from retarget.theory.response import require_lasting_start
 from retarget.theory.settling import Settling, in_blocks
 from retarget.theory.stability import GrowthWatch
@@ -59,6 +69,8 @@ class Sweep:
         gram: Gives the kernel of a range of the stream, to explain a failure.
         capacity: Expected length of the stream, if known.
         roomy: Whether few samples at a time will come (see GrowingCholesky).
+        loss: The loss of both learners.
+        aim: Which samples the offline learner counts.
     """
 
     def __init__(
@@ -71,13 +83,18 @@ class Sweep:
         gram: Callable[[slice], Tensor],
         capacity: int = 0,
         roomy: bool = False,
+        loss: Loss = "squared",
+        aim: Aim = ALL,
     ) -> None:
         self.gamma, self.parts, self.first_block = gamma, parts, first_block
+        self.loss, self._gram = loss, gram
+        self._recent = None if aim.is_all else RecentKernelRidge(aim, gamma)
         self.dual = DualLearner(learner, capacity)
         self.factor = GrowingCholesky(gamma, gram, roomy)
         self.beta = GrowingRows(capacity)
+        self._logistic: LogisticFit | None = None  # the number of outputs is not known yet
         self._settling = Settling(ridge)
-        self._watch = GrowthWatch(learner, gram)
+        self._watch = GrowthWatch(learner, gram, loss=loss)
         self._warned = False
 
     def __len__(self) -> int:
@@ -99,6 +116,12 @@ class Sweep:
         state |= {f"factor.{key}": value for key, value in self.factor.state_dict().items()}
         if len(self.beta):
             state["beta"] = self.beta.rows
+        if self._recent is not None and self.parts != "online" and len(self.dual):
+            recent = self._recent.state_dict()
+            state |= {f"recent.{key}": value for key, value in recent.items()}
+        if self._logistic is not None:
+            fit = self._logistic.state_dict()
+            state |= {f"logistic.{key}": value for key, value in fit.items()}
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -108,11 +131,20 @@ class Sweep:
         self._watch.load_state_dict(part_of(state, "watch"))
         self.dual.load_state_dict(part_of(state, "dual"))
         self.factor.load_state_dict(part_of(state, "factor"))
-        if self.parts != "online" and len(self.dual):
+        fitted = 0
+        if self.loss != "squared" and len(self.dual):
+            self._logistic = self._new_logistic(self.dual.coefficients.shape[1])
+            self._logistic.load_state_dict(part_of(state, "logistic"))
+            fitted = len(self._logistic)
+        elif self._recent is not None and self.parts != "online" and len(self.dual):
+            outputs = self.dual.coefficients.shape[1]
+            self._recent.load_state_dict(part_of(state, "recent"), len(self.dual), outputs)
+        elif self.parts != "online" and len(self.dual):
             outputs = self.dual.coefficients.shape[1]
             self.beta.append(require_shape("beta", state["beta"], len(self.dual), outputs))
-        lengths = len(self.factor), self._watch.seen
-        if lengths != (len(self.beta), len(self.dual)):
+        lengths = len(self.factor), self._watch.seen, fitted
+        expected = len(self.dual) if self.loss != "squared" else 0
+        if lengths != (len(self.beta), len(self.dual), expected):
             raise InvalidInputError(f"its parts have {lengths} rows, of {len(self.dual)}")
 
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
@@ -124,7 +156,11 @@ class Sweep:
         fork = copy.copy(self)
         fork.dual, fork.beta = self.dual.fork(), self.beta.fork()
         fork.factor, fork._watch = self.factor.fork(gram), self._watch.fork(gram)
-        fork._settling = copy.copy(self._settling)
+        fork._settling, fork._gram = copy.copy(self._settling), gram
+        if self._logistic is not None:
+            fork._logistic = self._logistic.fork(gram)
+        if self._recent is not None:
+            fork._recent = self._recent.fork()
         return fork
 
     def portions(
@@ -133,26 +169,45 @@ class Sweep:
         """The stream from here to `stop`, in row ranges of equal blocks: (rows, block size)."""
         return equal_blocks(len(self), stop, block_size, self.first_block, device)
 
-    def correct(self, K_rows: Tensor, Y: Tensor, block_size: int) -> Tensor:
+    def correct(
+        self, K_rows: Tensor, Y: Tensor, block_size: int, start: Tensor | None = None
+    ) -> Tensor:
         """Targets for the next blocks, which the learner then learns.
 
         Args:
             K_rows: (m, n + m) kernel of the new samples against the past and themselves.
-            Y: (m, c) their true targets (less the starting function).
+            Y: (m, c) their true targets.
             block_size: Their block size; m is a multiple of it.
+            start: (m, c) the starting function at them; None for zero.
         """
+        if self.loss == "squared" and start is not None:
+            return self.correct(K_rows, Y - start, block_size) + start
         window = self.dual.window(K_rows)
         plain = window.start == 0 and self.first_block == "plain"
         new: NewRows | None = None
-        if self.parts == "online":  # the first half of Eq. 16 alone aims at Y_n instead of F_n
+        if self.loss != "squared":
+            aim = self._logits(K_rows, Y, block_size, start)
+        elif self.parts == "online":  # the first half of Eq. 16 alone aims at Y_n instead of F_n
             aim = Y
+        elif self._recent is not None:
+            aim = torch.cat(
+                [
+                    self._recent.predict_after(
+                        K_rows[first:stop, : window.start + stop], Y[first:stop]
+                    )
+                    for first, stop in block_bounds(len(Y), block_size)
+                ]
+            )
         else:
             new = self.factor.extend(K_rows)
             beta = new.solve(Y, self.beta.rows if len(self.beta) else Y[:0])
             aim = Y - self.gamma * newest_coefficients(new.corner, beta, block_size)
 
         if plain:
-            targets, errors = Y, window.errors(Y)
+            targets, errors = Y, window.errors(Y, self.loss, start)
+        elif self.loss != "squared":
+            errors = self._settling.errors(window, aim, block_size)
+            targets = window.targets(errors, self.loss, start)
         else:
             targets, errors = settled(self._settling, window, Y, aim, block_size, self.parts)
         self._watch.follow(K_rows, window, targets, errors)
@@ -163,6 +218,22 @@ class Sweep:
         self.dual.learn(window, errors)
         return targets
 
+    def _logits(self, K_rows: Tensor, Y: Tensor, block_size: int, start: Tensor | None) -> Tensor:
+        """(m, c) what the offline learner of cross-entropy predicts for each block, once seen."""
+        if self._logistic is None:
+            self._logistic = self._new_logistic(Y.shape[1])
+        fit, aims = self._logistic, []
+        for first, stop in block_bounds(len(Y), block_size):
+            rows, columns = slice(first, stop), slice(0, len(fit) + block_size)
+            fit.extend(K_rows[rows, columns], Y[rows], None if start is None else start[rows])
+            fit.solve()
+            aims.append(fit.logits[-block_size:])
+        return torch.cat(aims)
+
+    def _new_logistic(self, outputs: int) -> LogisticFit:
+        # a block at a time comes in: few large panels are solved with quicker than many small ones
+        return LogisticFit(self.gamma, outputs, self._gram, roomy=True)
+
     def warn_once(self) -> None:
         """Warns, the first time that it is so, that the targets are not to be relied on."""
         self._watch.warn_once()
@@ -170,7 +241,7 @@ class Sweep:
         self._warned = (
             self._warned
             or warn_if_meaningless("the kernel of a block", self._settling.condition, dtype)
-            or self.factor.warn_once()
+            or (self.factor if self._logistic is None else self._logistic.factor).warn_once()
         )
 
 
@@ -190,6 +261,11 @@ def equal_blocks(
         yield slice(begin, min(begin + stride, whole)), block_size
     if whole < stop:
         yield slice(whole, stop), stop - whole
+
+
+def block_bounds(rows: int, block_size: int) -> Iterator[tuple[int, int]]:
+    """Where each of several whole blocks begins and ends."""
+    return ((first, first + block_size) for first in range(0, rows, block_size))
 
 
 def settled(
@@ -223,6 +299,7 @@ def iterative_targets(
     first_block: FirstBlock = "corrected",
     *,
     initial: Any = None,
+    loss: Loss = "squared",
 ) -> ArrayT:
     r"""Targets that lead the online learner, block by block, to the offline learner's predictions.
 
@@ -234,6 +311,10 @@ def iterative_targets(
 
     For plain SGD whose first block is corrected too, the learning rate decides which targets are
     needed, and has no influence on the function learned. (With weight decay it has.)
+
+    With cross-entropy the same holds for the logits. The offline learner is then found anew after
+    every block, by Newton's method from where it was: some dozens of products of $n^2 c$
+    multiplications a block, where the squared error has $n^2 b$ (docs/theory.md, section 10).
 
     Args:
         K: (n, n) Gram matrix of the stream, in stream order.
@@ -249,6 +330,8 @@ def iterative_targets(
         first_block: `"plain"` leaves the first block's targets as they are.
         initial: Values of the starting function on the stream, if it is not zero (without weight
             decay only).
+        loss: `"squared"` or `"cross-entropy"`, of both learners; `initial` is then logits. The
+            halves of Eq. 16 (`parts`) are of the squared error alone.
 
     Returns:
         Corrected targets of the shape of Y.
@@ -262,20 +345,21 @@ def iterative_targets(
         >>> iterative_targets(K, np.array([1.0, 1.0]), SGD(lr=0.5), gamma=1.0, block_size=1)
         array([1.  , 0.95])
     """
-    gamma, ridge = check_correction(learner, gamma, block_size, ridge, parts, first_block)
+    gamma, ridge = check_correction(learner, gamma, block_size, ridge, parts, first_block, loss)
     problem = as_problem(K, Y, initial, factored=parts != "online")
+    check_targets("Y", as_targets("Y", Y), loss)
     require_lasting_start(initial, learner)
-    gram, n = problem.K, len(problem.K)
+    gram, n, start = problem.K, len(problem.K), problem.start
     learner.rates(n)
-    residual = problem.residual
-    targets = torch.empty_like(residual)
+    targets = torch.empty_like(problem.Y)
     sweep = Sweep(
-        learner, gamma, ridge, parts, first_block, lambda rows: gram[rows, rows], capacity=n
+        learner, gamma, ridge, parts, first_block, lambda rows: gram[rows, rows], n, loss=loss
     )
     for rows, size in sweep.portions(n, block_size, gram.device):
-        targets[rows] = sweep.correct(gram[rows, : rows.stop], residual[rows], size)
+        begun = None if start is None else start[rows]
+        targets[rows] = sweep.correct(gram[rows, : rows.stop], problem.Y[rows], size, begun)
     sweep.warn_once()
-    result: ArrayT = problem.give(targets, from_residual=True)
+    result: ArrayT = problem.give(targets)
     return result
 
 
@@ -322,7 +406,13 @@ def distilled_targets(K: ArrayT, Y: Any, gamma: float, block_size: int) -> Array
 
 
 def check_correction(
-    learner: SGD, gamma: float, block_size: int, ridge: float, parts: str, first_block: str
+    learner: SGD,
+    gamma: float,
+    block_size: int,
+    ridge: float,
+    parts: str,
+    first_block: str,
+    loss: str = "squared",
 ) -> tuple[float, float]:
     """Refuses options of the iterative correction that have no meaning; returns gamma and ridge."""
     if isinstance(block_size, bool) or not isinstance(block_size, int | np.integer):
@@ -337,5 +427,11 @@ def check_correction(
     if first_block not in get_args(FirstBlock):
         raise InvalidInputError(
             f"first_block is {first_block!r}; expected one of {get_args(FirstBlock)}"
+        )
+    check_loss(loss)
+    if loss != "squared" and parts != "both":
+        raise InvalidInputError(
+            f"parts is {parts!r} with loss={loss!r}; expected 'both': Eq. 16 splits the correction "
+            "of the squared error, which is linear in the targets, into two halves"
         )
     return as_non_negative("gamma", gamma), as_non_negative("ridge", ridge)

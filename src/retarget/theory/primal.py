@@ -25,12 +25,20 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from retarget.errors import InvalidInputError, NotPositiveDefiniteError
+from retarget.errors import InvalidInputError
 from retarget.learners import SGD
 from retarget.state_files import part_of, require_shape
-from retarget.theory.cholesky import needed_jitter, solve_lower, warn_if_meaningless
+from retarget.theory.cholesky import normal_factor, solve_lower, warn_if_meaningless
 from retarget.theory.dual import Window, diagonal_blocks
-from retarget.theory.iterative import FirstBlock, Parts, equal_blocks, newest_coefficients, settled
+from retarget.theory.iterative import (
+    FirstBlock,
+    Parts,
+    block_bounds,
+    equal_blocks,
+    newest_coefficients,
+    settled,
+)
+from retarget.theory.offline.aims import ALL, Aim, RecentFeatureRidge
 from retarget.theory.response import StepResponse, step_response
 from retarget.theory.settling import Settling
 from retarget.theory.stability import GrowthWatch, stable_limit
@@ -54,9 +62,14 @@ class FeatureWindow(Window):
     """The next few samples, with their features."""
 
     def __init__(
-        self, start: int, rows: FeatureRows, past: tuple[Tensor, ...], memory: StepResponse
+        self,
+        start: int,
+        rows: FeatureRows,
+        past: tuple[Tensor, ...],
+        memory: StepResponse,
+        first_step: int,
     ) -> None:
-        super().__init__(start, rows.gram, past, memory)
+        super().__init__(start, rows.gram, past, memory, first_step)
         self.features = rows.features
 
 
@@ -81,7 +94,7 @@ class PrimalLearner:
     def window(self, rows: FeatureRows) -> FeatureWindow:
         """The next samples."""
         memory = self._memory(len(rows.features))
-        return FeatureWindow(self._size, rows, self.past(rows), memory)
+        return FeatureWindow(self._size, rows, self.past(rows), memory, self.steps)
 
     def past(self, rows: FeatureRows) -> tuple[Tensor, ...]:
         """(m, c) what the weights, and the velocity, give at the next samples."""
@@ -192,23 +205,6 @@ class RecursiveRidge:
         self._moment = require_shape("moment", state["moment"], *self._moment.shape)
 
 
-def normal_factor(M: Tensor, gamma: float) -> Tensor:
-    """The Cholesky factor of a matrix to which gamma I was added."""
-    factor, info = torch.linalg.cholesky_ex(M)
-    if info.item():
-        finite = bool(M.isfinite().all())
-        deficit, jitter = needed_jitter(M) if finite else (math.inf, math.inf)
-        raise NotPositiveDefiniteError(
-            f"the normal equations with gamma = {gamma:g} are not positive definite in "
-            f"{str(M.dtype).removeprefix('torch.')}; "
-            + (f"gamma = {gamma + jitter:.4g} would do" if finite else "use a larger gamma"),
-            deficit=deficit,
-            jitter=jitter,
-        )
-    result: Tensor = factor
-    return result
-
-
 class FeatureSweep:
     """The state of the iterative correction after the blocks so far, in feature space.
 
@@ -218,12 +214,20 @@ class FeatureSweep:
         ridge: The stabiliser gamma_o of Eq. 15.
         parts: Both halves of Eq. 16, or one alone.
         first_block: Whether the first block's targets are corrected too.
+        aim: Which samples the offline learner counts.
     """
 
     def __init__(
-        self, learner: SGD, gamma: float, ridge: float, parts: Parts, first_block: FirstBlock
+        self,
+        learner: SGD,
+        gamma: float,
+        ridge: float,
+        parts: Parts,
+        first_block: FirstBlock,
+        aim: Aim = ALL,
     ) -> None:
         self.gamma, self.parts, self.first_block = gamma, parts, first_block
+        self._recent = None if aim.is_all else RecentFeatureRidge(aim, gamma)
         self._learner = PrimalLearner(learner)
         self._offline: RecursiveRidge | None = None  # sizes are known with the first samples
         self._settling = Settling(ridge)
@@ -246,6 +250,9 @@ class FeatureSweep:
         }
         state |= {f"watch.{key}": value for key, value in self._watch.state_dict().items()}
         state |= {f"learner.{key}": value for key, value in self._learner.state_dict().items()}
+        if self._recent is not None:
+            recent = self._recent.state_dict()
+            state |= {f"recent.{key}": value for key, value in recent.items()}
         if self._offline is not None:
             state |= {f"offline.{key}": value for key, value in self._offline.state_dict().items()}
         return state
@@ -258,7 +265,10 @@ class FeatureSweep:
         self._learner.load_state_dict(part_of(state, "learner"))
         if self._watch.seen != len(self):
             raise InvalidInputError(f"{self._watch.seen} samples are seen, {len(self)} learned")
-        if self.parts != "online" and len(self):
+        if self._recent is not None and self.parts != "online" and len(self):
+            shape = self.coefficients.shape
+            self._recent.load_state_dict(part_of(state, "recent"), len(self), *shape)
+        elif self.parts != "online" and len(self):
             self._offline = self._new_offline(self.coefficients)
             self._offline.load_state_dict(part_of(state, "offline"))
         if len(self) and math.isfinite(self._watch.growth):
@@ -273,6 +283,7 @@ class FeatureSweep:
         fork = copy.copy(self)
         fork._learner, fork._settling = self._learner.fork(), copy.copy(self._settling)
         fork._offline = None if self._offline is None else self._offline.fork()
+        fork._recent = None if self._recent is None else self._recent.fork()
         fork._watch = self._watch.fork(_no_past)
         return fork
 
@@ -282,17 +293,25 @@ class FeatureSweep:
         """The stream from here to `stop`, in row ranges of equal blocks: (rows, block size)."""
         return equal_blocks(len(self), stop, block_size, self.first_block, device)
 
-    def correct(self, rows: FeatureRows, Y: Tensor, block_size: int) -> Tensor:
+    def correct(
+        self, rows: FeatureRows, Y: Tensor, block_size: int, start: Tensor | None = None
+    ) -> Tensor:
         """Targets for the next blocks, which the learner then learns.
 
         Args:
             rows: The features of the new samples.
-            Y: (m, c) their true targets (less the starting function).
+            Y: (m, c) their true targets.
             block_size: Their block size; m is a multiple of it.
+            start: (m, c) the starting function at them; None for zero.
         """
+        if start is not None:
+            return self.correct(rows, Y - start, block_size) + start
         window = self._learner.window(rows)
         aim = Y
-        if self.parts != "online":  # the first half of Eq. 16 alone aims at Y_n instead of F_n
+        if self._recent is not None and self.parts != "online":
+            Phi, bounds = rows.features, block_bounds(len(Y), block_size)
+            aim = torch.cat([self._recent.predict_after(Phi[a:b], Y[a:b]) for a, b in bounds])
+        elif self.parts != "online":  # the first half of Eq. 16 alone aims at Y_n instead of F_n
             if self._offline is None:
                 self._offline = self._new_offline(rows.features.mT @ Y)
             new = self._offline.learn(rows.features, Y)

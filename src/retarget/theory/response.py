@@ -127,16 +127,17 @@ def _lasting_responses(learner: SGD, n: int) -> np.ndarray:
     return response
 
 
-def remaining_start(learner: SGD, n: int) -> np.ndarray:
-    """(n + 1,) what is left of the starting function before each sample, and at the end."""
-    steps = learner.steps(n)
+def remaining_start(learner: SGD, n: int, epochs: int = 1) -> np.ndarray:
+    """(epochs n + 1,) what is left of the start before each sample is met, and at the end."""
+    steps = epochs * learner.steps(n)
     remaining = np.empty(steps + 1)
     state = np.array([1.0, 0.0])
     for s in range(steps):
         remaining[s] = state[0]
         state = _step(learner, s, 1)[0] @ state
     remaining[steps] = state[0]
-    return np.append(np.repeat(remaining[:-1], learner.batch_size)[:n], remaining[-1])
+    of_epochs = remaining[:-1].reshape(epochs, -1).repeat(learner.batch_size, axis=1)[:, :n]
+    return np.append(of_epochs.ravel(), remaining[-1])
 
 
 def require_lasting_start(initial: object, learner: SGD) -> None:

@@ -7,21 +7,34 @@ from typing import Any
 import numpy as np
 import torch
 
-from retarget.arrays import ArrayT, as_non_negative, as_problem, as_targets
+from retarget.arrays import ArrayT, as_non_negative, as_targets
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD
-from retarget.theory.cholesky import factorise
-from retarget.theory.online import online_pass
+from retarget.theory.losses import Loss, check_targets, outputs
+from retarget.theory.online import (
+    learned_coefficients,
+    loss_problem,
+    offline_solution,
+    online_pass,
+)
 from retarget.theory.response import require_lasting_start
 
 
 @torch.no_grad()
 def effective_targets(
-    K: ArrayT, Y: Any, learner: SGD, gamma: float, *, initial: Any = None
+    K: ArrayT,
+    Y: Any,
+    learner: SGD,
+    gamma: float,
+    *,
+    initial: Any = None,
+    loss: Loss = "squared",
+    epochs: int = 1,
 ) -> ArrayT:
     r"""The targets on which the offline learner learns what the online learner learned.
 
     $Y^e = (\gamma I + K)\, A$ with $A$ the online learner's dual coefficients (Theorem 3.2, Eq. 8).
+    With cross-entropy it is $Y^e = \sigma(K A) + \gamma A$ (docs/theory.md, section 10).
 
     Args:
         K: (n, n) Gram matrix of the stream, in stream order.
@@ -30,6 +43,9 @@ def effective_targets(
         gamma: Ridge of the offline learner that it is compared with, 0 or more.
         initial: Values of the starting function on the stream, if it is not zero (without weight
             decay only).
+        loss: `"squared"` or `"cross-entropy"`, of both learners; `initial` is then logits.
+        epochs: Passes over the stream, each in the same order; a schedule has one rate for each
+            step of all of them. They take as many times as long, and no more memory.
 
     Returns:
         Effective targets of the shape of Y; the shift is their difference from Y.
@@ -44,17 +60,28 @@ def effective_targets(
         array([1.1875, 1.    ])
     """
     gamma = as_non_negative("gamma", gamma)
-    problem = as_problem(K, Y, initial)
+    problem = loss_problem(K, Y, initial, loss)
     require_lasting_start(initial, learner)
-    A = online_pass(problem, learner)[1]
-    effective = torch.addmm(A, problem.K, A, beta=gamma)
-    result: ArrayT = problem.give(effective, from_residual=True)
+    A = learned_coefficients(problem, learner, loss, epochs)
+    if loss == "squared":
+        effective = torch.addmm(A, problem.K, A, beta=gamma)
+    else:
+        logits = problem.K @ A if problem.start is None else problem.start + problem.K @ A
+        effective = outputs(logits, loss) + gamma * A
+    result: ArrayT = problem.give(effective, from_residual=loss == "squared")
     return result
 
 
 @torch.no_grad()
 def discrepancy(
-    K: ArrayT, Z: Any, Y: Any, learner: SGD, gamma: float, *, initial: Any = None
+    K: ArrayT,
+    Z: Any,
+    Y: Any,
+    learner: SGD,
+    gamma: float,
+    *,
+    initial: Any = None,
+    loss: Loss = "squared",
 ) -> float:
     r"""The distance between the online learner trained on Z and the offline learner trained on Y.
 
@@ -75,6 +102,7 @@ def discrepancy(
         gamma: Ridge of the offline learner, 0 or more.
         initial: Values of the starting function on the stream, if it is not zero (without weight
             decay only).
+        loss: `"squared"` or `"cross-entropy"`, of both learners; `initial` is then logits.
 
     Returns:
         The distance, 0 or more; for the distance of one output, pass that column of Z and Y.
@@ -91,7 +119,7 @@ def discrepancy(
         True
     """
     gamma = as_non_negative("gamma", gamma)
-    problem = as_problem(K, Y, initial, factored=True)
+    problem = loss_problem(K, Y, initial, loss, factored=True)
     require_lasting_start(initial, learner)
     taught = as_targets("Z", Z)
     if taught.shape != problem.Y.shape:
@@ -103,11 +131,12 @@ def discrepancy(
         raise InvalidInputError(
             f"Z is on {taught.device}, but K is on {problem.K.device}; move one to the other"
         )
+    check_targets("Z", taught, loss)
     dtype = torch.promote_types(problem.K.dtype, taught.dtype)
     start = None if problem.start is None else problem.start.to(dtype)
     problem = replace(problem, K=problem.K.to(dtype), Y=problem.Y.to(dtype), start=start)
-    D = online_pass(replace(problem, Y=taught.to(dtype)), learner)[1]
-    D = D - factorise(problem.K, gamma).solve(problem.residual)
+    D = online_pass(replace(problem, Y=taught.to(dtype)), learner, loss)[1]
+    D = D - offline_solution(problem, gamma, loss)
     scale = float(D.abs().max())  # squares of numbers that are far from 1 are not representable
     D = D / (scale or 1.0)
     # K is positive semidefinite up to rounding, and so is this square

@@ -19,16 +19,21 @@ from retarget.errors import (
     DivergedError,
     DivergenceWarning,
     InvalidInputError,
+    LargeTargetsWarning,
     ResultOverflowError,
     warn_caller,
 )
 from retarget.learners import SGD
 from retarget.state_files import part_of, require_shape
 from retarget.theory.dual import DualLearner, Window
+from retarget.theory.losses import Loss, slope_product, steepest_slope
 
 # Errors this many times the largest target have nothing to do with the targets any more. At the
 # rates that we call stable they stay below four times it on random streams.
 FAR_BEYOND = 100.0
+# Targets of cross-entropy that leave [0, 1] by more than this cause steps that are more than ten
+# times as long as any true label's.
+FAR_OUTSIDE = 10.0
 MEANINGFUL = 1e-2  # relative error up to which two digits are right
 
 
@@ -92,12 +97,15 @@ class GrowthWatch:
     Besides the errors it is shown, it follows a probe: the same learner on targets of $\pm 1$ in no
     order. The online system $T E = Y$ has a solution of the size of the probe's for nearly any $Y$;
     for targets that were made for it (corrected ones) the solution is small, but every rounding
-    error on the way still grows as the probe does.
+    error on the way still grows as the probe does. With cross-entropy the probe is the learner's
+    own derivative: what becomes of perturbations of $\pm 1$ in its targets.
 
     Args:
         learner: The online learner.
         gram: Gives the kernel of a range of the stream, to find a rate that would do.
         probe: The learner that the probe is, if it is not one in dual form.
+        loss: The learner's loss.
+        length: Samples in the stream, if it is passed over several times.
 
     Attributes:
         seen: Samples so far.
@@ -107,15 +115,20 @@ class GrowthWatch:
     """
 
     def __init__(
-        self, learner: SGD, gram: Callable[[slice], Tensor], probe: "Probe | None" = None
+        self,
+        learner: SGD,
+        gram: Callable[[slice], Tensor],
+        probe: "Probe | None" = None,
+        loss: Loss = "squared",
+        length: int | None = None,
     ) -> None:
-        self.learner = learner
+        self.learner, self.loss, self._length = learner, loss, length
         self._gram = gram
         self._probe: Probe = DualLearner(learner) if probe is None else probe
         self.growth = self.largest_target = self.largest_error = 0.0
         self.seen = 0
-        self._dtype = torch.float64
-        self._warned = False
+        self._dtype, self._outputs = torch.float64, 1
+        self._warned = self._warned_of_size = False
 
     def follow(self, K_rows: Any, window: Window, targets: Tensor, errors: Tensor) -> None:
         """Looks at the errors that the learner made on the next samples.
@@ -130,13 +143,15 @@ class GrowthWatch:
         Raises:
             DivergedError: An error is not finite.
         """
-        self._dtype, self.seen = errors.dtype, window.start + len(errors)
+        self._dtype, self._outputs = errors.dtype, errors.shape[1]
+        self.seen = window.start + len(errors)
         self.largest_target = max(self.largest_target, targets.abs().max().item())
-        _require_finite_errors(errors, window.start, self.learner, self.stable_lr)
+        row = window.start if self._length is None else window.start % self._length
+        _require_finite_errors(errors, row, self.learner, self.stable_lr, window.first_step)
         self.largest_error = max(self.largest_error, errors.abs().max().item())
         if math.isfinite(self.growth):
             beside = window.beside(self._probe.past(K_rows))
-            grown = beside.errors(_signs(window.start, errors))
+            grown = self._grown(beside, targets, errors)
             largest = grown.abs().max().item()
             if math.isfinite(largest):
                 self.growth = max(self.growth, largest)
@@ -144,13 +159,27 @@ class GrowthWatch:
             else:  # it has said all that it can say
                 self.growth = math.inf
 
+    def _grown(self, window: Window, targets: Tensor, errors: Tensor) -> Tensor:
+        """(m, 1) the probe's errors; (m, c) with cross-entropy, whose outputs hang together."""
+        signs = _signs(window.start, errors)
+        if self.loss == "squared":
+            return window.errors(signs)
+        p = targets - errors
+        alternating = 1 - 2 * (torch.arange(p.shape[1], device=p.device) % 2)
+        return window.errors_in_order(
+            signs * alternating, lambda rows, change: slope_product(p[rows], change)
+        )
+
     def warn_once(self) -> None:
-        """Warns, the first time that it is so, that the learner blows up."""
+        """Warns, the first time that it is so, of a learner that blows up or of large targets."""
+        self._warn_of_size()
         if self._warned or self.largest_error == 0:
             return
         eps = torch.finfo(self._dtype).eps
         rounding = eps * self.growth * max(self.largest_target, self.largest_error)
-        if self.largest_error > FAR_BEYOND * self.largest_target:
+        # outputs of cross-entropy lie in [0, 1], even where all targets are 0
+        natural = self.largest_target if self.loss == "squared" else max(self.largest_target, 1.0)
+        if self.largest_error > FAR_BEYOND * natural:
             what = blown_up(self.largest_error, self.largest_target)
         elif rounding > MEANINGFUL * self.largest_error:
             what = (
@@ -162,9 +191,15 @@ class GrowthWatch:
         self._warned = True
         _warn(what, self.learner, self.stable_lr(self.seen))
 
+    def _warn_of_size(self) -> None:
+        if self.loss != "squared" and not self._warned_of_size:
+            self._warned_of_size = warn_of_large_targets(self.largest_target)
+
     def stable_lr(self, n: int) -> float:
         """A rate at which the first `n` samples are learned without blowing up."""
-        return largest_stable_lr(self._gram, self.learner, n)
+        n = n if self._length is None else min(n, self._length)
+        steepest = steepest_slope(self.loss, self._outputs)
+        return largest_stable_lr(lambda rows: steepest * self._gram(rows), self.learner, n)
 
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
         """A watch that goes on from here, of a stream whose kernel `gram` gives."""
@@ -180,6 +215,7 @@ class GrowthWatch:
             "largest_error": self.largest_error,
             "seen": self.seen,
             "warned": self._warned,
+            "warned_of_size": self._warned_of_size,
         }
         return state | {f"probe.{key}": value for key, value in self._probe.state_dict().items()}
 
@@ -189,12 +225,27 @@ class GrowthWatch:
         self.largest_target = float(state["largest_target"])
         self.largest_error = float(state["largest_error"])
         self.seen, self._warned = int(state["seen"]), bool(state["warned"])
+        self._warned_of_size = bool(state["warned_of_size"])
         self._probe.load_state_dict(part_of(state, "probe"))
         if math.isfinite(self.growth) and len(self._probe) != self.seen:
             raise InvalidInputError(f"the probe has {len(self._probe)} rows, not {self.seen}")
         if len(self._probe):
-            require_shape("probe", self._probe.coefficients, None, 1)
+            outputs = 1 if self.loss == "squared" else None
+            require_shape("probe", self._probe.coefficients, None, outputs)
             self._dtype = self._probe.coefficients.dtype
+
+
+def warn_of_large_targets(largest: float) -> bool:
+    """Warns of targets of cross-entropy far outside [0, 1], and says whether it did."""
+    if largest <= 1 + FAR_OUTSIDE:
+        return False
+    warn_caller(
+        f"the targets reach {largest:.3g} in size, where cross-entropy has true ones in [0, 1]; "
+        "they are exact, but cause steps far longer than true ones do: use a larger gamma or a "
+        "larger rate, or a larger block_size, to make them smaller",
+        LargeTargetsWarning,
+    )
+    return True
 
 
 def blown_up(largest_error: float, largest_target: float) -> str:
@@ -237,12 +288,18 @@ def require_converging(
 
 
 def _require_finite_errors(
-    errors: Tensor, start: int, learner: SGD, stable_lr: Callable[[int], float]
+    errors: Tensor,
+    start: int,
+    learner: SGD,
+    stable_lr: Callable[[int], float],
+    first_step: int | None = None,
 ) -> None:
     if math.isfinite(errors.sum().item()) or errors.isfinite().all():
         return
-    row = start + int((~errors.isfinite().all(dim=1)).nonzero()[0, 0])
-    step = row // learner.batch_size
+    bad = int((~errors.isfinite().all(dim=1)).nonzero()[0, 0])
+    row = start + bad
+    first_step = start // learner.batch_size if first_step is None else first_step
+    step = first_step + bad // learner.batch_size
     limit = stable_lr(row + 1)
     if learner.rate(step) <= limit:  # then it is not the learner
         limits = torch.finfo(errors.dtype)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from retarget.arrays import panels
 from retarget.learners import SGD
-from retarget.theory.cholesky import GrowingCholesky, factorise
+from retarget.theory.cholesky import GrowingCholesky, factorise, normal_factor
 from retarget.theory.dual import DualLearner, diagonal_blocks
 from retarget.theory.iterative import equal_blocks
 from retarget.theory.primal import (
@@ -24,7 +24,6 @@ from retarget.theory.primal import (
     Innovation,
     PrimalLearner,
     RecursiveRidge,
-    normal_factor,
 )
 from retarget.theory.settling import in_blocks
 

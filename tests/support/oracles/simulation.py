@@ -4,11 +4,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 
 @dataclass
 class Run:
-    """What was seen on the way: the error before each step, the weights after each step."""
+    """What was seen on the way: the error before each step, the weights after each step.
+
+    With several epochs, the errors are those of the last one.
+    """
 
     errors: np.ndarray
     weights: np.ndarray
@@ -16,13 +20,17 @@ class Run:
     coasted: list[np.ndarray] = field(default_factory=list)
 
 
-def train(features, targets, learner, start=None, coast_steps=0):
-    """One pass over explicit features (n, d) with targets (n, c), in mini-batches.
+def train(
+    features, targets, learner, start=None, coast_steps=0, loss="squared", epochs=1, offset=None
+):
+    """Passes over explicit features (n, d) with targets (n, c), in mini-batches.
 
     With `coast_steps`, `coasted` holds the weights after each step once a copy of the optimiser
-    has gone on for that many steps without gradient or decay.
+    has gone on for that many steps without gradient or decay. `offset` (n, c) is added to the
+    predictions.
     """
     features, targets = torch.as_tensor(features), torch.as_tensor(targets)
+    offset = torch.zeros_like(targets) if offset is None else torch.as_tensor(offset)
     W = torch.zeros(features.shape[1], targets.shape[1], dtype=features.dtype)
     if start is not None:
         W += torch.as_tensor(start)
@@ -35,23 +43,38 @@ def train(features, targets, learner, start=None, coast_steps=0):
         weight_decay=learner.weight_decay,
     )
     run = Run(np.zeros(targets.shape), np.zeros(W.shape))
-    rates = np.broadcast_to(np.asarray(learner.lr), (learner.steps(len(targets)),))
+    steps = learner.steps(len(targets))
+    rates = np.broadcast_to(np.asarray(learner.lr), (epochs * steps,))
     for step, rate in enumerate(rates):
-        rows = slice(step * learner.batch_size, (step + 1) * learner.batch_size)
+        first = step % steps * learner.batch_size
+        rows = slice(first, first + learner.batch_size)
         optimiser.param_groups[0]["lr"] = float(rate)
         optimiser.zero_grad()
-        residual = targets[rows] - features[rows] @ W
-        loss = 0.5 * residual.square().sum()
-        if learner.reduction == "mean":
-            loss = loss / len(residual)
-        loss.backward()
+        outputs = offset[rows] + features[rows] @ W
+        _loss(outputs, targets[rows], loss, learner.reduction).backward()
         optimiser.step()
-        run.errors[rows] = residual.detach().numpy()
+        run.errors[rows] = (targets[rows] - _means(outputs.detach(), loss)).numpy()
         run.history.append(W.detach().numpy().copy())
         if coast_steps:
             run.coasted.append(_coast(W, optimiser, coast_steps))
     run.weights = run.history[-1]
     return run
+
+
+def _loss(outputs, targets, loss, reduction):
+    """The loss of a mini-batch as PyTorch has it."""
+    if loss == "squared":
+        total = 0.5 * (targets - outputs).square().sum()
+        return total / len(targets) if reduction == "mean" else total
+    if targets.shape[1] == 1:
+        return functional.binary_cross_entropy_with_logits(outputs, targets, reduction=reduction)
+    return functional.cross_entropy(outputs, targets, reduction=reduction)
+
+
+def _means(outputs, loss):
+    if loss == "squared":
+        return outputs
+    return torch.sigmoid(outputs) if outputs.shape[1] == 1 else torch.softmax(outputs, 1)
 
 
 def _coast(W, optimiser, steps):

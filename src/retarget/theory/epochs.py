@@ -1,0 +1,299 @@
+r"""Several passes over the same stream: E epochs of n samples are a triangular system of E n rows.
+
+Its kernel is the n x n one, E times E times over, and is never formed. A sample's coefficients of
+all epochs multiply the same kernel row, so they add up: the past of a window is the kernel of its
+samples against all n, times one share a sample in the weights and one in the velocity.
+
+The corrected targets of E epochs are the n targets that, taught again in every epoch, lead the
+learner to the offline one. For plain SGD an epoch is
+
+    A' = A + B (Z - K A),        B = (D^-1 + K^bL)^-1,  D = diag(eta r)
+
+so that $A_E = G Z$ with $G = \sum_{j<E} (I - B K)^j B$, and in general the map from targets to
+coefficients is linear. $G B^{-1}$ is a polynomial in $B K$ with eigenvalues of about 1 to E, which
+GMRES solves in a few dozen iterations however large n is: each costs E passes over the stream. With
+cross-entropy the map is not linear; Newton's method solves with its derivative, the same passes
+with the slopes of the outputs.
+"""
+
+import copy
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from retarget.arrays import Problem, panels
+from retarget.errors import InvalidInputError, InvalidTypeError, UnreachableTargetsError
+from retarget.learners import SGD
+from retarget.theory.dual import Window
+from retarget.theory.losses import Loss, outputs, slope_product
+from retarget.theory.response import final_response, remaining_start, step_response
+from retarget.theory.stability import GrowthWatch, largest_stable_lr
+
+DIRECTIONS = 60  # that GMRES keeps in a step of Newton's method
+MOST_STEPS = 20  # of Newton's method: one is enough for the squared error, but for rounding
+MOST_HALVINGS = 12
+SUFFICIENT = 1e-4  # the share of the decrease that a step promises which it must keep
+ENOUGH = 1e-9  # by which one step reduces the residual at most
+ROUNDING = 100.0  # the residual that counts as none, in units of rounding
+
+
+def check_epochs(epochs: Any) -> int:
+    """The number of passes, which must be a whole number above 0."""
+    if isinstance(epochs, bool) or not isinstance(epochs, int | np.integer):
+        raise InvalidTypeError(f"epochs is {epochs!r}; expected a whole number of passes")
+    if epochs < 1:
+        raise InvalidInputError(f"epochs is {epochs}; expected 1 or more")
+    return int(epochs)
+
+
+class RepeatedWindow(Window):
+    """A few consecutive samples, met again.
+
+    Attributes:
+        rows: Their positions among the n samples.
+    """
+
+    rows: slice
+
+
+class RepeatedLearner:
+    """The state of an online learner that passes over the same samples again and again.
+
+    Args:
+        learner: The online learner.
+        like: (n, c) what its coefficients look like.
+    """
+
+    def __init__(self, learner: SGD, like: Tensor) -> None:
+        self.learner, self.steps, self.met = learner, 0, 0
+        parts = 2 if learner.has_memory else 1
+        self._shares = tuple(torch.zeros_like(like) for _ in range(parts))
+
+    def __len__(self) -> int:
+        return self.met
+
+    @property
+    def coefficients(self) -> Tensor:
+        """(n, c) dual coefficients, those of all epochs added up."""
+        return self._shares[0]
+
+    def window(self, K_rows: Tensor, rows: slice) -> RepeatedWindow:
+        """The next samples.
+
+        Args:
+            K_rows: (m, n) their kernel against all samples.
+            rows: Their positions.
+        """
+        memory = step_response(self.learner, self.steps, len(K_rows))
+        past = self.past(K_rows)
+        window = RepeatedWindow(self.met, K_rows[:, rows], past, memory, self.steps)
+        window.rows = rows
+        return window
+
+    def past(self, K_rows: Tensor) -> tuple[Tensor, ...]:
+        """(m, c) the kernel of the next samples against all times their weights, velocity."""
+        met = min(self.met, K_rows.shape[1])  # in the first epoch the others have no share yet
+        return tuple(K_rows[:, :met] @ share[:met] for share in self._shares) if met else ()
+
+    def learn(self, window: RepeatedWindow, errors: Tensor) -> None:
+        """Takes the steps of the window, on which these errors were made."""
+        if len(self._shares) == 2:
+            weights, velocity = self._shares
+            (ww, wv), (vw, vv) = window.memory.transfer.tolist()
+            aged = ww * weights + wv * velocity
+            velocity.mul_(vv).add_(weights, alpha=vw)
+            weights.copy_(aged)
+        for share, deposit in zip(self._shares, window.deposits(errors), strict=False):
+            share[window.rows] += deposit
+        self.met += len(errors)
+        self.steps += window.memory.deposit.shape[1]
+
+    def fork(self) -> Self:
+        """A learner that goes on from here by itself."""
+        fork = copy.copy(self)
+        fork._shares = tuple(share.clone() for share in self._shares)
+        return fork
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: a stream that is passed over several times is not saved on the way."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `state_dict`."""
+
+
+def epochs_pass(problem: Problem, learner: SGD, epochs: int, loss: Loss) -> Tensor:
+    """(n, c) the dual coefficients after several epochs."""
+    K, targets, n = problem.K, problem.Y, len(problem.K)
+    learner.rates(n, epochs)
+    start: Tensor | None = None
+    if problem.start is not None:
+        remaining = K.new_tensor(remaining_start(learner, n, epochs)[:-1])
+        start = remaining.reshape(epochs, n, 1) * problem.start
+    watch = _watch(problem, learner, loss)
+    repeated = RepeatedLearner(learner, targets)
+    for epoch in range(epochs):
+        for rows in panels(n, learner.batch_size, K.device):
+            window = repeated.window(K[rows], rows)
+            taught, begun = targets[rows], None if start is None else start[epoch, rows]
+            if loss == "squared" and begun is not None:
+                taught, begun = taught - begun, None
+            errors = window.errors(taught, loss, begun)
+            watch.follow(K[rows], window, taught, errors)
+            repeated.learn(window, errors)
+    watch.warn_once()
+    return repeated.coefficients
+
+
+def _watch(problem: Problem, learner: SGD, loss: Loss) -> GrowthWatch:
+    K, columns = problem.K, 1 if loss == "squared" else problem.Y.shape[1]
+    probe = RepeatedLearner(learner, problem.Y[:, :1].expand(-1, columns))
+    return GrowthWatch(learner, lambda rows: K[rows, rows], probe, loss, length=len(K))
+
+
+def repeated_targets(
+    problem: Problem, coefficients: Tensor, learner: SGD, epochs: int, loss: Loss
+) -> Tensor:
+    """(n, c) the targets that lead the learner to these dual coefficients in so many epochs.
+
+    They are taught again in every epoch. Found by Newton's method, which for the squared error is
+    there in one step; of the squared error the starting function is not in them yet.
+
+    Raises:
+        UnreachableTargetsError: There are none, or none were found.
+    """
+    run = _Epochs(problem, learner, epochs, loss)
+    size = float(torch.linalg.vector_norm(coefficients))
+    rounding = len(coefficients) ** 0.5 * size
+    Z = torch.zeros_like(coefficients)
+    if loss != "squared":
+        # each epoch is to add its share to the coefficients, around the offline probabilities
+        Z = run.outputs_of(coefficients) + coefficients / (epochs * run.rates)
+        rounding += epochs * float(torch.linalg.vector_norm(run.rates.expand_as(Z)))
+    enough = ROUNDING * torch.finfo(Z.dtype).eps * rounding
+    left = coefficients - run.reached(Z)
+    gap = float(torch.linalg.vector_norm(left))
+    for _ in range(MOST_STEPS):
+        if gap <= enough:
+            return Z
+        step = run.unstepped(_gmres(lambda A: run.tangent(run.unstepped(A)), left))
+        for halvings in range(MOST_HALVINGS):
+            there = Z + 0.5**halvings * step
+            left = coefficients - run.reached(there)
+            nearer = float(torch.linalg.vector_norm(left))
+            if nearer < (1 - SUFFICIENT * 0.5**halvings) * gap:
+                break
+        else:
+            break
+        Z, gap = there, nearer
+    raise UnreachableTargetsError(
+        f"no targets were found that are the same in all {epochs} epochs and lead this learner to "
+        f"the offline one: the best miss it by {gap / size:.2g} of its size; use a smaller rate, "
+        "at which every step is stable, or another number of epochs"
+    )
+
+
+class _Epochs:
+    """The map from targets, the same in every epoch, to coefficients, and its derivative."""
+
+    def __init__(self, problem: Problem, learner: SGD, epochs: int, loss: Loss) -> None:
+        self._K, self._learner, self._epochs, self._loss = problem.K, learner, epochs, loss
+        self._start = None if loss == "squared" else problem.start
+        self.rates = _lasting_rates(problem.K, learner, epochs)
+        self._visits: list[Tensor] = []  # (n, c) the outputs in each epoch, for cross-entropy
+
+    def outputs_of(self, coefficients: Tensor) -> Tensor:
+        """(n, c) the outputs of the learner that has these coefficients."""
+        logits = self._K @ coefficients
+        return outputs(logits if self._start is None else logits + self._start, self._loss)
+
+    def reached(self, Z: Tensor) -> Tensor:
+        """(n, c) the coefficients after all epochs on these targets; remembers the way there."""
+        start = self._start
+
+        def errors(epoch: int, window: RepeatedWindow) -> Tensor:
+            begun = None if start is None else start[window.rows]
+            made = window.errors(Z[window.rows], self._loss, begun)
+            if self._loss != "squared":
+                self._visits[epoch][window.rows] = Z[window.rows] - made
+            return made
+
+        if self._loss != "squared":
+            self._visits = [torch.empty_like(Z) for _ in range(self._epochs)]
+        A = self._pass(Z, errors)
+        if not bool(A.isfinite().all()):
+            limit = largest_stable_lr(lambda rows: self._K[rows, rows], self._learner, len(Z))
+            raise UnreachableTargetsError(
+                f"the learner diverges within {self._epochs} epochs, so no targets lead it to the "
+                f"offline one; below lr = {limit:.4g} it would be stable"
+            )
+        return A
+
+    def tangent(self, change: Tensor) -> Tensor:
+        """(n, c) how the coefficients change with the targets, around those reached last."""
+        if self._loss == "squared":
+            return self.reached(change)
+
+        def errors(epoch: int, window: RepeatedWindow) -> Tensor:
+            p, rows = self._visits[epoch][window.rows], window.rows
+            return window.errors_in_order(change[rows], lambda some, df: slope_product(p[some], df))
+
+        return self._pass(change, errors)
+
+    def unstepped(self, A: Tensor) -> Tensor:
+        """B^-1 A: the targets of one epoch, by which GMRES is preconditioned."""
+        K, batch = self._K, self._learner.batch_size
+        before = torch.empty_like(A)
+        for rows in panels(len(K), batch, K.device):
+            step = torch.arange(rows.stop - rows.start, device=K.device) // batch
+            before[rows] = (K[rows, rows] * (step[:, None] > step)) @ A[rows]
+            before[rows] += K[rows, : rows.start] @ A[: rows.start]
+        if self._loss != "squared":
+            before = slope_product(self._visits[-1], before)
+        return A / self.rates + before
+
+    def _pass(self, like: Tensor, errors: Callable[[int, RepeatedWindow], Tensor]) -> Tensor:
+        repeated = RepeatedLearner(self._learner, like)
+        for epoch in range(self._epochs):
+            for rows in panels(len(like), self._learner.batch_size, like.device):
+                window = repeated.window(self._K[rows], rows)
+                repeated.learn(window, errors(epoch, window))
+        return repeated.coefficients
+
+
+def _lasting_rates(K: Tensor, learner: SGD, epochs: int) -> Tensor:
+    """(n, 1) how much a step moves the weights in the end, in the last epoch, without decay."""
+    n, steps = len(K), learner.steps(len(K))
+    lr = learner.lr if isinstance(learner.lr, float) else learner.lr[-steps:]
+    plain = SGD(lr=lr, batch_size=learner.batch_size, reduction=learner.reduction)
+    rates = final_response(plain, n) / (1 - learner.momentum)
+    return K.new_tensor(rates)[:, None]
+
+
+def _gmres(operator: Any, rhs: Tensor) -> Tensor:
+    """An approximate solution of operator(x) = rhs, all columns as one vector (Saad, 1986)."""
+    size = torch.linalg.vector_norm(rhs)
+    directions = [rhs / size]
+    H = torch.zeros(DIRECTIONS + 1, DIRECTIONS, dtype=torch.float64)
+    goal = torch.zeros(DIRECTIONS + 1, dtype=torch.float64)
+    goal[0] = float(size)
+    for k in range(DIRECTIONS):
+        image = operator(directions[k])
+        for _ in range(2):  # twice is enough to be orthogonal to rounding
+            for i, direction in enumerate(directions):
+                share = (direction * image).sum()
+                H[i, k] += float(share)
+                image = image - share * direction
+        norm = float(torch.linalg.vector_norm(image))
+        H[k + 1, k] = norm
+        small = H[: k + 2, : k + 1]
+        weights = torch.linalg.lstsq(small, goal[: k + 2, None], driver="gelsd").solution
+        residual = float(torch.linalg.vector_norm(small @ weights - goal[: k + 2, None]))
+        if residual <= ENOUGH * float(size) or norm <= torch.finfo(rhs.dtype).tiny:
+            break
+        directions.append(image / norm)
+    parts = (float(w) * direction for w, direction in zip(weights[:, 0], directions, strict=False))
+    return torch.stack(list(parts)).sum(0)

@@ -1,0 +1,89 @@
+r"""The loss that both learners minimise: half the squared error, or cross-entropy.
+
+What a learner is moved by is $y - \sigma(f)$, the target less its output, where $\sigma$ is
+
+    squared error     the identity
+    cross-entropy     softmax over several outputs; the logistic function of one
+
+(both are the canonical link of their loss, so nothing else of the loss is ever needed). A learner
+that starts from a function $f_0$ has $f_0$ added to its logits $f$. For the squared error alone
+that is the same as subtracting it from the targets.
+"""
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from retarget.errors import InvalidInputError
+
+Loss = Literal["squared", "cross-entropy"]
+
+
+def check_loss(loss: str) -> None:
+    """Refuses a loss that there is not."""
+    if loss not in get_args(Loss):
+        raise InvalidInputError(f"loss is {loss!r}; expected 'squared' or 'cross-entropy'")
+
+
+def check_targets(name: str, Y: Tensor, loss: Loss, first_row: int = 0) -> None:
+    r"""Refuses targets (n, c) that do not fit the loss.
+
+    Cross-entropy takes real numbers, because corrected and effective targets leave [0, 1]. But the
+    rows of several outputs must sum to 1: only then is the gradient $\sigma(f) - y$, in PyTorch
+    too. And one output is not taught labels such as -1 or 7.
+
+    Args:
+        name: What the caller calls them.
+        Y: The targets.
+        loss: The loss.
+        first_row: The number of the first row.
+    """
+    if loss == "squared" or not len(Y):
+        return
+    if Y.shape[1] == 1:
+        labels = bool((Y.round() == Y).all())
+        strange = (Y < 0) | (Y > 1)
+        if labels and strange.any():
+            row = int(strange[:, 0].nonzero()[0, 0])
+            raise InvalidInputError(
+                f"{name} has one output and holds the label {Y[row].item():g} in row "
+                f"{first_row + row}; with loss='cross-entropy' expected 0 or 1 or a probability: "
+                "one-hot encode more than two classes"
+            )
+        return
+    sums = Y.double().sum(1)
+    # half of the digits are allowed to be lost: corrected targets are sums of larger numbers
+    size = 1 + Y.abs().amax(1).double()
+    off = (sums - 1).abs() > torch.finfo(Y.dtype).eps ** 0.5 * size
+    if off.any():
+        row = int(off.nonzero()[0, 0])
+        raise InvalidInputError(
+            f"{name} sums to {sums[row].item():.6g} in row {first_row + row}; with "
+            "loss='cross-entropy' expected rows of probabilities that sum to 1: one-hot encode "
+            "class labels"
+        )
+
+
+def outputs(logits: Tensor, loss: Loss) -> Tensor:
+    r"""(m, c) $\sigma(f)$, what is compared with the targets."""
+    if loss == "squared":
+        return logits
+    return torch.sigmoid(logits) if logits.shape[1] == 1 else torch.softmax(logits, 1)
+
+
+def slope_product(p: Tensor, direction: Tensor) -> Tensor:
+    r"""(m, c) $H v$: how cross-entropy's outputs `p` change with the logits, times a direction.
+
+    $H = p (1 - p)$ for one output, and $\operatorname{diag}(p) - p p^\top$ for several.
+    """
+    if p.shape[1] == 1:
+        return p * (1 - p) * direction
+    return p * (direction - (p * direction).sum(1, keepdim=True))
+
+
+def steepest_slope(loss: Loss, count: int) -> float:
+    """The largest eigenvalue that H can have, for so many outputs."""
+    if loss == "squared":
+        return 1.0
+    return 0.25 if count == 1 else 0.5

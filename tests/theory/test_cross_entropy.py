@@ -1,0 +1,419 @@
+"""Cross-entropy: PyTorch step by step, scikit-learn on features, and the theorems."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import expit, softmax
+from sklearn.linear_model import LogisticRegression
+
+import retarget as rt
+from retarget.errors import (
+    DivergenceWarning,
+    InvalidInputError,
+    LargeTargetsWarning,
+    NotConvergedError,
+    NotPositiveDefiniteError,
+    PrecisionWarning,
+)
+from retarget.theory import stability
+from retarget.theory.dual import DualLearner
+from retarget.theory.offline import logistic
+from retarget.theory.response import remaining_start
+from retarget.theory.stability import GrowthWatch
+from support.oracles.simulation import train
+from support.problems import (
+    assert_same,
+    class_problems,
+    class_streams,
+    fewer_examples,
+    gammas,
+    make_class_stream,
+    panel_sizes,
+    panels_of,
+    plain_learners,
+)
+
+CE = "cross-entropy"
+
+# What the tests ask is exact, however large the targets of small gamma and rates are.
+pytestmark = pytest.mark.filterwarnings("ignore::retarget.errors.LargeTargetsWarning")
+
+
+def sigma(logits):
+    return expit(logits) if logits.shape[1] == 1 else softmax(logits, axis=1)
+
+
+def coupling(K, learner):
+    """K^bL."""
+    step = np.arange(len(K)) // learner.batch_size
+    return np.where(step[:, None] > step, K, 0.0)
+
+
+def rates_of(learner, n):
+    """(n, 1) the rate of each sample, its reduction included."""
+    b = learner.batch_size
+    lengths = np.array([min(b, n - (i // b) * b) for i in range(n)])
+    return (learner.lr / (lengths if learner.reduction == "mean" else np.ones(n)))[:, None]
+
+
+# -- online ------------------------------------------------------------------------------------
+
+
+@given(problem=class_problems(), panel=panel_sizes)
+def test_every_learner_equals_torch_optim_sgd(problem, panel):
+    stream, learner = problem
+    run = train(stream.features, stream.Y, learner, loss=CE)
+    with panels_of(panel):
+        A = rt.online_coefficients(stream.K, stream.Y, learner, loss=CE)
+        errors = rt.prequential_errors(stream.K, stream.Y, learner, loss=CE)
+    assert_same(errors, run.errors)
+    assert_same(stream.K_query @ A, stream.queries @ run.weights)
+
+
+@given(problem=class_problems(), seed=st.integers(0, 1000))
+def test_a_start_that_is_not_zero_equals_torch_optim_sgd(problem, seed):
+    stream, learner = problem
+    start = np.random.default_rng(seed).normal(size=(stream.features.shape[1], stream.Y.shape[1]))
+    run = train(stream.features, stream.Y, learner, start=start, loss=CE)
+    initial = stream.features @ start
+    A = rt.online_coefficients(stream.K, stream.Y, learner, initial=initial, loss=CE)
+    left = remaining_start(learner, len(stream))[-1]
+    assert_same(stream.K_query @ A + left * (stream.queries @ start), stream.queries @ run.weights)
+
+
+def test_real_valued_targets_are_taught_as_pytorch_teaches_them():
+    stream = make_class_stream(40, 3, seed=4)
+    Y = stream.Y + np.array([2.5, -3.0, 0.5])  # rows sum to 1 still
+    learner = rt.SGD(lr=0.3, batch_size=7, momentum=0.5, weight_decay=0.01, reduction="mean")
+    run = train(stream.features, Y, learner, loss=CE)
+    A = rt.online_coefficients(stream.K, Y, learner, loss=CE)
+    assert_same(stream.K_query @ A, stream.queries @ run.weights)
+
+
+# -- offline -----------------------------------------------------------------------------------
+
+
+@given(stream=class_streams, gamma=gammas, panel=panel_sizes)
+def test_offline_solves_its_equation(stream, gamma, panel):
+    with panels_of(panel):
+        A = rt.offline_coefficients(stream.K, stream.Y, gamma, loss=CE)
+    assert_same(gamma * A + sigma(stream.K @ A), stream.Y, 1e-12)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("gamma", [7.0, 0.3, 1e-3])
+def test_offline_is_scikit_learns_logistic_regression(outputs, gamma):
+    rng = np.random.default_rng(8)
+    features = rng.normal(size=(60, 5))  # fewer than samples: K is singular
+    labels = (features[:, :3] + rng.normal(size=(60, 3))).argmax(1) % max(outputs, 2)
+    Y = (labels == 1).astype(float) if outputs == 1 else np.eye(outputs)[labels]
+    peer = LogisticRegression(
+        C=1 / gamma, fit_intercept=False, solver="newton-cg", tol=1e-14, max_iter=10_000
+    ).fit(features, labels)
+    query = rng.normal(size=(20, 5))
+    A = rt.offline_coefficients(features @ features.T, Y, gamma, loss=CE)
+    # the dual coefficients are (Y - p) / gamma: what is lost to rounding grows as 1 / gamma
+    tolerance = 1e-10 * max(1.0, 1e-2 / gamma)
+    assert_same(query @ features.T @ A, peer.decision_function(query), tolerance)
+
+
+@given(stream=class_streams, gamma=gammas, seed=st.integers(0, 1000))
+def test_offline_from_a_start_solves_its_equation(stream, gamma, seed):
+    initial = np.random.default_rng(seed).normal(size=stream.Y.shape)
+    A = rt.offline_coefficients(stream.K, stream.Y, gamma, initial=initial, loss=CE)
+    assert_same(gamma * A + sigma(stream.K @ A + initial), stream.Y, 1e-12)
+
+
+@pytest.mark.parametrize("outputs", [1, 4])
+def test_both_ways_to_a_newton_step_agree(outputs, monkeypatch):
+    stream = make_class_stream(50, outputs, seed=2, scale=4.0, certain=True)
+    by_iteration = rt.offline_coefficients(stream.K, stream.Y, 0.02, loss=CE)
+    monkeypatch.setattr(logistic, "MOST_ITERATIONS", 0)
+    directly = rt.offline_coefficients(stream.K, stream.Y, 0.02, loss=CE)
+    assert_same(by_iteration, directly, 1e-11)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("gamma", [1e-4, 1e-8])
+def test_classes_that_can_be_separated_have_a_solution_with_the_smallest_ridge(outputs, gamma):
+    stream = make_class_stream(40, outputs, seed=3, scale=5.0, certain=True)
+    A = rt.offline_coefficients(stream.K, stream.Y, gamma, loss=CE)
+    assert_same(gamma * A + sigma(stream.K @ A), stream.Y, 1e-10)
+    assert np.abs(stream.K @ A).max() > 5  # it is nearly certain
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_without_a_ridge_the_targets_are_fitted(outputs):
+    stream = make_class_stream(20, outputs, seed=5)
+    A = rt.offline_coefficients(stream.K, stream.Y, 0.0, loss=CE)
+    assert_same(sigma(stream.K @ A), stream.Y)
+    if outputs > 1:
+        assert_same(A.sum(1), np.zeros(20), 1e-9)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_without_a_ridge_classes_that_can_be_separated_have_no_solution(outputs):
+    stream = make_class_stream(20, outputs, seed=5, certain=True)
+    with pytest.raises(NotConvergedError, match="no finite logits give those of row 0"):
+        rt.offline_coefficients(stream.K, stream.Y, 0.0, loss=CE)
+
+
+def test_newtons_method_that_is_stopped_says_how_far_it_is(monkeypatch):
+    stream = make_class_stream(30, 3, seed=6, certain=True)
+    monkeypatch.setattr(logistic, "MOST_STEPS", 2)
+    with pytest.raises(NotConvergedError, match="its equation is still off by .* larger gamma"):
+        rt.offline_coefficients(stream.K, stream.Y, 0.01, loss=CE)
+    with pytest.raises(NotConvergedError, match="or compute in float64"):
+        rt.offline_coefficients(stream.K.astype("f4"), stream.Y.astype("f4"), 0.01, loss=CE)
+
+
+def test_single_precision_converges_to_single_precision():
+    stream = make_class_stream(60, 3, seed=7, certain=True)
+    single = rt.offline_coefficients(stream.K.astype("f4"), stream.Y.astype("f4"), 0.5, loss=CE)
+    assert single.dtype == np.float32
+    assert_same(single, rt.offline_coefficients(stream.K, stream.Y, 0.5, loss=CE), 1e-4)
+
+
+# -- the theorems ------------------------------------------------------------------------------
+
+
+@given(stream=class_streams, learner=plain_learners(), gamma=gammas)
+def test_effective_and_corrected_targets_are_their_formulas(stream, learner, gamma):
+    A = rt.online_coefficients(stream.K, stream.Y, learner, loss=CE)
+    effective = rt.effective_targets(stream.K, stream.Y, learner, gamma, loss=CE)
+    assert_same(effective, sigma(stream.K @ A) + gamma * A)
+    B = rt.offline_coefficients(stream.K, stream.Y, gamma, loss=CE)
+    corrected = rt.corrected_targets(stream.K, stream.Y, learner, gamma, loss=CE)
+    expected = sigma(coupling(stream.K, learner) @ B) + B / rates_of(learner, len(stream))
+    assert_same(corrected, expected)
+
+
+@given(problem=class_problems(), gamma=gammas, panel=panel_sizes)
+def test_offline_on_effective_targets_is_online(problem, gamma, panel):
+    stream, learner = problem
+    with panels_of(panel):
+        effective = rt.effective_targets(stream.K, stream.Y, learner, gamma, loss=CE)
+    A = rt.offline_coefficients(stream.K, effective, gamma, loss=CE)
+    assert_same(A, rt.online_coefficients(stream.K, stream.Y, learner, loss=CE), 1e-9)
+
+
+@given(problem=class_problems(), gamma=gammas, panel=panel_sizes)
+def test_online_on_corrected_targets_is_offline(problem, gamma, panel):
+    stream, learner = problem
+    with panels_of(panel):
+        Z = rt.corrected_targets(stream.K, stream.Y, learner, gamma, loss=CE)
+    run = train(stream.features, Z, learner, loss=CE)
+    A = rt.offline_coefficients(stream.K, stream.Y, gamma, loss=CE)
+    assert_same(stream.queries @ run.weights, stream.K_query @ A, 1e-9)
+    gap = rt.discrepancy(stream.K, Z, stream.Y, learner, gamma, loss=CE)
+    assert gap <= 1e-8 * max(1.0, np.abs(Z).max())
+
+
+@given(problem=class_problems(), gamma=gammas)
+def test_each_undoes_the_other_and_rows_sum_to_one(problem, gamma):
+    stream, learner = problem
+    Z = rt.corrected_targets(stream.K, stream.Y, learner, gamma, loss=CE)
+    again = rt.effective_targets(stream.K, Z, learner, gamma, loss=CE)
+    assert_same(again, stream.Y, 1e-10 * max(1.0, np.abs(Z).max()))
+    effective = rt.effective_targets(stream.K, stream.Y, learner, gamma, loss=CE)
+    back = rt.corrected_targets(stream.K, effective, learner, gamma, loss=CE)
+    assert_same(back, stream.Y, 1e-9)
+    if stream.Y.shape[1] > 1:
+        for targets in (Z, effective):
+            assert_same(targets.sum(1), np.ones(len(stream)), 1e-10 * np.abs(targets).max())
+
+
+@given(stream=class_streams, learner=plain_learners(), gamma=gammas, seed=st.integers(0, 1000))
+def test_the_theorems_hold_from_a_start(stream, learner, gamma, seed):
+    initial = np.random.default_rng(seed).normal(size=stream.Y.shape)
+    options = {"initial": initial, "loss": CE}
+    Z = rt.corrected_targets(stream.K, stream.Y, learner, gamma, **options)
+    run = train(stream.features, Z, learner, loss=CE, offset=initial)
+    A = rt.offline_coefficients(stream.K, stream.Y, gamma, **options)
+    assert_same(stream.queries @ run.weights, stream.K_query @ A, 1e-9)
+    again = rt.effective_targets(stream.K, Z, learner, gamma, **options)
+    assert_same(again, stream.Y, 1e-10 * max(1.0, np.abs(Z).max()))
+
+
+# -- the iterative form ------------------------------------------------------------------------
+
+
+@fewer_examples
+@given(
+    stream=class_streams,
+    learner=plain_learners(),
+    gamma=gammas,
+    blocks=st.integers(1, 4),
+    panel=panel_sizes,
+    first=st.sampled_from(["corrected", "plain"]),
+)
+def test_after_each_block_the_learner_agrees_with_the_offline_one(
+    stream, learner, gamma, blocks, panel, first
+):
+    size = blocks * learner.batch_size
+    with panels_of(panel):
+        Z = rt.iterative_targets(
+            stream.K, stream.Y, learner, gamma, size, first_block=first, loss=CE
+        )
+    run = train(stream.features, Z, learner, loss=CE)
+    for begin in range(0, len(stream), size):
+        stop = min(begin + size, len(stream))
+        rows = slice(begin, stop)
+        if begin == 0 and first == "plain":
+            assert_same(Z[rows], stream.Y[rows])
+            continue
+        A = rt.offline_coefficients(stream.K[:stop, :stop], stream.Y[:stop], gamma, loss=CE)
+        weights = run.history[learner.steps(stop) - 1]
+        aim = stream.K[rows, :stop] @ A
+        assert_same(stream.features[rows] @ weights, aim, 1e-9 * max(1.0, np.abs(Z).max()))
+
+
+def test_a_step_of_the_sweep_is_its_formula():
+    """y = sigma(f) + a / eta, with a ridge and samples one at a time."""
+    stream = make_class_stream(12, 3, seed=9)
+    eta, gamma, ridge = 0.7, 0.4, 0.2
+    Z = rt.iterative_targets(stream.K, stream.Y, rt.SGD(lr=eta), gamma, 1, ridge, loss=CE)
+    a = np.zeros_like(stream.Y)
+    for t in range(12):
+        A = rt.offline_coefficients(stream.K[: t + 1, : t + 1], stream.Y[: t + 1], gamma, loss=CE)
+        f = stream.K[[t], :t] @ a[:t]
+        a[t] = (stream.K[t, : t + 1] @ A - f[0]) / (ridge + stream.K[t, t])
+        assert_same(Z[[t]], sigma(f) + a[[t]] / eta)
+
+
+@fewer_examples
+@given(problem=class_problems(), gamma=gammas)
+def test_one_block_for_all_is_the_exact_correction(problem, gamma):
+    stream, learner = problem
+    if learner.has_memory:  # which is made to coast to the aim, not to end there
+        return
+    size = learner.steps(len(stream)) * learner.batch_size
+    Z = rt.iterative_targets(stream.K, stream.Y, learner, gamma, size, loss=CE)
+    expected = rt.corrected_targets(stream.K, stream.Y, learner, gamma, loss=CE)
+    assert_same(Z, expected, 1e-9)
+
+
+def test_with_momentum_the_learner_coasts_to_the_offline_one():
+    stream = make_class_stream(24, 3, seed=10)
+    learner = rt.SGD(lr=0.1, batch_size=2, momentum=0.8, nesterov=True)
+    Z = rt.iterative_targets(stream.K, stream.Y, learner, 0.5, 6, loss=CE)
+    run = train(stream.features, Z, learner, loss=CE, coast_steps=400)
+    A = rt.offline_coefficients(stream.K, stream.Y, 0.5, loss=CE)
+    assert_same(stream.features[18:] @ run.coasted[-1], stream.K[18:] @ A, 1e-9)
+
+
+# -- what is watched and refused ---------------------------------------------------------------
+
+
+def test_large_targets_are_said_with_their_size():
+    stream = make_class_stream(30, 3, seed=11, certain=True)
+    with pytest.warns(LargeTargetsWarning, match=r"the targets reach .* true ones in \[0, 1\]"):
+        Z = rt.corrected_targets(stream.K, stream.Y, rt.SGD(lr=0.01), 0.1, loss=CE)
+    assert np.abs(Z).max() > 11
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Z = rt.corrected_targets(stream.K, stream.Y, rt.SGD(lr=0.5), 1.0, loss=CE)
+        rt.iterative_targets(stream.K, stream.Y, rt.SGD(lr=0.5), 1.0, 5, loss=CE)
+    assert np.abs(Z).max() < 11
+
+
+def test_one_output_of_zeros_alone_is_no_reason_to_warn():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rt.online_coefficients(np.eye(3), np.zeros(3), rt.SGD(lr=1.0), loss=CE)
+
+
+def test_a_rate_that_makes_rounding_grow_is_said():
+    """The probe is the learner's derivative: perturbed targets end as differently as it says."""
+    rng = np.random.default_rng(1)
+    features = rng.normal(size=(1500, 2))
+    Y = (rng.random(1500) < 0.5).astype(float)
+    learner = rt.SGD(lr=40.0, momentum=0.9)
+    with pytest.warns(DivergenceWarning, match="amplifies rounding errors"):
+        A = rt.online_coefficients(features @ features.T, Y, learner, loss=CE)
+    nudged = Y + 1e-13 * rng.normal(size=1500)
+    with pytest.warns(DivergenceWarning):
+        B = rt.online_coefficients(features @ features.T, nudged, learner, loss=CE)
+    assert np.abs(A - B).max() > 1e-3 * np.abs(A).max()
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_the_probe_is_the_learners_derivative(outputs):
+    stream = make_class_stream(25, outputs, seed=12, scale=3.0)
+    K, Y = torch.from_numpy(stream.K), torch.from_numpy(stream.Y)
+    learner = rt.SGD(lr=0.6, batch_size=2, momentum=0.5)
+    window = DualLearner(learner).window(K)
+    watch = GrowthWatch(learner, lambda rows: K[rows, rows], loss=CE)
+    watch.follow(K, window, Y, window.errors(Y, CE))
+    signs = stability._signs(0, Y) * torch.tensor([1.0, -1.0, 1.0])[:outputs]
+    up, down = (window.errors(Y + nudge * signs, CE) for nudge in (1e-5, -1e-5))
+    assert watch.growth == pytest.approx(float((up - down).abs().max()) / 2e-5, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("Y", "message"),
+    [
+        (np.array([[1.0, 0.0], [1.0, 1.0]]), "Y sums to 2 in row 1"),
+        (np.array([0.0, -1.0]), "holds the label -1 in row 1"),
+        (np.array([3.0, 7.0]), "holds the label 3 in row 0; .* one-hot encode"),
+    ],
+)
+def test_targets_that_do_not_fit_the_loss(Y, message):
+    K, learner = np.eye(2), rt.SGD(lr=0.1)
+    calls = [
+        lambda: rt.online_coefficients(K, Y, learner, loss=CE),
+        lambda: rt.prequential_errors(K, Y, learner, loss=CE),
+        lambda: rt.offline_coefficients(K, Y, 1.0, loss=CE),
+        lambda: rt.effective_targets(K, Y, learner, 1.0, loss=CE),
+        lambda: rt.corrected_targets(K, Y, learner, 1.0, loss=CE),
+        lambda: rt.iterative_targets(K, Y, learner, 1.0, 1, loss=CE),
+        lambda: rt.discrepancy(K, Y, Y, learner, 1.0, loss=CE),
+        lambda: rt.ShiftTracker(rt.Linear(), learner, 1.0, loss=CE).update(K, Y),
+        lambda: rt.CorrectionTracker(rt.Linear(), learner, 1.0, loss=CE).update(K, Y),
+        lambda: rt.TargetCorrector(rt.Linear(), learner, 1.0, 1, loss=CE).correct(K, Y),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidInputError, match=message):
+            call()
+
+
+def test_half_precision_probabilities_may_be_rounded():
+    Y = torch.softmax(torch.randn(9, 5, generator=torch.Generator().manual_seed(0)), 1).half()
+    A = rt.online_coefficients(torch.eye(9).half(), Y, rt.SGD(lr=0.5), loss=CE)
+    assert A.dtype == torch.float16
+
+
+def test_a_loss_that_there_is_not():
+    K, Y, learner = np.eye(2), np.ones(2), rt.SGD(lr=0.1)
+    for call in (
+        lambda: rt.online_coefficients(K, Y, learner, loss="hinge"),
+        lambda: rt.iterative_targets(K, Y, learner, 1.0, 1, loss="hinge"),
+        lambda: rt.ShiftTracker(rt.Linear(), learner, 1.0, loss="hinge"),
+        lambda: rt.OnlineKernelRegressor(width=1.0, loss="hinge").fit(K, Y),
+    ):
+        with pytest.raises(InvalidInputError, match="loss is 'hinge'; expected 'squared' or"):
+            call()
+
+
+def test_the_halves_of_equation_16_are_of_the_squared_error():
+    with pytest.raises(InvalidInputError, match="parts is 'online' with loss='cross-entropy'"):
+        rt.iterative_targets(np.eye(2), np.ones(2), rt.SGD(lr=0.1), 1.0, 1, parts="online", loss=CE)
+
+
+def test_precision_that_is_lost_is_said():
+    X = np.linspace(0, 1, 40)[:, None]
+    K = np.exp(-((X - X.T) ** 2))
+    with pytest.warns(PrecisionWarning, match="condition number"):
+        rt.offline_coefficients(K, (X[:, 0] > 0.4).astype(float), 1e-13, loss=CE)
+
+
+def test_a_kernel_with_negative_eigenvalues_is_refused():
+    K = np.diag([1.0, -0.5])
+    with pytest.raises(NotPositiveDefiniteError, match="negative eigen.* = 0.01 .* gamma = 0.125"):
+        rt.offline_coefficients(K, np.array([1.0, 0.0]), 0.01, loss=CE)
+    with pytest.raises(NotPositiveDefiniteError, match="or compute in float64"):
+        rt.offline_coefficients(K.astype("f4"), np.array([1.0, 0.0], dtype="f4"), 0.01, loss=CE)
