@@ -10,7 +10,7 @@ import retarget as rt
 from retarget.diagnosis.measure.approximation import OwnFeatures
 from retarget.diagnosis.measure.baselines import baseline_errors
 from retarget.diagnosis.measure.compare import Split, split
-from retarget.diagnosis.options import Options, Reference
+from retarget.diagnosis.options import Options, batch_model_name
 from retarget.diagnosis.pipeline import diagnose_stream
 from retarget.kernels import Linear
 from retarget.theory.stream_kernel import DenseKernel, FeatureKernel
@@ -82,12 +82,14 @@ def test_the_mean_and_the_last_value():
 def test_batch_models_of_recent_rows(number, reference):
     stream = drifting(120, 2, dimensions=3)
     options = Options(reference=reference, gamma=0.4)
-    recent = Reference.parse(reference)
+    recent = options.batch_model
+    rows = recent.window or 44  # 0.9^44 is the first below 1%
+    name = batch_model_name(recent)
     parted = split(stream, None, options)
-    made = baseline_errors(kernels_of(parted.stream)[number], parted, options)[recent.name]
+    made = baseline_errors(kernels_of(parted.stream)[number], parted, options)[name]
     X, Y = parted.stream.X, parted.stream.Y
     ages = np.arange(len(X))[::-1]
-    weights = np.where(ages < recent.rows, recent.discount**ages, 0.0)
+    weights = np.where(ages < rows, recent.discount**ages, 0.0)
     W = weighted_ridge(X, Y, weights, 0.4)
     np.testing.assert_allclose(made, parted.test.Y - parted.test.X @ W, atol=1e-9)
     # progressively: of the rows before, each time that it is fitted anew
@@ -96,14 +98,16 @@ def test_batch_models_of_recent_rows(number, reference):
     start, stop = starts[30], starts[31]
     X, Y = stream.X[:start], stream.Y[:start]
     ages = np.arange(start)[::-1]
-    W = weighted_ridge(X, Y, np.where(ages < recent.rows, recent.discount**ages, 0.0), 0.4)
+    W = weighted_ridge(X, Y, np.where(ages < rows, recent.discount**ages, 0.0), 0.4)
     expected = stream.Y[start:stop] - stream.X[start:stop] @ W
-    np.testing.assert_allclose(made[recent.name][start:stop], expected, atol=1e-9)
+    np.testing.assert_allclose(made[name][start:stop], expected, atol=1e-9)
 
 
-@pytest.mark.parametrize("text", ["some", "window:", "window:1", "discount:1", "discount:x", ""])
+@pytest.mark.parametrize("text", ["some", "window:", "window:0", "discount:1", "discount:x", ""])
 def test_references_that_are_none(text):
-    with pytest.raises(rt.errors.InvalidInputError, match=r"expected all, window:N"):
+    with pytest.raises(
+        rt.errors.InvalidInputError, match=r"reference is .*expected 'all', 'window:N'"
+    ):
         Options(reference=text)
 
 

@@ -1,80 +1,28 @@
 """What a diagnosis may be told of the online learner and of how to diagnose it."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from retarget.arrays import as_positive
 from retarget.diagnosis.result import Evaluation, Mode
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.learners import SGD, Reduction
 from retarget.theory.iterative import check_correction
+from retarget.theory.offline.aims import Aim, as_aim
 
 LEARNER_OPTIONS = ("lr", "batch_size", "momentum", "nesterov", "weight_decay", "reduction")
 
 
-DISCOUNTED = 0.01  # rows that count less than this are left out
-
-
-@dataclass(frozen=True)
-class Reference:
-    """Which rows the batch model is of, that an online learner is compared with.
-
-    Attributes:
-        rows: How many of the last rows; None for all.
-        discount: By how much a row counts less than the one after it; 1 for all alike.
-    """
-
-    rows: int | None = None
-    discount: float = 1.0
-
-    @classmethod
-    def parse(cls, text: str) -> "Reference":
-        """From "all", "window:N" or "discount:F".
-
-        Raises:
-            InvalidInputError: It is none of these.
-
-        Example:
-            >>> Reference.parse("window:500")
-            Reference(rows=500, discount=1.0)
-        """
-        kind, _, value = str(text).partition(":")
-        try:
-            if kind == "window" and int(value) >= 2:
-                return cls(rows=int(value))
-            if kind == "discount" and 0 < float(value) < 1:
-                factor = float(value)
-                return cls(max(2, math.ceil(math.log(DISCOUNTED) / math.log(factor))), factor)
-        except ValueError:
-            pass
-        if text != "all":
-            raise InvalidInputError(
-                f"reference is {text!r}; expected all, window:N with 2 rows or more, or discount:F "
-                "with a factor between 0 and 1"
-            )
-        return cls()
-
-    @property
-    def name(self) -> str:
-        """What the batch model is called."""
-        if self.rows is None:
-            return "batch model"
-        if self.discount < 1:
-            return f"batch model, older rows discounted by {self.discount:g}"
-        return f"batch model of the last {self.rows:,} rows"
-
-    def weights(self, rows: int) -> Tensor | None:
-        """(rows,) how much each row counts, the last one 1; None where all count alike."""
-        if self.discount == 1:
-            return None
-        ages = torch.arange(rows - 1, -1, -1, dtype=torch.float64)
-        return torch.full_like(ages, self.discount) ** ages
+def batch_model_name(aim: Aim) -> str:
+    """What the batch model of these rows is called."""
+    if aim.is_all:
+        return "batch model"
+    if aim.window is None:
+        return f"batch model, older rows discounted by {aim.discount:g}"
+    return f"batch model of the last {aim.window:,} rows"
 
 
 @dataclass(frozen=True)
@@ -120,7 +68,7 @@ class Options:
             raise InvalidInputError(
                 f"evaluation is {self.evaluation!r}; expected one of {get_args(Evaluation)}"
             )
-        Reference.parse(self.reference)
+        as_aim(self.reference, "reference")
         if self.intercept and self.kernel != "linear":
             raise InvalidInputError(
                 f"an intercept is asked for with kernel {self.kernel!r}; only 'linear' takes one: "
@@ -152,9 +100,9 @@ class Options:
         )
 
     @property
-    def batch_model(self) -> Reference:
-        """The batch model that the online learner is compared with."""
-        return Reference.parse(self.reference)
+    def batch_model(self) -> Aim:
+        """Which rows the batch model is of, that the online learner is compared with."""
+        return as_aim(self.reference, "reference")
 
     def with_learner(self, learner: SGD) -> "Options":
         """The same with the options of this learner, which must not have been given twice.

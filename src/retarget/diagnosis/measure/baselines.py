@@ -1,5 +1,6 @@
 """What any model should be better than: simple predictors, and batch models of recent rows."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -8,13 +9,15 @@ from numpy.typing import NDArray
 
 from retarget.diagnosis.measure.choose import choose_gamma
 from retarget.diagnosis.measure.compare import Errors, Split
-from retarget.diagnosis.options import Options, Reference
+from retarget.diagnosis.options import Options, batch_model_name
 from retarget.errors import NotPositiveDefiniteError
+from retarget.theory.offline.aims import Aim
 from retarget.theory.stream_kernel import StreamKernel
 
 RECENT_SHARE = 0.1  # of the stream, for the batch model of its last rows
 FEWEST_RECENT, MOST_RECENT = 50, 2000
 Predictor = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+COUNTED = 0.01  # discounted rows that count less are left out
 REFITS = 40  # of such a model along the stream, where it is scored progressively
 
 
@@ -40,22 +43,19 @@ def baseline_errors(kernel: StreamKernel, parted: Split, options: Options) -> di
         if parted.evaluation == "last":
             held = parted.test.Y
             made["the last value"] = held - np.vstack([Y[-1:], held[:-1]])
-    recent = options.batch_model if options.batch_model.rows else _recent(len(Y))
-    in_time = parted.evaluation in ("last", "progressive")
-    if recent.rows and recent.rows < len(Y) and (in_time or options.batch_model.rows):
+    recent = options.batch_model
+    if recent.is_all and parted.evaluation in ("last", "progressive"):
+        rows = min(round(RECENT_SHARE * len(Y)), MOST_RECENT)
+        recent = Aim(window=rows) if rows >= FEWEST_RECENT else recent
+    if not recent.is_all:
         errors = _recent_errors(kernel, parted, recent, options)
         if errors is not None:
-            made[recent.name] = errors
+            made[batch_model_name(recent)] = errors
     return made
 
 
-def _recent(rows: int) -> Reference:
-    wanted = min(round(RECENT_SHARE * rows), MOST_RECENT)
-    return Reference(wanted if wanted >= FEWEST_RECENT else None)
-
-
 def _recent_errors(
-    kernel: StreamKernel, parted: Split, recent: Reference, options: Options
+    kernel: StreamKernel, parted: Split, recent: Aim, options: Options
 ) -> Errors | None:
     """Errors of the batch model of recent rows; None where there is no such model."""
     scales, test = parted.stream.target_scales, parted.test
@@ -77,14 +77,17 @@ def _recent_errors(
 def _fitted(
     kernel: StreamKernel,
     stop: int,
-    recent: Reference,
+    recent: Aim,
     options: Options,
     scales: NDArray[np.float64],
 ) -> Predictor:
     """The batch model of the rows before `stop` that are recent by then."""
-    part = kernel.part(slice(max(0, stop - (recent.rows or stop)), stop))
+    rows = recent.window or math.ceil(math.log(COUNTED) / math.log(recent.discount))
+    rows = max(rows, 2)  # of one row, no leave-one-out error is left
+    part = kernel.part(slice(max(0, stop - rows), stop))
     gamma = choose_gamma(options, part, scales).value
-    coefficients = part.offline(gamma, recent.weights(len(part))).coefficients
+    weights = None if recent.discount == 1 else recent.weights(part.Y)[:, 0]
+    coefficients = part.offline(gamma, weights).coefficients
 
     def predict(X: NDArray[np.float64]) -> NDArray[np.float64]:
         queries = torch.from_numpy(np.ascontiguousarray(X, dtype=np.float64))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from retarget.diagnosis.measure.choose import Learned
 from retarget.diagnosis.measure.trials import offline_errors
-from retarget.diagnosis.options import Options
+from retarget.diagnosis.options import Options, batch_model_name
 from retarget.diagnosis.result import (
     DIVERGED,
     Baseline,
@@ -198,7 +198,7 @@ def compare(
     def means(made: Errors) -> NDArray[np.float64]:
         return bootstrap.means(squared_errors(made, stream))
 
-    reference = means(baselines.get(options.batch_model.name, own["offline"]))
+    reference = means(baselines.get(batch_model_name(options.batch_model), own["offline"]))
     online, mean = means(own["online"]), means(next(iter(baselines.values())))
     useful = online[0] <= DIVERGED * mean[0]
     trials = _trials(errors, own["online"], parted, options.seed) if useful else ()

@@ -10,7 +10,7 @@ import math
 import numpy as np
 from rich.filesize import decimal
 
-from retarget.diagnosis.options import Reference
+from retarget.diagnosis.options import batch_model_name
 from retarget.diagnosis.report.words import (
     approximation_rows,
     interval,
@@ -30,6 +30,7 @@ from retarget.diagnosis.result import (
 )
 from retarget.learners import LABELS
 from retarget.text import listed
+from retarget.theory.offline.aims import as_aim
 
 WORTHWHILE = 0.05  # the least relative improvement that is spoken of
 MANY = 10.0  # an error that is so much above another is spoken of as a multiple of it
@@ -97,7 +98,7 @@ def _limited_by_features(diagnosis: Diagnosis) -> bool:
 
 def _reference(diagnosis: Diagnosis) -> Baseline:
     """The batch model that the online one is compared with."""
-    name = Reference.parse(diagnosis.reference).name
+    name = batch_model_name(as_aim(diagnosis.reference))
     offline = diagnosis.score("offline")
     own = Baseline("batch model", offline.error, offline.accuracy)
     return next((one for one in diagnosis.baselines if one.name == name), own)

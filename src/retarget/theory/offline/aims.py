@@ -74,14 +74,15 @@ class Aim:
 ALL = Aim()
 
 
-def as_aim(text: Any) -> Aim:
+def as_aim(text: Any, name: str = "aim") -> Aim:
     """The aim that a text names.
 
     Args:
         text: `"all"`, `"window:500"` or `"discount:0.999"`.
+        name: What it is called where it is given, for messages.
     """
     if not isinstance(text, str):
-        raise InvalidTypeError(f"aim is {text!r}; expected a text: {FORMS}")
+        raise InvalidTypeError(f"{name} is {text!r}; expected a text: {FORMS}")
     kind, _, amount = text.partition(":")
     try:
         if text == "all":
@@ -92,7 +93,7 @@ def as_aim(text: Any) -> Aim:
             return Aim(discount=float(amount))
     except ValueError:
         pass
-    raise InvalidInputError(f"aim is {text!r}; expected {FORMS}")
+    raise InvalidInputError(f"{name} is {text!r}; expected {FORMS}")
 
 
 class RecentKernelRidge:
