@@ -17,7 +17,8 @@ from support.made_mnist import write_made_mnist
 pytestmark = pytest.mark.faults
 
 rng = np.random.default_rng(0)
-TABLE = pl.DataFrame({"a": rng.normal(size=40), "y": rng.normal(size=40)})
+a = rng.normal(size=40)
+TABLE = pl.DataFrame({"a": a, "y": np.sin(a) + 0.1 * rng.normal(size=40)})
 NAMES = {
     "a blank": "a b",
     "quotes": 'it\'s "so"',

@@ -44,7 +44,6 @@ NEAREST = "ends nearest to the offline learner, by targets in proportion, among"
 BETTER_RATE = 0.95  # a rate whose prequential error is below this share of the learner's is tried
 BATCH_FACTOR = 4
 ORDERS = 10  # random orders that are tried: a single one may be lucky
-WIDENINGS = 3  # of a grid whose best value is its last one
 
 
 def choose_kernel(options: Options, X: Tensor) -> tuple[Kernel, str]:
@@ -131,9 +130,8 @@ def choose_rate(
     if not isinstance(lr, str):
         candidates = np.unique(np.append(candidates, lr))
     scores = scored(candidates)
-    for _ in range(WIDENINGS):
-        if not np.isfinite(scores).any() or np.nanargmin(scores) > 0:
-            break
+    if np.isfinite(scores).any() and np.nanargmin(scores) == 0:
+        # once: where nothing can be learned, the best rate is 0
         lower = candidates[0] * 0.5 ** np.arange(RATES // 2, 0, -1.0)
         candidates, scores = np.append(lower, candidates), np.append(scored(lower), scores)
     tried = _table(candidates, scores)

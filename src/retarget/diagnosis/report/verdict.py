@@ -517,7 +517,7 @@ def _correction(diagnosis: Diagnosis) -> str | None:
         return (
             f"Train on iteratively corrected targets, if your learner is this one "
             f"({diagnosis.kernel.partition(' (')[0]}, lr = {diagnosis.lr.value:.3g}): they close "
-            f"{share}. For a network or any other model, try them on it first (--model)."
+            f"{share}. For a network or any other model, try them on it first (option model)."
         )
     if closed.high < 0:
         return "Do not use iterative correction as it is: it widens the gap; try a larger block."
