@@ -8,6 +8,7 @@ import retarget as rt
 from retarget.errors import InvalidInputError, InvalidTypeError
 
 N, BATCH = 17, 3
+DECAY = {"lr": 0.03, "weight_decay": 0.4}
 
 
 def weights(*shapes):
@@ -22,7 +23,7 @@ def weights(*shapes):
         ({"lr": torch.tensor(0.07), "dampening": 0.5}, [{}]),  # without momentum it is not used
         ({"lr": 0.05, "momentum": 0.8, "nesterov": True, "weight_decay": 0.3}, [{}]),
         ({"lr": 0.05, "momentum": 0.7}, [{}, {"lr": 0.02}, {"lr": 0.0}]),
-        ({"lr": 0.06, "weight_decay": 0.2, "momentum": 0.4}, [{}, {"lr": 0.03, "weight_decay": 0.4}]),
+        ({"lr": 0.06, "weight_decay": 0.2}, [{"momentum": 0.4}, DECAY | {"momentum": 0.4}]),
     ],
     ids=["plain", "tensor rate", "nesterov", "three rates", "decay in proportion"],
 )  # fmt: skip

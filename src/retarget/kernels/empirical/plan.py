@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from retarget.errors import InvalidInputError
-from retarget.kernels.empirical.recording import Chunk, Layer, Network, Recording, Reduction
+from retarget.kernels.empirical.recording import Chunk, Network, Recording, Reduction
 from retarget.kernels.empirical.terms import (
     Factors,
     GradientTerm,
@@ -22,8 +22,12 @@ from retarget.kernels.empirical.terms import (
     SketchTerm,
     SplitTerm,
     Term,
+    TokenGradientTerm,
+    TokenPairTerm,
     split,
 )
+from retarget.kernels.empirical.uses import Dense, Layer, LookedUp
+from retarget.samples import Samples, count, leaves, mapped, take, whole_numbers_explained
 
 Mode = Literal["auto", "structured", "jacobian"]
 
@@ -42,6 +46,7 @@ class Plan:
         example: Each term's factors, for one sample.
         dtype: Type of the products.
         working: Bytes held for one sample while its factors are computed.
+        widen: As `Network.record` has it.
     """
 
     network: Network
@@ -51,15 +56,16 @@ class Plan:
     example: tuple[Factors, ...]
     dtype: torch.dtype
     working: int
+    widen: bool
 
     @property
     def held(self) -> int:
         """Bytes of one sample's factors."""
         return sum(part.nbytes for factors in self.example for part in factors)
 
-    def factors(self, samples: Tensor) -> list[Factors]:
+    def factors(self, samples: Samples) -> list[Factors]:
         """Every term's factors, from one pass through the network."""
-        chunk = Chunk(self.network, samples, self.chosen, self.reductions)
+        chunk = Chunk(self.network, samples, self.chosen, self.reductions, self.widen)
         if any(layer not in chunk.recording.layers for layer in self.reductions):
             raise InvalidInputError(
                 "the module took another path for later samples than for the first; expected the "
@@ -70,14 +76,17 @@ class Plan:
 
 def _factors(terms: Sequence[Term], chunk: Chunk, dtype: torch.dtype) -> list[Factors]:
     factors = [term.factors(chunk) for term in terms]
-    if dtype == chunk.samples.dtype:
+    if dtype == chunk.network.like.dtype:
         return factors
-    return [tuple(part.to(dtype) for part in parts) for parts in factors]
+    return [
+        tuple(part.to(dtype) if part.is_floating_point() else part for part in parts)
+        for parts in factors
+    ]
 
 
 def make_plan(
     network: Network,
-    samples: Tensor,
+    samples: Samples,
     outputs: int | None,
     mode: Mode,
     full: bool,
@@ -95,14 +104,15 @@ def make_plan(
         dtype: Type of the products.
         reuse: Pairs of samples that each sample's factors serve.
     """
-    few = samples[:: max(1, (len(samples) - 1) // (PROBED - 1))][:PROBED]
+    few = take(samples, slice(None, None, max(1, (count(samples) - 1) // (PROBED - 1))))
+    few = mapped(torch.Tensor.contiguous, take(few, slice(0, PROBED)))  # modules take views
     _require_settled_layers(network.module)
-    trial = network.record(few)
-    _require_separate_samples(network, few, trial.outputs)
+    trial, widen = _trial(network, few)
     chosen = _chosen(outputs, trial.outputs.shape[1])
     used = _used(network, trial, chosen)
     # all g are kept as they are
-    chunk = Chunk(network, few, chosen, dict.fromkeys(_candidates(trial, len(few)), _second))
+    kept = dict.fromkeys(_candidates(trial), _second)
+    chunk = Chunk(network, few, chosen, kept, widen)
     chunk.recording = trial
     ruled = [] if mode == "jacobian" else _confirmed(chunk, used)
     rest = [name for name in used if not any(name in layer for layer in ruled)]
@@ -112,11 +122,11 @@ def make_plan(
     }
     if rest:
         terms.append(JacobianTerm(rest, full))
-    one = Chunk(network, few[:1], chosen, reductions)
+    one = Chunk(network, take(few, slice(0, 1)), chosen, reductions, widen)
     example = tuple(_factors(terms, one, dtype))
     held = sum(part.nbytes for factors in example for part in factors)
-    working = _passing(one) * samples.element_size() + 3 * held
-    return Plan(network, chosen, tuple(terms), reductions, example, dtype, working)
+    working = _passing(one) * network.like.element_size() + 3 * held
+    return Plan(network, chosen, tuple(terms), reductions, example, dtype, working, widen)
 
 
 def with_split_products(plan: Plan) -> Plan:
@@ -134,7 +144,7 @@ def with_split_products(plan: Plan) -> Plan:
 def sketched(plan: Plan, size: int, seed: int) -> Plan:
     """The plan whose only factors are the projected features."""
     gradients = sum(each.nbytes for each in plan.network.parameters.values()) * len(plan.chosen)
-    example = plan.example[0][0].new_empty((1, 1, size))
+    example = plan.network.like.new_empty((1, 1, size), dtype=plan.dtype)
     return replace(
         plan,
         terms=(SketchTerm(plan.terms, size, seed),),
@@ -161,17 +171,37 @@ def _require_settled_layers(module: nn.Module) -> None:
             )
 
 
-def _require_separate_samples(network: Network, few: Tensor, together: Tensor) -> None:
-    """Refuses modules whose output for a sample is not a function of that sample."""
+def _trial(network: Network, few: Samples) -> tuple[Recording, bool]:
+    """A first pass, with tokens widened (see `Network.record`) where that changes no output.
+
+    Refuses modules whose output for a sample is not a function of that sample.
+    """
+    with torch.no_grad(), whole_numbers_explained(few):
+        plain = network(few)
+    try:
+        trial, widen = network.record(few, widen=True), True
+    except (InvalidInputError, RuntimeError, TypeError, ValueError):  # it knows their shape
+        trial, widen = network.record(few, widen=False), False
+    if widen and not _alike(trial.outputs, plain):
+        trial, widen = network.record(few, widen=False), False
     with torch.no_grad():
-        alone = torch.cat([network(few[i : i + 1]) for i in range(len(few))])
-    gap = (alone - together).abs().max().item()
-    if not gap <= _tolerance(alone) * together.abs().max().item():
+        alone = torch.cat([network(take(few, slice(i, i + 1))) for i in range(count(few))])
+    if not _alike(alone, trial.outputs):
+        gap = (alone - trial.outputs).abs().max().item()
         raise InvalidInputError(
             f"the outputs of a sample alone and of the same sample among others differ by "
             f"{gap:.3g}; expected each to depend on its own sample, and not on chance: call "
             "module.eval(), or leave out what mixes samples"
         )
+    return trial, widen
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    """Whether two ways to the same outputs differ by no more than rounding."""
+    if one.shape != other.shape:
+        return False
+    gap = (one - other).abs().max().item()
+    return bool(gap <= _tolerance(one) * other.abs().max().item())
 
 
 def _tolerance(values: Tensor) -> float:
@@ -222,7 +252,7 @@ def _mixture(trial: Recording, chosen: range) -> Tensor:
     return mixture.to(trial.outputs)
 
 
-def _candidates(trial: Recording, n: int) -> list[Layer]:
+def _candidates(trial: Recording) -> list[Layer]:
     """Layers whose parameters are used in no other way, and sample by sample as it seems."""
     count: dict[str, int] = {}
     for layer in trial.layers:
@@ -232,12 +262,8 @@ def _candidates(trial: Recording, n: int) -> list[Layer]:
         layer
         for layer, uses in trial.layers.items()
         if all(count[name] == 1 and name not in trial.elsewhere for name in filter(None, layer))
-        and all(
-            len(use.input) == n
-            and (use.input.ndim == 4 if use.window else use.input.ndim >= 2)
-            and len({part.window is None for part in uses}) == 1
-            for use in uses
-        )
+        and all(use.has_rows() for use in uses)
+        and len({type(use) for use in uses}) == 1
     ]
 
 
@@ -249,8 +275,9 @@ def _confirmed(chunk: Chunk, used: dict[str, Tensor]) -> list[Layer]:
         if not all(name in used for name in filter(None, layer)):
             continue
         mixed = torch.einsum("nc,ncgop->ngop", mixture, g)
-        ours = torch.einsum("ngop,ngpi->goi", mixed, chunk.inputs(layer)).flatten(0, 1)
-        parts = [used[name].reshape(len(used[name]), -1) for name in filter(None, layer)]
+        use = chunk.recording.layers[layer][0]
+        ours = use.total(chunk.inputs(layer), mixed)
+        parts = [use.by_row(used[name], len(ours)) for name in filter(None, layer)]
         theirs = torch.cat(parts, 1)
         if (ours - theirs).norm() <= _tolerance(theirs) * theirs.norm():
             confirmed.append(layer)
@@ -262,13 +289,19 @@ def _form(chunk: Chunk, layer: Layer, full: bool, reuse: float) -> Term:
     uses, outputs = chunk.recording.layers[layer], chunk.recording.outputs
     c = len(chunk.chosen)
     edge = uses[0].edge
-    if edge.node is outputs.grad_fn and edge.output_nr == outputs.output_nr and len(uses) == 1:
+    last = edge.node is outputs.grad_fn and edge.output_nr == outputs.output_nr
+    if last and len(uses) == 1 and isinstance(uses[0], Dense):
         return ReadoutTerm(layer, full, c)
     i = chunk.inputs(layer).shape[3]
     _, _, groups, o, p = chunk.kept[layer].shape
     products = c**2 if full else c  # of two samples' rows
     gradients = products * groups * o * i + c * p * groups * o * i / reuse
     pairs = p**2 * (i + products * o + (products if full else 1) * PAIR_OVERHEAD)
+    if isinstance(uses[0], LookedUp):
+        size = uses[0].vocabulary
+        if size * products * o <= pairs:
+            return TokenGradientTerm(layer, full, size)
+        return TokenPairTerm(layer, full, size)
     if groups > 1 or gradients <= pairs:
         return GradientTerm(layer, full)
     return PairTerm(layer, full)
@@ -276,9 +309,6 @@ def _form(chunk: Chunk, layer: Layer, full: bool, reuse: float) -> Term:
 
 def _passing(one: Chunk) -> int:
     """Numbers that one sample's pass through the network holds, about."""
-    total = one.samples.numel()
-    for layer in one.reductions:
-        for use in one.recording.layers[layer]:
-            taps = math.prod(use.window.size) if use.window else 1
-            total += use.input.numel() * (1 + 2 * taps) + math.prod(use.shape) * 6
-    return total
+    uses = [use for layer in one.reductions for use in one.recording.layers[layer]]
+    given: int = sum(leaf.numel() for leaf in leaves(one.samples))
+    return given + sum(use.working() for use in uses)
