@@ -17,6 +17,7 @@ from retarget.continual.corrector_options import (
     check_loop_options,
     check_options,
     require_alike,
+    require_current,
 )
 from retarget.continual.linearisation import (
     LinearisationWatch,
@@ -28,6 +29,7 @@ from retarget.continual.linearisation import (
 from retarget.errors import InvalidInputError
 from retarget.kernels import EmpiricalNTK
 from retarget.kernels.empirical.parameters import Choice, trained_parameters
+from retarget.kernels.empirical.preconditioner import Preconditioner
 from retarget.kernels.simple import Kernel
 from retarget.learners import SGD
 from retarget.samples import (
@@ -97,10 +99,17 @@ class NetworkCorrector:
         ridge: Ridge of a block, for the iterative kind; see `iterative_targets`.
         parts: Both halves of the iterative correction, or one.
         first_block: Whether the iterative kind corrects the first block too.
-        kernel: Makes the kernel from the module, and from `params=` where they are given.
+        kernel: Makes the kernel from the module, and from `params=` and `preconditioner=` where
+            these are given.
         params: Which parameters the loop trains: a name, the name of a layer, a pattern such as
             `"*.lora_*"`, several of these, or a function of a name; None for all that are trained
             (`requires_grad`).
+        preconditioner: The optimiser of the loop, where it is Adam, AdamW or RMSprop, or SGD with
+            several rates: the kernel is $J P J^\top$ with its P as it is at each call, as
+            `EmpiricalNTK` has it. It must have taken a step. `learner` then has its rate (that of
+            the first group), and AdamW's `weight_decay`. Exact for a P that stands still, so
+            approximate here, as each step changes it a little; a momentum ($\beta_1$) is taken for
+            none by a learner without.
         memory: Number of features of the learner that leads; None for the open loop above. It needs
             plain SGD, and leaves `refresh`, `kind`, `ridge`, `parts` and `first_block` no meaning.
             `gamma` may be `"auto"` then.
@@ -133,6 +142,7 @@ class NetworkCorrector:
         first_block: FirstBlock = "corrected",
         kernel: Callable[..., Kernel] = EmpiricalNTK,
         params: Choice = None,
+        preconditioner: Preconditioner = None,
         memory: int | None = None,
         replay: int = 0,
         damping: float = 1.0,
@@ -156,7 +166,10 @@ class NetworkCorrector:
         self.parts, self.first_block, self.refresh = parts, first_block, refresh
         self._module = copy.deepcopy(module) if refresh == "never" else module
         self.params = None if params is None else list(trained_parameters(module, params))
-        given = {} if params is None else {"params": self.params}
+        given: dict[str, Any] = {} if params is None else {"params": self.params}
+        if preconditioner is not None:
+            require_current(refresh)
+            given["preconditioner"] = preconditioner
         self.kernel = kernel(self._module, **given)
         self.memory, self.replay, self.damping, self.seed = memory, replay, damping, int(seed)
         self._loop: ClosedLoop | None = None
@@ -308,7 +321,8 @@ class NetworkCorrector:
             path: What `save` wrote.
             module: The network, as it is to go on from now. With `refresh="never"` only its form
                 matters: the weights that the kernel is of come from the file.
-            kernel: Makes the kernel from the module, as in the constructor.
+            kernel: Makes the kernel from the module, as in the constructor; with a preconditioner,
+                `functools.partial(EmpiricalNTK, preconditioner=optimizer)`.
             device: Where the samples go: that of the network.
         """
         values, tensors = read_state(Path(path), device, cls.__name__)

@@ -74,6 +74,15 @@ def check_loop_options(
         )
 
 
+def require_current(refresh: Refresh) -> None:
+    """Refuses a kernel that is kept for good together with an optimiser that goes on."""
+    if refresh == "never":
+        raise InvalidInputError(
+            "refresh is 'never', but a preconditioner is read from the optimiser whenever the "
+            "kernel is computed; use refresh='task' or 'epoch'"
+        )
+
+
 def require_alike(samples: Samples, targets: Tensor, X: Samples, Y: Tensor) -> None:
     """Refuses a task that does not fit the first one."""
     if (form_of(samples), targets.shape[1]) != (form_of(X), Y.shape[1]):

@@ -79,6 +79,7 @@ def feature_map(features: Any, memory: int = DEFAULT_MEMORY, seed: int = 0) -> F
         return FeatureMap(random, features, False, description, any_inputs=True)
     if isinstance(features, EmpiricalNTK):
         frozen = copy.copy(features)
+        frozen.preconditioner = features.factors()
         frozen.module = copy.deepcopy(features.module)  # it would follow the module's training
         sketched = copy.copy(frozen)
         sketched.sketch, sketched.seed = features.sketch or memory, features.seed or seed

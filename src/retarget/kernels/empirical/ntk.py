@@ -1,7 +1,7 @@
 """The kernel of a finite network, from the gradients of its parameters."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from retarget.kernels.empirical.plan import (
     sketched,
     with_split_products,
 )
+from retarget.kernels.empirical.preconditioner import Preconditioner, preconditioner_of
 from retarget.kernels.empirical.recording import Network
 from retarget.kernels.empirical.terms import Factors, Term, tensor_cores
 from retarget.kernels.simple import Kernel, mirror_lower
@@ -224,6 +225,13 @@ class EmpiricalNTK(Kernel):
         seed: Seed of the projection, which is the same for all calls.
         progress: Whether to show a progress bar when it takes more than a second; None shows it
             on a terminal.
+        preconditioner: For the kernel $J P J^\top$ of steps $-\eta P \nabla L$ with a diagonal P:
+            the optimiser that trains the module (Adam, AdamW and RMSprop of torch, or SGD with
+            rates by parameter group), whose P is read at each call; or P itself, a dict from names
+            to tensors. P holds the second moments as they are then, with their bias correction and
+            eps, and each group's rate relative to the first one's. What is computed with the kernel
+            is exact while P stands still, and approximate where steps change it. Layers then take
+            the form of gradients, unless P is one number for each parameter.
 
     Example:
         One weight matrix: output k's gradient is the sample in row k, and zero elsewhere.
@@ -248,6 +256,7 @@ class EmpiricalNTK(Kernel):
         sketch: int | None = None,
         seed: int = 0,
         progress: bool | None = None,
+        preconditioner: Preconditioner = None,
     ) -> None:
         if not isinstance(module, nn.Module):
             raise InvalidTypeError(f"module is {module!r}; expected a torch.nn.Module")
@@ -278,7 +287,15 @@ class EmpiricalNTK(Kernel):
         )
         self.memory, self.precision, self.progress = memory, precision, progress
         self.sketch, self.seed = sketch, seed
-        trained_parameters(module, self.params)
+        self.preconditioner = preconditioner
+        names = list(trained_parameters(module, self.params))
+        if isinstance(preconditioner, Mapping):
+            preconditioner_of(preconditioner, module, names)
+        elif preconditioner is not None and not isinstance(preconditioner, torch.optim.Optimizer):
+            raise InvalidTypeError(
+                f"preconditioner is {preconditioner!r}; expected a torch optimiser, a dict of "
+                "factors by the parameters' names, or None"
+            )
 
     def __repr__(self) -> str:
         sketch = "" if self.sketch is None else f", sketch={self.sketch}, seed={self.seed}"
@@ -304,6 +321,13 @@ class EmpiricalNTK(Kernel):
             assembly, _ = self._assembly(samples, reuse=1)
             result: ArrayT = give_back(assembly.features(samples), library_of(A))
         return result
+
+    def factors(self) -> dict[str, Tensor] | None:
+        """The preconditioner as it is now, by the parameters' names; None where there is none."""
+        if self.preconditioner is None:
+            return None
+        names = list(trained_parameters(self.module, self.params))
+        return preconditioner_of(self.preconditioner, self.module, names)
 
     def _like(self) -> Tensor:
         """One of the parameters, all of which have its type and device."""
@@ -376,7 +400,8 @@ class EmpiricalNTK(Kernel):
 
     def _plan(self, samples: Samples, reuse: float) -> tuple[Plan, int, float]:
         """What to compute, the rows for each sample, and what the sum is multiplied by."""
-        network = Network.from_module(self.module, trained_parameters(self.module, self.params))
+        names = list(trained_parameters(self.module, self.params))
+        network = Network.from_module(self.module, names, self.factors())
         full = self.outputs == "full"
         output = None if isinstance(self.outputs, str) else self.outputs
         like, dtype = self._like(), self._dtype()

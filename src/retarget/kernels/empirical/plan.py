@@ -107,26 +107,30 @@ def make_plan(
     few = take(samples, slice(None, None, max(1, (count(samples) - 1) // (PROBED - 1))))
     few = mapped(torch.Tensor.contiguous, take(few, slice(0, PROBED)))  # modules take views
     _require_settled_layers(network.module)
-    trial, widen = _trial(network, few)
+    trial = _trial(network, few)
     chosen = _chosen(outputs, trial.outputs.shape[1])
     used = _used(network, trial, chosen)
-    # all g are kept as they are
-    kept = dict.fromkeys(_candidates(trial), _second)
-    chunk = Chunk(network, few, chosen, kept, widen)
+    layers = dict.fromkeys(_candidates(trial), _second)
+    chunk = Chunk(network, few, chosen, layers, trial.widened)
     chunk.recording = trial
-    ruled = [] if mode == "jacobian" else _confirmed(chunk, used)
+    g = chunk.gradients(_seed(trial, chosen, alike=True))
+    ruled = [] if mode == "jacobian" else _confirmed(chunk, g, used)
     rest = [name for name in used if not any(name in layer for layer in ruled)]
-    terms = [_form(chunk, layer, full, reuse) for layer in ruled]
+    terms = [_form(chunk, layer, g[layer], full, reuse) for layer in ruled]
     reductions = {
         term.layer: term.reduce for term in terms if isinstance(term, GradientTerm | PairTerm)
     }
     if rest:
         terms.append(JacobianTerm(rest, full))
-    one = Chunk(network, take(few, slice(0, 1)), chosen, reductions, widen)
-    example = tuple(_factors(terms, one, dtype))
-    held = sum(part.nbytes for factors in example for part in factors)
-    working = _passing(one) * network.like.element_size() + 3 * held
-    return Plan(network, chosen, tuple(terms), reductions, example, dtype, working, widen)
+    for layer, reduce in reductions.items():  # one output is as large as another
+        piece = reduce(chunk.inputs(layer), g[layer])[:, None]
+        chunk.kept[layer] = piece.expand(-1, len(chosen), *piece.shape[2:])
+    factors = _factors(terms, chunk, dtype)
+    example = tuple(tuple(part[:1].clone() for part in parts) for parts in factors)
+    held = sum(part.nbytes for parts in example for part in parts)
+    working = _passing(chunk) * network.like.element_size() + 3 * held
+    parts = tuple(terms)
+    return Plan(network, chosen, parts, reductions, example, dtype, working, trial.widened)
 
 
 def with_split_products(plan: Plan) -> Plan:
@@ -171,21 +175,20 @@ def _require_settled_layers(module: nn.Module) -> None:
             )
 
 
-def _trial(network: Network, few: Samples) -> tuple[Recording, bool]:
+def _trial(network: Network, few: Samples) -> Recording:
     """A first pass, with tokens widened (see `Network.record`) where that changes no output.
 
     Refuses modules whose output for a sample is not a function of that sample.
     """
-    with torch.no_grad(), whole_numbers_explained(few):
-        plain = network(few)
     try:
-        trial, widen = network.record(few, widen=True), True
-    except (InvalidInputError, RuntimeError, TypeError, ValueError):  # it knows their shape
-        trial, widen = network.record(few, widen=False), False
-    if widen and not _alike(trial.outputs, plain):
-        trial, widen = network.record(few, widen=False), False
+        trial = network.record(few, widen=True)
+    except (InvalidInputError, RuntimeError, TypeError, ValueError):  # perhaps by the widening
+        with whole_numbers_explained(few):
+            trial = network.record(few, widen=False)
     with torch.no_grad():
         alone = torch.cat([network(take(few, slice(i, i + 1))) for i in range(count(few))])
+    if trial.widened and not _alike(alone, trial.outputs):
+        trial = network.record(few, widen=False)
     if not _alike(alone, trial.outputs):
         gap = (alone - trial.outputs).abs().max().item()
         raise InvalidInputError(
@@ -193,7 +196,7 @@ def _trial(network: Network, few: Samples) -> tuple[Recording, bool]:
             f"{gap:.3g}; expected each to depend on its own sample, and not on chance: call "
             "module.eval(), or leave out what mixes samples"
         )
-    return trial, widen
+    return trial
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:
@@ -227,8 +230,7 @@ def _used(network: Network, trial: Recording, chosen: range) -> dict[str, Tensor
     """The gradient of a random mixture of the outputs, by each parameter that it depends on."""
     found: Sequence[Tensor | None] = [None]
     if trial.outputs.requires_grad:
-        seed = torch.zeros_like(trial.outputs)
-        seed[:, chosen] = _mixture(trial, chosen)
+        seed = _seed(trial, chosen, alike=False)
         parameters = list(network.parameters.values())
         found = torch.autograd.grad(
             trial.outputs, parameters, seed, retain_graph=True, allow_unused=True
@@ -246,10 +248,20 @@ def _used(network: Network, trial: Recording, chosen: range) -> dict[str, Tensor
     return gradients
 
 
-def _mixture(trial: Recording, chosen: range) -> Tensor:
+def _mixture(trial: Recording, chosen: range) -> tuple[Tensor, Tensor]:
+    """Random weights of the samples (n, 1) and of the outputs (1, c)."""
     random = torch.Generator().manual_seed(0)  # of the CPU: alike on all devices
-    mixture = torch.randn(len(trial.outputs), len(chosen), generator=random, dtype=torch.float64)
-    return mixture.to(trial.outputs)
+    shapes = (len(trial.outputs), 1), (1, len(chosen))
+    drawn = [torch.randn(shape, generator=random, dtype=torch.float64) for shape in shapes]
+    return drawn[0].to(trial.outputs), drawn[1].to(trial.outputs)
+
+
+def _seed(trial: Recording, chosen: range, alike: bool) -> Tensor:
+    """(n, outputs) the random weights of the chosen outputs, times those of samples or not."""
+    of_samples, of_outputs = _mixture(trial, chosen)
+    seed = torch.zeros_like(trial.outputs)
+    seed[:, chosen] = of_outputs if alike else of_samples * of_outputs
+    return seed
 
 
 def _candidates(trial: Recording) -> list[Layer]:
@@ -267,14 +279,17 @@ def _candidates(trial: Recording) -> list[Layer]:
     ]
 
 
-def _confirmed(chunk: Chunk, used: dict[str, Tensor]) -> list[Layer]:
-    """The layers for which the sum of g a^T is indeed what autograd says."""
-    mixture = _mixture(chunk.recording, chunk.chosen)
+def _confirmed(chunk: Chunk, gs: Mapping[Layer, Tensor], used: dict[str, Tensor]) -> list[Layer]:
+    """The layers for which the sum of g a^T is indeed what autograd says.
+
+    The samples have weights in it: rows of g that are not samples' do not come out right.
+    """
+    of_samples, _ = _mixture(chunk.recording, chunk.chosen)
     confirmed = []
-    for layer, g in chunk.kept.items():
+    for layer, g in gs.items():
         if not all(name in used for name in filter(None, layer)):
             continue
-        mixed = torch.einsum("nc,ncgop->ngop", mixture, g)
+        mixed = g * of_samples[:, :, None, None]
         use = chunk.recording.layers[layer][0]
         ours = use.total(chunk.inputs(layer), mixed)
         parts = [use.by_row(used[name], len(ours)) for name in filter(None, layer)]
@@ -284,31 +299,33 @@ def _confirmed(chunk: Chunk, used: dict[str, Tensor]) -> list[Layer]:
     return confirmed
 
 
-def _form(chunk: Chunk, layer: Layer, full: bool, reuse: float) -> Term:
+def _form(chunk: Chunk, layer: Layer, g: Tensor, full: bool, reuse: float) -> Term:
     """The cheapest form, in multiply-adds for a pair of samples."""
     uses, outputs = chunk.recording.layers[layer], chunk.recording.outputs
     c = len(chunk.chosen)
     edge = uses[0].edge
     last = edge.node is outputs.grad_fn and edge.output_nr == outputs.output_nr
-    if last and len(uses) == 1 and isinstance(uses[0], Dense):
-        return ReadoutTerm(layer, full, c)
     i = chunk.inputs(layer).shape[3]
-    _, _, groups, o, p = chunk.kept[layer].shape
+    _, groups, o, p = g.shape
+    looked_up = uses[0] if isinstance(uses[0], LookedUp) else None
+    root = chunk.root(layer, looked_up.vocabulary if looked_up else groups * o)
+    if last and len(uses) == 1 and isinstance(uses[0], Dense) and root is None:
+        return ReadoutTerm(layer, full, c)
     products = c**2 if full else c  # of two samples' rows
     gradients = products * groups * o * i + c * p * groups * o * i / reuse
     pairs = p**2 * (i + products * o + (products if full else 1) * PAIR_OVERHEAD)
-    if isinstance(uses[0], LookedUp):
-        size = uses[0].vocabulary
-        if size * products * o <= pairs:
-            return TokenGradientTerm(layer, full, size)
+    if looked_up:
+        size = looked_up.vocabulary
+        if root is not None or size * products * o <= pairs:
+            return TokenGradientTerm(layer, full, size, root)
         return TokenPairTerm(layer, full, size)
-    if groups > 1 or gradients <= pairs:
-        return GradientTerm(layer, full)
+    if root is not None or groups > 1 or gradients <= pairs:
+        return GradientTerm(layer, full, root)
     return PairTerm(layer, full)
 
 
-def _passing(one: Chunk) -> int:
+def _passing(chunk: Chunk) -> int:
     """Numbers that one sample's pass through the network holds, about."""
-    uses = [use for layer in one.reductions for use in one.recording.layers[layer]]
-    given: int = sum(leaf.numel() for leaf in leaves(one.samples))
-    return given + sum(use.working() for use in uses)
+    uses = [use for layer in chunk.reductions for use in chunk.recording.layers[layer]]
+    given: int = sum(leaf.numel() for leaf in leaves(chunk.samples))
+    return (given + sum(use.working() for use in uses)) // count(chunk.samples)

@@ -34,11 +34,13 @@ class Recording:
         outputs: (n, c).
         layers: The uses of each layer that a rule is known for.
         elsewhere: Parameters that were used in some other way (too).
+        widened: Whether some tokens were widened, see `_Recorder`.
     """
 
     outputs: Tensor
     layers: dict[Layer, list[Use]]
     elsewhere: set[str]
+    widened: bool
 
 
 class _Recorder(TorchFunctionMode):
@@ -59,6 +61,7 @@ class _Recorder(TorchFunctionMode):
         self._given = {id(leaf): leaf for leaf in leaves(samples)}
         self.layers: dict[Layer, list[Use]] = {}
         self.elsewhere: set[str] = set()
+        self.widened = False
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -94,6 +97,7 @@ class _Recorder(TorchFunctionMode):
         if alike and id(input) not in self._given and id(weight) in self._names:
             row = input if input.ndim == 1 else input[0]
             input = row.expand(self._count, *row.shape)  # noqa: A001
+            self.widened = True
         return (input, weight, *args), kwargs
 
 
@@ -105,23 +109,29 @@ class Network:
         parameters: Stand-ins, by name, for those that gradients are taken of.
         others: For those that they are not.
         buffers: The module's own: what is written to are copies.
+        roots: The square roots of a diagonal preconditioner's factors, by the parameters' names;
+            empty where there is none.
     """
 
     module: nn.Module
     parameters: dict[str, Tensor]
     others: dict[str, Tensor] = field(repr=False)
     buffers: dict[str, Tensor] = field(repr=False)
+    roots: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def from_module(cls, module: nn.Module, wanted: Iterable[str]) -> "Network":
-        """The module with gradients of the named parameters."""
+    def from_module(
+        cls, module: nn.Module, wanted: Iterable[str], factors: Mapping[str, Tensor] | None = None
+    ) -> "Network":
+        """The module with gradients of the named parameters, and a preconditioner's factors."""
         wanted = set(wanted)
         values = {name: value.detach() for name, value in module.named_parameters()}
         parameters = {
             name: values.pop(name).requires_grad_() for name in list(values) if name in wanted
         }
         buffers = {name: value.detach() for name, value in module.named_buffers()}
-        return cls(module, parameters, values, buffers)
+        roots = {name: factor.sqrt() for name, factor in (factors or {}).items()}
+        return cls(module, parameters, values, buffers, roots)
 
     @property
     def like(self) -> Tensor:
@@ -132,7 +142,7 @@ class Network:
         """One forward pass, with a graph; see `_Recorder` for the rest."""
         with torch.enable_grad(), _Recorder(self.parameters, samples, widen) as recorder:
             outputs = self(samples)
-        return Recording(outputs, recorder.layers, recorder.elsewhere)
+        return Recording(outputs, recorder.layers, recorder.elsewhere, recorder.widened)
 
     def __call__(self, samples: Samples, instead: dict[str, Tensor] | None = None) -> Tensor:
         """The outputs (n, c); with some parameters instead of their stand-ins, where given."""
@@ -198,26 +208,36 @@ class Chunk:
     @cached_property
     def kept(self) -> dict[Layer, Tensor]:
         """(n, c, ...) what the reductions made of each of the chosen outputs."""
-        uses = [use for layer in self.reductions for use in self.recording.layers[layer]]
-        inputs = {layer: self.inputs(layer) for layer in self.reductions}
+        inputs = {layer: self.scaled_inputs(layer) for layer in self.reductions}
         outputs, c = self.recording.outputs, len(self.chosen)
         kept: dict[Layer, Tensor] = {}
-        for row, k in enumerate(self.chosen if uses else ()):
-            # one backward pass serves all samples, as no sample's output depends on another's
+        for row, k in enumerate(self.chosen):
             seed = torch.zeros_like(outputs)
             seed[:, k] = 1
-            edges = [use.edge for use in uses]
-            found = torch.autograd.grad(
-                outputs, edges, seed, retain_graph=row + 1 < c, allow_unused=True
-            )
-            parts = iter([use.by_position(g) for use, g in zip(uses, found, strict=True)])
-            for layer, reduce in self.reductions.items():
-                g = _joined([next(parts) for _ in self.recording.layers[layer]], 3)
-                piece = reduce(inputs[layer], g)
+            for layer, g in self.gradients(seed, last=row + 1 == c).items():
+                piece = self.reductions[layer](inputs[layer], g)
                 if layer not in kept:
                     kept[layer] = piece.new_empty((len(piece), c, *piece.shape[1:]))
                 kept[layer][:, row] = piece
         return kept
+
+    def gradients(self, seed: Tensor, last: bool = False) -> dict[Layer, Tensor]:
+        """(n, groups, features, positions) the gradient of outputs, weighted by the seed (n, c).
+
+        One backward pass serves all samples, as no sample's output depends on another's.
+        """
+        uses = [use for layer in self.reductions for use in self.recording.layers[layer]]
+        if not uses:
+            return {}
+        edges = [use.edge for use in uses]
+        found = torch.autograd.grad(
+            self.recording.outputs, edges, seed, retain_graph=not last, allow_unused=True
+        )
+        parts = iter([use.by_position(g) for use, g in zip(uses, found, strict=True)])
+        return {
+            layer: _joined([next(parts) for _ in self.recording.layers[layer]], 3)
+            for layer in self.reductions
+        }
 
     def inputs(self, layer: Layer) -> Tensor:
         """(n, groups, positions, features) a layer's inputs, those of all its uses in a row."""
@@ -226,6 +246,26 @@ class Chunk:
         if weight is None:
             return a.new_ones((*a.shape[:3], 1))
         return a if bias is None else nn.functional.pad(a, (0, 1), value=1.0)
+
+    def scaled_inputs(self, layer: Layer) -> Tensor:
+        """The same times the preconditioner's roots, where each parameter has a single one."""
+        a, names = self.inputs(layer), [name for name in layer if name is not None]
+        roots = [self.network.roots.get(name) for name in names]
+        single = [root for root in roots if root is not None and not root.ndim]
+        if len(single) < len(names) or not a.is_floating_point():
+            return a
+        last = single[-1].expand(1)
+        return a * torch.cat([single[0].expand(a.shape[3] - 1), last])
+
+    def root(self, layer: Layer, rows: int) -> Tensor | None:
+        """(features,) the roots that gradients are to be multiplied with, if any are left."""
+        names = [name for name in layer if name is not None]
+        roots, use = self.network.roots, self.recording.layers[layer][0]
+        single = all(not roots[name].ndim for name in names if name in roots)
+        if not roots or (single and self.inputs(layer).is_floating_point()):
+            return None
+        whole = [roots[name].expand_as(self.network.parameters[name]) for name in names]
+        return torch.cat([use.by_row(each, rows) for each in whole], 1).flatten()
 
 
 def _joined(parts: Sequence[Tensor], dim: int) -> Tensor:

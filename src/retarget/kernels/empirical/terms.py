@@ -34,6 +34,8 @@ Factors = tuple[Tensor, ...]
 PAIR_NUMBERS = {"cpu": 1 << 19}
 PAIR_NUMBERS_ELSEWHERE = 1 << 27
 
+WORTH_LOOKING = 128  # inputs of a layer from which on it costs little to look for zeros first
+
 LARGEST = 15  # power of two under which a row's largest is scaled; half precision ends at 2^16
 DEPTH = 2048  # features whose products tensor cores add up at a time
 
@@ -59,10 +61,13 @@ class Term(ABC):
 
 
 class GradientTerm(Term):
-    """The gradients of one layer, written out; with `full`, one row an output."""
+    """The gradients of one layer, written out; with `full`, one row an output.
 
-    def __init__(self, layer: Layer, full: bool) -> None:
-        self.layer, self.full = layer, full
+    With a `root` they are multiplied by it: a preconditioner's, by feature.
+    """
+
+    def __init__(self, layer: Layer, full: bool, root: Tensor | None = None) -> None:
+        self.layer, self.full, self.root = layer, full, root
 
     def factors(self, chunk: Chunk) -> Factors:
         """(n, r, features): the gradients."""
@@ -70,8 +75,19 @@ class GradientTerm(Term):
         return (F if self.full else F.flatten(1)[:, None],)
 
     def reduce(self, a: Tensor, g: Tensor) -> Tensor:
-        """(n, features) one output's gradients."""
-        return (g @ a).flatten(1)
+        """(n, features) one output's gradients.
+
+        Where only the first token is read out, most positions of a last block have no gradient.
+        """
+        if a.shape[3] >= WORTH_LOOKING and g.shape[3] > 1:
+            live = g.flatten(0, 2).any(0)
+            if not bool(live.all()):
+                rows = live.nonzero()[:, 0]
+                a, g = a[:, :, rows], g[..., rows]
+        return self._times_root((g @ a).flatten(1))
+
+    def _times_root(self, F: Tensor) -> Tensor:
+        return F if self.root is None else F * self.root
 
     def add(self, K: Tensor, left: Factors, right: Factors, scale: float) -> None:
         """Their products."""
@@ -89,8 +105,10 @@ class GradientTerm(Term):
 class TokenGradientTerm(GradientTerm):
     """The gradients of an embedding, written out: rows of g, added up where the token is."""
 
-    def __init__(self, layer: Layer, full: bool, vocabulary: int) -> None:
-        super().__init__(layer, full)
+    def __init__(
+        self, layer: Layer, full: bool, vocabulary: int, root: Tensor | None = None
+    ) -> None:
+        super().__init__(layer, full, root)
         self.vocabulary = vocabulary
 
     def reduce(self, a: Tensor, g: Tensor) -> Tensor:
@@ -98,7 +116,8 @@ class TokenGradientTerm(GradientTerm):
         n, features = len(g), g.shape[2]
         rows = a.reshape(n, -1) + self.vocabulary * torch.arange(n, device=a.device)[:, None]
         found = g.new_zeros((n * self.vocabulary, features))
-        return found.index_add_(0, rows.flatten(), g[:, 0].mT.flatten(0, 1)).view(n, -1)
+        found.index_add_(0, rows.flatten(), g[:, 0].mT.flatten(0, 1))
+        return self._times_root(found.view(n, -1))
 
 
 class JacobianTerm(GradientTerm):
@@ -121,6 +140,10 @@ class JacobianTerm(GradientTerm):
                 self._by_sample = True
         if self._by_sample:
             F = self._one_by_one(chunk)
+        roots, parameters = chunk.network.roots, chunk.network.parameters
+        if roots:
+            whole = [roots[name].expand_as(parameters[name]).flatten() for name in self.names]
+            F = F * torch.cat(whole)
         return (F if self.full else F.flatten(1)[:, None],)
 
     def _at_once(self, chunk: Chunk) -> Tensor:
@@ -161,7 +184,7 @@ class PairTerm(Term):
 
     def factors(self, chunk: Chunk) -> Factors:
         """(n, positions, inputs) a, and (n, r, positions, results) g."""
-        a, g = chunk.inputs(self.layer)[:, 0], chunk.kept[self.layer]
+        a, g = chunk.scaled_inputs(self.layer)[:, 0], chunk.kept[self.layer]
         return a, g if self.full else g.transpose(1, 2).flatten(2)[:, None]
 
     def reduce(self, a: Tensor, g: Tensor) -> Tensor:
@@ -228,7 +251,7 @@ class ReadoutTerm(Term):
 
     def factors(self, chunk: Chunk) -> Factors:
         """(n, inputs) a."""
-        return (chunk.inputs(self.layer)[:, 0, 0],)
+        return (chunk.scaled_inputs(self.layer)[:, 0, 0],)
 
     def add(self, K: Tensor, left: Factors, right: Factors, scale: float) -> None:
         """Between different outputs there is nothing."""
