@@ -3,11 +3,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
 
 from retarget.errors import InvalidInputError, InvalidTypeError
+
+if TYPE_CHECKING:  # torch takes long to import, and a description does without
+    import torch
 
 Reduction = Literal["sum", "mean"]
 
@@ -64,6 +67,51 @@ class SGD:
         if self.reduction not in get_args(Reduction):
             raise InvalidInputError(f"reduction is {self.reduction!r}; expected 'sum' or 'mean'")
 
+    @classmethod
+    def from_torch(
+        cls, optimizer: "torch.optim.SGD", batch_size: int, reduction: Reduction
+    ) -> Self:
+        r"""The learner that a `torch.optim.SGD` is, as it is set now.
+
+        Use it in a training loop that has an optimiser already, so that the two cannot disagree.
+        The optimiser must be new where it has a momentum: a velocity of earlier steps has no place
+        in the description.
+
+        Parameter groups may have different rates. The learner has the rate of the first group, and
+        the others' ratios to it are a diagonal preconditioner of the kernel, which
+        `rt.EmpiricalNTK(module, preconditioner=optimizer)` takes from the optimiser. Weight
+        decays must then be in inverse proportion to the rates, so that all weights shrink alike.
+
+        Args:
+            optimizer: A `torch.optim.SGD`.
+            batch_size: Samples in a step of the loop.
+            reduction: Whether the loop's loss is the `"sum"` or the `"mean"` over a mini-batch.
+
+        Raises:
+            InvalidTypeError: It is another optimiser.
+            InvalidInputError: It has an option or a state that no description fits exactly:
+                `maximize`, `dampening` with a momentum, a rate that a scheduler changes, groups
+                that differ in momentum or shrink differently, a velocity.
+
+        Example:
+            >>> import torch
+            >>> weights = torch.zeros(3, requires_grad=True)
+            >>> optimizer = torch.optim.SGD([weights], lr=0.1, momentum=0.9)
+            >>> SGD.from_torch(optimizer, batch_size=8, reduction="mean")
+            SGD(lr=0.1, batch_size=8, momentum=0.9, nesterov=False, weight_decay=0.0,
+                reduction='mean')
+        """
+        _require_exact_description(optimizer)
+        first = optimizer.param_groups[0]
+        return cls(
+            lr=float(first["lr"]),
+            batch_size=batch_size,
+            momentum=float(first["momentum"]),
+            nesterov=bool(first["nesterov"]),
+            weight_decay=float(first["weight_decay"]),
+            reduction=reduction,
+        )
+
     @property
     def has_memory(self) -> bool:
         """Whether a step's effect on the weights goes on changing after the step."""
@@ -100,6 +148,54 @@ class SGD:
     def to_dict(self) -> dict[str, Any]:
         """The description as plain JSON values; `SGD(**d)` makes it again."""
         return asdict(self)
+
+
+def _require_exact_description(optimizer: Any) -> None:
+    """Refuses an optimiser whose steps are not those of any `SGD`."""
+    import torch
+
+    if type(optimizer) is not torch.optim.SGD:
+        raise InvalidTypeError(
+            f"optimizer is a {type(optimizer).__name__}; expected a torch.optim.SGD: for Adam, "
+            "AdamW and RMSprop describe the rate with SGD(lr=...), and give the optimiser to "
+            "EmpiricalNTK(module, preconditioner=optimizer)"
+        )
+    first = optimizer.param_groups[0]
+    for number, group in enumerate(optimizer.param_groups):
+        if group["maximize"]:
+            raise InvalidInputError(
+                f"maximize is set in parameter group {number}; expected an optimiser that goes "
+                "down the loss"
+            )
+        if group["momentum"] != 0 and group["dampening"] != 0:
+            raise InvalidInputError(
+                f"dampening is {group['dampening']} in parameter group {number}, which torch "
+                "leaves out of the first step, so that no rate describes it; expected dampening=0"
+            )
+        if "initial_lr" in group:
+            raise InvalidInputError(
+                f"a scheduler changes the rate of parameter group {number}; describe the learner "
+                "as SGD(lr=[...], ...), with one rate a step"
+            )
+        for option in ("momentum", "nesterov"):
+            if group[option] != first[option]:
+                raise InvalidInputError(
+                    f"{option} is {first[option]} in parameter group 0 and {group[option]} in "
+                    f"group {number}; expected the same in all groups"
+                )
+        shrinks = [float(each["lr"]) * float(each["weight_decay"]) for each in (first, group)]
+        if not math.isclose(*shrinks, rel_tol=1e-12):
+            raise InvalidInputError(
+                f"lr * weight_decay is {shrinks[0]:g} in parameter group 0 and {shrinks[1]:g} in "
+                f"group {number}; expected the same, as all weights must shrink alike"
+            )
+    for state in optimizer.state.values():
+        velocity = state.get("momentum_buffer")
+        if velocity is not None and bool(velocity.any()):
+            raise InvalidInputError(
+                "the optimiser has a velocity from steps that it has taken; expected a new one, "
+                "or one without momentum"
+            )
 
 
 def _number(name: str, value: Any) -> float:

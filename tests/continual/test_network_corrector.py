@@ -132,7 +132,10 @@ def test_neither_the_callers_arrays_nor_ours_are_shared():
     [
         ({"X": np.ones((3, 5))}, "X has 3 samples and Y 4; expected the same number, at least one"),
         ({"X": np.ones((0, 5)), "Y": np.ones((0, 3))}, "X has 0 samples and Y 0"),
-        ({"X": np.ones((4, 6))}, r"samples of shape \(6,\), 3 targets, .* the first one \(5,\), 3"),
+        (
+            {"X": np.ones((4, 6))},
+            r"shape \(6,\), 3 targets, .* the first one .* \(5,\), 3",
+        ),
         ({"Y": np.ones((4, 2))}, "2 targets, .* the first one"),
         ({"X": np.ones((4, 5), np.float32)}, "torch.float32, .* torch.float64"),
         ({"Y": np.full((4, 3), np.nan)}, "Y holds nan in row 0"),
@@ -185,7 +188,7 @@ def test_what_is_wrong_from_the_start():
     with pytest.raises(InvalidInputError, match="no task to correct again; call correct first"):
         NetworkCorrector(mlp(1), LEARNER, 2.0, 4).recorrect()
     X, Y = problem(4)
-    with pytest.raises(InvalidTypeError, match="X has dtype int64; .* convert the samples"):
+    with pytest.raises(InvalidTypeError, match="have dtype int64, and the module does not take"):
         NetworkCorrector(mlp(1), LEARNER, 2.0, 4).correct(X.astype(int), Y)
 
 

@@ -169,12 +169,12 @@ MODULES = {
         sequential(lambda: nn.Conv1d(3, 2, 2), nn.Flatten, linear(6, 2)),
         SEQUENCE, ["Readout", "Jacobian"],
     ),
-    "block": (Block, SEQUENCE, ["Gradient", "Gradient", "Readout", "Jacobian"]),
+    "block": (Block, SEQUENCE, ["Gradient", "Gradient", "Gradient", "Readout"]),
     "few positions": (
         sequential(linear(4, 40), nn.Tanh, linear(40, 30), nn.Tanh, nn.Flatten, linear(90, 2)),
         SEQUENCE, ["Gradient", "Pair", "Readout"],
     ),
-    "custom": (Custom, VECTOR, ["Readout", "Jacobian"]),
+    "custom": (Custom, VECTOR, ["Gradient", "Readout"]),
     "twice": (lambda: Twice(True), VECTOR, ["Gradient", "Readout"]),
     "tied to another bias": (lambda: Twice(False), VECTOR, ["Readout", "Jacobian"]),
     "functional": (Functional, VECTOR, ["Gradient", "Gradient", "Gradient", "Jacobian"]),
@@ -185,7 +185,7 @@ MODULES = {
         VECTOR, ["Gradient", "Readout", "Jacobian"],
     ),
     "frozen": (frozen, VECTOR, ["Gradient", "Readout"]),
-    "evaluated": (normalised, (2, 3, 3), ["Gradient", "Readout", "Jacobian"]),
+    "evaluated": (normalised, (2, 3, 3), ["Gradient", "Gradient", "Readout"]),
 }  # fmt: skip
 
 
@@ -663,7 +663,7 @@ REFUSED = [
     ),
     (lambda x: KERNEL(two_types())(x), InvalidInputError, "float32 on cpu, torch.float64 on cpu"),
     (lambda x: KERNEL(mlp())(x.to("meta")), InvalidInputError, "A is on meta, but the module is"),
-    (lambda x: KERNEL(mlp())(x.long()), InvalidTypeError, "A has dtype int64"),
+    (lambda x: KERNEL(mlp())(x.long()), InvalidTypeError, "have dtype int64, and the module"),
     (lambda x: KERNEL(mlp())(x, x[:, :2]), InvalidInputError, "expected the same features"),
     (lambda x: KERNEL(batch_norm())(x[:1]), InvalidInputError, "normalises by the batch"),
     (lambda x: KERNEL(batch_norm())(x), InvalidInputError, r"layer '1' \(BatchNorm1d\) norm.*eval"),

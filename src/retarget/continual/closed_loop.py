@@ -26,6 +26,18 @@ from retarget.arrays import require_finite
 from retarget.continual.linearisation import LinearisationWatch, outputs
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD
+from retarget.samples import (
+    Samples,
+    count,
+    form_of,
+    from_named,
+    join,
+    leaves,
+    mapped,
+    named_leaves,
+    shapes_of,
+    take,
+)
 from retarget.state_files import part_of, require_shape
 from retarget.streaming.tangent import TangentLearner
 from retarget.theory.dual import Window
@@ -44,7 +56,7 @@ class Block(NamedTuple):
         targets: (m, c) their targets, in double precision.
     """
 
-    samples: Tensor
+    samples: Samples
     targets: Tensor
 
 
@@ -80,31 +92,33 @@ class Reservoir:
     def __init__(self, capacity: int, seed: int) -> None:
         self.capacity, self.seed = capacity, seed
         self.offered = self.blocks = 0
-        self.samples: Tensor | None = None
+        self.samples: Samples | None = None
 
     def __len__(self) -> int:
         return min(self.offered, self.capacity)
 
-    def draw(self, count: int) -> Tensor | None:
+    def draw(self, number: int) -> Samples | None:
         """Some of them, each at most once."""
         if self.samples is None:
             return None
-        chosen = self._random(0).choice(len(self), min(count, len(self)), replace=False)
-        return self.samples[torch.from_numpy(chosen).to(self.samples.device)]
+        chosen = self._random(0).choice(len(self), min(number, len(self)), replace=False)
+        rows = torch.from_numpy(chosen)
+        return mapped(lambda leaf: leaf[rows.to(leaf.device)], self.samples)
 
-    def offer(self, samples: Tensor) -> None:
+    def offer(self, samples: Samples) -> None:
         """Keeps each of a block's samples with the chance that all so far have."""
         if not self.capacity:
             return
         room, random = self.capacity - len(self), self._random(1)
-        before = samples[:0] if self.samples is None else self.samples
-        kept = torch.cat([before, samples[:room]])  # a copy: a fork has the old ones
-        self.offered += len(samples[:room])
-        for sample in samples[room:]:
+        before = take(samples, slice(0, 0)) if self.samples is None else self.samples
+        kept = join([before, take(samples, slice(0, room))])  # a copy: a fork has the old ones
+        self.offered += min(room, count(samples))
+        for row in range(room, count(samples)):
             self.offered += 1
             slot = int(random.integers(self.offered))
             if slot < self.capacity:
-                kept[slot] = sample
+                for into, leaf in zip(leaves(kept), leaves(samples), strict=True):
+                    into[slot] = leaf[row]
         self.samples, self.blocks = kept, self.blocks + 1
 
     def _random(self, use: int) -> np.random.Generator:
@@ -113,17 +127,25 @@ class Reservoir:
     def state_dict(self) -> dict[str, Any]:
         """The state as named tensors and plain values."""
         state: dict[str, Any] = {"offered": self.offered, "blocks": self.blocks}
-        return state | ({} if self.samples is None else {"samples": self.samples})
+        return state | ({} if self.samples is None else named_leaves("samples", self.samples))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from a state; this reservoir must be new."""
         self.offered, self.blocks = int(state["offered"]), int(state["blocks"])
-        if not 0 <= self.blocks <= self.offered or (self.offered > 0) != ("samples" in state):
+        self.samples = from_named("samples", state)
+        none = self.samples is None
+        if not 0 <= self.blocks <= self.offered or (self.offered > 0) == none:
             raise InvalidInputError(f"offered is {self.offered}, blocks {self.blocks}")
-        if "samples" in state:
-            shape = getattr(state["samples"], "shape", (0,))[1:]
-            self.samples = require_shape("samples", state["samples"], len(self), *shape)
-            require_finite("samples", self.samples)
+        if not none:
+            require_kept(self.samples, len(self))
+
+
+def require_kept(samples: Samples, number: int | None) -> None:
+    """Refuses samples of a state that are not that many finite ones (None: any number)."""
+    for leaf in leaves(samples):
+        shape = getattr(leaf, "shape", (0,))[1:]
+        require_shape("samples", leaf, number, *shape)
+        require_finite("samples", leaf)
 
 
 class ClosedLoop:
@@ -137,6 +159,7 @@ class ClosedLoop:
         replay: Samples that are stored.
         damping: The smallest damping; see `closed_loop_targets`.
         seed: Seed of the features, and of the choice of stored samples.
+        params: Names of the parameters that the loop trains; None for all that are trained.
     """
 
     def __init__(
@@ -148,10 +171,11 @@ class ClosedLoop:
         replay: int,
         damping: float,
         seed: int,
+        params: list[str] | None = None,
     ) -> None:
         self.learner, self.least_damping, self.steps = learner, damping, 0
         self.damping = damping
-        self.leader = TangentLearner(module, gamma, memory, seed=seed)
+        self.leader = TangentLearner(module, gamma, memory, params=params, seed=seed)
         self.reservoir = Reservoir(replay, seed)
         self.watch = LinearisationWatch()
 
@@ -169,17 +193,18 @@ class ClosedLoop:
     @property
     def nbytes(self) -> int:
         """Bytes that are kept of the stream."""
-        stored = self.reservoir.samples
-        return self.leader.nbytes + (0 if stored is None else stored.nbytes)
+        stored = [] if self.reservoir.samples is None else leaves(self.reservoir.samples)
+        kept: int = sum(leaf.nbytes for leaf in stored)
+        return self.leader.nbytes + kept
 
-    def learn(self, samples: Tensor, targets: Tensor) -> Tensor:
+    def learn(self, samples: Samples, targets: Tensor) -> Samples:
         """Learns a block; gives it back with stored samples, as many, beside it."""
         self.leader.learn(samples, targets)
-        stored = self.reservoir.draw(len(samples))
+        stored = self.reservoir.draw(count(samples))
         self.reservoir.offer(samples)
-        return samples if stored is None else torch.cat([samples, stored])
+        return samples if stored is None else join([samples, stored])
 
-    def lead(self, module: nn.Module, K: Tensor, samples: Tensor) -> Block:
+    def lead(self, module: nn.Module, K: Tensor, samples: Samples) -> Block:
         """The targets that take the network towards what the leader predicts.
 
         Args:
@@ -192,7 +217,7 @@ class ClosedLoop:
         aim = self.leader.predict(samples).to(f).reshape(f.shape)
         Z, expected = closed_loop_targets(K, f, aim, self.learner, self.damping, self.steps)
         self.watch.expect(samples, f, expected)
-        self.steps += self.learner.steps(len(samples))
+        self.steps += self.learner.steps(count(samples))
         return Block(samples, Z)
 
     def _adapt(self) -> None:
@@ -216,7 +241,7 @@ class ClosedLoop:
         state: dict[str, Any],
         module: nn.Module,
         device: str | torch.device,
-        first: tuple[Tensor, Tensor] | None,
+        first: tuple[Samples, Tensor] | None,
     ) -> None:
         """Goes on from a state; this loop must be new.
 
@@ -241,9 +266,10 @@ class ClosedLoop:
             if kept is not None and first is None:
                 raise InvalidInputError("there are samples in it, and none came")
             if kept is not None and first is not None:
-                require_shape("samples", kept, None, *first[0].shape[1:])
-                require_finite("samples", kept)
-                if kept.dtype != first[0].dtype:
-                    raise InvalidInputError(f"samples have dtype {kept.dtype}")
+                require_kept(kept, None)
+                if form_of(kept) != form_of(first[0]):
+                    raise InvalidInputError(
+                        f"samples have shape {shapes_of(kept)}; expected {shapes_of(first[0])}"
+                    )
         if self.watch.samples is not None and first is not None:
             require_shape("before", self.watch.before, None, first[1].shape[1])

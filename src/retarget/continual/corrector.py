@@ -9,14 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from retarget.arrays import (
-    as_targets,
-    as_tensor,
-    give_back,
-    require_finite,
-    require_float,
-    require_no_overflow,
-)
+from retarget.arrays import as_targets, give_back, require_finite, require_no_overflow
 from retarget.continual.closed_loop import Block, ClosedLoop
 from retarget.continual.corrector_options import (
     Kind,
@@ -24,6 +17,7 @@ from retarget.continual.corrector_options import (
     check_loop_options,
     check_options,
     require_alike,
+    require_current,
 )
 from retarget.continual.linearisation import (
     LinearisationWatch,
@@ -34,8 +28,22 @@ from retarget.continual.linearisation import (
 )
 from retarget.errors import InvalidInputError
 from retarget.kernels import EmpiricalNTK
+from retarget.kernels.empirical.parameters import Choice, trained_parameters
+from retarget.kernels.empirical.preconditioner import Preconditioner
 from retarget.kernels.simple import Kernel
 from retarget.learners import SGD
+from retarget.samples import (
+    Samples,
+    as_samples,
+    count,
+    from_named,
+    join,
+    leaves,
+    library_of,
+    mapped,
+    named_leaves,
+    take,
+)
 from retarget.state_files import explained, part_of, read_state, require_shape, write_state
 from retarget.theory.correction import corrected_targets
 from retarget.theory.iterative import FirstBlock, Parts, distilled_targets, iterative_targets
@@ -43,7 +51,7 @@ from retarget.theory.iterative import FirstBlock, Parts, distilled_targets, iter
 __all__ = ["Kind", "NetworkCorrector", "Refresh", "check_options"]
 
 # What the constructor takes besides the network, the learner and the kernel.
-OPTIONS = ("gamma", "block_size", "refresh", "kind", "ridge", "parts", "first_block")
+OPTIONS = ("gamma", "block_size", "refresh", "kind", "ridge", "parts", "first_block", "params")
 LOOP_OPTIONS = ("memory", "replay", "damping", "seed")
 
 
@@ -91,7 +99,17 @@ class NetworkCorrector:
         ridge: Ridge of a block, for the iterative kind; see `iterative_targets`.
         parts: Both halves of the iterative correction, or one.
         first_block: Whether the iterative kind corrects the first block too.
-        kernel: Makes the kernel from the module.
+        kernel: Makes the kernel from the module, and from `params=` and `preconditioner=` where
+            these are given.
+        params: Which parameters the loop trains: a name, the name of a layer, a pattern such as
+            `"*.lora_*"`, several of these, or a function of a name; None for all that are trained
+            (`requires_grad`).
+        preconditioner: The optimiser of the loop, where it is Adam, AdamW or RMSprop, or SGD with
+            several rates: the kernel is $J P J^\top$ with its P as it is at each call, as
+            `EmpiricalNTK` has it. It must have taken a step. `learner` then has its rate (that of
+            the first group), and AdamW's `weight_decay`. Exact for a P that stands still, so
+            approximate here, as each step changes it a little; a momentum ($\beta_1$) is taken for
+            none by a learner without.
         memory: Number of features of the learner that leads; None for the open loop above. It needs
             plain SGD, and leaves `refresh`, `kind`, `ridge`, `parts` and `first_block` no meaning.
             `gamma` may be `"auto"` then.
@@ -122,7 +140,9 @@ class NetworkCorrector:
         ridge: float = 0.0,
         parts: Parts = "both",
         first_block: FirstBlock = "corrected",
-        kernel: Callable[[nn.Module], Kernel] = EmpiricalNTK,
+        kernel: Callable[..., Kernel] = EmpiricalNTK,
+        params: Choice = None,
+        preconditioner: Preconditioner = None,
         memory: int | None = None,
         replay: int = 0,
         damping: float = 1.0,
@@ -145,18 +165,23 @@ class NetworkCorrector:
         self.learner, self.block_size, self.kind = learner, block_size, kind
         self.parts, self.first_block, self.refresh = parts, first_block, refresh
         self._module = copy.deepcopy(module) if refresh == "never" else module
-        self.kernel = kernel(self._module)
+        self.params = None if params is None else list(trained_parameters(module, params))
+        given: dict[str, Any] = {} if params is None else {"params": self.params}
+        if preconditioner is not None:
+            require_current(refresh)
+            given["preconditioner"] = preconditioner
+        self.kernel = kernel(self._module, **given)
         self.memory, self.replay, self.damping, self.seed = memory, replay, damping, int(seed)
         self._loop: ClosedLoop | None = None
         others = refresh, kind, ridge, parts, first_block
         check_loop_options(learner, memory, replay, damping, others)
         if memory is not None:
             self._loop = ClosedLoop(
-                module, learner, self.gamma, memory, replay, float(damping), self.seed
+                module, learner, self.gamma, memory, replay, float(damping), self.seed, self.params
             )
         self._watch: LinearisationWatch | None = LinearisationWatch()  # of the open loop
-        self._first: tuple[Tensor, Tensor] | None = None  # no rows: what samples are like
-        self._tasks: list[tuple[Tensor, Tensor]] = []
+        self._first: tuple[Samples, Tensor] | None = None  # no rows: what samples are like
+        self._tasks: list[tuple[Samples, Tensor]] = []
         self._targets: Tensor | None = None
         self._flat = self._numpy = False  # how the caller gave Y
 
@@ -164,7 +189,8 @@ class NetworkCorrector:
         """Targets for the samples of the next task, in the order in which they will be trained on.
 
         Args:
-            X: (n, ...) samples, as the network takes them.
+            X: (n, ...) samples, as the network takes them: an array, or a dict or tuple of several
+                (token ids and a mask), as `EmpiricalNTK` has them.
             Y: (n, c) true targets: one-hot, for classes.
 
         Returns:
@@ -181,11 +207,11 @@ class NetworkCorrector:
         if self._watch is not None:
             self._watch.compare(self._module)
         # a copy, because a caller may fill its arrays with the next task
-        tasks = [*self._tasks, (samples.clone(), targets.clone())]
+        tasks = [*self._tasks, (mapped(torch.clone, samples), targets.clone())]
         # a task whose correction fails has not been seen
         corrected, flat, numpy = self._compute(tasks), np.ndim(Y) == 1, not isinstance(Y, Tensor)
         self._targets, self._tasks, self._flat, self._numpy = corrected, tasks, flat, numpy
-        self._first = samples[:0], targets[:0]
+        self._first = _no_rows(samples, targets)
         return self._given()
 
     def next_block(self, X: Any, Y: Any) -> tuple[Any, Any]:
@@ -203,7 +229,7 @@ class NetworkCorrector:
         if self._loop is None:
             raise InvalidInputError("next_block belongs to the closed loop: give memory=...")
         block, Z = self._next(self._loop, *self._checked(X, Y), Y)
-        return give_back(block.samples, X), Z
+        return mapped(lambda leaf: give_back(leaf, library_of(X)), block.samples), Z
 
     def recorrect(self) -> Any:
         """Targets for the same samples again, before another epoch over them (open loop only)."""
@@ -220,7 +246,7 @@ class NetworkCorrector:
             self._targets = self._compute(self._tasks)
         return self._given()
 
-    def resume(self, tasks: Sequence[tuple[Tensor, Tensor]], targets: Tensor) -> None:
+    def resume(self, tasks: Sequence[tuple[Samples, Tensor]], targets: Tensor) -> None:
         """Continues from another corrector's tasks and targets, without computing them again.
 
         Args:
@@ -229,8 +255,8 @@ class NetworkCorrector:
         """
         if self._loop is not None:
             raise InvalidInputError("resume belongs to the open loop; use save and load")
-        self._tasks = [(samples.clone(), true.clone()) for samples, true in tasks]
-        self._first = (tasks[0][0][:0], tasks[0][1][:0]) if tasks else None
+        self._tasks = [(mapped(torch.clone, samples), true.clone()) for samples, true in tasks]
+        self._first = _no_rows(*tasks[0]) if tasks else None
         self._targets = targets.double()
 
     def trust(self) -> None:
@@ -242,7 +268,7 @@ class NetworkCorrector:
     @property
     def nbytes(self) -> int:
         """Bytes that are kept of the stream."""
-        kept = sum(part.nbytes for task in self._tasks for part in task)
+        kept = sum(part.nbytes for X, Y in self._tasks for part in (*leaves(X), Y))
         return kept if self._loop is None else self._loop.nbytes
 
     def save(self, path: str | Path) -> None:
@@ -267,7 +293,7 @@ class NetworkCorrector:
         }
         tensors: dict[str, Tensor] = {}
         for i, (samples, targets) in enumerate(self._tasks):
-            tensors |= {f"samples{i}": samples, f"targets{i}": targets}
+            tensors |= named_leaves(f"samples{i}", samples) | {f"targets{i}": targets}
         if self._targets is not None:
             tensors["corrected"] = self._targets
         if self.refresh == "never":
@@ -277,7 +303,8 @@ class NetworkCorrector:
             values["loop"] = {k: v for k, v in state.items() if not isinstance(v, Tensor)}
             tensors |= {f"loop.{k}": v for k, v in state.items() if isinstance(v, Tensor)}
             if self._first is not None:
-                tensors |= {"first.samples": self._first[0], "first.targets": self._first[1]}
+                tensors |= named_leaves("first.samples", self._first[0])
+                tensors["first.targets"] = self._first[1]
         return values, tensors
 
     @classmethod
@@ -285,7 +312,7 @@ class NetworkCorrector:
         cls,
         path: str | Path,
         module: nn.Module,
-        kernel: Callable[[nn.Module], Kernel] = EmpiricalNTK,
+        kernel: Callable[..., Kernel] = EmpiricalNTK,
         device: str | torch.device = "cpu",
     ) -> Self:
         """Loads what `save` wrote; the corrector then goes on as if nothing had happened.
@@ -294,7 +321,8 @@ class NetworkCorrector:
             path: What `save` wrote.
             module: The network, as it is to go on from now. With `refresh="never"` only its form
                 matters: the weights that the kernel is of come from the file.
-            kernel: Makes the kernel from the module, as in the constructor.
+            kernel: Makes the kernel from the module, as in the constructor; with a preconditioner,
+                `functools.partial(EmpiricalNTK, preconditioner=optimizer)`.
             device: Where the samples go: that of the network.
         """
         values, tensors = read_state(Path(path), device, cls.__name__)
@@ -307,7 +335,7 @@ class NetworkCorrector:
         values: dict[str, Any],
         tensors: dict[str, Tensor],
         module: nn.Module,
-        kernel: Callable[[nn.Module], Kernel] = EmpiricalNTK,
+        kernel: Callable[..., Kernel] = EmpiricalNTK,
     ) -> Self:
         """The corrector that `to_state` was asked of; the arguments are as in `load`."""
         options = {name: values["options"][name] for name in OPTIONS + LOOP_OPTIONS}
@@ -325,45 +353,44 @@ class NetworkCorrector:
     def _restore(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         self._flat, self._numpy = bool(values["flat"]), bool(values["numpy"])
         for i in range(values["tasks"]):
-            samples, targets = tensors[f"samples{i}"], tensors[f"targets{i}"]
-            require_finite(f"samples{i}", samples)
-            require_shape(f"targets{i}", as_targets(f"targets{i}", targets), len(samples), None)
+            samples = as_samples(f"samples{i}", from_named(f"samples{i}", tensors))
+            targets = as_targets(f"targets{i}", tensors[f"targets{i}"])
+            require_shape(f"targets{i}", targets, count(samples), None)
             if self._tasks:
                 require_alike(samples, targets, *self._tasks[0])
             self._tasks.append((samples, targets))
         first = part_of(tensors, "first")
         if first:
-            self._first = first["samples"], require_shape("targets", first["targets"], 0, None)
+            none = as_samples("samples", from_named("samples", first))
+            self._first = none, require_shape("targets", first["targets"], count(none), None)
         if self._tasks:
-            self._first = self._tasks[0][0][:0], self._tasks[0][1][:0]
+            self._first = _no_rows(*self._tasks[0])
             shape = self._tasks[-1][1].shape
             self._targets = require_shape("corrected", tensors["corrected"], *shape)
             require_finite("corrected", self._targets)
 
-    def _checked(self, X: Any, Y: Any) -> tuple[Tensor, Tensor]:
+    def _checked(self, X: Any, Y: Any) -> tuple[Samples, Tensor]:
         """Samples and targets that fit each other, the network, and those before them."""
-        samples, targets = as_tensor("X", X), as_targets("Y", Y)
-        require_float("X", samples, "convert the samples first")
-        if len(samples) != len(targets) or not len(samples):
+        samples, targets = as_samples("X", X), as_targets("Y", Y)
+        n = count(samples)
+        if n != len(targets) or not n:
             raise InvalidInputError(
-                f"X has {len(samples)} samples and Y {len(targets)}; expected the same number, at "
-                "least one"
+                f"X has {n} samples and Y {len(targets)}; expected the same number, at least one"
             )
         if self._first is not None:
             require_alike(samples, targets, *self._first)
         return samples, targets
 
     def _next(
-        self, loop: ClosedLoop, samples: Tensor, targets: Tensor, Y: Any
+        self, loop: ClosedLoop, samples: Samples, targets: Tensor, Y: Any
     ) -> tuple[Block, Any]:
         """The next block of the closed loop, and its targets in the caller's form."""
-        if len(samples) > self.block_size:
+        if count(samples) > self.block_size:
             raise InvalidInputError(
-                f"X has {len(samples)} samples, and block_size is {self.block_size}; the closed "
+                f"X has {count(samples)} samples, and block_size is {self.block_size}; the closed "
                 "loop is fed block by block, with training in between"
             )
         if self._first is None:
-            require_finite("X", samples)
             require_outputs(self._module, samples, targets)
         after = loop.fork()  # a block whose correction fails has not been seen
         try:
@@ -374,7 +401,7 @@ class NetworkCorrector:
         block = after.lead(self._module, tangent_kernel(self.kernel, beside), beside)
         Z = give_back(block.targets[:, 0] if np.ndim(Y) == 1 else block.targets, Y, targets.dtype)
         after.settle()
-        self._loop, self._first = after, (samples[:0], targets[:0])
+        self._loop, self._first = after, _no_rows(samples, targets)
         return block, Z
 
     def _given(self) -> Any:
@@ -384,10 +411,9 @@ class NetworkCorrector:
         like = None if self._numpy else Z
         return give_back(Z[:, 0] if self._flat else Z, like, self._tasks[-1][1].dtype)
 
-    def _compute(self, tasks: list[tuple[Tensor, Tensor]]) -> Tensor:
-        X = torch.cat([samples for samples, _ in tasks])
+    def _compute(self, tasks: list[tuple[Samples, Tensor]]) -> Tensor:
+        X = join([samples for samples, _ in tasks])
         if len(tasks) == 1:
-            require_finite("X", X)
             require_outputs(self._module, *tasks[0])
         K = tangent_kernel(self.kernel, X)
         gamma = float(self.gamma)
@@ -407,16 +433,22 @@ class NetworkCorrector:
             Z = corrected_targets(K, Y, self.learner, gamma)
         else:
             Z = distilled_targets(K, Y, gamma, self.block_size)
-        n = len(tasks[-1][0])
+        n = len(tasks[-1][1])
         Z = Z[-n:]
         require_no_overflow(Z.to(tasks[-1][1].dtype))  # in which it is given back
-        self._expect(K[-n:, -n:], Z, tasks[-1][0], len(X) - n)
+        self._expect(K[-n:, -n:], Z, tasks[-1][0], len(Y) - n)
         return Z
 
-    def _expect(self, K: Tensor, Z: Tensor, samples: Tensor, seen: int) -> None:
+    def _expect(self, K: Tensor, Z: Tensor, samples: Samples, seen: int) -> None:
         """Notes where the task's last block will be, from here, once the task was trained on."""
         if self._watch is None or self.learner.has_memory:  # whose velocity is not to be seen
             return
-        before, last = outputs(self._module, samples), min(self.block_size, len(samples))
+        before, last = outputs(self._module, samples), min(self.block_size, len(Z))
         after = linear_outputs(K, before, Z, self.learner, self.learner.steps(seen))[-last:]
-        self._watch.expect(samples[-last:].clone(), before[-last:], after)
+        block = mapped(torch.clone, take(samples, slice(-last, None)))
+        self._watch.expect(block, before[-last:], after)
+
+
+def _no_rows(samples: Samples, targets: Tensor) -> tuple[Samples, Tensor]:
+    """What samples and targets are like, without any."""
+    return take(samples, slice(0, 0)), targets[:0]

@@ -8,6 +8,7 @@ from retarget.arrays import as_positive
 from retarget.errors import InvalidInputError
 from retarget.kernels.feature_maps import as_count
 from retarget.learners import SGD
+from retarget.samples import Samples, form_of, leaves, shapes_of
 from retarget.theory.iterative import FirstBlock, Parts, check_correction
 
 Refresh = Literal["never", "task", "epoch"]
@@ -73,12 +74,24 @@ def check_loop_options(
         )
 
 
-def require_alike(samples: Tensor, targets: Tensor, X: Tensor, Y: Tensor) -> None:
-    """Refuses a task that does not fit the first one."""
-    got = tuple(samples.shape[1:]), targets.shape[1], samples.dtype, samples.device
-    expected = tuple(X.shape[1:]), Y.shape[1], X.dtype, X.device
-    if got != expected:
+def require_current(refresh: Refresh) -> None:
+    """Refuses a kernel that is kept for good together with an optimiser that goes on."""
+    if refresh == "never":
         raise InvalidInputError(
-            f"this task has samples of shape {got[0]}, {got[1]} targets, {got[2]}, on {got[3]}; "
-            f"the first one {expected[0]}, {expected[1]}, {expected[2]}, on {expected[3]}"
+            "refresh is 'never', but a preconditioner is read from the optimiser whenever the "
+            "kernel is computed; use refresh='task' or 'epoch'"
         )
+
+
+def require_alike(samples: Samples, targets: Tensor, X: Samples, Y: Tensor) -> None:
+    """Refuses a task that does not fit the first one."""
+    if (form_of(samples), targets.shape[1]) != (form_of(X), Y.shape[1]):
+        raise InvalidInputError(
+            f"this task has {_in_words(samples, targets)}; the first one {_in_words(X, Y)}"
+        )
+
+
+def _in_words(samples: Samples, targets: Tensor) -> str:
+    kinds = {(leaf.dtype, leaf.device) for leaf in leaves(samples)}
+    types = " and ".join(sorted(f"{dtype}, on {device}" for dtype, device in kinds))
+    return f"samples of shape {shapes_of(samples)}, {targets.shape[1]} targets, {types}"

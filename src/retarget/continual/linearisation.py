@@ -6,7 +6,6 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from retarget.arrays import as_tensor, panels
 from retarget.errors import (
@@ -17,6 +16,18 @@ from retarget.errors import (
 )
 from retarget.kernels.simple import Kernel
 from retarget.learners import SGD
+from retarget.samples import (
+    Samples,
+    count,
+    from_named,
+    leaves,
+    named_leaves,
+    outputs_of,
+    portions,
+    take,
+    whole_numbers_explained,
+    with_type_of,
+)
 from retarget.state_files import require_shape
 from retarget.theory.dual import DualLearner
 
@@ -42,7 +53,7 @@ class LinearisationWatch:
     """
 
     def __init__(self) -> None:
-        self.samples: Tensor | None = None
+        self.samples: Samples | None = None
         self.before = self.predicted = torch.empty(0)
         self._gap = self._way = 0.0  # sums of squares
         self.last: float | None = None
@@ -56,7 +67,7 @@ class LinearisationWatch:
         """
         return math.sqrt(self._gap / self._way) if self._way > 0 else None
 
-    def expect(self, samples: Tensor, before: Tensor, predicted: Tensor) -> None:
+    def expect(self, samples: Samples, before: Tensor, predicted: Tensor) -> None:
         """Notes what is expected of a block."""
         if not predicted.isfinite().all():
             self.samples = None
@@ -98,11 +109,8 @@ class LinearisationWatch:
         """The state as named tensors and plain values."""
         state: dict[str, Any] = {"sums": [self._gap, self._way], "warned": self.warned}
         if self.samples is not None:
-            state |= {
-                "samples": self.samples,
-                "before": self.before,
-                "predicted": self.predicted,
-            }
+            state |= named_leaves("samples", self.samples)
+            state |= {"before": self.before, "predicted": self.predicted}
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -111,12 +119,13 @@ class LinearisationWatch:
         self.warned = bool(state["warned"])
         if not (0 <= self._gap < math.inf and 0 <= self._way < math.inf):
             raise InvalidInputError(f"sums are {state['sums']}; expected squares")
-        if "samples" not in state:
+        samples = from_named("samples", state)
+        if samples is None:
             return
-        self.samples = state["samples"]
-        if not isinstance(self.samples, Tensor) or not self.samples.ndim:
+        if not all(isinstance(leaf, Tensor) and leaf.ndim for leaf in leaves(samples)):
             raise InvalidInputError("samples are not a tensor of samples")
-        self.before = require_shape("before", state["before"], len(self.samples), None)
+        self.samples = samples
+        self.before = require_shape("before", state["before"], count(samples), None)
         self.predicted = require_shape("predicted", state["predicted"], *self.before.shape)
         for name, values in (("before", self.before), ("predicted", self.predicted)):
             if values.dtype != torch.float64 or not values.isfinite().all():
@@ -124,15 +133,15 @@ class LinearisationWatch:
 
 
 @torch.no_grad()
-def outputs(module: nn.Module, samples: Tensor) -> Tensor:
+def outputs(module: nn.Module, samples: Samples) -> Tensor:
     """(n, c) a network's outputs, in double precision; nothing in it changes."""
     # stand-ins for the buffers: a forward pass may change them
     weights = {name: value.detach() for name, value in module.named_parameters()}
     weights |= {name: value.clone() for name, value in module.named_buffers()}
-    like = next(iter(weights.values()), samples)
+    like = next(iter(weights.values()), leaves(samples)[0])
     found = [
-        functional_call(module, weights, (part.to(like),)).flatten(1)
-        for part in torch.split(samples, CHUNK)
+        outputs_of(module, with_type_of(like, part), weights).flatten(1)
+        for part in portions(samples, CHUNK)
     ]
     return torch.cat(found).double()
 
@@ -155,7 +164,7 @@ def linear_outputs(K: Tensor, before: Tensor, Z: Tensor, learner: SGD, first_ste
     return before + K @ dual.coefficients
 
 
-def tangent_kernel(kernel: Kernel, X: Tensor) -> Tensor:
+def tangent_kernel(kernel: Kernel, X: Samples) -> Tensor:
     """(n, n) a network's kernel, in double precision, refused where the network has broken down.
 
     Double whatever the network's own precision is: nearly singular systems are solved with it.
@@ -193,11 +202,12 @@ def _with_unheard_apart(K: Tensor) -> Tensor:
     return K
 
 
-def require_outputs(module: nn.Module, samples: Tensor, targets: Tensor) -> None:
+def require_outputs(module: nn.Module, samples: Samples, targets: Tensor) -> None:
     """Refuses targets that are not one for each output of the network."""
-    count = outputs(module, samples[:1]).shape[1]
-    if count != targets.shape[1]:
+    with whole_numbers_explained(samples):
+        found = outputs(module, take(samples, slice(0, 1))).shape[1]
+    if found != targets.shape[1]:
         raise InvalidInputError(
             f"Y has {targets.shape[1]} columns, but the network has "
-            f"{count} outputs; expected one target for each output"
+            f"{found} outputs; expected one target for each output"
         )

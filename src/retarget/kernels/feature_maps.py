@@ -15,6 +15,7 @@ from retarget.arrays import as_tensor, require_finite, require_float
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels.empirical.ntk import EmpiricalNTK
 from retarget.kernels.simple import RBF, Features, Kernel, Linear
+from retarget.samples import as_samples, count, leaves, outputs_of, portions, with_type_of
 
 DEFAULT_MEMORY = 1024
 # Samples that go through a network together: few enough that activations stay in a CPU's cache.
@@ -45,10 +46,11 @@ class FeatureMap:
     def __call__(self, X: Any) -> Tensor:
         """(n, m) features, checked."""
         features = self.compute(X)
-        if features.ndim != 2 or len(features) != len(X):
+        n = count(X)
+        if features.ndim != 2 or len(features) != n:
             raise InvalidInputError(
-                f"the features have shape {tuple(features.shape)} for {len(X)} samples; expected "
-                f"({len(X)}, number of features)"
+                f"the features have shape {tuple(features.shape)} for {n} samples; expected "
+                f"({n}, number of features)"
             )
         require_float("features", features, "have the feature map return real numbers")
         require_finite("the feature map's result", features)
@@ -77,6 +79,7 @@ def feature_map(features: Any, memory: int = DEFAULT_MEMORY, seed: int = 0) -> F
         return FeatureMap(random, features, False, description, any_inputs=True)
     if isinstance(features, EmpiricalNTK):
         frozen = copy.copy(features)
+        frozen.preconditioner = features.factors()
         frozen.module = copy.deepcopy(features.module)  # it would follow the module's training
         sketched = copy.copy(frozen)
         sketched.sketch, sketched.seed = features.sketch or memory, features.seed or seed
@@ -148,11 +151,10 @@ class FrozenModule:
     @torch.no_grad()
     def __call__(self, X: Any) -> Tensor:
         """(n, outputs)."""
-        samples = as_tensor("X", X)
+        samples = as_samples("X", X)
         like = next(self.module.parameters(), None)
         if like is not None:
-            dtype = like.dtype if samples.is_floating_point() else samples.dtype
-            samples = samples.to(device=like.device, dtype=dtype)
-        rows = AT_A_TIME.get(samples.device.type, AT_A_TIME_ELSEWHERE)
-        parts = [self.module(part).flatten(1) for part in torch.split(samples, rows)]
+            samples = with_type_of(like, samples)
+        rows = AT_A_TIME.get(leaves(samples)[0].device.type, AT_A_TIME_ELSEWHERE)
+        parts = [outputs_of(self.module, part).flatten(1) for part in portions(samples, rows)]
         return torch.cat(parts)

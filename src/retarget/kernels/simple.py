@@ -18,6 +18,7 @@ from retarget.arrays import (
     require_float,
 )
 from retarget.errors import InvalidInputError
+from retarget.samples import Samples, library_of, shapes_of
 
 
 class Kernel(ABC):
@@ -32,38 +33,39 @@ class Kernel(ABC):
         left = self._samples("A", A)
         result: ArrayT
         if B is None:
-            result = give_back(self._symmetric_gram(left), A)
+            result = give_back(self._symmetric_gram(left), library_of(A))
             return result
         right = self._samples("B", B)
-        if left.shape[1:] != right.shape[1:]:
+        if shapes_of(left) != shapes_of(right):
             raise InvalidInputError(
-                f"A has samples of shape {tuple(left.shape[1:])}, B of {tuple(right.shape[1:])}; "
+                f"A has samples of shape {shapes_of(left)}, B of {shapes_of(right)}; "
                 "expected the same features in both"
             )
-        result = give_back(self._gram(left, right), A)
+        result = give_back(self._gram(left, right), library_of(A))
         return result
 
     @torch.no_grad()
     def diag(self, A: ArrayT) -> ArrayT:
         """(len(A),) k(x, x) for each row."""
-        result: ArrayT = give_back(self._diag(self._samples("A", A)), A)
+        result: ArrayT = give_back(self._diag(self._samples("A", A)), library_of(A))
         return result
 
     def to_dict(self) -> dict[str, Any] | None:
         """What `kernel_from_dict` makes it again from; None where that cannot be written down."""
         return None
 
-    def _symmetric_gram(self, A: Tensor) -> Tensor:
+    def _symmetric_gram(self, A: Samples) -> Tensor:
         """The Gram matrix, symmetric to the last bit; for kernels that need compute only half."""
         return mirror_lower(self._gram(A, A))
 
     @abstractmethod
-    def _gram(self, A: Tensor, B: Tensor) -> Tensor: ...
+    def _gram(self, A: Samples, B: Samples) -> Tensor: ...
 
     @abstractmethod
-    def _diag(self, A: Tensor) -> Tensor: ...
+    def _diag(self, A: Samples) -> Tensor: ...
 
     def _samples(self, name: str, value: Any) -> Tensor:
+        """What the methods above are given: a tensor, but for kernels that take other samples."""
         samples = as_tensor(name, value)
         require_float(name, samples, "convert the features first")
         if samples.ndim == 0:

@@ -23,6 +23,7 @@ from retarget.arrays import (
 from retarget.errors import InvalidInputError
 from retarget.kernels import Kernel, as_kernel, kernel_from_dict
 from retarget.learners import SGD
+from retarget.samples import leaves
 from retarget.state_files import explained, read_state, write_state
 from retarget.theory.losses import Loss, check_loss, check_targets
 from retarget.theory.moments import LARGEST_NUMBER
@@ -315,4 +316,4 @@ def require_moderate(name: str, values: Tensor) -> None:
 
 def sample_size(X: Any) -> int:
     """Numbers in one of these samples."""
-    return math.prod(np.shape(X)[1:])
+    return sum(math.prod(np.shape(leaf)[1:]) for leaf in leaves(X))

@@ -13,6 +13,7 @@ from torch import Tensor
 from retarget.arrays import FLOATS, as_non_negative, as_targets, give_back
 from retarget.errors import InvalidInputError
 from retarget.kernels.feature_maps import DEFAULT_MEMORY, as_count, feature_map
+from retarget.samples import count, library_of, take
 from retarget.state_files import explained, read_state, write_state
 from retarget.streaming.intake import as_ridge, as_weights, require_moderate, sample_size
 from retarget.theory.moments import Moments, RidgeSolution, sums_of_all
@@ -255,7 +256,7 @@ class StreamingRidge:
         Worth it where features are expensive and the same samples are predicted after every
         portion of a stream, a test set for one. It holds their features.
         """
-        return Prepared(X[:0], list(self._with_start(X)))
+        return Prepared(library_of(take(X, slice(0, 0))), list(self._with_start(X)))
 
     @torch.no_grad()
     def predict(self, X: Any) -> Any:
@@ -266,7 +267,7 @@ class StreamingRidge:
         """
         solution = self._solved()
         parts = X.parts if isinstance(X, Prepared) else self._with_start(X)
-        X = X.like if isinstance(X, Prepared) else X
+        X = X.like if isinstance(X, Prepared) else library_of(X)
         predicted = [
             features.to(solution.weights) @ solution.weights
             + solution.intercept
@@ -344,9 +345,9 @@ class StreamingRidge:
 
     def _checked_portions(self, X: Any, targets: Tensor, weights: Any) -> Iterator[Portion]:
         """Features, targets less the start, and weights, a few samples at a time."""
-        if len(X) != len(targets):
+        if count(X) != len(targets):
             raise InvalidInputError(
-                f"X has {len(X)} rows and Y {len(targets)}; expected one of each for a sample"
+                f"X has {count(X)} rows and Y {len(targets)}; expected one of each for a sample"
             )
         held, outputs = self._moments, targets.shape[1]
         if held is not None and outputs != held.outputs:
@@ -384,13 +385,13 @@ class StreamingRidge:
         if self._moments is not None:
             width = self._moments.features
             rows = self._portion_rows(width, self._moments.mean.device)
-        while start < len(X):
-            part = X[start : start + rows]
+        while start < count(X):
+            part = take(X, slice(start, start + rows))
             with torch.no_grad():
                 features = self._map(part)
             self._require_known_kind(X, features, width)
             yield part, features
-            start, width = start + len(part), features.shape[1]
+            start, width = start + len(features), features.shape[1]
             rows = self._portion_rows(width, features.device)
 
     def _require_known_kind(self, X: Any, features: Tensor, width: int | None) -> None:

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from retarget.arrays import as_tensor
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels.empirical.ntk import EmpiricalNTK
-from retarget.kernels.empirical.recording import trained_parameters
+from retarget.kernels.empirical.parameters import trained_parameters
 from retarget.kernels.feature_maps import FeatureMap, FrozenModule, as_count
+from retarget.samples import Samples, outputs_of
 from retarget.state_files import checksum, part_of
 from retarget.streaming.ridge import StreamingRidge
 
@@ -41,6 +42,8 @@ class TangentLearner(StreamingRidge):
 
     Args:
         module: The network, with outputs (n, c). It is copied and frozen, in evaluation mode.
+            Samples are what it takes: an array, or a dict or tuple of several (token ids and a
+            mask), as `EmpiricalNTK` has them.
         gamma: Ridge, 0 or more; `"auto"` chooses it by generalised cross-validation.
         memory: Number of tangent features, m.
         combinations: Random combinations of the outputs whose gradients are taken; each costs a
@@ -150,8 +153,8 @@ class _CombinedOutputs(nn.Module):
         self.network, self.count, self.seed = network, count, seed
         self._signs: Tensor | None = None
 
-    def forward(self, samples: Tensor) -> Tensor:
-        outputs: Tensor = self.network(samples).flatten(1)
+    def forward(self, samples: Samples, /) -> Tensor:  # by position only, so that a dict stays one
+        outputs = outputs_of(self.network, samples).flatten(1)
         c = outputs.shape[1]
         if self._signs is None:  # kept: nothing can be drawn inside of torch.func's vmap
             random = torch.Generator().manual_seed(self.seed)

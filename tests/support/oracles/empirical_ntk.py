@@ -35,3 +35,38 @@ def gram(module, A, B, outputs="mean", names=None):
             for j in range(len(B)):
                 K[i, j] += F[i, k] @ G[j, k]
     return K / F.shape[1] if outputs == "mean" else K
+
+
+def jacobian_gram(module, A, B, outputs="mean", names=None, weights=None):
+    """The same for samples of several tensors (dicts), by torch.func's Jacobian.
+
+    `weights` has a factor for each number of a parameter, by the parameter's name: J P J^T.
+    """
+    chosen = {
+        name: value.detach()
+        for name, value in module.named_parameters()
+        if value.requires_grad and (names is None or name in names)
+    }
+
+    def features(X):
+        rows = []
+        for i in range(len(next(iter(X.values())))):
+            sample = {key: value[i : i + 1] for key, value in X.items()}
+
+            def run(values, sample=sample):
+                return torch.func.functional_call(module, values, (), sample)[0]
+
+            found = torch.func.jacrev(run, chunk_size=1)(chosen)
+            parts = [
+                (found[name] if weights is None else found[name] * weights[name].sqrt()).detach()
+                for name in chosen
+            ]
+            rows.append(torch.cat([part.flatten(1) for part in parts], 1))
+        return torch.stack(rows)
+
+    F, G = features(A), features(B)
+    if outputs == "full":
+        return F.flatten(0, 1) @ G.flatten(0, 1).T
+    F, G = (each if isinstance(outputs, str) else each[:, [outputs]] for each in (F, G))
+    K = torch.einsum("ikp,jkp->ij", F, G)
+    return K / F.shape[1] if outputs == "mean" else K

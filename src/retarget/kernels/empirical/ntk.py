@@ -1,7 +1,7 @@
 """The kernel of a finite network, from the gradients of its parameters."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from retarget.arrays import ArrayT, free_memory, full_precision, give_back, panels, require_memory
 from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.kernels.empirical.parameters import Choice, trained_parameters
 from retarget.kernels.empirical.plan import (
     Mode,
     Plan,
@@ -17,10 +18,12 @@ from retarget.kernels.empirical.plan import (
     sketched,
     with_split_products,
 )
-from retarget.kernels.empirical.recording import Choice, Network, trained_parameters
+from retarget.kernels.empirical.preconditioner import Preconditioner, preconditioner_of
+from retarget.kernels.empirical.recording import Network
 from retarget.kernels.empirical.terms import Factors, Term, tensor_cores
 from retarget.kernels.simple import Kernel, mirror_lower
 from retarget.progress import PatientBar
+from retarget.samples import Samples, as_samples, count, leaves, library_of, take, with_type_of
 
 # Bytes that a chunk on its way through the network may take: enough to make light of the calls, and
 # no more, as it leaves the caches. On two cores 2^26 to 2^28 are alike, 2^24 is slower.
@@ -72,27 +75,28 @@ class Assembly:
         self._plan, self._r, self._scale = plan, rows, scale
         self._sizes, self._progress = Sizes.within(plan, device, memory), progress
 
-    def symmetric_gram(self, A: Tensor, K: Tensor) -> None:
+    def symmetric_gram(self, A: Samples, K: Tensor) -> None:
         """Fills the lower triangle of K (n * r, n * r)."""
-        n = len(A)
+        n = count(A)
         with self._bar(self._sizes.passes(n) + n * (n + 1) // 2) as bar:
             for panel in _ranges(0, n, self._sizes.panel):
-                held = self._held(A[panel], bar)
-                for rows in panels(panel.stop - panel.start, 1, A.device):
+                held = self._held(take(A, panel), bar)
+                for rows in panels(panel.stop - panel.start, 1, K.device):
                     upto = slice(0, rows.stop)
                     block = self._block(K, _shift(rows, panel.start), _shift(upto, panel.start))
                     self._add(block, _rows(held, rows), _rows(held, upto))
                     bar.advance((rows.stop - rows.start) * rows.stop)
                 self._stream_past(A, panel.stop, K, panel, held, bar)
 
-    def gram(self, A: Tensor, B: Tensor, K: Tensor) -> None:
-        """Fills K (len(A) * r, len(B) * r)."""
-        passes = len(B) + len(A) * -(-len(B) // self._sizes.panel)
-        with self._bar(passes + len(A) * len(B)) as bar:
-            for panel in _ranges(0, len(B), self._sizes.panel):
-                self._stream_past(A, 0, K, panel, self._held(B[panel], bar), bar)
+    def gram(self, A: Samples, B: Samples, K: Tensor) -> None:
+        """Fills K (n * r, m * r) for n samples A and m samples B."""
+        n, m = count(A), count(B)
+        passes = m + n * -(-m // self._sizes.panel)
+        with self._bar(passes + n * m) as bar:
+            for panel in _ranges(0, m, self._sizes.panel):
+                self._stream_past(A, 0, K, panel, self._held(take(B, panel), bar), bar)
 
-    def diagonal(self, A: Tensor) -> Tensor:
+    def diagonal(self, A: Samples) -> Tensor:
         """(n * r,) each row's product with itself."""
         parts = [
             torch.stack([term.diagonal(factors) for term, factors in terms]).sum(0)
@@ -100,7 +104,7 @@ class Assembly:
         ]
         return torch.cat(parts).flatten() * self._scale
 
-    def features(self, A: Tensor) -> Tensor:
+    def features(self, A: Samples) -> Tensor:
         """(n, d) whose inner products are the kernel."""
         parts = [
             torch.cat([term.features(factors) for term, factors in terms], 1)
@@ -109,30 +113,31 @@ class Assembly:
         return torch.cat(parts) * math.sqrt(self._scale)
 
     def _stream_past(
-        self, A: Tensor, start: int, K: Tensor, panel: slice, held: list[Factors], bar: PatientBar
+        self, A: Samples, start: int, K: Tensor, panel: slice, held: list[Factors], bar: PatientBar
     ) -> None:
         """Fills the panel's columns of K for the samples of A from `start` on."""
-        for rows in _ranges(start, len(A), self._sizes.chunk):
-            self._add(self._block(K, rows, panel), self._held(A[rows], bar), held)
+        for rows in _ranges(start, count(A), self._sizes.chunk):
+            self._add(self._block(K, rows, panel), self._held(take(A, rows), bar), held)
             bar.advance((rows.stop - rows.start) * (panel.stop - panel.start))
 
-    def _held(self, samples: Tensor, bar: PatientBar) -> list[Factors]:
+    def _held(self, samples: Samples, bar: PatientBar) -> list[Factors]:
         """All terms' factors of these samples."""
+        n = count(samples)
         held: list[Factors] = [
-            tuple(part.new_empty((len(samples), *part.shape[1:])) for part in parts)
+            tuple(part.new_empty((n, *part.shape[1:])) for part in parts)
             for parts in self._plan.example
         ]
-        for rows in _ranges(0, len(samples), self._sizes.chunk):
-            for whole, parts in zip(held, self._plan.factors(samples[rows]), strict=True):
+        for rows in _ranges(0, n, self._sizes.chunk):
+            for whole, parts in zip(held, self._plan.factors(take(samples, rows)), strict=True):
                 for into, part in zip(whole, parts, strict=True):
                     into[rows] = part.detach()
             bar.advance(rows.stop - rows.start)
         return held
 
-    def _chunks(self, A: Tensor) -> Iterator[list[tuple[Term, Factors]]]:
-        with self._bar(len(A)) as bar:
-            for rows in _ranges(0, len(A), self._sizes.chunk):
-                yield list(zip(self._plan.terms, self._held(A[rows], bar), strict=True))
+    def _chunks(self, A: Samples) -> Iterator[list[tuple[Term, Factors]]]:
+        with self._bar(count(A)) as bar:
+            for rows in _ranges(0, count(A), self._sizes.chunk):
+                yield list(zip(self._plan.terms, self._held(take(A, rows), bar), strict=True))
 
     def _add(self, block: Tensor, left: list[Factors], right: list[Factors]) -> None:
         for term, mine, theirs in zip(self._plan.terms, left, right, strict=True):
@@ -168,7 +173,8 @@ class EmpiricalNTK(Kernel):
 
     Use it to treat a network as a kernel machine around its present weights: for n samples one
     forward and c backward passes, and products of gradients that grow as n^2. The numbers are
-    those of `torch.func.jacrev` and a contraction; it takes at most about half their time.
+    those of `torch.func.jacrev` and a contraction. Networks of linear and conv layers take at most
+    about half their time; for all parameters of a transformer it can be more.
 
     $$k(x, x') = \frac{1}{c} \sum_{k=1}^{c}
     \langle \nabla_\theta f_k(x), \nabla_\theta f_k(x') \rangle$$
@@ -176,12 +182,19 @@ class EmpiricalNTK(Kernel):
     over the network's c outputs. The parameters are read at each call: the kernel follows
     training. The module is not touched: no gradient is left in it, no hook, no buffer changed.
 
+    Samples are an array (n, ...), or a dict or tuple of several arrays that share n, nested at
+    will: token ids and a mask, for one. A dict is passed to the module as keywords and a tuple as
+    arguments where `forward` takes them so, else as one argument. Floating point is converted to
+    the parameters' type; whole numbers and booleans are passed on as they are.
+
     It must treat samples one by one and give the same answer twice: call `module.eval()` where it
     has BatchNorm or Dropout. This is checked on three samples. Frozen parameters
     (`requires_grad=False`) are left out.
 
-    Parameters that are used by `linear` and `conv2d` alone (so by Linear and Conv2d, of any
-    geometry, and used any number of times) have rules that need no Jacobian. With a the layer's
+    Parameters that are used by `linear`, `conv2d`, `embedding`, norms, products and sums alone (so
+    by Linear, Conv2d, Embedding, LayerNorm, RMSNorm, GroupNorm and BatchNorm, used any number of
+    times) have rules that need no Jacobian, so that those of a whole transformer have. With a the
+    layer's
     input and g an output's gradient by its result at each of p positions, a layer's part is, by
     the smaller number of multiply-adds for n samples,
 
@@ -194,15 +207,16 @@ class EmpiricalNTK(Kernel):
     `torch.func`'s Jacobian, as all do with `mode="jacobian"`.
 
     Args:
-        module: Any, with one tensor of outputs (n, c) for samples (n, ...).
+        module: Any, with one matrix of outputs (n, c) for n samples, alone or as the only one
+            among what it returns (`logits`, for networks of Hugging Face).
         outputs: "mean" over the outputs, as above; "sum", without 1/c; the number of one output,
             from 0; "full", the kernel between all outputs, (n c, n c), where row i c + k is output
             k of sample i.
         params: Which parameters: a name, the name of a layer for all of its parameters, a pattern
             (`"*.bias"`), several of these, or a function of a name; None for all.
         mode: "structured" takes rules where there are, each layer's in its cheapest form, and the
-            Jacobian for the rest; "jacobian" is the plain way. "auto" takes the cheaper of the
-            two, which is the structured one: a rule never costs more than the Jacobian.
+            Jacobian for the rest; "jacobian" is the plain way. "auto" is the structured one, which
+            is the cheaper of the two for most networks.
         accumulate: The type that products are computed and returned in; None for the parameters'.
         memory: Bytes to work in, beside the kernel matrix; None for half of what is free.
         precision: How float32 products are made on CUDA: "full", or "split", on tensor cores from
@@ -212,6 +226,13 @@ class EmpiricalNTK(Kernel):
         seed: Seed of the projection, which is the same for all calls.
         progress: Whether to show a progress bar when it takes more than a second; None shows it
             on a terminal.
+        preconditioner: For the kernel $J P J^\top$ of steps $-\eta P \nabla L$ with a diagonal P:
+            the optimiser that trains the module (Adam, AdamW and RMSprop of torch, or SGD with
+            rates by parameter group), whose P is read at each call; or P itself, a dict from names
+            to tensors. P holds the second moments as they are then, with their bias correction and
+            eps, and each group's rate relative to the first one's. What is computed with the kernel
+            is exact while P stands still, and approximate where steps change it. Layers then take
+            the form of gradients, unless P is one number for each parameter.
 
     Example:
         One weight matrix: output k's gradient is the sample in row k, and zero elsewhere.
@@ -236,6 +257,7 @@ class EmpiricalNTK(Kernel):
         sketch: int | None = None,
         seed: int = 0,
         progress: bool | None = None,
+        preconditioner: Preconditioner = None,
     ) -> None:
         if not isinstance(module, nn.Module):
             raise InvalidTypeError(f"module is {module!r}; expected a torch.nn.Module")
@@ -266,7 +288,15 @@ class EmpiricalNTK(Kernel):
         )
         self.memory, self.precision, self.progress = memory, precision, progress
         self.sketch, self.seed = sketch, seed
-        trained_parameters(module, self.params)
+        self.preconditioner = preconditioner
+        names = list(trained_parameters(module, self.params))
+        if isinstance(preconditioner, Mapping):
+            preconditioner_of(preconditioner, module, names)
+        elif preconditioner is not None and not isinstance(preconditioner, torch.optim.Optimizer):
+            raise InvalidTypeError(
+                f"preconditioner is {preconditioner!r}; expected a torch optimiser, a dict of "
+                "factors by the parameters' names, or None"
+            )
 
     def __repr__(self) -> str:
         sketch = "" if self.sketch is None else f", sketch={self.sketch}, seed={self.seed}"
@@ -285,14 +315,23 @@ class EmpiricalNTK(Kernel):
                 "'sum' or the number of an output"
             )
         samples = self._samples("A", A)
-        if not len(samples):
+        if not count(samples):
             raise InvalidInputError("A is empty; expected at least one sample")
-        with full_precision(samples.device):
+        device = self._like().device
+        with full_precision(device):
             assembly, _ = self._assembly(samples, reuse=1)
-            result: ArrayT = give_back(assembly.features(samples), A)
+            result: ArrayT = give_back(assembly.features(samples), library_of(A))
         return result
 
-    def _samples(self, name: str, value: Any) -> Tensor:
+    def factors(self) -> dict[str, Tensor] | None:
+        """The preconditioner as it is now, by the parameters' names; None where there is none."""
+        if self.preconditioner is None:
+            return None
+        names = list(trained_parameters(self.module, self.params))
+        return preconditioner_of(self.preconditioner, self.module, names)
+
+    def _like(self) -> Tensor:
+        """One of the parameters, all of which have its type and device."""
         chosen = trained_parameters(self.module, self.params)
         kinds = {(each.dtype, each.device) for each in chosen.values()}
         if len(kinds) > 1:
@@ -301,80 +340,91 @@ class EmpiricalNTK(Kernel):
                 f"the parameters are {found}; expected one type and one device: convert the "
                 "module, or choose among them with params="
             )
-        dtype, device = kinds.pop()
-        if isinstance(value, Tensor) and value.device != device:
-            raise InvalidInputError(
-                f"{name} is on {value.device}, but the module is on {device}; move one to the "
-                "other's device"
-            )
-        return super()._samples(name, value).to(device=device, dtype=dtype)
+        return next(iter(chosen.values())).detach()
 
-    def _symmetric_gram(self, A: Tensor) -> Tensor:
-        if not len(A):
-            return A.new_zeros((0, 0), dtype=self._dtype(A))
-        with full_precision(A.device):
-            assembly, K = self._assembly(A, len(A) / 2, len(A), len(A))
+    def _samples(self, name: str, value: Any) -> Samples:
+        like = self._like()
+        for leaf in leaves(value):
+            if isinstance(leaf, Tensor) and leaf.device != like.device:
+                raise InvalidInputError(
+                    f"{name} is on {leaf.device}, but the module is on {like.device}; move one to "
+                    "the other's device"
+                )
+        samples = as_samples(name, value)
+        if isinstance(samples, Tensor) and samples.ndim == 1:
+            samples = samples[:, None]
+        return with_type_of(like, samples)
+
+    def _symmetric_gram(self, A: Samples) -> Tensor:
+        n, like = count(A), self._like()
+        if not n:
+            return like.new_zeros((0, 0), dtype=self._dtype())
+        with full_precision(like.device):
+            assembly, K = self._assembly(A, n / 2, n, n)
             assembly.symmetric_gram(A, K)
         return mirror_lower(K)
 
-    def _gram(self, A: Tensor, B: Tensor) -> Tensor:
-        if len(A) < len(B):  # the right-hand samples are held: let those be the fewer
+    def _gram(self, A: Samples, B: Samples) -> Tensor:
+        n, m, like = count(A), count(B), self._like()
+        if n < m:  # the right-hand samples are held: let those be the fewer
             return self._gram(B, A).mT.contiguous()
-        if not len(A):
-            return A.new_zeros((0, 0), dtype=self._dtype(A))
-        with full_precision(A.device):
-            reuse = max(1, len(A) * len(B) / (len(A) + len(B)))
-            assembly, K = self._assembly(A, reuse, len(A), len(B))
+        if not n:
+            return like.new_zeros((0, 0), dtype=self._dtype())
+        with full_precision(like.device):
+            reuse = max(1, n * m / (n + m))
+            assembly, K = self._assembly(A, reuse, n, m)
             assembly.gram(A, B, K)
         return K
 
-    def _diag(self, A: Tensor) -> Tensor:
-        if not len(A):
-            return A.new_zeros(0, dtype=self._dtype(A))
-        with full_precision(A.device):
+    def _diag(self, A: Samples) -> Tensor:
+        like = self._like()
+        if not count(A):
+            return like.new_zeros(0, dtype=self._dtype())
+        with full_precision(like.device):
             return self._assembly(A, reuse=1)[0].diagonal(A)
 
     def _assembly(
-        self, samples: Tensor, reuse: float, rows: int = 0, columns: int = 0
+        self, samples: Samples, reuse: float, rows: int = 0, columns: int = 0
     ) -> tuple[Assembly, Tensor]:
         """What puts the kernel together, and a matrix of zeros for so many pairs of samples."""
         plan, r, scale = self._plan(samples, reuse)
-        dtype = self._dtype(samples)
+        like, dtype = self._like(), self._dtype()
         require_memory(
             "the kernel matrix",
-            rows * r * columns * r * dtype.itemsize / samples.element_size(),
-            samples,
+            rows * r * columns * r * dtype.itemsize / like.element_size(),
+            like,
             "compute it in several calls, by rows",
         )
-        K = samples.new_zeros((rows * r, columns * r), dtype=dtype)
-        memory = self._room(samples)  # what is left beside it
-        return Assembly(plan, r, scale, samples.device, memory, self.progress), K
+        K = like.new_zeros((rows * r, columns * r), dtype=dtype)
+        memory = self._room(like.device)  # what is left beside it
+        return Assembly(plan, r, scale, like.device, memory, self.progress), K
 
-    def _plan(self, samples: Tensor, reuse: float) -> tuple[Plan, int, float]:
+    def _plan(self, samples: Samples, reuse: float) -> tuple[Plan, int, float]:
         """What to compute, the rows for each sample, and what the sum is multiplied by."""
-        network = Network.from_module(self.module, trained_parameters(self.module, self.params))
+        names = list(trained_parameters(self.module, self.params))
+        network = Network.from_module(self.module, names, self.factors())
         full = self.outputs == "full"
         output = None if isinstance(self.outputs, str) else self.outputs
-        dtype = self._dtype(samples)
+        like, dtype = self._like(), self._dtype()
         plan = make_plan(network, samples, output, self.mode, full, dtype, reuse)
         if self.sketch is not None:
             plan = sketched(plan, self.sketch, self.seed)
         elif (
             self.precision == "split"
-            and samples.dtype == dtype == torch.float32
-            and tensor_cores(samples.device)
+            and like.dtype == dtype == torch.float32
+            and tensor_cores(like.device)
         ):
             plan = with_split_products(plan)
         c = len(plan.chosen)
         return plan, c if full else 1, 1 / c if self.outputs == "mean" else 1.0
 
-    def _dtype(self, samples: Tensor) -> torch.dtype:
-        return samples.dtype if self.accumulate is None else self.accumulate
+    def _dtype(self) -> torch.dtype:
+        return self._like().dtype if self.accumulate is None else self.accumulate
 
-    def _room(self, samples: Tensor) -> int:
+    def _room(self, device: torch.device) -> int:
         if self.memory is not None:
             return self.memory
-        free = free_memory(samples.device)
+        free = free_memory(device)
         return MEMORY_UNKNOWN if free is None else int(MEMORY_SHARE * free)
 
 

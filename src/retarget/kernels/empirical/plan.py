@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from retarget.errors import InvalidInputError
-from retarget.kernels.empirical.recording import Chunk, Layer, Network, Recording, Reduction
+from retarget.kernels.empirical.recording import Chunk, Network, Recording, Reduction
 from retarget.kernels.empirical.terms import (
     Factors,
     GradientTerm,
@@ -22,8 +22,12 @@ from retarget.kernels.empirical.terms import (
     SketchTerm,
     SplitTerm,
     Term,
+    TokenGradientTerm,
+    TokenPairTerm,
     split,
 )
+from retarget.kernels.empirical.uses import Dense, Layer, LookedUp
+from retarget.samples import Samples, count, leaves, mapped, take, whole_numbers_explained
 
 Mode = Literal["auto", "structured", "jacobian"]
 
@@ -42,6 +46,7 @@ class Plan:
         example: Each term's factors, for one sample.
         dtype: Type of the products.
         working: Bytes held for one sample while its factors are computed.
+        widen: As `Network.record` has it.
     """
 
     network: Network
@@ -51,15 +56,16 @@ class Plan:
     example: tuple[Factors, ...]
     dtype: torch.dtype
     working: int
+    widen: bool
 
     @property
     def held(self) -> int:
         """Bytes of one sample's factors."""
         return sum(part.nbytes for factors in self.example for part in factors)
 
-    def factors(self, samples: Tensor) -> list[Factors]:
+    def factors(self, samples: Samples) -> list[Factors]:
         """Every term's factors, from one pass through the network."""
-        chunk = Chunk(self.network, samples, self.chosen, self.reductions)
+        chunk = Chunk(self.network, samples, self.chosen, self.reductions, self.widen)
         if any(layer not in chunk.recording.layers for layer in self.reductions):
             raise InvalidInputError(
                 "the module took another path for later samples than for the first; expected the "
@@ -70,14 +76,17 @@ class Plan:
 
 def _factors(terms: Sequence[Term], chunk: Chunk, dtype: torch.dtype) -> list[Factors]:
     factors = [term.factors(chunk) for term in terms]
-    if dtype == chunk.samples.dtype:
+    if dtype == chunk.network.like.dtype:
         return factors
-    return [tuple(part.to(dtype) for part in parts) for parts in factors]
+    return [
+        tuple(part.to(dtype) if part.is_floating_point() else part for part in parts)
+        for parts in factors
+    ]
 
 
 def make_plan(
     network: Network,
-    samples: Tensor,
+    samples: Samples,
     outputs: int | None,
     mode: Mode,
     full: bool,
@@ -95,28 +104,33 @@ def make_plan(
         dtype: Type of the products.
         reuse: Pairs of samples that each sample's factors serve.
     """
-    few = samples[:: max(1, (len(samples) - 1) // (PROBED - 1))][:PROBED]
+    few = take(samples, slice(None, None, max(1, (count(samples) - 1) // (PROBED - 1))))
+    few = mapped(torch.Tensor.contiguous, take(few, slice(0, PROBED)))  # modules take views
     _require_settled_layers(network.module)
-    trial = network.record(few)
-    _require_separate_samples(network, few, trial.outputs)
+    trial = _trial(network, few)
     chosen = _chosen(outputs, trial.outputs.shape[1])
     used = _used(network, trial, chosen)
-    # all g are kept as they are
-    chunk = Chunk(network, few, chosen, dict.fromkeys(_candidates(trial, len(few)), _second))
+    layers = dict.fromkeys(_candidates(trial), _second)
+    chunk = Chunk(network, few, chosen, layers, trial.widened)
     chunk.recording = trial
-    ruled = [] if mode == "jacobian" else _confirmed(chunk, used)
+    g = chunk.gradients(_seed(trial, chosen, alike=True))
+    ruled = [] if mode == "jacobian" else _confirmed(chunk, g, used)
     rest = [name for name in used if not any(name in layer for layer in ruled)]
-    terms = [_form(chunk, layer, full, reuse) for layer in ruled]
+    terms = [_form(chunk, layer, g[layer], full, reuse) for layer in ruled]
     reductions = {
         term.layer: term.reduce for term in terms if isinstance(term, GradientTerm | PairTerm)
     }
     if rest:
         terms.append(JacobianTerm(rest, full))
-    one = Chunk(network, few[:1], chosen, reductions)
-    example = tuple(_factors(terms, one, dtype))
-    held = sum(part.nbytes for factors in example for part in factors)
-    working = _passing(one) * samples.element_size() + 3 * held
-    return Plan(network, chosen, tuple(terms), reductions, example, dtype, working)
+    for layer, reduce in reductions.items():  # one output is as large as another
+        piece = reduce(chunk.inputs(layer), g[layer])[:, None]
+        chunk.kept[layer] = piece.expand(-1, len(chosen), *piece.shape[2:])
+    factors = _factors(terms, chunk, dtype)
+    example = tuple(tuple(part[:1].clone() for part in parts) for parts in factors)
+    held = sum(part.nbytes for parts in example for part in parts)
+    working = _passing(chunk) * network.like.element_size() + 3 * held
+    parts = tuple(terms)
+    return Plan(network, chosen, parts, reductions, example, dtype, working, trial.widened)
 
 
 def with_split_products(plan: Plan) -> Plan:
@@ -134,7 +148,7 @@ def with_split_products(plan: Plan) -> Plan:
 def sketched(plan: Plan, size: int, seed: int) -> Plan:
     """The plan whose only factors are the projected features."""
     gradients = sum(each.nbytes for each in plan.network.parameters.values()) * len(plan.chosen)
-    example = plan.example[0][0].new_empty((1, 1, size))
+    example = plan.network.like.new_empty((1, 1, size), dtype=plan.dtype)
     return replace(
         plan,
         terms=(SketchTerm(plan.terms, size, seed),),
@@ -161,17 +175,36 @@ def _require_settled_layers(module: nn.Module) -> None:
             )
 
 
-def _require_separate_samples(network: Network, few: Tensor, together: Tensor) -> None:
-    """Refuses modules whose output for a sample is not a function of that sample."""
+def _trial(network: Network, few: Samples) -> Recording:
+    """A first pass, with tokens widened (see `Network.record`) where that changes no output.
+
+    Refuses modules whose output for a sample is not a function of that sample.
+    """
+    try:
+        trial = network.record(few, widen=True)
+    except (InvalidInputError, RuntimeError, TypeError, ValueError):  # perhaps by the widening
+        with whole_numbers_explained(few):
+            trial = network.record(few, widen=False)
     with torch.no_grad():
-        alone = torch.cat([network(few[i : i + 1]) for i in range(len(few))])
-    gap = (alone - together).abs().max().item()
-    if not gap <= _tolerance(alone) * together.abs().max().item():
+        alone = torch.cat([network(take(few, slice(i, i + 1))) for i in range(count(few))])
+    if trial.widened and not _alike(alone, trial.outputs):
+        trial = network.record(few, widen=False)
+    if not _alike(alone, trial.outputs):
+        gap = (alone - trial.outputs).abs().max().item()
         raise InvalidInputError(
             f"the outputs of a sample alone and of the same sample among others differ by "
             f"{gap:.3g}; expected each to depend on its own sample, and not on chance: call "
             "module.eval(), or leave out what mixes samples"
         )
+    return trial
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    """Whether two ways to the same outputs differ by no more than rounding."""
+    if one.shape != other.shape:
+        return False
+    gap = (one - other).abs().max().item()
+    return bool(gap <= _tolerance(one) * other.abs().max().item())
 
 
 def _tolerance(values: Tensor) -> float:
@@ -197,8 +230,7 @@ def _used(network: Network, trial: Recording, chosen: range) -> dict[str, Tensor
     """The gradient of a random mixture of the outputs, by each parameter that it depends on."""
     found: Sequence[Tensor | None] = [None]
     if trial.outputs.requires_grad:
-        seed = torch.zeros_like(trial.outputs)
-        seed[:, chosen] = _mixture(trial, chosen)
+        seed = _seed(trial, chosen, alike=False)
         parameters = list(network.parameters.values())
         found = torch.autograd.grad(
             trial.outputs, parameters, seed, retain_graph=True, allow_unused=True
@@ -216,13 +248,23 @@ def _used(network: Network, trial: Recording, chosen: range) -> dict[str, Tensor
     return gradients
 
 
-def _mixture(trial: Recording, chosen: range) -> Tensor:
+def _mixture(trial: Recording, chosen: range) -> tuple[Tensor, Tensor]:
+    """Random weights of the samples (n, 1) and of the outputs (1, c)."""
     random = torch.Generator().manual_seed(0)  # of the CPU: alike on all devices
-    mixture = torch.randn(len(trial.outputs), len(chosen), generator=random, dtype=torch.float64)
-    return mixture.to(trial.outputs)
+    shapes = (len(trial.outputs), 1), (1, len(chosen))
+    drawn = [torch.randn(shape, generator=random, dtype=torch.float64) for shape in shapes]
+    return drawn[0].to(trial.outputs), drawn[1].to(trial.outputs)
 
 
-def _candidates(trial: Recording, n: int) -> list[Layer]:
+def _seed(trial: Recording, chosen: range, alike: bool) -> Tensor:
+    """(n, outputs) the random weights of the chosen outputs, times those of samples or not."""
+    of_samples, of_outputs = _mixture(trial, chosen)
+    seed = torch.zeros_like(trial.outputs)
+    seed[:, chosen] = of_outputs if alike else of_samples * of_outputs
+    return seed
+
+
+def _candidates(trial: Recording) -> list[Layer]:
     """Layers whose parameters are used in no other way, and sample by sample as it seems."""
     count: dict[str, int] = {}
     for layer in trial.layers:
@@ -232,53 +274,58 @@ def _candidates(trial: Recording, n: int) -> list[Layer]:
         layer
         for layer, uses in trial.layers.items()
         if all(count[name] == 1 and name not in trial.elsewhere for name in filter(None, layer))
-        and all(
-            len(use.input) == n
-            and (use.input.ndim == 4 if use.window else use.input.ndim >= 2)
-            and len({part.window is None for part in uses}) == 1
-            for use in uses
-        )
+        and all(use.has_rows() for use in uses)
+        and len({type(use) for use in uses}) == 1
     ]
 
 
-def _confirmed(chunk: Chunk, used: dict[str, Tensor]) -> list[Layer]:
-    """The layers for which the sum of g a^T is indeed what autograd says."""
-    mixture = _mixture(chunk.recording, chunk.chosen)
+def _confirmed(chunk: Chunk, gs: Mapping[Layer, Tensor], used: dict[str, Tensor]) -> list[Layer]:
+    """The layers for which the sum of g a^T is indeed what autograd says.
+
+    The samples have weights in it: rows of g that are not samples' do not come out right.
+    """
+    of_samples, _ = _mixture(chunk.recording, chunk.chosen)
     confirmed = []
-    for layer, g in chunk.kept.items():
+    for layer, g in gs.items():
         if not all(name in used for name in filter(None, layer)):
             continue
-        mixed = torch.einsum("nc,ncgop->ngop", mixture, g)
-        ours = torch.einsum("ngop,ngpi->goi", mixed, chunk.inputs(layer)).flatten(0, 1)
-        parts = [used[name].reshape(len(used[name]), -1) for name in filter(None, layer)]
+        mixed = g * of_samples[:, :, None, None]
+        use = chunk.recording.layers[layer][0]
+        ours = use.total(chunk.inputs(layer), mixed)
+        parts = [use.by_row(used[name], len(ours)) for name in filter(None, layer)]
         theirs = torch.cat(parts, 1)
         if (ours - theirs).norm() <= _tolerance(theirs) * theirs.norm():
             confirmed.append(layer)
     return confirmed
 
 
-def _form(chunk: Chunk, layer: Layer, full: bool, reuse: float) -> Term:
+def _form(chunk: Chunk, layer: Layer, g: Tensor, full: bool, reuse: float) -> Term:
     """The cheapest form, in multiply-adds for a pair of samples."""
     uses, outputs = chunk.recording.layers[layer], chunk.recording.outputs
     c = len(chunk.chosen)
     edge = uses[0].edge
-    if edge.node is outputs.grad_fn and edge.output_nr == outputs.output_nr and len(uses) == 1:
-        return ReadoutTerm(layer, full, c)
+    last = edge.node is outputs.grad_fn and edge.output_nr == outputs.output_nr
     i = chunk.inputs(layer).shape[3]
-    _, _, groups, o, p = chunk.kept[layer].shape
+    _, groups, o, p = g.shape
+    looked_up = uses[0] if isinstance(uses[0], LookedUp) else None
+    root = chunk.root(layer, looked_up.vocabulary if looked_up else groups * o)
+    if last and len(uses) == 1 and isinstance(uses[0], Dense) and root is None:
+        return ReadoutTerm(layer, full, c)
     products = c**2 if full else c  # of two samples' rows
     gradients = products * groups * o * i + c * p * groups * o * i / reuse
     pairs = p**2 * (i + products * o + (products if full else 1) * PAIR_OVERHEAD)
-    if groups > 1 or gradients <= pairs:
-        return GradientTerm(layer, full)
+    if looked_up:
+        size = looked_up.vocabulary
+        if root is not None or size * products * o <= pairs:
+            return TokenGradientTerm(layer, full, size, root)
+        return TokenPairTerm(layer, full, size)
+    if root is not None or groups > 1 or gradients <= pairs:
+        return GradientTerm(layer, full, root)
     return PairTerm(layer, full)
 
 
-def _passing(one: Chunk) -> int:
+def _passing(chunk: Chunk) -> int:
     """Numbers that one sample's pass through the network holds, about."""
-    total = one.samples.numel()
-    for layer in one.reductions:
-        for use in one.recording.layers[layer]:
-            taps = math.prod(use.window.size) if use.window else 1
-            total += use.input.numel() * (1 + 2 * taps) + math.prod(use.shape) * 6
-    return total
+    uses = [use for layer in chunk.reductions for use in chunk.recording.layers[layer]]
+    given: int = sum(leaf.numel() for leaf in leaves(chunk.samples))
+    return (given + sum(use.working() for use in uses)) // count(chunk.samples)

@@ -2,10 +2,11 @@ r"""A layer's part of the kernel, $\sum_k \langle \nabla f_k(x), \nabla f_k(x') 
 
 A layer's weight gradient is $\sum_p g_p a_p^\top$ over the positions p that it is applied at: a is
 its input there (for a convolution the patch under the window, with a last 1 for the bias), g the
-output's gradient by its result. From that come three forms of the same part:
+output's gradient by its result. From that come the forms of the same part:
 
 * gradients: $F = \sum_p g_p a_p^\top$ written out, and $F F'^\top$;
 * pairs: $\sum_{pq} (a_p \cdot a'_q)(g_p \cdot g'_q)$, for one or few positions;
+* tokens: both of these for an embedding, whose a says which row of the weight was looked up;
 * read-out: a layer whose result is the output itself has $g_k = e_k$, so that $a \cdot a'$ is all.
 
 A form turns a chunk of samples into factors, each with one row a sample, and adds its part to a
@@ -21,14 +22,19 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 from torch.func import jacrev, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from retarget.kernels.empirical.recording import Chunk, Layer
+from retarget.kernels.empirical.recording import Chunk
+from retarget.kernels.empirical.uses import Layer
+from retarget.samples import count, leaves, mapped, take, with_leaves
 
 Factors = tuple[Tensor, ...]
 
 # Numbers in the two matrices of a product of pairs: as many as stay in cache, or fill the device.
 PAIR_NUMBERS = {"cpu": 1 << 19}
 PAIR_NUMBERS_ELSEWHERE = 1 << 27
+
+WORTH_LOOKING = 128  # inputs of a layer from which on it costs little to look for zeros first
 
 LARGEST = 15  # power of two under which a row's largest is scaled; half precision ends at 2^16
 DEPTH = 2048  # features whose products tensor cores add up at a time
@@ -55,20 +61,33 @@ class Term(ABC):
 
 
 class GradientTerm(Term):
-    """The gradients of one layer, written out; with `full`, one row an output."""
+    """The gradients of one layer, written out; with `full`, one row an output.
 
-    def __init__(self, layer: Layer, full: bool) -> None:
-        self.layer, self.full = layer, full
+    With a `root` they are multiplied by it: a preconditioner's, by feature.
+    """
+
+    def __init__(self, layer: Layer, full: bool, root: Tensor | None = None) -> None:
+        self.layer, self.full, self.root = layer, full, root
 
     def factors(self, chunk: Chunk) -> Factors:
         """(n, r, features): the gradients."""
         F = chunk.kept[self.layer]
         return (F if self.full else F.flatten(1)[:, None],)
 
-    @staticmethod
-    def reduce(a: Tensor, g: Tensor) -> Tensor:
-        """(n, features) one output's gradients."""
-        return (g @ a).flatten(1)
+    def reduce(self, a: Tensor, g: Tensor) -> Tensor:
+        """(n, features) one output's gradients.
+
+        Where only the first token is read out, most positions of a last block have no gradient.
+        """
+        if a.shape[3] >= WORTH_LOOKING and g.shape[3] > 1:
+            live = g.flatten(0, 2).any(0)
+            if not bool(live.all()):
+                rows = live.nonzero()[:, 0]
+                a, g = a[:, :, rows], g[..., rows]
+        return self._times_root((g @ a).flatten(1))
+
+    def _times_root(self, F: Tensor) -> Tensor:
+        return F if self.root is None else F * self.root
 
     def add(self, K: Tensor, left: Factors, right: Factors, scale: float) -> None:
         """Their products."""
@@ -83,25 +102,78 @@ class GradientTerm(Term):
         return factors[0].flatten(1)
 
 
+class TokenGradientTerm(GradientTerm):
+    """The gradients of an embedding, written out: rows of g, added up where the token is."""
+
+    def __init__(
+        self, layer: Layer, full: bool, vocabulary: int, root: Tensor | None = None
+    ) -> None:
+        super().__init__(layer, full, root)
+        self.vocabulary = vocabulary
+
+    def reduce(self, a: Tensor, g: Tensor) -> Tensor:
+        """(n, vocabulary * features)."""
+        n, features = len(g), g.shape[2]
+        rows = a.reshape(n, -1) + self.vocabulary * torch.arange(n, device=a.device)[:, None]
+        found = g.new_zeros((n * self.vocabulary, features))
+        found.index_add_(0, rows.flatten(), g[:, 0].mT.flatten(0, 1))
+        return self._times_root(found.view(n, -1))
+
+
 class JacobianTerm(GradientTerm):
-    """Gradients of parameters without a rule, whatever they do, by `torch.func`."""
+    """Gradients of parameters without a rule, whatever they do, by `torch.func`.
+
+    Where the module has code that vmap cannot follow (one that looks at a mask's numbers, say),
+    by autograd, sample by sample.
+    """
 
     def __init__(self, names: Sequence[str], full: bool) -> None:
         self.names, self.full = tuple(names), full
+        self._by_sample = False
 
     def factors(self, chunk: Chunk) -> Factors:
         """(n, r, features): the Jacobian."""
+        if not self._by_sample:
+            try:
+                F = self._at_once(chunk)
+            except (RuntimeError, ValueError):
+                self._by_sample = True
+        if self._by_sample:
+            F = self._one_by_one(chunk)
+        roots, parameters = chunk.network.roots, chunk.network.parameters
+        if roots:
+            whole = [roots[name].expand_as(parameters[name]).flatten() for name in self.names]
+            F = F * torch.cat(whole)
+        return (F if self.full else F.flatten(1)[:, None],)
+
+    def _at_once(self, chunk: Chunk) -> Tensor:
         network, chosen = chunk.network, list(chunk.chosen)
         fixed = {name: value.detach() for name, value in network.parameters.items()}
 
-        def outputs(parameters: dict[str, Tensor], sample: Tensor) -> Tensor:
-            return network(sample[None], {**fixed, **parameters})[0, chosen]
+        def outputs(parameters: dict[str, Tensor], *sample: Tensor) -> Tensor:
+            samples = mapped(lambda leaf: leaf[None], with_leaves(chunk.samples, sample))
+            return network(samples, {**fixed, **parameters})[0, chosen]
 
         wanted = {name: fixed[name] for name in self.names}
-        jacobian = vmap(jacrev(outputs), in_dims=(None, 0))(wanted, chunk.samples)
-        shape = len(chunk.samples), len(chosen), -1
-        F = torch.cat([jacobian[name].reshape(shape) for name in self.names], 2)
-        return (F if self.full else F.flatten(1)[:, None],)
+        parts = leaves(chunk.samples)
+        over = (None, *[0] * len(parts))
+        with sdpa_kernel(SDPBackend.MATH):  # the others have no rules for vmap
+            jacobian = vmap(jacrev(outputs), in_dims=over)(wanted, *parts)
+        shape = len(parts[0]), len(chosen), -1
+        return torch.cat([jacobian[name].reshape(shape) for name in self.names], 2)
+
+    def _one_by_one(self, chunk: Chunk) -> Tensor:
+        network, rows = chunk.network, []
+        wanted = [network.parameters[name] for name in self.names]
+        for i in range(count(chunk.samples)):
+            with torch.enable_grad():
+                outputs = network(take(chunk.samples, slice(i, i + 1)))[0].unbind()
+            for k in chunk.chosen:
+                found = torch.autograd.grad(
+                    outputs[k], wanted, retain_graph=True, materialize_grads=True
+                )
+                rows.append(torch.cat([each.flatten() for each in found]))
+        return torch.stack(rows).view(count(chunk.samples), len(chunk.chosen), -1)
 
 
 class PairTerm(Term):
@@ -112,13 +184,17 @@ class PairTerm(Term):
 
     def factors(self, chunk: Chunk) -> Factors:
         """(n, positions, inputs) a, and (n, r, positions, results) g."""
-        a, g = chunk.inputs(self.layer)[:, 0], chunk.kept[self.layer]
+        a, g = chunk.scaled_inputs(self.layer)[:, 0], chunk.kept[self.layer]
         return a, g if self.full else g.transpose(1, 2).flatten(2)[:, None]
 
-    @staticmethod
-    def reduce(a: Tensor, g: Tensor) -> Tensor:
+    def reduce(self, a: Tensor, g: Tensor) -> Tensor:
         """(n, positions, results) one output's g."""
         return g[:, 0].mT
+
+    @staticmethod
+    def products(left: Tensor, right: Tensor) -> Tensor:
+        """(positions, positions) of a, or of several samples' in a row."""
+        return left @ right.mT
 
     def add(self, K: Tensor, left: Factors, right: Factors, scale: float) -> None:
         """A few rows at a time, so that the products stay in cache."""
@@ -128,7 +204,7 @@ class PairTerm(Term):
         rows = max(1, numbers // (r * p * len(g)))
         for start in range(0, len(left[0]), rows):
             part = slice(start, start + rows)
-            inputs = left[0][part].flatten(0, 1) @ a.mT
+            inputs = self.products(left[0][part].flatten(0, 1), a)
             gradients = left[1][part].flatten(0, 2) @ g.mT
             # i, j: samples; k, l: outputs; p, q: positions
             product = gradients.view(-1, r, p, len(a) // p, r, p)
@@ -140,12 +216,31 @@ class PairTerm(Term):
     def diagonal(self, factors: Factors) -> Tensor:
         """The products at two positions of one sample."""
         a, g = factors
-        return ((a @ a.mT)[:, None] * (g @ g.mT)).sum((2, 3))
+        return (self.products(a, a)[:, None] * (g @ g.mT)).sum((2, 3))
 
     def features(self, factors: Factors) -> Tensor:
         """The gradients after all."""
         a, g = factors
         return (g.mT @ a[:, None]).flatten(1)
+
+
+class TokenPairTerm(PairTerm):
+    """The same for an embedding: a token's product with itself is 1, with any other 0."""
+
+    def __init__(self, layer: Layer, full: bool, vocabulary: int) -> None:
+        super().__init__(layer, full)
+        self.vocabulary = vocabulary
+
+    @staticmethod
+    def products(left: Tensor, right: Tensor) -> Tensor:
+        """Whether they are the same."""
+        return left == right.mT
+
+    def features(self, factors: Factors) -> Tensor:
+        """The gradients after all, with a row for every token there is."""
+        a, g = factors
+        per_token = TokenGradientTerm(self.layer, self.full, self.vocabulary)
+        return per_token.reduce(a, g.mT)
 
 
 class ReadoutTerm(Term):
@@ -156,7 +251,7 @@ class ReadoutTerm(Term):
 
     def factors(self, chunk: Chunk) -> Factors:
         """(n, inputs) a."""
-        return (chunk.inputs(self.layer)[:, 0, 0],)
+        return (chunk.scaled_inputs(self.layer)[:, 0, 0],)
 
     def add(self, K: Tensor, left: Factors, right: Factors, scale: float) -> None:
         """Between different outputs there is nothing."""
@@ -230,7 +325,7 @@ class SketchTerm(GradientTerm):
 
     def factors(self, chunk: Chunk) -> Factors:
         """(n, 1, m)."""
-        total = chunk.samples.new_zeros((len(chunk.samples), 1, self.size))
+        total = chunk.network.like.new_zeros((count(chunk.samples), 1, self.size))
         for place, term in enumerate(self.terms):
             features = term.features(term.factors(chunk))
             index, signs = _draw(features.shape[1], self.size, self.seed, place, features.device)

@@ -1,0 +1,128 @@
+"""A learner read off a torch.optim.SGD, against that optimiser itself, step by step."""
+
+import numpy as np
+import pytest
+import torch
+
+import retarget as rt
+from retarget.errors import InvalidInputError, InvalidTypeError
+
+N, BATCH = 17, 3
+DECAY = {"lr": 0.03, "weight_decay": 0.4}
+
+
+def weights(*shapes):
+    return [torch.zeros(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+@pytest.mark.parametrize(
+    ("options", "groups"),
+    [
+        ({"lr": 0.07}, [{}]),
+        ({"lr": torch.tensor(0.07), "dampening": 0.5}, [{}]),  # without momentum it is not used
+        ({"lr": 0.05, "momentum": 0.8, "nesterov": True, "weight_decay": 0.3}, [{}]),
+        ({"lr": 0.05, "momentum": 0.7}, [{}, {"lr": 0.02}, {"lr": 0.0}]),
+        ({"lr": 0.06, "weight_decay": 0.2}, [{"momentum": 0.4}, DECAY | {"momentum": 0.4}]),
+    ],
+    ids=["plain", "tensor rate", "nesterov", "three rates", "decay in proportion"],
+)  # fmt: skip
+def test_the_description_takes_the_steps_that_torch_takes(options, groups, reduction):
+    random = np.random.default_rng(3)
+    parts = [torch.from_numpy(random.normal(size=(N, 2 + i))) for i in range(len(groups))]
+    Y = torch.from_numpy(random.normal(size=(N, 2)))
+    W = weights(*[(part.shape[1], 2) for part in parts])
+    optimizer = torch.optim.SGD(
+        [{"params": [w], **group} for w, group in zip(W, groups, strict=True)], **options
+    )
+    learner = rt.SGD.from_torch(optimizer, BATCH, reduction)
+    rate = float(optimizer.param_groups[0]["lr"])
+    ratios = [float(group["lr"]) / rate for group in optimizer.param_groups]
+
+    def predictions():
+        return sum(part @ w for part, w in zip(parts, W, strict=True))
+
+    for start in range(0, N, BATCH):
+        rows = slice(start, start + BATCH)
+        optimizer.zero_grad()
+        loss = 0.5 * (Y[rows] - predictions()[rows]).square().sum()
+        (loss / len(Y[rows]) if reduction == "mean" else loss).backward()
+        optimizer.step()
+
+    K = sum(ratio * part @ part.T for ratio, part in zip(ratios, parts, strict=True))
+    A = rt.online_coefficients(K, Y, learner)
+    torch.testing.assert_close(K @ A, predictions().detach(), rtol=1e-10, atol=1e-10)
+
+
+def test_it_reads_every_option():
+    optimizer = torch.optim.SGD(
+        weights(2), lr=0.3, momentum=0.5, nesterov=True, weight_decay=0.01, foreach=True
+    )
+    assert rt.SGD.from_torch(optimizer, 7, "mean") == rt.SGD(0.3, 7, 0.5, True, 0.01, "mean")
+
+
+def stepped(momentum):
+    (w,) = weights(2)
+    optimizer = torch.optim.SGD([w], lr=0.1, momentum=momentum)
+    w.square().sum().add(w.sum()).backward()
+    optimizer.step()
+    return optimizer
+
+
+def test_steps_without_momentum_leave_nothing_behind():
+    assert rt.SGD.from_torch(stepped(0.0), 1, "sum") == rt.SGD(0.1)
+
+
+def scheduled():
+    optimizer = torch.optim.SGD(weights(2), lr=0.1)
+    torch.optim.lr_scheduler.StepLR(optimizer, 5)
+    return optimizer
+
+
+def in_groups(*groups):
+    return torch.optim.SGD(
+        [{"params": [w], **g} for w, g in zip(weights(*[2] * len(groups)), groups, strict=True)],
+        lr=0.1,
+    )
+
+
+class OfMyOwn(torch.optim.SGD):
+    def step(self, closure=None):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: torch.optim.Adam(weights(2)), InvalidTypeError, "is a Adam; expected a torch.op"),
+        (lambda: OfMyOwn(weights(2)), InvalidTypeError, "is a OfMyOwn; expected a torch.optim.SGD"),
+        (lambda: rt.SGD(0.1), InvalidTypeError, "is a SGD; expected a torch.optim.SGD"),
+        (lambda: in_groups({}, {"maximize": True}), InvalidInputError, "maximize .* group 1"),
+        (
+            lambda: torch.optim.SGD(weights(2), lr=0.1, momentum=0.5, dampening=0.2),
+            InvalidInputError,
+            "dampening is 0.2 in parameter group 0, which torch leaves out of the first step",
+        ),
+        (scheduled, InvalidInputError, "a scheduler changes the rate of parameter group 0"),
+        (
+            lambda: in_groups({}, {"momentum": 0.5}),
+            InvalidInputError,
+            "momentum is 0 in parameter group 0 and 0.5 in group 1",
+        ),
+        (
+            lambda: in_groups({"momentum": 0.5}, {"momentum": 0.5, "nesterov": True}),
+            InvalidInputError,
+            "nesterov is False in parameter group 0 and True in group 1",
+        ),
+        (
+            lambda: in_groups({"weight_decay": 0.1}, {"weight_decay": 0.1, "lr": 0.2}),
+            InvalidInputError,
+            "weight_decay is 0.01 in parameter group 0 and 0.02 in group 1",
+        ),
+        (lambda: stepped(0.5), InvalidInputError, "has a velocity from steps that it has taken"),
+        (lambda: in_groups({"lr": 0.0}), InvalidInputError, "lr is 0.0; expected a positive"),
+    ],
+)
+def test_what_no_description_fits_is_refused(make, error, message):
+    with pytest.raises(error, match=message):
+        rt.SGD.from_torch(make(), 1, "sum")
