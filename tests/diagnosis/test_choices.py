@@ -1,12 +1,14 @@
 """Width, ridge, rate and block: what is chosen is the best of what was tried."""
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
 import torch
 
 import retarget as rt
-from retarget.diagnosis.measure import stability
+from retarget.diagnosis.measure import approximation, choose, stability
 from retarget.diagnosis.measure.choose import (
     AIMS,
     AS_NEAR,
@@ -19,6 +21,7 @@ from retarget.diagnosis.measure.choose import (
 from retarget.diagnosis.measure.stability import largest_rate, non_normality
 from retarget.diagnosis.measure.trials import offline_aims
 from retarget.diagnosis.options import Options
+from retarget.diagnosis.pipeline import diagnose_stream
 from retarget.diagnosis.result import Choice
 from retarget.theory.stability import largest_stable_lr
 from support.diagnosis_streams import both_kernels, by_hand, drifting
@@ -124,6 +127,33 @@ def test_a_smoother_offline_learner_is_followed_where_it_leads_nearer(seed, gamm
         assert found.distance == pytest.approx(literal, rel=1e-5)
         assert ridge is None or found.ridge.value == ridge
         np.testing.assert_allclose(found.aims, offline_aims(kernel, found.aim.value, block))
+
+
+def test_of_a_long_stream_evenly_spaced_rows_choose(monkeypatch):
+    learner, gamma = rt.SGD(lr=0.3, batch_size=2), 0.02
+    stream = make_stream(60, 2, seed=2)
+    for kernel in both_kernels(stream):
+        few = kernel.part(kernel.spread_rows(30))
+        half = Choice(gamma / 2, True, "least error", pl.DataFrame())
+        expected, _ = choose_correction(few, learner, half, 4, None)
+        with monkeypatch.context() as patch:
+            patch.setattr(choose, "CHOOSING_ROWS", 30)
+            found, offline = choose_correction(kernel, learner, replace(half, value=gamma), 4, None)
+        assert found.aim.value == pytest.approx(2 * expected.aim.value)
+        assert found.ridge.value == expected.ridge.value
+        np.testing.assert_allclose(found.aims, offline_aims(kernel, found.aim.value, 4))
+        A_off = rt.offline_coefficients(stream.K, stream.Y, gamma)
+        K_A = kernel.values(offline.coefficients)
+        np.testing.assert_allclose(K_A, stream.K @ A_off, rtol=1e-6, atol=1e-9)
+
+
+def test_many_rows_are_exact_only_if_asked(monkeypatch):
+    monkeypatch.setattr(approximation, "MOST_EXACT_ROWS", 50)
+    modes = {
+        mode: diagnose_stream(drifting(80), None, Options(mode=mode), progress=False).mode
+        for mode in ("auto", "exact")
+    }
+    assert modes == {"auto": "features", "exact": "exact"}
 
 
 def test_where_nothing_keeps_the_targets_finite():

@@ -118,8 +118,8 @@ class StreamKernel(ABC):
         return torch.cat(parts)
 
     @abstractmethod
-    def part(self, rows: slice) -> Self:
-        """The kernel of some consecutive rows of the stream."""
+    def part(self, rows: slice | Tensor) -> Self:
+        """The kernel of some rows of the stream, in its order."""
 
     @abstractmethod
     def learner(self, learner: SGD) -> Any:
@@ -197,10 +197,10 @@ class DenseKernel(StreamKernel):
         self.K = kernel(X).to(torch.float64)
         self._factor: GrowingCholesky | None = None
 
-    def part(self, rows: slice) -> Self:
-        """The same matrix, seen through a window."""
+    def part(self, rows: slice | Tensor) -> Self:
+        """A part of the matrix, copied unless the rows are consecutive."""
         part = copy.copy(self)
-        part.X, part.Y, part.K = self.X[rows], self.Y[rows], self.K[rows, rows]
+        part.X, part.Y, part.K = self.X[rows], self.Y[rows], self.K[rows][:, rows]
         part._factor = part._advance = None
         return part
 
@@ -334,8 +334,8 @@ class FeatureKernel(StreamKernel):
             return self._kept[samples].double()
         return self._query(self.X[samples])
 
-    def part(self, rows: slice) -> Self:
-        """The same features of other rows, computed anew."""
+    def part(self, rows: slice | Tensor) -> Self:
+        """The same features of some rows, computed anew."""
         return type(self)(self.map, self.X[rows], self.Y[rows])
 
     def learner(self, learner: SGD) -> PrimalLearner:

@@ -28,6 +28,7 @@ from retarget.theory.stream_kernel import (
 )
 
 MOST_MEMORY = 4_000_000_000
+MOST_EXACT_ROWS = 12_000  # unless asked for: the time grows as the cube of the rows
 # n rows with m features take time in proportion to n m^2: this keeps it at a minute or two.
 FEATURE_WORK = 2.7e11
 KEPT_SHARE = 0.6  # of the memory, for features that are kept
@@ -110,7 +111,8 @@ def open_kernel(
             f"the exact method on {len(X):,} rows needs {needed / 1e9:.1f} GB, and may have "
             f"{limit / 1e9:.1f} GB; use mode 'features', fewer rows, or allow more memory"
         )
-    if options.mode == "exact" or (options.mode == "auto" and needed <= limit):
+    fits = needed <= limit and len(X) <= MOST_EXACT_ROWS
+    if options.mode == "exact" or (options.mode == "auto" and fits):
         return Opened(DenseKernel(kernel, X, Y, advance), needed, limit)
     batch = min(options.batch_size, len(X))
     if batch > WINDOW_ROWS and 32 * batch**2 > limit:
