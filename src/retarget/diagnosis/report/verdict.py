@@ -7,16 +7,20 @@ user's own model where there is one, since what is right for a kernel may be wro
 
 import math
 
-import numpy as np
 from rich.filesize import decimal
 
 from retarget.diagnosis.options import batch_model_name
+from retarget.diagnosis.report.model_verdict import model_advice, model_findings, model_headline
 from retarget.diagnosis.report.words import (
     approximation_rows,
+    change_words,
+    clear_gain,
     interval,
     largest_moves,
     number,
+    opposite,
     percent,
+    target_length,
     with_interval,
 )
 from retarget.diagnosis.result import (
@@ -25,14 +29,12 @@ from retarget.diagnosis.result import (
     Baseline,
     Diagnosis,
     Estimate,
-    ModelDiagnosis,
     Verdict,
 )
 from retarget.learners import LABELS
 from retarget.text import listed
 from retarget.theory.offline.aims import as_aim
 
-WORTHWHILE = 0.05  # the least relative improvement that is spoken of
 MANY = 10.0  # an error that is so much above another is spoken of as a multiple of it
 STRONG_INTERFERENCE = 0.25  # of a target's length, moved by one other group
 ROUNDING = 0.01  # by which the exactly corrected learner's error may differ from the offline one's
@@ -44,12 +46,12 @@ HIDDEN = 2.0  # an error so many times the progressive one is what progressive v
 
 def verdict(diagnosis: Diagnosis) -> Verdict:
     """The verdict on what was found."""
-    text, about = _headline(diagnosis), diagnosis.approximation
-    if about is not None and diagnosis.model is None and _limited_by_features(diagnosis):
+    text, about, model = _headline(diagnosis), diagnosis.approximation, diagnosis.model
+    if about is not None and model is None and _limited_by_features(diagnosis):
         text = f"As far as {about.words} can tell, {text[0].lower()}{text[1:]}"
     findings = (
         _unseen(diagnosis),
-        *_model_findings(diagnosis),
+        *([] if model is None else model_findings(diagnosis, model)),
         _errors(diagnosis),
         _classes_alike(diagnosis),
         _worse_than_nothing(diagnosis),
@@ -67,11 +69,11 @@ def verdict(diagnosis: Diagnosis) -> Verdict:
         _limited(diagnosis),
     )
     advice: tuple[str | None, ...] = (_hold_out_better(diagnosis),)
-    if diagnosis.model is None:
+    if model is None:
         advice += (_diverged(diagnosis), *_tried(diagnosis), _correction(diagnosis))
         advice += (_near_limit(diagnosis),)
     else:
-        advice += _model_advice(diagnosis.model)
+        advice += model_advice(model)
     advice += (_few_rows(diagnosis), _more_features(diagnosis))
     nothing = "Nothing that was tried is clearly better: leave the learner as it is."
     return Verdict(
@@ -81,19 +83,10 @@ def verdict(diagnosis: Diagnosis) -> Verdict:
     )
 
 
-def _opposite(estimate: Estimate) -> Estimate:
-    return Estimate(-estimate.value, -estimate.high, -estimate.low)
-
-
-def _clear_gain(effect: Estimate) -> bool:
-    """Whether a relative change of the error is an improvement, and not by chance."""
-    return effect.value <= -WORTHWHILE and effect.high < 0
-
-
 def _limited_by_features(diagnosis: Diagnosis) -> bool:
     """Whether the true kernel does better with a few rows than the features with all."""
     reference = diagnosis.approximation and diagnosis.approximation.reference
-    return bool(reference and _clear_gain(reference))
+    return bool(reference and clear_gain(reference))
 
 
 def _reference(diagnosis: Diagnosis) -> Baseline:
@@ -107,7 +100,7 @@ def _reference(diagnosis: Diagnosis) -> Baseline:
 def _headline(diagnosis: Diagnosis) -> str:
     """How far the online model is from the batch model, and what was seen to help."""
     if diagnosis.model is not None:
-        return _model_headline(diagnosis, diagnosis.model)
+        return model_headline(diagnosis, diagnosis.model)
     excess, reference = diagnosis.excess, _reference(diagnosis)
     if diagnosis.diverged:
         return (
@@ -119,7 +112,7 @@ def _headline(diagnosis: Diagnosis) -> str:
     if math.isnan(excess.value):
         return "The online and the batch model cannot be told apart: neither makes an error."
     if excess.high < 0:
-        below = _opposite(excess)
+        below = opposite(excess)
         return (
             f"The online model's error is {percent(below.value)} below that of the "
             f"{reference.name} ({interval(below, share=True)})."
@@ -158,94 +151,6 @@ def _closing(diagnosis: Diagnosis) -> str:
 
 def _usable(diagnosis: Diagnosis) -> bool:
     return diagnosis.target_size["iterative"] <= OUT_OF_PROPORTION
-
-
-def _model_headline(diagnosis: Diagnosis, model: ModelDiagnosis) -> str:
-    came, batch = model.score("as it came").error, model.score("batch").error
-    if not model.orders:  # of a log of predictions, nothing more is known
-        again, before = model.remembered.value, model.prequential.value
-        if math.isfinite(again) and math.isfinite(before):
-            return (
-                f"Asked again at the end about rows that it had learned, {model.name} have an "
-                f"error of {number(again)}; when each row came, it was {number(before)}."
-            )
-        return f"The error of {model.name} is {with_interval(came)}."
-    if not came.value <= DIVERGED * diagnosis.baselines[0].error.value:
-        return f"{model.name} diverges on this stream: its error is beyond any use."
-    order = f"in random order its error is {_change(model.order)}"
-    if not (math.isfinite(batch.value) and batch.value > 0):
-        return f"{model.name}, row by row: {order}."
-    excess = came.value / batch.value - 1
-    return (
-        f"{model.name}, row by row, has {percent(abs(excess))} {'more' if excess >= 0 else 'less'} "
-        f"error than as a batch model; {order}."
-    )
-
-
-def _change(effect: Estimate) -> str:
-    """A relative change of the error in words."""
-    if not math.isfinite(effect.value):
-        return "not defined"
-    if effect.low <= 0 <= effect.high:
-        return f"not clearly another one ({interval(effect, share=True)})"
-    less = effect.value < 0
-    seen = _opposite(effect) if less else effect
-    word = "lower" if less else "higher"
-    return f"{percent(seen.value)} {word} ({interval(seen, share=True)})"
-
-
-def _model_findings(diagnosis: Diagnosis) -> list[str]:
-    model = diagnosis.model
-    if model is None:
-        return []
-    known = [
-        f"{score.way} {number(score.error.value, 4)}"
-        for score in model.scores
-        if math.isfinite(score.error.value)
-    ]
-    found = [*model.failures, f"Mean squared error of {model.name}: {'; '.join(known)}."]
-    shift = float(np.linalg.norm(model.shift, axis=1).mean())
-    if math.isfinite(shift):
-        found.append(
-            f"What {model.name} said of a row right after learning it, and what it says of it at "
-            f"the end, differ by {number(shift)} on average, where a target's own length is "
-            f"{number(_target_length(diagnosis))}."
-        )
-    found.append(f"{model.description[0].upper()}{model.description[1:].rstrip('.')}.")
-    if model.agreement is not None and math.isfinite(model.agreement):
-        found.append(
-            f"The theory's prediction of these movements agrees with {model.name} to "
-            f"{percent(max(0.0, model.agreement))}."
-        )
-    return found
-
-
-def _model_advice(model: ModelDiagnosis) -> tuple[str | None, ...]:
-    """What was seen to work on the user's own model, for real."""
-    order = corrected = None
-    if _clear_gain(model.order):
-        order = (
-            f"Show {model.name} the rows in random order, if you can: over {len(model.orders)} "
-            f"orders its error is {_change(model.order)}."
-        )
-    closed = model.closed
-    if model.corrected is not None and math.isfinite(closed.value):
-        share = f"{with_interval(closed, share=True)} of the gap to its batch model"
-        if model.corrected_size > OUT_OF_PROPORTION:
-            corrected = (
-                f"Do not train {model.name} on corrected targets: they reach "
-                f"{number(model.corrected_size)} standard deviations."
-            )
-        elif model.helped:
-            corrected = (
-                f"Train {model.name} on iteratively corrected targets: trained on them, it closed "
-                f"{share}."
-            )
-        else:
-            corrected = (
-                f"Do not train {model.name} on corrected targets: it was tried, and closed {share}."
-            )
-    return order, corrected
 
 
 def _errors(diagnosis: Diagnosis) -> str:
@@ -365,10 +270,6 @@ def _hold_out_better(diagnosis: Diagnosis) -> str | None:
     return "Hold out rows of every class before you act on these scores: --evaluation random."
 
 
-def _target_length(diagnosis: Diagnosis) -> float:
-    return float(np.linalg.norm(diagnosis.stream.Y, axis=1).mean())
-
-
 def _shift(diagnosis: Diagnosis) -> str | None:
     shift = float(diagnosis.shift_size.mean())
     if not math.isfinite(shift) or diagnosis.diverged:
@@ -376,13 +277,13 @@ def _shift(diagnosis: Diagnosis) -> str | None:
     classes = diagnosis.stream.kind == "classification"
     return (
         f"Learning moved the targets by {shift:.3g} on average, where a target's own "
-        f"length is {_target_length(diagnosis):.3g}; {percent(float(diagnosis.changed.mean()))} "
+        f"length is {target_length(diagnosis):.3g}; {percent(float(diagnosis.changed.mean()))} "
         f"of the rows changed their {'class' if classes else 'sign (side of the mean)'}."
     )
 
 
 def _interference(diagnosis: Diagnosis) -> str | None:
-    length = _target_length(diagnosis)
+    length = target_length(diagnosis)
     for move in largest_moves(diagnosis, most=1):
         if length and move.size >= STRONG_INTERFERENCE * length and not diagnosis.diverged:
             return (
@@ -464,7 +365,7 @@ def _limited(diagnosis: Diagnosis) -> str | None:
     about = diagnosis.approximation
     if about is None or about.reference is None or not _limited_by_features(diagnosis):
         return None
-    less = _opposite(about.reference)
+    less = opposite(about.reference)
     return (
         f"The features hold the batch model back: with the true kernel, {about.sample:,} of the "
         f"rows alone give {percent(less.value)} less error ({interval(less, share=True)}). What is "
@@ -491,9 +392,9 @@ def _tried(diagnosis: Diagnosis) -> list[str]:
         "batch": "Use mini-batches of {:.0f} rows at the same rate: the error is",
         "order": "Learn the rows in random order, if you can: over {:.0f} orders the error is",
     }
-    useful = [trial for trial in diagnosis.trials if _clear_gain(trial.effect)]
+    useful = [trial for trial in diagnosis.trials if clear_gain(trial.effect)]
     return [
-        f"{words[trial.change].format(trial.value)} {_change(trial.effect)}."
+        f"{words[trial.change].format(trial.value)} {change_words(trial.effect)}."
         for trial in sorted(useful, key=lambda trial: trial.effect.value)
     ]
 
@@ -504,7 +405,7 @@ def _correction(diagnosis: Diagnosis) -> str | None:
     if diagnosis.unseen or diagnosis.diverged:
         return None
     if math.isnan(closed.value):
-        gained = any(_clear_gain(trial.effect) for trial in diagnosis.trials)
+        gained = any(clear_gain(trial.effect) for trial in diagnosis.trials)
         if not math.isnan(excess.value) and excess.low <= 0 and not gained:
             return "No correction is needed: there is no clear gap to close."
         return None

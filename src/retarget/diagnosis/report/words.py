@@ -17,6 +17,7 @@ MINUS = "\u2212"
 TYPED = {raised: plain for plain, raised in SUPERSCRIPTS.items()} | {ord(MINUS): "-"}
 # Control characters, those that turn the direction of writing, and halves of characters.
 UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
+WORTHWHILE = 0.05  # the least relative improvement that is spoken of
 MEASURED = 2000  # rows whose condition number is taken, at most (see `Stability`)
 
 
@@ -72,6 +73,33 @@ def with_interval(estimate: Estimate, share: bool = False) -> str:
     if not math.isfinite(estimate.value):
         return "-"
     return f"{(percent if share else number)(estimate.value)} ({interval(estimate, share)})"
+
+
+def opposite(estimate: Estimate) -> Estimate:
+    """The estimate of less instead of more."""
+    return Estimate(-estimate.value, -estimate.high, -estimate.low)
+
+
+def clear_gain(effect: Estimate) -> bool:
+    """Whether a relative change of the error is an improvement, and not by chance."""
+    return effect.value <= -WORTHWHILE and effect.high < 0
+
+
+def change_words(effect: Estimate) -> str:
+    """A relative change of the error in words."""
+    if not math.isfinite(effect.value):
+        return "not defined"
+    if effect.low <= 0 <= effect.high:
+        return f"not clearly another one ({interval(effect, share=True)})"
+    less = effect.value < 0
+    seen = opposite(effect) if less else effect
+    word = "lower" if less else "higher"
+    return f"{percent(seen.value)} {word} ({interval(seen, share=True)})"
+
+
+def target_length(diagnosis: Diagnosis) -> float:
+    """Mean length of a row's targets."""
+    return float(np.linalg.norm(diagnosis.stream.Y, axis=1).mean())
 
 
 def typed(text: str) -> str:
