@@ -33,8 +33,8 @@ ArrayT = TypeVar("ArrayT", np.ndarray, Tensor)
 # square stays in cache (CPU) or fills the device (CUDA). Measured by benchmarks/iterative.py.
 PANEL_ROWS = {"cpu": 256}
 PANEL_ROWS_ELSEWHERE = 2048
-BUSY = 0.5  # other threads at work for each core, from which on ours would wait for them
-LOOKS = 5
+BUSY = 0.75  # other threads at work for each core, from which on ours would wait for them
+LOOKS = 10
 
 # What can be computed on. torch has others (float8, quantised), which know no arithmetic.
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

@@ -28,7 +28,7 @@ from retarget.kernels import RBF, Features, Kernel, Linear, as_kernel
 from retarget.kernels.simple import median_distance
 from retarget.learners import SGD
 from retarget.theory.correction import errors_reaching
-from retarget.theory.stream_kernel import Offline, StreamKernel
+from retarget.theory.stream_kernel import DenseKernel, Offline, StreamKernel
 
 GAMMA_GRID = np.logspace(-7, 6, 40)  # times the mean of k(x, x)
 GAMMAS = slice(9, 31)  # those tried at first, 1e-4 to 1e3; the others where the best is at an edge
@@ -178,8 +178,8 @@ def choose_correction(
     often too rough: a larger one may lead nearer to it in the end. A gamma that was given is
     followed as it is. What needs targets out of all proportion is chosen only where all else does.
 
-    Of a long stream, evenly spaced rows choose, with a ridge in proportion to their number: that
-    is nearly the same learner, at a fraction of the price.
+    With the whole kernel of a long stream, evenly spaced rows choose, with a ridge in proportion to
+    their number: that is nearly the same learner, at a fraction of the price.
 
     Args:
         kernel: The stream's kernel.
@@ -191,7 +191,7 @@ def choose_correction(
     Raises:
         NotPositiveDefiniteError: There is no offline learner with this ridge.
     """
-    if len(kernel) <= CHOOSING_ROWS:
+    if len(kernel) <= CHOOSING_ROWS or not isinstance(kernel, DenseKernel):
         return _nearest(kernel, learner, gamma, block_size, ridge)
     few = kernel.part(kernel.spread_rows(CHOOSING_ROWS))
     times = len(kernel) / len(few)
