@@ -406,7 +406,7 @@ def _copied(
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Seeds what models draw from (`random`, NumPy, torch), and puts it back as it was."""
-    kept = random.getstate(), np.random.get_state()  # noqa: NPY002 (the one that models draw from)
+    kept = random.getstate(), np.random.get_state()  # noqa: NPY002 (models draw from this one)
     try:
         with torch.random.fork_rng(devices=[]):
             random.seed(seed)

@@ -222,7 +222,7 @@ def model_facts(model: ModelDiagnosis) -> list[tuple[str, str]]:
 
 
 def agreement_words(agreement: float) -> str:
-    """How far the model's shift is the one that the theory predicts.
+    """How far the model's shift is what the theory predicts.
 
     Example:
         >>> agreement_words(0.97)

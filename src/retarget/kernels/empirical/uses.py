@@ -346,7 +346,7 @@ def _add(one: Any, other: Any, alpha: float = 1) -> Call | None:
 
 
 def _broadcast(one: Any, other: Any) -> tuple[Tensor, Tensor, int] | None:
-    """The one that keeps its shape, the leaf that is repeated over its rows, and its dimensions."""
+    """Which of two keeps its shape, the leaf that is repeated over its rows, and its dimensions."""
     if not isinstance(one, Tensor) or not isinstance(other, Tensor):
         return None
     for x, parameter in ((one, other), (other, one)):
