@@ -6,7 +6,7 @@ import pytest
 from sklearn.linear_model import SGDRegressor
 
 import retarget as rt
-from retarget.diagnosis.report.export import corrected_table
+from retarget.diagnosis.report.export import as_json, corrected_table
 from support.command_line import run
 from support.user_models import network
 
@@ -57,6 +57,9 @@ def test_a_log_of_predictions_tells_what_was_forgotten():
     assert "Asked again at the end" in found.verdict.headline
     arrays = rt.diagnose(X, y, predictions=np.array(said), predictions_after=w * X[:, 0])
     assert arrays.model.remembered == found.model.remembered
+    told = as_json(found)["model"]
+    assert told["remembered"]["value"] == found.model.remembered.value
+    assert not any(isinstance(part, list) and len(part) == 120 for part in told.values())
     with pytest.raises(rt.errors.InvalidInputError, match="names 2 columns for 1 target"):
         rt.diagnose(frame, "y", predictions=["said", "now"])
     with pytest.raises(rt.errors.InvalidInputError, match="a model and a log"):

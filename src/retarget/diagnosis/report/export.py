@@ -28,6 +28,8 @@ LONGEST_CELL = 40
 OF_ALL_ROWS = frozenset(
     ("stream", "effective", "corrected", "iterative", "prequential", "density", "changed")
 )
+# The same of a user's model.
+OF_ALL_ROWS_OF_A_MODEL = frozenset(("before", "after", "end", "theory", "corrected"))
 
 
 def shift_table(diagnosis: Diagnosis) -> pl.DataFrame:
@@ -135,6 +137,11 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
     """
     stream, sizes = diagnosis.stream, diagnosis.shift_size
     found = {field.name: getattr(diagnosis, field.name) for field in fields(diagnosis)}
+    if diagnosis.model is not None:
+        model = {
+            field.name: getattr(diagnosis.model, field.name) for field in fields(diagnosis.model)
+        }
+        found["model"] = {k: v for k, v in model.items() if k not in OF_ALL_ROWS_OF_A_MODEL}
     whole = {
         "rows": len(stream),
         "kind": stream.kind,
