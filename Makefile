@@ -11,7 +11,7 @@ CORE   := tests/theory tests/kernels tests/streaming tests/estimators tests/cont
 	tests/diagnosis tests/test_arrays.py tests/test_learners.py \
 	tests/test_state_files.py tests/test_storage.py tests/test_text.py
 
-.PHONY: run test coverage test-slow test-all test-lean test-faults fuzz audit lint bench figures clean
+.PHONY: run test coverage test-slow test-all test-lean test-integrations test-faults fuzz audit lint bench figures clean
 
 run: $(READY)  ## the main job: the diagnosis of a stream, here the embedded digits
 	$(BIN)/retarget diagnose
@@ -31,6 +31,14 @@ test-all: coverage test-faults test-lean  ## everything, many examples of every 
 test-lean: $(LEAN_READY)  ## core, estimators, streaming and diagnosis where no extra is installed
 	$(LEAN)/bin/python -m pytest -m "not slow" $(CORE)
 	$(LEAN)/bin/python -m pytest tests/test_extras.py
+
+# One environment for each framework.
+FRAMEWORKS := avalanche huggingface lightning river skorch
+test-integrations: $(FRAMEWORKS:%=integration-%)  ## the adapters of retarget.integrations beside their frameworks
+
+integration-%: .venv-%/.ready  ## one of them: make integration-river
+	.venv-$*/bin/python -m pytest tests/integrations/test_$*.py
+	.venv-$*/bin/python -m pytest -o addopts="--doctest-glob=*.md" -o filterwarnings=default docs/integrations/$*.md
 
 test-faults: $(READY)  ## damaged files, full disks, kills, bad numbers: 1,000 damages of every format
 	RETARGET_CORRUPTIONS=1000 $(BIN)/python -m pytest -m faults tests/faults -n auto --dist worksteal
@@ -81,6 +89,12 @@ $(LEAN_READY): pyproject.toml constraints.txt
 	$(LEAN)/bin/python -m pip install --quiet --upgrade -c constraints.txt -e . pytest hypothesis
 	@touch $@
 
+.PRECIOUS: .venv-%/.ready
+.venv-%/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet --upgrade -c constraints.txt -e ".[$*]" pytest hypothesis
+	@touch $@
+
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else "retarget needs Python 3.11 to 3.13, got %d.%d; choose one with: make PYTHON=python3.11 ..." % v)'
 	$(PYTHON) -m venv $(VENV)
@@ -88,4 +102,4 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 clean:  ## removes the environment and everything that was made
-	rm -rf $(VENV) $(LEAN) .fuzz results dist build .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-* .fuzz results dist build .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
