@@ -29,6 +29,8 @@ FLOATS = (np.float64, np.float32)
 QUERY_ENTRIES = 2**24
 # Samples in a block, at least, where block_size is left open.
 BLOCK_SAMPLES = 64
+# Ridge of a block where it is left open: enough for copies of a sample.
+BLOCK_RIDGE = 0.01
 
 
 class LearnedStream:
@@ -117,7 +119,7 @@ class OnlineKernelEstimator(AllOrNothing):
         reduction: str = "sum",
         correction: str = "none",
         block_size: int | None = None,
-        ridge: float = 0.01,
+        ridge: float | None = None,
         loss: str = "squared",
         aim: str = "all",
     ) -> None:
@@ -218,8 +220,9 @@ class OnlineKernelEstimator(AllOrNothing):
         size = self.block_size
         if size is None:
             size = -(-BLOCK_SAMPLES // learner.batch_size) * learner.batch_size
+        ridge = BLOCK_RIDGE if self.ridge is None else self.ridge
         corrector = TargetCorrector(
-            kernel, learner, self.gamma, size, self.ridge, loss=loss, aim=self.aim
+            kernel, learner, self.gamma, size, ridge, loss=loss, aim=self.aim
         )
         return LearnedStream(corrector)
 

@@ -43,7 +43,8 @@ class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstima
             learns targets that lead it to the offline learner's predictions, block by block.
         block_size: Samples whose targets the iterative correction finds together, a multiple of
             the batch size. None: the smallest that is 64 or more.
-        ridge: Steadies the iterative correction where samples of a block are much alike.
+        ridge: Steadies the iterative correction where samples of a block are much alike; None
+            takes 0.01, which is enough for copies.
         loss: `"squared"`; or `"cross-entropy"` for targets that are probabilities (one in [0, 1],
             or several that sum to 1): the function learned is then their logits, and `predict`
             makes probabilities of them.

@@ -114,8 +114,11 @@ class StreamKernel(ABC):
 
     def predict(self, X: Tensor, coefficients: Tensor) -> Tensor:
         """(m, c) predictions for samples outside the stream."""
-        parts = [self._query(X[rows]) @ coefficients for rows in panels(len(X), 1, self.X.device)]
-        return torch.cat(parts)
+        # into one array: small pieces between large temporaries would keep these from being freed
+        predictions = coefficients.new_empty(len(X), coefficients.shape[1])
+        for rows in panels(len(X), 1, self.X.device):
+            torch.mm(self._query(X[rows]), coefficients, out=predictions[rows])
+        return predictions
 
     @abstractmethod
     def part(self, rows: slice | Tensor) -> Self:

@@ -43,7 +43,9 @@ NEAREST = "ends nearest to the offline learner, by targets in proportion, among"
 
 BETTER_RATE = 0.95  # a rate whose prequential error is below this share of the learner's is tried
 BATCH_FACTOR = 4
-ORDERS = 10  # random orders that are tried: a single one may be lucky
+# Random orders that are tried, as a single one may be lucky; fewer of a long stream, whose rows
+# average luck out, so that all of them together have at most about this many rows.
+ORDERS, FEWEST_ORDERS, ORDERED_ROWS = 10, 3, 2_400_000
 
 
 def choose_kernel(options: Options, X: Tensor) -> tuple[Kernel, str]:
@@ -285,11 +287,21 @@ def attempt_changes(
     made = learn_online(kernel, jobs, keep_errors=progressive) if jobs else []
     runs = dict(zip(changes, made, strict=True))
     random = np.random.default_rng(seed)
-    for number in range(0 if progressive else ORDERS):
+    for number in range(0 if progressive else tried_orders(len(kernel))):
         order = torch.from_numpy(random.permutation(len(kernel)))
         (shuffled,) = learn_online(kernel, [(learner, kernel.Y)], keep_errors=False, order=order)
         runs["order", number] = shuffled
     return runs
+
+
+def tried_orders(rows: int) -> int:
+    """How many random orders of a stream are tried.
+
+    Example:
+        >>> tried_orders(10_000), tried_orders(400_000), tried_orders(10_000_000)
+        (10, 6, 3)
+    """
+    return min(ORDERS, max(FEWEST_ORDERS, ORDERED_ROWS // rows))
 
 
 def better_rate(lr: Choice) -> float | None:
