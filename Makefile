@@ -11,7 +11,7 @@ CORE   := tests/theory tests/kernels tests/streaming tests/estimators tests/cont
 	tests/diagnosis tests/test_arrays.py tests/test_learners.py \
 	tests/test_state_files.py tests/test_storage.py tests/test_text.py
 
-.PHONY: run test coverage test-slow test-all test-lean test-integrations test-faults fuzz audit lint bench figures clean
+.PHONY: run test coverage test-slow test-all test-lean test-integrations test-faults fuzz audit lint release-check bench figures clean
 
 run: $(READY)  ## the main job: the diagnosis of a stream, here the embedded digits
 	$(BIN)/retarget diagnose
@@ -61,6 +61,12 @@ fuzz: $(READY)  ## coverage-guided fuzzing of every reader, SECONDS=60 each; fin
 audit: $(READY)  ## known vulnerabilities of the pinned dependencies; asks PyPI, so it needs a network
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[audit]"
 	$(BIN)/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
+
+# A check needs some address; a release is built with the true ones.
+REPOSITORY ?= https://example.org/retarget
+EMAIL ?= maintainers@example.org
+release-check: $(READY) .venv-release/.ready  ## builds a release and tries it in empty environments
+	RETARGET_REPOSITORY=$(REPOSITORY) RETARGET_EMAIL=$(EMAIL) packaging/release_check.sh $(CURDIR)/.venv-release $(PYTHON)
 
 lint: $(READY)
 	$(BIN)/ruff check .
