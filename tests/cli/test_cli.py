@@ -37,7 +37,7 @@ def test_all_means_every_figure(command, monkeypatch, tmp_path):
         (("reproduce", "fig1", "fgi4"), "Error: there is no experiment 'fgi4'"),
         (("reproduce",), "Missing argument 'FIGURE'"),
         (("reproduce", "fig1", "--seed", "x"), "Invalid value for '--seed'"),
-        (("reproduce", "fig1", "--seed", "-1"), "greater than or equal to 0"),
+        (("reproduce", "fig1", "--seed", "-1"), "--seed"),
         (("repoduce", "fig1"), "No such command 'repoduce'"),
     ],
 )
