@@ -267,6 +267,13 @@ class NetworkCorrector:
             self._loop.watch.warned = True
 
     @property
+    def samples(self) -> int:
+        """Samples that it has given targets for."""
+        if self._loop is not None:
+            return self._loop.leader.samples
+        return sum(len(targets) for _, targets in self._tasks)
+
+    @property
     def off(self) -> float | None:
         """How far the network was from where the theory would have it, at the last few comparisons.
 

@@ -27,16 +27,8 @@ RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 LOSS_TOLERANCE = 1e-3
 
 
-def require_optimiser(
-    optimizer: torch.optim.Optimizer, corrector: NetworkCorrector, seen: int
-) -> None:
-    """Refuses an optimiser that is not the one that the corrector's learner describes.
-
-    Args:
-        optimizer: What trains the network.
-        corrector: Its learner, network and kernel.
-        seen: Samples that were trained on before.
-    """
+def require_optimiser(optimizer: torch.optim.Optimizer, corrector: NetworkCorrector) -> None:
+    """Refuses an optimiser that is not the one that the corrector's learner describes."""
     learner = corrector.learner
     preconditioner = getattr(corrector.kernel, "preconditioner", None)
     if preconditioner is not optimizer or isinstance(optimizer, torch.optim.SGD):
@@ -52,10 +44,11 @@ def require_optimiser(
                 f"the optimiser's parameter groups have the rates {sorted(rates)}; expected one "
                 "rate, or a corrector with preconditioner=optimizer"
             )
-    if learner.momentum and seen and not any(optimizer.state.values()):
+    if learner.momentum and corrector.samples and not any(optimizer.state.values()):
         raise InvalidInputError(
             f"momentum is {learner.momentum}, but the optimiser is new, without the velocity of the"
-            f" {seen} samples before; keep one optimiser for all tasks, or use momentum=0"
+            f" {corrector.samples} samples before; keep one optimiser for all tasks, or use "
+            "momentum=0"
         )
     trained = {id(value) for group in optimizer.param_groups for value in group["params"]}
     described = trained_parameters(corrector.module, corrector.params)
@@ -115,7 +108,7 @@ def require_order(loader: Any) -> None:
 
 def require_loss(loss: Tensor, outputs: Tensor, targets: Tensor, reduction: Reduction) -> None:
     """Refuses a loss that is not half of the squared error, reduced as the learner says."""
-    expected = float(half_squared_error(outputs, targets.to(outputs), reduction))
+    expected = float(half_squared_error(outputs.detach(), targets.to(outputs), reduction))
     found = float(loss.detach())
     if not abs(found - expected) <= LOSS_TOLERANCE * max(abs(expected), 1e-6):
         raise InvalidInputError(

@@ -93,7 +93,6 @@ class TargetCorrection(Callback):
         self._make = corrector
         self._places = Places(inputs, targets)
         self._loaded: dict[str, Any] | None = None
-        self._samples = 0  # that were trained on, in finished tasks
         self._left = 0  # batches of the present task that are still to come
         self._fit: _Fit | None = None
 
@@ -101,9 +100,9 @@ class TargetCorrection(Callback):
         """Corrects the targets of a task."""
         corrector = self._ready(pl_module)
         epochs = require_exact_training(trainer, pl_module, corrector)
-        require_optimiser(trainer.optimizers[0], corrector, self._samples)
+        require_optimiser(trainer.optimizers[0], corrector)
         if corrector.memory is None:
-            self._fit = _Task(trainer, corrector, self._places, self._samples)
+            self._fit = _Task(trainer, corrector, self._places)
             self._left = epochs * len(self._fit.batches)
         else:
             self._fit = _ClosedLoop(trainer, corrector, self._places)
@@ -118,8 +117,6 @@ class TargetCorrection(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Takes the training step back to what it was."""
-        if self._fit is not None:
-            self._samples += self._fit.samples
         self._finish(pl_module)
 
     def on_exception(
@@ -133,8 +130,7 @@ class TargetCorrection(Callback):
         if self.corrector is None:
             return {}
         values, tensors = self.corrector.to_state()
-        now = self._samples + (0 if self._fit is None else self._fit.samples)
-        return {"values": values, "tensors": tensors, "samples": now, "left": self._left}
+        return {"values": values, "tensors": tensors, "left": self._left}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Goes on from a checkpoint at the end of a task, when the next fit starts."""
@@ -165,7 +161,7 @@ class TargetCorrection(Callback):
             device = next(self.corrector.module.parameters()).device
             tensors = {name: value.to(device) for name, value in self._loaded["tensors"].items()}
             self.corrector.restore(self._loaded["values"], tensors)
-            self._samples, self._loaded = self._loaded["samples"], None
+            self._loaded = None
         return self.corrector
 
     def _training_step(
@@ -177,7 +173,7 @@ class TargetCorrection(Callback):
         batch, targets, samples = fit.corrected(batch)
         if isinstance(fit, _ClosedLoop):
             self._log(module, on_step=True, on_epoch=False)
-        first = fit.expected_loss(samples, targets)
+        first = fit.first_outputs(samples)
         result = step(batch, *more)
         loss = result["loss"] if isinstance(result, dict) else result
         if not isinstance(loss, Tensor):
@@ -205,13 +201,11 @@ class _Fit:
     """One call of `Trainer.fit`: what is trained on.
 
     Attributes:
-        samples: Samples that were trained on in it.
         found: What is logged.
     """
 
     def __init__(self, trainer: Trainer, corrector: NetworkCorrector, places: Places) -> None:
         self.trainer, self.corrector, self.places = trainer, corrector, places
-        self.samples = 0
         self.found: dict[str, float] = {}
         self._compared = False
 
@@ -219,8 +213,8 @@ class _Fit:
         """The batch to train on, its targets and its samples."""
         raise NotImplementedError
 
-    def expected_loss(self, samples: Any, targets: Tensor) -> Tensor | None:
-        """On the first batch, the network's outputs, from which its loss is known."""
+    def first_outputs(self, samples: Any) -> Tensor | None:
+        """On the first batch, the network's outputs, from which the loss is known."""
         if self._compared:
             return None
         self._compared = True
@@ -243,11 +237,9 @@ class _Task(_Fit):
         batches: The checksum of each batch, and its rows.
     """
 
-    def __init__(
-        self, trainer: Trainer, corrector: NetworkCorrector, places: Places, before: int
-    ) -> None:
+    def __init__(self, trainer: Trainer, corrector: NetworkCorrector, places: Places) -> None:
         super().__init__(trainer, corrector, places)
-        self.before, self._next, self._epoch = before, 0, 0
+        self._before, self._next, self._epoch = corrector.samples, 0, 0
         self.batches: list[tuple[str, slice]] = []
         samples, targets = self._collect()
         self._true = self.true_targets(samples, targets)
@@ -290,11 +282,10 @@ class _Task(_Fit):
                 "shuffling or random augmentation"
             )
         learner = self.corrector.learner
-        step = (self.before + rows.start) // learner.batch_size
+        step = (self._before + rows.start) // learner.batch_size
         if self._epoch == 1:
             require_rate(self.trainer.optimizers[0], learner, step)
         self._next += 1
-        self.samples = max(self.samples, rows.stop)
         Z = self._targets[rows]
         return self.places.put(batch, samples, Z), Z, samples
 
@@ -315,7 +306,6 @@ class _ClosedLoop(_Fit):
                 f"ones beside them, trained on in one step; expected a learner with batch_size="
                 f"{count(samples)} or more, not {learner.batch_size}"
             )
-        self.samples += len(true)
         self.found = shift_of(Z[: len(true)], true, self.corrector)
         return self.places.put(batch, samples, Z), Z, samples
 
