@@ -364,6 +364,36 @@ def test_a_schedule_that_is_described():
     assert_same(module, by_hand(learner, tasks((48,))))
 
 
+@pytest.mark.parametrize("kind", ["rates", "Adam"])
+def test_optimisers_that_are_a_preconditioner(kind):
+    modules = Small(), Small()
+    for module in modules:
+        groups = [{"params": module.network[i].parameters(), "lr": r} for i, r in ((0, 2), (2, 1))]
+        if kind == "rates":
+            groups = [group | {"lr": 0.01 * group["lr"]} for group in groups]
+            module.optimiser = torch.optim.SGD(groups)
+        else:
+            module.optimiser = torch.optim.Adam(module.network.parameters(), 0.001, (0.0, 0.999))
+        for x, y in tasks((6,)):  # its second moments begin with a step
+            module.loss(x, y).backward()
+            module.optimiser.step()
+    learner = replace(LEARNER, lr=0.02 if kind == "rates" else 0.001)
+    module, plain = modules
+    correctors = [
+        rt.NetworkCorrector(each.network, learner, preconditioner=each.optimiser, **OPTIONS)
+        for each in modules
+    ]
+    callback = TargetCorrection(correctors[0])
+    for x, y in tasks():
+        trainer(callback).fit(module, loader(x, y))
+        z = correctors[1].correct(x, y)
+        for inputs, targets in zip(x.split(6), z.split(6), strict=True):
+            plain.optimiser.zero_grad()
+            plain.loss(inputs, targets).backward()
+            plain.optimiser.step()
+    assert_same(module, plain)
+
+
 @pytest.mark.parametrize("replay", [0, 30])
 def test_the_closed_loop_is_that_of_the_plain_loop(replay):
     learner = rt.SGD(0.02, batch_size=12, reduction="mean")
@@ -379,6 +409,30 @@ def test_the_closed_loop_is_that_of_the_plain_loop(replay):
             plain.optimiser.step()
     assert_same(module, plain)
     assert [len(batch[0]) for batch in module.seen[:3]] == ([6, 12, 12] if replay else [6, 6, 6])
+
+
+class Scaled(Small):
+    def on_before_batch_transfer(self, batch, dataloader_idx):
+        return [batch[0] + 1, batch[1]]
+
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        return [batch[0] * 0.5, batch[1]]
+
+
+def test_samples_are_corrected_as_the_hooks_of_a_transfer_leave_them():
+    module = Scaled()
+    callback = correction(module)
+    for x, y in tasks():
+        trainer(callback).fit(module, loader(x, y))
+    assert_same(module, by_hand(streams=[((x + 1) * 0.5, y) for x, y in tasks()]))
+
+
+def test_buffers_are_changed_by_training_alone():
+    module = Small()
+    module.network.insert(1, nn.BatchNorm1d(300, affine=False).double())
+    x, y = next(tasks())
+    trainer(correction(module)).fit(module, loader(x, y))
+    assert module.network[1].num_batches_tracked == 8
 
 
 @pytest.mark.filterwarnings("ignore:Found 1 module")

@@ -22,6 +22,7 @@ from retarget.errors import InvalidInputError, InvalidTypeError
 skorch = pytest.importorskip("skorch")
 from skorch.callbacks import GradientNormClipping, LRScheduler  # noqa: E402
 from skorch.dataset import ValidSplit  # noqa: E402
+from skorch.hf import AccelerateMixin  # noqa: E402
 
 from retarget.integrations.skorch import (  # noqa: E402
     CorrectedClassifier,
@@ -277,6 +278,22 @@ def test_what_is_refused(what):
         net.partial_fit(*next(tasks()))
     for mine, other in zip(net.module_.parameters(), before.parameters(), strict=True):
         assert torch.equal(mine, other)
+
+
+class Accumulating(CorrectedRegressor):
+    def train_step(self, batch, **fit_params):
+        return super().train_step(batch, **fit_params)
+
+
+class Accelerated(CorrectedRegressor, AccelerateMixin):
+    pass
+
+
+@pytest.mark.parametrize("kind", [Accumulating, Accelerated])
+def test_nets_that_step_otherwise_are_refused(kind):
+    net = kind(network, corrector=CORRECTOR, lr=0.01, batch_size=6, verbose=0)
+    with pytest.raises(InvalidInputError, match="own train_step|has a AccelerateMixin"):
+        net.partial_fit(*next(tasks()))
 
 
 def test_other_mini_batches_are_refused():

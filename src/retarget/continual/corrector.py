@@ -278,8 +278,8 @@ class NetworkCorrector:
         """How far the network was from where the theory would have it, at the last few comparisons.
 
         Relative to the distance that it was to move: 0 is exact, and above 1 there is a
-        `LinearisationWarning`. None where nothing was compared: before the second call, with
-        momentum, and after `trust`.
+        `LinearisationWarning`. None where nothing was compared, as before the second call, with
+        momentum, or once `trust` has switched it off.
         """
         watch = self._watch if self._loop is None else self._loop.watch
         return None if watch is None else watch.off

@@ -24,7 +24,7 @@ from retarget.integrations.agreement import (
     require_rate,
     shift_of,
 )
-from retarget.samples import count, join, named_leaves, take
+from retarget.samples import count, join, named_leaves, outputs_of, take
 from retarget.state_files import checksum
 
 try:
@@ -218,8 +218,11 @@ class _Fit:
         if self._compared:
             return None
         self._compared = True
-        with isolate_rng():  # the same Dropout as in the step to come
-            return outputs(self.corrector.module, samples)
+        module = self.corrector.module
+        weights = {name: value.detach() for name, value in module.named_parameters()}
+        weights |= {name: value.clone() for name, value in module.named_buffers()}
+        with torch.no_grad(), isolate_rng():  # the same Dropout as in the step to come
+            return outputs_of(module, samples, weights)
 
     def true_targets(self, samples: Any, targets: Tensor) -> Tensor:
         """As real numbers, in the network's precision."""

@@ -27,7 +27,7 @@ from retarget.learners import SGD, Reduction
 from retarget.samples import count, join, take
 
 try:
-    from skorch import NeuralNetClassifier, NeuralNetRegressor
+    from skorch import NeuralNet, NeuralNetClassifier, NeuralNetRegressor
     from skorch.callbacks import GradientNormClipping
     from skorch.hf import AccelerateMixin
     from skorch.utils import to_tensor
@@ -200,6 +200,12 @@ class _Corrected:
                     f"the net has a {kind.__name__}, which trains otherwise than the corrector's "
                     "learner; leave it out"
                 )
+        if type(self).train_step is not NeuralNet.train_step:  # type: ignore[attr-defined]
+            raise InvalidInputError(
+                "the net has its own train_step, so that its steps cannot be compared with the "
+                "corrector's learner; expected skorch's, and a larger batch_size instead of "
+                "accumulated gradients"
+            )
         if self.trained_ < self.wanted_:
             raise InvalidInputError(
                 f"the call before ended after {self.trained_} of {self.wanted_} batches, and the "
