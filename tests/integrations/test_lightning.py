@@ -283,6 +283,42 @@ def test_several_workers_keep_the_order(persistent):
     assert_same(module, by_hand())
 
 
+def test_random_numbers_are_those_of_training_without_it():
+    states = []
+    for corrected in (False, True):
+        module, (x, y) = Small(), next(tasks())
+        torch.manual_seed(7)
+        trainer(*[correction(module)] * corrected).fit(module, loader(x, y))
+        states.append(torch.get_rng_state())
+    assert torch.equal(*states)
+
+
+class Halves(Small):
+    """Takes its inputs in two parts."""
+
+    def forward(self, left, right):
+        return self.network(torch.cat([left, right], 1))
+
+    def training_step(self, batch, batch_idx):
+        error = self(batch["left"], batch["right"]) - batch["y"]
+        return error.square().sum(1).mean() / 2
+
+
+@pytest.mark.parametrize("inputs", [None, ["left", "right"]], ids=["all but the targets", "named"])
+def test_inputs_of_several_parts(inputs):
+    def collate(rows):
+        x, y = (torch.stack(each) for each in zip(*rows, strict=True))
+        names = {} if inputs is None else {"names": ["a"] * len(x)}
+        return {"left": x[:, :2], "y": y, "right": x[:, 2:], **names}
+
+    module = Halves()
+    made = rt.NetworkCorrector(module, LEARNER, **OPTIONS)
+    callback = TargetCorrection(made, inputs=inputs, targets="y")
+    for x, y in tasks():
+        trainer(callback).fit(module, loader(x, y, collate_fn=collate))
+    assert_same(module, by_hand())
+
+
 def test_what_the_loader_leaves_out_is_not_corrected():
     module, other = Small(), Small()
     callback, limited = correction(module), correction(other)

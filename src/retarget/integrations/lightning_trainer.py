@@ -1,5 +1,6 @@
 """What a Lightning Trainer must be like, for corrected targets to be right in it."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -81,7 +82,7 @@ def _require_passes(trainer: Trainer, corrector: NetworkCorrector, loader: Any) 
             )
         return epochs
     require_order(loader)
-    if iter(loader) is loader:
+    if isinstance(loader, Iterator):
         raise InvalidInputError(
             f"the training loader is a {type(loader).__name__}, which can be gone over only once; "
             "expected one that can be gone over again, such as a DataLoader"
