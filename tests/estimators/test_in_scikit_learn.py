@@ -42,7 +42,7 @@ CLASSIFIERS = [
     rt.StreamingRidgeClassifier(features="rbf", memory=60),
 ]
 rng = np.random.default_rng(0)
-X = rng.normal(size=(120, 4))
+X = rng.normal(size=(80, 4))
 Y = np.sin(X[:, 0]) + X[:, 1]
 LABELS = (Y > 0).astype(int) + (X[:, 2] > 1)
 
@@ -62,15 +62,16 @@ def test_searches_and_curves(estimator):
     name = f"{type(estimator).__name__.lower()}__gamma"
     search = GridSearchCV(pipeline, {name: [0.1, 1.0]}, cv=3).fit(X, targets)
     assert search.best_score_ > 0.7
-    halving = HalvingGridSearchCV(estimator, {"gamma": [0.1, 1.0, 9.0]}, cv=2).fit(X, targets)
-    assert halving.best_params_["gamma"] < 9
-    assert cross_val_predict(clone(estimator), X, targets, cv=3).shape == (120,)
-    importance = permutation_importance(clone(estimator).fit(X, targets), X, targets, n_repeats=2)
+    halving = HalvingGridSearchCV(estimator, {"gamma": [0.1, 1.0]}, cv=2, random_state=0)
+    assert halving.fit(X, targets).best_score_ > 0.5
+    assert cross_val_predict(clone(estimator), X, targets, cv=3).shape == (80,)
+    fitted = clone(estimator).fit(X, targets)
+    importance = permutation_importance(fitted, X, targets, n_repeats=2, random_state=0)
     assert importance.importances_mean[:2].min() > importance.importances_mean[3]
     # portion by portion, where an automatic width or rate is that of the first portion
     curve = learning_curve(clone(estimator), X, targets, cv=3, exploit_incremental_learning=True)
     assert curve[2][-1].mean() > 0.7
-    assert FrozenEstimator(clone(estimator).fit(X, targets)).predict(X).shape == (120,)
+    assert FrozenEstimator(fitted).predict(X).shape == (80,)
 
 
 @pytest.mark.parametrize("estimator", named(REGRESSORS))
@@ -79,7 +80,7 @@ def test_what_regressors_are_put_into(estimator):
     assert transformed.fit(X, 100 + Y).score(X, 100 + Y) > 0.9
     both = np.stack([Y, -Y], 1)
     many = MultiOutputRegressor(clone(estimator))
-    for rows in np.array_split(np.arange(120), 3):
+    for rows in np.array_split(np.arange(80), 3):
         many.partial_fit(X[rows], both[rows])
     assert many.score(X, both) > 0.9
     for ensemble in (BaggingRegressor, AdaBoostRegressor):
@@ -101,7 +102,7 @@ def test_what_classifiers_are_put_into(estimator):
     assert binary.score(X, LABELS > 0) > 0.8
     one, many = OneVsRestClassifier(clone(estimator)), MultiOutputClassifier(clone(estimator))
     both, classes = np.stack([LABELS, LABELS], 1), np.arange(3)
-    for rows in np.array_split(np.arange(120), 2):
+    for rows in np.array_split(np.arange(80), 2):
         one.partial_fit(X[rows], LABELS[rows], classes=classes)
         many.partial_fit(X[rows], both[rows], classes=[classes, classes])
     assert one.score(X, LABELS) > 0.8
@@ -116,7 +117,7 @@ def test_boosting_needs_weights():
 
 
 def test_weights_are_routed_to_fit_and_to_the_score():
-    weights = rng.uniform(0.1, 3, size=120)
+    weights = rng.uniform(0.1, 3, size=80)
     with sklearn.config_context(enable_metadata_routing=True):
         ridge = rt.StreamingRidgeRegressor(gamma=0.7).set_fit_request(sample_weight=True)
         ridge = ridge.set_score_request(sample_weight=True)
@@ -133,7 +134,7 @@ def test_weights_are_routed_to_fit_and_to_the_score():
 
 
 def test_weights_are_routed_to_partial_fit():
-    weights = rng.uniform(0.1, 3, size=120)
+    weights = rng.uniform(0.1, 3, size=80)
     with sklearn.config_context(enable_metadata_routing=True):
         ridge = rt.StreamingRidgeClassifier(gamma=0.7).set_partial_fit_request(sample_weight=True)
         many = MultiOutputClassifier(ridge)
