@@ -645,6 +645,14 @@ REFUSED = {
     "accumulation": (Small, {}, {}, {}, "GradientAccumulationScheduler"),
     "closed epochs": (Small, {"memory": 8, "ridge": 0.0}, {"max_epochs": 2}, {}, "learned once"),
     "closed steps": (Small, {"memory": 8, "ridge": 0.0}, {}, {"batch_size": 12}, "batch_size=12"),
+    "closed warm-up": (
+        Warm,
+        {"memory": 8, "ridge": 0.0},
+        {},
+        {},
+        "rate of step 0 is 0.0101",
+    ),
+    "closed schedule": (Small, {"memory": 8, "ridge": 0.0}, {}, {}, "has a schedule"),
     "closed accumulation": (
         Small,
         {"memory": 8, "ridge": 0.0},
@@ -664,6 +672,8 @@ CALLBACKS = {
 def test_what_is_refused(what):
     kind, options, settings, loading, message = REFUSED[what]
     learner = replace(LEARNER, reduction="sum") if what == "sum" else LEARNER
+    if what == "closed schedule":
+        learner = replace(LEARNER, lr=[0.01] * 8)
     module = kind()
     ((x, y),) = tasks((44,) if what == "unfilled" else (48,))
     callback = correction(module, learner, **options)
@@ -672,7 +682,7 @@ def test_what_is_refused(what):
     with pytest.raises((InvalidInputError, InvalidTypeError), match=message):
         trainer(callback, *others, **settings).fit(module, loader(x, y, **loading))
     assert "training_step" not in vars(module)
-    if what != "warm-up":
+    if "warm-up" not in what:
         for value, old in zip(module.network.parameters(), before, strict=True):
             assert torch.equal(value, old)
 
@@ -691,6 +701,24 @@ def test_samples_that_change_from_pass_to_pass_are_refused():
     module, (x, y) = Small(), next(tasks())
     with pytest.raises(InvalidInputError, match="batch 0 is not the one that was corrected"):
         trainer(correction(module)).fit(module, DataLoader(Augmented(x, y), batch_size=6))
+
+
+class Shrinking:
+    """A loader that gives a batch less each time; the Trainer begins it before it is corrected."""
+
+    def __init__(self, batches):
+        self.batches = list(batches)
+
+    def __iter__(self):
+        all_of_them = iter(self.batches)
+        self.batches = self.batches[:-1]
+        return all_of_them
+
+
+def test_batches_that_were_not_there_before_are_refused():
+    module, (x, y) = Small(), next(tasks())
+    with pytest.raises(InvalidInputError, match="batch [67] is not the one that was corrected"):
+        trainer(correction(module)).fit(module, Shrinking(loader(x, y)))
 
 
 class Once:

@@ -277,16 +277,17 @@ class _Task(_Fit):
     def corrected(self, batch: Any) -> tuple[Any, Tensor, Any]:
         """The batch with its corrected targets, if it is the one that they were computed for."""
         samples, targets = self.places.split(batch)
-        mark, rows = self.batches[self._next]
-        if _mark(samples, targets) != mark:
+        known = self.batches[self._next : self._next + 1]
+        if [_mark(samples, targets)] != [mark for mark, _ in known]:
             raise InvalidInputError(
                 f"batch {self._next} is not the one that was corrected; expected a loader that "
                 "gives the same samples in the same order each time it is gone over, without "
                 "shuffling or random augmentation"
             )
+        ((_, rows),) = known
         learner = self.corrector.learner
-        step = (self._before + rows.start) // learner.batch_size
-        if self._epoch == 1:
+        if self._epoch == 1 or isinstance(learner.lr, float):
+            step = (self._before + rows.start) // learner.batch_size
             require_rate(self.trainer.optimizers[0], learner, step)
         self._next += 1
         Z = self._targets[rows]
@@ -301,6 +302,7 @@ class _ClosedLoop(_Fit):
         samples, targets = self.places.split(batch)
         true = self.true_targets(samples, targets)
         learner = self.corrector.learner
+        require_rate(self.trainer.optimizers[0], learner, 0)
         with evaluating(self.corrector.module):
             samples, Z = self.corrector.next_block(samples, true)
         if count(samples) > learner.batch_size:

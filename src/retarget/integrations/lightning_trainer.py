@@ -70,6 +70,11 @@ def _require_passes(trainer: Trainer, corrector: NetworkCorrector, loader: Any) 
     epochs: int = trainer.max_epochs - trainer.current_epoch
     accumulated = trainer.accumulate_grad_batches
     if corrector.memory is not None:
+        if not isinstance(corrector.learner.lr, float):
+            raise InvalidInputError(
+                "the corrector's learner has a schedule, which this callback does not follow in "
+                "the closed loop; use one rate"
+            )
         if accumulated != 1:
             raise InvalidInputError(
                 f"accumulate_grad_batches is {accumulated}, but in the closed loop every batch is "

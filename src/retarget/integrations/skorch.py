@@ -162,7 +162,7 @@ class _Corrected:
         assert corrector is not None
         if corrector.memory is not None:
             batch = self._led(corrector, batch)
-        elif self.trained_ < self.wanted_ // self.max_epochs:
+        else:
             step = self.before_ // corrector.learner.batch_size + self.trained_
             require_rate(self.optimizer_, corrector.learner, step)
         found = super().train_step_single(batch, **fit_params)  # type: ignore[misc]
@@ -259,6 +259,7 @@ class _Corrected:
         """A batch of the closed loop: a block, with stored samples beside it."""
         samples, targets = self._on_device(batch)
         true, learner = self._real(corrector, samples, targets), corrector.learner
+        require_rate(self.optimizer_, learner, 0)
         with evaluating(self.module_):
             samples, Z = corrector.next_block(samples, true)
         if count(samples) > learner.batch_size:
