@@ -360,3 +360,30 @@ def test_a_failed_correction_changes_nothing(tmp_path, monkeypatch):
                     corrector.recorrect()
     corrector.save(tmp_path / "after")
     assert (tmp_path / "before").read_bytes() == (tmp_path / "after").read_bytes()
+
+
+@pytest.mark.parametrize("options", [{}, {"refresh": "never"}, {"memory": 16, "replay": 6}])
+def test_a_state_is_restored_in_place(options):
+    X, Y = problem(14)
+    network, other = mlp(1), mlp(1)
+    corrector = NetworkCorrector(network, LEARNER, 2.0, 4, **options)
+    blocks = "memory" in options
+
+    def feed(one, rows):
+        return one.next_block(X[rows], Y[rows]) if blocks else one.correct(X[rows], Y[rows])
+
+    feed(corrector, slice(0, 4))
+    assert (corrector.samples, corrector.module) == (4, network)
+    assert corrector.off is None
+    values, tensors = corrector.to_state()
+    same = NetworkCorrector(other, LEARNER, 2.0, 4, **options)
+    same.restore(values, tensors)
+    for found, wanted in zip(feed(same, slice(4, 8)), feed(corrector, slice(4, 8)), strict=True):
+        assert_same(found, wanted)
+    assert same.samples == 8
+    with pytest.raises(InvalidInputError, match="has been used; expected a new one"):
+        same.restore(values, tensors)
+    with pytest.raises(InvalidInputError, match="the state has the options .* the corrector"):
+        NetworkCorrector(other, LEARNER, 3.0, 4, **options).restore(values, tensors)
+    with pytest.raises(InvalidInputError, match="the state has the learner"):
+        NetworkCorrector(other, rt.SGD(0.7, 2), 2.0, 4, **options).restore(values, tensors)

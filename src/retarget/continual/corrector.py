@@ -164,6 +164,7 @@ class NetworkCorrector:
             self.gamma = checked
         self.learner, self.block_size, self.kind = learner, block_size, kind
         self.parts, self.first_block, self.refresh = parts, first_block, refresh
+        self.module = module
         self._module = copy.deepcopy(module) if refresh == "never" else module
         self.params = None if params is None else list(trained_parameters(module, params))
         given: dict[str, Any] = {} if params is None else {"params": self.params}
@@ -266,6 +267,24 @@ class NetworkCorrector:
             self._loop.watch.warned = True
 
     @property
+    def samples(self) -> int:
+        """Samples that it has given targets for."""
+        if self._loop is not None:
+            return self._loop.leader.samples
+        return sum(len(targets) for _, targets in self._tasks)
+
+    @property
+    def off(self) -> float | None:
+        """How far the network was from where the theory would have it, at the last few comparisons.
+
+        Relative to the distance that it was to move: 0 is exact, and above 1 there is a
+        `LinearisationWarning`. None where nothing was compared, as before the second call, with
+        momentum, or once `trust` has switched it off.
+        """
+        watch = self._watch if self._loop is None else self._loop.watch
+        return None if watch is None else watch.off
+
+    @property
     def nbytes(self) -> int:
         """Bytes that are kept of the stream."""
         kept = sum(part.nbytes for X, Y in self._tasks for part in (*leaves(X), Y))
@@ -339,16 +358,38 @@ class NetworkCorrector:
     ) -> Self:
         """The corrector that `to_state` was asked of; the arguments are as in `load`."""
         options = {name: values["options"][name] for name in OPTIONS + LOOP_OPTIONS}
-        if options["refresh"] == "never":
-            module = copy.deepcopy(module)
-            module.load_state_dict(part_of(tensors, "network"))
         loaded = cls(module, SGD(**values["learner"]), kernel=kernel, **options)
-        loaded._restore(values, tensors)
-        if loaded._loop is not None:
-            state = values["loop"] | part_of(tensors, "loop")
-            device = next(module.parameters()).device
-            loaded._loop.load_state_dict(state, module, device, loaded._first)
+        loaded.restore(values, tensors)
         return loaded
+
+    def restore(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Goes on from what `to_state` gave; this corrector must be new, with the same options.
+
+        Use it where the network and the kernel are at hand already; `load` makes a corrector.
+
+        Args:
+            values: Plain values.
+            tensors: Tensors by name, on the network's device.
+        """
+        if self._first is not None:
+            raise InvalidInputError(
+                "this corrector has been used; expected a new one to go on from a state"
+            )
+        mine = self.to_state()[0]
+        for name in ("options", "learner"):
+            saved = SGD(**values[name]).to_dict() if name == "learner" else values[name]
+            if saved != mine[name]:
+                raise InvalidInputError(
+                    f"the state has the {name} {saved}, the corrector {mine[name]}; expected the "
+                    "same"
+                )
+        if self.refresh == "never":
+            self._module.load_state_dict(part_of(tensors, "network"))
+        self._restore(values, tensors)
+        if self._loop is not None:
+            state = values["loop"] | part_of(tensors, "loop")
+            device = next(self._module.parameters()).device
+            self._loop.load_state_dict(state, self._module, device, self._first)
 
     def _restore(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         self._flat, self._numpy = bool(values["flat"]), bool(values["numpy"])

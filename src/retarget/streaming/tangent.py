@@ -97,6 +97,11 @@ class TangentLearner(StreamingRidge):
         super().__init__(self._tangents, gamma, memory=self.memory, seed=self.seed)
         self._map = FeatureMap(self._tangents, self._kernel, False, self._description())
 
+    @property
+    def module(self) -> nn.Module:
+        """The network, as it was given: a frozen copy of it."""
+        return self._network.module
+
     def _tangents(self, X: Any) -> Tensor:
         return as_tensor("features", self._kernel.features(X))
 

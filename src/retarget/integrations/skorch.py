@@ -1,0 +1,326 @@
+"""skorch: networks with scikit-learn's interface whose `partial_fit` corrects the targets.
+
+Needs the extra: `pip install "retarget[skorch]"`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import BatchSampler, DataLoader, Dataset
+
+from retarget.continual import NetworkCorrector
+from retarget.continual.linearisation import outputs
+from retarget.continual.steps import evaluating
+from retarget.errors import InvalidInputError, InvalidTypeError, missing_extra
+from retarget.integrations.agreement import (
+    half_squared_error,
+    one_hot,
+    require_loss,
+    require_optimiser,
+    require_order,
+    require_rate,
+    shift_of,
+)
+from retarget.learners import SGD, Reduction
+from retarget.samples import count, join, take
+
+try:
+    from skorch import NeuralNet, NeuralNetClassifier, NeuralNetRegressor
+    from skorch.callbacks import GradientNormClipping
+    from skorch.hf import AccelerateMixin
+    from skorch.utils import to_tensor
+except ImportError as error:
+    raise missing_extra("retarget.integrations.skorch needs skorch", error, "skorch") from error
+
+__all__ = ["CorrectedClassifier", "CorrectedRegressor", "HalfSquaredError"]
+
+
+class HalfSquaredError(nn.Module):
+    """The loss that corrections are for: half of the squared error, summed over the outputs.
+
+    Args:
+        reduction: `"mean"` or `"sum"` over the mini-batch.
+    """
+
+    def __init__(self, reduction: Reduction = "mean") -> None:
+        super().__init__()
+        self.reduction = reduction
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss; targets are real numbers, or class labels (n,)."""
+        targets = one_hot(targets, outputs.shape[-1], outputs.dtype)
+        return half_squared_error(outputs, targets, self.reduction)
+
+
+class _Task(Dataset[tuple[Any, Tensor]]):
+    """The samples of one call of `partial_fit`, with the targets to train on.
+
+    Attributes:
+        samples: As the training iterator gave them, in its order.
+        true: (n, c) their true targets.
+        targets: (n, c) the corrected ones.
+        epochs: Passes that have begun.
+    """
+
+    def __init__(self, samples: Any, true: Tensor, targets: Tensor) -> None:
+        self.samples, self.true, self.targets, self.epochs = samples, true, targets, 0
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, row: int) -> tuple[Any, Tensor]:
+        return take(self.samples, row), self.targets[row]
+
+
+class _Corrected:
+    """What the classifier and the regressor have in common: each `partial_fit` is one task."""
+
+    module_: nn.Module
+    optimizer_: torch.optim.Optimizer
+    criterion_: nn.Module
+    device: Any
+    max_epochs: int
+    history: Any
+
+    def __init__(
+        self,
+        module: Any,
+        *args: Any,
+        corrector: Callable[[nn.Module, SGD], NetworkCorrector],
+        criterion: Any = HalfSquaredError,
+        max_epochs: int = 1,
+        train_split: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(  # type: ignore[call-arg]  # skorch's
+            module,
+            *args,
+            criterion=criterion,
+            max_epochs=max_epochs,
+            train_split=train_split,
+            **kwargs,
+        )
+        self.corrector = corrector
+
+    # What is kept ends with an underscore: skorch takes all other attributes for parameters.
+    corrector_: NetworkCorrector | None = None
+    saved_: tuple[dict[str, Any], dict[str, Tensor]] | None = None
+    before_ = 0  # samples of earlier calls
+    trained_ = 0  # batches of this call
+    wanted_ = 0  # of these, how many there are to be
+
+    def initialize(self) -> Any:
+        """Makes the network anew, and begins a new stream."""
+        super().initialize()  # type: ignore[misc]
+        self.corrector_, self.saved_ = None, None
+        self.before_ = self.trained_ = self.wanted_ = 0
+        return self
+
+    def get_split_datasets(self, X: Any, y: Any = None, **fit_params: Any) -> tuple[Any, Any]:
+        """The samples to train on, with corrected targets, and those to validate on, as given."""
+        if fit_params:
+            raise InvalidInputError(
+                f"fit parameters {sorted(fit_params)} were given, which the corrector does not "
+                "know; expected none: give X as a dict where the module takes several inputs"
+            )
+        train, valid = super().get_split_datasets(X, y)  # type: ignore[misc]
+        iterator = self._iterator(train)
+        corrector = self._ready(iterator)
+        if corrector.memory is not None:
+            self.trained_ = self.wanted_ = 0
+            return train, valid
+        require_order(iterator)
+        parts = [self._on_device(batch) for batch in iterator]
+        samples = join([each for each, _ in parts])
+        true = self._real(corrector, samples, torch.cat([each for _, each in parts]))
+        self.before_ = corrector.samples
+        with evaluating(self.module_):
+            targets = corrector.correct(samples, true)
+        self.trained_, self.wanted_ = 0, self.max_epochs * len(parts)
+        return _Task(*self._on_cpu(samples, true, targets)), valid
+
+    def on_epoch_begin(
+        self, net: Any, dataset_train: Any = None, dataset_valid: Any = None, **kwargs: Any
+    ) -> None:
+        """Corrects the targets of a further epoch, and records what was found in the history."""
+        super().on_epoch_begin(net, dataset_train, dataset_valid, **kwargs)  # type: ignore[misc]
+        if isinstance(dataset_train, _Task):
+            assert self.corrector_ is not None
+            if dataset_train.epochs:
+                with evaluating(self.module_):
+                    dataset_train.targets = self.corrector_.recorrect().cpu()
+            dataset_train.epochs += 1
+            found = shift_of(dataset_train.targets, dataset_train.true, self.corrector_)
+            for name, value in found.items():
+                self.history.record(name, value)
+
+    def train_step_single(self, batch: Any, **fit_params: Any) -> Any:
+        """A step's loss and gradients, on corrected targets."""
+        corrector = self.corrector_
+        assert corrector is not None
+        if corrector.memory is not None:
+            batch = self._led(corrector, batch)
+        else:
+            step = self.before_ // corrector.learner.batch_size + self.trained_
+            require_rate(self.optimizer_, corrector.learner, step)
+        found = super().train_step_single(batch, **fit_params)  # type: ignore[misc]
+        if not self.trained_:
+            learner, predicted = corrector.learner, found["y_pred"]
+            targets = batch[1].to(predicted)
+            require_loss(found["loss"], predicted, targets, learner.reduction)
+        self.trained_ += 1
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()  # type: ignore[assignment]
+        corrector = state.pop("corrector_", None)
+        if corrector is not None:  # it refers to the network, which is pickled apart from the rest
+            values, tensors = corrector.to_state()
+            state["saved_"] = values, {name: value.cpu() for name, value in tensors.items()}
+        return state
+
+    def _iterator(self, dataset: Any) -> Any:
+        """The training iterator, refused where its mini-batches cannot be known."""
+        iterator = self.get_iterator(dataset, training=True)  # type: ignore[attr-defined]
+        if not isinstance(iterator, DataLoader) or type(iterator.batch_sampler) is not BatchSampler:
+            raise InvalidInputError(
+                "iterator_train is not a DataLoader with mini-batches of one size; expected "
+                "skorch's default, with any batch_size"
+            )
+        return iterator
+
+    def _ready(self, iterator: Any) -> NetworkCorrector:
+        """The corrector, made if need be, once it agrees with how the network is trained."""
+        for kind in (AccelerateMixin, GradientNormClipping):
+            callbacks = [each for _, each in self.callbacks_]  # type: ignore[attr-defined]
+            if any(isinstance(each, kind) for each in (self, *callbacks)):
+                raise InvalidInputError(
+                    f"the net has a {kind.__name__}, which trains otherwise than the corrector's "
+                    "learner; leave it out"
+                )
+        if type(self).train_step is not NeuralNet.train_step:  # type: ignore[attr-defined]
+            raise InvalidInputError(
+                "the net has its own train_step, so that its steps cannot be compared with the "
+                "corrector's learner; expected skorch's, and a larger batch_size instead of "
+                "accumulated gradients"
+            )
+        if self.trained_ < self.wanted_:
+            raise InvalidInputError(
+                f"the call before ended after {self.trained_} of {self.wanted_} batches, and the "
+                "corrector takes all of them for learned; call fit to begin anew"
+            )
+        reduction = getattr(self.criterion_, "reduction", "mean")
+        corrector = self.corrector_
+        if corrector is None or corrector.module is not self.module_:
+            learner = SGD.from_torch(self.optimizer_, iterator.batch_size, reduction)  # type: ignore[arg-type]
+            corrector = self._made(learner)
+        require_optimiser(self.optimizer_, corrector)
+        if corrector.memory is None:
+            if corrector.learner.batch_size != iterator.batch_size:
+                raise InvalidInputError(
+                    f"batch_size is {iterator.batch_size}, but the corrector's learner has "
+                    f"{corrector.learner.batch_size}; expected the same in every call"
+                )
+            if self.max_epochs != 1 and corrector.refresh != "epoch":
+                raise InvalidInputError(
+                    f"max_epochs is {self.max_epochs}, but the corrector has refresh="
+                    f"{corrector.refresh!r}; use max_epochs=1, or refresh='epoch', which corrects "
+                    "the targets before each epoch"
+                )
+        elif self.max_epochs != 1:
+            raise InvalidInputError(
+                f"max_epochs is {self.max_epochs}, but in the closed loop every sample is learned "
+                "once; use max_epochs=1"
+            )
+        self.corrector_ = corrector
+        return corrector
+
+    def _made(self, learner: SGD) -> NetworkCorrector:
+        if not callable(self.corrector):
+            raise InvalidTypeError(
+                f"corrector is {self.corrector!r}; expected a function of the module and the "
+                "learner, such as functools.partial(rt.NetworkCorrector, gamma=..., block_size=...)"
+            )
+        made = self.corrector(self.module_, learner)
+        if not isinstance(made, NetworkCorrector):
+            raise InvalidTypeError(
+                f"corrector made a {type(made).__name__}; expected a NetworkCorrector"
+            )
+        if self.saved_ is not None:
+            values, tensors = self.saved_
+            device = next(self.module_.parameters()).device
+            made.restore(values, {name: value.to(device) for name, value in tensors.items()})
+            self.saved_ = None
+        return made
+
+    def _led(self, corrector: NetworkCorrector, batch: Any) -> tuple[Any, Tensor]:
+        """A batch of the closed loop: a block, with stored samples beside it."""
+        samples, targets = self._on_device(batch)
+        true, learner = self._real(corrector, samples, targets), corrector.learner
+        require_rate(self.optimizer_, learner, 0)
+        with evaluating(self.module_):
+            samples, Z = corrector.next_block(samples, true)
+        if count(samples) > learner.batch_size:
+            raise InvalidInputError(
+                f"there are {len(true)} samples in a batch and {count(samples) - len(true)} stored "
+                f"ones beside them, trained on in one step; expected a learner with batch_size="
+                f"{count(samples)} or more, not {learner.batch_size}"
+            )
+        for name, value in shift_of(Z[: len(true)], true, corrector).items():
+            self.history.record_batch(name, value)
+        return samples, Z
+
+    def _on_device(self, batch: Any) -> tuple[Any, Tensor]:
+        samples, targets = batch
+        samples = tuple(samples) if isinstance(samples, list) else samples
+        return to_tensor(samples, device=self.device), to_tensor(targets, device=self.device)
+
+    def _on_cpu(self, samples: Any, true: Tensor, targets: Tensor) -> tuple[Any, Tensor, Tensor]:
+        return to_tensor(samples, device="cpu"), true.cpu(), targets.cpu()
+
+    def _real(self, corrector: NetworkCorrector, samples: Any, targets: Tensor) -> Tensor:
+        """As real numbers, in the network's precision."""
+        dtype = next(self.module_.parameters()).dtype
+        if targets.is_floating_point():
+            return targets.to(dtype)
+        number = outputs(corrector.module, take(samples, slice(0, 1))).shape[1]
+        return one_hot(targets, number, dtype)
+
+
+class CorrectedClassifier(_Corrected, NeuralNetClassifier):
+    """A `skorch.NeuralNetClassifier` that is trained on corrected targets.
+
+    Every `partial_fit(X, y)` is one task: its targets are corrected for the network as it is then
+    and for everything that came before, and it is trained on in one pass. `fit` begins anew, with
+    one task. The samples are learned in the order in which they are given.
+
+    Labels are 0 to c - 1 for a module with c outputs, and the class with the largest output is
+    predicted; the outputs are not probabilities. The history has `shift` (root mean square of
+    corrected less true targets), `largest_target`, and `off`, how far the network is from the
+    theory (`NetworkCorrector.off`).
+
+    Args:
+        module: The network, as in skorch.
+        corrector: Makes the corrector from the module and the learner, an `rt.SGD` that is read off
+            skorch's optimiser, batch size and criterion:
+            `functools.partial(rt.NetworkCorrector, gamma=30.0, block_size=20)`.
+        criterion: The loss: half of the squared error, summed over the outputs. Any other is
+            refused at the first mini-batch.
+        max_epochs: Passes over a task. More than one needs a corrector with `refresh="epoch"`.
+        train_split: None, so that all samples are learned; skorch's own default holds some out.
+
+    Everything else is as in skorch.
+
+    Attributes:
+        corrector_: The corrector, from the first call on.
+    """
+
+
+class CorrectedRegressor(_Corrected, NeuralNetRegressor):
+    """A `skorch.NeuralNetRegressor` that is trained on corrected targets.
+
+    Arguments and behaviour are those of `CorrectedClassifier`; targets are real numbers, (n, c) for
+    a module with c outputs.
+    """
