@@ -1,4 +1,4 @@
-"""Checks built pages: every link and anchor leads somewhere, and nothing is fetched from elsewhere."""
+"""Checks built pages: every link leads somewhere, and nothing is fetched from another host."""
 
 from collections.abc import Iterator
 from html.parser import HTMLParser

@@ -66,10 +66,10 @@ def as_page(path: Path) -> str:
 def lay_out() -> None:
     """Writes the pages and their configuration to build/."""
     shutil.rmtree(PAGES, ignore_errors=True)
-    sources = [*DOCS.rglob("*"), *(ROOT / "examples").glob("*.py"), *map(ROOT.joinpath, AT_THE_TOP)]
-    for path in sources:
-        if path.is_dir() or "__pycache__" in path.parts or path.parent == DOCS and path.suffix != ".md":
-            continue
+    pages = [*DOCS.rglob("*.md"), *map(ROOT.joinpath, AT_THE_TOP)]
+    scripts = [*(DOCS / "tutorials").glob("*.py"), *(ROOT / "examples").glob("*.py")]
+    others = [*(DOCS / "images").glob("*"), *(DOCS / "assets").glob("*")]
+    for path in (*pages, *scripts, *others):
         page = PAGES / page_of(path)
         page.parent.mkdir(parents=True, exist_ok=True)
         if page.suffix == ".md":
@@ -116,9 +116,15 @@ def lay_in_mathjax() -> None:
 def build() -> None:
     """Calls zensical, for which every warning is an error."""
     shutil.rmtree(SITE, ignore_errors=True)
-    zensical = Path(sys.executable).with_name("zensical")
-    command = [str(zensical), "build", "--clean", "--strict", "--config-file", "zensical.toml"]
-    done = subprocess.run(command, cwd=BUILD, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    command = [str(Path(sys.executable).with_name("zensical")), "build", "--clean", "--strict"]
+    done = subprocess.run(
+        command,
+        cwd=BUILD,
+        env=os.environ | {"NO_COLOR": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     sys.stdout.write(done.stdout)
     quiet = "No issues found" in done.stdout and "griffe:" not in done.stdout
     if done.returncode or not quiet:  # what griffe says of docstrings is not counted as an issue
@@ -132,4 +138,5 @@ if __name__ == "__main__":
     build()
     if found := problems(SITE):
         sys.exit("\n".join([*found, f"{len(found)} problems in the built pages."]))
-    sys.stdout.write(f"{len(list(SITE.rglob('*.html')))} pages in {SITE}, every link leads somewhere.\n")
+    count = len(list(SITE.rglob("*.html")))
+    sys.stdout.write(f"{count} pages in {SITE.relative_to(ROOT)}; every link leads somewhere.\n")

@@ -47,8 +47,13 @@ with figure_style():
     learned = 100 * np.arange(1, 14)
     axes.axvspan(300, 600, color="0.92", zorder=0)
     axes.annotate("wrong labels", (450, 0.42), ha="center")
-    axes.plot([*learned[:9], 1000, *learned[9:]], [*course[:9], before, *course[9:]], "o-",
-              color=COLOURS["online"], label="learns everything, takes 300 samples back")
+    axes.plot(
+        [*learned[:9], 1000, *learned[9:]],
+        [*course[:9], before, *course[9:]],
+        "o-",
+        color=COLOURS["online"],
+        label="learns everything, takes 300 samples back",
+    )
     axes.plot(learned, course_never, "x--", color=COLOURS["offline"], label="never saw them")
     axes.annotate("forget", (1000, before), (1080, before), arrowprops={"arrowstyle": "-"})
     axes.set(xlabel="samples that came in", ylabel="accuracy", ylim=(0.38, 1))
