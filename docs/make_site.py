@@ -43,7 +43,8 @@ def page_of(path: Path) -> Path:
 def as_page(path: Path) -> str:
     """The text of a page: links lead to pages, and examples are shown without doctest's marks."""
     if path.suffix == ".py":
-        return f"# {path.name}\n\n```python\n{path.read_text()}```\n"
+        front = "---\nsearch: {exclude: true}\n---\n\n"  # the page about it is the better answer
+        return f"{front}# {path.name}\n\n```python\n{path.read_text()}```\n"
 
     def turned(link: re.Match[str]) -> str:
         target = (path.parent / link[1]).resolve()
