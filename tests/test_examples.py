@@ -46,19 +46,15 @@ def test_the_errors_under_drift_are_those_of_the_docs():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [
-        ("influence", "found for 10 of 10 planted samples"),
-        ("unlearning", "accuracy 0.785, with the bad portions taken back 0.928"),
-    ],
-)
-def test_the_pictures_of_the_tutorials_are_drawn(name, line, tmp_path):
+@pytest.mark.parametrize("name", ["influence", "unlearning"])
+def test_the_pictures_of_the_tutorials_are_drawn_and_their_numbers_are_those_of_the_page(
+    name, tmp_path
+):
     script, picture = ROOT / "examples" / f"{name}.py", tmp_path / f"{name}.png"
     command = [sys.executable, "-W", "error", str(script), str(picture)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert line in done.stdout
     page = (ROOT / "docs" / "tutorials" / f"{name}.md").read_text()
-    assert name != "unlearning" or all(f"    {told}\n" in page for told in done.stdout.splitlines())
+    assert done.stdout
+    assert all(f"    {line}\n" in page for line in done.stdout.splitlines())
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert (ROOT / "docs" / "images" / f"{name}.png").stat().st_size < 150_000
