@@ -20,6 +20,7 @@ from check_site import problems
 ROOT = Path(__file__).parents[1]
 DOCS, BUILD = ROOT / "docs", ROOT / "build"
 PAGES, SITE = BUILD / "pages", BUILD / "site"
+ADAPTERS = ROOT / "src" / "retarget" / "integrations"
 AT_THE_TOP = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 
 MATHJAX = "mathjax@3.2.2"  # the last one whose formulas need no further file
@@ -27,6 +28,7 @@ MATHJAX_SHA256 = "d4295dc33744836935c1399feece5159577b34c5c8ffb9f1c6324cd82e03a8
 
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?\)")
+PUBLIC = re.compile(r"^__all__ = \[(.*?)\]", re.MULTILINE | re.DOTALL)
 LISTED = re.compile(r'"([\w/]+/\*\.\w+)"')
 
 
@@ -77,12 +79,21 @@ def lay_out() -> None:
             page.write_text(as_page(path))
         else:
             shutil.copyfile(path, page)
-    adapters = sorted((ROOT / "src/retarget/integrations").glob("[!_]*.py"))
     with (PAGES / "api/integrations.md").open("a") as page:
-        page.writelines(f"\n::: retarget.integrations.{path.stem}\n" for path in adapters)
+        page.writelines(map(of_adapter, sorted(ADAPTERS.glob("[!_]*.py"))))
     index = PAGES / "index.md"  # alone in its tab: the column for other pages would be empty
     index.write_text("---\nhide: [navigation]\n---\n\n" + index.read_text())
     (BUILD / "zensical.toml").write_text(configuration())
+
+
+def of_adapter(path: Path) -> str:
+    """The section of the reference about one adapter: what its module names in `__all__`."""
+    names = PUBLIC.search(path.read_text())
+    if not names:
+        return ""
+    module = f"retarget.integrations.{path.stem}"
+    section = [f"::: {module}.{name}\n" for name in re.findall(r"\w+", names[1])]
+    return "\n".join(["", f"## {module}\n", *section])
 
 
 def configuration() -> str:
