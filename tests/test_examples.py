@@ -46,7 +46,7 @@ def test_the_errors_under_drift_are_those_of_the_docs():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["influence", "unlearning"])
+@pytest.mark.parametrize("name", ["influence", "unlearning", "tangent_kernel"])
 def test_the_pictures_of_the_tutorials_are_drawn_and_their_numbers_are_those_of_the_page(
     name, tmp_path
 ):
@@ -57,4 +57,4 @@ def test_the_pictures_of_the_tutorials_are_drawn_and_their_numbers_are_those_of_
     assert done.stdout
     assert all(f"    {line}\n" in page for line in done.stdout.splitlines())
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert (ROOT / "docs" / "images" / f"{name}.png").stat().st_size < 150_000
+    assert (ROOT / "docs" / "images" / f"{name.replace('_', '-')}.png").stat().st_size < 150_000
