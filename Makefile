@@ -11,13 +11,16 @@ CORE   := tests/theory tests/kernels tests/streaming tests/estimators tests/cont
 	tests/diagnosis tests/test_arrays.py tests/test_learners.py \
 	tests/test_state_files.py tests/test_storage.py tests/test_text.py
 
-.PHONY: run test coverage test-slow test-all test-lean test-integrations test-faults fuzz audit lint release-check bench figures clean
+.PHONY: run test docs coverage test-slow test-all test-lean test-integrations test-faults fuzz audit lint release-check bench figures clean
 
 run: $(READY)  ## the main job: the diagnosis of a stream, here the embedded digits
 	$(BIN)/retarget diagnose
 
 test: $(READY) lint  ## style, types, import contract, tests
 	$(BIN)/python -m pytest -m "not slow" -n auto --dist worksteal
+
+docs: .venv-docs/.ready  ## the site, in build/site, with every link checked; needs npm, for the formulas
+	.venv-docs/bin/python docs/make_site.py
 
 coverage: $(READY)  ## the same tests with coverage, of which at least 95% is asked; half as long again
 	$(BIN)/python -m pytest -m "not slow" -n auto --dist worksteal --cov --cov-report=term

@@ -1,16 +1,20 @@
 """The documents name what there is: pages, sections, files, functions, and who imports whom."""
 
+import pydoc
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
+import retarget as rt
+from retarget import continual, distributed
+
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "retarget"
 PAGES = sorted(
     path
-    for path in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"))
+    for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))
     if path.name != "CHANGELOG.md"  # which tells what there was
 )
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -29,7 +33,7 @@ def anchors(page):
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page):
     for link in LINK.findall(prose(page)):
         address, _, section = link.partition("#")
@@ -41,7 +45,7 @@ def test_every_link_leads_somewhere(page):
             assert section in anchors(target), link
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_file_that_is_named_exists(page):
     for name in NAMED.findall(prose(page)):
         if "NAME" not in name and not name.startswith("results/"):
@@ -85,3 +89,19 @@ def test_the_table_of_imports_is_the_contract():
     layers = settings["tool"]["importlinter"]["contracts"][0]["layers"]
     contract = [{room.rpartition(".")[2] for room in re.split(r" \| ", layer)} for layer in layers]
     assert table == contract
+
+
+@pytest.mark.parametrize("module", [rt, rt.kernels, rt.errors, continual, distributed])
+def test_the_reference_has_every_public_name(module):
+    pages = "".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.md"))
+    shown = [pydoc.locate(name) for name in re.findall(r"^::: ([\w.]+)$", pages, re.MULTILINE)]
+    assert [name for name in module.__all__ if getattr(module, name) not in shown] == []
+
+
+def test_the_site_lists_every_page():
+    text = (ROOT / "docs" / "zensical.toml").read_text()
+    listed = set(re.findall(r'"([\w/]+\.md)"', text))
+    pages = {str(page.relative_to(ROOT / "docs")) for page in PAGES if "docs" in page.parts}
+    by_themselves = {page for page in pages if page.startswith("integrations/")}
+    from_the_top = {"changelog.md", "contributing.md", "security.md"}
+    assert listed - from_the_top == pages - by_themselves

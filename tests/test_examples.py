@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -41,3 +43,18 @@ def test_the_errors_under_drift_are_those_of_the_docs():
     assert len(lines) == 6
     docs = (ROOT / "docs" / "training.md").read_text()
     assert all(f"    {line}\n" in docs for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["influence", "unlearning", "tangent_kernel"])
+def test_the_pictures_of_the_tutorials_are_drawn_and_their_numbers_are_those_of_the_page(
+    name, tmp_path
+):
+    script, picture = ROOT / "examples" / f"{name}.py", tmp_path / f"{name}.png"
+    command = [sys.executable, "-W", "error", str(script), str(picture)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    page = (ROOT / "docs" / "tutorials" / f"{name}.md").read_text()
+    assert done.stdout
+    assert all(f"    {line}\n" in page for line in done.stdout.splitlines())
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert (ROOT / "docs" / "images" / f"{name.replace('_', '-')}.png").stat().st_size < 150_000

@@ -32,7 +32,7 @@ class SGD:
         reduction: How a mini-batch's losses make one loss: `"sum"`, as the theory has it,
             or `"mean"`, PyTorch's habit, which divides the rate by the mini-batch's size.
 
-    Example:
+    Examples:
         >>> SGD(lr=0.1, batch_size=4, reduction="mean").steps(10)
         3
         >>> SGD(lr=[0.3, 0.2, 0.1], batch_size=4).rates(10)
@@ -93,7 +93,7 @@ class SGD:
                 `maximize`, `dampening` with a momentum, a rate that a scheduler changes, groups
                 that differ in momentum or shrink differently, a velocity.
 
-        Example:
+        Examples:
             >>> import torch
             >>> weights = torch.zeros(3, requires_grad=True)
             >>> optimizer = torch.optim.SGD([weights], lr=0.1, momentum=0.9)

@@ -65,7 +65,7 @@ class PatientBar:
         total: Steps in all.
         shown: Whether to show it; None shows it on a terminal only.
 
-    Example:
+    Examples:
         >>> with PatientBar("counting", 3, shown=False) as bar:
         ...     bar.advance(3)
     """

@@ -20,7 +20,7 @@ SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")
 def user_path(written: str | Path) -> Path:
     """A path as users write it: `~` is their own folder, if there is such a user.
 
-    Example:
+    Examples:
         >>> user_path("~nobody-of-this-name/a file").as_posix()
         '~nobody-of-this-name/a file'
     """

@@ -19,7 +19,7 @@ TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|)", re.IGNORECASE)
 def printable(text: str) -> str:
     r"""Text on one line, without what a terminal would take as a command, or cannot show.
 
-    Example:
+    Examples:
         >>> printable("red\x1b[31m, a line\n, a byte that is not text \udcff")
         'red·[31m, a line·, a byte that is not text ·'
     """
@@ -42,7 +42,7 @@ def listed(values: Collection[object], most: int = MOST_SHOWN) -> str:
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The known name nearest to what was written; None if none is near.
 
-    Example:
+    Examples:
         >>> did_you_mean("minst", ["cifar10", "mnist"])
         'mnist'
     """
@@ -53,7 +53,7 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | 
 def auto_or_number(option: str, text: str) -> float | Literal["auto"]:
     """A positive number, or the word that leaves the choice to us.
 
-    Example:
+    Examples:
         >>> auto_or_number("--lr", "0.1"), auto_or_number("--lr", "auto")
         (0.1, 'auto')
     """
@@ -71,7 +71,7 @@ def auto_or_number(option: str, text: str) -> float | Literal["auto"]:
 def amount_of_memory(option: str, text: str) -> int:
     """Bytes, written for people.
 
-    Example:
+    Examples:
         >>> [amount_of_memory("--memory", text) for text in ("4GB", "1.5 GiB", "500m")]
         [4000000000, 1610612736, 500000000]
     """
@@ -89,7 +89,7 @@ def amount_of_memory(option: str, text: str) -> int:
 def amount_of_time(option: str, text: str) -> float:
     """Seconds, written for people.
 
-    Example:
+    Examples:
         >>> [amount_of_time("--time-limit", text) for text in ("90", "1.5 min", "2h", "10s")]
         [90.0, 90.0, 7200.0, 10.0]
     """
@@ -102,7 +102,7 @@ def amount_of_time(option: str, text: str) -> float:
 def duration(seconds: float | None) -> str:
     """Seconds as people read them, the inverse of `amount_of_time`.
 
-    Example:
+    Examples:
         >>> [duration(seconds) for seconds in (0.21, 7.2, 201, 10861, None)]
         ['0.2 s', '7 s', '3 min 21 s', '3 h 1 min', 'unknown']
     """

@@ -205,7 +205,7 @@ def options_of(asked: dict[str, Any], **more: Any) -> "Options":
 def model_arguments(given: list[str] | None) -> dict[str, Any] | None:
     """Arguments as they are typed: numbers, true, null and the like as in JSON, else text.
 
-    Example:
+    Examples:
         >>> model_arguments(["eta0=0.1", "penalty=null", "loss=squared_error"])
         {'eta0': 0.1, 'penalty': None, 'loss': 'squared_error'}
     """
@@ -264,7 +264,7 @@ def load_tables(
 def digits_tables(seed: int) -> "tuple[pl.DataFrame, pl.DataFrame, Roles]":
     """A stream of handwritten digits, class by class, a test set, and the columns' roles.
 
-    Example:
+    Examples:
         >>> stream, test, _ = digits_tables(seed=0)
         >>> len(stream), len(test), stream["digit"][0], stream["digit"][-1]
         (1348, 449, '0', '9')

@@ -119,7 +119,7 @@ class NetworkCorrector:
             not follow, and comes back when it does.
         seed: Seed of the features, and of the choice of stored samples.
 
-    Example:
+    Examples:
         >>> network = nn.Linear(2, 2, bias=False).double()
         >>> corrector = NetworkCorrector(network, SGD(0.1, batch_size=2), gamma=1.0, block_size=2)
         >>> X, Y = torch.tensor([[1.0, 0], [0, 1]]).double(), torch.eye(2).double()

@@ -64,7 +64,7 @@ class History:
 def average_accuracy(R: np.ndarray) -> np.ndarray:
     r"""$\frac1T \sum_j R_{Tj}$: mean accuracy over the tasks when all have been learned.
 
-    Example:
+    Examples:
         >>> average_accuracy([[0.9, 0.5], [0.7, 0.8]])
         array(0.75)
     """
@@ -76,7 +76,7 @@ def forgetting(R: np.ndarray) -> np.ndarray:
 
     As in Chaudhry et al., "Riemannian Walk for Incremental Learning" (2018).
 
-    Example:
+    Examples:
         >>> print(forgetting([[0.9, 0.5], [0.7, 0.8]]).round(12))
         0.2
     """
@@ -89,7 +89,7 @@ def backward_transfer(R: np.ndarray) -> np.ndarray:
 
     As in Lopez-Paz and Ranzato, "Gradient Episodic Memory for Continual Learning" (2017).
 
-    Example:
+    Examples:
         >>> print(backward_transfer([[0.9, 0.5], [0.7, 0.8]]).round(12))
         -0.2
     """

@@ -55,7 +55,7 @@ class TaskStream:
         test: What is tested, task by task, at any time for all tasks.
         classes: Number of the network's outputs.
 
-    Example:
+    Examples:
         >>> X = torch.arange(6.0)[:, None]
         >>> stream = TaskStream.from_tasks([(X[:4], [0, 1, 0, 1]), (X[4:], [2, 0])])
         >>> stream.classes, stream.train.sizes

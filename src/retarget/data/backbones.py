@@ -37,7 +37,7 @@ class ResNet18(nn.Module):
     Args:
         classes: Length of the output.
 
-    Example:
+    Examples:
         >>> import torch
         >>> network = ResNet18(classes=10).eval()
         >>> images = torch.zeros(2, 3, 64, 64)

@@ -206,7 +206,7 @@ DATA_SETS = {data_set.name: data_set for data_set in (MNIST, CIFAR10, RESNET18)}
 def find_data_set(name: str) -> DataSet:
     """A data set by name.
 
-    Example:
+    Examples:
         >>> find_data_set("mnist").download_size
         11594722
     """

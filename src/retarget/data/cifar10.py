@@ -95,7 +95,7 @@ def load_cifar10(folder: str | Path | None = None, *, download: bool = False) ->
 def normalised(images: np.ndarray) -> np.ndarray:
     """Images of uint8 as float32, minus the mean of their channel, divided by its deviation.
 
-    Example:
+    Examples:
         >>> red = np.zeros((1, 3, 32, 32), np.uint8)
         >>> red[:, 0] = 255
         >>> print(normalised(red)[0, :, 0, 0].round(2))
@@ -211,7 +211,7 @@ def read_pickle(content: bytes, source: str) -> dict[bytes, Any]:
     Raises:
         InvalidInputError: The file is damaged, or asks for anything else.
 
-    Example:
+    Examples:
         >>> read_pickle(b"\x80\x02}q\x01(U\x06labelsq\x02]q\x03(K\x06K\x09eu.", "a file")
         {b'labels': [6, 9]}
     """

@@ -201,7 +201,7 @@ def new_classes_tasks(seed: int) -> list[list[int]]:
     Returns:
         The labels of the objects, 0 to 49, of each task.
 
-    Example:
+    Examples:
         >>> [len(task) for task in new_classes_tasks(0)]
         [10, 5, 5, 5, 5, 5, 5, 5, 5]
         >>> [label // 5 for label in new_classes_tasks(0)[0]]
@@ -234,7 +234,7 @@ def parse_name(name: str, source: str) -> Frame | None:
     Raises:
         InvalidInputError: It is a picture, but no frame of CORe50.
 
-    Example:
+    Examples:
         >>> parse_name("core50_128x128/s3/o21/C_03_21_007.png", "a file")
         Frame(session=3, label=20, number=7)
         >>> parse_name("core50_128x128/readme.txt", "a file")
@@ -292,7 +292,7 @@ def spread(count: int, wanted: int) -> list[int]:
 
     The i-th is i (count - 1) / (wanted - 1), rounded down; a single one is the first.
 
-    Example:
+    Examples:
         >>> spread(300, 4)
         [0, 99, 199, 299]
     """

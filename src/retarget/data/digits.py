@@ -21,7 +21,7 @@ def digits_stream(seed: int) -> DigitsStream:
     Args:
         seed: Draws the split into stream and test set, a quarter, and the order within a class.
 
-    Example:
+    Examples:
         >>> stream = digits_stream(seed=0)
         >>> stream.x_train.shape, stream.labels_train[:3], stream.labels_train[-3:]
         ((1348, 64), array([0, 0, 0]), array([9, 9, 9]))

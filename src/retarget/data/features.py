@@ -82,7 +82,7 @@ def prepared(images: Tensor, size: int) -> Tensor:
     Resized to (size, size), whatever their shape was, by antialiased bilinear interpolation and
     without rounding; scaled to [0, 1]; minus ImageNet's means, divided by its deviations.
 
-    Example:
+    Examples:
         >>> white = torch.full((1, 3, 2, 2), 255, dtype=torch.uint8)
         >>> print(prepared(white, 4)[0, :, 0, 0].numpy().round(2))
         [2.25 2.43 2.64]

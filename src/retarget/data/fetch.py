@@ -35,7 +35,7 @@ def cache_folder() -> Path:
 def data_folder(given: str | Path | None = None) -> Path:
     """The folder of the data: the given one, else `RETARGET_DATA`, else the user's cache.
 
-    Example:
+    Examples:
         >>> data_folder("my/data").as_posix()
         'my/data'
     """

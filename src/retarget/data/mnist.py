@@ -84,7 +84,7 @@ def read_idx(path: Path, sizes: tuple[int, ...] = ()) -> np.ndarray:
         InvalidInputError: The file is not idx, is damaged, of another shape, or promises more than
             it can hold.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "labels-idx1-ubyte"
         >>> _ = path.write_bytes(b"\0\0\x08\x01" + b"\0\0\0\x03" + bytes([5, 0, 4]))

@@ -26,7 +26,7 @@ def toy_curve(seed: int) -> ToyCurve:
     Args:
         seed: Draws the curve, the noise and the choice of training points.
 
-    Example:
+    Examples:
         >>> curve = toy_curve(seed=0)
         >>> curve.x_train.shape, curve.x_test.shape
         ((40,), (160,))

@@ -85,7 +85,7 @@ def diagnose_stream(
         options: The learner and the method; None leaves everything to be chosen.
         progress: Whether to show a progress bar; None shows it on a terminal only.
 
-    Example:
+    Examples:
         A drifting stream: the online learner has forgotten where it started.
 
         >>> import numpy as np

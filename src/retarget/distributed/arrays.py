@@ -41,7 +41,7 @@ def gram(kernel: Any, X: Any, tile_size: int = TILE_SIZE) -> da.Array:
     Returns:
         The Gram matrix, of the kernel's own precision.
 
-    Example:
+    Examples:
         >>> from retarget import RBF
         >>> K = gram(RBF(width=2.0), np.array([0.0, 2.0, 4.0]), tile_size=2)
         >>> K.chunks
@@ -115,7 +115,7 @@ def learn(learner: LearnerT, X: Any, Y: Any) -> LearnerT:
     Returns:
         The learner itself.
 
-    Example:
+    Examples:
         >>> import retarget as rt
         >>> X = da.random.default_rng(0).normal(size=(1000, 3), chunks=(300, 3))
         >>> learner = learn(rt.StreamingRidge(rt.Linear(), gamma=0.1), X, X.sum(axis=1))

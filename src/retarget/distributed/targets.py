@@ -45,7 +45,7 @@ def offline_coefficients(K: da.Array, Y: Any, gamma: float, *, initial: Any = No
     Returns:
         A of the shape of Y, computed; the prediction for a query is `K_query @ A`.
 
-    Example:
+    Examples:
         >>> K = da.from_array(np.array([[1.0, 0.5], [0.5, 1.0]]), chunks=1)
         >>> offline_coefficients(K, np.array([3.0, 0.0]), gamma=1.0)
         array([ 1.6, -0.4])
@@ -68,7 +68,7 @@ def online_coefficients(K: da.Array, Y: Any, learner: SGD, *, initial: Any = Non
     Returns:
         A of the shape of Y, computed; the prediction for a query is `K_query @ A`.
 
-    Example:
+    Examples:
         >>> K = da.from_array(np.array([[1.0, 0.5], [0.5, 1.0]]), chunks=1)
         >>> online_coefficients(K, np.array([1.0, 1.0]), SGD(lr=0.5))
         array([0.5  , 0.375])
@@ -95,7 +95,7 @@ def effective_targets(
     Returns:
         Effective targets of the shape of Y, computed.
 
-    Example:
+    Examples:
         >>> K = da.from_array(np.array([[1.0, 0.5], [0.5, 1.0]]), chunks=1)
         >>> effective_targets(K, np.array([1.0, 1.0]), SGD(lr=0.5), gamma=1.0)
         array([1.1875, 1.    ])
@@ -127,7 +127,7 @@ def corrected_targets(
     Returns:
         Corrected targets of the shape of Y, computed.
 
-    Example:
+    Examples:
         >>> K = da.from_array(np.array([[1.0, 0.5], [0.5, 1.0]]), chunks=1)
         >>> corrected_targets(K, np.array([1.1875, 1.0]), SGD(lr=0.5), gamma=1.0)
         array([1., 1.])
@@ -177,7 +177,7 @@ def iterative_targets(
     Returns:
         Corrected targets of the shape of Y, computed.
 
-    Example:
+    Examples:
         >>> K = da.from_array(np.array([[1.0, 0.5], [0.5, 1.0]]), chunks=1)
         >>> iterative_targets(K, np.array([1.0, 1.0]), SGD(lr=0.5), gamma=1.0, block_size=1)
         array([1.  , 0.95])

@@ -63,7 +63,7 @@ class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstima
         n_features_in_: Number of features.
         feature_names_in_: Their names, where all are strings.
 
-    Example:
+    Examples:
         >>> import numpy as np, retarget as rt
         >>> X = np.linspace(0, 3, 31)[:, None]
         >>> y = np.sin(X[:, 0])
@@ -127,7 +127,7 @@ class OnlineKernelClassifier(ClassifierMixin, OnlineKernelEstimator):
     Attributes:
         classes_: (c,) the labels, sorted.
 
-    Example:
+    Examples:
         >>> import numpy as np, retarget as rt
         >>> X = np.array([[0.0], [0.2], [2.0], [2.2]])
         >>> model = rt.OnlineKernelClassifier(width=1.0).fit(X, ["left", "left", "right", "right"])

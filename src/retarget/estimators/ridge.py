@@ -143,7 +143,7 @@ class StreamingRidgeRegressor(MultiOutputMixin, RegressorMixin, StreamingRidgeEs
         n_features_in_: Number of columns of X.
         feature_names_in_: Their names, where all are strings.
 
-    Example:
+    Examples:
         >>> import numpy as np, retarget as rt
         >>> X = np.arange(6.0)[:, None]
         >>> model = rt.StreamingRidgeRegressor(gamma=1.0)
@@ -223,7 +223,7 @@ class StreamingRidgeClassifier(ClassifierMixin, StreamingRidgeEstimator):
         n_features_in_: Number of columns of X.
         feature_names_in_: Their names, where all are strings.
 
-    Example:
+    Examples:
         >>> import numpy as np, retarget as rt
         >>> model = rt.StreamingRidgeClassifier(gamma=0.1)
         >>> model.partial_fit([[0.0], [1.0]], ["mild", "mild"]).classes_

@@ -183,7 +183,7 @@ class PlannedRun:
 def in_words(labels: Mapping[str, Any]) -> str:
     """What tells runs from others.
 
-    Example:
+    Examples:
         >>> in_words({"case": "EWC", "seed": 3, "lr": 0.01})
         'EWC, seed 3, lr 0.01'
     """

@@ -52,7 +52,7 @@ def _text_of(name: str) -> str:
 def named_experiments(name: str) -> list[str]:
     """The experiments that a name stands for: itself, the parts of a figure, a file, or all.
 
-    Example:
+    Examples:
         >>> named_experiments("fig6")
         ['fig6ad', 'fig6eh']
     """

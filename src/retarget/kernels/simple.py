@@ -97,7 +97,7 @@ class RBF(Kernel):
     Args:
         width: The distance at which the kernel has fallen to 1/e.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> RBF(width=2.0)(np.array([0.0, 2.0])).round(4)
         array([[1.    , 0.3679],
@@ -136,7 +136,7 @@ def median_distance(X: Tensor) -> float | None:
 
     Of many samples, at most 1,000 are looked at, evenly spaced.
 
-    Example:
+    Examples:
         >>> median_distance(torch.tensor([[0.0], [1.0], [1.0], [3.0]]))
         2.0
     """
@@ -152,7 +152,7 @@ class Linear(Kernel):
 
     The same as scikit-learn's `linear_kernel`; a matrix product.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> Linear()(np.array([[1.0, 2.0]]), np.array([[3.0, 4.0]]))
         array([[11.]])
@@ -182,7 +182,7 @@ class Features(Kernel):
         fn: Maps samples (n, ...) to features (n, m). It is handed, and may return, arrays of the
             library that the kernel is called with.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> Features(lambda x: np.hstack([x, x**2]))(np.array([[2.0]]), np.array([[3.0]]))
         array([[42.]])

@@ -26,7 +26,7 @@ class CallableKernel(Kernel):
 
     The function is handed the arrays as the caller gave them, NumPy or torch.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> CallableKernel(lambda A, B: (1 + A @ B.T) ** 2).diag(np.array([[1.0], [2.0]]))
         array([ 4., 25.])
@@ -71,7 +71,7 @@ class CallableKernel(Kernel):
 class SklearnKernel(CallableKernel):
     """One of scikit-learn's pairwise kernels, by name, with its parameters.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> SklearnKernel("polynomial", degree=2, gamma=1.0)(np.array([[1.0]]), np.array([[2.0]]))
         array([[9.]])
@@ -105,7 +105,7 @@ def _pairwise(A: Any, B: Any, **parameters: Any) -> Any:
 class PrecomputedKernel(Kernel):
     """A Gram matrix computed beforehand: samples are then its row numbers.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> PrecomputedKernel(np.array([[2.0, 1.0], [1.0, 3.0]]))(np.array([1]), np.array([0, 1]))
         array([[1., 3.]])
@@ -151,7 +151,7 @@ def as_kernel(kernel: Any) -> Kernel:
         kernel: A `Kernel`; a function `k(A, B)`; the name of a scikit-learn pairwise kernel; or a
             precomputed Gram matrix, for which samples are row numbers.
 
-    Example:
+    Examples:
         >>> as_kernel("laplacian")
         SklearnKernel('laplacian')
     """

@@ -187,7 +187,7 @@ class TargetCorrector(Resumable):
             count (of a discount: those that count above rounding) take $N^3/3$ multiplications
             a block and $N^2$ numbers; with `memory=m`, $m^3/3$ and $N m$, or $m^2$ for a discount.
 
-    Example:
+    Examples:
         Samples that have nothing in common: with $\gamma = 1$ the offline prediction is half of
         each target, which a step at the rate 1/4 reaches from twice the target.
 

@@ -64,7 +64,7 @@ class StreamingRidge:
         intercept: Whether to add a constant that is not penalised, as scikit-learn does.
         seed: Seed of the random features.
 
-    Example:
+    Examples:
         Learned in two portions, in the wrong order, and one sample taken back:
 
         >>> import numpy as np, retarget as rt

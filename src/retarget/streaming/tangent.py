@@ -53,7 +53,7 @@ class TangentLearner(StreamingRidge):
             (`requires_grad`).
         seed: Seed of the projection and the combinations, which are the same on every machine.
 
-    Example:
+    Examples:
         A linear network has constant tangents, so that this is ridge regression itself:
 
         >>> import torch, retarget as rt

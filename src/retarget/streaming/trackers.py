@@ -35,7 +35,7 @@ class ShiftTracker(Resumable):
         gamma: Ridge of the offline learner that it is compared with, 0 or more.
         loss: `"squared"` or `"cross-entropy"`, of both learners.
 
-    Example:
+    Examples:
         >>> import numpy as np, retarget as rt
         >>> tracker = rt.ShiftTracker(rt.Linear(), rt.SGD(lr=0.5), gamma=1.0)
         >>> tracker.update(np.array([[1.0, 0.0]]), np.array([1.0]))
@@ -192,7 +192,7 @@ class CorrectionTracker(Resumable):
         loss: `"squared"` or `"cross-entropy"`, of both learners. With cross-entropy it is reading
             the targets that finds the offline learner, from where it was when they were last read.
 
-    Example:
+    Examples:
         >>> import numpy as np, retarget as rt
         >>> tracker = rt.CorrectionTracker(rt.RBF(1.0), rt.SGD(lr=0.5), gamma=1.0)
         >>> tracker.update(np.array([0.0]), np.array([1.0]))

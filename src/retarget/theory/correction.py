@@ -81,7 +81,7 @@ def corrected_targets(
         UnreachableTargetsError: No targets lead there: what the learner learned is forgotten by the
             end, or it is unstable and several epochs undo one another.
 
-    Example:
+    Examples:
         They are the inverse of the effective targets.
 
         >>> import numpy as np
@@ -201,7 +201,7 @@ def correction_terms(
     Returns:
         The terms of each block, in stream order.
 
-    Example:
+    Examples:
         A single sample at the rate 1/2 and $k(x, x) = 1$: to reach its aim in one step its error
         has to be doubled.
 

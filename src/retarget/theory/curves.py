@@ -48,7 +48,7 @@ def offline_learning_curve(
     Returns:
         (len(stops), m, c) predictions; (len(stops), m) for flat Y.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> offline_learning_curve(np.eye(2), np.array([1.0, 2.0]), np.ones((1, 2)), 1.0, [1, 2])
         array([[0.5],
@@ -85,7 +85,7 @@ def online_learning_curve(
     Returns:
         (len(stops), m, c) predictions; (len(stops), m) for flat Y.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> query = np.array([[1.0, 1.0]])
         >>> online_learning_curve(np.eye(2), np.array([1.0, 2.0]), query, SGD(lr=0.5), [1, 2])

@@ -336,7 +336,7 @@ def iterative_targets(
     Returns:
         Corrected targets of the shape of Y.
 
-    Example:
+    Examples:
         The first of two single-sample blocks aims at its own offline prediction, 1/2 with
         $\gamma = 1$; a step at the rate 1/2 reaches that from the target 1.
 
@@ -379,7 +379,7 @@ def distilled_targets(K: ArrayT, Y: Any, gamma: float, block_size: int) -> Array
     Returns:
         Predictions of the shape of Y.
 
-    Example:
+    Examples:
         With $\gamma = 1$ and $k(x, x) = 1$, a first sample is met halfway.
 
         >>> import numpy as np

@@ -49,7 +49,7 @@ def offline_coefficients(
     Raises:
         NotConvergedError: Cross-entropy has no solution, as without a ridge for targets 0 and 1.
 
-    Example:
+    Examples:
         One sample of norm 1 with target 3: the prediction is shrunk to $3 / (1 + \gamma)$.
 
         >>> import numpy as np
@@ -93,7 +93,7 @@ def online_coefficients(
     Returns:
         A of the shape of Y; the prediction for a query is `K_query @ A`.
 
-    Example:
+    Examples:
         Two samples of kernel 1/2 to each other: the second step corrects what the first one left,
         $A_2 = \eta (y_2 - \eta y_1 / 2)$.
 
@@ -129,7 +129,7 @@ def prequential_errors(
     Returns:
         Errors of the shape of Y.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> K = np.array([[1.0, 0.5], [0.5, 1.0]])
         >>> prequential_errors(K, np.array([1.0, 1.0]), SGD(lr=0.5))

@@ -50,7 +50,7 @@ def effective_targets(
     Returns:
         Effective targets of the shape of Y; the shift is their difference from Y.
 
-    Example:
+    Examples:
         At the rate $1 / (\gamma + k(x, x))$ the newest sample is not shifted (Eq. 11); the one
         before it is, towards the error on the newest.
 
@@ -107,7 +107,7 @@ def discrepancy(
     Returns:
         The distance, 0 or more; for the distance of one output, pass that column of Z and Y.
 
-    Example:
+    Examples:
         On the true targets the online learner misses the offline one, on corrected ones not.
 
         >>> import numpy as np

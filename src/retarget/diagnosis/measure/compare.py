@@ -111,7 +111,7 @@ def held_out(
 def held_out_rows(rows: int, test_share: float) -> int:
     """How many rows the last part of a stream has: at least one, and at least two are left.
 
-    Example:
+    Examples:
         >>> held_out_rows(10, 0.25), held_out_rows(3, 0.2)
         (2, 1)
     """

@@ -323,7 +323,7 @@ def mean_error(stream: Stream, predicted: np.ndarray, seed: int) -> Estimate:
 def agreement(shift: np.ndarray, theory: np.ndarray) -> float:
     """1 - |shift - theory| / |theory|, in root mean squares.
 
-    Example:
+    Examples:
         >>> agreement(np.array([[1.0], [2.0]]), np.array([[1.0], [2.0]]))
         1.0
     """

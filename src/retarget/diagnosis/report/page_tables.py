@@ -224,7 +224,7 @@ def model_facts(model: ModelDiagnosis) -> list[tuple[str, str]]:
 def agreement_words(agreement: float) -> str:
     """How far the model's shift is what the theory predicts.
 
-    Example:
+    Examples:
         >>> agreement_words(0.97)
         'The theory predicts the shift of your model well: the two agree to 97%.'
     """

@@ -24,7 +24,7 @@ MEASURED = 2000  # rows whose condition number is taken, at most (see `Stability
 def number(value: float, digits: int = 3) -> str:
     """A number to a few significant digits; fewer if that is all there is to it.
 
-    Example:
+    Examples:
         >>> [number(x) for x in (0.12345, 0.3602, 0.5, 12345.6, float("nan"))]
         ['0.123', '0.360', '0.5', '12,300', 'not defined']
     """
@@ -66,7 +66,7 @@ def interval(estimate: Estimate, share: bool = False) -> str:
 def with_interval(estimate: Estimate, share: bool = False) -> str:
     """An estimate and its range; a dash for one that is not a finite number.
 
-    Example:
+    Examples:
         >>> with_interval(Estimate(0.84, 0.71, 0.92), share=True)
         '84% (71% to 92%)'
     """
@@ -105,7 +105,7 @@ def target_length(diagnosis: Diagnosis) -> float:
 def typed(text: str) -> str:
     """Text with its numbers in characters that every terminal can show.
 
-    Example:
+    Examples:
         >>> typed(number(-1.5e-7))
         '-1.50e-7'
     """
@@ -117,7 +117,7 @@ def name(text: str, longest: int = 60) -> str:
 
     The middle is left out of a long one: names often differ at their ends only.
 
-    Example:
+    Examples:
         >>> name("measurement station 12", longest=12)
         'measur…on 12'
     """

@@ -165,7 +165,7 @@ def as_table(data: Any, prefix: str = "c") -> pl.DataFrame:
             (n,) or (n, k), of NumPy or torch.
         prefix: The columns of an array are called so, with a number: c0, c1, ...
 
-    Example:
+    Examples:
         >>> as_table({"a": [1, 2], "b": ["x", "y"]}).columns
         ['a', 'b']
         >>> import numpy as np

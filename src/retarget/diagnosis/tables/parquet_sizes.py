@@ -103,7 +103,7 @@ class ThriftReader:
         content: The buffer.
         place: Where the first structure begins.
 
-    Example:
+    Examples:
         >>> ThriftReader(b"\x15\x0e\x18\x02ab\x00").structure()
         {1: 7, 2: b'ab'}
     """

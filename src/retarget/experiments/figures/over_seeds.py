@@ -176,7 +176,7 @@ def mean_and_sem(table: pl.DataFrame, by: list[str], value: str) -> pl.DataFrame
 def mean_and_error(values: np.ndarray | pl.Series) -> str:
     """Mean and standard error of one number a seed; or how many of them have diverged.
 
-    Example:
+    Examples:
         >>> mean_and_error(np.array([0.1, 0.3]))
         '0.200 ± 0.100'
     """

@@ -105,7 +105,7 @@ def _version(package: str) -> str | None:
 def labelled(table: pl.DataFrame, labels: Mapping[str, Any]) -> pl.DataFrame:
     """The table with more columns in front, each of one value, where it does not have them yet.
 
-    Example:
+    Examples:
         >>> labelled(pl.DataFrame({"x": [1, 2]}), {"lr": 0.5, "x": 3}).rows()
         [(0.5, 1), (0.5, 2)]
     """

@@ -234,7 +234,7 @@ class EmpiricalNTK(Kernel):
             is exact while P stands still, and approximate where steps change it. Layers then take
             the form of gradients, unless P is one number for each parameter.
 
-    Example:
+    Examples:
         One weight matrix: output k's gradient is the sample in row k, and zero elsewhere.
 
         >>> import numpy as np

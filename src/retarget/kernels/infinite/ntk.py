@@ -74,7 +74,7 @@ class InfiniteNTK(Kernel):
             CUDA, for networks without GELU; "torch" plain tensor operations on any device; "auto"
             takes the fast one where it can be used.
 
-    Example:
+    Examples:
         Two orthogonal samples, one hidden layer of ReLU: S = 0 and r = 1/2 before it, so that
         S' = r / 2 pi after, and the tangent kernel 0 * 1/4 + S'. A sample with itself has
         S = 1/2, S' = 1/4, and 1/2 * 1/2 + 1/4.
@@ -123,7 +123,7 @@ class InfiniteNTK(Kernel):
     def from_dict(cls, of: str, layers: list[dict[str, Any]]) -> "InfiniteNTK":
         """The kernel that `to_dict` described.
 
-        Example:
+        Examples:
             >>> kernel = InfiniteNTK(nn.Sequential(nn.Linear(1, 1)), kind="nngp")
             >>> description = kernel.to_dict()
             >>> del description["kind"]

@@ -48,7 +48,7 @@ class Tile:
     def pairs(self) -> int:
         """Number of entries that are wanted.
 
-        Example:
+        Examples:
             >>> Tile(0, 3, 0, 2, lower=True).pairs
             5
         """
