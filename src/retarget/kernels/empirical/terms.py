@@ -34,10 +34,12 @@ Factors = tuple[Tensor, ...]
 PAIR_NUMBERS = {"cpu": 1 << 19}
 PAIR_NUMBERS_ELSEWHERE = 1 << 27
 
-WORTH_LOOKING = 128  # inputs of a layer from which on it costs little to look for zeros first
-
 LARGEST = 15  # power of two under which a row's largest is scaled; half precision ends at 2^16
 DEPTH = 2048  # features whose products tensor cores add up at a time
+
+
+class MoreLivePositions(Exception):
+    """A sample has outputs that depend on more of a layer's positions than its form has room for."""
 
 
 class Term(ABC):
@@ -60,34 +62,8 @@ class Term(ABC):
         """(n, d) whose inner products are the part, for r = 1."""
 
 
-class GradientTerm(Term):
-    """The gradients of one layer, written out; with `full`, one row an output.
-
-    With a `root` they are multiplied by it: a preconditioner's, by feature.
-    """
-
-    def __init__(self, layer: Layer, full: bool, root: Tensor | None = None) -> None:
-        self.layer, self.full, self.root = layer, full, root
-
-    def factors(self, chunk: Chunk) -> Factors:
-        """(n, r, features): the gradients."""
-        F = chunk.kept[self.layer]
-        return (F if self.full else F.flatten(1)[:, None],)
-
-    def reduce(self, a: Tensor, g: Tensor) -> Tensor:
-        """(n, features) one output's gradients.
-
-        Where only the first token is read out, most positions of a last block have no gradient.
-        """
-        if a.shape[3] >= WORTH_LOOKING and g.shape[3] > 1:
-            live = g.flatten(0, 2).any(0)
-            if not bool(live.all()):
-                rows = live.nonzero()[:, 0]
-                a, g = a[:, :, rows], g[..., rows]
-        return self._times_root((g @ a).flatten(1))
-
-    def _times_root(self, F: Tensor) -> Tensor:
-        return F if self.root is None else F * self.root
+class FeatureTerm(Term):
+    """Features that are written out, as (n, r, features)."""
 
     def add(self, K: Tensor, left: Factors, right: Factors, scale: float) -> None:
         """Their products."""
@@ -98,8 +74,59 @@ class GradientTerm(Term):
         return factors[0].square().sum(2)
 
     def features(self, factors: Factors) -> Tensor:
-        """The gradients as they are."""
+        """As they are."""
         return factors[0].flatten(1)
+
+
+class GradientTerm(FeatureTerm):
+    """The gradients of one layer, written out.
+
+    Args:
+        layer: Whose.
+        full: Whether each output has a row of its own.
+        live: Positions of a sample that its outputs seem to depend on; None for all.
+        root: What they are multiplied by: a preconditioner's roots, by feature.
+    """
+
+    def __init__(
+        self, layer: Layer, full: bool, live: int | None = None, root: Tensor | None = None
+    ) -> None:
+        self.layer, self.full, self.live, self.root = layer, full, live, root
+
+    def factors(self, chunk: Chunk) -> Factors:
+        """(n, r, features): the gradients."""
+        F = chunk.kept[self.layer]
+        return (F if self.full else F.flatten(1)[:, None],)
+
+    def reduce(self, chunk: Chunk, g: Tensor, place: Tensor | None) -> Tensor:
+        """(n, features) one output's gradients."""
+        a = chunk.scaled_inputs(self.layer)
+        if self.live is not None:
+            living = alive(g, (1, 2))
+            if int(living.sum(1).max()) <= self.live:
+                at = _first(living, self.live)
+                a = a.take_along_dim(at[:, None, :, None], 2)
+                g = g.take_along_dim(at[:, None, None, :], 3)
+        if place is None or self.root is not None or g.shape[1] > 1:
+            return self._times_root((g @ a).flatten(1))
+        torch.bmm(g[:, 0], a[:, 0], out=place.view(len(g), g.shape[2], a.shape[3]))
+        return place
+
+    def _times_root(self, F: Tensor) -> Tensor:
+        return F if self.root is None else F * self.root
+
+
+def alive(g: Tensor, over: tuple[int, int]) -> Tensor:
+    """(n, positions) where any of the gradients is not zero.
+
+    Where only the first token is read out, most positions of a last block have none.
+    """
+    return (g.amax(over) != 0) | (g.amin(over) != 0)  # several times faster than `any` or a norm
+
+
+def _first(living: Tensor, count: int) -> Tensor:
+    """(n, count) the positions that are alive, and as many others as are needed for that."""
+    return living.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :count]
 
 
 class TokenGradientTerm(GradientTerm):
@@ -108,19 +135,25 @@ class TokenGradientTerm(GradientTerm):
     def __init__(
         self, layer: Layer, full: bool, vocabulary: int, root: Tensor | None = None
     ) -> None:
-        super().__init__(layer, full, root)
+        super().__init__(layer, full, None, root)
         self.vocabulary = vocabulary
 
-    def reduce(self, a: Tensor, g: Tensor) -> Tensor:
+    def reduce(self, chunk: Chunk, g: Tensor, place: Tensor | None) -> Tensor:
         """(n, vocabulary * features)."""
-        n, features = len(g), g.shape[2]
-        rows = a.reshape(n, -1) + self.vocabulary * torch.arange(n, device=a.device)[:, None]
-        found = g.new_zeros((n * self.vocabulary, features))
-        found.index_add_(0, rows.flatten(), g[:, 0].mT.flatten(0, 1))
-        return self._times_root(found.view(n, -1))
+        tokens = chunk.scaled_inputs(self.layer)
+        return self._times_root(_by_token(tokens, g[:, 0].mT, self.vocabulary))
 
 
-class JacobianTerm(GradientTerm):
+def _by_token(tokens: Tensor, g: Tensor, vocabulary: int) -> Tensor:
+    """(n, vocabulary * features) g (n, positions, features), added up where the token is."""
+    n = len(g)
+    rows = tokens.reshape(n, -1) + vocabulary * torch.arange(n, device=tokens.device)[:, None]
+    found = g.new_zeros((n * vocabulary, g.shape[2]))
+    found.index_add_(0, rows.flatten(), g.flatten(0, 1))
+    return found.view(n, -1)
+
+
+class JacobianTerm(FeatureTerm):
     """Gradients of parameters without a rule, whatever they do, by `torch.func`.
 
     Where the module has code that vmap cannot follow (one that looks at a mask's numbers, say),
@@ -177,17 +210,31 @@ class JacobianTerm(GradientTerm):
 
 
 class PairTerm(Term):
-    """Products of inputs times products of the outputs' gradients, position by position."""
+    """Products of inputs times products of the outputs' gradients, position by position.
 
-    def __init__(self, layer: Layer, full: bool) -> None:
-        self.layer, self.full = layer, full
+    Args:
+        layer: Whose.
+        full: Whether each output has rows of its own.
+        live: Positions of a sample that its outputs depend on, to be the only ones kept: which
+            they are may differ between samples, but not how many. None for all.
+    """
+
+    def __init__(self, layer: Layer, full: bool, live: int | None = None) -> None:
+        self.layer, self.full, self.live = layer, full, live
 
     def factors(self, chunk: Chunk) -> Factors:
         """(n, positions, inputs) a, and (n, r, positions, results) g."""
-        a, g = chunk.scaled_inputs(self.layer)[:, 0], chunk.kept[self.layer]
+        g, at = chunk.kept[self.layer], None
+        if self.live is not None:
+            living = alive(g, (1, 3))
+            if int(living.sum(1).max()) > self.live:
+                raise MoreLivePositions
+            at = _first(living, self.live)
+            g = g.take_along_dim(at[:, None, :, None], 2)
+        a = chunk.scaled_inputs(self.layer, at)[:, 0]
         return a, g if self.full else g.transpose(1, 2).flatten(2)[:, None]
 
-    def reduce(self, a: Tensor, g: Tensor) -> Tensor:
+    def reduce(self, chunk: Chunk, g: Tensor, place: Tensor | None) -> Tensor:
         """(n, positions, results) one output's g."""
         return g[:, 0].mT
 
@@ -227,9 +274,11 @@ class PairTerm(Term):
 class TokenPairTerm(PairTerm):
     """The same for an embedding: a token's product with itself is 1, with any other 0."""
 
-    def __init__(self, layer: Layer, full: bool, vocabulary: int) -> None:
-        super().__init__(layer, full)
-        self.vocabulary = vocabulary
+    def __init__(
+        self, layer: Layer, full: bool, vocabulary: int, outputs: int, live: int | None = None
+    ) -> None:
+        super().__init__(layer, full, live)
+        self.vocabulary, self.outputs = vocabulary, outputs
 
     @staticmethod
     def products(left: Tensor, right: Tensor) -> Tensor:
@@ -237,10 +286,10 @@ class TokenPairTerm(PairTerm):
         return left == right.mT
 
     def features(self, factors: Factors) -> Tensor:
-        """The gradients after all, with a row for every token there is."""
+        """The gradients after all, in the order of `TokenGradientTerm`'s: output by output."""
         a, g = factors
-        per_token = TokenGradientTerm(self.layer, self.full, self.vocabulary)
-        return per_token.reduce(a, g.mT)
+        F = _by_token(a, g[:, 0], self.vocabulary)
+        return F.view(len(a), self.vocabulary, self.outputs, -1).transpose(1, 2).flatten(1)
 
 
 class ReadoutTerm(Term):
@@ -271,7 +320,7 @@ class ReadoutTerm(Term):
         return factors[0] * math.sqrt(self.outputs)
 
 
-class SplitTerm(GradientTerm):
+class SplitTerm(FeatureTerm):
     r"""Gradients kept as two halves, which take the memory of one float32, and their scale.
 
     For products of float32 on tensor cores. A number x, scaled so that its row's largest lies under
@@ -282,8 +331,8 @@ class SplitTerm(GradientTerm):
     is made `DEPTH` features at a time, and the rest of the sum is ordinary float32.
     """
 
-    def __init__(self, term: GradientTerm) -> None:
-        self.term, self.full = term, term.full
+    def __init__(self, term: FeatureTerm) -> None:
+        self.term = term
 
     def factors(self, chunk: Chunk) -> Factors:
         """hi, lo, and what to multiply a row by to have the gradients again."""
@@ -305,7 +354,7 @@ class SplitTerm(GradientTerm):
         return _joined(factors).flatten(1)
 
 
-class SketchTerm(GradientTerm):
+class SketchTerm(FeatureTerm):
     r"""All terms' features, projected to m numbers and added up.
 
     The features of each term are assigned at random to m buckets of equal size, and a bucket is
