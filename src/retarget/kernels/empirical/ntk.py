@@ -20,7 +20,7 @@ from retarget.kernels.empirical.plan import (
 )
 from retarget.kernels.empirical.preconditioner import Preconditioner, preconditioner_of
 from retarget.kernels.empirical.recording import Network
-from retarget.kernels.empirical.terms import Factors, MoreLivePositions, Term, tensor_cores
+from retarget.kernels.empirical.terms import Factors, MoreLivePositionsError, Term, tensor_cores
 from retarget.kernels.simple import Kernel, mirror_lower
 from retarget.progress import PatientBar
 from retarget.samples import Samples, as_samples, count, leaves, library_of, take, with_type_of
@@ -86,9 +86,7 @@ class Assembly:
             for panel in _ranges(0, n, self._sizes.panel):
                 held = self._held(take(A, panel), bar)
                 for rows in panels(panel.stop - panel.start, 1, K.device):
-                    upto = slice(0, rows.stop)
-                    block = self._block(K, _shift(rows, panel.start), _shift(upto, panel.start))
-                    self._add(block, _rows(held, rows), _rows(held, upto))
+                    self._add_triangle(K, panel.start, rows, held)
                     bar.advance((rows.stop - rows.start) * rows.stop)
                 self._stream_past(A, panel.stop, K, panel, held, bar)
         return K
@@ -146,6 +144,15 @@ class Assembly:
     def _add(self, block: Tensor, left: list[Factors], right: list[Factors]) -> None:
         for term, mine, theirs in zip(self._plan.terms, left, right, strict=True):
             term.add(block, mine, theirs, self._scale)
+
+    def _add_triangle(self, K: Tensor, start: int, rows: slice, held: list[Factors]) -> None:
+        """Adds these rows of a panel that starts there, up to the diagonal at least."""
+        for term, factors in zip(self._plan.terms, held, strict=True):
+            for part in _ranges(rows.start, rows.stop, term.triangle_rows(rows.stop - rows.start)):
+                upto = slice(0, part.stop)
+                block = self._block(K, _shift(part, start), _shift(upto, start))
+                left, right = (tuple(each[some] for each in factors) for some in (part, upto))
+                term.add(block, left, right, self._scale)
 
     def _block(self, K: Tensor, rows: slice, columns: slice) -> Tensor:
         r = self._r
@@ -391,7 +398,7 @@ class EmpiricalNTK(Kernel):
         with full_precision(self._like().device):
             try:
                 return compute(*self._assembly(samples, reuse, rows, columns))
-            except MoreLivePositions:  # than the samples had that it was tried on
+            except MoreLivePositionsError:  # than the samples had that it was tried on
                 return compute(*self._assembly(samples, reuse, rows, columns, packed=False))
 
     def _assembly(
@@ -410,9 +417,7 @@ class EmpiricalNTK(Kernel):
         memory = self._room(like.device)  # what is left beside it
         return Assembly(plan, r, scale, like.device, memory, self.progress), K
 
-    def _plan(
-        self, samples: Samples, reuse: float, packed: bool = True
-    ) -> tuple[Plan, int, float]:
+    def _plan(self, samples: Samples, reuse: float, packed: bool = True) -> tuple[Plan, int, float]:
         """What to compute, the rows for each sample, and what the sum is multiplied by."""
         names = list(trained_parameters(self.module, self.params))
         network = Network.from_module(self.module, names, self.factors())

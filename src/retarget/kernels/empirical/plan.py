@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from retarget.errors import InvalidInputError
 from retarget.kernels.empirical.recording import Chunk, Network, Recording, Reduction
 from retarget.kernels.empirical.terms import (
-    FeatureTerm,
     Factors,
+    FeatureTerm,
     GradientTerm,
     JacobianTerm,
     PairTerm,
@@ -37,6 +37,7 @@ PROBED = 3  # samples to try a module on: a first, a last and one between
 # What it costs to multiply two numbers of the products of pairs, and to add that to the kernel, in
 # multiply-adds of a matrix product: 40 to 170 on one core of a Xeon, as they wait for memory.
 PAIR_OVERHEAD = 64
+WRITING = 64  # likewise, what it costs to write down a number of a gradient
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,10 @@ class Plan:
             samples: Whose.
             into: Arrays for them, as `example` has them; None for new ones.
         """
-        places = {}
+        places: dict[Layer, Tensor] = {}
         if into is not None and self.dtype == self.network.like.dtype:
             for term, arrays in zip(self.terms, into, strict=True):
-                if isinstance(term, GradientTerm):
-                    places[term.layer] = arrays[0].view(len(arrays[0]), len(self.chosen), -1)
+                places |= term.places(arrays, len(self.chosen))
         chunk = Chunk(self.network, samples, self.chosen, self.reductions, self.widen, places)
         if any(layer not in chunk.recording.layers for layer in self.reductions):
             raise InvalidInputError(
@@ -126,7 +126,7 @@ def make_plan(
         dtype: Type of the products.
         reuse: Pairs of samples that each sample's factors serve.
         packed: Whether positions that no output depends on may be left out: all of the samples
-            then need as many as those that were tried, or `MoreLivePositions` is raised.
+            then need as many as those that were tried, or `MoreLivePositionsError` is raised.
     """
     few = take(samples, slice(None, None, max(1, (count(samples) - 1) // (PROBED - 1))))
     few = mapped(torch.Tensor.contiguous, take(few, slice(0, PROBED)))  # modules take views
@@ -149,12 +149,8 @@ def make_plan(
     }
     if rest:
         terms.append(JacobianTerm(rest, full))
-    kept = {layer: reduce(chunk, g[layer], None) for layer, reduce in reductions.items()}
-    chunk.kept = {  # one output is as large as another
-        layer: piece[:, None].expand(-1, len(chosen), *piece.shape[1:])
-        for layer, piece in kept.items()
-    }
-    factors = _factors(terms, chunk, dtype)
+    first = _first(chunk, ruled, reductions, g)
+    factors = _factors(terms, first, dtype)
     example = tuple(tuple(part[:1].clone() for part in parts) for parts in factors)
     return Plan(
         network=network,
@@ -163,7 +159,7 @@ def make_plan(
         reductions=reductions,
         example=example,
         dtype=dtype,
-        working=_working(chunk, terms, example),
+        working=_working(chunk, terms, example, first.kept),
         widen=trial.widened,
         positions=_positions(trial),
     )
@@ -183,13 +179,14 @@ def with_split_products(plan: Plan) -> Plan:
 
 def sketched(plan: Plan, size: int, seed: int) -> Plan:
     """The plan whose only factors are the projected features."""
-    gradients = sum(each.nbytes for each in plan.network.parameters.values()) * len(plan.chosen)
+    numbers = [each.nbytes * len(plan.chosen) for each in plan.network.parameters.values()]
+    numbers += [part.nbytes for factors in plan.example for part in factors]
     example = plan.network.like.new_empty((1, 1, size), dtype=plan.dtype)
     return replace(
         plan,
         terms=(SketchTerm(plan.terms, size, seed),),
         example=((example,),),
-        working=plan.working + 3 * gradients,
+        working=plan.working + plan.held + 3 * max(numbers),
     )
 
 
@@ -342,6 +339,24 @@ def _confirmed(chunk: Chunk, gs: Mapping[Layer, Tensor], used: dict[str, Tensor]
     return confirmed
 
 
+def _first(
+    chunk: Chunk,
+    layers: Sequence[Layer],
+    reductions: Mapping[Layer, Reduction],
+    g: Mapping[Layer, Tensor],
+) -> Chunk:
+    """The first sample of the trial, with what would be kept of its gradients."""
+    few, c = take(chunk.samples, slice(0, 1)), len(chunk.chosen)
+    first = Chunk(chunk.network, few, chunk.chosen, reductions, chunk.widen)
+    first.recording = chunk.recording
+    first.inputs_at_hand = {layer: chunk.scaled_inputs(layer)[:1] for layer in layers}
+    kept = {layer: reduce(first, g[layer][:1], None) for layer, reduce in reductions.items()}
+    first.kept = {  # one output is as large as another
+        layer: piece[:, None].expand(-1, c, *piece.shape[1:]) for layer, piece in kept.items()
+    }
+    return first
+
+
 def _live_positions(g: Tensor) -> int | None:
     """How many positions of a sample its outputs depend on; None for all, or as it varies."""
     counts = alive(g, (1, 2)).sum(1)
@@ -365,7 +380,7 @@ def _form(
         return ReadoutTerm(layer, full, c)
     p = p if live is None else live
     products = c**2 if full else c  # of two samples' rows
-    gradients = products * groups * o * i + c * p * groups * o * i / reuse
+    gradients = products * groups * o * i + c * (p + WRITING) * groups * o * i / reuse
     pairs = p**2 * (i + products * o + (products if full else 1) * PAIR_OVERHEAD)
     if looked_up:
         size = looked_up.vocabulary
@@ -377,7 +392,12 @@ def _form(
     return PairTerm(layer, full, live)
 
 
-def _working(chunk: Chunk, terms: Sequence[Term], example: Sequence[Factors]) -> int:
+def _working(
+    chunk: Chunk,
+    terms: Sequence[Term],
+    example: Sequence[Factors],
+    kept: Mapping[Layer, Tensor],
+) -> int:
     """Bytes that are held for one sample on its way through the network, about."""
     uses = [use for layer in chunk.reductions for use in chunk.recording.layers[layer]]
     given: int = sum(leaf.numel() for leaf in leaves(chunk.samples))
@@ -388,7 +408,7 @@ def _working(chunk: Chunk, terms: Sequence[Term], example: Sequence[Factors]) ->
         in_place = isinstance(term, GradientTerm) and factors[0].dtype == chunk.network.like.dtype
         needed += size if in_place else 3 * size
         if isinstance(term, PairTerm) and term.live is not None:
-            needed += chunk.kept[term.layer][:1].numel() * chunk.network.like.element_size()
+            needed += kept[term.layer].numel() * chunk.network.like.element_size()
     return needed
 
 

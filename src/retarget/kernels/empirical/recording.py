@@ -77,9 +77,9 @@ class _Recorder(TorchFunctionMode):
                 if layer != (None, None):
                     self.layers.setdefault(layer, []).append(call.use(result, self._count))
                 return result
-        found = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        found = _tensors([result])
         if found:
-            used = [id(leaf) for leaf in tree_leaves((args, kwargs))]
+            used = [id(leaf) for leaf in _tensors([*args, *kwargs.values()])]
             self.elsewhere.update(self._names[leaf] for leaf in used if leaf in self._names)
             if any(leaf in self._given for leaf in used):
                 self._given |= {id(leaf): leaf for leaf in found if not leaf.is_floating_point()}
@@ -99,6 +99,17 @@ class _Recorder(TorchFunctionMode):
             input = row.expand(self._count, *row.shape)  # noqa: A001
             self.widened = True
         return (input, weight, *args), kwargs
+
+
+def _tensors(values: Sequence[Any]) -> list[Tensor]:
+    """All tensors among them; they are looked into only where they may hold some, as that costs."""
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple | dict):
+            found.extend(leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor))
+    return found
 
 
 @dataclass(frozen=True)
@@ -193,6 +204,7 @@ class Chunk:
         reductions: Layers whose gradients are wanted, and what of them to keep.
         widen: As `Network.record` has it.
         places: Arrays (n, c, ...) to keep it in, for layers that have one.
+        inputs_at_hand: Scaled inputs that were asked for before.
     """
 
     network: Network
@@ -201,7 +213,7 @@ class Chunk:
     reductions: Mapping[Layer, Reduction]
     widen: bool = False
     places: Mapping[Layer, Tensor] = field(default_factory=dict)
-    _scaled: dict[Layer, Tensor] = field(default_factory=dict)
+    inputs_at_hand: dict[Layer, Tensor] = field(default_factory=dict)
 
     @cached_property
     def recording(self) -> Recording:
@@ -261,9 +273,9 @@ class Chunk:
         """The same times the preconditioner's roots, where each parameter has a single one."""
         if at is not None:
             return self._times_single_roots(layer, self.inputs(layer, at))
-        if layer not in self._scaled:  # held, as every output asks for them
-            self._scaled[layer] = self._times_single_roots(layer, self.inputs(layer))
-        return self._scaled[layer]
+        if layer not in self.inputs_at_hand:  # held, as every output asks for them
+            self.inputs_at_hand[layer] = self._times_single_roots(layer, self.inputs(layer))
+        return self.inputs_at_hand[layer]
 
     def _times_single_roots(self, layer: Layer, a: Tensor) -> Tensor:
         names = [name for name in layer if name is not None]

@@ -22,6 +22,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 from torch.func import jacrev, vmap
+from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from retarget.kernels.empirical.recording import Chunk
@@ -34,12 +35,14 @@ Factors = tuple[Tensor, ...]
 PAIR_NUMBERS = {"cpu": 1 << 19}
 PAIR_NUMBERS_ELSEWHERE = 1 << 27
 
+TRIANGLE_STEPS = 8  # in which products of pairs fill half of a symmetric matrix
+
 LARGEST = 15  # power of two under which a row's largest is scaled; half precision ends at 2^16
 DEPTH = 2048  # features whose products tensor cores add up at a time
 
 
-class MoreLivePositions(Exception):
-    """A sample has outputs that depend on more of a layer's positions than its form has room for."""
+class MoreLivePositionsError(Exception):
+    """A sample's outputs depend on more of a layer's positions than its form has room for."""
 
 
 class Term(ABC):
@@ -49,9 +52,17 @@ class Term(ABC):
     def factors(self, chunk: Chunk) -> Factors:
         """What the products are made of, one row a sample."""
 
+    def places(self, factors: Factors, outputs: int) -> dict[Layer, Tensor]:
+        """(n, outputs, ...) where in these arrays a layer's gradients can be kept at once."""
+        return {}
+
     @abstractmethod
     def add(self, K: Tensor, left: Factors, right: Factors, scale: float) -> None:
         """Adds the part between these samples to K (rows * r, columns * r)."""
+
+    def triangle_rows(self, n: int) -> int:
+        """Of n samples, how many to add at a time where half of a symmetric matrix is enough."""
+        return n
 
     @abstractmethod
     def diagonal(self, factors: Factors) -> Tensor:
@@ -97,6 +108,10 @@ class GradientTerm(FeatureTerm):
         """(n, r, features): the gradients."""
         F = chunk.kept[self.layer]
         return (F if self.full else F.flatten(1)[:, None],)
+
+    def places(self, factors: Factors, outputs: int) -> dict[Layer, Tensor]:
+        """The whole of it."""
+        return {self.layer: factors[0].view(len(factors[0]), outputs, -1)}
 
     def reduce(self, chunk: Chunk, g: Tensor, place: Tensor | None) -> Tensor:
         """(n, features) one output's gradients."""
@@ -228,11 +243,20 @@ class PairTerm(Term):
         if self.live is not None:
             living = alive(g, (1, 3))
             if int(living.sum(1).max()) > self.live:
-                raise MoreLivePositions
+                raise MoreLivePositionsError
             at = _first(living, self.live)
             g = g.take_along_dim(at[:, None, :, None], 2)
         a = chunk.scaled_inputs(self.layer, at)[:, 0]
         return a, g if self.full else g.transpose(1, 2).flatten(2)[:, None]
+
+    def places(self, factors: Factors, outputs: int) -> dict[Layer, Tensor]:
+        """That of g, unless it is to be packed."""
+        if self.live is not None:
+            return {}
+        n, r, p, _ = factors[1].shape
+        return {
+            self.layer: factors[1].view(n, r, p, outputs // r, -1).transpose(2, 3).flatten(1, 2)
+        }
 
     def reduce(self, chunk: Chunk, g: Tensor, place: Tensor | None) -> Tensor:
         """(n, positions, results) one output's g."""
@@ -242,6 +266,10 @@ class PairTerm(Term):
     def products(left: Tensor, right: Tensor) -> Tensor:
         """(positions, positions) of a, or of several samples' in a row."""
         return left @ right.mT
+
+    def triangle_rows(self, n: int) -> int:
+        """So few that little is computed twice: products of pairs are large even of few samples."""
+        return -(-n // TRIANGLE_STEPS)
 
     def add(self, K: Tensor, left: Factors, right: Factors, scale: float) -> None:
         """A few rows at a time, so that the products stay in cache."""
@@ -378,8 +406,14 @@ class SketchTerm(FeatureTerm):
         for place, term in enumerate(self.terms):
             features = term.features(term.factors(chunk))
             index, signs = _draw(features.shape[1], self.size, self.seed, place, features.device)
-            heaps = features[:, index] * signs.to(features.dtype)
-            total += heaps.view(len(heaps), 1, self.size, -1).sum(3)
+            # a feature of all samples lies together, as it costs more to find it than to read it
+            heaps = functional.embedding_bag(
+                index.view(self.size, -1),
+                features.mT.contiguous(),
+                mode="sum",
+                per_sample_weights=signs.to(features.dtype).view(self.size, -1),
+            )
+            total += heaps.mT[:, None]
         return (total,)
 
 
