@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 import retarget as rt
-from retarget.kernels.empirical import plan, terms
+from retarget.kernels.empirical import plan
 from retarget.samples import take
 from support.oracles.empirical_ntk import gram as oracle_gram
 from support.oracles.empirical_ntk import jacobian_gram

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from retarget.arrays import ArrayT, free_memory, full_precision, give_back, panels, require_memory
 from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.kernels.empirical.compressed import tensor_cores
 from retarget.kernels.empirical.parameters import Choice, trained_parameters
 from retarget.kernels.empirical.plan import (
     Mode,
@@ -20,7 +21,7 @@ from retarget.kernels.empirical.plan import (
 )
 from retarget.kernels.empirical.preconditioner import Preconditioner, preconditioner_of
 from retarget.kernels.empirical.recording import Network
-from retarget.kernels.empirical.terms import Factors, MoreLivePositionsError, Term, tensor_cores
+from retarget.kernels.empirical.terms import Factors, MoreLivePositionsError, Term
 from retarget.kernels.simple import Kernel, mirror_lower
 from retarget.progress import PatientBar
 from retarget.samples import Samples, as_samples, count, leaves, library_of, take, with_type_of

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from retarget.errors import InvalidInputError
+from retarget.kernels.empirical.compressed import SketchTerm, SplitTerm, split
 from retarget.kernels.empirical.recording import Chunk, Network, Recording, Reduction
 from retarget.kernels.empirical.terms import (
     Factors,
@@ -20,13 +21,10 @@ from retarget.kernels.empirical.terms import (
     JacobianTerm,
     PairTerm,
     ReadoutTerm,
-    SketchTerm,
-    SplitTerm,
     Term,
     TokenGradientTerm,
     TokenPairTerm,
     alive,
-    split,
 )
 from retarget.kernels.empirical.uses import Dense, Layer, LookedUp
 from retarget.samples import Samples, count, leaves, mapped, take, whole_numbers_explained
