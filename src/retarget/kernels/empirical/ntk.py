@@ -200,7 +200,7 @@ class EmpiricalNTK(Kernel):
     the parameters' type; whole numbers and booleans are passed on as they are.
 
     It must treat samples one by one and give the same answer twice: call `module.eval()` where it
-    has BatchNorm or Dropout. This is checked on three samples. Frozen parameters
+    has BatchNorm or Dropout. This is checked on a few samples. Frozen parameters
     (`requires_grad=False`) are left out.
 
     Parameters that are used by `linear`, `conv2d`, `embedding`, norms, products and sums alone (so
@@ -215,7 +215,8 @@ class EmpiricalNTK(Kernel):
     * the gradients $F_k = \sum_p g_{kp} a_p^\top$ and their products, about
       $n^2 c \, \text{in} \, \text{out}$;
 
-    and $a \cdot a'$ for a last Linear, whose g is the same for every sample. Other parameters take
+    with positions that no output depends on left out where all samples have as many (a last block
+    of which only the first token is read); and $a \cdot a'$ for a last Linear, whose g is the same for every sample. Other parameters take
     `torch.func`'s Jacobian, as all do with `mode="jacobian"`.
 
     Args:
