@@ -216,8 +216,9 @@ class EmpiricalNTK(Kernel):
       $n^2 c \, \text{in} \, \text{out}$;
 
     with positions that no output depends on left out where all samples have as many (a last block
-    of which only the first token is read); and $a \cdot a'$ for a last Linear, whose g is the same for every sample. Other parameters take
-    `torch.func`'s Jacobian, as all do with `mode="jacobian"`.
+    of which only the first token is read); and $a \cdot a'$ for a last Linear, whose g is the same
+    for every sample. Other parameters take `torch.func`'s Jacobian, as all do with
+    `mode="jacobian"`.
 
     Args:
         module: Any, with one matrix of outputs (n, c) for n samples, alone or as the only one
