@@ -14,7 +14,7 @@ from torch.nn import functional
 
 import retarget as rt
 from retarget.errors import InvalidInputError, InvalidTypeError, StreamTooLargeError
-from retarget.kernels.empirical import ntk, plan, terms
+from retarget.kernels.empirical import compressed, ntk, plan
 from retarget.kernels.empirical.compressed import split, split_product
 from support.oracles.empirical_ntk import gradients
 from support.oracles.empirical_ntk import gram as oracle_gram
@@ -507,7 +507,7 @@ def test_split_products_are_as_precise_as_float32(spread):
 def test_split_terms_make_the_kernel(monkeypatch):
     """The arithmetic of CUDA's tensor cores, in plain float32."""
     monkeypatch.setattr("retarget.kernels.empirical.ntk.tensor_cores", lambda device: True)
-    monkeypatch.setattr(terms, "DEPTH", 7)
+    monkeypatch.setattr(compressed, "DEPTH", 7)
     module, X = make("convolutions", n=9)
     exact = rt.EmpiricalNTK(module, "full")(X)
     kernel = rt.EmpiricalNTK(module.float(), "full", precision="split", memory=100_000)
