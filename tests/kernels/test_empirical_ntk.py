@@ -14,7 +14,7 @@ from torch.nn import functional
 
 import retarget as rt
 from retarget.errors import InvalidInputError, InvalidTypeError, StreamTooLargeError
-from retarget.kernels.empirical import compressed, ntk, plan
+from retarget.kernels.empirical import compressed, ntk, plan, terms
 from retarget.kernels.empirical.compressed import split, split_product
 from support.oracles.empirical_ntk import gradients
 from support.oracles.empirical_ntk import gram as oracle_gram
