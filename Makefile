@@ -84,6 +84,7 @@ bench: $(READY)  ## the speed claims of docs/performance.md
 	$(BIN)/python benchmarks/iterative.py
 	$(BIN)/python benchmarks/infinite_ntk.py
 	$(BIN)/python benchmarks/empirical_ntk.py
+	$(BIN)/python benchmarks/transformer_ntk.py
 	$(BIN)/python benchmarks/continual.py --steps 150
 	$(BIN)/python benchmarks/explore.py
 	$(BIN)/python benchmarks/diagnosis.py

@@ -14,8 +14,8 @@ from torch.nn import functional
 
 import retarget as rt
 from retarget.errors import InvalidInputError, InvalidTypeError, StreamTooLargeError
-from retarget.kernels.empirical import ntk, plan, terms
-from retarget.kernels.empirical.terms import split, split_product
+from retarget.kernels.empirical import compressed, ntk, plan, terms
+from retarget.kernels.empirical.compressed import split, split_product
 from support.oracles.empirical_ntk import gradients
 from support.oracles.empirical_ntk import gram as oracle_gram
 from support.problems import fewer_examples
@@ -305,7 +305,7 @@ def test_gradients_are_computed_once_where_they_fit_and_once_a_panel_else(monkey
     kernel, passed = rt.EmpiricalNTK(module), []
     original = plan.Plan.factors
     monkeypatch.setattr(
-        plan.Plan, "factors", lambda plan, x: passed.append(len(x)) or original(plan, x)
+        plan.Plan, "factors", lambda plan, x, into: passed.append(len(x)) or original(plan, x, into)
     )
     kernel(X)
     assert sum(passed) == 12
@@ -507,7 +507,7 @@ def test_split_products_are_as_precise_as_float32(spread):
 def test_split_terms_make_the_kernel(monkeypatch):
     """The arithmetic of CUDA's tensor cores, in plain float32."""
     monkeypatch.setattr("retarget.kernels.empirical.ntk.tensor_cores", lambda device: True)
-    monkeypatch.setattr(terms, "DEPTH", 7)
+    monkeypatch.setattr(compressed, "DEPTH", 7)
     module, X = make("convolutions", n=9)
     exact = rt.EmpiricalNTK(module, "full")(X)
     kernel = rt.EmpiricalNTK(module.float(), "full", precision="split", memory=100_000)
@@ -680,7 +680,7 @@ REFUSED = [
     (
         lambda x: KERNEL(Returns(functional.dropout))(x),
         InvalidInputError,
-        "alone and of the same sample among others differ",
+        "in two batches, among different others, differ",
     ),
     (lambda x: KERNEL(Returns(functional.dropout))(x[:1]), InvalidInputError, "and not on chance"),
     (

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 import retarget as rt
-from retarget.kernels.empirical import plan, terms
+from retarget.kernels.empirical import plan
 from retarget.samples import take
 from support.oracles.empirical_ntk import gram as oracle_gram
 from support.oracles.empirical_ntk import jacobian_gram
@@ -152,7 +152,6 @@ def test_what_vmap_cannot_follow_goes_sample_by_sample(outputs):
 def test_positions_without_a_gradient_are_left_out(outputs, monkeypatch):
     module, X = network("positions in a row"), sentences(5)
     expected = jacobian_gram(module, X, X, outputs)
-    monkeypatch.setattr(terms, "WORTH_LOOKING", 1)
     monkeypatch.setattr(plan, "PAIR_OVERHEAD", 1e9)  # all layers in the form of gradients
     close(rt.EmpiricalNTK(module, outputs)(X), expected)
 

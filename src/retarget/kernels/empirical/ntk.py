@@ -1,7 +1,7 @@
 """The kernel of a finite network, from the gradients of its parameters."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from retarget.arrays import ArrayT, free_memory, full_precision, give_back, panels, require_memory
 from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.kernels.empirical.compressed import tensor_cores
 from retarget.kernels.empirical.parameters import Choice, trained_parameters
 from retarget.kernels.empirical.plan import (
     Mode,
@@ -20,7 +21,7 @@ from retarget.kernels.empirical.plan import (
 )
 from retarget.kernels.empirical.preconditioner import Preconditioner, preconditioner_of
 from retarget.kernels.empirical.recording import Network
-from retarget.kernels.empirical.terms import Factors, Term, tensor_cores
+from retarget.kernels.empirical.terms import Factors, MoreLivePositionsError, Term
 from retarget.kernels.simple import Kernel, mirror_lower
 from retarget.progress import PatientBar
 from retarget.samples import Samples, as_samples, count, leaves, library_of, take, with_type_of
@@ -29,6 +30,9 @@ from retarget.samples import Samples, as_samples, count, leaves, library_of, tak
 # no more, as it leaves the caches. On two cores 2^26 to 2^28 are alike, 2^24 is slower.
 WORKING_BYTES = {"cpu": 1 << 27}
 WORKING_BYTES_ELSEWHERE = 1 << 32
+# Rows of a matrix product that it needs to be fast, on a CPU: with the 120 tokens of one sequence
+# alone, a forward pass takes nearly twice as long.
+PRODUCT_ROWS = 512
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,8 @@ class Sizes:
     def within(cls, plan: Plan, device: torch.device, memory: int) -> "Sizes":
         """The largest that stay within so many bytes."""
         room = WORKING_BYTES.get(device.type, WORKING_BYTES_ELSEWHERE)
-        chunk = max(1, min(room, memory // 4) // plan.working)
+        enough = max(room // plan.working, -(-PRODUCT_ROWS // plan.positions))
+        chunk = max(1, min(enough, memory // 4 // plan.working))
         panel = (memory - chunk * (plan.working + plan.held)) // plan.held
         return cls(chunk, max(1, panel))
 
@@ -75,26 +80,26 @@ class Assembly:
         self._plan, self._r, self._scale = plan, rows, scale
         self._sizes, self._progress = Sizes.within(plan, device, memory), progress
 
-    def symmetric_gram(self, A: Samples, K: Tensor) -> None:
-        """Fills the lower triangle of K (n * r, n * r)."""
+    def symmetric_gram(self, A: Samples, K: Tensor) -> Tensor:
+        """K (n * r, n * r), the lower triangle of which it fills."""
         n = count(A)
         with self._bar(self._sizes.passes(n) + n * (n + 1) // 2) as bar:
             for panel in _ranges(0, n, self._sizes.panel):
                 held = self._held(take(A, panel), bar)
                 for rows in panels(panel.stop - panel.start, 1, K.device):
-                    upto = slice(0, rows.stop)
-                    block = self._block(K, _shift(rows, panel.start), _shift(upto, panel.start))
-                    self._add(block, _rows(held, rows), _rows(held, upto))
+                    self._add_triangle(K, panel.start, rows, held)
                     bar.advance((rows.stop - rows.start) * rows.stop)
                 self._stream_past(A, panel.stop, K, panel, held, bar)
+        return K
 
-    def gram(self, A: Samples, B: Samples, K: Tensor) -> None:
-        """Fills K (n * r, m * r) for n samples A and m samples B."""
+    def gram(self, A: Samples, B: Samples, K: Tensor) -> Tensor:
+        """K (n * r, m * r), which it fills for n samples A and m samples B."""
         n, m = count(A), count(B)
         passes = m + n * -(-m // self._sizes.panel)
         with self._bar(passes + n * m) as bar:
             for panel in _ranges(0, m, self._sizes.panel):
                 self._stream_past(A, 0, K, panel, self._held(take(B, panel), bar), bar)
+        return K
 
     def diagonal(self, A: Samples) -> Tensor:
         """(n * r,) each row's product with itself."""
@@ -128,9 +133,7 @@ class Assembly:
             for parts in self._plan.example
         ]
         for rows in _ranges(0, n, self._sizes.chunk):
-            for whole, parts in zip(held, self._plan.factors(take(samples, rows)), strict=True):
-                for into, part in zip(whole, parts, strict=True):
-                    into[rows] = part.detach()
+            self._plan.factors(take(samples, rows), _rows(held, rows))
             bar.advance(rows.stop - rows.start)
         return held
 
@@ -142,6 +145,15 @@ class Assembly:
     def _add(self, block: Tensor, left: list[Factors], right: list[Factors]) -> None:
         for term, mine, theirs in zip(self._plan.terms, left, right, strict=True):
             term.add(block, mine, theirs, self._scale)
+
+    def _add_triangle(self, K: Tensor, start: int, rows: slice, held: list[Factors]) -> None:
+        """Adds these rows of a panel that starts there, up to the diagonal at least."""
+        for term, factors in zip(self._plan.terms, held, strict=True):
+            for part in _ranges(rows.start, rows.stop, term.triangle_rows(rows.stop - rows.start)):
+                upto = slice(0, part.stop)
+                block = self._block(K, _shift(part, start), _shift(upto, start))
+                left, right = (tuple(each[some] for each in factors) for some in (part, upto))
+                term.add(block, left, right, self._scale)
 
     def _block(self, K: Tensor, rows: slice, columns: slice) -> Tensor:
         r = self._r
@@ -188,7 +200,7 @@ class EmpiricalNTK(Kernel):
     the parameters' type; whole numbers and booleans are passed on as they are.
 
     It must treat samples one by one and give the same answer twice: call `module.eval()` where it
-    has BatchNorm or Dropout. This is checked on three samples. Frozen parameters
+    has BatchNorm or Dropout. This is checked on a few samples. Frozen parameters
     (`requires_grad=False`) are left out.
 
     Parameters that are used by `linear`, `conv2d`, `embedding`, norms, products and sums alone (so
@@ -203,8 +215,10 @@ class EmpiricalNTK(Kernel):
     * the gradients $F_k = \sum_p g_{kp} a_p^\top$ and their products, about
       $n^2 c \, \text{in} \, \text{out}$;
 
-    and $a \cdot a'$ for a last Linear, whose g is the same for every sample. Other parameters take
-    `torch.func`'s Jacobian, as all do with `mode="jacobian"`.
+    with positions that no output depends on left out where all samples have as many (a last block
+    of which only the first token is read); and $a \cdot a'$ for a last Linear, whose g is the same
+    for every sample. Other parameters take `torch.func`'s Jacobian, as all do with
+    `mode="jacobian"`.
 
     Args:
         module: Any, with one matrix of outputs (n, c) for n samples, alone or as the only one
@@ -317,10 +331,8 @@ class EmpiricalNTK(Kernel):
         samples = self._samples("A", A)
         if not count(samples):
             raise InvalidInputError("A is empty; expected at least one sample")
-        device = self._like().device
-        with full_precision(device):
-            assembly, _ = self._assembly(samples, reuse=1)
-            result: ArrayT = give_back(assembly.features(samples), library_of(A))
+        features = self._assembled(samples, lambda assembly, _: assembly.features(samples))
+        result: ArrayT = give_back(features, library_of(A))
         return result
 
     def factors(self) -> dict[str, Tensor] | None:
@@ -359,9 +371,7 @@ class EmpiricalNTK(Kernel):
         n, like = count(A), self._like()
         if not n:
             return like.new_zeros((0, 0), dtype=self._dtype())
-        with full_precision(like.device):
-            assembly, K = self._assembly(A, n / 2, n, n)
-            assembly.symmetric_gram(A, K)
+        K = self._assembled(A, lambda assembly, K: assembly.symmetric_gram(A, K), n / 2, n, n)
         return mirror_lower(K)
 
     def _gram(self, A: Samples, B: Samples) -> Tensor:
@@ -370,24 +380,35 @@ class EmpiricalNTK(Kernel):
             return self._gram(B, A).mT.contiguous()
         if not n:
             return like.new_zeros((0, 0), dtype=self._dtype())
-        with full_precision(like.device):
-            reuse = max(1, n * m / (n + m))
-            assembly, K = self._assembly(A, reuse, n, m)
-            assembly.gram(A, B, K)
-        return K
+        reuse = max(1, n * m / (n + m))
+        return self._assembled(A, lambda assembly, K: assembly.gram(A, B, K), reuse, n, m)
 
     def _diag(self, A: Samples) -> Tensor:
         like = self._like()
         if not count(A):
             return like.new_zeros(0, dtype=self._dtype())
-        with full_precision(like.device):
-            return self._assembly(A, reuse=1)[0].diagonal(A)
+        return self._assembled(A, lambda assembly, _: assembly.diagonal(A))
+
+    def _assembled(
+        self,
+        samples: Samples,
+        compute: Callable[[Assembly, Tensor], Tensor],
+        reuse: float = 1,
+        rows: int = 0,
+        columns: int = 0,
+    ) -> Tensor:
+        """What is computed with a matrix of zeros for so many pairs of samples."""
+        with full_precision(self._like().device):
+            try:
+                return compute(*self._assembly(samples, reuse, rows, columns))
+            except MoreLivePositionsError:  # than the samples had that it was tried on
+                return compute(*self._assembly(samples, reuse, rows, columns, packed=False))
 
     def _assembly(
-        self, samples: Samples, reuse: float, rows: int = 0, columns: int = 0
+        self, samples: Samples, reuse: float, rows: int, columns: int, packed: bool = True
     ) -> tuple[Assembly, Tensor]:
         """What puts the kernel together, and a matrix of zeros for so many pairs of samples."""
-        plan, r, scale = self._plan(samples, reuse)
+        plan, r, scale = self._plan(samples, reuse, packed)
         like, dtype = self._like(), self._dtype()
         require_memory(
             "the kernel matrix",
@@ -399,14 +420,14 @@ class EmpiricalNTK(Kernel):
         memory = self._room(like.device)  # what is left beside it
         return Assembly(plan, r, scale, like.device, memory, self.progress), K
 
-    def _plan(self, samples: Samples, reuse: float) -> tuple[Plan, int, float]:
+    def _plan(self, samples: Samples, reuse: float, packed: bool = True) -> tuple[Plan, int, float]:
         """What to compute, the rows for each sample, and what the sum is multiplied by."""
         names = list(trained_parameters(self.module, self.params))
         network = Network.from_module(self.module, names, self.factors())
         full = self.outputs == "full"
         output = None if isinstance(self.outputs, str) else self.outputs
         like, dtype = self._like(), self._dtype()
-        plan = make_plan(network, samples, output, self.mode, full, dtype, reuse)
+        plan = make_plan(network, samples, output, self.mode, full, dtype, reuse, packed)
         if self.sketch is not None:
             plan = sketched(plan, self.sketch, self.seed)
         elif (

@@ -30,7 +30,9 @@ def trained_parameters(module: nn.Module, wanted: Choice = None) -> dict[str, nn
     if callable(wanted):
         chosen = {name: value for name, value in trained.items() if wanted(name)}
     else:
-        patterns = [wanted] if isinstance(wanted, str) else list(wanted)
+        given = [wanted] if isinstance(wanted, str) else list(wanted)
+        names = trained.keys() & set(given)
+        patterns = [each for each in given if each not in names]
         for each in patterns:
             if not any(_within(name, each) for name in trained):
                 raise InvalidInputError(
@@ -40,7 +42,7 @@ def trained_parameters(module: nn.Module, wanted: Choice = None) -> dict[str, nn
         chosen = {
             name: value
             for name, value in trained.items()
-            if any(_within(name, each) for each in patterns)
+            if name in names or any(_within(name, each) for each in patterns)
         }
     if not chosen:
         raise InvalidInputError(
@@ -50,7 +52,7 @@ def trained_parameters(module: nn.Module, wanted: Choice = None) -> dict[str, nn
 
 
 def _within(name: str, wanted: str) -> bool:
-    return name == wanted or name.startswith(f"{wanted}.") or fnmatchcase(name, wanted)
+    return name.startswith(f"{wanted}.") or fnmatchcase(name, wanted)
 
 
 def _nearest(wanted: str, trained: dict[str, nn.Parameter]) -> str:

@@ -12,19 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from retarget.errors import InvalidInputError
+from retarget.kernels.empirical.compressed import SketchTerm, SplitTerm, split
 from retarget.kernels.empirical.recording import Chunk, Network, Recording, Reduction
 from retarget.kernels.empirical.terms import (
     Factors,
+    FeatureTerm,
     GradientTerm,
     JacobianTerm,
     PairTerm,
     ReadoutTerm,
-    SketchTerm,
-    SplitTerm,
     Term,
     TokenGradientTerm,
     TokenPairTerm,
-    split,
+    alive,
 )
 from retarget.kernels.empirical.uses import Dense, Layer, LookedUp
 from retarget.samples import Samples, count, leaves, mapped, take, whole_numbers_explained
@@ -35,6 +35,7 @@ PROBED = 3  # samples to try a module on: a first, a last and one between
 # What it costs to multiply two numbers of the products of pairs, and to add that to the kernel, in
 # multiply-adds of a matrix product: 40 to 170 on one core of a Xeon, as they wait for memory.
 PAIR_OVERHEAD = 64
+WRITING = 64  # likewise, what it costs to write down a number of a gradient
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,9 @@ class Plan:
         reductions: What terms keep of the outputs' gradients by their layers' results.
         example: Each term's factors, for one sample.
         dtype: Type of the products.
-        working: Bytes held for one sample while its factors are computed.
+        working: Bytes held for one sample while its factors are computed, beside these.
         widen: As `Network.record` has it.
+        positions: The most positions of a sample that a `linear` is applied at.
     """
 
     network: Network
@@ -57,21 +59,38 @@ class Plan:
     dtype: torch.dtype
     working: int
     widen: bool
+    positions: int
 
     @property
     def held(self) -> int:
         """Bytes of one sample's factors."""
         return sum(part.nbytes for factors in self.example for part in factors)
 
-    def factors(self, samples: Samples) -> list[Factors]:
-        """Every term's factors, from one pass through the network."""
-        chunk = Chunk(self.network, samples, self.chosen, self.reductions, self.widen)
+    def factors(self, samples: Samples, into: Sequence[Factors] | None = None) -> list[Factors]:
+        """Every term's factors, from one pass through the network.
+
+        Args:
+            samples: Whose.
+            into: Arrays for them, as `example` has them; None for new ones.
+        """
+        places: dict[Layer, Tensor] = {}
+        if into is not None and self.dtype == self.network.like.dtype:
+            for term, arrays in zip(self.terms, into, strict=True):
+                places |= term.places(arrays, len(self.chosen))
+        chunk = Chunk(self.network, samples, self.chosen, self.reductions, self.widen, places)
         if any(layer not in chunk.recording.layers for layer in self.reductions):
             raise InvalidInputError(
                 "the module took another path for later samples than for the first; expected the "
                 "same layers for all: use mode='jacobian', or wrap what you mean in a module"
             )
-        return _factors(self.terms, chunk, self.dtype)
+        factors = _factors(self.terms, chunk, self.dtype)
+        if into is None:
+            return factors
+        for arrays, parts in zip(into, factors, strict=True):
+            for array, part in zip(arrays, parts, strict=True):
+                if array.data_ptr() != part.data_ptr():  # else it was made in its place
+                    array.copy_(part)
+        return list(into)
 
 
 def _factors(terms: Sequence[Term], chunk: Chunk, dtype: torch.dtype) -> list[Factors]:
@@ -92,6 +111,7 @@ def make_plan(
     full: bool,
     dtype: torch.dtype,
     reuse: float,
+    packed: bool = True,
 ) -> Plan:
     """Tries the network on a few samples, and chooses.
 
@@ -103,6 +123,8 @@ def make_plan(
         full: Whether each output has rows of its own.
         dtype: Type of the products.
         reuse: Pairs of samples that each sample's factors serve.
+        packed: Whether positions that no output depends on may be left out: all of the samples
+            then need as many as those that were tried, or `MoreLivePositionsError` is raised.
     """
     few = take(samples, slice(None, None, max(1, (count(samples) - 1) // (PROBED - 1))))
     few = mapped(torch.Tensor.contiguous, take(few, slice(0, PROBED)))  # modules take views
@@ -110,27 +132,35 @@ def make_plan(
     trial = _trial(network, few)
     chosen = _chosen(outputs, trial.outputs.shape[1])
     used = _used(network, trial, chosen)
-    layers = dict.fromkeys(_candidates(trial), _second)
+    layers = dict.fromkeys(_candidates(trial), _as_it_is)
     chunk = Chunk(network, few, chosen, layers, trial.widened)
     chunk.recording = trial
     g = chunk.gradients(_seed(trial, chosen, alike=True))
     ruled = [] if mode == "jacobian" else _confirmed(chunk, g, used)
     rest = [name for name in used if not any(name in layer for layer in ruled)]
-    terms = [_form(chunk, layer, g[layer], full, reuse) for layer in ruled]
+    terms = [
+        _form(chunk, layer, g[layer], full, reuse, _live_positions(g[layer]) if packed else None)
+        for layer in ruled
+    ]
     reductions = {
         term.layer: term.reduce for term in terms if isinstance(term, GradientTerm | PairTerm)
     }
     if rest:
         terms.append(JacobianTerm(rest, full))
-    for layer, reduce in reductions.items():  # one output is as large as another
-        piece = reduce(chunk.inputs(layer), g[layer])[:, None]
-        chunk.kept[layer] = piece.expand(-1, len(chosen), *piece.shape[2:])
-    factors = _factors(terms, chunk, dtype)
+    first = _first(chunk, ruled, reductions, g)
+    factors = _factors(terms, first, dtype)
     example = tuple(tuple(part[:1].clone() for part in parts) for parts in factors)
-    held = sum(part.nbytes for parts in example for part in parts)
-    working = _passing(chunk) * network.like.element_size() + 3 * held
-    parts = tuple(terms)
-    return Plan(network, chosen, parts, reductions, example, dtype, working, trial.widened)
+    return Plan(
+        network=network,
+        chosen=chosen,
+        terms=tuple(terms),
+        reductions=reductions,
+        example=example,
+        dtype=dtype,
+        working=_working(chunk, terms, example, first.kept),
+        widen=trial.widened,
+        positions=_positions(trial),
+    )
 
 
 def with_split_products(plan: Plan) -> Plan:
@@ -138,7 +168,7 @@ def with_split_products(plan: Plan) -> Plan:
     terms: list[Term] = []
     example: list[Factors] = []
     for term, factors in zip(plan.terms, plan.example, strict=True):
-        if isinstance(term, GradientTerm):
+        if isinstance(term, FeatureTerm):
             term, factors = SplitTerm(term), split(factors[0])
         terms.append(term)
         example.append(factors)
@@ -147,13 +177,14 @@ def with_split_products(plan: Plan) -> Plan:
 
 def sketched(plan: Plan, size: int, seed: int) -> Plan:
     """The plan whose only factors are the projected features."""
-    gradients = sum(each.nbytes for each in plan.network.parameters.values()) * len(plan.chosen)
+    numbers = [each.nbytes * len(plan.chosen) for each in plan.network.parameters.values()]
+    numbers += [part.nbytes for factors in plan.example for part in factors]
     example = plan.network.like.new_empty((1, 1, size), dtype=plan.dtype)
     return replace(
         plan,
         terms=(SketchTerm(plan.terms, size, seed),),
         example=((example,),),
-        working=plan.working + 3 * gradients,
+        working=plan.working + plan.held + 3 * max(numbers),
     )
 
 
@@ -185,18 +216,25 @@ def _trial(network: Network, few: Samples) -> Recording:
     except (InvalidInputError, RuntimeError, TypeError, ValueError):  # perhaps by the widening
         with whole_numbers_explained(few):
             trial = network.record(few, widen=False)
+    again = list(reversed(range(count(few))))
+    batches = [again[::2]] if len(again) > 2 else [[i] for i in again]  # others before and behind
     with torch.no_grad():
-        alone = torch.cat([network(take(few, slice(i, i + 1))) for i in range(count(few))])
-    if trial.widened and not _alike(alone, trial.outputs):
+        outputs = torch.cat([network(_at(few, batch)) for batch in batches])
+    rows = [i for batch in batches for i in batch]
+    if trial.widened and not _alike(outputs, trial.outputs[rows]):
         trial = network.record(few, widen=False)
-    if not _alike(alone, trial.outputs):
-        gap = (alone - trial.outputs).abs().max().item()
+    if not _alike(outputs, trial.outputs[rows]):
+        gap = (outputs - trial.outputs[rows]).abs().max().item()
         raise InvalidInputError(
-            f"the outputs of a sample alone and of the same sample among others differ by "
-            f"{gap:.3g}; expected each to depend on its own sample, and not on chance: call "
-            "module.eval(), or leave out what mixes samples"
+            f"the outputs of a sample in two batches, among different others, differ by {gap:.3g}; "
+            "expected each to depend on its own sample, and not on chance: call module.eval(), or "
+            "leave out what mixes samples"
         )
     return trial
+
+
+def _at(samples: Samples, rows: list[int]) -> Samples:
+    return mapped(lambda leaf: leaf[rows], samples)
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:
@@ -212,7 +250,7 @@ def _tolerance(values: Tensor) -> float:
     return math.sqrt(torch.finfo(values.dtype).eps)
 
 
-def _second(a: Tensor, g: Tensor) -> Tensor:
+def _as_it_is(chunk: Chunk, g: Tensor, place: Tensor | None) -> Tensor:
     return g
 
 
@@ -299,7 +337,34 @@ def _confirmed(chunk: Chunk, gs: Mapping[Layer, Tensor], used: dict[str, Tensor]
     return confirmed
 
 
-def _form(chunk: Chunk, layer: Layer, g: Tensor, full: bool, reuse: float) -> Term:
+def _first(
+    chunk: Chunk,
+    layers: Sequence[Layer],
+    reductions: Mapping[Layer, Reduction],
+    g: Mapping[Layer, Tensor],
+) -> Chunk:
+    """The first sample of the trial, with what would be kept of its gradients."""
+    few, c = take(chunk.samples, slice(0, 1)), len(chunk.chosen)
+    first = Chunk(chunk.network, few, chunk.chosen, reductions, chunk.widen)
+    first.recording = chunk.recording
+    first.inputs_at_hand = {layer: chunk.scaled_inputs(layer)[:1] for layer in layers}
+    kept = {layer: reduce(first, g[layer][:1], None) for layer, reduce in reductions.items()}
+    first.kept = {  # one output is as large as another
+        layer: piece[:, None].expand(-1, c, *piece.shape[1:]) for layer, piece in kept.items()
+    }
+    return first
+
+
+def _live_positions(g: Tensor) -> int | None:
+    """How many positions of a sample its outputs depend on; None for all, or as it varies."""
+    counts = alive(g, (1, 2)).sum(1)
+    first = int(counts[0])
+    return first if 0 < first < g.shape[3] and bool((counts == first).all()) else None
+
+
+def _form(
+    chunk: Chunk, layer: Layer, g: Tensor, full: bool, reuse: float, live: int | None
+) -> Term:
     """The cheapest form, in multiply-adds for a pair of samples."""
     uses, outputs = chunk.recording.layers[layer], chunk.recording.outputs
     c = len(chunk.chosen)
@@ -311,21 +376,41 @@ def _form(chunk: Chunk, layer: Layer, g: Tensor, full: bool, reuse: float) -> Te
     root = chunk.root(layer, looked_up.vocabulary if looked_up else groups * o)
     if last and len(uses) == 1 and isinstance(uses[0], Dense) and root is None:
         return ReadoutTerm(layer, full, c)
+    p = p if live is None else live
     products = c**2 if full else c  # of two samples' rows
-    gradients = products * groups * o * i + c * p * groups * o * i / reuse
+    gradients = products * groups * o * i + c * (p + WRITING) * groups * o * i / reuse
     pairs = p**2 * (i + products * o + (products if full else 1) * PAIR_OVERHEAD)
     if looked_up:
         size = looked_up.vocabulary
         if root is not None or size * products * o <= pairs:
             return TokenGradientTerm(layer, full, size, root)
-        return TokenPairTerm(layer, full, size)
+        return TokenPairTerm(layer, full, size, c, live)
     if root is not None or groups > 1 or gradients <= pairs:
-        return GradientTerm(layer, full, root)
-    return PairTerm(layer, full)
+        return GradientTerm(layer, full, live, root)
+    return PairTerm(layer, full, live)
 
 
-def _passing(chunk: Chunk) -> int:
-    """Numbers that one sample's pass through the network holds, about."""
+def _working(
+    chunk: Chunk,
+    terms: Sequence[Term],
+    example: Sequence[Factors],
+    kept: Mapping[Layer, Tensor],
+) -> int:
+    """Bytes that are held for one sample on its way through the network, about."""
     uses = [use for layer in chunk.reductions for use in chunk.recording.layers[layer]]
     given: int = sum(leaf.numel() for leaf in leaves(chunk.samples))
-    return (given + sum(use.working() for use in uses)) // count(chunk.samples)
+    passing = (given + sum(use.working() for use in uses)) // count(chunk.samples)
+    needed = passing * chunk.network.like.element_size()
+    for term, factors in zip(terms, example, strict=True):
+        size = sum(part.nbytes for part in factors)
+        in_place = isinstance(term, GradientTerm) and factors[0].dtype == chunk.network.like.dtype
+        needed += size if in_place else 3 * size
+        if isinstance(term, PairTerm) and term.live is not None:
+            needed += kept[term.layer].numel() * chunk.network.like.element_size()
+    return needed
+
+
+def _positions(trial: Recording) -> int:
+    """The most positions of a sample that a `linear` is applied at."""
+    uses = [use for uses in trial.layers.values() for use in uses if isinstance(use, Dense)]
+    return max([use.shape[:-1].numel() // use.n for use in uses], default=1)

@@ -21,9 +21,9 @@ from retarget.errors import InvalidInputError
 from retarget.kernels.empirical.uses import CALLS, Layer, Use
 from retarget.samples import Samples, count, leaves, outputs_of
 
-# From a layer's inputs (n, groups, positions, features) and one output's gradients by its results
-# (n, groups, features, positions), what is to be kept of that output.
-Reduction = Callable[[Tensor, Tensor], Tensor]
+# From one output's gradients by a layer's results (n, groups, features, positions), what is to be
+# kept of that output: in the array (n, ...) that is given for it, or in one of its own.
+Reduction = Callable[["Chunk", Tensor, Tensor | None], Tensor]
 
 
 @dataclass
@@ -77,9 +77,9 @@ class _Recorder(TorchFunctionMode):
                 if layer != (None, None):
                     self.layers.setdefault(layer, []).append(call.use(result, self._count))
                 return result
-        found = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        found = _tensors([result])
         if found:
-            used = [id(leaf) for leaf in tree_leaves((args, kwargs))]
+            used = [id(leaf) for leaf in _tensors([*args, *kwargs.values()])]
             self.elsewhere.update(self._names[leaf] for leaf in used if leaf in self._names)
             if any(leaf in self._given for leaf in used):
                 self._given |= {id(leaf): leaf for leaf in found if not leaf.is_floating_point()}
@@ -99,6 +99,17 @@ class _Recorder(TorchFunctionMode):
             input = row.expand(self._count, *row.shape)  # noqa: A001
             self.widened = True
         return (input, weight, *args), kwargs
+
+
+def _tensors(values: Sequence[Any]) -> list[Tensor]:
+    """All tensors among them; they are looked into only where they may hold some, as that costs."""
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple | dict):
+            found.extend(leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor))
+    return found
 
 
 @dataclass(frozen=True)
@@ -192,6 +203,8 @@ class Chunk:
         chosen: The numbers of the outputs that are summed over.
         reductions: Layers whose gradients are wanted, and what of them to keep.
         widen: As `Network.record` has it.
+        places: Arrays (n, c, ...) to keep it in, for layers that have one.
+        inputs_at_hand: Scaled inputs that were asked for before.
     """
 
     network: Network
@@ -199,6 +212,8 @@ class Chunk:
     chosen: range
     reductions: Mapping[Layer, Reduction]
     widen: bool = False
+    places: Mapping[Layer, Tensor] = field(default_factory=dict)
+    inputs_at_hand: dict[Layer, Tensor] = field(default_factory=dict)
 
     @cached_property
     def recording(self) -> Recording:
@@ -208,17 +223,19 @@ class Chunk:
     @cached_property
     def kept(self) -> dict[Layer, Tensor]:
         """(n, c, ...) what the reductions made of each of the chosen outputs."""
-        inputs = {layer: self.scaled_inputs(layer) for layer in self.reductions}
         outputs, c = self.recording.outputs, len(self.chosen)
-        kept: dict[Layer, Tensor] = {}
+        kept = dict(self.places)
         for row, k in enumerate(self.chosen):
             seed = torch.zeros_like(outputs)
             seed[:, k] = 1
             for layer, g in self.gradients(seed, last=row + 1 == c).items():
-                piece = self.reductions[layer](inputs[layer], g)
-                if layer not in kept:
+                place = kept[layer][:, row] if layer in kept else None
+                piece = self.reductions[layer](self, g, place)
+                if place is None:
                     kept[layer] = piece.new_empty((len(piece), c, *piece.shape[1:]))
-                kept[layer][:, row] = piece
+                    place = kept[layer][:, row]
+                if piece is not place:
+                    place.copy_(piece)
         return kept
 
     def gradients(self, seed: Tensor, last: bool = False) -> dict[Layer, Tensor]:
@@ -239,17 +256,29 @@ class Chunk:
             for layer in self.reductions
         }
 
-    def inputs(self, layer: Layer) -> Tensor:
-        """(n, groups, positions, features) a layer's inputs, those of all its uses in a row."""
+    def inputs(self, layer: Layer, at: Tensor | None = None) -> Tensor:
+        """(n, groups, positions, features) a layer's inputs, those of all its uses in a row.
+
+        With `at`, only those at these positions (n, few) of each sample.
+        """
         weight, bias = layer
         a = _joined([use.positions() for use in self.recording.layers[layer]], 2)
+        if at is not None:
+            a = a.take_along_dim(at[:, None, :, None], 2)
         if weight is None:
             return a.new_ones((*a.shape[:3], 1))
         return a if bias is None else nn.functional.pad(a, (0, 1), value=1.0)
 
-    def scaled_inputs(self, layer: Layer) -> Tensor:
+    def scaled_inputs(self, layer: Layer, at: Tensor | None = None) -> Tensor:
         """The same times the preconditioner's roots, where each parameter has a single one."""
-        a, names = self.inputs(layer), [name for name in layer if name is not None]
+        if at is not None:
+            return self._times_single_roots(layer, self.inputs(layer, at))
+        if layer not in self.inputs_at_hand:  # held, as every output asks for them
+            self.inputs_at_hand[layer] = self._times_single_roots(layer, self.inputs(layer))
+        return self.inputs_at_hand[layer]
+
+    def _times_single_roots(self, layer: Layer, a: Tensor) -> Tensor:
+        names = [name for name in layer if name is not None]
         roots = [self.network.roots.get(name) for name in names]
         single = [root for root in roots if root is not None and not root.ndim]
         if len(single) < len(names) or not a.is_floating_point():

@@ -17,7 +17,6 @@ features stand r rows: one output each for the full kernel, else 1, the outputs 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -34,10 +33,11 @@ Factors = tuple[Tensor, ...]
 PAIR_NUMBERS = {"cpu": 1 << 19}
 PAIR_NUMBERS_ELSEWHERE = 1 << 27
 
-WORTH_LOOKING = 128  # inputs of a layer from which on it costs little to look for zeros first
+TRIANGLE_STEPS = 8  # in which products of pairs fill half of a symmetric matrix
 
-LARGEST = 15  # power of two under which a row's largest is scaled; half precision ends at 2^16
-DEPTH = 2048  # features whose products tensor cores add up at a time
+
+class MoreLivePositionsError(Exception):
+    """A sample's outputs depend on more of a layer's positions than its form has room for."""
 
 
 class Term(ABC):
@@ -47,9 +47,17 @@ class Term(ABC):
     def factors(self, chunk: Chunk) -> Factors:
         """What the products are made of, one row a sample."""
 
+    def places(self, factors: Factors, outputs: int) -> dict[Layer, Tensor]:
+        """(n, outputs, ...) where in these arrays a layer's gradients can be kept at once."""
+        return {}
+
     @abstractmethod
     def add(self, K: Tensor, left: Factors, right: Factors, scale: float) -> None:
         """Adds the part between these samples to K (rows * r, columns * r)."""
+
+    def triangle_rows(self, n: int) -> int:
+        """Of n samples, how many to add at a time where half of a symmetric matrix is enough."""
+        return n
 
     @abstractmethod
     def diagonal(self, factors: Factors) -> Tensor:
@@ -60,34 +68,8 @@ class Term(ABC):
         """(n, d) whose inner products are the part, for r = 1."""
 
 
-class GradientTerm(Term):
-    """The gradients of one layer, written out; with `full`, one row an output.
-
-    With a `root` they are multiplied by it: a preconditioner's, by feature.
-    """
-
-    def __init__(self, layer: Layer, full: bool, root: Tensor | None = None) -> None:
-        self.layer, self.full, self.root = layer, full, root
-
-    def factors(self, chunk: Chunk) -> Factors:
-        """(n, r, features): the gradients."""
-        F = chunk.kept[self.layer]
-        return (F if self.full else F.flatten(1)[:, None],)
-
-    def reduce(self, a: Tensor, g: Tensor) -> Tensor:
-        """(n, features) one output's gradients.
-
-        Where only the first token is read out, most positions of a last block have no gradient.
-        """
-        if a.shape[3] >= WORTH_LOOKING and g.shape[3] > 1:
-            live = g.flatten(0, 2).any(0)
-            if not bool(live.all()):
-                rows = live.nonzero()[:, 0]
-                a, g = a[:, :, rows], g[..., rows]
-        return self._times_root((g @ a).flatten(1))
-
-    def _times_root(self, F: Tensor) -> Tensor:
-        return F if self.root is None else F * self.root
+class FeatureTerm(Term):
+    """Features that are written out, as (n, r, features)."""
 
     def add(self, K: Tensor, left: Factors, right: Factors, scale: float) -> None:
         """Their products."""
@@ -98,8 +80,63 @@ class GradientTerm(Term):
         return factors[0].square().sum(2)
 
     def features(self, factors: Factors) -> Tensor:
-        """The gradients as they are."""
+        """As they are."""
         return factors[0].flatten(1)
+
+
+class GradientTerm(FeatureTerm):
+    """The gradients of one layer, written out.
+
+    Args:
+        layer: Whose.
+        full: Whether each output has a row of its own.
+        live: Positions of a sample that its outputs seem to depend on; None for all.
+        root: What they are multiplied by: a preconditioner's roots, by feature.
+    """
+
+    def __init__(
+        self, layer: Layer, full: bool, live: int | None = None, root: Tensor | None = None
+    ) -> None:
+        self.layer, self.full, self.live, self.root = layer, full, live, root
+
+    def factors(self, chunk: Chunk) -> Factors:
+        """(n, r, features): the gradients."""
+        F = chunk.kept[self.layer]
+        return (F if self.full else F.flatten(1)[:, None],)
+
+    def places(self, factors: Factors, outputs: int) -> dict[Layer, Tensor]:
+        """The whole of it."""
+        return {self.layer: factors[0].view(len(factors[0]), outputs, -1)}
+
+    def reduce(self, chunk: Chunk, g: Tensor, place: Tensor | None) -> Tensor:
+        """(n, features) one output's gradients."""
+        a = chunk.scaled_inputs(self.layer)
+        if self.live is not None:
+            living = alive(g, (1, 2))
+            if int(living.sum(1).max()) <= self.live:
+                at = _first(living, self.live)
+                a = a.take_along_dim(at[:, None, :, None], 2)
+                g = g.take_along_dim(at[:, None, None, :], 3)
+        if place is None or self.root is not None or g.shape[1] > 1:
+            return self._times_root((g @ a).flatten(1))
+        torch.bmm(g[:, 0], a[:, 0], out=place.view(len(g), g.shape[2], a.shape[3]))
+        return place
+
+    def _times_root(self, F: Tensor) -> Tensor:
+        return F if self.root is None else F * self.root
+
+
+def alive(g: Tensor, over: tuple[int, int]) -> Tensor:
+    """(n, positions) where any of the gradients is not zero.
+
+    Where only the first token is read out, most positions of a last block have none.
+    """
+    return (g.amax(over) != 0) | (g.amin(over) != 0)  # several times faster than `any` or a norm
+
+
+def _first(living: Tensor, count: int) -> Tensor:
+    """(n, count) the positions that are alive, and as many others as are needed for that."""
+    return living.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :count]
 
 
 class TokenGradientTerm(GradientTerm):
@@ -108,19 +145,25 @@ class TokenGradientTerm(GradientTerm):
     def __init__(
         self, layer: Layer, full: bool, vocabulary: int, root: Tensor | None = None
     ) -> None:
-        super().__init__(layer, full, root)
+        super().__init__(layer, full, None, root)
         self.vocabulary = vocabulary
 
-    def reduce(self, a: Tensor, g: Tensor) -> Tensor:
+    def reduce(self, chunk: Chunk, g: Tensor, place: Tensor | None) -> Tensor:
         """(n, vocabulary * features)."""
-        n, features = len(g), g.shape[2]
-        rows = a.reshape(n, -1) + self.vocabulary * torch.arange(n, device=a.device)[:, None]
-        found = g.new_zeros((n * self.vocabulary, features))
-        found.index_add_(0, rows.flatten(), g[:, 0].mT.flatten(0, 1))
-        return self._times_root(found.view(n, -1))
+        tokens = chunk.scaled_inputs(self.layer)
+        return self._times_root(_by_token(tokens, g[:, 0].mT, self.vocabulary))
 
 
-class JacobianTerm(GradientTerm):
+def _by_token(tokens: Tensor, g: Tensor, vocabulary: int) -> Tensor:
+    """(n, vocabulary * features) g (n, positions, features), added up where the token is."""
+    n = len(g)
+    rows = tokens.reshape(n, -1) + vocabulary * torch.arange(n, device=tokens.device)[:, None]
+    found = g.new_zeros((n * vocabulary, g.shape[2]))
+    found.index_add_(0, rows.flatten(), g.flatten(0, 1))
+    return found.view(n, -1)
+
+
+class JacobianTerm(FeatureTerm):
     """Gradients of parameters without a rule, whatever they do, by `torch.func`.
 
     Where the module has code that vmap cannot follow (one that looks at a mask's numbers, say),
@@ -177,17 +220,40 @@ class JacobianTerm(GradientTerm):
 
 
 class PairTerm(Term):
-    """Products of inputs times products of the outputs' gradients, position by position."""
+    """Products of inputs times products of the outputs' gradients, position by position.
 
-    def __init__(self, layer: Layer, full: bool) -> None:
-        self.layer, self.full = layer, full
+    Args:
+        layer: Whose.
+        full: Whether each output has rows of its own.
+        live: Positions of a sample that its outputs depend on, to be the only ones kept: which
+            they are may differ between samples, but not how many. None for all.
+    """
+
+    def __init__(self, layer: Layer, full: bool, live: int | None = None) -> None:
+        self.layer, self.full, self.live = layer, full, live
 
     def factors(self, chunk: Chunk) -> Factors:
         """(n, positions, inputs) a, and (n, r, positions, results) g."""
-        a, g = chunk.scaled_inputs(self.layer)[:, 0], chunk.kept[self.layer]
+        g, at = chunk.kept[self.layer], None
+        if self.live is not None:
+            living = alive(g, (1, 3))
+            if int(living.sum(1).max()) > self.live:
+                raise MoreLivePositionsError
+            at = _first(living, self.live)
+            g = g.take_along_dim(at[:, None, :, None], 2)
+        a = chunk.scaled_inputs(self.layer, at)[:, 0]
         return a, g if self.full else g.transpose(1, 2).flatten(2)[:, None]
 
-    def reduce(self, a: Tensor, g: Tensor) -> Tensor:
+    def places(self, factors: Factors, outputs: int) -> dict[Layer, Tensor]:
+        """That of g, unless it is to be packed."""
+        if self.live is not None:
+            return {}
+        n, r, p, _ = factors[1].shape
+        return {
+            self.layer: factors[1].view(n, r, p, outputs // r, -1).transpose(2, 3).flatten(1, 2)
+        }
+
+    def reduce(self, chunk: Chunk, g: Tensor, place: Tensor | None) -> Tensor:
         """(n, positions, results) one output's g."""
         return g[:, 0].mT
 
@@ -195,6 +261,10 @@ class PairTerm(Term):
     def products(left: Tensor, right: Tensor) -> Tensor:
         """(positions, positions) of a, or of several samples' in a row."""
         return left @ right.mT
+
+    def triangle_rows(self, n: int) -> int:
+        """So few that little is computed twice: products of pairs are large even of few samples."""
+        return -(-n // TRIANGLE_STEPS)
 
     def add(self, K: Tensor, left: Factors, right: Factors, scale: float) -> None:
         """A few rows at a time, so that the products stay in cache."""
@@ -227,9 +297,11 @@ class PairTerm(Term):
 class TokenPairTerm(PairTerm):
     """The same for an embedding: a token's product with itself is 1, with any other 0."""
 
-    def __init__(self, layer: Layer, full: bool, vocabulary: int) -> None:
-        super().__init__(layer, full)
-        self.vocabulary = vocabulary
+    def __init__(
+        self, layer: Layer, full: bool, vocabulary: int, outputs: int, live: int | None = None
+    ) -> None:
+        super().__init__(layer, full, live)
+        self.vocabulary, self.outputs = vocabulary, outputs
 
     @staticmethod
     def products(left: Tensor, right: Tensor) -> Tensor:
@@ -237,10 +309,10 @@ class TokenPairTerm(PairTerm):
         return left == right.mT
 
     def features(self, factors: Factors) -> Tensor:
-        """The gradients after all, with a row for every token there is."""
+        """The gradients after all, in the order of `TokenGradientTerm`'s: output by output."""
         a, g = factors
-        per_token = TokenGradientTerm(self.layer, self.full, self.vocabulary)
-        return per_token.reduce(a, g.mT)
+        F = _by_token(a, g[:, 0], self.vocabulary)
+        return F.view(len(a), self.vocabulary, self.outputs, -1).transpose(1, 2).flatten(1)
 
 
 class ReadoutTerm(Term):
@@ -269,125 +341,3 @@ class ReadoutTerm(Term):
     def features(self, factors: Factors) -> Tensor:
         """The inputs, once for all outputs."""
         return factors[0] * math.sqrt(self.outputs)
-
-
-class SplitTerm(GradientTerm):
-    r"""Gradients kept as two halves, which take the memory of one float32, and their scale.
-
-    For products of float32 on tensor cores. A number x, scaled so that its row's largest lies under
-    $2^{15}$, is the sum of two numbers of half precision, hi = half(x) and lo = half(x - hi), up to
-    $2^{-22}$ of x or $2^{-40}$ of the row's largest. Then $x y = \text{hi hi}' + \text{hi lo}' +
-    \text{lo hi}'$ up to $2^{-22}$ or so, and each of the three is a product that tensor cores make
-    exactly and add up in float32. They round sums towards zero, which adds up over many; so hi hi'
-    is made `DEPTH` features at a time, and the rest of the sum is ordinary float32.
-    """
-
-    def __init__(self, term: GradientTerm) -> None:
-        self.term, self.full = term, term.full
-
-    def factors(self, chunk: Chunk) -> Factors:
-        """hi, lo, and what to multiply a row by to have the gradients again."""
-        return split(self.term.factors(chunk)[0])
-
-    def add(self, K: Tensor, left: Factors, right: Factors, scale: float) -> None:
-        """The products of the halves, but for that of the two small ones."""
-        mine = [each.flatten(0, 1) for each in left]
-        theirs = [each.flatten(0, 1) for each in right]
-        total = split_product((mine[0], mine[1]), (theirs[0], theirs[1]))
-        K.add_(total.mul_(mine[2]).mul_(theirs[2].mT), alpha=scale)
-
-    def diagonal(self, factors: Factors) -> Tensor:
-        """The squares of the gradients."""
-        return _joined(factors).square().sum(2)
-
-    def features(self, factors: Factors) -> Tensor:
-        """The gradients, put together again."""
-        return _joined(factors).flatten(1)
-
-
-class SketchTerm(GradientTerm):
-    r"""All terms' features, projected to m numbers and added up.
-
-    The features of each term are assigned at random to m buckets of equal size, and a bucket is
-    added up with random signs: $s_b = \sum_{d \in b} \pm F_d$. As the signs are independent,
-    $E[s \cdot s'] = F \cdot F'$, and the variance is at most
-    $(\lVert F \rVert^2 \lVert F' \rVert^2 + (F \cdot F')^2) / m$, as for Gaussian projections, but
-    at the price of reading the features once.
-
-    Args:
-        terms: What to project.
-        size: m.
-        seed: Seed of the random draws.
-    """
-
-    def __init__(self, terms: tuple[Term, ...], size: int, seed: int) -> None:
-        self.terms, self.size, self.seed = terms, size, seed
-
-    def factors(self, chunk: Chunk) -> Factors:
-        """(n, 1, m)."""
-        total = chunk.network.like.new_zeros((count(chunk.samples), 1, self.size))
-        for place, term in enumerate(self.terms):
-            features = term.features(term.factors(chunk))
-            index, signs = _draw(features.shape[1], self.size, self.seed, place, features.device)
-            heaps = features[:, index] * signs.to(features.dtype)
-            total += heaps.view(len(heaps), 1, self.size, -1).sum(3)
-        return (total,)
-
-
-def split(F: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Two halves, and the power of two (one a row) that their sum was divided by."""
-    exponent = torch.frexp(F.abs().amax(-1, keepdim=True))[1].clamp_(-100, 100) - LARGEST
-    scale = torch.ldexp(torch.ones_like(F[..., :1]), exponent)
-    scaled = F / scale
-    hi = scaled.half()
-    return hi, scaled.sub_(hi).half(), scale
-
-
-def _joined(factors: Factors) -> Tensor:
-    hi, lo, scale = factors
-    return (hi.float() + lo.float()) * scale
-
-
-def split_product(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> Tensor:
-    """(hi + lo)(hi' + lo')^T in float32, without lo lo'^T."""
-    (hi, lo), (their_hi, their_lo) = left, right
-    total = _product(hi, their_lo)
-    total += _product(lo, their_hi)
-    for start in range(0, hi.shape[1], DEPTH):
-        features = slice(start, start + DEPTH)
-        total += _product(hi[:, features], their_hi[:, features])
-    return total
-
-
-def _product(left: Tensor, right: Tensor) -> Tensor:
-    if tensor_cores(left.device):
-        return torch.mm(left, right.mT, out_dtype=torch.float32)
-    return left.float() @ right.float().mT
-
-
-@lru_cache(maxsize=8)
-def tensor_cores(device: torch.device) -> bool:
-    """Whether half precision in and float32 out can be asked for here."""
-    if device.type != "cuda":
-        return False
-    try:
-        probe = torch.ones((16, 16), dtype=torch.float16, device=device)
-        return torch.mm(probe, probe, out_dtype=torch.float32).dtype == torch.float32
-    except (AssertionError, RuntimeError, TypeError):  # no CUDA, no such cores, torch before 2.8
-        return False
-
-
-@lru_cache(maxsize=64)
-def _draw(
-    width: int, size: int, seed: int, place: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Which feature lies where in the buckets, in a row, and its sign: 0 where there is none.
-
-    Drawn on the CPU, from the seed and the term's place alone: all calls and devices agree.
-    """
-    random = torch.Generator().manual_seed(seed + 1_000_003 * place)
-    heap = -(-width // size)
-    dealt = torch.randperm(heap * size, generator=random)
-    signs = 2 * torch.randint(0, 2, (heap * size,), generator=random) - 1
-    signs = (signs * (dealt < width)).to(torch.int8)
-    return dealt.clamp(max=width - 1).to(device), signs.to(device)
