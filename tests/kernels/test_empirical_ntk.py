@@ -358,6 +358,17 @@ def test_types_and_accumulation():
     close(rt.EmpiricalNTK(module)(X).double(), exact, 0.1)
 
 
+@pytest.mark.parametrize("mode", ["auto", "jacobian"])
+def test_a_range_of_outputs_is_the_mean_over_these(mode):
+    module, X = make("mlp")
+    kernel = rt.EmpiricalNTK(module, range(1, 3), mode=mode)
+    expected = (oracle_gram(module, X, X, 1) + oracle_gram(module, X, X, 2)) / 2
+    close(kernel(X), expected)
+    features, outputs = kernel.features_and_outputs(X)
+    close(features @ features.T, expected)
+    close(outputs, module(X).detach())  # all of them, from the same pass
+
+
 @pytest.mark.parametrize("outputs", ["mean", "sum", 0])
 @pytest.mark.parametrize("name", ["mlp", "convolutions", "block"])
 def test_features_have_the_kernel_as_inner_products(name, outputs):
@@ -631,6 +642,9 @@ REFUSED = [
     (lambda x: KERNEL(mlp(), True), InvalidInputError, "outputs is True; expected"),
     (lambda x: KERNEL(mlp(), -1), InvalidInputError, "outputs is -1; expected"),
     (lambda x: KERNEL(mlp(), 3)(x), InvalidInputError, "has 3 outputs; expected 0 to 2"),
+    (lambda x: KERNEL(mlp(), range(2, 4))(x), InvalidInputError, "has 3 outputs; expected 0 to 2"),
+    (lambda x: KERNEL(mlp(), range(0)), InvalidInputError, r"outputs is range\(0, 0\); expected"),
+    (lambda x: KERNEL(mlp(), range(-1, 2)), InvalidInputError, "or a range of them"),
     (lambda x: KERNEL(mlp(), mode="fast"), InvalidInputError, "mode is 'fast'; expected 'auto'"),
     (
         lambda x: KERNEL(mlp(), accumulate=torch.float16),

@@ -356,10 +356,10 @@ class StreamingRidge:
             )
         chosen = as_weights(weights, len(targets))
         stop = 0
-        for part, features in self._portions(X):
+        for features, start in self._portions(X):
             rows = slice(stop, stop + len(features))
             residual = targets[rows].to(torch.float64)
-            residual = residual - self._start(part, outputs).to(residual)
+            residual = residual - _started(start, outputs).to(residual)
             require_moderate("the features of X", features)
             require_moderate("Y", residual)
             yield features, residual, None if chosen is None else chosen[rows]
@@ -376,11 +376,11 @@ class StreamingRidge:
 
     def _with_start(self, X: Any) -> Iterator[tuple[Tensor, Tensor]]:
         """Features, and where learning starts, a few samples at a time."""
-        for part, features in self._portions(X):
-            yield features, self._start(part, self._outputs)
+        for features, start in self._portions(X):
+            yield features, _started(start, self._outputs)
 
-    def _portions(self, X: Any) -> Iterator[tuple[Any, Tensor]]:
-        """Samples a few at a time, and their features."""
+    def _portions(self, X: Any) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """What `_features_and_start` makes of the samples, a few at a time."""
         rows, start, width = 1, 0, None  # one sample tells how many features there are
         if self._moments is not None:
             width = self._moments.features
@@ -388,9 +388,9 @@ class StreamingRidge:
         while start < count(X):
             part = take(X, slice(start, start + rows))
             with torch.no_grad():
-                features = self._map(part)
+                features, begin = self._features_and_start(part)
             self._require_known_kind(X, features, width)
-            yield part, features
+            yield features, begin
             start, width = start + len(features), features.shape[1]
             rows = self._portion_rows(width, features.device)
 
@@ -409,9 +409,9 @@ class StreamingRidge:
     def _portion_rows(self, features: int, device: torch.device) -> int:
         return max(1, PORTION.get(device.type, PORTION_ELSEWHERE) // features)
 
-    def _start(self, part: Any, outputs: int) -> Tensor:
-        """(n, c) the function that learning starts from: zero."""
-        return torch.zeros(1, outputs)
+    def _features_and_start(self, part: Any) -> tuple[Tensor, Tensor | None]:
+        """(n, m) features, and (n, c) the function that learning starts from; None for zero."""
+        return self._map(part), None
 
     def _solved(self) -> RidgeSolution:
         if self._moments is None:
@@ -443,3 +443,10 @@ class StreamingRidge:
         )
         if mine != theirs:
             raise InvalidInputError(f"other has {theirs}, this learner {mine}; expected the same")
+
+
+def _started(start: Tensor | None, outputs: int) -> Tensor:
+    """(n, c) where learning starts from: zero, if what it could start from is of another size."""
+    if start is None:
+        return torch.zeros(1, outputs)
+    return start if start.shape[1] == outputs else start.new_zeros(1, outputs)

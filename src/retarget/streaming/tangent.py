@@ -8,11 +8,10 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from retarget.arrays import as_tensor
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels.empirical.ntk import EmpiricalNTK
 from retarget.kernels.empirical.parameters import trained_parameters
-from retarget.kernels.feature_maps import FeatureMap, FrozenModule, as_count
+from retarget.kernels.feature_maps import FeatureMap, as_count
 from retarget.samples import Samples, outputs_of
 from retarget.state_files import checksum, part_of
 from retarget.streaming.ridge import StreamingRidge
@@ -88,29 +87,31 @@ class TangentLearner(StreamingRidge):
         combined = _CombinedOutputs(network.eval(), self.combinations, self.seed)
         self._kernel = EmpiricalNTK(
             combined,
+            outputs=range(self.combinations),
             params=[f"network.{name}" for name in names],
             sketch=self.memory,
             seed=self.seed,
         )
-        self._network = FrozenModule(network)
+        self._network = network
         self._params = names
         super().__init__(self._tangents, gamma, memory=self.memory, seed=self.seed)
         self._map = FeatureMap(self._tangents, self._kernel, False, self._description())
 
     @property
     def module(self) -> nn.Module:
-        """The network, as it was given: a frozen copy of it."""
-        return self._network.module
+        """The copy of the network that learning goes on from; it must stay as it is."""
+        return self._network
 
     def _tangents(self, X: Any) -> Tensor:
-        return as_tensor("features", self._kernel.features(X))
+        return self._features_and_start(X)[0]
 
-    def _start(self, part: Any, outputs: int) -> Tensor:
-        start = self._network(part)
-        return start if start.shape[1] == outputs else start.new_zeros(1, outputs)
+    def _features_and_start(self, part: Any) -> tuple[Tensor, Tensor | None]:
+        """One pass through the network serves both: it starts from the network's own outputs."""
+        features, outputs = self._kernel.features_and_outputs(part)
+        return features, outputs[:, self.combinations :]
 
     def _description(self) -> dict[str, Any]:
-        weights = self._network.module.state_dict()
+        weights = self._network.state_dict()
         return {
             "memory": self.memory,
             "combinations": self.combinations,
@@ -125,7 +126,7 @@ class TangentLearner(StreamingRidge):
 
     def _more_tensors(self) -> dict[str, Tensor]:
         # copies: tied weights share their memory, which such a file cannot hold
-        return {f"network.{k}": v.clone() for k, v in self._network.module.state_dict().items()}
+        return {f"network.{k}": v.clone() for k, v in self._network.state_dict().items()}
 
     @classmethod
     def load(cls, path: str | Path, module: nn.Module, device: str | torch.device = "cpu") -> Self:
@@ -151,7 +152,10 @@ class TangentLearner(StreamingRidge):
 
 
 class _CombinedOutputs(nn.Module):
-    """Random combinations of a network's outputs, (n, q): signs over the root of their number."""
+    """Random combinations of a network's outputs (n, q), then the outputs themselves (n, c).
+
+    A combination has random signs, over the root of the number of outputs.
+    """
 
     def __init__(self, network: nn.Module, count: int, seed: int) -> None:
         super().__init__()
@@ -164,5 +168,4 @@ class _CombinedOutputs(nn.Module):
         if self._signs is None:  # kept: nothing can be drawn inside of torch.func's vmap
             random = torch.Generator().manual_seed(self.seed)
             self._signs = 2 * torch.randint(0, 2, (c, self.count), generator=random) - 1
-        combined: Tensor = outputs @ (self._signs / c**0.5).to(outputs)
-        return combined
+        return torch.cat([outputs @ (self._signs / c**0.5).to(outputs), outputs], 1)

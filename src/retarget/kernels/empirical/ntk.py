@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,9 @@ WORKING_BYTES_ELSEWHERE = 1 << 32
 # Rows of a matrix product that it needs to be fast, on a CPU: with the 120 tokens of one sequence
 # alone, a forward pass takes nearly twice as long.
 PRODUCT_ROWS = 512
+
+
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True)
@@ -109,13 +112,17 @@ class Assembly:
         ]
         return torch.cat(parts).flatten() * self._scale
 
-    def features(self, A: Samples) -> Tensor:
-        """(n, d) whose inner products are the kernel."""
-        parts = [
-            torch.cat([term.features(factors) for term, factors in terms], 1)
-            for terms in self._chunks(A)
-        ]
-        return torch.cat(parts) * math.sqrt(self._scale)
+    def features_and_outputs(self, A: Samples) -> tuple[Tensor, Tensor]:
+        """(n, d) whose inner products are the kernel, and (n, c) the network's outputs."""
+        found, outputs = [], []
+        with self._bar(count(A)) as bar:
+            for rows in _ranges(0, count(A), self._sizes.chunk):
+                factors, part = self._plan.factors_and_outputs(take(A, rows))
+                terms = zip(self._plan.terms, factors, strict=True)
+                found.append(torch.cat([term.features(each) for term, each in terms], 1))
+                outputs.append(part)
+                bar.advance(rows.stop - rows.start)
+        return torch.cat(found) * math.sqrt(self._scale), torch.cat(outputs)
 
     def _stream_past(
         self, A: Samples, start: int, K: Tensor, panel: slice, held: list[Factors], bar: PatientBar
@@ -224,8 +231,8 @@ class EmpiricalNTK(Kernel):
         module: Any, with one matrix of outputs (n, c) for n samples, alone or as the only one
             among what it returns (`logits`, for networks of Hugging Face).
         outputs: "mean" over the outputs, as above; "sum", without 1/c; the number of one output,
-            from 0; "full", the kernel between all outputs, (n c, n c), where row i c + k is output
-            k of sample i.
+            from 0, or a `range` of them for the mean over these; "full", the kernel between all
+            outputs, (n c, n c), where row i c + k is output k of sample i.
         params: Which parameters: a name, the name of a layer for all of its parameters, a pattern
             (`"*.bias"`), several of these, or a function of a name; None for all.
         mode: "structured" takes rules where there are, each layer's in its cheapest form, and the
@@ -262,7 +269,7 @@ class EmpiricalNTK(Kernel):
     def __init__(
         self,
         module: nn.Module,
-        outputs: Literal["mean", "sum", "full"] | int = "mean",
+        outputs: Literal["mean", "sum", "full"] | int | range = "mean",
         params: Choice = None,
         mode: Mode = "auto",
         accumulate: torch.dtype | None = None,
@@ -316,13 +323,18 @@ class EmpiricalNTK(Kernel):
         sketch = "" if self.sketch is None else f", sketch={self.sketch}, seed={self.seed}"
         return f"EmpiricalNTK({type(self.module).__name__}, outputs={self.outputs!r}{sketch})"
 
-    @torch.no_grad()
     def features(self, A: ArrayT) -> ArrayT:
         """(len(A), d) features whose inner products are the kernel: d is `sketch` where given.
 
         Without a sketch, d is the number of outputs times that of parameters, less what a last
         Linear saves.
         """
+        result: ArrayT = give_back(self.features_and_outputs(A)[0], library_of(A))
+        return result
+
+    @torch.no_grad()
+    def features_and_outputs(self, A: Any) -> tuple[Tensor, Tensor]:
+        """The same as a tensor, and all outputs of the network (n, c) from the same pass."""
         if self.outputs == "full":
             raise InvalidInputError(
                 "outputs is 'full', which has no features of one row a sample; expected 'mean', "
@@ -331,9 +343,7 @@ class EmpiricalNTK(Kernel):
         samples = self._samples("A", A)
         if not count(samples):
             raise InvalidInputError("A is empty; expected at least one sample")
-        features = self._assembled(samples, lambda assembly, _: assembly.features(samples))
-        result: ArrayT = give_back(features, library_of(A))
-        return result
+        return self._assembled(samples, lambda assembly, _: assembly.features_and_outputs(samples))
 
     def factors(self) -> dict[str, Tensor] | None:
         """The preconditioner as it is now, by the parameters' names; None where there is none."""
@@ -392,11 +402,11 @@ class EmpiricalNTK(Kernel):
     def _assembled(
         self,
         samples: Samples,
-        compute: Callable[[Assembly, Tensor], Tensor],
+        compute: Callable[[Assembly, Tensor], ResultT],
         reuse: float = 1,
         rows: int = 0,
         columns: int = 0,
-    ) -> Tensor:
+    ) -> ResultT:
         """What is computed with a matrix of zeros for so many pairs of samples."""
         with full_precision(self._like().device):
             try:
@@ -437,7 +447,8 @@ class EmpiricalNTK(Kernel):
         ):
             plan = with_split_products(plan)
         c = len(plan.chosen)
-        return plan, c if full else 1, 1 / c if self.outputs == "mean" else 1.0
+        mean = self.outputs == "mean" or isinstance(self.outputs, range)
+        return plan, c if full else 1, 1 / c if mean else 1.0
 
     def _dtype(self) -> torch.dtype:
         return self._like().dtype if self.accumulate is None else self.accumulate
@@ -451,8 +462,9 @@ class EmpiricalNTK(Kernel):
 
 def _require_output(outputs: object) -> None:
     number = isinstance(outputs, int) and not isinstance(outputs, bool) and outputs >= 0
-    if not number and outputs not in ("mean", "sum", "full"):
+    several = isinstance(outputs, range) and len(outputs) > 0 and min(outputs) >= 0
+    if not number and not several and outputs not in ("mean", "sum", "full"):
         raise InvalidInputError(
             f"outputs is {outputs!r}; expected 'mean', 'sum', 'full' or the number of an output, "
-            "from 0"
+            "from 0, or a range of them"
         )

@@ -66,31 +66,39 @@ class Plan:
         """Bytes of one sample's factors."""
         return sum(part.nbytes for factors in self.example for part in factors)
 
-    def factors(self, samples: Samples, into: Sequence[Factors] | None = None) -> list[Factors]:
+    def factors(self, samples: Samples, into: Sequence[Factors]) -> None:
         """Every term's factors, from one pass through the network.
 
         Args:
             samples: Whose.
-            into: Arrays for them, as `example` has them; None for new ones.
+            into: Arrays for them, as `example` has them.
         """
         places: dict[Layer, Tensor] = {}
-        if into is not None and self.dtype == self.network.like.dtype:
+        if self.dtype == self.network.like.dtype:
             for term, arrays in zip(self.terms, into, strict=True):
                 places |= term.places(arrays, len(self.chosen))
-        chunk = Chunk(self.network, samples, self.chosen, self.reductions, self.widen, places)
+        factors, _ = self.factors_and_outputs(samples, places)
+        for arrays, parts in zip(into, factors, strict=True):
+            for array, part in zip(arrays, parts, strict=True):
+                if array.data_ptr() != part.data_ptr():  # else it was made in its place
+                    array.copy_(part)
+
+    def factors_and_outputs(
+        self, samples: Samples, places: Mapping[Layer, Tensor] | None = None
+    ) -> tuple[list[Factors], Tensor]:
+        """The same in new arrays, and the network's outputs (n, c), all of them.
+
+        Args:
+            samples: Whose.
+            places: As `Chunk` has them.
+        """
+        chunk = Chunk(self.network, samples, self.chosen, self.reductions, self.widen, places or {})
         if any(layer not in chunk.recording.layers for layer in self.reductions):
             raise InvalidInputError(
                 "the module took another path for later samples than for the first; expected the "
                 "same layers for all: use mode='jacobian', or wrap what you mean in a module"
             )
-        factors = _factors(self.terms, chunk, self.dtype)
-        if into is None:
-            return factors
-        for arrays, parts in zip(into, factors, strict=True):
-            for array, part in zip(arrays, parts, strict=True):
-                if array.data_ptr() != part.data_ptr():  # else it was made in its place
-                    array.copy_(part)
-        return list(into)
+        return _factors(self.terms, chunk, self.dtype), chunk.recording.outputs.detach()
 
 
 def _factors(terms: Sequence[Term], chunk: Chunk, dtype: torch.dtype) -> list[Factors]:
@@ -106,7 +114,7 @@ def _factors(terms: Sequence[Term], chunk: Chunk, dtype: torch.dtype) -> list[Fa
 def make_plan(
     network: Network,
     samples: Samples,
-    outputs: int | None,
+    outputs: int | range | None,
     mode: Mode,
     full: bool,
     dtype: torch.dtype,
@@ -118,7 +126,7 @@ def make_plan(
     Args:
         network: The module, as it is now.
         samples: All of them.
-        outputs: The number of the one output to take; None for all.
+        outputs: The number of the one output to take, or several; None for all.
         mode: As `EmpiricalNTK` has it.
         full: Whether each output has rows of its own.
         dtype: Type of the products.
@@ -254,14 +262,15 @@ def _as_it_is(chunk: Chunk, g: Tensor, place: Tensor | None) -> Tensor:
     return g
 
 
-def _chosen(output: int | None, count: int) -> range:
-    if output is None:
+def _chosen(outputs: int | range | None, count: int) -> range:
+    if outputs is None:
         return range(count)
-    if output >= count:
+    chosen = range(outputs, outputs + 1) if isinstance(outputs, int) else outputs
+    if max(chosen) >= count:
         raise InvalidInputError(
-            f"outputs is {output}, but the module has {count} outputs; expected 0 to {count - 1}"
+            f"outputs is {outputs}, but the module has {count} outputs; expected 0 to {count - 1}"
         )
-    return range(output, output + 1)
+    return chosen
 
 
 def _used(network: Network, trial: Recording, chosen: range) -> dict[str, Tensor]:
