@@ -48,9 +48,7 @@ def train(network, X, Z):
 @pytest.mark.filterwarnings("ignore::retarget.errors.LargeTargetsWarning")
 def test_a_linear_network_agrees_with_logistic_regression_after_each_task(kind, outputs):
     (X, Y), network = classes(outputs), linear(outputs)
-    corrector = rt.NetworkCorrector(
-        network, LEARNER, GAMMA, BLOCK, kind=kind, loss="cross-entropy"
-    )
+    corrector = rt.NetworkCorrector(network, LEARNER, GAMMA, BLOCK, kind=kind, loss="cross-entropy")
     for task in TASKS if kind == "iterative" else (slice(0, 30),):
         train(network, X[task], corrector.correct(X[task], Y[task]))
         seen = slice(0, task.stop)

@@ -116,7 +116,9 @@ def by_hand(
 
 def assert_same_weights(one, other):
     for (name, a), b in zip(one.named_parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-10, msg=lambda m, name=name: f"{name}: {m}")
+        torch.testing.assert_close(
+            a, b, rtol=0, atol=1e-10, msg=lambda m, name=name: f"{name}: {m}"
+        )
 
 
 @pytest.mark.parametrize("loss", ["squared", "cross-entropy"])
@@ -170,9 +172,7 @@ def test_adamw_corrects_from_the_second_task_on(tmp_path, loss):
     )
     optimizer = torch.optim.AdamW(same.parameters(), lr=1e-3, weight_decay=0.0)
     learner = rt.SGD(1e-3, BATCH, reduction="mean")
-    by_hand(
-        same, learner, loss=loss, optimizer=optimizer, first_true=True, corrector=corrector
-    )
+    by_hand(same, learner, loss=loss, optimizer=optimizer, first_true=True, corrector=corrector)
     assert_same_weights(model, same)
     shifts = [each["target_shift"] for each in trainer_logs(trainer)]
     assert shifts[-1] > 0

@@ -52,8 +52,8 @@ from retarget.theory.losses import Loss
 __all__ = ["Kind", "NetworkCorrector", "Refresh", "check_options"]
 
 # What the constructor takes besides the network, the learner and the kernel.
-OPTIONS = ("gamma", "block_size", "refresh", "kind", "ridge", "parts", "first_block", "params")
-OPTIONS += ("loss",)
+OPTIONS: tuple[str, ...] = ("gamma", "block_size", "refresh", "kind", "ridge", "parts")
+OPTIONS += ("first_block", "params", "loss")
 LOOP_OPTIONS = ("memory", "replay", "damping", "seed")
 
 

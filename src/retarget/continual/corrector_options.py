@@ -81,8 +81,8 @@ def check_loop_options(
         )
     if loss != "squared":
         raise InvalidInputError(
-            f"loss is {loss!r} with memory={memory}; expected loss='squared': the learner that leads "
-            "solves least squares; leave memory out"
+            f"loss is {loss!r} with memory={memory}; expected loss='squared': the learner that "
+            "leads solves least squares; leave memory out"
         )
     if learner.has_memory:
         raise InvalidInputError(

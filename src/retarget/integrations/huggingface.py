@@ -201,7 +201,9 @@ class CorrectedTrainer(Trainer):
             corrector.resume([(self._samples, self._labels)], self._labels)
             self._targets = self._labels
         else:
-            self._targets = corrector.recorrect() if epoch else self._corrected_task()
+            self._targets = (
+                corrector.recorrect() if epoch else self._corrected(self._samples, self._labels)
+            )
         if corrector.memory is None:
             self.log_targets()
 
@@ -216,9 +218,6 @@ class CorrectedTrainer(Trainer):
         if self.corrector.linearisation_error is not None:
             logs["linearisation_error"] = self.corrector.linearisation_error
         self.log(logs)
-
-    def _corrected_task(self) -> Tensor:
-        return self._corrected(self._samples, self._labels)
 
     def _corrected(self, samples: Samples, labels: Tensor) -> Tensor:
         assert self.corrector is not None
@@ -445,9 +444,9 @@ def _require_no_noise(model: nn.Module, samples: Samples) -> None:
     """Refuses a network that is another one in training than when it is looked at."""
     training = model.training
     with torch.random.fork_rng():
-        found = [outputs(model.train(mode), samples) for mode in (True, False)]
+        noisy, still = (outputs(model.train(mode), samples) for mode in (True, False))
     model.train(training)
-    if not torch.allclose(*found, rtol=1e-4, atol=1e-5):
+    if not torch.allclose(noisy, still, rtol=1e-4, atol=1e-5):
         raise InvalidInputError(
             "the model's outputs in training differ from those in evaluation (dropout, batch norm, "
             "noise), and targets are for the latter; set hidden_dropout_prob=0 and "
