@@ -45,7 +45,7 @@ def follow(width, mode):
         for x, y in zip(X.split(BLOCK), Y.split(BLOCK), strict=True):
             train(module, x, corrector.correct(x, y))
         corrector.correct(X[:BLOCK], Y[:BLOCK])
-    return caught, corrector.off
+    return caught, corrector.linearisation_error
 
 
 @pytest.mark.parametrize("mode", ["open", "closed"])
@@ -69,7 +69,7 @@ def test_a_network_that_was_not_trained_is_not_compared():
     corrector = rt.NetworkCorrector(module, rt.SGD(RATE, batch_size=BATCH), 1.0, BLOCK)
     corrector.correct(X[:8], Y[:8])
     corrector.correct(X[8:16], Y[8:16])
-    assert corrector.off is None
+    assert corrector.linearisation_error is None
 
 
 @pytest.mark.parametrize("mode", ["open", "closed"])
@@ -93,5 +93,5 @@ def test_one_who_looks_himself_can_switch_it_off():
     with torch.no_grad():
         module[2].weight.add_(50.0)
     corrector.correct(X[8:16], Y[8:16])
-    assert corrector.off is None
+    assert corrector.linearisation_error is None
     corrector.recorrect()

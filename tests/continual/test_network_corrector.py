@@ -374,7 +374,7 @@ def test_a_state_is_restored_in_place(options):
 
     feed(corrector, slice(0, 4))
     assert (corrector.samples, corrector.module) == (4, network)
-    assert corrector.off is None
+    assert corrector.linearisation_error is None
     values, tensors = corrector.to_state()
     same = NetworkCorrector(other, LEARNER, 2.0, 4, **options)
     same.restore(values, tensors)

@@ -498,10 +498,12 @@ def test_what_is_logged(tmp_path):
     first, second = metrics
     assert first["retarget/shift"] == pytest.approx((z - y).square().mean().sqrt().item(), 1e-6)
     assert first["retarget/largest_target"] == pytest.approx(z.abs().max().item(), 1e-6)
-    assert "retarget/off" not in first
-    assert second["retarget/off"] == pytest.approx(callback.corrector.off, 1e-6)
+    assert "retarget/linearisation_error" not in first
+    assert second["retarget/linearisation_error"] == pytest.approx(
+        callback.corrector.linearisation_error, 1e-6
+    )
     written = (tmp_path / "lightning_logs" / "version_1" / "metrics.csv").read_text()
-    assert "retarget/off" in written.splitlines()[0]
+    assert "retarget/linearisation_error" in written.splitlines()[0]
 
 
 @pytest.mark.parametrize("loop", ["open", "closed", "never"])

@@ -208,7 +208,7 @@ def test_the_history_tells_of_the_correction(capsys):
     z = corrector.correct(x, y)
     assert net.history[0, "shift"] == pytest.approx(np.sqrt(np.mean((z - y) ** 2)), 1e-9)
     assert net.history[0, "largest_target"] == pytest.approx(np.abs(z).max(), 1e-9)
-    assert net.history[1, "off"] == net.corrector_.off
+    assert net.history[1, "linearisation_error"] == net.corrector_.linearisation_error
     assert "shift" in capsys.readouterr().out
 
 

@@ -154,7 +154,8 @@ def shift_of(corrected: Tensor, true: Tensor, corrector: NetworkCorrector) -> di
         "shift": float((corrected - true).square().mean().sqrt()),
         "largest_target": float(corrected.abs().max()),
     }
-    return found if corrector.off is None else found | {"off": corrector.off}
+    error = corrector.linearisation_error
+    return found if error is None else found | {"linearisation_error": error}
 
 
 class Places:

@@ -26,7 +26,7 @@ from retarget.kernels.empirical.terms import (
     TokenPairTerm,
     alive,
 )
-from retarget.kernels.empirical.uses import Dense, Layer, LookedUp
+from retarget.kernels.empirical.uses import Convolved, Dense, Layer, LookedUp
 from retarget.samples import Samples, count, leaves, mapped, take, whole_numbers_explained
 
 Mode = Literal["auto", "structured", "jacobian"]
@@ -48,7 +48,7 @@ class Plan:
         dtype: Type of the products.
         working: Bytes held for one sample while its factors are computed, beside these.
         widen: As `Network.record` has it.
-        positions: The most positions of a sample that a `linear` is applied at.
+        positions: The most positions of a sample that a `linear` or a `conv2d` is applied at.
     """
 
     network: Network
@@ -420,6 +420,8 @@ def _working(
 
 
 def _positions(trial: Recording) -> int:
-    """The most positions of a sample that a `linear` is applied at."""
-    uses = [use for uses in trial.layers.values() for use in uses if isinstance(use, Dense)]
-    return max([use.shape[:-1].numel() // use.n for use in uses], default=1)
+    """The most positions of a sample that a `linear` or a `conv2d` is applied at."""
+    uses = [use for uses in trial.layers.values() for use in uses]
+    dense = [use.shape[:-1].numel() // use.n for use in uses if isinstance(use, Dense)]
+    convolved = [use.shape[2:].numel() for use in uses if isinstance(use, Convolved)]
+    return max([*dense, *convolved], default=1)

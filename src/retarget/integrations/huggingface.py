@@ -1,0 +1,454 @@
+"""Corrected targets in Hugging Face's `Trainer`.
+
+Needs the extra: `pip install "retarget[huggingface]"`.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from retarget.continual import NetworkCorrector
+from retarget.continual.linearisation import outputs
+from retarget.errors import InvalidInputError, InvalidTypeError, missing_extra
+from retarget.learners import SGD
+from retarget.samples import Samples, count, join, output_of, take
+
+try:
+    from transformers import Trainer, TrainerCallback
+    from transformers.trainer_utils import get_last_checkpoint
+except ImportError as error:
+    raise missing_extra(
+        "retarget.integrations.huggingface needs transformers and accelerate", error, "huggingface"
+    ) from error
+
+__all__ = ["CorrectedTrainer"]
+
+STATE_FILE = "corrector.safetensors"  # in a checkpoint's folder
+PRECONDITIONED = torch.optim.Adam, torch.optim.AdamW
+
+
+class CorrectedTrainer(Trainer):
+    """A `Trainer` that trains on corrected targets, one task for each call of `train`.
+
+    Set `train_dataset` to the next task and call `train()`; what the tasks before taught is then
+    not forgotten, as far as the network follows its tangent kernel. Before the first step the
+    task's batches are read once, in order, and their labels are corrected. The loss is half the
+    squared error or cross-entropy, as the corrector has it, on the corrected targets.
+
+    The learner is read off the optimiser, the batch size, gradient accumulation and the schedule,
+    so that the two cannot disagree. With Adam and AdamW the first task is trained on its true
+    targets, because the kernel needs second moments; it counts as seen from then on. What would
+    make the targets wrong (shuffling, clipping, dropout, mixed precision, several devices) is an
+    error before anything is trained.
+
+    It costs what the corrector costs: with the open loop all samples are kept, and the kernel of
+    all samples so far is computed before each task.
+
+    Args:
+        *args: As for `Trainer`.
+        corrector: Makes the corrector from the network, the learner and, for Adam, AdamW and
+            several rates, `preconditioner=`: `functools.partial(rt.NetworkCorrector, gamma=1.0,
+            block_size=16)`. It is called once, when the first task begins.
+        **kwargs: As for `Trainer`.
+
+    Attributes:
+        corrector: The corrector, once the first task has begun.
+    """
+
+    # The loss below is divided by all samples of a step, of however many batches.
+    loss_is_scaled_for_ga = True
+
+    def __init__(
+        self, *args: Any, corrector: Callable[..., NetworkCorrector], **kwargs: Any
+    ) -> None:
+        if not callable(corrector):
+            raise InvalidTypeError(
+                f"corrector is a {type(corrector).__name__}; expected what makes one, such as "
+                "functools.partial(rt.NetworkCorrector, gamma=1.0, block_size=16)"
+            )
+        super().__init__(*args, **kwargs)
+        self._make_corrector = corrector
+        self.corrector: NetworkCorrector | None = None
+        self._learner: SGD | None = None
+        self._samples: Samples = None  # of the present task, as the loader gave them
+        self._labels = self._targets = torch.empty(0)
+        self._rates: list[float] = []  # of the steps before the present pass
+        self._row = 0  # the next sample to be trained on
+        self._resumed: Path | None = None
+        _require_exact(self)
+        self.add_callback(_AtTheRightTime(self))
+
+    def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Trains on the next task; arguments as for `Trainer.train`."""
+        _require_exact(self)
+        if self.corrector is not None and self._row != len(self._labels):
+            raise InvalidInputError(
+                f"the last task ended after {self._row} of {len(self._labels)} samples, and the "
+                "others were corrected as well; begin again with a new trainer, without stopping "
+                "a task early"
+            )
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = get_last_checkpoint(self.args.output_dir)
+        self._resumed = Path(resume_from_checkpoint) if resume_from_checkpoint else None
+        if self._resumed is not None and not (self._resumed / STATE_FILE).is_file():
+            raise InvalidInputError(
+                f"{self._resumed} holds no {STATE_FILE}; expected a checkpoint that a "
+                "CorrectedTrainer wrote"
+            )
+        return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        """The optimiser, as `Trainer` makes it; it is described for the corrector here."""
+        made = super().create_optimizer(*args, **kwargs)
+        if self._learner is None:  # before a scheduler holds its rate
+            batch = self.args.train_batch_size * self.args.gradient_accumulation_steps
+            self._learner = _described(_plain(made), batch)
+        return made
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """The corrector's loss: on corrected targets in training, on true ones in evaluation."""
+        inputs = dict(inputs)
+        labels = inputs.pop("labels")
+        if model.training:
+            targets, share = self._next_targets(inputs, len(labels))
+        result = model(**inputs)
+        logits = output_of(result, len(labels))
+        if not isinstance(logits, Tensor):
+            raise InvalidInputError(
+                f"the model returned a {type(result).__name__} with no one matrix of outputs "
+                "(n, c); expected a model for classification or regression of whole sequences"
+            )
+        if not model.training:
+            targets, share = true_targets(labels, logits.shape[1], 0.0), 1 / len(labels)
+        entropy = self.corrector is not None and self.corrector.loss == "cross-entropy"
+        loss = share * summed_loss(logits, targets.to(logits), entropy)
+        return (loss, result) if return_outputs else loss
+
+    def _next_targets(self, inputs: dict[str, Any], size: int) -> tuple[Tensor, float]:
+        """The targets of the next batch, and what a sample counts in the mean over its step."""
+        rows = slice(self._row, self._row + size)
+        mine = take(self._samples, rows)
+        if count(mine) != size or not all(_same(inputs.get(key), mine[key]) for key in mine):
+            raise InvalidInputError(
+                f"the batch at sample {self._row} is not the one that was corrected; expected the "
+                "same samples in the same order, with the same padding and no random changes"
+            )
+        assert self.corrector is not None
+        if self.corrector.memory is not None and self._row % self.corrector.block_size == 0:
+            block = slice(self._row, self._row + self.corrector.block_size)
+            self._targets[block] = self._corrected(take(self._samples, block), self._labels[block])
+        batch = self.corrector.learner.batch_size
+        first = self._row // batch * batch
+        self._row = rows.stop
+        return self._targets[rows], 1 / min(batch, len(self._labels) - first)
+
+    def begin_task(self, loader: Any) -> None:
+        """Reads the task, and makes or restores the corrector."""
+        self._read(loader)
+        model, optimizer = self.model, _plain(self.optimizer)
+        if self.corrector is None:
+            assert self._learner is not None
+            several = len({float(group["lr"]) for group in optimizer.param_groups}) > 1
+            preconditioned = several or isinstance(optimizer, PRECONDITIONED)
+            given = {"preconditioner": optimizer} if preconditioned else {}
+            made = self._make_corrector(model, self._learner, **given)
+            _require_usable(made, model)
+            self.corrector = made
+        if self._resumed is not None:
+            self._restore(self._resumed / STATE_FILE)
+            if self.state.global_step >= self.state.max_steps:  # there is nothing left of the task
+                self._row = len(self._labels)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Corrects the task, with the learner as the schedule will have it, and logs how far."""
+        assert self.corrector is not None
+        assert self._learner is not None
+        corrector, n, resumed = self.corrector, len(self._labels), self._resumed
+        steps = self._learner.steps(n)
+        self._row = 0
+        self._resumed = None
+        if resumed is not None and self.state.global_step % steps:  # in the midst of this epoch
+            self._row = self.state.global_step % steps * self._learner.batch_size
+            self._targets = corrector.recorrect()
+            return
+        if epoch:
+            self._rates = self._rates[:-steps]  # another pass over the same samples
+        self._rates += _rates(self.lr_scheduler, range(epoch * steps, (epoch + 1) * steps))
+        constant = len(set(self._rates)) == 1
+        corrector.learner = replace(self._learner, lr=self._rates[0] if constant else self._rates)
+        fresh = isinstance(_plain(self.optimizer), PRECONDITIONED) and not self.optimizer.state
+        if corrector.memory is not None:
+            if epoch:
+                corrector.recorrect()  # says why not
+            if not constant:
+                raise InvalidInputError(
+                    "the closed loop (memory=...) needs one rate; use lr_scheduler_type='constant'"
+                )
+            self._targets = torch.zeros_like(self._labels)  # each block in its turn
+        elif fresh and not epoch:  # second moments come with the first step
+            corrector.resume([(self._samples, self._labels)], self._labels)
+            self._targets = self._labels
+        else:
+            self._targets = (
+                corrector.recorrect() if epoch else self._corrected(self._samples, self._labels)
+            )
+        if corrector.memory is None:
+            self.log_targets()
+
+    def log_targets(self) -> None:
+        """Logs the shift, the largest target, and theory against network where it is known."""
+        assert self.corrector is not None
+        shift = (self._targets - self._labels).double()
+        logs = {
+            "target_shift": math.sqrt(float(shift.square().mean())),
+            "largest_target": float(self._targets.abs().max()),
+        }
+        if self.corrector.linearisation_error is not None:
+            logs["linearisation_error"] = self.corrector.linearisation_error
+        self.log(logs)
+
+    def _corrected(self, samples: Samples, labels: Tensor) -> Tensor:
+        assert self.corrector is not None
+        training = self.model.training
+        self.model.eval()
+        try:
+            Z: Tensor = self.corrector.correct(samples, labels)
+        finally:
+            self.model.train(training)
+        return Z
+
+    def _read(self, loader: Any) -> None:
+        """The task's samples and true targets, in the order in which they are trained on."""
+        batches = [self._prepare_inputs(dict(batch)) for batch in loader]
+        labels = [batch.pop("labels", None) for batch in batches]
+        if not batches or any(each is None for each in labels):
+            raise InvalidInputError(
+                "the data collator gave no batch with 'labels'; expected samples with labels"
+            )
+        kept = [{k: v for k, v in batch.items() if isinstance(v, Tensor)} for batch in batches]
+        shapes = {tuple(sorted((k, tuple(v.shape[1:])) for k, v in each.items())) for each in kept}
+        if len(shapes) > 1:
+            raise InvalidInputError(
+                "batches have different lengths, and the kernel is of samples of one shape; pad "
+                "all to one length, as DataCollatorWithPadding(tokenizer, padding='max_length', "
+                "max_length=...) does"
+            )
+        self._samples = join(kept)
+        _require_no_noise(self.model, take(self._samples, slice(0, len(labels[0]))))
+        width = outputs(self.model, take(self._samples, slice(0, 1))).shape[1]
+        smoothing = self.args.label_smoothing_factor
+        like = next(self.model.parameters())
+        self._labels = true_targets(torch.cat(labels), width, smoothing).to(like)
+
+    def _restore(self, path: Path) -> None:
+        assert self.corrector is not None
+        made = self.corrector
+        if made.refresh != "task" or made.memory is not None:
+            raise InvalidInputError(
+                "only a corrector with refresh='task' and without memory goes on from a "
+                "checkpoint in the midst of a task"
+            )
+        self.corrector = NetworkCorrector.load(
+            path, self.model, lambda *_, **__: made.kernel, device=self._labels.device
+        )
+        rate = self.corrector.learner.lr
+        _, tensors = self.corrector.to_state()
+        seen = sum(len(each) for name, each in tensors.items() if name.startswith("targets"))
+        steps = self.corrector.learner.steps(seen)
+        self._rates = [rate] * steps if isinstance(rate, float) else list(rate)
+
+
+class _AtTheRightTime(TrainerCallback):
+    """Calls the trainer when a task begins, an epoch begins, and a checkpoint is written."""
+
+    def __init__(self, trainer: CorrectedTrainer) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.begin_task(kwargs["train_dataloader"])
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.begin_epoch(int(state.epoch or 0))
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        corrector = self.trainer.corrector
+        if corrector is not None and corrector.memory is not None:
+            self.trainer.log_targets()  # known only now
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        if self.trainer.corrector is not None and folder.is_dir():
+            self.trainer.corrector.save(folder / STATE_FILE)
+
+
+def true_targets(labels: Tensor, outputs: int, smoothing: float) -> Tensor:
+    """(n, c) what the labels of a batch are as targets: one-hot for classes.
+
+    Args:
+        labels: (n,) classes or numbers, or (n, c) numbers.
+        outputs: Outputs of the network.
+        smoothing: Share of a class that goes to all of them alike.
+    """
+    if labels.ndim == 1 and not labels.is_floating_point():
+        if bool((labels < 0).any()) or bool((labels >= outputs).any()):
+            raise InvalidInputError(
+                f"labels go from {int(labels.min())} to {int(labels.max())}; expected classes from "
+                f"0 to {outputs - 1}, one for each output of the network"
+            )
+        one_hot = functional.one_hot(labels, outputs).double()
+        return (1 - smoothing) * one_hot + smoothing / outputs
+    if smoothing:
+        raise InvalidInputError("label_smoothing_factor is for classes; expected whole numbers")
+    if labels.ndim > 2 or not labels.is_floating_point():
+        raise InvalidInputError(
+            f"labels have shape {tuple(labels.shape)} and dtype {labels.dtype}; expected one class "
+            "a sample, or (n, c) real numbers: labels of single tokens are not supported"
+        )
+    return labels[:, None] if labels.ndim == 1 else labels
+
+
+def summed_loss(logits: Tensor, targets: Tensor, entropy: bool) -> Tensor:
+    """The loss of a batch, summed over its samples, for targets of real numbers."""
+    if not entropy:
+        return (logits - targets).square().sum() / 2
+    if logits.shape[1] == 1:
+        return functional.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
+    return functional.cross_entropy(logits, targets, reduction="sum")
+
+
+def _plain(optimizer: Any) -> torch.optim.Optimizer:
+    """The optimiser itself, without what accelerate puts around it."""
+    plain: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)
+    return plain
+
+
+def _same(given: Any, kept: Tensor) -> bool:
+    return isinstance(given, Tensor) and given.shape == kept.shape and torch.equal(given, kept)
+
+
+def _described(optimizer: torch.optim.Optimizer, batch: int) -> SGD:
+    """The learner that the trainer's optimiser is."""
+    if type(optimizer) not in (torch.optim.SGD, *PRECONDITIONED):
+        raise InvalidTypeError(
+            f"the optimiser is a {type(optimizer).__name__}; expected SGD, Adam or AdamW: set "
+            "optim='sgd' or optim='adamw_torch'"
+        )
+    groups = [group for group in optimizer.param_groups if group["params"]]
+    if len({float(group["lr"]) * float(group["weight_decay"]) for group in groups}) > 1:
+        raise InvalidInputError(
+            "lr * weight_decay differs between groups of parameters, as Trainer decays no biases "
+            "and norms; set weight_decay=0, or give optimizers=(yours, None) with one decay for all"
+        )
+    if isinstance(optimizer, torch.optim.SGD):
+        return SGD.from_torch(optimizer, batch, "mean")
+    first = optimizer.param_groups[0]
+    decay = float(first["weight_decay"])
+    return SGD(float(first["lr"]), batch, weight_decay=decay, reduction="mean")
+
+
+def _rates(scheduler: Any, steps: range) -> list[float]:
+    """The rate of each of these steps."""
+    if not isinstance(scheduler, torch.optim.lr_scheduler.LambdaLR):
+        raise InvalidInputError(
+            f"the scheduler is a {type(scheduler).__name__}, whose rates are not known beforehand; "
+            "set lr_scheduler_type to 'constant', 'linear' or 'cosine'"
+        )
+    base, shape = scheduler.base_lrs[0], scheduler.lr_lambdas[0]
+    rates = [float(base * shape(step)) for step in steps]
+    for step, rate in zip(steps, rates, strict=True):
+        if not rate > 0:
+            raise InvalidInputError(
+                f"the rate of step {step} is {rate}, and a step without a rate learns no target; "
+                "set warmup_steps=0, or a schedule that stays above 0"
+            )
+    return rates
+
+
+def _require_exact(trainer: Trainer) -> None:
+    """Refuses what would make corrected targets wrong."""
+    args = trainer.args
+    refusals: Mapping[str, bool] = {
+        "train_sampling_strategy is not 'sequential', but targets are corrected for one order; set "
+        "train_sampling_strategy='sequential'": args.train_sampling_strategy != "sequential",
+        "max_grad_norm is not 0, but a clipped step is not the one that targets are corrected for; "
+        "set max_grad_norm=0": bool(args.max_grad_norm),
+        "fp16 or bf16 is set, but rounded steps do not follow the targets; leave both out": bool(
+            args.fp16 or args.bf16
+        ),
+        "there are several processes or devices, which would each see another part of the stream; "
+        "use one (CUDA_VISIBLE_DEVICES=0)": args.world_size > 1 or args.n_gpu > 1,
+        "max_steps is set, but a task is trained on as a whole; use num_train_epochs": (
+            args.max_steps > 0
+        ),
+        f"num_train_epochs is {args.num_train_epochs}; expected a whole number": (
+            args.num_train_epochs != int(args.num_train_epochs)
+        ),
+        "auto_find_batch_size is set, but targets are corrected for one batch size; leave it out": (
+            bool(args.auto_find_batch_size)
+        ),
+        "load_best_model_at_end is set, but the corrector goes on from the last step; leave it "
+        "out": bool(args.load_best_model_at_end),
+        "torch_compile is set, which is not tested with corrected targets; leave it out": bool(
+            args.torch_compile
+        ),
+        "model_init makes a new network for every train(); give the model itself": (
+            trainer.model_init is not None
+        ),
+        "compute_loss_func is given, but targets are corrected for the corrector's loss; leave it "
+        "out": trainer.compute_loss_func is not None,
+        "a scheduler is given, which does not begin anew with each task; set lr_scheduler_type, "
+        "and give optimizers=(yours, None)": (
+            trainer.lr_scheduler is not None and not trainer._created_lr_scheduler
+        ),
+        f"label_names is {trainer.label_names}; expected ['labels']": (
+            trainer.label_names != ["labels"]
+        ),
+    }
+    for reason, refused in refusals.items():
+        if refused:
+            raise InvalidInputError(reason)
+
+
+def _require_usable(corrector: NetworkCorrector, model: nn.Module) -> None:
+    """Refuses a corrector that this loop cannot follow."""
+    if not isinstance(corrector, NetworkCorrector):
+        raise InvalidTypeError(
+            f"corrector made a {type(corrector).__name__}; expected a NetworkCorrector"
+        )
+    trained = {name for name, value in model.named_parameters() if value.requires_grad}
+    if corrector.params is not None and set(corrector.params) != trained:
+        raise InvalidInputError(
+            f"params chooses {len(corrector.params)} parameters, but the model trains "
+            f"{len(trained)}; freeze the others with requires_grad_(False), or leave params out"
+        )
+    if corrector.replay:
+        raise InvalidInputError(
+            f"replay is {corrector.replay}, but Trainer trains on the samples of train_dataset "
+            "alone; leave replay out, or write the loop yourself (examples/closed_loop.py)"
+        )
+
+
+def _require_no_noise(model: nn.Module, samples: Samples) -> None:
+    """Refuses a network that is another one in training than when it is looked at."""
+    training = model.training
+    with torch.random.fork_rng():
+        noisy, still = (outputs(model.train(mode), samples) for mode in (True, False))
+    model.train(training)
+    if not torch.allclose(noisy, still, rtol=1e-4, atol=1e-5):
+        raise InvalidInputError(
+            "the model's outputs in training differ from those in evaluation (dropout, batch norm, "
+            "noise), and targets are for the latter; set hidden_dropout_prob=0 and "
+            "attention_probs_dropout_prob=0, or what they are called in the model's config"
+        )
