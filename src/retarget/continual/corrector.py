@@ -47,11 +47,13 @@ from retarget.samples import (
 from retarget.state_files import explained, part_of, read_state, require_shape, write_state
 from retarget.theory.correction import corrected_targets
 from retarget.theory.iterative import FirstBlock, Parts, distilled_targets, iterative_targets
+from retarget.theory.losses import Loss
 
 __all__ = ["Kind", "NetworkCorrector", "Refresh", "check_options"]
 
 # What the constructor takes besides the network, the learner and the kernel.
 OPTIONS = ("gamma", "block_size", "refresh", "kind", "ridge", "parts", "first_block", "params")
+OPTIONS += ("loss",)
 LOOP_OPTIONS = ("memory", "replay", "damping", "seed")
 
 
@@ -110,6 +112,10 @@ class NetworkCorrector:
             the first group), and AdamW's `weight_decay`. Exact for a P that stands still, so
             approximate here, as each step changes it a little; a momentum ($\beta_1$) is taken for
             none by a learner without.
+        loss: The loss of the loop: half the squared error, or cross-entropy (softmax; logistic for
+            one output), whose true targets are one-hot rows or probabilities. The targets are for
+            `torch.nn.functional.cross_entropy`, which takes real numbers. Not for the distilled
+            kind, nor with `memory`.
         memory: Number of features of the learner that leads; None for the open loop above. It needs
             plain SGD, and leaves `refresh`, `kind`, `ridge`, `parts` and `first_block` no meaning.
             `gamma` may be `"auto"` then.
@@ -143,6 +149,7 @@ class NetworkCorrector:
         kernel: Callable[..., Kernel] = EmpiricalNTK,
         params: Choice = None,
         preconditioner: Preconditioner = None,
+        loss: Loss = "squared",
         memory: int | None = None,
         replay: int = 0,
         damping: float = 1.0,
@@ -159,11 +166,12 @@ class NetworkCorrector:
             ridge=ridge,
             parts=parts,
             first_block=first_block,
+            loss=loss,
         )
         if not automatic:
             self.gamma = checked
         self.learner, self.block_size, self.kind = learner, block_size, kind
-        self.parts, self.first_block, self.refresh = parts, first_block, refresh
+        self.parts, self.first_block, self.refresh, self.loss = parts, first_block, refresh, loss
         self._module = copy.deepcopy(module) if refresh == "never" else module
         self.params = None if params is None else list(trained_parameters(module, params))
         given: dict[str, Any] = {} if params is None else {"params": self.params}
@@ -174,7 +182,7 @@ class NetworkCorrector:
         self.memory, self.replay, self.damping, self.seed = memory, replay, damping, int(seed)
         self._loop: ClosedLoop | None = None
         others = refresh, kind, ridge, parts, first_block
-        check_loop_options(learner, memory, replay, damping, others)
+        check_loop_options(learner, memory, replay, damping, others, loss)
         if memory is not None:
             self._loop = ClosedLoop(
                 module, learner, self.gamma, memory, replay, float(damping), self.seed, self.params
@@ -264,6 +272,16 @@ class NetworkCorrector:
         self._watch = None
         if self._loop is not None:
             self._loop.watch.warned = True
+
+    @property
+    def linearisation_error(self) -> float | None:
+        """How far the network was from where its kernel said, relative to its way, of late.
+
+        Above 1 the network has left its linearisation; None where nothing was compared yet: before
+        the second call, after `trust`, and with momentum or weight decay.
+        """
+        watch = self._watch if self._loop is None else self._loop.watch
+        return None if watch is None else watch.off
 
     @property
     def nbytes(self) -> int:
@@ -428,9 +446,10 @@ class NetworkCorrector:
                 self.ridge,
                 self.parts,
                 self.first_block,
+                loss=self.loss,
             )
         elif self.kind == "exact":
-            Z = corrected_targets(K, Y, self.learner, gamma)
+            Z = corrected_targets(K, Y, self.learner, gamma, loss=self.loss)
         else:
             Z = distilled_targets(K, Y, gamma, self.block_size)
         n = len(tasks[-1][1])
@@ -444,7 +463,8 @@ class NetworkCorrector:
         if self._watch is None or self.learner.has_memory:  # whose velocity is not to be seen
             return
         before, last = outputs(self._module, samples), min(self.block_size, len(Z))
-        after = linear_outputs(K, before, Z, self.learner, self.learner.steps(seen))[-last:]
+        first_step = self.learner.steps(seen)
+        after = linear_outputs(K, before, Z, self.learner, first_step, self.loss)[-last:]
         block = mapped(torch.clone, take(samples, slice(-last, None)))
         self._watch.expect(block, before[-last:], after)
 

@@ -10,6 +10,7 @@ from retarget.kernels.feature_maps import as_count
 from retarget.learners import SGD
 from retarget.samples import Samples, form_of, leaves, shapes_of
 from retarget.theory.iterative import FirstBlock, Parts, check_correction
+from retarget.theory.losses import Loss
 
 Refresh = Literal["never", "task", "epoch"]
 Kind = Literal["iterative", "exact", "distilled"]
@@ -25,6 +26,7 @@ def check_options(
     ridge: float = 0.0,
     parts: Parts = "both",
     first_block: FirstBlock = "corrected",
+    loss: Loss = "squared",
 ) -> tuple[float, float]:
     """Refuses options of `NetworkCorrector` that have no meaning; returns gamma and ridge."""
     if refresh not in get_args(Refresh):
@@ -36,11 +38,21 @@ def check_options(
             f"ridge, parts and first_block are options of kind='iterative', but kind is {kind!r}; "
             "leave them out"
         )
-    return check_correction(learner, gamma, block_size, ridge, parts, first_block)
+    if kind == "distilled" and loss != "squared":
+        raise InvalidInputError(
+            f"loss is {loss!r} with kind='distilled'; expected loss='squared', whose offline "
+            "predictions are targets: those of cross-entropy are logits"
+        )
+    return check_correction(learner, gamma, block_size, ridge, parts, first_block, loss)
 
 
 def check_loop_options(
-    learner: SGD, memory: int | None, replay: int, damping: float, others: tuple[Any, ...]
+    learner: SGD,
+    memory: int | None,
+    replay: int,
+    damping: float,
+    others: tuple[Any, ...],
+    loss: Loss = "squared",
 ) -> None:
     """Refuses options of the closed loop that have no meaning.
 
@@ -50,6 +62,7 @@ def check_loop_options(
         replay: Samples to store.
         damping: How much shorter than the whole way the steps are.
         others: refresh, kind, ridge, parts and first_block, which belong to the open loop.
+        loss: The loss of the loop.
     """
     if memory is None:
         if replay:
@@ -65,6 +78,11 @@ def check_loop_options(
         raise InvalidInputError(
             "refresh, kind, ridge, parts and first_block are options of the open loop; leave them "
             "out with memory=..., where damping steadies the steps"
+        )
+    if loss != "squared":
+        raise InvalidInputError(
+            f"loss is {loss!r} with memory={memory}; expected loss='squared': the learner that leads "
+            "solves least squares; leave memory out"
         )
     if learner.has_memory:
         raise InvalidInputError(

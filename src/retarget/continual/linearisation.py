@@ -30,6 +30,7 @@ from retarget.samples import (
 )
 from retarget.state_files import require_shape
 from retarget.theory.dual import DualLearner
+from retarget.theory.losses import Loss
 
 # How far the outputs may be from where the theory would have them, relative to the way that they
 # were to go. At 1 the theory says no more than that nothing happens.
@@ -146,7 +147,14 @@ def outputs(module: nn.Module, samples: Samples) -> Tensor:
     return torch.cat(found).double()
 
 
-def linear_outputs(K: Tensor, before: Tensor, Z: Tensor, learner: SGD, first_step: int) -> Tensor:
+def linear_outputs(
+    K: Tensor,
+    before: Tensor,
+    Z: Tensor,
+    learner: SGD,
+    first_step: int,
+    loss: Loss = "squared",
+) -> Tensor:
     """(n, c) a network's outputs once plain SGD has gone over the samples, if its kernel is K.
 
     Args:
@@ -155,12 +163,13 @@ def linear_outputs(K: Tensor, before: Tensor, Z: Tensor, learner: SGD, first_ste
         Z: (n, c) what it will be trained on.
         learner: Plain SGD.
         first_step: The optimiser's step that it begins with.
+        loss: What it minimises.
     """
     dual = DualLearner(learner, len(K))
     dual.steps = first_step
     for rows in panels(len(K), learner.batch_size, K.device):
         window = dual.window(K[rows, : rows.stop])
-        dual.learn(window, window.errors(Z[rows] - before[rows]))
+        dual.learn(window, window.errors(Z[rows], loss, before[rows]))
     return before + K @ dual.coefficients
 
 
