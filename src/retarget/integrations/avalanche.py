@@ -100,9 +100,12 @@ class TargetCorrectionPlugin(SupervisedPlugin):  # type: ignore[misc, unused-ign
         self, corrector: NetworkCorrector | Callable[[nn.Module, SGD], NetworkCorrector]
     ) -> None:
         super().__init__()
-        made = isinstance(corrector, NetworkCorrector)
-        self.corrector: NetworkCorrector | None = corrector if made else None
-        self._factory: Any = None if made else corrector
+        self.corrector: NetworkCorrector | None = None
+        self._factory: Callable[[nn.Module, SGD], NetworkCorrector] | None = None
+        if isinstance(corrector, NetworkCorrector):
+            self.corrector = corrector
+        else:
+            self._factory = corrector
         self._drawn: list[Batch] = []
         self._wanted: Tensor | None = None  # targets of the mini-batch at hand
         self._labels = torch.empty(0)
@@ -178,8 +181,9 @@ class TargetCorrectionPlugin(SupervisedPlugin):  # type: ignore[misc, unused-ign
                 "reset_optimizer_state is True, but the corrector takes the momentum to go on from "
                 "one experience to the next; leave it out"
             )
-        if self.corrector is None:
+        if self._factory is not None and self.corrector is None:
             self.corrector = self._factory(strategy.model, learner)
+        assert self.corrector is not None
         _require_described(strategy, self.corrector, learner, loss)
         return self.corrector
 
@@ -216,8 +220,9 @@ class TargetCorrectionPlugin(SupervisedPlugin):  # type: ignore[misc, unused-ign
             samples += len(batch[0])
             if len(batch[0]) > size or not full:
                 raise InvalidInputError(
-                    f"train_mb_size is {size}, but the loader gave a mini-batch of "
-                    f"{size if full else 'fewer, and then one of'} {len(batch[0])}"
+                    f"train_mb_size is {size}, but the loader gave a mini-batch of {len(batch[0])}"
+                    f"{'' if full else ' after a short one'}: another plugin or the strategy adds "
+                    "samples (replay); leave it out"
                 )
             _require_own(strategy, samples)
             full = len(batch[0]) == size
@@ -313,7 +318,8 @@ class Tangent(SupervisedTemplate):  # type: ignore[misc, unused-ignore]
     def _learn(self, learner: StreamingRidge, **kwargs: Any) -> None:
         """Learns the experience; it is predicted by what was learned before."""
         part = learner.empty()
-        for self.mbatch in self.dataloader:
+        for batch in self.dataloader:
+            self.mbatch = batch
             self._unpack_minibatch()
             self._before_training_iteration(**kwargs)
             with torch.no_grad():
@@ -382,7 +388,7 @@ class _Sums:
 
 
 class _CorrectedBatches:
-    """Stands for the strategy's loader: tells the plugin the targets of each mini-batch it gives."""
+    """Stands for the strategy's loader, and tells the plugin the targets of each mini-batch."""
 
     def __init__(self, plugin: TargetCorrectionPlugin, batches: Corrected, length: int) -> None:
         self._plugin, self._batches, self._length = plugin, batches, length
@@ -391,7 +397,8 @@ class _CorrectedBatches:
         return self._length
 
     def __iter__(self) -> Iterator[Batch]:
-        for batch, self._plugin._wanted in self._batches:
+        for batch, wanted in self._batches:
+            self._plugin._wanted = wanted
             yield batch
 
 
@@ -456,9 +463,7 @@ def _learner_of(strategy: Any, reduction: Reduction, new: bool) -> SGD:
     return SGD.from_torch(optimizer, strategy.train_mb_size, reduction)
 
 
-def _require_described(
-    strategy: Any, corrector: NetworkCorrector, learner: SGD, loss: str
-) -> None:
+def _require_described(strategy: Any, corrector: NetworkCorrector, learner: SGD, loss: str) -> None:
     """Refuses a corrector of another network, optimiser or loss than the strategy has."""
     described = corrector.learner
     if learner.batch_size == 1:  # of which mean and sum are the same
@@ -472,6 +477,11 @@ def _require_described(
         raise InvalidInputError(
             f"the corrector's loss is {corrector.loss!r}, but the strategy's criterion is "
             f"{loss!r}; use SquaredError() for 'squared', CrossEntropyLoss() for 'cross-entropy'"
+        )
+    module = getattr(corrector.kernel, "module", strategy.model)
+    if module is not strategy.model and corrector.refresh != "never":
+        raise InvalidInputError(
+            "the corrector is of another network than the strategy's; make it from strategy.model"
         )
     trained = {name for name, value in strategy.model.named_parameters() if value.requires_grad}
     if corrector.params is not None and set(corrector.params) != trained:
