@@ -56,17 +56,17 @@ RATES = {"lr": [0.001, 0.003, 0.01, 0.03, 0.1]}
 # What each method was run with, and what was tried for it.
 METHODS: dict[str, tuple[dict[str, Any], dict[str, list[Any]]]] = {
     "Naive": ({"lr": 0.001}, RATES),
-    "EWC": ({"lr": 0.001, "ewc_lambda": 1000.0}, RATES | {"ewc_lambda": [10.0, 100.0, 1000.0]}),
+    "EWC": ({"lr": 0.001, "ewc_lambda": 100.0}, RATES | {"ewc_lambda": [10.0, 100.0, 1000.0]}),
     "LwF": ({"lr": 0.001, "alpha": 10.0}, RATES | {"alpha": [1.0, 10.0]}),
     "Replay": ({"lr": 0.03}, RATES),
     "SLDA": ({"lr": 0.001, "shrinkage": 1e-4}, RATES | {"shrinkage": [1e-4, 1e-2]}),
     "corrected": (
-        {"lr": 0.001, "gamma": 1000.0, "ridge": 100.0},
+        {"lr": 0.03, "gamma": 300.0, "ridge": 10.0},
         {"lr": [0.003, 0.01, 0.03], "gamma": [100.0, 300.0, 1000.0], "ridge": [10.0, 30.0]},
     ),
-    "led": ({"lr": 0.003, "gamma": 100.0}, {"lr": [0.003, 0.01, 0.03], "gamma": [100.0]}),
+    "led": ({"lr": 0.01, "gamma": 100.0}, {"lr": [0.003, 0.01, 0.03], "gamma": [100.0]}),
     "led, stored": (
-        {"lr": 0.003, "gamma": 100.0},
+        {"lr": 0.03, "gamma": 100.0},
         {"lr": [0.003, 0.01, 0.03], "gamma": [100.0, 1000.0]},
     ),
     "Tangent": ({"lr": 0.001}, {"lr": [0.0003, 0.001, 0.003]}),
