@@ -8,9 +8,9 @@ seed. The images are the first 300 of each digit to train on, and the first 100 
 it takes minutes. Accuracy and forgetting are Avalanche's own metrics, after the last experience.
 
 Every method was tuned on seed 0, which is not among those reported: `--tune` prints what was
-tried, and the options in METHODS are the best of it. SLDA has no training of its own; it works on
-the hidden layer of the network as it is after one pass over the first experience, which is where
-Tangent starts.
+tried. The options in METHODS are the best of it, except for EWC, whose best diverged on another
+seed (docs/integrations/avalanche.md). SLDA has no training of its own; it works on the hidden layer
+of the network as it is after one pass over the first experience, as Tangent does.
 """
 
 import argparse

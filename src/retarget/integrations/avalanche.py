@@ -70,7 +70,7 @@ class SquaredError(nn.Module):
         return losses.mean() if self.reduction == "mean" else losses.sum()
 
 
-class TargetCorrectionPlugin(SupervisedPlugin):  # type: ignore[misc, unused-ignore]
+class TargetCorrectionPlugin(SupervisedPlugin):
     """Trains a strategy on corrected targets instead of the true ones.
 
     Add it to the `plugins` of a strategy, `Naive` for one, whose `criterion` is `SquaredError`.
@@ -233,7 +233,7 @@ class TargetCorrectionPlugin(SupervisedPlugin):  # type: ignore[misc, unused-ign
         return _as_rows(labels, c).to(next(strategy.model.parameters()))
 
 
-class Tangent(SupervisedTemplate):  # type: ignore[misc, unused-ignore]
+class Tangent(SupervisedTemplate):
     """Trains the network on the first experience, and learns all of them without forgetting.
 
     The first session is plain training with the optimiser and the criterion. From then on the
@@ -336,7 +336,7 @@ class Tangent(SupervisedTemplate):  # type: ignore[misc, unused-ignore]
         learner.merge(part)
 
 
-class MeanSquaredError(GenericPluginMetric):  # type: ignore[misc, unused-ignore]
+class MeanSquaredError(GenericPluginMetric):
     """The mean squared error over samples and outputs, of an epoch, an experience or a stream.
 
     Labels count as one-hot rows. `mse_metrics` makes these metrics.
@@ -367,8 +367,10 @@ def mse_metrics(
         experience: Of every experience that is evaluated.
         stream: Of all experiences that are evaluated.
     """
-    asked = {"epoch": epoch, "experience": experience, "stream": stream}
-    return [MeanSquaredError(each) for each, wanted in asked.items() if wanted]  # type: ignore[arg-type]
+    found = [MeanSquaredError("epoch")] if epoch else []
+    found += [MeanSquaredError("experience")] if experience else []
+    found += [MeanSquaredError("stream")] if stream else []
+    return found
 
 
 class _Sums:
