@@ -23,9 +23,9 @@ from avalanche.benchmarks.utils import AvalancheDataset
 from avalanche.core import SupervisedPlugin
 from avalanche.evaluation.metrics import accuracy_metrics, loss_metrics
 from avalanche.logging import TextLogger
-from avalanche.models import SimpleMLP, as_multitask
+from avalanche.models import IncrementalClassifier, SimpleMLP, as_multitask
 from avalanche.training.plugins import EvaluationPlugin, LRSchedulerPlugin, ReplayPlugin
-from avalanche.training.supervised import Naive
+from avalanche.training.supervised import Cumulative, Naive
 
 import retarget as rt
 from retarget.errors import InvalidInputError, InvalidTypeError
@@ -633,3 +633,36 @@ def test_the_loss_is_half_the_squared_error():
     assert SquaredError()(f[:, :1], f[:, 0] + 1) == pytest.approx(0.5)
     with pytest.raises(InvalidInputError, match="reduction is 'none'"):
         SquaredError("none")
+
+
+def test_dropout_is_corrected_as_in_evaluation_and_trained_as_it_is(classes):
+    model = nn.Sequential(nn.Dropout(0.2), *network())
+    found = naive(model, [TargetCorrectionPlugin(corrector)]).train(classes.train_stream[0])
+    assert found["TargetShift/train_phase/train_stream/Task000/Exp000"] > 0
+    assert model.training
+
+
+def test_outputs_that_are_added_later_are_refused():
+    X, y = samples(0, EACH)
+    data = Labelled(X.float(), y)  # in which Avalanche makes new outputs
+    stream = nc_benchmark(data, data, 2, task_labels=False, shuffle=False).train_stream
+    model = nn.Sequential(*network(8).float(), IncrementalClassifier(8, 2, masking=False))
+    strategy = naive(model, [TargetCorrectionPlugin(corrector)])
+    strategy.train(stream[0])
+    with pytest.raises(InvalidInputError, match="4 targets.*the first one .*2 targets"):
+        strategy.train(stream[1])
+
+
+def test_samples_that_the_strategy_adds_are_refused(classes):
+    model = network()
+    strategy = Cumulative(
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.05),
+        criterion=SquaredError(),
+        train_mb_size=4,
+        plugins=[TargetCorrectionPlugin(corrector)],
+        evaluator=evaluator(),
+    )
+    strategy.train(classes.train_stream[0])
+    with pytest.raises(InvalidInputError, match="more than the 26 samples"):
+        strategy.train(classes.train_stream[1])
