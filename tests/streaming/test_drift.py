@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from retarget.errors import InvalidInputError
-from retarget.streaming.drift import LEVEL, DriftingWeights
+from retarget.streaming.drift import LEVEL, DriftingWeights, one_thread
 
 
 def stream(n, m, seed, outputs=2):
@@ -97,3 +98,15 @@ def test_features_of_any_size_leave_the_variance_of_no_prediction_negative():
 def test_impossible_options_are_refused(gamma, discount):
     with pytest.raises(InvalidInputError, match="expected"):
         DriftingWeights(3, gamma, discount)
+
+
+def blas_threads():
+    return [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
+
+
+def test_blas_has_one_thread_and_gets_its_own_back():
+    with threadpool_limits(2, user_api="blas"):
+        before = blas_threads()
+        with one_thread():
+            assert set(blas_threads()) == {1}
+        assert blas_threads() == before

@@ -76,7 +76,7 @@ class StreamingRidge(RidgeOnNames, base.MiniBatchRegressor):
 
     Use it like `linear_model.LinearRegression`, after a `preprocessing.StandardScaler`: there is no
     learning rate to set. With m features it costs $2 m^2$ multiplications a sample, and keeps
-    $m^2$ numbers, for each pair of ridge and discount (four, if nothing is given).
+    $m^2$ numbers, for each pair of ridge and discount (three, if nothing is given).
 
     Args:
         features: `"linear"` for a linear model. `"rbf"` for one of the Gaussian kernel, by random
@@ -272,10 +272,11 @@ class TargetCorrection(base.Wrapper, base.Regressor):
 
     @classmethod
     def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
+        # river's data are not standardised: a date counts days, and has the square 5e11
         yield {
             "model": linear_model.LinearRegression(optim.SGD(1e-13)),
             "corrector": functools.partial(
-                TargetCorrector, gamma=1.0, block_size=4, memory=65, ridge=1e6
+                TargetCorrector, gamma=1e6, block_size=4, memory=65, ridge=1e6
             ),
         }
 

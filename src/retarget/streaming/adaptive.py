@@ -7,10 +7,13 @@ from typing import Any, Literal
 import numpy as np
 
 from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.streaming.drift import DriftingWeights
+from retarget.streaming.drift import DriftingWeights, one_thread
 
+# What there is to choose from where one of the two is left open, and where both are: with drift
+# the smaller ridge, which lets the weights follow.
 GAMMAS = (1.0, 0.1)
 DISCOUNTS = (1.0, 0.99)
+PAIRS = ((1.0, 1.0), (0.1, 1.0), (0.1, 0.99))
 # What a squared error counts one sample later, when ridges and discounts are compared.
 FORGET = 0.99
 # One number, several to choose from, or the usual ones.
@@ -33,7 +36,8 @@ class AdaptiveRidge:
 
     Args:
         gamma: Ridge, above 0, or several; `"auto"` for 1 and 0.1.
-        discount: Above 0 and at most 1, or several; `"auto"` for 1 and 0.99.
+        discount: Above 0 and at most 1, or several; `"auto"` for 1 and 0.99. If both are left open,
+            the ridge 1 is not tried with the discount 0.99: three pairs instead of four.
 
     Example:
         >>> import numpy as np
@@ -47,10 +51,10 @@ class AdaptiveRidge:
     def __init__(self, gamma: Choice = "auto", discount: Choice = "auto") -> None:
         gammas = as_choices("gamma", gamma, GAMMAS)
         discounts = as_choices("discount", discount, DISCOUNTS)
-        self._weights = np.zeros((len(gammas) * len(discounts), 0, 1))  # (k, outputs, features)
-        self._covariances = [DriftingWeights(1, *pair) for pair in product(gammas, discounts)]
-        # all weights but that of the constant fall by their discount from sample to sample
-        self._discounts = np.array([each.discount for each in self._covariances])[:, None, None]
+        both_open = isinstance(gamma, str) and isinstance(discount, str)
+        pairs = PAIRS if both_open else tuple(product(gammas, discounts))
+        self._weights = np.zeros((len(pairs), 0, 1))  # (k, outputs, features)
+        self._covariances = [DriftingWeights(1, *pair) for pair in pairs]
         self._errors = np.zeros(len(self._covariances))
         self.samples = 0
 
@@ -78,9 +82,12 @@ class AdaptiveRidge:
         errors = target - predicted.reshape(k, outputs)
         self._errors *= FORGET
         self._errors += np.square(errors).sum(axis=1)
-        gains = np.array([each.gain(phi) for each in self._covariances])
+        with one_thread():
+            gains = np.array([each.gain(phi) for each in self._covariances])
         self._weights += errors[:, :, None] * gains[:, None, :]
-        self._weights[:, :, 1:] *= self._discounts
+        for place, each in enumerate(self._covariances):
+            if each.discount < 1:  # all weights but that of the constant fall
+                self._weights[place, :, 1:] *= each.discount
         self.samples += 1
 
     def predict(self, phi: np.ndarray) -> np.ndarray:

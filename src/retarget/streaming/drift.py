@@ -19,8 +19,14 @@ samples until P blows up in every direction that no recent sample has; and the v
 added at each step makes the rounding errors of the past fade.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
 import numpy as np
 from scipy.linalg.blas import dsymv, dsyr
+from threadpoolctl import ThreadpoolController
 
 from retarget.arrays import as_positive
 from retarget.errors import InvalidInputError
@@ -60,7 +66,7 @@ class DriftingWeights:
         return full
 
     def gain(self, phi: np.ndarray) -> np.ndarray:
-        """Takes the next sample in.
+        """Takes the next sample in; call it within `one_thread`.
 
         Args:
             phi: (m,) its features, the first of which is 1.
@@ -98,3 +104,28 @@ class DriftingWeights:
         if self._scale < LEAST_SCALE:
             matrix *= self._scale
             self._scale = 1.0
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Has BLAS use one thread.
+
+    It would share out every small matrix, and its threads wait for each other by spinning: on a
+    machine that has other work, a sample takes a hundred times as long with two.
+    """
+    before = [(library, library.get_num_threads()) for library in _blas_libraries()]
+    for library, threads in before:
+        if threads > 1:
+            library.set_num_threads(1)
+    try:
+        yield
+    finally:
+        for library, threads in before:
+            if threads > 1:
+                library.set_num_threads(threads)
+
+
+@cache
+def _blas_libraries() -> list[Any]:
+    controller = ThreadpoolController()
+    return [library for library in controller.lib_controllers if library.user_api == "blas"]

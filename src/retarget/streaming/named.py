@@ -52,9 +52,13 @@ class NamedFeatures:
         self._frequencies = np.zeros((0, self._half))
         # names of a sample, all of them known, and their places: most samples have the same
         self._last: tuple[list[Hashable], np.ndarray] = ([], np.zeros(0, dtype=np.intp))
+        # the sample that was asked for last, which is often the one to be learned next
+        self._asked: tuple[dict[Hashable, Any], np.ndarray] | None = None
 
     def meet(self, sample: Mapping[Hashable, Any]) -> np.ndarray:
         """The features of a sample, for whose new names features are appended."""
+        if self._asked is not None and sample == self._asked[0]:
+            return self._asked[1]
         names, values = list(sample), _numbers(sample)
         _require_moderate(names, values)
         new = [] if names == self._last[0] else set(names).difference(self.names)
@@ -64,7 +68,10 @@ class NamedFeatures:
 
     def __call__(self, sample: Mapping[Hashable, Any]) -> np.ndarray:
         """(m,) the features of a sample, whose new names are left out."""
-        return self.rows(list(sample), _numbers(sample))
+        names = list(sample)
+        features = self.rows(names, _numbers(sample))
+        self._asked = (dict(sample), features) if names == self._last[0] else None
+        return features
 
     def rows(self, names: list[Hashable], values: np.ndarray) -> np.ndarray:
         """(n, m) features of samples, or (m,) of one.
@@ -90,6 +97,7 @@ class NamedFeatures:
         scaled = np.array(drawn).reshape(len(new), self._half) * (math.sqrt(2) / self._width)
         self._frequencies = np.concatenate([self._frequencies, scaled])
         self.names += new
+        self._asked = None
         self._last = ([], np.zeros(0, dtype=np.intp))
 
     def _features(self, names: list[Hashable], values: np.ndarray) -> np.ndarray:
