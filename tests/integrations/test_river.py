@@ -1,6 +1,7 @@
 """The adapter for river, beside river: its own checks, exactness, refusals."""
 
 import copy
+import doctest
 import functools
 import math
 import pickle
@@ -23,6 +24,7 @@ from river import (
 )
 
 import retarget as rt
+import retarget.integrations.river
 from retarget.errors import DivergedError, InvalidInputError, InvalidTypeError, RetargetError
 from retarget.integrations.river import (
     StreamingRidge,
@@ -444,3 +446,8 @@ def test_a_pipeline_is_a_pipeline_however_it_is_made():
     piped = compose.Pipeline(preprocessing.StandardScaler(), linear_model.LinearRegression())
     with pytest.raises(InvalidTypeError, match="model is a pipeline"):
         corrected(piped)
+
+
+def test_the_examples_of_the_docstrings():
+    found = doctest.testmod(retarget.integrations.river, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert (found.attempted > 10, found.failed) == (True, 0)
