@@ -113,19 +113,14 @@ def one_thread() -> Iterator[None]:
     It would share out every small matrix, and its threads wait for each other by spinning: on a
     machine that has other work, a sample takes a hundred times as long with two.
     """
-    before = [(library, library.get_num_threads()) for library in _blas_libraries()]
-    for library, threads in before:
-        if threads > 1:
-            library.set_num_threads(1)
-    try:
-        yield
-    finally:
-        for library, threads in before:
-            if threads > 1:
-                library.set_num_threads(threads)
+    blas = _blas()
+    if all((each.get_num_threads() or 1) == 1 for each in blas.lib_controllers):
+        yield  # as the limit takes longer than the question
+    else:
+        with blas.limit(limits=1):
+            yield
 
 
 @cache
-def _blas_libraries() -> list[Any]:
-    controller = ThreadpoolController()
-    return [library for library in controller.lib_controllers if library.user_api == "blas"]
+def _blas() -> Any:
+    return ThreadpoolController().select(user_api="blas")
