@@ -1,0 +1,453 @@
+"""The adapter for river, beside river: its own checks, exactness, refusals."""
+
+import copy
+import doctest
+import functools
+import math
+import pickle
+
+import numpy as np
+import pytest
+
+pytest.importorskip("river")
+
+import polars as pl
+from river import (
+    checks,
+    compose,
+    datasets,
+    evaluate,
+    linear_model,
+    metrics,
+    optim,
+    preprocessing,
+)
+
+import retarget as rt
+import retarget.integrations.river
+from retarget.errors import DivergedError, InvalidInputError, InvalidTypeError, RetargetError
+from retarget.integrations.river import (
+    StreamingRidge,
+    StreamingRidgeClassifier,
+    TargetCorrection,
+    _nearest_distribution,
+)
+from retarget.streaming.corrector import TargetCorrector
+from retarget.streaming.drift import LEVEL
+
+NAMES = ["size", "age", 3, ("a", "pair")]
+CHECKED = {
+    "regressor": StreamingRidge(),
+    "regressor-rbf": StreamingRidge("rbf", memory=32),
+    "classifier": StreamingRidgeClassifier(),
+    "classifier-rbf": StreamingRidgeClassifier(rt.RBF(3.0), memory=32),
+    "correction": TargetCorrection(**next(TargetCorrection._unit_test_params())),
+}
+
+
+def rivers_checks():
+    for name, model in CHECKED.items():
+        for number, check in enumerate(checks.yield_checks(model)):
+            yield pytest.param(model, check, id=f"{name}-{number}-{check.__name__}")
+
+
+@pytest.mark.parametrize(("model", "check"), list(rivers_checks()))
+def test_rivers_own_checks_pass(model, check):
+    check(model.clone())
+
+
+def stream(n=60, seed=0):
+    random = np.random.default_rng(seed)
+    X = random.normal(size=(n, len(NAMES)))
+    Y = X @ random.normal(size=len(NAMES)) + 2.0 + 0.3 * random.normal(size=n)
+    return X, Y, [dict(zip(NAMES, x, strict=True)) for x in X.tolist()]
+
+
+def learn_all(model, samples, targets):
+    for x, y in zip(samples, targets, strict=True):
+        model.learn_one(x, y)
+    return model
+
+
+class TestStreamingRidge:
+    def test_it_is_ridge_regression_on_all_samples(self):
+        X, Y, samples = stream()
+        model = learn_all(StreamingRidge(gamma=0.7, discount=1.0), samples, Y)
+        wide = np.hstack([X, np.full((len(X), 1), math.sqrt(LEVEL))])
+        exact = rt.StreamingRidge(rt.Linear(), gamma=0.7).learn(wide, Y).predict(wide)
+        found = [model.predict_one(x) for x in samples]
+        np.testing.assert_allclose(found, exact, rtol=1e-10, atol=1e-10)
+
+    def test_a_feature_that_comes_or_goes_is_zero_elsewhere(self):
+        _, Y, samples = stream()
+        partial = [
+            {name: x[name] for name in NAMES[: 2 if i < 20 else 4] if i < 40 or name != "age"}
+            for i, x in enumerate(samples)
+        ]
+        whole = [{name: x.get(name, 0.0) for name in NAMES} for x in partial]
+        for features in ("linear", rt.RBF(2.0)):
+            come_and_go = learn_all(StreamingRidge(features, memory=16), partial, Y)
+            filled = learn_all(StreamingRidge(features, memory=16), whole, Y)
+            for x in samples[:5]:
+                found = come_and_go.predict_one({**x, "never seen": 9.0})
+                assert found == pytest.approx(filled.predict_one(x), rel=1e-9)
+
+    def test_it_follows_a_drift_and_says_how(self):
+        _, Y, samples = stream(n=900)
+        Y[300:] *= -1.0
+        model = learn_all(StreamingRidge(), samples, Y)
+        lasting = learn_all(StreamingRidge(discount=1.0), samples, Y)
+        assert model.chosen["discount"] == 0.99
+        assert model.chosen["gamma"] in (1.0, 0.1)
+
+        late = list(zip(samples[300:], Y[300:], strict=True))
+
+        def error(one):
+            return np.mean([abs(one.predict_one(x) - y) for x, y in late])
+
+        assert error(model) < 0.6 * error(lasting)
+
+    @pytest.mark.parametrize("before", [0, 7])
+    def test_frames_are_rows_one_after_the_other(self, before):
+        X, Y, _ = stream()
+        names = list("abcd")
+        samples = [dict(zip(names, x, strict=True)) for x in X.tolist()]
+        one, many = StreamingRidge("rbf", memory=8), StreamingRidge("rbf", memory=8)
+        learn_all(one, samples, Y)
+        learn_all(many, samples[:before], Y[:before])
+        frame = pl.DataFrame(samples)
+        assert many.predict_many(frame).len() == len(X)
+        many.learn_many(frame[before:], pl.Series(Y[before:]))
+        np.testing.assert_allclose(
+            many.predict_many(frame).to_numpy(), [one.predict_one(x) for x in samples], rtol=1e-12
+        )
+
+    def test_copies_go_on_by_themselves(self):
+        _, Y, samples = stream()
+        model = learn_all(StreamingRidge("rbf", memory=8), samples[:30], Y[:30])
+        twins = [pickle.loads(pickle.dumps(model)), copy.deepcopy(model)]
+        fresh = model.clone()
+        assert fresh.predict_one(samples[0]) == 0.0
+        for each in (model, *twins):
+            learn_all(each, samples[30:], Y[30:])
+        learn_all(fresh, samples, Y)
+        expected = model.predict_one(samples[0])
+        assert [each.predict_one(samples[0]) for each in (*twins, fresh)] == [expected] * 3
+
+    def test_memory_does_not_grow_with_the_stream(self):
+        _, Y, samples = stream(n=400)
+        model = learn_all(StreamingRidge("rbf", memory=8), samples[:50], Y[:50])
+        before = len(pickle.dumps(model))
+        learn_all(model, samples[50:], Y[50:])
+        assert len(pickle.dumps(model)) <= before + 64  # a counter may take more bytes
+
+    @pytest.mark.parametrize(
+        ("x", "y", "error", "message"),
+        [
+            ({"a": "red"}, 1.0, InvalidTypeError, "encode words first"),
+            ({"a": math.nan}, 1.0, InvalidInputError, "fill in missing"),
+            ({"a": 1.0}, "much", InvalidTypeError, "y is 'much'; expected a number"),
+            ({"a": 1.0}, math.inf, InvalidInputError, "y is inf; expected a finite number"),
+            ({"a": 1.0, "b": 1.0, "c": 1.0}, 1.0, InvalidInputError, "at most 2"),
+        ],
+    )
+    def test_what_cannot_be_learned_is_refused_and_changes_nothing(self, x, y, error, message):
+        model = StreamingRidge(max_features=2)
+        model.learn_one({"a": 1.0}, 2.0)
+        before = pickle.dumps(model)
+        with pytest.raises(error, match=message):
+            model.learn_one(x, y)
+        assert pickle.dumps(model) == before
+
+    def test_a_frame_and_its_targets_have_as_many_rows(self):
+        with pytest.raises(InvalidInputError, match="X has 2 rows and y 1"):
+            StreamingRidge().learn_many(pl.DataFrame({"a": [1.0, 2.0]}), pl.Series([1.0]))
+
+
+class TestStreamingRidgeClassifier:
+    def test_it_is_regression_on_one_hot_targets_for_classes_that_come_later(self):
+        _, Y, samples = stream()
+        labels = np.where(Y > 2.5, "high", "low").astype(object)
+        labels[40:50] = None  # any label that can be hashed
+        model = learn_all(StreamingRidgeClassifier(gamma=0.3), samples, labels)
+        known = list(dict.fromkeys(labels))
+        alone = [
+            learn_all(StreamingRidge(gamma=0.3, discount=model.chosen["discount"]), samples, each)
+            for each in [[float(label == one) for label in labels] for one in known]
+        ]
+        for x in samples:
+            outputs = [each.predict_one(x) for each in alone]
+            assert model.predict_one(x) == known[int(np.argmax(outputs))]
+            expected = dict(zip(known, _nearest_distribution(outputs), strict=True))
+            assert model.predict_proba_one(x) == pytest.approx(expected, abs=1e-9)
+
+    @pytest.mark.parametrize(
+        ("outputs", "expected"),
+        [
+            ([0.3, 0.7], [0.3, 0.7]),
+            ([1.4, -0.2, -0.2], [1.0, 0.0, 0.0]),
+            ([-1.0, -1.0], [0.5, 0.5]),
+            ([0.9, 0.5, -0.3], [0.7, 0.3, 0.0]),
+            ([5.0], [1.0]),
+        ],
+    )
+    def test_probabilities_are_the_nearest_distribution(self, outputs, expected):
+        np.testing.assert_allclose(_nearest_distribution(outputs), expected, atol=1e-12)
+
+    def test_no_distribution_is_nearer(self):
+        random = np.random.default_rng(0)
+        for _ in range(50):
+            outputs = random.normal(size=5)
+            nearest = np.array(_nearest_distribution(outputs.tolist()))
+            others = random.dirichlet(np.ones(5) * 0.3, size=200)
+            assert ((nearest - outputs) ** 2).sum() <= ((others - outputs) ** 2).sum(1).min()
+
+    def test_frames_are_rows_one_after_the_other(self):
+        X, Y, _ = stream()
+        samples = [dict(zip("abcd", x, strict=True)) for x in X.tolist()]
+        labels = np.where(Y > 2, "high", "low").tolist()
+        one = learn_all(StreamingRidgeClassifier(), samples, labels)
+        many, frame = StreamingRidgeClassifier(), pl.DataFrame(samples)
+        assert many.predict_proba_many(frame).width == 0
+        assert many.predict_many(frame).len() == 0
+        many.learn_many(frame, pl.Series(labels))
+        assert many.predict_many(frame).to_list() == [one.predict_one(x) for x in samples]
+        found = many.predict_proba_many(frame).to_dicts()
+        for row, x in zip(found, samples, strict=True):
+            assert row == pytest.approx(one.predict_proba_one(x), abs=1e-12)
+
+    def test_before_anything_was_learned_there_are_no_classes(self):
+        assert StreamingRidgeClassifier().predict_proba_one({"a": 1.0}) == {}
+        assert StreamingRidgeClassifier().predict_one({"a": 1.0}) is None
+
+    def test_a_refused_sample_adds_no_class(self):
+        model = learn_all(StreamingRidgeClassifier(), [{"a": 1.0}, {"a": 2.0}], ["one", "two"])
+        with pytest.raises(InvalidInputError, match="not finite"):
+            model.learn_one({"a": math.nan}, "three")
+        assert set(model.predict_proba_one({"a": 1.0})) == {"one", "two"}
+
+    def test_it_is_above_rivers_linear_model_on_rivers_data(self):
+        def accuracy(model):
+            scaled = preprocessing.StandardScaler() | model
+            stream = datasets.ImageSegments().take(600)
+            return evaluate.progressive_val_score(stream, scaled, metrics.Accuracy()).get()
+
+        ours = accuracy(StreamingRidgeClassifier("rbf", memory=128))
+        assert ours > accuracy(linear_model.SoftmaxRegression()) + 0.02
+
+
+def corrected(model=None, block_size=6, memory=None, gamma=0.7, **options):
+    if model is None:
+        model = linear_model.LinearRegression(optim.SGD(0.02), intercept_lr=0.03)
+    make = functools.partial(
+        rt.TargetCorrector, gamma=gamma, block_size=block_size, memory=memory, **options
+    )
+    return TargetCorrection(model, make, max_features=8)
+
+
+def _diverge(*args, **options):
+    raise DivergedError("it blows up", step=0, largest_stable_lr=0.1)
+
+
+class TestTargetCorrection:
+    @pytest.mark.parametrize("memory", [None, 9])
+    @pytest.mark.parametrize("block_size", [5, 7, 60])
+    @pytest.mark.parametrize("intercept_lr", [0.0, 0.03])
+    def test_the_weights_at_the_end_are_the_offline_solution(
+        self, intercept_lr, block_size, memory
+    ):
+        """For blocks of at least as many samples as there are weights."""
+        X, Y, samples = stream()
+        plain = linear_model.LinearRegression(optim.SGD(0.02), intercept_lr=intercept_lr)
+        model = learn_all(corrected(plain, block_size, memory), samples, Y)
+        model.flush()
+        scale = math.sqrt(intercept_lr / 0.02)
+        Phi = np.hstack([X, np.full((len(X), 1), scale)])
+        W = np.linalg.solve(Phi.T @ Phi + 0.7 * np.eye(5), Phi.T @ Y)
+        weights = [model._wrapped_model.weights[name] for name in NAMES]
+        if block_size == 7:  # the last block has four samples: what they say is matched, no more
+            found = [model.predict_one(x) for x in samples[-4:]]
+            np.testing.assert_allclose(found, (Phi @ W)[-4:], rtol=1e-8, atol=1e-8)
+        else:
+            np.testing.assert_allclose(weights, W[:4], rtol=1e-8, atol=1e-8)
+            assert model._wrapped_model.intercept == pytest.approx(W[4] * scale, abs=1e-8)
+        assert plain.weights == {}  # the caller's own has not learned
+
+    def test_the_targets_are_those_of_the_whole_stream(self):
+        X, Y, samples = stream()
+        model = learn_all(corrected(block_size=10), samples, Y)
+        Phi = np.hstack([X, np.full((len(X), 1), math.sqrt(0.03 / 0.02))])
+        Z = rt.iterative_targets(Phi @ Phi.T, Y, rt.SGD(lr=0.04), gamma=0.7, block_size=10)
+        by_hand = linear_model.LinearRegression(optim.SGD(0.02), intercept_lr=0.03)
+        learn_all(by_hand, samples, Z.tolist())
+        found = [model.predict_one(x) for x in samples]
+        np.testing.assert_allclose(found, [by_hand.predict_one(x) for x in samples], rtol=1e-9)
+        assert model.shift == pytest.approx(math.sqrt(np.mean((Z - Y) ** 2)), rel=1e-9)
+        assert model.largest_target == pytest.approx(np.abs(Z).max(), rel=1e-9)
+
+    def test_samples_wait_until_their_block_is_full(self):
+        _, Y, samples = stream()
+        model = corrected(block_size=3)
+        assert math.isnan(model.shift)
+        for count, (x, y) in enumerate(zip(samples[:7], Y, strict=False), start=1):
+            before = model.predict_one(samples[0])
+            model.learn_one(x, y)
+            assert model.waiting == count % 3
+            assert (model.predict_one(samples[0]) == before) == (count % 3 > 0)
+        model.flush()
+        assert model.waiting == 0
+        after = pickle.dumps(model)
+        model.flush()  # nothing waits
+        assert pickle.dumps(model) == after
+
+    def test_a_model_that_has_learned_is_where_learning_starts(self):
+        X, Y, samples = stream()
+        started = linear_model.LinearRegression(
+            optim.SGD(0.02), intercept_lr=0.0, intercept_init=1.5
+        )
+        learn_all(started, samples[:10], Y[:10] ** 2)
+        start = np.array([started.predict_one(x) for x in samples])
+        model = learn_all(corrected(started, 6), samples, Y)
+        W = np.linalg.solve(X.T @ X + 0.7 * np.eye(4), X.T @ (Y - start))
+        found = [model.predict_one(x) for x in samples]
+        np.testing.assert_allclose(found, start + X @ W, rtol=1e-8, atol=1e-8)
+
+    def test_features_that_come_and_go_are_zero_elsewhere(self):
+        X, Y, _ = stream()
+        X[:24, 3], X[36:, 1] = 0, 0
+        partial = [{name: v for name, v in zip(NAMES, x, strict=True) if v} for x in X.tolist()]
+        # the last block tells nothing of a feature that has gone; what it does tell is matched
+        model = learn_all(corrected(block_size=12), partial, Y)
+        Phi = np.hstack([X, np.full((len(X), 1), math.sqrt(1.5))])
+        W = np.linalg.solve(Phi.T @ Phi + 0.7 * np.eye(5), Phi.T @ Y)
+        found = [model.predict_one(x) for x in partial[-12:]]
+        np.testing.assert_allclose(found, (Phi @ W)[-12:], rtol=1e-8, atol=1e-8)
+
+    def test_it_stands_at_the_end_of_a_pipeline(self):
+        _, Y, samples = stream()
+        piped = preprocessing.StandardScaler() | corrected()
+        by_hand, scaler = corrected(), preprocessing.StandardScaler()
+        learn_all(piped, samples, Y)
+        for x, y in zip(samples, Y, strict=True):
+            scaler.learn_one(x)
+            by_hand.learn_one(scaler.transform_one(x), y)
+        assert piped.predict_one(samples[0]) == by_hand.predict_one(
+            scaler.transform_one(samples[0])
+        )
+
+    def test_copies_go_on_by_themselves_and_memory_is_bounded(self):
+        _, Y, samples = stream(n=150)
+        model = learn_all(corrected(memory=9), samples[:50], Y[:50])
+        size = len(pickle.dumps(model))
+        twins = [pickle.loads(pickle.dumps(model)), copy.deepcopy(model)]
+        fresh = model.clone()
+        assert (fresh.waiting, fresh.predict_one(samples[0])) == (0, 0.0)
+        for each in (model, *twins):
+            learn_all(each, samples[50:], Y[50:])
+        learn_all(fresh, samples, Y)
+        expected = model.predict_one(samples[0])
+        assert [each.predict_one(samples[0]) for each in (*twins, fresh)] == [expected] * 3
+        assert len(pickle.dumps(model)) < 1.1 * size
+
+    def test_a_sample_that_is_refused_changes_nothing(self):
+        model = corrected(block_size=2)
+        model.learn_one({"a": 1.0}, 1.0)
+        before = pickle.dumps(model)
+        for x, y in (({"b": 2.0}, math.nan), ({"b": math.nan}, 2.0), ({"b": 2.0}, "much")):
+            with pytest.raises(RetargetError, match="expected"):
+                model.learn_one(x, y)
+        assert pickle.dumps(model) == before
+
+    def test_a_block_that_cannot_be_corrected_is_not_learned(self, monkeypatch):
+        model = corrected(block_size=2)
+        model.learn_one({"a": 1.0}, 1.0)
+        with monkeypatch.context() as patch:
+            patch.setattr(TargetCorrector, "correct", _diverge)
+            with pytest.raises(DivergedError):
+                model.learn_one({"a": 2.0}, 2.0)
+        assert (model.waiting, model.predict_one({"a": 1.0})) == (1, 0.0)
+        model.learn_one({"a": 2.0}, 2.0)
+        assert (model.waiting, model.predict_one({"a": 1.0}) != 0.0) == (0, True)
+
+    @pytest.mark.parametrize(
+        ("model", "reason"),
+        [
+            (linear_model.LinearRegression(optim.Adam()), "its optimizer is Adam"),
+            (linear_model.LinearRegression(optim.Momentum()), "its optimizer is Momentum"),
+            (linear_model.LinearRegression(loss=optim.losses.Huber()), "its loss is Huber"),
+            (
+                linear_model.LinearRegression(optim.SGD(optim.schedulers.InverseScaling(0.1))),
+                "a rate changes with time",
+            ),
+            (
+                linear_model.LinearRegression(intercept_lr=optim.schedulers.InverseScaling(0.1)),
+                "a rate changes with time",
+            ),
+            (linear_model.LinearRegression(l2=0.1), "it has a penalty"),
+            (linear_model.LinearRegression(l1=0.1), "it has a penalty"),
+            (linear_model.LinearRegression(clip_gradient=10.0), "it clips gradients at 10"),
+            (
+                linear_model.LinearRegression(initializer=optim.initializers.Normal()),
+                "its weights start from Normal",
+            ),
+            (linear_model.PARegressor(), "model is a PARegressor"),
+            (linear_model.LogisticRegression(), "model is a LogisticRegression"),
+            (linear_model.BayesianLinearRegression(), "model is a BayesianLinearRegression"),
+            (
+                preprocessing.StandardScaler() | linear_model.LinearRegression(),
+                "put its transformers before",
+            ),
+        ],
+        ids=lambda value: value if isinstance(value, str) else "",
+    )
+    def test_models_without_an_exact_description_are_refused(self, model, reason):
+        with pytest.raises(RetargetError, match=reason):
+            corrected(model)
+
+    def test_a_corrector_that_is_ready_makes_an_approximate_correction(self):
+        """Of a model with a penalty that decays its weights a little: nearer than uncorrected."""
+        X, Y, samples = stream()
+        order = np.argsort(Y)  # a stream that is hard to learn online
+        penalised = linear_model.LinearRegression(optim.SGD(0.05), l2=1e-3, intercept_lr=0.0)
+        guess = rt.TargetCorrector(rt.Linear(), rt.SGD(lr=0.1), gamma=0.7, block_size=12)
+        model = TargetCorrection(penalised, guess, max_features=8)
+        plain = penalised.clone()
+        for each in (model, plain):
+            learn_all(each, [samples[i] for i in order], Y[order])
+        W = np.linalg.solve(X.T @ X + 0.7 * np.eye(4), X.T @ Y)
+
+        def error(one):
+            return np.abs([one.predict_one(x) for x in samples] - X @ W).max()
+
+        assert error(model) < 0.05 < 0.5 < error(plain)
+        assert len(guess) == 0  # it is copied
+        guess.correct(np.zeros((1, 8)), np.zeros(1))
+        with pytest.raises(InvalidInputError, match="has taken in 1 samples; expected a new one"):
+            TargetCorrection(penalised, guess)
+
+    def test_other_correctors_are_refused(self):
+        with pytest.raises(InvalidTypeError, match="corrector is 3; expected an rt.TargetCorr"):
+            TargetCorrection(linear_model.LinearRegression(), 3)
+        with pytest.raises(InvalidTypeError, match="corrector returned None; expected"):
+            TargetCorrection(linear_model.LinearRegression(), lambda kernel, learner: None)
+
+    def test_weights_of_samples_are_refused(self):
+        with pytest.raises(InvalidTypeError, match="learn_one got w; expected x and y alone"):
+            corrected().learn_one({"a": 1.0}, 1.0, w=2.0)
+
+    def test_more_features_than_there_is_room_for_are_refused(self):
+        model = corrected()
+        with pytest.raises(InvalidInputError, match="one of 9 features; expected at most 8"):
+            model.learn_one({str(i): 1.0 for i in range(9)}, 1.0)
+        assert model.waiting == 0
+
+
+def test_a_pipeline_is_a_pipeline_however_it_is_made():
+    piped = compose.Pipeline(preprocessing.StandardScaler(), linear_model.LinearRegression())
+    with pytest.raises(InvalidTypeError, match="model is a pipeline"):
+        corrected(piped)
+
+
+def test_the_examples_of_the_docstrings():
+    found = doctest.testmod(retarget.integrations.river, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert (found.attempted > 10, found.failed) == (True, 0)
