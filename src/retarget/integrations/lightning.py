@@ -59,8 +59,9 @@ class TargetCorrection(Callback):
     `InvalidInputError` before the first step.
 
     Logs `retarget/shift` (root mean square of corrected less true targets),
-    `retarget/largest_target`, and `retarget/linearisation_error`, how far the network is from the theory
-    (`NetworkCorrector.linearisation_error`), once an epoch; in the closed loop, with every batch.
+    `retarget/largest_target`, and `retarget/linearisation_error`, how far the network is from the
+    theory (`NetworkCorrector.linearisation_error`), once an epoch; in the closed loop, with every
+    batch.
 
     Its state is in the Trainer's checkpoints: `fit(..., ckpt_path=...)` goes on after the task that
     the checkpoint was written at the end of.
