@@ -7,7 +7,10 @@ Made-up images and a linear teacher (the time hardly depends on what they show).
   ridge chosen by cross-validation at the end;
 * the limit: the products of the sums alone, by BLAS (dsyrk on a CPU, a matrix product elsewhere).
 
-    python benchmarks/tangent.py [--samples 1000] [--memory 4096] [--device cpu]
+Each is measured several times in turn, and the median taken, so that a moment of other work on the
+machine does not decide.
+
+    python benchmarks/tangent.py [--samples 2000] [--memory 4096] [--rounds 5] [--device cpu]
 """
 
 import argparse
@@ -42,10 +45,16 @@ def seconds(work, device: str) -> float:
     return time.perf_counter() - started
 
 
+def blas(columns: np.ndarray) -> np.ndarray:
+    """The products of the sums, by the routine that is made for them."""
+    return dsyrk(1.0, columns, trans=True)
+
+
 def main() -> None:
     """Measures, and prints ratios."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--samples", type=int, default=1000)
+    parser.add_argument("--samples", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--memory", type=int, default=4096)
     parser.add_argument("--device", default="cpu")
     asked = parser.parse_args()
@@ -60,27 +69,37 @@ def main() -> None:
     sgd_pass(cifar_net(2, seed=0).to(device), X[:few], Y[:few])  # libraries set themselves up
     rt.TangentLearner(module, 1.0, m).learn(X[:few], Y[:few]).predict(X[:1])
 
-    plain = seconds(lambda: sgd_pass(cifar_net(2, seed=0).to(device), X, Y), device) / n
     learner = rt.TangentLearner(module, "auto", m).learn(X[:1], Y[:1])
-    features = seconds(lambda: learner.prepare(X), device) / n
-    learn = seconds(lambda: learner.learn(X, Y), device) / n
-    solve = seconds(lambda: learner.gamma_, device)
     phi = torch.randn((n, m), generator=random, dtype=torch.float64).to(device)
     sums = rt.StreamingRidge(rt.Linear(), 1.0).learn(phi[:1], Y[:1])  # the sums alone
-    adding = seconds(lambda: sums.learn(phi, Y), device) / n
-    if device == "cpu":
-        columns = np.asfortranarray(phi.numpy())
-        limit = seconds(lambda: dsyrk(1.0, columns, trans=True), device) / n
-    else:
-        limit = seconds(lambda: phi.T @ phi, device) / n
+    columns = np.asfortranarray(phi.numpy()) if device == "cpu" else None
+    measured = [
+        (
+            seconds(lambda: sgd_pass(cifar_net(2, seed=0).to(device), X, Y), device) / n,
+            seconds(lambda: learner.prepare(X), device) / n,
+            seconds(lambda: learner.learn(X, Y), device) / n,
+            seconds(lambda: learner.gamma_, device),
+            seconds(lambda: sums.learn(phi, Y), device) / n,
+            seconds(lambda: phi.T @ phi if columns is None else blas(columns), device) / n,
+        )
+        for _ in range(asked.rounds)
+    ]
+    plain, features, learn, solve, adding, limit = np.median(measured, axis=0)
     total = learn + solve / STREAM
-    print(f"{device}, {torch.get_num_threads()} threads, m = {m}, {n} images, ms an image:")
+    ratios = [(row[2] + row[3] / STREAM) / row[0] for row in measured]
+    print(
+        f"{device}, {torch.get_num_threads()} threads, m = {m}, {n} images, "
+        f"medians of {asked.rounds} rounds, ms an image:"
+    )
     print(f"  plain SGD, batch 4                 {1e3 * plain:8.3f}")
     print(f"  tangent features                   {1e3 * features:8.3f}")
     print(f"  learn (features and sums)          {1e3 * learn:8.3f}")
     print(f"  the sums' products by BLAS         {1e3 * limit:8.3f}")
     print(f"  solution with its ridge, once      {1e3 * solve:8.0f}")
-    print(f"for {STREAM:,} images: {total * STREAM:.1f} s, {total / plain:.2f} times a pass of SGD")
+    print(
+        f"for {STREAM:,} images: {total * STREAM:.1f} s, {total / plain:.2f} times a pass of SGD "
+        f"({min(ratios):.2f} to {max(ratios):.2f} in single rounds)"
+    )
     print(f"the sums take {adding / limit:.2f} times their limit")
 
 
