@@ -25,6 +25,11 @@ def output(code, without):
         ("requests", "retarget.data.fetch; retarget.data.fetch._download(*[None] * 3)", "figures"),
         ("PIL", "retarget.data.core50", "figures"),
         ("dask", "retarget.distributed", "dask"),
+        ("avalanche", "retarget.integrations.avalanche", "avalanche"),
+        ("transformers", "retarget.integrations.huggingface", "huggingface"),
+        ("lightning", "retarget.integrations.lightning", "lightning"),
+        ("river", "retarget.integrations.river", "river"),
+        ("skorch", "retarget.integrations.skorch", "skorch"),
     ],
 )
 def test_a_missing_package_is_one_sentence_with_the_line_to_type(package, module, extra):

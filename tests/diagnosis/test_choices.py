@@ -129,14 +129,15 @@ def test_a_smoother_offline_learner_is_followed_where_it_leads_nearer(seed, gamm
         np.testing.assert_allclose(found.aims, offline_aims(kernel, found.aim.value, block))
 
 
-def test_of_a_long_stream_evenly_spaced_rows_choose(monkeypatch):
+@pytest.mark.parametrize(("number", "rows"), [(0, "CHOOSING_ROWS"), (1, "CHOOSING_FEATURE_ROWS")])
+def test_of_a_long_stream_evenly_spaced_rows_choose(number, rows, monkeypatch):
     learner, gamma = rt.SGD(lr=0.3, batch_size=2), 0.02
     stream = make_stream(60, 2, seed=2)
-    kernel = both_kernels(stream)[0]
+    kernel = both_kernels(stream)[number]
     half = Choice(gamma / 2, True, "least error", pl.DataFrame())
     few = kernel.part(kernel.spread_rows(30))
     expected, _ = choose_correction(few, learner, half, 4, None)
-    monkeypatch.setattr(choose, "CHOOSING_ROWS", 30)
+    monkeypatch.setattr(choose, rows, 30)
     found, offline = choose_correction(kernel, learner, replace(half, value=gamma), 4, None)
     assert found.aim.value == pytest.approx(2 * expected.aim.value)
     assert found.ridge.value == expected.ridge.value

@@ -377,7 +377,7 @@ def test_shuffling_by_a_loader_of_ones_own_is_refused(tmp_path):
             )
 
     trainer = Shuffling(bert(), arguments(tmp_path), corrector=CORRECTOR, train_dataset=TASKS[0])
-    with pytest.raises(InvalidInputError, match="is not the one that was corrected"):
+    with pytest.raises(InvalidInputError, match="is not the one corrected"):
         trainer.train()
 
 

@@ -701,7 +701,7 @@ def test_a_momentum_that_begins_anew_is_refused():
 
 def test_samples_that_change_from_pass_to_pass_are_refused():
     module, (x, y) = Small(), next(tasks())
-    with pytest.raises(InvalidInputError, match="batch 0 is not the one that was corrected"):
+    with pytest.raises(InvalidInputError, match="batch 0 is not the one corrected"):
         trainer(correction(module)).fit(module, DataLoader(Augmented(x, y), batch_size=6))
 
 
@@ -719,7 +719,7 @@ class Shrinking:
 
 def test_batches_that_were_not_there_before_are_refused():
     module, (x, y) = Small(), next(tasks())
-    with pytest.raises(InvalidInputError, match="batch [67] is not the one that was corrected"):
+    with pytest.raises(InvalidInputError, match="batch [67] is not the one corrected"):
         trainer(correction(module)).fit(module, Shrinking(loader(x, y)))
 
 

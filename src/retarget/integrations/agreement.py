@@ -28,7 +28,7 @@ LOSS_TOLERANCE = 1e-3
 
 
 def require_optimiser(optimizer: torch.optim.Optimizer, corrector: NetworkCorrector) -> None:
-    """Refuses an optimiser that is not the one that the corrector's learner describes."""
+    """Refuses an optimiser other than what the corrector's learner describes."""
     learner = corrector.learner
     preconditioner = getattr(corrector.kernel, "preconditioner", None)
     if preconditioner is not optimizer or isinstance(optimizer, torch.optim.SGD):

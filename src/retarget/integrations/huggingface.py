@@ -142,7 +142,7 @@ class CorrectedTrainer(Trainer):
         mine = take(self._samples, rows)
         if count(mine) != size or not all(_same(inputs.get(key), mine[key]) for key in mine):
             raise InvalidInputError(
-                f"the batch at sample {self._row} is not the one that was corrected; expected the "
+                f"the batch at sample {self._row} is not the one corrected; expected the "
                 "same samples in the same order, with the same padding and no random changes"
             )
         assert self.corrector is not None
@@ -382,7 +382,7 @@ def _require_exact(trainer: Trainer) -> None:
     refusals: Mapping[str, bool] = {
         "train_sampling_strategy is not 'sequential', but targets are corrected for one order; set "
         "train_sampling_strategy='sequential'": args.train_sampling_strategy != "sequential",
-        "max_grad_norm is not 0, but a clipped step is not the one that targets are corrected for; "
+        "max_grad_norm is not 0, but targets are corrected for steps that are not clipped; "
         "set max_grad_norm=0": bool(args.max_grad_norm),
         "fp16 or bf16 is set, but rounded steps do not follow the targets; leave both out": bool(
             args.fp16 or args.bf16

@@ -276,12 +276,12 @@ class _Task(_Fit):
         self.found = shift_of(self._targets, self._true, self.corrector)
 
     def corrected(self, batch: Any) -> tuple[Any, Tensor, Any]:
-        """The batch with its corrected targets, if it is the one that they were computed for."""
+        """The batch with its corrected targets, if they were computed for this one."""
         samples, targets = self.places.split(batch)
         known = self.batches[self._next : self._next + 1]
         if [_mark(samples, targets)] != [mark for mark, _ in known]:
             raise InvalidInputError(
-                f"batch {self._next} is not the one that was corrected; expected a loader that "
+                f"batch {self._next} is not the one corrected; expected a loader that "
                 "gives the same samples in the same order each time it is gone over, without "
                 "shuffling or random augmentation"
             )

@@ -32,8 +32,8 @@ def require_exact_training(
         )
     if trainer.gradient_clip_val is not None:
         raise InvalidInputError(
-            f"gradient_clip_val is {trainer.gradient_clip_val}, but a step that is clipped is not "
-            "the one that the targets are for; leave it out, and raise the corrector's gamma, "
+            f"gradient_clip_val is {trainer.gradient_clip_val}, but the targets are for steps that "
+            "are not clipped; leave it out, and raise the corrector's gamma, "
             "ridge or damping where steps are too long"
         )
     for hook in ("optimizer_step", "configure_gradient_clipping"):

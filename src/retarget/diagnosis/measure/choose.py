@@ -38,7 +38,9 @@ FEWEST_BLOCKS = 10
 RIDGES = (0.0, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)  # times the mean of k(x, x)
 AIMS = 10.0 ** np.arange(7)  # times the offline learner's ridge, until they lead no nearer
 AS_NEAR = 0.05  # farther by so little is as near: the least change is taken
-CHOOSING_ROWS = 4000  # evenly spaced over the stream, if it is longer: each trial costs a factor
+# Rows, evenly spaced over the stream, that choose the correction if it is longer. With the whole
+# kernel each trial costs a factor; through features it is cheap, and more rows close more.
+CHOOSING_ROWS, CHOOSING_FEATURE_ROWS = 4000, 160_000
 NEAREST = "ends nearest to the offline learner, by targets in proportion, among"
 
 BETTER_RATE = 0.95  # a rate whose prequential error is below this share of the learner's is tried
@@ -180,8 +182,8 @@ def choose_correction(
     often too rough: a larger one may lead nearer to it in the end. A gamma that was given is
     followed as it is. What needs targets out of all proportion is chosen only where all else does.
 
-    With the whole kernel of a long stream, evenly spaced rows choose, with a ridge in proportion to
-    their number: that is nearly the same learner, at a fraction of the price.
+    For a long stream, evenly spaced rows choose, with a ridge in proportion to their number: that
+    is nearly the same learner, at a fraction of the price.
 
     Args:
         kernel: The stream's kernel.
@@ -193,9 +195,10 @@ def choose_correction(
     Raises:
         NotPositiveDefiniteError: There is no offline learner with this ridge.
     """
-    if len(kernel) <= CHOOSING_ROWS or not isinstance(kernel, DenseKernel):
+    most = CHOOSING_ROWS if isinstance(kernel, DenseKernel) else CHOOSING_FEATURE_ROWS
+    if len(kernel) <= most:
         return _nearest(kernel, learner, gamma, block_size, ridge)
-    few = kernel.part(kernel.spread_rows(CHOOSING_ROWS))
+    few = kernel.part(kernel.spread_rows(most))
     times = len(kernel) / len(few)
     choice, _ = _nearest(few, learner, replace(gamma, value=gamma.value / times), block_size, ridge)
     aim = replace(
