@@ -266,7 +266,7 @@ def _chosen(outputs: int | range | None, count: int) -> range:
     if outputs is None:
         return range(count)
     chosen = range(outputs, outputs + 1) if isinstance(outputs, int) else outputs
-    if max(chosen) >= count:
+    if max(chosen[0], chosen[-1]) >= count:
         raise InvalidInputError(
             f"outputs is {outputs}, but the module has {count} outputs; expected 0 to {count - 1}"
         )
