@@ -9,6 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.slow
 def test_the_loop_of_ones_own_prints_what_the_docs_say():
     script = ROOT / "examples" / "own_loop.py"
     done = subprocess.run(
@@ -46,7 +47,7 @@ def test_the_errors_under_drift_are_those_of_the_docs():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["influence", "unlearning", "tangent_kernel"])
+@pytest.mark.parametrize("name", ["influence", "unlearning", "tangent_kernel", "task_by_task"])
 def test_the_pictures_of_the_tutorials_are_drawn_and_their_numbers_are_those_of_the_page(
     name, tmp_path
 ):

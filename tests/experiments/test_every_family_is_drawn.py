@@ -127,6 +127,7 @@ def test_every_family_is_drawn(family, how, tmp_path):
     assert "nan" not in shown
 
 
+@pytest.mark.slow
 def test_what_differs_is_shown_apart_and_never_averaged(tmp_path):
     """Each of two kernels has its panels and its numbers, as it has alone."""
     widths = {"narrow": 0.5, "wide": 6.0}
@@ -141,6 +142,7 @@ def test_what_differs_is_shown_apart_and_never_averaged(tmp_path):
             assert (here.get_ydata() == there.get_ydata()).all()
 
 
+@pytest.mark.slow
 def test_more_settings_than_a_figure_has_room_for(tmp_path):
     gammas = [0.1 * place for place in range(1, 8)]
     figure, shown = drawn(small("toy shift", grid={"gamma": gammas}), tmp_path)

@@ -100,6 +100,7 @@ def test_fig2_on_made_images(tmp_path):
     assert row["accuracy"][0] == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_fig5_on_made_images_with_rates_that_diverge(tmp_path):
     # far above the stable rates, for longer than float64 lasts
     changes = ("online_lr_powers=[-1.0, 9.0]", "sweep_points=3", "block_sizes=[4, 32]")
