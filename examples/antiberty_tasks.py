@@ -349,6 +349,7 @@ def main() -> None:
     parser.add_argument("--std", type=float, default=0.0, help="of the classifier at the start")
     parser.add_argument("--only", nargs="+", help="some of the methods")
     parser.add_argument("--cache", type=Path, help="file of what the frozen layers gave")
+    parser.add_argument("--picture", type=Path, help="file to draw the accuracies into")
     parser.add_argument("--quick", action="store_true", help="made genes and weights, one seed")
     options = parser.parse_args()
     sgd = options.recipe == "sgd"
@@ -384,6 +385,21 @@ def main() -> None:
     for name, found in scores.items():
         sem = statistics.stdev(found) / len(found) ** 0.5 if len(found) > 1 else 0.0
         print(f"{name:12} {statistics.mean(found):.3f} ± {sem:.3f}")
+    if options.picture:
+        draw(scores, options.picture)
+
+
+def draw(scores: dict[str, list[float]], path: Path) -> None:
+    """A dot for each seed, and a line at the mean."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 0.45 * len(scores) + 1), layout="constrained")
+    for row, found in enumerate(reversed(scores.values())):
+        axes.plot(found, [row] * len(found), "o", alpha=0.6)
+        axes.plot([statistics.mean(found)] * 2, [row - 0.3, row + 0.3], "k-")
+    axes.set_yticks(range(len(scores)), [name.replace("_", " ") for name in reversed(scores)])
+    axes.set_xlabel("accuracy on all six classes, one dot a seed")
+    figure.savefig(path, dpi=110)
 
 
 if __name__ == "__main__":
