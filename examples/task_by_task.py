@@ -87,7 +87,7 @@ for name, found in methods.items():
 with figure_style():
     figure, axes = plt.subplots(1, 3, figsize=(9, 3), sharey=True)
     for axis, (name, found) in zip(axes, methods.items(), strict=True):
-        shown = axis.imshow(torch.tensor(found), vmin=0, vmax=1, cmap="Blues")
+        axis.imshow(found, vmin=0, vmax=1, cmap="Blues")
         axis.set_title(name, fontsize=9)
         digits = [f"{2 * task},{2 * task + 1}" for task in range(5)]
         axis.set_xticks(range(5), digits)
