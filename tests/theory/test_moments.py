@@ -278,3 +278,15 @@ def test_no_ridge_on_features_that_depend_on_each_other():
     assert_same(
         summed(independent, targets).solve(0.0).weights, oracle.ridge(independent, targets, 0)[0]
     )
+
+
+def test_the_search_goes_on_past_ridges_that_are_no_better():
+    """One large feature says nothing; the small ones say all, a hundred times below the start."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(6000, 20)) * np.array([2000.0] + [1.0] * 19)
+    targets = features[:, 1:2] + 0.01 * rng.normal(size=(6000, 1))
+    sums = summed(features, targets)
+    start = float(np.square(features).sum(0).mean())
+    scores = [sums.cross_validation(start / 10.0**k) for k in range(3)]
+    assert scores[1] > 0.999 * scores[0] > 0.999 * scores[2]
+    assert sums.cross_validation(sums.best_gamma()) < 0.01 * scores[0]

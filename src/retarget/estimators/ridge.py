@@ -116,7 +116,7 @@ class StreamingRidgeRegressor(MultiOutputMixin, RegressorMixin, StreamingRidgeEs
     once. Nothing of the stream is kept but sums: with m features $m^2$ numbers.
 
     Use it where data come in portions, or do not fit into memory. A portion costs $O(m^2)$ a
-    sample, and the first prediction after it $O(m^3)$, with `gamma="auto"` about a dozen times
+    sample, and the first prediction after it $O(m^3)$, with `gamma="auto"` about eight times
     that.
 
     Parameters are read when a stream begins; `partial_fit` goes on with what it began with.

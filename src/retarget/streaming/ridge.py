@@ -51,7 +51,7 @@ class StreamingRidge:
     linear model does well on. It is recursive least squares, with the verbs that sums allow;
     scikit-learn's `Ridge` on all data at once gives the same numbers. With m features it keeps
     $m^2$ numbers of float64 and costs $O(m^2)$ a sample, and $O(m^3)$ for the first prediction
-    after something was learned (with `gamma="auto"` about a dozen times that).
+    after something was learned (with `gamma="auto"` about eight times that).
 
     Args:
         features: A function from samples (n, ...) to features (n, m); a `torch.nn.Module`, whose
