@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import retarget as rt
-from retarget.continual.closed_loop import Reservoir, closed_loop_targets
+from retarget.continual.loops import Reservoir, closed_loop_targets
 from retarget.state_files import read_state, write_state
 from support.lab_problems import mlp
 from support.oracles.empirical_ntk import gram
@@ -239,7 +239,7 @@ def test_the_damping_is_saved_and_a_forged_one_is_refused(tmp_path):
     assert [followed.block(off=3.0) for _ in range(3)] == [0.5, 1.0, 2.0]
     followed.corrector.save(path)
     followed.corrector = rt.NetworkCorrector.load(path, followed.network)
-    assert followed.corrector.damping == 0.5  # what was asked for
+    assert followed.corrector.options.damping == 0.5  # what was asked for
     assert followed.block(off=0.1) == 4.0
     assert followed.block(off=0.1) == 2.0
     values, tensors = read_state(path)

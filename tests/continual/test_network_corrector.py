@@ -346,16 +346,16 @@ def test_a_failed_correction_changes_nothing(tmp_path, monkeypatch):
     corrector = NetworkCorrector(network, LEARNER, 2.0, 4, refresh="epoch")
     corrector.correct(X[:8], Y[:8])
     corrector.save(tmp_path / "before")
-    for broken in ("iterative_targets", "require_alike"):
+    for broken in ("loops.iterative_targets", "corrector._require_alike"):
         with monkeypatch.context() as patch:
 
             def fail(*_, **__):
                 raise NotPositiveDefiniteError("failed", deficit=1.0, jitter=1.0)
 
-            patch.setattr(f"retarget.continual.corrector.{broken}", fail)
+            patch.setattr(f"retarget.continual.{broken}", fail)
             with pytest.raises(NotPositiveDefiniteError):
                 corrector.correct(X[8:], Y[8:])
-            if broken == "iterative_targets":
+            if broken == "loops.iterative_targets":
                 with pytest.raises(NotPositiveDefiniteError):
                     corrector.recorrect()
     corrector.save(tmp_path / "after")
