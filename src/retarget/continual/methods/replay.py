@@ -1,6 +1,6 @@
 """Methods that replay earlier samples: ER, DER and DER++ from a small memory, or all of them."""
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ class CumulativeReplay(Method):
         self.passes = passes
 
     def on_start(self, run: "Run") -> None:
-        """Resets the count of passes: none has been made."""
+        """No pass has been made."""
         self._done = 0
 
     def on_task_end(self, run: "Run") -> None:
@@ -52,7 +52,7 @@ class CumulativeReplay(Method):
         return run.stream_bytes
 
     def state_dict(self, run: "Run") -> dict[str, Any]:
-        """How many passes over what was seen up to this task are done."""
+        """The number of passes made after this task."""
         return {"done": self._done}
 
     def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
@@ -79,18 +79,13 @@ class Joint(CumulativeReplay):
 class _MemoryReplay(Method):
     """Adds the losses of mini-batches drawn from a reservoir of the stream to every step.
 
-    Args:
-        capacity: Samples in the memory.
-        batch_size: Samples of the memory in a draw.
-        terms: A weight for each draw, and what its samples are compared with: the outputs that were
-            stored with them, or their true targets.
+    The terms are a weight for each draw of `batch_size` samples, and what these are compared with:
+    the outputs that were stored with them, or their true targets.
     """
 
     capturable = True
 
-    def __init__(
-        self, capacity: int, batch_size: int, terms: list[tuple[float, Literal["stored", "true"]]]
-    ) -> None:
+    def __init__(self, capacity: int, batch_size: int, *terms: tuple[float, str]) -> None:
         for name, value in (("capacity", capacity), ("batch_size", batch_size)):
             if value < 1:
                 raise InvalidInputError(f"{name} is {value}; expected 1 or more samples")
@@ -100,9 +95,8 @@ class _MemoryReplay(Method):
         """An empty memory for each member."""
         self._reservoirs = [Reservoir(self.capacity, random) for random in run.random]
         # One more slot: what is not kept is written there, and never read.
-        self._stored = run.targets.new_zeros(
-            len(run.ensemble), self.capacity + 1, run.targets.shape[-1]
-        )
+        shape = len(run.ensemble), self.capacity + 1, run.targets.shape[-1]
+        self._stored = run.targets.new_zeros(shape)
 
     def on_epoch_start(self, run: "Run") -> None:
         """Decides what is kept and what is drawn at each step of this pass."""
@@ -125,11 +119,10 @@ class _MemoryReplay(Method):
         outputs = outputs.reshape(*positions.shape, -1)
         total = outputs.new_zeros(len(outputs))
         for draw, (weight, compared_with) in enumerate(self.terms):
-            targets = (
-                gather_rows(self._stored, slots[:, draw])
-                if compared_with == "stored"
-                else run.true_targets(positions[:, draw])
-            )
+            if compared_with == "stored":
+                targets = gather_rows(self._stored, slots[:, draw])
+            else:
+                targets = run.true_targets(positions[:, draw])
             total = total + weight * run.loss(outputs[:, draw], targets, weights[:, draw])
         return total
 
@@ -145,7 +138,7 @@ class _MemoryReplay(Method):
         return self.capacity * (sample + len(compared_with) * run.targets[0, :1].nbytes)
 
     def state_dict(self, run: "Run") -> dict[str, Any]:
-        """What lies in the memory."""
+        """The contents of the memory."""
         return {
             "held": torch.from_numpy(np.stack([r.held for r in self._reservoirs])),
             "offered": [r.offered for r in self._reservoirs],
@@ -172,7 +165,7 @@ class ER(_MemoryReplay):
     """
 
     def __init__(self, capacity: int, batch_size: int = 4) -> None:
-        super().__init__(capacity, batch_size, [(1.0, "true")])
+        super().__init__(capacity, batch_size, (1.0, "true"))
 
 
 class DER(_MemoryReplay):
@@ -194,10 +187,8 @@ class DER(_MemoryReplay):
         self, capacity: int, batch_size: int = 4, alpha: float = 1.0, beta: float = 0.0
     ) -> None:
         self.alpha, self.beta = as_non_negative("alpha", alpha), as_non_negative("beta", beta)
-        terms: list[tuple[float, Literal["stored", "true"]]] = [(self.alpha, "stored")]
-        super().__init__(
-            capacity, batch_size, [*terms, (self.beta, "true")] if self.beta else terms
-        )
+        plus = [(self.beta, "true")] if self.beta else []
+        super().__init__(capacity, batch_size, (self.alpha, "stored"), *plus)
 
     @property
     def name(self) -> str:
@@ -211,27 +202,25 @@ class ReservoirPlan(NamedTuple):
     store: np.ndarray  # (S, b) the slot that each sample goes to; `capacity` for none
     positions: np.ndarray  # (S, D, r) positions in the stream of the samples drawn
     slots: np.ndarray  # (S, D, r) the slots that they lie in
-    weights: np.ndarray  # (S, D, r) 1, or 0 where there was not enough to draw
+    weights: np.ndarray  # (S, D, r) 1, or 0 if there was not enough to draw
 
 
 class Reservoir:
     """Reservoir sampling (Vitter, 1985), decided ahead for a whole pass: no value is looked at.
 
     Attributes:
-        held: (capacity,) positions in the stream of the samples kept; 0 where there is none yet.
+        held: (capacity,) positions in the stream of the samples kept; 0 in an empty slot.
         offered: Samples seen so far.
     """
 
     def __init__(self, capacity: int, random: np.random.Generator) -> None:
-        self.capacity = capacity
-        self._random = random
+        self.capacity, self.offered, self._random = capacity, 0, random
         self.held = np.zeros(capacity, dtype=np.int64)
-        self.offered = 0
 
     def plan(
         self, positions: np.ndarray, weights: np.ndarray, draws: int, size: int
     ) -> ReservoirPlan:
-        """Decides a pass: at each step draws, without replacement, then offers the mini-batch.
+        """Decides a pass: each step draws, without replacement, then offers its mini-batch.
 
         Positions and weights are (S, b), as in `PassPlan`; there are so many draws of a size.
         """
@@ -254,8 +243,8 @@ class Reservoir:
         return ReservoirPlan(store, drawn, slots, enough)
 
     def _next_slot(self) -> int:
-        """Where the next sample goes: `capacity` for nowhere."""
+        """The slot of the next sample; not below `capacity` if it is not kept."""
         self.offered += 1
         if self.offered <= self.capacity:
             return self.offered - 1
-        return min(int(self._random.integers(self.offered)), self.capacity)
+        return int(self._random.integers(self.offered))
