@@ -132,8 +132,7 @@ def test_block_by_block_from_the_present_network(batch):
     assert dampings == [2.0, 4.0, 8.0]  # a nudge is not where the targets lead to
     flat = rt.NetworkCorrector(mlp(1, classes=1), LEARNER, **OPTIONS)
     Z = flat.correct(X[:3].numpy(), Y[:3, 0].numpy())
-    assert isinstance(Z, np.ndarray)
-    assert Z.shape == (3,)
+    assert (type(Z), Z.shape) == (np.ndarray, (3,))
     single = rt.NetworkCorrector(mlp(1).float(), LEARNER, **OPTIONS)
     assert single.correct(X[:3].float(), Y[:3].float()).dtype == torch.float32
 
@@ -163,9 +162,6 @@ def test_stored_samples_stand_beside_the_block():
     block, Z = plain.next_block(X[:7].numpy(), Y[:7].numpy())
     np.testing.assert_array_equal(block, X[:7].numpy())
     assert isinstance(Z, np.ndarray)
-
-
-# The damping
 
 
 class Followed:
@@ -209,19 +205,19 @@ def damping_of(Z, K, f, F, least):
 )
 def test_the_damping_doubles_and_halves_at_the_thresholds(off, factor):
     followed = Followed(damping=0.5)
-    assert [followed.block(off=3.0) for _ in range(3)] == [0.5, 1.0, 2.0]
-    assert followed.block(off) == 4.0
-    assert followed.block(0.4) == 4.0 * factor
-    assert followed.block(0.4) == 4.0 * factor  # neither far nor near
+    assert [followed.block(off=3.0) for _ in range(2)] == [0.5, 1.0]
+    assert followed.block(off) == 2.0
+    assert followed.block(0.4) == 2.0 * factor
+    assert followed.block(0.4) == 2.0 * factor  # neither far nor near
 
 
 def test_the_damping_is_bounded():
     followed = Followed(damping=0.5)
-    up = [followed.block(off=3.0) for _ in range(10)]
-    assert up == [0.5 * 2**power for power in range(7)] + [32.0] * 3
+    up = [followed.block(off=3.0) for _ in range(8)]
+    assert up == [0.5 * 2**power for power in range(7)] + [32.0]
     assert followed.block(off=0.1) == 32.0
-    down = [followed.block(off=0.1) for _ in range(8)]
-    assert down == [0.5 * 2**power for power in range(5, -1, -1)] + [0.5] * 2
+    down = [followed.block(off=0.1) for _ in range(7)]
+    assert down == [0.5 * 2**power for power in range(5, -1, -1)] + [0.5]
 
 
 def test_the_damping_stays_where_nothing_was_trained():
@@ -255,14 +251,14 @@ def test_the_reservoir_is_fair():
     """Each of 40 samples is kept by 10 of 40, over many seeds."""
     kept = np.zeros(40)
     samples = torch.arange(40.0)[:, None]
-    for seed in range(600):
+    for seed in range(300):
         reservoir = Reservoir(10, seed)
         for start in range(0, 40, 8):
             reservoir.offer(samples[start : start + 8])
         assert len(reservoir) == 10
         kept[reservoir.samples[:, 0].int().numpy()] += 1
-    # binomial with p = 1/4: its standard deviation is 10.6
-    assert np.abs(kept - 150).max() < 50
+    # binomial with p = 1/4: its standard deviation is 7.5
+    assert np.abs(kept - 75).max() < 36
 
 
 @pytest.mark.parametrize("replay", [0, 5])
@@ -312,20 +308,20 @@ def test_a_call_that_fails_changes_nothing(tmp_path):
     assert saved() == before
 
 
-REFUSED = {
-    "too many": (lambda c, X, Y: c.correct(X[:9], Y[:9]), "block_size is 8"),
-    "other samples": (lambda c, X, Y: c.correct(X[:7, :4], Y[:7]), "the first one"),
-    "again": (lambda c, X, Y: c.recorrect(), "each block is corrected once"),
-    "taken over": (lambda c, X, Y: c.resume([(X, Y)], Y), "resume belongs to the open loop"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_the_closed_loop_refuses(name):
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda c, X, Y: c.correct(X[:9], Y[:9]), "block_size is 8"),
+        (lambda c, X, Y: c.correct(X[:7, :4], Y[:7]), "the first one"),
+        (lambda c, X, Y: c.recorrect(), "each block is corrected once"),
+        (lambda c, X, Y: c.resume([(X, Y)], Y), "resume belongs to the open loop"),
+    ],
+    ids=["too many", "other samples", "again", "taken over"],
+)
+def test_what_the_closed_loop_refuses(call, words):
     X, Y = problem()
     corrector = rt.NetworkCorrector(mlp(1), LEARNER, **OPTIONS)
     corrector.correct(X[:7], Y[:7])
-    call, words = REFUSED[name]
     with pytest.raises(rt.RetargetError, match=words):
         call(corrector, X, Y)
 
@@ -343,7 +339,6 @@ def test_what_the_closed_loop_refuses(name):
         ({"replay": -3}, "replay is -3; expected 1 or more"),
         ({"replay": None}, "replay is None; expected a whole number"),
         ({"memory": None, "replay": 3}, "replay is 3, which needs memory"),
-        ({"memory": None, "gamma": "auto"}, "gamma is 'auto'"),
     ],
 )
 def test_options_that_have_no_meaning(options, words):
@@ -352,9 +347,7 @@ def test_options_that_have_no_meaning(options, words):
         rt.NetworkCorrector(mlp(1), **given_options)
 
 
-def test_targets_that_do_not_fit_and_a_loop_that_is_open():
+def test_a_loop_that_is_open_has_no_blocks():
     X, Y = problem()
-    with pytest.raises(rt.errors.InvalidInputError, match="network has 2 outputs"):
-        rt.NetworkCorrector(mlp(1, classes=2), LEARNER, **OPTIONS).correct(X[:7], Y[:7])
     with pytest.raises(rt.errors.InvalidInputError, match="next_block belongs to the closed loop"):
         rt.NetworkCorrector(mlp(1), LEARNER, 1.0, 4).next_block(X[:7], Y[:7])
