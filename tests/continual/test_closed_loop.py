@@ -110,57 +110,49 @@ def nudge(network):
             parameter.add_(0.01)
 
 
-@pytest.mark.parametrize("batch", [1, 2, 5])
-def test_block_by_block_from_the_present_network(batch):
+def blocks(X, Y, size=7, number=3):
+    return list(zip(X.split(size), Y.split(size), strict=True))[:number]
+
+
+@pytest.mark.parametrize(("batch", "replay"), [(1, 0), (2, 4), (5, 0)])
+def test_block_by_block_from_the_present_network_with_stored_samples_beside(batch, replay):
     network, (X, Y) = mlp(1), problem()
-    rates = [0.05 + 0.01 * step for step in range(21)]  # the schedule goes on from block to block
+    rates = [0.05 + 0.01 * step for step in range(40)]  # the schedule goes on from block to block
     learner = rt.SGD(rates, batch_size=batch, reduction="mean")
-    options = OPTIONS | {"block_size": 10}
-    corrector = rt.NetworkCorrector(network, learner, **options, damping=2.0)
-    lead = leader(network)  # of the network as it was at construction
-    following, dampings = Following(2.0), []
-    for start in range(0, 21, 7):
-        x, y = X[start : start + 7], Y[start : start + 7]
+    options = OPTIONS | {"block_size": 10, "damping": 2.0, "replay": replay, "seed": 3}
+    corrector = rt.NetworkCorrector(network, learner, **options)
+    lead = leader(network, seed=3)  # of the network as it was at construction
+    following, dampings, stored, step = Following(2.0), [], [], 0
+    for number, (x, y) in enumerate(blocks(X, Y, number=4)):
         before = [p.clone() for p in network.parameters()]
-        Z = corrector.correct(x, y)
+        block, Z = corrector.next_block(x, y)
         assert all(torch.equal(p, q) for p, q in zip(network.parameters(), before, strict=True))
-        F = lead.learn(x, y).predict(x)
-        step = start // 7 * learner.steps(7)
-        assert_same(Z, following.targets(network, x, gram(network, x, x), F, learner, step))
+        assert torch.equal(block[:7], x)
+        rows = [tuple(row.tolist()) for row in block[7:]]
+        assert len(set(rows)) == len(rows) == (replay if number else 0)
+        assert set(rows) <= {tuple(row.tolist()) for row in X[: 7 * number]}
+        stored += rows
+        F, K = lead.learn(x, y).predict(block), gram(network, block, block)
+        assert_same(Z, following.targets(network, block, K, F, learner, step))
+        step += learner.steps(len(block))
         dampings.append(following.damping)
         nudge(network)
-    assert dampings == [2.0, 4.0, 8.0]  # a nudge is not where the targets lead to
+    assert dampings == [2.0, 4.0, 8.0, 16.0]  # a nudge is not where the targets lead to
+    assert len(set(stored)) > replay or not replay  # not the same ones for ever
+    if replay:
+        with pytest.raises(rt.errors.InvalidInputError, match=r"call X, Z = next_block\(X, Y\)"):
+            corrector.correct(X[28:35], Y[28:35])
+
+
+def test_the_callers_library_shape_and_type():
+    X, Y = problem(7)
     flat = rt.NetworkCorrector(mlp(1, classes=1), LEARNER, **OPTIONS)
     Z = flat.correct(X[:3].numpy(), Y[:3, 0].numpy())
     assert (type(Z), Z.shape) == (np.ndarray, (3,))
     single = rt.NetworkCorrector(mlp(1).float(), LEARNER, **OPTIONS)
     assert single.correct(X[:3].float(), Y[:3].float()).dtype == torch.float32
-
-
-def test_stored_samples_stand_beside_the_block():
-    network, (X, Y) = mlp(1), problem()
-    corrector = rt.NetworkCorrector(network, LEARNER, **OPTIONS, replay=4, seed=3)
-    lead, stored, following = leader(network, seed=3), [], Following(1.0)
-    for start in range(0, 28, 7):
-        x, y = X[start : start + 7], Y[start : start + 7]
-        block, Z = corrector.next_block(x, y)
-        assert torch.equal(block[:7], x)
-        assert len(block) == (7 if start == 0 else 11)
-        rows = [tuple(row.tolist()) for row in block[7:]]
-        assert len(set(rows)) == len(rows)
-        assert set(rows) <= {tuple(row.tolist()) for row in X[:start]}
-        stored += rows
-        F = lead.learn(x, y).predict(block)
-        assert_same(Z, following.targets(network, block, gram(network, block, block), F, LEARNER))
-        nudge(network)
-    assert len(set(stored)) > 4  # not the same ones for ever
-    again = rt.NetworkCorrector(mlp(1), LEARNER, **OPTIONS, replay=4, seed=3)
-    assert torch.equal(again.next_block(X[:7], Y[:7])[0], X[:7])
-    with pytest.raises(rt.errors.InvalidInputError, match=r"call X, Z = next_block\(X, Y\)"):
-        again.correct(X[7:14], Y[7:14])
-    plain = rt.NetworkCorrector(mlp(1), LEARNER, **OPTIONS)
-    block, Z = plain.next_block(X[:7].numpy(), Y[:7].numpy())
-    np.testing.assert_array_equal(block, X[:7].numpy())
+    block, Z = rt.NetworkCorrector(mlp(1), LEARNER, **OPTIONS).next_block(X.numpy(), Y.numpy())
+    np.testing.assert_array_equal(block, X.numpy())
     assert isinstance(Z, np.ndarray)
 
 
@@ -170,34 +162,21 @@ class Followed:
     def __init__(self, damping):
         torch.manual_seed(0)
         self.network = nn.Linear(6, 2, bias=False).double()
-        self.options = {"gamma": 0.7, "block_size": 4, "memory": 30, "damping": damping}
-        self.corrector = rt.NetworkCorrector(self.network, LEARNER, **self.options)
-        self.lead, self.random = leader(self.network), np.random.default_rng(1)
-        self.damping, self.expected = None, None
+        options = {"gamma": 0.7, "block_size": 4, "memory": 30, "damping": damping}
+        self.corrector = rt.NetworkCorrector(self.network, LEARNER, **options)
+        self.random = np.random.default_rng(1)
 
     def block(self, off):
-        """One block, after which the outputs are off by this share of the way."""
+        """The damping of a block, after which the outputs are off by this share of the way."""
         X, Y = (torch.tensor(self.random.normal(size=(4, k))) for k in (6, 2))
-        Z, F = self.corrector.correct(X, Y), self.lead.learn(X, Y).predict(X)
-        f, K = seen(self.network, X), (X @ X.T).numpy()
-        self.damping = damping_of(Z.numpy(), K, f, F.numpy(), self.options["damping"])
-        _, expected = literal(K, f, F.numpy(), LEARNER, self.damping)
-        wanted = torch.from_numpy(expected - off * (expected - f))
+        self.corrector.correct(X, Y)
+        values, tensors = self.corrector.to_state()
+        f, expected = tensors["watch.before"], tensors["watch.predicted"]
+        wanted = expected - off * (expected - f)
         with torch.no_grad():  # of all weights with these outputs, the nearest
             moved = torch.linalg.lstsq(X, wanted - self.network(X), driver="gelsd").solution
             self.network.weight += moved.T
-        return self.damping
-
-
-def damping_of(Z, K, f, F, least):
-    """The one that these targets are of."""
-    fits = [
-        least * 2.0**power
-        for power in range(-3, 10)
-        if np.allclose(literal(K, f, F, LEARNER, least * 2.0**power)[0], Z, rtol=1e-8, atol=1e-8)
-    ]
-    (only,) = fits
-    return only
+        return values["loop"]["damping"]
 
 
 @pytest.mark.parametrize(
@@ -213,8 +192,8 @@ def test_the_damping_doubles_and_halves_at_the_thresholds(off, factor):
 
 def test_the_damping_is_bounded():
     followed = Followed(damping=0.5)
-    up = [followed.block(off=3.0) for _ in range(8)]
-    assert up == [0.5 * 2**power for power in range(7)] + [32.0]
+    up = [followed.block(off=3.0) for _ in range(9)]
+    assert up == [0.5 * 2**power for power in range(7)] + [32.0] * 2
     assert followed.block(off=0.1) == 32.0
     down = [followed.block(off=0.1) for _ in range(7)]
     assert down == [0.5 * 2**power for power in range(5, -1, -1)] + [0.5]
@@ -223,8 +202,7 @@ def test_the_damping_is_bounded():
 def test_the_damping_stays_where_nothing_was_trained():
     network, (X, Y) = mlp(1), problem()
     corrector, lead = rt.NetworkCorrector(network, LEARNER, **OPTIONS), leader(network)
-    for start in range(0, 21, 7):
-        x, y = X[start : start + 7], Y[start : start + 7]
+    for x, y in blocks(X, Y):
         Z, F = corrector.correct(x, y), lead.learn(x, y).predict(x)
         K, f = gram(network, x, x).numpy(), seen(network, x)
         assert_same(Z, literal(K, f, F.numpy(), LEARNER, 1.0)[0])
@@ -239,12 +217,11 @@ def test_the_damping_is_saved_and_a_forged_one_is_refused(tmp_path):
     assert followed.block(off=0.1) == 4.0
     assert followed.block(off=0.1) == 2.0
     values, tensors = read_state(path)
-    assert values["loop"]["damping"] == 2.0
     for damping in (0.49, 32.1, -1.0, float("nan")):
         values["loop"]["damping"] = damping
-        write_state(tmp_path / "forged", values, tensors)
+        write_state(path, values, tensors)
         with pytest.raises(rt.errors.InvalidInputError, match=f"damping is {damping}"):
-            rt.NetworkCorrector.load(tmp_path / "forged", followed.network)
+            rt.NetworkCorrector.load(path, followed.network)
 
 
 def test_the_reservoir_is_fair():
@@ -264,27 +241,22 @@ def test_the_reservoir_is_fair():
 @pytest.mark.parametrize("replay", [0, 5])
 def test_saved_and_loaded_it_goes_on_to_the_same_bits(replay, tmp_path):
     network, (X, Y) = mlp(1), problem()
+    path, again = tmp_path / "state", tmp_path / "again"
     options = OPTIONS | {"gamma": "auto", "replay": replay, "damping": 1.5, "seed": 2}
-    one = rt.NetworkCorrector(network, rt.SGD([0.05] * 99), **options)
-    one.save(tmp_path / "new")
-    rt.NetworkCorrector.load(tmp_path / "new", network).next_block(X[:7], Y[:7])
-    one.next_block(X[:7], Y[:7])
-    nudge(network)
-    one.next_block(X[7:14], Y[7:14])
-    one.save(tmp_path / "state")
-    other = rt.NetworkCorrector.load(tmp_path / "state", network)
-    other.save(tmp_path / "again")
-    assert (tmp_path / "state").read_bytes() == (tmp_path / "again").read_bytes()
-    nudge(network)  # the learner that leads is of the network as it was
-    for mine, other_ones in zip(
-        one.next_block(X[14:21], Y[14:21]), other.next_block(X[14:21], Y[14:21]), strict=True
-    ):
-        assert torch.equal(mine, other_ones)
-    values, tensors = read_state(tmp_path / "state")
+    one = other = rt.NetworkCorrector(network, rt.SGD([0.05] * 99), **options)
+    for x, y in blocks(X, Y):
+        one.save(path)
+        other = rt.NetworkCorrector.load(path, network)
+        other.save(again)
+        assert path.read_bytes() == again.read_bytes()
+        for mine, others in zip(one.next_block(x, y), other.next_block(x, y), strict=True):
+            assert torch.equal(mine, others)
+        nudge(network)  # the learner that leads is of the network as it was
+    values, tensors = read_state(path)
     values["options"]["memory"] = 31
-    write_state(tmp_path / "forged", values, tensors)
+    write_state(path, values, tensors)
     with pytest.raises(rt.errors.InvalidInputError, match="other options than the corrector"):
-        rt.NetworkCorrector.load(tmp_path / "forged", network)
+        rt.NetworkCorrector.load(path, network)
 
 
 def test_a_call_that_fails_changes_nothing(tmp_path):
