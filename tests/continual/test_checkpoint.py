@@ -263,10 +263,9 @@ def kernel_of(module):
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (1.5, 2.5),
         ({"a": (1, [2, "a"])}, {"a": (1, [2, "b"])}),
         (None, np.float32(2)),
-        (np.arange(3.0), np.arange(1, 4.0)),
+        (range(3), range(4)),
         (np.array(["a"], dtype=object), np.array(["b"], dtype=object)),
         (torch.zeros(3), torch.zeros(4)),
         (rt.EmpiricalNTK, kernel_of),
@@ -275,14 +274,11 @@ def kernel_of(module):
     ],
 )
 def test_options_of_a_method_are_what_has_no_underscore(one, other, tmp_path):
-    def make(value):
-        return lambda: (Options(value), [])
-
-    path = tmp_path / "run"
-    train(make(one), path, members=1)
-    train(make(one), path, members=1)
+    options = {"members": 1, "checkpoint": tmp_path / "run"}
+    for _ in range(2):
+        train(lambda: (Options(one), []), **options)
     with pytest.raises(InvalidInputError, match="these differ: methods"):
-        train(make(other), path, members=1)
+        train(lambda: (Options(other), []), **options)
 
 
 def test_files_that_are_no_checkpoints(interrupted, tmp_path):
@@ -321,28 +317,16 @@ def test_a_full_disk(interrupted):
     assert list(interrupted.parent.iterdir()) == [interrupted]
 
 
-@pytest.mark.parametrize(
-    ("lr", "sizes", "message"),
-    [
-        (1e15, (8, 40), "the loss of member 0 is not finite at step .* of epoch 0 of task 1"),
-        (1e308, (4, 8), "the network of member 0 is not finite after step 0 of epoch 0 of task"),
-    ],
-)
-def test_a_run_that_diverges(lr, sizes, message, tmp_path):
-    def diverge(checkpoint):
-        torch.manual_seed(0)
-        network = nn.Linear(5, 3, bias=False).double()
-        before, given = weights(network).clone(), stream(0, sizes=sizes)
-        with pytest.raises(TrainingDivergedError, match=message) as caught:
-            lab.train(network, given, rt.SGD(lr, 4), checkpoint=checkpoint)
+def test_a_run_that_diverges_does_so_again(tmp_path):
+    for _ in range(2):
+        network = mlp(0)
+        before = weights(network).clone()
+        with pytest.raises(TrainingDivergedError, match="of member 0 is not finite .* of task 1"):
+            lab.train(
+                network, stream(0, sizes=(4, 40)), rt.SGD(1e20, 4), checkpoint=tmp_path / "run"
+            )
         assert torch.equal(weights(network), before)
-        return str(caught.value), caught.value.step, caught.value.members
-
-    path = tmp_path / "run"
-    expected = diverge(None)
-    assert diverge(path) == expected
-    assert read_state(path)[0]["state"]["seen"] > 0
-    assert diverge(path) == expected
+    assert read_state(tmp_path / "run")[0]["state"]["seen"] == 4
 
 
 class Momentum(lab.Method):
@@ -385,22 +369,21 @@ def test_a_method_that_does_not_say_what_it_keeps_is_refused(tmp_path):
         def on_batch_end(self, run, batch):
             super().on_batch_end(run, batch)
 
+    class Nothing(Counting):
+        def state_dict(self, run):
+            return super().state_dict(run)
+
     path = tmp_path / "run"
     for make, hooks in (
-        (Momentum, "on_start, on_task_end, on_batch_end"),
-        (partial(Counting, 3), "on_batch_end"),
+        (Momentum, {"on_start", "on_task_end", "on_batch_end"}),
+        (partial(Counting, 3), {"on_batch_end"}),
     ):
         train(lambda make=make: (make(), []))
         with pytest.raises(InvalidInputError) as caught:
             train(lambda make=make: (make(), []), path)
         named = str(caught.value).split(" and no state_dict of its own")[0].split(" has ")[1]
-        assert set(named.split(", ")) == set(hooks.split(", "))
+        assert set(named.split(", ")) == hooks
     assert not path.exists()
-
-    class Nothing(Counting):
-        def state_dict(self, run):
-            return super().state_dict(run)
-
     train(lambda: (Nothing(3), []), path)
 
 

@@ -43,16 +43,16 @@ class NetworkCorrector:
     r"""Targets to train a network on, task by task, instead of the true ones.
 
     Use it in a PyTorch training loop of your own, as a function from labels to targets before each
-    task; `continual.Corrected` is the same inside `continual.train`. The network is taken for a
-    kernel machine with its tangent kernel as it is when a task begins, and as having started
-    from zero; all samples seen so far are the stream. They are kept: memory grows with the
-    stream, and the kernel with its square. The stream is taken to be trained on in full mini-
-    batches: let the batch size divide the tasks, and the block size too where the targets of
-    earlier tasks are to have no part in those of a later task's first block. Samples that the
-    network does not respond to (all units of a layer silent) have no part in others' targets.
+    task; `continual.Corrected` is the same inside `continual.train`. The network is treated as a
+    kernel machine that started from zero, with its tangent kernel at the beginning of a task; all
+    samples seen so far are the stream. They are kept: memory grows with the stream, and the kernel
+    with its square. The stream is assumed to be trained on in full mini-batches: let the batch size
+    divide the tasks. Let the block size divide them too if earlier tasks should not influence the
+    first block of a later one. Samples that the network does not respond to (all units of a layer
+    silent) do not influence the targets of others.
 
     With `memory=m` nothing of the past is kept, and the loop is closed. A `TangentLearner` with m
-    features, of the network as it is at construction, learns every sample; what it predicts is the
+    features, of the network as it is at construction, learns every sample; its predictions are the
     aim. The targets of each block come from the network's outputs and kernel at that moment, so
     that a network that went astray is led back. It is called block by block, each time after
     training on the block before:
@@ -61,9 +61,9 @@ class NetworkCorrector:
             x, z = corrector.next_block(x, y)  # with replay=0: z = corrector.correct(x, y)
             train(x, z)
 
-    With `replay` as many stored samples stand beside each block's own, with targets towards the
-    aim. It costs a forward pass, the block's kernel and $m^3/3$ multiplications a block. Where the
-    learner itself can be used as it is, it is the better predictor.
+    With `replay`, as many stored samples stand beside each block's own, with targets towards the
+    aim. A block costs a forward pass, its kernel and $m^3/3$ multiplications. If the learner itself
+    can be used, it is the better predictor.
 
     Corrected targets are exact for the kernel; a network follows them only while its kernel hardly
     changes. With plain SGD, each call compares the last block's outputs with where they should be.
@@ -71,7 +71,7 @@ class NetworkCorrector:
     so, once.
 
     Args:
-        module: The network, with outputs (n, c). It is looked at, never changed.
+        module: The network, with outputs (n, c). It is never changed.
         learner: The optimiser of the loop. Its `reduction` matters: a mean over the mini-batch is
             a rate divided by its size.
         gamma: Ridge of the offline learner that the targets lead to.
@@ -83,29 +83,28 @@ class NetworkCorrector:
         ridge: Ridge of a block, for the iterative kind; see `iterative_targets`.
         parts: Both halves of the iterative correction, or one.
         first_block: Whether the iterative kind corrects the first block too.
-        kernel: Makes the kernel from the module, and from `params=` and `preconditioner=` where
-            these are given.
+        kernel: Makes the kernel from the module, and from `params=` and `preconditioner=` if these
+            are given.
         params: Which parameters the loop trains: a name, the name of a layer, a pattern such as
             `"*.lora_*"`, several of these, or a function of a name; None for all that are trained
             (`requires_grad`).
-        preconditioner: The optimiser of the loop, where it is Adam, AdamW or RMSprop, or SGD with
-            several rates: the kernel is $J P J^\top$ with its P as it is at each call, as
-            `EmpiricalNTK` has it. It must have taken a step. `learner` then has its rate (that of
-            the first group), and AdamW's `weight_decay`. Exact for a P that stands still, so
-            approximate here, as each step changes it a little; a momentum ($\beta_1$) is taken for
-            none by a learner without.
+        preconditioner: The optimiser of the loop, if it is Adam, AdamW or RMSprop, or SGD with
+            several rates: the kernel is $J P J^\top$ with its P at each call, as in `EmpiricalNTK`.
+            It must have taken a step. `learner` then has its rate (that of the first group), and
+            AdamW's `weight_decay`. Exact for a constant P, so approximate here, as each step
+            changes it a little; $\beta_1$ is ignored if the learner has no momentum.
         loss: The loss of the loop: half the squared error, or cross-entropy (softmax; logistic for
             one output), whose true targets are one-hot rows or probabilities. The targets are for
             `torch.nn.functional.cross_entropy`, which takes real numbers. Not for the distilled
             kind, nor with `memory`.
-        memory: Number of features of the learner that leads; None for the open loop above. It needs
-            plain SGD, and leaves `refresh`, `kind`, `ridge`, `parts` and `first_block` no meaning.
-            `gamma` may be `"auto"` then.
+        memory: Number of features of the learner that leads; None for the open loop. It needs plain
+            SGD and excludes `refresh`, `kind`, `ridge`, `parts` and `first_block`; `gamma` may then
+            be `"auto"`.
         replay: Samples that are stored for `next_block`, chosen fairly among all so far.
         damping: $\rho$: a block's coefficients are $(K + \rho\, \overline{K_{ii}} I)^{-1}$ times
-            the way to the aim. This is the least: it grows, up to 64 times, while the network does
-            not follow, and comes back when it does.
-        seed: Seed of the features, and of the choice of stored samples.
+            the distance to the aim. It grows up to 64 times this value while the network does not
+            follow, and returns to it when it does.
+        seed: Seed of the features and of the choice of stored samples.
 
     Examples:
         >>> network = nn.Linear(2, 2, bias=False).double()
@@ -168,7 +167,7 @@ class NetworkCorrector:
 
         Args:
             X: (n, ...) samples, as the network takes them: an array, or a dict or tuple of several
-                (token ids and a mask), as `EmpiricalNTK` has them.
+                (token ids and a mask), as in `EmpiricalNTK`.
             Y: (n, c) true targets: one-hot, for classes.
 
         Returns:
@@ -184,7 +183,7 @@ class NetworkCorrector:
     def next_block(self, X: Any, Y: Any) -> tuple[Any, Any]:
         """Samples to train on now, and their targets: those given, then some of the stored ones.
 
-        Of the closed loop (`memory=...`) only.
+        It belongs to the closed loop (`memory=...`).
 
         Args:
             X: (n, ...) the block's samples, at most `block_size`.
@@ -233,8 +232,8 @@ class NetworkCorrector:
         """How far the network was from where its kernel said, at the last few comparisons.
 
         Relative to the distance that it was to move: 0 is exact, and above 1 there is a
-        `LinearisationWarning`. None where nothing was compared, as before the second call, with
-        momentum or weight decay, or once `trust` has switched it off.
+        `LinearisationWarning`. None if nothing was compared: before the second call, with momentum
+        or weight decay, or after `trust`.
         """
         return None if self._loop.watch is None else self._loop.watch.off
 
@@ -246,10 +245,10 @@ class NetworkCorrector:
     def save(self, path: str | Path) -> None:
         """Writes the whole state to one file, which replaces an older one only when complete.
 
-        It holds the samples and targets of all tasks, and with `refresh="never"` the weights of the
-        network that the kernel is of. Otherwise the network's weights are yours to save: the
-        corrector only looks at it. With `memory` it holds the sums and the weights of the learner
-        that leads, and the samples stored. Loading the file runs no code.
+        It holds the samples and targets of all tasks or, with `memory`, the sums and weights of the
+        learner that leads and the stored samples. With `refresh="never"` it holds the weights that
+        the kernel uses; otherwise the network's weights are yours to save. Loading the file runs no
+        code.
         """
         write_state(Path(path), *self.to_state())
 
@@ -280,12 +279,12 @@ class NetworkCorrector:
         kernel: Callable[..., Kernel] = EmpiricalNTK,
         device: str | torch.device = "cpu",
     ) -> Self:
-        """Loads what `save` wrote; the corrector then goes on as if nothing had happened.
+        """Loads what `save` wrote; the corrector then continues as if nothing had happened.
 
         Args:
             path: What `save` wrote.
-            module: The network, as it is to go on from now. With `refresh="never"` only its form
-                matters: the weights that the kernel is of come from the file.
+            module: The network as it is now. With `refresh="never"` only its architecture matters:
+                the weights that the kernel uses come from the file.
             kernel: Makes the kernel from the module, as in the constructor; with a preconditioner,
                 `functools.partial(EmpiricalNTK, preconditioner=optimizer)`.
             device: Where the samples go: that of the network.
@@ -308,7 +307,7 @@ class NetworkCorrector:
         return loaded
 
     def restore(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        """Goes on from what `to_state` gave; this corrector must be new, with the same options.
+        """Continues from what `to_state` gave; this corrector must be new, with the same options.
 
         Use it if the network and the kernel exist already; `load` makes a corrector.
 
@@ -318,7 +317,7 @@ class NetworkCorrector:
         """
         if self._first is not None:
             raise InvalidInputError(
-                "this corrector has been used; expected a new one to go on from a state"
+                "this corrector has been used; expected a new one to restore a state"
             )
         mine = self.to_state()[0]
         for name in ("options", "learner"):

@@ -91,34 +91,52 @@ class Options:
     def checked(self, learner: SGD) -> Self:
         """The same options, as plain numbers; refused if they have no meaning together."""
         for name, kinds in (("refresh", get_args(Refresh)), ("kind", get_args(Kind))):
-            if getattr(self, name) not in kinds:
-                given = getattr(self, name)
+            if (given := getattr(self, name)) not in kinds:
                 raise InvalidInputError(f"{name} is {given!r}; expected one of {kinds}")
-        closed, iterative = self.memory is not None, (self.ridge, self.parts, self.first_block)
-        if self.kind != "iterative" and iterative != (0.0, "both", "corrected"):
-            raise InvalidInputError(
-                "ridge, parts and first_block are options of kind='iterative', but kind is "
-                f"{self.kind!r}; leave them out"
-            )
-        if self.kind == "distilled" and self.loss != "squared":
-            raise InvalidInputError(
-                f"loss is {self.loss!r} with kind='distilled'; expected loss='squared', whose "
-                "offline predictions are targets: those of cross-entropy are logits"
-            )
+        closed, kind, loss = self.memory is not None, self.kind, self.loss
+        iterative = self.ridge, self.parts, self.first_block
+        usual = iterative == (0.0, "both", "corrected")
         automatic = closed and self.gamma == "auto"
-        gamma, ridge = check_correction(
-            learner,
-            1.0 if automatic else cast(float, self.gamma),
-            self.block_size,
-            *iterative,
-            self.loss,
-        )
+        gamma = 1.0 if automatic else cast(float, self.gamma)
+        gamma, ridge = check_correction(learner, gamma, self.block_size, *iterative, loss)
         if closed:
-            self._check_closed_loop(learner)
-        elif self.replay:
-            raise InvalidInputError(
-                f"replay is {self.replay}, which needs memory=...: without it every sample is kept"
-            )
+            as_count("memory", self.memory)
+            as_positive("damping", self.damping)
+            if self.replay != 0:
+                as_count("replay", self.replay)
+        for wrong, message in (
+            (
+                kind != "iterative" and not usual,
+                "ridge, parts and first_block are options of kind='iterative', but kind is "
+                f"{kind!r}; leave them out",
+            ),
+            (
+                kind == "distilled" and loss != "squared",
+                f"loss is {loss!r} with kind='distilled'; expected loss='squared', whose offline "
+                "predictions are targets: those of cross-entropy are logits",
+            ),
+            (
+                not closed and self.replay,
+                f"replay is {self.replay}, which needs memory=...: without it all samples are kept",
+            ),
+            (
+                closed and not (usual and (self.refresh, kind) == ("task", "iterative")),
+                "refresh, kind, ridge, parts and first_block are options of the open loop; leave "
+                "them out with memory=..., where damping steadies the steps",
+            ),
+            (
+                closed and loss != "squared",
+                f"loss is {loss!r} with memory={self.memory}; expected loss='squared': the learner "
+                "that leads solves least squares",
+            ),
+            (
+                closed and learner.has_memory,
+                "the closed loop is for plain SGD: the outputs do not show what momentum or weight "
+                "decay will still do; use momentum=0 and weight_decay=0, or leave memory out",
+            ),
+        ):
+            if wrong:
+                raise InvalidInputError(message)
         return replace(
             self,
             gamma="auto" if automatic else gamma,
@@ -126,29 +144,6 @@ class Options:
             damping=float(self.damping),
             seed=int(self.seed),
         )
-
-    def _check_closed_loop(self, learner: SGD) -> None:
-        as_count("memory", self.memory)
-        as_positive("damping", self.damping)
-        if self.replay != 0:
-            as_count("replay", self.replay)
-        others = self.refresh, self.kind, self.ridge, self.parts, self.first_block
-        if others != ("task", "iterative", 0.0, "both", "corrected"):
-            raise InvalidInputError(
-                "refresh, kind, ridge, parts and first_block are options of the open loop; leave "
-                "them out with memory=..., where damping steadies the steps"
-            )
-        if self.loss != "squared":
-            raise InvalidInputError(
-                f"loss is {self.loss!r} with memory={self.memory}; expected loss='squared': the "
-                "learner that leads solves least squares; leave memory out"
-            )
-        if learner.has_memory:
-            raise InvalidInputError(
-                "the closed loop is for plain SGD: what momentum or weight decay will still do to "
-                "the network cannot be seen in its outputs; use momentum=0 and weight_decay=0, or "
-                "leave memory out"
-            )
 
 
 class OpenLoop:
@@ -250,8 +245,7 @@ class Reservoir:
     """A fair choice of the samples so far (Vitter's algorithm R), the same for the same seed."""
 
     def __init__(self, capacity: int, seed: int) -> None:
-        self.capacity, self.seed = capacity, seed
-        self.offered = self.blocks = 0
+        self.capacity, self.seed, self.offered = capacity, seed, 0
         self.samples: Samples | None = None
 
     def __len__(self) -> int:
@@ -271,33 +265,29 @@ class Reservoir:
             return
         room, random = self.capacity - len(self), self._random(1)
         before = take(samples, slice(0, 0)) if self.samples is None else self.samples
-        kept = join([before, take(samples, slice(0, room))])  # a copy: a fork has the old ones
+        self.samples = join([before, take(samples, slice(0, room))])  # other copies keep the old
         self.offered += min(room, count(samples))
         for row in range(room, count(samples)):
             self.offered += 1
             slot = int(random.integers(self.offered))
             if slot < self.capacity:
-                for into, leaf in zip(leaves(kept), leaves(samples), strict=True):
+                for into, leaf in zip(leaves(self.samples), leaves(samples), strict=True):
                     into[slot] = leaf[row]
-        self.samples, self.blocks = kept, self.blocks + 1
 
     def _random(self, use: int) -> np.random.Generator:
-        return np.random.default_rng([self.seed % 2**64, self.blocks, use])
+        return np.random.default_rng([self.seed % 2**64, self.offered, use])
 
     def state_dict(self) -> dict[str, Any]:
         """The state as named tensors and plain values."""
-        state: dict[str, Any] = {"offered": self.offered, "blocks": self.blocks}
-        return state | ({} if self.samples is None else named_leaves("samples", self.samples))
+        held = {} if self.samples is None else named_leaves("samples", self.samples)
+        return {"offered": self.offered} | held
 
     def load_state_dict(self, state: dict[str, Any], first: First | None) -> None:
         """Restores a state; this reservoir must be new."""
-        self.offered, self.blocks = int(state["offered"]), int(state["blocks"])
-        self.samples = _samples_of(state, first)
+        self.offered, self.samples = int(state["offered"]), _samples_of(state, first)
         held = 0 if self.samples is None else count(self.samples)
-        if not 0 <= self.blocks <= self.offered or held != len(self):
-            raise InvalidInputError(
-                f"offered is {self.offered}, blocks {self.blocks}, with {held} samples"
-            )
+        if held != len(self):
+            raise InvalidInputError(f"offered is {self.offered}, with {held} samples")
 
 
 class ClosedLoop:

@@ -105,15 +105,11 @@ class Run:
         epochs: As in `train`, and so are `reshuffle`, `evaluate_every` and `record`.
         task: The task being learned, from 0.
         epoch: The pass over it, from 0.
-        passes: Passes over it that are complete.
-        ended: Number of methods whose `on_task_end` is over.
         order: (M, n) positions of the task's samples, in the order of the last pass.
         seen: Samples learned from so far.
         checkpoint: Saves the run, if that was asked for. A method whose `on_task_end` is long may
             call it there, if its `state_dict` says how far it is: it is then called again.
         plan: What comes at each step of the current pass.
-        taken: Steps of it so far, or of the last one.
-        first_bad: (M,) the first of them at which a member's loss was not finite, or NEVER.
     """
 
     ensemble: Ensemble
@@ -129,17 +125,17 @@ class Run:
     evaluate_every: int | None
     record: bool
     total_loss: Tensor  # (M,) of the steps since the last evaluation
-    first_bad: Tensor
+    first_bad: Tensor  # (M,) first step of the pass with a loss that is not finite, or NEVER
     task: int = 0
     epoch: int = 0
-    passes: int = 0
-    ended: int = 0
+    passes: int = 0  # over the task that are complete
+    ended: int = 0  # methods whose `on_task_end` is over
     order: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     seen: int = 0
     checkpoint: Callable[[], None] = lambda: None
     plan: PassPlan = field(init=False)
     steps: int = 0  # since the last evaluation
-    taken: int = 0
+    taken: int = 0  # steps of the current pass, or of the last one
     evaluations: list[tuple[int, int, Tensor, Tensor, Tensor]] = field(default_factory=list)
 
     @property

@@ -43,7 +43,6 @@ class _OnTargets(Method):
         Options(**self.options).checked(self._assumed(learner))
 
     def on_start(self, run: "Run") -> None:
-        """A corrector for each member, of the network as it is now."""
         self._correctors = [
             NetworkCorrector(
                 module,
@@ -111,16 +110,13 @@ class Corrected(_OnTargets):
 
     @property
     def name(self) -> str:
-        """Corrected, and the kind if it is not iterative."""
         return "Corrected" if self.kind == "iterative" else f"Corrected ({self.kind})"
 
     def on_start(self, run: "Run") -> None:
-        """A corrector for each member; no task has been corrected."""
         super().on_start(run)
         self._tasks = 0
 
     def on_task_start(self, run: "Run") -> None:
-        """Targets for the task, from all samples seen so far."""
         self._compute(
             run,
             lambda m: self._correctors[m].correct(
@@ -130,24 +126,20 @@ class Corrected(_OnTargets):
         self._tasks = run.task + 1
 
     def on_epoch_start(self, run: "Run") -> None:
-        """Targets from the network as it is now, if that was asked for."""
         if run.epoch:
             self._compute(run, lambda m: self._correctors[m].recorrect())
 
     def targets(self, run: "Run", batch: Batch) -> Tensor:
-        """The corrected targets of the mini-batch."""
         return gather_rows(self._targets, batch.positions - run.span.start)
 
     def kept_bytes(self, run: "Run") -> int:
-        """Every sample, and its target; the kernel comes and goes with each task."""
         return run.stream_bytes
 
     def state_dict(self, run: "Run") -> dict[str, Any]:
-        """The targets in use. The samples that the correctors keep are those of the stream."""
+        # the samples that the correctors keep are those of the stream
         return {"tasks": self._tasks} | ({"targets": self._targets} if self._tasks else {})
 
     def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
-        """Gives the correctors their samples and targets again."""
         self._tasks = state["tasks"]
         if not self._tasks:
             return
@@ -158,7 +150,6 @@ class Corrected(_OnTargets):
             corrector.resume(tasks, self._targets[m])
 
     def likely_cause(self, run: "Run", member: int) -> str | None:
-        """Targets far away from the true ones."""
         largest = float(self._targets[member].abs().max())
         if largest < 100:
             return None
@@ -223,7 +214,7 @@ class Led(_OnTargets):
         super().__init__(options, EmpiricalNTK)
 
     def targets(self, run: "Run", batch: Batch) -> Tensor:
-        """The targets of the mini-batch; those of a block are computed with its first one."""
+        # the targets of a block are computed with its first mini-batch
         step, size = int(batch.step), batch.positions.shape[1]
         steps = self.options["block_size"] // size  # of a block
         place = step % steps
@@ -240,11 +231,9 @@ class Led(_OnTargets):
         return self._targets[:, place * size : (place + 1) * size]
 
     def kept_bytes(self, run: "Run") -> int:
-        """Bytes of the sums of the learner that leads."""
         return self._correctors[0].nbytes
 
     def state_dict(self, run: "Run") -> dict[str, Any]:
-        """The whole state of the correctors; a checkpoint is made between blocks."""
         state: dict[str, Any] = {}
         for m, corrector in enumerate(self._correctors):
             values, tensors = corrector.to_state()
@@ -253,7 +242,6 @@ class Led(_OnTargets):
         return state
 
     def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
-        """Restores the correctors."""
         for m, corrector in enumerate(self._correctors):
             corrector.restore(state[f"values{m}"], part_of(state, f"tensors{m}"))
 

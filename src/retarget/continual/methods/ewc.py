@@ -40,7 +40,6 @@ class EWC(Method):
         self.strengths = [as_non_negative("strength", value) for value in values]
 
     def on_start(self, run: "Run") -> None:
-        """Begins without anchors."""
         members = len(run.ensemble)
         if len(self.strengths) not in (1, members):
             raise InvalidInputError(
@@ -55,7 +54,6 @@ class EWC(Method):
         self._spread = torch.zeros_like(self._strength)
 
     def penalty(self, run: "Run", batch: Batch) -> Tensor | None:
-        """The pull to the anchors."""
         if not self._fisher:
             return None
         pull = [
@@ -66,7 +64,6 @@ class EWC(Method):
 
     @torch.no_grad()
     def on_task_end(self, run: "Run") -> None:
-        """Adds this task's anchor."""
         if run.span.stop == run.train.rows.shape[1]:
             return  # no task follows that would need the anchor
         fishers = [
@@ -84,11 +81,9 @@ class EWC(Method):
             self._fisher[name], self._centre[name] = total, centre + share * (w - centre)
 
     def kept_bytes(self, run: "Run") -> int:
-        """The weights to stay near, and how near."""
         return sum(v[0].nbytes for v in (*self._fisher.values(), *self._centre.values()))
 
     def state_dict(self, run: "Run") -> dict[str, Any]:
-        """The anchors, all in one."""
         both = {"fisher": self._fisher, "centre": self._centre}
         state = {
             f"{part}.{k}": values for part, named in both.items() for k, values in named.items()
@@ -96,7 +91,6 @@ class EWC(Method):
         return state | {"spread": self._spread}
 
     def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
-        """Restores the anchors."""
         self._fisher, self._centre = part_of(state, "fisher"), part_of(state, "centre")
         self._spread = state["spread"]
 

@@ -34,11 +34,9 @@ class CumulativeReplay(Method):
         self.passes = passes
 
     def on_start(self, run: "Run") -> None:
-        """No pass has been made."""
         self._done = 0
 
     def on_task_end(self, run: "Run") -> None:
-        """Trains on everything seen, plainly."""
         if self._waits and run.task + 1 < len(run.train.spans[0]):
             return
         while self._done < self.passes:
@@ -48,15 +46,12 @@ class CumulativeReplay(Method):
         self._done = 0
 
     def kept_bytes(self, run: "Run") -> int:
-        """Every sample, and its target."""
         return run.stream_bytes
 
     def state_dict(self, run: "Run") -> dict[str, Any]:
-        """The number of passes made after this task."""
         return {"done": self._done}
 
     def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
-        """Restores the number of passes."""
         self._done = state["done"]
 
 
@@ -72,7 +67,6 @@ class Joint(CumulativeReplay):
     _waits = True
 
     def epochs(self, run: "Run", wanted: int) -> int:
-        """No pass over single tasks: all are learned together at the end."""
         return 0
 
 
@@ -92,14 +86,12 @@ class _MemoryReplay(Method):
         self.capacity, self.batch_size, self.terms = capacity, batch_size, terms
 
     def on_start(self, run: "Run") -> None:
-        """An empty memory for each member."""
         self._reservoirs = [Reservoir(self.capacity, random) for random in run.random]
         # One more slot: what is not kept is written there, and never read.
         shape = len(run.ensemble), self.capacity + 1, run.targets.shape[-1]
         self._stored = run.targets.new_zeros(shape)
 
     def on_epoch_start(self, run: "Run") -> None:
-        """Decides what is kept and what is drawn at each step of this pass."""
         positions, weights = run.plan.positions.cpu().numpy(), run.plan.weights.cpu().numpy()
         plans = [
             reservoir.plan(positions[:, m], weights[:, m], len(self.terms), self.batch_size)
@@ -112,7 +104,6 @@ class _MemoryReplay(Method):
         self._weights = enough.to(run.targets.dtype)
 
     def penalty(self, run: "Run", batch: Batch) -> Tensor:
-        """The losses of the drawn samples."""
         positions, slots = batch.this_step(self._positions), batch.this_step(self._slots)
         weights = batch.this_step(self._weights)
         outputs = run.ensemble(run.inputs(positions.flatten(1)))
@@ -127,18 +118,15 @@ class _MemoryReplay(Method):
         return total
 
     def on_batch_end(self, run: "Run", batch: Batch) -> None:
-        """Keeps the outputs of the samples that stay in the memory."""
         slots = batch.this_step(self._store)[..., None].expand_as(batch.outputs)
         self._stored.scatter_(1, slots, batch.outputs)
 
     def kept_bytes(self, run: "Run") -> int:
-        """The samples in the memory, with their targets, or outputs, or both."""
         compared_with = {name for _, name in self.terms}
         sample = run.train.inputs(0, slice(0, 1)).nbytes
         return self.capacity * (sample + len(compared_with) * run.targets[0, :1].nbytes)
 
     def state_dict(self, run: "Run") -> dict[str, Any]:
-        """The contents of the memory."""
         return {
             "held": torch.from_numpy(np.stack([r.held for r in self._reservoirs])),
             "offered": [r.offered for r in self._reservoirs],
@@ -146,7 +134,6 @@ class _MemoryReplay(Method):
         }
 
     def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
-        """Restores the memory."""
         for m, reservoir in enumerate(self._reservoirs):
             reservoir.held = state["held"][m].cpu().numpy().copy()
             reservoir.offered = state["offered"][m]
@@ -192,7 +179,6 @@ class DER(_MemoryReplay):
 
     @property
     def name(self) -> str:
-        """DER or DER++."""
         return "DER++" if self.beta else "DER"
 
 

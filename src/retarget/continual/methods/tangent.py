@@ -34,22 +34,18 @@ class _AfterFirstSession(Method, ABC):
         self.first_epochs = first_epochs
 
     def on_start(self, run: "Run") -> None:
-        """A seed for each member's random features."""
         self._seeds = [int(random.integers(2**31)) for random in run.random]
         self._learners: list[StreamingRidge] = []
         self._tested: dict[int, Prepared] = {}
         self._tasks = 0  # learned so far
 
     def epochs(self, run: "Run", wanted: int) -> int:
-        """No training after the first session."""
         return self.first_epochs if run.task == 0 else 0
 
     def on_task_end(self, run: "Run") -> None:
-        """Learns the task."""
         self._learn(run, run.task)
 
     def test_outputs(self, run: "Run", member: int) -> Tensor | None:
-        """The least-squares predictions, once there is a learner."""
         if not self._learners:
             return None
         learner = self._learners[member]
@@ -58,15 +54,12 @@ class _AfterFirstSession(Method, ABC):
         return cast(Tensor, learner.predict(self._tested[member]))
 
     def kept_bytes(self, run: "Run") -> int:
-        """Bytes of the sums."""
         return self._learners[0].nbytes if self._learners else 0
 
     def state_dict(self, run: "Run") -> dict[str, Any]:
-        """The seeds, and the number of tasks: the sums are made again from the stream."""
-        return {"tasks": self._tasks, "seeds": self._seeds}
+        return {"tasks": self._tasks, "seeds": self._seeds}  # the sums are made again
 
     def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
-        """Learns the earlier tasks once more."""
         self._seeds = state["seeds"]
         for task in range(state["tasks"]):
             self._learn(run, task)
