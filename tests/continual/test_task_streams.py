@@ -135,8 +135,8 @@ def test_tasks_without_a_meaning(arguments, message):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda d: domain_pairs(d, 0, 7), "per_class is 7; expected 1 to 6, the samples of"),
-        (lambda d: domain_pairs(d, 0, 0), "per_class is 0; expected 1 to 6"),
+        (lambda d: domain_pairs(d, 0, 7), "per_class is 7, but there are 6 samples of class"),
+        (lambda d: domain_pairs(d, 0, 0), "per_class is 0, .* expected 1 to 6"),
         (lambda d: classes_in_tasks(d, 0, [[0, 2, 3], [5, 6, 6]]), "expected each class in one"),
         (lambda d: classes_in_tasks(d, 0, [[0, 2], [5, 6]]), "tasks have the classes .0, 2, 5"),
         (lambda d: class_incremental(d, 0, 4), "classes_a_task is 4; expected a divisor of the 6"),

@@ -189,7 +189,8 @@ def _by_class(
             found = np.flatnonzero(data.labels.cpu() == label)
             if per_class is not None and not 1 <= per_class <= len(found):
                 raise InvalidInputError(
-                    f"per_class is {per_class}; expected 1 to {len(found)}, the samples of {label}"
+                    f"per_class is {per_class}, but there are {len(found)} samples of class "
+                    f"{label}; expected 1 to {len(found)}"
                 )
             drawn.append(random.permutation(found)[:per_class])
         tasks.append(random.permutation(np.concatenate(drawn)))

@@ -34,19 +34,27 @@ class _OnTargets(Method):
 
     keeps_order = True
 
-    def __init__(self, options: dict[str, Any], kernel: Callable[[nn.Module], Kernel]) -> None:
-        self.options, self.kernel = options, kernel
+    def __init__(
+        self,
+        gamma: float | Literal["auto"],
+        block_size: int,
+        kernel: Callable[[nn.Module], Kernel],
+        **options: Any,
+    ) -> None:
+        self.gamma, self.block_size, self.kernel, self.options = gamma, block_size, kernel, options
         self.check(SGD(1.0))  # bad options are an error here, not when the first task begins
 
     def check(self, learner: SGD) -> None:
         """Refuses options that have no meaning with this learner."""
-        Options(**self.options).checked(self._assumed(learner))
+        Options(self.gamma, self.block_size, **self.options).checked(self._assumed(learner))
 
     def on_start(self, run: "Run") -> None:
         self._correctors = [
             NetworkCorrector(
                 module,
                 self._assumed(learner),
+                self.gamma,
+                self.block_size,
                 kernel=self.kernel,
                 **self.options | self._drawn(random),
             )
@@ -104,9 +112,8 @@ class Corrected(_OnTargets):
         kernel: Callable[[nn.Module], Kernel] = EmpiricalNTK,
     ) -> None:
         self.assumed_reduction, self.kind = assumed_reduction, kind
-        options: dict[str, Any] = {"gamma": gamma, "block_size": block_size, "refresh": refresh}
-        options |= {"kind": kind, "ridge": ridge, "parts": parts, "first_block": first_block}
-        super().__init__(options, kernel)
+        options = {"refresh": refresh, "kind": kind, "ridge": ridge, "parts": parts}
+        super().__init__(gamma, block_size, kernel, **options, first_block=first_block)
 
     @property
     def name(self) -> str:
@@ -210,13 +217,12 @@ class Led(_OnTargets):
         damping: float = 1.0,
     ) -> None:
         memory = as_count("memory", memory)  # a corrector without one is of the open loop
-        options = {"gamma": gamma, "memory": memory, "block_size": block_size, "damping": damping}
-        super().__init__(options, EmpiricalNTK)
+        super().__init__(gamma, block_size, EmpiricalNTK, memory=memory, damping=damping)
 
     def targets(self, run: "Run", batch: Batch) -> Tensor:
         # the targets of a block are computed with its first mini-batch
         step, size = int(batch.step), batch.positions.shape[1]
-        steps = self.options["block_size"] // size  # of a block
+        steps = self.block_size // size  # of a block
         place = step % steps
         if not place:
             rows = slice(step, step + steps)
