@@ -101,7 +101,6 @@ class Options:
         gamma, ridge = check_correction(learner, gamma, self.block_size, *iterative, loss)
         if closed:
             as_count("memory", self.memory)
-            as_positive("damping", self.damping)
             if self.replay != 0:
                 as_count("replay", self.replay)
         for wrong, message in (
@@ -140,8 +139,9 @@ class Options:
         return replace(
             self,
             gamma="auto" if automatic else gamma,
+            block_size=int(self.block_size),
             ridge=ridge,
-            damping=float(self.damping),
+            damping=as_positive("damping", self.damping),
             seed=int(self.seed),
         )
 
@@ -195,7 +195,7 @@ class OpenLoop:
 
     def resume(self, tasks: Sequence[tuple[Samples, Tensor]], corrected: Tensor) -> None:
         """Takes over tasks, and the targets of the last, without computing them again."""
-        self.X = mapped(torch.clone, join([samples for samples, _ in tasks]))
+        self.X = join([samples for samples, _ in tasks])
         self.Y, self.corrected = torch.cat([true for _, true in tasks]), corrected
 
     def _compute(self, kernel: Kernel, learner: SGD, X: Samples, Y: Tensor, last: Tensor) -> Tensor:
