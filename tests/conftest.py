@@ -87,6 +87,6 @@ def serving(opening):
             thread.join()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def serve():
     return serving

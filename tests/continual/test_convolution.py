@@ -14,7 +14,7 @@ from support.problems import assert_same
 # PyTorch's own, of the copy it makes
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same'")
 OPTIONS = [
-    *itertools.product((1, (2, 1), (2,)), (1, (2, 1), "valid"), (1, (1, 2)), [1]),
+    *itertools.product((1, (2, 1), (2,)), ((2, 1), "valid"), (1, (1, 2)), [1]),
     *((1, "same", dilation, 1) for dilation in (1, (2, 3))),
     (1, 1, 1, 2),
 ]

@@ -31,12 +31,8 @@ def linear(outputs):
 
 def train(network, X, Z):
     optimiser = torch.optim.SGD(network.parameters(), lr=LEARNER.lr)
-    loss_of = functional.cross_entropy
-    if Z.shape[1] == 1:
-
-        def loss_of(f, z, reduction):
-            return functional.binary_cross_entropy_with_logits(f, z, reduction=reduction)
-
+    binary = functional.binary_cross_entropy_with_logits
+    loss_of = binary if Z.shape[1] == 1 else functional.cross_entropy
     for x, z in zip(X.split(3), Z.split(3), strict=True):
         optimiser.zero_grad()
         (loss_of(network(x), z, reduction="sum") / len(x)).backward()
@@ -89,13 +85,9 @@ def test_saved_and_loaded_it_is_still_cross_entropy(tmp_path):
     ],
     ids=["hinge", "distilled", "memory"],
 )
-def test_losses_that_have_no_meaning(options, message):
+def test_losses_and_targets_that_have_no_meaning(options, message):
     with pytest.raises(InvalidInputError, match=message):
         rt.NetworkCorrector(mlp(1), LEARNER, 1.0, BLOCK, **options)
-
-
-def test_targets_that_are_not_probabilities():
-    X, Y = classes(3)
     corrector = rt.NetworkCorrector(mlp(1), LEARNER, 1.0, BLOCK, loss="cross-entropy")
     with pytest.raises(InvalidInputError, match="sums to 2 in row 0"):
-        corrector.correct(X, 2 * Y)
+        corrector.correct(classes(3)[0], 2 * classes(3)[1])

@@ -80,18 +80,17 @@ def test_a_tangent_learner_of_a_part():
         rt.TangentLearner(module, params="clasifier")
 
 
-@pytest.mark.parametrize("kind", ["iterative", "exact", "distilled"])
+@pytest.mark.parametrize("kind", ["iterative", "exact"])
 def test_targets_are_those_of_the_kernel(kind):
     module, X, Y = problem()
     corrector = NetworkCorrector(module, LEARNER, gamma=0.7, block_size=4, kind=kind)
     K = jacobian_gram(module, X, X)
     found = [corrector.correct(rows(X, a, a + 4), Y[a : a + 4]) for a in (0, 4, 8)]
-    if kind == "iterative":
-        expected = rt.iterative_targets(K, Y, LEARNER, 0.7, 4)
-        torch.testing.assert_close(torch.cat(found), expected, rtol=1e-8, atol=1e-8)
-    if kind == "exact":
-        expected = rt.corrected_targets(K, Y, LEARNER, 0.7)
-        torch.testing.assert_close(found[-1], expected[-4:], rtol=1e-8, atol=1e-8)
+    expected = {
+        "iterative": lambda: rt.iterative_targets(K, Y, LEARNER, 0.7, 4),
+        "exact": lambda: rt.corrected_targets(K, Y, LEARNER, 0.7),
+    }[kind]()
+    torch.testing.assert_close(found[-1], expected[-4:], rtol=1e-8, atol=1e-8)
     assert corrector.nbytes == sum(leaf.nbytes for leaf in leaves(X)) + Y.nbytes
 
 
@@ -111,12 +110,12 @@ def test_an_open_loop_goes_on_from_a_file(form, tmp_path):
 
 
 def test_a_closed_loop_of_tokens_is_that_of_vectors_and_goes_on_from_a_file(tmp_path):
-    module, X, Y = problem(n=24)
+    module, X, Y = problem(n=16)
     options = {"gamma": 0.5, "block_size": 4, "memory": 32, "replay": 3, "seed": 5}
     corrector = NetworkCorrector(module, LEARNER, **options)
     plain = NetworkCorrector(Vectors(module), LEARNER, **options)
     V = Vectors.of(X)
-    for a in range(0, 16, 4):
+    for a in range(0, 12, 4):
         S, Z = corrector.next_block(rows(X, a, a + 4), Y[a : a + 4])
         samples, targets = plain.next_block(V[a : a + 4], Y[a : a + 4])
         torch.testing.assert_close(Z, targets, rtol=1e-8, atol=1e-8)
@@ -124,10 +123,12 @@ def test_a_closed_loop_of_tokens_is_that_of_vectors_and_goes_on_from_a_file(tmp_
         assert count(S) == 4 + min(3, a)
     corrector.save(tmp_path / "state")
     again = NetworkCorrector.load(tmp_path / "state", module)
-    block = rows(X, 16, 20), Y[16:20]
-    ours, theirs = corrector.next_block(*block), again.next_block(*block)
-    assert_same(ours[0], theirs[0])
-    assert_same(ours[1], theirs[1])
+    for mine, other in zip(
+        corrector.next_block(rows(X, 12, 16), Y[12:]),
+        again.next_block(rows(X, 12, 16), Y[12:]),
+        strict=True,
+    ):
+        assert_same(mine, other)
     assert corrector.nbytes == again.nbytes
 
 

@@ -49,49 +49,47 @@ def follow(width, mode):
 
 
 @pytest.mark.parametrize("mode", ["open", "closed"])
-def test_a_wide_network_is_where_it_should_be(mode):
+def test_a_wide_network_is_where_it_should_be_and_a_narrow_one_is_not(mode):
     caught, off = follow(2048, mode)
     assert not caught
     assert off < 0.01
-
-
-@pytest.mark.parametrize("mode", ["open", "closed"])
-def test_a_narrow_one_is_not_and_that_is_said_once_at_the_callers_line(mode):
     caught, off = follow(3, mode)
-    assert [one.category for one in caught] == [rt.errors.LinearisationWarning]
-    assert "has left its linearisation" in str(caught[0].message)
-    assert caught[0].filename == __file__
+    (told,) = caught  # once, at the caller's line
+    assert told.category is rt.errors.LinearisationWarning
+    assert "has left its linearisation" in str(told.message)
+    assert told.filename == __file__
     assert off is not None
 
 
-def test_a_network_that_was_not_trained_is_not_compared():
+def start(**options):
+    """A corrector of a narrow network, after its first block."""
     module, (X, Y) = network(3), problem()
-    corrector = rt.NetworkCorrector(module, rt.SGD(RATE, batch_size=BATCH), 1.0, BLOCK)
+    corrector = rt.NetworkCorrector(module, rt.SGD(RATE, batch_size=BATCH), 1.0, BLOCK, **options)
     corrector.correct(X[:8], Y[:8])
-    corrector.correct(X[8:16], Y[8:16])
+    return corrector, module, (X[8:16], Y[8:16])
+
+
+def test_a_network_that_was_not_trained_is_not_compared():
+    corrector, _, task = start()
+    corrector.correct(*task)
     assert corrector.linearisation_error is None
 
 
-@pytest.mark.parametrize("mode", ["open", "closed"])
-def test_a_warning_that_is_an_error_is_raised_once(mode):
-    module, (X, Y) = network(3), problem()
-    loop = {"memory": 64} if mode == "closed" else {}
-    corrector = rt.NetworkCorrector(module, rt.SGD(RATE, batch_size=BATCH), 1.0, BLOCK, **loop)
-    corrector.correct(X[:8], Y[:8])
+@pytest.mark.parametrize("options", [{}, {"memory": 64}], ids=["open", "closed"])
+def test_a_warning_that_is_an_error_is_raised_once(options):
+    corrector, module, task = start(**options)
     with torch.no_grad():
         module[2].weight.add_(50.0)
     with pytest.raises(rt.errors.LinearisationWarning, match="has left its linearisation"):
-        corrector.correct(X[8:16], Y[8:16])
-    assert len(corrector.correct(X[8:16], Y[8:16])) == 8
+        corrector.correct(*task)
+    assert len(corrector.correct(*task)) == 8
 
 
-def test_one_who_looks_himself_can_switch_it_off():
-    module, (X, Y) = network(3), problem()
-    corrector = rt.NetworkCorrector(module, rt.SGD(RATE, batch_size=BATCH), 1.0, BLOCK)
+def test_it_can_be_switched_off():
+    corrector, module, task = start()
     corrector.trust()
-    corrector.correct(X[:8], Y[:8])
     with torch.no_grad():
         module[2].weight.add_(50.0)
-    corrector.correct(X[8:16], Y[8:16])
+    corrector.correct(*task)
     assert corrector.linearisation_error is None
     corrector.recorrect()

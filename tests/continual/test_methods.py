@@ -27,6 +27,9 @@ from support.lab_problems import (
 from support.oracles import continual as oracle
 from support.problems import assert_same
 
+# the networks are small
+pytestmark = pytest.mark.filterwarnings("ignore::retarget.errors.LinearisationWarning")
+
 
 def compare(make, network, given, learner, epochs, reshuffle, seed):
     """Trains a network by the lab and by the oracle; both must agree in all that is left."""
@@ -56,13 +59,6 @@ def test_a_method_equals_its_plain_loop(method, learner):
     compare(METHODS[method], mlp(1), stream(2), LEARNERS[learner], 2, True, 5)
 
 
-@pytest.mark.parametrize("method", ["EWC", "cumulative", "DER++"])
-def test_a_method_equals_its_plain_loop_with_convolutions(method):
-    """In every epoch in the same order."""
-    given = stream(3, sizes=(7, 10), shape=(2, 4, 4))
-    compare(METHODS[method], conv_net(1), given, LEARNERS["mean"], 2, False, 0)
-
-
 @pytest.mark.parametrize(
     ("method", "learner"),
     [*itertools.product(CORRECTED, ["mean"]), ("corrected", "sum"), ("taken for a mean", "sum")],
@@ -72,10 +68,11 @@ def test_corrected_equals_equation_16_on_the_kernel_by_its_definition(method, le
     compare(CORRECTED[method], mlp(2), given, LEARNERS[learner], 2, True, 3)
 
 
-@pytest.mark.parametrize("method", ["corrected", "every epoch", "distilled"])
-def test_corrected_equals_equation_16_with_convolutions(method):
-    given = stream(5, sizes=(12, 8), shape=(2, 4, 4))
-    compare(CORRECTED[method], conv_net(2), given, LEARNERS["sum"], 2, False, 0)
+@pytest.mark.parametrize("method", ["EWC", "cumulative", "DER++", "every epoch", "distilled"])
+def test_a_method_equals_its_plain_loop_with_convolutions(method):
+    """In every epoch in the same order."""
+    given, make = stream(3, sizes=(8, 12), shape=(2, 4, 4)), (METHODS | CORRECTED)[method]
+    compare(make, conv_net(1), given, LEARNERS["mean"], 2, False, 0)
 
 
 @pytest.mark.parametrize(
@@ -90,15 +87,16 @@ def test_corrected_is_for_the_learner_that_trains_and_goes_on_where_a_task_ends(
     compare(CORRECTED["corrected"], mlp(2), given, LEARNERS[learner], 2, False, 0)
 
 
-@pytest.mark.filterwarnings("ignore::retarget.errors.LinearisationWarning")  # small networks
-@pytest.mark.parametrize("epochs", [1, 2])
-@pytest.mark.parametrize("learner", ["mean", "sum", "one at a time"])
+@pytest.mark.parametrize(("learner", "epochs"), [("mean", 2), ("sum", 1), ("one at a time", 1)])
 def test_led_equals_a_plain_loop_around_the_corrector(learner, epochs):
-    """Tasks that neither a block nor a mini-batch divides; or with convolutions."""
-    given = stream(2, sizes=(13, 21))
-    compare(led(), mlp(1), given, LEARNERS[learner], epochs, True, 5)
-    given, make = stream(3, sizes=(7, 10), shape=(2, 4, 4)), led(gamma="auto", block_size=4)
-    compare(make, conv_net(1), given, LEARNERS[learner], epochs, False, 2)
+    """Tasks that neither a block nor a mini-batch divides."""
+    given = stream(2, sizes=(13, 10))
+    compare(led(memory=24), mlp(1), given, LEARNERS[learner], epochs, True, 5)
+
+
+def test_led_with_convolutions():
+    given, make = stream(3, sizes=(7, 6), shape=(2, 4, 4)), led(gamma="auto", block_size=4)
+    compare(make, conv_net(1), given, LEARNERS["mean"], 1, False, 2)
 
 
 def test_a_network_with_frozen_and_with_unused_parts():
@@ -123,32 +121,29 @@ class Tied(nn.Module):
 
 
 @pytest.mark.parametrize("members", [1, 2])
-def test_a_network_with_tied_weights(members):
+@pytest.mark.parametrize("make", [lambda seed: Tied(), conv_net])
+def test_tied_weights_and_convolutions_of_several_members(make, members):
     torch.manual_seed(0)
-    networks = [Tied().double() for _ in range(members)]
+    networks = [make(m).double() for m in range(members)]
     expected = copies(networks)
-    lab.train(networks, stream(2), LEARNERS["mean"], lab.EWC(2.0))
+    given = stream(2, shape=(2, 4, 4) if make is conv_net else (5,))
+    lab.train(networks, given, LEARNERS["mean"], lab.EWC(2.0))
     for m, (network, plain) in enumerate(zip(networks, expected, strict=True)):
-        oracle.train(plain, stream(2), LEARNERS["mean"], [oracle.Anchored(2.0)], seed=m)
+        oracle.train(plain, given, LEARNERS["mean"], [oracle.Anchored(2.0)], seed=m)
         assert_same(weights(network), weights(plain))
-        assert network.first.weight is network.second.weight
+        assert make is conv_net or network.first.weight is network.second.weight
 
 
-# Members
-
-
-MEMBERS = {name: make for name, make in METHODS.items() if name != "plain"}
-MEMBERS |= {name: CORRECTED[name] for name in ("corrected", "never", "every epoch")}
+MEMBERS = {name: METHODS[name] for name in ("EWC", "cumulative", "ER", "DER++")}
+MEMBERS |= {name: CORRECTED[name] for name in ("never", "every epoch", "DER, corrected")}
 MEMBERS |= {
-    "DER, corrected": CORRECTED["DER, corrected"],
     "tangent": lambda: (lab.Tangent(memory=40), []),
     "last layer": lambda: (lab.LastLayer(), []),
     "joint": lambda: (lab.Joint(2), []),
-    "led": led(),
+    "led": led(memory=24),
 }
 
 
-@pytest.mark.filterwarnings("ignore::retarget.errors.LinearisationWarning")  # small networks
 @pytest.mark.parametrize(
     ("method", "pools"), [*itertools.product(MEMBERS, ["shared"]), ("DER, corrected", "separate")]
 )
@@ -171,15 +166,10 @@ def test_members_at_once_equal_one_by_one(method, pools):
         given = [stream(seed, sizes=(8, 13)) for seed in (0, 1, 2)]
     networks = [mlp(seed) for seed in (5, 6, 7)]
     alone = copies(networks)
-    history = lab.train(
-        networks, given, learners, make()[0], epochs=2, reshuffle=True, evaluate_every=8,
-        seeds=seeds,
-    )  # fmt: skip
+    options = {"epochs": 2, "reshuffle": True, "evaluate_every": 8}
+    history = lab.train(networks, given, learners, make()[0], seeds=seeds, **options)
     for m in range(3):
-        one = lab.train(
-            alone[m], given[m], learners[m], make()[0], epochs=2, reshuffle=True,
-            evaluate_every=8, seeds=[seeds[m]],
-        )  # fmt: skip
+        one = lab.train(alone[m], given[m], learners[m], make()[0], seeds=[seeds[m]], **options)
         assert_same(weights(networks[m]), weights(alone[m]))
         for name in ("samples", "task"):
             np.testing.assert_array_equal(getattr(history, name), getattr(one, name))
@@ -188,16 +178,6 @@ def test_members_at_once_equal_one_by_one(method, pools):
         trained = ~np.isnan(one.loss[:, 0])  # least squares have no loss after the first task
         assert_same(history.loss[trained, m], one.loss[trained, 0])
     assert (weights(networks[0]) - weights(networks[1])).abs().max() > 0.01
-
-
-def test_conv_nets_at_once_equal_one_by_one():
-    given = [stream(seed, sizes=(8, 6), shape=(2, 4, 4)) for seed in (0, 1)]
-    networks = [conv_net(seed) for seed in (5, 6)]
-    alone = copies(networks)
-    lab.train(networks, given, LEARNERS["mean"], lab.EWC(3.0))
-    for m in range(2):
-        lab.train(alone[m], given[m], LEARNERS["mean"], lab.EWC(3.0), seeds=[m])
-        assert_same(weights(networks[m]), weights(alone[m]))
 
 
 def test_every_member_has_its_own_strength():
@@ -211,7 +191,6 @@ def test_every_member_has_its_own_strength():
         assert_same(weights(network), weights(plain))
 
 
-@pytest.mark.filterwarnings("ignore::retarget.errors.LinearisationWarning")
 @pytest.mark.parametrize("method", ["EWC", "DER++", "never", "tangent", "led"])
 def test_nothing_of_an_earlier_run_is_left_in_a_method(method):
     used, first, second = MEMBERS[method]()[0], mlp(1), mlp(1)
@@ -219,9 +198,6 @@ def test_nothing_of_an_earlier_run_is_left_in_a_method(method):
     lab.train(first, stream(2), LEARNERS["mean"], used)
     lab.train(second, stream(2), LEARNERS["mean"], MEMBERS[method]()[0])
     assert torch.equal(weights(first), weights(second))
-
-
-# EWC's parts
 
 
 @pytest.mark.parametrize("at_a_time", [200, 2**26])
@@ -279,15 +255,11 @@ def test_what_only_the_run_can_know(method, learner, message):
         lab.train(mlp(1), stream(2), LEARNERS[learner], method)
 
 
-def test_names():
-    methods = lab.Vanilla(), lab.DER(1), lab.DER(1, beta=1.0), lab.Corrected(1.0, kind="exact")
-    assert [method.name for method in methods] == ["Vanilla", "DER", "DER++", "Corrected (exact)"]
-
-
-def test_making_a_method_leaves_the_random_generator_alone():
+def test_names_and_that_making_a_method_leaves_the_random_generator_alone():
     before = torch.random.get_rng_state()
-    lab.Corrected(1.0)
-    lab.Led()
+    methods = lab.Vanilla(), lab.DER(1), lab.DER(1, beta=1.0), lab.Corrected(1.0, kind="exact")
+    names = [method.name for method in (*methods, lab.Led())]
+    assert names == ["Vanilla", "DER", "DER++", "Corrected (exact)", "Led"]
     assert torch.equal(torch.random.get_rng_state(), before)
 
 

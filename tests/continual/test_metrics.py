@@ -41,8 +41,8 @@ def test_what_is_no_matrix_of_several_tasks():
         with pytest.raises(InvalidInputError, match="R has shape .*; expected .*tasks, tasks"):
             average_accuracy(np.zeros(shape))
     assert average_accuracy([[0.5]]) == 0.5
-    for measure, name in ((forgetting, "forgetting"), (backward_transfer, "backward transfer")):
-        with pytest.raises(InvalidInputError, match=f"R is of one task; {name} needs at least"):
+    for measure in (forgetting, backward_transfer):
+        with pytest.raises(InvalidInputError, match="with 2 or more tasks"):
             measure([[0.5]])
 
 

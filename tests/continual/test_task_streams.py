@@ -116,15 +116,15 @@ X, Y = torch.zeros(3, 2), [0, 1, 2]
         (([(X, Y), (X[:, :1], Y)],), r"shapes \[\(1,\), \(2,\)\]; expected one shape"),
         (([(X, Y)], [(X[:, :1], Y)]), r"test samples are torch.float32 of shape \(1,\)"),
         (([(X, Y)], [(X.double(), Y)]), "test samples are torch.float64 .* torch.float32"),
-        (([(X, Y)], [(X, [0, 4, 1])], 4), "a label is 4, but there are 4 classes; expected labels"),
+        (([(X, Y)], [(X, [0, 4, 1])], 4), "a label is 4, but there are 4 classes, from 0 to 3"),
         (([(X, Y[:2])],), r"labels of tasks\[0\] have shape \(2,\); expected \(3,\)"),
         (([(X, [0, -1, 2])],), r"labels of tasks\[0\] hold -1; expected 0 or more"),
         (([(X[:0], [])],), r"tasks\[0\] has shape \(0, 2\); expected samples as rows, at least"),
         (([(X[:, 0], Y)],), r"tasks\[0\] has shape \(3,\); expected samples as rows"),
         (([(X / 0, Y)],), r"tasks\[0\] holds nan in row 0"),
         (([(X.long(), Y)],), r"tasks\[0\] has dtype int64; expected floating point: convert the"),
-        (([(X, [0.0, 1.0, 2.0])],), r"labels of tasks\[0\] have dtype float.*; expected whole"),
-        (([(X, torch.tensor([True] * 3))],), "have dtype bool; expected whole numbers"),
+        (([(X, [0.0, 1.0, 2.0])],), r"labels of tasks\[0\] have torch.float.*; expected whole"),
+        (([(X, torch.tensor([True] * 3))],), "have torch.bool; expected whole numbers"),
     ],
 )
 def test_tasks_without_a_meaning(arguments, message):

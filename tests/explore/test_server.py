@@ -16,7 +16,7 @@ JSON = {"Content-Type": "application/json"}
 STATIC = files("retarget.explore") / "static"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server(serve):
     with serve(toy_opening()) as running:
         yield running
@@ -45,25 +45,16 @@ def test_it_listens_to_this_machine_only_at_an_address_nobody_guesses(server):
         assert other.token != server.token
 
 
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        ("", "html"),
-        ("page.css", "css"),
-        *((file.name, "javascript") for file in STATIC.iterdir() if file.name.endswith(".js")),
-    ],
-)
-def test_the_files_of_the_page(server, path, kind):
-    status, headers, text = ask(server, "GET", path)
-    assert status == 200
-    assert headers["Content-Type"] == f"text/{kind}; charset=utf-8"
-    assert "default-src 'none'" in headers["Content-Security-Policy"]
-    assert "unsafe" not in headers["Content-Security-Policy"]
-    assert headers["X-Content-Type-Options"] == "nosniff"
-    assert len(text) > 500
-
-
-def test_the_opening(server):
+def test_the_files_of_the_page_and_the_opening(server):
+    scripts = [file.name for file in STATIC.iterdir() if file.name.endswith(".js")]
+    kinds = {"": "html", "page.css": "css"} | dict.fromkeys(scripts, "javascript")
+    for path, kind in kinds.items():
+        status, headers, text = ask(server, "GET", path)
+        assert (status, len(text) > 500) == (200, True)
+        assert headers["Content-Type"] == f"text/{kind}; charset=utf-8"
+        assert "default-src 'none'" in headers["Content-Security-Policy"]
+        assert "unsafe" not in headers["Content-Security-Policy"]
+        assert headers["X-Content-Type-Options"] == "nosniff"
     status, _, text = ask(server, "GET", "opening")
     assert status == 200
     assert json.loads(text)["state"] == toy_opening().state.model_dump()
@@ -124,12 +115,9 @@ def test_refusals(server, method, path, headers, status, message):
     assert headers["Connection"] == "close"
 
 
-@pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "HEAD"])
-def test_other_methods_are_not_known(server, method):
-    assert ask(server, method, "")[0] == 501
-
-
-def test_localhost_is_a_name_of_this_machine(server):
+def test_other_methods_are_not_known_and_localhost_is_a_name_of_this_machine(server):
+    for method in ("PUT", "DELETE", "OPTIONS", "HEAD"):
+        assert ask(server, method, "")[0] == 501
     host = f"localhost:{server.server_address[1]}"
     assert ask(server, "GET", "", headers={"Host": host})[0] == 200
 

@@ -1,4 +1,4 @@
-"""A training run in a file: what it needs to go on after an interruption, to the last bit."""
+"""A training run in a file: what it needs to resume after an interruption, to the last bit."""
 
 import json
 import re
@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from retarget.continual.methods import Method
-from retarget.continual.steps import Samples
 from retarget.errors import (
     DamagedFileError,
     DamagedFileWarning,
@@ -26,40 +25,39 @@ if TYPE_CHECKING:
     from retarget.continual.training import Run
 
 POSITION = ("task", "epoch", "passes", "ended", "seen", "steps", "taken")
-SCHEDULE = ("epochs", "reshuffle", "evaluate_every")
-SHOWN = 60  # characters of a value in a message; the names of longer ones must do
+SHOWN = 60  # characters of a value in a message; of longer ones only the name is given
 
 
 class Checkpoint:
-    """The file of one run.
-
-    Args:
-        path: Where it is, or will be.
-        run: The run, before its start.
-    """
+    """The file of one run, which has not started yet."""
 
     def __init__(self, path: Path, run: "Run") -> None:
         if path.exists() and not path.is_file():
             raise InvalidInputError(f"checkpoint is {path}, which is not a file; name a file")
         for method in run.methods:
             _require_state(method)
-        self._path, self._run = path, run
-        self._description = _describe(run)
+        self._path, self._run, self._description = path, run, _describe(run)
 
     def save(self) -> None:
-        """Writes the run as it is now; the file before stays until this one is whole."""
+        """Writes the run as it is now; an older file stays until the new one is complete."""
         values, tensors = _state_of(self._run)
         header = {"class": "training run", "description": self._description, "state": values}
         write_state(self._path, header, tensors)
 
     def load(self) -> bool:
-        """Puts the run where the file says; false if there is nothing to go on from."""
+        """Restores the run from the file; false if there is none, or it is damaged."""
         if not self._path.exists():
             return False
         try:
             header, tensors = read_state(self._path, kind="training run")
         except DamagedFileError as error:
-            self._set_aside(error)
+            aside = self._path.with_name(f"{self._path.name}.damaged")
+            self._path.replace(aside)
+            warnings.warn(
+                f"{error}; it is now {aside}, and training starts from the beginning",
+                DamagedFileWarning,
+                stacklevel=3,  # the caller of train
+            )
             return False
         found = _differences(header.get("description", {}), self._description)
         if found:
@@ -70,15 +68,6 @@ class Checkpoint:
         with explained(self._path, "training run of this version; delete it, or name another file"):
             _restore(self._run, header["state"] | tensors)
         return True
-
-    def _set_aside(self, error: DamagedFileError) -> None:
-        aside = self._path.with_name(f"{self._path.name}.damaged")
-        self._path.replace(aside)
-        warnings.warn(
-            f"{error}; it is now {aside}, and training starts from the beginning",
-            DamagedFileWarning,
-            stacklevel=4,  # the caller of train
-        )
 
 
 def _state_of(run: "Run") -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -94,14 +83,14 @@ def _state_of(run: "Run") -> tuple[dict[str, Any], dict[str, Tensor]]:
     }
     if run.ensemble.device.type == "cuda":
         state["cuda random"] = torch.cuda.get_rng_state(run.ensemble.device)
-    for i, values in enumerate(measured):
-        state[f"evaluated.{i}"] = torch.stack(values)
+    state |= {f"evaluated.{i}": torch.stack(values) for i, values in enumerate(measured)}
     parts = {"network": run.ensemble.state_dict(), "optimiser": run.optimiser.state_dict()}
     for i, method in enumerate(run.methods):
         parts[f"method {i}"] = method.state_dict(run)
         _require_storable(method, parts[f"method {i}"])
-    for part, named in parts.items():
-        state |= {f"{part}.{name}": value for name, value in named.items()}
+    state |= {
+        f"{part}.{name}": value for part, held in parts.items() for name, value in held.items()
+    }
     tensors = {key: value for key, value in state.items() if isinstance(value, Tensor)}
     return {key: value for key, value in state.items() if key not in tensors}, tensors
 
@@ -113,8 +102,9 @@ def _restore(run: "Run", state: dict[str, Any]) -> None:
     for random, known in zip(run.random, state["random"], strict=True):
         random.bit_generator.state = known
     torch.set_rng_state(state["torch random"])
-    if run.ensemble.device.type == "cuda":
-        torch.cuda.set_rng_state(state["cuda random"], run.ensemble.device)
+    device = run.ensemble.device
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda random"], device)
     run.total_loss.copy_(state["loss"])
     measured = [state[f"evaluated.{i}"].unbind() for i in range(3)]
     run.evaluations = list(
@@ -123,14 +113,14 @@ def _restore(run: "Run", state: dict[str, Any]) -> None:
     run.ensemble.load_state_dict(part_of(state, "network"))
     run.optimiser.load_state_dict(part_of(state, "optimiser"))
     for i, method in enumerate(run.methods):
-        known = part_of(state, f"method {i}")
-        for key, value in known.items():
-            known[key] = value.to(run.ensemble.device) if isinstance(value, Tensor) else value
-        method.load_state_dict(run, known)
+        known = part_of(state, f"method {i}").items()
+        method.load_state_dict(
+            run, {key: v.to(device) if isinstance(v, Tensor) else v for key, v in known}
+        )
 
 
 def _require_state(method: Method) -> None:
-    """Refuses a method with hooks that change something, and no word on how to save it."""
+    """Refuses a method with hooks that change something, if it does not say how to save it."""
     classes = type(method).__mro__
 
     def depth(name: str) -> int:
@@ -158,30 +148,52 @@ def _require_storable(method: Method, state: dict[str, Any]) -> None:
 
 
 def _describe(run: "Run") -> dict[str, Any]:
-    """All that determines the result of a run that is about to start."""
+    """All that determines the result of a run that is about to start, as JSON has it."""
     networks = run.ensemble.modules
     start = {f"{m} {k}": v for m, net in enumerate(networks) for k, v in net.state_dict().items()}
-    seeds = json.dumps([random.bit_generator.state for random in run.random])
-    return {
-        **{name: _plain(getattr(run, name)) for name in SCHEDULE},
-        "learners": [_plain(learner.to_dict()) for learner in run.learners],
-        "methods": [_method(method) for method in run.methods],
-        "seeds": checksum(seeds, {}),
-        # a function's address is another one in every process
+    description: dict[str, Any] = {
+        **{name: getattr(run, name) for name in ("epochs", "reshuffle", "evaluate_every")},
+        "learners": [learner.to_dict() for learner in run.learners],
+        # the options of a method are its attributes without a leading underscore
+        "methods": [
+            {"class": type(method)} | {k: v for k, v in vars(method).items() if k[0] != "_"}
+            for method in run.methods
+        ],
+        "seeds": checksum(json.dumps([r.bit_generator.state for r in run.random]), {}),
+        # the address of a function differs from process to process
         "network": re.sub("0x[0-9a-f]+", "", repr(networks[0])),
         "trained parameters": list(run.ensemble.parameters),
         "initial weights": checksum("", start),
         "tasks": [span.stop - span.start for span in run.train.spans[0]],
         "classes": run.targets.shape[-1],
-        "training samples": _samples(run.train),
-        "test samples": _samples(run.test),
         "device": run.ensemble.device.type,
         "torch": torch.__version__,
     }
+    for name, part in (("training", run.train), ("test", run.test)):
+        parts = {"pool": part.pool, "rows": part.rows, "labels": part.labels}
+        description[f"{name} samples"] = checksum(repr(part.spans), parts)
+    plain: dict[str, Any] = json.loads(json.dumps(description, default=_described))
+    return plain
+
+
+def _described(value: Any) -> Any:
+    """What can be said of a value that JSON does not have."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return checksum(f"{value.dtype} {value.tolist()}", {})
+    if isinstance(value, Tensor):
+        return checksum("", {"": value})
+    if isinstance(value, partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, Mapping | Sequence):
+        return dict(value) if isinstance(value, Mapping) else list(value)
+    thing = value if hasattr(value, "__qualname__") else type(value)
+    return f"{thing.__module__}.{thing.__qualname__}"
 
 
 def _differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What is not the same in two descriptions, with the values where they are short."""
+    """What differs between two descriptions, with the values if they are short."""
     found = []
     for name in sorted(then.keys() | now.keys()):
         one, other = (json.dumps(described.get(name)) for described in (then, now))
@@ -189,38 +201,3 @@ def _differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
             short = len(one + other) <= 2 * SHOWN
             found.append(f"{name} ({one} then, {other} now)" if short else name)
     return found
-
-
-def _samples(samples: Samples) -> str:
-    spans = json.dumps([[[s.start, s.stop] for s in spans] for spans in samples.spans])
-    parts = {"pool": samples.pool, "rows": samples.rows, "labels": samples.labels}
-    return checksum(spans, parts)
-
-
-def _method(method: Method) -> dict[str, Any]:
-    """Its class and its options: the attributes without a leading underscore."""
-    options = {name: value for name, value in vars(method).items() if not name.startswith("_")}
-    return {"class": _name(type(method)), **_plain(options)}
-
-
-def _plain(value: Any) -> Any:
-    """The value itself where JSON has it, or what can be said of it."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
-        return checksum(f"{value.dtype} {value.tolist()}", {})
-    if isinstance(value, Tensor):
-        return checksum("", {"": value})
-    if isinstance(value, Mapping):
-        return {str(key): _plain(part) for key, part in sorted(value.items(), key=str)}
-    if isinstance(value, Sequence):
-        return [_plain(part) for part in value]
-    if isinstance(value, partial):
-        return [_plain(part) for part in (value.func, value.args, value.keywords)]
-    return _name(value if hasattr(value, "__qualname__") else type(value))
-
-
-def _name(thing: Any) -> str:
-    return f"{thing.__module__}.{thing.__qualname__}"

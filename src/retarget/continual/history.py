@@ -1,4 +1,4 @@
-"""What a run of the lab leaves behind: accuracies along the stream, and what they say."""
+"""The results of a run of the lab: accuracies along the stream, and measures of them."""
 
 from dataclasses import dataclass
 
@@ -38,8 +38,7 @@ class History:
     @property
     def final_accuracy(self) -> np.ndarray:
         """(M,) on all test samples, at the end."""
-        last: np.ndarray = self.accuracy[-1]
-        return last
+        return np.asarray(self.accuracy[-1])
 
     @property
     def average_accuracy(self) -> np.ndarray:
@@ -68,7 +67,7 @@ def average_accuracy(R: np.ndarray) -> np.ndarray:
         >>> average_accuracy([[0.9, 0.5], [0.7, 0.8]])
         array(0.75)
     """
-    return np.asarray(_square(R)[..., -1, :].mean(-1))
+    return np.asarray(_checked(R, 1)[..., -1, :].mean(-1))
 
 
 def forgetting(R: np.ndarray) -> np.ndarray:
@@ -80,7 +79,7 @@ def forgetting(R: np.ndarray) -> np.ndarray:
         >>> print(forgetting([[0.9, 0.5], [0.7, 0.8]]).round(12))
         0.2
     """
-    R = _several(R, "forgetting")
+    R = _checked(R)
     return np.asarray((R[..., :-1, :-1].max(-2) - R[..., -1, :-1]).mean(-1))
 
 
@@ -93,22 +92,14 @@ def backward_transfer(R: np.ndarray) -> np.ndarray:
         >>> print(backward_transfer([[0.9, 0.5], [0.7, 0.8]]).round(12))
         -0.2
     """
-    R = _several(R, "backward transfer")
+    R = _checked(R)
     return np.asarray((R[..., -1, :-1] - R.diagonal(axis1=-2, axis2=-1)[..., :-1]).mean(-1))
 
 
-def _square(R: np.ndarray) -> np.ndarray:
+def _checked(R: np.ndarray, least: int = 2) -> np.ndarray:
     R = np.asarray(R, dtype=float)
-    if R.ndim < 2 or R.shape[-1] != R.shape[-2] or R.shape[-1] == 0:
+    if R.ndim < 2 or R.shape[-1] != R.shape[-2] or R.shape[-1] < least:
         raise InvalidInputError(
-            f"R has shape {R.shape}; expected (..., tasks, tasks), the accuracy on each task after "
-            "each task"
+            f"R has shape {R.shape}; expected (..., tasks, tasks), with {least} or more tasks"
         )
-    return R
-
-
-def _several(R: np.ndarray, what: str) -> np.ndarray:
-    R = _square(R)
-    if R.shape[-1] < 2:
-        raise InvalidInputError(f"R is of one task; {what} needs at least two")
     return R

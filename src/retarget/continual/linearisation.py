@@ -1,13 +1,12 @@
 """Whether a network still does what its tangent kernel says that it will."""
 
-import copy
 import math
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from retarget.arrays import as_tensor, panels
+from retarget.arrays import as_non_negative, as_tensor, panels
 from retarget.errors import (
     InvalidInputError,
     LinearisationWarning,
@@ -19,7 +18,6 @@ from retarget.learners import SGD
 from retarget.samples import (
     Samples,
     count,
-    from_named,
     leaves,
     named_leaves,
     outputs_of,
@@ -32,25 +30,25 @@ from retarget.state_files import require_shape
 from retarget.theory.dual import DualLearner
 from retarget.theory.losses import Loss
 
-# How far the outputs may be from where the theory would have them, relative to the way that they
-# were to go. At 1 the theory says no more than that nothing happens.
-TOLERANCE = 1.0
-# What a comparison still counts after the next one: single blocks that were to move by little are
-# often far off, also where all goes well.
+TOLERANCE = 1.0  # of the error below: at 1 the theory is no better than "nothing happens"
+# Weight of a comparison after the next one: single blocks that were to move by little are often far
+# off, even if all goes well.
 REMEMBERED = 0.8
 CHUNK = 256  # samples that go through the network together
-ROUNDING = 1e-9  # of the outputs: a shorter way is none
+ROUNDING = 1e-9  # of the outputs: a shorter distance is none
 
 
 class LinearisationWatch:
-    """Compares what the theory said of the last block with what the network made of it.
+    """Compares what the theory said of the last block with what the network did.
+
+    Its error is the distance of the outputs from where they should be, relative to the distance
+    that they were to move.
 
     Attributes:
         samples: The last block; None if there is nothing to compare.
         before: (m, c) the network's outputs on it when its targets were given.
-        predicted: (m, c) those that the theory expects once it was trained on.
-        last: How far off the outputs were at the last comparison alone, relative to their way.
-        warned: Whether it has warned.
+        predicted: (m, c) the outputs that the theory expects after training on it.
+        last: The error of the last comparison alone.
     """
 
     def __init__(self) -> None:
@@ -62,18 +60,13 @@ class LinearisationWatch:
 
     @property
     def off(self) -> float | None:
-        """How far off the outputs were at the last few comparisons, relative to their way.
-
-        None before the first.
-        """
+        """The error over the last few comparisons; None before the first."""
         return math.sqrt(self._gap / self._way) if self._way > 0 else None
 
     def expect(self, samples: Samples, before: Tensor, predicted: Tensor) -> None:
         """Notes what is expected of a block."""
-        if not predicted.isfinite().all():
-            self.samples = None
-            return
-        self.samples, self.before, self.predicted = samples, before, predicted
+        self.samples = samples if predicted.isfinite().all() else None
+        self.before, self.predicted = before, predicted
 
     def compare(self, module: nn.Module) -> None:
         """Looks at the network, and warns the first time that it is not where it should be."""
@@ -85,9 +78,8 @@ class LinearisationWatch:
         still = way <= ROUNDING * float(self.before.norm())
         if still or torch.equal(now, self.before):  # nothing was to happen, or nothing has
             return
-        gap = float((now - self.predicted).norm())
+        gap, off = float((now - self.predicted).norm()), math.inf
         self.last = gap / way if math.isfinite(gap) else math.inf
-        off = math.inf
         if math.isfinite(gap):
             self._gap, self._way = REMEMBERED * self._gap + gap**2, REMEMBERED * self._way + way**2
             off = math.sqrt(self._gap / self._way)
@@ -95,16 +87,12 @@ class LinearisationWatch:
             self.warned = True
             warn_caller(
                 f"on the last block the network's outputs were to move by {way:.3g}, and are "
-                f"{gap:.3g} from where they should be (of late, {off:.3g} times the way): it has "
-                "left its linearisation, and corrected targets lead it astray; use a wider "
+                f"{gap:.3g} from where they should be (recently {off:.3g} times the distance): it "
+                "has left its linearisation, and corrected targets lead it astray; use a wider "
                 "network, a smaller rate, a larger gamma, ridge or damping (or it was not "
                 "trained on the targets as they were given)",
                 LinearisationWarning,
             )
-
-    def fork(self) -> Self:
-        """A watch that goes on from here by itself."""
-        return copy.copy(self)
 
     def state_dict(self) -> dict[str, Any]:
         """The state as named tensors and plain values."""
@@ -114,23 +102,17 @@ class LinearisationWatch:
             state |= {"before": self.before, "predicted": self.predicted}
         return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from a state; this watch must be new."""
-        self._gap, self._way = (float(part) for part in state["sums"])
-        self.warned = bool(state["warned"])
-        if not (0 <= self._gap < math.inf and 0 <= self._way < math.inf):
-            raise InvalidInputError(f"sums are {state['sums']}; expected squares")
-        samples = from_named("samples", state)
+    def load_state_dict(self, state: dict[str, Any], samples: Samples | None, c: int) -> None:
+        """Restores a state with these samples and c outputs; this watch must be new."""
+        self._gap, self._way = (as_non_negative("sums", part) for part in state["sums"])
+        self.warned, self.samples = bool(state["warned"]), samples
         if samples is None:
             return
-        if not all(isinstance(leaf, Tensor) and leaf.ndim for leaf in leaves(samples)):
-            raise InvalidInputError("samples are not a tensor of samples")
-        self.samples = samples
-        self.before = require_shape("before", state["before"], count(samples), None)
-        self.predicted = require_shape("predicted", state["predicted"], *self.before.shape)
-        for name, values in (("before", self.before), ("predicted", self.predicted)):
+        for name in ("before", "predicted"):
+            values = require_shape(name, state[name], count(samples), c)
             if values.dtype != torch.float64 or not values.isfinite().all():
-                raise InvalidInputError(f"{name} is not of finite numbers of float64")
+                raise InvalidInputError(f"{name} does not hold finite numbers of float64")
+            setattr(self, name, values)
 
 
 @torch.no_grad()
@@ -148,23 +130,9 @@ def outputs(module: nn.Module, samples: Samples) -> Tensor:
 
 
 def linear_outputs(
-    K: Tensor,
-    before: Tensor,
-    Z: Tensor,
-    learner: SGD,
-    first_step: int,
-    loss: Loss = "squared",
+    K: Tensor, before: Tensor, Z: Tensor, learner: SGD, first_step: int, loss: Loss
 ) -> Tensor:
-    """(n, c) a network's outputs once plain SGD has gone over the samples, if its kernel is K.
-
-    Args:
-        K: (n, n) the kernel of the samples.
-        before: (n, c) the outputs now.
-        Z: (n, c) what it will be trained on.
-        learner: Plain SGD.
-        first_step: The optimiser's step that it begins with.
-        loss: What it minimises.
-    """
+    """(n, c) the outputs after plain SGD on Z from this step on, if the kernel (n, n) is K."""
     dual = DualLearner(learner, len(K))
     dual.steps = first_step
     for rows in panels(len(K), learner.batch_size, K.device):
@@ -174,9 +142,13 @@ def linear_outputs(
 
 
 def tangent_kernel(kernel: Kernel, X: Samples) -> Tensor:
-    """(n, n) a network's kernel, in double precision, refused where the network has broken down.
+    """(n, n) a network's kernel; refused if the network has broken down.
 
-    Double whatever the network's own precision is: nearly singular systems are solved with it.
+    It has double precision whatever the network's own is: nearly singular systems are solved with
+    it. If all units of a ReLU layer are silent for a sample, its gradient is zero, and so is its
+    row of K: the network can learn nothing from it, and the kernel of its block is singular. Any
+    positive number on the diagonal sets such samples apart: the others are corrected as if they
+    were not there.
     """
     K = as_tensor("the kernel's result", kernel(X)).double()
     if not K.isfinite().all():
@@ -186,33 +158,22 @@ def tangent_kernel(kernel: Kernel, X: Samples) -> Tensor:
             step=0,
             members=(0,),
         )
-    return _with_unheard_apart(K)
-
-
-def _with_unheard_apart(K: Tensor) -> Tensor:
-    """The kernel, with samples that the network does not respond to set apart.
-
-    Where all units of a ReLU layer are silent for a sample, its gradient is zero, and so is its row
-    of K: the network can learn nothing from it, and the kernel of its block is singular. With any
-    positive number on the diagonal it is a sample unlike all others, and they are corrected as if
-    it were not there.
-    """
-    unheard = K.diagonal() == 0
-    if unheard.all():
+    silent = K.diagonal() == 0
+    if silent.all():
         raise TrainingDivergedError(
             "the network's gradients are zero for every sample: its units have died; use a smaller "
             "rate, or a larger gamma or ridge",
             step=0,
             members=(0,),
         )
-    if unheard.any():
+    if silent.any():
         K = K.clone()  # it may be the caller's own
-        K.diagonal()[unheard] = K.diagonal()[~unheard].mean()
+        K.diagonal()[silent] = K.diagonal()[~silent].mean()
     return K
 
 
 def require_outputs(module: nn.Module, samples: Samples, targets: Tensor) -> None:
-    """Refuses targets that are not one for each output of the network."""
+    """Refuses targets whose number is not that of the network's outputs."""
     with whole_numbers_explained(samples):
         found = outputs(module, take(samples, slice(0, 1))).shape[1]
     if found != targets.shape[1]:

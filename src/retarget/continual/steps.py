@@ -8,7 +8,7 @@ import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -27,11 +27,8 @@ if TYPE_CHECKING:
 class Ensemble:
     """The members' parameters, stacked: a leading dimension M on every tensor.
 
-    Members never mix: what member m computes is what its module alone would.
-
-    Args:
-        modules: One network a member, all of one architecture. They are copied; `write_back`
-            copies the trained parameters into them.
+    Members never mix: what member m computes is what its module alone would. The modules that are
+    given are copied; `write_back` copies the trained parameters into them.
 
     Attributes:
         parameters: Trainable parameters, stacked, by name.
@@ -47,23 +44,22 @@ class Ensemble:
                 "two members are the same module; expected one network a member: copy.deepcopy it"
             )
         described = [_description(module) for module in modules]
-        if any(other != described[0] for other in described):
-            differing = next(i for i, other in enumerate(described) if other != described[0])
-            raise InvalidInputError(
-                f"module {differing} has other parameters than module 0 (names, shapes, dtypes, "
-                "what is trainable, or training mode); expected one architecture: train different "
-                "ones in calls of their own"
-            )
+        for i, other in enumerate(described):
+            if other != described[0]:
+                raise InvalidInputError(
+                    f"module {i} has other parameters than module 0 (names, shapes, dtypes, what "
+                    "is trainable, or training mode); expected one architecture: train different "
+                    "ones in calls of their own"
+                )
         self._given = modules
         stacked, self.buffers = stack_module_state(list(modules))
         trainable = {name for name, p in modules[0].named_parameters() if p.requires_grad}
         if not trainable:
             raise InvalidInputError("the module has no trainable parameters")
-        frozen = {name: p.detach() for name, p in stacked.items() if name not in trainable}
-        self.parameters = {
-            name: p.detach().requires_grad_() for name, p in stacked.items() if name in trainable
+        self._all = {
+            name: p.detach().requires_grad_(name in trainable) for name, p in stacked.items()
         }
-        self._all = self.parameters | frozen
+        self.parameters = {name: p for name, p in self._all.items() if name in trainable}
         self.modules = [self._view(module, m) for m, module in enumerate(modules)]
         # its own values are never used; on "meta" it would lose which weights are tied
         self._base = copy.deepcopy(modules[0])
@@ -73,32 +69,25 @@ class Ensemble:
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are."""
-        device: torch.device = next(iter(self.parameters.values())).device
-        return device
+        """The device of the parameters."""
+        return cast(torch.device, next(iter(self.parameters.values())).device)
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """(M, n, c) each member's outputs for its own inputs (M, n, ...)."""
 
-        def forward(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
-            outputs: Tensor = functional_call(self._base, (parameters, buffers), (x,))
-            return outputs
+        def forward(weights: dict[str, Tensor], x: Tensor) -> Tensor:
+            return cast(Tensor, functional_call(self._base, weights, (x,)))
 
+        weights = self._all | self.buffers
         if len(self) == 1:  # nothing to batch: the plain network, without vmap's rewriting
-            parameters, buffers = (
-                {name: values[0] for name, values in part.items()}
-                for part in (self._all, self.buffers)
-            )
-            return forward(parameters, buffers, inputs[0])[None]
-        outputs: Tensor = vmap(forward, randomness="different")(self._all, self.buffers, inputs)
-        return outputs
+            return forward({name: values[0] for name, values in weights.items()}, inputs[0])[None]
+        return vmap(forward, randomness="different")(weights, inputs)
 
     @torch.no_grad()
     def predict(self, member: int, inputs: Tensor) -> Tensor:
         """(n, c) one member's outputs in evaluation mode."""
         with evaluating(self.modules[member]) as module:
-            outputs: Tensor = module(inputs)
-        return outputs
+            return cast(Tensor, module(inputs))
 
     def state_dict(self) -> dict[str, Tensor]:
         """What training changes: trainable parameters and buffers, stacked, by name."""
@@ -127,7 +116,7 @@ class Ensemble:
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[nn.Module]:
-    """The module in evaluation mode, whose parts are then again in the mode they were in."""
+    """The module in evaluation mode; afterwards each of its parts is in its former mode again."""
     training = [part for part in module.modules() if part.training]
     try:
         yield module.eval()
@@ -180,12 +169,12 @@ NEVER = torch.iinfo(torch.int64).max
 class PassPlan:
     """What comes at each step of a pass over the data, for all members."""
 
-    positions: Tensor  # (steps, M, b) where the samples stand in the stream, the last filled up
+    positions: Tensor  # (steps, M, b) positions in the stream; the last mini-batch is filled up
     weights: Tensor  # (steps, M, b) 1, or 0 for what only fills up
 
     @classmethod
     def in_order(cls, order: np.ndarray, batch_size: int, like: Tensor) -> "PassPlan":
-        """Mini-batches of the samples at (M, n) positions, in this order; weights `like` others."""
+        """Mini-batches of the samples at (M, n) positions, in this order; weights as `like`."""
         members, n = order.shape
         filled = np.pad(order, ((0, 0), (0, -n % batch_size)), mode="edge")
         real = np.broadcast_to(np.arange(filled.shape[1]) < n, filled.shape)
@@ -196,22 +185,25 @@ class PassPlan:
         return cls(positions.to(like.device), weights.to(like))
 
     def __len__(self) -> int:
-        """Number of steps."""
-        return len(self.positions)
+        return len(self.positions)  # steps
 
 
 class Optimiser:
     """`torch.optim.SGD` on stacked parameters: rate, momentum and decay of each member's own."""
 
     def __init__(self, learners: Sequence[SGD], parameters: Sequence[Tensor]) -> None:
+        def columns(values: list[float]) -> list[Tensor]:
+            """One number a member, ready to multiply each stacked parameter."""
+            return [p.new_tensor(values).reshape(-1, *[1] * (p.ndim - 1)) for p in parameters]
+
         self._parameters = parameters
-        self._lr = [_column([x.rate(0) for x in learners], p) for p in parameters]
-        self._momentum = [_column([x.momentum for x in learners], p) for p in parameters]
-        self._decay = [_column([x.weight_decay for x in learners], p) for p in parameters]
+        self._lr = columns([x.rate(0) for x in learners])
+        self._momentum = columns([x.momentum for x in learners])
+        self._decay = columns([x.weight_decay for x in learners])
         self._nesterov = learners[0].nesterov
         self._decays = any(x.weight_decay for x in learners)
         self._velocity = (
-            [torch.zeros_like(p) for p in parameters] if any(x.momentum for x in learners) else None
+            [torch.zeros_like(p) for p in parameters] if any(x.momentum for x in learners) else []
         )
 
     @torch.no_grad()
@@ -221,20 +213,20 @@ class Optimiser:
             move = gradient
             if self._decays:
                 move = move + self._decay[i] * parameter
-            if self._velocity is not None:
+            if self._velocity:
                 velocity = self._velocity[i].mul_(self._momentum[i]).add_(move)
                 move = move + self._momentum[i] * velocity if self._nesterov else velocity
             parameter.sub_(self._lr[i] * move)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The velocities of the parameters, where there is momentum."""
-        return {str(i): velocity for i, velocity in enumerate(self._velocity or [])}
+        """The velocities of the parameters, if there is momentum."""
+        return {str(i): velocity for i, velocity in enumerate(self._velocity)}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Restores the velocities."""
-        for i, velocity in enumerate(self._velocity or []):
-            velocity.copy_(state[str(i)])
+        for name, velocity in self.state_dict().items():
+            velocity.copy_(state[name])
 
 
 class Stepper:
@@ -281,18 +273,15 @@ class Stepper:
         loss = run.loss(outputs, batch.targets, batch.weights)
         for method in self._methods:
             penalty = method.penalty(run, batch)
-            if penalty is not None:
-                loss = loss + penalty
+            loss = loss if penalty is None else loss + penalty
         parameters = list(run.ensemble.parameters.values())
-        gradients = torch.autograd.grad(
-            loss.sum(), parameters, allow_unused=True, materialize_grads=True
+        run.optimiser.step(
+            torch.autograd.grad(loss.sum(), parameters, allow_unused=True, materialize_grads=True)
         )
-        run.optimiser.step(gradients)
         loss = loss.detach()
         run.total_loss += loss
-        run.first_bad.copy_(
-            torch.minimum(run.first_bad, torch.where(loss.isfinite(), NEVER, self._step))
-        )
+        bad = torch.where(loss.isfinite(), NEVER, self._step)
+        run.first_bad.copy_(torch.minimum(run.first_bad, bad))
         for method in self._methods:
             method.on_batch_end(run, batch)
         self._step += 1
@@ -300,7 +289,7 @@ class Stepper:
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """A collector that comes upon some old graph would spoil the recording of a new one."""
+    """A garbage collector that finds an old graph would spoil the recording of a new one."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -308,8 +297,3 @@ def _no_garbage_collection() -> Iterator[None]:
     finally:
         if collecting:
             gc.enable()
-
-
-def _column(values: Sequence[float], like: Tensor) -> Tensor:
-    """One number a member, ready to multiply the stacked tensor."""
-    return like.new_tensor(values).reshape(-1, *[1] * (like.ndim - 1))

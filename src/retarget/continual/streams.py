@@ -1,4 +1,4 @@
-"""Streams of tasks: what a continual learner is shown, in which order, and what it is tested on."""
+"""Streams of tasks: what a continual learner is shown, in which order, and its tests."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,28 +18,18 @@ Tasks = Sequence[tuple[Any, Any]]
 
 @dataclass(frozen=True)
 class Labelled:
-    """Samples in an order, grouped into consecutive tasks.
+    """Samples in an order, grouped into consecutive tasks."""
 
-    The inputs are a pool that other orders of the same samples share; `rows` says which of its
-    rows come, one after the other.
-
-    Attributes:
-        inputs: (N, ...) pool of samples.
-        rows: (n,) rows of the pool, in order.
-        labels: (n,) class of each sample, in order.
-        sizes: Samples in each task.
-    """
-
-    inputs: Tensor
-    rows: Tensor
-    labels: Tensor
-    sizes: tuple[int, ...]
+    inputs: Tensor  # (N, ...) a pool of samples, which other orders of them share
+    rows: Tensor  # (n,) rows of the pool, in order
+    labels: Tensor  # (n,) class of each sample, in order
+    sizes: tuple[int, ...]  # samples in each task
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def spans(self) -> list[slice]:
-        """The range of each task."""
+        """The row range of each task."""
         return [slice(a, b) for a, b in pairwise(accumulate(self.sizes, initial=0))]
 
 
@@ -67,21 +57,19 @@ class TaskStream:
     classes: int
 
     def __post_init__(self) -> None:
-        if len(self.test.sizes) != len(self.train.sizes):
+        sizes, tasks = self.test.sizes, len(self.train.sizes)
+        if len(sizes) != tasks:
             raise InvalidInputError(
-                f"test has {len(self.test.sizes)} tasks, but there are {len(self.train.sizes)} to "
-                "learn; expected one test set a task"
+                f"test has {len(sizes)} tasks, but there are {tasks} to learn; expected as many"
             )
-        if 0 in self.test.sizes:
-            raise InvalidInputError(
-                f"task {self.test.sizes.index(0)} has no test samples; expected some for each task"
-            )
-        test, train = self.test.inputs, self.train.inputs
-        if (test.shape[1:], test.dtype) != (train.shape[1:], train.dtype):
-            raise InvalidInputError(
-                f"test samples are {test.dtype} of shape {tuple(test.shape[1:])}, the stream's "
-                f"{train.dtype} of shape {tuple(train.shape[1:])}; expected the same"
-            )
+        if 0 in sizes:
+            raise InvalidInputError(f"task {sizes.index(0)} has no test samples; expected some")
+        test, train = (
+            f"{part.inputs.dtype} of shape {tuple(part.inputs.shape[1:])}"
+            for part in (self.test, self.train)
+        )
+        if test != train:
+            raise InvalidInputError(f"test samples are {test}, the stream's {train}")
 
     @classmethod
     def from_tasks(
@@ -91,8 +79,8 @@ class TaskStream:
 
         Args:
             tasks: (X, y) for each task, in order; X (n, ...) real numbers, y (n,) labels from 0.
-            test: The same for the test; without it, the tasks themselves are the test.
-            classes: Number of classes; the largest label and one, if it is not given.
+            test: The same for the test; None tests on the tasks themselves.
+            classes: Number of classes; None for the largest label plus one.
         """
         train = _joined("tasks", tasks)
         tested = train if test is None else _joined("test", test)
@@ -100,8 +88,7 @@ class TaskStream:
         classes = largest + 1 if classes is None else classes
         if largest >= classes:
             raise InvalidInputError(
-                f"a label is {largest}, but there are {classes} classes; expected labels from 0 to "
-                f"{classes - 1}"
+                f"a label is {largest}, but there are {classes} classes, from 0 to {classes - 1}"
             )
         return cls(train, tested, classes)
 
@@ -125,18 +112,14 @@ class LabelledData:
     test_labels: Tensor
 
     def __post_init__(self) -> None:
-        for name in ("", "test_"):
-            inputs, labels = _checked(
-                f"{name}inputs", getattr(self, f"{name}inputs"), getattr(self, f"{name}labels")
-            )
-            # frozen: checked tensors go in by the back door, once
-            object.__setattr__(self, f"{name}inputs", inputs)
-            object.__setattr__(self, f"{name}labels", labels)
+        for X, y in (("inputs", "labels"), ("test_inputs", "test_labels")):
+            inputs, labels = _checked(X, getattr(self, X), getattr(self, y))
+            object.__setattr__(self, X, inputs)  # it is frozen, and they are set only here
+            object.__setattr__(self, y, labels)
         unseen = set(self.test_labels.tolist()) - set(self.labels.tolist())
         if unseen:
             raise InvalidInputError(
-                f"test_labels holds {min(unseen)}, which labels does not; expected classes that "
-                "can be learned"
+                f"test_labels holds {min(unseen)}, which labels does not; expected known classes"
             )
 
     def classes(self) -> list[int]:
@@ -145,7 +128,7 @@ class LabelledData:
 
 
 def domain_pairs(data: LabelledData, seed: int, per_class: int | None = None) -> TaskStream:
-    """Two classes a task, relabelled 0 and 1: the same two outputs must serve every task.
+    """Two classes a task, relabelled 0 and 1: the same two outputs serve every task.
 
     The seed shuffles the classes into pairs, draws `per_class` samples of each class (all without
     it) and shuffles each task.
@@ -153,9 +136,7 @@ def domain_pairs(data: LabelledData, seed: int, per_class: int | None = None) ->
     random = np.random.default_rng(seed)
     classes = data.classes()
     if len(classes) < 2 or len(classes) % 2:
-        raise InvalidInputError(
-            f"there are {len(classes)} classes; expected an even number, to make pairs of them"
-        )
+        raise InvalidInputError(f"there are {len(classes)} classes; expected an even number")
     pairs = random.permutation(classes).reshape(-1, 2).tolist()
     return _by_class(data, random, pairs, per_class, relabel=True)
 
@@ -200,8 +181,8 @@ def _by_class(
     per_class: int | None,
     relabel: bool,
 ) -> TaskStream:
-    """Samples group by group: the stream's drawn and shuffled, the test's as they lie."""
-    train, test = [], []
+    """Samples group by group: the stream's drawn and shuffled, the test's in their own order."""
+    tasks, test_tasks = [], []
     for group in groups:
         drawn = []
         for label in group:
@@ -212,24 +193,19 @@ def _by_class(
                     f"{label}; expected 1 to {len(found)}"
                 )
             drawn.append(random.permutation(found)[:per_class])
-        train.append(random.permutation(np.concatenate(drawn)))
+        tasks.append(random.permutation(np.concatenate(drawn)))
         tested = [np.flatnonzero(data.test_labels.cpu() == label) for label in group]
-        test.append(np.concatenate(tested))
+        test_tasks.append(np.concatenate(tested))
+    place = {label: i if relabel else label for group in groups for i, label in enumerate(group)}
 
     def labelled(inputs: Tensor, labels: Tensor, tasks: list[np.ndarray]) -> Labelled:
         rows = torch.from_numpy(np.concatenate(tasks)).to(inputs.device)
-        labels = labels[rows]
-        if relabel:  # by the place in the group
-            place = {label: place for group in groups for place, label in enumerate(group)}
-            labels = labels.new_tensor([place[label] for label in labels.tolist()])
-        return Labelled(inputs, rows, labels, tuple(map(len, tasks)))
+        shown = labels.new_tensor([place[label] for label in labels[rows].tolist()])
+        return Labelled(inputs, rows, shown, tuple(map(len, tasks)))
 
-    outputs = len(groups[0]) if relabel else max(data.classes()) + 1
-    return TaskStream(
-        labelled(data.inputs, data.labels, train),
-        labelled(data.test_inputs, data.test_labels, test),
-        outputs,
-    )
+    train = labelled(data.inputs, data.labels, tasks)
+    test = labelled(data.test_inputs, data.test_labels, test_tasks)
+    return TaskStream(train, test, len(groups[0]) if relabel else max(data.classes()) + 1)
 
 
 def _joined(name: str, tasks: Tasks) -> Labelled:
@@ -238,13 +214,10 @@ def _joined(name: str, tasks: Tasks) -> Labelled:
     parts = [_checked(f"{name}[{i}]", X, y) for i, (X, y) in enumerate(tasks)]
     shapes = {tuple(X.shape[1:]) for X, _ in parts}
     if len(shapes) > 1:
-        raise InvalidInputError(
-            f"{name} have samples of the shapes {sorted(shapes)}; expected one shape for all tasks"
-        )
-    inputs = torch.cat([X for X, _ in parts])
+        raise InvalidInputError(f"{name} have the shapes {sorted(shapes)}; expected one shape")
+    inputs, labels = (torch.cat(column) for column in zip(*parts, strict=True))
     rows = torch.arange(len(inputs), device=inputs.device)
-    sizes = tuple(len(X) for X, _ in parts)
-    return Labelled(inputs, rows, torch.cat([y for _, y in parts]), sizes)
+    return Labelled(inputs, rows, labels, tuple(len(X) for X, _ in parts))
 
 
 def _checked(name: str, X: Any, y: Any) -> tuple[Tensor, Tensor]:
@@ -256,14 +229,10 @@ def _checked(name: str, X: Any, y: Any) -> tuple[Tensor, Tensor]:
             f"{name} has shape {tuple(inputs.shape)}; expected samples as rows, at least one"
         )
     if labels.is_floating_point() or labels.dtype == torch.bool:
-        raise InvalidTypeError(
-            f"labels of {name} have dtype {str(labels.dtype).removeprefix('torch.')}; expected "
-            "whole numbers, the class of each sample"
-        )
+        raise InvalidTypeError(f"labels of {name} have {labels.dtype}; expected whole numbers")
     if labels.shape != (len(inputs),):
         raise InvalidInputError(
-            f"labels of {name} have shape {tuple(labels.shape)}; expected ({len(inputs)},), one "
-            "label a sample"
+            f"labels of {name} have shape {tuple(labels.shape)}; expected ({len(inputs)},)"
         )
     if labels.min() < 0:
         raise InvalidInputError(f"labels of {name} hold {int(labels.min())}; expected 0 or more")

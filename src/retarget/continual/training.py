@@ -12,21 +12,13 @@ from torch import Tensor, nn
 from retarget.continual.checkpoint import Checkpoint
 from retarget.continual.history import History
 from retarget.continual.methods import Batch, Method
-from retarget.continual.steps import (
-    NEVER,
-    Ensemble,
-    Optimiser,
-    PassPlan,
-    Samples,
-    Stepper,
-)
+from retarget.continual.steps import NEVER, Ensemble, Optimiser, PassPlan, Samples, Stepper
 from retarget.continual.streams import TaskStream
 from retarget.errors import InvalidInputError, TrainingDivergedError
 from retarget.learners import SGD
 from retarget.progress import PatientBar
 
-# Test samples evaluated at a time: few enough that activations stay in the CPU's cache.
-EVALUATED_AT_A_TIME = {"cpu": 64}  # elsewhere 4096
+EVALUATED_AT_A_TIME = {"cpu": 64}  # activations stay in the cache; elsewhere 4096
 STEPS_BETWEEN_CHECKS = {"cpu": 1}  # of the loss; elsewhere 250: each look waits for the device
 
 
@@ -84,9 +76,10 @@ def train(
     saved = None if checkpoint is None else Checkpoint(Path(checkpoint), run)
     for method in run.methods:
         method.on_start(run)
-    going_on = saved is not None and saved.load()
-    run.checkpoint = saved.save if saved is not None else run.checkpoint
-    if not going_on:
+    resumed = saved is not None and saved.load()
+    if saved is not None:
+        run.checkpoint = saved.save
+    if not resumed:
         run.evaluate(0)
         run.checkpoint()
     with PatientBar("training", epochs * run.train.rows.shape[1], progress) as bar:
@@ -104,23 +97,19 @@ class Run:
     Attributes:
         ensemble: The members' networks.
         learners: The members' learners.
-        methods: What takes part.
+        methods: All methods, in order.
         train: The members' streams.
-        test: What they are tested on.
+        test: The members' test samples.
         targets: (M, n, c) true targets, in stream order.
-        random: For each member, where its randomness comes from.
+        random: The random generator of each member.
         epochs: As in `train`, and so are `reshuffle`, `evaluate_every` and `record`.
         task: The task being learned, from 0.
         epoch: The pass over it, from 0.
-        passes: Passes over it that are complete.
-        ended: Methods, of those in order, whose `on_task_end` is over.
         order: (M, n) positions of the task's samples, in the order of the last pass.
         seen: Samples learned from so far.
         checkpoint: Saves the run, if that was asked for. A method whose `on_task_end` is long may
             call it there, if its `state_dict` says how far it is: it is then called again.
         plan: What comes at each step of the current pass.
-        taken: Steps of it so far, or of the last one.
-        first_bad: (M,) the first of them at which a member's loss was not finite, or NEVER.
     """
 
     ensemble: Ensemble
@@ -136,17 +125,17 @@ class Run:
     evaluate_every: int | None
     record: bool
     total_loss: Tensor  # (M,) of the steps since the last evaluation
-    first_bad: Tensor
+    first_bad: Tensor  # (M,) first step of the pass with a loss that is not finite, or NEVER
     task: int = 0
     epoch: int = 0
-    passes: int = 0
-    ended: int = 0
+    passes: int = 0  # over the task that are complete
+    ended: int = 0  # methods whose `on_task_end` is over
     order: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     seen: int = 0
     checkpoint: Callable[[], None] = lambda: None
     plan: PassPlan = field(init=False)
     steps: int = 0  # since the last evaluation
-    taken: int = 0
+    taken: int = 0  # steps of the current pass, or of the last one
     evaluations: list[tuple[int, int, Tensor, Tensor, Tensor]] = field(default_factory=list)
 
     @property
@@ -194,7 +183,7 @@ class Run:
 
         Args:
             order: The positions in the members' streams.
-            methods: Methods whose hooks are called; none to train plainly.
+            methods: Methods whose hooks are called; none for plain training.
             after_step: Called after each step with the number of samples in it.
         """
         n, batch_size = order.shape[1], self.learners[0].batch_size
@@ -215,7 +204,7 @@ class Run:
         """Notes every member's accuracy on all test samples, and on each task's own.
 
         Args:
-            learned: Tasks that have been learned to their end.
+            learned: Number of tasks that have been learned completely.
         """
         outputs = torch.stack([self._test_outputs(m) for m in range(len(self.ensemble))])
         if self.taken:
@@ -234,10 +223,10 @@ class Run:
 
     def _test_outputs(self, member: int) -> Tensor:
         """(n, c) the member's outputs for its test samples."""
-        answers = [method.test_outputs(self, member) for method in self.methods]
-        given = [answer for answer in answers if answer is not None]
-        if given:
-            return given[-1]
+        for method in reversed(self.methods):
+            answers = method.test_outputs(self, member)
+            if answers is not None:
+                return answers
         size = EVALUATED_AT_A_TIME.get(self.ensemble.device.type, 4096)
         portions = torch.split(self.test.rows[member], size)
         return torch.cat([self.ensemble.predict(member, self.test.pool[p]) for p in portions])
@@ -250,7 +239,7 @@ class Run:
         return History(np.array(samples), np.array(task), accuracy, by_task, loss, kept)
 
     def _require_sound(self, outputs: Tensor) -> None:
-        """Stops the run if steps so far have broken a network, and no loss need show it.
+        """Stops the run if the steps so far have broken a network, even if no loss shows it.
 
         The last step may have thrown the weights out of range; and a ReLU whose weights are
         minus infinity just answers 0.
@@ -262,17 +251,16 @@ class Run:
         self._require_finite(torch.where(sound, NEVER, self.taken - 1), "network")
 
     def _require_finite(self, first_bad: Tensor, what: str) -> None:
-        """Stops the run if a member is not finite from some step of this pass on."""
+        """Stops the run if a member is not finite since some step of this pass."""
         first = first_bad.cpu()
         if (first == NEVER).all():
             return
         members = (first != NEVER).nonzero()[:, 0].tolist()
         member, step = int(first.argmin()), int(first.min())
         causes = [method.likely_cause(self, member) for method in self.methods]
-        cause = next((c for c in causes if c), None) or (
-            f"its learning rate, {self.learners[member].rate(0):g}, is probably too high for this "
-            "network: try a third of it"
-        )
+        rate = self.learners[member].rate(0)
+        high = f"its learning rate, {rate:g}, is probably too high for this network: try a third"
+        cause = next(filter(None, causes), f"{high} of it")
         names = " + ".join(method.name for method in self.methods) or "plain SGD"
         raise TrainingDivergedError(
             f"the {what} of member {member} is not finite "
@@ -285,8 +273,7 @@ class Run:
 
 def gather_rows(table: Tensor, positions: Tensor) -> Tensor:
     """(M, b, c) the rows of each member's table (M, n, c) at its own positions (M, b)."""
-    index = positions[..., None].expand(-1, -1, table.shape[-1])
-    return table.gather(1, index)
+    return table.gather(1, positions[..., None].expand(-1, -1, table.shape[-1]))
 
 
 def _learn_task(run: Run, bar: PatientBar) -> None:
@@ -335,8 +322,7 @@ def _start(
     seeds: Sequence[int] | None,
     **options: Any,
 ) -> Run:
-    networks = [modules] if isinstance(modules, nn.Module) else list(modules)
-    ensemble = Ensemble(networks)
+    ensemble = Ensemble([modules] if isinstance(modules, nn.Module) else list(modules))
     members = len(ensemble)
     shown = [streams] * members if isinstance(streams, TaskStream) else list(streams)
     optimisers = [learners] * members if isinstance(learners, SGD) else list(learners)
@@ -367,15 +353,13 @@ def _start(
 def _check_learners(learners: Sequence[SGD]) -> None:
     if any(not isinstance(learner.lr, float) for learner in learners):
         raise InvalidInputError(
-            "a learner has a schedule of rates; the lab trains at a constant rate, since how many "
-            "steps there are depends on the method: train with each rate in turn"
+            "a learner has a schedule of rates; the lab trains at a constant one"
         )
     for name in ("batch_size", "reduction", "nesterov"):
         values = {getattr(learner, name) for learner in learners}
         if len(values) > 1:
             raise InvalidInputError(
-                f"the learners differ in {name}: {sorted(values)}; expected the same for all "
-                "members: train others in a call of their own"
+                f"the learners differ in {name}: {sorted(values)}; expected the same for all"
             )
 
 
@@ -388,21 +372,17 @@ def _check_streams(streams: Sequence[TaskStream], ensemble: Ensemble) -> None:
             "samples of shape": tuple(stream.train.inputs.shape[1:]),
         }
 
-    first = streams[0]
+    first, expected = streams[0], described(streams[0])
     dtype = next(iter(ensemble.parameters.values())).dtype
     for i, stream in enumerate(streams):
-        for (what, got), expected in zip(
-            described(stream).items(), described(first).values(), strict=True
-        ):
-            if got != expected:
+        for what, got in described(stream).items():
+            if got != expected[what]:
                 raise InvalidInputError(
-                    f"stream {i} has {what} {got}, stream 0 {expected}; expected the same for all "
-                    "members: train others in a call of their own"
+                    f"stream {i} has {what} {got}, stream 0 {expected[what]}; expected the same"
                 )
         if stream.train.inputs.dtype != dtype:
             raise InvalidInputError(
-                f"the samples of stream {i} are {stream.train.inputs.dtype}, the network is "
-                f"{dtype}; convert one"
+                f"stream {i} is {stream.train.inputs.dtype}, the network is {dtype}; convert one"
             )
     few = first.train.inputs[first.train.rows[:2]].to(ensemble.device)
     outputs = ensemble.predict(0, few)
@@ -420,6 +400,5 @@ def check_schedule(epochs: int, evaluate_every: int | None, batch_size: int) -> 
         raise InvalidInputError(f"epochs is {epochs}; expected 1 or more")
     if evaluate_every is not None and (evaluate_every < 1 or evaluate_every % batch_size):
         raise InvalidInputError(
-            f"evaluate_every is {evaluate_every}; expected a positive multiple of the batch size, "
-            f"{batch_size}"
+            f"evaluate_every is {evaluate_every}; expected a positive multiple of {batch_size}"
         )

@@ -2,7 +2,8 @@
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,15 +18,15 @@ from retarget.theory.shift import discrepancy, effective_targets
 from retarget.theory.stability import largest_stable_lr
 
 GRID_SIZE = 201
-UNTRUSTED = (DivergenceWarning, PrecisionWarning)  # what is told beside a curve that has it
-BEYOND_THE_PICTURE = 1e6  # times the targets' own size: nothing to be seen but a number
+UNTRUSTED = (DivergenceWarning, PrecisionWarning)  # they are told beside a curve
+BEYOND_THE_PICTURE = 1e6  # times the size of the targets: nothing to be seen but a number
 
 
 @dataclass(frozen=True)
 class Terms:
     """How the iterative correction made the targets of one block (Eq. 16), sample by sample."""
 
-    first: int  # place of the block's first sample in the stream, from 0
+    first: int  # position of the block's first sample in the stream, from 0
     modulation: np.ndarray  # (b,) the factor on each sample's own error: diagonal of I + C_on
     online: np.ndarray  # (b,) how far C_on moves each target: C_on (y - f_on)
     offline: np.ndarray  # (b,) how far C_off does: C_off (f_off - y)
@@ -33,34 +34,22 @@ class Terms:
 
 @dataclass(frozen=True)
 class Picture:
-    """All numbers of one picture. A learner or targets that could not be computed are left out.
+    """All numbers of one picture. A learner or targets that could not be computed are left out."""
 
-    Attributes:
-        stream: (n,) numbers of the points, in the order in which they are learned.
-        grid: (m,) where the curves are drawn.
-        curves: By learner (offline, online, corrected, iterative), (m,) its function after the
-            samples seen.
-        targets: In stream order: `effective` of the samples seen; `before`, the same without the
-            last of them; `corrected` and `iterative` of the whole stream.
-        predicted: (seen,) the online learner's prediction for each sample before it was learned.
-        distances: By online learner, how far its curve is from the offline one (root mean square).
-        discrepancies: The same as functions: the RKHS norm of the difference (Eq. 14).
-        terms: Correction terms of the newest sample's block; none with momentum, before the first
-            sample, or where the iteratively corrected learner diverges.
-        largest_lr: The largest rate at which every step over the whole stream is stable.
-        problems: By name of a curve or of targets, why it is missing or not to be trusted.
-    """
-
-    stream: np.ndarray
-    grid: np.ndarray
-    curves: dict[str, np.ndarray] = field(default_factory=dict)
-    targets: dict[str, np.ndarray] = field(default_factory=dict)
-    predicted: np.ndarray | None = None
-    distances: dict[str, float] = field(default_factory=dict)
-    discrepancies: dict[str, float] = field(default_factory=dict)
-    terms: Terms | None = None
-    largest_lr: float = 0.0
-    problems: dict[str, str] = field(default_factory=dict)
+    stream: np.ndarray  # (n,) numbers of the points, in the order in which they are learned
+    grid: np.ndarray  # (m,) where the curves are drawn
+    # offline, online, corrected, iterative: (m,) each learner's function after the samples seen
+    curves: dict[str, np.ndarray]
+    # in stream order: `effective` of the samples seen; `before`, the same without the last of them;
+    # `corrected` and `iterative` of the whole stream
+    targets: dict[str, np.ndarray]
+    predicted: np.ndarray | None  # (seen,) by the online learner before each sample was learned
+    distances: dict[str, float]  # of each online learner's curve from the offline one (RMS)
+    discrepancies: dict[str, float]  # the same as functions: RKHS norm of the difference (Eq. 14)
+    # of the newest sample's block; none with momentum, or if that learner diverges
+    terms: Terms | None
+    largest_lr: float  # the largest rate at which every step over the whole stream is stable
+    problems: dict[str, str]  # by curve or targets, why it is missing or not to be trusted
 
 
 def draw(state: State) -> Picture:
@@ -72,10 +61,10 @@ def draw(state: State) -> Picture:
 
 
 class _Drawing:
-    """A stream, its kernel, and the picture as far as it has been drawn."""
+    """A stream, its kernel, and the problems found so far."""
 
     def __init__(self, state: State) -> None:
-        self.state, self.learner = state, state.learner
+        self.state, self.learner, self.seen = state, state.learner, state.seen
         self.order = state.stream()
         self.grid = np.linspace(state.low, state.high, GRID_SIZE)
         kernel, x = RBF(state.width), np.array(state.x)[self.order]
@@ -85,29 +74,25 @@ class _Drawing:
         self.problems: dict[str, str] = {}
 
     def picture(self) -> Picture:
-        state, K, y, learner, gamma = self.state, self.K, self.y, self.learner, self.state.gamma
-        seen, before = state.seen, max(state.seen - 1, 0)
-        corrected = self._attempt("corrected", lambda: corrected_targets(K, y, learner, gamma))
+        state, y, learner, gamma = self.state, self.y, self.learner, self.state.gamma
+        blocks = state.block_size, state.block_ridge
+        corrected = self._attempt("corrected", corrected_targets, self.K, y, learner, gamma)
         iterative = self._attempt(
-            "iterative",
-            lambda: iterative_targets(K, y, learner, gamma, state.block_size, state.block_ridge),
+            "iterative", iterative_targets, self.K, y, learner, gamma, *blocks
         )
-        curves = {
-            "offline": self._function(
-                "offline", y, lambda K, y: offline_coefficients(K, y, state.gamma)
-            ),
-            "online": self._online("online", y),
-            "corrected": self._online("corrected", corrected),
-            "iterative": self._online("iterative", iterative),
-        }
+        learned = {"online": y, "corrected": corrected, "iterative": iterative}
+        learned = {name: z for name, z in learned.items() if z is not None}
+        curves = {"offline": self._curve("offline", offline_coefficients, y, gamma)}
+        for name, z in learned.items():
+            curves[name] = self._curve(name, online_coefficients, z, learner)
         targets = {
-            "effective": self._effective(seen),
-            "before": self._effective(before),
-            "corrected": corrected,
-            "iterative": iterative,
+            "effective": self._effective(self.seen),
+            "before": self._effective(self.seen - 1),
         }
+        targets |= {"corrected": corrected, "iterative": iterative}
         found = {name: curve for name, curve in curves.items() if curve is not None}
-        gram = torch.from_numpy(K)
+        compared = [name for name in learned if name in found and "offline" in found]
+        gram = torch.from_numpy(self.K)
         return Picture(
             stream=self.order,
             grid=self.grid,
@@ -115,84 +100,68 @@ class _Drawing:
             targets={name: z + state.start for name, z in targets.items() if z is not None},
             predicted=self._predicted(),
             distances={
-                name: float(np.sqrt(np.mean((curve - found["offline"]) ** 2)))
-                for name, curve in found.items()
-                if name != "offline" and "offline" in found
+                name: float(np.sqrt(np.mean((found[name] - found["offline"]) ** 2)))
+                for name in compared
             },
-            discrepancies={
-                name: self._discrepancy(z)
-                for name, z in {"online": y, "corrected": corrected, "iterative": iterative}.items()
-                if z is not None and name in found and "offline" in found
-            },
-            terms=self._terms(iterative),
+            discrepancies={name: self._discrepancy(learned[name]) for name in compared},
+            terms=None if iterative is None else self._terms(iterative),
             largest_lr=largest_stable_lr(lambda rows: gram[rows, rows], learner, len(y)),
             problems=self.problems,
         )
 
-    def _online(self, name: str, targets: np.ndarray | None) -> np.ndarray | None:
-        """The online learner's function after the samples seen, on these targets."""
-        if targets is None:
-            return None
-        return self._function(name, targets, lambda K, z: online_coefficients(K, z, self.learner))
-
-    def _function(
-        self,
-        name: str,
-        targets: np.ndarray,
-        coefficients: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    def _curve(
+        self, name: str, coefficients: Callable[..., Any], z: np.ndarray, option: Any
     ) -> np.ndarray | None:
-        seen = self.state.seen
-        if seen == 0:
+        """A learner's function after the samples seen, on these targets."""
+        if self.seen == 0:
             return np.zeros(len(self.grid))
-        K, z = self.K[:seen, :seen], targets[:seen]
-        return self._attempt(name, lambda: self.K_grid[:, :seen] @ coefficients(K, z))
-
-    def _effective(self, seen: int) -> np.ndarray | None:
-        if seen == 0:
-            return np.zeros(0)
-        K, y = self.K[:seen, :seen], self.y[:seen]
+        s = slice(0, self.seen)
         return self._attempt(
-            "effective", lambda: effective_targets(K, y, self.learner, self.state.gamma)
+            name, lambda: self.K_grid[:, s] @ coefficients(self.K[s, s], z[s], option)
         )
 
-    def _discrepancy(self, targets: np.ndarray) -> float:
-        seen = self.state.seen
-        if seen == 0:
-            return 0.0
-        K, z, y = self.K[:seen, :seen], targets[:seen], self.y[:seen]
-        return discrepancy(K, z, y, self.learner, self.state.gamma)
+    def _effective(self, seen: int) -> np.ndarray | None:
+        if seen <= 0:
+            return np.zeros(0)
+        K, y = self.K[:seen, :seen], self.y[:seen]
+        return self._attempt("effective", effective_targets, K, y, self.learner, self.state.gamma)
 
-    def _terms(self, targets: np.ndarray | None) -> Terms | None:
+    def _discrepancy(self, targets: np.ndarray) -> float:
+        if self.seen == 0:
+            return 0.0
+        s = slice(0, self.seen)
+        return discrepancy(self.K[s, s], targets[s], self.y[s], self.learner, self.state.gamma)
+
+    def _terms(self, targets: np.ndarray) -> Terms | None:
         """Terms of the newest sample's block, given the iteratively corrected targets."""
-        state, learner = self.state, self.learner
-        if targets is None or state.seen == 0 or learner.has_memory:
+        state, learner, size = self.state, self.learner, self.state.block_size
+        if state.seen == 0 or learner.has_memory:
             return None
-        start = (state.seen - 1) // state.block_size * state.block_size
-        seen, new = slice(0, start + state.block_size), slice(start, start + state.block_size)
+        start = (state.seen - 1) // size * size
+        seen, new = slice(0, start + size), slice(start, start + size)
         K, z, y = self.K[seen, seen], targets[seen], self.y[seen]
-        block = correction_terms(K, learner, state.gamma, state.block_size, state.block_ridge)
+        block = correction_terms(K, learner, state.gamma, size, state.block_ridge)[-1]
         try:
             # without a memory, the past's coefficients are the first of those of the stream
             f_on = K[new, :start] @ online_coefficients(K, z, learner)[:start]
         except DivergedError:
             return None
-        online = block[-1].online @ (y[new] - f_on)
-        return Terms(start, block[-1].modulation.diagonal(), online, z[new] - y[new] - online)
+        online = block.online @ (y[new] - f_on)
+        return Terms(start, block.modulation.diagonal(), online, z[new] - y[new] - online)
 
     def _predicted(self) -> np.ndarray | None:
-        seen = self.state.seen
-        K, y = self.K[:seen, :seen], self.y[:seen]
-        if "online" in self.problems or seen == 0:
+        if "online" in self.problems or self.seen == 0:
             return None
+        K, y = self.K[: self.seen, : self.seen], self.y[: self.seen]
         return np.asarray(y - prequential_errors(K, y, self.learner) + self.state.start)
 
-    def _attempt(self, name: str, compute: Callable[[], np.ndarray]) -> np.ndarray | None:
-        """What `compute` gives; None, and the reason among the problems, where it cannot."""
+    def _attempt(self, name: str, compute: Callable[..., Any], *options: Any) -> np.ndarray | None:
+        """The result; None, with the reason among the problems, if it cannot be computed."""
         with warnings.catch_warnings(record=True) as caught:
             for kind in UNTRUSTED:
                 warnings.simplefilter("always", kind)
             try:
-                values = compute()
+                values: np.ndarray = compute(*options)
             except DivergedError:
                 self.problems[name] = "the online learner diverged: its numbers overflow"
                 return None
@@ -256,7 +225,7 @@ offline_move = Z[new] - y[new] - online_move  # C_off (f_off - y)
 def python_code(state: State) -> str:
     """A script whose variables hold the numbers of the picture of this setting.
 
-    Of a stream of which nothing has been seen, it is the script for the first sample.
+    If nothing of the stream has been seen, it is the script for the first sample.
     """
     stream = state.stream()
     start, size = state.start, abs(state.start)

@@ -1,9 +1,8 @@
 """The page's server: on this machine only, and only for those who were given its address.
 
-Three locks. It listens on 127.0.0.1, so that no other machine reaches it. Every address begins with
-a random token, so that no other page in the same browser can guess one. A request must name this
-server as its host, so that no name that was pointed at 127.0.0.1 afterwards (DNS rebinding) reads
-the answers.
+It listens on 127.0.0.1, so that no other machine reaches it. Every address begins with a random
+token, which no other page in the same browser can guess. A request must name this server as its
+host, so that a name that is pointed at 127.0.0.1 later (DNS rebinding) cannot read the answers.
 """
 
 import errno
@@ -27,10 +26,9 @@ from retarget.explore.state import Opening, State
 
 HOST = "127.0.0.1"
 MOST_BYTES = 100_000  # of a setting: 500 points take less than half of it
-SCRIPTS = ("axes", "controls", "page", "plot", "points", "readings", "shifts", "terms")
-FILES = {"": ("page.html", "text/html"), "page.css": ("page.css", "text/css")} | {
-    f"{name}.js": (f"{name}.js", "text/javascript") for name in SCRIPTS
-}
+SCRIPTS = ("axes", "bars", "controls", "page", "plot", "points", "readings")
+KINDS = {"": "text/html", "page.css": "text/css"}
+KINDS |= {f"{name}.js": "text/javascript" for name in SCRIPTS}
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -75,15 +73,9 @@ class ExploreServer(socketserver.ThreadingTCPServer):
         return f"http://{HOST}:{self.server_address[1]}/{self.token}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Lets a page go that was closed while it was being answered."""
+        """Ignores that a page was closed while it was being answered."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
-
-    def answer(self, state: State) -> dict[str, Any]:
-        """All that the page shows of a setting, as JSON values."""
-        with self.one_at_a_time:
-            picture = asdict(draw(state))
-        return picture | {"python": python_code(state)}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -95,41 +87,45 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         name = self._name()
+        if name is None:
+            return
         if name == "opening":
             opening = self.server.opening
             self._send_json(HTTPStatus.OK, asdict(opening) | {"state": opening.state.model_dump()})
-        elif name in FILES:
-            file, kind = FILES[name]
-            content = (files("retarget.explore") / "static" / file).read_bytes()
-            self._send(HTTPStatus.OK, content, kind)
-        elif name is not None:
+        elif name in KINDS:
+            content = (files("retarget.explore") / "static" / (name or "page.html")).read_bytes()
+            self._send(HTTPStatus.OK, content, KINDS[name])
+        else:
             self._refuse(HTTPStatus.NOT_FOUND, "there is nothing at this address")
 
     def do_POST(self) -> None:
-        name = self._name()
+        name, length = self._name(), self.headers.get("Content-Length", "")
         if name is None:
             return
         if name != "compute":
             self._refuse(HTTPStatus.NOT_FOUND, "there is nothing at this address")
-            return
-        if self.headers.get_content_type() != "application/json":
-            # what a form of another site could send without asking
+        # a form of another site could send other types without asking
+        elif self.headers.get_content_type() != "application/json":
             self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "expected application/json")
-            return
-        length = self.headers.get("Content-Length", "")
-        if not length.isascii() or not length.isdigit():
+        elif not length.isascii() or not length.isdigit():
             self._refuse(HTTPStatus.LENGTH_REQUIRED, "expected a Content-Length")
-            return
-        # by its digits first: Python makes no number of thousands of them
-        if len(length) > len(str(MOST_BYTES)) or int(length) > MOST_BYTES:
+        # by its digits first: Python refuses to convert thousands of them
+        elif len(length) > len(str(MOST_BYTES)) or int(length) > MOST_BYTES:
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"expected up to {MOST_BYTES} bytes")
-            return
+        else:
+            self._compute(self.rfile.read(int(length)))
+
+    def _compute(self, setting: bytes) -> None:
         try:
-            state = State.model_validate_json(self.rfile.read(int(length)))
+            state = State.model_validate_json(setting)
         except ValidationError as error:
-            self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, _explained(error))
+            found = [(".".join(map(str, e["loc"])), e["msg"]) for e in error.errors()[:3]]
+            told = [f"{where}: {what}" if where else what for where, what in found]
+            self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, "; ".join(told))
             return
-        self._send_json(HTTPStatus.OK, self.server.answer(state))
+        with self.server.one_at_a_time:
+            picture = asdict(draw(state))
+        self._send_json(HTTPStatus.OK, picture | {"python": python_code(state)})
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class's name)
         """Says nothing: the terminal shows the address only."""
@@ -165,12 +161,3 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(content)
-
-
-def _explained(error: ValidationError) -> str:
-    """The first things that are wrong with a setting, in a line each."""
-    lines = []
-    for problem in error.errors(include_url=False, include_input=False)[:3]:
-        where = ".".join(str(part) for part in problem["loc"])
-        lines.append(f"{where}: {problem['msg']}" if where else problem["msg"])
-    return "; ".join(lines)

@@ -1,4 +1,4 @@
-"""One setting of the page: the points, their order, the learner, the moment; and the first one."""
+"""One setting of the page (points, order, learner, samples seen), and what it opens with."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,51 +18,33 @@ from retarget.learners import SGD
 Order = Literal["as given", "reversed", "by x", "random"]
 MOST_POINTS = 500
 
-# Bounds far beyond any use, so that no sum or product of a few of these can overflow. They refuse
-# what is not a number, too.
+# Far beyond any use, so that no sum or product of a few can overflow; NaN is refused too.
 LARGEST = 1e12
 Number = Annotated[float, Field(ge=-2 * LARGEST, le=2 * LARGEST)]  # a margin fits beside the points
 Positive = Annotated[float, Field(ge=1 / LARGEST, le=2 * LARGEST)]
 
 
 class State(BaseModel):
-    """One setting of the page. Points are in the order in which they were given.
-
-    Attributes:
-        x: Where each point lies.
-        y: Its target.
-        low: Left end of the picture.
-        high: Right end of the picture.
-        order: How the points become a stream; `"by x"` is from left to right.
-        seed: Draws the random order.
-        lr: Rate of the online learner.
-        batch_size: Samples in each of its steps.
-        momentum: Its momentum.
-        gamma: Ridge of the offline learner.
-        width: Width of the kernel.
-        block_size: Samples that the iterative correction corrects together.
-        block_ridge: Its ridge for the kernel of a block.
-        start: The constant function from which learning starts.
-        seen: How many samples of the stream have been learned.
-    """
+    """One setting of the page. Points are in the order in which they were given."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     x: Annotated[list[Number], Field(min_length=1, max_length=MOST_POINTS)]
     y: Annotated[list[Number], Field(min_length=1, max_length=MOST_POINTS)]
-    low: Number
+    low: Number  # left end of the picture
     high: Number
-    order: Order = "as given"
+    order: Order = "as given"  # "by x" is from left to right
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     lr: Positive = 0.5
     batch_size: Annotated[int, Field(ge=1, le=MOST_POINTS)] = 1
     momentum: Annotated[float, Field(ge=0, le=0.999)] = 0.0
     gamma: Positive = 1.0
     width: Positive
+    # of the iterative correction
     block_size: Annotated[int, Field(ge=1, le=MOST_POINTS)] = 8
     block_ridge: Annotated[float, Field(ge=0, le=LARGEST)] = 0.1
-    start: Number = 0.0
-    seen: Annotated[int, Field(ge=0, le=MOST_POINTS)]
+    start: Number = 0.0  # the constant function from which learning starts
+    seen: Annotated[int, Field(ge=0, le=MOST_POINTS)]  # samples of the stream learned so far
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -71,9 +53,7 @@ class State(BaseModel):
         if self.seen > len(self.x):
             raise ValueError(f"{self.seen} samples seen of {len(self.x)}; expected no more")
         if not self.low < self.high:
-            raise ValueError(
-                f"the picture goes from {self.low} to {self.high}; expected low < high"
-            )
+            raise ValueError(f"low is {self.low}, high {self.high}; expected low < high")
         return self
 
     @property
@@ -99,9 +79,9 @@ MARGIN = 0.05  # of the points' range, at each side of the picture
 class Opening:
     """What the page opens with."""
 
-    title: str  # what the points are
+    title: str  # of the points
     x_name: str
-    y_name: str  # of the targets
+    y_name: str
     state: State
 
 
@@ -131,9 +111,7 @@ def file_opening(path: Path, x: str | None, target: str | None) -> Opening:
         )
     for name in (x, target):
         if name not in table.columns:
-            raise InvalidInputError(
-                f"{path.name} has no column {name!r}; expected one of {columns}"
-            )
+            raise InvalidInputError(f"{path.name} has no column {name!r}, but {columns}")
     if not 1 <= len(table) <= MOST_POINTS:
         raise InvalidInputError(
             f"{path.name} has {len(table):,} rows; the page shows 1 to {MOST_POINTS}. Give it a "
@@ -142,12 +120,13 @@ def file_opening(path: Path, x: str | None, target: str | None) -> Opening:
     inputs, targets = _numbers(table, x, path), _numbers(table, target, path)
     low, high = float(inputs.min()), float(inputs.max())
     margin = MARGIN * (high - low) or 1.0
+    distance = median_distance(torch.tensor(inputs)[:, None]) or 1.0
     state = State(
         x=inputs.tolist(),
         y=targets.tolist(),
         low=low - margin,
         high=high + margin,
-        width=_usual_width(inputs),
+        width=max(float(f"{distance:.3g}"), 1 / LARGEST),
         start=float(f"{targets.mean():.4g}"),  # the learner need not climb there from zero
         seen=len(table),
     )
@@ -157,21 +136,12 @@ def file_opening(path: Path, x: str | None, target: str | None) -> Opening:
 def _numbers(table: pl.DataFrame, name: str, path: Path) -> np.ndarray:
     column = table[name]
     if not column.dtype.is_numeric():
-        raise InvalidInputError(
-            f"the column {name!r} of {path.name} holds {column.dtype}; expected numbers"
-        )
+        raise InvalidInputError(f"{name!r} of {path.name} holds {column.dtype}; expected numbers")
     values = column.cast(pl.Float64).to_numpy()
     wrong = ~(np.abs(values) <= LARGEST)
     if wrong.any():
         raise InvalidInputError(
             f"{wrong.sum()} of the {len(values)} values of {name!r} are missing, not finite or "
-            f"beyond {LARGEST:g}, the first in row {int(wrong.argmax())}; leave these rows out, or "
-            "give the column in other units"
+            f"beyond {LARGEST:g}, the first in row {int(wrong.argmax())}; leave these rows out"
         )
     return np.asarray(values)
-
-
-def _usual_width(x: np.ndarray) -> float:
-    """The median distance of two different points, to three digits."""
-    distance = median_distance(torch.tensor(x)[:, None]) or 1.0
-    return max(float(f"{distance:.3g}"), 1 / LARGEST)

@@ -42,9 +42,9 @@ class Method:
     Like plugins in Avalanche or callbacks in PyTorch Lightning; several methods work together.
 
     All tensors have the members as their first dimension, and members never mix. `targets`,
-    `penalty` and `on_batch_end` are called at every step; where `capturable` is true they are
-    tensor operations alone, of the same shapes at every step, without a look at any value, so that
-    on CUDA the step can be recorded once and replayed.
+    `penalty` and `on_batch_end` are called at every step. If `capturable` is true they consist of
+    tensor operations alone, of the same shapes at every step, and never look at a value: on CUDA
+    the step can then be recorded once and replayed.
 
     A run with a checkpoint resumes from what the checkpoint holds. A method that keeps anything
     from one hook to a later one must therefore return it from `state_dict` and restore it in
@@ -65,7 +65,7 @@ class Method:
         """Called before the first task; forget what an earlier run left behind."""
 
     def epochs(self, run: "Run", wanted: int) -> int:
-        """Passes to train over the current task, where so many are wanted."""
+        """Passes over the current task, if so many were asked for."""
         return wanted
 
     def on_task_start(self, run: "Run") -> None:
@@ -89,7 +89,7 @@ class Method:
         """After the last epoch of a task."""
 
     def test_outputs(self, run: "Run", member: int) -> Tensor | None:
-        """(n, c) what a member answers to its test samples; None leaves that to its network."""
+        """(n, c) a member's answers to its test samples; None for those of its network."""
         return None
 
     def kept_bytes(self, run: "Run") -> int:
@@ -97,7 +97,7 @@ class Method:
         return 0
 
     def state_dict(self, run: "Run") -> dict[str, Any]:
-        """Tensors and plain values (as JSON has them) that hold all that is kept between hooks."""
+        """Everything that is kept between hooks, as tensors and plain values (as JSON has them)."""
         return {}
 
     def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:

@@ -4,10 +4,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from retarget.continual.corrector import Kind, NetworkCorrector, Refresh, check_options
+from retarget.continual.corrector import NetworkCorrector
+from retarget.continual.loops import Kind, Options, Refresh
 from retarget.continual.methods import Batch, Method
 from retarget.continual.training import gather_rows
 from retarget.errors import (
@@ -27,7 +29,52 @@ if TYPE_CHECKING:
     from retarget.continual.training import Run
 
 
-class Corrected(Method):
+class _OnTargets(Method):
+    """Trains on the targets of a `NetworkCorrector` for each member, made with these options."""
+
+    keeps_order = True
+
+    def __init__(
+        self,
+        gamma: float | Literal["auto"],
+        block_size: int,
+        kernel: Callable[[nn.Module], Kernel],
+        **options: Any,
+    ) -> None:
+        self.gamma, self.block_size, self.kernel, self.options = gamma, block_size, kernel, options
+        self.check(SGD(1.0))  # bad options are an error here, not when the first task begins
+
+    def check(self, learner: SGD) -> None:
+        """Refuses options that have no meaning with this learner."""
+        Options(self.gamma, self.block_size, **self.options).checked(self._assumed(learner))
+
+    def on_start(self, run: "Run") -> None:
+        self._correctors = [
+            NetworkCorrector(
+                module,
+                self._assumed(learner),
+                self.gamma,
+                self.block_size,
+                kernel=self.kernel,
+                **self.options | self._drawn(random),
+            )
+            for module, learner, random in zip(
+                run.ensemble.modules, run.learners, run.random, strict=True
+            )
+        ]
+        for corrector in self._correctors:
+            corrector.trust()  # a run is judged by its accuracy
+
+    def _assumed(self, learner: SGD) -> SGD:
+        """The learner that the correction is for."""
+        return learner
+
+    def _drawn(self, random: np.random.Generator) -> dict[str, Any]:
+        """Options of a member that are random."""
+        return {}
+
+
+class Corrected(_OnTargets):
     """Trains on targets from a `NetworkCorrector` for each member: the paper's method for networks.
 
     The correction is for the learner that trains: with `reduction="mean"` its rate is divided by
@@ -50,7 +97,6 @@ class Corrected(Method):
     """
 
     capturable = True
-    keeps_order = True
 
     def __init__(
         self,
@@ -65,46 +111,19 @@ class Corrected(Method):
         first_block: FirstBlock = "corrected",
         kernel: Callable[[nn.Module], Kernel] = EmpiricalNTK,
     ) -> None:
-        self.gamma, self.block_size = gamma, block_size
-        self.assumed_reduction, self.kind, self.kernel = assumed_reduction, kind, kernel
-        self.options: dict[str, Any] = {
-            "refresh": refresh,
-            "kind": kind,
-            "ridge": ridge,
-            "parts": parts,
-            "first_block": first_block,
-        }
-        # bad options are an error here, not when the first task begins
-        self.check(SGD(1.0))
+        self.assumed_reduction, self.kind = assumed_reduction, kind
+        options = {"refresh": refresh, "kind": kind, "ridge": ridge, "parts": parts}
+        super().__init__(gamma, block_size, kernel, **options, first_block=first_block)
 
     @property
     def name(self) -> str:
-        """Corrected, and the kind where it is not iterative."""
         return "Corrected" if self.kind == "iterative" else f"Corrected ({self.kind})"
 
-    def check(self, learner: SGD) -> None:
-        """Refuses options that have no meaning, with this learner."""
-        check_options(self._assumed(learner), self.gamma, self.block_size, **self.options)
-
     def on_start(self, run: "Run") -> None:
-        """A corrector for each member; its initial network is the one to keep for `never`."""
-        self._correctors = [
-            NetworkCorrector(
-                module,
-                self._assumed(learner),
-                self.gamma,
-                self.block_size,
-                kernel=self.kernel,
-                **self.options,
-            )
-            for module, learner in zip(run.ensemble.modules, run.learners, strict=True)
-        ]
-        for corrector in self._correctors:
-            corrector.trust()  # a run is judged by its accuracy
-        self._tasks = 0  # corrected so far
+        super().on_start(run)
+        self._tasks = 0
 
     def on_task_start(self, run: "Run") -> None:
-        """Targets for the task, from all samples seen so far."""
         self._compute(
             run,
             lambda m: self._correctors[m].correct(
@@ -114,24 +133,20 @@ class Corrected(Method):
         self._tasks = run.task + 1
 
     def on_epoch_start(self, run: "Run") -> None:
-        """Targets from the network as it is now, where that was asked for."""
         if run.epoch:
             self._compute(run, lambda m: self._correctors[m].recorrect())
 
     def targets(self, run: "Run", batch: Batch) -> Tensor:
-        """The corrected targets of the mini-batch."""
         return gather_rows(self._targets, batch.positions - run.span.start)
 
     def kept_bytes(self, run: "Run") -> int:
-        """Every sample, and its target; the kernel comes and goes with each task."""
         return run.stream_bytes
 
     def state_dict(self, run: "Run") -> dict[str, Any]:
-        """The targets in use. The samples that the correctors keep are those of the stream."""
+        # the samples that the correctors keep are those of the stream
         return {"tasks": self._tasks} | ({"targets": self._targets} if self._tasks else {})
 
     def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
-        """Gives the correctors their samples again, and takes the targets back."""
         self._tasks = state["tasks"]
         if not self._tasks:
             return
@@ -142,7 +157,6 @@ class Corrected(Method):
             corrector.resume(tasks, self._targets[m])
 
     def likely_cause(self, run: "Run", member: int) -> str | None:
-        """Targets far away from the true ones."""
         largest = float(self._targets[member].abs().max())
         if largest < 100:
             return None
@@ -152,12 +166,11 @@ class Corrected(Method):
         )
 
     def _assumed(self, learner: SGD) -> SGD:
-        if self.assumed_reduction is None:
-            return learner
-        return replace(learner, reduction=self.assumed_reduction)
+        reduction = self.assumed_reduction or learner.reduction
+        return replace(learner, reduction=reduction)
 
     def _compute(self, run: "Run", targets_of: Callable[[int], Tensor]) -> None:
-        """Every member's targets; those for whom there are none have diverged."""
+        """Every member's targets; members for which there are none have diverged."""
         targets: list[Tensor] = []
         lost: dict[int, ArithmeticError] = {}
         for member in range(len(run.ensemble)):
@@ -181,22 +194,20 @@ class Corrected(Method):
         self._targets = torch.stack(targets)
 
 
-class Led(Method):
+class Led(_OnTargets):
     """Trains on targets that lead the network towards a tangent learner, block by block.
 
-    A `NetworkCorrector(memory=...)` for each member: what is kept of the stream are the sums of a
-    `TangentLearner` of the network as it was at the start. Use it where the result must be a
-    network; where it need not be, `Tangent` is the better predictor. Each block costs the kernel of
-    its samples and a factorisation of size `memory`.
+    A `NetworkCorrector(memory=...)` for each member: it keeps only the sums of a `TangentLearner`
+    of the network as it was at the start. Use it if the result must be a network; otherwise
+    `Tangent` is the better predictor. Each block costs the kernel of its samples and a
+    factorisation of size `memory`.
 
     Args:
         gamma: Ridge of the learner that leads; `"auto"` for generalised cross-validation.
         memory: Its number of features.
         block_size: Samples corrected together, a multiple of the batch size.
-        damping: How much shorter than the whole way the steps are; see `NetworkCorrector`.
+        damping: How much shorter than the whole distance the steps are; see `NetworkCorrector`.
     """
-
-    keeps_order = True
 
     def __init__(
         self,
@@ -205,33 +216,16 @@ class Led(Method):
         block_size: int = 20,
         damping: float = 1.0,
     ) -> None:
-        self.gamma, self.memory = gamma, memory
-        self.block_size, self.damping = block_size, damping
-        # bad options are an error here, not when the first task begins
-        self.check(SGD(1.0))
-
-    def check(self, learner: SGD) -> None:
-        """Refuses options that have no meaning, with this learner."""
-        as_count("memory", self.memory)  # a corrector without one is of the open loop
-        with torch.random.fork_rng(devices=[]):  # the network's weights do not matter
-            NetworkCorrector(torch.nn.Linear(1, 1), learner, **self._options())
-
-    def on_start(self, run: "Run") -> None:
-        """A corrector for each member, of the network as it is now."""
-        seeds = [int(random.integers(2**31)) for random in run.random]
-        self._correctors = [
-            NetworkCorrector(module, learner, seed=seed, **self._options())
-            for module, learner, seed in zip(run.ensemble.modules, run.learners, seeds, strict=True)
-        ]
-        for corrector in self._correctors:
-            corrector.trust()  # a run is judged by its accuracy
+        memory = as_count("memory", memory)  # a corrector without one is of the open loop
+        super().__init__(gamma, block_size, EmpiricalNTK, memory=memory, damping=damping)
 
     def targets(self, run: "Run", batch: Batch) -> Tensor:
-        """The targets of the mini-batch; with the first one of a block, those of the block."""
+        # the targets of a block are computed with its first mini-batch
         step, size = int(batch.step), batch.positions.shape[1]
-        place = step % (self.block_size // size)
+        steps = self.block_size // size  # of a block
+        place = step % steps
         if not place:
-            rows = slice(step, step + self.block_size // size)
+            rows = slice(step, step + steps)
             real = run.plan.weights[rows, 0].flatten() > 0  # the last mini-batch is filled up
             targets = []
             for m, corrector in enumerate(self._correctors):
@@ -243,11 +237,9 @@ class Led(Method):
         return self._targets[:, place * size : (place + 1) * size]
 
     def kept_bytes(self, run: "Run") -> int:
-        """Bytes of the sums of the learner that leads."""
         return self._correctors[0].nbytes
 
     def state_dict(self, run: "Run") -> dict[str, Any]:
-        """The correctors, all of them; a checkpoint is made between blocks."""
         state: dict[str, Any] = {}
         for m, corrector in enumerate(self._correctors):
             values, tensors = corrector.to_state()
@@ -256,16 +248,8 @@ class Led(Method):
         return state
 
     def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
-        """Restores the correctors."""
-        for m, module in enumerate(run.ensemble.modules):
-            values, tensors = state[f"values{m}"], part_of(state, f"tensors{m}")
-            self._correctors[m] = NetworkCorrector.from_state(values, tensors, module)
-            self._correctors[m].trust()
+        for m, corrector in enumerate(self._correctors):
+            corrector.restore(state[f"values{m}"], part_of(state, f"tensors{m}"))
 
-    def _options(self) -> dict[str, Any]:
-        return {
-            "gamma": self.gamma,
-            "memory": self.memory,
-            "block_size": self.block_size,
-            "damping": self.damping,
-        }
+    def _drawn(self, random: np.random.Generator) -> dict[str, Any]:
+        return {"seed": int(random.integers(2**31))}

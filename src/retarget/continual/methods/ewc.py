@@ -40,7 +40,6 @@ class EWC(Method):
         self.strengths = [as_non_negative("strength", value) for value in values]
 
     def on_start(self, run: "Run") -> None:
-        """Begins without anchors."""
         members = len(run.ensemble)
         if len(self.strengths) not in (1, members):
             raise InvalidInputError(
@@ -55,7 +54,6 @@ class EWC(Method):
         self._spread = torch.zeros_like(self._strength)
 
     def penalty(self, run: "Run", batch: Batch) -> Tensor | None:
-        """The pull to the anchors."""
         if not self._fisher:
             return None
         pull = [
@@ -66,36 +64,33 @@ class EWC(Method):
 
     @torch.no_grad()
     def on_task_end(self, run: "Run") -> None:
-        """Adds this task's anchor."""
         if run.span.stop == run.train.rows.shape[1]:
             return  # no task follows that would need the anchor
-        fishers = []
-        for member, module in enumerate(run.ensemble.modules):
-            inputs = run.train.inputs(member, run.span)
-            fishers.append(fisher_diagonal(module, inputs, run.targets[member, run.span]))
+        fishers = [
+            fisher_diagonal(module, run.train.inputs(m, run.span), run.targets[m, run.span])
+            for m, module in enumerate(run.ensemble.modules)
+        ]
         for name, w in run.ensemble.parameters.items():
             new = torch.stack([fisher[name] for fisher in fishers])
             old = self._fisher.get(name, torch.zeros_like(new))
             centre = self._centre.get(name, torch.zeros_like(new))
             total = old + new
-            # where nothing has mattered yet, there is no pull, and the centre has no meaning
+            # if nothing has mattered yet, there is no pull, and the centre has no meaning
             share = new / total.where(total > 0, 1.0)
             self._spread = self._spread + (old * share * (w - centre).square()).flatten(1).sum(1)
             self._fisher[name], self._centre[name] = total, centre + share * (w - centre)
 
     def kept_bytes(self, run: "Run") -> int:
-        """The weights to stay near, and how near."""
-        both = [*self._fisher.values(), *self._centre.values()]
-        return sum(values[0].nbytes for values in both)
+        return sum(v[0].nbytes for v in (*self._fisher.values(), *self._centre.values()))
 
     def state_dict(self, run: "Run") -> dict[str, Any]:
-        """The anchors, all in one."""
-        state = {f"fisher.{name}": values for name, values in self._fisher.items()}
-        state |= {f"centre.{name}": values for name, values in self._centre.items()}
+        both = {"fisher": self._fisher, "centre": self._centre}
+        state = {
+            f"{part}.{k}": values for part, named in both.items() for k, values in named.items()
+        }
         return state | {"spread": self._spread}
 
     def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
-        """Restores the anchors."""
         self._fisher, self._centre = part_of(state, "fisher"), part_of(state, "centre")
         self._spread = state["spread"]
 
@@ -105,42 +100,35 @@ def fisher_diagonal(module: nn.Module, inputs: Tensor, targets: Tensor) -> dict[
     frozen = {name: p.detach() for name, p in module.named_parameters() if not p.requires_grad}
     frozen |= {name: b.detach() for name, b in module.named_buffers()}
     trained = {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
+    chunk = max(1, GRADIENTS_AT_A_TIME // sum(p.numel() for p in trained.values()))
 
     def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         output: Tensor = functional_call(module, parameters | frozen, (x[None],))
         return (output[0] - y).square().sum() / 2
 
     gradients = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")
-    numbers = sum(p.numel() for p in trained.values())
-    chunk = max(1, GRADIENTS_AT_A_TIME // numbers)
     total = {name: torch.zeros_like(p) for name, p in trained.items()}
     for x, y in zip(torch.split(inputs, chunk), torch.split(targets, chunk), strict=True):
         with UnfoldedConvolutions() if inputs.is_cuda else nullcontext():
-            squared = {name: g.square().sum(0) for name, g in gradients(trained, x, y).items()}
-        total = {name: total[name] + squared[name] for name in total}
+            for name, g in gradients(trained, x, y).items():
+                total[name] += g.square().sum(0)
     return {name: value / len(inputs) for name, value in total.items()}
 
 
 class UnfoldedConvolutions(TorchFunctionMode):
     """Within it, `conv2d` without groups is a matrix product; everything else is as it was.
 
-    vmap makes grouped convolutions of the gradients of single samples, with as many groups as there
-    are samples. On CUDA the libraries are very slow at those: written as a product with the
-    unfolded input, they become batched matrix products. (On the CPU the grouped convolution is the
-    faster one.)
+    vmap turns the gradients of single samples into grouped convolutions with one group a sample.
+    They are very slow on CUDA; a product with the unfolded input becomes a batched matrix product.
+    (On the CPU the grouped convolution is faster.)
     """
 
     def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Replaces the convolution."""
-        if func is conv2d or func is torch.conv2d:
-            return _convolution(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+        replaced = _convolution if func is conv2d or func is torch.conv2d else func
+        return replaced(*args, **(kwargs or {}))
 
 
 def _convolution(

@@ -1,6 +1,6 @@
 """Methods that replay earlier samples: ER, DER and DER++ from a small memory, or all of them."""
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -34,11 +34,9 @@ class CumulativeReplay(Method):
         self.passes = passes
 
     def on_start(self, run: "Run") -> None:
-        """Resets the count of passes: none has been made."""
         self._done = 0
 
     def on_task_end(self, run: "Run") -> None:
-        """Trains on everything seen, plainly."""
         if self._waits and run.task + 1 < len(run.train.spans[0]):
             return
         while self._done < self.passes:
@@ -48,15 +46,12 @@ class CumulativeReplay(Method):
         self._done = 0
 
     def kept_bytes(self, run: "Run") -> int:
-        """Every sample, and its target."""
         return run.stream_bytes
 
     def state_dict(self, run: "Run") -> dict[str, Any]:
-        """How many passes over what was seen up to this task are done."""
         return {"done": self._done}
 
     def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
-        """Restores the number of passes."""
         self._done = state["done"]
 
 
@@ -72,40 +67,31 @@ class Joint(CumulativeReplay):
     _waits = True
 
     def epochs(self, run: "Run", wanted: int) -> int:
-        """No pass over single tasks: all are learned together at the end."""
         return 0
 
 
 class _MemoryReplay(Method):
     """Adds the losses of mini-batches drawn from a reservoir of the stream to every step.
 
-    Args:
-        capacity: Samples in the memory.
-        batch_size: Samples of the memory in a draw.
-        terms: A weight for each draw, and what its samples are compared with: the outputs that were
-            stored with them, or their true targets.
+    The terms are a weight for each draw of `batch_size` samples, and what these are compared with:
+    the outputs that were stored with them, or their true targets.
     """
 
     capturable = True
 
-    def __init__(
-        self, capacity: int, batch_size: int, terms: list[tuple[float, Literal["stored", "true"]]]
-    ) -> None:
+    def __init__(self, capacity: int, batch_size: int, *terms: tuple[float, str]) -> None:
         for name, value in (("capacity", capacity), ("batch_size", batch_size)):
             if value < 1:
                 raise InvalidInputError(f"{name} is {value}; expected 1 or more samples")
         self.capacity, self.batch_size, self.terms = capacity, batch_size, terms
 
     def on_start(self, run: "Run") -> None:
-        """An empty memory for each member."""
         self._reservoirs = [Reservoir(self.capacity, random) for random in run.random]
         # One more slot: what is not kept is written there, and never read.
-        self._stored = run.targets.new_zeros(
-            len(run.ensemble), self.capacity + 1, run.targets.shape[-1]
-        )
+        shape = len(run.ensemble), self.capacity + 1, run.targets.shape[-1]
+        self._stored = run.targets.new_zeros(shape)
 
     def on_epoch_start(self, run: "Run") -> None:
-        """Decides what is kept and what is drawn at each step of this pass."""
         positions, weights = run.plan.positions.cpu().numpy(), run.plan.weights.cpu().numpy()
         plans = [
             reservoir.plan(positions[:, m], weights[:, m], len(self.terms), self.batch_size)
@@ -118,34 +104,29 @@ class _MemoryReplay(Method):
         self._weights = enough.to(run.targets.dtype)
 
     def penalty(self, run: "Run", batch: Batch) -> Tensor:
-        """The losses of the drawn samples."""
         positions, slots = batch.this_step(self._positions), batch.this_step(self._slots)
         weights = batch.this_step(self._weights)
         outputs = run.ensemble(run.inputs(positions.flatten(1)))
         outputs = outputs.reshape(*positions.shape, -1)
         total = outputs.new_zeros(len(outputs))
         for draw, (weight, compared_with) in enumerate(self.terms):
-            targets = (
-                gather_rows(self._stored, slots[:, draw])
-                if compared_with == "stored"
-                else run.true_targets(positions[:, draw])
-            )
+            if compared_with == "stored":
+                targets = gather_rows(self._stored, slots[:, draw])
+            else:
+                targets = run.true_targets(positions[:, draw])
             total = total + weight * run.loss(outputs[:, draw], targets, weights[:, draw])
         return total
 
     def on_batch_end(self, run: "Run", batch: Batch) -> None:
-        """Keeps the outputs of the samples that stay in the memory."""
         slots = batch.this_step(self._store)[..., None].expand_as(batch.outputs)
         self._stored.scatter_(1, slots, batch.outputs)
 
     def kept_bytes(self, run: "Run") -> int:
-        """The samples in the memory, with their targets, or outputs, or both."""
         compared_with = {name for _, name in self.terms}
         sample = run.train.inputs(0, slice(0, 1)).nbytes
         return self.capacity * (sample + len(compared_with) * run.targets[0, :1].nbytes)
 
     def state_dict(self, run: "Run") -> dict[str, Any]:
-        """What lies in the memory."""
         return {
             "held": torch.from_numpy(np.stack([r.held for r in self._reservoirs])),
             "offered": [r.offered for r in self._reservoirs],
@@ -153,7 +134,6 @@ class _MemoryReplay(Method):
         }
 
     def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
-        """Restores the memory."""
         for m, reservoir in enumerate(self._reservoirs):
             reservoir.held = state["held"][m].cpu().numpy().copy()
             reservoir.offered = state["offered"][m]
@@ -172,7 +152,7 @@ class ER(_MemoryReplay):
     """
 
     def __init__(self, capacity: int, batch_size: int = 4) -> None:
-        super().__init__(capacity, batch_size, [(1.0, "true")])
+        super().__init__(capacity, batch_size, (1.0, "true"))
 
 
 class DER(_MemoryReplay):
@@ -194,14 +174,11 @@ class DER(_MemoryReplay):
         self, capacity: int, batch_size: int = 4, alpha: float = 1.0, beta: float = 0.0
     ) -> None:
         self.alpha, self.beta = as_non_negative("alpha", alpha), as_non_negative("beta", beta)
-        terms: list[tuple[float, Literal["stored", "true"]]] = [(self.alpha, "stored")]
-        super().__init__(
-            capacity, batch_size, [*terms, (self.beta, "true")] if self.beta else terms
-        )
+        plus = [(self.beta, "true")] if self.beta else []
+        super().__init__(capacity, batch_size, (self.alpha, "stored"), *plus)
 
     @property
     def name(self) -> str:
-        """DER or DER++."""
         return "DER++" if self.beta else "DER"
 
 
@@ -211,27 +188,25 @@ class ReservoirPlan(NamedTuple):
     store: np.ndarray  # (S, b) the slot that each sample goes to; `capacity` for none
     positions: np.ndarray  # (S, D, r) positions in the stream of the samples drawn
     slots: np.ndarray  # (S, D, r) the slots that they lie in
-    weights: np.ndarray  # (S, D, r) 1, or 0 where there was not enough to draw
+    weights: np.ndarray  # (S, D, r) 1, or 0 if there was not enough to draw
 
 
 class Reservoir:
     """Reservoir sampling (Vitter, 1985), decided ahead for a whole pass: no value is looked at.
 
     Attributes:
-        held: (capacity,) positions in the stream of the samples kept; 0 where there is none yet.
+        held: (capacity,) positions in the stream of the samples kept; 0 in an empty slot.
         offered: Samples seen so far.
     """
 
     def __init__(self, capacity: int, random: np.random.Generator) -> None:
-        self.capacity = capacity
-        self._random = random
+        self.capacity, self.offered, self._random = capacity, 0, random
         self.held = np.zeros(capacity, dtype=np.int64)
-        self.offered = 0
 
     def plan(
         self, positions: np.ndarray, weights: np.ndarray, draws: int, size: int
     ) -> ReservoirPlan:
-        """Decides a pass: at each step draws, without replacement, then offers the mini-batch.
+        """Decides a pass: each step draws, without replacement, then offers its mini-batch.
 
         Positions and weights are (S, b), as in `PassPlan`; there are so many draws of a size.
         """
@@ -254,8 +229,8 @@ class Reservoir:
         return ReservoirPlan(store, drawn, slots, enough)
 
     def _next_slot(self) -> int:
-        """Where the next sample goes: `capacity` for nowhere."""
+        """The slot of the next sample; not below `capacity` if it is not kept."""
         self.offered += 1
         if self.offered <= self.capacity:
             return self.offered - 1
-        return min(int(self._random.integers(self.offered)), self.capacity)
+        return int(self._random.integers(self.offered))

@@ -1,11 +1,11 @@
 """Least squares instead of training: on a network's tangents, or on its last hidden layer.
 
-Both train the network plainly on the first task (the first session) and leave it as it is from
-then on. Later tasks are learned exactly, in any order, with no sample kept.
+Both train the network plainly on the first task (the first session) and leave it unchanged
+afterwards. Later tasks are learned exactly, in any order, with no sample kept.
 """
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
 
 class _AfterFirstSession(Method, ABC):
-    """Trains on the first task, and learns all tasks by least squares on what it has become.
-
-    Args:
-        gamma: Ridge; `"auto"` for generalised cross-validation.
-        first_epochs: Passes over the first task; 0 leaves the network untrained.
-    """
+    """Trains on the first task, then learns all tasks by least squares; see the subclasses."""
 
     capturable = True
 
@@ -39,40 +34,32 @@ class _AfterFirstSession(Method, ABC):
         self.first_epochs = first_epochs
 
     def on_start(self, run: "Run") -> None:
-        """A seed for each member's random features."""
         self._seeds = [int(random.integers(2**31)) for random in run.random]
         self._learners: list[StreamingRidge] = []
         self._tested: dict[int, Prepared] = {}
         self._tasks = 0  # learned so far
 
     def epochs(self, run: "Run", wanted: int) -> int:
-        """The first session, and no training after it."""
         return self.first_epochs if run.task == 0 else 0
 
     def on_task_end(self, run: "Run") -> None:
-        """Learns the task."""
         self._learn(run, run.task)
 
     def test_outputs(self, run: "Run", member: int) -> Tensor | None:
-        """The least-squares predictions; those of the network before there are any."""
         if not self._learners:
             return None
         learner = self._learners[member]
         if member not in self._tested:  # tested after every task: the same features each time
             self._tested[member] = learner.prepare(run.test.inputs(member, slice(None)))
-        predicted: Tensor = learner.predict(self._tested[member])
-        return predicted
+        return cast(Tensor, learner.predict(self._tested[member]))
 
     def kept_bytes(self, run: "Run") -> int:
-        """Bytes of the sums."""
         return self._learners[0].nbytes if self._learners else 0
 
     def state_dict(self, run: "Run") -> dict[str, Any]:
-        """The seeds, and how far it is: the sums are made again from the stream."""
-        return {"tasks": self._tasks, "seeds": self._seeds}
+        return {"tasks": self._tasks, "seeds": self._seeds}  # the sums are made again
 
     def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
-        """Learns the tasks of before once more."""
         self._seeds = state["seeds"]
         for task in range(state["tasks"]):
             self._learn(run, task)
@@ -90,7 +77,7 @@ class _AfterFirstSession(Method, ABC):
 
     @abstractmethod
     def _learner(self, module: nn.Module, seed: int) -> StreamingRidge:
-        """Makes the learner of one member, of its network as it is now."""
+        """The learner of one member, with the features of its network as it is now."""
 
 
 class Tangent(_AfterFirstSession):
@@ -99,7 +86,7 @@ class Tangent(_AfterFirstSession):
     Args:
         gamma: Ridge; `"auto"` for generalised cross-validation.
         memory: Number of tangent features.
-        first_epochs: Passes of plain training over the first task.
+        first_epochs: Passes of plain training over the first task; 0 for none.
         combinations: Random combinations of the outputs whose gradients are taken.
     """
 
@@ -125,9 +112,9 @@ class LastLayer(_AfterFirstSession):
 
     Args:
         gamma: Ridge; `"auto"` for generalised cross-validation.
-        random_features: Number of random ReLU features made of that input, as in RanPAC; 0 takes
-            it as it is.
-        first_epochs: Passes of plain training over the first task.
+        random_features: Number of random ReLU features of that input, as in RanPAC; 0 for the
+            input itself.
+        first_epochs: Passes of plain training over the first task; 0 for none.
     """
 
     def __init__(
@@ -137,9 +124,7 @@ class LastLayer(_AfterFirstSession):
         first_epochs: int = 1,
     ) -> None:
         super().__init__(gamma, first_epochs)
-        self.random_features = (
-            as_count("random_features", random_features) if random_features else 0
-        )
+        self.random_features = random_features and as_count("random_features", random_features)
 
     def _learner(self, module: nn.Module, seed: int) -> StreamingRidge:
         features = _LastHidden(module, self.random_features, seed)
@@ -152,13 +137,10 @@ class _LastHidden:
     def __init__(self, module: nn.Module, random_features: int, seed: int) -> None:
         layers = [part for part in module.modules() if isinstance(part, nn.Linear)]
         if not layers:
-            raise InvalidInputError(
-                "the network has no Linear layer; expected one whose input are the features"
-            )
+            raise InvalidInputError("the network has no Linear layer; expected at least one")
         self._module, self._layer = module, layers[-1]
-        random = torch.Generator().manual_seed(seed)
-        shape = layers[-1].in_features, random_features
-        self._projection = torch.randn(shape, generator=random) / layers[-1].in_features ** 0.5
+        random, width = torch.Generator().manual_seed(seed), layers[-1].in_features
+        self._projection = torch.randn((width, random_features), generator=random) / width**0.5
 
     @torch.no_grad()
     def __call__(self, inputs: Tensor) -> Tensor:
@@ -167,7 +149,5 @@ class _LastHidden:
         with hook, evaluating(self._module) as module:
             module(inputs)
         hidden = seen[-1].flatten(1)
-        if not self._projection.numel():
-            return hidden
-        made: Tensor = (hidden @ self._projection.to(hidden)).relu()
-        return made
+        drawn = self._projection.numel() > 0
+        return (hidden @ self._projection.to(hidden)).relu() if drawn else hidden

@@ -1,11 +1,10 @@
 // The page: one setting, what the server made of it, and every way to change it.
 
+import { drawShifts, showTerms } from "./bars.js";
 import { Controls } from "./controls.js";
 import { Plot } from "./plot.js";
 import { MOST_POINTS, Points } from "./points.js";
 import { makeLegend, showNotice, showReadings } from "./readings.js";
-import { drawShifts } from "./shifts.js";
-import { showTerms } from "./terms.js";
 
 const get = (id) => document.getElementById(id);
 const view = {
@@ -72,7 +71,7 @@ async function ask(setting) {
 function showPicture() {
   const { picture, answered: state } = view;
   plot.draw({ ...view, state }, points.dragged !== null);
-  drawShifts(get("shifts"), { state, picture }, plot.left);
+  drawShifts({ state, picture }, plot.left);
   showTerms(view, plot.left);
   showReadings(view, change);
   controls.show(view.state, picture.largest_lr);

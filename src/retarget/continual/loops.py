@@ -1,0 +1,416 @@
+r"""The two loops of a `NetworkCorrector`, and the options that they share.
+
+The open loop keeps all samples and corrects a task at once, as the theory does a stream.
+
+The closed loop leads a network block by block with a learner of bounded memory. The aim $F$ for a
+block is what a `TangentLearner` predicts that has learned everything so far. The block's targets
+come from the network's *present* outputs $f$ and its *present* tangent kernel $K$ of the block:
+
+    a = (K + rho mean(diag K) I)^-1 (F - f)        Z = f + (I / eta + K^bL) a
+
+where $K^{bL}$ couples a sample to those of earlier mini-batches. After steps on $Z$ a network with
+this kernel is at $f + K a$. There is feedback: the network is never assumed to be where the theory
+would have it. How far it can go before its kernel changes is not known beforehand, so the damping
+$\rho$ is that of Levenberg and Marquardt: doubled if the last block did not go as expected, halved
+if it did, and never below what the user asked for.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self, cast, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from retarget.arrays import as_positive, as_targets, require_finite, require_no_overflow
+from retarget.continual.linearisation import (
+    LinearisationWatch,
+    linear_outputs,
+    outputs,
+    tangent_kernel,
+)
+from retarget.errors import InvalidInputError
+from retarget.kernels.feature_maps import as_count
+from retarget.kernels.simple import Kernel
+from retarget.learners import SGD
+from retarget.samples import (
+    Samples,
+    as_samples,
+    count,
+    form_of,
+    from_named,
+    join,
+    leaves,
+    mapped,
+    named_leaves,
+    shapes_of,
+    take,
+)
+from retarget.state_files import part_of, require_shape
+from retarget.streaming.tangent import TangentLearner
+from retarget.theory.correction import corrected_targets
+from retarget.theory.dual import Window
+from retarget.theory.iterative import (
+    FirstBlock,
+    Parts,
+    check_correction,
+    distilled_targets,
+    iterative_targets,
+)
+from retarget.theory.losses import Loss
+from retarget.theory.response import step_response
+
+Refresh = Literal["never", "task", "epoch"]
+Kind = Literal["iterative", "exact", "distilled"]
+First = tuple[Samples, Tensor]  # no rows of the first samples and targets: what all must be like
+
+# The share of the distance beyond which steps were too long, and below which they were too short.
+TOO_FAR, NEAR = 0.5, 0.25
+MOST_DAMPING = 64.0  # times what was asked for
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a `NetworkCorrector`, where they are explained."""
+
+    gamma: float | Literal["auto"]
+    block_size: int
+    refresh: Refresh = "task"
+    kind: Kind = "iterative"
+    ridge: float = 0.0
+    parts: Parts = "both"
+    first_block: FirstBlock = "corrected"
+    loss: Loss = "squared"
+    memory: int | None = None
+    replay: int = 0
+    damping: float = 1.0
+    seed: int = 0
+
+    def checked(self, learner: SGD) -> Self:
+        """The same options, as plain numbers; refused if they have no meaning together."""
+        for name, kinds in (("refresh", get_args(Refresh)), ("kind", get_args(Kind))):
+            if (given := getattr(self, name)) not in kinds:
+                raise InvalidInputError(f"{name} is {given!r}; expected one of {kinds}")
+        closed, kind, loss = self.memory is not None, self.kind, self.loss
+        iterative = self.ridge, self.parts, self.first_block
+        usual = iterative == (0.0, "both", "corrected")
+        automatic = closed and self.gamma == "auto"
+        gamma = 1.0 if automatic else cast(float, self.gamma)
+        gamma, ridge = check_correction(learner, gamma, self.block_size, *iterative, loss)
+        if closed:
+            as_count("memory", self.memory)
+            if self.replay != 0:
+                as_count("replay", self.replay)
+        for wrong, message in (
+            (
+                kind != "iterative" and not usual,
+                "ridge, parts and first_block are options of kind='iterative', but kind is "
+                f"{kind!r}; leave them out",
+            ),
+            (
+                kind == "distilled" and loss != "squared",
+                f"loss is {loss!r} with kind='distilled'; expected loss='squared', whose offline "
+                "predictions are targets: those of cross-entropy are logits",
+            ),
+            (
+                not closed and self.replay,
+                f"replay is {self.replay}, which needs memory=...: without it all samples are kept",
+            ),
+            (
+                closed and not (usual and (self.refresh, kind) == ("task", "iterative")),
+                "refresh, kind, ridge, parts and first_block are options of the open loop; leave "
+                "them out with memory=..., where damping steadies the steps",
+            ),
+            (
+                closed and loss != "squared",
+                f"loss is {loss!r} with memory={self.memory}; expected loss='squared': the learner "
+                "that leads solves least squares",
+            ),
+            (
+                closed and learner.has_memory,
+                "the closed loop is for plain SGD: the outputs do not show what momentum or weight "
+                "decay will still do; use momentum=0 and weight_decay=0, or leave memory out",
+            ),
+        ):
+            if wrong:
+                raise InvalidInputError(message)
+        return replace(
+            self,
+            gamma="auto" if automatic else gamma,
+            block_size=int(self.block_size),
+            ridge=ridge,
+            damping=as_positive("damping", self.damping),
+            seed=int(self.seed),
+        )
+
+
+class OpenLoop:
+    """All samples so far, and the targets of the last task."""
+
+    def __init__(self, module: nn.Module, options: Options) -> None:
+        self.module, self.options = module, options
+        self.X: Samples = None
+        self.Y = self.corrected = torch.empty(0)
+        self.watch: LinearisationWatch | None = LinearisationWatch()
+
+    @property
+    def samples(self) -> int:
+        """Samples that it has given targets for."""
+        return len(self.Y)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are kept of the stream."""
+        return sum(part.nbytes for part in (*leaves(self.X), self.Y)) if self.samples else 0
+
+    def trust(self) -> None:
+        """Stops comparing the network with its linearisation."""
+        self.watch = None
+
+    def correct(
+        self, kernel: Kernel, learner: SGD, samples: Samples, targets: Tensor
+    ) -> tuple[Samples, Tensor]:
+        """A task and its targets; a task whose correction fails has not been seen."""
+        if self.watch is not None:
+            self.watch.compare(self.module)
+        # joined to a copy, because a caller may fill its arrays with the next task
+        X = join([self.X, samples]) if self.samples else mapped(torch.clone, samples)
+        Y = torch.cat([self.Y, targets]) if self.samples else targets.clone()
+        self.corrected = self._compute(kernel, learner, X, Y, targets)
+        self.X, self.Y = X, Y
+        return samples, self.corrected
+
+    def recorrect(self, kernel: Kernel, learner: SGD) -> Tensor:
+        """The targets of the last task again, before another pass over it."""
+        if self.watch is not None:
+            self.watch.compare(self.module)
+            self.watch.samples = None  # the theory says nothing of a second pass
+        if not self.samples:
+            raise InvalidInputError("there is no task to correct again; call correct first")
+        if self.options.refresh == "epoch":
+            self.corrected = self._compute(kernel, learner, self.X, self.Y, self.corrected)
+        return self.corrected
+
+    def resume(self, tasks: Sequence[tuple[Samples, Tensor]], corrected: Tensor) -> None:
+        """Takes over tasks, and the targets of the last, without computing them again."""
+        self.X = join([samples for samples, _ in tasks])
+        self.Y, self.corrected = torch.cat([true for _, true in tasks]), corrected
+
+    def _compute(self, kernel: Kernel, learner: SGD, X: Samples, Y: Tensor, last: Tensor) -> Tensor:
+        """The targets of the last task, which has the length and the dtype of `last`."""
+        options, K, Y = self.options, tangent_kernel(kernel, X), Y.double()
+        gamma, size = float(options.gamma), options.block_size
+        if options.kind == "iterative":
+            form: tuple[Any, ...] = options.ridge, options.parts, options.first_block
+            Z = iterative_targets(K, Y, learner, gamma, size, *form, loss=options.loss)
+        elif options.kind == "exact":
+            Z = corrected_targets(K, Y, learner, gamma, loss=options.loss)
+        else:
+            Z = distilled_targets(K, Y, gamma, size)
+        task = slice(len(Y) - len(last), None)
+        given: Tensor = Z[task].to(last.dtype)
+        require_no_overflow(given)
+        if self.watch is not None and not learner.has_memory:  # a velocity cannot be seen
+            samples, first_step = take(X, task), learner.steps(task.start)
+            before = outputs(self.module, samples)
+            after = linear_outputs(
+                K[task, task], before, Z[task], learner, first_step, options.loss
+            )
+            end = slice(-min(size, len(last)), None)
+            self.watch.expect(mapped(torch.clone, take(samples, end)), before[end], after[end])
+        return given
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as named tensors."""
+        if not self.samples:
+            return {}
+        return named_leaves("samples", self.X) | {"targets": self.Y, "corrected": self.corrected}
+
+    def load_state_dict(self, state: dict[str, Any], first: First | None) -> None:
+        """Restores a state; this loop must be new."""
+        samples = _samples_of(state, first)
+        if samples is None:
+            return
+        targets = as_targets("targets", state["targets"])
+        self.X, self.Y = samples, require_shape("targets", targets, count(samples), None)
+        self.corrected = require_shape("corrected", state["corrected"], None, self.Y.shape[1])
+        if not 0 < len(self.corrected) <= self.samples:
+            raise InvalidInputError(f"corrected has {len(self.corrected)} rows of {self.samples}")
+        require_finite("corrected", self.corrected)
+
+
+class Reservoir:
+    """A fair choice of the samples so far (Vitter's algorithm R), the same for the same seed."""
+
+    def __init__(self, capacity: int, seed: int) -> None:
+        self.capacity, self.seed, self.offered = capacity, seed, 0
+        self.samples: Samples | None = None
+
+    def __len__(self) -> int:
+        return min(self.offered, self.capacity)
+
+    def draw(self, number: int) -> Samples | None:
+        """Some of them, each at most once."""
+        if self.samples is None:
+            return None
+        chosen = self._random(0).choice(len(self), min(number, len(self)), replace=False)
+        rows = torch.from_numpy(chosen)
+        return mapped(lambda leaf: leaf[rows.to(leaf.device)], self.samples)
+
+    def offer(self, samples: Samples) -> None:
+        """Keeps each of a block's samples with the same probability as all before."""
+        if not self.capacity:
+            return
+        room, random = self.capacity - len(self), self._random(1)
+        before = take(samples, slice(0, 0)) if self.samples is None else self.samples
+        self.samples = join([before, take(samples, slice(0, room))])  # other copies keep the old
+        self.offered += min(room, count(samples))
+        for row in range(room, count(samples)):
+            self.offered += 1
+            slot = int(random.integers(self.offered))
+            if slot < self.capacity:
+                for into, leaf in zip(leaves(self.samples), leaves(samples), strict=True):
+                    into[slot] = leaf[row]
+
+    def _random(self, use: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed % 2**64, self.offered, use])
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as named tensors and plain values."""
+        held = {} if self.samples is None else named_leaves("samples", self.samples)
+        return {"offered": self.offered} | held
+
+    def load_state_dict(self, state: dict[str, Any], first: First | None) -> None:
+        """Restores a state; this reservoir must be new."""
+        self.offered, self.samples = int(state["offered"]), _samples_of(state, first)
+        held = 0 if self.samples is None else count(self.samples)
+        if held != len(self):
+            raise InvalidInputError(f"offered is {self.offered}, with {held} samples")
+
+
+class ClosedLoop:
+    """The learner that leads, the stored samples, and what is expected of the network.
+
+    The learner has the tangent features of the network as it is at construction, for good.
+    """
+
+    def __init__(self, module: nn.Module, options: Options, params: list[str] | None) -> None:
+        self.module, self.options, self.steps = module, options, 0
+        self.damping = options.damping
+        self.leader = TangentLearner(
+            module, options.gamma, options.memory or 0, params=params, seed=options.seed
+        )
+        self.reservoir = Reservoir(options.replay, options.seed)
+        self.watch = LinearisationWatch()
+
+    @property
+    def samples(self) -> int:
+        """Samples that it has given targets for."""
+        return self.leader.samples
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are kept of the stream."""
+        stored = [] if self.reservoir.samples is None else leaves(self.reservoir.samples)
+        return self.leader.nbytes + sum(int(leaf.nbytes) for leaf in stored)
+
+    def trust(self) -> None:
+        """Stops warnings; the comparison goes on, because the damping depends on it."""
+        self.watch.warned = True
+
+    def correct(
+        self, kernel: Kernel, learner: SGD, samples: Samples, targets: Tensor
+    ) -> tuple[Samples, Tensor]:
+        """A block with stored samples beside it, and the targets towards the leader's predictions.
+
+        Nothing changes before all is computed: a block whose correction fails has not been seen.
+        """
+        leader, watch, reservoir = (
+            self.leader.fork(),
+            copy.copy(self.watch),
+            copy.copy(self.reservoir),
+        )
+        try:
+            watch.compare(self.module)
+        finally:  # a warning that is an error is given only once, too
+            self.watch.warned = watch.warned
+        leader.learn(samples, targets)
+        stored = reservoir.draw(count(samples))
+        reservoir.offer(samples)
+        block = samples if stored is None else join([samples, stored])
+        K, f = tangent_kernel(kernel, block), outputs(self.module, block)
+        aim = leader.predict(block).to(f).reshape(f.shape)
+        damping = self._next_damping(watch.last)
+        Z, expected = closed_loop_targets(K, f, aim, learner, damping, self.steps)
+        watch.expect(block, f, expected)
+        given = Z.to(targets.dtype)
+        require_no_overflow(given)
+        leader.settle()
+        self.leader, self.watch, self.reservoir, self.damping = leader, watch, reservoir, damping
+        self.steps += learner.steps(count(block))
+        return block, given
+
+    def _next_damping(self, error: float | None) -> float:
+        """The damping, given how far off the last block was."""
+        if error is not None and error > TOO_FAR:
+            return min(2 * self.damping, MOST_DAMPING * self.options.damping)
+        if error is not None and error < NEAR:
+            return max(self.damping / 2, self.options.damping)
+        return self.damping
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as named tensors and plain values."""
+        values, tensors = self.leader.to_state()
+        state = {"steps": self.steps, "damping": self.damping, "leader": values}
+        parts = {
+            "leader": tensors,
+            "watch": self.watch.state_dict(),
+            "replay": self.reservoir.state_dict(),
+        }
+        return state | {f"{part}.{k}": v for part, held in parts.items() for k, v in held.items()}
+
+    def load_state_dict(self, state: dict[str, Any], first: First | None) -> None:
+        """Restores a state; this loop must be new. The leader's weights come from the state."""
+        options = self.leader.gamma, self.leader.memory, self.leader.seed
+        device = next(self.module.parameters()).device
+        tensors = {name: tensor.to(device) for name, tensor in part_of(state, "leader").items()}
+        self.leader = TangentLearner.from_state(state["leader"], tensors, self.module)
+        same = options == (self.leader.gamma, self.leader.memory, self.leader.seed)
+        if not same or state["leader"]["flat"] is not False:  # it is given matrices
+            raise InvalidInputError("the learner that leads has other options than the corrector")
+        self.steps, self.damping = int(state["steps"]), float(state["damping"])
+        least = self.options.damping
+        if not least <= self.damping <= MOST_DAMPING * least:
+            raise InvalidInputError(f"damping is {self.damping}; expected {least} or more")
+        self.reservoir.load_state_dict(part_of(state, "replay"), first)
+        watch = part_of(state, "watch")
+        outputs = first[1].shape[1] if first is not None else 0
+        self.watch.load_state_dict(watch, _samples_of(watch, first), outputs)
+
+
+def closed_loop_targets(
+    K: Tensor, outputs: Tensor, aim: Tensor, learner: SGD, damping: float, first_step: int = 0
+) -> tuple[Tensor, Tensor]:
+    """(m, c) the targets of a block that begins with this step, and the outputs they lead to."""
+    damped = K.clone()
+    damped.diagonal().add_(damping * K.diagonal().mean())
+    a = torch.linalg.solve(damped, aim - outputs)
+    window = Window(0, K, (outputs,), step_response(learner, first_step, len(K)))
+    share = K.new_tensor(window.memory.deposit[0, window.memory.step_of])
+    return window.targets(a / share[:, None]), outputs + K @ a
+
+
+def _samples_of(state: dict[str, Any], first: First | None) -> Samples | None:
+    """The samples of a state, if it has some; they must be like the first ones."""
+    found = from_named("samples", state)
+    if found is None:
+        return None
+    # a copy, aligned as one that was never saved: the same bits come of it
+    samples = mapped(torch.clone, as_samples("samples", found))
+    if first is None or form_of(samples) != form_of(first[0]):
+        raise InvalidInputError(
+            f"samples have shape {shapes_of(samples)}; expected those of the first ones"
+        )
+    return samples
