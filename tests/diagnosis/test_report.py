@@ -255,7 +255,7 @@ class TestContent:
             *diagnosis.verdict.findings,
             *diagnosis.verdict.recommendations,
             *diagnosis.stream.notes,
-            *(move.words(" standard deviations") for move in largest_moves(diagnosis)),
+            *(move.words(" standard deviations") for move in largest_moves(diagnosis.groups)),
             diagnosis.kernel,
             "season, age, wind",
             "by station",

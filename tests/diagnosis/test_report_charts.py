@@ -121,14 +121,13 @@ class TestCharts:
             pull=np.array([[0.0, 0.2, -0.5], [0.0, 0.0, np.nan], [0.0, 0.0, 0.0]]),
             own=np.zeros(3),
         )
-        classes = real.classification()
-        assert [move.words("") for move in largest_moves(replace(classes, groups=groups))] == [
+        assert [move.words("") for move in largest_moves(groups)] == [
             "Learning c moved the targets of a by 0.5 on average, and weakened them.",
             "Learning b moved the targets of a by 0.25 on average, and strengthened them.",
             "Learning c moved the targets of b by 0.125 on average.",
         ]
         still = replace(groups, size=np.diag([1.0, 1.0, 1.0]))
-        assert largest_moves(replace(classes, groups=still)) == []
+        assert largest_moves(still) == []
 
     def test_true_against_effective(self):
         diagnosis = real.regression()

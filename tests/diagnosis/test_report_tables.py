@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from retarget.diagnosis.report.charts.model import WAYS
 from retarget.diagnosis.report.page import report_charts, report_html
 from retarget.diagnosis.report.page_tables import (
     agreement_words,
@@ -18,7 +17,7 @@ from retarget.diagnosis.report.page_tables import (
     shifted_table,
     target_table,
 )
-from retarget.diagnosis.report.words import interval, number, percent
+from retarget.diagnosis.report.words import WAYS, interval, number, percent
 from retarget.diagnosis.result import Estimate
 from retarget.learners import COLOURS
 from support import hand_made_model as made
