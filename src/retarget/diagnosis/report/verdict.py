@@ -334,7 +334,7 @@ def _correction_advice(diagnosis: Diagnosis, tried: bool) -> Iterator[str]:
     closed, excess = diagnosis.gap_closed["iterative"], diagnosis.excess
     share = f"{with_interval(closed, share=True)} of the gap"
     if math.isnan(closed.value):
-        if not math.isnan(excess.value) and excess.low <= 0 and not tried:
+        if excess.low <= 0 and not tried:
             yield "No correction is needed: there is no clear gap to close."
     elif _same_classes(diagnosis):
         yield "No correction is needed: the classes come out right as often without it."
