@@ -5,7 +5,7 @@ network trained so is one on its tangent kernel, as long as that stands still.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -36,23 +36,13 @@ class NoDescriptionError(Exception):
     """No kernel machine describes the model; the message says why."""
 
 
-@dataclass(frozen=True)
-class Description:
-    """A kernel machine that does what the model does.
-
-    Attributes:
-        words: What it is, and how exact.
-        kernel: The kernel, of rows as the model sees them.
-        learner: The online learner, for the stream's length.
-        start: Gives the model's predictions (m, c) for rows before it has learned anything.
-        exact: Whether it is the model, but for rounding.
-    """
+class Description(NamedTuple):
+    """A kernel machine that does what the model does: what it is, and how exact, in words."""
 
     words: str
     kernel: Features | EmpiricalNTK
     learner: SGD
-    start: Callable[[Tensor], Tensor]
-    exact: bool
+    start: Callable[[Tensor], Tensor]  # (m, c) predictions before anything was learned
 
 
 def describe(model: OnlineModel, X: Tensor) -> Description:
@@ -77,15 +67,13 @@ def _linear(
     def features(X: Tensor) -> Tensor:
         return torch.cat([X, X.new_full((len(X), 1), constant)], dim=1) if constant else X
 
+    def at_first(X: Tensor) -> Tensor:
+        return X.new_full((len(X), outputs), start)
+
     nearly = f"Nearly: the penalty {penalty} does not shrink the real intercept."
-    return Description(
-        words=f"{words}{', with a constant feature for the intercept' if constant else ''}. "
-        + (nearly if penalty else "This is exact."),
-        kernel=Features(features),
-        learner=learner,
-        start=lambda X: X.new_full((len(X), outputs), start),
-        exact=not penalty,
-    )
+    words += f"{', with a constant feature for the intercept' if constant else ''}. "
+    words += nearly if penalty else "This is exact."
+    return Description(words, Features(features), learner, at_first)
 
 
 def _describe_sgd_regressor(model: PartialFitModel, rows: int) -> Description:
@@ -208,7 +196,7 @@ def _describe_network(model: TorchModel, X: Tensor) -> Description:
         return outputs.reshape(len(rows), -1)
 
     kernel = EmpiricalNTK(network, params=names, progress=False)
-    return Description(words, kernel, learner, start, exact=linear)
+    return Description(words, kernel, learner, start)
 
 
 def _as_learner(model: TorchModel, optimiser: torch.optim.Optimizer, loss: Loss) -> SGD:
@@ -252,10 +240,7 @@ def _as_learner(model: TorchModel, optimiser: torch.optim.Optimizer, loss: Loss)
 
 
 def squared_error_factor(loss: Loss, rows: int, outputs: int) -> float | None:
-    """The number a if the gradient of the loss of so many rows is a (p - y); None if it is not.
-
-    It is measured, so that it does not matter how a squared error is written.
-    """
+    """The number a if the gradient of the loss of so many rows is a (p - y), measured; or None."""
     generator = torch.Generator().manual_seed(rows)
     factors = []
     for _ in range(2):

@@ -7,7 +7,8 @@ number of rows after each step.
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -40,16 +41,11 @@ GENTLER = ((10.0, 0.1), (100.0, 1.0), (1000.0, 1.0), (1000.0, 10.0))
 Moments = tuple[tuple[int, np.ndarray], ...]
 
 
-@dataclass(frozen=True)
-class Passage:
-    """One pass over the stream as it came.
+class Passage(NamedTuple):
+    """One pass over the stream as it came: (n, c) predictions, and the model at the end.
 
-    Attributes:
-        before: (n, c) predictions for each row just before its mini-batch was learned.
-        after: (n, c) right after.
-        end: (n, c) at the end of the stream.
-        moments: Rows learned at each checkpoint, and the (rows, c) predictions for them then.
-        model: The model at the end.
+    They are of each row just before its mini-batch was learned, right after, at the end of the
+    stream, and of all rows so far at each checkpoint.
     """
 
     before: np.ndarray
@@ -231,26 +227,15 @@ def progressive_batch(
     return predicted
 
 
-@dataclass(frozen=True)
-class Correction:
-    """Corrected targets, and the model that was trained on them.
-
-    Attributes:
-        targets: (n, c) the targets.
-        model: The model at the end; None if it failed.
-        before_blocks: (n, c) what it predicted before it learned any row of a block; None if not
-            wanted, or it failed.
-        error: Its mean squared error on the stream's own rows at the end, against the true targets.
-        reason: Why the model failed, if it did.
-        failures: Which targets were tried first without success, a sentence each.
-    """
+class Correction(NamedTuple):
+    """Corrected targets, and the model that was trained on them; None if it failed."""
 
     targets: np.ndarray
     model: OnlineModel | None
-    before_blocks: np.ndarray | None
-    error: float
-    reason: str | None = None
-    failures: tuple[str, ...] = ()
+    before_blocks: np.ndarray | None  # (n, c) predictions before any row of a block was learned
+    error: float  # on the stream's own rows at the end, against the true targets
+    reason: str | None = None  # why it failed
+    failures: tuple[str, ...] = ()  # which targets were tried first without success
 
 
 def try_correction(
@@ -298,7 +283,7 @@ def try_correction(
             f"On targets corrected with ridge {gamma:.3g} and stabiliser {ridge:.3g}, "
             f"{tried.reason or worse}."
         )
-    return None if best is None else replace(best, failures=tuple(failures))
+    return best and best._replace(failures=tuple(failures))
 
 
 @torch.no_grad()

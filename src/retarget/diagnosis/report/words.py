@@ -147,21 +147,13 @@ def chart_text(text: str, longest: int = 24) -> str:
 
 
 class ScoreLine(NamedTuple):
-    """A score, as it stands on a line of tables and charts.
-
-    Attributes:
-        label: Whose score it is.
-        mark: Its colour: a key of `retarget.learners.COLOURS`, or "baseline".
-        error: The mean squared error.
-        accuracy: The share of rows right; None for numbers.
-        why: Why it has no score, if it has none.
-    """
+    """A score, as it stands on a line of tables and charts."""
 
     label: str
-    mark: str
+    mark: str  # its colour: a key of `retarget.learners.COLOURS`, or "baseline"
     error: Estimate
     accuracy: Estimate | None
-    why: str
+    why: str  # it has no score, if it has none
 
     @property
     def title(self) -> str:
@@ -312,16 +304,9 @@ def approximation_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 
 
 class StabilityWords(NamedTuple):
-    """The section on stability.
+    """The section on stability: sentences on the rate and on the non-normality."""
 
-    Attributes:
-        share: The rate as a percentage of the largest stable one, from 0 to 100: the bar.
-        rate: The same in a sentence.
-        safe: Whether the rate is stable.
-        system: The non-normality in sentences.
-    """
-
-    share: float
+    share: float  # the rate as a percentage of the largest stable one, from 0 to 100: the bar
     rate: str
     safe: bool
     system: str

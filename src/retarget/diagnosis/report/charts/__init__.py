@@ -26,10 +26,8 @@ Trace = dict[str, Any]
 class View:
     """One of the pictures that a chart can show; the reader picks it from a list.
 
-    Attributes:
-        label: Its name in the list.
-        traces: What changes in each trace: attribute paths ("marker.opacity") and values.
-        layout: What changes in the layout.
+    It says what changes in each trace and in the layout: attribute paths ("marker.opacity") and
+    values.
     """
 
     label: str
@@ -39,27 +37,16 @@ class View:
 
 @dataclass(frozen=True)
 class Chart:
-    """A Plotly chart with its words.
+    """A Plotly chart with its words."""
 
-    Attributes:
-        key: Its name in the page, as `chart-KEY`.
-        title: Its heading.
-        caption: How to read it, a sentence or two.
-        alternative: What it shows, for those who do not see it.
-        traces: Plotly's traces.
-        layout: Plotly's layout.
-        choose: What the views are ("Target"); empty if there is one view only.
-        views: The views, the first one shown first; empty if there is nothing to choose.
-    """
-
-    key: str
+    key: str  # its name in the page, as `chart-KEY`
     title: str
-    caption: str
-    alternative: str
+    caption: str  # how to read it
+    alternative: str  # what it shows, for those who do not see it
     traces: list[Trace]
     layout: dict[str, Any]
-    choose: str = ""
-    views: tuple[View, ...] = ()
+    choose: str = ""  # what the views are ("Target")
+    views: tuple[View, ...] = ()  # empty if there is nothing to choose
 
     def drawing(self) -> dict[str, Any]:
         """All that `report.js` needs to draw it."""
