@@ -296,7 +296,6 @@ class TestScores:
         assert "temperature" in measure(one.stream)
         assert "2 targets" in measure(two.stream)
         cards = score_cards(classes, None)
-        assert {card.measure for card in cards} == {measure(classes.stream)}
         values = [percent(s.accuracy.value) for s in (*classes.scores, *classes.baselines)]
         assert [card.value for card in cards] == values
         errors = [number(s.error.value) for s in (*two.scores, *two.baselines)]

@@ -41,12 +41,11 @@ class Table(NamedTuple):
 
 
 class Card(NamedTuple):
-    """A score that is shown large: its number, of which measure, and notes."""
+    """A score that is shown large, with notes."""
 
     label: str
     mark: str
     value: str
-    measure: str
     notes: list[str]
 
 
@@ -72,8 +71,7 @@ def score_cards(diagnosis: Diagnosis, model: ModelDiagnosis | None) -> list[Card
         notes = [shown.note]
         if share and math.isfinite(line.error.value):
             notes.append(f"squared error {number(line.error.value)}")
-        unit = measure(diagnosis.stream)
-        cards.append(Card(line.title, _style(line), shown.text, unit, notes))
+        cards.append(Card(line.title, _style(line), shown.text, notes))
     return cards
 
 

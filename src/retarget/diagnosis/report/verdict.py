@@ -149,15 +149,11 @@ def _limited_by_features(diagnosis: Diagnosis) -> bool:
 
 def _errors(diagnosis: Diagnosis) -> Iterator[str]:
     """The errors, and which of the simple predictors do better."""
-    known = [
-        line
-        for line in learner_lines(diagnosis)
-        if line.mark == "offline" or not diagnosis.diverged
-    ]
     shown = "; ".join(
         f"{line.label} {number(line.error.value, 4)}"
-        for line in [*known, *baseline_lines(diagnosis)]
+        for line in [*learner_lines(diagnosis), *baseline_lines(diagnosis)]
         if math.isfinite(line.error.value)
+        and (line.mark in ("offline", "baseline") or not diagnosis.diverged)
     )
     progressive = diagnosis.evaluation == "progressive"
     rows = "rows, each before its step" if progressive else "rows held out"

@@ -99,8 +99,10 @@ def _along_the_stream(
             _points(diagnosis, size, rows[groups[rows] == g], group, colours[g])
             for g, group in enumerate(names)
         ]
-    bands, labels = _group_bands(diagnosis) if grouped else ([], [])
-    named = told_apart and not labels
+    bands = {"shapes": [], "legend": DOT_LEGEND}
+    if grouped:
+        bands = _group_bands(diagnosis, DOT_LEGEND)
+    named = told_apart and "annotations" not in bands
     for trace in traces:
         trace["showlegend"] = named
     where, means, window = running_mean(size)
@@ -129,8 +131,7 @@ def _along_the_stream(
             _position(len(size)),
             {"title": f"shift ({shift_unit(diagnosis)})", "nticks": 7} | scale(size[rows]),
             showlegend=named or theory is not None,
-            shapes=bands,
-            **_above(labels, DOT_LEGEND),
+            **bands,
         ),
         choose="Group" if grouped else "",
         views=_highlights(names, told_apart) if grouped else (),
@@ -236,14 +237,14 @@ def prequential_chart(diagnosis: Diagnosis) -> Chart | None:
         average, ends = "always the average", ([1, len(squares)], [level, level])
         tip = f"{average}: {number(level)}"
         traces.append(line(average, *ends, tip, MUTED, width=1.5, dash="dash"))
-    bands, labels = _group_bands(diagnosis)
+    bands = _group_bands(diagnosis, LEGEND)
     finite = means[np.isfinite(means)]
     return Chart(
         key="prequential",
         title="Online error along the stream",
         caption=f"The online learner's squared error on each row just before it learned it, as the "
         f"mean over {window:,} rows at a time. A falling line is learning; a jump is "
-        f"something new, such as another group{' (each has a band)' if bands else ''}."
+        f"something new, such as another group{' (each has a band)' if bands['shapes'] else ''}."
         + (" Above the dashed line, the average would be a better guess." if not views else ""),
         alternative=f"Mean squared error before learning: {number(finite[0])} at the start, "
         f"{number(finite[-1])} at the end, at most {number(finite.max())}.",
@@ -254,8 +255,7 @@ def prequential_chart(diagnosis: Diagnosis) -> Chart | None:
             {"title": "squared error" + ("" if views else " (standardised)"), "nticks": 6}
             | scale(means),
             showlegend=not views,
-            shapes=bands,
-            **_above(labels, LEGEND),
+            **bands,
         ),
         choose="Show" if views else "",
         views=views,
@@ -282,41 +282,39 @@ def group_of_row(diagnosis: Diagnosis) -> np.ndarray:
     return np.array([places.get(str(name), len(names) - 1) for name in found])[which]
 
 
-def _group_bands(diagnosis: Diagnosis) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """A band for each stretch of the stream that is one group's, if they are few; and its name."""
+def _group_bands(diagnosis: Diagnosis, legend: dict[str, Any]) -> dict[str, Any]:
+    """The part of a layout that has a band for each stretch of one group, and its name above.
+
+    There are no bands if there are many stretches, and no names if they would overlap.
+    """
     groups = group_of_row(diagnosis)
     starts = np.concatenate([[0], np.flatnonzero(np.diff(groups)) + 1, [len(groups)]])
     if not 2 <= len(starts) - 1 <= 30:
-        return [], []
+        return {"shapes": [], "legend": legend}
     across = {"xref": "x", "yref": "paper"}
     band = across | {"type": "rect", "y0": 0, "y1": 1, "fillcolor": BAND, "layer": "below"}
     # Fills are drawn only every second time: the paper is the other colour.
-    shapes: list[dict[str, Any]] = [
+    shapes = [
         band | {"x0": int(start) + 0.5, "x1": int(stop) + 0.5, "line": {"width": 0}}
         for start, stop in zip(starts[:-1:2], starts[1::2], strict=False)
     ]
-    label = across | {"y": 1, "yanchor": "bottom", "showarrow": False}
-    labels: list[dict[str, Any]] = [
-        label
-        | {
-            "text": chart_text(diagnosis.groups.names[groups[start]], 12),
-            "x": float(start + stop) / 2,
-            "font": {"color": MUTED, "size": 11},
-        }
-        for start, stop in pairwise(starts)
-    ]
-    # 6 pixels a letter, on the 300 that a phone has: names that would overlap are left out.
-    widths = [6 * len(label["text"]) + 6 for label in labels]
+    names = [chart_text(diagnosis.groups.names[groups[start]], 12) for start in starts[:-1]]
+    # 6 pixels a letter, on the 300 that a phone has
     room = 300 * np.diff(starts) / len(groups)
-    return shapes, labels if (widths <= room).all() else []
-
-
-def _above(labels: list[dict[str, Any]], legend: dict[str, Any]) -> dict[str, Any]:
-    """The part of a layout that makes room for the names of groups above a chart."""
-    if not labels:
-        return {"legend": legend}
-    margin = {"l": 8, "r": 12, "t": 28, "b": 8}
-    return {"legend": legend | {"y": 1.12}, "annotations": labels, "margin": margin}
+    if any(6 * len(text) + 6 > space for text, space in zip(names, room, strict=True)):
+        return {"shapes": shapes, "legend": legend}
+    look = {"font": {"color": MUTED, "size": 11}}
+    label = across | {"y": 1, "yanchor": "bottom", "showarrow": False} | look
+    middles = ((start + stop) / 2 for start, stop in pairwise(starts))
+    return {
+        "shapes": shapes,
+        "legend": legend | {"y": 1.12},
+        "annotations": [
+            label | {"text": text, "x": float(middle)}
+            for text, middle in zip(names, middles, strict=True)
+        ],
+        "margin": {"l": 8, "r": 12, "t": 28, "b": 8},
+    }
 
 
 def drawn_rows(groups: np.ndarray, keep: np.ndarray, limit: int = POINTS) -> np.ndarray:
