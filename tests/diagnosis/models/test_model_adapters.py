@@ -11,7 +11,6 @@ from torch import nn
 
 from retarget.diagnosis.models import adapters
 from retarget.diagnosis.models.adapters import ModelFailedError, seeded
-from retarget.diagnosis.options import Options
 from retarget.errors import InvalidInputError, InvalidTypeError
 from support.diagnosis_streams import classes, drifting
 from support.user_models import (
@@ -268,8 +267,3 @@ def test_the_seed_is_for_the_run_alone():
     np.testing.assert_array_equal(own.get_state()[1], expected[0])
     assert random.getstate() == expected[1]
     torch.testing.assert_close(torch.get_rng_state(), expected[2], rtol=0, atol=0)
-
-
-def test_options():
-    with pytest.raises(InvalidInputError, match="and there is no model; give model= as well"):
-        Options(model_options={"eta0": 1})

@@ -147,9 +147,9 @@ def _unfitted(model: Any) -> Any:
     """A copy that has learned nothing, made as the model's library does it."""
     from sklearn.base import clone  # when a model is used only
 
-    if hasattr(model, "get_params"):
-        return clone(model)
-    return model.clone() if hasattr(model, "clone") else copy.deepcopy(model)
+    if hasattr(model, "learn_one") and hasattr(model, "clone"):
+        return model.clone()
+    return clone(model) if hasattr(model, "get_params") else copy.deepcopy(model)
 
 
 class PartialFitModel(OnlineModel):
