@@ -1,3 +1,5 @@
+"""The page of a diagnosis: its structure, its tables and cards, and what it never runs or loads."""
+
 import base64
 import hashlib
 import json
@@ -20,8 +22,20 @@ from retarget.diagnosis.report.page import (
     report_html,
     write_report,
 )
-from retarget.diagnosis.report.page_tables import score_cards
+from retarget.diagnosis.report.page_tables import (
+    agreement_words,
+    group_table,
+    measure,
+    model_facts,
+    model_table,
+    score_cards,
+    score_table,
+    shifted_table,
+    target_table,
+)
 from retarget.diagnosis.report.words import (
+    WAYS,
+    interval,
     largest_moves,
     number,
     percent,
@@ -29,17 +43,11 @@ from retarget.diagnosis.report.words import (
     stability_words,
     with_interval,
 )
-from retarget.diagnosis.result import Stability
+from retarget.diagnosis.result import Estimate, Stability
 from retarget.learners import SGD
-from support import hand_made_model as made
 from support import real_diagnosis as real
 
 NOON = datetime(2026, 11, 15, 12)
-CASES = (
-    *("classification", "regression", "many_groups", "one_group", "progressive", "undefined"),
-    *("diverged", "large", "hostile", "model_regression", "model_classification"),
-    "model_that_failed",
-)
 PLOTLY = get_plotlyjs()
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 
@@ -78,11 +86,16 @@ class Page(HTMLParser):
         return [data for tag, data in self.raw if tag == "script"]
 
 
-@pytest.fixture(scope="module", params=CASES)
-def case(request):
-    diagnosis = getattr(made if request.param.startswith("model") else real, request.param)()
-    html = report_html(diagnosis, command="retarget diagnose a.csv", made=NOON)
-    return html, Page(html)
+@pytest.fixture(scope="module")
+def pages():
+    """The HTML of a diagnosis, by its name, and the page made of it."""
+
+    @cache
+    def made(name):
+        html = report_html(getattr(real, name)(), command="retarget diagnose a.csv", made=NOON)
+        return html, Page(html)
+
+    return made
 
 
 def page_of(diagnosis, **options):
@@ -96,17 +109,19 @@ def drawings(page):
 def strings(value):
     if isinstance(value, str):
         yield value
-    elif isinstance(value, dict):
-        for inner in value.values():
-            yield from strings(inner)
-    elif isinstance(value, list):
-        for inner in value:
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
             yield from strings(inner)
 
 
-class TestPage:
-    def test_is_well_formed_with_headings_in_order(self, case):
-        page = case[1]
+def texts(table, column):
+    return [row[table.columns.index(column)].text for row in table.rows]
+
+
+@pytest.mark.parametrize("name", real.PAGES)
+class TestEveryPage:
+    def test_is_well_formed_with_the_picture_and_the_advice_first(self, pages, name):
+        page = pages(name)[1]
         assert not page.open
         assert page.all("html") == [{"lang": "en"}]
         levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch("h[1-6]", tag)]
@@ -115,38 +130,32 @@ class TestPage:
         assert all(b <= a + 1 for a, b in pairwise(levels))
         ids = [attrs["id"] for _, attrs in page.elements if "id" in attrs]
         assert len(ids) == len(set(ids))
-
-    def test_begins_with_the_picture_and_what_to_do(self, case):
-        page = case[1]
-        ids = [attrs["id"] for _, attrs in page.elements if "id" in attrs]
         assert ids.index("advice") < ids.index("found") < ids.index("scores")
-        if "model" in ids:
-            assert ids.index("found") < ids.index("model") < ids.index("scores")
-        first = [key for key in FIRST if f"chart-{key}" in ids][:1]
-        assert [f"chart-{key}" for key in first] == [i for i in ids if i.startswith("chart-")][:1]
-        if first:
-            assert ids.index(f"chart-{first[0]}") < ids.index("advice")
+        assert ("model" in ids) == name.startswith("model")
+        assert ("#model" in [attrs["href"] for attrs in page.all("a")]) == ("model" in ids)
+        first = [f"chart-{key}" for key in FIRST if f"chart-{key}" in ids][:1]
+        assert first == [i for i in ids if i.startswith("chart-")][:1]
+        assert ids.index(first[0]) < ids.index("advice")
+        for words in ("retarget diagnose a.csv", "2026-11-15 12:00", "retarget 0."):
+            assert words in page.text
 
-    def test_what_few_need_is_folded(self, case):
-        page, inside, folded = case[1], [], set()
+    def test_every_chart_has_its_words_and_what_few_need_is_folded(self, pages, name):
+        page, inside, folded = pages(name)[1], [], set()
+        charts = [attrs for attrs in page.all("div") if attrs.get("class") == "chart"]
+        drawn = [attrs["id"] for attrs in charts]
+        assert set(drawn) == {f"chart-{key}" for key in drawings(page)}
+        assert all(len(attrs["aria-label"]) > 30 for attrs in charts)
+        assert all(attrs["role"] == "img" for attrs in charts)
+        assert len(page.all("figcaption")) == len(page.all("figure")) == len(charts)
         for tag, attrs in page.elements:
             if tag in ("section", "details"):
                 inside = [*inside[: tag == "details"], attrs.get("id", tag)]
             if attrs.get("class") == "chart" and inside[-1] == "details":
                 folded.add(attrs["id"])
-        drawn = [attrs["id"] for attrs in page.all("div") if attrs.get("class") == "chart"]
         assert folded == {"chart-rate", "chart-ridge", "chart-group-pull"} & set(drawn[1:])
 
-    def test_every_chart_has_its_words(self, case):
-        page = case[1]
-        charts = [attrs for attrs in page.all("div") if attrs.get("class") == "chart"]
-        assert {attrs["id"] for attrs in charts} == {f"chart-{key}" for key in drawings(page)}
-        assert all(len(attrs["aria-label"]) > 30 for attrs in charts)
-        assert all(attrs["role"] == "img" for attrs in charts)
-        assert len(page.all("figcaption")) == len(page.all("figure")) == len(charts)
-
-    def test_needs_nothing_from_outside(self, case):
-        page = case[1]
+    def test_needs_nothing_from_outside_and_its_policy_allows_these_scripts_only(self, pages, name):
+        html, page = pages(name)
         addresses = [
             attrs[key]
             for _, attrs in page.elements
@@ -158,9 +167,6 @@ class TestPage:
         assert not re.search(r"url\(|@import|@font-face", styles)
         targets = {a[1:] for a in addresses if a.startswith("#")}
         assert targets <= {attrs.get("id") for _, attrs in page.elements}
-
-    def test_policy_allows_these_scripts_and_nothing_else(self, case):
-        page = case[1]
         policy = next(a["content"] for a in page.all("meta") if "http-equiv" in a)
         rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
         assert rules["default-src"] == "'none'"
@@ -170,18 +176,14 @@ class TestPage:
             for script in (PLOTLY, page.scripts()[2])
         }
         assert set(rules["script-src"].split()) == expected
-        assert len(expected) == 2
         assert page.elements.index(("meta", {"charset": "utf-8"})) < next(
             i for i, (tag, _) in enumerate(page.elements) if tag == "script"
         )
-
-    def test_is_plotly_once_and_little_more(self, case):
-        html = case[0]
         assert html.count("* plotly.js v") == 1
         assert len(html.encode()) - len(PLOTLY.encode()) < 1_500_000
 
-    def test_charts_are_valid_plotly_and_not_too_many_points(self, case):
-        for key, drawing in drawings(case[1]).items():
+    def test_charts_are_valid_plotly_and_not_too_many_points(self, pages, name):
+        for key, drawing in drawings(pages(name)[1]).items():
             # The names of the style sheet's colours are looked up in the page.
             coloured = json.loads(re.sub(r'"--\w+"', '"#123456"', json.dumps(drawing)))
             figure = go.Figure(data=coloured["data"], layout=coloured["layout"])
@@ -191,12 +193,6 @@ class TestPage:
             for view in drawing["views"]:
                 assert len(view["traces"]) <= len(drawing["data"])
                 figure.update_layout({k.replace(".", "_"): v for k, v in view["layout"].items()})
-
-    def test_ends_with_how_it_was_made(self, case):
-        text = case[1].text
-        assert "retarget diagnose a.csv" in text
-        assert "2026-11-15 12:00" in text
-        assert "retarget 0." in text
 
 
 WORDS = {
@@ -231,21 +227,17 @@ WORDS = {
 }
 
 
-@pytest.fixture(scope="module")
-def pages():
-    return cache(lambda name: page_of(getattr(real, name)()).text)
-
-
 class TestContent:
-    def test_scores_with_intervals_and_gap(self):
-        diagnosis = real.classification()
-        text = page_of(diagnosis).text
-        row = text[text.index("Gap closed") :]
-        for label, score in zip(("Offline", "Online"), diagnosis.scores, strict=False):
-            cells = with_interval(score.error), with_interval(score.accuracy, share=True)
-            assert f"{label} {' '.join(cells)}".replace("(", "").replace(")", "") in row
-        closed = with_interval(diagnosis.gap_closed["iterative"], share=True)
-        assert closed.replace("(", "").replace(")", "") in row
+    @pytest.mark.parametrize("name", WORDS)
+    def test_words_of_unusual_cases(self, pages, name):
+        text = pages(name)[1].text
+        assert [words for words in WORDS[name] if words not in text] == []
+
+    def test_what_is_not_said(self, pages):
+        assert not re.search(r"\bnan\b|\bNaN\b|\binf\b", pages("undefined")[1].text)
+        for words in ("No group's targets were moved", "most distorted rows", "no later group"):
+            assert words not in pages("diverged")[1].text
+        assert not any("group" in key for key in drawings(pages("one_group")[1]))
 
     def test_verdict_notes_setting_and_moves(self):
         diagnosis = real.regression()
@@ -255,7 +247,7 @@ class TestContent:
             *diagnosis.verdict.findings,
             *diagnosis.verdict.recommendations,
             *diagnosis.stream.notes,
-            *(move.words(" standard deviations") for move in largest_moves(diagnosis)),
+            *(move.words(" standard deviations") for move in largest_moves(diagnosis.groups)),
             diagnosis.kernel,
             "season, age, wind",
             "by station",
@@ -264,96 +256,173 @@ class TestContent:
         ):
             assert " ".join(sentence.split()) in text
 
-    def test_most_distorted_rows(self):
-        diagnosis = real.regression()
-        text, stream = page_of(diagnosis).text, diagnosis.stream
-        size = np.sqrt(((diagnosis.effective - stream.Y) ** 2).sum(axis=1))
-        order = np.argsort(-size)
-        first = order[0]
-        true = stream.Y[first] * stream.target_scales + stream.target_means
-        expected = (
-            f"{stream.rows[first] + 1} {first + 1} {stream.times[first]} {stream.groups[first]} "
-            f"{number(size[first])} {number(true[0], 4)}, {number(true[1], 4)}"
+    def test_the_setting_in_words(self):
+        learner = SGD(
+            lr=0.2, batch_size=8, momentum=0.9, nesterov=True, weight_decay=0.01, reduction="mean"
         )
-        assert expected in text
-        rows = [f"{stream.rows[i] + 1} {i + 1} {stream.times[i]}" for i in order[:11]]
-        places = [text.index(row) for row in rows[:10]]
-        assert places == sorted(places)
-        assert rows[10] not in text
+        given = replace(real.regression().gamma, how="given")
+        ridge, aim = replace(given, value=0.5), replace(given, value=given.value * 10)
+        plain = replace(real.regression(), ridge=replace(given, value=0.0), aim=given)
+        assert dict(setting(plain))["Iterative correction"] == "in blocks of 16 rows"
+        words = dict(setting(replace(plain, learner=learner, ridge=ridge, aim=aim)))
+        assert "mini-batches of 8 (loss: mean), Nesterov momentum 0.9" in words["Online learner"]
+        assert words["Weight decay"] == "0.01"
+        correction = words["Iterative correction"]
+        assert correction.endswith("steadied by a ridge of 0.5 (given)")
+        assert f"towards the offline learner of ridge {number(aim.value)}" in correction
 
-    @pytest.mark.parametrize(("name", "words"), [(n, w) for n in WORDS for w in WORDS[n]])
-    def test_words_of_unusual_cases(self, pages, name, words):
-        assert words in pages(name)
+    @pytest.mark.parametrize(
+        ("largest", "condition", "rate", "system", "safe"),
+        [
+            (np.inf, 1.2, "Every rate is stable", "Steps hardly act", True),
+            (np.nan, 20.0, "not defined", "other moderately", True),
+            (0.1, 2e3, "250%", "other strongly", False),
+        ],
+    )
+    def test_stability_in_words(self, largest, condition, rate, system, safe):
+        diagnosis = real.regression()
+        lr = replace(diagnosis.lr, value=0.25)
+        found = stability_words(replace(diagnosis, lr=lr, stability=Stability(largest, condition)))
+        assert rate in found.rate
+        assert system in found.system
+        assert found.safe is safe
+        assert 0 <= found.share <= 100
 
-    def test_what_is_not_said(self, pages):
-        assert not re.search(r"\bnan\b|\bNaN\b|\binf\b", pages("undefined"))
-        for words in ("No group's targets were moved", "most distorted rows", "no later group"):
-            assert words not in pages("diverged")
-        drawn = {f'id="chart-{key}"' for key in report_charts(real.one_group()) if "group" in key}
-        assert not any(key in report_html(real.one_group()) for key in drawn)
 
-    def test_gap_that_is_none(self):
-        closed = {"corrected": real.UNDEFINED, "iterative": real.UNDEFINED}
-        text = page_of(replace(real.regression(), gap_closed=closed)).text
-        assert "not defined the online learner is not clearly behind the offline one" in text
-
-    def test_rows_right_of_a_learner_that_has_no_score(self):
-        classes = real.classification()
+class TestScores:
+    def test_cards_name_their_measure_and_its_unit(self):
+        classes, one, two = real.classification(), real.many_groups(), real.regression()
+        assert measure(classes.stream) == "share of rows right"
+        assert "temperature" in measure(one.stream)
+        assert "2 targets" in measure(two.stream)
+        cards = score_cards(classes, None)
+        values = [percent(s.accuracy.value) for s in (*classes.scores, *classes.baselines)]
+        assert [card.value for card in cards] == values
+        errors = [number(s.error.value) for s in (*two.scores, *two.baselines)]
+        assert [card.value for card in score_cards(two, None)] == errors
         lost = {"error": real.UNDEFINED, "accuracy": real.UNDEFINED}
         scores = (replace(classes.scores[0], **lost), *classes.scores[1:])
         cards = score_cards(replace(classes, scores=scores), None)
         assert [card.value == "not defined" for card in cards[:4]] == [True, False, False, False]
         assert [len(card.notes) for card in cards[:4]] == [1, 2, 2, 2]
 
-    def test_the_correction_in_words(self):
-        given = replace(real.regression().gamma, how="given")
-        plain = replace(real.regression(), ridge=replace(given, value=0.0), aim=given)
+    def test_baselines_stand_beside_the_scores(self):
+        diagnosis = real.model_regression()
+        table, cards = score_table(diagnosis), score_cards(diagnosis, None)
+        assert [card.mark for card in cards][-2:] == ["baseline", "baseline"]
+        assert [row[0].mark for row in table.rows] == [card.mark for card in cards]
+        assert [row[1].text for row in table.rows][-2:] == ["12.5", "not defined"]
+        assert table.rows[-2][1].note == "11.2 to 15"
+        assert all(len(row) == len(table.columns) for row in table.rows)
 
-        def words(**changes):
-            return dict(setting(replace(plain, **changes)))["Iterative correction"]
-
-        assert words() == "in blocks of 16 rows"
-        ridge, aim = replace(given, value=0.5), replace(given, value=given.value * 10)
-        assert words(ridge=ridge).endswith("rows, steadied by a ridge of 0.5 (given)")
-        assert f"towards the offline learner of ridge {number(aim.value)}" in words(aim=aim)
-
-    def test_the_learner_in_words(self):
-        learner = SGD(
-            lr=0.2, batch_size=8, momentum=0.9, nesterov=True, weight_decay=0.01, reduction="mean"
+    def test_intervals_and_gap(self):
+        diagnosis = real.classification()
+        text, table = page_of(diagnosis).text, score_table(diagnosis)
+        score = diagnosis.score("online")
+        cells = with_interval(score.error), with_interval(score.accuracy, share=True)
+        row = f"Online {' '.join(cells)}".replace("(", "").replace(")", "")
+        assert row in text[text.index("Gap closed") :]
+        gaps, closed = texts(table, "Gap closed (95% interval)"), diagnosis.gap_closed
+        assert gaps[:2] == ["", ""]
+        assert gaps[2:4] == [percent(closed[k].value) for k in ("corrected", "iterative")]
+        none = {"corrected": real.UNDEFINED, "iterative": real.UNDEFINED}
+        gap = score_table(replace(real.regression(), gap_closed=none)).rows[2][-1]
+        assert gap[:2] == (
+            "not defined",
+            "the online learner is not clearly behind the offline one",
         )
-        words = dict(setting(replace(real.regression(), learner=learner)))
-        assert "mini-batches of 8 (loss: mean), Nesterov momentum 0.9" in words["Online learner"]
-        assert words["Weight decay"] == "0.01"
 
-    @pytest.mark.parametrize(
-        ("condition", "words"),
-        [(1.2, "Steps hardly act"), (20.0, "other moderately"), (2e3, "other strongly")],
-    )
-    def test_non_normality_in_words(self, condition, words):
-        diagnosis = replace(real.regression(), stability=Stability(0.5, condition))
-        assert words in stability_words(diagnosis).system
+    def test_each_target_in_its_own_units(self):
+        assert target_table(real.many_groups()) is None  # one target
+        assert target_table(real.model_classification()) is None
+        diagnosis = real.model_regression()
+        own = tuple(Estimate(k, k / 2, 2 * k) for k in (3.0, 700.0))
+        scores = tuple(replace(score, by_target=own) for score in diagnosis.scores)
+        table = target_table(replace(diagnosis, scores=scores))
+        assert texts(table, "Target") == ["temperature", "humidity"]
+        assert texts(table, "Online") == texts(table, "Offline") == ["3", "700"]
+        assert table.rows[1][1].note == interval(own[1])
 
-    @pytest.mark.parametrize(
-        ("largest", "words", "safe"),
-        [
-            (np.inf, "Every rate is stable", True),
-            (np.nan, "not defined", True),
-            (0.1, "250%", False),
-        ],
-    )
-    def test_stability_in_words(self, largest, words, safe):
+
+class TestRows:
+    def test_most_distorted_rows_are_counted_as_in_the_file(self):
+        """The file's latest day comes first, so its last row is the first of the stream."""
         diagnosis = real.regression()
-        diagnosis = replace(diagnosis, lr=replace(diagnosis.lr, value=0.25))
-        found = stability_words(replace(diagnosis, stability=Stability(largest, 2.0)))
-        assert words in found.rate
-        assert found.safe is safe
-        assert 0 <= found.share <= 100
+        stream, table = diagnosis.stream, shifted_table(diagnosis)
+        order = np.argsort(-np.linalg.norm(diagnosis.effective - stream.Y, axis=1))[:10]
+        assert texts(table, "Position") == [str(i + 1) for i in order]
+        assert texts(table, "Row") == [str(stream.rows[i] + 1) for i in order]
+        assert stream.rows[order[0]] + order[0] == 199
+        assert texts(table, "Time") == [str(stream.times[i]) for i in order]
+        assert texts(table, "Group") == [stream.groups[i] for i in order]
+        true = stream.in_units(stream.Y)[order[0]]
+        assert texts(table, "True")[0] == f"{number(true[0], 4)}, {number(true[1], 4)}"
+        charts, row = report_charts(diagnosis), texts(table, "Row")[0]
+        named = [text for trace in charts["shift"].traces[:-1] for text in trace["customdata"]]
+        assert sum(text.startswith(f"row {row},") for text in named) == 1
+        for key in ("density", "targets"):
+            numbers = [n for t in charts[key].traces[:2] for n in t.get("customdata", ())]
+            assert sorted(numbers) == sorted(stream.rows + 1)
+
+    def test_columns_only_if_they_tell_something(self):
+        diagnosis = real.many_groups()
+        columns = ["Row", "Group", "Shift", "True", "Effective"]
+        assert shifted_table(diagnosis).columns == columns
+        parts = replace(diagnosis.stream, groups=None, group_column=None)
+        assert "Group" not in shifted_table(replace(diagnosis, stream=parts)).columns
+
+    def test_groups(self):
+        diagnosis = real.classification()
+        table, size = group_table(diagnosis), diagnosis.groups.size
+        assert texts(table, "Rows") == ["75"] * 4
+        assert texts(table, "By later rows of it") == [number(x) for x in np.diag(size)]
+        by = int(size[0, 1:].argmax()) + 1
+        assert table.rows[0][-1] == (number(size[0, by]), f"by class {by}", "")
+        assert table.rows[3][-1].note == "no later group"
+
+
+class TestModel:
+    def test_cards_and_table(self):
+        diagnosis, classes = real.model_regression(), real.model_classification()
+        cards = score_cards(diagnosis, diagnosis.model)
+        assert [card.value for card in cards] == ["9", "7", "5", "3", "12.5", "not defined"]
+        assert [card.mark for card in cards][:4] == ["online", "one-step", "offline", "corrected"]
+        table = model_table(classes, classes.model)
+        assert texts(table, "Way of training")[:4] == [way.capitalize() for way in WAYS]
+        assert {row[2].text for row in table.rows} == {"50%", "25%"}
+        known, *others = diagnosis.model.scores  # what is known of a log of predictions
+        scores = (known, *(replace(score, error=real.UNDEFINED) for score in others))
+        cards = score_cards(diagnosis, replace(diagnosis.model, scores=scores, orders=()))
+        assert [card.value for card in cards] == ["9", "12.5", "not defined"]
+
+    def test_facts(self):
+        model = real.model_regression().model
+        facts = dict(model_facts(model))
+        for term, words in (
+            ("Order", "\u221222% (\u221230% to \u221215%)"),
+            ("Order", "12 orders"),
+            ("Corrected targets", "81% (70% to 90%)"),
+            ("Corrected targets", "2.8 standard deviations"),
+            ("Described by", model.description),
+            ("Agreement", "94%"),
+            ("Memory", "8 (7.2 to 9.6)"),
+            ("Memory", "11 (9.9 to 13.2)"),
+        ):
+            assert words in facts[term]
+        open_gap = dict(model_facts(replace(model, closed=real.UNDEFINED)))
+        assert "%" not in open_gap["Corrected targets"]
+        failed = dict(model_facts(real.model_that_failed().model))
+        assert set(failed) == {"Corrected targets", "Described by"}
+
+    def test_agreement_in_words(self):
+        words = [agreement_words(share) for share in (0.9, 0.89, 0.5, 0.49, -2.0, np.nan)]
+        found = [re.findall(" well:| roughly:|does not|cannot", text)[0] for text in words]
+        assert found == [" well:", " roughly:", " roughly:", "does not", "does not", "cannot"]
 
 
 class TestHostileText:
     def test_nothing_becomes_markup(self):
         diagnosis = real.hostile()
-        texts = diagnosis.stream.notes
         html = report_html(diagnosis, command="</code><script>window.hacked=9</script>")
         page = Page(html)
         assert len(page.all("script")) == 3
@@ -361,24 +430,19 @@ class TestHostileText:
         assert not page.all("b")
         assert all(attrs["href"].startswith("#") for attrs in page.all("a"))
         assert not any(key.startswith("on") for _, attrs in page.elements for key in attrs)
-        for text in texts:
+        for text in (*diagnosis.stream.notes, "</code><script>window.hacked=9</script>"):
             assert text in page.text
-        assert "</code><script>window.hacked=9</script>" in page.text
-
-    def test_json_cannot_leave_its_element(self):
-        data = chart_json(report_charts(real.hostile()).values())
-        assert not set("<>&\u2028\u2029") & set(data)
+        assert "<script>window.hacked" not in report_html(real.model_that_failed())
 
     def test_plotly_sees_no_tags_but_ours(self):
+        charts = report_charts(real.hostile())
+        assert not set("<>&\u2028\u2029") & set(chart_json(charts.values()))  # it stays in place
         ours = re.compile(r"</?extra>|<br>")
-        for text in strings(drawings(page_of(real.hostile()))):
-            assert "<" not in ours.sub("", text)
-            assert "\u202e" not in text
-
-    def test_plotly_templates_hold_no_text_of_the_user(self):
-        data = drawings(page_of(real.hostile()))
-        for drawing in data.values():
-            for trace in drawing["data"]:
+        for chart in charts.values():
+            for text in strings(chart.drawing() if chart else {}):
+                assert "<" not in ours.sub("", text)
+                assert "\u202e" not in text
+            for trace in chart.traces if chart else ():
                 assert "hacked" not in trace.get("hovertemplate", "")
                 assert "7 * 7" not in trace.get("hovertemplate", "")
 
@@ -388,17 +452,14 @@ class TestHostileText:
 
 
 class TestWriting:
-    def test_the_same_diagnosis_gives_the_same_page(self):
-        first, second = (report_html(real.large(), made=NOON) for _ in range(2))
-        assert first == second
-        assert first != report_html(real.large(), made=datetime(2026, 11, 16))
-
-    def test_date_is_today_if_not_given(self):
+    def test_the_same_diagnosis_gives_the_same_page(self, pages):
+        again = report_html(real.large(), command="retarget diagnose a.csv", made=NOON)
+        assert again == pages("large")[0]
         before = datetime.now().strftime("%Y-%m-%d")
-        text = page_of(real.one_group()).text
-        assert before in text or datetime.now().strftime("%Y-%m-%d") in text
+        today = page_of(real.one_group()).text
+        assert before in today or datetime.now().strftime("%Y-%m-%d") in today
 
-    def test_file_is_whole_or_as_before(self, tmp_path, monkeypatch):
+    def test_file_is_whole_or_as_before(self, tmp_path):
         path = tmp_path / "new" / "report.html"
         write_report(real.one_group(), str(path), made=NOON)
         assert path.read_text("utf-8") == report_html(real.one_group(), made=NOON)

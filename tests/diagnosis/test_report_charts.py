@@ -1,4 +1,7 @@
+"""The charts show the diagnosis's numbers; which rows are drawn; numbers and names in words."""
+
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +18,7 @@ from retarget.diagnosis.report.charts.rows import (
 )
 from retarget.diagnosis.report.page import chart_json, report_charts
 from retarget.diagnosis.report.words import (
+    WAYS,
     chart_text,
     interval,
     largest_moves,
@@ -28,17 +32,20 @@ from retarget.learners import COLOURS
 from support import real_diagnosis as real
 
 
+def dots(traces):
+    """What is drawn at each position of the stream."""
+    return {x - 1: y for t in traces for x, y in zip(t["x"], t["y"], strict=True)}
+
+
 class TestCharts:
     def test_scores(self):
         diagnosis = real.regression()
         chart = report_charts(diagnosis)["errors"]
-        errors = [score.error for score in diagnosis.scores]
-        drawn = [trace["x"][0] for trace in chart.traces]
-        baselines = [baseline.error.value for baseline in diagnosis.baselines]
-        assert drawn == [*(error.value for error in errors), *baselines]
-        bars = chart.traces[1]["error_x"]
-        assert bars["array"] == pytest.approx([errors[1].high - errors[1].value])
-        assert bars["arrayminus"] == pytest.approx([errors[1].value - errors[1].low])
+        scored = (*diagnosis.scores, *diagnosis.baselines)
+        assert [trace["x"] for trace in chart.traces] == [[one.error.value] for one in scored]
+        error, bars = diagnosis.scores[1].error, chart.traces[1]["error_x"]
+        assert bars["array"] == pytest.approx([error.high - error.value])
+        assert bars["arrayminus"] == pytest.approx([error.value - error.low])
         assert [t["marker"]["color"] for t in chart.traces[:4]] == [
             COLOURS[learner] for learner in ("offline", "online", "corrected", "iterative")
         ]
@@ -46,72 +53,62 @@ class TestCharts:
         scores = (diagnosis.scores[0], far, *diagnosis.scores[2:])
         chart = report_charts(replace(diagnosis, scores=scores))["errors"]
         assert chart.layout["xaxis"]["type"] == "log"
+        shares = report_charts(real.classification())["accuracies"].traces
+        assert shares[1]["x"] == [real.classification().scores[1].accuracy.value]
 
-    def test_no_score_no_chart(self):
+    def test_nothing_finite_no_chart(self):
         diagnosis = real.regression()
         scores = tuple(replace(score, error=real.UNDEFINED) for score in diagnosis.scores)
-        assert report_charts(replace(diagnosis, scores=scores, baselines=()))["errors"] is None
+        nothing = np.full_like(diagnosis.prequential, np.nan)
+        lost = replace(diagnosis, scores=scores, baselines=(), prequential=nothing)
+        charts = report_charts(lost)
+        assert charts["errors"] is charts["prequential"] is charts["accuracies"] is None
+        charts = report_charts(real.model_that_failed())
+        assert all(charts[key] is None for key in ("model-shift", "model-errors", "model-theory"))
+        assert charts["shift"] is not None
 
     def test_shift_of_every_row(self):
         diagnosis = real.regression()
         chart = report_charts(diagnosis)["shift"]
-        drawn = {
-            x - 1: y
-            for trace in chart.traces[:-1]
-            for x, y in zip(trace["x"], trace["y"], strict=True)
-        }
+        drawn = dots(chart.traces[:-1])
         shift = np.sqrt(((diagnosis.effective - diagnosis.stream.Y) ** 2).sum(axis=1))
-        assert sorted(drawn) == list(range(160))
         assert [drawn[i] for i in range(160)] == pytest.approx(shift, rel=1e-3)
-        harbour = chart.traces[[t["name"] for t in chart.traces].index("harbour")]
+        assert chart.layout["showlegend"] is True
+        harbour = next(trace for trace in chart.traces if trace["name"] == "harbour")
         rows = np.array(harbour["x"]) - 1
         assert (diagnosis.stream.groups[rows] == "harbour").all()
         assert harbour["customdata"][0] == f"row {200 - rows[0]}, {diagnosis.stream.times[rows[0]]}"
 
-    def test_many_groups_are_chosen_not_coloured(self):
+    def test_groups_are_coloured_chosen_or_named_in_their_place(self):
         chart = report_charts(real.many_groups())["shift"]
         assert chart.layout["showlegend"] is False
         assert len({t["marker"]["color"] for t in chart.traces[:-1]}) == 1
         assert [view.label for view in chart.views][:2] == ["All", "device number 00"]
         strong = [changes["marker.opacity"] for changes in chart.views[5].traces]
         assert np.argmax(strong) == 4
-
-    def test_groups_that_follow_each_other_are_named_in_their_place(self):
         diagnosis = real.classification()
         layout = report_charts(diagnosis)["shift"].layout
         assert [a["text"] for a in layout["annotations"]] == list(diagnosis.groups.names)
         assert layout["showlegend"] is False
-        assert report_charts(real.regression())["shift"].layout["showlegend"] is True
-
-    def test_parts_of_a_stream_without_groups_are_not_coloured(self):
         chart = report_charts(real.one_group())["shift"]
-        dots, mean = chart.traces
-        assert (len(dots["x"]), mean["mode"], chart.views) == (160, "lines", ())
+        rows, mean = chart.traces
+        assert (len(rows["x"]), mean["mode"], chart.views) == (160, "lines", ())
 
     def test_heat_maps(self):
         diagnosis = real.classification()
-        charts = report_charts(diagnosis)
+        charts, groups = report_charts(diagnosis), diagnosis.groups
         size, pull = charts["group-size"].traces[0], charts["group-pull"].traces[0]
-        np.testing.assert_allclose(size["z"], diagnosis.groups.size, rtol=1e-3, atol=1e-12)
-        np.testing.assert_allclose(pull["z"], diagnosis.groups.pull, rtol=1e-3, atol=1e-12)
-        assert (
-            pull["zmin"]
-            == -pull["zmax"]
-            == pytest.approx(-np.abs(diagnosis.groups.pull).max(), rel=1e-3)
-        )
+        np.testing.assert_allclose(size["z"], groups.size, rtol=1e-3, atol=1e-12)
+        np.testing.assert_allclose(pull["z"], groups.pull, rtol=1e-3, atol=1e-12)
         assert size["zmin"] == 0
+        assert pull["zmax"] == -pull["zmin"] == pytest.approx(np.abs(groups.pull).max(), rel=1e-3)
         assert size["hovertext"][0][1].startswith(
             "learning class 1:<br>targets of class 0<br>moved"
         )
-
-    @pytest.mark.parametrize(
-        ("factor", "form"), [(1, ".2~f"), (1e60, ".1~e"), (1e-4, ".1~e")], ids=["1", "huge", "tiny"]
-    )
-    def test_digits_of_a_size_that_fits_a_square(self, factor, form):
-        diagnosis = real.classification()
-        groups = replace(diagnosis.groups, size=diagnosis.groups.size * factor)
-        chart = report_charts(replace(diagnosis, groups=groups))["group-size"]
-        assert chart.traces[0]["texttemplate"] == f"%{{z:{form}}}"
+        for factor, form in ((1, ".2~f"), (1e60, ".1~e"), (1e-4, ".1~e")):
+            scaled = replace(diagnosis, groups=replace(groups, size=groups.size * factor))
+            trace = report_charts(scaled)["group-size"].traces[0]
+            assert trace["texttemplate"] == f"%{{z:{form}}}"
 
     def test_largest_moves(self):
         groups = GroupShift(
@@ -121,14 +118,12 @@ class TestCharts:
             pull=np.array([[0.0, 0.2, -0.5], [0.0, 0.0, np.nan], [0.0, 0.0, 0.0]]),
             own=np.zeros(3),
         )
-        classes = real.classification()
-        assert [move.words("") for move in largest_moves(replace(classes, groups=groups))] == [
+        assert [move.words("") for move in largest_moves(groups)] == [
             "Learning c moved the targets of a by 0.5 on average, and weakened them.",
             "Learning b moved the targets of a by 0.25 on average, and strengthened them.",
             "Learning c moved the targets of b by 0.125 on average.",
         ]
-        still = replace(groups, size=np.diag([1.0, 1.0, 1.0]))
-        assert largest_moves(replace(classes, groups=still)) == []
+        assert largest_moves(replace(groups, size=np.eye(3))) == []
 
     def test_true_against_effective(self):
         diagnosis = real.regression()
@@ -144,41 +139,35 @@ class TestCharts:
         mean = stream.target_means[1]
         assert sorted(kept["y"] + crossed["y"]) == pytest.approx(np.sort(effective), rel=1e-3)
         assert line["x"] == line["y"] == pytest.approx([true.min(), true.max()], rel=1e-4)
-        other = (np.array(crossed["x"]) - mean) * (np.array(crossed["y"]) - mean)
-        assert (other <= 1).all()
+        assert ((np.array(crossed["x"]) - mean) * (np.array(crossed["y"]) - mean) <= 1).all()
         assert len(crossed["x"]) == ((true - mean) * (effective - mean) < 0).sum()
 
     def test_many_targets_share_the_points(self):
         diagnosis = real.large(20_000)
-        wide = replace(
-            diagnosis,
-            stream=replace(
-                diagnosis.stream,
-                Y=np.repeat(diagnosis.stream.Y, 60, axis=1),
-                target_names=tuple(f"t{k}" for k in range(60)),
-                target_means=np.zeros(60),
-                target_scales=np.ones(60),
-            ),
-            effective=np.repeat(diagnosis.effective, 60, axis=1),
-            prequential=np.repeat(diagnosis.prequential, 60, axis=1),
+        stream = replace(
+            diagnosis.stream,
+            Y=np.repeat(diagnosis.stream.Y, 60, axis=1),
+            target_names=tuple(f"t{k}" for k in range(60)),
+            target_means=np.zeros(60),
+            target_scales=np.ones(60),
         )
-        charts = report_charts(wide)
+        wide = {part: np.repeat(getattr(diagnosis, part), 60, axis=1) for part in real.ARRAYS[:4]}
+        charts = report_charts(replace(diagnosis, stream=stream, **wide))
         assert len(charts["targets"].views) == 40
         assert "The first 40 of 60 targets" in charts["targets"].caption
         assert len(chart_json(charts.values())) < 1_500_000
 
     def test_classes_that_changed(self):
         diagnosis = real.classification()
-        chart = report_charts(diagnosis)["targets"]
-        true = diagnosis.stream.Y.argmax(axis=1)
-        changed = diagnosis.effective.argmax(axis=1) != true
-        assert chart.traces[0]["x"] == pytest.approx(
-            [changed[true == k].mean() for k in range(4)], rel=1e-4
-        )
+        (bars,) = report_charts(diagnosis)["targets"].traces
+        true, effective = diagnosis.stream.Y.argmax(axis=1), diagnosis.effective.argmax(axis=1)
+        changed = effective != true
+        shares = [changed[true == k].mean() for k in range(4)]
+        assert bars["x"] == pytest.approx(shares, rel=1e-4)
         worst = np.bincount(true[changed]).argmax()
         ours = true == worst
-        became = np.bincount(diagnosis.effective.argmax(axis=1)[changed & ours]).argmax()
-        assert chart.traces[0]["customdata"][worst] == (
+        became = np.bincount(effective[changed & ours]).argmax()
+        assert bars["customdata"][worst] == (
             f"{changed[ours].sum()} of {ours.sum()} rows, most often to class {became}"
         )
         many = real.classification(tuple(f"class {k:02d}" for k in range(40)), 120)
@@ -198,11 +187,6 @@ class TestCharts:
         ends = [(band["x0"], band["x1"]) for band in chart.layout["shapes"]]
         counts = np.cumsum(diagnosis.groups.counts)
         assert ends == [(0.5, counts[0] + 0.5), (counts[1] + 0.5, counts[2] + 0.5)]
-
-    def test_no_finite_error_no_chart(self):
-        diagnosis = real.regression()
-        nothing = np.full_like(diagnosis.prequential, np.nan)
-        assert report_charts(replace(diagnosis, prequential=nothing))["prequential"] is None
 
     def test_candidates(self):
         tried = pl.DataFrame({"value": [2.0, 0.25, 1.0], "score": [None, 0.3, 0.5]})
@@ -224,18 +208,37 @@ class TestCharts:
         used = report_charts(elsewhere)["rate"].traces[1]
         assert (used["mode"], used["x"]) == ("lines", [0.3, 0.3])
 
+    def test_a_model_s_charts_are_of_the_model(self):
+        charts, model = report_charts(real.model_regression()), real.model_regression().model
+        runs, *ways = charts["model-errors"].traces
+        assert runs["x"] == pytest.approx(model.orders, rel=1e-4)
+        assert set(runs["y"]) == {"Random order"}
+        assert [trace["x"] for trace in ways] == [[9.0], [7.0], [5.0], [3.0]]
+        assert [t["marker"]["color"] for t in ways] == [COLOURS[name] for name in WAYS.values()]
+        traces = charts["model-shift"].traces
+        drawn, size = dots(traces[:-2]), np.linalg.norm(model.end - model.after, axis=1)
+        assert [drawn[i] for i in range(160)] == pytest.approx(size, rel=1e-3)
+        assert [trace["name"] for trace in traces[-2:]] == ["running mean", "theory"]
+        window = np.linalg.norm(model.theory[:5], axis=1).mean()
+        assert traces[-1]["y"][0] == pytest.approx(window, rel=1e-4)
+        against, exact = charts["model-theory"].traces
+        assert against["x"] == pytest.approx(model.theory.ravel(), rel=1e-3)
+        assert against["y"] == pytest.approx(model.shift.ravel(), rel=1e-3)
+        assert against["customdata"][:2] == ["row 200, temperature", "row 200, humidity"]
+        assert exact["x"] == exact["y"]
+        diagnosis = real.classification()
+        groups = replace(diagnosis.groups, size=np.arange(16.0).reshape(4, 4))
+        chart = report_charts(real.with_model(diagnosis, groups=groups))["model-groups"]
+        assert chart.traces[0]["z"] == groups.size.tolist()
+
     def test_json_has_no_nan(self):
         text = chart_json(report_charts(real.undefined()).values())
-        assert "NaN" not in text
-        assert "Infinity" not in text
-        json.loads(text)
+        json.loads(text, parse_constant=lambda constant: pytest.fail(constant))
 
 
 class TestRows:
-    def test_all_rows_of_a_short_stream(self):
+    def test_all_rows_of_a_short_stream_and_a_fair_choice_of_a_long_one(self):
         assert drawn_rows(np.zeros(7, int), np.array([3]), 10).tolist() == list(range(7))
-
-    def test_rows_of_a_long_stream(self):
         groups = np.arange(100_000) % 2  # evenly spaced rows would be of one group only
         groups[50_000:50_005] = 2
         rows = drawn_rows(groups, np.array([77, 99_999]), 4000)
@@ -249,23 +252,17 @@ class TestRows:
         diagnosis = real.regression()
         names = np.array(diagnosis.groups.names)
         assert (names[group_of_row(diagnosis)] == diagnosis.stream.groups).all()
-
-    def test_groups_without_a_name_of_their_own_are_the_last(self):
-        diagnosis = real.regression()
-        groups = replace(diagnosis.groups, names=(*diagnosis.groups.names[:1], "the other 2"))
-        of = group_of_row(replace(diagnosis, groups=groups))
-        assert ((of == 0) == (diagnosis.stream.groups == groups.names[0])).all()
+        others = replace(diagnosis.groups, names=(names[0], "the other 2"))  # the last, as one
+        of = group_of_row(replace(diagnosis, groups=others))
+        assert ((of == 0) == (diagnosis.stream.groups == names[0])).all()
         assert set(of) == {0, 1}
-
-    def test_parts_of_the_stream(self):
         diagnosis = real.one_group()
         parts = replace(diagnosis.groups, names=("part 1", "part 2"), counts=np.array([25, 135]))
         of = group_of_row(replace(diagnosis, groups=parts))
         assert of.tolist() == [0] * 25 + [1] * 135
 
     def test_most_shifted_puts_what_diverged_first(self):
-        diagnosis = real.undefined()
-        assert most_shifted(diagnosis.shift_size).tolist() == list(range(120, 130))
+        assert most_shifted(real.undefined().shift_size).tolist() == list(range(120, 130))
 
     @pytest.mark.parametrize("n", [1, 4, 30, 997])
     def test_running_mean_is_the_mean_of_a_window(self, n):
@@ -290,16 +287,14 @@ class TestRows:
 
 class TestScales:
     def test_logarithmic_only_if_needed(self):
-        assert scale(np.array([1.0, 2.0, 99.0])) == {"rangemode": "tozero"}
-        assert scale(np.array([0.0, 2.0, 1e6]))["rangemode"] == "tozero"
+        for values in ([1.0, 2.0, 99.0], [0.0, 2.0, 1e6], [np.nan]):
+            assert scale(np.array(values)) == {"rangemode": "tozero"}
         assert scale(np.array([1.0, 2.0, 1e6]))["type"] == "log"
-        assert scale(np.array([np.nan]))["rangemode"] == "tozero"
 
     @pytest.mark.parametrize("high", [3.0, 30.0, 1e3, 1e9, 1e40])
     def test_few_ticks_that_cover_the_values(self, high):
         ticks = np.array(log_scale(np.array([1.0, high]))["tickvals"])
-        inside = ticks[(ticks >= 1) & (ticks <= high)]
-        assert 2 <= len(inside) <= 8
+        assert 2 <= len(ticks[(ticks >= 1) & (ticks <= high)]) <= 8
 
     def test_plain(self):
         assert plain(np.array([1.23456789, np.nan, np.inf]), 3) == [1.23, None, None]
@@ -313,8 +308,8 @@ class TestWords:
         [
             (0.0, "0"), (2.0, "2"), (0.5, "0.5"), (0.36041, "0.360"), (0.99951, "1.00"),
             (1234.5, "1,230"), (-0.0312, "\u22120.0312"), (1.5e-7, "1.50 \u00d7 10\u207b\u2077"),
-            (123456789.0, "1.23 \u00d7 10\u2078"), (float("nan"), "not defined"),
-            (float("inf"), "infinite"), (float("-inf"), "\u2212infinite"),
+            (123456789.0, "1.23 \u00d7 10\u2078"), (math.nan, "not defined"),
+            (math.inf, "infinite"), (-math.inf, "\u2212infinite"),
         ],
     )  # fmt: skip
     def test_number(self, value, text):
@@ -324,15 +319,14 @@ class TestWords:
         ("share", "text"),
         [(0.5, "50%"), (0.9975, "99.8%"), (1.0, "100%"), (1 - 1e-9, "100%"), (0.0312, "3.1%"),
          (0.0, "0%"), (-1e-9, "0%"), (1.25, "125%"), (-0.2, "\u221220%"),
-         (float("nan"), "not defined")],
+         (math.nan, "not defined")],
     )  # fmt: skip
     def test_percent(self, share, text):
         assert percent(share) == text
 
     def test_interval(self):
-        assert interval(Estimate(1, 0.5, 2)) == "0.5 to 2"
         assert interval(Estimate(0.5, 0.25, 0.75), share=True) == "25% to 75%"
-        assert interval(Estimate(1, float("nan"), 2)) == "no interval"
+        assert interval(Estimate(1, math.nan, 2)) == "no interval"
         assert with_interval(Estimate(2, 1, 3)) == "2 (1 to 3)"
         assert with_interval(real.UNDEFINED) == "-"
 

@@ -1,4 +1,8 @@
-"""Real diagnoses of small streams, each computed once, and variants of them."""
+"""Real diagnoses of small streams, each computed once, and variants of them.
+
+The diagnoses with a model are of a real one (least mean squares, a row at a time), whose scores
+are invented.
+"""
 
 import math
 from dataclasses import replace
@@ -9,7 +13,15 @@ import numpy as np
 import polars as pl
 
 import retarget as rt
-from retarget.diagnosis.result import Approximation, Choice, Estimate, Stability
+from retarget.diagnosis.result import (
+    Approximation,
+    Baseline,
+    Choice,
+    Estimate,
+    ModelDiagnosis,
+    ModelScore,
+    Stability,
+)
 
 NAN = math.nan
 UNDEFINED = Estimate(NAN, NAN, NAN)
@@ -20,6 +32,13 @@ HOSTILE = (
     '<b>bold</b><a href="javascript:window.hacked=4">link</a>',
     "{{ 7 * 7 }}{% for x in y %}%{x}$x$",
 )
+# The diagnoses of this file of which a page is made.
+PAGES = (
+    *("classification", "regression", "many_groups", "one_group", "progressive", "undefined"),
+    *("diverged", "large", "hostile", "model_regression", "model_classification"),
+    "model_that_failed",
+)
+ARRAYS = ("effective", "corrected", "iterative", "prequential", "density", "changed")
 
 
 def weather(rows, groups):
@@ -29,12 +48,11 @@ def weather(rows, groups):
     X = np.column_stack([np.sin(7 * time), time, rng.normal(size=rows)])
     X += rng.normal(size=(rows, 3)) / 3
     noise = rng.normal(size=(rows, 2)) / 4
-    wind = [None, *X[1:, 2]]
     return pl.DataFrame(
         {
             "season": X[:, 0],
             "age": X[:, 1],
-            "wind": wind,
+            "wind": [None, *X[1:, 2]],
             "temperature": 4 * (X[:, 0] + X[:, 1] ** 2 + noise[:, 0]) + 21.5,
             "humidity": 125 * (X[:, 2] - time + noise[:, 1]) + 640,
             "day": [date(2024, 1, 1) + timedelta(days=day) for day in range(rows)],
@@ -46,12 +64,10 @@ def weather(rows, groups):
 @cache
 def regression(**options):
     """Ordered by a date, with three stations; 160 rows are learned and 40 held out."""
-    stations = np.array(["north", "south", "harbour"])[
-        np.random.default_rng(2).integers(3, size=200)
-    ]
-    targets = ["temperature", "humidity"]
+    drawn = np.random.default_rng(2).integers(3, size=200)
+    stations = np.array(["north", "south", "harbour"])[drawn]
     asked = {"groups": "station", "times": "day", "impute": "median", **options}
-    return rt.diagnose(weather(200, stations), targets, **asked)
+    return rt.diagnose(weather(200, stations), ["temperature", "humidity"], **asked)
 
 
 @cache
@@ -75,16 +91,17 @@ def many_groups(groups=30, rows=400):
 
 
 def one_group():
-    stream = replace(regression().stream, times=None, notes=(), groups=None, group_column=None)
-    diagnosis = regression()
+    real = regression()
+    stream = replace(real.stream, times=None, notes=(), groups=None, group_column=None)
     groups = replace(
-        diagnosis.groups,
+        real.groups,
         names=("all rows",),
         counts=np.array([len(stream)]),
-        **{part: getattr(diagnosis.groups, part)[:1] for part in ("own",)},
-        **{part: getattr(diagnosis.groups, part)[:1, :1] for part in ("size", "pull")},
+        own=real.groups.own[:1],
+        size=real.groups.size[:1, :1],
+        pull=real.groups.pull[:1, :1],
     )
-    return replace(diagnosis, stream=stream, groups=groups)
+    return replace(real, stream=stream, groups=groups)
 
 
 def progressive():
@@ -92,7 +109,7 @@ def progressive():
 
 
 def diverged():
-    """A learner whose errors overflow: nothing of it is left."""
+    """A learner whose errors overflow."""
     return regression(lr=1e4)
 
 
@@ -125,7 +142,6 @@ def large(rows=200_000):
     rng = np.random.default_rng(3)
     small = many_groups(8)
     near = np.sort(rng.integers(len(small.stream), size=rows))
-    arrays = ("effective", "corrected", "iterative", "prequential", "density", "changed")
     stream = replace(
         small.stream,
         X=small.stream.X[near],
@@ -133,34 +149,103 @@ def large(rows=200_000):
         rows=np.arange(rows),
         groups=small.stream.groups[near],
     )
-    return replace(
-        small,
-        stream=stream,
-        mode="features",
-        **{name: getattr(small, name)[near] for name in arrays},
-        approximation=Approximation(
-            features=1024,
-            kind="nystroem",
-            exact_memory=960_000_000_000,
-            memory_limit=4_000_000_000,
-            sample=2000,
-            kernel_error=0.0312,
-            shift_error=0.0871,
-            prediction_error=0.0194,
-        ),
-    )
+    about = Approximation(1024, "nystroem", 960 * 10**9, 4 * 10**9, 2000, 0.0312, 0.0871, 0.0194)
+    arrays = {name: getattr(small, name)[near] for name in ARRAYS}
+    return replace(small, stream=stream, mode="features", approximation=about, **arrays)
 
 
 def hostile():
     """Every text that a user's file can hold tries to be markup, script or a template."""
     real = classification(HOSTILE, 250)
-    times = np.array([HOSTILE[row % 5] + "\u202e" for row in range(250)])
     stream = replace(
         real.stream,
         feature_names=HOSTILE[:3],
         group_column=HOSTILE[2],
-        times=times,
+        times=np.array([HOSTILE[row % 5] + "\u202e" for row in range(250)]),
         notes=HOSTILE,
     )
     how = replace(real.lr, how=HOSTILE[1])
     return replace(real, stream=stream, kernel=HOSTILE[0], lr=how, failures=HOSTILE)
+
+
+def estimate(value):
+    return Estimate(*(float(value) * np.array([1.0, 0.9, 1.2])))
+
+
+def model_of(diagnosis, **changes):
+    """What a linear model has made of a diagnosis's stream."""
+    stream = diagnosis.stream
+    X, Y = np.c_[stream.X, np.ones(len(stream))], stream.Y
+    W = np.zeros((X.shape[1], Y.shape[1]))
+    before, after = np.empty_like(Y), np.empty_like(Y)
+    for row, (x, y) in enumerate(zip(X, Y, strict=True)):
+        before[row] = x @ W
+        W += 0.5 / (x @ x) * np.outer(x, y - x @ W)
+        after[row] = x @ W
+    end = X @ W
+    rng = np.random.default_rng(0)
+    errors = {"as it came": 9, "random order": 7, "batch": 5, "corrected": 3}
+    share = None if stream.kind == "regression" else estimate(0.5)
+    made = ModelDiagnosis(
+        name="SGDRegressor",
+        scores=tuple(ModelScore(way, estimate(error), share) for way, error in errors.items()),
+        order=Estimate(-0.22, -0.3, -0.15),
+        orders=tuple(7 + rng.normal(size=12)),
+        before=before,
+        after=after,
+        end=end,
+        groups=diagnosis.groups,
+        description="A linear model with an intercept: its kernel is the rows' inner product.",
+        theory=(end - after) + rng.normal(size=Y.shape) / 20,
+        agreement=0.94,
+        corrected=Y + 0.3 * (Y - end),
+        corrected_size=2.8,
+        closed=Estimate(0.81, 0.7, 0.9),
+        prequential=estimate(8),
+        remembered=estimate(11),
+    )
+    return replace(made, **changes)
+
+
+def with_model(diagnosis, **changes):
+    """The diagnosis of a stream with a model, baselines, and errors by target if several."""
+    classes = diagnosis.stream.kind == "classification"
+    share = estimate(0.25) if classes else None
+    first = "the most frequent class" if classes else "the mean"
+    baselines = (
+        Baseline(first, estimate(12.5), share),
+        Baseline("the last value", UNDEFINED, share),
+    )
+    outputs = 0 if classes else diagnosis.stream.Y.shape[1]
+    own = tuple(estimate(10.0**k) for k in range(outputs)) if outputs > 1 else ()
+    scores = tuple(replace(score, by_target=own) for score in diagnosis.scores)
+    model = model_of(diagnosis, **changes)
+    return replace(diagnosis, model=model, baselines=baselines, scores=scores)
+
+
+def model_regression():
+    return with_model(regression())
+
+
+def model_classification():
+    return with_model(classification(), name="a net with a long name, " + HOSTILE[0])
+
+
+def model_that_failed():
+    """Nothing of the model is finite, and nothing describes it."""
+    diagnosis = regression()
+    lost = np.full_like(diagnosis.stream.Y, np.nan)
+    ways = (score.way for score in model_of(diagnosis).scores)
+    unknown = ("order", "closed", "prequential", "remembered")
+    return with_model(
+        diagnosis,
+        name=HOSTILE[0],
+        scores=tuple(ModelScore(way, UNDEFINED, None) for way in ways),
+        orders=(),
+        **dict.fromkeys(unknown, UNDEFINED),
+        **dict.fromkeys(("before", "after", "end"), lost),
+        **dict.fromkeys(("theory", "agreement", "corrected")),
+        corrected_size=np.nan,
+        description="Nothing: " + HOSTILE[2],
+        failures=HOSTILE,
+    )

@@ -1,10 +1,20 @@
 """Models as users have them: of river's interface, of torch, and ones that fail."""
 
-import copy
-
 import numpy as np
 import torch
 from torch import nn
+
+from retarget.diagnosis.models.opening import open_model
+from retarget.diagnosis.options import Options
+
+
+def opened(model, stream, **options):
+    """The model as the diagnosis runs it."""
+    return open_model(stream, Options(model=model, **options))
+
+
+def quietly(rows):
+    """No progress."""
 
 
 class OneByOne:
@@ -39,7 +49,7 @@ class NearestMeans:
         self.sums[y] = self.sums.get(y, 0.0) + np.array(list(x.values()))
         self.counts[y] = self.counts.get(y, 0) + 1
 
-    def predict_proba_one(self, x):
+    def shares(self, x):
         row = np.array(list(x.values()))
         near = {
             y: np.exp(-np.square(row - total / self.counts[y]).sum())
@@ -47,18 +57,17 @@ class NearestMeans:
         }
         return {y: float(value / (sum(near.values()) or 1.0)) for y, value in near.items()}
 
+    def predict_proba_one(self, x):
+        return self.shares(x)
+
     def predict_one(self, x):
-        shares = self.predict_proba_one(x)
+        shares = self.shares(x)
         return max(shares, key=shares.get) if shares else None
 
 
 class LabelsOnly(NearestMeans):
     def predict_proba_one(self, x):
         raise NotImplementedError
-
-    def predict_one(self, x):
-        shares = NearestMeans.predict_proba_one(self, x)
-        return max(shares, key=shares.get) if shares else None
 
 
 class RunningMean:
@@ -99,10 +108,3 @@ def network(inputs, outputs=1, hidden=None, seed=0, bias=True):
             return nn.Linear(inputs, outputs, bias=bias).double()
         layers = nn.Linear(inputs, hidden, bias=bias), nn.ReLU(), nn.Linear(hidden, outputs)
         return nn.Sequential(*layers).double()
-
-
-def state_of(model):
-    """Whatever a model holds, to be compared with later."""
-    if isinstance(model, nn.Module):
-        return {name: value.clone() for name, value in model.state_dict().items()}
-    return copy.deepcopy(vars(model))

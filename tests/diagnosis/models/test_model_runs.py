@@ -8,7 +8,6 @@ from sklearn.linear_model import SGDRegressor
 
 from retarget.diagnosis.measure.compare import Partition, partition
 from retarget.diagnosis.models import runs
-from retarget.diagnosis.models.opening import open_model
 from retarget.diagnosis.models.runs import (
     batch_model,
     checkpoints,
@@ -18,17 +17,8 @@ from retarget.diagnosis.models.runs import (
     pass_in_order,
     progressive_batch,
 )
-from retarget.diagnosis.options import Options
 from support.diagnosis_streams import as_stream, classes, drifting
-from support.user_models import OneByOne, RunningMean, network
-
-
-def opened(model, stream, **options):
-    return open_model(stream, Options(model=model, **options))
-
-
-def quietly(rows):
-    """No progress."""
+from support.user_models import OneByOne, RunningMean, network, opened, quietly
 
 
 def parts(numbers):
@@ -184,11 +174,8 @@ def test_epochs_come_near_the_batch_solution():
     least = A @ np.linalg.lstsq(A, stream.Y, rcond=None)[0]
     gap = np.square(trained.predict(stream.X) - least).mean()
     assert gap < 0.05 * np.square(stream.Y - least).mean()
-
-
-def test_two_rows_are_enough():
-    stream = drifting(2)
-    assert batch_model(opened(OneByOne(), stream), stream.X, stream.Y, 0, quietly).learned
+    two = drifting(2)  # two rows are enough
+    assert batch_model(opened(OneByOne(), two), two.X, two.Y, 0, quietly).learned
 
 
 def test_the_batch_model_of_rows_so_far():

@@ -7,10 +7,10 @@ from retarget.diagnosis.measure.compare import Split
 from retarget.diagnosis.models import runs
 from retarget.diagnosis.models.equivalent import NoDescriptionError, describe
 from retarget.diagnosis.models.model_diagnosis import diagnose_model
-from retarget.diagnosis.models.opening import open_model
 from retarget.diagnosis.options import Options
 from retarget.errors import InvalidInputError
 from support.diagnosis_streams import as_stream, classes, drifting
+from support.user_models import opened
 
 pytestmark = pytest.mark.slow
 river = pytest.importorskip("river")
@@ -65,7 +65,7 @@ def test_a_penalty_is_nearly_described():
 )
 def test_what_no_kernel_describes(options, reason):
     stream = shifted(20)
-    model = open_model(stream, Options(model=linear_model.LinearRegression(**options)))
+    model = opened(linear_model.LinearRegression(**options), stream)
     with pytest.raises(NoDescriptionError, match=f"LinearRegression of river with {reason}"):
         describe(model, None)
 

@@ -43,72 +43,56 @@ class ModelFailedError(Exception):
 class OnlineModel(ABC):
     """A model of the user's that learns a few rows at a time.
 
-    Args:
-        name: What it is called.
-        stream: The stream that it is for: names of features and targets, their kind and number.
-        batch_size: Rows that it learns at once.
+    Its methods raise `ModelFailedError` if the user's model fails.
 
     Attributes:
         learned: Rows learned so far.
-        quick: Whether learning many rows in turn costs next to nothing.
+        quick: Whether rows can be learned in turn by one call, which costs next to nothing.
+        knows_at_first: Whether it can predict before it has learned anything.
     """
 
     quick = False
+    knows_at_first = True
 
     def __init__(self, name: str, stream: Stream, batch_size: int) -> None:
         self.name, self.batch_size, self.outputs = name, batch_size, stream.Y.shape[1]
-        self.kind, self.classes = stream.kind, list(stream.target_names)
+        self.classes: list[Any] = list(stream.target_names)
         self.features = stream.feature_names
         self.learned = 0
 
     def learn(self, X: np.ndarray, Y: np.ndarray) -> None:
-        """Learns rows (m, d) with targets (m, c), at once.
-
-        Raises:
-            ModelFailedError: The model did.
-        """
-        with _failures_of(self, f"learning row {self.learned + 1:,}"):
+        """Learns rows (m, d) with targets (m, c), at once."""
+        with self._failing(f"learning row {self.learned + 1:,}"):
             self._learn(X, Y)
         self.learned += len(X)
 
     def learn_in_turn(self, X: np.ndarray, Y: np.ndarray, advance: Advance) -> None:
-        """Learns any number of rows, one mini-batch after another.
-
-        Raises:
-            ModelFailedError: The model did.
-        """
-        for start in range(0, len(X), self.batch_size):
-            rows = slice(start, start + self.batch_size)
+        """Learns any number of rows, one mini-batch after another."""
+        size = len(X) if self.quick else self.batch_size
+        for start in range(0, len(X), size):
+            rows = slice(start, start + size)
             self.learn(X[rows], Y[rows])
             advance(len(X[rows]))
 
     def predict(self, X: np.ndarray) -> np.ndarray:
-        """(m, c) predictions in the units of `Stream.Y`; of classes, their probabilities if known.
-
-        Raises:
-            ModelFailedError: The model did, or they are not numbers.
-        """
-        if not self.learned:
-            return self._predict_untrained(X)
-        with _failures_of(self, f"predicting after {self.learned:,} rows"):
-            predicted = np.asarray(self._predict(X), dtype=np.float64)
-        return self._checked(predicted, len(X))
-
-    def _checked(self, predicted: np.ndarray, rows: int) -> np.ndarray:
-        if predicted.shape != (rows, self.outputs):
+        """(m, c) predictions in the units of `Stream.Y`; for classes, probabilities if known."""
+        if not self.learned and not self.knows_at_first:
+            return np.zeros((len(X), self.outputs))
+        moment = f"after {self.learned:,} rows" if self.learned else "before its first row"
+        parts = [X[k : k + PREDICTED_AT_ONCE] for k in range(0, len(X), PREDICTED_AT_ONCE)]
+        with self._failing(f"predicting {moment}"):
+            said = [np.asarray(self._predict(part), dtype=np.float64) for part in parts]
+            predicted = np.concatenate(said)
+        if predicted.shape != (len(X), self.outputs):
             raise ModelFailedError(
                 f"{self.name} gave predictions of shape {predicted.shape}; expected "
-                f"({rows}, {self.outputs}), one for each row and target"
+                f"({len(X)}, {self.outputs}), one for each row and target"
             )
         if not np.isfinite(predicted).all():
             raise ModelFailedError(
-                f"{self.name} gave predictions that are not finite numbers after "
-                f"{self.learned:,} rows"
+                f"{self.name} gave predictions that are not finite numbers {moment}"
             )
         return predicted
-
-    def _predict_untrained(self, X: np.ndarray) -> np.ndarray:
-        return np.zeros((len(X), self.outputs))
 
     def fresh(self) -> Self:
         """The same model, as it was before it learned anything."""
@@ -118,7 +102,7 @@ class OnlineModel(ABC):
         return new
 
     def fit(self, X: np.ndarray, Y: np.ndarray) -> bool:
-        """Trains it as a batch model of its library; False where the library has no such thing."""
+        """Trains it by its library's own batch training; returns False if there is none."""
         return False
 
     @abstractmethod
@@ -130,6 +114,27 @@ class OnlineModel(ABC):
     @abstractmethod
     def _predict(self, X: np.ndarray) -> Any: ...
 
+    @contextmanager
+    def _failing(self, doing: str) -> Iterator[None]:
+        """Turns what the user's model raises into a failure, and keeps its warnings quiet."""
+        try:
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")  # the same one in thousands of calls
+                yield
+        except Exception as error:  # the user's own code: any kind
+            text = str(error).partition("\n")[0].rstrip(".")
+            raise ModelFailedError(
+                f"{self.name} failed when {doing}: {type(error).__name__}: {text}"
+            ) from error
+
+    def _require_classes(self, stream: Stream) -> None:
+        """For a classifier: raises an error if the targets are numbers."""
+        if stream.kind == "regression":
+            raise InvalidInputError(
+                f"the model {self.name} is a classifier and the targets are numbers; expected a "
+                "regressor, or classes (kind='classification')"
+            )
+
     def _one_hot(self, labels: list[Any]) -> np.ndarray:
         """(m, c) 1 for the class that is named."""
         return np.array([[float(label == one) for one in self.classes] for label in labels])
@@ -138,42 +143,39 @@ class OnlineModel(ABC):
         return [self.classes[k] for k in Y.argmax(axis=1)]
 
 
-@contextmanager
-def _failures_of(model: OnlineModel, doing: str) -> Iterator[None]:
-    """Turns what the user's model raises into a failure, and keeps its warnings quiet."""
-    try:
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")  # the same one in thousands of calls
-            yield
-    except Exception as error:  # the user's own code: any kind
-        text = str(error).partition("\n")[0].rstrip(".")
-        raise ModelFailedError(
-            f"{model.name} failed when {doing}: {type(error).__name__}: {text}"
-        ) from error
+def _unfitted(model: Any) -> Any:
+    """A copy that has learned nothing, made as the model's library does it."""
+    from sklearn.base import clone  # when a model is used only
+
+    if hasattr(model, "learn_one") and hasattr(model, "clone"):
+        return model.clone()
+    return clone(model) if hasattr(model, "get_params") else copy.deepcopy(model)
 
 
 class PartialFitModel(OnlineModel):
     """A model with `partial_fit` and `predict`, as scikit-learn has them."""
 
+    knows_at_first = False
+
     def __init__(self, model: Any, stream: Stream, batch_size: int) -> None:
+        from sklearn.base import BaseEstimator, is_classifier
+        from sklearn.linear_model import Perceptron, SGDClassifier, SGDRegressor
+
         super().__init__(type(model).__name__, stream, batch_size)
         self.original = model
-        self.classifies = _is_classifier(model)
-        if self.classifies and stream.kind == "regression":
-            raise InvalidInputError(
-                f"the model {self.name} is a classifier and the targets are numbers; expected a "
-                "regressor, or classes (kind='classification')"
-            )
+        self._announces = "classes" in inspect.signature(model.partial_fit).parameters
+        known = isinstance(model, BaseEstimator)
+        self.classifies = bool(is_classifier(model)) if known else self._announces
+        if self.classifies:
+            self._require_classes(stream)
         # one copy is enough for a classifier, and for a regressor that knows several outputs
         rows = slice(0, batch_size)
-        whole = (
-            self.classifies
-            or self.outputs == 1
-            or _takes_several_targets(model, stream.X[rows], stream.Y[rows])
-        )
+        whole = self.classifies or self.outputs == 1
+        whole = whole or _takes_several_targets(model, stream.X[rows], stream.Y[rows])
         self._count = 1 if whole else self.outputs
-        self._announces = "classes" in inspect.signature(model.partial_fit).parameters
-        self.quick = batch_size == 1 and _learns_row_by_row(model)
+        # these take a step for each row, so that one call is as good as many
+        steps = type(model) in (Perceptron, SGDClassifier, SGDRegressor)
+        self.quick = batch_size == 1 and steps
         self._renew()
 
     def _renew(self) -> None:
@@ -194,20 +196,12 @@ class PartialFitModel(OnlineModel):
         for model, y in zip(self._models, self._targets(Y), strict=True):
             model.partial_fit(X, y, **arguments)
 
-    def learn_in_turn(self, X: np.ndarray, Y: np.ndarray, advance: Advance) -> None:
-        """In one call where that takes the same steps."""
-        if not self.quick:
-            return super().learn_in_turn(X, Y, advance)
-        self.learn(X, Y)
-        return advance(len(X))
-
     def fit(self, X: np.ndarray, Y: np.ndarray) -> bool:
         """scikit-learn's own `fit`. Other libraries' may be one pass like any other."""
-        if not hasattr(self.original, "fit"):
+        own = getattr(type(self.original), "fit", None)
+        if own is None or not inspect.unwrap(own).__module__.startswith("sklearn."):
             return False
-        if not inspect.unwrap(type(self.original).fit).__module__.startswith("sklearn."):
-            return False
-        with _failures_of(self, "fitted to all rows"):
+        with self._failing("fitted to all rows"):
             self._models = [_unfitted(self.original) for _ in self._models]
             for model, y in zip(self._models, self._targets(Y), strict=True):
                 model.fit(X, y)
@@ -227,22 +221,6 @@ class PartialFitModel(OnlineModel):
         return predicted
 
 
-def _is_classifier(model: Any) -> bool:
-    """Whether a model with `partial_fit` wants classes."""
-    from sklearn.base import BaseEstimator, is_classifier  # when a model is used only
-
-    if isinstance(model, BaseEstimator):
-        return bool(is_classifier(model))
-    return "classes" in inspect.signature(model.partial_fit).parameters
-
-
-def _learns_row_by_row(model: Any) -> bool:
-    """Whether `partial_fit` takes a step for each row, so that one call is as good as many."""
-    from sklearn.linear_model import Perceptron, SGDClassifier, SGDRegressor
-
-    return type(model) in (Perceptron, SGDClassifier, SGDRegressor)
-
-
 def _takes_several_targets(model: Any, X: np.ndarray, Y: np.ndarray) -> bool:
     """Whether a copy of the model learns these rows with all targets, and predicts all of them."""
     trial = _unfitted(model)
@@ -255,43 +233,30 @@ def _takes_several_targets(model: Any, X: np.ndarray, Y: np.ndarray) -> bool:
         return False
 
 
-def _unfitted(model: Any) -> Any:
-    from sklearn.base import clone
-
-    return clone(model) if hasattr(model, "get_params") else copy.deepcopy(model)
-
-
 class OneByOneModel(OnlineModel):
     """A model with `learn_one` and `predict_one`, as river has them."""
 
     def __init__(self, model: Any, stream: Stream) -> None:
         of_river = " of river" if type(model).__module__.startswith("river.") else ""
         super().__init__(type(model).__name__ + of_river, stream, batch_size=1)
-        self.original = model
-        decides = model
-        while hasattr(decides, "steps"):  # of a pipeline, the last step
+        self.original = decides = model
+        while hasattr(decides, "steps"):  # the last step of a pipeline
             decides = list(decides.steps.values())[-1]
         self.classifies = hasattr(decides, "predict_proba_one")
-        if self.classifies and stream.kind == "regression":
-            raise InvalidInputError(
-                f"the model {self.name} is a classifier and the targets are numbers; expected a "
-                "regressor, or classes (kind='classification')"
-            )
+        if self.classifies:
+            self._require_classes(stream)
         if self.classifies and not getattr(decides, "_multiclass", True):
             if self.outputs != 2:
                 raise InvalidInputError(
                     f"the model {self.name} is for two classes and the target has {self.outputs}; "
                     "wrap it: river.multiclass.OneVsRestClassifier(model)"
                 )
-            self.classes: list[Any] = [False, True]
+            self.classes = [False, True]
         self._renew()
 
     def _renew(self) -> None:
         count = 1 if self.classifies else self.outputs
-        clone = getattr(self.original, "clone", None)
-        self._models = [
-            copy.deepcopy(self.original) if clone is None else clone() for _ in range(count)
-        ]
+        self._models = [_unfitted(self.original) for _ in range(count)]
 
     def _rows(self, X: np.ndarray) -> Iterator[dict[str, float]]:
         for row in X.tolist():
@@ -303,22 +268,11 @@ class OneByOneModel(OnlineModel):
             for row, target in zip(self._rows(X), column, strict=True):
                 model.learn_one(row, target)
 
-    def _predict_untrained(self, X: np.ndarray) -> np.ndarray:
-        with _failures_of(self, "predicting before its first row"):
-            predicted = np.asarray(self._predict(X))
-        return self._checked(predicted, len(X))
-
     def _predict(self, X: np.ndarray) -> Any:
         if not self.classifies:
+            said = [[model.predict_one(row) for row in self._rows(X)] for model in self._models]
             # None: it does not know yet
-            columns = [
-                [
-                    0.0 if (value := model.predict_one(row)) is None else value
-                    for row in self._rows(X)
-                ]
-                for model in self._models
-            ]
-            return np.array(columns, dtype=np.float64).T
+            return np.array([[0.0 if one is None else one for one in column] for column in said]).T
         (model,) = self._models
         try:
             tables = [model.predict_proba_one(row) for row in self._rows(X)]
@@ -330,7 +284,7 @@ class OneByOneModel(OnlineModel):
 class TorchModel(OnlineModel):
     """A torch module with its optimiser and loss.
 
-    Where the loss is the cross-entropy of logits, predictions are probabilities.
+    If the loss is the cross-entropy of logits, predictions are probabilities.
     """
 
     def __init__(
@@ -360,7 +314,7 @@ class TorchModel(OnlineModel):
         def closure() -> float:
             self.optimiser.zero_grad()
             outputs = self.module(inputs)
-            if outputs.shape != targets.shape and outputs.numel() != targets.numel():
+            if outputs.numel() != targets.numel():
                 raise ValueError(
                     f"its outputs have shape {tuple(outputs.shape)}; expected "
                     f"{tuple(targets.shape)}"
@@ -372,29 +326,21 @@ class TorchModel(OnlineModel):
         with torch.enable_grad():
             self.optimiser.step(closure)
 
-    def _predict_untrained(self, X: np.ndarray) -> np.ndarray:
-        with _failures_of(self, "predicting with its first weights"):
-            predicted = np.asarray(self._predict(X))
-        return self._checked(predicted, len(X))
-
     def _predict(self, X: np.ndarray) -> Any:
         self.module.eval()
-        parts = []
         with torch.no_grad():
-            for start in range(0, len(X), PREDICTED_AT_ONCE):
-                outputs = self.module(self._tensor(X[start : start + PREDICTED_AT_ONCE]))
-                if isinstance(self.loss, nn.CrossEntropyLoss):
-                    outputs = outputs.softmax(dim=1)
-                elif isinstance(self.loss, nn.BCEWithLogitsLoss):
-                    outputs = outputs.sigmoid()
-                parts.append(outputs.reshape(len(outputs), -1).double().cpu().numpy())
-        return np.concatenate(parts)
+            outputs = self.module(self._tensor(X))
+            if isinstance(self.loss, nn.CrossEntropyLoss):
+                outputs = outputs.softmax(dim=1)
+            elif isinstance(self.loss, nn.BCEWithLogitsLoss):
+                outputs = outputs.sigmoid()
+            return outputs.reshape(len(outputs), -1).double().cpu().numpy()
 
 
 def _copied(
     module: nn.Module, optimiser: torch.optim.Optimizer, loss: Loss
 ) -> tuple[nn.Module, torch.optim.Optimizer, Loss]:
-    """All three, where the copied optimiser's parameters are the copied module's."""
+    """Copies of all three; the copied optimiser holds the copied module's parameters."""
     memo: dict[int, Any] = {}
     module = copy.deepcopy(module, memo)
     # an optimiser's own way of being copied leaves out what some of them need (LBFGS)
@@ -405,7 +351,7 @@ def _copied(
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seeds what models draw from (`random`, NumPy, torch), and puts it back as it was."""
+    """Seeds what models draw from (`random`, NumPy, torch), and restores it at the end."""
     kept = random.getstate(), np.random.get_state()  # noqa: NPY002 (models draw from this one)
     try:
         with torch.random.fork_rng(devices=[]):

@@ -1,12 +1,11 @@
-"""The kernel machine that describes a user's model, where there is one, and what it predicts.
+"""The kernel machine that describes a user's model, if there is one, and what it predicts.
 
 A linear model trained by SGD on the squared error is one pass of SGD on a linear kernel, exactly. A
 network trained so is one on its tangent kernel, as long as that stands still.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -37,31 +36,17 @@ class NoDescriptionError(Exception):
     """No kernel machine describes the model; the message says why."""
 
 
-@dataclass(frozen=True)
-class Description:
-    """A kernel machine that does what the model does.
-
-    Attributes:
-        words: What it is, and how exact.
-        kernel: The kernel, of rows as the model sees them.
-        learner: The online learner, for the stream's length.
-        start: Gives the model's predictions (m, c) for rows before it has learned anything.
-        exact: Whether it is the model, but for rounding.
-    """
+class Description(NamedTuple):
+    """A kernel machine that does what the model does: what it is, and how exact, in words."""
 
     words: str
     kernel: Features | EmpiricalNTK
     learner: SGD
-    start: Callable[[Tensor], Tensor]
-    exact: bool
+    start: Callable[[Tensor], Tensor]  # (m, c) predictions before anything was learned
 
 
 def describe(model: OnlineModel, X: Tensor) -> Description:
-    """The kernel machine that describes the model on these rows.
-
-    Raises:
-        NoDescriptionError: There is none.
-    """
+    """The kernel machine that describes the model on these rows, or a `NoDescriptionError`."""
     if isinstance(model, PartialFitModel):
         return _describe_sgd_regressor(model, len(X))
     if isinstance(model, OneByOneModel):
@@ -71,16 +56,24 @@ def describe(model: OnlineModel, X: Tensor) -> Description:
     raise NoDescriptionError(f"No kernel is known that describes {model.name}.")
 
 
-def _with_constant(size: float, outputs: int, start: float = 0.0) -> dict[str, Any]:
-    """The linear kernel of rows with a constant feature, and a constant starting function."""
+def _linear(
+    words: str, learner: SGD, outputs: int, constant: float, penalty: str, start: float = 0.0
+) -> Description:
+    """A linear model, with a feature of size `constant` for its intercept.
+
+    A penalty that is named makes this inexact: the real one does not shrink the intercept.
+    """
 
     def features(X: Tensor) -> Tensor:
-        return torch.cat([X, X.new_full((len(X), 1), size)], dim=1) if size else X
+        return torch.cat([X, X.new_full((len(X), 1), constant)], dim=1) if constant else X
 
-    return {
-        "kernel": Features(features),
-        "start": lambda X: X.new_full((len(X), outputs), start),
-    }
+    def at_first(X: Tensor) -> Tensor:
+        return X.new_full((len(X), outputs), start)
+
+    nearly = f"Nearly: the penalty {penalty} does not shrink the real intercept."
+    words += f"{', with a constant feature for the intercept' if constant else ''}. "
+    words += nearly if penalty else "This is exact."
+    return Description(words, Features(features), learner, at_first)
 
 
 def _describe_sgd_regressor(model: PartialFitModel, rows: int) -> Description:
@@ -113,25 +106,17 @@ def _describe_sgd_regressor(model: PartialFitModel, rows: int) -> Description:
             "shuffles them and learns one after another; with batch_size=1 a linear one would."
         )
     schedule: float | list[float] = float(own.eta0)
-    words = f"the rate {own.eta0:g}"
+    words = f"One pass of SGD at the rate {own.eta0:g}"
     if own.learning_rate == "invscaling":
         schedule = [float(own.eta0) / step**own.power_t for step in range(1, rows + 1)]
-        words = f"the rate {own.eta0:g} / t^{own.power_t:g}"
+        words += f" / t^{own.power_t:g}"
     decay = 0.0 if own.penalty is None else float(own.alpha)
-    intercept = bool(own.fit_intercept)
-    words = (
-        f"One pass of SGD at {words} on the linear kernel"
-        f"{', with a constant feature for the intercept' if intercept else ''}."
-    )
-    exact = not (decay and intercept)
-    words += (
-        " This is exact."
-        if exact
-        else f" Nearly: the penalty alpha = {decay:g} does not shrink the real intercept."
-    )
-    learner = SGD(schedule, weight_decay=decay)
-    return Description(
-        words=words, learner=learner, exact=exact, **_with_constant(float(intercept), model.outputs)
+    return _linear(
+        f"{words} on the linear kernel",
+        SGD(schedule, weight_decay=decay),
+        model.outputs,
+        constant=float(own.fit_intercept),
+        penalty=f"alpha = {decay:g}" if decay and own.fit_intercept else "",
     )
 
 
@@ -142,44 +127,33 @@ def _describe_linear_regression(model: OneByOneModel) -> Description:
             f"No kernel is known that describes {model.name}: of models with learn_one, river's "
             "LinearRegression with optim.SGD and the squared loss has one."
         )
-    rates = [_constant_rate(own.optimizer.lr), _constant_rate(own.intercept_lr)]
+    optimiser, loss, begins = (
+        type(part).__name__ for part in (own.optimizer, own.loss, own.initializer)
+    )
+    schedules = own.optimizer.lr, own.intercept_lr
+    constant = all(type(schedule).__name__ == "Constant" for schedule in schedules)
     reasons = {
-        f"the optimiser {type(own.optimizer).__name__}": type(own.optimizer).__name__ != "SGD",
-        f"the loss {type(own.loss).__name__}": type(own.loss).__name__ != "Squared",
-        "a rate that changes": None in rates,
-        f"the initializer {type(own.initializer).__name__}": (
-            type(own.initializer).__name__ != "Zeros"
-        ),
+        f"the optimiser {optimiser}": optimiser != "SGD",
+        f"the loss {loss}": loss != "Squared",
+        "a rate that changes": not constant,
+        f"the initializer {begins}": begins != "Zeros",
         "an l1 penalty": own.l1 != 0,
         f"gradients clipped at {own.clip_gradient:g}": own.clip_gradient < LARGEST_CLIP,
     }
     wrong = [reason for reason, holds in reasons.items() if holds]
-    lr, intercept_lr = rates
-    if wrong or lr is None or intercept_lr is None:
+    if wrong:
         raise NoDescriptionError(f"No kernel describes {model.name} with {', '.join(wrong)}.")
-    exact = not own.l2
-    words = (
+    lr, intercept_lr = (float(schedule.learning_rate) for schedule in schedules)
+    return _linear(
         f"One pass of SGD on the linear kernel at the rate {2 * lr:g}, twice river's, whose "
-        "squared loss is not halved"
-        f"{', with a constant feature for the intercept' if intercept_lr else ''}."
+        "squared loss is not halved",
+        # the decay of SGD(2 lr, decay) is 2 lr decay a step, river's is lr l2
+        SGD(2 * lr, weight_decay=own.l2 / 2),
+        model.outputs,
+        constant=float(np.sqrt(intercept_lr / lr)),
+        penalty=f"l2 = {own.l2:g}" if own.l2 else "",
+        start=float(own.intercept_init),
     )
-    words += (
-        " This is exact."
-        if exact
-        else f" Nearly: the penalty l2 = {own.l2:g} does not shrink the real intercept."
-    )
-    # the decay of SGD(2 lr, decay) is 2 lr decay a step, river's is lr l2
-    learner = SGD(2 * lr, weight_decay=own.l2 / 2)
-    size, start = float(np.sqrt(intercept_lr / lr)), float(own.intercept_init)
-    return Description(
-        words=words, learner=learner, exact=exact, **_with_constant(size, model.outputs, start)
-    )
-
-
-def _constant_rate(schedule: Any) -> float | None:
-    """The rate of a schedule of river that never changes; None of others."""
-    rate = getattr(schedule, "learning_rate", None)
-    return float(rate) if type(schedule).__name__ == "Constant" and rate is not None else None
 
 
 def _describe_network(model: TorchModel, X: Tensor) -> Description:
@@ -205,24 +179,24 @@ def _describe_network(model: TorchModel, X: Tensor) -> Description:
         raise NoDescriptionError(
             f"No kernel describes {model.name}, which fails in double precision: {error}"
         ) from error
-    words = "One pass of SGD on the tangent kernel of the module at its first weights."
+    words = "One pass of SGD on the tangent kernel of the module at its first weights. The module "
     if linear:
-        words += " The module is linear in its parameters: this is exact."
+        words += "is linear in its parameters: this is exact."
     else:
         words += (
-            " The module is not linear in its parameters: this holds while its kernel stands still,"
-            " which it does not do in general. The agreement says how far it did."
+            "is not linear in its parameters: this holds while its kernel stands still, which it "
+            "does not do in general. The agreement says how far it did."
         )
     if model.outputs > 1 and not linear:
         words += " Of several outputs, the mean of their kernels is used for each."
 
+    @torch.no_grad()
     def start(rows: Tensor) -> Tensor:
-        with torch.no_grad():
-            outputs: Tensor = network(rows)
+        outputs: Tensor = network(rows)
         return outputs.reshape(len(rows), -1)
 
     kernel = EmpiricalNTK(network, params=names, progress=False)
-    return Description(words, kernel, learner, start, exact=linear)
+    return Description(words, kernel, learner, start)
 
 
 def _as_learner(model: TorchModel, optimiser: torch.optim.Optimizer, loss: Loss) -> SGD:
@@ -249,8 +223,9 @@ def _as_learner(model: TorchModel, optimiser: torch.optim.Optimizer, loss: Loss)
     summed = bool(np.allclose([two, whole], one, rtol=SMALL, atol=0))
     averaged = bool(np.allclose([2 * two, b * whole], one, rtol=SMALL, atol=0))
     if None in factors or not (summed or averaged) or one <= 0:
+        kind = getattr(loss, "__name__", type(loss).__name__)
         raise NoDescriptionError(
-            f"No kernel describes {model.name}: its loss, {_name(loss)}, is not a squared error."
+            f"No kernel describes {model.name}: its loss, {kind}, is not a squared error."
         )
     # a loss of gradient a (p - y) is half the squared error at a times the rate; what is decayed
     # at the rate lr must then decay at a times the rate by as much
@@ -264,15 +239,8 @@ def _as_learner(model: TorchModel, optimiser: torch.optim.Optimizer, loss: Loss)
     )
 
 
-def _name(loss: Any) -> str:
-    return str(getattr(loss, "__name__", type(loss).__name__))
-
-
 def squared_error_factor(loss: Loss, rows: int, outputs: int) -> float | None:
-    """The number a if the gradient of the loss of so many rows is a (p - y); None if it is not.
-
-    It is measured, so that it does not matter how a squared error is written.
-    """
+    """The number a if the gradient of the loss of so many rows is a (p - y), measured; or None."""
     generator = torch.Generator().manual_seed(rows)
     factors = []
     for _ in range(2):
@@ -311,15 +279,10 @@ def _is_linear(network: nn.Module, names: tuple[str, ...], X: Tensor) -> bool:
 
 
 def open_description(description: Description, X: Tensor, residual: Tensor) -> StreamKernel:
-    """The kernel of the stream, through features where they are few: exact in both cases.
+    """The kernel of the stream, through its features if they are few: exact in both cases.
 
-    Args:
-        description: The kernel machine.
-        X: (n, d) the rows.
-        residual: (n, c) their targets, less the starting function.
-
-    Raises:
-        StreamTooLargeError: There are too many rows for the kernel, and too many features.
+    `residual` (n, c) is the targets less the starting function. Raises `StreamTooLargeError` if
+    there are too many rows for the kernel, and too many features.
     """
     kernel, n = description.kernel, len(X)
     own = OwnFeatures(kernel if isinstance(kernel, Features) else Features(kernel.features), X[:1])
@@ -343,7 +306,7 @@ class _Following:
         self.state, self._targets = kernel.learner(learner), targets
 
     def learn(self, part: Part) -> None:
-        """Learns the next rows, unless its errors are beyond numbers."""
+        """Learns the next rows, unless its errors overflow."""
         window = self.state.window(part.panel)
         errors = window.errors(self._targets[part.rows])
         if not bool((errors.abs() < OVERFLOW).all()):
@@ -371,12 +334,8 @@ def predicted_movement(
 ) -> np.ndarray | None:
     """(n, c) how far the theory moves each row's prediction from after its step to the end.
 
-    None where the kernel machine diverges.
-
-    Args:
-        description: The kernel machine.
-        kernel: Its kernel of the stream; `kernel.Y` are the targets less the starting function.
-        start: (n, c) the starting function, which weight decay fades.
+    `kernel.Y` are the targets less the starting function (n, c), which weight decay fades. Returns
+    None if the kernel machine diverges.
     """
     learner, n = description.learner, len(kernel)
     left = start.new_tensor(remaining_start(learner, n))[:, None]

@@ -23,15 +23,9 @@ from retarget.learners import Reduction
 
 
 def open_model(stream: Stream, options: Options) -> OnlineModel:
-    """The user's model, ready to be copied and run, after a first row that it must survive.
+    """The user's model, ready to be copied and run, once a copy has learned a first mini-batch.
 
-    Args:
-        stream: The rows that it is going to learn.
-        options: The model, its options, and what a torch module without an optimiser is given.
-
-    Raises:
-        InvalidInputError: It cannot be made, or fails on the first mini-batch.
-        InvalidTypeError: It is not a model.
+    `options` hold the model, its options, and what a torch module without an optimiser is given.
     """
     with seeded(options.seed):
         model = _adapted(_made(options.model, options.model_options), stream, options)
@@ -49,24 +43,19 @@ def open_model(stream: Stream, options: Options) -> OnlineModel:
 
 
 def _made(model: Any, model_options: Any) -> Any:
-    """The model itself, where a class, a factory or the import path of one was given."""
+    """The model itself, if a class, a factory or the import path of one was given."""
     found = imported(model, "model") if isinstance(model, str) else model
-    if _is_model(found):
-        if model_options:
-            raise InvalidInputError(
-                f"model_options is {model_options!r} and the model is a {type(found).__name__}, "
-                "which is made already; give its class, or set these options yourself"
-            )
-        return found
-    name = model if isinstance(model, str) else getattr(model, "__name__", repr(model))
-    return called(found, name, "model", model_options)
-
-
-def _is_model(value: Any) -> bool:
-    if isinstance(value, type):
-        return False
-    known = isinstance(value, nn.Module | tuple)
-    return known or hasattr(value, "partial_fit") or hasattr(value, "learn_one")
+    known = isinstance(found, nn.Module | tuple)
+    ready = known or hasattr(found, "partial_fit") or hasattr(found, "learn_one")
+    if isinstance(found, type) or not ready:
+        name = model if isinstance(model, str) else getattr(model, "__name__", repr(model))
+        return called(found, name, "model", model_options)
+    if model_options:
+        raise InvalidInputError(
+            f"model_options is {model_options!r} and the model is a {type(found).__name__}, "
+            "which is made already; give its class, or set these options yourself"
+        )
+    return found
 
 
 def _adapted(model: Any, stream: Stream, options: Options) -> OnlineModel:
@@ -105,7 +94,6 @@ def _adapted_network(parts: tuple[Any, ...], stream: Stream, options: Options) -
             f"the module {type(module).__name__} comes without an optimiser and lr is 'auto'; give "
             "lr=, or return (module, optimiser) from the factory"
         )
-    learner = options.learner
     # on a copy: the optimiser, too, must hold parameters that are not the user's
     module = copy.deepcopy(module)
     if any(isinstance(parameter, UninitializedParameter) for parameter in module.parameters()):
@@ -114,9 +102,9 @@ def _adapted_network(parts: tuple[Any, ...], stream: Stream, options: Options) -
     optimiser = torch.optim.SGD(
         [parameter for parameter in module.parameters() if parameter.requires_grad],
         lr=options.lr,
-        momentum=learner.momentum,
-        nesterov=learner.nesterov,
-        weight_decay=learner.weight_decay,
+        momentum=options.momentum,
+        nesterov=options.nesterov,
+        weight_decay=options.weight_decay,
     )
     return TorchModel(module, optimiser, loss, stream, options.batch_size)
 

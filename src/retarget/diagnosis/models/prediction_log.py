@@ -1,18 +1,11 @@
-"""What a log of a model's predictions tells, where there is no model to run."""
+"""What a log of a model's predictions tells, if there is no model to run."""
 
 import math
-from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
-from retarget.diagnosis.measure.compare import (
-    UNKNOWN,
-    Bootstrap,
-    estimate,
-    partition,
-    right_classes,
-)
+from retarget.diagnosis.measure.compare import UNKNOWN, Bootstrap, partition, score
 from retarget.diagnosis.models.model_diagnosis import mean_error
 from retarget.diagnosis.models.runs import movement_by_group
 from retarget.diagnosis.result import ModelDiagnosis, ModelScore, ModelWay
@@ -33,7 +26,7 @@ def from_predictions(
     Args:
         stream: The rows that the model learned, in order.
         predictions: (n,) or (n, c) what it said of each row when that was learned, before its
-            target was known, in the user's units; for classes, (n,) their names. None: not logged.
+            target was known, in the user's units; for classes, (n,) their names. None: no log.
         predictions_after: The same of what it says at the end, or later.
         seed: Seed of the bootstrap.
 
@@ -44,27 +37,18 @@ def from_predictions(
     if predictions is None and predictions_after is None:
         raise InvalidInputError("there are no predictions; give predictions, or predictions_after")
     nothing = np.full(stream.Y.shape, math.nan)
-    before, end = (
-        nothing if values is None else _logged(name, values, stream)
-        for name, values in (
-            ("predictions", predictions),
-            ("predictions_after", predictions_after),
-        )
+    before = nothing if predictions is None else _logged("predictions", predictions, stream)
+    end = nothing
+    if predictions_after is not None:
+        end = _logged("predictions_after", predictions_after, stream)
+    bootstrap = Bootstrap(len(stream), seed)
+    ways = ((way, before if way == "as it came" else nothing) for way in get_args(ModelWay))
+    scores = tuple(
+        ModelScore(way, *score(stream.Y - said, stream.Y, stream, bootstrap)) for way, said in ways
     )
-    error = mean_error(stream, before, seed)
-    accuracy = None
-    if stream.kind == "classification":
-        known = np.isfinite(before).all()
-        right = right_classes(before, stream.Y)
-        accuracy = estimate(Bootstrap(len(stream), seed).means(right)) if known else UNKNOWN
-    unknown = ModelScore("random order", UNKNOWN, None if accuracy is None else UNKNOWN)
-    others: tuple[ModelWay, ...] = ("random order", "batch", "corrected")
     return ModelDiagnosis(
         name="the logged predictions",
-        scores=(
-            ModelScore("as it came", error, accuracy),
-            *(replace(unknown, way=way) for way in others),
-        ),
+        scores=scores,
         order=UNKNOWN,
         orders=(),
         before=before,
@@ -77,7 +61,7 @@ def from_predictions(
         corrected=None,
         corrected_size=math.nan,
         closed=UNKNOWN,
-        prequential=error,
+        prequential=mean_error(stream, before, seed),
         remembered=mean_error(stream, end, seed),
     )
 

@@ -1,18 +1,28 @@
-"""The runs of a user's model: over the stream as it came, in random orders, and as a batch model.
+"""The runs of a user's model: as the stream came, in random orders, as a batch model, corrected.
 
-Every run starts from the model as it was given, with the same seed.
+Every run starts from the model as it was given, with the same seed. All functions raise
+`ModelFailedError` if the model fails, unless they say otherwise; `advance` is called with the
+number of rows after each step.
 """
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from retarget.diagnosis.measure.choose import choose_block, choose_correction, choose_gamma
 from retarget.diagnosis.measure.compare import Partition, directions
-from retarget.diagnosis.models.adapters import Advance, OnlineModel, seeded
+from retarget.diagnosis.measure.trials import IterativeCorrection, follow, offline_aims
+from retarget.diagnosis.models.adapters import Advance, ModelFailedError, OnlineModel, seeded
+from retarget.diagnosis.options import Options
 from retarget.diagnosis.result import GroupShift
 from retarget.diagnosis.stream import Stream
+from retarget.learners import SGD
+from retarget.theory.stream_kernel import StreamKernel
 
 ORDERS = 10
 STEPS = 300_000  # of learning, for all random orders together, and for all epochs of a batch model
@@ -23,42 +33,32 @@ EPOCHS, FEWEST_EPOCHS, PATIENCE = 50, 5, 3
 HELD_ASIDE = 0.1  # of the rows, to tell when a batch model has learned enough
 REFITS = 4  # of the batch model, along a progressive evaluation
 ROWS_AT_ONCE = 4096
+# What is tried if the first choice makes the model worse on its own rows: multiples of the batch
+# model's ridge, and a least stabiliser in multiples of the mean of k(x, x). Both make the targets
+# smaller, and the steps gentler.
+GENTLER = ((10.0, 0.1), (100.0, 1.0), (1000.0, 1.0), (1000.0, 10.0))
+
+Moments = tuple[tuple[int, np.ndarray], ...]
 
 
-@dataclass(frozen=True)
-class Passage:
-    """One pass over the stream as it came.
+class Passage(NamedTuple):
+    """One pass over the stream as it came: (n, c) predictions, and the model at the end.
 
-    Attributes:
-        before: (n, c) predictions for each row just before its mini-batch was learned.
-        after: (n, c) right after.
-        end: (n, c) at the end of the stream.
-        moments: Rows learned at each checkpoint, and the (rows, c) predictions for them then.
-        model: The model at the end.
+    They are of each row just before its mini-batch was learned, right after, at the end of the
+    stream, and of all rows so far at each checkpoint.
     """
 
     before: np.ndarray
     after: np.ndarray
     end: np.ndarray
-    moments: tuple[tuple[int, np.ndarray], ...]
+    moments: Moments
     model: OnlineModel
 
 
 def pass_as_it_came(
     model: OnlineModel, stream: Stream, groups: Partition, seed: int, advance: Advance
 ) -> Passage:
-    """Runs the model over the stream, and asks it about every row three times or more.
-
-    Args:
-        model: The model.
-        stream: The rows, in their order.
-        groups: Whose changes are the moments at which it predicts all rows so far.
-        seed: Seed of whatever the model draws.
-        advance: Called with the number of rows after each step.
-
-    Raises:
-        ModelFailedError: The model did.
-    """
+    """Runs the model over the stream, and asks it about all rows so far when the group changes."""
     X, Y = stream.X, stream.Y
     before, after = np.empty(Y.shape), np.empty(Y.shape)
     wanted = set(checkpoints(groups, Y.shape[1], model.batch_size))
@@ -73,60 +73,42 @@ def pass_as_it_came(
             now = model.predict(X[rows.start : coming.stop])
             after[rows], before[coming] = np.split(now, [rows.stop - rows.start])
             if rows.stop in wanted:
-                moments.append((rows.stop, _predictions(model, X[: rows.stop])))
+                moments.append((rows.stop, model.predict(X[: rows.stop])))
             advance(rows.stop - rows.start)
     return Passage(before, after, moments[-1][1], tuple(moments), model)
 
 
-def _steps(n: int, batch_size: int) -> Iterator[slice]:
-    for start in range(0, n, batch_size):
-        yield slice(start, min(start + batch_size, n))
-
-
-def _predictions(model: OnlineModel, X: np.ndarray) -> np.ndarray:
-    parts = [model.predict(X[rows]) for rows in _steps(len(X), ROWS_AT_ONCE)]
-    return np.concatenate(parts)
+def _steps(n: int, size: int) -> Iterator[slice]:
+    for start in range(0, n, size):
+        yield slice(start, min(start + size, n))
 
 
 def checkpoints(groups: Partition, outputs: int, batch_size: int) -> list[int]:
     """After how many rows the model predicts all rows so far; the end of the stream is the last.
 
-    Where the group changes, as far as there is room, then evenly spaced: each at the end of a
-    mini-batch. Fewer than 40 where the predictions would be more than 20 million numbers.
+    They are where the group changes, as far as there is room, then evenly spaced, each at the end
+    of a mini-batch. There are fewer than 40 if the predictions would be over 20 million numbers.
     """
     n = len(groups.numbers)
     most = KEPT_NUMBERS // max(1, n * outputs // 2)
     most = min(CHECKPOINTS, max(FEWEST_CHECKPOINTS, most))
     changes = np.flatnonzero(np.diff(groups.numbers)) + 1
-    chosen = {n}
     if len(changes) < most:
-        chosen |= set(changes.tolist())
-        left = most - len(chosen)
-        chosen |= set(np.linspace(0, n, left + 1, dtype=int)[1:].tolist()) if left else set()
+        chosen = {n, *changes.tolist()}
+        chosen |= set(np.linspace(0, n, most - len(chosen) + 1, dtype=int).tolist())
     else:
         places = np.linspace(0, len(changes) - 1, most - 1).round().astype(int)
-        chosen |= set(changes[places].tolist())
+        chosen = {n, *changes[places].tolist()}
     return sorted({min(-(-stop // batch_size) * batch_size, n) for stop in chosen - {0}})
 
 
 def movement_by_group(
-    stream: Stream,
-    groups: Partition,
-    after: np.ndarray,
-    moments: tuple[tuple[int, np.ndarray], ...],
-    batch_size: int,
+    stream: Stream, groups: Partition, after: np.ndarray, moments: Moments, batch_size: int
 ) -> GroupShift:
-    """Whose learning moved whose predictions, from the predictions at a few moments.
+    """Whose learning moved whose predictions, from those right `after` learning and at `moments`.
 
     What moved between two moments belongs to the groups learned in between, in proportion to their
     rows; for a row learned in between, to those learned after it.
-
-    Args:
-        stream: The stream.
-        groups: Its groups.
-        after: (n, c) the prediction for each row right after it was learned.
-        moments: Rows learned, and (rows, c) predictions for them; the last is the end.
-        batch_size: Rows learned in one step.
     """
     n, count = len(stream), len(groups.names)
     member = np.eye(count)[groups.numbers]  # (n, G)
@@ -141,8 +123,7 @@ def movement_by_group(
         for stop, predictions in moments:
             known = since <= stop
             between = learned[stop] - learned[np.minimum(since, stop)]
-            total = between.sum(axis=1, keepdims=True)
-            share = between / np.maximum(total, 1)
+            share = between / np.maximum(between.sum(axis=1, keepdims=True), 1)
             now = np.where(known[:, None], predictions[np.minimum(place, stop - 1)], last)
             moved += share[:, :, None] * (now - last)[:, None, :]
             last, since = now, np.maximum(since, stop)
@@ -164,23 +145,10 @@ def pass_in_order(
     advance: Advance,
     predict_every: int | None = None,
 ) -> tuple[OnlineModel, np.ndarray | None]:
-    """One pass in some order, and what the model predicts on the way.
+    """One pass over rows X with targets Y in some order.
 
-    Args:
-        model: The model.
-        X: (n, d) rows.
-        Y: (n, c) what it is trained on.
-        order: (n,) the order in which rows are learned.
-        seed: Seed of whatever the model draws.
-        advance: Called with the number of rows after each step.
-        predict_every: Predicts so many rows at a time (whole mini-batches) before it learns any of
-            them; None: not at all.
-
-    Returns:
-        The model at the end, and the (n, c) predictions, in the order of X.
-
-    Raises:
-        ModelFailedError: The model did.
+    Returns the model at the end and, with `predict_every`, its predictions (n, c) in the order of
+    X: for so many rows at a time (whole mini-batches) before it learns any of them.
     """
     predicted = None if predict_every is None else np.empty(Y.shape)
     with seeded(seed):
@@ -194,15 +162,11 @@ def pass_in_order(
 
 
 def order_rows(model: OnlineModel, n: int, predicted: bool) -> np.ndarray:
-    """The rows that random orders are tried on: all, or as many, evenly spaced, as are affordable.
+    """The rows of n that random orders are tried on: all, or as many, evenly spaced, as affordable.
 
     Ten orders of a long stream would take hours. Up to 30,000 steps all rows are used; above, the
-    thinned stream is run as it came as well, so that only the order differs.
-
-    Args:
-        model: The model.
-        n: Rows of the stream.
-        predicted: Whether each row is predicted before it is learned.
+    thinned stream is run as it came as well, so that only the order differs. `predicted`: whether
+    each row is predicted before it is learned.
     """
     most = n if model.quick and not predicted else STEPS // ORDERS * model.batch_size
     return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(int))
@@ -216,9 +180,6 @@ def batch_model(
     Epochs go on until the error on a tenth of the rows, which is held aside, has not fallen for
     three of them; the best state is kept. At most 50, or as many (5 at least) as 300,000 steps
     make.
-
-    Raises:
-        ModelFailedError: The model did.
     """
     with seeded(seed):
         fitted = model.fresh()
@@ -226,23 +187,20 @@ def batch_model(
             advance(len(X))
             return fitted
         rng = np.random.default_rng(seed)
-        shuffled = rng.permutation(len(X))
-        aside, learned = np.split(shuffled, [max(1, round(HELD_ASIDE * len(X)))])
+        aside, learned = np.split(rng.permutation(len(X)), [max(1, round(HELD_ASIDE * len(X)))])
         if not len(learned):
             learned = aside
-        affordable = STEPS * model.batch_size // max(1, len(learned))
-        model, best, waited = model.fresh(), fitted, 0
-        least = float("inf")
+        affordable = STEPS * model.batch_size // len(learned)
+        model, best, least, waited = model.fresh(), fitted, float("inf"), 0
         for _ in range(min(EPOCHS, max(FEWEST_EPOCHS, affordable))):
             order = rng.permutation(learned)
             model.learn_in_turn(X[order], Y[order], advance)
-            error = float(np.square(_predictions(model, X[aside]) - Y[aside]).mean())
+            error = float(np.square(model.predict(X[aside]) - Y[aside]).mean())
+            waited += 1
             if error < least:
                 best, least, waited = copy.deepcopy(model), error, 0
-            else:
-                waited += 1
-                if waited == PATIENCE:
-                    break
+            if waited == PATIENCE:
+                break
     return best
 
 
@@ -257,23 +215,95 @@ def progressive_batch(
     """(n, c) what a batch model of the rows so far predicts for each row that comes.
 
     It is trained anew after 1/16, 1/8, 1/4 and 1/2 of the stream, so that each is asked about as
-    many rows as it was trained on. The first sixteenth has no batch model, and keeps `before`.
-
-    Args:
-        model: The model.
-        X: (n, d) rows.
-        Y: (n, c) their targets.
-        before: (n, c) what the online model predicted for each row before it learned it.
-        seed: Seed of the shuffles, and of whatever the model draws.
-        advance: Called with numbers of rows.
-
-    Raises:
-        ModelFailedError: The model did.
+    many rows as it was trained on. The first sixteenth has no batch model, and keeps `before`, the
+    predictions of the online model.
     """
     predicted, n = before.copy(), len(X)
     for power in range(REFITS, 0, -1):
         start, stop = n >> power, n >> (power - 1)
         if start:
             fitted = batch_model(model, X[:start], Y[:start], seed, advance)
-            predicted[start:stop] = _predictions(fitted, X[start:stop])
+            predicted[start:stop] = fitted.predict(X[start:stop])
     return predicted
+
+
+class Correction(NamedTuple):
+    """Corrected targets, and the model that was trained on them; None if it failed."""
+
+    targets: np.ndarray
+    model: OnlineModel | None
+    before_blocks: np.ndarray | None  # (n, c) predictions before any row of a block was learned
+    error: float  # on the stream's own rows at the end, against the true targets
+    reason: str | None = None  # why it failed
+    failures: tuple[str, ...] = ()  # which targets were tried first without success
+
+
+def try_correction(
+    model: OnlineModel,
+    learner: SGD,
+    kernel: StreamKernel,
+    start: Tensor,
+    stream: Stream,
+    options: Options,
+    plain_error: float,
+    before_blocks: bool,
+    advance: Advance,
+) -> Correction | None:
+    """Trains the model on iteratively corrected targets, for real; None if there are none.
+
+    `learner` and `kernel` are of the kernel machine that describes the model, with the targets
+    less the starting function (n, c). Ridge and stabiliser are those with which it ends nearest to
+    its batch model. If the model's error on the stream's own rows is then above `plain_error`,
+    what it is without correction, gentler ones are tried, and the best is kept. Held-out rows take
+    no part. A model that fails is not an error here; a kernel without a batch model is.
+    """
+    block = choose_block(replace(options, batch_size=learner.batch_size), len(stream))
+    every, order = block if before_blocks else None, np.arange(len(stream))
+    failures: list[str] = []
+    best: Correction | None = None
+    for gamma, ridge, residual in _candidates(kernel, learner, stream, options, block):
+        targets = (residual + start).numpy()
+        try:
+            trained, predicted = pass_in_order(
+                model, stream.X, targets, order, options.seed, advance, every
+            )
+            error = float(np.square(trained.predict(stream.X) - stream.Y).mean())
+            tried = Correction(targets, trained, predicted, error)
+        except ModelFailedError as failure:
+            tried = Correction(targets, None, None, float("inf"), str(failure))
+        if best is None or tried.error < best.error:
+            best = tried
+        if tried.error <= plain_error:
+            break
+        worse = (
+            f"the model's error on its own rows is {tried.error:.3g} at the end, and "
+            f"{plain_error:.3g} without correction"
+        )
+        failures.append(
+            f"On targets corrected with ridge {gamma:.3g} and stabiliser {ridge:.3g}, "
+            f"{tried.reason or worse}."
+        )
+    return best and best._replace(failures=tuple(failures))
+
+
+@torch.no_grad()
+def _candidates(
+    kernel: StreamKernel, learner: SGD, stream: Stream, options: Options, block: int
+) -> Iterator[tuple[float, float, Tensor]]:
+    """Ridge, stabiliser and targets (less the start): the chosen ones, then gentler ones."""
+    gamma = choose_gamma(options, kernel, stream.target_scales)
+    choice, _ = choose_correction(kernel, learner, gamma, block, options.ridge)
+    first = choice.aim.value, choice.ridge.value
+    pairs = [first]
+    if gamma.automatic and options.ridge is None:
+        scale = kernel.mean_diagonal()
+        pairs += [
+            (max(first[0], times * gamma.value), max(first[1], share * scale))
+            for times, share in GENTLER
+        ]
+    for aim, ridge in dict.fromkeys(pairs):
+        aims = choice.aims if aim == first[0] else offline_aims(kernel, aim, block)
+        correction = IterativeCorrection(kernel, learner, aims, ridge)
+        follow(kernel, [correction], block)
+        if correction.failure is None:
+            yield aim, ridge, correction.targets

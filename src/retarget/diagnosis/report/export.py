@@ -1,6 +1,7 @@
 """A diagnosis as tables in the user's own units, as JSON, as text, and on the terminal."""
 
 import math
+from collections.abc import Collection
 from dataclasses import fields, is_dataclass
 from importlib.metadata import version
 from typing import Any
@@ -12,6 +13,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from retarget.diagnosis.report.words import (
+    baseline_lines,
+    learner_lines,
     learner_words,
     tested_on,
     typed,
@@ -24,12 +27,9 @@ from retarget.text import printable
 MOST_TARGETS = 3  # on the terminal
 LONGEST_CELL = 40
 
-# The fields of a diagnosis that grow with the stream: these are in the tables.
-OF_ALL_ROWS = frozenset(
-    ("stream", "effective", "corrected", "iterative", "prequential", "density", "changed")
-)
-# The same of a user's model.
-OF_ALL_ROWS_OF_A_MODEL = frozenset(("before", "after", "end", "theory", "corrected"))
+# The fields of a diagnosis, and of its model, that grow with the stream: the tables have them.
+OF_ALL_ROWS = {"stream", "effective", "corrected", "iterative", "prequential", "density", "changed"}
+OF_ALL_ROWS_OF_A_MODEL = {"before", "after", "end", "theory", "corrected"}
 
 
 def shift_table(diagnosis: Diagnosis) -> pl.DataFrame:
@@ -37,13 +37,13 @@ def shift_table(diagnosis: Diagnosis) -> pl.DataFrame:
 
     The columns:
 
-    * `row` (its number in the user's table, from 0), `time` and `group` where there are;
+    * `row` (its number in the user's table, from 0), and `time` and `group` if it has them;
     * for classes: `true_class`, and `effective_class`, the largest of the effective targets;
     * for each target (or class) NAME: `true:NAME`, `effective:NAME` (what was really learned, as
       an offline target), `shift:NAME` (the difference), `error:NAME` (the learner's error just
       before it learned the row), all in the user's units;
     * `shift_size`: length of the shift over all targets, in standard deviations of the targets
-      (as it is, for classes and where nothing was standardised);
+      (as it is, for classes and if nothing was standardised);
     * `changed`: whether the shift changed the target's sign or class;
     * `density`: mean similarity to the other rows.
     """
@@ -71,12 +71,10 @@ def corrected_table(diagnosis: Diagnosis, force: bool = False) -> pl.DataFrame:
 
     * `true:NAME`: as in the user's table;
     * `corrected:NAME`: exactly corrected, which needs the whole stream beforehand;
-    * `iterative:NAME`: corrected block by block, from what was there by then;
+    * `iterative:NAME`: corrected block by block, from the rows that had come by then;
     * `model:NAME`: those that the user's own model was trained on, if that clearly helped it.
 
-    Args:
-        diagnosis: What was found.
-        force: Whether to give those as well that are out of all proportion to the true targets.
+    Targets out of all proportion to the true ones are left out, unless `force`.
     """
     stream = diagnosis.stream
     left_out = () if force else out_of_proportion(diagnosis)
@@ -103,26 +101,24 @@ def made_for(diagnosis: Diagnosis, command: str | None = None) -> dict[str, Any]
     stream, learner = diagnosis.stream, diagnosis.learner
     aim, ridge = diagnosis.aim, diagnosis.ridge
     packages = ("retarget", "torch", "numpy", "polars")
-    found: dict[str, Any] = _plain(
-        {
-            "learner": f"{learner_words(diagnosis)}; kernel: {diagnosis.kernel}.",
-            "sgd": learner.to_dict(),
-            "kernel": diagnosis.kernel,
-            "gamma": diagnosis.gamma.value,
-            "aim": None if aim is None else aim.value,
-            "ridge": None if ridge is None else ridge.value,
-            "block_size": diagnosis.block_size,
-            "features": stream.feature_names,
-            "targets": stream.target_names,
-            "target_means": stream.target_means,
-            "target_scales": stream.target_scales,
-            "notes": stream.notes,
-            "standard_deviations_reached": diagnosis.target_size,
-            "command": command,
-            "versions": {name: version(name) for name in packages},
-        }
-    )
-    return found
+    found = {
+        "learner": f"{learner_words(diagnosis)}; kernel: {diagnosis.kernel}.",
+        "sgd": learner.to_dict(),
+        "kernel": diagnosis.kernel,
+        "gamma": diagnosis.gamma.value,
+        "aim": None if aim is None else aim.value,
+        "ridge": None if ridge is None else ridge.value,
+        "block_size": diagnosis.block_size,
+        "features": stream.feature_names,
+        "targets": stream.target_names,
+        "target_means": stream.target_means,
+        "target_scales": stream.target_scales,
+        "notes": stream.notes,
+        "standard_deviations_reached": diagnosis.target_size,
+        "command": command,
+        "versions": {name: version(name) for name in packages},
+    }
+    return {name: _plain(value) for name, value in found.items()}
 
 
 def most_distorted(diagnosis: Diagnosis, count: int = 10) -> pl.DataFrame:
@@ -131,17 +127,14 @@ def most_distorted(diagnosis: Diagnosis, count: int = 10) -> pl.DataFrame:
 
 
 def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
-    """The diagnosis as plain JSON values, but for the arrays of all rows.
+    """The diagnosis as plain JSON values, without the arrays of all rows.
 
-    What is not finite is null: JSON has no word for it.
+    A number that is not finite is null: JSON has no word for it.
     """
     stream, sizes = diagnosis.stream, diagnosis.shift_size
-    found = {field.name: getattr(diagnosis, field.name) for field in fields(diagnosis)}
+    found = _fields(diagnosis, OF_ALL_ROWS)
     if diagnosis.model is not None:
-        model = {
-            field.name: getattr(diagnosis.model, field.name) for field in fields(diagnosis.model)
-        }
-        found["model"] = {k: v for k, v in model.items() if k not in OF_ALL_ROWS_OF_A_MODEL}
+        found["model"] = _fields(diagnosis.model, OF_ALL_ROWS_OF_A_MODEL)
     whole = {
         "rows": len(stream),
         "kind": stream.kind,
@@ -149,7 +142,7 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "features": stream.feature_names,
         "group_column": stream.group_column,
         "notes": stream.notes,
-        **{name: value for name, value in found.items() if name not in OF_ALL_ROWS},
+        **found,
         "shift": {
             "mean_size": sizes.mean(),
             "largest_size": sizes.max(),
@@ -158,8 +151,15 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "most_distorted": most_distorted(diagnosis),
         "verdict": diagnosis.verdict,
     }
-    plain: dict[str, Any] = _plain(whole)
-    return plain
+    return {name: _plain(value) for name, value in whole.items()}
+
+
+def _fields(value: Any, left_out: Collection[str] = ()) -> dict[str, Any]:
+    return {
+        field.name: getattr(value, field.name)
+        for field in fields(value)
+        if field.name not in left_out
+    }
 
 
 def _row_columns(diagnosis: Diagnosis) -> dict[str, pl.Series]:
@@ -194,8 +194,8 @@ def _plain(value: Any) -> Any:
         return value if math.isfinite(value) else None
     if hasattr(value, "_asdict"):
         value = value._asdict()
-    if is_dataclass(value) and not isinstance(value, type):
-        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    if is_dataclass(value):
+        value = _fields(value)
     if isinstance(value, dict):
         return {str(name): _plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
@@ -207,10 +207,10 @@ def summary_text(diagnosis: Diagnosis) -> str:
     """The verdict and the scores, a line each."""
     verdict = diagnosis.verdict
     lines = [verdict.headline, ""]
-    for score in diagnosis.scores:
-        accuracy = "" if score.accuracy is None else f", accuracy {with_interval(score.accuracy)}"
-        lines.append(f"{LABELS[score.learner]}: error {with_interval(score.error)}{accuracy}")
-    lines += [f"{one.name}: error {with_interval(one.error)}" for one in diagnosis.baselines]
+    for one in learner_lines(diagnosis):
+        accuracy = "" if one.accuracy is None else f", accuracy {with_interval(one.accuracy)}"
+        lines.append(f"{one.label}: error {with_interval(one.error)}{accuracy}")
+    lines += [f"{one.label}: error {with_interval(one.error)}" for one in baseline_lines(diagnosis)]
     lines += [
         f"gap closed, {learner}: {with_interval(gap, share=True)}"
         for learner, gap in diagnosis.gap_closed.items()
@@ -221,7 +221,7 @@ def summary_text(diagnosis: Diagnosis) -> str:
 
 
 def terminal_parts(diagnosis: Diagnosis) -> list[RenderableType]:
-    """What the command shows. Everything out of the user's table is plain text, never markup."""
+    """What the command shows. All texts from the user's table are plain text, never markup."""
     verdict = diagnosis.verdict
     return [
         *(_text(f"Note: {note}", style="dim") for note in diagnosis.stream.notes),
@@ -243,26 +243,21 @@ def _scores(diagnosis: Diagnosis) -> Table:
     classes = diagnosis.stream.kind == "classification"
     table = Table(
         "learner",
-        Column("squared error", justify="right"),
-        *([Column("accuracy", justify="right")] if classes else []),
-        Column("gap closed", justify="right"),
+        *_right("squared error", *(["accuracy"] if classes else []), "gap closed"),
         title=(
             f"Tested on {tested_on(diagnosis)}; "
             f"rate {diagnosis.lr.value:.4g}, gamma {diagnosis.gamma.value:.4g}"
         ),
         caption="with 95% ranges",
     )
-    for score in diagnosis.scores:
-        gap = diagnosis.gap_closed.get(score.learner)
-        cells = [LABELS[score.learner], with_interval(score.error)]
-        cells += [] if score.accuracy is None else [with_interval(score.accuracy)]
-        cells += [] if gap is None else [with_interval(gap, share=True)]
-        table.add_row(*(typed(cell) for cell in cells))
-    table.add_section()
-    for one in diagnosis.baselines:
-        cells = [one.name, with_interval(one.error)]
-        cells += [] if one.accuracy is None else [with_interval(one.accuracy)]
-        table.add_row(*(typed(cell) for cell in cells), style="dim")
+    for lines, style in ((learner_lines(diagnosis), ""), (baseline_lines(diagnosis), "dim")):
+        for line in lines:
+            gap = diagnosis.gap_closed.get(line.mark)
+            cells = [line.label, with_interval(line.error)]
+            cells += [] if line.accuracy is None else [with_interval(line.accuracy)]
+            cells += [] if gap is None else [with_interval(gap, share=True)]
+            table.add_row(*(typed(cell) for cell in cells), style=style)
+        table.add_section()
     return table
 
 
@@ -270,12 +265,12 @@ def _by_target(diagnosis: Diagnosis) -> Table:
     """Each target's error in its own units: a mean over targets is that of the largest."""
     table = Table(
         "target",
-        *(Column(LABELS[score.learner], justify="right") for score in diagnosis.scores),
+        *_right(*(LABELS[score.learner] for score in diagnosis.scores)),
         title="Squared error of each target, in its own units",
     )
     for place, target in enumerate(diagnosis.stream.target_names):
         errors = [with_interval(score.by_target[place]) for score in diagnosis.scores]
-        table.add_row(Text(_cell(target)), *(typed(error) for error in errors))
+        table.add_row(_cell(target), *(typed(error) for error in errors))
     return table
 
 
@@ -289,16 +284,20 @@ def _distorted(diagnosis: Diagnosis) -> Table:
         names += [f"{part}:{target}" for target in targets for part in ("true", "effective")]
     names.append("shift_size")
     table = Table(
-        *(Column(Text(_cell(name)), justify="right") for name in names),
+        *_right(*(_cell(name) for name in names)),
         title=f"The {len(rows)} most distorted rows of {len(diagnosis.stream):,}",
     )
     for row in rows.select(names).iter_rows():
-        table.add_row(*(Text(_cell(value)) for value in row))
+        table.add_row(*(_cell(value) for value in row))
     return table
 
 
-def _cell(value: object) -> str:
+def _right(*headers: RenderableType) -> list[Column]:
+    return [Column(header, justify="right") for header in headers]
+
+
+def _cell(value: object) -> Text:
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return Text(f"{value:.4g}")
     text = printable(str(value))
-    return text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - 1] + "…"
+    return Text(text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - 1] + "…")

@@ -14,41 +14,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
 import retarget
-from retarget.diagnosis.report.charts import Chart
-from retarget.diagnosis.report.charts.groups import move_unit, pull_chart, size_chart
-from retarget.diagnosis.report.charts.learners import (
-    accuracy_chart,
-    choice_chart,
-    error_chart,
-    prequential_chart,
-)
-from retarget.diagnosis.report.charts.model import model_charts
-from retarget.diagnosis.report.charts.rows import density_chart, shift_chart, shift_unit
-from retarget.diagnosis.report.charts.targets import targets_chart
-from retarget.diagnosis.report.page_tables import (
-    group_table,
-    measure,
-    model_facts,
-    model_table,
-    score_cards,
-    score_table,
-    shifted_table,
-    target_table,
-)
-from retarget.diagnosis.report.words import (
-    approximation_rows,
-    largest_moves,
-    name,
-    number,
-    percent,
-    setting,
-    stability_words,
-    tested_on,
-)
+from retarget.diagnosis.report import page_tables as tables
+from retarget.diagnosis.report import words
+from retarget.diagnosis.report.charts import Chart, rows, scores, targets
 from retarget.diagnosis.result import Diagnosis
 from retarget.storage import atomic_file
 
-# The picture of the first screen; of a learner that diverged, the rates show why.
+# The picture of the first screen. If the learner diverged, the rates show why.
 FIRST = ("model-shift", "shift", "rate")
 # What would end a <script> element or begin a comment in it; also & for readers of XHTML.
 UNSAFE = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
@@ -63,11 +35,8 @@ def write_report(
 ) -> None:
     """Writes the report as one HTML file, whole or not at all.
 
-    Args:
-        diagnosis: What was found.
-        path: Where the file goes.
-        command: The command that makes it again; None if it was made from Python.
-        made: The date on it; now if it is not given.
+    It shows the command that makes it again, or says that it was made from Python; and the date
+    `made`, or now.
     """
     page = report_html(diagnosis, command=command, made=made)
     with atomic_file(Path(path)) as temporary:
@@ -78,49 +47,46 @@ def report_html(
     diagnosis: Diagnosis, *, command: str | None = None, made: datetime | None = None
 ) -> str:
     """The report as HTML text. The same diagnosis, command and date give the same text."""
-    charts = report_charts(diagnosis)
+    charts, stream, model = report_charts(diagnosis), diagnosis.stream, diagnosis.model
     plotly, script = _plotly(), _part("report.js")
-    model = diagnosis.model
-    page = (
-        _environment()
-        .get_template("report.html")
-        .render(
-            diagnosis=diagnosis,
-            stream=diagnosis.stream,
-            classes=diagnosis.stream.kind == "classification",
-            charts=charts,
-            first=next((c for key in FIRST if (c := charts.get(key)) is not None), None),
-            cards=score_cards(diagnosis, model),
-            measure=measure(diagnosis.stream),
-            model=model,
-            model_scores=None if model is None else model_table(diagnosis, model),
-            model_facts=[] if model is None else model_facts(model),
-            scores=score_table(diagnosis),
-            targets=target_table(diagnosis),
-            groups=group_table(diagnosis),
-            shifted=shifted_table(diagnosis),
-            setting=setting(diagnosis),
-            tested_on=tested_on(diagnosis),
-            approximation=approximation_rows(diagnosis),
-            stability=stability_words(diagnosis),
-            moves=[move.words(move_unit(diagnosis)) for move in largest_moves(diagnosis)],
-            unit=shift_unit(diagnosis),
-            command=None if command is None else _visible(command),
-            version=retarget.__version__,
-            made=(made or datetime.now()).strftime("%Y-%m-%d %H:%M"),
-            policy=_policy(plotly, script),
-            style=_part("report.css"),
-            plotly=plotly,
-            script=script,
-            chart_data=chart_json(charts.values()),
-        )
+    unit = targets.move_unit(diagnosis)
+    page = _environment().get_template("report.html")
+    text = page.render(
+        diagnosis=diagnosis,
+        stream=stream,
+        classes=stream.kind == "classification",
+        charts=charts,
+        first=next((c for key in FIRST if (c := charts.get(key)) is not None), None),
+        cards=tables.score_cards(diagnosis, model),
+        measure=tables.measure(stream),
+        model=model,
+        model_scores=None if model is None else tables.model_table(diagnosis, model),
+        model_facts=[] if model is None else tables.model_facts(model),
+        scores=tables.score_table(diagnosis),
+        targets=tables.target_table(diagnosis),
+        groups=tables.group_table(diagnosis),
+        shifted=tables.shifted_table(diagnosis),
+        setting=words.setting(diagnosis),
+        tested_on=words.tested_on(diagnosis),
+        approximation=words.approximation_rows(diagnosis),
+        stability=words.stability_words(diagnosis),
+        moves=[move.words(unit) for move in words.largest_moves(diagnosis.groups)],
+        unit=rows.shift_unit(diagnosis),
+        command=None if command is None else _visible(command),
+        version=retarget.__version__,
+        made=(made or datetime.now()).strftime("%Y-%m-%d %H:%M"),
+        policy=_policy(plotly, script),
+        style=_part("report.css"),
+        plotly=plotly,
+        script=script,
+        chart_data=chart_json(charts.values()),
     )
     # A name may hold bytes that are not text: they become question marks.
-    return page.encode("utf-8", "replace").decode("utf-8")
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _visible(command: str) -> str:
-    """A command with what cannot be seen spelled out: nobody is to paste what it hides."""
+    """A command with its invisible characters spelled out: nobody is to paste what it hides."""
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
         for letter in command
@@ -148,18 +114,16 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(count="{:,}".format, name=name, number=number, percent=percent)
+    filters = {"name": words.name, "number": words.number, "percent": words.percent}
+    environment.filters.update(filters, count="{:,}".format)
     return environment
 
 
 @cache
 def _part(file: str) -> str:
-    """A part of the page that is taken as it is."""
-    return (
-        (resources.files("retarget.diagnosis.report") / "templates" / file)
-        .read_text("utf-8")
-        .strip()
-    )
+    """A file that becomes part of the page without a change."""
+    folder = resources.files("retarget.diagnosis.report") / "templates"
+    return (folder / file).read_text("utf-8").strip()
 
 
 @cache
@@ -171,20 +135,26 @@ def _plotly() -> str:
 
 def report_charts(diagnosis: Diagnosis) -> dict[str, Chart | None]:
     """The charts by their key; None for one whose numbers are not defined."""
-    largest = diagnosis.stability.largest_lr
-    model = diagnosis.model
-    of_model = {} if model is None else model_charts(diagnosis, model)
-    return of_model | {
-        "errors": error_chart(diagnosis),
-        "accuracies": accuracy_chart(diagnosis),
-        "rate": choice_chart("rate", diagnosis.lr, largest),
-        "ridge": choice_chart("ridge", diagnosis.gamma),
-        "shift": shift_chart(diagnosis),
-        "group-size": size_chart(diagnosis),
-        "group-pull": pull_chart(diagnosis),
-        "prequential": prequential_chart(diagnosis),
-        "density": density_chart(diagnosis),
-        "targets": targets_chart(diagnosis),
+    model, charts = diagnosis.model, {}
+    if model is not None:
+        title = "Which group moved which"
+        charts = {
+            "model-shift": rows.model_shift_chart(diagnosis, model),
+            "model-errors": scores.model_error_chart(model),
+            "model-theory": targets.theory_chart(diagnosis, model),
+            "model-groups": targets.size_chart(diagnosis, model.groups, "model-groups", title),
+        }
+    return charts | {
+        "errors": scores.error_chart(diagnosis),
+        "accuracies": scores.accuracy_chart(diagnosis),
+        "rate": scores.choice_chart("rate", diagnosis.lr, diagnosis.stability.largest_lr),
+        "ridge": scores.choice_chart("ridge", diagnosis.gamma),
+        "shift": rows.shift_chart(diagnosis),
+        "group-size": targets.size_chart(diagnosis, diagnosis.groups),
+        "group-pull": targets.pull_chart(diagnosis),
+        "prequential": rows.prequential_chart(diagnosis),
+        "density": rows.density_chart(diagnosis),
+        "targets": targets.targets_chart(diagnosis),
     }
 
 

@@ -5,11 +5,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from retarget.diagnosis.report.charts.learners import baseline_label, learner_label
-from retarget.diagnosis.report.charts.model import WAYS
 from retarget.diagnosis.report.charts.rows import file_row, group_of_row, most_shifted
-from retarget.diagnosis.report.words import interval, name, number, percent, with_interval
-from retarget.diagnosis.result import Diagnosis, Estimate, LearnerName, ModelDiagnosis
+from retarget.diagnosis.report.words import (
+    ScoreLine,
+    baseline_lines,
+    interval,
+    learner_lines,
+    model_lines,
+    name,
+    number,
+    percent,
+    with_interval,
+)
+from retarget.diagnosis.result import Diagnosis, Estimate, ModelDiagnosis
 from retarget.diagnosis.stream import Stream
 
 DIVERGED = "not defined: it diverged"
@@ -25,7 +33,7 @@ class Cell(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table: what it is called for those who do not see it, its columns, its rows."""
+    """A table: its name for those who do not see it, its columns and its rows."""
 
     label: str
     columns: list[str]
@@ -33,12 +41,11 @@ class Table(NamedTuple):
 
 
 class Card(NamedTuple):
-    """A score that is shown large: its number, of which measure, and what else is known."""
+    """A score that is shown large, with notes."""
 
     label: str
     mark: str
     value: str
-    measure: str
     notes: list[str]
 
 
@@ -51,171 +58,108 @@ def measure(stream: Stream) -> str:
     return f"mean squared error over {len(stream.target_names):,} targets, in their units squared"
 
 
-class _Line(NamedTuple):
-    """A line of a table of scores; `why` there is no score, where there is none."""
-
-    label: str
-    mark: str
-    error: Estimate
-    accuracy: Estimate | None
-    why: str = "its predictions are not finite numbers, so it diverged"
-
-
-def _lines(diagnosis: Diagnosis) -> list[_Line]:
-    lines = [
-        _Line(learner_label(score.learner), score.learner, score.error, score.accuracy)
-        for score in diagnosis.scores
-    ]
-    if diagnosis.evaluation == "progressive":
-        why = "the exact correction has to know the whole stream before it begins"
-        lines = [line._replace(why=why) if line.mark == "corrected" else line for line in lines]
-    return lines
-
-
-def _baselines(diagnosis: Diagnosis) -> list[_Line]:
-    return [
-        _Line(
-            baseline_label(baseline.name),
-            "baseline",
-            baseline.error,
-            baseline.accuracy,
-            "it does not apply here",
-        )
-        for baseline in diagnosis.baselines
-    ]
-
-
-def _ways(model: ModelDiagnosis) -> list[_Line]:
-    return [
-        _Line(
-            score.way.capitalize(),
-            WAYS[score.way].replace(" ", "-"),
-            score.error,
-            score.accuracy,
-            "it was not possible, or it failed",
-        )
-        for score in model.scores
-    ]
-
-
 def score_cards(diagnosis: Diagnosis, model: ModelDiagnosis | None) -> list[Card]:
     """The scores of the user's model, else of the learners; and of the baselines."""
-    stream = diagnosis.stream
-    lines = _lines(diagnosis) if model is None else _ways(model)
-    if model is not None and any(math.isfinite(line.error.value) for line in lines):
-        # Of a log of predictions, nothing but the stream as it came is known.
-        lines = [line for line in lines if math.isfinite(line.error.value)]
+    lines = learner_lines(diagnosis) if model is None else model_lines(model)
+    known = [line for line in lines if math.isfinite(line.error.value)]
+    if model is not None and known:  # a log of predictions has one score
+        lines = known
     cards = []
-    for line in [*lines, *_baselines(diagnosis)]:
+    for line in [*lines, *baseline_lines(diagnosis)]:
         share = line.accuracy is not None
-        value, note = _score(line.accuracy if share else line.error, line.why, share)
-        notes = [note]
+        shown = _score(line.accuracy if share else line.error, line.why, share)
+        notes = [shown.note]
         if share and math.isfinite(line.error.value):
             notes.append(f"squared error {number(line.error.value)}")
-        cards.append(Card(line.label, line.mark, value, measure(stream), notes))
+        cards.append(Card(line.title, _style(line), shown.text, notes))
     return cards
 
 
 def score_table(diagnosis: Diagnosis) -> Table:
     """The scores of learners and baselines, and how much of the gap a learner closes."""
-    gaps = [_gap(diagnosis, score.learner) for score in diagnosis.scores]
-    lines = [*_lines(diagnosis), *_baselines(diagnosis)]
-    table = _score_table("Scores", "Learner", diagnosis, lines)
+    lines = [*learner_lines(diagnosis), *baseline_lines(diagnosis)]
+    table = _score_table("Scores", "Learner", lines)
     table.columns.append("Gap closed (95% interval)")
-    for k, row in enumerate(table.rows):
-        row.append(gaps[k] if k < len(gaps) else Cell(""))
+    for row, line in zip(table.rows, lines, strict=True):
+        closed = diagnosis.gap_closed.get(line.mark)
+        errors = [one.error.value for one in (*lines[:2], line)]
+        why = "the online learner is not clearly behind the offline one"
+        if not all(math.isfinite(error) for error in errors):
+            why = "one of the errors in it is not defined"
+        row.append(_score(closed, why, share=True))
     return table
 
 
 def model_table(diagnosis: Diagnosis, model: ModelDiagnosis) -> Table:
     """The scores of the user's model by the way in which it was trained."""
-    lines = [*_ways(model), *_baselines(diagnosis)]
-    return _score_table("Scores of your model", "Way of training", diagnosis, lines)
+    lines = [*model_lines(model), *baseline_lines(diagnosis)]
+    return _score_table("Scores of your model", "Way of training", lines)
 
 
-def _score_table(label: str, first: str, diagnosis: Diagnosis, lines: list[_Line]) -> Table:
-    classes = diagnosis.stream.kind == "classification"
+def _score_table(label: str, first: str, lines: list[ScoreLine]) -> Table:
     columns = [first, "Mean squared error (95% interval)"]
-    rows = [
-        [Cell(line.label, mark=line.mark), Cell(*_score(line.error, line.why))] for line in lines
-    ]
-    if classes:
+    rows = [[Cell(line.title, mark=_style(line)), _score(line.error, line.why)] for line in lines]
+    if lines[0].accuracy is not None:
         columns.append("Share of rows right (95% interval)")
         for row, line in zip(rows, lines, strict=True):
-            row.append(Cell(*_score(line.accuracy, line.why, share=True)))
+            row.append(_score(line.accuracy, line.why, share=True))
     return Table(label, columns, rows)
 
 
-def _score(estimate: Estimate | None, why: str, share: bool = False) -> tuple[str, str]:
+def _style(line: ScoreLine) -> str:
+    """The line's class in the style sheet."""
+    return line.mark.replace(" ", "-")
+
+
+def _score(estimate: Estimate | None, why: str, share: bool = False) -> Cell:
     if estimate is None:
-        return "", ""
-    if not math.isfinite(estimate.value):
-        return "not defined", why
-    return (percent if share else number)(estimate.value), interval(estimate, share)
-
-
-def _gap(diagnosis: Diagnosis, learner: LearnerName) -> Cell:
-    """How much of the gap a learner closes; the two that make the gap have no such number."""
-    if learner not in diagnosis.gap_closed:
         return Cell("")
-    errors = [diagnosis.score(name).error.value for name in ("offline", "online", learner)]
-    why = "the online learner is not clearly behind the offline one"
-    if not np.isfinite(errors).all():
-        why = "one of the errors in it is not defined"
-    return Cell(*_score(diagnosis.gap_closed[learner], why, share=True))
+    if not math.isfinite(estimate.value):
+        return Cell("not defined", why)
+    return Cell((percent if share else number)(estimate.value), interval(estimate, share))
 
 
 def target_table(diagnosis: Diagnosis) -> Table | None:
-    """The error of each of several targets in its own units; None where that is not known."""
-    errors = {score.learner: score.by_target for score in diagnosis.scores}
-    if not all(errors.values()):
+    """The error of each of several targets in its own units; None if there is one target."""
+    errors = [score.by_target for score in diagnosis.scores]
+    if not all(errors):
         return None
-    why = "not finite"
     return Table(
         "Error of each target",
-        ["Target", *(learner_label(learner) for learner in errors)],
+        ["Target", *(line.title for line in learner_lines(diagnosis))],
         [
-            [Cell(name(target)), *(Cell(*_score(error[k], why)) for error in errors.values())]
+            [Cell(name(target)), *(_score(error[k], "not finite") for error in errors)]
             for k, target in enumerate(diagnosis.stream.target_names[:MOST_TARGETS])
         ],
     )
 
 
 def model_facts(model: ModelDiagnosis) -> list[tuple[str, str]]:
-    """What was seen of the user's model, a sentence each."""
+    """What was seen of the user's model: terms and a sentence or two on each."""
     facts = []
     if math.isfinite(model.order.value):
-        facts.append(
-            (
-                "Order",
-                f"A random order changes its error by {with_interval(model.order, share=True)}, "
-                f"measured over {len(model.orders)} orders.",
-            )
+        order = (
+            f"A random order changes its error by {with_interval(model.order, share=True)}, "
+            f"measured over {len(model.orders)} orders."
         )
+        facts.append(("Order", order))
     if math.isfinite(model.prequential.value) and math.isfinite(model.remembered.value):
-        facts.append(
-            (
-                "Memory",
-                f"Its error was {with_interval(model.prequential)} on each row just before it "
-                f"learned it, and is {with_interval(model.remembered)} on the same rows at the "
-                "end.",
-            )
+        memory = (
+            f"Its error was {with_interval(model.prequential)} on each row just before it learned "
+            f"it, and is {with_interval(model.remembered)} on the same rows at the end."
         )
-    if model.corrected is None:
-        facts.append(("Corrected targets", "None were tried on this model."))
-    else:
+        facts.append(("Memory", memory))
+    corrected = "None were tried on this model."
+    if model.corrected is not None:
         closed = "do not close a gap that could be measured"
         if math.isfinite(model.closed.value):
             share = with_interval(model.closed, share=True)
             closed = f"close {share} of the gap to its batch training"
-        facts.append(
-            (
-                "Corrected targets",
-                f"Trained on them for real, they {closed}. The farthest lies "
-                f"{number(model.corrected_size)} standard deviations from the mean.",
-            )
+        corrected = (
+            f"Trained on them for real, they {closed}. The farthest lies "
+            f"{number(model.corrected_size)} standard deviations from the mean."
         )
-    facts.append(("Described by", model.description))
+    facts += [("Corrected targets", corrected), ("Described by", model.description)]
     if model.agreement is not None:
         facts.append(("Agreement", agreement_words(model.agreement)))
     return facts
@@ -253,14 +197,15 @@ def group_table(diagnosis: Diagnosis) -> Table:
     for g, group in enumerate(groups.names):
         most = int(others[g].argmax())
         if others[g, most] > 0:
-            moved = number(float(others[g, most])), f"by {name(groups.names[most])}"
+            moved = Cell(number(float(others[g, most])), f"by {name(groups.names[most])}")
         elif np.isnan(groups.size[g]).any():
-            moved = "not defined", "the learner diverged"
+            moved = Cell("not defined", "the learner diverged")
         else:
-            moved = "none", "no later group"
-        own, same = float(groups.own[g]), float(groups.size[g, g])
-        texts = name(group), f"{groups.counts[g]:,}", number(own), number(same)
-        rows.append([*(Cell(text) for text in texts), Cell(*moved)])
+            moved = Cell("none", "no later group")
+        own, same = number(float(groups.own[g])), number(float(groups.size[g, g]))
+        rows.append(
+            [Cell(name(group)), Cell(f"{groups.counts[g]:,}"), Cell(own), Cell(same), moved]
+        )
     moved_by = ["Moved by its own steps", "By later rows of it", "Most by another group"]
     return Table("Groups", ["Group", "Rows", *moved_by], rows)
 

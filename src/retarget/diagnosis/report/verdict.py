@@ -1,25 +1,29 @@
 """The numbers of a diagnosis in plain words: a headline, what was found, and what to change.
 
-Findings are a sentence each with its numbers, None where there is nothing to say. Only what was
-run, on rows that took no part in choosing it, and had a clear effect there, is recommended: on the
-user's own model where there is one, since what is right for a kernel may be wrong for a network.
+A change is recommended only if it was run and clearly helped on rows that took no part in choosing
+it. If the user gave a model, it was run on that model: what is right for a kernel may be wrong for
+a network.
 """
 
 import math
+from collections.abc import Iterator
 
+import numpy as np
 from rich.filesize import decimal
 
 from retarget.diagnosis.options import batch_model_name
-from retarget.diagnosis.report.model_verdict import model_advice, model_findings, model_headline
 from retarget.diagnosis.report.words import (
     approximation_rows,
+    baseline_lines,
     change_words,
     clear_gain,
     interval,
     largest_moves,
+    learner_lines,
     number,
     opposite,
     percent,
+    sentence,
     target_length,
     with_interval,
 )
@@ -28,10 +32,9 @@ from retarget.diagnosis.result import (
     OUT_OF_PROPORTION,
     Baseline,
     Diagnosis,
-    Estimate,
+    ModelDiagnosis,
     Verdict,
 )
-from retarget.learners import LABELS
 from retarget.text import listed
 from retarget.theory.offline.aims import as_aim
 
@@ -46,61 +49,34 @@ HIDDEN = 2.0  # an error so many times the progressive one is what progressive v
 
 def verdict(diagnosis: Diagnosis) -> Verdict:
     """The verdict on what was found."""
-    text, about, model = _headline(diagnosis), diagnosis.approximation, diagnosis.model
-    if about is not None and model is None and _limited_by_features(diagnosis):
-        text = f"As far as {about.words} can tell, {text[0].lower()}{text[1:]}"
-    findings = (
-        _unseen(diagnosis),
-        *([] if model is None else model_findings(diagnosis, model)),
-        _errors(diagnosis),
-        _classes_alike(diagnosis),
-        _worse_than_nothing(diagnosis),
-        _last_value(diagnosis),
-        _drift(diagnosis),
-        _hidden(diagnosis),
-        _shift(diagnosis),
-        _interference(diagnosis),
-        _rounding(diagnosis),
-        _progressive(diagnosis),
-        _out_of_proportion(diagnosis),
-        _aim(diagnosis),
-        _ridge(diagnosis),
-        _approximation(diagnosis),
-        _limited(diagnosis),
-    )
-    advice: tuple[str | None, ...] = (_hold_out_better(diagnosis),)
-    if model is None:
-        advice += (_diverged(diagnosis), *_tried(diagnosis), _correction(diagnosis))
-        advice += (_near_limit(diagnosis),)
+    about, model = diagnosis.approximation, diagnosis.model
+    findings, advice = [*diagnosis.failures], []
+    if diagnosis.unseen:
+        findings.append(
+            "WARNING: the held-out rows hold classes that were never learned "
+            f"({listed(diagnosis.unseen)}). No model can predict them, so these scores say little."
+        )
+        advice.append(
+            "Hold out rows of every class before you act on these scores: --evaluation random."
+        )
+    if model is not None:
+        headline = _model_headline(diagnosis, model)
+        findings += _model_findings(diagnosis, model)
+        advice += _model_advice(model)
     else:
-        advice += model_advice(model)
-    advice += (_few_rows(diagnosis), _more_features(diagnosis))
+        headline = _headline(diagnosis)
+        if about is not None and _limited_by_features(diagnosis):
+            headline = f"As far as {about.words} can tell, {headline[0].lower()}{headline[1:]}"
+        advice += _learner_advice(diagnosis)
+    for part in (_errors, _time, _movements, _corrections, _features):
+        findings += part(diagnosis)
+    advice += _data_advice(diagnosis)
     nothing = "Nothing that was tried is clearly better: leave the learner as it is."
-    return Verdict(
-        text,
-        (*diagnosis.failures, *(finding for finding in findings if finding)),
-        tuple(change for change in advice if change) or (nothing,),
-    )
-
-
-def _limited_by_features(diagnosis: Diagnosis) -> bool:
-    """Whether the true kernel does better with a few rows than the features with all."""
-    reference = diagnosis.approximation and diagnosis.approximation.reference
-    return bool(reference and clear_gain(reference))
-
-
-def _reference(diagnosis: Diagnosis) -> Baseline:
-    """The batch model that the online one is compared with."""
-    name = batch_model_name(as_aim(diagnosis.reference))
-    offline = diagnosis.score("offline")
-    own = Baseline("batch model", offline.error, offline.accuracy)
-    return next((one for one in diagnosis.baselines if one.name == name), own)
+    return Verdict(headline, tuple(findings), tuple(advice) or (nothing,))
 
 
 def _headline(diagnosis: Diagnosis) -> str:
     """How far the online model is from the batch model, and what was seen to help."""
-    if diagnosis.model is not None:
-        return model_headline(diagnosis, diagnosis.model)
     excess, reference = diagnosis.excess, _reference(diagnosis)
     if diagnosis.diverged:
         return (
@@ -122,17 +98,23 @@ def _headline(diagnosis: Diagnosis) -> str:
             f"The online model is about as good as the {reference.name}: its error differs by "
             f"{with_interval(excess, share=True)}."
         )
-    above = f"The online model's error is {_above(excess, reference.name)}"
+    if excess.value < MANY:
+        far, bounds = f"{percent(excess.value)} above", interval(excess, share=True)
+    else:
+        times, low, high = (f"{1 + value:,.0f}" for value in excess)
+        far, bounds = f"{times} times", f"{low} to {high} times"
+    above = f"The online model's error is {far} that of the {reference.name} ({bounds})"
     if _same_classes(diagnosis):
         return f"{above}, but it is right about as often."
     return f"{above}; {_closing(diagnosis)}."
 
 
-def _above(excess: Estimate, name: str) -> str:
-    if excess.value < MANY:
-        return f"{percent(excess.value)} above that of the {name} ({interval(excess, share=True)})"
-    times, low, high = (f"{1 + value:,.0f}" for value in excess)
-    return f"{times} times that of the {name} ({low} to {high} times)"
+def _reference(diagnosis: Diagnosis) -> Baseline:
+    """The batch model that the online one is compared with."""
+    name = batch_model_name(as_aim(diagnosis.reference))
+    offline = diagnosis.score("offline")
+    own = Baseline("batch model", offline.error, offline.accuracy)
+    return next((one for one in diagnosis.baselines if one.name == name), own)
 
 
 def _closing(diagnosis: Diagnosis) -> str:
@@ -153,310 +135,300 @@ def _usable(diagnosis: Diagnosis) -> bool:
     return diagnosis.target_size["iterative"] <= OUT_OF_PROPORTION
 
 
-def _errors(diagnosis: Diagnosis) -> str:
-    known = [
-        (LABELS[score.learner], score.error.value)
-        for score in diagnosis.scores
-        if not (diagnosis.diverged and score.learner != "offline")
-    ]
-    known += [(one.name, one.error.value) for one in diagnosis.baselines]
-    shown = "; ".join(f"{name} {number(value, 4)}" for name, value in known if math.isfinite(value))
-    progressive = diagnosis.evaluation == "progressive"
-    rows = "rows, each before its step" if progressive else "rows held out"
-    return f"Mean squared error on {diagnosis.test_rows:,} {rows}: {shown}."
-
-
 def _same_classes(diagnosis: Diagnosis) -> bool:
-    """Whether the online model is right as often as the batch model, as far as can be told."""
+    """Whether the online model is not clearly right less often than the batch model."""
     gap = diagnosis.accuracy_gap
     return gap is not None and gap.low <= 0
 
 
-def _classes_alike(diagnosis: Diagnosis) -> str | None:
-    gap = diagnosis.accuracy_gap
-    if gap is None or not _same_classes(diagnosis) or diagnosis.diverged:
-        return None
-    return (
-        "The online model is right about as often as the batch model: the shares of rows that are "
-        f"right differ by {with_interval(gap, share=True)}."
+def _limited_by_features(diagnosis: Diagnosis) -> bool:
+    """Whether the true kernel does better with a few rows than the features with all."""
+    reference = diagnosis.approximation and diagnosis.approximation.reference
+    return bool(reference and clear_gain(reference))
+
+
+def _errors(diagnosis: Diagnosis) -> Iterator[str]:
+    """The errors, and which of the simple predictors do better."""
+    shown = "; ".join(
+        f"{line.label} {number(line.error.value, 4)}"
+        for line in [*learner_lines(diagnosis), *baseline_lines(diagnosis)]
+        if math.isfinite(line.error.value)
+        and (line.mark in ("offline", "baseline") or not diagnosis.diverged)
     )
-
-
-def _last_value(diagnosis: Diagnosis) -> str | None:
-    """Where the row before tells more than any model here, the features lack the past."""
-    last = next((one for one in diagnosis.baselines if one.name == "the last value"), None)
-    best = min((score.error.value for score in diagnosis.scores[:2]), default=math.nan)
-    if last is None or not last.error.high < best:
-        return None
-    return (
-        f"Predicting the last value ({number(last.error.value, 4)}) is better than both models: "
-        "what came just before tells more than the features do."
-    )
-
-
-def _worse_than_nothing(diagnosis: Diagnosis) -> str | None:
-    """Models that predicting the mean beats are called what they are."""
-    if diagnosis.diverged:
-        return None
+    progressive = diagnosis.evaluation == "progressive"
+    rows = "rows, each before its step" if progressive else "rows held out"
+    yield f"Mean squared error on {diagnosis.test_rows:,} {rows}: {shown}."
+    if diagnosis.accuracy_gap and _same_classes(diagnosis) and not diagnosis.diverged:
+        yield (
+            "The online model is right about as often as the batch model: the shares of rows that "
+            f"are right differ by {with_interval(diagnosis.accuracy_gap, share=True)}."
+        )
     mean = diagnosis.baselines[0]
     offline, online = (diagnosis.score(name).error.value for name in ("offline", "online"))
     models = (("the batch model", offline), ("the online model", online))
     worse = [f"{name} ({number(error, 4)})" for name, error in models if error > mean.error.value]
-    if not worse:
-        return None
-    who = " and ".join(worse)
-    return (
-        f"{who[0].upper()}{who[1:]} {'are' if len(worse) > 1 else 'is'} worse than predicting "
-        f"{mean.name} ({number(mean.error.value, 4)}) on these rows."
-    )
-
-
-def _drift(diagnosis: Diagnosis) -> str | None:
-    """A batch model of recent rows that is better than that of all, or an online one that is."""
-    offline = diagnosis.score("offline").error
-    recent = [one for one in diagnosis.baselines if one.name.startswith("batch model")]
-    better = [one for one in recent if one.error.high < offline.value]
-    if better and diagnosis.reference == "all":
-        rows = better[0]
-        return (
-            f"The stream drifts: a {rows.name} has {percent(1 - rows.error.value / offline.value)} "
-            "less error than one of all rows. Compare the online model with it: --reference "
-            f"window:{_window(rows)}."
+    if worse and not diagnosis.diverged:
+        yield sentence(
+            f"{' and '.join(worse)} {'are' if len(worse) > 1 else 'is'} worse than predicting "
+            f"{mean.name} ({number(mean.error.value, 4)}) on these rows."
         )
-    if diagnosis.excess.high < 0 and diagnosis.evaluation in ("last", "progressive"):
-        return (
+    last = next((one for one in diagnosis.baselines if one.name == "the last value"), None)
+    if last is not None and last.error.high < min(offline, online):
+        yield (
+            f"Predicting the last value ({number(last.error.value, 4)}) is better than both "
+            "models: what came just before tells more than the features do."
+        )
+
+
+def _time(diagnosis: Diagnosis) -> Iterator[str]:
+    """Whether the stream drifts, and what progressive validation hides."""
+    offline = diagnosis.score("offline").error.value
+    recent = (one for one in diagnosis.baselines if one.name.startswith("batch model"))
+    better = next((one for one in recent if one.error.high < offline), None)
+    if better and diagnosis.reference == "all":
+        rows = "".join(letter for letter in better.name if letter.isdigit())
+        yield (
+            f"The stream drifts: a {better.name} has {percent(1 - better.error.value / offline)} "
+            "less error than one of all rows. Compare the online model with it: --reference "
+            f"window:{rows}."
+        )
+    elif diagnosis.excess.high < 0 and diagnosis.evaluation in ("last", "progressive"):
+        yield (
             "The online model does better than the batch model: the stream drifts, and following "
             "it is worth more than remembering all of it."
         )
-    return None
-
-
-def _window(recent: Baseline) -> str:
-    return "".join(letter for letter in recent.name if letter.isdigit())
-
-
-def _hidden(diagnosis: Diagnosis) -> str | None:
-    """What progressive validation does not show: that rows learned earlier are forgotten."""
     before, again = diagnosis.prequential_error, diagnosis.hindsight
+    online, progressive = diagnosis.score("online").error.value, diagnosis.evaluation
     if diagnosis.diverged or not before > 0:
-        return None
-    online = diagnosis.score("online").error.value
-    if diagnosis.evaluation != "progressive" and online > HIDDEN * before:
-        return (
+        return
+    if progressive != "progressive" and online > HIDDEN * before:
+        yield (
             f"Progressive validation hides this: the error on each row just before it was learned "
             f"is {number(before)}, on rows held out it is {number(online)}."
         )
-    if diagnosis.evaluation == "progressive" and again > HIDDEN * before:
-        return (
+    if progressive == "progressive" and again > HIDDEN * before:
+        yield (
             f"Progressive validation hides what was forgotten: asked again at the end about the "
             f"rows that it has learned, the online model makes an error of {number(again)}, and "
             f"{number(before)} on each just before learning it."
         )
-    return None
 
 
-def _unseen(diagnosis: Diagnosis) -> str | None:
-    if not diagnosis.unseen:
-        return None
-    return (
-        f"WARNING: the held-out rows hold classes that were never learned "
-        f"({listed(diagnosis.unseen)}). No model can predict them, so these scores say little."
-    )
-
-
-def _hold_out_better(diagnosis: Diagnosis) -> str | None:
-    if not diagnosis.unseen:
-        return None
-    return "Hold out rows of every class before you act on these scores: --evaluation random."
-
-
-def _shift(diagnosis: Diagnosis) -> str | None:
-    shift = float(diagnosis.shift_size.mean())
-    if not math.isfinite(shift) or diagnosis.diverged:
-        return None
+def _movements(diagnosis: Diagnosis) -> Iterator[str]:
+    """How far learning moved the targets, and which group moved another one most."""
+    if diagnosis.diverged:
+        return
+    shift, length = float(diagnosis.shift_size.mean()), target_length(diagnosis)
     classes = diagnosis.stream.kind == "classification"
-    return (
-        f"Learning moved the targets by {shift:.3g} on average, where a target's own "
-        f"length is {target_length(diagnosis):.3g}; {percent(float(diagnosis.changed.mean()))} "
-        f"of the rows changed their {'class' if classes else 'sign (side of the mean)'}."
-    )
-
-
-def _interference(diagnosis: Diagnosis) -> str | None:
-    length = target_length(diagnosis)
-    for move in largest_moves(diagnosis, most=1):
-        if length and move.size >= STRONG_INTERFERENCE * length and not diagnosis.diverged:
-            return (
+    if math.isfinite(shift):
+        yield (
+            f"Learning moved the targets by {shift:.3g} on average, where a target's own "
+            f"length is {length:.3g}; {percent(float(diagnosis.changed.mean()))} "
+            f"of the rows changed their {'class' if classes else 'sign (side of the mean)'}."
+        )
+    for move in largest_moves(diagnosis.groups, most=1):
+        if length and move.size >= STRONG_INTERFERENCE * length:
+            yield (
                 f"Learning '{move.learned}' moved the targets of '{move.moved}' by "
                 f"{move.size:.3g} on average ({percent(move.size / length)} of a target's length), "
                 f"{'weakening' if move.pull < 0 else 'strengthening'} them by {abs(move.pull):.3g}."
             )
-    return None
 
 
-def _rounding(diagnosis: Diagnosis) -> str | None:
-    offline, corrected = (
-        diagnosis.score(learner).error.value for learner in ("offline", "corrected")
-    )
-    if math.isnan(offline + corrected) or abs(corrected - offline) <= ROUNDING * offline:
-        return None
-    return (
-        "The exact correction does not survive rounding: on its targets the online learner ends "
-        f"with the error {number(corrected, 4)}, not with the batch model's {number(offline, 4)}."
-    )
+def _corrections(diagnosis: Diagnosis) -> Iterator[str]:
+    """What became of the corrected targets."""
+    offline, corrected = (diagnosis.score(name).error.value for name in ("offline", "corrected"))
+    if abs(corrected - offline) > ROUNDING * offline:
+        yield (
+            "The exact correction does not survive rounding: on its targets the online learner "
+            f"ends with the error {number(corrected, 4)}, not with the batch model's "
+            f"{number(offline, 4)}."
+        )
+    if diagnosis.evaluation == "progressive":
+        yield (
+            "The exactly corrected learner has no score here: its targets know the whole stream, "
+            "and it is right only at the end. The iteratively corrected one waits for its block: "
+            "it is scored by what it predicts before any row of the block is learned."
+        )
+    large = [
+        f"the {how} corrected targets reach {number(diagnosis.target_size[name])}"
+        for name, how in (("corrected", "exactly"), ("iterative", "iteratively"))
+        if diagnosis.target_size[name] > OUT_OF_PROPORTION
+    ]
+    if large:
+        yield sentence(
+            f"{' and '.join(large)} standard deviations from the mean: they are right for this "
+            "kernel alone, and nothing else should be trained on them."
+        )
+    aim, gamma, ridge = diagnosis.aim, diagnosis.gamma.value, diagnosis.ridge
+    if aim is not None and aim.automatic and aim.value != gamma:
+        yield (
+            f"The iterative correction follows a smoother batch model, of ridge {aim.value:.3g} "
+            f"instead of {gamma:.3g}: it {aim.how}."
+        )
+    if ridge is not None and ridge.automatic and ridge.value != 0:
+        yield f"A ridge of {ridge.value:.3g} steadies the iterative correction: it {ridge.how}."
 
 
-def _progressive(diagnosis: Diagnosis) -> str | None:
-    if diagnosis.evaluation != "progressive":
-        return None
-    return (
-        "The exactly corrected learner has no score here: its targets know the whole stream, and "
-        "it is right only at the end. The iteratively corrected one waits for its block: it is "
-        "scored by what it predicts before any row of the block is learned."
-    )
-
-
-def _out_of_proportion(diagnosis: Diagnosis) -> str | None:
-    large = {name: size for name, size in diagnosis.target_size.items() if size > OUT_OF_PROPORTION}
-    if not large:
-        return None
-    words = {"corrected": "exactly", "iterative": "iteratively"}
-    sizes = " and ".join(
-        f"the {words[name]} corrected targets reach {number(size)}" for name, size in large.items()
-    )
-    return (
-        f"{sizes[0].upper()}{sizes[1:]} standard deviations from the mean: they are right for this "
-        "kernel alone, and nothing else should be trained on them."
-    )
-
-
-def _aim(diagnosis: Diagnosis) -> str | None:
-    aim, gamma = diagnosis.aim, diagnosis.gamma.value
-    if aim is None or not aim.automatic or aim.value == gamma:
-        return None
-    return (
-        f"The iterative correction follows a smoother batch model, of ridge {aim.value:.3g} "
-        f"instead of {gamma:.3g}: it {aim.how}."
-    )
-
-
-def _ridge(diagnosis: Diagnosis) -> str | None:
-    ridge = diagnosis.ridge
-    if ridge is None or not ridge.automatic or ridge.value == 0:
-        return None
-    return f"A ridge of {ridge.value:.3g} steadies the iterative correction: it {ridge.how}."
-
-
-def _approximation(diagnosis: Diagnosis) -> str | None:
+def _features(diagnosis: Diagnosis) -> Iterator[str]:
+    """What features instead of the kernel have cost."""
     about = diagnosis.approximation
     if about is None:
-        return None
-    stand = (
+        return
+    errors = ", ".join(f"{what.lower()} {error}" for what, error in approximation_rows(diagnosis))
+    measured = f". Relative errors on {about.sample:,} rows: {errors}."
+    yield (
         f"{about.words} are used instead of the kernel matrix, which would need "
         f"{decimal(about.exact_memory)}"
+        f"{': nothing is approximated.' if about.exact else measured}"
     )
-    if about.exact:
-        return f"{stand}: nothing is approximated."
-    errors = ", ".join(f"{what.lower()} {error}" for what, error in approximation_rows(diagnosis))
-    return f"{stand}. Relative errors on {about.sample:,} rows: {errors}."
+    if about.reference is not None and _limited_by_features(diagnosis):
+        less = opposite(about.reference)
+        yield (
+            f"The features hold the batch model back: with the true kernel, {about.sample:,} of "
+            f"the rows alone give {percent(less.value)} less error ({interval(less, share=True)}). "
+            "What is said here is about models made of these features."
+        )
 
 
-def _limited(diagnosis: Diagnosis) -> str | None:
-    about = diagnosis.approximation
-    if about is None or about.reference is None or not _limited_by_features(diagnosis):
-        return None
-    less = opposite(about.reference)
-    return (
-        f"The features hold the batch model back: with the true kernel, {about.sample:,} of the "
-        f"rows alone give {percent(less.value)} less error ({interval(less, share=True)}). What is "
-        "said here is about models made of these features."
-    )
-
-
-def _diverged(diagnosis: Diagnosis) -> str | None:
-    if not diagnosis.diverged:
-        return None
-    limit = diagnosis.stability.largest_lr
-    if diagnosis.lr.value > limit:
-        return f"Lower the rate: steps are stable up to lr = {limit:.3g}."
-    return (
-        f"Lower the rate: single steps are stable up to lr = {limit:.3g}, but together they are "
-        "not."
-    )
-
-
-def _tried(diagnosis: Diagnosis) -> list[str]:
-    """Changes that clearly lower the error, the best first."""
+def _learner_advice(diagnosis: Diagnosis) -> Iterator[str]:
+    """What to change of the online learner, the most useful first."""
+    rate, limit = diagnosis.lr.value, diagnosis.stability.largest_lr
+    if diagnosis.diverged and rate > limit:
+        yield f"Lower the rate: steps are stable up to lr = {limit:.3g}."
+    elif diagnosis.diverged:
+        yield (
+            f"Lower the rate: single steps are stable up to lr = {limit:.3g}, but together they "
+            "are not."
+        )
     words = {
         "rate": "Use lr = {:.3g}: its error is",
         "batch": "Use mini-batches of {:.0f} rows at the same rate: the error is",
         "order": "Learn the rows in random order, if you can: over {:.0f} orders the error is",
     }
     useful = [trial for trial in diagnosis.trials if clear_gain(trial.effect)]
-    return [
-        f"{words[trial.change].format(trial.value)} {change_words(trial.effect)}."
-        for trial in sorted(useful, key=lambda trial: trial.effect.value)
-    ]
+    for trial in sorted(useful, key=lambda trial: trial.effect.value):
+        yield f"{words[trial.change].format(trial.value)} {change_words(trial.effect)}."
+    if not diagnosis.unseen and not diagnosis.diverged:
+        yield from _correction_advice(diagnosis, tried=bool(useful))
+    if not NEAR_LIMIT * limit < rate or diagnosis.lr.automatic or diagnosis.diverged:
+        return
+    if rate > limit:
+        yield (
+            f"The rate {rate:.3g} is above the largest stable one, {limit:.3g}: some steps make "
+            "their own error larger. Lower it."
+        )
+    else:
+        yield (
+            f"The rate {rate:.3g} is {percent(rate / limit)} of the largest stable one, "
+            f"{limit:.3g}: leave it more room."
+        )
 
 
-def _correction(diagnosis: Diagnosis) -> str | None:
+def _correction_advice(diagnosis: Diagnosis, tried: bool) -> Iterator[str]:
     """Corrected targets, for the learner of this kernel: it was trained on them."""
     closed, excess = diagnosis.gap_closed["iterative"], diagnosis.excess
-    if diagnosis.unseen or diagnosis.diverged:
-        return None
-    if math.isnan(closed.value):
-        gained = any(clear_gain(trial.effect) for trial in diagnosis.trials)
-        if not math.isnan(excess.value) and excess.low <= 0 and not gained:
-            return "No correction is needed: there is no clear gap to close."
-        return None
-    if _same_classes(diagnosis):
-        return "No correction is needed: the classes come out right as often without it."
     share = f"{with_interval(closed, share=True)} of the gap"
-    if not _usable(diagnosis):
-        return "Do not use corrected targets here: they are out of all proportion (see above)."
-    if closed.low > 0:
-        return (
+    if math.isnan(closed.value):
+        if excess.low <= 0 and not tried:
+            yield "No correction is needed: there is no clear gap to close."
+    elif _same_classes(diagnosis):
+        yield "No correction is needed: the classes come out right as often without it."
+    elif not _usable(diagnosis):
+        yield "Do not use corrected targets here: they are out of all proportion (see above)."
+    elif closed.low > 0:
+        yield (
             f"Train on iteratively corrected targets, if your learner is this one "
             f"({diagnosis.kernel.partition(' (')[0]}, lr = {diagnosis.lr.value:.3g}): they close "
             f"{share}. For a network or any other model, try them on it first (option model)."
         )
-    if closed.high < 0:
-        return "Do not use iterative correction as it is: it widens the gap; try a larger block."
-    return f"Iterative correction is not clearly worthwhile: it closes {share}."
+    elif closed.high < 0:
+        yield "Do not use iterative correction as it is: it widens the gap; try a larger block."
+    else:
+        yield f"Iterative correction is not clearly worthwhile: it closes {share}."
 
 
-def _near_limit(diagnosis: Diagnosis) -> str | None:
-    rate, limit = diagnosis.lr.value, diagnosis.stability.largest_lr
-    if not NEAR_LIMIT * limit < rate or diagnosis.lr.automatic or diagnosis.diverged:
-        return None
-    if rate > limit:
-        return (
-            f"The rate {rate:.3g} is above the largest stable one, {limit:.3g}: some steps make "
-            "their own error larger. Lower it."
+def _data_advice(diagnosis: Diagnosis) -> Iterator[str]:
+    """What more rows or features would tell."""
+    rows, compared, about = len(diagnosis.stream), diagnosis.test_rows, diagnosis.approximation
+    if min(rows, compared) < FEW_ROWS:
+        yield (
+            f"Take these numbers with care: {rows:,} rows were learned and the models were "
+            f"compared on {compared:,}; {FEW_ROWS} or more of each would tell more."
         )
+    if about and (about.shift_error > POOR_FEATURES or _limited_by_features(diagnosis)):
+        yield (
+            f"Take more than {about.words}, or diagnose fewer rows exactly: the features do not "
+            "stand for the kernel well enough here."
+        )
+
+
+def _model_headline(diagnosis: Diagnosis, model: ModelDiagnosis) -> str:
+    """How the user's model compares with itself, trained in other ways."""
+    came, batch = model.score("as it came").error, model.score("batch").error
+    if not model.orders:  # a log of predictions tells nothing more
+        again, before = model.remembered.value, model.prequential.value
+        if math.isfinite(again) and math.isfinite(before):
+            return (
+                f"Asked again at the end about rows that it had learned, {model.name} have an "
+                f"error of {number(again)}; when each row came, it was {number(before)}."
+            )
+        return f"The error of {model.name} is {with_interval(came)}."
+    if not came.value <= DIVERGED * diagnosis.baselines[0].error.value:
+        return f"{model.name} diverges on this stream: its error is beyond any use."
+    order = f"in random order its error is {change_words(model.order)}"
+    if not (math.isfinite(batch.value) and batch.value > 0):
+        return f"{model.name}, row by row: {order}."
+    excess = came.value / batch.value - 1
     return (
-        f"The rate {rate:.3g} is {percent(rate / limit)} of the largest stable one, {limit:.3g}: "
-        "leave it more room."
+        f"{model.name}, row by row, has {percent(abs(excess))} {'more' if excess >= 0 else 'less'} "
+        f"error than as a batch model; {order}."
     )
 
 
-def _few_rows(diagnosis: Diagnosis) -> str | None:
-    rows, compared = len(diagnosis.stream), diagnosis.test_rows
-    if min(rows, compared) >= FEW_ROWS:
-        return None
-    return (
-        f"Take these numbers with care: {rows:,} rows were learned and the models were compared on "
-        f"{compared:,}; {FEW_ROWS} or more of each would tell more."
-    )
+def _model_findings(diagnosis: Diagnosis, model: ModelDiagnosis) -> Iterator[str]:
+    """What was seen of the user's model."""
+    known = [
+        f"{score.way} {number(score.error.value, 4)}"
+        for score in model.scores
+        if math.isfinite(score.error.value)
+    ]
+    yield from model.failures
+    yield f"Mean squared error of {model.name}: {'; '.join(known)}."
+    shift = float(np.linalg.norm(model.shift, axis=1).mean())
+    if math.isfinite(shift):
+        yield (
+            f"What {model.name} said of a row right after learning it, and what it says of it at "
+            f"the end, differ by {number(shift)} on average, where a target's own length is "
+            f"{number(target_length(diagnosis))}."
+        )
+    yield sentence(f"{model.description.rstrip('.')}.")
+    if model.agreement is not None and math.isfinite(model.agreement):
+        yield (
+            f"The theory's prediction of these movements agrees with {model.name} to "
+            f"{percent(max(0.0, model.agreement))}."
+        )
 
 
-def _more_features(diagnosis: Diagnosis) -> str | None:
-    about = diagnosis.approximation
-    if about is None:
-        return None
-    if not about.shift_error > POOR_FEATURES and not _limited_by_features(diagnosis):
-        return None
-    return (
-        f"Take more than {about.words}, or diagnose fewer rows exactly: the features do not stand "
-        "for the kernel well enough here."
-    )
+def _model_advice(model: ModelDiagnosis) -> Iterator[str]:
+    """What was seen to work on the user's own model, for real."""
+    if clear_gain(model.order):
+        yield (
+            f"Show {model.name} the rows in random order, if you can: over {len(model.orders)} "
+            f"orders its error is {change_words(model.order)}."
+        )
+    share = f"{with_interval(model.closed, share=True)} of the gap to its batch model"
+    if model.corrected is None or not math.isfinite(model.closed.value):
+        return
+    if model.corrected_size > OUT_OF_PROPORTION:
+        yield (
+            f"Do not train {model.name} on corrected targets: they reach "
+            f"{number(model.corrected_size)} standard deviations."
+        )
+    elif model.helped:
+        yield (
+            f"Train {model.name} on iteratively corrected targets: trained on them, it closed "
+            f"{share}."
+        )
+    else:
+        yield f"Do not train {model.name} on corrected targets: it was tried, and closed {share}."

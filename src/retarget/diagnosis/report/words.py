@@ -1,4 +1,4 @@
-"""How a diagnosis is worded: numbers, names out of the user's table, and the setting."""
+"""How a diagnosis is worded: numbers, names from the user's table, scores, and the setting."""
 
 import html
 import math
@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from rich.filesize import decimal
 
-from retarget.diagnosis.result import Diagnosis, Estimate
+from retarget.diagnosis.result import Diagnosis, Estimate, GroupShift, ModelDiagnosis, ModelWay
+from retarget.learners import LABELS
 
 SUPERSCRIPTS = str.maketrans(
     "-0123456789", "\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"
@@ -19,10 +20,17 @@ TYPED = {raised: plain for plain, raised in SUPERSCRIPTS.items()} | {ord(MINUS):
 UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
 WORTHWHILE = 0.05  # the least relative improvement that is spoken of
 MEASURED = 2000  # rows whose condition number is taken, at most (see `Stability`)
+# The learner whose mark and colour each way of training the user's model has.
+WAYS: dict[ModelWay, str] = {
+    "as it came": "online",
+    "random order": "one step",
+    "batch": "offline",
+    "corrected": "corrected",
+}
 
 
 def number(value: float, digits: int = 3) -> str:
-    """A number to a few significant digits; fewer if that is all there is to it.
+    """A number to a few significant digits, without zeros at the end if it is exact.
 
     Examples:
         >>> [number(x) for x in (0.12345, 0.3602, 0.5, 12345.6, float("nan"))]
@@ -53,6 +61,11 @@ def percent(share: float) -> str:
     places = 1 if 0.0005 <= abs(share) < 0.0995 or 0.99 < share < 0.9995 else 0
     # + 0.0: there is no -0%
     return f"{round(100 * share, places) + 0.0:,.{places}f}%".replace("-", MINUS)
+
+
+def sentence(text: str) -> str:
+    """The text with a capital letter at its beginning."""
+    return f"{text[0].upper()}{text[1:]}"
 
 
 def interval(estimate: Estimate, share: bool = False) -> str:
@@ -113,9 +126,9 @@ def typed(text: str) -> str:
 
 
 def name(text: str, longest: int = 60) -> str:
-    """A name from the user's file on one line: nothing unseen in it, and not too long.
+    """A name from the user's file on one line: visible characters only, and not too long.
 
-    The middle is left out of a long one: names often differ at their ends only.
+    A long one loses its middle: names often differ at their ends only.
 
     Examples:
         >>> name("measurement station 12", longest=12)
@@ -129,11 +142,59 @@ def name(text: str, longest: int = 60) -> str:
 
 
 def chart_text(text: str, longest: int = 24) -> str:
-    """A name as a chart's text, which Plotly shows as it is.
-
-    Plotly reads tags, entities and, between dollar signs, formulas: all of them are escaped.
-    """
+    """A name with the tags, entities and formulas ($) escaped that Plotly would read in it."""
     return html.escape(name(text, longest), quote=False).replace("$", "&#36;")
+
+
+class ScoreLine(NamedTuple):
+    """A score, as it stands on a line of tables and charts."""
+
+    label: str
+    mark: str  # its colour: a key of `retarget.learners.COLOURS`, or "baseline"
+    error: Estimate
+    accuracy: Estimate | None
+    why: str  # it has no score, if it has none
+
+    @property
+    def title(self) -> str:
+        """The label, as it begins a line of the page."""
+        if self.mark == "baseline":
+            return f"Baseline, {name(self.label)}"
+        return self.label.capitalize()
+
+
+def learner_lines(diagnosis: Diagnosis) -> list[ScoreLine]:
+    """The scores of the four learners."""
+    diverged = "its predictions are not finite numbers, so it diverged"
+    ahead = "the exact correction has to know the whole stream before it begins"
+    progressive = diagnosis.evaluation == "progressive"
+    return [
+        ScoreLine(
+            LABELS[score.learner],
+            score.learner,
+            score.error,
+            score.accuracy,
+            ahead if progressive and score.learner == "corrected" else diverged,
+        )
+        for score in diagnosis.scores
+    ]
+
+
+def baseline_lines(diagnosis: Diagnosis) -> list[ScoreLine]:
+    """The scores of the baselines."""
+    return [
+        ScoreLine(one.name, "baseline", one.error, one.accuracy, "it does not apply here")
+        for one in diagnosis.baselines
+    ]
+
+
+def model_lines(model: ModelDiagnosis) -> list[ScoreLine]:
+    """The scores of the user's model, by the way in which it was trained."""
+    why = "it was not possible, or it failed"
+    return [
+        ScoreLine(score.way, WAYS[score.way], score.error, score.accuracy, why)
+        for score in model.scores
+    ]
 
 
 class Move(NamedTuple):
@@ -155,9 +216,8 @@ class Move(NamedTuple):
         )
 
 
-def largest_moves(diagnosis: Diagnosis, most: int = 3) -> list[Move]:
-    """The groups that moved another group farthest; none if no group moved another one."""
-    groups = diagnosis.groups
+def largest_moves(groups: GroupShift, most: int = 3) -> list[Move]:
+    """The groups that moved another group farthest; empty if no group moved another one."""
     size = np.where(np.isfinite(groups.size), groups.size, 0.0)
     np.fill_diagonal(size, 0.0)
     pairs = [divmod(int(entry), len(size)) for entry in np.argsort(-size, axis=None, kind="stable")]
@@ -184,14 +244,12 @@ def setting(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         facts.insert(3, ("Groups", f"by {name(stream.group_column)}"))
     if diagnosis.learner.weight_decay:
         facts.append(("Weight decay", number(diagnosis.learner.weight_decay)))
-    method = (
-        "exact"
-        if about is None
-        else (
+    method = "exact"
+    if about is not None:
+        method = (
             f"{about.words} instead of the kernel matrix, which would need "
             f"{decimal(about.exact_memory)} of memory, and may have {decimal(about.memory_limit)}"
         )
-    )
     return [*facts, ("Method", method)]
 
 
@@ -234,7 +292,7 @@ def _correction(diagnosis: Diagnosis) -> str:
 
 
 def approximation_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """The relative errors that features make, as measured on a sample; none of exact features."""
+    """The relative errors of features, measured on a sample; empty if nothing is approximated."""
     about = diagnosis.approximation
     if about is None or about.exact:
         return []
@@ -246,16 +304,9 @@ def approximation_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 
 
 class StabilityWords(NamedTuple):
-    """The section on stability.
+    """The section on stability: sentences on the rate and on the non-normality."""
 
-    Attributes:
-        share: The rate as a percentage of the largest stable one, cut to 0..100: the bar.
-        rate: The same in a sentence.
-        safe: Whether the rate is stable.
-        system: The non-normality in sentences.
-    """
-
-    share: float
+    share: float  # the rate as a percentage of the largest stable one, from 0 to 100: the bar
     rate: str
     safe: bool
     system: str
@@ -285,18 +336,20 @@ def _system(diagnosis: Diagnosis) -> str:
     condition = diagnosis.stability.non_normality
     if math.isnan(condition):
         return "The non-normality of the online system is not defined: it was not computed."
-    rows = f" of the first {MEASURED:,} rows" if len(diagnosis.stream) > MEASURED else ""
-    begin = f"Non-normality of the online system (its condition number{rows}): {number(condition)}."
     if condition < 3:
-        meaning = "Steps hardly act on each other: an error that a step shrinks stays shrunk."
+        meaning = "hardly act on each other: an error that a step shrinks stays shrunk."
     elif condition < 100:
         meaning = (
-            "Steps act on each other moderately: some errors grow for a while along the stream, "
-            "though every single step is stable."
+            "act on each other moderately: some errors grow for a while along the stream, though "
+            "every single step is stable."
         )
     else:
         meaning = (
-            "Steps act on each other strongly: small changes of early targets can come out large "
-            "at the end, though every single step is stable. A smaller rate calms this."
+            "act on each other strongly: small changes of early targets can come out large at the "
+            "end, though every single step is stable. A smaller rate calms this."
         )
-    return f"{begin} {meaning}"
+    rows = f" of the first {MEASURED:,} rows" if len(diagnosis.stream) > MEASURED else ""
+    return (
+        f"Non-normality of the online system (its condition number{rows}): {number(condition)}. "
+        f"Steps {meaning}"
+    )

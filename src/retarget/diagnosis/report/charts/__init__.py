@@ -1,4 +1,4 @@
-"""What a chart of the report is, and how all of them look."""
+"""What a chart of the report is, and the parts that charts are made of."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,6 +12,7 @@ from retarget.diagnosis.report.words import number
 # them up, in colour attributes only, when it draws.
 INK, MUTED, LINE, SURFACE, BAND = "--ink", "--muted", "--line", "--surface", "--band"
 DOTS, WARM, COLD = "--dots", "--warm", "--cold"
+FAINT = 0.6  # opacity of a dot: many dots in one place are darker
 
 # Above the chart, where it hides nothing and wraps on a phone.
 ABOVE = {"orientation": "h", "x": 0, "xanchor": "left", "yanchor": "bottom"}
@@ -25,10 +26,8 @@ Trace = dict[str, Any]
 class View:
     """One of the pictures that a chart can show; the reader picks it from a list.
 
-    Attributes:
-        label: Its name in the list.
-        traces: What changes in each trace: attribute paths ("marker.opacity") and values.
-        layout: What changes in the layout.
+    It says what changes in each trace and in the layout: attribute paths ("marker.opacity") and
+    values.
     """
 
     label: str
@@ -38,27 +37,16 @@ class View:
 
 @dataclass(frozen=True)
 class Chart:
-    """A Plotly chart with its words.
+    """A Plotly chart with its words."""
 
-    Attributes:
-        key: Its name in the page, as `chart-KEY`.
-        title: Its heading.
-        caption: How to read it, a sentence or two.
-        alternative: What it shows, for those who do not see it.
-        traces: Plotly's traces.
-        layout: Plotly's layout.
-        choose: What the views are ("Target"); empty if there is one view only.
-        views: The views, the first one shown first; none if there is nothing to choose.
-    """
-
-    key: str
+    key: str  # its name in the page, as `chart-KEY`
     title: str
-    caption: str
-    alternative: str
+    caption: str  # how to read it
+    alternative: str  # what it shows, for those who do not see it
     traces: list[Trace]
     layout: dict[str, Any]
-    choose: str = ""
-    views: tuple[View, ...] = ()
+    choose: str = ""  # what the views are ("Target")
+    views: tuple[View, ...] = ()  # empty if there is nothing to choose
 
     def drawing(self) -> dict[str, Any]:
         """All that `report.js` needs to draw it."""
@@ -80,9 +68,26 @@ def layout(height: int, x: dict[str, Any], y: dict[str, Any], **more: Any) -> di
         "hoverlabel": {"bgcolor": SURFACE, "bordercolor": LINE, "font": {"color": INK}},
         "legend": LEGEND,
         "showlegend": False,
-        "xaxis": axis(**x),
-        "yaxis": axis(**y),
+        "xaxis": _axis(**x),
+        "yaxis": _axis(**y),
     } | more
+
+
+def _axis(title: str = "", **more: Any) -> dict[str, Any]:
+    return {
+        "title": {"text": title, "standoff": 8, "font": {"color": MUTED}},
+        "automargin": True,
+        "gridcolor": LINE,
+        "linecolor": LINE,
+        "zerolinecolor": LINE,
+        "tickfont": {"color": MUTED},
+    } | more
+
+
+def name_axis(names: Sequence[str], **more: Any) -> dict[str, Any]:
+    """An axis with a name at each whole number, and no grid."""
+    ticks = {"tickvals": list(range(len(names))), "ticktext": list(names)}
+    return ticks | {"showgrid": False, "zeroline": False} | more
 
 
 def scatter(
@@ -94,25 +99,27 @@ def scatter(
     return trace | {"hovertemplate": f"{hover}<extra></extra>"} | more
 
 
+def dots(
+    name: str, x: Any, y: Any, hover: str, rows: list[Any], colour: str = DOTS, **more: Any
+) -> Trace:
+    """Small dots; `rows` says of each which row it is, as %{customdata} in `hover`."""
+    look = {"size": 5, "color": colour, "opacity": FAINT} | more
+    return scatter("markers", name, x, y, hover, digits=4, customdata=rows, marker=look)
+
+
 def line(name: str, x: Any, y: Any, hover: str, colour: str, **style: Any) -> Trace:
     """A line; `style` is Plotly's: width (2.5), dash."""
     return scatter("lines", name, x, y, hover, line={"color": colour, "width": 2.5} | style)
 
 
-def axis(title: str = "", **more: Any) -> dict[str, Any]:
-    """An axis with the common look."""
-    return {
-        "title": {"text": title, "standoff": 8, "font": {"color": MUTED}},
-        "automargin": True,
-        "gridcolor": LINE,
-        "linecolor": LINE,
-        "zerolinecolor": LINE,
-        "tickfont": {"color": MUTED},
-    } | more
+def diagonal(name: str, *values: np.ndarray) -> Trace:
+    """The dashed line on which both axes have the same value, as long as these values reach."""
+    ends = np.array([np.nanmin(values), np.nanmax(values)])
+    return line(name, ends, ends, "", INK, width=1.5, dash="dash") | {"hoverinfo": "skip"}
 
 
 def scale(values: np.ndarray, apart: float = 100) -> dict[str, Any]:
-    """An axis's scale: logarithmic if positive values differ from the median `apart` times."""
+    """An axis's scale: logarithmic if positive values reach `apart` times their median."""
     values = values[np.isfinite(values)]
     if not len(values) or values.min() <= 0 or values.max() < apart * np.median(values):
         return {"rangemode": "tozero"}
@@ -128,10 +135,10 @@ def log_scale(values: np.ndarray) -> dict[str, Any]:
     return {"type": "log", "tickvals": ticks, "ticktext": [number(tick) for tick in ticks]}
 
 
-def plain(values: Any, digits: int = 5) -> Any:
-    """Arrays as lists for JSON: few digits, and null for what is not a finite number."""
-    if isinstance(values, np.ndarray) and values.ndim > 1:
+def plain(values: np.ndarray, digits: int = 5) -> list[Any]:
+    """An array as a list for JSON: few digits, and null for what is not a finite number."""
+    if values.ndim > 1:
         return [plain(row, digits) for row in values]
-    if np.asarray(values).dtype.kind in "iub":
-        return [int(value) for value in np.asarray(values)]
-    return [float(f"{v:.{digits}g}") if np.isfinite(v) else None for v in np.asarray(values)]
+    if values.dtype.kind in "iub":
+        return [int(value) for value in values]
+    return [float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in values]

@@ -1,4 +1,4 @@
-"""Charts of the rows: how far each was shifted, along the stream and by density."""
+"""Charts along the stream: shifts, errors, shift against density; and which rows are drawn."""
 
 import math
 from itertools import pairwise
@@ -10,19 +10,21 @@ from retarget.diagnosis.report.charts import (
     BAND,
     DOT_LEGEND,
     DOTS,
+    FAINT,
     INK,
+    LEGEND,
     MUTED,
     Chart,
     Trace,
     View,
+    dots,
     layout,
     line,
     plain,
     scale,
-    scatter,
 )
 from retarget.diagnosis.report.words import chart_text, name, number, percent
-from retarget.diagnosis.result import Diagnosis
+from retarget.diagnosis.result import Diagnosis, ModelDiagnosis
 from retarget.diagnosis.stream import Stream
 from retarget.learners import COLOURS
 
@@ -31,21 +33,15 @@ GROUP_COLOURS = (
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999", "#B5A800",
     "#8F63B8", "#8C5A3C",
 )  # fmt: skip
-FAINT = 0.6  # opacity of a dot: where there are many it shows
 POINTS = 4000  # drawn in a chart, at most about; a browser stays quick with 5,000
 FEWEST = 20  # of each group, however small its share
+AROUND = "around position %{x}<br>"
 
 
 def shift_unit(diagnosis: Diagnosis) -> str:
     """What shifts are measured in, for an axis."""
     classes = diagnosis.stream.kind == "classification"
     return "1 = a whole class" if classes else "standard deviations"
-
-
-def position(rows: int) -> dict[str, Any]:
-    """The axis along a stream."""
-    ends = [1 - 0.012 * rows, 1.012 * rows]
-    return {"title": "position in the stream", "tickformat": ",d", "nticks": 6, "range": ends}
 
 
 def file_row(stream: Stream, row: int | np.integer[Any]) -> str:
@@ -55,7 +51,7 @@ def file_row(stream: Stream, row: int | np.integer[Any]) -> str:
 
 def shift_chart(diagnosis: Diagnosis) -> Chart | None:
     """How far each row's targets moved, along the stream."""
-    return along_the_stream(
+    return _along_the_stream(
         diagnosis,
         diagnosis.shift_size,
         key="shift",
@@ -65,7 +61,20 @@ def shift_chart(diagnosis: Diagnosis) -> Chart | None:
     )
 
 
-def along_the_stream(
+def model_shift_chart(diagnosis: Diagnosis, model: ModelDiagnosis) -> Chart | None:
+    """How far the user's model moved its predictions, and what the theory says of that."""
+    return _along_the_stream(
+        diagnosis,
+        np.linalg.norm(model.shift, axis=1),
+        key="model-shift",
+        title="Shift of your model along the stream",
+        meaning="The shift is what the model says of a row at the end, minus what it said right "
+        "after learning it. Dots high on the left are early rows that it has forgotten.",
+        theory=None if model.theory is None else np.linalg.norm(model.theory, axis=1),
+    )
+
+
+def _along_the_stream(
     diagnosis: Diagnosis,
     size: np.ndarray,
     *,
@@ -74,16 +83,7 @@ def along_the_stream(
     meaning: str,
     theory: np.ndarray | None = None,
 ) -> Chart | None:
-    """A movement of each row as a dot, in the order of the stream.
-
-    Args:
-        diagnosis: Whose rows these are.
-        size: (n,) how far each row was moved.
-        key: The chart's name in the page.
-        title: Its heading.
-        meaning: What is to be seen in it, the end of its caption.
-        theory: (n,) how far it should have been moved, drawn as a line.
-    """
+    """The `size` of each row's movement as a dot; the size that `theory` predicts as a line."""
     if not np.isfinite(size).any():
         return None
     groups, names = group_of_row(diagnosis), diagnosis.groups.names
@@ -99,17 +99,17 @@ def along_the_stream(
             _points(diagnosis, size, rows[groups[rows] == g], group, colours[g])
             for g, group in enumerate(names)
         ]
-    bands, labels = group_bands(diagnosis) if grouped else ([], [])
-    named = told_apart and not labels
+    bands = {"shapes": [], "legend": DOT_LEGEND}
+    if grouped:
+        bands = _group_bands(diagnosis, DOT_LEGEND)
+    named = told_apart and "annotations" not in bands
     for trace in traces:
         trace["showlegend"] = named
     where, means, window = running_mean(size)
-    around = "around position %{x}<br>"
-    traces.append(line("running mean", where, means, f"{around}mean shift %{{y:.3g}}", INK))
+    traces.append(line("running mean", where, means, f"{AROUND}mean shift %{{y:.3g}}", INK))
     if theory is not None and np.isfinite(theory).any():
-        tip = f"{around}the theory predicts %{{y:.3g}}"
-        predicted = running_mean(theory)[1]
-        traces.append(line("theory", where, predicted, tip, MUTED, dash="dot"))
+        tip = f"{AROUND}the theory predicts %{{y:.3g}}"
+        traces.append(line("theory", where, running_mean(theory)[1], tip, MUTED, dash="dot"))
     tenth = max(len(size) // 10, 1)
     first, last = (
         number(float(part[np.isfinite(part)].mean())) if np.isfinite(part).any() else "not defined"
@@ -128,11 +128,10 @@ def along_the_stream(
         traces=traces,
         layout=layout(
             340,
-            position(len(size)),
+            _position(len(size)),
             {"title": f"shift ({shift_unit(diagnosis)})", "nticks": 7} | scale(size[rows]),
             showlegend=named or theory is not None,
-            shapes=bands,
-            **above(labels, DOT_LEGEND),
+            **bands,
         ),
         choose="Group" if grouped else "",
         views=_highlights(names, told_apart) if grouped else (),
@@ -147,17 +146,9 @@ def _points(
     if stream.times is not None:
         times = (chart_text(str(time), 32) for time in stream.times[rows].tolist())
         texts = [f"{row}, {time}" for row, time in zip(texts, times, strict=True)]
-    return scatter(
-        "markers",
-        chart_text(group),
-        rows + 1,
-        size[rows],
-        "",
-        digits=4,
-        customdata=texts,
-        marker={"size": 5, "color": colour, "opacity": FAINT},
-        hovertemplate="%{customdata}<br>shift %{y:.3g}<extra>%{fullData.name}</extra>",
-    )
+    points = dots(chart_text(group), rows + 1, size[rows], "", texts, colour)
+    tip = "%{customdata}<br>shift %{y:.3g}<extra>%{fullData.name}</extra>"
+    return points | {"hovertemplate": tip}
 
 
 def _highlights(names: tuple[str, ...], told_apart: bool) -> tuple[View, ...]:
@@ -181,17 +172,8 @@ def density_chart(diagnosis: Diagnosis) -> Chart | None:
     if not len(where):
         return None
     rows = drawn_rows(group_of_row(diagnosis), most_shifted(size))
-    tip = "density %{x:.3g}<br>"
-    dots = scatter(
-        "markers",
-        "rows",
-        density[rows],
-        size[rows],
-        f"row %{{customdata:,d}}<br>{tip}shift %{{y:.3g}}",
-        digits=4,
-        customdata=plain(diagnosis.stream.rows[rows] + 1),
-        marker={"size": 5, "color": DOTS, "opacity": 0.5},
-    )
+    tip, numbers = "density %{x:.3g}<br>", plain(diagnosis.stream.rows[rows] + 1)
+    hover = f"row %{{customdata:,d}}<br>{tip}shift %{{y:.3g}}"
     mean = line("mean over a tenth", where, means, f"{tip}mean shift %{{y:.3g}}", INK)
     mean |= {"mode": "lines+markers", "marker": {"size": 6, "color": INK}}
     return Chart(
@@ -202,7 +184,7 @@ def density_chart(diagnosis: Diagnosis) -> Chart | None:
         "rises to the right: crowded rows are moved more. One that falls: rare rows are.",
         alternative=f"Mean shift is {number(means[0])} where the stream is thinnest and "
         f"{number(means[-1])} where it is densest.",
-        traces=[dots, mean],
+        traces=[dots("rows", density[rows], size[rows], hover, numbers, opacity=0.5), mean],
         layout=layout(
             340,
             {"title": "density (mean similarity to others)", "nticks": 6},
@@ -223,11 +205,74 @@ def _which(rows: np.ndarray, values: np.ndarray) -> str:
     )
 
 
+def prequential_chart(diagnosis: Diagnosis) -> Chart | None:
+    """The online learner's error on each row, just before learning it."""
+    stream = diagnosis.stream
+    # Far past divergence a square overflows: it is drawn as missing.
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = (diagnosis.prequential**2).mean(axis=1)
+    if not np.isfinite(squares).any():
+        return None
+    where, means, window = running_mean(squares)
+    online, colour = "online learner", COLOURS["online"]
+    traces = [line(online, where, means, f"{AROUND}mean squared error %{{y:.3g}}", colour)]
+    views: tuple[View, ...] = ()
+    if stream.kind == "classification":
+        predicted = (stream.Y - diagnosis.prequential).argmax(axis=1)
+        _, wrong, _ = running_mean((predicted != stream.Y.argmax(axis=1)).astype(float))
+        shares = line(online, where, wrong, f"{AROUND}share of rows %{{y:.0%}}", colour)
+        traces.append(shares | {"visible": False})
+        share_axis = {
+            "yaxis.title.text": "share whose class was wrong",
+            "yaxis.tickformat": ".0%",
+            "yaxis.type": "linear",
+            "yaxis.tickmode": "auto",
+        }
+        views = (
+            View("Squared error", [{"visible": True}, {"visible": False}]),
+            View("Wrong class", [{"visible": False}, {"visible": True}], share_axis),
+        )
+    else:
+        level = float((stream.Y**2).mean())
+        average, ends = "always the average", ([1, len(squares)], [level, level])
+        tip = f"{average}: {number(level)}"
+        traces.append(line(average, *ends, tip, MUTED, width=1.5, dash="dash"))
+    bands = _group_bands(diagnosis, LEGEND)
+    finite = means[np.isfinite(means)]
+    return Chart(
+        key="prequential",
+        title="Online error along the stream",
+        caption=f"The online learner's squared error on each row just before it learned it, as the "
+        f"mean over {window:,} rows at a time. A falling line is learning; a jump is "
+        f"something new, such as another group{' (each has a band)' if bands['shapes'] else ''}."
+        + (" Above the dashed line, the average would be a better guess." if not views else ""),
+        alternative=f"Mean squared error before learning: {number(finite[0])} at the start, "
+        f"{number(finite[-1])} at the end, at most {number(finite.max())}.",
+        traces=traces,
+        layout=layout(
+            320,
+            _position(len(squares)),
+            {"title": "squared error" + ("" if views else " (standardised)"), "nticks": 6}
+            | scale(means),
+            showlegend=not views,
+            **bands,
+        ),
+        choose="Show" if views else "",
+        views=views,
+    )
+
+
+def _position(rows: int) -> dict[str, Any]:
+    """The axis along a stream."""
+    ends = [1 - 0.012 * rows, 1.012 * rows]
+    return {"title": "position in the stream", "tickformat": ",d", "nticks": 6, "range": ends}
+
+
 def group_of_row(diagnosis: Diagnosis) -> np.ndarray:
     """(n,) the place of each row's group in `diagnosis.groups.names`.
 
-    These are the stream's own groups (if they are many, the last place is for those without one
-    of their own), or its consecutive parts.
+    Without groups, these are consecutive parts of the stream. A group without a name there, since
+    there are many, has the last place.
     """
     names, groups = diagnosis.groups.names, diagnosis.stream.groups
     if groups is None:
@@ -237,41 +282,39 @@ def group_of_row(diagnosis: Diagnosis) -> np.ndarray:
     return np.array([places.get(str(name), len(names) - 1) for name in found])[which]
 
 
-def group_bands(diagnosis: Diagnosis) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """A band for each stretch of the stream that is one group's, if they are few; and its name."""
+def _group_bands(diagnosis: Diagnosis, legend: dict[str, Any]) -> dict[str, Any]:
+    """The part of a layout that has a band for each stretch of one group, and its name above.
+
+    There are no bands if there are many stretches, and no names if they would overlap.
+    """
     groups = group_of_row(diagnosis)
     starts = np.concatenate([[0], np.flatnonzero(np.diff(groups)) + 1, [len(groups)]])
     if not 2 <= len(starts) - 1 <= 30:
-        return [], []
+        return {"shapes": [], "legend": legend}
     across = {"xref": "x", "yref": "paper"}
     band = across | {"type": "rect", "y0": 0, "y1": 1, "fillcolor": BAND, "layer": "below"}
     # Fills are drawn only every second time: the paper is the other colour.
-    shapes: list[dict[str, Any]] = [
+    shapes = [
         band | {"x0": int(start) + 0.5, "x1": int(stop) + 0.5, "line": {"width": 0}}
         for start, stop in zip(starts[:-1:2], starts[1::2], strict=False)
     ]
-    label = across | {"y": 1, "yanchor": "bottom", "showarrow": False}
-    labels: list[dict[str, Any]] = [
-        label
-        | {
-            "text": chart_text(diagnosis.groups.names[groups[start]], 12),
-            "x": float(start + stop) / 2,
-            "font": {"color": MUTED, "size": 11},
-        }
-        for start, stop in pairwise(starts)
-    ]
-    # 6 pixels a letter, on the 300 that a phone has: names that would overlap are left out.
-    widths = [6 * len(label["text"]) + 6 for label in labels]
+    names = [chart_text(diagnosis.groups.names[groups[start]], 12) for start in starts[:-1]]
+    # 6 pixels a letter, on the 300 that a phone has
     room = 300 * np.diff(starts) / len(groups)
-    return shapes, labels if (widths <= room).all() else []
-
-
-def above(labels: list[dict[str, Any]], legend: dict[str, Any]) -> dict[str, Any]:
-    """The part of a layout that makes room for the names of groups above a chart."""
-    if not labels:
-        return {"legend": legend}
-    margin = {"l": 8, "r": 12, "t": 28, "b": 8}
-    return {"legend": legend | {"y": 1.12}, "annotations": labels, "margin": margin}
+    if any(6 * len(text) + 6 > space for text, space in zip(names, room, strict=True)):
+        return {"shapes": shapes, "legend": legend}
+    look = {"font": {"color": MUTED, "size": 11}}
+    label = across | {"y": 1, "yanchor": "bottom", "showarrow": False} | look
+    middles = ((start + stop) / 2 for start, stop in pairwise(starts))
+    return {
+        "shapes": shapes,
+        "legend": legend | {"y": 1.12},
+        "annotations": [
+            label | {"text": text, "x": float(middle)}
+            for text, middle in zip(names, middles, strict=True)
+        ],
+        "margin": {"l": 8, "r": 12, "t": 28, "b": 8},
+    }
 
 
 def drawn_rows(groups: np.ndarray, keep: np.ndarray, limit: int = POINTS) -> np.ndarray:
@@ -294,15 +337,14 @@ def drawn_rows(groups: np.ndarray, keep: np.ndarray, limit: int = POINTS) -> np.
 
 
 def most_shifted(size: np.ndarray, rows: int = 10) -> np.ndarray:
-    """The rows that moved farthest, the farthest first, before them those beyond all numbers."""
+    """The rows that moved farthest, the farthest first; rows that diverged come before all."""
     return np.argsort(-np.where(np.isnan(size), np.inf, size), kind="stable")[:rows]
 
 
 def running_mean(values: np.ndarray, places: int = 300) -> tuple[np.ndarray, np.ndarray, int]:
-    """The mean over a window of a 40th of the rows, at `places` places along the stream.
+    """Means of the finite values over a 40th of the rows, at `places` places along the stream.
 
-    Returns:
-        Where (counted from 1), the means over the rows whose value is finite, and the window.
+    Returns the places (counted from 1), the means, and the number of rows in each.
     """
     n = len(values)
     window = min(n, max(5, math.ceil(n / 40)))

@@ -1,34 +1,43 @@
-"""What was to be learned, and what was: numbers row by row, classes by their share."""
+"""Charts of targets: true against effective, real against predicted movements, group by group."""
+
+from typing import Any
 
 import numpy as np
 
 from retarget.diagnosis.report.charts import (
+    ABOVE,
+    COLD,
     DOT_LEGEND,
     DOTS,
     INK,
     MUTED,
+    SURFACE,
+    WARM,
     Chart,
     Trace,
     View,
+    diagonal,
+    dots,
     layout,
-    line,
+    name_axis,
     plain,
-    scatter,
 )
 from retarget.diagnosis.report.charts.rows import (
-    FAINT,
     POINTS,
     drawn_rows,
+    file_row,
     group_of_row,
     most_shifted,
+    shift_unit,
 )
-from retarget.diagnosis.report.words import chart_text, name, percent
-from retarget.diagnosis.result import Diagnosis
+from retarget.diagnosis.report.words import chart_text, largest_moves, name, number, percent
+from retarget.diagnosis.result import Diagnosis, GroupShift, ModelDiagnosis
 from retarget.learners import COLOURS
 
 ALL_TARGETS = 20_000  # points in all, whatever the number of targets: the page's size
 MOST_TARGETS = 40
 MOST_CLASSES = 30
+NUMBERED = 10  # groups up to which each square has its number in it
 
 
 def targets_chart(diagnosis: Diagnosis) -> Chart | None:
@@ -46,6 +55,7 @@ def _numbers(diagnosis: Diagnosis) -> Chart:
     rows = drawn_rows(group_of_row(diagnosis), most_shifted(diagnosis.shift_size), limit)
     true, effective = (stream.in_units(Z[rows]) for Z in (stream.Y, diagnosis.effective))
     crossed = stream.Y[rows] * diagnosis.effective[rows] < 0
+    tip = "row %{customdata:,d}<br>true %{x:.4g}<br>effective %{y:.4g}"
     traces: list[Trace] = []
     for target in range(len(names)):
         x, y, other = true[:, target], effective[:, target], crossed[:, target]
@@ -53,20 +63,9 @@ def _numbers(diagnosis: Diagnosis) -> Chart:
             (~other, "same side of the average", DOTS),
             (other, "other side", COLOURS["iterative"]),
         ):
-            dots = scatter(
-                "markers",
-                label,
-                x[side],
-                y[side],
-                "row %{customdata:,d}<br>true %{x:.4g}<br>effective %{y:.4g}",
-                digits=4,
-                customdata=plain(stream.rows[rows][side] + 1),
-                marker={"size": 5, "color": colour, "opacity": FAINT},
-            )
-            traces.append(dots)
-        ends = np.array([np.nanmin(x), np.nanmax(x)])
-        traces.append(line("learned as it is", ends, ends, "", INK, width=1.5, dash="dash"))
-        traces[-1]["hoverinfo"] = "skip"
+            numbers = plain(stream.rows[rows][side] + 1)
+            traces.append(dots(label, x[side], y[side], tip, numbers, colour))
+        traces.append(diagonal("learned as it is", x))
     for trace in traces[3:]:
         trace["visible"] = False
     drawn = f"{len(rows):,} of {len(stream):,} rows are drawn. " * (len(rows) < len(stream))
@@ -115,7 +114,7 @@ def _classes(diagnosis: Diagnosis) -> Chart:
     shown = np.sort(np.argsort(-share, kind="stable")[:MOST_CLASSES])
     became = [f", most often to {names[k]}" for k in to.argmax(axis=1)]
     worst = int(np.argmax(share))
-    few = f"The {MOST_CLASSES} classes that changed most, of {len(names):,}."
+    few = f" The {MOST_CLASSES} classes that changed most, of {len(names):,}."
     bars: Trace = {
         "type": "bar",
         "orientation": "h",
@@ -138,20 +137,13 @@ def _classes(diagnosis: Diagnosis) -> Chart:
         "tickformat": ".0%",
         "range": [0, max(float(share.max()) * 1.02, 0.05)],
     }
-    y = {
-        "tickvals": plain(np.arange(len(shown))),
-        "ticktext": [chart_text(names[k], 18) for k in shown],
-        "autorange": "reversed",
-        "showgrid": False,
-        "zeroline": False,
-        "tickfont": {"color": INK},
-    }
+    ticks = [chart_text(names[k], 18) for k in shown]
     return Chart(
         key="targets",
         title="Rows whose class changed",
         caption="For each class, the share of its rows whose effective target is largest for "
         "another class: the online learner has really learned that they are something else."
-        + f" {few}"
+        + few
         * (len(shown) < len(names)),
         alternative=f"{percent(float(diagnosis.changed.mean()))} of all rows changed class; "
         f"most of all {name(names[worst])}, {percent(float(share[worst]))} of its rows"
@@ -159,6 +151,133 @@ def _classes(diagnosis: Diagnosis) -> Chart:
         traces=[bars],
         # The shares stand outside the bars, and the longest bar is as long as the chart.
         layout=layout(
-            100 + 26 * len(shown), x, y, bargap=0.35, margin={"l": 8, "r": 44, "t": 12, "b": 8}
+            100 + 26 * len(shown),
+            x,
+            name_axis(ticks, autorange="reversed", tickfont={"color": INK}),
+            bargap=0.35,
+            margin={"l": 8, "r": 44, "t": 12, "b": 8},
+        ),
+    )
+
+
+def theory_chart(diagnosis: Diagnosis, model: ModelDiagnosis) -> Chart | None:
+    """The movement that the theory predicts, against the real one; every target is a dot."""
+    if model.theory is None:
+        return None
+    stream, outputs = diagnosis.stream, model.shift.shape[1]
+    most = most_shifted(np.linalg.norm(model.shift, axis=1))
+    rows = drawn_rows(group_of_row(diagnosis), most, max(POINTS // outputs, 1))
+    x, y = model.theory[rows].ravel(), model.shift[rows].ravel()
+    both = np.isfinite(x) & np.isfinite(y)
+    if not both.any():
+        return None
+    names = [chart_text(target) for target in stream.target_names]
+    texts = [f"row {file_row(stream, row)}, {target}" for row in rows for target in names]
+    shown = [text for text, finite in zip(texts, both, strict=True) if finite]
+    x, y = x[both], y[both]
+    tip = "%{customdata}<br>predicted %{x:.3g}<br>real %{y:.3g}"
+    across = {"title": f"predicted ({shift_unit(diagnosis)})", "nticks": 6}
+    return Chart(
+        key="model-theory",
+        title="The shift that the theory predicts, and the real one",
+        caption=f"Each dot is a {'target of a ' * (outputs > 1)}row: across, the movement that the "
+        "theory predicts; up, the real one. On the dashed line, the theory is right.",
+        alternative=f"Real against predicted movement of {len(x):,} targets; their correlation "
+        f"is {np.corrcoef(x, y)[0, 1] if len(x) > 1 else np.nan:.2f}.",
+        traces=[dots("targets", x, y, tip, shown), diagonal("as predicted", x, y)],
+        layout=layout(320, across, {"title": "real", "nticks": 6}),
+    )
+
+
+def move_unit(diagnosis: Diagnosis) -> str:
+    """What follows the size of a move in a sentence."""
+    return "" if diagnosis.stream.kind == "classification" else " standard deviations"
+
+
+def size_chart(
+    diagnosis: Diagnosis,
+    groups: GroupShift,
+    key: str = "group-size",
+    title: str = "How far groups moved each other",
+) -> Chart | None:
+    """How far learning each group moved the targets of each."""
+    caption = (
+        "Take a row of the picture: the stronger a square's colour, the farther learning "
+        "that column's group moved the targets of this row's group, on average. The diagonal is "
+        "later rows of the same group."
+    )
+    words, unit = (key, title, caption, "moved by"), move_unit(diagnosis)
+    return _heat_map(groups, unit, groups.size, [SURFACE, WARM], *words)
+
+
+def pull_chart(diagnosis: Diagnosis) -> Chart | None:
+    """Whether learning each group weakened or strengthened the targets of each."""
+    caption = (
+        "The same squares, with a direction. Orange: the targets were weakened "
+        "(forgetting). Blue: they were strengthened. Without colour: neither."
+    )
+    title, verb = "In which direction groups moved each other", "changed along their own target by"
+    words, groups = ("group-pull", title, caption, verb), diagnosis.groups
+    return _heat_map(groups, move_unit(diagnosis), groups.pull, [WARM, SURFACE, COLD], *words)
+
+
+def _heat_map(
+    groups: GroupShift,
+    unit: str,
+    z: np.ndarray,
+    colours: list[str],
+    key: str,
+    title: str,
+    caption: str,
+    verb: str,
+) -> Chart | None:
+    """A square for each pair of groups. Two colours begin at 0, three are as far below as above."""
+    names = groups.names
+    if len(names) < 2 or not np.isfinite(z).any():
+        return None
+    top = float(f"{np.abs(z[np.isfinite(z)]).max():.4g}") or 1.0
+    numbered = len(names) <= NUMBERED
+    full = [chart_text(text, 60) for text in names]
+    squares: Trace = {
+        "type": "heatmap",
+        "z": plain(z, 4),
+        "zmin": -top if len(colours) == 3 else 0.0,
+        "zmax": top,
+        "colorscale": [[k / (len(colours) - 1), colour] for k, colour in enumerate(colours)],
+        "xgap": 1,
+        "ygap": 1,
+        "hoverongaps": False,
+        "hovertext": [
+            [
+                f"learning {g}:<br>targets of {h}<br>{verb} {number(float(value))}"
+                for g, value in zip(full, row, strict=True)
+            ]
+            for h, row in zip(full, z, strict=True)
+        ],
+        "hoverinfo": "text",
+        "showscale": not numbered,
+        "colorbar": ABOVE
+        | {"y": 1.01, "len": 1, "ypad": 4, "thickness": 10, "outlinewidth": 0, "nticks": 5}
+        | {"tickfont": {"color": MUTED}, "tickangle": 0},
+    }
+    if numbered:  # ink can be read on --warm and --cold, the strongest colours
+        form = ".2~f" if 0.05 <= top < 1000 else ".1~e"
+        squares |= {"texttemplate": f"%{{z:{form}}}", "textfont": {"color": INK}}
+    axis: dict[str, Any] = name_axis(
+        [chart_text(text, 18 if numbered else 12) for text in names],
+        ticks="",
+        tickfont={"color": INK, "size": 12 if numbered else 10},
+    )
+    moves = " ".join(move.words(unit) for move in largest_moves(groups))
+    return Chart(
+        key=key,
+        title=title,
+        caption=caption + " An empty square is not defined." * bool(np.isnan(z).any()),
+        alternative=f"{title}: {len(names)} by {len(names)} groups. {moves}",
+        traces=[squares],
+        layout=layout(
+            170 + (44 if numbered else 18) * len(names),
+            axis | {"title": "while learning"},
+            axis | {"title": "targets of", "autorange": "reversed"},
         ),
     )
