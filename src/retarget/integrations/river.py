@@ -43,12 +43,8 @@ class RidgeOnNames(base.Estimator):
         max_features: int = 1024,
         seed: int = 0,
     ) -> None:
-        self.features = features
-        self.gamma = gamma
-        self.discount = discount
-        self.memory = memory
-        self.max_features = max_features
-        self.seed = seed
+        self.features, self.gamma, self.discount = features, gamma, discount
+        self.memory, self.max_features, self.seed = memory, max_features, seed
         self._named = NamedFeatures(features, memory, max_features, seed)
         self._learner = AdaptiveRidge(gamma, discount)
 
@@ -57,8 +53,10 @@ class RidgeOnNames(base.Estimator):
         """The ridge and the discount in use."""
         return {"gamma": self._learner.gamma, "discount": self._learner.discount}
 
-    def _learn(self, x: Sample, target: np.ndarray) -> None:
-        self._learner.learn(self._named.meet(x), target)
+    def learn_many(self, X: Any, y: Any) -> None:
+        """Learns the rows of a frame one after the other, in their order."""
+        for x, target in _rows(X, y):
+            self.learn_one(x, target)
 
     def _outputs_of(self, frame: Any) -> np.ndarray:
         """(n, c) outputs for the rows of a wrapped frame."""
@@ -101,7 +99,8 @@ class StreamingRidge(RidgeOnNames, base.MiniBatchRegressor):
 
     def learn_one(self, x: Sample, y: float) -> None:
         """Learns a sample; features that are new are appended."""
-        self._learn(x, np.array([_as_target(y)]))
+        target = np.array([_as_target(y)])
+        self._learner.learn(self._named.meet(x), target)
 
     def predict_one(self, x: Sample) -> float:
         """The prediction; 0 before anything was learned."""
@@ -109,17 +108,11 @@ class StreamingRidge(RidgeOnNames, base.MiniBatchRegressor):
             return 0.0
         return float(self._learner.predict(self._named(x))[0])
 
-    def learn_many(self, X: Any, y: Any) -> None:
-        """Learns the rows of a frame one after the other, in their order."""
-        for x, target in _rows(X, y):
-            self.learn_one(x, target)
-
     def predict_many(self, X: Any) -> Any:
         """A series of predictions, in the library of X."""
         frame = dataframe.into_frame(X)
-        values = np.zeros(len(frame))
-        if self._learner.samples:
-            values = self._outputs_of(frame)[:, 0]
+        known = self._learner.samples
+        values = self._outputs_of(frame)[:, 0] if known else np.zeros(len(frame))
         return dataframe.to_native_series(values, name=None, like=frame)
 
 
@@ -170,7 +163,7 @@ class StreamingRidgeClassifier(RidgeOnNames, base.MiniBatchClassifier):
         place = self._places.get(y, len(self._places))
         target = np.zeros(max(place + 1, len(self._places)))
         target[place] = 1.0
-        self._learn(x, target)
+        self._learner.learn(self._named.meet(x), target)
         self._places.setdefault(y, place)
 
     def predict_proba_one(self, x: Sample, **kwargs: Any) -> dict[Hashable, float]:
@@ -179,11 +172,6 @@ class StreamingRidgeClassifier(RidgeOnNames, base.MiniBatchClassifier):
             return {}
         outputs = self._learner.predict(self._named(x))
         return dict(zip(self._places, _nearest_distribution(outputs.tolist()), strict=True))
-
-    def learn_many(self, X: Any, y: Any) -> None:
-        """Learns the rows of a frame one after the other, in their order."""
-        for x, label in _rows(X, y):
-            self.learn_one(x, label)
 
     def predict_proba_many(self, X: Any) -> Any:
         """A frame of probabilities, one column for each class so far."""
@@ -307,8 +295,7 @@ class TargetCorrection(base.Wrapper, base.Regressor):
 
     def predict_one(self, x: Sample, **kwargs: Any) -> float:
         """The model's prediction, without the samples that wait."""
-        prediction: float = self._model.predict_one(x, **kwargs)
-        return prediction
+        return float(self._model.predict_one(x, **kwargs))
 
     def flush(self) -> None:
         """Closes the block that is open, shorter than the others; the stream may go on."""
