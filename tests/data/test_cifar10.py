@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from retarget.data import cifar10
-from retarget.data.catalogue import CIFAR10, CIFAR10_BINARY_FILES, CIFAR10_PYTHON_FILES
 from retarget.data.cifar10 import Cifar10, load_cifar10, normalised, read_pickle
-from retarget.data.fetch import check_file
+from retarget.data.fetch import CIFAR10, CIFAR10_BINARY_FILES, CIFAR10_PYTHON_FILES, check_file
 from retarget.errors import InvalidInputError, MissingDataError
 from support.made_cifar10 import (
     BINARY_NAMES,
@@ -97,7 +96,7 @@ BAD = {
     "no labels": ("python", python2_pickle({b"data": PIXELS}), "no dictionary with 'data' and 'la"),
     "a call": ("python", b"cos\nsystem\n(S'true'\ntR.", "is refused: it asks for GLOBAL 'os.sys"),
     "binary label": ("binary", binary_batch(PIXELS, [1, 2, 10, 3]), "holds the label 10;"),
-    "binary cut short": ("binary", binary_batch(PIXELS, LABELS)[:-1], "has 12291 bytes, .* 3073"),
+    "binary cut short": ("binary", binary_batch(PIXELS, LABELS)[:-1], "has 12291 bytes; .* 3073"),
     "binary empty": ("binary", b"", "holds no images"),
 }
 

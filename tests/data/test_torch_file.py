@@ -10,8 +10,8 @@ from collections import OrderedDict
 import pytest
 import torch
 
-from retarget.data import weights
-from retarget.data.weights import read_torch_file
+from retarget.data import backbones
+from retarget.data.backbones import read_torch_file
 from retarget.errors import InvalidInputError
 
 DTYPES = [
@@ -189,6 +189,6 @@ def test_a_changed_number_is_noticed(tmp_path):
 
 def test_many_instructions(tmp_path, monkeypatch):
     path = written(tmp_path, {"a": torch.ones(2)})
-    monkeypatch.setattr(weights, "MOST_INSTRUCTIONS", 20)
+    monkeypatch.setattr(backbones, "MOST_INSTRUCTIONS", 20)
     with pytest.raises(InvalidInputError, match=REFUSED + "it has more than 20 instructions"):
         read_torch_file(path)

@@ -2,8 +2,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from retarget.data.backbones import ResNet18, resnet18_from
-from retarget.data.weights import read_weights
+from retarget.data.backbones import ResNet18, read_weights, resnet18_from
 from retarget.errors import InvalidInputError, MissingDataError
 
 

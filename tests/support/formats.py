@@ -22,11 +22,11 @@ import torch
 from safetensors.torch import save_file
 
 import retarget as rt
+from retarget.data.backbones import read_weights
 from retarget.data.cache import cached_array
 from retarget.data.cifar10 import load_cifar10
 from retarget.data.core50 import load_core50
 from retarget.data.mnist import load_mnist
-from retarget.data.weights import read_weights
 from retarget.diagnosis.tables.read import read_table
 from retarget.experiments.reader import parse_experiment
 from retarget.experiments.runs.store import Identity, RunStore

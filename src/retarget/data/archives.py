@@ -1,4 +1,4 @@
-"""Files out of .tar.gz and zip archives, read in place: nothing is unpacked to the disk.
+"""Files from folders, .tar.gz and zip archives, read in place: nothing is unpacked to the disk.
 
 How much is read is limited, because a small archive can unpack to a thousand times its size.
 """
@@ -26,16 +26,23 @@ LOCAL_HEADER = struct.Struct("<4s5H3L2H")  # stands before each file's name and 
 LARGEST_GAP = LOCAL_HEADER.size
 
 
+def read_file(path: Path, largest: int) -> bytes:
+    """The content of a plain file, if it has at most `largest` bytes."""
+    if not path.is_file():  # a pipe would be waited for
+        raise InvalidInputError(f"{path} is not a plain file; expected one")
+    with path.open("rb") as file:
+        content = file.read(largest + 1)
+    if len(content) > largest:
+        raise InvalidInputError(f"{path} has more than {largest} bytes, the most that is expected")
+    return content
+
+
 def read_members(path: Path, names: Collection[str], largest: int) -> Iterator[tuple[str, bytes]]:
-    """The contents of the named files, in the order in which the archive has them.
+    """The contents of the named files of a .tar.gz archive, in the order of the archive.
 
     The archive is read once, from its start to its end, where its checksum is compared. Other plain
-    files and folders in it are passed over.
-
-    Args:
-        path: A gzipped tar archive.
-        names: The files in it that are wanted.
-        largest: Length in bytes that none of them may exceed; it limits the whole archive, too.
+    files and folders in it are skipped. None of the named files may have more than `largest` bytes,
+    which limits the whole archive, too.
 
     Raises:
         InvalidInputError: The archive is damaged, too large, does not have these files, or holds
@@ -62,13 +69,7 @@ def read_members(path: Path, names: Collection[str], largest: int) -> Iterator[t
     except EOFError as error:
         raise InvalidInputError(f"{path} is cut short: its gzip data end too early") from error
     # tarfile's headers may hold numbers that are none, and headers for headers without end.
-    except (
-        gzip.BadGzipFile,
-        zlib.error,
-        tarfile.TarError,
-        ValueError,
-        RecursionError,
-    ) as error:
+    except (gzip.BadGzipFile, zlib.error, tarfile.TarError, ValueError, RecursionError) as error:
         raise InvalidInputError(f"{path} is damaged, or not a .tar.gz archive: {error}") from error
     if missing:
         raise InvalidInputError(
@@ -80,10 +81,8 @@ class _BoundedStream:
     """What gzip unpacks, up to a limit: a small file can unpack to a thousand times its size."""
 
     def __init__(self, stream: gzip.GzipFile, path: Path, limit: int) -> None:
-        self._stream = stream
-        self._path = path
-        self._limit = limit
-        self._left = limit
+        self._stream, self._path = stream, path
+        self._limit = self._left = limit
 
     def read(self, count: int) -> bytes:
         found = self._stream.read(min(count, self._left + 1))
@@ -125,16 +124,10 @@ def _require_harmless(path: Path, name: str, plain: bool) -> None:
 
 
 class ZipFiles:
-    """The files of an open archive.
-
-    Attributes:
-        path: The archive, for messages.
-        names: Its files, without folders, in its order.
-    """
+    """The files of an open zip archive; `names` has them in its order, without folders."""
 
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
-        self.path = path
-        self._archive = archive
+        self.path, self._archive = path, archive
         self._entries: dict[str, zipfile.ZipInfo] = {}
         for entry in archive.infolist():
             if not entry.filename:

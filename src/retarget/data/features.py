@@ -105,12 +105,9 @@ def _as_images(images: Any) -> Tensor:
     pixels = as_tensor("images", images)
     first, last = (pixels.ndim == 4 and pixels.shape[axis] == 3 for axis in (1, 3))
     if not pixels.numel() or first == last:
-        both = (
-            " (both would fit: make them higher and wider than 3 pixels)" if first and last else ""
-        )
         raise InvalidInputError(
             f"images have shape {tuple(pixels.shape)}; expected (n, height, width, 3) or "
-            f"(n, 3, height, width){both}, and at least one"
+            "(n, 3, height, width), not both, and at least one image"
         )
     return pixels if first else pixels.permute(0, 3, 1, 2)
 
@@ -125,7 +122,7 @@ def _compute(
 ) -> np.ndarray:
     weight = next(backbone.parameters(), torch.empty(0))
     target = weight.device if device is None else torch.device(device)
-    # Elsewhere works a copy: the caller's own stays where it is.
+    # On another device a copy is used, so that the caller's own stays where it is.
     module = backbone if target == weight.device else copy.deepcopy(backbone).to(target)
     extract = module.features if isinstance(module, ResNet18) else module
     parts = []
