@@ -42,11 +42,8 @@ def read_members(path: Path, names: Collection[str], largest: int) -> Iterator[t
 
     The archive is read once, from its start to its end, where its checksum is compared. Other plain
     files and folders in it are skipped. None of the named files may have more than `largest` bytes,
-    which limits the whole archive, too.
-
-    Raises:
-        InvalidInputError: The archive is damaged, too large, does not have these files, or holds
-            what no data set does: links, names that lead out of the folder.
+    which limits the whole archive, too. It is refused if it is damaged, too large, does not have
+    these files, or holds what no data set does: links, names that lead out of the folder.
     """
     missing = set(names)
     try:
@@ -173,10 +170,8 @@ class ZipFiles:
 def open_zip(path: Path) -> Iterator[ZipFiles]:
     """Opens an archive and reads its directory.
 
-    Raises:
-        InvalidInputError: It is damaged, no zip archive, holds a file that its directory does not
-            list, or holds what no data set does: links, names that lead out of the folder, a file
-            twice.
+    It is refused if it is damaged, holds a file that its directory does not list, or holds what no
+    data set does: links, names that lead out of the folder, a file twice.
     """
     with path.open("rb") as file:
         with _zip_damage_explained(path):

@@ -160,12 +160,7 @@ def load_backbone(
 
 
 def backbone_checksum(name: str | Path, folder: str | Path | None = None) -> str:
-    """SHA-256 of what makes a backbone: a file of weights, or the network of an import path.
-
-    Raises:
-        MissingDataError: The file is not there.
-        InvalidInputError: Nothing has this name, or its code is in no file.
-    """
+    """SHA-256 of what makes a backbone: a file of weights, or the network of an import path."""
     weights = _weights_file(name, folder)
     return file_checksum(weights) if weights else _network_checksum(str(name))
 

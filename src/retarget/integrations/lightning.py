@@ -100,32 +100,30 @@ class TargetCorrection(Callback):
         self._places = Places(inputs, targets)
         self._loaded: dict[str, Any] | None = None
         self._left = 0  # batches of the present task that are still to come
-        self._fit: _Task | _ClosedLoop | None = None
+        self._task: _Task | None = None  # None in the closed loop
+        self._unwrap: Function[[], None] = lambda: None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Corrects the targets of a task."""
         corrector = self._ready(pl_module)
         epochs = require_exact_training(trainer, pl_module, corrector)
         require_optimiser(trainer.optimizers[0], corrector)
-        self._left = 0
+        self._task, self._left = None, 0
         if corrector.memory is None:
-            self._fit = _Task(trainer, corrector, self._places)
-            self._left = epochs * len(self._fit.batches)
-        else:
-            self._fit = _ClosedLoop(trainer, corrector, self._places)
+            self._task = _Task(trainer, corrector, self._places)
+            self._left = epochs * len(self._task.batches)
         self._first = True  # the loss is compared on the first batch
         self._unwrap = _wrapped(pl_module, self._training_step)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Corrects the targets of a further epoch, and logs how far they are shifted."""
-        if isinstance(self._fit, _Task):
-            self._log(pl_module, self._fit.begin_epoch(), on_step=False, on_epoch=True)
+        if self._task is not None:
+            _log(pl_module, self._task.begin_epoch(), on_step=False, on_epoch=True)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restores the module's own training step."""
-        if self._fit is not None:
-            self._unwrap()
-            self._fit = None
+        self._unwrap()
+        self._task, self._unwrap = None, lambda: None
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
@@ -170,12 +168,16 @@ class TargetCorrection(Callback):
         self, step: Function[..., Any], module: LightningModule, batch: Any, *more: Any
     ) -> Any:
         """The user's training step on the corrected batch."""
-        fit, corrector = self._fit, self.corrector
-        assert fit is not None
+        corrector, optimizer = self.corrector, module.trainer.optimizers[0]
         assert corrector is not None
-        samples, Z, logged = fit.corrected(batch)
-        if logged:
-            self._log(module, logged, on_step=True, on_epoch=False)
+        samples, targets = self._places.split(batch)
+        if self._task is not None:
+            Z = self._task.corrected(samples, targets)
+        else:  # a batch is a block
+            true = true_targets(corrector.module, samples, targets)
+            samples, Z = next_block(corrector, optimizer, samples, true)
+            found = Shift().add(Z[: len(true)], true).found(corrector)
+            _log(module, found, on_step=True, on_epoch=False)
         outputs = _outputs(corrector.module, samples) if self._first else None
         self._first = False
         result = step(self._places.put(batch, samples, Z), *more)
@@ -189,10 +191,6 @@ class TargetCorrection(Callback):
             require_loss(loss, outputs, Z, corrector.learner.reduction)
         self._left = max(0, self._left - 1)
         return result
-
-    def _log(self, module: LightningModule, found: dict[str, float], **when: bool) -> None:
-        named = {f"retarget/{name}": value for name, value in found.items()}
-        module.log_dict(named, batch_size=1, **when)
 
 
 class _Task:
@@ -235,9 +233,8 @@ class _Task:
         self._next, self._epoch = 0, self._epoch + 1
         return Shift().add(self._targets, self._true).found(self.corrector)
 
-    def corrected(self, batch: Any) -> tuple[Any, Tensor, dict[str, float]]:
-        """A batch's samples and corrected targets, if it is the batch they were computed for."""
-        samples, targets = self.places.split(batch)
+    def corrected(self, samples: Any, targets: Tensor) -> Tensor:
+        """The corrected targets of the next batch, if it is the batch they were computed for."""
         known = self.batches[self._next : self._next + 1]
         if [_mark(samples, targets)] != [mark for mark, _ in known]:
             raise InvalidInputError(
@@ -250,22 +247,12 @@ class _Task:
             step = (self._before + rows.start) // learner.batch_size
             require_rate(self.trainer.optimizers[0], learner, step)
         self._next += 1
-        return samples, self._targets[rows], {}
+        return self._targets[rows]
 
 
-class _ClosedLoop:
-    """Targets batch by batch: each is a block."""
-
-    def __init__(self, trainer: Trainer, corrector: NetworkCorrector, places: Places) -> None:
-        self.trainer, self.corrector, self.places = trainer, corrector, places
-
-    def corrected(self, batch: Any) -> tuple[Any, Tensor, dict[str, float]]:
-        """Samples and targets that lead the network, stored ones behind, and what is logged."""
-        corrector = self.corrector
-        samples, targets = self.places.split(batch)
-        true = true_targets(corrector.module, samples, targets)
-        samples, Z = next_block(corrector, self.trainer.optimizers[0], samples, true)
-        return samples, Z, Shift().add(Z[: len(true)], true).found(corrector)
+def _log(module: LightningModule, found: dict[str, float], **when: bool) -> None:
+    named = {f"retarget/{name}": value for name, value in found.items()}
+    module.log_dict(named, batch_size=1, **when)
 
 
 def _outputs(module: torch.nn.Module, samples: Any) -> Tensor:

@@ -26,8 +26,7 @@ def require_plain_fit(trainer: Trainer) -> None:
     refuse(
         {
             f"the Trainer has a {type(trainer.strategy).__name__} of {trainer.world_size} "
-            "processes, each of which would train on other samples; use one device: "
-            "Trainer(devices=1, strategy='auto')": trainer.world_size != 1
+            "processes; expected one device: Trainer(devices=1)": trainer.world_size != 1
             or not isinstance(trainer.strategy, SingleDeviceStrategy),
             f"precision is {trainer.precision!r}, in which targets far from the outputs lose their "
             f"digits; expected one of {FULL_PRECISION}": trainer.precision not in FULL_PRECISION,
@@ -46,17 +45,15 @@ def require_exact_training(
     callbacks = [type(each).__name__ for each in trainer.callbacks if isinstance(each, OTHER_STEPS)]
     refuse(
         {
-            "the module has automatic_optimization=False, so that its steps cannot be compared with"
-            " the corrector's learner; expected automatic optimisation": (
-                not module.automatic_optimization
-            ),
-            f"gradient_clip_val is {trainer.gradient_clip_val}, but the targets are for steps that "
-            "are not clipped; leave it out, and raise the corrector's gamma, ridge or damping if "
-            "steps are too long": trainer.gradient_clip_val is not None,
-            f"the module has its own {', '.join(own)}, so that its steps cannot be compared with "
-            "the corrector's learner; expected Lightning's": bool(own),
-            f"the Trainer has a {', '.join(callbacks)}, which trains differently from the "
-            "corrector's learner; leave it out": bool(callbacks),
+            "the module has automatic_optimization=False, whose steps no learner describes; "
+            "expected automatic optimisation": not module.automatic_optimization,
+            f"gradient_clip_val is {trainer.gradient_clip_val}, but targets are for steps that are "
+            "not clipped; leave it out, and raise the corrector's gamma, ridge or damping if steps "
+            "are too long": trainer.gradient_clip_val is not None,
+            f"the module has its own {', '.join(own)}, whose steps no learner describes; expected "
+            "Lightning's": bool(own),
+            f"the Trainer has a {', '.join(callbacks)}, whose steps no learner describes; leave it "
+            "out": bool(callbacks),
             f"the module has {len(trainer.optimizers)} optimisers; expected one": (
                 len(trainer.optimizers) != 1
             ),

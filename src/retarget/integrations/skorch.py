@@ -165,6 +165,7 @@ class _Corrected:
 
     def _ready(self, iterator: Any) -> NetworkCorrector:
         """The corrector, made if need be, once it agrees with how the network is trained."""
+        own = type(self).train_step is not NeuralNet.train_step  # type: ignore[attr-defined]
         steps = (self, *(each for _, each in self.callbacks_))  # type: ignore[attr-defined]
         other = [kind.__name__ for kind in OTHER_STEPS if any(isinstance(e, kind) for e in steps)]
         refuse(
@@ -172,11 +173,10 @@ class _Corrected:
                 "iterator_train is not a DataLoader with mini-batches of one size; expected "
                 "skorch's default, with any batch_size": not isinstance(iterator, DataLoader)
                 or type(iterator.batch_sampler) is not BatchSampler,
-                f"the net has a {', '.join(other)}, which trains differently from the corrector's "
-                "learner; leave it out": bool(other),
-                "the net has its own train_step, so that its steps cannot be compared with the "
-                "corrector's learner; expected skorch's, and a larger batch_size instead of "
-                "accumulated gradients": type(self).train_step is not NeuralNet.train_step,  # type: ignore[attr-defined]
+                f"the net has a {', '.join(other)}, whose steps no learner describes; leave it "
+                "out": bool(other),
+                "the net has its own train_step, whose steps no learner describes; expected "
+                "skorch's, and a larger batch_size instead of accumulated gradients": own,
                 f"the call before ended after {self.trained_} of {self.wanted_} batches, and the "
                 "corrector counts all of them as learned; call fit to begin anew": (
                     self.trained_ < self.wanted_
