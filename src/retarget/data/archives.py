@@ -129,7 +129,7 @@ class ZipFiles:
         for entry in archive.infolist():
             if not entry.filename:
                 raise InvalidInputError(f"{path} is damaged: it holds a file without a name")
-            # The upper half holds the mode of Unix, where the archive was made on one; else 0.
+            # The upper half is the mode if the archive was made on Unix, else 0.
             kind = stat.S_IFMT(entry.external_attr >> 16)
             plain = kind in (0, stat.S_IFREG, stat.S_IFDIR)
             _require_harmless(path, entry.filename, plain)

@@ -87,7 +87,7 @@ class ResNet18(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def features(self, images: Tensor) -> Tensor:
-        """What the last layer sees: (n, 512), none negative."""
+        """The inputs of the last layer: (n, 512), none negative."""
         x = functional.relu(self.bn1(self.conv1(images)))
         x = functional.max_pool2d(x, 3, stride=2, padding=1)
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
@@ -101,7 +101,7 @@ class ResNet18(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two convolutions and a shortcut around them, which is projected where shapes change."""
+    """Two convolutions and a shortcut around them, which is projected if shapes change."""
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ from retarget.data.fetch import (
 )
 from retarget.errors import InvalidInputError
 
-# Of the training images, red, green and blue, for pixels in [0, 1].
+# Means and deviations of red, green and blue in the training images, for pixels in [0, 1].
 MEANS = (0.4914, 0.4822, 0.4465)
 DEVIATIONS = (0.2470, 0.2435, 0.2616)
 
@@ -242,7 +242,7 @@ def _value(left: list[tuple[str, Any]]) -> Any:
 
 
 def _take(left: list[tuple[str, Any]], expected: list[tuple[str, Any]]) -> list[Any]:
-    """Takes the expected instructions away; their arguments where any will do."""
+    """Removes the expected instructions; returns the arguments that may be anything (...)."""
     arguments = []
     for wanted, argument in expected:
         name, found = left.pop()

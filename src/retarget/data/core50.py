@@ -112,7 +112,7 @@ def load_core50(
             cache.
         frames_per_session: Frames of each object in each session.
         test_sessions: The sessions that are the test; the others are for training.
-        partial: Load what there is where sessions or objects are missing.
+        partial: Load what there is if sessions or objects are missing.
         progress: Whether to show a progress bar; None shows it on a terminal only.
 
     Raises:

@@ -70,8 +70,8 @@ class TargetCorrectionPlugin(SupervisedPlugin):
     trains, and nothing is held but the block.
 
     Three numbers go to the strategy's loggers after every epoch: `TargetShift`, the root mean
-    square of corrected less true targets; `LargestTarget`; and `LinearisationError`, how far the
-    network was from where the theory said, as far as this is known.
+    square of corrected minus true targets; `LargestTarget`; and `LinearisationError`, how far the
+    network was from the theory, once this is known.
 
     What is not described by the corrector's learner is refused: another optimiser, rate, batch
     size or loss than the learner has, samples that other plugins add (replay), task labels as
@@ -213,13 +213,13 @@ class Tangent(SupervisedTemplate):
 
     Args:
         model: The network.
-        optimizer: Of the first session; may be None where `first_epochs` is 0.
+        optimizer: The optimiser of the first session; may be None if `first_epochs` is 0.
         criterion: The loss of the first session, and of the metrics.
         make_learner: Makes the learner from the network when the first session is over, such as
             `functools.partial(rt.TangentLearner, memory=1024)`.
         first_epochs: Passes of the first session; 0 for a network that was trained elsewhere.
-        targets: How many classes or targets there are, where the network has another number of
-            outputs: it is then a feature extractor, and learning starts from zero.
+        targets: The number of classes or targets, if the network has another number of outputs: it
+            is then a feature extractor, and learning starts from zero.
         **others: What `SupervisedTemplate` takes besides: `train_mb_size`, `eval_mb_size`,
             `device`, `plugins`, `evaluator`, `eval_every`.
 
@@ -256,7 +256,7 @@ class Tangent(SupervisedTemplate):
         self.learner: StreamingRidge | None = None
 
     def make_optimizer(self, **kwargs: Any) -> None:
-        """As always, where there is an optimiser."""
+        """Makes the optimiser anew, if there is one."""
         if self.optimizer is not None:
             super().make_optimizer(**kwargs)
 
@@ -282,7 +282,7 @@ class Tangent(SupervisedTemplate):
         self._after_training_epoch(**kwargs)
 
     def _learn(self, learner: StreamingRidge, **kwargs: Any) -> None:
-        """Learns the experience; it is predicted by what was learned before."""
+        """Learns the experience, after predicting it from what was learned before."""
         part = learner.empty()
         for batch in self.dataloader:
             self.mbatch = batch
@@ -329,9 +329,9 @@ def mse_metrics(
     """Metrics of the mean squared error, for an `EvaluationPlugin`.
 
     Args:
-        epoch: Of every training epoch.
-        experience: Of every experience that is evaluated.
-        stream: Of all experiences that are evaluated.
+        epoch: Measure every training epoch.
+        experience: Measure every experience that is evaluated.
+        stream: Measure all experiences that are evaluated together.
     """
     wanted = {"epoch": epoch, "experience": experience, "stream": stream}
     return [MeanSquaredError(each) for each, chosen in wanted.items() if chosen]  # type: ignore[arg-type]

@@ -56,10 +56,10 @@ EXPECTED = {
 class CorrectedTrainer(Trainer):
     """A `Trainer` that trains on corrected targets, one task for each call of `train`.
 
-    Set `train_dataset` to the next task and call `train()`; what the tasks before taught is then
-    not forgotten, as far as the network follows its tangent kernel. Before the first step the
-    task's batches are read once, in order, and their labels are corrected. The loss is half the
-    squared error or cross-entropy, as the corrector has it, on the corrected targets.
+    Set `train_dataset` to the next task and call `train()`; earlier tasks are then not forgotten,
+    to the extent that the network follows its tangent kernel. Before the first step the task's
+    batches are read once, in order, and their labels are corrected. The loss is half the squared
+    error or cross-entropy, as the corrector has it, on the corrected targets.
 
     The learner is read off the optimiser, the batch size, gradient accumulation and the schedule,
     so that the two cannot disagree. With Adam and AdamW the first task is trained on its true

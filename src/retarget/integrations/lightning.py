@@ -58,8 +58,8 @@ class TargetCorrection(Callback):
     `training_step` is given: (x, z) instead of (x, y). Use the same callback object for all tasks.
 
     With a corrector of the closed loop (`memory=...`) nothing is computed beforehand. Every batch
-    is a block, trained on in one step: the callback asks for its targets when it comes, and where
-    the corrector stores samples (`replay=...`), as many of them stand behind the batch's own.
+    is a block, trained on in one step: the callback asks for its targets when it comes, and if the
+    corrector stores samples (`replay=...`), as many of them are appended to the batch.
 
     The loss in `training_step` must be half of the squared error, summed over the outputs, with
     the sum or the mean over the mini-batch that the learner's `reduction` says. This is checked
@@ -67,13 +67,13 @@ class TargetCorrection(Callback):
     make the targets wrong (shuffling, mixed precision, several devices, ...) is refused with an
     `InvalidInputError` before the first step.
 
-    Logs `retarget/shift` (root mean square of corrected less true targets),
+    Logs `retarget/shift` (root mean square of corrected minus true targets),
     `retarget/largest_target`, and `retarget/linearisation_error`, how far the network is from the
     theory (`NetworkCorrector.linearisation_error`), once an epoch; in the closed loop, with every
     batch.
 
-    Its state is in the Trainer's checkpoints: `fit(..., ckpt_path=...)` goes on after the task that
-    the checkpoint was written at the end of.
+    Its state is in the Trainer's checkpoints: `fit(..., ckpt_path=...)` continues after the task at
+    whose end the checkpoint was written.
 
     Args:
         corrector: A `NetworkCorrector`, or a function that makes one for the `LightningModule`; it
@@ -298,7 +298,7 @@ class TangentLearner(LightningModule):
     """An `rt.TangentLearner` as a `LightningModule`, for `fit`, `validate`, `test` and `predict`.
 
     Every training batch is learned exactly and once, without an optimiser, in whatever order it
-    comes; nothing of it is kept but sums. Each `Trainer.fit` goes on where the one before ended.
+    comes; only sums are kept. Each `Trainer.fit` continues where the one before ended.
 
     Validation and test log `val_loss` and `test_loss`, half of the squared error, and for class
     labels `val_accuracy` and `test_accuracy`. `predict` gives the learner's outputs. What
@@ -306,8 +306,8 @@ class TangentLearner(LightningModule):
 
     Args:
         learner: What learns; it has the network, and stays on its device.
-        classes: How many classes there are where targets are labels (n,); None for the number of
-            the network's outputs.
+        classes: The number of classes if targets are labels (n,); None for the number of the
+            network's outputs.
         inputs: The position or key of the inputs in a batch, or several of them; None for the first
             entry of a list or tuple, and for everything but the targets in a dict. A batch that is
             a tensor is all inputs.

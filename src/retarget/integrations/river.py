@@ -68,9 +68,9 @@ class StreamingRidge(RidgeOnNames, base.MiniBatchRegressor):
     r"""Ridge regression that is exact after every sample, and may follow a drift.
 
     After every sample the model is the ridge solution on all samples so far (with discount 1), or
-    on a past that counts the less the longer ago it was. Which ridge, and which discount, is
-    chosen on the way: all pairs run beside each other, and the one with the smallest squared error
-    of late, each sample being predicted before it is learned, makes the predictions.
+    on a past that is discounted with time. Ridge and discount are chosen as the stream goes: all
+    pairs run side by side, each predicts every sample before learning it, and the pair with the
+    smallest recent squared error makes the predictions.
 
     Use it like `linear_model.LinearRegression`, after a `preprocessing.StandardScaler`: there is no
     learning rate to set. With m features it costs $2 m^2$ multiplications a sample, and keeps
@@ -216,7 +216,7 @@ class TargetCorrection(base.Wrapper, base.Regressor):
             (one more, with an intercept).
 
     Attributes:
-        shift: Root mean square of the corrected targets less the true ones, so far.
+        shift: Root mean square of the corrected targets minus the true ones, so far.
         largest_target: The size of the largest corrected target so far.
 
     Example:
@@ -275,7 +275,7 @@ class TargetCorrection(base.Wrapper, base.Regressor):
 
     @property
     def shift(self) -> float:
-        """Root mean square of the corrected targets less the true ones; NaN before a block."""
+        """Root mean square of the corrected minus the true targets; NaN before a block."""
         return math.sqrt(self._squares / self._samples) if self._samples else math.nan
 
     def learn_one(self, x: Sample, y: float, **kwargs: Any) -> None:
@@ -295,10 +295,11 @@ class TargetCorrection(base.Wrapper, base.Regressor):
 
     def predict_one(self, x: Sample, **kwargs: Any) -> float:
         """The model's prediction, without the samples that wait."""
-        return float(self._model.predict_one(x, **kwargs))
+        prediction: float = self._model.predict_one(x, **kwargs)
+        return prediction
 
     def flush(self) -> None:
-        """Closes the block that is open, shorter than the others; the stream may go on."""
+        """Closes the open block, shorter than the others; the stream may continue."""
         if self._waiting:
             self._learn_block(self._waiting)
             self._waiting = []
@@ -397,7 +398,7 @@ def _as_target(y: Any) -> float:
 def _nearest_distribution(outputs: list[float]) -> list[float]:
     """Numbers of at least 0 with the sum 1 that are nearest to these in the sum of squares.
 
-    They are the outputs less one number, where that is positive (Held, Wolfe and Crowder, 1974).
+    They are the positive parts of the outputs minus one number (Held, Wolfe and Crowder, 1974).
     """
     total, less = 0.0, 0.0
     for count, output in enumerate(sorted(outputs, reverse=True), start=1):

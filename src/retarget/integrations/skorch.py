@@ -237,7 +237,7 @@ class CorrectedClassifier(_Corrected, NeuralNetClassifier):
 
     Labels are 0 to c - 1 for a module with c outputs, and the class with the largest output is
     predicted; the outputs are not probabilities. The history has `shift` (root mean square of
-    corrected less true targets), `largest_target`, and `linearisation_error`, how far the network
+    corrected minus true targets), `largest_target`, and `linearisation_error`, how far the network
     is from the theory (`NetworkCorrector.linearisation_error`).
 
     Args:
