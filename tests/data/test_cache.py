@@ -51,18 +51,18 @@ def test_computed_once_for_the_same_content(tmp_path, compute):
     assert compute.call_count == 5
 
 
-@pytest.mark.parametrize("damage", ["emptied", "cut", "a bit", "no checksum", "other name"])
+@pytest.mark.parametrize("damage", ["cut", "no checksum", "other name"])
 def test_a_damaged_file_is_made_again(tmp_path, compute, damage):
+    """Any other damage: see tests/faults/test_corruption.py."""
     cached_array(tmp_path, "x", ["a"], compute)
     path = stored(tmp_path)
     whole = path.read_bytes()
-    if damage == "no checksum":
+    if damage == "cut":
+        path.write_bytes(whole[:-7])
+    elif damage == "no checksum":
         save_file({"x": ARRAY}, path)
-    elif damage == "other name":
-        save_file({"y": ARRAY}, path, {"sha256": cache.content_digest([ARRAY])})
     else:
-        flipped = whole[:-1] + bytes([whole[-1] ^ 1])
-        path.write_bytes({"emptied": b"", "cut": whole[:-7], "a bit": flipped}[damage])
+        save_file({"y": ARRAY}, path, {"sha256": cache.content_digest([ARRAY])})
     np.testing.assert_array_equal(cached_array(tmp_path, "x", ["a"], compute), ARRAY)
     cached_array(tmp_path, "x", ["a"], compute)
     assert compute.call_count == 2

@@ -55,18 +55,16 @@ def test_every_form_becomes_images_objects_and_sessions(tmp_path, form):
     source = write_made_core50(tmp_path, form, FRAMES)
     before = sorted(tmp_path.rglob("*"))
     loaded = load_some(source, 2)
-    expected = [FRAMES[frame_name(1, thing, n)] for thing in (1, 7, 50) for n in (2, 9)]
-    np.testing.assert_array_equal(loaded.train_images, np.stack(expected).transpose(0, 3, 1, 2))
-    expected = [FRAMES[frame_name(3, thing, n)] for thing in (1, 7, 50) for n in (2, 9)]
-    np.testing.assert_array_equal(loaded.test_images, np.stack(expected).transpose(0, 3, 1, 2))
-    for objects, categories in (
-        (loaded.train_objects, loaded.train_categories),
-        (loaded.test_objects, loaded.test_categories),
-    ):
+    for part, session in (("train", 1), ("test", 3)):
+        expected = [FRAMES[frame_name(session, thing, n)] for thing in (1, 7, 50) for n in (2, 9)]
+        images, objects, sessions, categories = (
+            getattr(loaded, f"{part}_{name}")
+            for name in ("images", "objects", "sessions", "categories")
+        )
+        np.testing.assert_array_equal(images, np.stack(expected).transpose(0, 3, 1, 2))
         assert objects.tolist() == [0, 0, 6, 6, 49, 49]
         assert categories.tolist() == [0, 0, 1, 1, 9, 9]
-    assert loaded.train_sessions.tolist() == [1] * 6
-    assert loaded.test_sessions.tolist() == [3] * 6
+        assert sessions.tolist() == [session] * 6
     for field, array in zip(fields(loaded), astuple(loaded), strict=True):
         assert array.dtype == (np.uint8 if "images" in field.name else np.int64)
         assert array.flags.c_contiguous
@@ -346,5 +344,5 @@ def test_the_tasks_of_new_classes(seed):
 def test_seeds_give_different_tasks_and_every_object_is_in_each():
     found = [new_classes_tasks(seed) for seed in range(200)]
     assert len({str(tasks) for tasks in found}) == 200
-    assert {label for tasks in found for label in tasks[0]} == set(range(50))
-    assert {label for tasks in found for label in tasks[8]} == set(range(50))
+    for task in (0, 8):
+        assert {label for tasks in found for label in tasks[task]} == set(range(50))

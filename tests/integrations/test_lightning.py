@@ -402,21 +402,6 @@ class Warm(Small):
         self.optimiser.param_groups[0]["lr"] = 0.01 * 1.01**batch_idx
 
 
-def optimised_by(choose):
-    """A module with another optimiser."""
-
-    def made():
-        module = Small()
-        module.optimiser = choose(module.network)
-        return module
-
-    return made
-
-
-def two_rates(net):
-    return torch.optim.SGD([{"params": net[i].parameters(), "lr": r} for i, r in RATES])
-
-
 def stepped():
     """A module whose optimiser has a velocity."""
     module = Small(MOMENTUM)
@@ -425,9 +410,6 @@ def stepped():
     return module
 
 
-RATES = (0, 0.01), (2, 0.002)
-ADAM = optimised_by(lambda net: torch.optim.Adam(net.parameters(), lr=0.01))
-HEAD = optimised_by(lambda net: torch.optim.SGD(net[2].parameters(), lr=0.01))
 SUM = replace(LEARNER, reduction="sum")
 CLOSED = {"memory": 8, "ridge": 0.0}
 EPOCH = {"refresh": "epoch"}
@@ -437,7 +419,6 @@ REFUSED = {
     "shuffle": (Small, {}, {}, {"shuffle": True}, "RandomSampler.*use shuffle=False"),
     "out of order": (Small, {}, {}, {"num_workers": 1, "in_order": False}, "in_order=True"),
     "batch size": (Small, {}, {}, {"batch_size": 4}, "batches of 4, 1 to a step.*batch_size=6"),
-    "one large batch": (Small, {}, {}, {"batch_size": 48}, "gives batches of 48"),
     "many epochs": (Small, {}, {"max_epochs": 2}, {}, "2 epochs.*refresh='task'"),
     "endless": (Small, EPOCH, {"max_epochs": -1}, {}, "any number of epochs"),
     "few steps": (Small, {}, {"max_steps": 3}, {}, "max_steps is 3.*8 steps"),
@@ -445,14 +426,11 @@ REFUSED = {
     "clip": (Small, {}, {"gradient_clip_val": 0.5}, {}, "gradient_clip_val is 0.5"),
     "own clipping": (Clipping, {}, {}, {}, "own configure_gradient_clipping"),
     "manual": (Manual, {}, {}, {}, "automatic_optimization=False"),
-    "Adam": (ADAM, {}, {}, {}, "optimizer is a Adam; expected a torch.optim.SGD"),
     "rate": (lambda: Small(replace(LEARNER, lr=0.1)), {}, {}, {}, "optimiser is SGD\\(lr=0.1"),
     "scheduler": (Scheduled, {}, {}, {}, "a scheduler changes the rate"),
     "warm-up": (Warm, {}, {}, {}, "rate of step 1 is 0.0101"),
     "loss": (OtherLoss, {}, {}, {}, "half of the squared error"),
     "skipped": (Skipping, {}, {}, {}, "training_step returned None"),
-    "head": (HEAD, {}, {}, {}, "does not train 0.weight"),
-    "rates": (optimised_by(two_rates), {}, {}, {}, "have the rates \\[0.002, 0.01\\]"),
     "sum": (Small, {"learner": SUM}, THREE, {"batch_size": 2}, "reduction='sum'"),
     "unfilled": (Small, {}, THREE, {"batch_size": 2}, "do not fill"),
     "swa": (Small, {}, {}, {}, "StochasticWeightAveraging"),
@@ -568,14 +546,10 @@ def test_several_devices_are_refused():
     torch.distributed.destroy_process_group()
 
 
-def test_places_and_correctors_that_are_refused():
+def test_places_that_are_not_in_a_batch_are_refused():
     module = Small()
     with pytest.raises(InvalidInputError, match="has no entry"):
         fitted(module, TargetCorrection(make(module.network), targets="y"))
-    with pytest.raises(InvalidTypeError, match="corrector is 3"):
-        TargetCorrection(3)
-    with pytest.raises(InvalidTypeError, match="corrector made a int"):
-        fitted(module, TargetCorrection(lambda module: 3))
 
 
 def test_tangents_are_those_of_the_learner_itself(tmp_path):

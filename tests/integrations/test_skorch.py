@@ -203,7 +203,6 @@ REFUSED = {
     "epochs": ({"max_epochs": 2}, "2 epochs.*refresh='task'"),
     "loss": ({"criterion": partial(nn.MSELoss, reduction="sum")}, "half of the squared error"),
     "reduction": ({"criterion__reduction": "none"}, "reduction is 'none'"),
-    "Adam": ({"optimizer": torch.optim.Adam}, "optimizer is a Adam"),
     "schedule": ({"callbacks": SCHEDULE}, "a scheduler changes the rate"),
     "clipping": ({"callbacks": [GradientNormClipping(1.0)]}, "GradientNormClipping"),
     "blocks": ({"batch_size": 5}, "block_size"),
