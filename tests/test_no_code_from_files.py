@@ -49,7 +49,7 @@ def test_a_module_runs_nothing_out_of_files(path):
             if called in ("np.load", "numpy.load"):
                 assert "allow_pickle" in given
             if called == "torch.load":
-                assert path.relative_to(ROOT).as_posix() == "data/weights.py"
+                assert path.relative_to(ROOT).as_posix() == "data/backbones.py"
                 assert ast.unparse(given["weights_only"]) == "True"
         elif isinstance(node, ast.Constant):
             assert node.value not in ("0.0.0.0", "::")  # all machines, to a server

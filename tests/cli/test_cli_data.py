@@ -1,6 +1,6 @@
 import pytest
 
-from retarget.data import catalogue
+from retarget.data import fetch
 from support.made_mnist import NAMES, TRAIN_IMAGES, TRAIN_LABELS, made_data_set, write_made_mnist
 from support.mirror import Answer
 
@@ -10,7 +10,7 @@ def made(tmp_path, monkeypatch, mirror):
     """Small files take the place of the official ones, on a mirror of this machine."""
     write_made_mnist(tmp_path / "official")
     data_set = made_data_set(tmp_path / "official", [mirror.address])
-    monkeypatch.setitem(catalogue.DATA_SETS, "mnist", data_set)
+    monkeypatch.setitem(fetch.DATA_SETS, "mnist", data_set)
     for name in NAMES:
         mirror.answers[f"/{name}"] = Answer((tmp_path / "official" / name).read_bytes())
     return tmp_path

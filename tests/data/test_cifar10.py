@@ -1,21 +1,29 @@
+"""CIFAR-10 in all its forms; its pickles are read without running them."""
+
+import builtins
 import hashlib
 import os
+import pickle
+import pickletools
+import struct
 from dataclasses import astuple
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from retarget.data import cifar10
-from retarget.data.catalogue import CIFAR10, CIFAR10_BINARY_FILES, CIFAR10_PYTHON_FILES
 from retarget.data.cifar10 import Cifar10, load_cifar10, normalised, read_pickle
-from retarget.data.fetch import check_file
+from retarget.data.fetch import CIFAR10, CIFAR10_BINARY_FILES, CIFAR10_PYTHON_FILES, check_file
 from retarget.errors import InvalidInputError, MissingDataError
 from support.made_cifar10 import (
     BINARY_NAMES,
     FORMS,
     PYTHON_NAMES,
+    array_pickle,
     binary_batch,
     made_batches,
     made_files,
@@ -24,8 +32,11 @@ from support.made_cifar10 import (
     tar_gz,
     write_made_cifar10,
 )
+from support.made_mnist import assert_holds
+from support.peak_memory import at_most
 
 PIXELS, LABELS = made_batches(images=4)[0]
+ROWS = np.arange(12, dtype=np.uint8).reshape(3, 4)
 FIRST = PYTHON_NAMES[0]
 # As torchvision has them, for the files of the python version.
 PUBLISHED_MD5 = {
@@ -38,21 +49,13 @@ PUBLISHED_MD5 = {
 }
 
 
-def assert_holds(loaded, arrays):
-    for found, expected in zip(astuple(loaded), arrays, strict=True):
-        np.testing.assert_array_equal(found, expected)
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_becomes_images_and_labels(tmp_path, form):
     arrays = write_made_cifar10(tmp_path, form, images=7)
     before = sorted(tmp_path.rglob("*"))
     loaded = load_cifar10(tmp_path)
     assert_holds(loaded, arrays)
-    assert loaded.train_images.shape == (35, 3, 32, 32)
-    assert loaded.test_images.shape == (7, 3, 32, 32)
-    assert loaded.train_images.dtype == loaded.test_images.dtype == np.uint8
-    assert loaded.train_labels.dtype == loaded.test_labels.dtype == np.int64
+    assert [array.dtype for array in astuple(loaded)] == [np.uint8, np.int64] * 2
     for array in astuple(loaded):
         torch.from_numpy(array)  # which warns about arrays that cannot be written to
         assert array.flags.c_contiguous
@@ -97,7 +100,7 @@ BAD = {
     "no labels": ("python", python2_pickle({b"data": PIXELS}), "no dictionary with 'data' and 'la"),
     "a call": ("python", b"cos\nsystem\n(S'true'\ntR.", "is refused: it asks for GLOBAL 'os.sys"),
     "binary label": ("binary", binary_batch(PIXELS, [1, 2, 10, 3]), "holds the label 10;"),
-    "binary cut short": ("binary", binary_batch(PIXELS, LABELS)[:-1], "has 12291 bytes, .* 3073"),
+    "binary cut short": ("binary", binary_batch(PIXELS, LABELS)[:-1], "has 12291 bytes; .* 3073"),
     "binary empty": ("binary", b"", "holds no images"),
 }
 
@@ -149,6 +152,147 @@ def test_normalised_is_what_the_words_say():
 def test_only_images_are_normalised(images, message):
     with pytest.raises(InvalidInputError, match=f"got images of {message}"):
         normalised(images)
+
+
+# Pickles
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {b"data": ROWS, b"labels": [0, 255, 256, 65536, -(2**31)], b"long": b"x" * 300},
+        {b"names": [b"", b"x" * 300], b"empty": [], b"": ROWS[:0], b"number": -5},
+        {b"data": np.zeros((70_000, 1), np.uint8)},
+        {},
+    ],
+)
+def test_files_of_python_2_are_as_pickle_reads_them(value):
+    content = python2_pickle(value)
+    for found in (pickle.loads(content, encoding="bytes"), read_pickle(content, "made")):
+        np.testing.assert_equal(found, value)
+        assert [type(part) for part in found.values()] == [type(part) for part in value.values()]
+
+
+class Calls:
+    """Pickled as a call of a function."""
+
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+def hostile(canary):
+    """Pickles that would create the file `canary`, if anything in them ran."""
+    text = f"__import__('pathlib').Path({str(canary)!r}).touch()"
+    evaluate = b"cbuiltins\neval\n"
+    argument = b"X" + struct.pack("<I", len(text)) + text.encode()
+    short = b"\x8c" + bytes([len(text)]) + text.encode()
+    array = python2_pickle(ROWS)
+    found = {
+        "os.system": b"cposix\nsystem\n(S'" + f"touch {canary}".encode() + b"'\ntR.",
+        "as a key": b"\x80\x02}" + evaluate + argument + b"\x85RK\x01s.",
+        "stack global": b"\x80\x04\x8c\x08builtins\x8c\x04eval\x93" + short + b"\x85R.",
+        "instance": b"(" + argument + b"ibuiltins\neval\n.",
+        "object": b"(" + evaluate + argument + b"o.",
+        "new object": b"\x80\x02" + evaluate + argument + b"\x85\x81.",
+        "instead of the array": array.replace(b"cnumpy.core.multiarray\n_reconstruct\n", evaluate),
+        "instead of the array's class": array.replace(b"cnumpy\nndarray\n", evaluate),
+        "instead of the array's type": array.replace(b"cnumpy\ndtype\n", evaluate),
+        "after the array": array[:-1] + b"(" + argument + b"ibuiltins\neval\n.",
+    }
+    for protocol in range(6):
+        call = Calls(builtins.eval, text)
+        found[f"by pickle, protocol {protocol}"] = pickle.dumps({"data": [call]}, protocol)
+    return found
+
+
+@pytest.mark.parametrize("case", list(hostile("canary")))
+def test_nothing_in_a_hostile_file_runs(tmp_path, case):
+    canary = tmp_path / "canary"
+    content = hostile(canary)[case]
+    with pytest.raises(InvalidInputError, match="made.bin is refused: .* not unpickled"):
+        read_pickle(content, "made.bin")
+    assert not canary.exists()
+    if case.startswith(("os.system", "by pickle")):
+        pickle.loads(content)
+        assert canary.exists()  # it was a real one
+
+
+def entry(value):
+    """A dictionary with one entry, made by these instructions."""
+    return b"\x80\x02}(U\x01a" + value + b"u."
+
+
+OTHER = {
+    "a value used twice": (entry(b"]q\x01h\x01"), "BINGET"),
+    "a list inside a list": (entry(b"](]e"), "EMPTY_LIST"),
+    "no instruction": (b"\xff.", "at position 0, opcode"),
+    "a huge number": (entry(b"\x8b\xff\xff\xff\x7f"), "long4"),
+    "a promised bytearray": (b"\x96" + struct.pack("<Q", 10**12) + b".", "bytearray8"),
+    "no dictionary": (b"\x80\x02K\x01.", "where its data would have EMPTY_DICT"),
+    "half an entry": (b"}(U\x01au.", "SETITEMS"),
+    "more after the end": (entry(b"K\x01") + b"N", "goes on after its end"),
+    "array too short": (entry(array_pickle((3, 4), bytes(11))), "reshape"),
+    "negative sizes": (entry(array_pickle((-3, -4), bytes(12))), "reshape"),
+    "three dimensions": (entry(array_pickle((1, 3, 4), bytes(12))), "number 4"),
+    "array of objects": (entry(array_pickle((1, 1), b"x", b"O8")), "O8"),
+}
+
+
+@pytest.mark.parametrize("case", OTHER)
+def test_what_is_not_plain_data_is_refused(case):
+    content, message = OTHER[case]
+    with pytest.raises(InvalidInputError, match=f"made is refused: .*{message}"):
+        read_pickle(content, "made")
+
+
+def test_every_instruction_of_pickle_is_known_or_refused():
+    known = {*cifar10.SKIPPED, *cifar10.PLAIN, "EMPTY_LIST"}
+    every = {opcode.name: opcode.code.encode("latin-1") for opcode in pickletools.opcodes}
+    for name in every.keys() - known:
+        with pytest.raises(InvalidInputError, match="made is refused"):
+            read_pickle(entry(every[name] + 9 * b"N" + b"\n"), "made")
+
+
+def test_a_promised_length_is_not_allocated():
+    with at_most(1e5):
+        for value in (b"T\xff\xff\xff\x7f", b"X\xff\xff\xff\x7f", array_pickle((65535, 1), b"")):
+            with pytest.raises(InvalidInputError, match="made is refused"):
+                read_pickle(entry(value), "made")
+
+
+def test_the_number_of_instructions_is_limited(monkeypatch):
+    monkeypatch.setattr(cifar10, "MOST_INSTRUCTIONS", 10)
+    read_pickle(entry(b"](K\x01e"), "made")
+    with pytest.raises(InvalidInputError, match="it has more than 10 instructions"):
+        read_pickle(entry(b"](K\x01K\x01e"), "made")
+
+
+def plain(value):
+    if isinstance(value, list):
+        return all(type(part) in (int, bytes) for part in value)
+    if isinstance(value, np.ndarray):
+        return value.dtype == np.uint8 and value.ndim == 2
+    return type(value) in (int, bytes)
+
+
+@given(
+    start=st.integers(0, 400),
+    stop=st.integers(0, 400),
+    more=st.binary(max_size=40) | st.sampled_from([b"c", b"R", b"b", b"o", b"\x93", b"(", b"}u."]),
+)
+def test_changed_files_give_an_error_of_ours_or_plain_data(start, stop, more):
+    content = python_batch(ROWS, [1, 2, 3])
+    try:
+        value = read_pickle(content[:start] + more + content[stop:], "made")
+    except InvalidInputError:
+        return
+    assert all(type(key) is bytes and plain(part) for key, part in value.items())
+
+
+# The official files
 
 
 @pytest.fixture

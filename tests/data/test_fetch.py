@@ -11,9 +11,17 @@ import pytest
 
 from retarget.data import fetch
 from retarget.data.backbones import load_backbone
-from retarget.data.catalogue import DATA_SETS, DataSet, find_data_set
 from retarget.data.cifar10 import load_cifar10
-from retarget.data.fetch import check_file, data_folder, get, get_command, locate
+from retarget.data.fetch import (
+    DATA_SETS,
+    DataSet,
+    check_file,
+    data_folder,
+    find_data_set,
+    get,
+    get_command,
+    locate,
+)
 from retarget.data.mnist import MNIST, load_mnist
 from retarget.errors import DownloadError, InvalidInputError, MissingDataError
 from support.made_mnist import (

@@ -4,14 +4,10 @@ from retarget.data.digits import digits_stream, one_hot
 from retarget.data.toy import GRID, toy_curve
 
 
-def test_toy_uses_every_grid_point_once():
-    curve = toy_curve(seed=3)
-    assert len(curve.x_train) == len(curve.y_train) == 40
-    np.testing.assert_array_equal(np.sort(np.append(curve.x_train, curve.x_test)), GRID)
-
-
-def test_toy_repeats_by_seed():
+def test_toy_uses_every_grid_point_once_and_repeats_by_seed():
     one, same, other = toy_curve(5), toy_curve(5), toy_curve(6)
+    assert len(one.x_train) == len(one.y_train) == 40
+    np.testing.assert_array_equal(np.sort(np.append(one.x_train, one.x_test)), GRID)
     np.testing.assert_array_equal(one.y_train, same.y_train)
     assert np.abs(one.y_train - other.y_train).max() > 0.1
 
@@ -33,7 +29,4 @@ def test_digits_come_class_by_class():
     assert (len(stream.labels_train), len(stream.labels_test)) == (1348, 449)
     assert not np.array_equal(stream.x_test, other.x_test)
     assert 0 <= stream.x_train.min() < stream.x_train.max() == 1.0
-
-
-def test_one_hot():
     np.testing.assert_array_equal(one_hot(np.array([2, 0]), 3), [[0, 0, 1], [1, 0, 0]])

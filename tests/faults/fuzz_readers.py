@@ -17,10 +17,10 @@ with atheris.instrument_imports(
     include=["retarget.data", "retarget.diagnosis", "retarget.streaming"]
 ):
     from retarget.data.archives import open_zip, read_members
-    from retarget.data.cifar10 import _parse, read_pickle
+    from retarget.data.backbones import read_torch_file
+    from retarget.data.cifar10 import parse_batch, read_pickle
     from retarget.data.core50 import decode
     from retarget.data.mnist import read_idx
-    from retarget.data.weights import read_torch_file
     from retarget.diagnosis.tables.parquet_sizes import ParquetSizes
     from retarget.diagnosis.tables.read import read_table
     from retarget.errors import RetargetError
@@ -65,7 +65,7 @@ TARGETS: dict[str, tuple[Callable[[bytes], object], list[str]]] = {
     "idx": (_file("", read_idx), ["idx, labels", "idx.gz"]),
     "pickle": (lambda content: read_pickle(content, "fuzzed"), ["cifar10 python"]),
     "torch": (_file(".pth", read_torch_file), ["weights pth", "weights pth, old"]),
-    "binary batch": (lambda content: _parse(content, "a.bin", "fuzzed"), ["cifar10 binary"]),
+    "binary batch": (lambda content: parse_batch(content, "a.bin", "fuzzed"), ["cifar10 binary"]),
     "tar": (
         _file("", lambda path: list(read_members(path, formats.PYTHON_NAMES, MOST))),
         ["cifar10 python tar.gz"],

@@ -32,11 +32,6 @@ def turn_back(monkeypatch):
         monkeypatch.setattr(time, f"{name}_ns", lambda: int(earlier() * 1e9))
 
 
-@pytest.fixture
-def backwards(monkeypatch):
-    turn_back(monkeypatch)
-
-
 def test_a_diagnosis_is_the_same(monkeypatch, tmp_path):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(60, 2)), rng.normal(size=60)
@@ -59,7 +54,8 @@ def test_progress_that_was_shown_goes_on(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("moment", [0.0, FAR])
-def test_downloads_and_caches_go_by_content(backwards, mirror, tmp_path, moment):
+def test_downloads_and_caches_go_by_content(monkeypatch, mirror, tmp_path, moment):
+    turn_back(monkeypatch)
     mirror.answers["/one"] = Answer(b"official")
     data_set = DataSet("made", "made", (made_file("one", b"official", [f"{mirror.address}/one"]),))
     calls = []
@@ -74,7 +70,8 @@ def test_downloads_and_caches_go_by_content(backwards, mirror, tmp_path, moment)
     assert check_file(data_set.files[0], tmp_path)[0] == "wrong checksum"
 
 
-def test_a_newer_file_is_replaced_as_well(backwards, tmp_path):
+def test_a_newer_file_is_replaced_as_well(monkeypatch, tmp_path):
+    turn_back(monkeypatch)
     path = tmp_path / "file"
     path.write_text("old")
     os.utime(path, (FAR, FAR))

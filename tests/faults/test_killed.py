@@ -10,7 +10,7 @@ import pytest
 from support.guarded_reading import HERE
 
 pytestmark = pytest.mark.faults
-ROUNDS = 200 if "RETARGET_CORRUPTIONS" in os.environ else 25
+ROUNDS = 200 if "RETARGET_CORRUPTIONS" in os.environ else 12
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
@@ -22,7 +22,7 @@ def test_a_writer_that_is_killed_leaves_a_whole_file(tmp_path, environment):
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["a whole text"] == ROUNDS
-    assert found["state 0"] + found["state 1"] == ROUNDS
+    assert found.get("state 0", 0) + found["state 1"] == ROUNDS
     assert found["state 1"], "no file was ever replaced before the kill"
     assert found["left over"], "no kill ever came in the middle of writing"
     # what is left over, of ours and of safetensors, has hidden names and is in nobody's way

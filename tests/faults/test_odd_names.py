@@ -110,11 +110,10 @@ def test_a_name_that_means_something_elsewhere(command, monkeypatch, tmp_path, n
     """To Polars, or in our own tables: here it is the name of a column."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
-    kinds = [list("abc") * 20, rng.normal(size=60)]
-    for values in kinds:
+    written, words, numbers = name or "column_2", list("abc") * 20, rng.normal(size=60)
+    feature, target, group = ["--target", "y"], ["--target", written], ["--group", written]
+    for values, roles in ((words, target), (words, feature + group), (numbers, feature)):
         table = pl.DataFrame({"a": rng.normal(size=60), name: values, "y": rng.normal(size=60)})
         table.write_csv("t.csv")
-        for roles in (["--target", "y"], ["--target", name], ["--target", "y", "--group", name]):
-            wanted = [role or "column_2" for role in roles]
-            code, shown = command("correct", "t.csv", *wanted, "--lr", "0.1", "--gamma", "1")
-            assert code == 0, shown
+        code, shown = command("correct", "t.csv", *roles, "--lr", "0.1", "--gamma", "1")
+        assert code == 0, shown

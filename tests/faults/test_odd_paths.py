@@ -6,9 +6,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+from retarget.data.backbones import read_weights
 from retarget.data.fetch import check_file
 from retarget.data.mnist import MNIST, load_mnist
-from retarget.data.weights import read_weights
 from retarget.diagnosis.tables.read import read_table
 from retarget.errors import InvalidInputError, MissingDataError
 from retarget.streaming.corrector import TargetCorrector

@@ -8,11 +8,13 @@ transformers = pytest.importorskip("transformers")
 
 import torch  # noqa: E402
 from torch.nn import functional  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
 from transformers import BertConfig, BertForSequenceClassification, TrainingArguments  # noqa: E402
 
 import retarget as rt  # noqa: E402
 from retarget.errors import InvalidInputError, InvalidTypeError  # noqa: E402
 from retarget.integrations.huggingface import CorrectedTrainer, true_targets  # noqa: E402
+from support.corrected_training import assert_same, by_hand  # noqa: E402
 
 pytestmark = [
     # `pin_memory` on a machine without an accelerator, and a large target of so small a network
@@ -62,12 +64,17 @@ def arguments(folder, **options):
 
 
 CORRECTOR = partial(rt.NetworkCorrector, gamma=2.0, block_size=8, ridge=0.5)
+CLOSED = partial(rt.NetworkCorrector, gamma=1.0, block_size=8, memory=64)
+LEARNER = rt.SGD(LR, BATCH, reduction="mean")
+
+
+def trainer_of(folder, model=None, task=TASKS[0], corrector=CORRECTOR, extra=None, **options):
+    given = {"corrector": corrector, "train_dataset": task} | (extra or {})
+    return CorrectedTrainer(model, arguments(folder, **options), **given)
 
 
 def by_trainer(folder, model, tasks=TASKS, corrector=CORRECTOR, extra=None, **options):
-    trainer = CorrectedTrainer(
-        model, arguments(folder, **options), corrector=corrector, **(extra or {})
-    )
+    trainer = trainer_of(folder, model, tasks[0], corrector, extra, **options)
     for task in tasks:
         trainer.train_dataset = task
         trainer.train()
@@ -79,103 +86,71 @@ def tensors(task):
     return parts, functional.one_hot(parts.pop("labels"), CLASSES).double()
 
 
-def by_hand(
-    model, learner, tasks=TASKS, loss="squared", optimizer=None, rates=None, first_true=False,
-    corrector=CORRECTOR, smoothing=0.0,
-):  # fmt: skip
-    """The same written out; gives the targets of each task."""
-    trained = [value for value in model.parameters() if value.requires_grad]
-    optimizer = optimizer or torch.optim.SGD(trained, lr=LR)
-    given = {} if isinstance(optimizer, torch.optim.SGD) else {"preconditioner": optimizer}
-    made, targets, step = corrector(model, learner, **given), [], 0
-    for number, task in enumerate(tasks):
-        X, Y = tensors(task)
-        Y = (1 - smoothing) * Y + smoothing / CLASSES
-        if rates is not None:
-            seen = sum(len(each) for each in tasks[: number + 1]) // learner.batch_size
-            made.learner = rt.SGD(rates[:seen], learner.batch_size, reduction="mean")
-        if first_true and not number:
-            made.resume([(X, Y)], Y)
-            Z = Y
-        else:
-            Z = made.correct(X, Y)
-        targets.append(Z)
-        for rows in torch.arange(len(Z)).split(learner.batch_size):
-            if rates is not None:
-                optimizer.param_groups[0]["lr"] = rates[step]
-            optimizer.zero_grad()
-            logits = model(**{key: value[rows] for key, value in X.items()}).logits
-            if loss == "squared":
-                (logits - Z[rows]).square().sum(1).mean().div(2).backward()
-            else:
-                functional.cross_entropy(logits, Z[rows]).backward()
-            optimizer.step()
-            step += 1
+def assert_like_by_hand(
+    model, corrector=CORRECTOR, learner=LEARNER, streams=None, trained="all", **how
+):
+    """The model's weights are those of the plain loop; gives the corrected targets."""
+    same = bert(trained=trained)
+    streams = [tensors(task) for task in TASKS] if streams is None else streams
+    targets = by_hand(same, corrector(same, learner), streams, **how)
+    assert_same(model, same)
     return targets
-
-
-def assert_same_weights(one, other):
-    for (name, a), b in zip(one.named_parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(
-            a, b, rtol=0, atol=1e-10, msg=lambda m, name=name: f"{name}: {m}"
-        )
 
 
 @pytest.mark.parametrize("loss", ["squared", "cross-entropy"])
 @pytest.mark.parametrize("trained", ["all", "classifier", "layer.1."])
 def test_the_same_weights_as_by_hand(tmp_path, trained, loss):
-    corrector = partial(CORRECTOR, loss=loss)
-    model, same = bert(trained=trained), bert(trained=trained)
+    corrector, model = partial(CORRECTOR, loss=loss), bert(trained=trained)
     trainer = by_trainer(tmp_path, model, corrector=corrector)
-    learner = rt.SGD(LR, BATCH, reduction="mean")
-    Z = by_hand(same, learner, loss=loss, corrector=corrector)
-    assert_same_weights(model, same)
+    Z = assert_like_by_hand(model, corrector, trained=trained)
     assert (Z[1] - tensors(TASKS[1])[1]).abs().max() > 0.1  # there was something to correct
-    assert trainer.corrector.learner == learner
+    assert trainer.corrector.learner == LEARNER
 
 
 @pytest.mark.parametrize("accumulated", [2, 4])
 def test_accumulated_batches_are_one_batch(tmp_path, accumulated):
     # 16 and 12 samples: with four batches of 2, the last step of the last task is half as large
-    model, same = bert(), bert()
     options = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": accumulated}
-    by_trainer(tmp_path, model, **options)
-    by_hand(same, rt.SGD(LR, 2 * accumulated, reduction="mean"))
-    assert_same_weights(model, same)
+    trainer = by_trainer(tmp_path, bert(), **options)
+    assert_like_by_hand(trainer.model, learner=rt.SGD(LR, 2 * accumulated, reduction="mean"))
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
 def test_a_schedule_is_the_learners(tmp_path, schedule):
-    model, same = bert(), bert()
-    trainer = by_trainer(tmp_path, model, lr_scheduler_type=schedule)
+    trainer = by_trainer(tmp_path, bert(), lr_scheduler_type=schedule)
     rates = trainer.corrector.learner.lr
     if schedule == "linear":
         assert rates == pytest.approx([LR * part for part in (1, 0.75, 0.5, 0.25, 1, 2 / 3, 1 / 3)])
-    by_hand(same, rt.SGD(LR, BATCH, reduction="mean"), rates=rates)
-    assert_same_weights(model, same)
+    same = bert()
+    corrector = CORRECTOR(same, LEARNER)
+
+    def streams():
+        for task, steps in zip(TASKS, (4, 7), strict=True):
+            corrector.learner = rt.SGD(rates[:steps], BATCH, reduction="mean")
+            yield tensors(task)
+
+    by_hand(same, corrector, streams())
+    assert_same(trainer.model, same)
 
 
 def test_momentum_goes_on_from_task_to_task(tmp_path):
-    model, same = bert(), bert()
-    made = [torch.optim.SGD(each.parameters(), lr=LR, momentum=0.5) for each in (model, same)]
-    by_trainer(tmp_path, model, extra={"optimizers": (made[0], None)})
-    by_hand(same, rt.SGD(LR, BATCH, momentum=0.5, reduction="mean"), optimizer=made[1])
-    assert_same_weights(model, same)
+    model = bert()
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.5)
+    by_trainer(tmp_path, model, extra={"optimizers": (optimizer, None)})
+    assert_like_by_hand(model, learner=rt.SGD(LR, BATCH, momentum=0.5, reduction="mean"))
 
 
 @pytest.mark.parametrize("loss", ["squared", "cross-entropy"])
 def test_adamw_corrects_from_the_second_task_on(tmp_path, loss):
     corrector = partial(rt.NetworkCorrector, gamma=1e3, block_size=8, ridge=1e3, loss=loss)
-    model, same = bert(), bert()
-    trainer = by_trainer(
-        tmp_path, model, corrector=corrector, optim="adamw_torch", learning_rate=1e-3
-    )
+    options = {"optim": "adamw_torch", "learning_rate": 1e-3}
+    trainer, same = by_trainer(tmp_path, bert(), corrector=corrector, **options), bert()
     optimizer = torch.optim.AdamW(same.parameters(), lr=1e-3, weight_decay=0.0)
     learner = rt.SGD(1e-3, BATCH, reduction="mean")
-    by_hand(same, learner, loss=loss, optimizer=optimizer, first_true=True, corrector=corrector)
-    assert_same_weights(model, same)
-    shifts = [each["target_shift"] for each in trainer_logs(trainer)]
-    assert shifts[-1] > 0
+    made = corrector(same, learner, preconditioner=optimizer)
+    by_hand(same, made, map(tensors, TASKS), optimiser=optimizer, first_true=True)
+    assert_same(trainer.model, same)
+    assert trainer_logs(trainer)[-1]["target_shift"] > 0
 
 
 def trainer_logs(trainer):
@@ -183,10 +158,9 @@ def trainer_logs(trainer):
 
 
 def test_smoothed_labels_are_corrected(tmp_path):
-    model, same = bert(), bert()
-    by_trainer(tmp_path, model, label_smoothing_factor=0.2)
-    by_hand(same, rt.SGD(LR, BATCH, reduction="mean"), smoothing=0.2)
-    assert_same_weights(model, same)
+    trainer = by_trainer(tmp_path, bert(), label_smoothing_factor=0.2)
+    smoothed = [(X, 0.8 * Y + 0.2 / CLASSES) for X, Y in map(tensors, TASKS)]
+    assert_like_by_hand(trainer.model, streams=smoothed)
 
 
 @pytest.mark.parametrize(
@@ -195,99 +169,55 @@ def test_smoothed_labels_are_corrected(tmp_path):
     ids=["workers", "checkpointing"],
 )
 def test_what_changes_nothing(tmp_path, options):
-    model, same = bert(), bert()
-    by_trainer(tmp_path, model, **options)
-    by_hand(same, rt.SGD(LR, BATCH, reduction="mean"))
-    assert_same_weights(model, same)
+    assert_like_by_hand(by_trainer(tmp_path, bert(), **options).model)
 
 
 def test_dropped_samples_are_not_corrected(tmp_path):
     tasks = sentences(18, 1), sentences(15, 2)
-    model, same = bert(), bert()
-    by_trainer(tmp_path, model, tasks, dataloader_drop_last=True)
-    by_hand(same, rt.SGD(LR, BATCH, reduction="mean"), [tasks[0][:16], tasks[1][:12]])
-    assert_same_weights(model, same)
+    trainer = by_trainer(tmp_path, bert(), tasks, dataloader_drop_last=True)
+    whole = [tensors(tasks[0][:16]), tensors(tasks[1][:12])]
+    assert_like_by_hand(trainer.model, streams=whole)
 
 
 def test_several_epochs_are_corrected_anew(tmp_path):
-    model, same = bert(), bert()
     corrector = partial(CORRECTOR, refresh="epoch")
-    by_trainer(tmp_path, model, TASKS[:1], corrector, num_train_epochs=2)
-    made = corrector(same, rt.SGD(LR, BATCH, reduction="mean"))
-    X, Y = tensors(TASKS[0])
-    optimizer = torch.optim.SGD(same.parameters(), lr=LR)
-    for epoch in range(2):
-        Z = made.recorrect() if epoch else made.correct(X, Y)
-        for rows in torch.arange(16).split(BATCH):
-            optimizer.zero_grad()
-            logits = same(**{key: value[rows] for key, value in X.items()}).logits
-            (logits - Z[rows]).square().sum(1).mean().div(2).backward()
-            optimizer.step()
-    assert_same_weights(model, same)
+    trainer = by_trainer(tmp_path, bert(), TASKS[:1], corrector, num_train_epochs=2)
+    assert_like_by_hand(trainer.model, corrector, streams=[tensors(TASKS[0])], epochs=2)
 
 
 def test_the_closed_loop_block_by_block(tmp_path):
-    model, same = bert(), bert()
-    corrector = partial(rt.NetworkCorrector, gamma=1.0, block_size=8, memory=64)
-    trainer = by_trainer(tmp_path, model, corrector=corrector)
-    made = corrector(same, rt.SGD(LR, BATCH, reduction="mean"))
-    optimizer = torch.optim.SGD(same.parameters(), lr=LR)
-    for task in TASKS:
-        X, Y = tensors(task)
-        for block in torch.arange(len(Y)).split(8):
-            Z = made.correct({key: value[block] for key, value in X.items()}, Y[block])
-            for rows, z in zip(block.split(BATCH), Z.split(BATCH), strict=True):
-                optimizer.zero_grad()
-                logits = same(**{key: value[rows] for key, value in X.items()}).logits
-                (logits - z).square().sum(1).mean().div(2).backward()
-                optimizer.step()
-    assert_same_weights(model, same)
+    trainer = by_trainer(tmp_path, bert(), corrector=CLOSED)
+    assert_like_by_hand(trainer.model, CLOSED, block=8)
     assert trainer_logs(trainer)[-1]["largest_target"] > 0
 
 
-@pytest.mark.parametrize("schedule", ["constant", "linear"])
-def test_resumed_in_the_midst_of_a_task(tmp_path, schedule):
-    whole, broken = bert(), bert()
-    by_trainer(tmp_path / "whole", whole, lr_scheduler_type=schedule)
-    options = {"save_strategy": "steps", "save_steps": 2, "lr_scheduler_type": schedule}
-    by_trainer(tmp_path / "broken", broken, **options)  # writes checkpoint-2 of the second task
-    again = CorrectedTrainer(
-        bert(3), arguments(tmp_path / "broken", **options), corrector=CORRECTOR,
-        train_dataset=TASKS[1],
-    )  # fmt: skip
-    again.train(resume_from_checkpoint=str(tmp_path / "broken" / "checkpoint-2"))
-    assert_same_weights(again.model, whole)
+@pytest.mark.parametrize(
+    ("schedule", "saved", "checkpoint"),
+    [
+        ("constant", {"save_strategy": "steps", "save_steps": 2}, 2),
+        ("linear", {"save_strategy": "steps", "save_steps": 2}, 2),
+        ("constant", {"save_strategy": "epoch"}, 3),
+    ],
+    ids=["in a task", "in a task, scheduled", "after a task"],
+)
+def test_resumed_from_a_checkpoint_of_the_second_task(tmp_path, schedule, saved, checkpoint):
     third = sentences(8, 5)
-    again.train_dataset = third
-    again.train()
-    longer = bert()
-    by_trainer(tmp_path / "longer", longer, (*TASKS, third), lr_scheduler_type=schedule)
-    assert_same_weights(again.model, longer)
-
-
-def test_resumed_where_a_task_was_complete(tmp_path):
-    options = {"save_strategy": "epoch"}
-    third, longer = sentences(8, 5), bert()
-    by_trainer(tmp_path / "longer", longer, (*TASKS, third))
+    expected = by_trainer(tmp_path, bert(), (*TASKS, third), lr_scheduler_type=schedule)
+    options = saved | {"lr_scheduler_type": schedule}
     by_trainer(tmp_path / "broken", bert(), **options)
-    again = CorrectedTrainer(
-        bert(3), arguments(tmp_path / "broken", **options), corrector=CORRECTOR,
-        train_dataset=TASKS[1],
-    )  # fmt: skip
-    again.train(resume_from_checkpoint=str(tmp_path / "broken" / "checkpoint-3"))
+    again = trainer_of(tmp_path / "broken", bert(3), TASKS[1], **options)
+    again.train(resume_from_checkpoint=str(tmp_path / "broken" / f"checkpoint-{checkpoint}"))
     again.train_dataset = third
     again.train()
-    assert_same_weights(again.model, longer)
+    assert_same(again.model, expected.model)
 
 
 def test_what_is_logged(tmp_path):
-    trainer = CorrectedTrainer(
-        bert(), arguments(tmp_path), corrector=CORRECTOR, train_dataset=TASKS[0]
-    )
+    trainer = trainer_of(tmp_path, bert())
     trainer.train()
     (first,) = trainer_logs(trainer)
     X, Y = tensors(TASKS[0])
-    Z = CORRECTOR(bert(), rt.SGD(LR, BATCH, reduction="mean")).correct(X, Y)
+    Z = CORRECTOR(bert(), LEARNER).correct(X, Y)
     assert first["target_shift"] == pytest.approx(float((Z - Y).square().mean().sqrt()))
     assert first["largest_target"] == pytest.approx(float(Z.abs().max()))
     assert "linearisation_error" not in first
@@ -307,103 +237,114 @@ def test_evaluation_is_on_true_labels(tmp_path):
     assert trainer.predict(TASKS[1]).predictions.shape == (12, CLASSES)
 
 
-REFUSED = [
-    ({"train_sampling_strategy": "random"}, "set train_sampling_strategy='sequential'"),
-    ({"max_grad_norm": 1.0}, "set max_grad_norm=0"),
-    ({"bf16": True}, "fp16 or bf16 is set"),
-    ({"max_steps": 3}, "max_steps is set"),
-    ({"num_train_epochs": 1.5}, "num_train_epochs is 1.5; expected a whole number"),
-    ({"auto_find_batch_size": True}, "auto_find_batch_size is set"),
-    ({"torch_compile": True}, "torch_compile is set"),
-    ({"label_names": ["label_ids"]}, "expected \\['labels'\\]"),
-    ({"warmup_steps": 2, "lr_scheduler_type": "linear"}, "the rate of step 0 is 0.0"),
-    ({"weight_decay": 0.1}, "lr \\* weight_decay differs between groups"),
-    ({"optim": "adafactor"}, "the optimiser is a Adafactor; expected SGD, Adam or AdamW"),
-]
+def shorter(rows):
+    """Batches that are padded to the longest of their own sentences."""
+    longest = max(sum(row["attention_mask"]) for row in rows)
+    keys = ("input_ids", "attention_mask")
+    batch = {key: torch.tensor([row[key][:longest] for row in rows]) for key in keys}
+    return batch | {"labels": torch.tensor([row["labels"] for row in rows])}
 
 
-@pytest.mark.parametrize(("options", "message"), REFUSED, ids=[next(iter(o)) for o, _ in REFUSED])
-def test_habits_that_are_refused(tmp_path, options, message):
-    model, same = bert(), bert()
+EVALUATED = {"eval_strategy": "epoch", "extra": {"eval_dataset": TASKS[0]}}
+BARE = [{key: row[key] for key in ("input_ids", "attention_mask")} for row in TASKS[0]]
+REFUSED = {
+    "order": ({"train_sampling_strategy": "random"}, "one order; expected 'sequential'"),
+    "clipping": ({"max_grad_norm": 1.0}, "max_grad_norm is 1.0.* expected 0"),
+    "bf16": ({"bf16": True}, "bf16 is True"),
+    "steps": ({"max_steps": 3}, "max_steps is 3"),
+    "epochs": ({"num_train_epochs": 1.5}, "num_train_epochs is 1.5; expected a whole number"),
+    "batch size": ({"auto_find_batch_size": True}, "auto_find_batch_size is True"),
+    "compiled": ({"torch_compile": True}, "torch_compile is True"),
+    "label names": ({"label_names": ["label_ids"]}, "expected \\['labels'\\]"),
+    "warm-up": ({"warmup_steps": 2, "lr_scheduler_type": "linear"}, "rate of step 0 is 0.0"),
+    "decay": ({"weight_decay": 0.1}, "lr \\* weight_decay differs between groups"),
+    "optimiser": ({"optim": "adafactor"}, "a Adafactor; expected SGD, Adam or AdamW"),
+    "best": (
+        EVALUATED | {"save_strategy": "epoch", "load_best_model_at_end": True},
+        "load_best_model_at_end is True",
+    ),
+    "plateau": (
+        EVALUATED | {"lr_scheduler_type": "reduce_lr_on_plateau"},
+        "whose rates are not known beforehand",
+    ),
+    "loss": (
+        {"extra": {"compute_loss_func": lambda *_, **__: None}},
+        "compute_loss_func is given",
+    ),
+    "network": (
+        {"model": None, "extra": {"model_init": lambda: bert()}},
+        "model_init makes a new network",
+    ),
+    "dropout": ({"model": lambda: bert(dropout=0.1)}, "hidden_dropout_prob=0"),
+    "padding": (
+        {"extra": {"data_collator": shorter}, "per_device_train_batch_size": 1},
+        "pad all to one length",
+    ),
+    "no labels": ({"tasks": [BARE]}, "no batch with 'labels'"),
+    "corrector": ({"corrector": 1.0}, "corrector is 1.0; expected a function that makes"),
+    "made": ({"corrector": lambda *_: {}}, "corrector made a dict"),
+    "parameters": (
+        {"corrector": partial(CORRECTOR, params="classifier")},
+        "the optimiser trains bert.*requires_grad_",
+    ),
+    "replay": ({"corrector": partial(CLOSED, replay=20)}, "replay is 20, but Trainer trains on"),
+    "closed, scheduled": (
+        {"corrector": CLOSED, "lr_scheduler_type": "linear"},
+        "the closed loop .memory=.... needs one rate",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_refused_before_anything_is_trained(tmp_path, what):
+    options, message = REFUSED[what]
+    given = {"model": bert, "tasks": TASKS} | options
+    made = given.pop("model")
+    model = made and made()
     with pytest.raises((InvalidInputError, InvalidTypeError), match=message):
-        by_trainer(tmp_path, model, **options)
-    assert_same_weights(model, same)
+        by_trainer(tmp_path, model, **given)
+    if what not in ("network", "dropout"):
+        assert_same(model, bert(), tolerance=0)
 
 
-@pytest.mark.parametrize(("name", "value"), [("world_size", 2), ("n_gpu", 2)])
-def test_several_devices_are_refused(tmp_path, monkeypatch, name, value):
-    trainer = CorrectedTrainer(
-        bert(), arguments(tmp_path), corrector=CORRECTOR, train_dataset=TASKS[0]
-    )
-    monkeypatch.setattr(TrainingArguments, name, property(lambda self: value))
+def test_a_second_pass_of_the_closed_loop_is_refused(tmp_path):
+    with pytest.raises(InvalidInputError, match="each block is corrected once"):
+        by_trainer(tmp_path, bert(), corrector=CLOSED, num_train_epochs=2)
+
+
+@pytest.mark.parametrize("name", ["world_size", "n_gpu"])
+def test_several_devices_are_refused(tmp_path, monkeypatch, name):
+    trainer = trainer_of(tmp_path, bert())
+    monkeypatch.setattr(TrainingArguments, name, property(lambda self: 2))
     with pytest.raises(InvalidInputError, match="several processes or devices"):
         trainer.train()
 
 
-def test_the_best_model_at_the_end_is_refused(tmp_path):
-    options = {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True}
-    with pytest.raises(InvalidInputError, match="load_best_model_at_end is set"):
-        by_trainer(tmp_path, bert(), extra={"eval_dataset": TASKS[0]}, **options)
-
-
-def test_losses_networks_and_schedulers_from_elsewhere_are_refused(tmp_path):
-    with pytest.raises(InvalidInputError, match="compute_loss_func is given"):
-        by_trainer(tmp_path, bert(), extra={"compute_loss_func": lambda *_, **__: None})
-    with pytest.raises(InvalidInputError, match="model_init makes a new network"):
-        by_trainer(tmp_path, None, extra={"model_init": lambda: bert()})
+def test_a_scheduler_from_elsewhere_is_refused(tmp_path):
     model = bert()
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
     with pytest.raises(InvalidInputError, match="a scheduler is given"):
-        by_trainer(tmp_path, model, extra={"optimizers": (optimizer, scheduler)})
+        trainer_of(tmp_path, model, extra={"optimizers": (optimizer, scheduler)})
 
 
-def test_a_rate_that_follows_the_evaluation_is_refused(tmp_path):
-    options = {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "epoch"}
-    with pytest.raises(InvalidInputError, match="whose rates are not known beforehand"):
-        by_trainer(tmp_path, bert(), extra={"eval_dataset": TASKS[0]}, **options)
-
-
-def test_dropout_is_refused(tmp_path):
-    with pytest.raises(InvalidInputError, match="hidden_dropout_prob=0"):
-        by_trainer(tmp_path, bert(dropout=0.1))
+class Shuffling(CorrectedTrainer):
+    def get_train_dataloader(self):
+        return DataLoader(self.train_dataset, BATCH, shuffle=True, collate_fn=self.data_collator)
 
 
 def test_shuffling_by_a_loader_of_ones_own_is_refused(tmp_path):
-    class Shuffling(CorrectedTrainer):
-        def get_train_dataloader(self):
-            return torch.utils.data.DataLoader(
-                self.train_dataset, BATCH, shuffle=True, collate_fn=self.data_collator
-            )
-
     trainer = Shuffling(bert(), arguments(tmp_path), corrector=CORRECTOR, train_dataset=TASKS[0])
     with pytest.raises(InvalidInputError, match="is not the one corrected"):
         trainer.train()
 
 
-def test_batches_of_different_lengths_are_refused(tmp_path):
-    def shorter(rows):
-        longest = max(sum(row["attention_mask"]) for row in rows)
-        keys = ("input_ids", "attention_mask")
-        batch = {key: torch.tensor([row[key][:longest] for row in rows]) for key in keys}
-        return batch | {"labels": torch.tensor([row["labels"] for row in rows])}
-
-    with pytest.raises(InvalidInputError, match="pad all to one length"):
-        by_trainer(tmp_path, bert(), [sentences(16, 8)], extra={"data_collator": shorter}, per_device_train_batch_size=1)  # fmt: skip  # noqa: E501
-
-
-def test_samples_without_labels_are_refused(tmp_path):
-    bare = [{key: row[key] for key in ("input_ids", "attention_mask")} for row in TASKS[0]]
-    with pytest.raises(InvalidInputError, match="no batch with 'labels'"):
-        by_trainer(tmp_path, bert(), [bare])
-
-
 @pytest.mark.parametrize(
     ("labels", "smoothing", "message"),
     [
-        (torch.tensor([0, 4]), 0.0, "labels go from 0 to 4; expected classes from 0 to 3"),
-        (torch.tensor([0, -100]), 0.0, "labels go from -100 to 0"),
-        (torch.zeros(2, 3, dtype=torch.long), 0.0, "labels of single tokens are not supported"),
+        (torch.tensor([0, 4]), 0.0, "labels are 0 to 4, and there are 4 outputs"),
+        (torch.tensor([0, -100]), 0.0, "labels are -100 to 0"),
+        (torch.zeros(2, 3, dtype=torch.long), 0.0, "whole numbers of shape \\(2, 3\\)"),
         (torch.zeros(2), 0.1, "label_smoothing_factor is for classes"),
     ],
     ids=["too many", "ignored", "tokens", "smoothed numbers"],
@@ -419,30 +360,13 @@ def test_numbers_as_labels():
     assert torch.equal(true_targets(torch.ones(2, 3), 3, 0.0), torch.ones(2, 3))
 
 
-def test_correctors_that_are_refused(tmp_path):
-    with pytest.raises(InvalidTypeError, match="corrector is a float; expected what makes one"):
-        by_trainer(tmp_path, bert(), corrector=1.0)
-    with pytest.raises(InvalidTypeError, match="corrector made a dict"):
-        by_trainer(tmp_path, bert(), corrector=lambda *_: {})
-    with pytest.raises(InvalidInputError, match="freeze the others with requires_grad_"):
-        by_trainer(tmp_path, bert(), corrector=partial(CORRECTOR, params="classifier"))
-    loop = partial(rt.NetworkCorrector, gamma=1.0, block_size=8, memory=64)
-    with pytest.raises(InvalidInputError, match="replay is 20, but Trainer trains on"):
-        by_trainer(tmp_path, bert(), corrector=partial(loop, replay=20))
-    with pytest.raises(InvalidInputError, match="the closed loop .memory=.... needs one rate"):
-        by_trainer(tmp_path, bert(), corrector=loop, lr_scheduler_type="linear")
-    with pytest.raises(InvalidInputError, match="each block is corrected once"):
-        by_trainer(tmp_path, bert(), corrector=loop, num_train_epochs=2)
+class Stop(transformers.TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_training_stop = True
 
 
 def test_a_task_that_ended_early_ends_the_stream(tmp_path):
-    class Stop(transformers.TrainerCallback):
-        def on_step_end(self, args, state, control, **kwargs):
-            control.should_training_stop = True
-
-    trainer = CorrectedTrainer(
-        bert(), arguments(tmp_path), corrector=CORRECTOR, train_dataset=TASKS[0], callbacks=[Stop]
-    )
+    trainer = trainer_of(tmp_path, bert(), extra={"callbacks": [Stop]})
     trainer.train()
     with pytest.raises(InvalidInputError, match="the last task ended after 4 of 16 samples"):
         trainer.train()
@@ -450,16 +374,11 @@ def test_a_task_that_ended_early_ends_the_stream(tmp_path):
 
 def test_checkpoints_that_are_refused(tmp_path):
     (tmp_path / "checkpoint-1").mkdir()
-    trainer = CorrectedTrainer(
-        bert(), arguments(tmp_path), corrector=CORRECTOR, train_dataset=TASKS[0]
-    )
     with pytest.raises(InvalidInputError, match="holds no corrector.safetensors"):
-        trainer.train(resume_from_checkpoint=True)
+        trainer_of(tmp_path, bert()).train(resume_from_checkpoint=True)
     options = {"save_strategy": "steps", "save_steps": 2}
     never = partial(CORRECTOR, refresh="never")
     by_trainer(tmp_path / "never", bert(), TASKS[:1], never, **options)
-    trainer = CorrectedTrainer(
-        bert(), arguments(tmp_path / "never", **options), corrector=never, train_dataset=TASKS[0]
-    )
+    trainer = trainer_of(tmp_path / "never", bert(), corrector=never, **options)
     with pytest.raises(InvalidInputError, match="only a corrector with refresh='task'"):
         trainer.train(resume_from_checkpoint=str(tmp_path / "never" / "checkpoint-2"))

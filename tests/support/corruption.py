@@ -31,16 +31,6 @@ def _flip_bits(content: bytes, foreign: bytes, rng: random.Random) -> bytes:
     return bytes(damaged)
 
 
-def _overwrite(content: bytes, foreign: bytes, rng: random.Random) -> bytes:
-    start, stop = _block(content, rng)
-    return content[:start] + rng.randbytes(stop - start) + content[stop:]
-
-
-def _blank(content: bytes, foreign: bytes, rng: random.Random) -> bytes:
-    start, stop = _block(content, rng)
-    return content[:start] + rng.choice((b"\0", b"\xff")) * (stop - start) + content[stop:]
-
-
 def _truncate(content: bytes, foreign: bytes, rng: random.Random) -> bytes:
     return content[: rng.randrange(len(content) + 1)]
 
@@ -54,20 +44,19 @@ def _swap(content: bytes, foreign: bytes, rng: random.Random) -> bytes:
     return content[:a] + content[c:d] + content[b:c] + content[a:b] + content[d:]
 
 
-def _duplicate(content: bytes, foreign: bytes, rng: random.Random) -> bytes:
-    start, stop = _block(content, rng)
-    return content[:stop] + content[start:]
-
-
-def _remove(content: bytes, foreign: bytes, rng: random.Random) -> bytes:
-    start, stop = _block(content, rng)
-    return content[:start] + content[stop:]
-
-
-def _splice(content: bytes, foreign: bytes, rng: random.Random) -> bytes:
+def _replace(content: bytes, foreign: bytes, rng: random.Random) -> bytes:
+    """A piece becomes noise, zeros, ones, twice itself, nothing, or a piece of another file."""
     start, stop = _block(content, rng)
     first, last = _block(foreign, rng)
-    return content[:start] + foreign[first:last] + content[stop:]
+    length = stop - start
+    pieces = [
+        rng.randbytes(length),
+        rng.choice((b"\0", b"\xff")) * length,
+        content[start:stop] * 2,
+        b"",
+        foreign[first:last],
+    ]
+    return content[:start] + rng.choice(pieces) + content[stop:]
 
 
 def _block(content: bytes, rng: random.Random) -> tuple[int, int]:
@@ -81,14 +70,9 @@ def _block(content: bytes, rng: random.Random) -> tuple[int, int]:
 
 
 KINDS: list[Callable[[bytes, bytes, random.Random], bytes]] = [
-    _flip_bits,
-    _flip_bits,
-    _overwrite,
-    _blank,
+    *[_flip_bits] * 2,
+    *[_replace] * 5,
     _truncate,
     _extend,
     _swap,
-    _duplicate,
-    _remove,
-    _splice,
 ]

@@ -22,11 +22,11 @@ import torch
 from safetensors.torch import save_file
 
 import retarget as rt
+from retarget.data.backbones import read_weights
 from retarget.data.cache import cached_array
 from retarget.data.cifar10 import load_cifar10
 from retarget.data.core50 import load_core50
 from retarget.data.mnist import load_mnist
-from retarget.data.weights import read_weights
 from retarget.diagnosis.tables.read import read_table
 from retarget.experiments.reader import parse_experiment
 from retarget.experiments.runs.store import Identity, RunStore
@@ -80,20 +80,16 @@ def same(found: Any, right: Any) -> bool:
 
 def same_form(path: Path, found: Any, right: Any) -> bool:
     """Arrays of the right names, shapes and types, whatever their numbers."""
-    if isinstance(found, torch.Tensor | np.ndarray):
-        return type(found) is type(right) and (found.shape, found.dtype) == (
-            right.shape,
-            right.dtype,
-        )
+    if is_dataclass(found):
+        found, right = vars(found), vars(right)
     if isinstance(found, dict):
         return found.keys() == right.keys() and all(
             same_form(path, found[key], right[key]) for key in found
         )
-    if is_dataclass(found):
-        return all(
-            same_form(path, getattr(found, f.name), getattr(right, f.name)) for f in fields(found)
-        )
-    return type(found) is type(right)
+    return type(found) is type(right) and (
+        not isinstance(found, torch.Tensor | np.ndarray)
+        or (found.shape, found.dtype) == (right.shape, right.dtype)
+    )
 
 
 def made_table() -> pl.DataFrame:
@@ -146,25 +142,13 @@ def _a_table(path: Path, found: pl.DataFrame, right: pl.DataFrame) -> bool:
     return found.height > 0 and found.width > 0 and all(s.len() == found.height for s in found)
 
 
-def _mnist(packed: bool, number: int) -> Callable[[Path], Path]:
+def _made(
+    name: str, write: Callable[..., Any], *given: Any, **sizes: int
+) -> Callable[[Path], Path]:
+    """Writes the files of a data set, of which the named one is damaged."""
+
     def make(folder: Path) -> Path:
-        write_made_mnist(folder, packed, train=5, test=2)
-        return folder / (NAMES[number] if packed else NAMES[number].removesuffix(".gz"))
-
-    return make
-
-
-def _cifar10(form: str, name: str) -> Callable[[Path], Path]:
-    def make(folder: Path) -> Path:
-        write_made_cifar10(folder, form, images=2)
-        return folder / name
-
-    return make
-
-
-def _core50(form: str, name: str) -> Callable[[Path], Path]:
-    def make(folder: Path) -> Path:
-        write_made_core50(folder, form, FRAMES)
+        write(folder, *given, **sizes)
         return folder / name
 
     return make
@@ -190,46 +174,32 @@ def _stream(n: int = 23) -> tuple[np.ndarray, np.ndarray]:
     return rng.normal(size=(n, 3)), rng.normal(size=(n, 2))
 
 
-def _corrector() -> Any:
-    return rt.TargetCorrector(rt.RBF(1.3), rt.SGD(0.2), gamma=0.7, block_size=5, ridge=0.1)
-
-
-def _tracker() -> Any:
-    return rt.ShiftTracker(rt.RBF(1.3), rt.SGD(0.2), gamma=0.7)
-
-
-def _ridge() -> Any:
-    return rt.StreamingRidge(rt.RBF(1.3), memory=12)
-
-
-def _saved(made: Callable[[], Any], feed: str) -> Callable[[Path], Path]:
-    def make(folder: Path) -> Path:
-        streaming = made()
-        getattr(streaming, feed)(*_stream())
-        streaming.save(folder / "state.safetensors")
-        return folder / "state.safetensors"
-
-    return make
-
-
-def _goes_on(kind: Any, then: Callable[[Any], Any]) -> Callable[[Path], Any]:
-    """Not the file's content only: a state must also be able to go on."""
-    return lambda path: then(kind.load(path))
-
-
-def _corrected(corrector: Any) -> dict[str, np.ndarray]:
-    X, Y = _stream(9)
+def _corrected(corrector: Any, X: np.ndarray, Y: np.ndarray) -> dict[str, np.ndarray]:
     return {"block": corrector.correct(X, Y), "rest": corrector.flush()}
 
 
-def _tracked(tracker: Any) -> dict[str, np.ndarray]:
-    tracker.update(*_stream(9))
+def _tracked(tracker: Any, X: np.ndarray, Y: np.ndarray) -> dict[str, np.ndarray]:
+    tracker.update(X, Y)
     return {"effective": tracker.effective_targets}
 
 
-def _predicted(path: Path) -> dict[str, np.ndarray]:
-    X, Y = _stream(9)
-    return {"ridge": rt.StreamingRidge.load(path, rt.RBF(1.3)).learn(X, Y).predict(X)}
+def _learned(ridge: Any, X: np.ndarray, Y: np.ndarray) -> dict[str, np.ndarray]:
+    return {"ridge": ridge.learn(X, Y).predict(X)}
+
+
+def _state(made: Callable[[], Any], go_on: Callable[..., Any], *to_load: Any) -> Format:
+    """Not the file's content only: a state must also be able to go on."""
+
+    def make(folder: Path) -> Path:
+        thing = made()
+        go_on(thing, *_stream())
+        thing.save(folder / "state.safetensors")
+        return folder / "state.safetensors"
+
+    def read(path: Path) -> Any:
+        return go_on(type(made()).load(path, *to_load), *_stream(9))
+
+    return Format(make, read, notices=True)
 
 
 def _weights(name: str) -> Callable[[Path], Path]:
@@ -246,12 +216,12 @@ def _weights(name: str) -> Callable[[Path], Path]:
     return make
 
 
-def _cached(compute: Callable[[], np.ndarray]) -> Callable[[Path], np.ndarray]:
-    return lambda folder: cached_array(folder, "features", ["made"], compute)
+def _read_cached(path: Path) -> np.ndarray:
+    return cached_array(path.parent, "features", ["made"], lambda: _stream()[0])
 
 
 def _make_cached(folder: Path) -> Path:
-    _cached(lambda: _stream()[0])(folder)
+    _read_cached(folder / "any")
     return next(folder.glob("*.safetensors"))
 
 
@@ -313,7 +283,10 @@ def _read_setting(path: Path) -> Any:
 FRAMES = made_frames()
 FOLDER_NAME = "data set"
 FRAME_FILE = f"core50_128x128/{next(iter(FRAMES))}"
-PYTHON_ARCHIVE, BINARY_ARCHIVE = "cifar-10-python.tar.gz", "cifar-10-binary.tar.gz"
+PYTHON_ARCHIVE = "cifar-10-python.tar.gz"
+PLAIN = [name.removesuffix(".gz") for name in NAMES]
+MNIST_PLAIN = (write_made_mnist, False)  # not packed
+RBF, SGD = rt.RBF(1.3), rt.SGD(0.2)
 
 
 def _read_mnist(path: Path) -> Any:
@@ -339,37 +312,40 @@ FORMATS: dict[str, Format] = {
     "npy": Format(_table("t.npy"), read_table, well_formed=_a_table),
     "npz": Format(_table("t.npz"), read_table, notices=True),
     "npz, packed": Format(_table("packed.npz"), read_table, notices=True),
-    "idx, images": Format(_mnist(False, 0), _read_mnist, well_formed=same_form),
-    "idx, labels": Format(_mnist(False, 1), _read_mnist, well_formed=same_form),
-    "idx.gz": Format(_mnist(True, 0), _read_mnist, notices=True),
+    "idx, images": Format(_made(PLAIN[0], *MNIST_PLAIN), _read_mnist, well_formed=same_form),
+    "idx, labels": Format(_made(PLAIN[1], *MNIST_PLAIN), _read_mnist, well_formed=same_form),
+    "idx.gz": Format(_made(NAMES[0], write_made_mnist), _read_mnist, notices=True),
     "cifar10 python": Format(
-        _cifar10("python", PYTHON_NAMES[0]), _read_cifar10, well_formed=_labels_in_range
+        _made(PYTHON_NAMES[0], write_made_cifar10, "python", images=2),
+        _read_cifar10,
+        well_formed=_labels_in_range,
     ),
     "cifar10 binary": Format(
-        _cifar10("binary", BINARY_NAMES[0]), _read_cifar10, well_formed=_labels_in_range
+        _made(BINARY_NAMES[0], write_made_cifar10, "binary", images=2),
+        _read_cifar10,
+        well_formed=_labels_in_range,
     ),
     "cifar10 python tar.gz": Format(
-        _cifar10("python archive", PYTHON_ARCHIVE), _read_cifar10, notices=True
+        _made(PYTHON_ARCHIVE, write_made_cifar10, "python archive", images=2),
+        _read_cifar10,
+        notices=True,
     ),
-    "core50 zip": Format(_core50("zip", "core50_128x128.zip"), _read_core50, notices=True),
-    "core50 png": Format(_core50("folder", FRAME_FILE), _read_core50, notices=True),
+    "core50 zip": Format(
+        _made("core50_128x128.zip", write_made_core50, "zip", FRAMES), _read_core50, notices=True
+    ),
+    "core50 png": Format(
+        _made(FRAME_FILE, write_made_core50, "folder", FRAMES), _read_core50, notices=True
+    ),
     "core50 jpeg": Format(_core50_jpeg, _read_core50, well_formed=same_form),
     "weights safetensors": Format(_weights("w.safetensors"), read_weights),
     "weights pth": Format(_weights("w.pth"), read_weights, notices=True),
     "weights pth, old": Format(_weights("old.pth"), read_weights),
-    "corrector state": Format(
-        _saved(_corrector, "correct"), _goes_on(rt.TargetCorrector, _corrected), notices=True
+    "corrector state": _state(
+        lambda: rt.TargetCorrector(RBF, SGD, gamma=0.7, block_size=5, ridge=0.1), _corrected
     ),
-    "ridge state": Format(_saved(_ridge, "learn"), _predicted, notices=True),
-    "tracker state": Format(
-        _saved(_tracker, "update"), _goes_on(rt.ShiftTracker, _tracked), notices=True
-    ),
-    "cached array": Format(
-        _make_cached,
-        lambda path: _cached(lambda: _stream()[0])(path.parent),
-        notices=True,
-        made_again=True,
-    ),
+    "ridge state": _state(lambda: rt.StreamingRidge(RBF, memory=12), _learned, RBF),
+    "tracker state": _state(lambda: rt.ShiftTracker(RBF, SGD, gamma=0.7), _tracked),
+    "cached array": Format(_make_cached, _read_cached, notices=True, made_again=True),
     "run result": Format(_run("result.parquet"), _read_run, notices=True, made_again=True),
     "run record": Format(_run("run.json"), _read_run, notices=True, made_again=True),
     "experiment toml": Format(_experiment, _read_experiment),

@@ -1,5 +1,6 @@
 """Writers that are killed at any moment, and what they leave. Prints what was found as JSON."""
 
+import itertools
 import json
 import os
 import random
@@ -23,15 +24,18 @@ def main() -> None:
     path, text = folder / "state.safetensors", folder / "text.json"
     found: Counter[str] = Counter()
     for _ in range(rounds):
-        # the first is killed in mid-write or later, never before there is a file
         states[0].save(path)
         text.write_text(json.dumps([0] * 5000))
+        begun, started = os.pipe()
         writer = os.fork()
         if writer == 0:
-            _write_for_ever(path, text, states)
-        time.sleep(chance.uniform(0.0005, 0.03))
+            _write_for_ever(path, text, states, started)
+        os.read(begun, 1)  # however busy the machine is, something was written
+        time.sleep(chance.uniform(0.0, 0.02))
         os.kill(writer, signal.SIGKILL)
         os.waitpid(writer, 0)
+        os.close(begun)
+        os.close(started)
         rest = _rest(rt.TargetCorrector.load(path))
         which = [np.array_equal(rest, each) for each in expected]
         found[f"state {which.index(True)}" if any(which) else "a broken state"] += 1
@@ -52,11 +56,10 @@ def _rest(corrector: rt.TargetCorrector) -> np.ndarray:
     return np.asarray(corrector.preview()[0])
 
 
-def _write_for_ever(path: Path, text: Path, states: list[rt.TargetCorrector]) -> None:
-    number = 0
-    while True:
-        number += 1
+def _write_for_ever(path: Path, text: Path, states: list[rt.TargetCorrector], started: int) -> None:
+    for number in itertools.count(1):
         states[number % 2].save(path)
+        os.write(started, b".")
         with atomic_file(text) as temporary:
             temporary.write_text(json.dumps([number] * 5000))
 

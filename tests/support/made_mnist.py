@@ -3,11 +3,11 @@
 import gzip
 import hashlib
 import struct
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 
-from retarget.data.catalogue import MNIST, DataFile, StoredFile
+from retarget.data.fetch import MNIST, DataFile, StoredFile
 
 NAMES = [file.download.name for file in MNIST.files]
 TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS = NAMES
@@ -44,6 +44,12 @@ def write_made_mnist(folder, packed=True, **sizes):
         else:
             (folder / name.removesuffix(".gz")).write_bytes(idx(values))
     return arrays
+
+
+def assert_holds(loaded, arrays):
+    """What a loader gave is what was written."""
+    for found, expected in zip(astuple(loaded), arrays, strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 def made_file(name, content, mirrors=(), *alternatives):

@@ -12,7 +12,7 @@ from rich.table import Column, Table
 
 from retarget.cli import FAILED
 from retarget.data import fetch
-from retarget.data.catalogue import DATA_SETS, DataSet, find_data_set
+from retarget.data.fetch import DATA_SETS, DataSet, find_data_set
 from retarget.text import printable
 
 COLOURS = {"ok": "green", "missing": "yellow"}

@@ -1,4 +1,4 @@
-"""Files out of .tar.gz and zip archives, read in place: nothing is unpacked to the disk.
+"""Files from folders, .tar.gz and zip archives, read in place: nothing is unpacked to the disk.
 
 How much is read is limited, because a small archive can unpack to a thousand times its size.
 """
@@ -26,20 +26,24 @@ LOCAL_HEADER = struct.Struct("<4s5H3L2H")  # stands before each file's name and 
 LARGEST_GAP = LOCAL_HEADER.size
 
 
+def read_file(path: Path, largest: int) -> bytes:
+    """The content of a plain file, if it has at most `largest` bytes."""
+    if not path.is_file():  # a pipe would be waited for
+        raise InvalidInputError(f"{path} is not a plain file; expected one")
+    with path.open("rb") as file:
+        content = file.read(largest + 1)
+    if len(content) > largest:
+        raise InvalidInputError(f"{path} has more than {largest} bytes, the most that is expected")
+    return content
+
+
 def read_members(path: Path, names: Collection[str], largest: int) -> Iterator[tuple[str, bytes]]:
-    """The contents of the named files, in the order in which the archive has them.
+    """The contents of the named files of a .tar.gz archive, in the order of the archive.
 
     The archive is read once, from its start to its end, where its checksum is compared. Other plain
-    files and folders in it are passed over.
-
-    Args:
-        path: A gzipped tar archive.
-        names: The files in it that are wanted.
-        largest: Length in bytes that none of them may exceed; it limits the whole archive, too.
-
-    Raises:
-        InvalidInputError: The archive is damaged, too large, does not have these files, or holds
-            what no data set does: links, names that lead out of the folder.
+    files and folders in it are skipped. None of the named files may have more than `largest` bytes,
+    which limits the whole archive, too. It is refused if it is damaged, too large, does not have
+    these files, or holds what no data set does: links, names that lead out of the folder.
     """
     missing = set(names)
     try:
@@ -62,13 +66,7 @@ def read_members(path: Path, names: Collection[str], largest: int) -> Iterator[t
     except EOFError as error:
         raise InvalidInputError(f"{path} is cut short: its gzip data end too early") from error
     # tarfile's headers may hold numbers that are none, and headers for headers without end.
-    except (
-        gzip.BadGzipFile,
-        zlib.error,
-        tarfile.TarError,
-        ValueError,
-        RecursionError,
-    ) as error:
+    except (gzip.BadGzipFile, zlib.error, tarfile.TarError, ValueError, RecursionError) as error:
         raise InvalidInputError(f"{path} is damaged, or not a .tar.gz archive: {error}") from error
     if missing:
         raise InvalidInputError(
@@ -80,10 +78,8 @@ class _BoundedStream:
     """What gzip unpacks, up to a limit: a small file can unpack to a thousand times its size."""
 
     def __init__(self, stream: gzip.GzipFile, path: Path, limit: int) -> None:
-        self._stream = stream
-        self._path = path
-        self._limit = limit
-        self._left = limit
+        self._stream, self._path = stream, path
+        self._limit = self._left = limit
 
     def read(self, count: int) -> bytes:
         found = self._stream.read(min(count, self._left + 1))
@@ -125,21 +121,15 @@ def _require_harmless(path: Path, name: str, plain: bool) -> None:
 
 
 class ZipFiles:
-    """The files of an open archive.
-
-    Attributes:
-        path: The archive, for messages.
-        names: Its files, without folders, in its order.
-    """
+    """The files of an open zip archive; `names` has them in its order, without folders."""
 
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
-        self.path = path
-        self._archive = archive
+        self.path, self._archive = path, archive
         self._entries: dict[str, zipfile.ZipInfo] = {}
         for entry in archive.infolist():
             if not entry.filename:
                 raise InvalidInputError(f"{path} is damaged: it holds a file without a name")
-            # The upper half holds the mode of Unix, where the archive was made on one; else 0.
+            # The upper half is the mode if the archive was made on Unix, else 0.
             kind = stat.S_IFMT(entry.external_attr >> 16)
             plain = kind in (0, stat.S_IFREG, stat.S_IFDIR)
             _require_harmless(path, entry.filename, plain)
@@ -180,10 +170,8 @@ class ZipFiles:
 def open_zip(path: Path) -> Iterator[ZipFiles]:
     """Opens an archive and reads its directory.
 
-    Raises:
-        InvalidInputError: It is damaged, no zip archive, holds a file that its directory does not
-            list, or holds what no data set does: links, names that lead out of the folder, a file
-            twice.
+    It is refused if it is damaged, holds a file that its directory does not list, or holds what no
+    data set does: links, names that lead out of the folder, a file twice.
     """
     with path.open("rb") as file:
         with _zip_damage_explained(path):

@@ -1,4 +1,4 @@
-"""Networks whose features stand for images: found by name, by file or by import path.
+"""Networks whose features stand for images: by name, by file of weights or by import path.
 
 ResNet-18 is written from its description: K. He, X. Zhang, S. Ren and J. Sun, "Deep residual
 learning for image recognition", CVPR 2016: Table 1, column "18-layer"; shortcuts of kind B.
@@ -6,30 +6,58 @@ learning for image recognition", CVPR 2016: Table 1, column "18-layer"; shortcut
 
 import hashlib
 import inspect
+import io
+import pickletools
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
+from retarget.data.archives import open_zip
 from retarget.data.cache import content_digest, file_checksum
-from retarget.data.catalogue import RESNET18
-from retarget.data.fetch import locate
-from retarget.data.weights import SUFFIXES, read_weights
-from retarget.errors import InvalidInputError
+from retarget.data.fetch import RESNET18, locate
+from retarget.errors import InvalidInputError, MissingDataError
 from retarget.import_path import IMPORT_PATH, imported_network
 from retarget.storage import user_path
+from retarget.text import listed
 
 FEATURES = 512  # of a ResNet-18
 LONGEST_ERROR = 600  # letters: a network has many weights to name
 
+SAFETENSORS = ".safetensors"
+PICKLED = (".pth", ".pt")
+SUFFIXES = (SAFETENSORS, *PICKLED)
+LARGEST_FILE = 4_000_000_000  # a ResNet-18 has 47 million
+
+ZIP_MARK = b"PK\x03\x04"
+PICKLE_NAME = "data.pkl"
+# The form from before 2020: two marks, one about the machine, the content, the storages' keys.
+OLD_PICKLES = 5
+# A ResNet-18 has 4,200, a ResNet-152 some 32,000. The limit also bounds how deep values can nest.
+MOST_INSTRUCTIONS = 40_000
+STORAGES = "Float Double Half BFloat16 Long Int Short Char Byte Bool"
+KNOWN = {
+    "collections OrderedDict",
+    "torch._utils _rebuild_tensor_v2",
+    "torch._utils _rebuild_parameter",
+    *(f"torch {kind}Storage" for kind in STORAGES.split()),
+}
+REMEMBER = ("BINPUT", "LONG_BINPUT")
+RECALL = ("BINGET", "LONG_BINGET")
+# What may be used twice: names and texts. A list used a thousand times is a thousand copies.
+RECALLED = ("GLOBAL", "BINUNICODE")
+
 
 class ResNet18(nn.Module):
-    """Images (n, 3, height, width) to class scores, and to 512 features on the way.
+    """Maps images (n, 3, height, width) to 512 features, and these to class scores.
 
     Parameters and buffers have the names that torchvision gives them, so that its files of weights
     fit. The weights are drawn anew; `load_backbone` takes those of a file.
@@ -59,7 +87,7 @@ class ResNet18(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def features(self, images: Tensor) -> Tensor:
-        """What the last layer sees: (n, 512), none negative."""
+        """The inputs of the last layer: (n, 512), none negative."""
         x = functional.relu(self.bn1(self.conv1(images)))
         x = functional.max_pool2d(x, 3, stride=2, padding=1)
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
@@ -73,7 +101,7 @@ class ResNet18(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two convolutions and a shortcut around them, which is projected where shapes change."""
+    """Two convolutions and a shortcut around them, which is projected if shapes change."""
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -132,12 +160,7 @@ def load_backbone(
 
 
 def backbone_checksum(name: str | Path, folder: str | Path | None = None) -> str:
-    """SHA-256 of what makes a backbone: a file of weights, or the network of an import path.
-
-    Raises:
-        MissingDataError: The file is not there.
-        InvalidInputError: Nothing has this name, or its code is in no file.
-    """
+    """SHA-256 of what makes a backbone: a file of weights, or the network of an import path."""
     weights = _weights_file(name, folder)
     return file_checksum(weights) if weights else _network_checksum(str(name))
 
@@ -165,13 +188,7 @@ def _weights_file(
 
 
 def identity(backbone: nn.Module) -> Iterator[str | np.ndarray]:
-    """What a backbone is made of: its printed form, its code, and every weight by name.
-
-    Two backbones of the same identity give the same features.
-
-    Raises:
-        InvalidInputError: The code of one of its classes is in no file.
-    """
+    """What its features depend on: its printed form, its code, and every weight by name."""
     yield repr(backbone)
     yield code_of(backbone)
     for name, tensor in backbone.state_dict().items():
@@ -197,15 +214,7 @@ def _file_of(kind: type) -> str:
 
 
 def resnet18_from(path: Path) -> ResNet18:
-    """A ResNet-18 with the weights of a file, in float32 and in eval mode.
-
-    Args:
-        path: See `read_weights`; the number of classes is that of the file.
-
-    Raises:
-        MissingDataError: There is no such file.
-        InvalidInputError: It is damaged, or the weights are not those of a ResNet-18.
-    """
+    """A ResNet-18 with the weights and classes of a file, in float32 and in eval mode."""
     weights = read_weights(path)
     last = weights.get("fc.weight")
     # On no device: drawing weights that are replaced would move the caller's random numbers on.
@@ -223,3 +232,111 @@ def resnet18_from(path: Path) -> ResNet18:
             f"torchvision's resnet18 has: {textwrap.shorten(str(error), LONGEST_ERROR)}"
         ) from error
     return network.eval()
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Tensors by name, from a .safetensors file or a state dict that `torch.save` wrote.
+
+    Nothing in the file is ever run.
+
+    Raises:
+        MissingDataError: There is no such file.
+        InvalidInputError: It is damaged, of another kind, or holds something other than tensors.
+    """
+    if path.suffix not in SUFFIXES:
+        raise InvalidInputError(
+            f"{path} has the suffix {path.suffix!r}; expected weights in {', '.join(SUFFIXES)}"
+        )
+    if not path.is_file():
+        raise MissingDataError(f"there is no file {path}")
+    if path.stat().st_size > LARGEST_FILE:
+        raise InvalidInputError(
+            f"{path} has {path.stat().st_size} bytes; expected weights of at most {LARGEST_FILE}"
+        )
+    if path.suffix == SAFETENSORS:
+        try:
+            return load_file(path)
+        except SafetensorError as error:
+            raise InvalidInputError(
+                f"{path} is damaged, or no .safetensors file: {error}; get it again"
+            ) from error
+    found = read_torch_file(path)
+    if not isinstance(found, Mapping):
+        raise InvalidInputError(
+            f"{path} holds one {type(found).__name__}; expected tensors by name, "
+            "as torch.save(model.state_dict(), path) writes them"
+        )
+    others = [name for name, value in found.items() if not isinstance(value, Tensor)]
+    if others:
+        raise InvalidInputError(
+            f"{path} holds something other than tensors: {listed(others)}; expected the "
+            "state dict alone: save that part of the checkpoint to a file of its own"
+        )
+    return {name: tensor.detach() for name, tensor in found.items()}
+
+
+def read_torch_file(path: Path) -> Any:
+    """What a file of `torch.save` holds, on the CPU, if it is only tensors and plain values.
+
+    `torch.load(weights_only=True)` allows more than a state dict needs, including values that take
+    memory without limit. So the pickle's instructions are looked at first, which runs nothing: they
+    may only name tensors and their storages.
+    """
+    with path.open("rb") as file:
+        zipped = file.read(len(ZIP_MARK)) == ZIP_MARK
+        file.seek(0)
+        try:
+            if zipped:
+                _require_tensors(io.BytesIO(_zipped_pickle(path)), 1)
+            else:
+                _require_tensors(file, OLD_PICKLES)
+            file.seek(0)
+            found = torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # torch and pickletools raise a dozen kinds of errors
+            raise InvalidInputError(
+                f"{path} is damaged, or holds more than plain tensors, and nothing of it was run: "
+                f"{str(error).partition(chr(10))[0]}; expected what "
+                "torch.save(model.state_dict(), path) writes"
+            ) from error
+    for value in found.values() if isinstance(found, Mapping) else [found]:
+        if isinstance(value, Tensor) and value.nbytes > value.untyped_storage().nbytes():
+            raise InvalidInputError(
+                f"{path} holds a tensor of shape {tuple(value.shape)} with fewer numbers than "
+                "that; expected each number to be stored"
+            )
+    return found
+
+
+def _zipped_pickle(path: Path) -> bytes:
+    """The pickle in the archive. Every checksum is compared, which torch does not do."""
+    left = path.stat().st_size  # torch does not compress: nothing may grow
+    pickles = []
+    with open_zip(path) as files:
+        for name in files.names:
+            content = files.read(name, left)
+            left -= len(content)
+            if name.split("/")[1:] == [PICKLE_NAME]:
+                pickles.append(content)
+    if len(pickles) != 1:
+        raise InvalidInputError(f"it is a zip archive without one {PICKLE_NAME}")
+    return pickles[0]
+
+
+def _require_tensors(file: IO[bytes], pickles: int) -> None:
+    """Refuses pickles that ask for something other than tensors, or that could grow."""
+    count = 0
+    for _ in range(pickles):
+        last = ""
+        remembered: dict[Any, str] = {}
+        for instruction, argument, _ in pickletools.genops(file):
+            count += 1
+            if count > MOST_INSTRUCTIONS:
+                raise InvalidInputError(f"it has more than {MOST_INSTRUCTIONS} instructions")
+            if instruction.name == "GLOBAL" and argument not in KNOWN:
+                raise InvalidInputError(f"it asks for {argument!a}")
+            if instruction.name in RECALL and remembered.get(argument, "") not in RECALLED:
+                raise InvalidInputError("it uses a value twice that is neither name nor text")
+            if instruction.name in REMEMBER:
+                remembered[argument] = last
+            else:
+                last = instruction.name

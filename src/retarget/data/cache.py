@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from retarget.data import fetch
-from retarget.data.catalogue import DataSet
+from retarget.data.fetch import DataSet
 from retarget.errors import MissingDataError
 from retarget.progress import PatientBar
 from retarget.storage import atomic_file
@@ -40,28 +40,21 @@ def cache_folder(kind: str) -> Path:
 def cached_array(
     folder: Path, name: str, content: Iterable[str | np.ndarray], compute: Callable[[], np.ndarray]
 ) -> np.ndarray:
-    """The array that `compute` gives, computed once for the same content.
+    """The array that `compute` returns, computed once for the same content and kept in `folder`.
 
-    Of several processes that need it, one computes it and the others wait for it.
-
-    Args:
-        folder: Where it is kept.
-        name: What the array is called in its file.
-        content: All that the result depends on.
-        compute: Called if there is no such file in the folder, or a damaged one.
+    `content` is all that the result depends on. If several processes need the array, one computes
+    it and the others wait. A damaged file is computed again.
     """
     path = folder / f"{content_digest(content)[:32]}.safetensors"
-    found = _read_array(path, name)
-    if found is not None:
-        return found
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_suffix(".lock")):
-        found = _read_array(path, name)  # another process may have made it meanwhile
-        if found is not None:
-            return found
-        array = compute()
-        with atomic_file(path) as temporary:
-            save_file({name: array}, temporary, {CHECKSUM: content_digest([array])})
+    array = _read_array(path, name)
+    if array is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_suffix(".lock")):
+            array = _read_array(path, name)  # another process may have made it meanwhile
+            if array is None:
+                array = compute()
+                with atomic_file(path) as temporary:
+                    save_file({name: array}, temporary, {CHECKSUM: content_digest([array])})
     return array
 
 
@@ -78,9 +71,7 @@ def content_digest(content: Iterable[str | np.ndarray]) -> str:
 
 
 def _read_array(path: Path, name: str) -> np.ndarray | None:
-    """The array in a file; None if there is none, or if it is not as it was written."""
-    if not path.is_file():
-        return None
+    """The array in a file; None if there is no such file, or if it is damaged."""
     try:
         with safe_open(path, framework="numpy") as file:
             array: np.ndarray = file.get_tensor(name)
@@ -91,11 +82,7 @@ def _read_array(path: Path, name: str) -> np.ndarray | None:
 
 
 def data_set_checksums(data_set: DataSet, folder: Path) -> dict[str, str]:
-    """SHA-256 of each file that the loader of a data set reads from a folder, by name.
-
-    Raises:
-        MissingDataError: Not all are there; the message says how to get them.
-    """
+    """SHA-256 of each file that the loader of a data set reads from a folder, by name."""
     paths = [path for form in fetch.locate(data_set, folder) for path in form]
     return {
         f"{data_set.name}/{path.relative_to(folder).as_posix()}": file_checksum(path)
@@ -106,23 +93,18 @@ def data_set_checksums(data_set: DataSet, folder: Path) -> dict[str, str]:
 def file_checksum(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal digits.
 
-    Args:
-        path: The file. Where it is large, the checksum is noted in the cache, and found there as
-            long as the file has the same size, times and place on the disk.
-
-    Raises:
-        MissingDataError: There is no such file.
+    If the file is large, the checksum is noted in the cache, and found there as long as the file
+    has the same size, times and place on the disk.
     """
     return files_checksum({"": path})
 
 
 def files_checksum(paths: Mapping[str, Path]) -> str:
-    """SHA-256 of several files by name: of each name with the checksum of its file.
-
-    Of one file without a name it is that of its content. See `file_checksum`.
-    """
+    """SHA-256 of each name with the checksum of its file; of one file with no name, the latter."""
     before = _states(paths)
-    note = _note_of(paths)
+    places = "\0".join(f"{name}\0{path.absolute()}" for name, path in paths.items())
+    name = hashlib.sha256(places.encode("utf-8", "surrogateescape")).hexdigest()
+    note = cache_folder("checksums") / f"{name[:32]}.json"
     noted = _noted(note, before)
     if noted is not None:
         return noted
@@ -167,14 +149,8 @@ def _computed(paths: Mapping[str, Path]) -> str:
     return whole.hexdigest()
 
 
-def _note_of(paths: Mapping[str, Path]) -> Path:
-    places = "\0".join(f"{name}\0{path.absolute()}" for name, path in paths.items())
-    name = hashlib.sha256(places.encode("utf-8", "surrogateescape")).hexdigest()
-    return cache_folder("checksums") / f"{name[:32]}.json"
-
-
 def _noted(note: Path, states: list[list[int]]) -> str | None:
-    """The checksum that was noted for files in this state; a damaged note is none."""
+    """The checksum that was noted for files in this state; None without a valid note."""
     try:
         found = json.loads(note.read_text("utf-8"))
         known, checksum = found["files"] == states, found["sha256"]

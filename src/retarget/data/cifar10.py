@@ -7,6 +7,7 @@ version are pickles. They are read without Python's `pickle`, so that nothing in
 anything run.
 """
 
+import math
 import pickletools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,39 +16,32 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from retarget.data.archives import read_members
-from retarget.data.catalogue import (
+from retarget.data.archives import read_file, read_members
+from retarget.data.fetch import (
     CIFAR10,
     CIFAR10_BINARY_ARCHIVE,
     CIFAR10_BINARY_FILES,
     CIFAR10_PYTHON_FILES,
+    locate,
 )
-from retarget.data.fetch import locate
 from retarget.errors import InvalidInputError
 
-TRAIN_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
-TEST_BATCHES = ("test_batch",)
-# Of the training images, red, green and blue, for pixels in [0, 1].
+# Means and deviations of red, green and blue in the training images, for pixels in [0, 1].
 MEANS = (0.4914, 0.4822, 0.4465)
 DEVIATIONS = (0.2470, 0.2435, 0.2616)
 
 CLASSES = 10
-CHANNELS, HEIGHT, WIDTH = 3, 32, 32
-PIXELS = CHANNELS * HEIGHT * WIDTH
+SHAPE = (3, 32, 32)
+PIXELS = math.prod(SHAPE)
 # Bytes in one file: the official ones have 30.7 and 31.0 million, for 10,000 images.
 LARGEST_FILE = 32_000_000
-BINARY_SUFFIX = ".bin"
 
 Batch = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Cifar10:
-    """Images (n, 3, 32, 32) of uint8: red, green, blue; and labels (n,) of int64, 0 to 9.
-
-    Attributes:
-        class_names: What the labels mean.
-    """
+    """Images (n, 3, 32, 32) of uint8: red, green, blue; and labels (n,) of int64, 0 to 9."""
 
     train_images: np.ndarray
     train_labels: np.ndarray
@@ -86,10 +80,12 @@ def load_cifar10(folder: str | Path | None = None, *, download: bool = False) ->
     """
     (paths,) = locate(CIFAR10, folder, download=download)
     batches = {
-        Path(name).stem: _parse(content, name, source) for name, content, source in _contents(paths)
+        Path(name).stem: parse_batch(content, name, source)
+        for name, content, source in _contents(paths)
     }
-    train, test = (_joined(batches, names) for names in (TRAIN_BATCHES, TEST_BATCHES))
-    return Cifar10(*train, *test)
+    train = [batches[f"data_batch_{number}"] for number in range(1, 6)]
+    parts = (train, [batches["test_batch"]])
+    return Cifar10(*(np.concatenate(each) for part in parts for each in zip(*part, strict=True)))
 
 
 def normalised(images: np.ndarray) -> np.ndarray:
@@ -122,38 +118,26 @@ def _contents(paths: tuple[Path, ...]) -> Iterator[tuple[str, bytes, str]]:
             yield name, content, f"{name} in {paths[0]}"
         return
     for path in paths:
-        with path.open("rb") as file:
-            content = file.read(LARGEST_FILE + 1)
-        if len(content) > LARGEST_FILE:
-            raise InvalidInputError(
-                f"{path} has more than {LARGEST_FILE} bytes; no file of CIFAR-10 is that large"
-            )
-        yield path.name, content, str(path)
+        yield path.name, read_file(path, LARGEST_FILE), str(path)
 
 
-def _joined(batches: dict[str, Batch], names: tuple[str, ...]) -> Batch:
-    images, labels = zip(*(batches.pop(name) for name in names), strict=True)
-    return np.concatenate(images), np.concatenate(labels)
-
-
-def _parse(content: bytes, name: str, source: str) -> Batch:
-    """Images (n, 3, 32, 32) of uint8 and labels (n,) of int64; the images may be a view."""
-    is_binary = name.endswith(BINARY_SUFFIX)
-    pixels, labels = (_binary if is_binary else _python)(content, source)
+def parse_batch(content: bytes, name: str, source: str) -> Batch:
+    """Images (n, 3, 32, 32) of uint8 and labels (n,) of int64, from a file of either version."""
+    pixels, labels = (_binary if name.endswith(".bin") else _python)(content, source)
     if not len(labels):
         raise InvalidInputError(f"{source} holds no images")
     wrong = labels[(labels < 0) | (labels >= CLASSES)]
     if len(wrong):
         raise InvalidInputError(f"{source} holds the label {wrong[0]}; expected 0 to 9")
-    return pixels.reshape(-1, CHANNELS, HEIGHT, WIDTH), labels.astype(np.int64)
+    return pixels.reshape(-1, *SHAPE), labels.astype(np.int64)
 
 
 def _binary(content: bytes, source: str) -> Batch:
     """One image after the other: a byte for its label, then its pixels."""
     if len(content) % (1 + PIXELS):
         raise InvalidInputError(
-            f"{source} has {len(content)} bytes, which is not a multiple of the {1 + PIXELS} "
-            "of a label and its image; it is cut short or damaged"
+            f"{source} has {len(content)} bytes; expected a multiple of {1 + PIXELS}, a label and "
+            "its image: it is cut short or damaged"
         )
     rows = np.frombuffer(content, np.uint8).reshape(-1, 1 + PIXELS)
     return rows[:, 1:], rows[:, 0]
@@ -201,15 +185,8 @@ ARRAY: list[tuple[str, Any]] = [
 def read_pickle(content: bytes, source: str) -> dict[bytes, Any]:
     r"""The dictionary in a file of CIFAR-10's python version, read without unpickling it.
 
-    Args:
-        content: The whole file; the caller limits its length.
-        source: What to call it in errors.
-
-    Returns:
-        Numbers, bytes, lists of these, and a (rows, columns) array of uint8, by name.
-
-    Raises:
-        InvalidInputError: The file is damaged, or asks for anything else.
+    Its values are numbers, bytes, lists of these, and a (rows, columns) array of uint8. A file that
+    is damaged, or asks for anything else, is an error that calls it `source`.
 
     Examples:
         >>> read_pickle(b"\x80\x02}q\x01(U\x06labelsq\x02]q\x03(K\x06K\x09eu.", "a file")
@@ -265,7 +242,7 @@ def _value(left: list[tuple[str, Any]]) -> Any:
 
 
 def _take(left: list[tuple[str, Any]], expected: list[tuple[str, Any]]) -> list[Any]:
-    """Takes the expected instructions away; their arguments where any will do."""
+    """Removes the expected instructions; returns the arguments that may be anything (...)."""
     arguments = []
     for wanted, argument in expected:
         name, found = left.pop()

@@ -20,7 +20,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from retarget.data.archives import open_zip
+from retarget.data.archives import open_zip, read_file
 from retarget.data.cache import file_checksum, files_checksum
 from retarget.data.fetch import FOLDER_VARIABLE, data_folder
 from retarget.errors import InvalidInputError, MissingDataError, missing_extra
@@ -59,9 +59,6 @@ class Core50:
 
     Images are (n, 3, height, width) of uint8: red, green, blue. Objects (n,) are 0 to 49, sessions
     (n,) 1 to 11, both int64. The object's category is `objects // 5`, 0 to 9.
-
-    Attributes:
-        category_names: What the categories mean.
     """
 
     train_images: np.ndarray
@@ -115,14 +112,21 @@ def load_core50(
             cache.
         frames_per_session: Frames of each object in each session.
         test_sessions: The sessions that are the test; the others are for training.
-        partial: Load what there is where sessions or objects are missing.
+        partial: Load what there is if sessions or objects are missing.
         progress: Whether to show a progress bar; None shows it on a terminal only.
 
     Raises:
         MissingDataError: There are no such files; the message says where to get them.
         InvalidInputError: A file is damaged, or not what it should be; or frames are missing.
     """
-    _require_valid(frames_per_session, test_sessions)
+    if frames_per_session < 1:
+        raise InvalidInputError(f"frames_per_session is {frames_per_session}; expected 1 or more")
+    tested = set(test_sessions)
+    if len(tested) != len(test_sessions) or not set() < tested < set(SESSIONS):
+        raise InvalidInputError(
+            f"test_sessions is {tuple(test_sessions)}; expected some of the sessions 1 to 11, "
+            "each once, and not all"
+        )
     path = find_core50(source)
     with _open(path) as (names, read):
         chosen = choose(names, frames_per_session, str(path), partial=partial)
@@ -141,11 +145,7 @@ def load_core50(
 def core50_checksums(source: Path | None, frames_per_session: int) -> dict[str, str]:
     """SHA-256 of what `load_core50` reads, by its official name, whatever it is called here.
 
-    Of a folder they are the frames that would be used, of an archive it is the archive.
-
-    Raises:
-        MissingDataError: There are no such files; the message says where to get them.
-        InvalidInputError: The folder does not have the frames.
+    Of a folder it is that of the frames that would be used, of an archive that of the archive.
     """
     path = find_core50(source)
     if path.is_dir():
@@ -162,23 +162,8 @@ def _frames_checksum(folder: Path, frames_per_session: int) -> str:
     return files_checksum({" ".join(map(str, frame)): folder / names[frame] for frame in chosen})
 
 
-def _require_valid(frames_per_session: int, test_sessions: Sequence[int]) -> None:
-    if frames_per_session < 1:
-        raise InvalidInputError(f"frames_per_session is {frames_per_session}; expected 1 or more")
-    tested = set(test_sessions)
-    if len(tested) != len(test_sessions) or not set() < tested < set(SESSIONS):
-        raise InvalidInputError(
-            f"test_sessions is {tuple(test_sessions)}; expected some of the sessions 1 to 11, "
-            "each once, and not all"
-        )
-
-
 def find_core50(source: str | Path | None) -> Path:
-    """The file that `load_core50` reads, or the folder with the folders of the sessions.
-
-    Raises:
-        MissingDataError: There is none; the message says where to get it.
-    """
+    """The archive that `load_core50` reads, or the folder with the folders of the sessions."""
     place = data_folder(source)
     if place.is_file() or any((place / f"s{session}").is_dir() for session in SESSIONS):
         return place
@@ -215,13 +200,7 @@ def new_classes_tasks(seed: int) -> list[list[int]]:
 
 
 class Frame(NamedTuple):
-    """One frame, ordered by session, object and number.
-
-    Attributes:
-        session: 1 to 11.
-        label: The object, 0 to 49; its folder is o1 to o50.
-        number: As in its name.
-    """
+    """A frame: its session, 1 to 11, its object, 0 to 49 in the folders o1 to o50, its number."""
 
     session: int
     label: int
@@ -230,9 +209,6 @@ class Frame(NamedTuple):
 
 def parse_name(name: str, source: str) -> Frame | None:
     """The frame with that name; None for a hidden file, or one that is not a picture.
-
-    Raises:
-        InvalidInputError: It is a picture, but no frame of CORe50.
 
     Examples:
         >>> parse_name("core50_128x128/s3/o21/C_03_21_007.png", "a file")
@@ -257,13 +233,11 @@ def parse_name(name: str, source: str) -> Frame | None:
 def choose(frames: Iterable[Frame], wanted: int, source: str, *, partial: bool) -> list[Frame]:
     """`wanted` frames of each session and object, spread evenly, in order.
 
-    Raises:
-        InvalidInputError: There are none, or too few of a session and object; or a session or
-            object is missing, unless `partial` allows it.
+    `partial` allows sessions and objects without any frame.
     """
-    groups: dict[tuple[int, int], list[Frame]] = {}
-    for frame in sorted(frames):
-        groups.setdefault((frame.session, frame.label), []).append(frame)
+    groups = {
+        key: list(group) for key, group in itertools.groupby(sorted(frames), lambda each: each[:2])
+    }
     if not groups:
         raise InvalidInputError(
             f"{source} holds no frames of CORe50; expected names such as s3/o21/C_03_21_007.png"
@@ -290,15 +264,11 @@ def choose(frames: Iterable[Frame], wanted: int, source: str, *, partial: bool) 
 def spread(count: int, wanted: int) -> list[int]:
     """`wanted` of the places 0 to count - 1, evenly from the first to the last.
 
-    The i-th is i (count - 1) / (wanted - 1), rounded down; a single one is the first.
-
     Examples:
         >>> spread(300, 4)
         [0, 99, 199, 299]
     """
-    if wanted == 1:
-        return [0]
-    return [i * (count - 1) // (wanted - 1) for i in range(wanted)]
+    return [i * (count - 1) // max(1, wanted - 1) for i in range(wanted)]
 
 
 @contextmanager
@@ -308,7 +278,10 @@ def _open(path: Path) -> Iterator[tuple[dict[Frame, str], Callable[[str], bytes]
     Links to other folders are not followed.
     """
     if path.is_dir():
-        yield index(_names_below(path), str(path)), lambda name: _read_file(path / name)
+        yield (
+            index(_names_below(path), str(path)),
+            lambda name: read_file(path / name, LARGEST_FILE),
+        )
         return
     with open_zip(path) as archive:
         yield index(archive.names, str(path)), lambda name: archive.read(name, LARGEST_FILE)
@@ -337,18 +310,6 @@ def _names_below(folder: Path) -> Iterator[str]:
     for place, _, names in os.walk(folder, onerror=give_up):
         inner = Path(place).relative_to(folder)
         yield from ((inner / name).as_posix() for name in names)
-
-
-def _read_file(path: Path) -> bytes:
-    if not path.is_file():  # a pipe would be waited for
-        raise InvalidInputError(f"{path} is not a plain file; expected a picture")
-    with path.open("rb") as file:
-        content = file.read(LARGEST_FILE + 1)
-    if len(content) > LARGEST_FILE:
-        raise InvalidInputError(
-            f"{path} has more than {LARGEST_FILE} bytes; no frame is that large"
-        )
-    return content
 
 
 def _images(

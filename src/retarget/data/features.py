@@ -1,4 +1,4 @@
-"""Features of images: what a frozen network makes of each, computed once and kept on disk."""
+"""Features of images: the outputs of a frozen network, computed once and kept on disk."""
 
 import copy
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from retarget.data.cache import cache_folder, cached_array
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.progress import PatientBar
 
-# Of ImageNet's images, red, green and blue, for pixels in [0, 1].
+# Means and deviations of red, green and blue in ImageNet, for pixels in [0, 1].
 MEANS = (0.485, 0.456, 0.406)
 DEVIATIONS = (0.229, 0.224, 0.225)
 PORTION = 256  # images to hash at a time, so that no second copy of all is made
@@ -34,7 +34,7 @@ def image_features(
     cache: bool = True,
     progress: bool | None = None,
 ) -> ArrayT:
-    """What the backbone makes of each image, computed once for the same images and backbone.
+    """The backbone's outputs for each image, computed once for the same images and backbone.
 
     The results lie in the folder `features` of `RETARGET_CACHE`, or of the user's cache. They are
     found again by the images, the size, and the backbone's weights, printed form and classes'
@@ -46,7 +46,7 @@ def image_features(
         images: (n, height, width, 3) or (n, 3, height, width) of uint8.
         size: Height and width that they are resized to.
         batch_size: Images at a time.
-        device: Where to compute; by default where the backbone is.
+        device: The device to compute on; by default the backbone's own.
         cache: Whether to look for the features on disk, and to keep them there.
         progress: Whether to show a progress bar; None shows it on a terminal.
 
@@ -77,10 +77,10 @@ def image_features(
 
 
 def prepared(images: Tensor, size: int) -> Tensor:
-    """Images (n, 3, height, width) of uint8 as a network for ImageNet wants them, in float32.
+    """Images (n, 3, height, width) of uint8 as a network for ImageNet expects them, in float32.
 
-    Resized to (size, size), whatever their shape was, by antialiased bilinear interpolation and
-    without rounding; scaled to [0, 1]; minus ImageNet's means, divided by its deviations.
+    They are resized to (size, size) by antialiased bilinear interpolation without rounding, scaled
+    to [0, 1] and normalised by ImageNet's means and deviations.
 
     Examples:
         >>> white = torch.full((1, 3, 2, 2), 255, dtype=torch.uint8)
@@ -105,12 +105,9 @@ def _as_images(images: Any) -> Tensor:
     pixels = as_tensor("images", images)
     first, last = (pixels.ndim == 4 and pixels.shape[axis] == 3 for axis in (1, 3))
     if not pixels.numel() or first == last:
-        both = (
-            " (both would fit: make them higher and wider than 3 pixels)" if first and last else ""
-        )
         raise InvalidInputError(
             f"images have shape {tuple(pixels.shape)}; expected (n, height, width, 3) or "
-            f"(n, 3, height, width){both}, and at least one"
+            "(n, 3, height, width), not both, and at least one image"
         )
     return pixels if first else pixels.permute(0, 3, 1, 2)
 
@@ -125,7 +122,7 @@ def _compute(
 ) -> np.ndarray:
     weight = next(backbone.parameters(), torch.empty(0))
     target = weight.device if device is None else torch.device(device)
-    # Elsewhere works a copy: the caller's own stays where it is.
+    # On another device a copy is used, so that the caller's own stays where it is.
     module = backbone if target == weight.device else copy.deepcopy(backbone).to(target)
     extract = module.features if isinstance(module, ResNet18) else module
     parts = []

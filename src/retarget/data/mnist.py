@@ -17,8 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from retarget.data.catalogue import MNIST
-from retarget.data.fetch import locate
+from retarget.data.fetch import MNIST, locate
 from retarget.errors import InvalidInputError
 
 CLASSES = 10
@@ -76,13 +75,8 @@ def _read_pair(images_path: Path, labels_path: Path) -> tuple[np.ndarray, np.nda
 def read_idx(path: Path, sizes: tuple[int, ...] = ()) -> np.ndarray:
     r"""The values of an idx file of unsigned bytes, gzipped or not; its content tells which.
 
-    Args:
-        path: The file.
-        sizes: What the shape must be after the number of values, which is the first dimension.
-
-    Raises:
-        InvalidInputError: The file is not idx, is damaged, of another shape, or promises more than
-            it can hold.
+    `sizes` are the dimensions after the first, which is the number of values. A file that is
+    damaged, of another shape, or promises more than it can hold is an `InvalidInputError`.
 
     Examples:
         >>> import tempfile
@@ -107,31 +101,33 @@ def read_idx(path: Path, sizes: tuple[int, ...] = ()) -> np.ndarray:
 
 def _values(stream: BufferedIOBase, path: Path, sizes: tuple[int, ...], most: int) -> np.ndarray:
     """The header is two zeros, the type of the values, how many dimensions, the size of each."""
-    expected = struct.pack(">HBB", 0, UNSIGNED_BYTE, 1 + len(sizes))
+    dimensions = 1 + len(sizes)
+    expected = struct.pack(">HBB", 0, UNSIGNED_BYTE, dimensions)
     magic = stream.read(4)
     if len(magic) == 4 and magic != expected:
         raise InvalidInputError(
             f"{path} starts with the bytes {magic.hex(' ')}; expected {expected.hex(' ')}, for "
-            f"unsigned bytes in {1 + len(sizes)} dimensions: it is not an idx file, or images and "
+            f"unsigned bytes in {dimensions} dimensions: it is not an idx file, or images and "
             "labels were exchanged"
         )
-    header = stream.read(4 * (1 + len(sizes)))
-    if len(header) < 4 * (1 + len(sizes)):
+    header = stream.read(4 * dimensions)
+    if len(header) < 4 * dimensions:
         raise InvalidInputError(f"{path} is cut short: it ends within its header")
-    shape = struct.unpack(f">{1 + len(sizes)}I", header)
+    shape = struct.unpack(f">{dimensions}I", header)
+    count = math.prod(shape)
     # Checked before anything of that size is allocated.
-    if shape[1:] != sizes or not 1 <= shape[0] <= LARGEST_COUNT or math.prod(shape) > most:
+    if shape[1:] != sizes or not 1 <= shape[0] <= LARGEST_COUNT or count > most:
         raise InvalidInputError(
             f"{path} promises values of shape {shape}; expected {sizes} for each of 1 to "
             f"{LARGEST_COUNT}, and no more than the file can hold: it is damaged or cut short"
         )
     # One byte more than promised: enough to see that a file goes on, and never a gzip bomb.
     # It also reaches the end of the gzip stream, where its CRC is checked.
-    values = stream.read(math.prod(shape) + 1)
-    if len(values) != math.prod(shape):
+    values = stream.read(count + 1)
+    if len(values) != count:
         raise InvalidInputError(
-            f"{path} is cut short or damaged: its header promises {math.prod(shape)} values, it "
-            f"holds {'more' if len(values) > math.prod(shape) else len(values)}"
+            f"{path} is cut short or damaged: its header promises {count} values, it holds "
+            f"{'more' if len(values) > count else len(values)}"
         )
     # A copy, because an array on bytes is read-only, which torch.from_numpy warns about.
     return np.frombuffer(values, np.uint8).reshape(shape).copy()

@@ -1,15 +1,16 @@
-"""What a framework's training must agree on with the corrector: optimiser, loss, order, targets.
+"""What every adapter shares: whether a framework's training is what the corrector was told.
 
-Corrected targets are right for one learner and one order of the samples. The frameworks leave both
-to their users, so the adapters ask here whether they are what the corrector was told.
+Corrected targets are right for one learner, one loss and one order of the samples. Frameworks leave
+these to their users, so the adapters check here that they are as the corrector expects.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import (
     DataLoader,
     RandomSampler,
@@ -18,63 +19,160 @@ from torch.utils.data import (
 )
 
 from retarget.continual import NetworkCorrector
-from retarget.errors import InvalidInputError
+from retarget.continual.linearisation import outputs
+from retarget.continual.steps import evaluating
+from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels.empirical.parameters import trained_parameters
 from retarget.learners import SGD, Reduction
+from retarget.samples import Samples, count, take
 
 RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
-# Relative: a loss in float32 has seven digits, and another loss is a factor or a term away.
+# Relative: a loss in float32 has seven digits, and another loss differs by a factor or a term.
 LOSS_TOLERANCE = 1e-3
 
 
+class HalfSquaredError(nn.Module):
+    r"""$\tfrac12\|y - f(x)\|^2$, summed over the outputs: the loss that corrected targets are for.
+
+    `torch.nn.MSELoss` differs from it by a factor of 2 over the number of outputs, which amounts to
+    another learning rate. Whole numbers (n,) are class labels, and are compared as one-hot rows.
+
+    Args:
+        reduction: `"mean"` or `"sum"` over the mini-batch.
+
+    Examples:
+        >>> HalfSquaredError()(torch.tensor([[0.0, 3.0]]), torch.tensor([1]))
+        tensor(2.)
+    """
+
+    def __init__(self, reduction: Reduction = "mean") -> None:
+        super().__init__()
+        if reduction not in ("mean", "sum"):
+            raise InvalidInputError(f"reduction is {reduction!r}; expected 'mean' or 'sum'")
+        self.reduction = reduction
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss of a mini-batch, from outputs (n, c) and labels (n,) or targets (n, c)."""
+        if targets.ndim == 1:
+            targets = one_hot(targets, outputs.shape[-1])
+        return half_squared_error(outputs, targets.to(outputs), self.reduction)
+
+
+def half_squared_error(outputs: Tensor, targets: Tensor, reduction: Reduction) -> Tensor:
+    """The loss that corrections are for; rows of outputs may be single numbers."""
+    each = (outputs - targets.reshape(outputs.shape)).square().reshape(len(outputs), -1).sum(1) / 2
+    return each.mean() if reduction == "mean" else each.sum()
+
+
+def one_hot(labels: Tensor, outputs: int) -> Tensor:
+    """Real targets: whole numbers (n,) are classes, real numbers are returned as they are."""
+    if labels.is_floating_point():
+        return labels
+    if labels.ndim != 1:
+        raise InvalidInputError(
+            f"the targets are whole numbers of shape {tuple(labels.shape)}; expected class labels "
+            "(n,), or real numbers"
+        )
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < outputs:
+        raise InvalidInputError(
+            f"the class labels are {int(labels.min())} to {int(labels.max())}, and there are "
+            f"{outputs} outputs; expected labels from 0 to {outputs - 1}"
+        )
+    return nn.functional.one_hot(labels.long(), outputs).double()
+
+
+def true_targets(
+    network: nn.Module, samples: Samples, labels: Tensor, number: int | None = None
+) -> Tensor:
+    """The true targets in the network's precision; classes need `number` outputs, or one each."""
+    if not labels.is_floating_point():
+        number = number or outputs(network, take(samples, slice(0, 1))).shape[1]
+        labels = one_hot(labels, number)
+    return labels.to(next(network.parameters()))
+
+
+def refuse(reasons: Mapping[str, bool]) -> None:
+    """Raises the first of the reasons that applies."""
+    for reason, applies in reasons.items():
+        if applies:
+            raise InvalidInputError(reason)
+
+
+def require_maker(corrector: Any) -> None:
+    """Refuses what cannot make a corrector."""
+    if not callable(corrector):
+        raise InvalidTypeError(
+            f"corrector is {corrector!r:.80}; expected a function that makes a NetworkCorrector, "
+            "such as functools.partial(rt.NetworkCorrector, gamma=..., block_size=...)"
+        )
+
+
+def require_corrector(made: Any) -> NetworkCorrector:
+    """What the user's function has made, if it is a corrector."""
+    if not isinstance(made, NetworkCorrector):
+        raise InvalidTypeError(
+            f"corrector made a {type(made).__name__}; expected a NetworkCorrector"
+        )
+    return made
+
+
+def description(optimizer: Any, batch_size: int, reduction: Reduction) -> SGD:
+    """An optimiser as it is set, whatever steps it has taken before."""
+    if type(optimizer) is torch.optim.SGD:
+        optimizer = torch.optim.SGD([dict(group) for group in optimizer.param_groups])
+    return SGD.from_torch(optimizer, batch_size, reduction)
+
+
 def require_optimiser(optimizer: torch.optim.Optimizer, corrector: NetworkCorrector) -> None:
-    """Refuses an optimiser other than what the corrector's learner describes."""
+    """Refuses an optimiser other than the one that the corrector's learner describes."""
     learner = corrector.learner
     preconditioner = getattr(corrector.kernel, "preconditioner", None)
     if preconditioner is not optimizer or isinstance(optimizer, torch.optim.SGD):
-        found = description(optimizer, learner)
-        if found != learner:
-            raise InvalidInputError(
+        found = _described(optimizer, learner)
+        rates = sorted({float(group["lr"]) for group in optimizer.param_groups})
+        refuse(
+            {
                 f"the optimiser is {found}, but the corrector's learner is {learner}; give the "
-                "corrector rt.SGD.from_torch(optimizer, batch_size, reduction)"
-            )
-        rates = {float(group["lr"]) for group in optimizer.param_groups}
-        if len(rates) > 1 and preconditioner is None:
-            raise InvalidInputError(
-                f"the optimiser's parameter groups have the rates {sorted(rates)}; expected one "
-                "rate, or a corrector with preconditioner=optimizer"
-            )
-    if learner.momentum and corrector.samples and not any(optimizer.state.values()):
-        raise InvalidInputError(
-            f"momentum is {learner.momentum}, but the optimiser is new, without the velocity of the"
-            f" {corrector.samples} samples before; keep one optimiser for all tasks, or use "
-            "momentum=0"
+                "corrector rt.SGD.from_torch(optimizer, batch_size, reduction)": found != learner,
+                f"the optimiser's parameter groups have the rates {rates}; expected one rate, or "
+                "a corrector with preconditioner=optimizer": len(rates) > 1
+                and preconditioner is None,
+            }
         )
+    has_velocity = any(optimizer.state.values())
+    if learner.momentum and has_velocity != bool(corrector.samples):
+        state = "has the velocity of earlier steps" if has_velocity else "is new, without velocity"
+        raise InvalidInputError(
+            f"momentum is {learner.momentum}, and the optimiser {state}, but the corrector has seen"
+            f" {corrector.samples} samples; keep one optimiser for all tasks, or use momentum=0"
+        )
+    require_parameters(optimizer, corrector)
+
+
+def _described(optimizer: torch.optim.Optimizer, learner: SGD) -> SGD:
+    """The optimiser as a learner; the rates of a schedule are compared step by step instead."""
+    if isinstance(learner.lr, float) or type(optimizer) is not torch.optim.SGD:
+        return description(optimizer, learner.batch_size, learner.reduction)
+    groups = [
+        {key: value for key, value in group.items() if key != "initial_lr"}
+        for group in optimizer.param_groups
+    ]
+    found = description(torch.optim.SGD(groups), learner.batch_size, learner.reduction)
+    return replace(found, lr=learner.lr)
+
+
+def require_parameters(optimizer: torch.optim.Optimizer, corrector: NetworkCorrector) -> None:
+    """Refuses an optimiser that trains other parameters than the corrector assumes."""
     trained = {id(value) for group in optimizer.param_groups for value in group["params"]}
     described = trained_parameters(corrector.module, corrector.params)
     for name, value in corrector.module.named_parameters():
         if value.requires_grad and (id(value) in trained) != (name in described):
             which = "trains" if id(value) in trained else "does not train"
             raise InvalidInputError(
-                f"the optimiser {which} {name}, and the corrector takes the opposite; choose the "
-                "corrector's parameters with params=, or freeze what is not trained"
+                f"the optimiser {which} {name}, and the corrector assumes the opposite; choose the "
+                "corrector's parameters with params=, or freeze what is not trained with "
+                "requires_grad_(False)"
             )
-
-
-def description(optimizer: torch.optim.Optimizer, learner: SGD) -> SGD:
-    """The optimiser as it is set, with the learner's batch, reduction and, if any, schedule."""
-    if type(optimizer) is torch.optim.SGD:
-        # one without the velocity of earlier steps, and without the mark that a scheduler leaves
-        # where the learner has a schedule: its rates are compared step by step
-        scheduled = not isinstance(learner.lr, float)
-        groups = [
-            {key: value for key, value in group.items() if not (scheduled and key == "initial_lr")}
-            for group in optimizer.param_groups
-        ]
-        optimizer = torch.optim.SGD(groups)
-        found = SGD.from_torch(optimizer, learner.batch_size, learner.reduction)
-        return replace(found, lr=learner.lr) if scheduled else found
-    return SGD.from_torch(optimizer, learner.batch_size, learner.reduction)  # type: ignore[arg-type]
 
 
 def require_rate(optimizer: torch.optim.Optimizer, learner: SGD, step: int) -> None:
@@ -92,18 +190,32 @@ def require_order(loader: Any) -> None:
     if not isinstance(loader, DataLoader):
         return
     samplers = loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None)
-    for sampler in samplers:
-        if isinstance(sampler, RANDOM):
-            raise InvalidInputError(
-                f"the loader has a {type(sampler).__name__}, but corrected targets are for one "
-                "order of the samples; use shuffle=False, and shuffle the data set beforehand "
-                "where its order does not matter"
-            )
-    if not getattr(loader, "in_order", True):
-        raise InvalidInputError(
-            "the loader has in_order=False, but corrected targets are for one order of the "
-            "samples; use in_order=True"
-        )
+    why = "but corrected targets are for one order of the samples"
+    random = [type(sampler).__name__ for sampler in samplers if isinstance(sampler, RANDOM)]
+    refuse(
+        {
+            f"the loader has a {', '.join(random)}, {why}; use shuffle=False, and shuffle the data "
+            "set beforehand if its order does not matter": bool(random),
+            f"the loader has in_order=False, {why}; use in_order=True": not getattr(
+                loader, "in_order", True
+            ),
+        }
+    )
+
+
+def require_passes(corrector: NetworkCorrector, epochs: int) -> None:
+    """Refuses passes over a task that the corrector has no targets for; -1 is any number."""
+    closed, refresh = corrector.memory is not None, corrector.refresh
+    known = epochs if epochs > 0 else "any number of"
+    refuse(
+        {
+            f"there are {known} epochs, but in the closed loop (memory={corrector.memory}) every "
+            "sample is learned once; train for one epoch": closed and epochs != 1,
+            f"there are {known} epochs, but the corrector has refresh={refresh!r}; train for one "
+            "epoch, or use refresh='epoch', which corrects the targets before each of a known "
+            "number": epochs != 1 and (epochs < 1 or refresh != "epoch"),
+        }
+    )
 
 
 def require_loss(loss: Tensor, outputs: Tensor, targets: Tensor, reduction: Reduction) -> None:
@@ -119,104 +231,45 @@ def require_loss(loss: Tensor, outputs: Tensor, targets: Tensor, reduction: Redu
         )
 
 
-def half_squared_error(outputs: Tensor, targets: Tensor, reduction: Reduction) -> Tensor:
-    """The loss that corrections are for; rows of outputs may be single numbers."""
-    each = (outputs - targets.reshape(outputs.shape)).square().reshape(len(outputs), -1).sum(1) / 2
-    return each.mean() if reduction == "mean" else each.sum()
-
-
-def one_hot(labels: Tensor, outputs: int, dtype: torch.dtype) -> Tensor:
-    """Targets as real numbers: whole numbers (n,) are classes, anything else stays as it is."""
-    if labels.is_floating_point():
-        return labels
-    if labels.ndim != 1:
+def next_block(
+    corrector: NetworkCorrector, optimizer: torch.optim.Optimizer, samples: Samples, true: Tensor
+) -> tuple[Samples, Tensor]:
+    """A batch of the closed loop, which is trained on in one step, with stored samples behind."""
+    learner = corrector.learner
+    require_rate(optimizer, learner, 0)
+    with evaluating(corrector.module):
+        samples, targets = corrector.next_block(samples, true)
+    if count(samples) > learner.batch_size:
         raise InvalidInputError(
-            f"the targets are whole numbers of shape {tuple(labels.shape)}; expected class labels "
-            "(n,), or real numbers"
+            f"there are {len(true)} samples in a batch and {count(samples) - len(true)} stored "
+            f"ones beside them, trained on in one step; expected a learner with batch_size="
+            f"{count(samples)} or more, not {learner.batch_size}"
         )
-    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < outputs:
-        raise InvalidInputError(
-            f"the class labels are {int(labels.min())} to {int(labels.max())}, and there are "
-            f"{outputs} outputs; expected labels from 0 to {outputs - 1}"
-        )
-    return torch.nn.functional.one_hot(labels.long(), outputs).to(dtype)
+    return samples, targets
 
 
-def shift_of(corrected: Tensor, true: Tensor, corrector: NetworkCorrector) -> dict[str, float]:
-    """What is logged: the shift, the targets' largest size, and theory against network.
-
-    Args:
-        corrected: (n, c) what is trained on.
-        true: The true targets, of the same shape.
-        corrector: Which knows how far the network is from the theory, if it has compared them.
-    """
-    found = {
-        "shift": float((corrected - true).square().mean().sqrt()),
-        "largest_target": float(corrected.abs().max()),
-    }
-    error = corrector.linearisation_error
-    return found if error is None else found | {"linearisation_error": error}
+def on_device_of(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Saved tensors, on the device of a network."""
+    device = next(module.parameters()).device
+    return {name: value.to(device) for name, value in tensors.items()}
 
 
-class Places:
-    """Where the inputs and the targets are in a batch.
+class Shift:
+    """How far targets were corrected, over as many portions as are added."""
 
-    Args:
-        inputs: The position or key of the inputs, or several of them; None for the first entry of a
-            list or tuple, and for everything but the targets in a dict.
-        targets: The position or key of the targets.
-    """
+    def __init__(self) -> None:
+        self._squares, self._count, self._largest = 0.0, 0, 0.0
 
-    def __init__(self, inputs: int | str | Sequence[int | str] | None, targets: int | str) -> None:
-        self.inputs, self.targets = inputs, targets
+    def add(self, corrected: Tensor, true: Tensor) -> Self:
+        """Counts a portion of targets (n, c)."""
+        self._squares += float((corrected - true).double().square().sum())
+        self._count += true.numel()
+        self._largest = max(self._largest, float(corrected.abs().max()))
+        return self
 
-    def split(self, batch: Any) -> tuple[Any, Tensor]:
-        """The inputs and the targets of a batch."""
-        keys, many = self._keys(batch)
-        try:
-            entries = {key: batch[key] for key in (*keys, self.targets)}
-        except (LookupError, TypeError) as error:
-            raise InvalidInputError(
-                f"the batch is {_in_words(batch)}, and has no entry {error}; say where they are "
-                "with inputs= and targets="
-            ) from error
-        targets = entries.pop(self.targets)
-        if not isinstance(targets, Tensor):
-            raise InvalidInputError(
-                f"the batch's targets are a {type(targets).__name__}; expected a tensor, one row "
-                "a sample: say where they are with targets="
-            )
-        if not many:
-            return entries[keys[0]], targets
-        return (entries if isinstance(batch, Mapping) else tuple(entries.values())), targets
-
-    def put(self, batch: Any, inputs: Any, targets: Tensor) -> Any:
-        """The batch with other inputs and targets; the given one stays as it is."""
-        keys, many = self._keys(batch)
-        parts = (
-            [inputs] if not many else list(inputs.values() if isinstance(inputs, dict) else inputs)
-        )
-        new = dict(zip(keys, parts, strict=True)) | {self.targets: targets}
-        if isinstance(batch, Mapping):
-            return {**batch, **new}
-        changed = [new.get(i, entry) for i, entry in enumerate(batch)]
-        if hasattr(batch, "_fields"):
-            return type(batch)(*changed)
-        return type(batch)(changed)
-
-    def _keys(self, batch: Any) -> tuple[list[Any], bool]:
-        """The keys of the inputs, and whether the inputs are several."""
-        if self.inputs is not None:
-            several = not isinstance(self.inputs, int | str)
-            return (list(self.inputs) if several else [self.inputs]), several  # type: ignore[arg-type]
-        if isinstance(batch, Mapping):
-            keys = [key for key in batch if key != self.targets]
-            return keys, len(keys) != 1
-        return [0], False
-
-
-def _in_words(batch: Any) -> str:
-    if isinstance(batch, Mapping):
-        return f"a dict with {', '.join(map(repr, batch))}"
-    length = f" of {len(batch)}" if isinstance(batch, Sequence) else ""
-    return f"a {type(batch).__name__}{length}"
+    def found(self, corrector: NetworkCorrector) -> dict[str, float]:
+        """What is logged: shift, largest target and, once it is known, theory against network."""
+        root = math.sqrt(self._squares / max(self._count, 1))
+        found = {"shift": root, "largest_target": self._largest}
+        error = corrector.linearisation_error
+        return found if error is None else found | {"linearisation_error": error}

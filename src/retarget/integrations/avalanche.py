@@ -6,10 +6,9 @@ experience with an `rt.TangentLearner`. `SquaredError` is the loss that both are
 `mse_metrics` measures regression, for which Avalanche has no metric.
 """
 
-import dataclasses
 import itertools
-import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -19,6 +18,17 @@ from retarget.continual.corrector import NetworkCorrector
 from retarget.continual.linearisation import outputs
 from retarget.continual.steps import evaluating
 from retarget.errors import InvalidInputError, missing_extra
+from retarget.integrations.agreement import HalfSquaredError as SquaredError
+from retarget.integrations.agreement import (
+    Shift,
+    description,
+    one_hot,
+    refuse,
+    require_corrector,
+    require_maker,
+    require_optimiser,
+    require_passes,
+)
 from retarget.learners import SGD, Reduction
 from retarget.streaming.ridge import StreamingRidge
 from retarget.streaming.tangent import TangentLearner
@@ -40,34 +50,11 @@ __all__ = ["SquaredError", "Tangent", "TargetCorrectionPlugin", "mse_metrics"]
 
 Batch = list[Tensor]  # inputs, labels or targets, and perhaps task labels
 Corrected = Iterator[tuple[Batch, Tensor]]  # a mini-batch, and what it is to be trained on
-
-
-class SquaredError(nn.Module):
-    r"""$\tfrac12\|y - f(x)\|^2$, summed over the outputs: the loss that corrected targets are for.
-
-    Use it as a strategy's `criterion`. `torch.nn.MSELoss` differs from it by a factor of 2 over the
-    number of outputs, which amounts to another learning rate. Whole numbers are taken for labels,
-    and compared as one-hot rows.
-
-    Args:
-        reduction: `"mean"` or `"sum"` over the mini-batch.
-
-    Examples:
-        >>> SquaredError()(torch.tensor([[0.0, 3.0]]), torch.tensor([1]))
-        tensor(2.)
-    """
-
-    def __init__(self, reduction: Reduction = "mean") -> None:
-        super().__init__()
-        if reduction not in ("mean", "sum"):
-            raise InvalidInputError(f"reduction is {reduction!r}; expected 'mean' or 'sum'")
-        self.reduction = reduction
-
-    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss of a mini-batch, from outputs (n, c) and labels (n,) or targets (n, c)."""
-        rows = outputs.reshape(len(outputs), -1)
-        losses = (rows - _as_rows(targets, rows.shape[1]).to(rows)).square().sum(1) / 2
-        return losses.mean() if self.reduction == "mean" else losses.sum()
+LOGGED = {
+    "shift": "TargetShift",
+    "largest_target": "LargestTarget",
+    "linearisation_error": "LinearisationError",
+}
 
 
 class TargetCorrectionPlugin(SupervisedPlugin):
@@ -83,8 +70,8 @@ class TargetCorrectionPlugin(SupervisedPlugin):
     trains, and nothing is held but the block.
 
     Three numbers go to the strategy's loggers after every epoch: `TargetShift`, the root mean
-    square of corrected less true targets; `LargestTarget`; and `LinearisationError`, how far the
-    network was from where the theory said, as far as this is known.
+    square of corrected minus true targets; `LargestTarget`; and `LinearisationError`, how far the
+    network was from the theory, once this is known.
 
     What is not described by the corrector's learner is refused: another optimiser, rate, batch
     size or loss than the learner has, samples that other plugins add (replay), task labels as
@@ -100,22 +87,19 @@ class TargetCorrectionPlugin(SupervisedPlugin):
         self, corrector: NetworkCorrector | Callable[[nn.Module, SGD], NetworkCorrector]
     ) -> None:
         super().__init__()
-        self.corrector: NetworkCorrector | None = None
-        self._factory: Callable[[nn.Module, SGD], NetworkCorrector] | None = None
-        if isinstance(corrector, NetworkCorrector):
-            self.corrector = corrector
-        else:
-            self._factory = corrector
+        self.corrector = corrector if isinstance(corrector, NetworkCorrector) else None
+        if self.corrector is None:
+            require_maker(corrector)
+        self._make: Any = corrector
         self._drawn: list[Batch] = []
-        self._wanted: Tensor | None = None  # targets of the mini-batch at hand
+        self._wanted: Tensor | None = None  # targets of the mini-batch that is being trained on
         self._labels = torch.empty(0)
-        self._experiences = 0
-        self._sums = _Sums()
+        self._shift = Shift()
 
     def before_training_epoch(self, strategy: Any, **kwargs: Any) -> None:
         """Corrects the experience, or corrects it again; every plugin has set its loader by now."""
         again = strategy.clock.train_exp_epochs > 0
-        drawn = iter(self._drawn) if again else self._draw(strategy, strategy.dataloader)
+        drawn = iter(self._drawn) if again else _draw(strategy, strategy.dataloader)
         first = next(drawn, None)
         if first is None:
             raise InvalidInputError(
@@ -123,13 +107,13 @@ class TargetCorrectionPlugin(SupervisedPlugin):
                 f"{len(strategy.experience.dataset)} samples of the experience"
             )
         drawn, length = itertools.chain([first], drawn), len(strategy.dataloader)
-        corrector = self._checked(strategy, first[0], again, **kwargs)
-        self._sums = _Sums()
+        corrector = self._checked(strategy, first[0])
+        self._shift = Shift()
         if corrector.memory is None:
             self._drawn = list(drawn)
             batches = self._all_at_once(strategy, corrector, again)
         else:
-            _require_one_pass(strategy, corrector)
+            require_passes(corrector, strategy.train_epochs)
             batches = self._block_by_block(strategy, corrector, drawn)
             length *= 2 if corrector.replay else 1
         strategy.dataloader = _CorrectedBatches(self, batches, length)
@@ -156,81 +140,63 @@ class TargetCorrectionPlugin(SupervisedPlugin):
     def after_training_epoch(self, strategy: Any, **kwargs: Any) -> None:
         """Logs how far the targets were shifted, and how well the network followed."""
         assert self.corrector is not None
-        found = {
-            "TargetShift": self._sums.shift,
-            "LargestTarget": self._sums.largest,
-            "LinearisationError": self.corrector.linearisation_error,
-        }
-        for name, value in found.items():
-            if value is not None:
-                _log(strategy, self, name, value)
+        for name, value in self._shift.found(self.corrector).items():
+            _log(strategy, self, LOGGED[name], value)
 
     def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
-        """Lets go of the experience."""
+        """Forgets the mini-batches of the experience."""
         self._drawn = []
-        self._experiences += 1
 
-    def _checked(self, strategy: Any, X: Tensor, again: bool, **kwargs: Any) -> NetworkCorrector:
+    def _checked(self, strategy: Any, X: Tensor) -> NetworkCorrector:
         """The corrector, if it describes what the strategy does."""
         _require_plain(strategy)
         loss, reduction = _loss_of(strategy._criterion, outputs(strategy.model, X[:1]).to(X))
-        new = not (again or self._experiences)
-        learner = _learner_of(strategy, reduction, new)
-        if learner.momentum and not new and kwargs.get("reset_optimizer_state"):
-            raise InvalidInputError(
-                "reset_optimizer_state is True, but the corrector takes the momentum to go on from "
-                "one experience to the next; leave it out"
-            )
-        if self._factory is not None and self.corrector is None:
-            self.corrector = self._factory(strategy.model, learner)
-        assert self.corrector is not None
-        _require_described(strategy, self.corrector, learner, loss)
-        return self.corrector
+        learner = description(strategy.optimizer, strategy.train_mb_size, reduction)
+        if self.corrector is None:
+            self.corrector = require_corrector(self._make(strategy.model, learner))
+        corrector, described = self.corrector, self.corrector.learner
+        if learner.batch_size == 1:  # of which mean and sum are the same
+            described = replace(described, reduction=learner.reduction)
+        refuse(
+            {
+                f"the corrector's learner is {described}, but the strategy trains as {learner}; "
+                "give a function from model and learner to a corrector instead": (
+                    described != learner
+                ),
+                f"the corrector's loss is {corrector.loss!r}, but the strategy's criterion is "
+                f"{loss!r}; use SquaredError() for 'squared', CrossEntropyLoss() for "
+                "'cross-entropy'": corrector.loss != loss,
+                "the corrector is of another network than the strategy's; make it from "
+                "strategy.model": corrector.module is not strategy.model,
+            }
+        )
+        require_optimiser(strategy.optimizer, corrector)
+        return corrector
 
     def _all_at_once(self, strategy: Any, corrector: NetworkCorrector, again: bool) -> Corrected:
         """Mini-batches of the open loop, corrected when training begins."""
         X = torch.cat([batch[0] for batch in self._drawn])
-        Y = self._true(strategy, torch.cat([batch[1] for batch in self._drawn]), X)
+        Y = _true(strategy, torch.cat([batch[1] for batch in self._drawn]), X)
         with evaluating(strategy.model):
             Z = corrector.recorrect() if again else corrector.correct(X, Y)
-        self._sums.add(Z, Y)
+        self._shift.add(Z, Y)
         sizes = [len(batch[0]) for batch in self._drawn]
         return iter([(list(b), z) for b, z in zip(self._drawn, Z.split(sizes), strict=True)])
 
     def _block_by_block(
         self, strategy: Any, corrector: NetworkCorrector, drawn: Iterator[Batch]
     ) -> Corrected:
-        """Mini-batches of the closed loop, each block corrected when the one before is trained."""
+        """Mini-batches of the closed loop: a block is corrected after the one before is trained."""
         size = corrector.learner.batch_size
         while block := list(itertools.islice(drawn, corrector.block_size // size)):
             own = [torch.cat(parts) for parts in zip(*block, strict=True)]
-            Y = self._true(strategy, own[1], own[0])
+            Y = _true(strategy, own[1], own[0])
             with evaluating(strategy.model):
                 X, Z = corrector.next_block(own[0], Y)
-            self._sums.add(Z[: len(Y)], Y)
+            self._shift.add(Z[: len(Y)], Y)
             rows = [*_with_stored(own, X[len(Y) :], Z[len(Y) :]), Z]
             for *batch, wanted in zip(*(part.split(size) for part in rows), strict=True):
                 yield batch, wanted
-
-    def _draw(self, strategy: Any, loader: Any) -> Iterator[Batch]:
-        """The loader's mini-batches, refused where they are not those of the experience."""
-        size, full, samples = strategy.train_mb_size, True, 0
-        for given in loader:
-            batch = [part.to(strategy.device) for part in given]
-            samples += len(batch[0])
-            if len(batch[0]) > size or not full:
-                raise InvalidInputError(
-                    f"train_mb_size is {size}, but the loader gave a mini-batch of {len(batch[0])}"
-                    f"{'' if full else ' after a short one'}: another plugin or the strategy adds "
-                    "samples (replay); leave it out"
-                )
-            _require_own(strategy, samples)
-            full = len(batch[0]) == size
-            yield batch
-
-    def _true(self, strategy: Any, labels: Tensor, X: Tensor) -> Tensor:
-        c = outputs(strategy.model, X[:1]).shape[1]
-        return _as_rows(labels, c).to(next(strategy.model.parameters()))
 
 
 class Tangent(SupervisedTemplate):
@@ -247,13 +213,13 @@ class Tangent(SupervisedTemplate):
 
     Args:
         model: The network.
-        optimizer: Of the first session; may be None where `first_epochs` is 0.
+        optimizer: The optimiser of the first session; may be None if `first_epochs` is 0.
         criterion: The loss of the first session, and of the metrics.
         make_learner: Makes the learner from the network when the first session is over, such as
             `functools.partial(rt.TangentLearner, memory=1024)`.
         first_epochs: Passes of the first session; 0 for a network that was trained elsewhere.
-        targets: How many classes or targets there are, where the network has another number of
-            outputs: it is then a feature extractor, and learning starts from zero.
+        targets: The number of classes or targets, if the network has another number of outputs: it
+            is then a feature extractor, and learning starts from zero.
         **others: What `SupervisedTemplate` takes besides: `train_mb_size`, `eval_mb_size`,
             `device`, `plugins`, `evaluator`, `eval_every`.
 
@@ -290,7 +256,7 @@ class Tangent(SupervisedTemplate):
         self.learner: StreamingRidge | None = None
 
     def make_optimizer(self, **kwargs: Any) -> None:
-        """As always, where there is an optimiser."""
+        """Makes the optimiser anew, if there is one."""
         if self.optimizer is not None:
             super().make_optimizer(**kwargs)
 
@@ -316,7 +282,7 @@ class Tangent(SupervisedTemplate):
         self._after_training_epoch(**kwargs)
 
     def _learn(self, learner: StreamingRidge, **kwargs: Any) -> None:
-        """Learns the experience; it is predicted by what was learned before."""
+        """Learns the experience, after predicting it from what was learned before."""
         part = learner.empty()
         for batch in self.dataloader:
             self.mbatch = batch
@@ -363,30 +329,12 @@ def mse_metrics(
     """Metrics of the mean squared error, for an `EvaluationPlugin`.
 
     Args:
-        epoch: Of every training epoch.
-        experience: Of every experience that is evaluated.
-        stream: Of all experiences that are evaluated.
+        epoch: Measure every training epoch.
+        experience: Measure every experience that is evaluated.
+        stream: Measure all experiences that are evaluated together.
     """
-    found = [MeanSquaredError("epoch")] if epoch else []
-    found += [MeanSquaredError("experience")] if experience else []
-    found += [MeanSquaredError("stream")] if stream else []
-    return found
-
-
-class _Sums:
-    """What is logged of an epoch's targets."""
-
-    def __init__(self) -> None:
-        self.squares, self.count, self.largest = 0.0, 0, 0.0
-
-    def add(self, Z: Tensor, Y: Tensor) -> None:
-        self.squares += float((Z - Y).double().square().sum())
-        self.count += Y.numel()
-        self.largest = max(self.largest, float(Z.abs().max()))
-
-    @property
-    def shift(self) -> float:
-        return math.sqrt(self.squares / max(self.count, 1))
+    wanted = {"epoch": epoch, "experience": experience, "stream": stream}
+    return [MeanSquaredError(each) for each, chosen in wanted.items() if chosen]  # type: ignore[arg-type]
 
 
 class _CorrectedBatches:
@@ -406,14 +354,31 @@ class _CorrectedBatches:
 
 def _as_rows(labels: Tensor, c: int) -> Tensor:
     """(n, c) true targets: one-hot rows of labels, or the targets themselves."""
-    if labels.is_floating_point() or labels.ndim > 1:
-        return labels.reshape(len(labels), -1)
-    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < c:
-        raise InvalidInputError(
-            f"labels are from {int(labels.min())} to {int(labels.max())}, but there are {c} "
-            "outputs; expected an output for every class of the stream from the beginning"
-        )
-    return nn.functional.one_hot(labels.long(), c)
+    rows = labels if labels.ndim > 1 else one_hot(labels, c)
+    return rows.reshape(len(labels), -1)
+
+
+def _true(strategy: Any, labels: Tensor, X: Tensor) -> Tensor:
+    """The true targets, in the precision of the network."""
+    c = outputs(strategy.model, X[:1]).shape[1]
+    return _as_rows(labels, c).to(next(strategy.model.parameters()))
+
+
+def _draw(strategy: Any, loader: Any) -> Iterator[Batch]:
+    """The loader's mini-batches, refused if they are not those of the experience."""
+    size, full, samples = strategy.train_mb_size, True, 0
+    for given in loader:
+        batch = [part.to(strategy.device) for part in given]
+        samples += len(batch[0])
+        if len(batch[0]) > size or not full:
+            raise InvalidInputError(
+                f"train_mb_size is {size}, but the loader gave a mini-batch of {len(batch[0])}"
+                f"{'' if full else ' after a short one'}: another plugin or the strategy adds "
+                "samples (replay); leave it out"
+            )
+        _require_own(strategy, samples)
+        full = len(batch[0]) == size
+        yield batch
 
 
 def _with_stored(own: Batch, X: Tensor, Z: Tensor) -> Batch:
@@ -456,58 +421,6 @@ def _loss_of(criterion: Callable[[Tensor, Tensor], Tensor], like: Tensor) -> tup
     )
 
 
-def _learner_of(strategy: Any, reduction: Reduction, new: bool) -> SGD:
-    """The strategy's optimiser, batch size and reduction as a learner."""
-    optimizer = strategy.optimizer
-    if not new and type(optimizer) is torch.optim.SGD:
-        # without its velocity, which is of steps that the corrector knows of
-        optimizer = torch.optim.SGD([dict(group) for group in optimizer.param_groups])
-    return SGD.from_torch(optimizer, strategy.train_mb_size, reduction)
-
-
-def _require_described(strategy: Any, corrector: NetworkCorrector, learner: SGD, loss: str) -> None:
-    """Refuses a corrector of another network, optimiser or loss than the strategy has."""
-    described = corrector.learner
-    if learner.batch_size == 1:  # of which mean and sum are the same
-        described = dataclasses.replace(described, reduction=learner.reduction)
-    if described != learner:
-        raise InvalidInputError(
-            f"the corrector's learner is {described}, but the strategy trains as {learner}; give "
-            "a function from model and learner to a corrector instead"
-        )
-    if corrector.loss != loss:
-        raise InvalidInputError(
-            f"the corrector's loss is {corrector.loss!r}, but the strategy's criterion is "
-            f"{loss!r}; use SquaredError() for 'squared', CrossEntropyLoss() for 'cross-entropy'"
-        )
-    module = getattr(corrector.kernel, "module", strategy.model)
-    if module is not strategy.model and corrector.refresh != "never":
-        raise InvalidInputError(
-            "the corrector is of another network than the strategy's; make it from strategy.model"
-        )
-    trained = {name for name, value in strategy.model.named_parameters() if value.requires_grad}
-    if corrector.params is not None and set(corrector.params) != trained:
-        others = sorted(trained.symmetric_difference(corrector.params))
-        raise InvalidInputError(
-            f"the corrector and the strategy differ in whether {', '.join(others)} is trained; "
-            "freeze what is not, with requires_grad_(False)"
-        )
-    rates = {float(group["lr"]) for group in strategy.optimizer.param_groups}
-    if len(rates) > 1 and getattr(corrector.kernel, "preconditioner", None) is None:
-        raise InvalidInputError(
-            f"the optimizer has the rates {sorted(rates)}, of which the corrector knows one; give "
-            "it preconditioner=optimizer"
-        )
-
-
-def _require_one_pass(strategy: Any, corrector: NetworkCorrector) -> None:
-    if strategy.train_epochs != 1:
-        raise InvalidInputError(
-            f"train_epochs is {strategy.train_epochs}, but with memory={corrector.memory} each "
-            "block is corrected once; use train_epochs=1, or a corrector without memory"
-        )
-
-
 def _require_own(strategy: Any, samples: int) -> None:
     """Refuses a loader that gives more than the experience has."""
     n = len(strategy.experience.dataset)
@@ -520,18 +433,13 @@ def _require_own(strategy: Any, samples: int) -> None:
 
 def _require_plain(strategy: Any) -> None:
     """Refuses ways to train that no learner describes."""
-    if DistributedHelper.is_distributed:
-        raise InvalidInputError(
+    refuse(
+        {
             "training is distributed, and each process would see a part of the stream only; train "
-            "in one process"
-        )
-    if torch.is_autocast_enabled(strategy.device.type):
-        raise InvalidInputError(
+            "in one process": DistributedHelper.is_distributed,
             "autocast is on, and half precision loses the digits that targets are made of; train "
-            "without it"
-        )
-    if is_multi_task_module(strategy.model):
-        raise InvalidInputError(
+            "without it": torch.is_autocast_enabled(strategy.device.type),
             f"the model is a {type(strategy.model).__name__}, which takes task labels; expected a "
-            "network of the inputs alone"
-        )
+            "network of the inputs alone": is_multi_task_module(strategy.model),
+        }
+    )

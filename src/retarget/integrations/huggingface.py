@@ -3,8 +3,7 @@
 Needs the extra: `pip install "retarget[huggingface]"`.
 """
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,17 @@ from torch.nn import functional
 
 from retarget.continual import NetworkCorrector
 from retarget.continual.linearisation import outputs
+from retarget.continual.steps import evaluating
 from retarget.errors import InvalidInputError, InvalidTypeError, missing_extra
+from retarget.integrations.agreement import (
+    Shift,
+    half_squared_error,
+    one_hot,
+    refuse,
+    require_corrector,
+    require_maker,
+    require_parameters,
+)
 from retarget.learners import SGD
 from retarget.samples import Samples, count, join, output_of, take
 
@@ -31,15 +40,26 @@ __all__ = ["CorrectedTrainer"]
 
 STATE_FILE = "corrector.safetensors"  # in a checkpoint's folder
 PRECONDITIONED = torch.optim.Adam, torch.optim.AdamW
+# What an argument must be for corrected targets to be right, and why.
+EXPECTED = {
+    "train_sampling_strategy": ("sequential", "targets are corrected for one order"),
+    "max_grad_norm": (0, "targets are corrected for steps that are not clipped"),
+    "fp16": (False, "rounded steps do not follow the targets"),
+    "bf16": (False, "rounded steps do not follow the targets"),
+    "max_steps": (-1, "a task is trained on as a whole, num_train_epochs times"),
+    "auto_find_batch_size": (False, "targets are corrected for one batch size"),
+    "load_best_model_at_end": (False, "the corrector goes on from the last step"),
+    "torch_compile": (False, "compiled steps are not tested with corrected targets"),
+}
 
 
 class CorrectedTrainer(Trainer):
     """A `Trainer` that trains on corrected targets, one task for each call of `train`.
 
-    Set `train_dataset` to the next task and call `train()`; what the tasks before taught is then
-    not forgotten, as far as the network follows its tangent kernel. Before the first step the
-    task's batches are read once, in order, and their labels are corrected. The loss is half the
-    squared error or cross-entropy, as the corrector has it, on the corrected targets.
+    Set `train_dataset` to the next task and call `train()`; earlier tasks are then not forgotten,
+    to the extent that the network follows its tangent kernel. Before the first step the task's
+    batches are read once, in order, and their labels are corrected. The loss is half the squared
+    error or cross-entropy, as the corrector has it, on the corrected targets.
 
     The learner is read off the optimiser, the batch size, gradient accumulation and the schedule,
     so that the two cannot disagree. With Adam and AdamW the first task is trained on its true
@@ -67,16 +87,12 @@ class CorrectedTrainer(Trainer):
     def __init__(
         self, *args: Any, corrector: Callable[..., NetworkCorrector], **kwargs: Any
     ) -> None:
-        if not callable(corrector):
-            raise InvalidTypeError(
-                f"corrector is a {type(corrector).__name__}; expected what makes one, such as "
-                "functools.partial(rt.NetworkCorrector, gamma=1.0, block_size=16)"
-            )
+        require_maker(corrector)
         super().__init__(*args, **kwargs)
         self._make_corrector = corrector
         self.corrector: NetworkCorrector | None = None
         self._learner: SGD | None = None
-        self._samples: Samples = None  # of the present task, as the loader gave them
+        self._samples: Samples = None  # of the present task, in the loader's order
         self._labels = self._targets = torch.empty(0)
         self._rates: list[float] = []  # of the steps before the present pass
         self._row = 0  # the next sample to be trained on
@@ -157,14 +173,19 @@ class CorrectedTrainer(Trainer):
     def begin_task(self, loader: Any) -> None:
         """Reads the task, and makes or restores the corrector."""
         self._read(loader)
-        model, optimizer = self.model, _plain(self.optimizer)
+        optimizer = _plain(self.optimizer)
         if self.corrector is None:
             assert self._learner is not None
             several = len({float(group["lr"]) for group in optimizer.param_groups}) > 1
             preconditioned = several or isinstance(optimizer, PRECONDITIONED)
             given = {"preconditioner": optimizer} if preconditioned else {}
-            made = self._make_corrector(model, self._learner, **given)
-            _require_usable(made, model)
+            made = require_corrector(self._make_corrector(self.model, self._learner, **given))
+            require_parameters(optimizer, made)
+            reason = (
+                f"replay is {made.replay}, but Trainer trains on the samples of train_dataset "
+                "alone; leave replay out, or write the loop yourself (examples/closed_loop.py)"
+            )
+            refuse({reason: bool(made.replay)})
             self.corrector = made
         if self._resumed is not None:
             self._restore(self._resumed / STATE_FILE)
@@ -208,25 +229,15 @@ class CorrectedTrainer(Trainer):
             self.log_targets()
 
     def log_targets(self) -> None:
-        """Logs the shift, the largest target, and theory against network where it is known."""
+        """Logs the shift, the largest target, and theory against network once it is known."""
         assert self.corrector is not None
-        shift = (self._targets - self._labels).double()
-        logs = {
-            "target_shift": math.sqrt(float(shift.square().mean())),
-            "largest_target": float(self._targets.abs().max()),
-        }
-        if self.corrector.linearisation_error is not None:
-            logs["linearisation_error"] = self.corrector.linearisation_error
-        self.log(logs)
+        found = Shift().add(self._targets, self._labels).found(self.corrector)
+        self.log({"target_shift": found.pop("shift")} | found)
 
     def _corrected(self, samples: Samples, labels: Tensor) -> Tensor:
         assert self.corrector is not None
-        training = self.model.training
-        self.model.eval()
-        try:
+        with evaluating(self.model):
             Z: Tensor = self.corrector.correct(samples, labels)
-        finally:
-            self.model.train(training)
         return Z
 
     def _read(self, loader: Any) -> None:
@@ -294,35 +305,18 @@ class _AtTheRightTime(TrainerCallback):
 
 
 def true_targets(labels: Tensor, outputs: int, smoothing: float) -> Tensor:
-    """(n, c) what the labels of a batch are as targets: one-hot for classes.
-
-    Args:
-        labels: (n,) classes or numbers, or (n, c) numbers.
-        outputs: Outputs of the network.
-        smoothing: Share of a class that goes to all of them alike.
-    """
-    if labels.ndim == 1 and not labels.is_floating_point():
-        if bool((labels < 0).any()) or bool((labels >= outputs).any()):
-            raise InvalidInputError(
-                f"labels go from {int(labels.min())} to {int(labels.max())}; expected classes from "
-                f"0 to {outputs - 1}, one for each output of the network"
-            )
-        one_hot = functional.one_hot(labels, outputs).double()
-        return (1 - smoothing) * one_hot + smoothing / outputs
-    if smoothing:
-        raise InvalidInputError("label_smoothing_factor is for classes; expected whole numbers")
-    if labels.ndim > 2 or not labels.is_floating_point():
-        raise InvalidInputError(
-            f"labels have shape {tuple(labels.shape)} and dtype {labels.dtype}; expected one class "
-            "a sample, or (n, c) real numbers: labels of single tokens are not supported"
-        )
-    return labels[:, None] if labels.ndim == 1 else labels
+    """(n, c) targets for labels (n,) of classes, of which `smoothing` goes to all, or numbers."""
+    if labels.is_floating_point():
+        reason = "label_smoothing_factor is for classes; expected whole numbers as labels"
+        refuse({reason: bool(smoothing)})
+        return labels[:, None] if labels.ndim == 1 else labels
+    return (1 - smoothing) * one_hot(labels, outputs) + smoothing / outputs
 
 
 def summed_loss(logits: Tensor, targets: Tensor, entropy: bool) -> Tensor:
     """The loss of a batch, summed over its samples, for targets of real numbers."""
     if not entropy:
-        return (logits - targets).square().sum() / 2
+        return half_squared_error(logits, targets, "sum")
     if logits.shape[1] == 1:
         return functional.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
     return functional.cross_entropy(logits, targets, reduction="sum")
@@ -379,65 +373,31 @@ def _rates(scheduler: Any, steps: range) -> list[float]:
 def _require_exact(trainer: Trainer) -> None:
     """Refuses what would make corrected targets wrong."""
     args = trainer.args
-    refusals: Mapping[str, bool] = {
-        "train_sampling_strategy is not 'sequential', but targets are corrected for one order; set "
-        "train_sampling_strategy='sequential'": args.train_sampling_strategy != "sequential",
-        "max_grad_norm is not 0, but targets are corrected for steps that are not clipped; "
-        "set max_grad_norm=0": bool(args.max_grad_norm),
-        "fp16 or bf16 is set, but rounded steps do not follow the targets; leave both out": bool(
-            args.fp16 or args.bf16
-        ),
-        "there are several processes or devices, which would each see another part of the stream; "
-        "use one (CUDA_VISIBLE_DEVICES=0)": args.world_size > 1 or args.n_gpu > 1,
-        "max_steps is set, but a task is trained on as a whole; use num_train_epochs": (
-            args.max_steps > 0
-        ),
-        f"num_train_epochs is {args.num_train_epochs}; expected a whole number": (
-            args.num_train_epochs != int(args.num_train_epochs)
-        ),
-        "auto_find_batch_size is set, but targets are corrected for one batch size; leave it out": (
-            bool(args.auto_find_batch_size)
-        ),
-        "load_best_model_at_end is set, but the corrector goes on from the last step; leave it "
-        "out": bool(args.load_best_model_at_end),
-        "torch_compile is set, which is not tested with corrected targets; leave it out": bool(
-            args.torch_compile
-        ),
-        "model_init makes a new network for every train(); give the model itself": (
-            trainer.model_init is not None
-        ),
-        "compute_loss_func is given, but targets are corrected for the corrector's loss; leave it "
-        "out": trainer.compute_loss_func is not None,
-        "a scheduler is given, which does not begin anew with each task; set lr_scheduler_type, "
-        "and give optimizers=(yours, None)": (
-            trainer.lr_scheduler is not None and not trainer._created_lr_scheduler
-        ),
-        f"label_names is {trainer.label_names}; expected ['labels']": (
-            trainer.label_names != ["labels"]
-        ),
-    }
-    for reason, refused in refusals.items():
-        if refused:
-            raise InvalidInputError(reason)
-
-
-def _require_usable(corrector: NetworkCorrector, model: nn.Module) -> None:
-    """Refuses a corrector that this loop cannot follow."""
-    if not isinstance(corrector, NetworkCorrector):
-        raise InvalidTypeError(
-            f"corrector made a {type(corrector).__name__}; expected a NetworkCorrector"
-        )
-    trained = {name for name, value in model.named_parameters() if value.requires_grad}
-    if corrector.params is not None and set(corrector.params) != trained:
-        raise InvalidInputError(
-            f"params chooses {len(corrector.params)} parameters, but the model trains "
-            f"{len(trained)}; freeze the others with requires_grad_(False), or leave params out"
-        )
-    if corrector.replay:
-        raise InvalidInputError(
-            f"replay is {corrector.replay}, but Trainer trains on the samples of train_dataset "
-            "alone; leave replay out, or write the loop yourself (examples/closed_loop.py)"
-        )
+    for option, (expected, why) in EXPECTED.items():
+        found = getattr(args, option)
+        if found != expected:
+            raise InvalidInputError(f"{option} is {found!r}, but {why}; expected {expected!r}")
+    refuse(
+        {
+            "there are several processes or devices, which would each see another part of the "
+            "stream; use one (CUDA_VISIBLE_DEVICES=0)": args.world_size > 1 or args.n_gpu > 1,
+            f"num_train_epochs is {args.num_train_epochs}; expected a whole number": (
+                args.num_train_epochs != int(args.num_train_epochs)
+            ),
+            "model_init makes a new network for every train(); give the model itself": (
+                trainer.model_init is not None
+            ),
+            "compute_loss_func is given, but targets are corrected for the corrector's loss; leave "
+            "it out": trainer.compute_loss_func is not None,
+            "a scheduler is given, which does not begin anew with each task; set "
+            "lr_scheduler_type, and give optimizers=(yours, None)": (
+                trainer.lr_scheduler is not None and not trainer._created_lr_scheduler
+            ),
+            f"label_names is {trainer.label_names}; expected ['labels']": (
+                trainer.label_names != ["labels"]
+            ),
+        }
+    )
 
 
 def _require_no_noise(model: nn.Module, samples: Samples) -> None:

@@ -6,37 +6,46 @@ Needs the extra: `pip install "retarget[lightning]"`.
 import functools
 import itertools
 from collections.abc import Callable as Function
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from retarget.continual import NetworkCorrector
-from retarget.continual.linearisation import outputs
 from retarget.continual.steps import evaluating
 from retarget.errors import InvalidInputError, InvalidTypeError, missing_extra
 from retarget.integrations.agreement import (
-    Places,
-    one_hot,
+    Shift,
+    half_squared_error,
+    next_block,
+    on_device_of,
+    refuse,
+    require_corrector,
     require_loss,
+    require_maker,
     require_optimiser,
     require_rate,
-    shift_of,
+    true_targets,
 )
-from retarget.samples import count, join, named_leaves, outputs_of, take
+from retarget.samples import join, mapped, named_leaves, outputs_of, take
 from retarget.state_files import checksum
+from retarget.streaming import tangent
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
     from lightning.pytorch.utilities.seed import isolate_rng
 except ImportError as error:
-    raise missing_extra(
-        "retarget.integrations.lightning needs Lightning", error, "lightning"
-    ) from (error)
+    reason = "retarget.integrations.lightning needs Lightning"
+    raise missing_extra(reason, error, "lightning") from error
 
-from retarget.integrations.lightning_tangent import TangentLearner
-from retarget.integrations.lightning_trainer import require_batches, require_exact_training
+from retarget.integrations.lightning_trainer import (
+    Places,
+    require_batches,
+    require_exact_training,
+    require_plain_fit,
+)
 
 __all__ = ["TangentLearner", "TargetCorrection"]
 
@@ -49,8 +58,8 @@ class TargetCorrection(Callback):
     `training_step` is given: (x, z) instead of (x, y). Use the same callback object for all tasks.
 
     With a corrector of the closed loop (`memory=...`) nothing is computed beforehand. Every batch
-    is a block, trained on in one step: the callback asks for its targets when it comes, and where
-    the corrector stores samples (`replay=...`), as many of them stand behind the batch's own.
+    is a block, trained on in one step: the callback asks for its targets when it comes, and if the
+    corrector stores samples (`replay=...`), as many of them are appended to the batch.
 
     The loss in `training_step` must be half of the squared error, summed over the outputs, with
     the sum or the mean over the mini-batch that the learner's `reduction` says. This is checked
@@ -58,13 +67,13 @@ class TargetCorrection(Callback):
     make the targets wrong (shuffling, mixed precision, several devices, ...) is refused with an
     `InvalidInputError` before the first step.
 
-    Logs `retarget/shift` (root mean square of corrected less true targets),
+    Logs `retarget/shift` (root mean square of corrected minus true targets),
     `retarget/largest_target`, and `retarget/linearisation_error`, how far the network is from the
     theory (`NetworkCorrector.linearisation_error`), once an epoch; in the closed loop, with every
     batch.
 
-    Its state is in the Trainer's checkpoints: `fit(..., ckpt_path=...)` goes on after the task that
-    the checkpoint was written at the end of.
+    Its state is in the Trainer's checkpoints: `fit(..., ckpt_path=...)` continues after the task at
+    whose end the checkpoint was written.
 
     Args:
         corrector: A `NetworkCorrector`, or a function that makes one for the `LightningModule`; it
@@ -84,57 +93,53 @@ class TargetCorrection(Callback):
         inputs: int | str | Sequence[int | str] | None = None,
         targets: int | str = 1,
     ) -> None:
-        made = isinstance(corrector, NetworkCorrector)
-        if not made and not callable(corrector):
-            raise InvalidTypeError(
-                f"corrector is {corrector!r}; expected a NetworkCorrector, or a function that "
-                "makes one for the LightningModule"
-            )
-        self.corrector: NetworkCorrector | None = corrector if made else None  # type: ignore[assignment]
-        self._make = corrector
+        self.corrector = corrector if isinstance(corrector, NetworkCorrector) else None
+        if self.corrector is None:
+            require_maker(corrector)
+        self._make: Any = corrector
         self._places = Places(inputs, targets)
         self._loaded: dict[str, Any] | None = None
         self._left = 0  # batches of the present task that are still to come
-        self._fit: _Fit | None = None
+        self._task: _Task | None = None  # None in the closed loop
+        self._unwrap: Function[[], None] = lambda: None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Corrects the targets of a task."""
         corrector = self._ready(pl_module)
         epochs = require_exact_training(trainer, pl_module, corrector)
         require_optimiser(trainer.optimizers[0], corrector)
+        self._task, self._left = None, 0
         if corrector.memory is None:
-            self._fit = _Task(trainer, corrector, self._places)
-            self._left = epochs * len(self._fit.batches)
-        else:
-            self._fit = _ClosedLoop(trainer, corrector, self._places)
-            self._left = 0
-        self._step = _wrapped(pl_module, self._training_step)
+            self._task = _Task(trainer, corrector, self._places)
+            self._left = epochs * len(self._task.batches)
+        self._first = True  # the loss is compared on the first batch
+        self._unwrap = _wrapped(pl_module, self._training_step)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Corrects the targets of a further epoch, and logs what was found."""
-        if isinstance(self._fit, _Task):
-            self._fit.begin_epoch()
-            self._log(pl_module, on_step=False, on_epoch=True)
+        """Corrects the targets of a further epoch, and logs how far they are shifted."""
+        if self._task is not None:
+            _log(pl_module, self._task.begin_epoch(), on_step=False, on_epoch=True)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Takes the training step back to what it was."""
-        self._finish(pl_module)
+        """Restores the module's own training step."""
+        self._unwrap()
+        self._task, self._unwrap = None, lambda: None
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Takes the training step back to what it was."""
-        self._finish(pl_module)
+        """Restores the module's own training step."""
+        self.on_train_end(trainer, pl_module)
 
     def state_dict(self) -> dict[str, Any]:
-        """The corrector's state; nothing where there is no corrector yet."""
+        """The corrector's state; empty before there is a corrector."""
         if self.corrector is None:
             return {}
         values, tensors = self.corrector.to_state()
         return {"values": values, "tensors": tensors, "left": self._left}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on from a checkpoint at the end of a task, when the next fit starts."""
+        """Continues from a checkpoint at the end of a task, when the next fit starts."""
         if state_dict and state_dict["left"]:
             raise InvalidInputError(
                 f"the checkpoint was written in the middle of a task, {state_dict['left']} batches "
@@ -144,23 +149,17 @@ class TargetCorrection(Callback):
         self._loaded = state_dict or None
 
     def _ready(self, module: LightningModule) -> NetworkCorrector:
-        """The corrector, made and brought to where it was, if need be."""
+        """The corrector, made or restored if need be."""
         if self._left:
             raise InvalidInputError(
                 f"the fit before ended {self._left} batches before the end of its task, which the "
-                "corrector takes for learned; go on from a checkpoint of an earlier task, or begin "
+                "corrector counts as learned; go on from a checkpoint of an earlier task, or begin "
                 "with a new callback"
             )
         if self.corrector is None:
-            made = self._make(module)  # type: ignore[operator]
-            if not isinstance(made, NetworkCorrector):
-                raise InvalidTypeError(
-                    f"corrector made a {type(made).__name__}; expected a NetworkCorrector"
-                )
-            self.corrector = made
+            self.corrector = require_corrector(self._make(module))
         if self._loaded is not None:
-            device = next(self.corrector.module.parameters()).device
-            tensors = {name: value.to(device) for name, value in self._loaded["tensors"].items()}
+            tensors = on_device_of(self.corrector.module, self._loaded["tensors"])
             self.corrector.restore(self._loaded["values"], tensors)
             self._loaded = None
         return self.corrector
@@ -169,72 +168,32 @@ class TargetCorrection(Callback):
         self, step: Function[..., Any], module: LightningModule, batch: Any, *more: Any
     ) -> Any:
         """The user's training step on the corrected batch."""
-        fit = self._fit
-        assert fit is not None
-        batch, targets, samples = fit.corrected(batch)
-        if isinstance(fit, _ClosedLoop):
-            self._log(module, on_step=True, on_epoch=False)
-        first = fit.first_outputs(samples)
-        result = step(batch, *more)
+        corrector, optimizer = self.corrector, module.trainer.optimizers[0]
+        assert corrector is not None
+        samples, targets = self._places.split(batch)
+        if self._task is not None:
+            Z = self._task.corrected(samples, targets)
+        else:  # a batch is a block
+            true = true_targets(corrector.module, samples, targets)
+            samples, Z = next_block(corrector, optimizer, samples, true)
+            found = Shift().add(Z[: len(true)], true).found(corrector)
+            _log(module, found, on_step=True, on_epoch=False)
+        outputs = _outputs(corrector.module, samples) if self._first else None
+        self._first = False
+        result = step(self._places.put(batch, samples, Z), *more)
         loss = result["loss"] if isinstance(result, dict) else result
         if not isinstance(loss, Tensor):
             raise InvalidInputError(
                 f"training_step returned {loss!r}; expected a loss for every batch, as the "
-                "corrector takes all of them for learned"
+                "corrector counts all of them as learned"
             )
-        if first is not None:
-            require_loss(loss, first, targets, fit.corrector.learner.reduction)
+        if outputs is not None:
+            require_loss(loss, outputs, Z, corrector.learner.reduction)
         self._left = max(0, self._left - 1)
         return result
 
-    def _log(self, module: LightningModule, **when: bool) -> None:
-        assert self._fit is not None
-        found = {f"retarget/{name}": value for name, value in self._fit.found.items()}
-        module.log_dict(found, batch_size=1, **when)
 
-    def _finish(self, module: LightningModule) -> None:
-        if self._fit is not None:
-            self._step()
-            self._fit = None
-
-
-class _Fit:
-    """One call of `Trainer.fit`: what is trained on.
-
-    Attributes:
-        found: What is logged.
-    """
-
-    def __init__(self, trainer: Trainer, corrector: NetworkCorrector, places: Places) -> None:
-        self.trainer, self.corrector, self.places = trainer, corrector, places
-        self.found: dict[str, float] = {}
-        self._compared = False
-
-    def corrected(self, batch: Any) -> tuple[Any, Tensor, Any]:
-        """The batch to train on, its targets and its samples."""
-        raise NotImplementedError
-
-    def first_outputs(self, samples: Any) -> Tensor | None:
-        """On the first batch, the network's outputs, from which the loss is known."""
-        if self._compared:
-            return None
-        self._compared = True
-        module = self.corrector.module
-        weights = {name: value.detach() for name, value in module.named_parameters()}
-        weights |= {name: value.clone() for name, value in module.named_buffers()}
-        with torch.no_grad(), isolate_rng():  # the same Dropout as in the step to come
-            return outputs_of(module, samples, weights)
-
-    def true_targets(self, samples: Any, targets: Tensor) -> Tensor:
-        """As real numbers, in the network's precision."""
-        network = self.corrector.module
-        if targets.is_floating_point():
-            return targets
-        number = outputs(network, take(samples, slice(0, 1))).shape[1]
-        return one_hot(targets, number, next(network.parameters()).dtype)
-
-
-class _Task(_Fit):
+class _Task:
     """Targets of a whole loader, for as many epochs as the Trainer makes.
 
     Attributes:
@@ -242,24 +201,23 @@ class _Task(_Fit):
     """
 
     def __init__(self, trainer: Trainer, corrector: NetworkCorrector, places: Places) -> None:
-        super().__init__(trainer, corrector, places)
+        self.trainer, self.corrector, self.places = trainer, corrector, places
         self._before, self._next, self._epoch = corrector.samples, 0, 0
         self.batches: list[tuple[str, slice]] = []
         samples, targets = self._collect()
-        self._true = self.true_targets(samples, targets)
+        self._true = true_targets(corrector.module, samples, targets)
         with evaluating(corrector.module):
             self._targets: Tensor = corrector.correct(samples, self._true)
 
     def _collect(self) -> tuple[Any, Tensor]:
         """The samples and targets of the loader, in its order."""
         loader, limit = self.trainer.train_dataloader, self.trainer.num_training_batches
-        parts = []
+        parts, start = [], 0
         with isolate_rng():
             stop = None if limit == float("inf") else int(limit)
             for batch in itertools.islice(loader, stop):
                 samples, targets = self.places.split(_transferred(self.trainer, batch))
-                start = self.batches[-1][1].stop if self.batches else 0
-                rows = slice(start, start + len(targets))
+                rows = slice(start, start := start + len(targets))
                 self.batches.append((_mark(samples, targets), rows))
                 parts.append((samples, targets))
             if getattr(loader, "persistent_workers", False):
@@ -267,23 +225,21 @@ class _Task(_Fit):
         require_batches([len(targets) for _, targets in parts], self.trainer, self.corrector)
         return join([each for each, _ in parts]), torch.cat([each for _, each in parts])
 
-    def begin_epoch(self) -> None:
-        """Targets for the pass that begins."""
+    def begin_epoch(self) -> dict[str, float]:
+        """Corrects the targets for the pass that begins; returns what is logged."""
         if self._epoch:
             with evaluating(self.corrector.module):
                 self._targets = self.corrector.recorrect()
         self._next, self._epoch = 0, self._epoch + 1
-        self.found = shift_of(self._targets, self._true, self.corrector)
+        return Shift().add(self._targets, self._true).found(self.corrector)
 
-    def corrected(self, batch: Any) -> tuple[Any, Tensor, Any]:
-        """The batch with its corrected targets, if they were computed for this one."""
-        samples, targets = self.places.split(batch)
+    def corrected(self, samples: Any, targets: Tensor) -> Tensor:
+        """The corrected targets of the next batch, if it is the batch they were computed for."""
         known = self.batches[self._next : self._next + 1]
         if [_mark(samples, targets)] != [mark for mark, _ in known]:
             raise InvalidInputError(
-                f"batch {self._next} is not the one corrected; expected a loader that "
-                "gives the same samples in the same order each time it is gone over, without "
-                "shuffling or random augmentation"
+                f"batch {self._next} is not the one corrected; expected a loader that gives the "
+                "same samples in the same order each time, without shuffling or random augmentation"
             )
         ((_, rows),) = known
         learner = self.corrector.learner
@@ -291,29 +247,20 @@ class _Task(_Fit):
             step = (self._before + rows.start) // learner.batch_size
             require_rate(self.trainer.optimizers[0], learner, step)
         self._next += 1
-        Z = self._targets[rows]
-        return self.places.put(batch, samples, Z), Z, samples
+        return self._targets[rows]
 
 
-class _ClosedLoop(_Fit):
-    """Targets batch by batch: each is a block."""
+def _log(module: LightningModule, found: dict[str, float], **when: bool) -> None:
+    named = {f"retarget/{name}": value for name, value in found.items()}
+    module.log_dict(named, batch_size=1, **when)
 
-    def corrected(self, batch: Any) -> tuple[Any, Tensor, Any]:
-        """The batch with the targets that lead the network, and with stored samples beside it."""
-        samples, targets = self.places.split(batch)
-        true = self.true_targets(samples, targets)
-        learner = self.corrector.learner
-        require_rate(self.trainer.optimizers[0], learner, 0)
-        with evaluating(self.corrector.module):
-            samples, Z = self.corrector.next_block(samples, true)
-        if count(samples) > learner.batch_size:
-            raise InvalidInputError(
-                f"there are {len(true)} samples in a batch and {count(samples) - len(true)} stored "
-                f"ones beside them, trained on in one step; expected a learner with batch_size="
-                f"{count(samples)} or more, not {learner.batch_size}"
-            )
-        self.found = shift_of(Z[: len(true)], true, self.corrector)
-        return self.places.put(batch, samples, Z), Z, samples
+
+def _outputs(module: torch.nn.Module, samples: Any) -> Tensor:
+    """The network's outputs, with the same Dropout as in the training step to come."""
+    weights = {name: value.detach() for name, value in module.named_parameters()}
+    weights |= {name: value.clone() for name, value in module.named_buffers()}
+    with torch.no_grad(), isolate_rng():
+        return outputs_of(module, samples, weights)
 
 
 def _mark(samples: Any, targets: Tensor) -> str:
@@ -345,3 +292,116 @@ def _wrapped(module: LightningModule, around: Function[..., Any]) -> Function[[]
             module.training_step = own
 
     return restore
+
+
+class TangentLearner(LightningModule):
+    """An `rt.TangentLearner` as a `LightningModule`, for `fit`, `validate`, `test` and `predict`.
+
+    Every training batch is learned exactly and once, without an optimiser, in whatever order it
+    comes; only sums are kept. Each `Trainer.fit` continues where the one before ended.
+
+    Validation and test log `val_loss` and `test_loss`, half of the squared error, and for class
+    labels `val_accuracy` and `test_accuracy`. `predict` gives the learner's outputs. What
+    was learned is in the checkpoints, with the network's weights.
+
+    Args:
+        learner: What learns; it has the network, and stays on its device.
+        classes: The number of classes if targets are labels (n,); None for the number of the
+            network's outputs.
+        inputs: The position or key of the inputs in a batch, or several of them; None for the first
+            entry of a list or tuple, and for everything but the targets in a dict. A batch that is
+            a tensor is all inputs.
+        targets: The position or key of the targets.
+    """
+
+    def __init__(
+        self,
+        learner: tangent.TangentLearner,
+        *,
+        classes: int | None = None,
+        inputs: int | str | Sequence[int | str] | None = None,
+        targets: int | str = 1,
+    ) -> None:
+        super().__init__()
+        if not isinstance(learner, tangent.TangentLearner):
+            raise InvalidTypeError(f"learner is {learner!r}; expected an rt.TangentLearner")
+        self.learner, self.classes = learner, classes
+        self._places = Places(inputs, targets)
+        self.automatic_optimization = False
+
+    def configure_optimizers(self) -> list[Any]:
+        """None: learning needs no steps."""
+        return []
+
+    def on_train_start(self) -> None:
+        """Refuses what would count samples twice, or lose digits."""
+        require_plain_fit(self.trainer)
+        epochs, done = self.trainer.max_epochs, self.trainer.current_epoch
+        refuse(
+            {
+                f"max_epochs is {epochs} at epoch {done}; expected one more epoch: each sample is "
+                "learned exactly, once": epochs - done != 1
+            }
+        )
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        """Learns a batch."""
+        samples, targets = self._places.split(batch)
+        self.learner.learn(samples, self._real(samples, targets))
+
+    def forward(self, samples: Any) -> Tensor:
+        """What the learner predicts."""
+        with _ordinary_tensors():
+            predicted: Tensor = self.learner.predict(mapped(torch.clone, samples))
+        return predicted
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Logs how good the predictions are."""
+        if self.learner.samples or not self.trainer.sanity_checking:
+            self._evaluate(batch, "val")
+
+    def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Logs how good the predictions are."""
+        self._evaluate(batch, "test")
+
+    def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
+        """The predictions for a batch."""
+        samples = batch if isinstance(batch, Tensor) else self._places.split(batch)[0]
+        predicted: Tensor = self(samples)
+        return predicted
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """The sums, and the network that they are of."""
+        values, tensors = self.learner.to_state()
+        return {"values": values, "tensors": tensors}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Continues from a checkpoint."""
+        module, kind = self.learner.module, type(self.learner)
+        tensors = on_device_of(module, state["tensors"])
+        self.learner = kind.from_state(state["values"], tensors, module)
+
+    def _evaluate(self, batch: Any, stage: str) -> None:
+        samples, targets = self._places.split(batch)
+        predicted = self(samples)
+        true = self._real(samples, targets).to(predicted)
+        found = {f"{stage}_loss": half_squared_error(predicted, true, "mean")}
+        if not targets.is_floating_point():
+            found[f"{stage}_accuracy"] = (predicted.argmax(1) == targets).double().mean()
+        self.log_dict(found, batch_size=len(targets), on_step=False, on_epoch=True)
+
+    def _real(self, samples: Any, targets: Tensor) -> Tensor:
+        """The targets on the learner's device; class labels become one-hot rows."""
+        module = self.learner.module
+        if targets.is_floating_point():
+            return targets.to(next(module.parameters()).device)
+        with _ordinary_tensors():
+            first = mapped(torch.clone, take(samples, slice(0, 1)))
+            return true_targets(module, first, targets, self.classes)
+
+
+@contextmanager
+def _ordinary_tensors() -> Iterator[None]:
+    """Outside of inference mode, whose tensors a later training step could not continue with."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield

@@ -1,6 +1,6 @@
-"""What a Lightning Trainer must be like, for corrected targets to be right in it."""
+"""What a Lightning Trainer and its batches must be like for corrected targets to be right."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -11,115 +11,89 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch import Tensor
 
 from retarget.continual import NetworkCorrector
 from retarget.errors import InvalidInputError
-from retarget.integrations.agreement import require_order
+from retarget.integrations.agreement import refuse, require_order, require_passes
 
 FULL_PRECISION = ("32-true", "64-true")
 OTHER_STEPS = StochasticWeightAveraging, WeightAveraging, GradientAccumulationScheduler
 
 
+def require_plain_fit(trainer: Trainer) -> None:
+    """Refuses several devices, and arithmetic of low precision."""
+    refuse(
+        {
+            f"the Trainer has a {type(trainer.strategy).__name__} of {trainer.world_size} "
+            "processes; expected one device: Trainer(devices=1)": trainer.world_size != 1
+            or not isinstance(trainer.strategy, SingleDeviceStrategy),
+            f"precision is {trainer.precision!r}, in which targets far from the outputs lose their "
+            f"digits; expected one of {FULL_PRECISION}": trainer.precision not in FULL_PRECISION,
+        }
+    )
+
+
 def require_exact_training(
     trainer: Trainer, module: LightningModule, corrector: NetworkCorrector
 ) -> int:
-    """Refuses a Trainer that trains otherwise than the theory has it; gives the epochs."""
+    """Refuses a Trainer that trains differently from the corrector's learner; returns epochs."""
     require_plain_fit(trainer)
-    if not module.automatic_optimization:
-        raise InvalidInputError(
-            "the module has automatic_optimization=False, so that its steps cannot be compared with"
-            " the corrector's learner; expected automatic optimisation"
-        )
-    if trainer.gradient_clip_val is not None:
-        raise InvalidInputError(
-            f"gradient_clip_val is {trainer.gradient_clip_val}, but the targets are for steps that "
-            "are not clipped; leave it out, and raise the corrector's gamma, "
-            "ridge or damping where steps are too long"
-        )
-    for hook in ("optimizer_step", "configure_gradient_clipping"):
-        if is_overridden(hook, module):
-            raise InvalidInputError(
-                f"the module has its own {hook}, so that its steps cannot be compared with the "
-                "corrector's learner; expected Lightning's"
-            )
-    for callback in trainer.callbacks:
-        if isinstance(callback, OTHER_STEPS):
-            raise InvalidInputError(
-                f"the Trainer has a {type(callback).__name__}, which trains otherwise than the "
-                "corrector's learner; leave it out"
-            )
-    if len(trainer.optimizers) != 1:
-        raise InvalidInputError(
-            f"the module has {len(trainer.optimizers)} optimisers; expected one"
-        )
-    if trainer.lr_scheduler_configs and isinstance(corrector.learner.lr, float):
-        raise InvalidInputError(
+    learner, loader = corrector.learner, trainer.train_dataloader
+    hooks = ("optimizer_step", "configure_gradient_clipping")
+    own = [hook for hook in hooks if is_overridden(hook, module)]
+    callbacks = [type(each).__name__ for each in trainer.callbacks if isinstance(each, OTHER_STEPS)]
+    refuse(
+        {
+            "the module has automatic_optimization=False, whose steps no learner describes; "
+            "expected automatic optimisation": not module.automatic_optimization,
+            f"gradient_clip_val is {trainer.gradient_clip_val}, but targets are for steps that are "
+            "not clipped; leave it out, and raise the corrector's gamma, ridge or damping if steps "
+            "are too long": trainer.gradient_clip_val is not None,
+            f"the module has its own {', '.join(own)}, whose steps no learner describes; expected "
+            "Lightning's": bool(own),
+            f"the Trainer has a {', '.join(callbacks)}, whose steps no learner describes; leave it "
+            "out": bool(callbacks),
+            f"the module has {len(trainer.optimizers)} optimisers; expected one": (
+                len(trainer.optimizers) != 1
+            ),
             "a scheduler changes the rate, but the corrector's learner has one rate; describe it "
-            "as SGD(lr=[...]), with one rate a step"
-        )
-    loader = trainer.train_dataloader
-    if isinstance(loader, list | tuple | dict):
-        raise InvalidInputError(
-            f"there are {len(loader)} training loaders; expected one, which gives batches"
-        )
-    return _require_passes(trainer, corrector, loader)
-
-
-def _require_passes(trainer: Trainer, corrector: NetworkCorrector, loader: Any) -> int:
-    """Refuses passes over the loader that the corrector has no targets for; gives their number."""
+            "as SGD(lr=[...]), with one rate a step": bool(trainer.lr_scheduler_configs)
+            and isinstance(learner.lr, float),
+            "there are several training loaders; expected one, which gives batches": isinstance(
+                loader, list | tuple | dict
+            ),
+        }
+    )
     epochs: int = trainer.max_epochs - trainer.current_epoch
     accumulated = trainer.accumulate_grad_batches
+    require_passes(corrector, epochs)
     if corrector.memory is not None:
-        if not isinstance(corrector.learner.lr, float):
-            raise InvalidInputError(
+        refuse(
+            {
                 "the corrector's learner has a schedule, which this callback does not follow in "
-                "the closed loop; use one rate"
-            )
-        if accumulated != 1:
-            raise InvalidInputError(
+                "the closed loop; use one rate": not isinstance(learner.lr, float),
                 f"accumulate_grad_batches is {accumulated}, but in the closed loop every batch is "
-                "a block that is trained on before the next; use 1, and larger batches"
-            )
-        if epochs != 1:
-            raise InvalidInputError(
-                f"this fit makes {epochs} epochs, but in the closed loop every sample is learned "
-                "once; use max_epochs=1"
-            )
+                "a block that is trained on before the next; use 1, and larger batches": (
+                    accumulated != 1
+                ),
+            }
+        )
         return epochs
     require_order(loader)
-    if isinstance(loader, Iterator):
-        raise InvalidInputError(
-            f"the training loader is a {type(loader).__name__}, which can be gone over only once; "
-            "expected one that can be gone over again, such as a DataLoader"
-        )
-    if epochs != 1 and (epochs < 1 or corrector.refresh != "epoch"):
-        raise InvalidInputError(
-            f"this fit makes {epochs if epochs > 0 else 'any number of'} epochs, but the corrector "
-            f"has refresh={corrector.refresh!r}; use max_epochs=1, or refresh='epoch', which "
-            "corrects the targets before each of a known number"
-        )
     steps = epochs * -(-int(min(trainer.num_training_batches, 2**62)) // accumulated)
-    if trainer.max_steps != -1 and trainer.global_step + steps > trainer.max_steps:
-        raise InvalidInputError(
+    refuse(
+        {
+            f"the training loader is a {type(loader).__name__}, which can be gone over only once; "
+            "expected one that can be gone over again, such as a DataLoader": isinstance(
+                loader, Iterator
+            ),
             f"max_steps is {trainer.max_steps}, but the corrector counts on all of the loader's "
-            f"{steps} steps; leave it out, or use limit_train_batches"
-        )
+            f"{steps} steps; leave it out, or use limit_train_batches": trainer.max_steps != -1
+            and trainer.global_step + steps > trainer.max_steps,
+        }
+    )
     return epochs
-
-
-def require_plain_fit(trainer: Trainer) -> None:
-    """Refuses several devices, and arithmetic of low precision."""
-    if trainer.world_size != 1 or not isinstance(trainer.strategy, SingleDeviceStrategy):
-        raise InvalidInputError(
-            f"the Trainer has a {type(trainer.strategy).__name__} of {trainer.world_size} "
-            "processes, each of which would train on other samples; use one device: "
-            "Trainer(devices=1, strategy='auto')"
-        )
-    if trainer.precision not in FULL_PRECISION:
-        raise InvalidInputError(
-            f"precision is {trainer.precision!r}, in which targets far from the outputs lose their "
-            f"digits; expected one of {FULL_PRECISION}"
-        )
 
 
 def require_batches(sizes: list[int], trainer: Trainer, corrector: NetworkCorrector) -> None:
@@ -127,22 +101,82 @@ def require_batches(sizes: list[int], trainer: Trainer, corrector: NetworkCorrec
     accumulated, learner = trainer.accumulate_grad_batches, corrector.learner
     if not sizes:
         raise InvalidInputError("the training loader gives no batch; expected at least one")
-    if any(accumulated * size != learner.batch_size for size in sizes[:-1]) or (
-        accumulated * sizes[-1] > learner.batch_size
-    ):
-        raise InvalidInputError(
+    full = all(accumulated * size == learner.batch_size for size in sizes[:-1])
+    refuse(
+        {
             f"the loader gives batches of {max(sizes)}, {accumulated} to a step, but the "
-            f"corrector's learner has batch_size={learner.batch_size}; expected the same"
+            f"corrector's learner has batch_size={learner.batch_size}; expected the same": not full
+            or accumulated * sizes[-1] > learner.batch_size,
+            "the learner has reduction='sum', but with accumulate_grad_batches Lightning divides "
+            "every loss by their number; expected the mean over the mini-batch": accumulated > 1
+            and learner.reduction == "sum",
+            f"the loader gives {len(sizes)} batches, the last of {sizes[-1]}, which do not fill "
+            f"steps of {accumulated} batches of {sizes[0]}; expected a multiple: use "
+            "drop_last=True, or accumulate_grad_batches=1": accumulated > 1
+            and (len(sizes) % accumulated > 0 or sizes[-1] != sizes[0]),
+        }
+    )
+
+
+class Places:
+    """Where the inputs and the targets are in a batch.
+
+    Args:
+        inputs: The position or key of the inputs, or several of them; None for the first entry of a
+            list or tuple, and for everything but the targets in a dict.
+        targets: The position or key of the targets.
+    """
+
+    def __init__(self, inputs: int | str | Sequence[int | str] | None, targets: int | str) -> None:
+        self.inputs, self.targets = inputs, targets
+
+    def split(self, batch: Any) -> tuple[Any, Tensor]:
+        """The inputs and the targets of a batch."""
+        keys, many = self._keys(batch)
+        try:
+            entries = {key: batch[key] for key in (*keys, self.targets)}
+        except (LookupError, TypeError) as error:
+            raise InvalidInputError(
+                f"the batch is {_in_words(batch)}, and has no entry {error}; say where they are "
+                "with inputs= and targets="
+            ) from error
+        targets = entries.pop(self.targets)
+        if not isinstance(targets, Tensor):
+            raise InvalidInputError(
+                f"the batch's targets are a {type(targets).__name__}; expected a tensor, one row "
+                "a sample: say where they are with targets="
+            )
+        if not many:
+            return entries[keys[0]], targets
+        return (entries if isinstance(batch, Mapping) else tuple(entries.values())), targets
+
+    def put(self, batch: Any, inputs: Any, targets: Tensor) -> Any:
+        """The batch with other inputs and targets; the given one stays as it is."""
+        keys, many = self._keys(batch)
+        parts = (
+            [inputs] if not many else list(inputs.values() if isinstance(inputs, dict) else inputs)
         )
-    if accumulated > 1:
-        if learner.reduction == "sum":
-            raise InvalidInputError(
-                "the learner has reduction='sum', but with accumulate_grad_batches Lightning "
-                "divides every loss by their number; expected the mean over the mini-batch"
-            )
-        if len(sizes) % accumulated or sizes[-1] != sizes[0]:
-            raise InvalidInputError(
-                f"the loader gives {len(sizes)} batches, the last of {sizes[-1]}, which do not "
-                f"fill steps of {accumulated} batches of {sizes[0]}; expected a multiple: use "
-                "drop_last=True, or accumulate_grad_batches=1"
-            )
+        new = dict(zip(keys, parts, strict=True)) | {self.targets: targets}
+        if isinstance(batch, Mapping):
+            return {**batch, **new}
+        changed = [new.get(i, entry) for i, entry in enumerate(batch)]
+        if hasattr(batch, "_fields"):
+            return type(batch)(*changed)
+        return type(batch)(changed)
+
+    def _keys(self, batch: Any) -> tuple[list[Any], bool]:
+        """The keys of the inputs, and whether the inputs are several."""
+        if self.inputs is not None:
+            several = not isinstance(self.inputs, int | str)
+            return (list(self.inputs) if several else [self.inputs]), several  # type: ignore[arg-type]
+        if isinstance(batch, Mapping):
+            keys = [key for key in batch if key != self.targets]
+            return keys, len(keys) != 1
+        return [0], False
+
+
+def _in_words(batch: Any) -> str:
+    if isinstance(batch, Mapping):
+        return f"a dict with {', '.join(map(repr, batch))}"
+    length = f" of {len(batch)}" if isinstance(batch, Sequence) else ""
+    return f"a {type(batch).__name__}{length}"

@@ -43,12 +43,8 @@ class RidgeOnNames(base.Estimator):
         max_features: int = 1024,
         seed: int = 0,
     ) -> None:
-        self.features = features
-        self.gamma = gamma
-        self.discount = discount
-        self.memory = memory
-        self.max_features = max_features
-        self.seed = seed
+        self.features, self.gamma, self.discount = features, gamma, discount
+        self.memory, self.max_features, self.seed = memory, max_features, seed
         self._named = NamedFeatures(features, memory, max_features, seed)
         self._learner = AdaptiveRidge(gamma, discount)
 
@@ -57,8 +53,10 @@ class RidgeOnNames(base.Estimator):
         """The ridge and the discount in use."""
         return {"gamma": self._learner.gamma, "discount": self._learner.discount}
 
-    def _learn(self, x: Sample, target: np.ndarray) -> None:
-        self._learner.learn(self._named.meet(x), target)
+    def learn_many(self, X: Any, y: Any) -> None:
+        """Learns the rows of a frame one after the other, in their order."""
+        for x, target in _rows(X, y):
+            self.learn_one(x, target)
 
     def _outputs_of(self, frame: Any) -> np.ndarray:
         """(n, c) outputs for the rows of a wrapped frame."""
@@ -70,9 +68,9 @@ class StreamingRidge(RidgeOnNames, base.MiniBatchRegressor):
     r"""Ridge regression that is exact after every sample, and may follow a drift.
 
     After every sample the model is the ridge solution on all samples so far (with discount 1), or
-    on a past that counts the less the longer ago it was. Which ridge, and which discount, is
-    chosen on the way: all pairs run beside each other, and the one with the smallest squared error
-    of late, each sample being predicted before it is learned, makes the predictions.
+    on a past that is discounted with time. Ridge and discount are chosen as the stream goes: all
+    pairs run side by side, each predicts every sample before learning it, and the pair with the
+    smallest recent squared error makes the predictions.
 
     Use it like `linear_model.LinearRegression`, after a `preprocessing.StandardScaler`: there is no
     learning rate to set. With m features it costs $2 m^2$ multiplications a sample, and keeps
@@ -101,7 +99,8 @@ class StreamingRidge(RidgeOnNames, base.MiniBatchRegressor):
 
     def learn_one(self, x: Sample, y: float) -> None:
         """Learns a sample; features that are new are appended."""
-        self._learn(x, np.array([_as_target(y)]))
+        target = np.array([_as_target(y)])
+        self._learner.learn(self._named.meet(x), target)
 
     def predict_one(self, x: Sample) -> float:
         """The prediction; 0 before anything was learned."""
@@ -109,17 +108,11 @@ class StreamingRidge(RidgeOnNames, base.MiniBatchRegressor):
             return 0.0
         return float(self._learner.predict(self._named(x))[0])
 
-    def learn_many(self, X: Any, y: Any) -> None:
-        """Learns the rows of a frame one after the other, in their order."""
-        for x, target in _rows(X, y):
-            self.learn_one(x, target)
-
     def predict_many(self, X: Any) -> Any:
         """A series of predictions, in the library of X."""
         frame = dataframe.into_frame(X)
-        values = np.zeros(len(frame))
-        if self._learner.samples:
-            values = self._outputs_of(frame)[:, 0]
+        known = self._learner.samples
+        values = self._outputs_of(frame)[:, 0] if known else np.zeros(len(frame))
         return dataframe.to_native_series(values, name=None, like=frame)
 
 
@@ -170,7 +163,7 @@ class StreamingRidgeClassifier(RidgeOnNames, base.MiniBatchClassifier):
         place = self._places.get(y, len(self._places))
         target = np.zeros(max(place + 1, len(self._places)))
         target[place] = 1.0
-        self._learn(x, target)
+        self._learner.learn(self._named.meet(x), target)
         self._places.setdefault(y, place)
 
     def predict_proba_one(self, x: Sample, **kwargs: Any) -> dict[Hashable, float]:
@@ -179,11 +172,6 @@ class StreamingRidgeClassifier(RidgeOnNames, base.MiniBatchClassifier):
             return {}
         outputs = self._learner.predict(self._named(x))
         return dict(zip(self._places, _nearest_distribution(outputs.tolist()), strict=True))
-
-    def learn_many(self, X: Any, y: Any) -> None:
-        """Learns the rows of a frame one after the other, in their order."""
-        for x, label in _rows(X, y):
-            self.learn_one(x, label)
 
     def predict_proba_many(self, X: Any) -> Any:
         """A frame of probabilities, one column for each class so far."""
@@ -228,7 +216,7 @@ class TargetCorrection(base.Wrapper, base.Regressor):
             (one more, with an intercept).
 
     Attributes:
-        shift: Root mean square of the corrected targets less the true ones, so far.
+        shift: Root mean square of the corrected targets minus the true ones, so far.
         largest_target: The size of the largest corrected target so far.
 
     Example:
@@ -287,7 +275,7 @@ class TargetCorrection(base.Wrapper, base.Regressor):
 
     @property
     def shift(self) -> float:
-        """Root mean square of the corrected targets less the true ones; NaN before a block."""
+        """Root mean square of the corrected minus the true targets; NaN before a block."""
         return math.sqrt(self._squares / self._samples) if self._samples else math.nan
 
     def learn_one(self, x: Sample, y: float, **kwargs: Any) -> None:
@@ -311,7 +299,7 @@ class TargetCorrection(base.Wrapper, base.Regressor):
         return prediction
 
     def flush(self) -> None:
-        """Closes the block that is open, shorter than the others; the stream may go on."""
+        """Closes the open block, shorter than the others; the stream may continue."""
         if self._waiting:
             self._learn_block(self._waiting)
             self._waiting = []
@@ -410,7 +398,7 @@ def _as_target(y: Any) -> float:
 def _nearest_distribution(outputs: list[float]) -> list[float]:
     """Numbers of at least 0 with the sum 1 that are nearest to these in the sum of squares.
 
-    They are the outputs less one number, where that is positive (Held, Wolfe and Crowder, 1974).
+    They are the positive parts of the outputs minus one number (Held, Wolfe and Crowder, 1974).
     """
     total, less = 0.0, 0.0
     for count, output in enumerate(sorted(outputs, reverse=True), start=1):

@@ -11,20 +11,25 @@ from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 from retarget.continual import NetworkCorrector
-from retarget.continual.linearisation import outputs
 from retarget.continual.steps import evaluating
-from retarget.errors import InvalidInputError, InvalidTypeError, missing_extra
+from retarget.errors import missing_extra
 from retarget.integrations.agreement import (
-    half_squared_error,
-    one_hot,
+    HalfSquaredError,
+    Shift,
+    next_block,
+    on_device_of,
+    refuse,
+    require_corrector,
     require_loss,
+    require_maker,
     require_optimiser,
     require_order,
+    require_passes,
     require_rate,
-    shift_of,
+    true_targets,
 )
-from retarget.learners import SGD, Reduction
-from retarget.samples import count, join, take
+from retarget.learners import SGD
+from retarget.samples import join, take
 
 try:
     from skorch import NeuralNet, NeuralNetClassifier, NeuralNetRegressor
@@ -36,33 +41,11 @@ except ImportError as error:
 
 __all__ = ["CorrectedClassifier", "CorrectedRegressor", "HalfSquaredError"]
 
-
-class HalfSquaredError(nn.Module):
-    """The loss that corrections are for: half of the squared error, summed over the outputs.
-
-    Args:
-        reduction: `"mean"` or `"sum"` over the mini-batch.
-    """
-
-    def __init__(self, reduction: Reduction = "mean") -> None:
-        super().__init__()
-        self.reduction = reduction
-
-    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss; targets are real numbers, or class labels (n,)."""
-        targets = one_hot(targets, outputs.shape[-1], outputs.dtype)
-        return half_squared_error(outputs, targets, self.reduction)
+OTHER_STEPS = AccelerateMixin, GradientNormClipping
 
 
 class _Task(Dataset[tuple[Any, Tensor]]):
-    """The samples of one call of `partial_fit`, with the targets to train on.
-
-    Attributes:
-        samples: As the training iterator gave them, in its order.
-        true: (n, c) their true targets.
-        targets: (n, c) the corrected ones.
-        epochs: Passes that have begun.
-    """
+    """The samples of one `partial_fit`, in the iterator's order, with the targets to train on."""
 
     def __init__(self, samples: Any, true: Tensor, targets: Tensor) -> None:
         self.samples, self.true, self.targets, self.epochs = samples, true, targets, 0
@@ -120,31 +103,31 @@ class _Corrected:
 
     def get_split_datasets(self, X: Any, y: Any = None, **fit_params: Any) -> tuple[Any, Any]:
         """The samples to train on, with corrected targets, and those to validate on, as given."""
-        if fit_params:
-            raise InvalidInputError(
-                f"fit parameters {sorted(fit_params)} were given, which the corrector does not "
-                "know; expected none: give X as a dict where the module takes several inputs"
-            )
+        reason = (
+            f"fit parameters {sorted(fit_params)} were given, which the corrector does not know; "
+            "expected none: give X as a dict if the module takes several inputs"
+        )
+        refuse({reason: bool(fit_params)})
         train, valid = super().get_split_datasets(X, y)  # type: ignore[misc]
-        iterator = self._iterator(train)
+        iterator = self.get_iterator(train, training=True)  # type: ignore[attr-defined]
         corrector = self._ready(iterator)
+        self.trained_ = self.wanted_ = 0
         if corrector.memory is not None:
-            self.trained_ = self.wanted_ = 0
             return train, valid
         require_order(iterator)
         parts = [self._on_device(batch) for batch in iterator]
         samples = join([each for each, _ in parts])
-        true = self._real(corrector, samples, torch.cat([each for _, each in parts]))
+        true = true_targets(self.module_, samples, torch.cat([each for _, each in parts]))
         self.before_ = corrector.samples
         with evaluating(self.module_):
             targets = corrector.correct(samples, true)
-        self.trained_, self.wanted_ = 0, self.max_epochs * len(parts)
-        return _Task(*self._on_cpu(samples, true, targets)), valid
+        self.wanted_ = self.max_epochs * len(parts)
+        return _Task(to_tensor(samples, device="cpu"), true.cpu(), targets.cpu()), valid
 
     def on_epoch_begin(
         self, net: Any, dataset_train: Any = None, dataset_valid: Any = None, **kwargs: Any
     ) -> None:
-        """Corrects the targets of a further epoch, and records what was found in the history."""
+        """Corrects the targets of a further epoch, and records the shift in the history."""
         super().on_epoch_begin(net, dataset_train, dataset_valid, **kwargs)  # type: ignore[misc]
         if isinstance(dataset_train, _Task):
             assert self.corrector_ is not None
@@ -152,24 +135,23 @@ class _Corrected:
                 with evaluating(self.module_):
                     dataset_train.targets = self.corrector_.recorrect().cpu()
             dataset_train.epochs += 1
-            found = shift_of(dataset_train.targets, dataset_train.true, self.corrector_)
-            for name, value in found.items():
+            shift = Shift().add(dataset_train.targets, dataset_train.true)
+            for name, value in shift.found(self.corrector_).items():
                 self.history.record(name, value)
 
     def train_step_single(self, batch: Any, **fit_params: Any) -> Any:
         """A step's loss and gradients, on corrected targets."""
         corrector = self.corrector_
         assert corrector is not None
+        learner = corrector.learner
         if corrector.memory is not None:
             batch = self._led(corrector, batch)
         else:
-            step = self.before_ // corrector.learner.batch_size + self.trained_
-            require_rate(self.optimizer_, corrector.learner, step)
+            step = self.before_ // learner.batch_size + self.trained_
+            require_rate(self.optimizer_, learner, step)
         found = super().train_step_single(batch, **fit_params)  # type: ignore[misc]
         if not self.trained_:
-            learner, predicted = corrector.learner, found["y_pred"]
-            targets = batch[1].to(predicted)
-            require_loss(found["loss"], predicted, targets, learner.reduction)
+            require_loss(found["loss"], found["y_pred"], batch[1], learner.reduction)
         self.trained_ += 1
         return found
 
@@ -181,94 +163,62 @@ class _Corrected:
             state["saved_"] = values, {name: value.cpu() for name, value in tensors.items()}
         return state
 
-    def _iterator(self, dataset: Any) -> Any:
-        """The training iterator, refused where its mini-batches cannot be known."""
-        iterator = self.get_iterator(dataset, training=True)  # type: ignore[attr-defined]
-        if not isinstance(iterator, DataLoader) or type(iterator.batch_sampler) is not BatchSampler:
-            raise InvalidInputError(
-                "iterator_train is not a DataLoader with mini-batches of one size; expected "
-                "skorch's default, with any batch_size"
-            )
-        return iterator
-
     def _ready(self, iterator: Any) -> NetworkCorrector:
         """The corrector, made if need be, once it agrees with how the network is trained."""
-        for kind in (AccelerateMixin, GradientNormClipping):
-            callbacks = [each for _, each in self.callbacks_]  # type: ignore[attr-defined]
-            if any(isinstance(each, kind) for each in (self, *callbacks)):
-                raise InvalidInputError(
-                    f"the net has a {kind.__name__}, which trains otherwise than the corrector's "
-                    "learner; leave it out"
-                )
-        if type(self).train_step is not NeuralNet.train_step:  # type: ignore[attr-defined]
-            raise InvalidInputError(
-                "the net has its own train_step, so that its steps cannot be compared with the "
-                "corrector's learner; expected skorch's, and a larger batch_size instead of "
-                "accumulated gradients"
-            )
-        if self.trained_ < self.wanted_:
-            raise InvalidInputError(
+        own = type(self).train_step is not NeuralNet.train_step  # type: ignore[attr-defined]
+        steps = (self, *(each for _, each in self.callbacks_))  # type: ignore[attr-defined]
+        other = [kind.__name__ for kind in OTHER_STEPS if any(isinstance(e, kind) for e in steps)]
+        refuse(
+            {
+                "iterator_train is not a DataLoader with mini-batches of one size; expected "
+                "skorch's default, with any batch_size": not isinstance(iterator, DataLoader)
+                or type(iterator.batch_sampler) is not BatchSampler,
+                f"the net has a {', '.join(other)}, whose steps no learner describes; leave it "
+                "out": bool(other),
+                "the net has its own train_step, whose steps no learner describes; expected "
+                "skorch's, and a larger batch_size instead of accumulated gradients": own,
                 f"the call before ended after {self.trained_} of {self.wanted_} batches, and the "
-                "corrector takes all of them for learned; call fit to begin anew"
-            )
-        reduction = getattr(self.criterion_, "reduction", "mean")
+                "corrector counts all of them as learned; call fit to begin anew": (
+                    self.trained_ < self.wanted_
+                ),
+            }
+        )
         corrector = self.corrector_
         if corrector is None or corrector.module is not self.module_:
+            reduction = getattr(self.criterion_, "reduction", "mean")
             learner = SGD.from_torch(self.optimizer_, iterator.batch_size, reduction)  # type: ignore[arg-type]
             corrector = self._made(learner)
         require_optimiser(self.optimizer_, corrector)
-        if corrector.memory is None:
-            if corrector.learner.batch_size != iterator.batch_size:
-                raise InvalidInputError(
-                    f"batch_size is {iterator.batch_size}, but the corrector's learner has "
-                    f"{corrector.learner.batch_size}; expected the same in every call"
-                )
-            if self.max_epochs != 1 and corrector.refresh != "epoch":
-                raise InvalidInputError(
-                    f"max_epochs is {self.max_epochs}, but the corrector has refresh="
-                    f"{corrector.refresh!r}; use max_epochs=1, or refresh='epoch', which corrects "
-                    "the targets before each epoch"
-                )
-        elif self.max_epochs != 1:
-            raise InvalidInputError(
-                f"max_epochs is {self.max_epochs}, but in the closed loop every sample is learned "
-                "once; use max_epochs=1"
-            )
+        reason = (
+            f"batch_size is {iterator.batch_size}, but the corrector's learner has "
+            f"{corrector.learner.batch_size}; expected the same in every call"
+        )
+        refuse(
+            {
+                reason: corrector.memory is None
+                and corrector.learner.batch_size != iterator.batch_size
+            }
+        )
+        require_passes(corrector, self.max_epochs)
         self.corrector_ = corrector
         return corrector
 
     def _made(self, learner: SGD) -> NetworkCorrector:
-        if not callable(self.corrector):
-            raise InvalidTypeError(
-                f"corrector is {self.corrector!r}; expected a function of the module and the "
-                "learner, such as functools.partial(rt.NetworkCorrector, gamma=..., block_size=...)"
-            )
-        made = self.corrector(self.module_, learner)
-        if not isinstance(made, NetworkCorrector):
-            raise InvalidTypeError(
-                f"corrector made a {type(made).__name__}; expected a NetworkCorrector"
-            )
+        """The user's corrector, with the state that was pickled with the net."""
+        require_maker(self.corrector)
+        made = require_corrector(self.corrector(self.module_, learner))
         if self.saved_ is not None:
             values, tensors = self.saved_
-            device = next(self.module_.parameters()).device
-            made.restore(values, {name: value.to(device) for name, value in tensors.items()})
+            made.restore(values, on_device_of(self.module_, tensors))
             self.saved_ = None
         return made
 
     def _led(self, corrector: NetworkCorrector, batch: Any) -> tuple[Any, Tensor]:
         """A batch of the closed loop: a block, with stored samples beside it."""
         samples, targets = self._on_device(batch)
-        true, learner = self._real(corrector, samples, targets), corrector.learner
-        require_rate(self.optimizer_, learner, 0)
-        with evaluating(self.module_):
-            samples, Z = corrector.next_block(samples, true)
-        if count(samples) > learner.batch_size:
-            raise InvalidInputError(
-                f"there are {len(true)} samples in a batch and {count(samples) - len(true)} stored "
-                f"ones beside them, trained on in one step; expected a learner with batch_size="
-                f"{count(samples)} or more, not {learner.batch_size}"
-            )
-        for name, value in shift_of(Z[: len(true)], true, corrector).items():
+        true = true_targets(self.module_, samples, targets)
+        samples, Z = next_block(corrector, self.optimizer_, samples, true)
+        for name, value in Shift().add(Z[: len(true)], true).found(corrector).items():
             self.history.record_batch(name, value)
         return samples, Z
 
@@ -276,17 +226,6 @@ class _Corrected:
         samples, targets = batch
         samples = tuple(samples) if isinstance(samples, list) else samples
         return to_tensor(samples, device=self.device), to_tensor(targets, device=self.device)
-
-    def _on_cpu(self, samples: Any, true: Tensor, targets: Tensor) -> tuple[Any, Tensor, Tensor]:
-        return to_tensor(samples, device="cpu"), true.cpu(), targets.cpu()
-
-    def _real(self, corrector: NetworkCorrector, samples: Any, targets: Tensor) -> Tensor:
-        """As real numbers, in the network's precision."""
-        dtype = next(self.module_.parameters()).dtype
-        if targets.is_floating_point():
-            return targets.to(dtype)
-        number = outputs(corrector.module, take(samples, slice(0, 1))).shape[1]
-        return one_hot(targets, number, dtype)
 
 
 class CorrectedClassifier(_Corrected, NeuralNetClassifier):
@@ -298,8 +237,8 @@ class CorrectedClassifier(_Corrected, NeuralNetClassifier):
 
     Labels are 0 to c - 1 for a module with c outputs, and the class with the largest output is
     predicted; the outputs are not probabilities. The history has `shift` (root mean square of
-    corrected less true targets), `largest_target`, and `off`, how far the network is from the
-    theory (`NetworkCorrector.linearisation_error`).
+    corrected minus true targets), `largest_target`, and `linearisation_error`, how far the network
+    is from the theory (`NetworkCorrector.linearisation_error`).
 
     Args:
         module: The network, as in skorch.

@@ -10,9 +10,8 @@ from torch import nn
 
 from retarget.continual import LabelledData, class_incremental, domain_pairs, shuffled
 from retarget.data.cache import data_set_checksums
-from retarget.data.catalogue import CIFAR10
 from retarget.data.cifar10 import load_cifar10, normalised
-from retarget.data.fetch import data_folder
+from retarget.data.fetch import CIFAR10, data_folder
 from retarget.errors import InvalidInputError
 from retarget.experiments.experiment import Count
 from retarget.experiments.figures.training import NetworkRun, TrainingSetup, network_families

@@ -13,13 +13,11 @@ from pydantic import model_validator
 from torch import Tensor, nn
 
 from retarget.continual import LabelledData, classes_in_tasks
-from retarget.data.backbones import ResNet18, backbone_checksum, load_backbone
-from retarget.data.catalogue import RESNET18
+from retarget.data.backbones import SUFFIXES, ResNet18, backbone_checksum, load_backbone
 from retarget.data.core50 import core50_checksums as frames_checksums
 from retarget.data.core50 import load_core50, new_classes_tasks
 from retarget.data.features import image_features, prepared
-from retarget.data.fetch import FOLDER_VARIABLE, data_folder
-from retarget.data.weights import SUFFIXES
+from retarget.data.fetch import FOLDER_VARIABLE, RESNET18, data_folder
 from retarget.errors import MissingDataError
 from retarget.experiments.experiment import Core50Source, Count
 from retarget.experiments.figures.training import NetworkRun, TrainingSetup, network_families

@@ -11,9 +11,8 @@ from torch import nn
 
 import retarget.kernels
 from retarget.data.cache import cache_folder, cached_array, data_set_checksums
-from retarget.data.catalogue import MNIST
 from retarget.data.digits import one_hot
-from retarget.data.fetch import data_folder
+from retarget.data.fetch import MNIST, data_folder
 from retarget.data.mnist import load_mnist
 from retarget.errors import DivergedError, InvalidInputError
 from retarget.experiments.experiment import Config, Count

@@ -1,0 +1,113 @@
+"""The plain loop on corrected targets that every adapter must agree with, on small problems."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+import retarget as rt
+from retarget.samples import take
+
+LEARNER = rt.SGD(0.01, batch_size=6, reduction="mean")
+OPTIONS = {"gamma": 20.0, "block_size": 12, "ridge": 3.0}
+
+
+def network(seed=3):
+    """Five inputs, two outputs."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(5, 300), nn.Tanh(), nn.Linear(300, 2)).double()
+
+
+def make(module, learner=LEARNER, **options):
+    return rt.NetworkCorrector(module, learner, **(OPTIONS | options))
+
+
+def tasks(sizes=(48, 36), seed=0):
+    """Inputs and real targets of each task."""
+    random = torch.Generator().manual_seed(seed)
+    found = []
+    for n in sizes:
+        x = torch.randn(n, 5, generator=random).double()
+        found.append((x, torch.stack([x[:, 0].sin(), x[:, 1] * x[:, 2]], 1)))
+    return found
+
+
+def step_loss(outputs, targets, learner, loss="squared"):
+    """The loss of one step, written out."""
+    if loss == "squared":
+        each = (outputs - targets).square().sum(1) / 2
+    else:
+        each = functional.cross_entropy(outputs, targets, reduction="none")
+    return each.mean() if learner.reduction == "mean" else each.sum()
+
+
+def sgd(module, learner):
+    trained = [value for value in module.parameters() if value.requires_grad]
+    return torch.optim.SGD(
+        trained,
+        learner.rate(0),
+        learner.momentum,
+        weight_decay=learner.weight_decay,
+        nesterov=learner.nesterov,
+    )
+
+
+def by_hand(module, corrector, streams, *, optimiser=None, epochs=1, block=0, first_true=False):
+    """Trains the module on corrected targets, step by step; gives the targets of each pass.
+
+    Args:
+        module: It is changed.
+        corrector: A `NetworkCorrector` of the module, with or without memory.
+        streams: Samples and true targets of each task.
+        optimiser: SGD as the learner says, if none is given.
+        epochs: Passes over each task.
+        block: Samples in a block of the closed loop.
+        first_true: Whether the first task is trained on its true targets.
+    """
+    optimiser = optimiser or sgd(module, corrector.learner)
+    step, targets = 0, []
+    for number, (X, Y) in enumerate(streams):
+        for epoch in range(epochs):
+            true = first_true and not number
+            for samples, Z in _corrected(corrector, X, Y, epoch, block, true):
+                targets.append(Z)
+                for rows in torch.arange(len(Z)).split(corrector.learner.batch_size):
+                    if not isinstance(corrector.learner.lr, float):
+                        optimiser.param_groups[0]["lr"] = corrector.learner.rate(step)
+                    inputs = take(samples, rows)
+                    nested = isinstance(inputs, dict)
+                    outputs = module(**inputs).logits if nested else module(inputs)
+                    optimiser.zero_grad()
+                    step_loss(outputs, Z[rows], corrector.learner, corrector.loss).backward()
+                    optimiser.step()
+                    step += 1
+    return targets
+
+
+def _corrected(corrector, X, Y, epoch, block, true):
+    if true:
+        corrector.resume([(X, Y)], Y)
+        yield X, Y
+    elif block:
+        for rows in torch.arange(len(Y)).split(block):
+            yield corrector.next_block(take(X, rows), Y[rows])
+    else:
+        yield X, corrector.recorrect() if epoch else corrector.correct(X, Y)
+
+
+def trained(learner=LEARNER, streams=None, epochs=1, block=0, **options):
+    """The small network after the tasks in a plain loop."""
+    module = network()
+    corrector = make(module, learner, **options)
+    by_hand(module, corrector, streams or tasks(), epochs=epochs, block=block)
+    return module
+
+
+def assert_same(module, expected, tolerance=1e-10, start=None):
+    """The same weights, which have moved away from where they started."""
+    for (name, a), b in zip(module.named_parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(
+            a, b, rtol=0, atol=tolerance, msg=lambda text, name=name: f"{name}: {text}"
+        )
+    if start is not None:
+        pairs = zip(module.parameters(), start.parameters(), strict=True)
+        assert max((a - b).abs().max() for a, b in pairs) > 1e-3
