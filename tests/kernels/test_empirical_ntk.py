@@ -14,8 +14,8 @@ from torch.nn import functional
 
 import retarget as rt
 from retarget.errors import InvalidInputError, InvalidTypeError, StreamTooLargeError
-from retarget.kernels.empirical import compressed, ntk, plan, terms
-from retarget.kernels.empirical.compressed import split, split_product
+from retarget.kernels.empirical import ntk, plan, terms
+from retarget.kernels.empirical.terms import split, split_product
 from support.oracles.empirical_ntk import gradients
 from support.oracles.empirical_ntk import gram as oracle_gram
 from support.problems import fewer_examples
@@ -207,7 +207,7 @@ def close(got, expected, tolerance=1e-10):
 
 
 def forms(kernel, X, reuse=1e6):
-    terms = kernel._plan(X, reuse)[0].terms
+    terms = kernel._plan(X, reuse).terms
     return [type(term).__name__.removesuffix("Term") for term in terms]
 
 
@@ -313,10 +313,15 @@ def test_gradients_are_computed_once_where_they_fit_and_once_a_panel_else(monkey
     kernel(X, X[:5])
     assert sum(passed) == 17
     passed.clear()
-    sizes = ntk.Sizes(chunk=2, panel=5)
-    monkeypatch.setattr(ntk.Sizes, "within", lambda *_: sizes)
+    original_init = ntk.Assembly.__init__
+
+    def small(assembly, *arguments):
+        original_init(assembly, *arguments)
+        assembly.chunk, assembly.panel = 2, 5
+
+    monkeypatch.setattr(ntk.Assembly, "__init__", small)
     kernel(X)
-    assert sum(passed) == sizes.passes(12) == 12 + 7 + 2
+    assert sum(passed) == 12 + 7 + 2
 
 
 @pytest.mark.parametrize("params", [["0"], ["2.weight", "4"], ["0.bias"], ("4.weight",)])
@@ -518,7 +523,7 @@ def test_split_products_are_as_precise_as_float32(spread):
 def test_split_terms_make_the_kernel(monkeypatch):
     """The arithmetic of CUDA's tensor cores, in plain float32."""
     monkeypatch.setattr("retarget.kernels.empirical.ntk.tensor_cores", lambda device: True)
-    monkeypatch.setattr(compressed, "DEPTH", 7)
+    monkeypatch.setattr(terms, "DEPTH", 7)
     module, X = make("convolutions", n=9)
     exact = rt.EmpiricalNTK(module, "full")(X)
     kernel = rt.EmpiricalNTK(module.float(), "full", precision="split", memory=100_000)

@@ -28,8 +28,7 @@ from retarget.continual.linearisation import (
 )
 from retarget.errors import InvalidInputError
 from retarget.kernels import EmpiricalNTK
-from retarget.kernels.empirical.parameters import Choice, trained_parameters
-from retarget.kernels.empirical.preconditioner import Preconditioner
+from retarget.kernels.empirical.parameters import Choice, Preconditioner, trained_parameters
 from retarget.kernels.simple import Kernel
 from retarget.learners import SGD
 from retarget.samples import (
