@@ -363,11 +363,11 @@ def test_launches_are_the_plan(overlap):
     )
     plan = make_plan(rt.InfiniteNTK(module, 1.3, 0.5)._layers, (1, 9, 8))
     stage = plan.stages[1]
-    (vertical, horizontal), factor = stage.pull, stage.weight_variance
+    vertical, horizontal = stage.pull
     S = torch.rand(vertical.inputs, horizontal.inputs, dtype=torch.float64)
     program = torch_engine.make_program(plan, S.dtype, S.device).stages[1]
-    pulled = torch_engine._apply(S[..., None, None], program.pull, factor) + stage.bias_variance
-    expected = torch_engine._apply(pulled, program.push, 1.0)[..., 0, 0]
+    pulled = torch_engine._apply(S[..., None, None], program.pull) + stage.bias_variance
+    expected = torch_engine._apply(pulled, program.push)[..., 0, 0]
 
     everything = cuda.make_program(plan, S.dtype, S.device)
     launches = everything.stages[1]
@@ -383,9 +383,7 @@ def test_launches_are_the_plan(overlap):
 
 def run_tables(launch, S):
     """What the kernel does, without the rectifier."""
-    (targets, sources, taps, shares, scales), across = (
-        launch.rows.tables, launch.columns.tables,
-    )  # fmt: skip
+    (targets, sources, taps, shares, scales), across = launch.rows, launch.columns
     out, stored = S.new_zeros(launch.targets), S.flatten()
     for row, column in np.ndindex(*launch.targets):
         for y in range(*targets[row]):

@@ -15,11 +15,9 @@ from retarget.arrays import require_memory
 from retarget.errors import InvalidInputError
 from retarget.kernels.infinite import torch as torch_engine
 from retarget.kernels.infinite.layers import (
-    AdaptivePool,
-    Conv,
     Dense,
     Layer,
-    Pool,
+    OnImages,
     layers_from_dicts,
     layers_to_dicts,
     read_layers,
@@ -137,7 +135,7 @@ class InfiniteNTK(Kernel):
     def _samples(self, name: str, value: Any) -> Tensor:
         samples = super()._samples(name, value)
         shape = tuple(samples.shape)
-        images = any(isinstance(layer, Conv | Pool | AdaptivePool) for layer in self._layers)
+        images = any(isinstance(layer, OnImages) for layer in self._layers)
         if images and samples.ndim != 4:
             raise InvalidInputError(
                 f"{name} has shape {shape}; expected images (n, channels, height, width)"
@@ -214,7 +212,7 @@ class InfiniteNTK(Kernel):
         fused = _fused_engine(where) if wanted else None
         if fused is not None:
             program = fused.make_program(plan, samples.dtype, samples.device)
-            if fused.fits(program, samples):
+            if where == "cpu" or fused.fits(program, samples):
                 return fused, program
         require_memory(
             "the covariances between all pixels that this network needs",
