@@ -145,7 +145,7 @@ def test_what_has_no_features_is_refused(features, error, match):
 @pytest.mark.parametrize(
     ("result", "error", "match"),
     [
-        (torch.zeros(7), InvalidInputError, r"the features have shape \(7,\) for 7 samples"),
+        (torch.zeros(7), InvalidInputError, r"returned shape \(7,\) for 7 samples"),
         (torch.zeros(3, 2), InvalidInputError, r"shape \(3, 2\) for 7 samples; expected \(7, num"),
         (torch.zeros(7, 2, dtype=torch.int64), InvalidTypeError, "features has dtype int64"),
         (torch.full((7, 2), torch.inf), InvalidInputError, "result holds inf in row 0"),
