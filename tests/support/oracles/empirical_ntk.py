@@ -26,7 +26,8 @@ def gradients(module, X, names=None):
 
 def gram(module, A, B, outputs="mean", names=None):
     """The kernel between the samples of A and of B."""
-    F, G = gradients(module, A, names), gradients(module, B, names)
+    F = gradients(module, A, names)
+    G = F if A is B else gradients(module, B, names)
     if outputs == "full":
         return F.flatten(0, 1) @ G.flatten(0, 1).T
     K = torch.zeros(len(A), len(B), dtype=F.dtype)
@@ -64,7 +65,8 @@ def jacobian_gram(module, A, B, outputs="mean", names=None, weights=None):
             rows.append(torch.cat([part.flatten(1) for part in parts], 1))
         return torch.stack(rows)
 
-    F, G = features(A), features(B)
+    F = features(A)
+    G = F if A is B else features(B)
     if outputs == "full":
         return F.flatten(0, 1) @ G.flatten(0, 1).T
     F, G = (each if isinstance(outputs, str) else each[:, [outputs]] for each in (F, G))
