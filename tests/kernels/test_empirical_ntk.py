@@ -16,7 +16,7 @@ import retarget as rt
 from retarget.errors import InvalidInputError, InvalidTypeError, StreamTooLargeError
 from retarget.kernels.empirical import ntk, plan, terms
 from retarget.kernels.empirical.terms import split, split_product
-from support.oracles.empirical_ntk import gradients
+from support.oracles.empirical_ntk import close, forms, gradients
 from support.oracles.empirical_ntk import gram as oracle_gram
 from support.problems import fewer_examples
 
@@ -211,17 +211,6 @@ def make(name, n=6, seed=0):
 
 def mlp():
     return make("mlp")[0]
-
-
-def close(got, expected, tolerance=1e-10):
-    assert got.shape == expected.shape
-    scale = max(1.0, float(expected.abs().max()))
-    assert float((got - expected).abs().max()) <= tolerance * scale
-
-
-def forms(kernel, X, reuse=1e6):
-    terms = kernel._plan(X, reuse).terms
-    return [type(term).__name__.removesuffix("Term") for term in terms]
 
 
 @pytest.mark.parametrize(

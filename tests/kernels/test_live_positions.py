@@ -7,7 +7,7 @@ from torch import nn
 import retarget as rt
 from retarget.kernels.empirical import plan
 from retarget.samples import take
-from support.oracles.empirical_ntk import jacobian_gram
+from support.oracles.empirical_ntk import close, jacobian_gram
 from support.small_bert import Layer, sentences
 
 
@@ -65,11 +65,6 @@ def make(read, n=7):
     X = sentences(n)
     del X["token_type_ids"]
     return module.double().eval(), X
-
-
-def close(got, expected, tolerance=1e-10):
-    assert got.shape == expected.shape
-    assert float((got - expected).abs().max()) <= tolerance * float(expected.abs().max())
 
 
 def packed(kernel, X, name):

@@ -7,7 +7,7 @@ from torch import nn
 import retarget as rt
 from retarget.continual import NetworkCorrector
 from retarget.errors import InvalidInputError, InvalidTypeError
-from support.oracles.empirical_ntk import jacobian_gram
+from support.oracles.empirical_ntk import close, jacobian_gram
 from support.small_bert import SmallBert, sentences
 
 
@@ -34,11 +34,6 @@ def network(kind):
 def random_factors(module, single):
     shapes = {name: () if single else value.shape for name, value in module.named_parameters()}
     return {name: torch.rand(shape, dtype=torch.float64) for name, shape in shapes.items()}
-
-
-def close(got, expected):
-    assert got.shape == expected.shape
-    assert float((got - expected).abs().max()) <= 1e-10 * float(expected.abs().max())
 
 
 @pytest.mark.parametrize("mode", ["structured", "jacobian"])

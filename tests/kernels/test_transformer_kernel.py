@@ -10,8 +10,8 @@ from torch.nn import functional
 import retarget as rt
 from retarget.kernels.empirical import plan
 from retarget.samples import take
+from support.oracles.empirical_ntk import close, forms, jacobian_gram
 from support.oracles.empirical_ntk import gram as oracle_gram
-from support.oracles.empirical_ntk import jacobian_gram
 from support.small_bert import RMSNorm, SmallBert, sentences
 
 BARE = functools.partial(nn.LayerNorm, elementwise_affine=False)
@@ -37,16 +37,6 @@ def network(name, **options):
         if isinstance(layer, nn.LayerNorm) and layer.weight is not None:
             nn.init.normal_(layer.weight)  # as if it were trained
     return module
-
-
-def close(got, expected, tolerance=1e-10):
-    assert got.shape == expected.shape
-    assert float((got - expected).abs().max()) <= tolerance * float(expected.abs().max())
-
-
-def forms(kernel, X):
-    terms = kernel._plan(kernel._samples("A", X), 1e6).terms
-    return [type(term).__name__.removesuffix("Term") for term in terms]
 
 
 @pytest.mark.parametrize("outputs", ["mean", "full", 1])

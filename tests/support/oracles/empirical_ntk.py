@@ -72,3 +72,15 @@ def jacobian_gram(module, A, B, outputs="mean", names=None, weights=None):
     F, G = (each if isinstance(outputs, str) else each[:, [outputs]] for each in (F, G))
     K = torch.einsum("ikp,jkp->ij", F, G)
     return K / F.shape[1] if outputs == "mean" else K
+
+
+def close(got, expected, tolerance=1e-10):
+    """Asserts that no entry is off by more than this share of the largest."""
+    assert got.shape == expected.shape
+    assert float((got - expected).abs().max()) <= tolerance * float(expected.abs().max())
+
+
+def forms(kernel, X, reuse=1e6):
+    """The form that each layer's part takes for many samples."""
+    terms = kernel._plan(kernel._samples("A", X), reuse).terms
+    return [type(term).__name__.removesuffix("Term") for term in terms]
