@@ -60,7 +60,7 @@ def test_both_forms_of_an_embedding_agree(overhead, outputs, monkeypatch):
     module, X = network("positions in a row"), sentences(5)
     monkeypatch.setattr(plan, "PAIR_OVERHEAD", overhead)
     kernel = rt.EmpiricalNTK(module, outputs, params=["tokens", "positions", "segments"])
-    assert set(forms(kernel, X)) == {"TokenPair" if overhead < 0 else "TokenGradient"}
+    assert set(forms(kernel, X)) == {"Pair" if overhead < 0 else "Gradient"}
     names = ["tokens.weight", "positions.weight", "segments.weight"]
     expected = jacobian_gram(module, X, X, outputs, names)
     close(kernel(X), expected)

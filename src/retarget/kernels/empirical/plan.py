@@ -24,8 +24,6 @@ from retarget.kernels.empirical.terms import (
     SketchTerm,
     SplitTerm,
     Term,
-    TokenGradientTerm,
-    TokenPairTerm,
     alive,
     split,
 )
@@ -365,20 +363,19 @@ def _form(
     last = use.edge.node is outputs.grad_fn and use.edge.output_nr == outputs.output_nr
     i = chunk.inputs(layer).shape[3]
     _, groups, o, p = g.shape
-    root = _root(chunk, layer, use.vocabulary if isinstance(use, LookedUp) else groups * o)
+    vocabulary = use.vocabulary if isinstance(use, LookedUp) else None
+    root = _root(chunk, layer, groups * o if vocabulary is None else vocabulary)
     if last and len(uses) == 1 and isinstance(use, Dense) and root is None:
         return ReadoutTerm(layer, full, c)
     p = p if live is None else live
     products = c**2 if full else c  # of two samples' rows
     gradients = products * groups * o * i + c * (p + WRITING) * groups * o * i / reuse
+    if vocabulary is not None:
+        gradients = vocabulary * products * o
     pairs = p**2 * (i + products * o + (products if full else 1) * PAIR_OVERHEAD)
-    if isinstance(use, LookedUp):
-        if root is not None or use.vocabulary * products * o <= pairs:
-            return TokenGradientTerm(layer, full, use.vocabulary, root)
-        return TokenPairTerm(layer, full, use.vocabulary, c, live)
     if root is not None or groups > 1 or gradients <= pairs:
-        return GradientTerm(layer, full, live, root)
-    return PairTerm(layer, full, live)
+        return GradientTerm(layer, full, live, root, vocabulary)
+    return PairTerm(layer, full, live, vocabulary, c)
 
 
 def _root(chunk: Chunk, layer: Layer, rows: int) -> Tensor | None:

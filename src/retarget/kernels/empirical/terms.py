@@ -5,8 +5,8 @@ its input there (for a convolution the patch under the window, with a last 1 for
 output's gradient by its result. The same part has several forms:
 
 * gradients: $F = \sum_p g_p a_p^\top$ written out, and $F F'^\top$;
-* pairs: $\sum_{pq} (a_p \cdot a'_q)(g_p \cdot g'_q)$, for one or few positions;
-* tokens: both of these for an embedding, whose a says which row of the weight was looked up;
+* pairs: $\sum_{pq} (a_p \cdot a'_q)(g_p \cdot g'_q)$, for one or few positions (the a of an
+  embedding is the number of the row that was looked up: there the product is 1 or 0);
 * read-out: a layer whose result is the output itself has $g_k = e_k$, so that $a \cdot a'$ is all;
 * Jacobian: the gradients of parameters without a rule;
 * split and sketch: the gradients as two halves, or projected to a few numbers.
@@ -93,12 +93,19 @@ class GradientTerm(FeatureTerm):
         full: Whether each output has a row of its own.
         live: Positions of a sample that its outputs seem to depend on; None for all.
         root: A preconditioner's roots by feature, which the gradients are multiplied by.
+        vocabulary: Rows of an embedding; None for other layers.
     """
 
     def __init__(
-        self, layer: Layer, full: bool, live: int | None = None, root: Tensor | None = None
+        self,
+        layer: Layer,
+        full: bool,
+        live: int | None,
+        root: Tensor | None,
+        vocabulary: int | None,
     ) -> None:
         self.layer, self.full, self.live, self.root = layer, full, live, root
+        self.vocabulary = vocabulary
 
     def factors(self, chunk: Chunk) -> Factors:
         """(n, r, features): the gradients."""
@@ -108,18 +115,19 @@ class GradientTerm(FeatureTerm):
     def reduce(self, chunk: Chunk, g: Tensor, place: Tensor | None) -> Tensor:
         """(n, features) one output's gradients."""
         a = chunk.scaled_inputs(self.layer)
-        if self.live is not None:
+        if self.live is not None and self.vocabulary is None:
             living = alive(g, (1, 2))
             if int(living.sum(1).max()) <= self.live:
                 at = _first(living, self.live)
                 a = a.take_along_dim(at[:, None, :, None], 2)
                 g = g.take_along_dim(at[:, None, None, :], 3)
-        if place is None or self.root is not None or g.shape[1] > 1:
-            return self._times_root((g @ a).flatten(1))
-        torch.bmm(g[:, 0], a[:, 0], out=place.view(len(g), g.shape[2], a.shape[3]))
-        return place
-
-    def _times_root(self, F: Tensor) -> Tensor:
+        if self.vocabulary is not None:
+            F = _by_token(a, g[:, 0].mT, self.vocabulary)
+        elif place is None or self.root is not None or g.shape[1] > 1:
+            F = (g @ a).flatten(1)
+        else:
+            torch.bmm(g[:, 0], a[:, 0], out=place.view(len(g), g.shape[2], a.shape[3]))
+            return place
         return F if self.root is None else F * self.root
 
 
@@ -134,19 +142,6 @@ def alive(g: Tensor, over: tuple[int, int]) -> Tensor:
 def _first(living: Tensor, count: int) -> Tensor:
     """(n, count) the positions that are alive, and as many others as are needed for that."""
     return living.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :count]
-
-
-class TokenGradientTerm(GradientTerm):
-    """The gradients of an embedding, written out: rows of g, added up by token."""
-
-    def __init__(self, layer: Layer, full: bool, vocabulary: int, root: Tensor | None) -> None:
-        super().__init__(layer, full, None, root)
-        self.vocabulary = vocabulary
-
-    def reduce(self, chunk: Chunk, g: Tensor, place: Tensor | None) -> Tensor:
-        """(n, vocabulary * features)."""
-        tokens = chunk.scaled_inputs(self.layer)
-        return self._times_root(_by_token(tokens, g[:, 0].mT, self.vocabulary))
 
 
 def _by_token(tokens: Tensor, g: Tensor, vocabulary: int) -> Tensor:
@@ -221,10 +216,15 @@ class PairTerm(Term):
         full: Whether each output has rows of its own.
         live: Positions of a sample that its outputs depend on, to be the only ones kept: samples
             may differ in which they are, but not in how many. None for all.
+        vocabulary: Rows of an embedding; None for other layers.
+        outputs: The number of outputs that are summed over.
     """
 
-    def __init__(self, layer: Layer, full: bool, live: int | None = None) -> None:
+    def __init__(
+        self, layer: Layer, full: bool, live: int | None, vocabulary: int | None, outputs: int
+    ) -> None:
         self.layer, self.full, self.live = layer, full, live
+        self.vocabulary, self.outputs = vocabulary, outputs
 
     def factors(self, chunk: Chunk) -> Factors:
         """(n, positions, inputs) a, and (n, r, positions, results) g."""
@@ -242,10 +242,9 @@ class PairTerm(Term):
         """(n, positions, results) one output's g."""
         return g[:, 0].mT
 
-    @staticmethod
-    def products(left: Tensor, right: Tensor) -> Tensor:
+    def products(self, left: Tensor, right: Tensor) -> Tensor:
         """(positions, positions) of a, or of several samples' in a row."""
-        return left @ right.mT
+        return left @ right.mT if self.vocabulary is None else left == right.mT
 
     def triangle_rows(self, n: int) -> int:
         """So few that little is computed twice: products of pairs are large even of few samples."""
@@ -274,28 +273,10 @@ class PairTerm(Term):
         return (self.products(a, a)[:, None] * (g @ g.mT)).sum((2, 3))
 
     def features(self, factors: Factors) -> Tensor:
-        """The gradients after all."""
+        """The gradients after all, in the order of `GradientTerm`'s: output by output."""
         a, g = factors
-        return (g.mT @ a[:, None]).flatten(1)
-
-
-class TokenPairTerm(PairTerm):
-    """The same for an embedding: a token's product with itself is 1, with any other 0."""
-
-    def __init__(
-        self, layer: Layer, full: bool, vocabulary: int, outputs: int, live: int | None
-    ) -> None:
-        super().__init__(layer, full, live)
-        self.vocabulary, self.outputs = vocabulary, outputs
-
-    @staticmethod
-    def products(left: Tensor, right: Tensor) -> Tensor:
-        """Whether they are the same."""
-        return left == right.mT
-
-    def features(self, factors: Factors) -> Tensor:
-        """The gradients after all, in the order of `TokenGradientTerm`'s: output by output."""
-        a, g = factors
+        if self.vocabulary is None:
+            return (g.mT @ a[:, None]).flatten(1)
         F = _by_token(a, g[:, 0], self.vocabulary)
         return F.view(len(a), self.vocabulary, self.outputs, -1).transpose(1, 2).flatten(1)
 
