@@ -326,6 +326,14 @@ def test_types_and_accumulation():
     close(rt.EmpiricalNTK(module)(X).double(), exact, 0.1)
 
 
+def test_a_million_gradients_add_up_in_single_precision():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(1000, 1000), nn.Tanh(), nn.Linear(1000, 1))
+    X = torch.randn(4, 1000)
+    single = rt.EmpiricalNTK(module, mode="jacobian")(X).double()
+    close(single, rt.EmpiricalNTK(module.double())(X.double()), 1e-5)
+
+
 @pytest.mark.parametrize("mode", ["auto", "jacobian"])
 def test_a_range_of_outputs_is_the_mean_over_these(mode):
     module, X = make("mlp")
