@@ -166,10 +166,10 @@ def _ranges(start: int, stop: int, size: int) -> Iterator[slice]:
 class EmpiricalNTK(Kernel):
     r"""The neural tangent kernel of a finite network, with the weights that it has now.
 
-    Use it to treat a network as a kernel machine around its present weights: for n samples one
-    forward and c backward passes, and products of gradients that grow as n^2. The numbers are
-    those of `torch.func.jacrev` and a contraction. Networks of linear and conv layers take at most
-    about half of its time, transformers half of it to nearly all.
+    Use it to treat a network as a kernel machine around its present weights. For n samples it
+    takes one forward and c backward passes, and products of gradients that grow as n^2. The numbers
+    are those of `torch.func.jacrev` and a contraction, in about half of its time or less for
+    networks of linear and conv layers, and in half of it to nearly all for transformers.
 
     $$k(x, x') = \frac{1}{c} \sum_{k=1}^{c}
     \langle \nabla_\theta f_k(x), \nabla_\theta f_k(x') \rangle$$
@@ -177,19 +177,18 @@ class EmpiricalNTK(Kernel):
     over the network's c outputs. The parameters are read at each call: the kernel follows
     training. The module is not touched: no gradient is left in it, no hook, no buffer changed.
 
-    Samples are an array (n, ...), or a dict or tuple of several arrays that share n, nested at
-    will: token ids and a mask, for one. A dict is passed to the module as keywords and a tuple as
-    arguments where `forward` takes them so, else as one argument. Floating point is converted to
-    the parameters' type; whole numbers and booleans are passed on as they are.
+    Samples are an array (n, ...), or a (nested) dict or tuple of several arrays that share n, such
+    as token ids and a mask. A dict is passed to the module as keywords and a tuple as arguments if
+    `forward` takes them so, else as one argument. Floating point is converted to the parameters'
+    type; whole numbers and booleans are passed on as they are.
 
-    It must treat samples one by one and give the same answer twice: call `module.eval()` where it
-    has BatchNorm or Dropout. This is checked on a few samples. Frozen parameters
+    The module must treat samples one by one and give the same answer twice: call `module.eval()` if
+    it has BatchNorm or Dropout. This is checked on a few samples. Frozen parameters
     (`requires_grad=False`) are left out.
 
-    Parameters that are used by `linear`, `conv2d`, `embedding`, norms, products and sums alone (so
+    Parameters that are only used by `linear`, `conv2d`, `embedding`, norms, products and sums (so
     by Linear, Conv2d, Embedding, LayerNorm, RMSNorm, GroupNorm and BatchNorm, used any number of
-    times) have rules that need no Jacobian, so that those of a whole transformer have. With a the
-    layer's
+    times) have rules that need no Jacobian, which covers whole transformers. With a the layer's
     input and g an output's gradient by its result at each of p positions, a layer's part is, by
     the smaller number of multiply-adds for n samples,
 
@@ -198,26 +197,25 @@ class EmpiricalNTK(Kernel):
     * the gradients $F_k = \sum_p g_{kp} a_p^\top$ and their products, about
       $n^2 c \, \text{in} \, \text{out}$;
 
-    with positions that no output depends on left out where all samples have as many (a last block
-    of which only the first token is read); and $a \cdot a'$ for a last Linear, whose g is the same
-    for every sample. Other parameters take `torch.func`'s Jacobian, as all do with
-    `mode="jacobian"`.
+    and $a \cdot a'$ for a last Linear, whose g is the same for every sample. Positions that no
+    output depends on are left out if all samples have as many (a last block of which only the first
+    token is read). Other parameters take `torch.func`'s Jacobian, as all do with `mode="jacobian"`.
 
     Args:
-        module: Any, with one matrix of outputs (n, c) for n samples, alone or as the only one
-            among what it returns (`logits`, for networks of Hugging Face).
+        module: Any module that returns a matrix of outputs (n, c) for n samples, alone or as the
+            only one among other results (`logits`, for networks of Hugging Face).
         outputs: "mean" over the outputs, as above; "sum", without 1/c; the number of one output,
             from 0, or a `range` of them for the mean over these; "full", the kernel between all
             outputs, (n c, n c), where row i c + k is output k of sample i.
         params: Which parameters: a name, the name of a layer for all of its parameters, a pattern
             (`"*.bias"`), several of these, or a function of a name; None for all.
-        mode: "structured" takes rules where there are, each layer's in its cheapest form, and the
-            Jacobian for the rest; "jacobian" is the plain way. "auto" is the structured one, which
-            is the cheaper of the two for most networks.
+        mode: "structured" takes rules if there are some, each layer's in its cheapest form, and
+            the Jacobian for the rest; "jacobian" takes the Jacobian for all. "auto" is the
+            structured one, which is the cheaper of the two for most networks.
         accumulate: The type that products are computed and returned in; None for the parameters'.
         memory: Bytes to work in, beside the kernel matrix; None for half of what is free.
         precision: How float32 products are made on CUDA: "full", or "split", on tensor cores from
-            numbers in two halves, several times faster. Elsewhere they are the same.
+            numbers in two halves, several times faster. On other devices both are the same.
         sketch: The number of features to project to at random, for a kernel that is right on
             average, with an error that falls as 1 / sqrt(sketch); None for the exact kernel.
         seed: Seed of the projection, which is the same for all calls.
@@ -228,8 +226,8 @@ class EmpiricalNTK(Kernel):
             rates by parameter group), whose P is read at each call; or P itself, a dict from names
             to tensors. P holds the second moments as they are then, with their bias correction and
             eps, and each group's rate relative to the first one's. What is computed with the kernel
-            is exact while P stands still, and approximate where steps change it. Layers then take
-            the form of gradients, unless P is one number for each parameter.
+            is exact while P stands still, and approximate if steps change it. Layers then take the
+            form of gradients, unless P is one number for each parameter.
 
     Examples:
         One weight matrix: output k's gradient is the sample in row k, and zero elsewhere.
