@@ -20,7 +20,7 @@ from torch.func import functional_call, jacrev, vmap
 
 import retarget as rt
 from retarget.arrays import panels
-from retarget.kernels.empirical import compressed
+from retarget.kernels.empirical import terms
 
 CNN_BAR, HEAD_BAR, SECONDS_BAR = 3, 100, 3.0
 SKETCHES = 8
@@ -157,18 +157,18 @@ def split_depths(device: str) -> None:
     exact = few.double() @ few.double().T
     error = relative_error(few @ few.T, exact)
     print(f"products of 65536 positive features: relative error of float32 {error:.1e}")
-    halves, kept = compressed.split(few), compressed.DEPTH
-    long = compressed.split(torch.randn((16384, 65536), device=device))
+    halves, kept = terms.split(few), terms.DEPTH
+    long = terms.split(torch.randn((16384, 65536), device=device))
     short = tuple(part[:2048] for part in long)
     for depth in (512, 1024, 2048, 4096, 16384, 65536):
-        compressed.DEPTH = depth
-        K = compressed.split_product(halves[:2], halves[:2]) * halves[2] * halves[2].T
-        spent = seconds(lambda: compressed.split_product(short[:2], long[:2]), 3)
+        terms.DEPTH = depth
+        K = terms.split_product(halves[:2], halves[:2]) * halves[2] * halves[2].T
+        spent = seconds(lambda: terms.split_product(short[:2], long[:2]), 3)
         print(
             f"  split, {depth:5} at a time: {relative_error(K, exact):.1e}, "
             f"{2 * 2048 * 16384 * 65536 / spent / 1e12:6.1f} TFLOP/s as float32"
         )
-    compressed.DEPTH = kept
+    terms.DEPTH = kept
 
 
 def cnn_in_double(module: nn.Sequential) -> nn.Sequential:

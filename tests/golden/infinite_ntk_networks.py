@@ -3,75 +3,37 @@
 A layer is (name, options); `weight_std` and `bias_std` hold for every layer of a network.
 """
 
+DENSE, RELU, GELU, FLATTEN = (["dense", {}], ["relu", {}], ["gelu", {}], ["flatten", {}])
+
+
+def conv(kernel, stride=1, same=True):
+    return ["conv", {"kernel": kernel, "stride": stride, "same": same}]
+
+
+def leaky(slope):
+    return ["leaky", {"slope": slope}]
+
+
+def pool(kernel):
+    return ["pool", {"kernel": kernel}]
+
+
+def network(shape, weight_std, bias_std, *layers):
+    return {
+        "shape": shape, "weight_std": weight_std, "bias_std": bias_std, "layers": list(layers)
+    }  # fmt: skip
+
+
 NETWORKS = {
-    "dense": {
-        "shape": [5],
-        "weight_std": 1.4,
-        "bias_std": 0.3,
-        "layers": [["dense", {}], ["relu", {}], ["dense", {}], ["relu", {}], ["dense", {}]],
-    },
-    "leaky": {
-        "shape": [5],
-        "weight_std": 1.2,
-        "bias_std": 0.1,
-        "layers": [["dense", {}], ["leaky", {"slope": 0.2}], ["dense", {}]],
-    },
-    "paper": {
-        "shape": [1, 8, 8],
-        "weight_std": 1.0,
-        "bias_std": 0.0,
-        "layers": [
-            ["conv", {"kernel": 3, "stride": 1, "same": True}],
-            ["relu", {}],
-            ["pool", {"kernel": 2}],
-            ["conv", {"kernel": 3, "stride": 1, "same": True}],
-            ["relu", {}],
-            ["pool", {"kernel": 2}],
-            ["flatten", {}],
-            ["dense", {}],
-        ],
-    },
-    "strided": {
-        "shape": [3, 9, 9],
-        "weight_std": 1.3,
-        "bias_std": 0.2,
-        "layers": [
-            ["conv", {"kernel": 3, "stride": 2, "same": False}],
-            ["leaky", {"slope": 0.1}],
-            ["conv", {"kernel": 2, "stride": 1, "same": False}],
-            ["relu", {}],
-            ["flatten", {}],
-            ["dense", {}],
-            ["relu", {}],
-            ["dense", {}],
-        ],
-    },
-    "global": {
-        "shape": [2, 6, 6],
-        "weight_std": 1.1,
-        "bias_std": 0.4,
-        "layers": [
-            ["conv", {"kernel": 3, "stride": 1, "same": True}],
-            ["relu", {}],
-            ["conv", {"kernel": 3, "stride": 1, "same": True}],
-            ["relu", {}],
-            ["pool", {"kernel": 6}],
-            ["flatten", {}],
-            ["dense", {}],
-        ],
-    },
-    "gelu": {
-        "shape": [2, 6, 6],
-        "weight_std": 1.5,
-        "bias_std": 0.2,
-        "layers": [
-            ["conv", {"kernel": 3, "stride": 1, "same": True}],
-            ["gelu", {}],
-            ["pool", {"kernel": 2}],
-            ["conv", {"kernel": 3, "stride": 1, "same": True}],
-            ["gelu", {}],
-            ["flatten", {}],
-            ["dense", {}],
-        ],
-    },
-}
+    "dense": network([5], 1.4, 0.3, DENSE, RELU, DENSE, RELU, DENSE),
+    "leaky": network([5], 1.2, 0.1, DENSE, leaky(0.2), DENSE),
+    "paper": network(
+        [1, 8, 8], 1.0, 0.0, conv(3), RELU, pool(2), conv(3), RELU, pool(2), FLATTEN, DENSE
+    ),
+    "strided": network(
+        [3, 9, 9], 1.3, 0.2, conv(3, 2, same=False), leaky(0.1), conv(2, same=False), RELU, FLATTEN,
+        DENSE, RELU, DENSE,
+    ),
+    "global": network([2, 6, 6], 1.1, 0.4, conv(3), RELU, conv(3), RELU, pool(6), FLATTEN, DENSE),
+    "gelu": network([2, 6, 6], 1.5, 0.2, conv(3), GELU, pool(2), conv(3), GELU, FLATTEN, DENSE),
+}  # fmt: skip

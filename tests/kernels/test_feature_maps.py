@@ -1,4 +1,4 @@
-"""Features in the place of a kernel: exact ones, random ones, and what is refused."""
+"""Features instead of a kernel: exact ones, random ones, and what is refused."""
 
 import copy
 import pickle
@@ -130,13 +130,8 @@ def test_feature_maps_go_to_other_processes(features):
         (3, InvalidTypeError, "features is 3; expected a function from samples to features"),
         ("rbf", InvalidTypeError, "features is 'rbf'"),
         (InfiniteNTK(nn.Sequential(nn.Linear(4, 1))), InvalidTypeError, "expected a function"),
-        (lambda X: X[0], InvalidInputError, r"returned shape \(4,\) for 7 samples"),
-        (lambda X: X[:2], InvalidInputError, r"returned shape \(2, 4\) for 7 samples"),
-        (lambda X: X > 0, InvalidTypeError, "have the feature map return real numbers"),
-        (lambda X: X / 0, InvalidInputError, "the feature map's result holds"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:divide by zero")
 def test_what_has_no_features_is_refused(features, error, match):
     with pytest.raises(error, match=match):
         feature_map(features)(X)
@@ -145,8 +140,7 @@ def test_what_has_no_features_is_refused(features, error, match):
 @pytest.mark.parametrize(
     ("result", "error", "match"),
     [
-        (torch.zeros(7), InvalidInputError, r"the features have shape \(7,\) for 7 samples"),
-        (torch.zeros(3, 2), InvalidInputError, r"shape \(3, 2\) for 7 samples; expected \(7, num"),
+        (torch.zeros(7), InvalidInputError, r"returned shape \(7,\) for 7 samples; expected \(7,"),
         (torch.zeros(7, 2, dtype=torch.int64), InvalidTypeError, "features has dtype int64"),
         (torch.full((7, 2), torch.inf), InvalidInputError, "result holds inf in row 0"),
     ],
@@ -157,10 +151,9 @@ def test_what_a_network_returns_is_checked(result, error, match):
 
 
 def test_the_number_of_features_is_a_whole_one():
-    with pytest.raises(InvalidTypeError, match="memory is 2.5; expected a whole number"):
-        feature_map(rt.RBF(1.0), 2.5)
-    with pytest.raises(InvalidTypeError, match="memory is True; expected a whole number"):
-        feature_map(rt.RBF(1.0), True)
+    for number in (2.5, True):
+        with pytest.raises(InvalidTypeError, match=f"memory is {number}; expected a whole number"):
+            feature_map(rt.RBF(1.0), number)
     with pytest.raises(InvalidInputError, match="memory is 0; expected 1 or more"):
         feature_map(rt.RBF(1.0), 0)
     assert feature_map(rt.RBF(1.0), np.int64(6))(X).shape == (7, 6)

@@ -124,61 +124,39 @@ def test_what_cannot_be_described_says_so(kernel):
     assert "object at" not in repr(kernel).replace("<function", "")
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda A, B: rt.RBF(0.0), InvalidInputError, "width is 0.0"),
-        (
-            lambda A, B: rt.RBF(1.0)(A, B[:, :3]),
-            InvalidInputError,
-            r"A has samples of shape \(4,\)",
-        ),
-        (lambda A, B: rt.RBF(1.0)(A.astype(int)), InvalidTypeError, "A has dtype int64"),
-        (lambda A, B: rt.RBF(1.0)(np.float64(3.0)), InvalidInputError, "A is a single number"),
-        (lambda A, B: rt.Linear()(A * np.nan), InvalidInputError, "A holds nan in row 0"),
-        (lambda A, B: rt.Features("tanh"), InvalidInputError, "fn is 'tanh'; expected a function"),
-        (
-            lambda A, B: rt.Features(lambda x: x[:2])(A),
-            InvalidInputError,
-            r"returned shape \(2, 4\) for 7 samples; expected \(7, number of features\)",
-        ),
-        (lambda A, B: rt.Features(lambda x: x > 0)(A), InvalidTypeError, "features has dtype bool"),
-        (
-            lambda A, B: rt.Features(lambda x: x / 0)(np.ones((2, 1), dtype=np.float32) * 0 + 1),
-            InvalidInputError,
-            "feature map's result holds inf",
-        ),
-        (lambda A, B: as_kernel("rfb"), InvalidInputError, "kernel is 'rfb'; .* rbf, sigmoid"),
-        (lambda A, B: as_kernel(3), InvalidTypeError, "kernel is 3; expected a retarget kernel"),
-        (
-            lambda A, B: as_kernel(lambda A, B: A)(A, B),
-            InvalidInputError,
-            r"the kernel returned shape \(7, 4\) for 7 and 5",
-        ),
-        (
-            lambda A, B: as_kernel(lambda A, B: np.ones((len(A), len(B)), int))(A, B),
-            InvalidTypeError,
-            "the kernel's result has dtype int64",
-        ),
-        (
-            lambda A, B: as_kernel(lambda A, B: np.triu(A @ B.T))(A),
-            InvalidInputError,
-            "the kernel's result is not symmetric",
-        ),
-        (lambda A, B: as_kernel(A), InvalidInputError, r"K has shape \(7, 4\)"),
-        (lambda A, B: as_kernel(np.eye(3, dtype=int)), InvalidTypeError, "K has dtype int64"),
-        (lambda A, B: as_kernel(np.eye(3))(A), InvalidTypeError, "samples are its row numbers"),
-        (
-            lambda A, B: as_kernel(np.eye(3))(np.array([0, 3])),
-            InvalidInputError,
-            "row numbers from 0 to 3; expected 0 to 2",
-        ),
-        (lambda A, B: kernel_from_dict({"kind": "os.system"}), InvalidInputError, "kernel kind is"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:divide by zero")
-def test_refused(call, error, message, samples):
-    with pytest.raises(error, match=message):
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda A, B: rt.RBF(0.0), "width is 0.0"),
+    (lambda A, B: rt.RBF(1.0)(A, B[:, :3]), r"A has samples of shape \(4,\)"),
+    (lambda A, B: rt.RBF(1.0)(np.float64(3.0)), "A is a single number"),
+    (lambda A, B: rt.Linear()(A * np.nan), "A holds nan in row 0"),
+    (lambda A, B: rt.Features("tanh"), "fn is 'tanh'; expected a function"),
+    (lambda A, B: rt.Features(lambda x: x[:2])(A), r"returned shape \(2, 4\) for 7 samples"),
+    (lambda A, B: rt.Features(lambda x: x * np.inf)(A), "feature map's result holds -?inf"),
+    (lambda A, B: as_kernel("rfb"), "kernel is 'rfb'; .* rbf, sigmoid"),
+    (lambda A, B: as_kernel(lambda A, B: A)(A, B), r"returned shape \(7, 4\) for 7 and 5"),
+    (lambda A, B: as_kernel(lambda A, B: np.triu(A @ B.T))(A), "result is not symmetric"),
+    (lambda A, B: as_kernel(A), r"K has shape \(7, 4\)"),
+    (lambda A, B: as_kernel(np.eye(3))(np.array([0, 3])), "numbers from 0 to 3; expected 0 to 2"),
+    (lambda A, B: kernel_from_dict({"kind": "os.system"}), "kernel kind is"),
+])  # fmt: skip
+def test_refused(call, message, samples):
+    with pytest.raises(InvalidInputError, match=message):
+        call(*samples)
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda A, B: rt.RBF(1.0)(A.astype(int)), "A has dtype int64"),
+    (lambda A, B: rt.Features(lambda x: x > 0)(A), "features has dtype bool"),
+    (lambda A, B: as_kernel(3), "kernel is 3; expected a retarget kernel"),
+    (
+        lambda A, B: as_kernel(lambda A, B: np.ones((len(A), len(B)), int))(A, B),
+        "the kernel's result has dtype int64",
+    ),
+    (lambda A, B: as_kernel(np.eye(3, dtype=int)), "K has dtype int64"),
+    (lambda A, B: as_kernel(np.eye(3))(A), "samples are its row numbers"),
+])  # fmt: skip
+def test_refused_types(call, message, samples):
+    with pytest.raises(InvalidTypeError, match=message):
         call(*samples)
 
 

@@ -15,8 +15,7 @@ from retarget.continual.linearisation import require_outputs
 from retarget.continual.loops import ClosedLoop, First, Kind, OpenLoop, Options, Refresh
 from retarget.errors import InvalidInputError
 from retarget.kernels import EmpiricalNTK
-from retarget.kernels.empirical.parameters import Choice, trained_parameters
-from retarget.kernels.empirical.preconditioner import Preconditioner
+from retarget.kernels.empirical.parameters import Choice, Preconditioner, trained_parameters
 from retarget.kernels.simple import Kernel
 from retarget.learners import SGD
 from retarget.samples import (

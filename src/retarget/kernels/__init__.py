@@ -2,9 +2,12 @@
 
 from retarget.kernels.empirical.ntk import EmpiricalNTK
 from retarget.kernels.infinite.ntk import InfiniteNTK
-from retarget.kernels.simple import RBF, Features, Kernel, Linear
-from retarget.kernels.wrapped import (
+from retarget.kernels.simple import (
+    RBF,
     CallableKernel,
+    Features,
+    Kernel,
+    Linear,
     PrecomputedKernel,
     SklearnKernel,
     as_kernel,

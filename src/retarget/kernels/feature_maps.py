@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from retarget.arrays import as_tensor, require_finite, require_float
+from retarget.arrays import as_tensor
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels.empirical.ntk import EmpiricalNTK
-from retarget.kernels.simple import RBF, Features, Kernel, Linear
+from retarget.kernels.simple import RBF, Features, Kernel, Linear, require_features
 from retarget.samples import as_samples, count, leaves, outputs_of, portions, with_type_of
 
 DEFAULT_MEMORY = 1024
@@ -28,13 +28,13 @@ class FeatureMap:
     """A function from samples to features, and what is known of it.
 
     Attributes:
-        compute: Gives the features (n, m) of samples, in the caller's library.
-        kernel: The kernel that the features' inner products stand for, where there is one.
+        compute: Gives the features (n, m) of samples.
+        kernel: The kernel that the features' inner products stand for, if there is one.
         exact: Whether they are that kernel, or an estimate of it.
         description: What distinguishes it from others, as plain values; None if a file cannot
             hold that.
-        any_inputs: Whether samples of any size have features, all of the same number, so that the
-            features do not tell samples of another kind.
+        any_inputs: Whether samples of every size have the same number of features, so that the
+            features do not reveal samples of another kind.
     """
 
     compute: Callable[[Any], Tensor]
@@ -46,26 +46,18 @@ class FeatureMap:
     def __call__(self, X: Any) -> Tensor:
         """(n, m) features, checked."""
         features = self.compute(X)
-        n = count(X)
-        if features.ndim != 2 or len(features) != n:
-            raise InvalidInputError(
-                f"the features have shape {tuple(features.shape)} for {n} samples; expected "
-                f"({n}, number of features)"
-            )
-        require_float("features", features, "have the feature map return real numbers")
-        require_finite("the feature map's result", features)
+        require_features(features, count(X))
         return features
 
 
 def feature_map(features: Any, memory: int = DEFAULT_MEMORY, seed: int = 0) -> FeatureMap:
-    """The feature map that something stands for.
+    """The feature map of a kernel, a network or a function.
 
     Args:
         features: A function from samples to features, or a `torch.nn.Module` (copied and frozen,
             in evaluation mode); `Linear` and `Features`, whose features are exact; `RBF`, by
             random Fourier features; or an `EmpiricalNTK`, by its sketch (its module is copied).
-        memory: Number of features, where that can be chosen: of `RBF`, and of an `EmpiricalNTK`
-            without a sketch of its own.
+        memory: Number of features, for `RBF` and for an `EmpiricalNTK` without a sketch.
         seed: Seed of the random features.
     """
     memory = as_count("memory", memory)
@@ -94,7 +86,7 @@ def feature_map(features: Any, memory: int = DEFAULT_MEMORY, seed: int = 0) -> F
     return feature_map(Features(features), memory, seed)
 
 
-# Functions, and no lambdas: learners are pickled, and sent to other processes.
+# Functions, not lambdas: learners are pickled, and sent to other processes.
 def _samples_of(kernel: Linear | Features, X: Any) -> Tensor:
     return kernel._samples("X", X).flatten(1)
 
@@ -118,11 +110,7 @@ class RandomFourier:
     $\phi(x) = \sqrt{2/m} \, [\cos(\Omega x), \sin(\Omega x)]$ with $\Omega$ drawn from the Fourier
     transform of $\exp(-\|x\|^2 / \text{width}^2)$, a Gaussian of variance $2 / \text{width}^2$. The
     mean of $\phi(x) \cdot \phi(x')$ is the kernel, its standard deviation at most $1/\sqrt{m}$.
-
-    Args:
-        kernel: The kernel.
-        count: Number of features, m; one more than that if it is odd.
-        seed: Seed of the draw, which is made on the CPU: the same on every device.
+    An odd m gives one more. The draw is made on the CPU: the same on every device.
     """
 
     def __init__(self, kernel: RBF, count: int, seed: int) -> None:

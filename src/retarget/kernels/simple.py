@@ -1,7 +1,8 @@
-"""What a kernel is, and those with a formula: Gaussian, linear, of the caller's own features."""
+"""What a kernel is, those with a formula, and whatever else can serve as one."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,9 @@ from retarget.arrays import (
     panels,
     require_finite,
     require_float,
+    require_symmetric,
 )
-from retarget.errors import InvalidInputError
+from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.samples import Samples, library_of, shapes_of
 
 
@@ -31,17 +33,17 @@ class Kernel(ABC):
         `kernel(A)` is symmetric to the last bit.
         """
         left = self._samples("A", A)
-        result: ArrayT
         if B is None:
-            result = give_back(self._symmetric_gram(left), library_of(A))
-            return result
-        right = self._samples("B", B)
-        if shapes_of(left) != shapes_of(right):
-            raise InvalidInputError(
-                f"A has samples of shape {shapes_of(left)}, B of {shapes_of(right)}; "
-                "expected the same features in both"
-            )
-        result = give_back(self._gram(left, right), library_of(A))
+            K = self._symmetric_gram(left)
+        else:
+            right = self._samples("B", B)
+            if shapes_of(left) != shapes_of(right):
+                raise InvalidInputError(
+                    f"A has samples of shape {shapes_of(left)}, B of {shapes_of(right)}; "
+                    "expected the same features in both"
+                )
+            K = self._gram(left, right)
+        result: ArrayT = give_back(K, library_of(A))
         return result
 
     @torch.no_grad()
@@ -51,11 +53,11 @@ class Kernel(ABC):
         return result
 
     def to_dict(self) -> dict[str, Any] | None:
-        """What `kernel_from_dict` makes it again from; None where that cannot be written down."""
+        """What `kernel_from_dict` makes it again from; None if that cannot be written down."""
         return None
 
     def _symmetric_gram(self, A: Samples) -> Tensor:
-        """The Gram matrix, symmetric to the last bit; for kernels that need compute only half."""
+        """The Gram matrix, symmetric to the last bit; a kernel may compute half of it."""
         return mirror_lower(self._gram(A, A))
 
     @abstractmethod
@@ -65,7 +67,7 @@ class Kernel(ABC):
     def _diag(self, A: Samples) -> Tensor: ...
 
     def _samples(self, name: str, value: Any) -> Tensor:
-        """What the methods above are given: a tensor, but for kernels that take other samples."""
+        """What the methods above are given: a tensor, unless a kernel takes other samples."""
         samples = as_tensor(name, value)
         require_float(name, samples, "convert the features first")
         if samples.ndim == 0:
@@ -134,7 +136,7 @@ class RBF(Kernel):
 def median_distance(X: Tensor) -> float | None:
     """A usual width: the median distance between samples that differ; None if none do.
 
-    Of many samples, at most 1,000 are looked at, evenly spaced.
+    It looks at no more than 1,000 samples, evenly spaced.
 
     Examples:
         >>> median_distance(torch.tensor([[0.0], [1.0], [1.0], [3.0]]))
@@ -173,13 +175,13 @@ class Linear(Kernel):
 
 
 class Features(Kernel):
-    r"""$k(x, x') = \phi(x)^\top \phi(x')$ for a feature map of the caller's.
+    r"""$k(x, x') = \phi(x)^\top \phi(x')$ for a feature map of your own.
 
     Use it for a frozen backbone, random features, or any transformer of scikit-learn
     (`Features(scaler.transform)`). Each call computes the features of its samples anew.
 
     Args:
-        fn: Maps samples (n, ...) to features (n, m). It is handed, and may return, arrays of the
+        fn: Maps samples (n, ...) to features (n, m). It gets, and may return, arrays of the
             library that the kernel is called with.
 
     Examples:
@@ -199,13 +201,7 @@ class Features(Kernel):
     def _samples(self, name: str, value: Any) -> Tensor:
         samples = super()._samples(name, value)
         features = as_tensor("features", self.fn(give_back(samples, value)))
-        require_float("features", features, "have the feature map return real numbers")
-        if features.ndim != 2 or len(features) != len(samples):
-            raise InvalidInputError(
-                f"the feature map returned shape {tuple(features.shape)} for {len(samples)} "
-                f"samples; expected ({len(samples)}, number of features)"
-            )
-        require_finite("the feature map's result", features)
+        require_features(features, len(samples))
         return features
 
     def _gram(self, A: Tensor, B: Tensor) -> Tensor:
@@ -213,3 +209,179 @@ class Features(Kernel):
 
     def _diag(self, A: Tensor) -> Tensor:
         return A.square().sum(1)
+
+
+def require_features(features: Tensor, n: int) -> None:
+    """Refuses what is not one row of finite features for each of n samples."""
+    require_float("features", features, "have the feature map return real numbers")
+    if features.ndim != 2 or len(features) != n:
+        raise InvalidInputError(
+            f"the feature map returned shape {tuple(features.shape)} for {n} samples; expected "
+            f"({n}, number of features)"
+        )
+    require_finite("the feature map's result", features)
+
+
+class CallableKernel(Kernel):
+    """A kernel given as a function `k(A, B) -> (len(A), len(B))`.
+
+    The function gets the arrays as you pass them to the kernel, NumPy or torch.
+
+    Examples:
+        >>> import numpy as np
+        >>> CallableKernel(lambda A, B: (1 + A @ B.T) ** 2).diag(np.array([[1.0], [2.0]]))
+        array([ 4., 25.])
+    """
+
+    def __init__(self, fn: Callable[[Any, Any], Any]) -> None:
+        self.fn = fn
+
+    def __repr__(self) -> str:
+        return f"CallableKernel({getattr(self.fn, '__name__', self.fn)!s})"
+
+    def __call__(self, A: Any, B: Any = None) -> Any:
+        """The function's own value, checked."""
+        other = A if B is None else B
+        K = as_tensor("the kernel's result", self.fn(A, other))
+        require_float("the kernel's result", K, "have it return real numbers")
+        if K.shape != (len(A), len(other)):
+            raise InvalidInputError(
+                f"the kernel returned shape {tuple(K.shape)} for {len(A)} and {len(other)} "
+                f"samples; expected ({len(A)}, {len(other)})"
+            )
+        require_finite("the kernel's result", K)
+        if B is None:
+            require_symmetric("the kernel's result", K)
+        return give_back(K, A)
+
+    def diag(self, A: Any) -> Any:
+        """The diagonal, a panel of samples at a time."""
+        parts = [
+            as_tensor("the kernel's result", self(A[rows], A[rows])).diagonal()
+            for rows in panels(len(A), 1, torch.device("cpu"))
+        ]
+        return give_back(torch.cat(parts), A)
+
+    def _gram(self, A: Tensor, B: Tensor) -> Tensor:
+        return as_tensor("the kernel's result", self(A, B))
+
+    def _diag(self, A: Tensor) -> Tensor:
+        return as_tensor("the kernel's result", self.diag(A))
+
+
+class SklearnKernel(CallableKernel):
+    """One of scikit-learn's pairwise kernels, by name, with its parameters.
+
+    Examples:
+        >>> import numpy as np
+        >>> SklearnKernel("polynomial", degree=2, gamma=1.0)(np.array([[1.0]]), np.array([[2.0]]))
+        array([[9.]])
+    """
+
+    def __init__(self, name: str, **parameters: Any) -> None:
+        from sklearn.metrics.pairwise import PAIRWISE_KERNEL_FUNCTIONS
+
+        if name not in PAIRWISE_KERNEL_FUNCTIONS:
+            names = ", ".join(sorted(PAIRWISE_KERNEL_FUNCTIONS))
+            raise InvalidInputError(f"kernel is {name!r}; expected a scikit-learn kernel: {names}")
+        self.name, self.parameters = name, parameters
+        super().__init__(partial(_pairwise, metric=name, **parameters))  # a closure has no pickle
+
+    def __repr__(self) -> str:
+        arguments = [repr(self.name), *(f"{k}={v!r}" for k, v in self.parameters.items())]
+        return f"SklearnKernel({', '.join(arguments)})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The kernel as plain values."""
+        return {"kind": "SklearnKernel", "name": self.name, **self.parameters}
+
+
+def _pairwise(A: Any, B: Any, **parameters: Any) -> Any:
+    from sklearn.metrics.pairwise import pairwise_kernels
+
+    left, right = (as_tensor("samples", part).cpu().numpy() for part in (A, B))
+    return pairwise_kernels(left, right, **parameters)
+
+
+class PrecomputedKernel(Kernel):
+    """A Gram matrix computed beforehand: samples are then its row numbers.
+
+    Examples:
+        >>> import numpy as np
+        >>> PrecomputedKernel(np.array([[2.0, 1.0], [1.0, 3.0]]))(np.array([1]), np.array([0, 1]))
+        array([[1., 3.]])
+    """
+
+    def __init__(self, K: Any) -> None:
+        gram = as_tensor("K", K)
+        require_float("K", gram, "convert it first")
+        if gram.ndim != 2 or gram.shape[0] != gram.shape[1]:
+            raise InvalidInputError(f"K has shape {tuple(gram.shape)}; expected (n, n)")
+        require_finite("K", gram)
+        require_symmetric("K", gram)
+        self.K = gram
+
+    def __repr__(self) -> str:
+        return f"PrecomputedKernel({len(self.K)} x {len(self.K)})"
+
+    def _samples(self, name: str, value: Any) -> Tensor:
+        rows = as_tensor(name, value)
+        if rows.ndim != 1 or rows.is_floating_point() or rows.dtype == torch.bool:
+            raise InvalidTypeError(
+                f"{name} has dtype {rows.dtype} and shape {tuple(rows.shape)}; with a precomputed "
+                "K, samples are its row numbers: expected a flat array of integers"
+            )
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self.K):
+            raise InvalidInputError(
+                f"{name} has row numbers from {int(rows.min())} to {int(rows.max())}; expected "
+                f"0 to {len(self.K) - 1}, the rows of the precomputed K"
+            )
+        return rows.to(device=self.K.device, dtype=torch.int64)
+
+    def _gram(self, A: Tensor, B: Tensor) -> Tensor:
+        return self.K[A[:, None], B[None, :]]
+
+    def _diag(self, A: Tensor) -> Tensor:
+        return self.K.diagonal()[A]
+
+
+def as_kernel(kernel: Any) -> Kernel:
+    """A kernel from whatever serves as one.
+
+    Args:
+        kernel: A `Kernel`; a function `k(A, B)`; the name of a scikit-learn pairwise kernel; or a
+            precomputed Gram matrix, for which samples are row numbers.
+
+    Examples:
+        >>> as_kernel("laplacian")
+        SklearnKernel('laplacian')
+    """
+    if isinstance(kernel, Kernel):
+        return kernel
+    if isinstance(kernel, str):
+        return SklearnKernel(kernel)
+    if isinstance(kernel, np.ndarray | Tensor):
+        return PrecomputedKernel(kernel)
+    if callable(kernel):
+        return CallableKernel(kernel)
+    raise InvalidTypeError(
+        f"kernel is {kernel!r}; expected a retarget kernel, a function k(A, B), the name of a "
+        "scikit-learn kernel or a precomputed matrix"
+    )
+
+
+def kernel_from_dict(description: dict[str, Any]) -> Kernel:
+    """The kernel that `Kernel.to_dict` described."""
+    from retarget.kernels.infinite.ntk import InfiniteNTK  # which is a `Kernel` itself
+
+    parameters = dict(description)
+    kind = parameters.pop("kind", None)
+    kinds: dict[Any, Callable[..., Kernel]] = {
+        "InfiniteNTK": InfiniteNTK.from_dict,
+        "RBF": RBF,
+        "Linear": Linear,
+        "SklearnKernel": SklearnKernel,
+    }
+    if kind not in kinds:
+        raise InvalidInputError(f"kernel kind is {kind!r}; expected one of {sorted(kinds)}")
+    return kinds[kind](**parameters)

@@ -26,7 +26,8 @@ def gradients(module, X, names=None):
 
 def gram(module, A, B, outputs="mean", names=None):
     """The kernel between the samples of A and of B."""
-    F, G = gradients(module, A, names), gradients(module, B, names)
+    F = gradients(module, A, names)
+    G = F if A is B else gradients(module, B, names)
     if outputs == "full":
         return F.flatten(0, 1) @ G.flatten(0, 1).T
     K = torch.zeros(len(A), len(B), dtype=F.dtype)
@@ -64,9 +65,22 @@ def jacobian_gram(module, A, B, outputs="mean", names=None, weights=None):
             rows.append(torch.cat([part.flatten(1) for part in parts], 1))
         return torch.stack(rows)
 
-    F, G = features(A), features(B)
+    F = features(A)
+    G = F if A is B else features(B)
     if outputs == "full":
         return F.flatten(0, 1) @ G.flatten(0, 1).T
     F, G = (each if isinstance(outputs, str) else each[:, [outputs]] for each in (F, G))
     K = torch.einsum("ikp,jkp->ij", F, G)
     return K / F.shape[1] if outputs == "mean" else K
+
+
+def close(got, expected, tolerance=1e-10):
+    """Asserts that no entry is off by more than this share of the largest."""
+    assert got.shape == expected.shape
+    assert float((got - expected).abs().max()) <= tolerance * float(expected.abs().max())
+
+
+def forms(kernel, X, reuse=1e6):
+    """The form that each layer's part takes for many samples."""
+    terms = kernel._plan(kernel._samples("A", X), reuse).terms
+    return [type(term).__name__.removesuffix("Term") for term in terms]

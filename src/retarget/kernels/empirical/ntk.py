@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -10,172 +9,153 @@ from torch import Tensor, nn
 
 from retarget.arrays import ArrayT, free_memory, full_precision, give_back, panels, require_memory
 from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.kernels.empirical.compressed import tensor_cores
-from retarget.kernels.empirical.parameters import Choice, trained_parameters
+from retarget.kernels.empirical.parameters import (
+    Choice,
+    Preconditioner,
+    preconditioner_of,
+    trained_parameters,
+)
 from retarget.kernels.empirical.plan import (
     Mode,
+    Outputs,
     Plan,
     make_plan,
     sketched,
     with_split_products,
 )
-from retarget.kernels.empirical.preconditioner import Preconditioner, preconditioner_of
 from retarget.kernels.empirical.recording import Network
-from retarget.kernels.empirical.terms import Factors, MoreLivePositionsError, Term
+from retarget.kernels.empirical.terms import Factors, MoreLivePositionsError, tensor_cores
 from retarget.kernels.simple import Kernel, mirror_lower
 from retarget.progress import PatientBar
 from retarget.samples import Samples, as_samples, count, leaves, library_of, take, with_type_of
 
-# Bytes that a chunk on its way through the network may take: enough to make light of the calls, and
+# Bytes that a chunk on its way through the network may take: enough that the calls cost little, but
 # no more, as it leaves the caches. On two cores 2^26 to 2^28 are alike, 2^24 is slower.
 WORKING_BYTES = {"cpu": 1 << 27}
 WORKING_BYTES_ELSEWHERE = 1 << 32
 # Rows of a matrix product that it needs to be fast, on a CPU: with the 120 tokens of one sequence
 # alone, a forward pass takes nearly twice as long.
 PRODUCT_ROWS = 512
-
+MEMORY_SHARE = 0.5  # of what is free beside the kernel matrix
+MEMORY_UNKNOWN = 1 << 30  # bytes to work in if nothing tells what is free
 
 ResultT = TypeVar("ResultT")
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How many samples pass the network at a time, and how many have their factors held."""
-
-    chunk: int
-    panel: int
-
-    @classmethod
-    def within(cls, plan: Plan, device: torch.device, memory: int) -> "Sizes":
-        """The largest that stay within so many bytes."""
-        room = WORKING_BYTES.get(device.type, WORKING_BYTES_ELSEWHERE)
-        enough = max(room // plan.working, -(-PRODUCT_ROWS // plan.positions))
-        chunk = max(1, min(enough, memory // 4 // plan.working))
-        panel = (memory - chunk * (plan.working + plan.held)) // plan.held
-        return cls(chunk, max(1, panel))
-
-    def passes(self, n: int) -> int:
-        """Samples through the network, for a symmetric matrix of n."""
-        return sum(n - start for start in range(0, n, self.panel))
 
 
 class Assembly:
     """Puts the kernel together from the factors of samples.
 
+    Samples pass the network in chunks. The factors of a panel of samples are held; those of all
+    others are computed chunk by chunk, and used at once.
+
     Args:
-        plan: What to compute for each of them.
-        rows: Rows of the matrix for each sample.
-        scale: What the sum over the outputs is multiplied by.
-        device: Where it is computed.
-        memory: Bytes to work in.
+        plan: What to compute for each sample.
+        rows: Samples on the left of the kernel matrix.
+        columns: Samples on its right.
+        memory: Bytes to work in; None for a share of what is free.
         progress: Whether to show a progress bar; None shows it on a terminal.
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        rows: int,
-        scale: float,
-        device: torch.device,
-        memory: int,
-        progress: bool | None,
+        self, plan: Plan, rows: int, columns: int, memory: int | None, progress: bool | None
     ) -> None:
-        self._plan, self._r, self._scale = plan, rows, scale
-        self._sizes, self._progress = Sizes.within(plan, device, memory), progress
+        self.plan, self._progress = plan, progress
+        like, dtype, r = plan.network.like, plan.dtype, plan.rows
+        require_memory(
+            "the kernel matrix",
+            rows * r * columns * r * dtype.itemsize / like.element_size(),
+            like,
+            "compute it in several calls, by rows",
+        )
+        self.K = like.detach().new_zeros((rows * r, columns * r), dtype=dtype)
+        if memory is None:  # what is left beside the matrix
+            free = free_memory(like.device)
+            memory = MEMORY_UNKNOWN if free is None else int(MEMORY_SHARE * free)
+        room = WORKING_BYTES.get(like.device.type, WORKING_BYTES_ELSEWHERE)
+        enough = max(room // plan.working, -(-PRODUCT_ROWS // plan.positions))
+        self.chunk = max(1, min(enough, memory // 4 // plan.working))
+        self.panel = max(1, (memory - self.chunk * (plan.working + plan.held)) // plan.held)
 
-    def symmetric_gram(self, A: Samples, K: Tensor) -> Tensor:
-        """K (n * r, n * r), the lower triangle of which it fills."""
+    def symmetric_gram(self, A: Samples) -> Tensor:
+        """K (n * r, n * r), the lower triangle of which is filled."""
         n = count(A)
-        with self._bar(self._sizes.passes(n) + n * (n + 1) // 2) as bar:
-            for panel in _ranges(0, n, self._sizes.panel):
-                held = self._held(take(A, panel), bar)
-                for rows in panels(panel.stop - panel.start, 1, K.device):
-                    self._add_triangle(K, panel.start, rows, held)
+        passes = sum(n - start for start in range(0, n, self.panel))
+        with self._bar(passes + n * (n + 1) // 2) as bar:
+            for panel in _ranges(0, n, self.panel):
+                held = self._factors(take(A, panel), bar)
+                for rows in panels(panel.stop - panel.start, 1, self.K.device):
+                    self._add_triangle(panel.start, rows, held)
                     bar.advance((rows.stop - rows.start) * rows.stop)
-                self._stream_past(A, panel.stop, K, panel, held, bar)
-        return K
+                self._add_columns(A, panel.stop, panel, held, bar)
+        return self.K
 
-    def gram(self, A: Samples, B: Samples, K: Tensor) -> Tensor:
-        """K (n * r, m * r), which it fills for n samples A and m samples B."""
+    def gram(self, A: Samples, B: Samples) -> Tensor:
+        """K (n * r, m * r) for n samples A and m samples B."""
         n, m = count(A), count(B)
-        passes = m + n * -(-m // self._sizes.panel)
-        with self._bar(passes + n * m) as bar:
-            for panel in _ranges(0, m, self._sizes.panel):
-                self._stream_past(A, 0, K, panel, self._held(take(B, panel), bar), bar)
-        return K
+        with self._bar(m + n * -(-m // self.panel) + n * m) as bar:
+            for panel in _ranges(0, m, self.panel):
+                self._add_columns(A, 0, panel, self._factors(take(B, panel), bar), bar)
+        return self.K
 
     def diagonal(self, A: Samples) -> Tensor:
         """(n * r,) each row's product with itself."""
-        parts = [
-            torch.stack([term.diagonal(factors) for term, factors in terms]).sum(0)
-            for terms in self._chunks(A)
-        ]
-        return torch.cat(parts).flatten() * self._scale
+        parts = []
+        with self._bar(count(A)) as bar:
+            for rows in _ranges(0, count(A), self.chunk):
+                terms = zip(self.plan.terms, self._factors(take(A, rows), bar), strict=True)
+                parts.append(torch.stack([term.diagonal(each) for term, each in terms]).sum(0))
+        return torch.cat(parts).flatten() * self.plan.scale
 
     def features_and_outputs(self, A: Samples) -> tuple[Tensor, Tensor]:
         """(n, d) whose inner products are the kernel, and (n, c) the network's outputs."""
         found, outputs = [], []
         with self._bar(count(A)) as bar:
-            for rows in _ranges(0, count(A), self._sizes.chunk):
-                factors, part = self._plan.factors_and_outputs(take(A, rows))
-                terms = zip(self._plan.terms, factors, strict=True)
+            for rows in _ranges(0, count(A), self.chunk):
+                factors, part = self.plan.factors_and_outputs(take(A, rows))
+                terms = zip(self.plan.terms, factors, strict=True)
                 found.append(torch.cat([term.features(each) for term, each in terms], 1))
                 outputs.append(part)
                 bar.advance(rows.stop - rows.start)
-        return torch.cat(found) * math.sqrt(self._scale), torch.cat(outputs)
+        return torch.cat(found) * math.sqrt(self.plan.scale), torch.cat(outputs)
 
-    def _stream_past(
-        self, A: Samples, start: int, K: Tensor, panel: slice, held: list[Factors], bar: PatientBar
-    ) -> None:
-        """Fills the panel's columns of K for the samples of A from `start` on."""
-        for rows in _ranges(start, count(A), self._sizes.chunk):
-            self._add(self._block(K, rows, panel), self._held(take(A, rows), bar), held)
-            bar.advance((rows.stop - rows.start) * (panel.stop - panel.start))
-
-    def _held(self, samples: Samples, bar: PatientBar) -> list[Factors]:
-        """All terms' factors of these samples."""
+    def _factors(self, samples: Samples, bar: PatientBar) -> list[Factors]:
+        """All terms' factors of these samples, computed chunk by chunk."""
         n = count(samples)
         held: list[Factors] = [
             tuple(part.new_empty((n, *part.shape[1:])) for part in parts)
-            for parts in self._plan.example
+            for parts in self.plan.example
         ]
-        for rows in _ranges(0, n, self._sizes.chunk):
-            self._plan.factors(take(samples, rows), _rows(held, rows))
+        for rows in _ranges(0, n, self.chunk):
+            places = [tuple(each[rows] for each in parts) for parts in held]
+            self.plan.factors(take(samples, rows), places)
             bar.advance(rows.stop - rows.start)
         return held
 
-    def _chunks(self, A: Samples) -> Iterator[list[tuple[Term, Factors]]]:
-        with self._bar(count(A)) as bar:
-            for rows in _ranges(0, count(A), self._sizes.chunk):
-                yield list(zip(self._plan.terms, self._held(take(A, rows), bar), strict=True))
+    def _add_columns(
+        self, A: Samples, start: int, panel: slice, held: list[Factors], bar: PatientBar
+    ) -> None:
+        """Fills the panel's columns of K for the samples of A from `start` on."""
+        for rows in _ranges(start, count(A), self.chunk):
+            block = self._block(rows.start, rows.stop, panel.start, panel.stop)
+            left = self._factors(take(A, rows), bar)
+            for term, mine, theirs in zip(self.plan.terms, left, held, strict=True):
+                term.add(block, mine, theirs, self.plan.scale)
+            bar.advance((rows.stop - rows.start) * (panel.stop - panel.start))
 
-    def _add(self, block: Tensor, left: list[Factors], right: list[Factors]) -> None:
-        for term, mine, theirs in zip(self._plan.terms, left, right, strict=True):
-            term.add(block, mine, theirs, self._scale)
-
-    def _add_triangle(self, K: Tensor, start: int, rows: slice, held: list[Factors]) -> None:
-        """Adds these rows of a panel that starts there, up to the diagonal at least."""
-        for term, factors in zip(self._plan.terms, held, strict=True):
+    def _add_triangle(self, start: int, rows: slice, held: list[Factors]) -> None:
+        """Fills these rows of a panel that starts there, up to the diagonal at least."""
+        for term, factors in zip(self.plan.terms, held, strict=True):
             for part in _ranges(rows.start, rows.stop, term.triangle_rows(rows.stop - rows.start)):
-                upto = slice(0, part.stop)
-                block = self._block(K, _shift(part, start), _shift(upto, start))
-                left, right = (tuple(each[some] for each in factors) for some in (part, upto))
-                term.add(block, left, right, self._scale)
+                block = self._block(start + part.start, start + part.stop, start, start + part.stop)
+                left, right = (tuple(f[some] for f in factors) for some in (part, slice(part.stop)))
+                term.add(block, left, right, self.plan.scale)
 
-    def _block(self, K: Tensor, rows: slice, columns: slice) -> Tensor:
-        r = self._r
-        return K[rows.start * r : rows.stop * r, columns.start * r : columns.stop * r]
+    def _block(self, top: int, bottom: int, first: int, last: int) -> Tensor:
+        r = self.plan.rows
+        return self.K[top * r : bottom * r, first * r : last * r]
 
     def _bar(self, steps: int) -> PatientBar:
         return PatientBar("empirical kernel, samples and pairs", steps, self._progress)
-
-
-def _rows(factors: list[Factors], rows: slice) -> list[Factors]:
-    return [tuple(each[rows] for each in parts) for parts in factors]
-
-
-def _shift(rows: slice, by: int) -> slice:
-    return slice(rows.start + by, rows.stop + by)
 
 
 def _ranges(start: int, stop: int, size: int) -> Iterator[slice]:
@@ -183,17 +163,13 @@ def _ranges(start: int, stop: int, size: int) -> Iterator[slice]:
         yield slice(first, min(first + size, stop))
 
 
-MEMORY_SHARE = 0.5  # of what is free, once the kernel matrix is there
-MEMORY_UNKNOWN = 1 << 30  # bytes to make do with where nothing tells what is free
-
-
 class EmpiricalNTK(Kernel):
     r"""The neural tangent kernel of a finite network, with the weights that it has now.
 
-    Use it to treat a network as a kernel machine around its present weights: for n samples one
-    forward and c backward passes, and products of gradients that grow as n^2. The numbers are
-    those of `torch.func.jacrev` and a contraction. Networks of linear and conv layers take at most
-    about half of its time, transformers half of it to nearly all.
+    Use it to treat a network as a kernel machine around its present weights. For n samples it
+    takes one forward and c backward passes, and products of gradients that grow as n^2. The numbers
+    are those of `torch.func.jacrev` and a contraction, in about half of its time or less for
+    networks of linear and conv layers, and in half of it to nearly all for transformers.
 
     $$k(x, x') = \frac{1}{c} \sum_{k=1}^{c}
     \langle \nabla_\theta f_k(x), \nabla_\theta f_k(x') \rangle$$
@@ -201,19 +177,18 @@ class EmpiricalNTK(Kernel):
     over the network's c outputs. The parameters are read at each call: the kernel follows
     training. The module is not touched: no gradient is left in it, no hook, no buffer changed.
 
-    Samples are an array (n, ...), or a dict or tuple of several arrays that share n, nested at
-    will: token ids and a mask, for one. A dict is passed to the module as keywords and a tuple as
-    arguments where `forward` takes them so, else as one argument. Floating point is converted to
-    the parameters' type; whole numbers and booleans are passed on as they are.
+    Samples are an array (n, ...), or a (nested) dict or tuple of several arrays that share n, such
+    as token ids and a mask. A dict is passed to the module as keywords and a tuple as arguments if
+    `forward` takes them so, else as one argument. Floating point is converted to the parameters'
+    type; whole numbers and booleans are passed on as they are.
 
-    It must treat samples one by one and give the same answer twice: call `module.eval()` where it
-    has BatchNorm or Dropout. This is checked on a few samples. Frozen parameters
+    The module must treat samples one by one and give the same answer twice: call `module.eval()` if
+    it has BatchNorm or Dropout. This is checked on a few samples. Frozen parameters
     (`requires_grad=False`) are left out.
 
-    Parameters that are used by `linear`, `conv2d`, `embedding`, norms, products and sums alone (so
+    Parameters that are only used by `linear`, `conv2d`, `embedding`, norms, products and sums (so
     by Linear, Conv2d, Embedding, LayerNorm, RMSNorm, GroupNorm and BatchNorm, used any number of
-    times) have rules that need no Jacobian, so that those of a whole transformer have. With a the
-    layer's
+    times) have rules that need no Jacobian, which covers whole transformers. With a the layer's
     input and g an output's gradient by its result at each of p positions, a layer's part is, by
     the smaller number of multiply-adds for n samples,
 
@@ -222,26 +197,25 @@ class EmpiricalNTK(Kernel):
     * the gradients $F_k = \sum_p g_{kp} a_p^\top$ and their products, about
       $n^2 c \, \text{in} \, \text{out}$;
 
-    with positions that no output depends on left out where all samples have as many (a last block
-    of which only the first token is read); and $a \cdot a'$ for a last Linear, whose g is the same
-    for every sample. Other parameters take `torch.func`'s Jacobian, as all do with
-    `mode="jacobian"`.
+    and $a \cdot a'$ for a last Linear, whose g is the same for every sample. Positions that no
+    output depends on are left out if all samples have as many (a last block of which only the first
+    token is read). Other parameters take `torch.func`'s Jacobian, as all do with `mode="jacobian"`.
 
     Args:
-        module: Any, with one matrix of outputs (n, c) for n samples, alone or as the only one
-            among what it returns (`logits`, for networks of Hugging Face).
+        module: Any module that returns a matrix of outputs (n, c) for n samples, alone or as the
+            only one among other results (`logits`, for networks of Hugging Face).
         outputs: "mean" over the outputs, as above; "sum", without 1/c; the number of one output,
             from 0, or a `range` of them for the mean over these; "full", the kernel between all
             outputs, (n c, n c), where row i c + k is output k of sample i.
         params: Which parameters: a name, the name of a layer for all of its parameters, a pattern
             (`"*.bias"`), several of these, or a function of a name; None for all.
-        mode: "structured" takes rules where there are, each layer's in its cheapest form, and the
-            Jacobian for the rest; "jacobian" is the plain way. "auto" is the structured one, which
-            is the cheaper of the two for most networks.
+        mode: "structured" takes rules if there are some, each layer's in its cheapest form, and
+            the Jacobian for the rest; "jacobian" takes the Jacobian for all. "auto" is the
+            structured one, which is the cheaper of the two for most networks.
         accumulate: The type that products are computed and returned in; None for the parameters'.
         memory: Bytes to work in, beside the kernel matrix; None for half of what is free.
         precision: How float32 products are made on CUDA: "full", or "split", on tensor cores from
-            numbers in two halves, several times faster. Elsewhere they are the same.
+            numbers in two halves, several times faster. On other devices both are the same.
         sketch: The number of features to project to at random, for a kernel that is right on
             average, with an error that falls as 1 / sqrt(sketch); None for the exact kernel.
         seed: Seed of the projection, which is the same for all calls.
@@ -252,8 +226,8 @@ class EmpiricalNTK(Kernel):
             rates by parameter group), whose P is read at each call; or P itself, a dict from names
             to tensors. P holds the second moments as they are then, with their bias correction and
             eps, and each group's rate relative to the first one's. What is computed with the kernel
-            is exact while P stands still, and approximate where steps change it. Layers then take
-            the form of gradients, unless P is one number for each parameter.
+            is exact while P stands still, and approximate if steps change it. Layers then take the
+            form of gradients, unless P is one number for each parameter.
 
     Examples:
         One weight matrix: output k's gradient is the sample in row k, and zero elsewhere.
@@ -269,7 +243,7 @@ class EmpiricalNTK(Kernel):
     def __init__(
         self,
         module: nn.Module,
-        outputs: Literal["mean", "sum", "full"] | int | range = "mean",
+        outputs: Outputs = "mean",
         params: Choice = None,
         mode: Mode = "auto",
         accumulate: torch.dtype | None = None,
@@ -282,38 +256,49 @@ class EmpiricalNTK(Kernel):
     ) -> None:
         if not isinstance(module, nn.Module):
             raise InvalidTypeError(f"module is {module!r}; expected a torch.nn.Module")
-        _require_output(outputs)
-        if mode not in ("auto", "structured", "jacobian"):
-            raise InvalidInputError(
-                f"mode is {mode!r}; expected 'auto', 'structured' or 'jacobian'"
-            )
-        if accumulate not in (None, torch.float32, torch.float64):
-            raise InvalidInputError(
-                f"accumulate is {accumulate!r}; expected torch.float32, torch.float64 or None"
-            )
-        if precision not in ("full", "split"):
-            raise InvalidInputError(f"precision is {precision!r}; expected 'full' or 'split'")
-        for name, value in (("memory", memory), ("sketch", sketch)):
-            if value is not None and value < 1:
-                raise InvalidInputError(f"{name} is {value!r}; expected a positive number, or None")
+        number = isinstance(outputs, int) and not isinstance(outputs, bool) and outputs >= 0
+        several = isinstance(outputs, range) and bool(outputs) and min(outputs[0], outputs[-1]) >= 0
+        positive = "a positive number, or None"
+        for name, value, valid, expected in (
+            (
+                "outputs",
+                outputs,
+                number or several or outputs in ("mean", "sum", "full"),
+                "'mean', 'sum', 'full' or the number of an output, from 0, or a range of them",
+            ),
+            (
+                "mode",
+                mode,
+                mode in ("auto", "structured", "jacobian"),
+                "'auto', 'structured' or 'jacobian'",
+            ),
+            (
+                "accumulate",
+                accumulate,
+                accumulate in (None, torch.float32, torch.float64),
+                "torch.float32, torch.float64 or None",
+            ),
+            ("precision", precision, precision in ("full", "split"), "'full' or 'split'"),
+            ("memory", memory, memory is None or memory >= 1, positive),
+            ("sketch", sketch, sketch is None or sketch >= 1, positive),
+        ):
+            if not valid:
+                raise InvalidInputError(f"{name} is {value!r}; expected {expected}")
         if sketch is not None and outputs == "full":
             raise InvalidInputError(
                 "outputs is 'full', which cannot be sketched; expected 'mean', 'sum' or the number "
                 "of an output with sketch="
             )
         self.module, self.outputs, self.mode, self.accumulate = module, outputs, mode, accumulate
-        self.params = (
-            params
-            if params is None or isinstance(params, str) or callable(params)
-            else tuple(params)
-        )
+        if not isinstance(params, str | None) and not callable(params):
+            params = tuple(params)
+        self.params = params
         self.memory, self.precision, self.progress = memory, precision, progress
-        self.sketch, self.seed = sketch, seed
-        self.preconditioner = preconditioner
-        names = list(trained_parameters(module, self.params))
+        self.sketch, self.seed, self.preconditioner = sketch, seed, preconditioner
+        chosen = self._parameters()
         if isinstance(preconditioner, Mapping):
-            preconditioner_of(preconditioner, module, names)
-        elif preconditioner is not None and not isinstance(preconditioner, torch.optim.Optimizer):
+            preconditioner_of(preconditioner, module, list(chosen))
+        elif not isinstance(preconditioner, torch.optim.Optimizer | None):
             raise InvalidTypeError(
                 f"preconditioner is {preconditioner!r}; expected a torch optimiser, a dict of "
                 "factors by the parameters' names, or None"
@@ -324,7 +309,7 @@ class EmpiricalNTK(Kernel):
         return f"EmpiricalNTK({type(self.module).__name__}, outputs={self.outputs!r}{sketch})"
 
     def features(self, A: ArrayT) -> ArrayT:
-        """(len(A), d) features whose inner products are the kernel: d is `sketch` where given.
+        """(len(A), d) features whose inner products are the kernel: d is `sketch` if given.
 
         Without a sketch, d is the number of outputs times that of parameters, less what a last
         Linear saves.
@@ -343,26 +328,28 @@ class EmpiricalNTK(Kernel):
         samples = self._samples("A", A)
         if not count(samples):
             raise InvalidInputError("A is empty; expected at least one sample")
-        return self._assembled(samples, lambda assembly, _: assembly.features_and_outputs(samples))
+        return self._assembled(samples, lambda assembly: assembly.features_and_outputs(samples))
 
     def factors(self) -> dict[str, Tensor] | None:
-        """The preconditioner as it is now, by the parameters' names; None where there is none."""
+        """The preconditioner as it is now, by the parameters' names; None without one."""
         if self.preconditioner is None:
             return None
-        names = list(trained_parameters(self.module, self.params))
-        return preconditioner_of(self.preconditioner, self.module, names)
+        return preconditioner_of(self.preconditioner, self.module, list(self._parameters()))
+
+    def _parameters(self) -> dict[str, nn.Parameter]:
+        return trained_parameters(self.module, self.params)
 
     def _like(self) -> Tensor:
         """One of the parameters, all of which have its type and device."""
-        chosen = trained_parameters(self.module, self.params)
-        kinds = {(each.dtype, each.device) for each in chosen.values()}
+        chosen = self._parameters().values()
+        kinds = {(each.dtype, each.device) for each in chosen}
         if len(kinds) > 1:
             found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
             raise InvalidInputError(
                 f"the parameters are {found}; expected one type and one device: convert the "
                 "module, or choose among them with params="
             )
-        return next(iter(chosen.values())).detach()
+        return next(iter(chosen)).detach()
 
     def _samples(self, name: str, value: Any) -> Samples:
         like = self._like()
@@ -378,93 +365,57 @@ class EmpiricalNTK(Kernel):
         return with_type_of(like, samples)
 
     def _symmetric_gram(self, A: Samples) -> Tensor:
-        n, like = count(A), self._like()
+        n = count(A)
         if not n:
-            return like.new_zeros((0, 0), dtype=self._dtype())
-        K = self._assembled(A, lambda assembly, K: assembly.symmetric_gram(A, K), n / 2, n, n)
+            return self._like().new_zeros((0, 0), dtype=self._dtype())
+        K = self._assembled(A, lambda assembly: assembly.symmetric_gram(A), n / 2, n, n)
         return mirror_lower(K)
 
     def _gram(self, A: Samples, B: Samples) -> Tensor:
-        n, m, like = count(A), count(B), self._like()
+        n, m = count(A), count(B)
         if n < m:  # the right-hand samples are held: let those be the fewer
             return self._gram(B, A).mT.contiguous()
         if not n:
-            return like.new_zeros((0, 0), dtype=self._dtype())
+            return self._like().new_zeros((0, 0), dtype=self._dtype())
         reuse = max(1, n * m / (n + m))
-        return self._assembled(A, lambda assembly, K: assembly.gram(A, B, K), reuse, n, m)
+        return self._assembled(A, lambda assembly: assembly.gram(A, B), reuse, n, m)
 
     def _diag(self, A: Samples) -> Tensor:
-        like = self._like()
         if not count(A):
-            return like.new_zeros(0, dtype=self._dtype())
-        return self._assembled(A, lambda assembly, _: assembly.diagonal(A))
+            return self._like().new_zeros(0, dtype=self._dtype())
+        return self._assembled(A, lambda assembly: assembly.diagonal(A))
 
     def _assembled(
         self,
         samples: Samples,
-        compute: Callable[[Assembly, Tensor], ResultT],
+        compute: Callable[[Assembly], ResultT],
         reuse: float = 1,
         rows: int = 0,
         columns: int = 0,
     ) -> ResultT:
         """What is computed with a matrix of zeros for so many pairs of samples."""
+
+        def run(packed: bool) -> ResultT:
+            plan = self._plan(samples, reuse, packed)
+            return compute(Assembly(plan, rows, columns, self.memory, self.progress))
+
         with full_precision(self._like().device):
             try:
-                return compute(*self._assembly(samples, reuse, rows, columns))
+                return run(packed=True)
             except MoreLivePositionsError:  # than the samples had that it was tried on
-                return compute(*self._assembly(samples, reuse, rows, columns, packed=False))
+                return run(packed=False)
 
-    def _assembly(
-        self, samples: Samples, reuse: float, rows: int, columns: int, packed: bool = True
-    ) -> tuple[Assembly, Tensor]:
-        """What puts the kernel together, and a matrix of zeros for so many pairs of samples."""
-        plan, r, scale = self._plan(samples, reuse, packed)
+    def _plan(self, samples: Samples, reuse: float, packed: bool = True) -> Plan:
+        """What to compute, if each sample's factors serve `reuse` pairs of samples."""
+        network = Network.from_module(self.module, self._parameters(), self.factors())
         like, dtype = self._like(), self._dtype()
-        require_memory(
-            "the kernel matrix",
-            rows * r * columns * r * dtype.itemsize / like.element_size(),
-            like,
-            "compute it in several calls, by rows",
-        )
-        K = like.new_zeros((rows * r, columns * r), dtype=dtype)
-        memory = self._room(like.device)  # what is left beside it
-        return Assembly(plan, r, scale, like.device, memory, self.progress), K
-
-    def _plan(self, samples: Samples, reuse: float, packed: bool = True) -> tuple[Plan, int, float]:
-        """What to compute, the rows for each sample, and what the sum is multiplied by."""
-        names = list(trained_parameters(self.module, self.params))
-        network = Network.from_module(self.module, names, self.factors())
-        full = self.outputs == "full"
-        output = None if isinstance(self.outputs, str) else self.outputs
-        like, dtype = self._like(), self._dtype()
-        plan = make_plan(network, samples, output, self.mode, full, dtype, reuse, packed)
+        plan = make_plan(network, samples, self.outputs, self.mode, dtype, reuse, packed)
         if self.sketch is not None:
-            plan = sketched(plan, self.sketch, self.seed)
-        elif (
-            self.precision == "split"
-            and like.dtype == dtype == torch.float32
-            and tensor_cores(like.device)
-        ):
-            plan = with_split_products(plan)
-        c = len(plan.chosen)
-        mean = self.outputs == "mean" or isinstance(self.outputs, range)
-        return plan, c if full else 1, 1 / c if mean else 1.0
+            return sketched(plan, self.sketch, self.seed)
+        single = like.dtype == dtype == torch.float32
+        if self.precision == "split" and single and tensor_cores(like.device):
+            return with_split_products(plan)
+        return plan
 
     def _dtype(self) -> torch.dtype:
         return self._like().dtype if self.accumulate is None else self.accumulate
-
-    def _room(self, device: torch.device) -> int:
-        if self.memory is not None:
-            return self.memory
-        free = free_memory(device)
-        return MEMORY_UNKNOWN if free is None else int(MEMORY_SHARE * free)
-
-
-def _require_output(outputs: object) -> None:
-    number = isinstance(outputs, int) and not isinstance(outputs, bool) and outputs >= 0
-    several = isinstance(outputs, range) and bool(outputs) and min(outputs[0], outputs[-1]) >= 0
-    if not number and not several and outputs not in ("mean", "sum", "full"):
-        raise InvalidInputError(
-            f"outputs is {outputs!r}; expected 'mean', 'sum', 'full' or the number of an output, "
-            "from 0, or a range of them"
-        )

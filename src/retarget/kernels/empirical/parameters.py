@@ -1,22 +1,32 @@
-"""Which of a network's parameters a kernel is of."""
+r"""The parameters that a kernel is of, and what an optimiser multiplies their gradients with.
 
-from collections.abc import Callable, Sequence
+A step $\theta \leftarrow \theta - \eta P \nabla L$ with a diagonal P moves the outputs by the
+kernel $J P J^\top$ instead of $J J^\top$, so that all that is said of SGD and a kernel holds with
+this one while P stands still.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
-from retarget.errors import InvalidInputError
+from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.text import did_you_mean
 
-# Which parameters: a name, a layer or a pattern, several of these, or a function of a name.
+# A parameter's name, a layer's name or a pattern, several of these, or a function of a name.
 Choice = str | Sequence[str] | Callable[[str], bool] | None
+Preconditioner = Optimizer | Mapping[str, Tensor | float] | None
 
 
 def trained_parameters(module: nn.Module, wanted: Choice = None) -> dict[str, nn.Parameter]:
-    """The parameters that are trained, by name, and of these the ones that are wanted.
+    """The trained parameters by name, or those of them that are wanted.
 
     Args:
-        module: Whose parameters.
+        module: The module.
         wanted: A name, the name of a layer for all of its parameters, a pattern as in file names
             (`"*.bias"`), several of these, or a function of a name; None for all.
     """
@@ -28,33 +38,130 @@ def trained_parameters(module: nn.Module, wanted: Choice = None) -> dict[str, nn
     if wanted is None:
         return trained
     if callable(wanted):
-        chosen = {name: value for name, value in trained.items() if wanted(name)}
+        chosen = {name for name in trained if wanted(name)}
     else:
-        given = [wanted] if isinstance(wanted, str) else list(wanted)
-        names = trained.keys() & set(given)
-        patterns = [each for each in given if each not in names]
-        for each in patterns:
-            if not any(_within(name, each) for name in trained):
+        chosen = set()
+        for each in [wanted] if isinstance(wanted, str) else wanted:
+            found = {each} & trained.keys() or {name for name in trained if _within(name, each)}
+            if not found:
+                layers = {name.rpartition(".")[0] for name in trained} - {""}
+                near = did_you_mean(each, [*trained, *sorted(layers)], cutoff=0.0)
                 raise InvalidInputError(
                     f"params has {each!r}; expected names of trained parameters, of layers with "
-                    f"some, or patterns: did you mean {_nearest(each, trained)!r}?"
+                    f"some, or patterns: did you mean {str(near)!r}?"
                 )
-        chosen = {
-            name: value
-            for name, value in trained.items()
-            if name in names or any(_within(name, each) for each in patterns)
-        }
+            chosen |= found
     if not chosen:
         raise InvalidInputError(
             "params is empty; expected some names of parameters, or None for all of them"
         )
-    return chosen
+    return {name: value for name, value in trained.items() if name in chosen}
 
 
 def _within(name: str, wanted: str) -> bool:
     return name.startswith(f"{wanted}.") or fnmatchcase(name, wanted)
 
 
-def _nearest(wanted: str, trained: dict[str, nn.Parameter]) -> str:
-    layers = {name.rpartition(".")[0] for name in trained} - {""}
-    return str(did_you_mean(wanted, [*trained, *sorted(layers)], cutoff=0.0))
+def preconditioner_of(
+    source: Optimizer | Mapping[str, Tensor | float], module: nn.Module, names: list[str]
+) -> dict[str, Tensor]:
+    """P as it is now, for the named parameters: in a parameter's shape, or one number for it."""
+    if isinstance(source, Mapping):
+        return {name: _given(source, name, module.get_parameter(name)) for name in names}
+    kind = type(source)
+    if kind not in _FACTORS:
+        raise InvalidTypeError(
+            f"preconditioner is a {kind.__name__}; expected a torch.optim.SGD, Adam, AdamW or "
+            "RMSprop, or a dict of factors by the parameters' names"
+        )
+    groups = source.param_groups
+    held = {id(value): group for group in groups for value in group["params"]}
+    for group in groups:
+        _require_alike(group, groups[0], kind.__name__)
+    found = {}
+    for name in names:
+        value = module.get_parameter(name)
+        if id(value) not in held:
+            raise InvalidInputError(
+                f"the optimiser does not hold the parameter {name}; expected one of this module, "
+                "or choose among its parameters with params="
+            )
+        group, state = held[id(value)], source.state.get(value, {})
+        if not state and kind is not SGD:
+            raise InvalidInputError(
+                f"the optimiser has taken no step on {name} yet, so that it has no second moments; "
+                "train a few steps first, or choose among its parameters with params="
+            )
+        ratio = float(group["lr"]) / float(groups[0]["lr"])
+        found[name] = ratio * _FACTORS[kind](value, group, state)
+    return found
+
+
+def _given(factors: Mapping[str, Tensor | float], name: str, value: Tensor) -> Tensor:
+    """The caller's own factors for one parameter, checked."""
+    if name not in factors:
+        raise InvalidInputError(
+            f"the preconditioner has no factor for the parameter {name}; expected one for each "
+            "that is trained, or choose among them with params="
+        )
+    factor = torch.as_tensor(factors[name]).detach().to(value)
+    if factor.ndim and factor.shape != value.shape:
+        raise InvalidInputError(
+            f"the preconditioner's factors for {name} have shape {tuple(factor.shape)}; "
+            f"expected {tuple(value.shape)}, or one number"
+        )
+    if not bool((factor.isfinite() & (factor >= 0)).all()):
+        raise InvalidInputError(
+            f"the preconditioner's factors for {name} hold a number that is negative or not "
+            "finite; expected 0 or more"
+        )
+    return factor
+
+
+def _require_alike(group: dict[str, Any], first: dict[str, Any], kind: str) -> None:
+    """Refuses groups whose steps are not one rate times P times the gradient."""
+    if group.get("maximize"):
+        raise InvalidInputError("maximize is set; expected an optimiser that goes down the loss")
+    if not float(first["lr"]) > 0:
+        raise InvalidInputError(
+            f"lr is {float(first['lr'])} in parameter group 0; expected a positive rate, to which "
+            "those of the other groups are relative"
+        )
+    decays = float(group["weight_decay"])
+    decoupled = kind in ("SGD", "AdamW") or group.get("decoupled_weight_decay", False)
+    if decays and not decoupled:
+        raise InvalidInputError(
+            f"{kind} adds weight_decay={decays} to the gradients, so that each weight shrinks at a "
+            "rate of its own; use AdamW, and SGD(weight_decay=...) as the learner"
+        )
+    shrinks = [float(each["lr"]) * float(each["weight_decay"]) for each in (first, group)]
+    if not math.isclose(*shrinks, rel_tol=1e-12):
+        raise InvalidInputError(
+            f"lr * weight_decay is {shrinks[0]:g} in parameter group 0 and {shrinks[1]:g} in "
+            "another; expected the same, as all weights must shrink alike"
+        )
+
+
+def _sgd(value: Tensor, group: dict[str, Any], state: dict[str, Any]) -> Tensor:
+    return value.detach().new_ones(())
+
+
+def _adam(value: Tensor, group: dict[str, Any], state: dict[str, Any]) -> Tensor:
+    second: Tensor = state["max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"]
+    unbiased: Tensor = second / (1 - group["betas"][1] ** float(state["step"]))
+    return (unbiased.sqrt() + float(group["eps"])).reciprocal()
+
+
+def _rmsprop(value: Tensor, group: dict[str, Any], state: dict[str, Any]) -> Tensor:
+    second: Tensor = state["square_avg"]
+    if group["centered"]:
+        second = second - state["grad_avg"].square()
+    return (second.sqrt() + float(group["eps"])).reciprocal()
+
+
+_FACTORS: dict[type, Callable[[Tensor, dict[str, Any], dict[str, Any]], Tensor]] = {
+    SGD: _sgd,
+    Adam: _adam,
+    AdamW: _adam,
+    RMSprop: _rmsprop,
+}

@@ -1,9 +1,10 @@
-"""Which form each layer's part of the empirical kernel takes, found out on a few samples.
+"""The form that each layer's part of the empirical kernel takes, chosen on a few samples.
 
 They also tell whether the module has a tangent kernel: each output a function of its own sample.
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -12,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from retarget.errors import InvalidInputError
-from retarget.kernels.empirical.compressed import SketchTerm, SplitTerm, split
 from retarget.kernels.empirical.recording import Chunk, Network, Recording, Reduction
 from retarget.kernels.empirical.terms import (
     Factors,
@@ -21,15 +21,17 @@ from retarget.kernels.empirical.terms import (
     JacobianTerm,
     PairTerm,
     ReadoutTerm,
+    SketchTerm,
+    SplitTerm,
     Term,
-    TokenGradientTerm,
-    TokenPairTerm,
     alive,
+    split,
 )
-from retarget.kernels.empirical.uses import Convolved, Dense, Layer, LookedUp
+from retarget.kernels.empirical.uses import Convolved, Dense, Layer, LookedUp, names_of
 from retarget.samples import Samples, count, leaves, mapped, take, whole_numbers_explained
 
 Mode = Literal["auto", "structured", "jacobian"]
+Outputs = Literal["mean", "sum", "full"] | int | range
 
 PROBED = 3  # samples to try a module on: a first, a last and one between
 # What it costs to multiply two numbers of the products of pairs, and to add that to the kernel, in
@@ -43,16 +45,20 @@ class Plan:
     """What to compute for each chunk of samples.
 
     Attributes:
+        rows: Rows of the kernel matrix for each sample.
+        scale: The factor on the sum over the outputs.
         reductions: What terms keep of the outputs' gradients by their layers' results.
         example: Each term's factors, for one sample.
         dtype: Type of the products.
         working: Bytes held for one sample while its factors are computed, beside these.
-        widen: As `Network.record` has it.
+        widen: As `Recording` has it.
         positions: The most positions of a sample that a `linear` or a `conv2d` is applied at.
     """
 
     network: Network
     chosen: range
+    rows: int
+    scale: float
     terms: tuple[Term, ...]
     reductions: Mapping[Layer, Reduction]
     example: tuple[Factors, ...]
@@ -67,31 +73,23 @@ class Plan:
         return sum(part.nbytes for factors in self.example for part in factors)
 
     def factors(self, samples: Samples, into: Sequence[Factors]) -> None:
-        """Every term's factors, from one pass through the network.
-
-        Args:
-            samples: Whose.
-            into: Arrays for them, as `example` has them.
-        """
-        places: dict[Layer, Tensor] = {}
-        if self.dtype == self.network.like.dtype:
-            for term, arrays in zip(self.terms, into, strict=True):
-                places |= term.places(arrays, len(self.chosen))
+        """Writes every term's factors, from one pass through the network, into these arrays."""
+        # gradients, the largest of them, are made in their place
+        places = {
+            term.layer: arrays[0].view(len(arrays[0]), len(self.chosen), -1)
+            for term, arrays in zip(self.terms, into, strict=True)
+            if isinstance(term, GradientTerm) and self.dtype == self.network.like.dtype
+        }
         factors, _ = self.factors_and_outputs(samples, places)
         for arrays, parts in zip(into, factors, strict=True):
             for array, part in zip(arrays, parts, strict=True):
-                if array.data_ptr() != part.data_ptr():  # else it was made in its place
+                if array.data_ptr() != part.data_ptr():
                     array.copy_(part)
 
     def factors_and_outputs(
         self, samples: Samples, places: Mapping[Layer, Tensor] | None = None
     ) -> tuple[list[Factors], Tensor]:
-        """The same in new arrays, and the network's outputs (n, c), all of them.
-
-        Args:
-            samples: Whose.
-            places: As `Chunk` has them.
-        """
+        """The same in new arrays, but for these `places`, and all of the network's outputs."""
         chunk = Chunk(self.network, samples, self.chosen, self.reductions, self.widen, places or {})
         if any(layer not in chunk.recording.layers for layer in self.reductions):
             raise InvalidInputError(
@@ -114,21 +112,19 @@ def _factors(terms: Sequence[Term], chunk: Chunk, dtype: torch.dtype) -> list[Fa
 def make_plan(
     network: Network,
     samples: Samples,
-    outputs: int | range | None,
+    outputs: Outputs,
     mode: Mode,
-    full: bool,
     dtype: torch.dtype,
     reuse: float,
     packed: bool = True,
 ) -> Plan:
-    """Tries the network on a few samples, and chooses.
+    """Tries the network on a few of the samples, and chooses.
 
     Args:
         network: The module, as it is now.
         samples: All of them.
-        outputs: The number of the one output to take, or several; None for all.
+        outputs: As `EmpiricalNTK` has it.
         mode: As `EmpiricalNTK` has it.
-        full: Whether each output has rows of its own.
         dtype: Type of the products.
         reuse: Pairs of samples that each sample's factors serve.
         packed: Whether positions that no output depends on may be left out: all of the samples
@@ -138,12 +134,11 @@ def make_plan(
     few = mapped(torch.Tensor.contiguous, take(few, slice(0, PROBED)))  # modules take views
     _require_settled_layers(network.module)
     trial = _trial(network, few)
-    chosen = _chosen(outputs, trial.outputs.shape[1])
+    chosen, full = _chosen(outputs, trial.outputs.shape[1]), outputs == "full"
     used = _used(network, trial, chosen)
-    layers = dict.fromkeys(_candidates(trial), _as_it_is)
-    chunk = Chunk(network, few, chosen, layers, trial.widened)
+    chunk = Chunk(network, few, chosen, {}, trial.widened)
     chunk.recording = trial
-    g = chunk.gradients(_seed(trial, chosen, alike=True))
+    g = chunk.gradients(_candidates(trial), _seed(trial, chosen, alike=True))
     ruled = [] if mode == "jacobian" else _confirmed(chunk, g, used)
     rest = [name for name in used if not any(name in layer for layer in ruled)]
     terms = [
@@ -156,16 +151,20 @@ def make_plan(
     if rest:
         terms.append(JacobianTerm(rest, full))
     first = _first(chunk, ruled, reductions, g)
-    factors = _factors(terms, first, dtype)
-    example = tuple(tuple(part[:1].clone() for part in parts) for parts in factors)
+    example = tuple(
+        tuple(part[:1].clone() for part in parts) for parts in _factors(terms, first, dtype)
+    )
+    mean = outputs == "mean" or isinstance(outputs, range)
     return Plan(
         network=network,
         chosen=chosen,
+        rows=len(chosen) if full else 1,
+        scale=1 / len(chosen) if mean else 1.0,
         terms=tuple(terms),
         reductions=reductions,
         example=example,
         dtype=dtype,
-        working=_working(chunk, terms, example, first.kept),
+        working=_working(chunk, terms, example, g),
         widen=trial.widened,
         positions=_positions(trial),
     )
@@ -173,14 +172,12 @@ def make_plan(
 
 def with_split_products(plan: Plan) -> Plan:
     """The plan with the large products made on tensor cores."""
-    terms: list[Term] = []
-    example: list[Factors] = []
-    for term, factors in zip(plan.terms, plan.example, strict=True):
-        if isinstance(term, FeatureTerm):
-            term, factors = SplitTerm(term), split(factors[0])
-        terms.append(term)
-        example.append(factors)
-    return replace(plan, terms=tuple(terms), example=tuple(example))
+    parts: list[tuple[Term, Factors]] = [
+        (SplitTerm(term), split(factors[0])) if isinstance(term, FeatureTerm) else (term, factors)
+        for term, factors in zip(plan.terms, plan.example, strict=True)
+    ]
+    terms, example = zip(*parts, strict=True)
+    return replace(plan, terms=terms, example=example)
 
 
 def sketched(plan: Plan, size: int, seed: int) -> Plan:
@@ -199,23 +196,20 @@ def sketched(plan: Plan, size: int, seed: int) -> Plan:
 def _require_settled_layers(module: nn.Module) -> None:
     """Refuses layers that are known to mix samples, or to be random, as they are set."""
     for name, layer in module.named_modules():
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (
-            layer.training or layer.running_mean is None
-        ):
+        label = f"layer {name!r} ({type(layer).__name__})"
+        by_batch = layer.training or getattr(layer, "running_mean", None) is None
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and by_batch:
             raise InvalidInputError(
-                f"layer {name!r} ({type(layer).__name__}) normalises by the batch, so that samples "
-                "depend on each other; call module.eval() first"
+                f"{label} normalises by the batch, so that samples depend on each other; call "
+                "module.eval() first"
             )
         random = isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0
         if layer.training and (random or isinstance(layer, nn.RReLU)):
-            raise InvalidInputError(
-                f"layer {name!r} ({type(layer).__name__}) is random in training; call "
-                "module.eval() first"
-            )
+            raise InvalidInputError(f"{label} is random in training; call module.eval() first")
 
 
 def _trial(network: Network, few: Samples) -> Recording:
-    """A first pass, with tokens widened (see `Network.record`) where that changes no output.
+    """A first pass, with tokens widened if that changes no output.
 
     Refuses modules whose output for a sample is not a function of that sample.
     """
@@ -227,7 +221,7 @@ def _trial(network: Network, few: Samples) -> Recording:
     again = list(reversed(range(count(few))))
     batches = [again[::2]] if len(again) > 2 else [[i] for i in again]  # others before and behind
     with torch.no_grad():
-        outputs = torch.cat([network(_at(few, batch)) for batch in batches])
+        outputs = torch.cat([network(take(few, batch)) for batch in batches])
     rows = [i for batch in batches for i in batch]
     if trial.widened and not _alike(outputs, trial.outputs[rows]):
         trial = network.record(few, widen=False)
@@ -241,10 +235,6 @@ def _trial(network: Network, few: Samples) -> Recording:
     return trial
 
 
-def _at(samples: Samples, rows: list[int]) -> Samples:
-    return mapped(lambda leaf: leaf[rows], samples)
-
-
 def _alike(one: Tensor, other: Tensor) -> bool:
     """Whether two ways to the same outputs differ by no more than rounding."""
     if one.shape != other.shape:
@@ -254,16 +244,12 @@ def _alike(one: Tensor, other: Tensor) -> bool:
 
 
 def _tolerance(values: Tensor) -> float:
-    """The relative difference between two ways to the same values that rounding may make."""
+    """The relative difference that rounding may make between two ways to the same values."""
     return math.sqrt(torch.finfo(values.dtype).eps)
 
 
-def _as_it_is(chunk: Chunk, g: Tensor, place: Tensor | None) -> Tensor:
-    return g
-
-
-def _chosen(outputs: int | range | None, count: int) -> range:
-    if outputs is None:
+def _chosen(outputs: Outputs, count: int) -> range:
+    if isinstance(outputs, str):
         return range(count)
     chosen = range(outputs, outputs + 1) if isinstance(outputs, int) else outputs
     if max(chosen[0], chosen[-1]) >= count:
@@ -275,16 +261,18 @@ def _chosen(outputs: int | range | None, count: int) -> range:
 
 def _used(network: Network, trial: Recording, chosen: range) -> dict[str, Tensor]:
     """The gradient of a random mixture of the outputs, by each parameter that it depends on."""
-    found: Sequence[Tensor | None] = [None]
+    found: Sequence[Tensor | None] = [None] * len(network.parameters)
     if trial.outputs.requires_grad:
-        seed = _seed(trial, chosen, alike=False)
-        parameters = list(network.parameters.values())
         found = torch.autograd.grad(
-            trial.outputs, parameters, seed, retain_graph=True, allow_unused=True
+            trial.outputs,
+            list(network.parameters.values()),
+            _seed(trial, chosen, alike=False),
+            retain_graph=True,
+            allow_unused=True,
         )
     gradients = {
         name: gradient
-        for name, gradient in zip(network.parameters, found, strict=False)
+        for name, gradient in zip(network.parameters, found, strict=True)
         if gradient is not None
     }
     if not gradients:
@@ -297,14 +285,14 @@ def _used(network: Network, trial: Recording, chosen: range) -> dict[str, Tensor
 
 def _mixture(trial: Recording, chosen: range) -> tuple[Tensor, Tensor]:
     """Random weights of the samples (n, 1) and of the outputs (1, c)."""
-    random = torch.Generator().manual_seed(0)  # of the CPU: alike on all devices
+    random = torch.Generator().manual_seed(0)  # on the CPU: the same for all devices
     shapes = (len(trial.outputs), 1), (1, len(chosen))
     drawn = [torch.randn(shape, generator=random, dtype=torch.float64) for shape in shapes]
     return drawn[0].to(trial.outputs), drawn[1].to(trial.outputs)
 
 
 def _seed(trial: Recording, chosen: range, alike: bool) -> Tensor:
-    """(n, outputs) the random weights of the chosen outputs, times those of samples or not."""
+    """(n, outputs) random weights of the chosen outputs, times those of samples unless alike."""
     of_samples, of_outputs = _mixture(trial, chosen)
     seed = torch.zeros_like(trial.outputs)
     seed[:, chosen] = of_outputs if alike else of_samples * of_outputs
@@ -312,15 +300,12 @@ def _seed(trial: Recording, chosen: range, alike: bool) -> Tensor:
 
 
 def _candidates(trial: Recording) -> list[Layer]:
-    """Layers whose parameters are used in no other way, and sample by sample as it seems."""
-    count: dict[str, int] = {}
-    for layer in trial.layers:
-        for name in filter(None, layer):
-            count[name] = count.get(name, 0) + 1
+    """Layers whose parameters are used in no other way and, it seems, sample by sample."""
+    used = Counter(name for layer in trial.layers for name in names_of(layer))
     return [
         layer
         for layer, uses in trial.layers.items()
-        if all(count[name] == 1 and name not in trial.elsewhere for name in filter(None, layer))
+        if all(used[name] == 1 and name not in trial.elsewhere for name in names_of(layer))
         and all(use.has_rows() for use in uses)
         and len({type(use) for use in uses}) == 1
     ]
@@ -334,13 +319,11 @@ def _confirmed(chunk: Chunk, gs: Mapping[Layer, Tensor], used: dict[str, Tensor]
     of_samples, _ = _mixture(chunk.recording, chunk.chosen)
     confirmed = []
     for layer, g in gs.items():
-        if not all(name in used for name in filter(None, layer)):
+        if not all(name in used for name in names_of(layer)):
             continue
-        mixed = g * of_samples[:, :, None, None]
         use = chunk.recording.layers[layer][0]
-        ours = use.total(chunk.inputs(layer), mixed)
-        parts = [use.by_row(used[name], len(ours)) for name in filter(None, layer)]
-        theirs = torch.cat(parts, 1)
+        ours = use.total(chunk.inputs(layer), g * of_samples[:, :, None, None])
+        theirs = torch.cat([use.by_row(used[name], len(ours)) for name in names_of(layer)], 1)
         if (ours - theirs).norm() <= _tolerance(theirs) * theirs.norm():
             confirmed.append(layer)
     return confirmed
@@ -354,9 +337,9 @@ def _first(
 ) -> Chunk:
     """The first sample of the trial, with what would be kept of its gradients."""
     few, c = take(chunk.samples, slice(0, 1)), len(chunk.chosen)
-    first = Chunk(chunk.network, few, chunk.chosen, reductions, chunk.widen)
+    scaled = {layer: chunk.scaled_inputs(layer)[:1] for layer in layers}
+    first = Chunk(chunk.network, few, chunk.chosen, reductions, chunk.widen, {}, scaled)
     first.recording = chunk.recording
-    first.inputs_at_hand = {layer: chunk.scaled_inputs(layer)[:1] for layer in layers}
     kept = {layer: reduce(first, g[layer][:1], None) for layer, reduce in reductions.items()}
     first.kept = {  # one output is as large as another
         layer: piece[:, None].expand(-1, c, *piece.shape[1:]) for layer, piece in kept.items()
@@ -365,7 +348,7 @@ def _first(
 
 
 def _live_positions(g: Tensor) -> int | None:
-    """How many positions of a sample its outputs depend on; None for all, or as it varies."""
+    """The number of positions that a sample's outputs depend on; None if all, or if it varies."""
     counts = alive(g, (1, 2)).sum(1)
     first = int(counts[0])
     return first if 0 < first < g.shape[3] and bool((counts == first).all()) else None
@@ -376,52 +359,56 @@ def _form(
 ) -> Term:
     """The cheapest form, in multiply-adds for a pair of samples."""
     uses, outputs = chunk.recording.layers[layer], chunk.recording.outputs
-    c = len(chunk.chosen)
-    edge = uses[0].edge
-    last = edge.node is outputs.grad_fn and edge.output_nr == outputs.output_nr
+    use, c = uses[0], len(chunk.chosen)
+    last = use.edge.node is outputs.grad_fn and use.edge.output_nr == outputs.output_nr
     i = chunk.inputs(layer).shape[3]
     _, groups, o, p = g.shape
-    looked_up = uses[0] if isinstance(uses[0], LookedUp) else None
-    root = chunk.root(layer, looked_up.vocabulary if looked_up else groups * o)
-    if last and len(uses) == 1 and isinstance(uses[0], Dense) and root is None:
+    vocabulary = use.vocabulary if isinstance(use, LookedUp) else None
+    root = _root(chunk, layer, groups * o if vocabulary is None else vocabulary)
+    if last and len(uses) == 1 and isinstance(use, Dense) and root is None:
         return ReadoutTerm(layer, full, c)
     p = p if live is None else live
     products = c**2 if full else c  # of two samples' rows
     gradients = products * groups * o * i + c * (p + WRITING) * groups * o * i / reuse
+    if vocabulary is not None:
+        gradients = vocabulary * products * o
     pairs = p**2 * (i + products * o + (products if full else 1) * PAIR_OVERHEAD)
-    if looked_up:
-        size = looked_up.vocabulary
-        if root is not None or size * products * o <= pairs:
-            return TokenGradientTerm(layer, full, size, root)
-        return TokenPairTerm(layer, full, size, c, live)
     if root is not None or groups > 1 or gradients <= pairs:
-        return GradientTerm(layer, full, live, root)
-    return PairTerm(layer, full, live)
+        return GradientTerm(layer, full, live, root, vocabulary)
+    return PairTerm(layer, full, live, vocabulary, c)
+
+
+def _root(chunk: Chunk, layer: Layer, rows: int) -> Tensor | None:
+    """(features,) a preconditioner's roots by gradient, unless they scale the inputs."""
+    roots, use = chunk.network.roots, chunk.recording.layers[layer][0]
+    if not roots or (chunk.has_single_roots(layer) and not isinstance(use, LookedUp)):
+        return None
+    parameters = chunk.network.parameters
+    whole = [roots[name].expand_as(parameters[name]) for name in names_of(layer)]
+    return torch.cat([use.by_row(each, rows) for each in whole], 1).flatten()
 
 
 def _working(
-    chunk: Chunk,
-    terms: Sequence[Term],
-    example: Sequence[Factors],
-    kept: Mapping[Layer, Tensor],
+    chunk: Chunk, terms: Sequence[Term], example: Sequence[Factors], g: Mapping[Layer, Tensor]
 ) -> int:
-    """Bytes that are held for one sample on its way through the network, about."""
-    uses = [use for layer in chunk.reductions for use in chunk.recording.layers[layer]]
+    """About how many bytes are held for one sample on its way through the network."""
+    uses = [use for layer in g for use in chunk.recording.layers[layer]]
     given: int = sum(leaf.numel() for leaf in leaves(chunk.samples))
     passing = (given + sum(use.working() for use in uses)) // count(chunk.samples)
-    needed = passing * chunk.network.like.element_size()
+    like = chunk.network.like
+    needed = passing * like.element_size()
     for term, factors in zip(terms, example, strict=True):
         size = sum(part.nbytes for part in factors)
-        in_place = isinstance(term, GradientTerm) and factors[0].dtype == chunk.network.like.dtype
+        in_place = isinstance(term, GradientTerm) and factors[0].dtype == like.dtype
         needed += size if in_place else 3 * size
         if isinstance(term, PairTerm) and term.live is not None:
-            needed += kept[term.layer].numel() * chunk.network.like.element_size()
+            needed += len(chunk.chosen) * g[term.layer][:1].nbytes
     return needed
 
 
 def _positions(trial: Recording) -> int:
     """The most positions of a sample that a `linear` or a `conv2d` is applied at."""
     uses = [use for uses in trial.layers.values() for use in uses]
-    dense = [use.shape[:-1].numel() // use.n for use in uses if isinstance(use, Dense)]
-    convolved = [use.shape[2:].numel() for use in uses if isinstance(use, Convolved)]
+    dense = [use.zeros.shape[:-1].numel() // use.n for use in uses if isinstance(use, Dense)]
+    convolved = [use.zeros.shape[2:].numel() for use in uses if isinstance(use, Convolved)]
     return max([*dense, *convolved], default=1)

@@ -2,25 +2,29 @@ r"""A layer's part of the kernel, $\sum_k \langle \nabla f_k(x), \nabla f_k(x') 
 
 A layer's weight gradient is $\sum_p g_p a_p^\top$ over the positions p that it is applied at: a is
 its input there (for a convolution the patch under the window, with a last 1 for the bias), g the
-output's gradient by its result. From that come the forms of the same part:
+output's gradient by its result. The same part has several forms:
 
 * gradients: $F = \sum_p g_p a_p^\top$ written out, and $F F'^\top$;
-* pairs: $\sum_{pq} (a_p \cdot a'_q)(g_p \cdot g'_q)$, for one or few positions;
-* tokens: both of these for an embedding, whose a says which row of the weight was looked up;
-* read-out: a layer whose result is the output itself has $g_k = e_k$, so that $a \cdot a'$ is all.
+* pairs: $\sum_{pq} (a_p \cdot a'_q)(g_p \cdot g'_q)$, for one or few positions (the a of an
+  embedding is the number of the row that was looked up: there the product is 1 or 0);
+* read-out: a layer whose result is the output itself has $g_k = e_k$, so that $a \cdot a'$ is all;
+* Jacobian: the gradients of parameters without a rule;
+* split and sketch: the gradients as two halves, or projected to a few numbers.
 
 A form turns a chunk of samples into factors, each with one row a sample, and adds its part to a
-block of the kernel from the factors of the block's rows and columns. Between the sample and the
-features stand r rows: one output each for the full kernel, else 1, the outputs being features too.
+block of the kernel from the factors of the block's rows and columns. A sample has r rows in the
+kernel: one for each output in the full kernel, else 1, with the outputs among the features.
 """
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 from torch.func import jacrev, vmap
+from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from retarget.kernels.empirical.recording import Chunk
@@ -32,8 +36,12 @@ Factors = tuple[Tensor, ...]
 # Numbers in the two matrices of a product of pairs: as many as stay in cache, or fill the device.
 PAIR_NUMBERS = {"cpu": 1 << 19}
 PAIR_NUMBERS_ELSEWHERE = 1 << 27
-
 TRIANGLE_STEPS = 8  # in which products of pairs fill half of a symmetric matrix
+# Features that a product adds up at a time: for few samples, BLAS adds a long row up one by one.
+# Of 8 million features, float32 is then off by 2e-3, and in parts (which are no slower) by 4e-6.
+PRODUCT_DEPTH = 1 << 15
+LARGEST = 15  # power of two under which a row's largest is scaled; half precision ends at 2^16
+DEPTH = 2048  # features whose products tensor cores add up at a time
 
 
 class MoreLivePositionsError(Exception):
@@ -45,19 +53,11 @@ class Term(ABC):
 
     @abstractmethod
     def factors(self, chunk: Chunk) -> Factors:
-        """What the products are made of, one row a sample."""
-
-    def places(self, factors: Factors, outputs: int) -> dict[Layer, Tensor]:
-        """(n, outputs, ...) where in these arrays a layer's gradients can be kept at once."""
-        return {}
+        """The factors of the products, one row a sample."""
 
     @abstractmethod
     def add(self, K: Tensor, left: Factors, right: Factors, scale: float) -> None:
         """Adds the part between these samples to K (rows * r, columns * r)."""
-
-    def triangle_rows(self, n: int) -> int:
-        """Of n samples, how many to add at a time where half of a symmetric matrix is enough."""
-        return n
 
     @abstractmethod
     def diagonal(self, factors: Factors) -> Tensor:
@@ -67,13 +67,20 @@ class Term(ABC):
     def features(self, factors: Factors) -> Tensor:
         """(n, d) whose inner products are the part, for r = 1."""
 
+    def triangle_rows(self, n: int) -> int:
+        """Of n samples, how many to add at a time if half of a symmetric matrix is enough."""
+        return n
+
 
 class FeatureTerm(Term):
     """Features that are written out, as (n, r, features)."""
 
     def add(self, K: Tensor, left: Factors, right: Factors, scale: float) -> None:
         """Their products."""
-        K.addmm_(left[0].flatten(0, 1), right[0].flatten(0, 1).mT, alpha=scale)
+        F, G = left[0].flatten(0, 1), right[0].flatten(0, 1)
+        for start in range(0, F.shape[1], PRODUCT_DEPTH):
+            some = slice(start, start + PRODUCT_DEPTH)
+            K.addmm_(F[:, some], G[:, some].mT, alpha=scale)
 
     def diagonal(self, factors: Factors) -> Tensor:
         """Their squares."""
@@ -88,48 +95,52 @@ class GradientTerm(FeatureTerm):
     """The gradients of one layer, written out.
 
     Args:
-        layer: Whose.
+        layer: The layer.
         full: Whether each output has a row of its own.
         live: Positions of a sample that its outputs seem to depend on; None for all.
-        root: What they are multiplied by: a preconditioner's roots, by feature.
+        root: A preconditioner's roots by feature, which the gradients are multiplied by.
+        vocabulary: Rows of an embedding; None for other layers.
     """
 
     def __init__(
-        self, layer: Layer, full: bool, live: int | None = None, root: Tensor | None = None
+        self,
+        layer: Layer,
+        full: bool,
+        live: int | None,
+        root: Tensor | None,
+        vocabulary: int | None,
     ) -> None:
         self.layer, self.full, self.live, self.root = layer, full, live, root
+        self.vocabulary = vocabulary
 
     def factors(self, chunk: Chunk) -> Factors:
         """(n, r, features): the gradients."""
         F = chunk.kept[self.layer]
         return (F if self.full else F.flatten(1)[:, None],)
 
-    def places(self, factors: Factors, outputs: int) -> dict[Layer, Tensor]:
-        """The whole of it."""
-        return {self.layer: factors[0].view(len(factors[0]), outputs, -1)}
-
     def reduce(self, chunk: Chunk, g: Tensor, place: Tensor | None) -> Tensor:
         """(n, features) one output's gradients."""
         a = chunk.scaled_inputs(self.layer)
-        if self.live is not None:
+        if self.live is not None and self.vocabulary is None:
             living = alive(g, (1, 2))
             if int(living.sum(1).max()) <= self.live:
                 at = _first(living, self.live)
                 a = a.take_along_dim(at[:, None, :, None], 2)
                 g = g.take_along_dim(at[:, None, None, :], 3)
-        if place is None or self.root is not None or g.shape[1] > 1:
-            return self._times_root((g @ a).flatten(1))
-        torch.bmm(g[:, 0], a[:, 0], out=place.view(len(g), g.shape[2], a.shape[3]))
-        return place
-
-    def _times_root(self, F: Tensor) -> Tensor:
+        if self.vocabulary is not None:
+            F = _by_token(a, g[:, 0].mT, self.vocabulary)
+        elif place is None or self.root is not None or g.shape[1] > 1:
+            F = (g @ a).flatten(1)
+        else:
+            torch.bmm(g[:, 0], a[:, 0], out=place.view(len(g), g.shape[2], a.shape[3]))
+            return place
         return F if self.root is None else F * self.root
 
 
 def alive(g: Tensor, over: tuple[int, int]) -> Tensor:
     """(n, positions) where any of the gradients is not zero.
 
-    Where only the first token is read out, most positions of a last block have none.
+    If only the first token is read out, most positions of a last block have none.
     """
     return (g.amax(over) != 0) | (g.amin(over) != 0)  # several times faster than `any` or a norm
 
@@ -139,23 +150,8 @@ def _first(living: Tensor, count: int) -> Tensor:
     return living.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :count]
 
 
-class TokenGradientTerm(GradientTerm):
-    """The gradients of an embedding, written out: rows of g, added up where the token is."""
-
-    def __init__(
-        self, layer: Layer, full: bool, vocabulary: int, root: Tensor | None = None
-    ) -> None:
-        super().__init__(layer, full, None, root)
-        self.vocabulary = vocabulary
-
-    def reduce(self, chunk: Chunk, g: Tensor, place: Tensor | None) -> Tensor:
-        """(n, vocabulary * features)."""
-        tokens = chunk.scaled_inputs(self.layer)
-        return self._times_root(_by_token(tokens, g[:, 0].mT, self.vocabulary))
-
-
 def _by_token(tokens: Tensor, g: Tensor, vocabulary: int) -> Tensor:
-    """(n, vocabulary * features) g (n, positions, features), added up where the token is."""
+    """(n, vocabulary * features) g (n, positions, features), added up by token."""
     n = len(g)
     rows = tokens.reshape(n, -1) + vocabulary * torch.arange(n, device=tokens.device)[:, None]
     found = g.new_zeros((n * vocabulary, g.shape[2]))
@@ -166,8 +162,8 @@ def _by_token(tokens: Tensor, g: Tensor, vocabulary: int) -> Tensor:
 class JacobianTerm(FeatureTerm):
     """Gradients of parameters without a rule, whatever they do, by `torch.func`.
 
-    Where the module has code that vmap cannot follow (one that looks at a mask's numbers, say),
-    by autograd, sample by sample.
+    If the module has code that vmap cannot follow (it looks at a mask's numbers, say), autograd
+    computes them sample by sample.
     """
 
     def __init__(self, names: Sequence[str], full: bool) -> None:
@@ -199,9 +195,8 @@ class JacobianTerm(FeatureTerm):
 
         wanted = {name: fixed[name] for name in self.names}
         parts = leaves(chunk.samples)
-        over = (None, *[0] * len(parts))
         with sdpa_kernel(SDPBackend.MATH):  # the others have no rules for vmap
-            jacobian = vmap(jacrev(outputs), in_dims=over)(wanted, *parts)
+            jacobian = vmap(jacrev(outputs), in_dims=(None, *[0] * len(parts)))(wanted, *parts)
         shape = len(parts[0]), len(chosen), -1
         return torch.cat([jacobian[name].reshape(shape) for name in self.names], 2)
 
@@ -223,14 +218,19 @@ class PairTerm(Term):
     """Products of inputs times products of the outputs' gradients, position by position.
 
     Args:
-        layer: Whose.
+        layer: The layer.
         full: Whether each output has rows of its own.
-        live: Positions of a sample that its outputs depend on, to be the only ones kept: which
-            they are may differ between samples, but not how many. None for all.
+        live: Positions of a sample that its outputs depend on, to be the only ones kept: samples
+            may differ in which they are, but not in how many. None for all.
+        vocabulary: Rows of an embedding; None for other layers.
+        outputs: The number of outputs that are summed over.
     """
 
-    def __init__(self, layer: Layer, full: bool, live: int | None = None) -> None:
+    def __init__(
+        self, layer: Layer, full: bool, live: int | None, vocabulary: int | None, outputs: int
+    ) -> None:
         self.layer, self.full, self.live = layer, full, live
+        self.vocabulary, self.outputs = vocabulary, outputs
 
     def factors(self, chunk: Chunk) -> Factors:
         """(n, positions, inputs) a, and (n, r, positions, results) g."""
@@ -244,23 +244,13 @@ class PairTerm(Term):
         a = chunk.scaled_inputs(self.layer, at)[:, 0]
         return a, g if self.full else g.transpose(1, 2).flatten(2)[:, None]
 
-    def places(self, factors: Factors, outputs: int) -> dict[Layer, Tensor]:
-        """That of g, unless it is to be packed."""
-        if self.live is not None:
-            return {}
-        n, r, p, _ = factors[1].shape
-        return {
-            self.layer: factors[1].view(n, r, p, outputs // r, -1).transpose(2, 3).flatten(1, 2)
-        }
-
     def reduce(self, chunk: Chunk, g: Tensor, place: Tensor | None) -> Tensor:
         """(n, positions, results) one output's g."""
         return g[:, 0].mT
 
-    @staticmethod
-    def products(left: Tensor, right: Tensor) -> Tensor:
+    def products(self, left: Tensor, right: Tensor) -> Tensor:
         """(positions, positions) of a, or of several samples' in a row."""
-        return left @ right.mT
+        return left @ right.mT if self.vocabulary is None else left == right.mT
 
     def triangle_rows(self, n: int) -> int:
         """So few that little is computed twice: products of pairs are large even of few samples."""
@@ -289,28 +279,10 @@ class PairTerm(Term):
         return (self.products(a, a)[:, None] * (g @ g.mT)).sum((2, 3))
 
     def features(self, factors: Factors) -> Tensor:
-        """The gradients after all."""
+        """The gradients after all, in the order of `GradientTerm`'s: output by output."""
         a, g = factors
-        return (g.mT @ a[:, None]).flatten(1)
-
-
-class TokenPairTerm(PairTerm):
-    """The same for an embedding: a token's product with itself is 1, with any other 0."""
-
-    def __init__(
-        self, layer: Layer, full: bool, vocabulary: int, outputs: int, live: int | None = None
-    ) -> None:
-        super().__init__(layer, full, live)
-        self.vocabulary, self.outputs = vocabulary, outputs
-
-    @staticmethod
-    def products(left: Tensor, right: Tensor) -> Tensor:
-        """Whether they are the same."""
-        return left == right.mT
-
-    def features(self, factors: Factors) -> Tensor:
-        """The gradients after all, in the order of `TokenGradientTerm`'s: output by output."""
-        a, g = factors
+        if self.vocabulary is None:
+            return (g.mT @ a[:, None]).flatten(1)
         F = _by_token(a, g[:, 0], self.vocabulary)
         return F.view(len(a), self.vocabulary, self.outputs, -1).transpose(1, 2).flatten(1)
 
@@ -341,3 +313,121 @@ class ReadoutTerm(Term):
     def features(self, factors: Factors) -> Tensor:
         """The inputs, once for all outputs."""
         return factors[0] * math.sqrt(self.outputs)
+
+
+class SplitTerm(FeatureTerm):
+    r"""Gradients kept as two halves, which take the memory of one float32, and their scale.
+
+    For products of float32 on tensor cores. A number x, scaled so that its row's largest lies under
+    $2^{15}$, is the sum of two numbers of half precision, hi = half(x) and lo = half(x - hi), up to
+    $2^{-22}$ of x or $2^{-40}$ of the row's largest. Then $x y = \text{hi hi}' + \text{hi lo}' +
+    \text{lo hi}'$ up to $2^{-22}$ or so, and each of the three is a product that tensor cores make
+    exactly and add up in float32. They round sums towards zero, which adds up over many; so hi hi'
+    is made `DEPTH` features at a time, and the rest of the sum is ordinary float32.
+    """
+
+    def __init__(self, term: FeatureTerm) -> None:
+        self.term = term
+
+    def factors(self, chunk: Chunk) -> Factors:
+        """hi, lo, and the factor of each row that restores the gradients."""
+        return split(self.term.factors(chunk)[0])
+
+    def add(self, K: Tensor, left: Factors, right: Factors, scale: float) -> None:
+        """The products of the halves, except that of the two small ones."""
+        mine, theirs = ([each.flatten(0, 1) for each in side] for side in (left, right))
+        total = split_product((mine[0], mine[1]), (theirs[0], theirs[1]))
+        K.add_(total.mul_(mine[2]).mul_(theirs[2].mT), alpha=scale)
+
+    def diagonal(self, factors: Factors) -> Tensor:
+        """The squares of the gradients."""
+        return self.features(factors).view(factors[0].shape).square().sum(2)
+
+    def features(self, factors: Factors) -> Tensor:
+        """The gradients, put together again."""
+        hi, lo, scale = factors
+        return ((hi.float() + lo.float()) * scale).flatten(1)
+
+
+def split(F: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Two halves, and the power of two (one a row) that their sum was divided by."""
+    exponent = torch.frexp(F.abs().amax(-1, keepdim=True))[1].clamp_(-100, 100) - LARGEST
+    scale = torch.ldexp(torch.ones_like(F[..., :1]), exponent)
+    scaled = F / scale
+    hi = scaled.half()
+    return hi, scaled.sub_(hi).half(), scale
+
+
+def split_product(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> Tensor:
+    """(hi + lo)(hi' + lo')^T in float32, without lo lo'^T."""
+    (hi, lo), (their_hi, their_lo) = left, right
+    total = _product(hi, their_lo)
+    total += _product(lo, their_hi)
+    for start in range(0, hi.shape[1], DEPTH):
+        features = slice(start, start + DEPTH)
+        total += _product(hi[:, features], their_hi[:, features])
+    return total
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    if tensor_cores(left.device):
+        return torch.mm(left, right.mT, out_dtype=torch.float32)
+    return left.float() @ right.float().mT
+
+
+@lru_cache(maxsize=8)
+def tensor_cores(device: torch.device) -> bool:
+    """Whether products of half precision can be summed in float32 here."""
+    if device.type != "cuda":
+        return False
+    try:
+        probe = torch.ones((16, 16), dtype=torch.float16, device=device)
+        return torch.mm(probe, probe, out_dtype=torch.float32).dtype == torch.float32
+    except (AssertionError, RuntimeError, TypeError):  # no CUDA, no such cores, torch before 2.8
+        return False
+
+
+class SketchTerm(FeatureTerm):
+    r"""All terms' features, projected to m numbers and added up.
+
+    The features of each term are assigned at random to m buckets of equal size, and a bucket is
+    added up with random signs: $s_b = \sum_{d \in b} \pm F_d$. As the signs are independent,
+    $E[s \cdot s'] = F \cdot F'$, and the variance is at most
+    $(\lVert F \rVert^2 \lVert F' \rVert^2 + (F \cdot F')^2) / m$, as for Gaussian projections, but
+    the features need be read only once.
+    """
+
+    def __init__(self, terms: tuple[Term, ...], size: int, seed: int) -> None:
+        self.terms, self.size, self.seed = terms, size, seed
+
+    def factors(self, chunk: Chunk) -> Factors:
+        """(n, 1, m)."""
+        total = chunk.network.like.new_zeros((count(chunk.samples), 1, self.size))
+        for place, term in enumerate(self.terms):
+            features = term.features(term.factors(chunk))
+            index, signs = _draw(features.shape[1], self.size, self.seed, place, features.device)
+            # a feature of all samples lies together, as it costs more to find it than to read it
+            heaps = functional.embedding_bag(
+                index.view(self.size, -1),
+                features.mT.contiguous(),
+                mode="sum",
+                per_sample_weights=signs.to(features.dtype).view(self.size, -1),
+            )
+            total += heaps.mT[:, None]
+        return (total,)
+
+
+@lru_cache(maxsize=64)
+def _draw(
+    width: int, size: int, seed: int, place: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """The feature at each place of the buckets, in a row, and its sign: 0 for an empty place.
+
+    Drawn on the CPU, from the seed and the term's place alone: all calls and devices agree.
+    """
+    random = torch.Generator().manual_seed(seed + 1_000_003 * place)
+    heap = -(-width // size)
+    dealt = torch.randperm(heap * size, generator=random)
+    signs = 2 * torch.randint(0, 2, (heap * size,), generator=random) - 1
+    signs = (signs * (dealt < width)).to(torch.int8)
+    return dealt.clamp(max=width - 1).to(device), signs.to(device)

@@ -1,7 +1,7 @@
-r"""The ways to use parameters that have a rule, and what the rule needs of them.
+r"""The uses of parameters that have a rule, and what the rule needs of them.
 
 In all of them the gradient of one output is $\sum_p g_p a_p^\top$ over positions p, where a is what
-the parameters were multiplied with and g the output's gradient by the result:
+the parameters were multiplied with and g is the output's gradient by the result:
 
 | functions | a | positions |
 |---|---|---|
@@ -14,19 +14,24 @@ that share a parameter |
 With a bias, a has a last 1.
 """
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
 
-# A layer is a weight and a bias that are used together, by their names; None where there is none
-# or it is not asked for.
+# The names of a weight and a bias that are used together; None for one that is missing or frozen.
 Layer = tuple[str | None, str | None]
+
+
+def names_of(layer: Layer) -> list[str]:
+    """The parameters of a layer."""
+    return [name for name in layer if name is not None]
 
 
 @dataclass(frozen=True)
@@ -34,23 +39,21 @@ class Use(ABC):
     """One call of a function with a layer's parameters.
 
     Attributes:
-        input: What the function was given besides them.
-        edge: Where the gradient by the call's result is found in the graph. Unlike the result
-            itself it still stands for it after an operation in place, a ReLU's for one.
-        shape: Of the result.
-        blank: Of the result's type and device, without numbers.
+        input: The function's other argument.
+        edge: Where the graph has the gradient by the call's result. Unlike the result itself, it
+            stays valid after an operation in place, such as a ReLU's.
+        zeros: Zeros in the shape of the result, which take no memory.
         n: Samples in the pass.
     """
 
     input: Tensor
     edge: GradientEdge
-    shape: torch.Size
-    blank: Tensor
+    zeros: Tensor
     n: int
 
     def has_rows(self) -> bool:
         """Whether it seems to have been called with one row a sample."""
-        return len(self.shape) > 1 and self.shape[0] == self.n == len(self.input)
+        return self.zeros.ndim > 1 and len(self.zeros) == self.n == len(self.input)
 
     @abstractmethod
     def positions(self) -> Tensor:
@@ -60,12 +63,8 @@ class Use(ABC):
     def arranged(self, g: Tensor) -> Tensor:
         """(n, groups, results, positions) g, from its shape in the graph."""
 
-    def by_position(self, g: Tensor | None) -> Tensor:
-        """The same; zero where the output does not depend on the result."""
-        return self.arranged(self.blank.new_zeros(self.shape) if g is None else g)
-
     def total(self, a: Tensor, g: Tensor) -> Tensor:
-        """(groups * results, features) the gradients of all samples, added up."""
+        """(groups * results, features) the sum of all samples' gradients."""
         return torch.einsum("ngop,ngpi->goi", g, a).flatten(0, 1)
 
     def by_row(self, values: Tensor, rows: int) -> Tensor:
@@ -73,22 +72,21 @@ class Use(ABC):
         return values.reshape(rows, -1)
 
     def working(self) -> int:
-        """Numbers that are held for it on the way through the network, about."""
-        return self.input.numel() * 3 + self.shape.numel() * 6
+        """About how many numbers it holds on the way through the network."""
+        return self.input.numel() * 3 + self.zeros.numel() * 6
 
 
 class Dense(Use):
     """`linear`."""
 
     def has_rows(self) -> bool:
-        """One or several: many a module flattens samples and positions for it."""
-        rows = {len(self.input), self.shape[0]}
-        return len(self.shape) > 1 and len(rows) == 1 and not rows.pop() % self.n
+        """One or several: many modules flatten samples and positions first."""
+        rows = len(self.zeros) if self.zeros.ndim > 1 else 0
+        return rows > 0 and rows == len(self.input) and rows % self.n == 0
 
     def positions(self) -> Tensor:
         """The input."""
-        x = self.input.detach()
-        return x.reshape(self.n, 1, -1, x.shape[-1])
+        return self.input.detach().reshape(self.n, 1, -1, self.input.shape[-1])
 
     def arranged(self, g: Tensor) -> Tensor:
         """One group."""
@@ -100,7 +98,7 @@ class Multiplied(Dense):
 
     def by_row(self, values: Tensor, rows: int) -> Tensor:
         """Transposed."""
-        return values.mT.reshape(rows, -1) if values.ndim == 2 else super().by_row(values, rows)
+        return super().by_row(values.mT if values.ndim == 2 else values, rows)
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ class Convolved(Use):
     groups: int
 
     def has_rows(self) -> bool:
-        """Of images."""
+        """For images only."""
         return self.input.ndim == 4 and super().has_rows()
 
     def positions(self) -> Tensor:
@@ -127,9 +125,9 @@ class Convolved(Use):
         return g.reshape(len(g), self.groups, g.shape[1] // self.groups, -1)
 
     def working(self) -> int:
-        """The patches, too."""
+        """With the patches."""
         taps = self.size[0] * self.size[1]
-        return self.input.numel() * (1 + 2 * taps) + self.shape.numel() * 6
+        return self.input.numel() * (1 + 2 * taps) + self.zeros.numel() * 6
 
     def _patches(self, x: Tensor) -> Tensor:
         """(n, channels * height * width of the window, positions).
@@ -154,7 +152,7 @@ class Convolved(Use):
 
 @dataclass(frozen=True)
 class Scaled(Use):
-    """A norm's, a product's or a sum's parameters, each multiplied with one number a position.
+    """A norm, a product or a sum, in which a parameter meets one number at each position.
 
     Attributes:
         normalise: Makes that number from the input.
@@ -174,7 +172,7 @@ class Scaled(Use):
         return self._by_parameter(self.normalise(self.input.detach()))[..., None]
 
     def arranged(self, g: Tensor) -> Tensor:
-        """Likewise."""
+        """One group for each parameter."""
         return self._by_parameter(g)[:, :, None]
 
     def _by_parameter(self, x: Tensor) -> Tensor:
@@ -186,12 +184,7 @@ class Scaled(Use):
 
 @dataclass(frozen=True)
 class LookedUp(Use):
-    """`embedding`, where a is written as the token's number.
-
-    Attributes:
-        vocabulary: Rows of the weight.
-        padding: The token without gradient; None where all have one.
-    """
+    """`embedding`, with the token's number for a; the padding token has no gradient."""
 
     vocabulary: int
     padding: int | None
@@ -201,66 +194,53 @@ class LookedUp(Use):
         return self.input.reshape(len(self.input), 1, -1, 1)
 
     def arranged(self, g: Tensor) -> Tensor:
-        """One group; zero where nothing is learned."""
+        """One group; zero for the padding."""
         if self.padding is not None:
             g = g.masked_fill((self.input == self.padding)[..., None], 0)
         return g.reshape(len(g), 1, -1, g.shape[-1]).mT
 
     def total(self, a: Tensor, g: Tensor) -> Tensor:
         """(vocabulary, features)."""
-        found = self.blank.new_zeros((self.vocabulary, g.shape[2]))
+        found = g.new_zeros((self.vocabulary, g.shape[2]))
         return found.index_add_(0, a.flatten(), g[:, 0].mT.flatten(0, 1))
 
 
-def _two(value: int | Sequence[int]) -> tuple[int, int]:
+def _two(value: Any) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (value[0], value[-1])
 
 
-@dataclass(frozen=True)
-class Call:
-    """A call of a function that has a rule, before it is known whose parameters it has.
-
-    Attributes:
-        make: Makes the use, once the result is there.
-    """
+class Call(NamedTuple):
+    """A call of a function that has a rule, before its parameters are known by name."""
 
     input: Tensor
     weight: Tensor | None
     bias: Tensor | None
-    make: Callable[..., Use]
+    kind: type[Use]
+    options: tuple[Any, ...] = ()
 
     def use(self, result: Tensor, n: int) -> Use:
         """The use of the parameters that it was called with, in a pass of n samples."""
-        blank = result.detach().new_empty(0)
-        return self.make(self.input, get_gradient_edge(result), result.shape, blank, n)
+        zeros = result.detach().new_zeros(()).expand(result.shape)
+        return self.kind(self.input, get_gradient_edge(result), zeros, n, *self.options)
 
 
-def _with(kind: type[Use], *options: Any) -> Callable[..., Use]:
-    return lambda *common: kind(*common, *options)
-
-
-def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Call:  # noqa: A002
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Call:
     return Call(input, weight, bias, Dense)
 
 
-def _matmul(input: Tensor, other: Tensor) -> Call | None:  # noqa: A002
+def _matmul(input: Tensor, other: Tensor) -> Call | None:
     return Call(input, other, None, Multiplied) if other.ndim == 2 and input.ndim > 1 else None
 
 
 def _addmm(
-    input: Tensor,  # noqa: A002
-    mat1: Tensor,
-    mat2: Tensor,
-    *,
-    beta: float = 1,
-    alpha: float = 1,
+    input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Call | None:
     simple = beta == 1 == alpha and input.ndim == 1
     return Call(mat1, mat2, input, Multiplied) if simple else None
 
 
 def _conv2d(
-    input: Tensor,  # noqa: A002
+    input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
     stride: Any = 1,
@@ -268,85 +248,38 @@ def _conv2d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Call:
-    size = weight.shape[2], weight.shape[3]
-    return Call(input, weight, bias, _with(Convolved, size, stride, padding, dilation, groups))
+    return Call(
+        input, weight, bias, Convolved, (tuple(weight.shape[2:]), stride, padding, dilation, groups)
+    )
 
 
-def _layer_norm(
-    input: Tensor,  # noqa: A002
-    normalized_shape: Sequence[int],
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-) -> Call:
-    def normalise(x: Tensor) -> Tensor:
-        return functional.layer_norm(x, list(normalized_shape), eps=eps)
+def _norm(function: Callable[..., Tensor]) -> Callable[..., Call | None]:
+    """The rule of a norm, which is the same function without weight and bias."""
+    signature = inspect.signature(function)
 
-    return Call(input, weight, bias, _with(Scaled, normalise, len(normalized_shape)))
+    def rule(*args: Any, **kwargs: Any) -> Call | None:
+        given = signature.bind(*args, **kwargs).arguments
+        if given.get("training"):  # then samples depend on each other
+            return None
+        x, weight, bias = given.pop("input"), given.pop("weight", None), given.pop("bias", None)
+        trailing = len(given["normalized_shape"]) if "normalized_shape" in given else None
+        return Call(x, weight, bias, Scaled, (lambda x: function(x, **given), trailing))
 
-
-def _rms_norm(
-    input: Tensor,  # noqa: A002
-    normalized_shape: Sequence[int],
-    weight: Tensor | None = None,
-    eps: float | None = None,
-) -> Call:
-    def normalise(x: Tensor) -> Tensor:
-        return functional.rms_norm(x, list(normalized_shape), eps=eps)
-
-    return Call(input, weight, None, _with(Scaled, normalise, len(normalized_shape)))
-
-
-def _batch_norm(
-    input: Tensor,  # noqa: A002
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Call | None:
-    if training:  # samples depend on each other
-        return None
-
-    def normalise(x: Tensor) -> Tensor:
-        return functional.batch_norm(x, running_mean, running_var, eps=eps)
-
-    return Call(input, weight, bias, _with(Scaled, normalise, None))
-
-
-def _group_norm(
-    input: Tensor,  # noqa: A002
-    num_groups: int,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-) -> Call:
-    def normalise(x: Tensor) -> Tensor:
-        return functional.group_norm(x, num_groups, eps=eps)
-
-    return Call(input, weight, bias, _with(Scaled, normalise, None))
+    return rule
 
 
 def _mul(one: Any, other: Any) -> Call | None:
     pair = _broadcast(one, other)
-    if pair is None:
-        return None
-    x, weight, trailing = pair
-    return Call(x, weight, None, _with(Scaled, lambda x: x, trailing))
+    return pair and Call(pair[0], pair[1], None, Scaled, (lambda x: x, pair[2]))
 
 
 def _add(one: Any, other: Any, alpha: float = 1) -> Call | None:
-    pair = _broadcast(one, other)
-    if pair is None or alpha != 1:
-        return None
-    x, bias, trailing = pair
-    return Call(x, None, bias, _with(Scaled, lambda x: x, trailing))
+    pair = _broadcast(one, other) if alpha == 1 else None
+    return pair and Call(pair[0], None, pair[1], Scaled, (lambda x: x, pair[2]))
 
 
 def _broadcast(one: Any, other: Any) -> tuple[Tensor, Tensor, int] | None:
-    """Which of two keeps its shape, the leaf that is repeated over its rows, and its dimensions."""
+    """The one that keeps its shape, the leaf that is repeated over its rows, its dimensions."""
     if not isinstance(one, Tensor) or not isinstance(other, Tensor):
         return None
     for x, parameter in ((one, other), (other, one)):
@@ -360,7 +293,7 @@ def _broadcast(one: Any, other: Any) -> tuple[Tensor, Tensor, int] | None:
 
 
 def _embedding(
-    input: Tensor,  # noqa: A002
+    input: Tensor,
     weight: Tensor,
     padding_idx: int | None = None,
     max_norm: float | None = None,
@@ -371,19 +304,17 @@ def _embedding(
     if max_norm is not None or scale_grad_by_freq:
         return None
     padding = None if padding_idx is None else padding_idx % len(weight)
-    return Call(input, weight, None, _with(LookedUp, len(weight), padding))
+    return Call(input, weight, None, LookedUp, (len(weight), padding))
 
 
-# What a call of each function is; None where its arguments leave the rule.
-CALLS: dict[Any, Callable[..., Call | None]] = {
+NORMS = functional.layer_norm, functional.rms_norm, functional.batch_norm, functional.group_norm
+# The rule of each function; it returns None for arguments that it does not cover.
+RULES: dict[Any, Callable[..., Call | None]] = {
     functional.linear: _linear,
     **dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.__matmul__), _matmul),
     torch.addmm: _addmm,
     functional.conv2d: _conv2d,
-    functional.layer_norm: _layer_norm,
-    functional.rms_norm: _rms_norm,
-    functional.batch_norm: _batch_norm,
-    functional.group_norm: _group_norm,
+    **{function: _norm(function) for function in NORMS},
     functional.embedding: _embedding,
     **dict.fromkeys((torch.mul, Tensor.mul, Tensor.__rmul__), _mul),
     **dict.fromkeys((torch.add, Tensor.add, Tensor.__radd__), _add),

@@ -5,9 +5,8 @@ zeros to whole blocks: nothing needs a mask.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,10 +15,15 @@ from torch.nn.functional import pad
 
 from retarget.arrays import free_memory
 from retarget.kernels.infinite.plan import Indices, PairMap, Plan, Stage
-from retarget.kernels.infinite.torch import TENSORS_ALIVE, measure, pairs_at_once, tiles
+from retarget.kernels.infinite.torch import (
+    TENSORS_ALIVE,
+    Report,
+    in_tiles,
+    measure,
+    pairs_at_once,
+)
 
 Maps = tuple[PairMap, PairMap]
-Report = Callable[[int], None]
 
 # A program of the kernel computes BLOCK x BLOCK pairs of samples, on so many warps.
 BLOCK = 32
@@ -30,9 +34,8 @@ WARPS = 2
 ROWS_POOLED = 32
 
 
-@dataclass(frozen=True)
-class Axis:
-    """The maps of a launch along one axis.
+class Axis(NamedTuple):
+    """The maps of a launch along one axis, in the kernel's order.
 
     Pixels and stored pairs are given by their place in memory: along the row axis they are
     multiplied by the length of a row.
@@ -51,11 +54,6 @@ class Axis:
     shares: Tensor
     scales: Tensor
 
-    @property
-    def tables(self) -> tuple[Tensor, ...]:
-        """All of them, in the kernel's order."""
-        return self.targets, self.sources, self.taps, self.shares, self.scales
-
 
 @dataclass(frozen=True)
 class Launch:
@@ -65,8 +63,8 @@ class Launch:
         numbers: Variance of the biases, 1 where there are weights to train, the rectifier's slope
             and its factor (1 - slope)^2 / 2 pi.
         products: Whether it starts from the samples.
-        rectifier: Which of the network's rectifiers it applies.
-        pixels: How many that one acts on.
+        rectifier: The number of the rectifier that it applies.
+        pixels: The number of pixels that the rectifier acts on.
     """
 
     rows: Axis
@@ -90,12 +88,6 @@ class StageLaunches:
     variances: Launch | None
     launches: list[Launch]
 
-    @property
-    def numbers_per_pair(self) -> int:
-        """Covariances that the widest launch stores for one pair of samples."""
-        every = self.launches if self.variances is None else [self.variances, *self.launches]
-        return max(math.prod(launch.targets) for launch in every)
-
 
 @dataclass(frozen=True)
 class Program:
@@ -106,7 +98,8 @@ class Program:
     @property
     def numbers_per_pair(self) -> int:
         """Covariances that the widest launch stores for one pair of samples."""
-        return max(stage.numbers_per_pair for stage in self.stages)
+        every = [each for stage in self.stages for each in (stage.variances, *stage.launches)]
+        return max(math.prod(launch.targets) for launch in every if launch is not None)
 
 
 @dataclass(frozen=True)
@@ -214,7 +207,7 @@ def _only(maps: Maps) -> Stage:
 def _split(push: Maps) -> tuple[Maps, Maps | None]:
     """What is pooled together with the rectifier, and what by a launch of its own.
 
-    Where windows overlap, the rectifier's values would be computed once for each of them.
+    If windows overlap, the rectifier's values would be computed once for each of them.
     """
     now, later = [], []
     for axis, longest in zip(push, (ROWS_POOLED, math.inf), strict=True):
@@ -268,18 +261,11 @@ def pack(program: Program, samples: Tensor, tangent: bool, report: Report) -> Pa
 
 def gram(program: Program, left: Packed, right: Packed, tangent: bool, report: Report) -> Tensor:
     """The kernel (len(left), len(right)); of `left` with itself, half of it is computed."""
-    symmetric = left is right
-    K = left.samples.new_empty((len(left), len(right)))
-    pairs = pairs_at_once(program.numbers_per_pair, K)
-    for tile in tiles(len(left), len(right), symmetric, pairs, BLOCK):
-        a, b = left.part(tile.top, tile.bottom), right.part(tile.first, tile.last)
-        values = _propagate(program, a, b, tangent, itself=False)
-        K[tile.top : tile.bottom, tile.first : tile.last] = values[: len(a), : len(b)]
-        torch.cuda.synchronize(K.device)  # or the progress bar would run ahead of the work
-        report(tile.pairs)
-    if symmetric:
-        K.diagonal().copy_(left.diagonal)
-    return K
+
+    def propagate(a: Packed, b: Packed) -> Tensor:
+        return _propagate(program, a, b, tangent, itself=False)
+
+    return in_tiles(propagate, left, right, program.numbers_per_pair, BLOCK, report)
 
 
 def _propagate(
@@ -323,7 +309,7 @@ def _run(
     blocks = width // BLOCK
     with torch.cuda.device(left.samples.device):
         run_stage[(n_rows * n_columns * (rows // BLOCK) * blocks,)](
-            *read, *deviations, out[0], out[-1], *launch.rows.tables, *launch.columns.tables,
+            *read, *deviations, out[0], out[-1], *launch.rows, *launch.columns,
             launch.numbers, n_rows * n_columns, n_columns, blocks, int(itself), height * across,
             channels, launch.pixels, samples[0].stride(-2), samples[1].stride(-2), width,
             rows * width, PRODUCTS=launch.products, RECTIFIED=number is not None, TANGENT=tangent,

@@ -28,21 +28,28 @@ REQUIRED: dict[type[nn.Module], dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Dense:
-    """`nn.Linear`, of any width."""
+class Layer:
+    """A layer, by its name in the module."""
 
     name: str
-    weight_variance: float
-    bias_variance: float
 
 
 @dataclass(frozen=True)
-class Conv:
-    """`nn.Conv2d`, of any number of channels; (vertical, horizontal) throughout."""
+class Weighted(Layer):
+    """A layer with random weights and biases."""
 
-    name: str
     weight_variance: float
     bias_variance: float
+
+
+class Dense(Weighted):
+    """`nn.Linear`, of any width."""
+
+
+@dataclass(frozen=True)
+class Conv(Weighted):
+    """`nn.Conv2d`, of any number of channels; (vertical, horizontal) throughout."""
+
     kernel: tuple[int, int]
     stride: tuple[int, int]
     dilation: tuple[int, int]
@@ -51,10 +58,9 @@ class Conv:
 
 
 @dataclass(frozen=True)
-class Pool:
+class Pool(Layer):
     """`nn.AvgPool2d`."""
 
-    name: str
     kernel: tuple[int, int]
     stride: tuple[int, int]
     padding: tuple[int, int]
@@ -62,43 +68,35 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class AdaptivePool:
+class AdaptivePool(Layer):
     """`nn.AdaptiveAvgPool2d`; None keeps the size."""
 
-    name: str
     size: tuple[int | None, int | None]
 
 
-@dataclass(frozen=True)
-class Flat:
+class Flat(Layer):
     """`nn.Flatten`."""
 
-    name: str
-
 
 @dataclass(frozen=True)
-class Rectifier:
-    """`nn.ReLU` (slope 0) and `nn.LeakyReLU`: x where x > 0, slope * x elsewhere."""
+class Rectifier(Layer):
+    """`nn.ReLU` (slope 0) and `nn.LeakyReLU`: x if x > 0, else slope * x."""
 
-    name: str
     slope: float
 
 
-@dataclass(frozen=True)
-class Gelu:
-    """`nn.GELU`: x times the chance that a standard normal number is below x."""
-
-    name: str
+class Gelu(Layer):
+    """`nn.GELU`: x times the probability that a standard normal number is below x."""
 
 
-Layer = Dense | Conv | Pool | AdaptivePool | Flat | Rectifier | Gelu
+OnImages = Conv | Pool | AdaptivePool
 KINDS: dict[str, Any] = {
     kind.__name__: kind for kind in (Dense, Conv, Pool, AdaptivePool, Flat, Rectifier, Gelu)
 }
 
 
 def read_layers(module: Any, weight_std: Any, bias_std: Any) -> tuple[Layer, ...]:
-    """The layers of a Sequential in the order in which they act, checked and put in normal form."""
+    """The layers of a Sequential in the order in which they act, checked and in normal form."""
     if not isinstance(module, nn.Sequential):
         raise InvalidTypeError(
             f"module is a {type(module).__name__}; expected a torch.nn.Sequential of {SUPPORTED}"
@@ -108,10 +106,18 @@ def read_layers(module: Any, weight_std: Any, bias_std: Any) -> tuple[Layer, ...
         for name, part in module.named_modules(remove_duplicate=False)  # nn.ReLU may come twice
         if not isinstance(part, nn.Sequential | nn.Identity)
     ]
-    _require_own_weights(named)
-    weighted = [name for name, part in named if type(part) in (nn.Linear, nn.Conv2d)]
-    weights = _by_layer("weight_std", weight_std, weighted, default=1.0)
-    biases = _by_layer("bias_std", bias_std, weighted, default=0.0)
+    weighted: dict[str, nn.Module] = {}
+    for name, part in named:
+        if type(part) in (nn.Linear, nn.Conv2d):
+            for earlier, other in weighted.items():
+                if other is part:  # shared weights have another kernel
+                    raise InvalidInputError(
+                        f"layer '{name}' is the same module as layer '{earlier}'; expected every "
+                        "Linear and Conv2d to have weights of its own: make a second one"
+                    )
+            weighted[name] = part
+    weights = _by_layer("weight_std", weight_std, list(weighted), default=1.0)
+    biases = _by_layer("bias_std", bias_std, list(weighted), default=0.0)
     layers = [
         _read(name, part, weights.get(name, 0.0) ** 2, biases.get(name, 0.0) ** 2)
         for name, part in named
@@ -136,18 +142,6 @@ def layers_from_dicts(dicts: list[dict[str, Any]]) -> tuple[Layer, ...]:
         values = {key: tuple(v) if isinstance(v, list) else v for key, v in entry.items()}
         layers.append(KINDS[str(values.pop("layer"))](**values))
     return tuple(layers)
-
-
-def _require_own_weights(named: list[tuple[str, nn.Module]]) -> None:
-    """Refuses a layer with weights that is used twice: shared weights have another kernel."""
-    seen: dict[int, str] = {}
-    for name, part in named:
-        if type(part) in (nn.Linear, nn.Conv2d) and id(part) in seen:
-            raise InvalidInputError(
-                f"layer '{name}' is the same module as layer '{seen[id(part)]}'; expected every "
-                "Linear and Conv2d to have weights of its own: make a second one"
-            )
-        seen[id(part)] = name
 
 
 def _by_layer(argument: str, value: Any, weighted: list[str], default: float) -> dict[str, float]:
@@ -175,7 +169,13 @@ def _read(name: str, part: nn.Module, weight: float, bias: float) -> Layer:
         case nn.Linear():
             return Dense(name, weight, bias)
         case nn.Conv2d():
-            return _read_conv(name, part, weight, bias)
+            kernel, dilation = _two(part.kernel_size), _two(part.dilation)
+            before = after = (0, 0) if isinstance(part.padding, str) else _two(part.padding)
+            if part.padding == "same":  # what is odd goes behind, as PyTorch does
+                height, width = (d * (k - 1) for d, k in zip(dilation, kernel, strict=True))
+                before = height // 2, width // 2
+                after = height - before[0], width - before[1]
+            return Conv(name, weight, bias, kernel, _two(part.stride), dilation, before, after)
         case nn.ReLU():
             return Rectifier(name, 0.0)
         case nn.LeakyReLU():
@@ -183,29 +183,14 @@ def _read(name: str, part: nn.Module, weight: float, bias: float) -> Layer:
         case nn.GELU():
             return Gelu(name)
         case nn.AvgPool2d():
-            return _read_pool(name, part)
+            kernel, padding = _two(part.kernel_size), _two(part.padding)
+            if any(2 * p > k for p, k in zip(padding, kernel, strict=True)):
+                raise _refuse(name, part, "expected padding of at most half the kernel")
+            return Pool(name, kernel, _two(part.stride), padding, bool(part.count_include_pad))
         case nn.AdaptiveAvgPool2d():
             return AdaptivePool(name, _two(part.output_size))
         case _:
             return Flat(name)
-
-
-def _read_conv(name: str, conv: nn.Conv2d, weight: float, bias: float) -> Conv:
-    kernel, dilation = _two(conv.kernel_size), _two(conv.dilation)
-    if conv.padding == "same":  # what is odd goes behind, as PyTorch does
-        total = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
-        before = (total[0] // 2, total[1] // 2)
-        after = (total[0] - before[0], total[1] - before[1])
-    else:
-        before = after = (0, 0) if conv.padding == "valid" else _two(conv.padding)
-    return Conv(name, weight, bias, kernel, _two(conv.stride), dilation, before, after)
-
-
-def _read_pool(name: str, pool: nn.AvgPool2d) -> Pool:
-    kernel, padding = _two(pool.kernel_size), _two(pool.padding)
-    if any(2 * p > k for p, k in zip(padding, kernel, strict=True)):
-        raise _refuse(name, pool, "expected padding of at most half the kernel, as PyTorch does")
-    return Pool(name, kernel, _two(pool.stride), padding, bool(pool.count_include_pad))
 
 
 def _two(value: Any) -> tuple[Any, Any]:
@@ -224,7 +209,7 @@ def _check_order(layers: list[Layer]) -> None:
     images: bool | None = None  # None: not known before the first layer that cares
     gaussian, rectified = False, False
     for layer in layers:
-        if isinstance(layer, Conv | Pool | AdaptivePool):
+        if isinstance(layer, OnImages):
             if images is False:
                 raise InvalidInputError(
                     f"layer '{layer.name}' ({type(layer).__name__}) comes after the images were "
@@ -237,7 +222,7 @@ def _check_order(layers: list[Layer]) -> None:
             )
         elif isinstance(layer, Dense | Flat):
             images = False
-        if isinstance(layer, Dense | Conv):
+        if isinstance(layer, Weighted):
             gaussian, rectified = True, False
         elif isinstance(layer, Rectifier | Gelu):
             # a rectifier of rectified values is a rectifier; nothing else acts on another's output
@@ -245,14 +230,14 @@ def _check_order(layers: list[Layer]) -> None:
             if not gaussian and not merges:
                 label = "GELU" if isinstance(layer, Gelu) else "ReLU or LeakyReLU"
                 raise InvalidInputError(
-                    f"layer '{layer.name}' ({label}) acts on values that are not "
-                    "Gaussian at infinite width; expected a Linear or Conv2d between it and the "
-                    "input, and between it and an earlier nonlinearity"
+                    f"layer '{layer.name}' ({label}) acts on values that are not Gaussian at "
+                    "infinite width; expected a Linear or Conv2d between it and the input, and "
+                    "between it and an earlier nonlinearity"
                 )
             gaussian, rectified = False, isinstance(layer, Rectifier)
         elif isinstance(layer, Pool | AdaptivePool):
             rectified = False  # an average of rectified values: neither Gaussian nor rectified
-    if not any(isinstance(layer, Dense | Conv) for layer in layers):
+    if not any(isinstance(layer, Weighted) for layer in layers):
         raise InvalidInputError(
             "module has no Linear and no Conv2d; expected at least one layer with weights"
         )
@@ -268,21 +253,18 @@ def _normal_form(layers: list[Layer]) -> Iterator[Layer]:
 
     Flatten averages the covariance over pixels, so what acts on each pixel must come before it.
     """
-    pending: list[Layer] = []  # a Flatten not yet handed on
-    nonlinear: Rectifier | Gelu | None = None
+    flat: list[Layer] = []  # a Flatten that has not been yielded yet
+    nonlinear: list[Layer] = []
     for layer in layers:
         if isinstance(layer, Rectifier):
-            # On x < 0 the first gives slope * x, and the second sees that number's sign.
-            first = nonlinear.slope if isinstance(nonlinear, Rectifier) else 1.0
-            slope = first * layer.slope if first >= 0 else first
-            nonlinear = replace(layer, slope=slope)
+            # For x < 0 the first gives slope * x, and the second sees that number's sign.
+            first = nonlinear[0].slope if nonlinear and isinstance(nonlinear[0], Rectifier) else 1.0
+            nonlinear = [replace(layer, slope=first * layer.slope if first >= 0 else first)]
         elif isinstance(layer, Gelu):
-            nonlinear = layer
+            nonlinear = [layer]
         elif isinstance(layer, Flat):
-            pending = pending or [layer]
+            flat = flat or [layer]
         else:
-            yield from [nonlinear] if nonlinear else []
-            yield from [*pending, layer]
-            nonlinear, pending = None, []
-    yield from [nonlinear] if nonlinear else []
-    yield from pending
+            yield from [*nonlinear, *flat, layer]
+            nonlinear, flat = [], []
+    yield from [*nonlinear, *flat]

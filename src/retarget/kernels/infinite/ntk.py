@@ -15,11 +15,9 @@ from retarget.arrays import require_memory
 from retarget.errors import InvalidInputError
 from retarget.kernels.infinite import torch as torch_engine
 from retarget.kernels.infinite.layers import (
-    AdaptivePool,
-    Conv,
     Dense,
     Layer,
-    Pool,
+    OnImages,
     layers_from_dicts,
     layers_to_dicts,
     read_layers,
@@ -51,9 +49,9 @@ class InfiniteNTK(Kernel):
     This is exact, and only those pairs of pixels (p, q) are computed that the output depends on:
     a read-out after Flatten needs a narrow band, global average pooling all of them.
 
-    Repeated calls agree to the last bit, whatever the number of threads. Where two different
-    pixels are perfectly correlated (one channel seen through one tap), the arccosine leaves the
-    tangent kernel half its digits there; a sample's correlation with itself is exact.
+    Repeated calls agree to the last bit, whatever the number of threads. If two different pixels
+    are perfectly correlated (one channel seen through one tap), the arccosine leaves the tangent
+    kernel half its digits there; a sample's correlation with itself is exact.
 
     The module's widths, weights and `bias=` flags are ignored: `weight_std` and `bias_std` say
     what the infinite network has. Samples are (n, d), or images (n, C, H, W) of any size and
@@ -72,7 +70,7 @@ class InfiniteNTK(Kernel):
             on a terminal.
         engine: "fused" is a compiled loop (Numba) for the CPU, or a compiled kernel (Triton) for
             CUDA, for networks without GELU; "torch" plain tensor operations on any device; "auto"
-            takes the fast one where it can be used.
+            takes the fast one if it can be used.
 
     Examples:
         Two orthogonal samples, one hidden layer of ReLU: S = 0 and r = 1/2 before it, so that
@@ -137,7 +135,7 @@ class InfiniteNTK(Kernel):
     def _samples(self, name: str, value: Any) -> Tensor:
         samples = super()._samples(name, value)
         shape = tuple(samples.shape)
-        images = any(isinstance(layer, Conv | Pool | AdaptivePool) for layer in self._layers)
+        images = any(isinstance(layer, OnImages) for layer in self._layers)
         if images and samples.ndim != 4:
             raise InvalidInputError(
                 f"{name} has shape {shape}; expected images (n, channels, height, width)"
@@ -171,9 +169,9 @@ class InfiniteNTK(Kernel):
         return self._computed([A], None)
 
     def _computed(self, samples: list[Tensor], pairs: int | None) -> Tensor:
-        """The kernel of these samples; without a number of pairs, its diagonal.
+        """The kernel of one or two sets of samples; without a number of pairs, its diagonal.
 
-        Of samples with themselves, only the lower half is right.
+        For one set, only the lower half is right.
         """
         first, last = samples[0], samples[-1]
         shape = (len(first),) if pairs is None else (len(first), len(last))
@@ -214,7 +212,7 @@ class InfiniteNTK(Kernel):
         fused = _fused_engine(where) if wanted else None
         if fused is not None:
             program = fused.make_program(plan, samples.dtype, samples.device)
-            if fused.fits(program, samples):
+            if where == "cpu" or fused.fits(program, samples):
                 return fused, program
         require_memory(
             "the covariances between all pixels that this network needs",
@@ -232,7 +230,7 @@ def _plan(layers: tuple[Layer, ...], shape: tuple[int, int, int]) -> Plan:
 
 @lru_cache(maxsize=2)
 def _fused_engine(device: str) -> ModuleType | None:
-    """The compiled engine; None, with one warning, where its compiler cannot be used."""
+    """The compiled engine; None, with one warning, if its compiler cannot be used."""
     name, compiler, remedy = (
         ("numba", "Numba", 'install it with: pip install "retarget[ntk]"')
         if device == "cpu"

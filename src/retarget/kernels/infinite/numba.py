@@ -13,8 +13,8 @@ from torch import Tensor
 
 from retarget.arrays import require_memory
 from retarget.kernels.infinite import sweep as loops
-from retarget.kernels.infinite.lanes import LANES
 from retarget.kernels.infinite.plan import PairMap, Plan, Stage, Tile
+from retarget.kernels.infinite.sweep import LANES
 
 Numbers = npt.NDArray[Any]
 Report = Callable[[int], None]
@@ -104,11 +104,6 @@ def make_program(plan: Plan, dtype: torch.dtype, device: torch.device) -> Progra
         deviations_size=max(deviations, LANES),
         task_blocks=max(1, TASK_NUMBERS // (LANES * max(numbers, 1))),
     )
-
-
-def fits(program: Program, like: Tensor) -> bool:
-    """True: where there is no memory for it, `make_program` has refused."""
-    return True
 
 
 def _stage_fields(stage: Stage, channels: int, index: _Writer, scale: _Writer) -> dict[int, int]:

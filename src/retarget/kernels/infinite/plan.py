@@ -10,7 +10,7 @@ $(p_y, q_y)$ times pairs of columns $(p_x, q_x)$. Every linear layer is then a K
 two sparse matrices, `PairMap`, whose rows hold one number each: a sum of taps times a scale.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
@@ -28,6 +28,7 @@ from retarget.kernels.infinite.layers import (
     Layer,
     Pool,
     Rectifier,
+    Weighted,
 )
 
 Indices = npt.NDArray[np.int64]
@@ -89,18 +90,17 @@ class PairMap:
 class AxisLayer:
     """A linear layer along one axis, before it is known which pairs are needed.
 
-    Where it is aligned, the two pixels of a pair move together (a convolution's shared weights);
+    If it is aligned, the two pixels of a pair move together (a convolution's shared weights);
     else every pixel of one window meets every pixel of the other (pooling).
     """
 
-    size: int  # output pixels along the axis
-    window: Callable[[int], Sequence[int | None]]  # input pixels that one sees; None is padding
+    windows: list[Sequence[int | None]]  # the input pixels of each output pixel; None is padding
+    divisors: list[int]  # of the sums over the windows
     aligned: bool
-    divisor: Callable[[int], int]  # of the sum over an output pixel's window
 
     def taps(self, pair: Pair) -> list[Pair]:
         """The pairs that an output pair is the sum of."""
-        left, right = self.window(pair[0]), self.window(pair[1])
+        left, right = self.windows[pair[0]], self.windows[pair[1]]
         if self.aligned:
             taps = list(zip(left, right, strict=True))
         else:
@@ -108,10 +108,8 @@ class AxisLayer:
         return [cast(Pair, tap) for tap in taps if None not in tap]
 
     def scale(self, pair: Pair) -> float:
-        """What the sum over the taps is multiplied by."""
-        if self.aligned:
-            return 1.0 / self.divisor(pair[0])
-        return 1.0 / (self.divisor(pair[0]) * self.divisor(pair[1]))
+        """The factor on the sum over the taps."""
+        return 1.0 / (self.divisors[pair[0]] * (1 if self.aligned else self.divisors[pair[1]]))
 
     def needs(self, pairs: list[Pair]) -> tuple[PairMap, list[Pair]]:
         """The map to the given output pairs, and the input pairs that it starts from."""
@@ -167,8 +165,7 @@ class Plan:
 
 def make_plan(layers: tuple[Layer, ...], shape: tuple[int, int, int]) -> Plan:
     """The plan for samples of shape (channels, height, width); vectors are 1 x 1 images."""
-    sizes, axes = _forward(layers, shape)
-    maps, pairs = _backward(axes)
+    sizes, maps, pairs = _links(layers, shape)
     stages: list[Stage] = []
     left = list(range(len(layers)))
 
@@ -186,7 +183,7 @@ def make_plan(layers: tuple[Layer, ...], shape: tuple[int, int, int]) -> Plan:
         ny, nx = (len(axis) for axis in pairs[middle])
         unchanged = PairMap.identity(ny), PairMap.identity(nx)
         layer = None if pulled is None else layers[pulled]
-        weights = layer if isinstance(layer, Conv | Dense) else None
+        weights = layer if isinstance(layer, Weighted) else None
         rectifier = None if rectified is None else layers[rectified]
         stages.append(
             Stage(
@@ -208,82 +205,53 @@ def _both(pairs: tuple[list[Pair], list[Pair]]) -> tuple[Indices, Indices]:
     return np.array(pairs[0]), np.array(pairs[1])
 
 
-def _forward(
+def _links(
     layers: tuple[Layer, ...], shape: tuple[int, int, int]
-) -> tuple[list[Pair], list[tuple[AxisLayer, AxisLayer] | None]]:
-    """The image size before each layer and at the end, and each layer along its two axes."""
+) -> tuple[list[Pair], list[tuple[PairMap, PairMap]], list[tuple[list[Pair], list[Pair]]]]:
+    """The image size before each layer, its maps, and the pairs that are needed before it.
+
+    Sizes and pairs have one more entry, for what comes out of the last layer.
+    """
     sizes: list[Pair] = [shape[1:]]
-    axes: list[tuple[AxisLayer, AxisLayer] | None] = []
+    axes: list[tuple[AxisLayer, AxisLayer]] = []
     for layer in layers:
-        if isinstance(layer, Rectifier | Gelu):
-            axes.append(None)
-            sizes.append(sizes[-1])
-            continue
-        both = _axis_layer(layer, 0, sizes[-1][0]), _axis_layer(layer, 1, sizes[-1][1])
-        if both[0].size < 1 or both[1].size < 1:
+        rows, columns = (_axis_layer(layer, axis, sizes[-1][axis]) for axis in (0, 1))
+        if not rows.windows or not columns.windows:
             raise InvalidInputError(
                 f"images of shape {shape} have shrunk to {sizes[-1]} pixels before layer "
                 f"'{layer.name}', which is larger; expected larger images, or fewer such layers"
             )
-        axes.append(both)
-        sizes.append((both[0].size, both[1].size))
-    return sizes, axes
-
-
-def _backward(
-    axes: list[tuple[AxisLayer, AxisLayer] | None],
-) -> tuple[list[tuple[PairMap, PairMap]], list[tuple[list[Pair], list[Pair]]]]:
-    """Each layer's maps, and the pairs needed before each layer and at the end."""
+        axes.append((rows, columns))
+        sizes.append((len(rows.windows), len(columns.windows)))
     pairs: list[tuple[list[Pair], list[Pair]]] = [([(0, 0)], [(0, 0)])]
     maps: list[tuple[PairMap, PairMap]] = []
-    for both in reversed(axes):
-        rows, columns = pairs[0]
-        if both is None:
-            pairs.insert(0, (rows, columns))
-            maps.insert(0, (PairMap.identity(len(rows)), PairMap.identity(len(columns))))
-            continue
-        vertical, row_inputs = both[0].needs(rows)
-        horizontal, column_inputs = both[1].needs(columns)
-        pairs.insert(0, (row_inputs, column_inputs))
+    for rows, columns in reversed(axes):
+        vertical, row_pairs = rows.needs(pairs[0][0])
+        horizontal, column_pairs = columns.needs(pairs[0][1])
+        pairs.insert(0, (row_pairs, column_pairs))
         maps.insert(0, (vertical, horizontal))
-    return maps, pairs
+    return sizes, maps, pairs
 
 
 def _axis_layer(layer: Layer, axis: int, size: int) -> AxisLayer:
+    windows: list[Sequence[int | None]] = [[i] for i in range(size)]
     if isinstance(layer, Conv):
-        return _convolution(layer, axis, size)
+        kernel, stride, dilation = layer.kernel[axis], layer.stride[axis], layer.dilation[axis]
+        before, after = layer.padding_before[axis], layer.padding_after[axis]
+        starts = range(-before, size + after - dilation * (kernel - 1), stride)
+        pixels = [range(start, start + dilation * kernel, dilation) for start in starts]
+        windows = [[p if 0 <= p < size else None for p in window] for window in pixels]
+        return AxisLayer(windows, [kernel] * len(windows), True)
     if isinstance(layer, Pool):
-        return _pooling(layer, axis, size)
+        kernel, padding = layer.kernel[axis], layer.padding[axis]
+        starts = range(-padding, size + padding - kernel + 1, layer.stride[axis])
+        windows = [range(max(start, 0), min(start + kernel, size)) for start in starts]
+        divisors = [kernel if layer.count_padding else len(window) for window in windows]
+        return AxisLayer(windows, divisors, False)
     if isinstance(layer, AdaptivePool):
         wanted = layer.size[axis] or size
         windows = [range(i * size // wanted, -(-(i + 1) * size // wanted)) for i in range(wanted)]
-        return AxisLayer(wanted, windows.__getitem__, False, lambda i: len(windows[i]))
+        return AxisLayer(windows, [len(window) for window in windows], False)
     if isinstance(layer, Flat):  # the mean over pixels of the covariance of a pixel with itself
-        return AxisLayer(1, lambda _: range(size), True, lambda _: size)
-    return AxisLayer(size, lambda i: [i], True, lambda _: 1)
-
-
-def _convolution(layer: Conv, axis: int, size: int) -> AxisLayer:
-    kernel, stride, dilation = layer.kernel[axis], layer.stride[axis], layer.dilation[axis]
-    before, after = layer.padding_before[axis], layer.padding_after[axis]
-    outputs = (size + before + after - dilation * (kernel - 1) - 1) // stride + 1
-
-    def window(output: int) -> list[int | None]:
-        pixels = (stride * output + dilation * t - before for t in range(kernel))
-        return [pixel if 0 <= pixel < size else None for pixel in pixels]
-
-    return AxisLayer(outputs, window, True, lambda _: kernel)
-
-
-def _pooling(layer: Pool, axis: int, size: int) -> AxisLayer:
-    kernel, stride, padding = layer.kernel[axis], layer.stride[axis], layer.padding[axis]
-    outputs = (size + 2 * padding - kernel) // stride + 1
-
-    def window(output: int) -> range:
-        start = stride * output - padding
-        return range(max(start, 0), min(start + kernel, size))
-
-    def divisor(output: int) -> int:
-        return kernel if layer.count_padding else len(window(output))
-
-    return AxisLayer(outputs, window, False, divisor)
+        return AxisLayer([range(size)], [size], True)
+    return AxisLayer(windows, [1] * size, True)

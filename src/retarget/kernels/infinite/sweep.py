@@ -1,5 +1,9 @@
 """The compiled loops: one plan, carried out for sixteen pairs of samples at a time.
 
+Sixteen numbers are one value, `Lanes`: left to itself the compiler makes half-width vectors behind
+run-time checks for overlapping arrays, while a value of LLVM's own vector type is held in a
+register, as wide as the machine has them.
+
 Everything is a flat array and an offset into it, in units of sixteen numbers: entry e of a level is
 at `offset + LANES * e`, its sixteen numbers are the same covariance of sixteen pairs of samples.
 `header` has a row for each stage, whose columns are named below; they say where in `index` and
@@ -7,25 +11,168 @@ at `offset + LANES * e`, its sixteen numbers are the same covariance of sixteen 
 """
 
 import math
+import operator
 from typing import Any
 
+import numba
 import numpy as np
-from numba.extending import overload
+from llvmlite import ir
+from numba import types
+from numba.extending import models, overload, register_model
 
-from retarget.kernels.infinite.lanes import (
-    LANES,
-    compiled,
-    fused,
-    item,
-    load,
-    magnitude,
-    root,
-    smaller,
-    splat,
-    store,
-    where_above,
-    with_sign,
-)
+LANES = 16
+intrinsic: Any = numba.extending.intrinsic  # it changes signatures in a way no checker follows
+
+
+class Lanes(types.Type):
+    """The Numba type of sixteen numbers of one floating-point type."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = dtype
+        super().__init__(name=f"Lanes({dtype})")
+
+
+@register_model(Lanes)
+class _LanesModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, lanes: Lanes) -> None:
+        scalar = ir.FloatType() if lanes.dtype == types.float32 else ir.DoubleType()
+        super().__init__(manager, lanes, ir.VectorType(scalar, LANES))  # type: ignore[no-untyped-call]
+
+
+def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
+    values = context.make_array(array_type)(context, builder, array)
+    vector = context.get_value_type(Lanes(array_type.dtype))
+    return builder.bitcast(builder.gep(values.data, [index]), vector.as_pointer())
+
+
+@intrinsic
+def load(typing: Any, array: Any, index: Any) -> Any:
+    """The sixteen numbers of a flat array from an index on."""
+    lanes = Lanes(array.dtype)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = _pointer(context, builder, array, *arguments)
+        return builder.load(pointer, align=array.dtype.bitwidth // 8)
+
+    return lanes(array, types.intp), generate
+
+
+@intrinsic
+def item(typing: Any, array: Any, index: Any) -> Any:
+    """One number of a flat array, without Python's rule that negative indices count backwards."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        values = context.make_array(array)(context, builder, arguments[0])
+        return builder.load(builder.gep(values.data, [arguments[1]]))
+
+    return array.dtype(array, types.intp), generate
+
+
+@intrinsic
+def store(typing: Any, array: Any, index: Any, lanes: Any) -> Any:
+    """Writes sixteen numbers into a flat array from an index on."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = _pointer(context, builder, array, *arguments[:2])
+        builder.store(arguments[2], pointer, align=array.dtype.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, lanes), generate
+
+
+@intrinsic
+def splat(typing: Any, like: Any, number: Any) -> Any:
+    """One number, sixteen times, in the precision of an array or of other lanes."""
+    lanes = Lanes(like.dtype)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vector = context.get_value_type(lanes)
+        value = context.cast(builder, arguments[1], number, lanes.dtype)
+        nothing = ir.Constant(vector, ir.Undefined)
+        first = builder.insert_element(nothing, value, ir.Constant(ir.IntType(32), 0))
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+        return builder.shuffle_vector(first, nothing, zeros)
+
+    return lanes(like, number), generate
+
+
+def _library(name: str) -> Any:
+    """Generates a call of LLVM's own function of that name."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vector = context.get_value_type(signature.return_type)
+        bits = signature.return_type.dtype.bitwidth
+        kind = ir.FunctionType(vector, [vector] * len(arguments))
+        function = builder.module.declare_intrinsic(f"llvm.{name}.v{LANES}f{bits}", (), kind)
+        return builder.call(function, arguments)
+
+    return generate
+
+
+@intrinsic
+def fused(typing: Any, a: Any, b: Any, c: Any) -> Any:
+    """The sum a * b + c, rounded once."""
+    return a(a, a, a), _library("fma")
+
+
+@intrinsic
+def root(typing: Any, a: Any) -> Any:
+    """The square root."""
+    return a(a), _library("sqrt")
+
+
+@intrinsic
+def magnitude(typing: Any, a: Any) -> Any:
+    """The absolute value."""
+    return a(a), _library("fabs")
+
+
+@intrinsic
+def with_sign(typing: Any, a: Any, b: Any) -> Any:
+    """The size of a with the sign of b."""
+    return a(a, a), _library("copysign")
+
+
+@intrinsic
+def where_above(typing: Any, a: Any, b: Any, yes: Any, no: Any) -> Any:
+    """`yes` in the lanes where a > b, `no` in the others."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.select(builder.fcmp_ordered(">", *arguments[:2]), *arguments[2:])
+
+    return a(a, a, a, a), generate
+
+
+def _give_operator(symbol: Any, instruction: str) -> None:
+    """Has Numba use the instruction wherever the operator stands between two `Lanes`."""
+
+    @intrinsic
+    def operation(typing: Any, a: Any, b: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return getattr(builder, instruction)(*arguments)
+
+        return a(a, a), generate
+
+    @overload(symbol)
+    def choose(a: Any, b: Any) -> Any:
+        def operate(a: Any, b: Any) -> Any:  # Numba wants the very same signature
+            return operation(a, b)
+
+        return operate if isinstance(a, Lanes) and a == b else None
+
+
+_give_operator(operator.add, "fadd")
+_give_operator(operator.sub, "fsub")
+_give_operator(operator.mul, "fmul")
+
+
+def compiled(function: Any) -> Any:
+    """The function compiled, without the interpreter's lock, and kept on disk if possible."""
+    try:
+        return numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+    except RuntimeError:  # no place to write to
+        return numba.njit(nogil=True, error_model="numpy")(function)
+
 
 (
     # sizes: row pairs and column pairs of the rectifier; column pairs read, and stored next
@@ -65,46 +212,27 @@ def cosine_factor(z: Any) -> Any:
     """sqrt(1 - z) for z in [0, 1/4]."""
 
 
-@overload(arcsine_factor)
-def _arcsine_factor(z: Any) -> Any:
-    if z.dtype.bitwidth == 32:
-        a, b, c, d, e = ARCSINE_32
-
-        def short(z: Any) -> Any:
-            value = fused(splat(z, a), z, splat(z, b))
-            value = fused(value, z, splat(z, c))
-            value = fused(value, z, splat(z, d))
-            return fused(value, z, splat(z, e))
-
-        return short
-
-    def long(z: Any) -> Any:
-        value = splat(z, ARCSINE_64[0])
-        for number in ARCSINE_64[1:]:
+def _polynomial(coefficients: tuple[float, ...]) -> Any:
+    def evaluate(z: Any) -> Any:
+        value = splat(z, coefficients[0])
+        for number in coefficients[1:]:
             value = fused(value, z, splat(z, number))
         return value
 
-    return long
+    return evaluate
+
+
+@overload(arcsine_factor)
+def _arcsine_factor(z: Any) -> Any:
+    return _polynomial(ARCSINE_32 if z.dtype.bitwidth == 32 else ARCSINE_64)
 
 
 @overload(cosine_factor)
 def _cosine_factor(z: Any) -> Any:
-    if z.dtype.bitwidth == 32:
-        a, b, c, d, e, f = COSINE_32
-
-        def short(z: Any) -> Any:
-            value = fused(splat(z, a), z, splat(z, b))
-            value = fused(value, z, splat(z, c))
-            value = fused(value, z, splat(z, d))
-            value = fused(value, z, splat(z, e))
-            return fused(value, z, splat(z, f))
-
-        return short
-
-    def long(z: Any) -> Any:
+    def exact(z: Any) -> Any:
         return root(splat(z, 1.0) - z)
 
-    return long
+    return _polynomial(COSINE_32) if z.dtype.bitwidth == 32 else exact
 
 
 @compiled
@@ -114,8 +242,8 @@ def angle_and_sine(c: Any) -> Any:
     From |c| = 1/2 on, arcsin c = pi/2 - 2 arcsin(sqrt z) with z = (1 - |c|) / 2, which loses no
     digits where the arcsine is steep; below, z = c^2. Either way z <= 1/4.
     """
-    half = splat(c, 0.5)
-    size = smaller(magnitude(c), splat(c, 1.0))
+    half, one, size = splat(c, 0.5), splat(c, 1.0), magnitude(c)
+    size = where_above(one, size, size, one)
     z = where_above(size, half, half - half * size, size * size)
     s = root(z)
     arcsine = fused(s * z, arcsine_factor(z), s)

@@ -1,4 +1,4 @@
-"""The plan carried out with plain torch operations, where nothing can be compiled.
+"""The plan carried out with plain torch operations, for where nothing can be compiled.
 
 A tensor of covariances has shape (row pairs, column pairs, left samples, right samples): the
 samples are last, so that every operation runs over long stretches of memory whatever the geometry.
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
@@ -34,13 +35,12 @@ CHANNELS_ADDED = 16
 
 
 @dataclass(frozen=True)
-class AxisPairs:
-    """A `PairMap` on the device."""
+class Maps:
+    """A `PairMap` for each axis on the device, as (starts, taps), and the factor on the sums."""
 
-    starts: Tensor
-    taps: Tensor
-    scale: Tensor
-    uniform: float | None
+    rows: tuple[Tensor, Tensor]
+    columns: tuple[Tensor, Tensor]
+    scale: Tensor | None  # (row pairs, column pairs, 1, 1); None for 1
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class StageTensors:
     """A `Stage` with its indices on the device."""
 
     stage: Stage
-    pull: tuple[AxisPairs, AxisPairs]
-    push: tuple[AxisPairs, AxisPairs]
+    pull: Maps
+    push: Maps
     pairs: tuple[Tensor, Tensor]
     diagonals: tuple[Tensor, Tensor]
 
@@ -74,34 +74,31 @@ class Packed:
     def __len__(self) -> int:
         return len(self.samples)
 
-    def part(self, rows: slice) -> "Packed":
+    def part(self, start: int, stop: int) -> "Packed":
         """Some of the samples."""
-        some = [sd[..., rows] for sd in self.deviations]
-        return Packed(self.samples[rows], some, self.diagonal[rows])
+        some = [sd[..., start:stop] for sd in self.deviations]
+        return Packed(self.samples[start:stop], some, self.diagonal[start:stop])
 
 
 def make_program(plan: Plan, dtype: torch.dtype, device: torch.device) -> Program:
     """Puts a plan's indices on a device."""
 
-    def put(array: Any) -> Tensor:
-        return torch.as_tensor(array, device=device)
+    def put(*arrays: Any) -> tuple[Tensor, Tensor]:
+        one, other = (torch.as_tensor(array, device=device) for array in arrays)
+        return one, other
 
-    def axis(pairs: PairMap) -> AxisPairs:
-        uniform = float(pairs.scale[0]) if (pairs.scale == pairs.scale[0]).all() else None
-        scale = put(pairs.scale).to(dtype)
-        return AxisPairs(put(pairs.starts[:-1]), put(pairs.taps), scale, uniform)
+    def both(maps: tuple[PairMap, PairMap], factor: float) -> Maps:
+        rows, columns = (put(each.starts[:-1], each.taps) for each in maps)
+        scale = factor * np.outer(maps[0].scale, maps[1].scale)[:, :, None, None]
+        there = torch.as_tensor(scale, dtype=dtype, device=device)
+        return Maps(rows, columns, None if (scale == 1).all() else there)
 
-    stages = [
-        StageTensors(
-            stage,
-            (axis(stage.pull[0]), axis(stage.pull[1])),
-            (axis(stage.push[0]), axis(stage.push[1])),
-            (put(stage.pairs[0]), put(stage.pairs[1])),
-            (put(stage.diagonals[0]), put(stage.diagonals[1])),
-        )
-        for stage in plan.stages
-    ]
-    return Program(plan, tuple(stages), (put(plan.pairs[0]), put(plan.pairs[1])))
+    stages = []
+    for number, stage in enumerate(plan.stages):
+        channels = 1 if number else plan.shape[0]
+        pull, push = both(stage.pull, stage.weight_variance / channels), both(stage.push, 1.0)
+        stages.append(StageTensors(stage, pull, push, put(*stage.pairs), put(*stage.diagonals)))
+    return Program(plan, tuple(stages), put(*plan.pairs))
 
 
 def pack(program: Program, samples: Tensor, tangent: bool, report: Report) -> Packed:
@@ -110,9 +107,9 @@ def pack(program: Program, samples: Tensor, tangent: bool, report: Report) -> Pa
     parts = []
     for start in range(0, len(samples), size):
         some = samples[start : start + size]
-        deviations: list[Tensor] = []
-        diagonal = _propagate(program, some, some, deviations, deviations, tangent, itself=True)
-        parts.append(Packed(some, deviations, diagonal[:, 0]))
+        part = Packed(some, [], samples.new_empty(len(some)))
+        part.diagonal.copy_(_propagate(program, part, part, tangent, itself=True)[:, 0])
+        parts.append(part)
         report(len(some))
     measured = zip(*(part.deviations for part in parts), strict=True)
     joined = [torch.cat(each, dim=-1) for each in measured]
@@ -121,15 +118,29 @@ def pack(program: Program, samples: Tensor, tangent: bool, report: Report) -> Pa
 
 def gram(program: Program, left: Packed, right: Packed, tangent: bool, report: Report) -> Tensor:
     """The kernel (len(left), len(right)); of `left` with itself, half of it is computed."""
+
+    def propagate(a: Packed, b: Packed) -> Tensor:
+        return _propagate(program, a, b, tangent, itself=False)
+
+    return in_tiles(propagate, left, right, program.plan.numbers_per_pair, 1, report)
+
+
+def in_tiles(
+    propagate: Callable[[Any, Any], Tensor],
+    left: Any,
+    right: Any,
+    numbers_per_pair: int,
+    block: int,
+    report: Report,
+) -> Tensor:
+    """The kernel matrix of packed samples, tile by tile, in whole blocks."""
     symmetric = left is right
-    K = left.samples.new_empty((len(left), len(right)))
-    pairs = max(1, pairs_at_once(program.plan.numbers_per_pair, K))
-    for tile in tiles(len(left), len(right), symmetric, pairs):
-        rows, columns = slice(tile.top, tile.bottom), slice(tile.first, tile.last)
-        a, b = left.part(rows), right.part(columns)
-        K[rows, columns] = _propagate(
-            program, a.samples, b.samples, a.deviations, b.deviations, tangent, itself=False
-        )
+    K: Tensor = left.samples.new_empty((len(left), len(right)))
+    pairs = max(1, pairs_at_once(numbers_per_pair, K))
+    for tile in tiles(len(left), len(right), symmetric, pairs, block):
+        a, b = left.part(tile.top, tile.bottom), right.part(tile.first, tile.last)
+        values = propagate(a, b)[: len(a), : len(b)]
+        K[tile.top : tile.bottom, tile.first : tile.last] = values
         if K.is_cuda:
             torch.cuda.synchronize(K.device)  # or the progress bar would run ahead of the work
         report(tile.pairs)
@@ -162,27 +173,19 @@ def tiles(rows: int, columns: int, lower: bool, pairs: int, block: int = 1) -> I
 
 
 def _propagate(
-    program: Program,
-    left: Tensor,
-    right: Tensor,
-    left_sds: list[Tensor],
-    right_sds: list[Tensor],
-    tangent: bool,
-    itself: bool,
+    program: Program, left: Packed, right: Packed, tangent: bool, itself: bool
 ) -> Tensor:
     """The kernel (left samples, right samples); with `itself`, (samples, 1) of each with itself.
 
-    With `itself` the standard deviations are measured on the way and appended to `left_sds`.
+    With `itself` the standard deviations are measured on the way and appended to the samples'.
     """
-    S, theta = left, None  # the tangent kernel is None while it is zero or the same as S
+    theta = None  # the tangent kernel is None while it is zero, and S while it is the same
+    S = _products(program, left.samples, right.samples, itself)
     rectifier = 0
-    for number, tensors in enumerate(program.stages):
+    for tensors in program.stages:
         stage = tensors.stage
-        if number == 0:
-            S = _pull_products(program, left, right, itself)
-        else:
-            S = _apply(S, tensors.pull, stage.weight_variance)
-            theta = None if theta is None else _apply(theta, tensors.pull, stage.weight_variance)
+        S = _apply(S, tensors.pull)
+        theta = None if theta is None else _apply(theta, tensors.pull)
         if stage.bias_variance:
             S.add_(stage.bias_variance)
         if tangent and stage.trained:
@@ -190,44 +193,30 @@ def _propagate(
         if stage.slope is not None or stage.gelu:
             if itself:
                 rows, columns = tensors.diagonals
-                left_sds.append(measure(S[rows[:, None], columns][..., 0], stage))
-            sds = left_sds[rectifier], right_sds[rectifier]
+                left.deviations.append(measure(S[rows[:, None], columns][..., 0], stage))
+            sds = left.deviations[rectifier], right.deviations[rectifier]
             S, theta = _rectify(S, theta, tensors, *sds, itself)
             rectifier += 1
-            shared = theta is S
-            S = _apply(S, tensors.push, 1.0)
-            if theta is not None:
-                theta = S if shared else _apply(theta, tensors.push, 1.0)
+            S = _apply(S, tensors.push)
+            theta = None if theta is None else _apply(theta, tensors.push)
     result = theta if tangent and theta is not None else S
     return result[0, 0]
 
 
-def _pull_products(program: Program, left: Tensor, right: Tensor, itself: bool) -> Tensor:
-    """The first layer, straight from the samples: S(p, q) = sum of x(p) x'(q) / channels."""
-    tensors = program.stages[0]
-    (vertical, horizontal), channels = tensors.pull, left.shape[1]
-    rows, columns = program.pairs
-    factor = tensors.stage.weight_variance / channels
-    uniform = vertical.uniform is not None and horizontal.uniform is not None
-    if vertical.uniform is not None and horizontal.uniform is not None:
-        factor *= vertical.uniform * horizontal.uniform
-    # (channels, row pairs, column pairs, samples): small, compared to their products, whose
-    # layout follows theirs
-    a, b = (
-        x[:, :, rows[:, side, None], columns[None, :, side]].permute(1, 2, 3, 0).contiguous()
-        for side, x in enumerate((left * factor, right))
-    )
-    S = _products(a[..., None], b[..., None] if itself else b[..., None, :])
-    S = _sum_columns(_sum_rows(S, vertical), horizontal)
-    return S if uniform else _scale(S, tensors.pull, 1.0)
-
-
-def _products(a: Tensor, b: Tensor) -> Tensor:
-    """The sum over channels of a * b, in the same order for one sample with itself as for two.
+def _products(program: Program, left: Tensor, right: Tensor, itself: bool) -> Tensor:
+    """The sum over channels of x(p) x'(q), in the same order for one sample with itself as for two.
 
     So two equal samples are found perfectly correlated to the last bit. (Vectors are a matrix
     product; there the last bits may differ.)
     """
+    rows, columns = program.pairs
+    # (channels, row pairs, column pairs, samples): small, compared to their products, whose
+    # layout follows theirs
+    a, b = (
+        x[:, :, rows[:, side, None], columns[None, :, side]].permute(1, 2, 3, 0).contiguous()
+        for side, x in enumerate((left, right))
+    )
+    a, b = a[..., None], b[..., None] if itself else b[..., None, :]
     if len(a) > CHANNELS_ADDED and b.shape[-1] > 1:
         return torch.matmul(a.movedim(0, -1).squeeze(-2), b.movedim(0, -2).squeeze(-3))
     S = a[0] * b[0]
@@ -236,44 +225,28 @@ def _products(a: Tensor, b: Tensor) -> Tensor:
     return S
 
 
-def _apply(values: Tensor, maps: tuple[AxisPairs, AxisPairs], factor: float) -> Tensor:
-    """A linear layer: the sums along both axes, scaled."""
-    return _scale(_sum_columns(_sum_rows(values, maps[0]), maps[1]), maps, factor)
-
-
-def _scale(values: Tensor, maps: tuple[AxisPairs, AxisPairs], factor: float) -> Tensor:
-    vertical, horizontal = maps
-    if vertical.uniform is not None and horizontal.uniform is not None:
-        number = factor * vertical.uniform * horizontal.uniform
-        return values if number == 1 else values.mul_(number)
-    scale = factor * vertical.scale[:, None] * horizontal.scale
-    return values.mul_(scale[:, :, None, None])
-
-
-def _sum_rows(values: Tensor, pairs: AxisPairs) -> Tensor:
-    """out[e] = the sum of values[taps of e]: gathered and added in one pass over memory."""
-    if not len(pairs.taps):  # only padding is seen
-        return values.new_zeros((len(pairs.starts), *values.shape[1:]))
-    summed = embedding_bag(pairs.taps, values.flatten(1), pairs.starts, mode="sum")
-    return summed.view(-1, *values.shape[1:])
-
-
-def _sum_columns(values: Tensor, pairs: AxisPairs) -> Tensor:
-    """The same along the second axis, as a sum over rows of the two axes flattened."""
-    rows, columns = values.shape[:2]
-    if not len(pairs.taps):
-        return values.new_zeros((rows, len(pairs.starts), *values.shape[2:]))
-    row = torch.arange(rows, device=values.device)[:, None]
-    taps = (row * columns + pairs.taps).flatten()
-    starts = (row * len(pairs.taps) + pairs.starts).flatten()
-    summed = embedding_bag(taps, values.flatten(0, 1).flatten(1), starts, mode="sum")
-    return summed.view(rows, -1, *values.shape[2:])
+def _apply(values: Tensor, maps: Maps) -> Tensor:
+    """A linear layer: the sums along both axes, scaled; gathered and added in one pass each."""
+    (row_starts, row_taps), (starts, taps) = maps.rows, maps.columns
+    if not len(row_taps) or not len(taps):  # only padding is seen
+        return values.new_zeros((len(row_starts), len(starts), *values.shape[2:]))
+    columns, samples = values.shape[1], values.shape[2:]
+    values = embedding_bag(row_taps, values.flatten(1), row_starts, mode="sum")
+    # along the second axis, as a sum over rows of the two axes flattened
+    row = torch.arange(len(row_starts), device=values.device)[:, None]
+    values = embedding_bag(
+        (row * columns + taps).flatten(),
+        values.view(len(row) * columns, -1),
+        (row * len(taps) + starts).flatten(),
+        mode="sum",
+    ).view(len(row_starts), len(starts), *samples)
+    return values if maps.scale is None else values.mul_(maps.scale)
 
 
 def measure(variance: Tensor, stage: Stage) -> Tensor:
     """(2, H, W, samples) standard deviations and inverses, as in `sweep.measure`.
 
-    The variances are those of the stage's diagonals. Where a GELU follows, the inverses are those
+    The variances are those of the stage's diagonals. If a GELU follows, the inverses are those
     of the deviations with one more unit of variance.
     """
     deviation = variance.sqrt()
@@ -316,8 +289,7 @@ def _rectify(
         b, b_inverse = b.mT, b_inverse.mT
     if tensors.stage.gelu:
         return _gelu(S, theta, a, b, a_inverse, b_inverse)
-    correlation = (S * a_inverse).mul_(b_inverse)
-    opposite = correlation.clamp_(-1, 1).neg_()
+    opposite = (S * a_inverse).mul_(b_inverse).clamp_(-1, 1).neg_()
     angle = torch.acos(opposite)  # arccos(-c) = pi - arccos(c)
     one = S.new_ones(())
     sine = torch.addcmul(one, opposite, opposite, value=-1, out=opposite).sqrt_()
