@@ -124,7 +124,7 @@ class GrowthWatch:
     ) -> None:
         self.learner, self.loss, self._length = learner, loss, length
         self._gram = gram
-        self._probe: Probe = DualLearner(learner) if probe is None else probe
+        self.probe: Probe = DualLearner(learner) if probe is None else probe
         self.growth = self.largest_target = self.largest_error = 0.0
         self.seen = 0
         self._dtype, self._outputs = torch.float64, 1
@@ -150,12 +150,12 @@ class GrowthWatch:
         _require_finite_errors(errors, row, self.learner, self.stable_lr, window.first_step)
         self.largest_error = max(self.largest_error, errors.abs().max().item())
         if math.isfinite(self.growth):
-            beside = window.beside(self._probe.past(K_rows))
+            beside = window.beside(self.probe.past(K_rows))
             grown = self._grown(beside, targets, errors)
             largest = grown.abs().max().item()
             if math.isfinite(largest):
                 self.growth = max(self.growth, largest)
-                self._probe.learn(beside, grown)
+                self.probe.learn(beside, grown)
             else:  # it has said all that it can say
                 self.growth = math.inf
 
@@ -204,7 +204,7 @@ class GrowthWatch:
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
         """A watch that goes on from here, of a stream whose kernel `gram` gives."""
         fork = copy.copy(self)
-        fork._gram, fork._probe = gram, self._probe.fork()
+        fork._gram, fork.probe = gram, self.probe.fork()
         return fork
 
     def state_dict(self) -> dict[str, Any]:
@@ -217,7 +217,7 @@ class GrowthWatch:
             "warned": self._warned,
             "warned_of_size": self._warned_of_size,
         }
-        return state | {f"probe.{key}": value for key, value in self._probe.state_dict().items()}
+        return state | {f"probe.{key}": value for key, value in self.probe.state_dict().items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from a state; this watch must be new."""
@@ -226,13 +226,13 @@ class GrowthWatch:
         self.largest_error = float(state["largest_error"])
         self.seen, self._warned = int(state["seen"]), bool(state["warned"])
         self._warned_of_size = bool(state["warned_of_size"])
-        self._probe.load_state_dict(part_of(state, "probe"))
-        if math.isfinite(self.growth) and len(self._probe) != self.seen:
-            raise InvalidInputError(f"the probe has {len(self._probe)} rows, not {self.seen}")
-        if len(self._probe):
+        self.probe.load_state_dict(part_of(state, "probe"))
+        if math.isfinite(self.growth) and len(self.probe) != self.seen:
+            raise InvalidInputError(f"the probe has {len(self.probe)} rows, not {self.seen}")
+        if len(self.probe):
             outputs = 1 if self.loss == "squared" else None
-            require_shape("probe", self._probe.coefficients, None, outputs)
-            self._dtype = self._probe.coefficients.dtype
+            require_shape("probe", self.probe.coefficients, None, outputs)
+            self._dtype = self.probe.coefficients.dtype
 
 
 def warn_of_large_targets(largest: float) -> bool:

@@ -19,12 +19,8 @@ from retarget.learners import SGD
 from retarget.theory.cholesky import GrowingCholesky, factorise, normal_factor
 from retarget.theory.dual import DualLearner, diagonal_blocks
 from retarget.theory.iterative import equal_blocks
-from retarget.theory.primal import (
-    FeatureRows,
-    Innovation,
-    PrimalLearner,
-    RecursiveRidge,
-)
+from retarget.theory.offline.aims import Innovation, KernelRidge, RecursiveRidge
+from retarget.theory.primal import FeatureRows, PrimalLearner
 from retarget.theory.settling import in_blocks
 
 # Rows up to which the leave-one-out error is computed on all of them. For the dense kernel, an
@@ -259,17 +255,9 @@ class DenseKernel(StreamKernel):
 
     def _offline_learner(self, gamma: float) -> Callable[[Part], Innovation]:
         """The growing Cholesky factor, which is kept for `offline`."""
-        factor = GrowingCholesky(gamma, lambda rows: self.K[rows, rows])
-        beta = torch.empty_like(self.Y)
-        self._factor = factor
-
-        def take_in(part: Part) -> Innovation:
-            rows, new = part.rows, factor.extend(part.panel)
-            beta[rows] = new.solve(self.Y[rows], beta[: rows.start])
-            factor.commit(new)
-            return Innovation(new.corner, beta[rows])
-
-        return take_in
+        ridge = KernelRidge(gamma, lambda rows: self.K[rows, rows])
+        self._factor = ridge.factor
+        return lambda part: ridge.learn(part.panel, self.Y[part.rows])
 
     def offline(self, gamma: float, weights: Tensor | None = None) -> Offline:
         r"""From the Cholesky factor, which may be there from `innovations`.
@@ -397,7 +385,7 @@ class FeatureKernel(StreamKernel):
 
     def _offline_learner(self, gamma: float) -> Callable[[Part], Innovation]:
         """Recursive least squares."""
-        ridge = RecursiveRidge(gamma, self.map.size, self.Y.shape[1], self.Y)
+        ridge = RecursiveRidge(gamma)
         return lambda part: ridge.learn(part.panel.features, self.Y[part.rows])
 
     def offline(self, gamma: float, weights: Tensor | None = None) -> Offline:

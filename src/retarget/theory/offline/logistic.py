@@ -34,6 +34,7 @@ from retarget.errors import InvalidInputError, NotConvergedError, NotPositiveDef
 from retarget.state_files import part_of, require_shape
 from retarget.theory.cholesky import GrowingCholesky
 from retarget.theory.losses import outputs, slope_product, steepest_slope
+from retarget.theory.offline.aims import OfflineLearner, block_bounds
 
 MOST_STEPS = 100  # of Newton; about ten are the rule, and thirty where gamma is tiny
 MOST_ITERATIONS = 50  # of conjugate gradients, before the system is solved directly
@@ -42,7 +43,7 @@ SUFFICIENT = 1e-4  # the share of the decrease that a step promises which it mus
 NEARLY = 1e3  # how far above its rounding a residual that no step makes smaller may be
 
 
-class LogisticFit:
+class LogisticFit(OfflineLearner):
     """The offline learner of the stream so far, which may grow.
 
     Args:
@@ -135,6 +136,22 @@ class LogisticFit:
             + ("" if A.dtype == torch.float64 else ", or compute in float64")
         )
 
+    def predictions(
+        self, rows: Tensor, Y: Tensor, block_size: int, start: Tensor | None = None
+    ) -> Tensor:
+        """See `OfflineLearner`."""
+        logits = []
+        for first, stop in block_bounds(len(Y), block_size):
+            block, begun = slice(first, stop), None if start is None else start[first:stop]
+            self.extend(rows[block, : len(self) + block_size], Y[block], begun)
+            self.solve()
+            logits.append(self.logits[-block_size:])
+        return torch.cat(logits)
+
+    def warn_once(self) -> bool:
+        """See `OfflineLearner`."""
+        return self.factor.warn_once()
+
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
         """A learner that goes on from here, cheaply; it is void once this one goes on."""
         fork = copy.copy(self)
@@ -151,12 +168,12 @@ class LogisticFit:
             state |= {"coefficients": self.coefficients}
         return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from a state; this learner must be new."""
+    def load_state_dict(self, state: dict[str, Any], learned: int, shape: tuple[int, ...]) -> None:
+        """See `OfflineLearner`."""
         self.factor.load_state_dict(part_of(state, "factor"))
-        n, count = len(self), self.coefficients.shape[1]
-        if not n:
-            return
+        n, count = shape
+        if len(self) != n:
+            raise InvalidInputError(f"its factor has {len(self)} rows, of {n}")
         kept = {"Y": (self._Y, count), "start": (self._start, count), "roots": (self._roots, 1)}
         for name, (rows, columns) in kept.items():
             rows.append(require_shape(name, state[name], n, columns))
