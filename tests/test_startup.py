@@ -82,9 +82,9 @@ def test_type_checkers_see_what_is_imported():
 
 
 def test_rooms_are_found_and_other_names_are_not():
-    code = "import retarget as rt; print(rt.errors.RetargetError, rt.theory.shift.__name__)"
+    code = "import retarget as rt; print(rt.errors.RetargetError, rt.theory.online.__name__)"
     found = subprocess.run(
-        [sys.executable, "-c", "import retarget.theory.shift\n" + code], capture_output=True
+        [sys.executable, "-c", "import retarget.theory.online\n" + code], capture_output=True
     )
     assert found.returncode == 0, found.stderr
     for name in ("nothing", "_nothing", "__wrapped__"):

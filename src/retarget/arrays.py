@@ -196,13 +196,8 @@ class Problem:
         """(n, c) the targets, less the starting function."""
         return self.Y if self.start is None else self.Y - self.start
 
-    def give(self, result: Tensor, from_residual: bool = False) -> Any:
-        """A result (n, c) in the caller's library and dtype, and with the shape of Y.
-
-        One that was found from the residual has the starting function added to it.
-        """
-        if from_residual and self.start is not None:
-            result = result + self.start
+    def give(self, result: Tensor) -> Any:
+        """A result (n, c) in the caller's library and dtype, and with the shape of Y."""
         return give_back(result[:, 0] if self._flat else result, self._like, self._dtype)
 
 
