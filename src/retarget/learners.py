@@ -162,39 +162,29 @@ def _require_exact_description(optimizer: Any) -> None:
         )
     first = optimizer.param_groups[0]
     for number, group in enumerate(optimizer.param_groups):
-        if group["maximize"]:
-            raise InvalidInputError(
-                f"maximize is set in parameter group {number}; expected an optimiser that goes "
-                "down the loss"
-            )
-        if group["momentum"] != 0 and group["dampening"] != 0:
-            raise InvalidInputError(
-                f"dampening is {group['dampening']} in parameter group {number}, which torch "
-                "leaves out of the first step, so that no rate describes it; expected dampening=0"
-            )
-        if "initial_lr" in group:
-            raise InvalidInputError(
-                f"a scheduler changes the rate of parameter group {number}; describe the learner "
-                "as SGD(lr=[...], ...), with one rate a step"
-            )
-        for option in ("momentum", "nesterov"):
-            if group[option] != first[option]:
-                raise InvalidInputError(
-                    f"{option} is {first[option]} in parameter group 0 and {group[option]} in "
-                    f"group {number}; expected the same in all groups"
-                )
         shrinks = [float(each["lr"]) * float(each["weight_decay"]) for each in (first, group)]
-        if not math.isclose(*shrinks, rel_tol=1e-12):
-            raise InvalidInputError(
-                f"lr * weight_decay is {shrinks[0]:g} in parameter group 0 and {shrinks[1]:g} in "
-                f"group {number}; expected the same, as all weights must shrink alike"
-            )
+        wrong = {
+            "maximize is set; expected an optimiser that goes down the loss": group["maximize"],
+            f"dampening is {group['dampening']}, which torch leaves out of the first step; "
+            "expected dampening=0": group["momentum"] != 0 and group["dampening"] != 0,
+            "a scheduler changes the rate; describe the learner as SGD(lr=[...], ...), with one "
+            "rate a step": "initial_lr" in group,
+            f"momentum is {group['momentum']}, and {first['momentum']} in group 0; expected the "
+            "same in all groups": group["momentum"] != first["momentum"],
+            f"nesterov is {group['nesterov']}, and {first['nesterov']} in group 0; expected the "
+            "same in all groups": group["nesterov"] != first["nesterov"],
+            f"lr * weight_decay is {shrinks[1]:g}, and {shrinks[0]:g} in group 0; expected the "
+            "same, as all weights must shrink alike": not math.isclose(*shrinks, rel_tol=1e-12),
+        }
+        for problem, found in wrong.items():
+            if found:
+                raise InvalidInputError(f"in parameter group {number} {problem}")
     for state in optimizer.state.values():
         velocity = state.get("momentum_buffer")
         if velocity is not None and bool(velocity.any()):
             raise InvalidInputError(
-                "the optimiser has a velocity from steps that it has taken; expected a new one, "
-                "or one without momentum"
+                "the optimiser has a velocity from earlier steps; expected a new one, or one "
+                "without momentum"
             )
 
 

@@ -22,7 +22,6 @@ from retarget.errors import (
 from retarget.theory import stability
 from retarget.theory.dual import DualLearner
 from retarget.theory.offline import logistic
-from retarget.theory.response import remaining_start
 from retarget.theory.stability import GrowthWatch
 from support.oracles.simulation import train
 from support.problems import (
@@ -61,28 +60,6 @@ def rates_of(learner, n):
 
 
 # -- online ------------------------------------------------------------------------------------
-
-
-@given(problem=class_problems(), panel=panel_sizes)
-def test_every_learner_equals_torch_optim_sgd(problem, panel):
-    stream, learner = problem
-    run = train(stream.features, stream.Y, learner, loss=CE)
-    with panels_of(panel):
-        A = rt.online_coefficients(stream.K, stream.Y, learner, loss=CE)
-        errors = rt.prequential_errors(stream.K, stream.Y, learner, loss=CE)
-    assert_same(errors, run.errors)
-    assert_same(stream.K_query @ A, stream.queries @ run.weights)
-
-
-@given(problem=class_problems(), seed=st.integers(0, 1000))
-def test_a_start_that_is_not_zero_equals_torch_optim_sgd(problem, seed):
-    stream, learner = problem
-    start = np.random.default_rng(seed).normal(size=(stream.features.shape[1], stream.Y.shape[1]))
-    run = train(stream.features, stream.Y, learner, start=start, loss=CE)
-    initial = stream.features @ start
-    A = rt.online_coefficients(stream.K, stream.Y, learner, initial=initial, loss=CE)
-    left = remaining_start(learner, len(stream))[-1]
-    assert_same(stream.K_query @ A + left * (stream.queries @ start), stream.queries @ run.weights)
 
 
 def test_real_valued_targets_are_taught_as_pytorch_teaches_them():
@@ -190,53 +167,6 @@ def test_effective_and_corrected_targets_are_their_formulas(stream, learner, gam
     corrected = rt.corrected_targets(stream.K, stream.Y, learner, gamma, loss=CE)
     expected = sigma(coupling(stream.K, learner) @ B) + B / rates_of(learner, len(stream))
     assert_same(corrected, expected)
-
-
-@given(problem=class_problems(), gamma=gammas, panel=panel_sizes)
-def test_offline_on_effective_targets_is_online(problem, gamma, panel):
-    stream, learner = problem
-    with panels_of(panel):
-        effective = rt.effective_targets(stream.K, stream.Y, learner, gamma, loss=CE)
-    A = rt.offline_coefficients(stream.K, effective, gamma, loss=CE)
-    assert_same(A, rt.online_coefficients(stream.K, stream.Y, learner, loss=CE), 1e-9)
-
-
-@given(problem=class_problems(), gamma=gammas, panel=panel_sizes)
-def test_online_on_corrected_targets_is_offline(problem, gamma, panel):
-    stream, learner = problem
-    with panels_of(panel):
-        Z = rt.corrected_targets(stream.K, stream.Y, learner, gamma, loss=CE)
-    run = train(stream.features, Z, learner, loss=CE)
-    A = rt.offline_coefficients(stream.K, stream.Y, gamma, loss=CE)
-    assert_same(stream.queries @ run.weights, stream.K_query @ A, 1e-9)
-    gap = rt.discrepancy(stream.K, Z, stream.Y, learner, gamma, loss=CE)
-    assert gap <= 1e-8 * max(1.0, np.abs(Z).max())
-
-
-@given(problem=class_problems(), gamma=gammas)
-def test_each_undoes_the_other_and_rows_sum_to_one(problem, gamma):
-    stream, learner = problem
-    Z = rt.corrected_targets(stream.K, stream.Y, learner, gamma, loss=CE)
-    again = rt.effective_targets(stream.K, Z, learner, gamma, loss=CE)
-    assert_same(again, stream.Y, 1e-10 * max(1.0, np.abs(Z).max()))
-    effective = rt.effective_targets(stream.K, stream.Y, learner, gamma, loss=CE)
-    back = rt.corrected_targets(stream.K, effective, learner, gamma, loss=CE)
-    assert_same(back, stream.Y, 1e-9)
-    if stream.Y.shape[1] > 1:
-        for targets in (Z, effective):
-            assert_same(targets.sum(1), np.ones(len(stream)), 1e-10 * np.abs(targets).max())
-
-
-@given(stream=class_streams, learner=plain_learners(), gamma=gammas, seed=st.integers(0, 1000))
-def test_the_theorems_hold_from_a_start(stream, learner, gamma, seed):
-    initial = np.random.default_rng(seed).normal(size=stream.Y.shape)
-    options = {"initial": initial, "loss": CE}
-    Z = rt.corrected_targets(stream.K, stream.Y, learner, gamma, **options)
-    run = train(stream.features, Z, learner, loss=CE, offset=initial)
-    A = rt.offline_coefficients(stream.K, stream.Y, gamma, **options)
-    assert_same(stream.queries @ run.weights, stream.K_query @ A, 1e-9)
-    again = rt.effective_targets(stream.K, Z, learner, gamma, **options)
-    assert_same(again, stream.Y, 1e-10 * max(1.0, np.abs(Z).max()))
 
 
 # -- the iterative form ------------------------------------------------------------------------
@@ -413,7 +343,7 @@ def test_precision_that_is_lost_is_said():
 
 def test_a_kernel_with_negative_eigenvalues_is_refused():
     K = np.diag([1.0, -0.5])
-    with pytest.raises(NotPositiveDefiniteError, match="negative eigen.* = 0.01 .* gamma = 0.125"):
+    with pytest.raises(NotPositiveDefiniteError, match="negative eigen.* = 0.01; .* gamma = 0.125"):
         rt.offline_coefficients(K, np.array([1.0, 0.0]), 0.01, loss=CE)
     with pytest.raises(NotPositiveDefiniteError, match="or compute in float64"):
         rt.offline_coefficients(K.astype("f4"), np.array([1.0, 0.0], dtype="f4"), 0.01, loss=CE)

@@ -149,7 +149,7 @@ def test_arrays_on_two_devices(stream):
     Y = torch.empty((9, 2), device="meta")
     K = torch.tensor(stream.K)
     with pytest.MonkeyPatch.context() as patch:  # as if meta were a device with numbers
-        patch.setattr(arrays, "_as_plain_tensor", lambda _, tensor: tensor)
+        patch.setattr(arrays, "_require_plain", lambda *_: None)
         patch.setattr(arrays, "require_finite", lambda *_: None)
         with pytest.raises(InvalidInputError, match="Y is on meta, but K is on cpu"):
             rt.online_coefficients(K, Y, LEARNER)

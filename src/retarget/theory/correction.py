@@ -24,7 +24,6 @@ from torch import Tensor
 
 from retarget.arrays import (
     ArrayT,
-    Problem,
     as_non_negative,
     as_problem,
     as_targets,
@@ -237,13 +236,9 @@ def targets_reaching(
     watch: GrowthWatch,
     start: Tensor | None = None,
 ) -> Tensor:
-    """The targets with which the learner ends at these dual coefficients.
+    """(n, c) the targets with which the learner of `watch` ends at these dual coefficients.
 
-    Args:
-        kernel_rows: Gives the kernel of a range of samples against all before and themselves.
-        coefficients: (n, c) dual coefficients.
-        watch: Follows the learner that is to be trained on them, and knows its loss.
-        start: (n, c) the starting function on the stream; None for zero.
+    `kernel_rows` gives the kernel of a range of samples against all before them and themselves.
     """
     if watch.loss == "squared" and start is not None:
         return targets_reaching(kernel_rows, coefficients, watch) + start
@@ -269,9 +264,9 @@ def errors_reaching(coefficients: Tensor, learner: SGD) -> Tensor:
     if lost.any():
         row = int(lost.nonzero()[0, 0])
         raise UnreachableTargetsError(
-            f"what the learner learns from sample {row} is forgotten by the end of the {n} samples "
-            f"(its step keeps {weight[row].item():.2g} of its effect), so no target for it can be "
-            "exact; use less weight decay or momentum, or iterative_targets"
+            f"sample {row} is forgotten by the end of the {n} samples (its step keeps "
+            f"{weight[row].item():.2g} of its effect), so no target for it can be exact; use less "
+            "weight decay or momentum, or iterative_targets"
         )
     return coefficients / weight[:, None]
 
@@ -333,9 +328,8 @@ def correction_terms(
     if learner.has_memory:
         raise InvalidInputError(
             f"the learner has momentum = {learner.momentum:g} and weight_decay = "
-            f"{learner.weight_decay:g}; expected plain SGD. With momentum or weight decay "
-            "the effect of past steps goes on changing within a block, so there is no one f_on to "
-            "write Eq. 16 with; iterative_targets corrects for such learners too"
+            f"{learner.weight_decay:g}; expected plain SGD, for which f_on does not change within "
+            "a block: iterative_targets corrects for other learners too"
         )
     gram = as_tensor("K", K)
     problem = as_problem(K, gram.new_zeros((*gram.shape[:1], 1)))
@@ -347,14 +341,7 @@ def correction_terms(
         problem.K,
         "use a shorter stream, smaller blocks or float32",
     )
-    return _of_every_block(problem, learner, gamma, block_size, ridge)
-
-
-def _of_every_block(
-    problem: Problem, learner: SGD, gamma: float, block_size: int, ridge: float
-) -> list[CorrectionTerms]:
-    gram, n = problem.K, len(problem.K)
-    rates = gram.new_tensor(final_response(learner, n))
+    gram, rates = problem.K, problem.K.new_tensor(final_response(learner, n))
     factor = GrowingCholesky(gamma, lambda rows: gram[rows, rows])
     terms, condition = [], 1.0
     for rows, size in equal_blocks(0, n, block_size, "corrected", gram.device):
@@ -379,7 +366,7 @@ def _of_every_block(
 
 
 def _own_steps(gram: Tensor, rates: Tensor, size: int, batch: int) -> Tensor:
-    """(blocks, b, b) I/eta + K^bL of each block: what its coefficients make of its targets."""
+    """(blocks, b, b) I/eta + K^bL of each block, by which its coefficients are multiplied."""
     step = torch.arange(size, device=gram.device) // batch
     steps = diagonal_blocks(gram, size) * (step[:, None] > step)
     steps.diagonal(dim1=1, dim2=2).copy_((1 / rates).reshape(-1, size))

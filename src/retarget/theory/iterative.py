@@ -58,16 +58,12 @@ FirstBlock = Literal["corrected", "plain"]
 class Sweep:
     """The state of the iterative correction after the blocks so far.
 
+    The options are those of `iterative_targets`, and:
+
     Args:
-        learner: The online learner that the targets are for.
-        gamma: Ridge of the offline learner.
-        ridge: The stabiliser gamma_o of Eq. 15.
-        parts: Both halves of Eq. 16, or one alone.
-        first_block: Whether the first block's targets are corrected too.
         gram: Gives the kernel of a range of the stream, to explain a failure.
         capacity: Expected length of the stream, if known.
         roomy: Whether few samples at a time will come (see GrowingCholesky).
-        loss: The loss of both learners.
         aim: Which samples the offline learner counts.
     """
 
@@ -385,7 +381,7 @@ def check_correction(
     check_loss(loss)
     if loss != "squared" and parts != "both":
         raise InvalidInputError(
-            f"parts is {parts!r} with loss={loss!r}; expected 'both': Eq. 16 splits the correction "
-            "of the squared error, which is linear in the targets, into two halves"
+            f"parts is {parts!r} with loss={loss!r}; expected 'both': Eq. 16 splits only the "
+            "correction of the squared error, which is linear in the targets"
         )
     return as_non_negative("gamma", gamma), as_non_negative("ridge", ridge)
