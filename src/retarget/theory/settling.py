@@ -148,8 +148,8 @@ def _require_definite(gram: Tensor, ridge: float, start: int, failed: Tensor) ->
     raise NotPositiveDefiniteError(
         f"the kernel of the block of samples {first} to {first + size - 1} is not positive "
         f"definite in {str(gram.dtype).removeprefix('torch.')}: its smallest eigenvalue is "
-        f"{-deficit:.3g} with ridge = {ridge:g}, as when samples repeat; use a smaller block_size, "
-        f"or ridge = {ridge + jitter:.4g} (jitter {jitter:.3g})",
+        f"{-deficit:.3g} with ridge = {ridge:g}, as when samples repeat; ridge = "
+        f"{ridge + jitter:.4g} would do (jitter {jitter:.3g}), or a smaller block_size",
         deficit=deficit,
         jitter=jitter,
     )

@@ -21,13 +21,21 @@ class Run:
 
 
 def train(
-    features, targets, learner, start=None, coast_steps=0, loss="squared", epochs=1, offset=None
+    features,
+    targets,
+    learner,
+    start=None,
+    coast_steps=0,
+    coast_after=None,
+    loss="squared",
+    epochs=1,
+    offset=None,
 ):
     """Passes over explicit features (n, d) with targets (n, c), in mini-batches.
 
-    With `coast_steps`, `coasted` holds the weights after each step once a copy of the optimiser
-    has gone on for that many steps without gradient or decay. `offset` (n, c) is added to the
-    predictions.
+    With `coast_steps`, `coasted` holds the weights after some steps (after the last one, if
+    `coast_after` does not name others) once a copy of the optimiser has gone on for that many
+    steps without gradient or decay. `offset` (n, c) is added to the predictions.
     """
     features, targets = torch.as_tensor(features), torch.as_tensor(targets)
     offset = torch.zeros_like(targets) if offset is None else torch.as_tensor(offset)
@@ -55,7 +63,7 @@ def train(
         optimiser.step()
         run.errors[rows] = (targets[rows] - _means(outputs.detach(), loss)).numpy()
         run.history.append(W.detach().numpy().copy())
-        if coast_steps:
+        if coast_steps and step in (coast_after or [len(rates) - 1]):
             run.coasted.append(_coast(W, optimiser, coast_steps))
     run.weights = run.history[-1]
     return run
