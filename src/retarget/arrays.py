@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 
 import numpy as np
 import torch
@@ -178,7 +178,7 @@ def _as_number(name: str, value: Any, zero_allowed: bool) -> float:
 
 
 @dataclass(frozen=True)
-class Problem:
+class Problem(Generic[ArrayT]):
     """A checked kernel matrix and targets, ready to compute on.
 
     Attributes:
@@ -199,12 +199,15 @@ class Problem:
         """(n, c) the targets, less the starting function."""
         return self.Y if self.start is None else self.Y - self.start
 
-    def give(self, result: Tensor) -> Any:
+    def give(self, result: Tensor) -> ArrayT:
         """A result (n, c) in the caller's library and dtype, and with the shape of Y."""
-        return give_back(result[:, 0] if self._flat else result, self._like, self._dtype)
+        flat = result[:, 0] if self._flat else result
+        return cast(ArrayT, give_back(flat, self._like, self._dtype))
 
 
-def as_problem(K: Any, Y: Any, initial: Any = None, *, factored: bool = False) -> Problem:
+def as_problem(
+    K: ArrayT, Y: Any, initial: Any = None, *, factored: bool = False
+) -> Problem[ArrayT]:
     """Checks the inputs of the functional core: K (n, n), and Y and perhaps initial (n,) or (n, c).
 
     If K is to be `factored`, and its Cholesky factor cannot fit into the memory, it is refused

@@ -129,6 +129,20 @@ def problems_of(draw, loss, most_epochs=1, memory=True):
 each_loss = pytest.mark.parametrize("loss", ["squared", "cross-entropy"])
 
 
+def core_functions(learner, gamma=0.7, block_size=2, ridge=0.0):
+    """The functions of the core by name, as functions of K and Y."""
+    correction = learner, gamma, block_size, ridge
+    return {
+        "offline_coefficients": lambda K, Y: rt.offline_coefficients(K, Y, gamma),
+        "online_coefficients": lambda K, Y: rt.online_coefficients(K, Y, learner),
+        "prequential_errors": lambda K, Y: rt.prequential_errors(K, Y, learner),
+        "effective_targets": lambda K, Y: rt.effective_targets(K, Y, learner, gamma),
+        "corrected_targets": lambda K, Y: rt.corrected_targets(K, Y, learner, gamma),
+        "iterative_targets": lambda K, Y: rt.iterative_targets(K, Y, *correction),
+        "distilled_targets": lambda K, Y: rt.distilled_targets(K, Y, gamma, block_size),
+    }
+
+
 @contextmanager
 def panels_of(rows):
     """Makes streams of a few samples span several panels."""

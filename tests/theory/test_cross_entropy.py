@@ -26,9 +26,7 @@ from retarget.theory.stability import GrowthWatch
 from support.oracles.simulation import train
 from support.problems import (
     assert_same,
-    class_problems,
     class_streams,
-    fewer_examples,
     gammas,
     make_class_stream,
     panel_sizes,
@@ -172,36 +170,6 @@ def test_effective_and_corrected_targets_are_their_formulas(stream, learner, gam
 # -- the iterative form ------------------------------------------------------------------------
 
 
-@fewer_examples
-@given(
-    stream=class_streams,
-    learner=plain_learners(),
-    gamma=gammas,
-    blocks=st.integers(1, 4),
-    panel=panel_sizes,
-    first=st.sampled_from(["corrected", "plain"]),
-)
-def test_after_each_block_the_learner_agrees_with_the_offline_one(
-    stream, learner, gamma, blocks, panel, first
-):
-    size = blocks * learner.batch_size
-    with panels_of(panel):
-        Z = rt.iterative_targets(
-            stream.K, stream.Y, learner, gamma, size, first_block=first, loss=CE
-        )
-    run = train(stream.features, Z, learner, loss=CE)
-    for begin in range(0, len(stream), size):
-        stop = min(begin + size, len(stream))
-        rows = slice(begin, stop)
-        if begin == 0 and first == "plain":
-            assert_same(Z[rows], stream.Y[rows])
-            continue
-        A = rt.offline_coefficients(stream.K[:stop, :stop], stream.Y[:stop], gamma, loss=CE)
-        weights = run.history[learner.steps(stop) - 1]
-        aim = stream.K[rows, :stop] @ A
-        assert_same(stream.features[rows] @ weights, aim, 1e-9 * max(1.0, np.abs(Z).max()))
-
-
 def test_a_step_of_the_sweep_is_its_formula():
     """y = sigma(f) + a / eta, with a ridge and samples one at a time."""
     stream = make_class_stream(12, 3, seed=9)
@@ -213,27 +181,6 @@ def test_a_step_of_the_sweep_is_its_formula():
         f = stream.K[[t], :t] @ a[:t]
         a[t] = (stream.K[t, : t + 1] @ A - f[0]) / (ridge + stream.K[t, t])
         assert_same(Z[[t]], sigma(f) + a[[t]] / eta)
-
-
-@fewer_examples
-@given(problem=class_problems(), gamma=gammas)
-def test_one_block_for_all_is_the_exact_correction(problem, gamma):
-    stream, learner = problem
-    if learner.has_memory:  # which is made to coast to the aim, not to end there
-        return
-    size = learner.steps(len(stream)) * learner.batch_size
-    Z = rt.iterative_targets(stream.K, stream.Y, learner, gamma, size, loss=CE)
-    expected = rt.corrected_targets(stream.K, stream.Y, learner, gamma, loss=CE)
-    assert_same(Z, expected, 1e-9)
-
-
-def test_with_momentum_the_learner_coasts_to_the_offline_one():
-    stream = make_class_stream(24, 3, seed=10)
-    learner = rt.SGD(lr=0.1, batch_size=2, momentum=0.8, nesterov=True)
-    Z = rt.iterative_targets(stream.K, stream.Y, learner, 0.5, 6, loss=CE)
-    run = train(stream.features, Z, learner, loss=CE, coast_steps=400)
-    A = rt.offline_coefficients(stream.K, stream.Y, 0.5, loss=CE)
-    assert_same(stream.features[18:] @ run.coasted[-1], stream.K[18:] @ A, 1e-9)
 
 
 # -- what is watched and refused ---------------------------------------------------------------

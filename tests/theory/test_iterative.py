@@ -17,12 +17,13 @@ from support.oracles import literal
 from support.oracles.simulation import train
 from support.problems import (
     assert_same,
+    each_loss,
     fewer_examples,
     gammas,
-    learners,
     make_stream,
     panel_sizes,
     panels_of,
+    problems_of,
     rates,
     ridges,
     streams,
@@ -79,32 +80,39 @@ def test_the_last_block_minimises_equation_15(stream, eta, gamma, block, ridge):
         assert literal.block_loss(other, stream.Y, stream.K, eta, gamma, ridge) > least
 
 
-@st.composite
-def sweeps(draw):
-    stream = draw(streams)
-    learner = draw(learners(len(stream)))
-    return stream, learner, learner.batch_size * draw(st.integers(1, 6))
-
-
+@pytest.mark.filterwarnings("ignore::retarget.errors.LargeTargetsWarning")
+@each_loss
 @fewer_examples
-@given(sweep=sweeps(), gamma=gammas, panel=panel_sizes)
-def test_sweep_theorem(sweep, gamma, panel):
-    """After each block the online learner agrees on it with the offline learner so far.
+@given(
+    data=st.data(), gamma=gammas, panel=panel_sizes, blocks=st.integers(1, 6), first=first_blocks
+)
+def test_sweep_theorem(loss, data, gamma, panel, blocks, first):
+    """After each corrected block the online learner agrees on it with the offline learner so far.
 
     The online learner is torch.optim.SGD, with whatever momentum, decay and schedule. With momentum
     it is still moving then: what agrees is the function that it coasts to.
     """
-    stream, learner, block = sweep
+    stream, learner, _ = data.draw(problems_of(loss))
+    block = learner.batch_size * blocks
     with panels_of(panel):
-        Z = rt.iterative_targets(stream.K, stream.Y, learner, gamma, block)
+        Z = rt.iterative_targets(
+            stream.K, stream.Y, learner, gamma, block, first_block=first, loss=loss
+        )
     stops = [*range(block, len(stream), block), len(stream)]
     ends = [learner.steps(stop) - 1 for stop in stops]
-    coast = 600 if learner.momentum else 1
-    run = train(stream.features, Z, learner, coast_steps=coast, coast_after=ends)
+    run = train(stream.features, Z, learner, coast_after=ends, loss=loss)
     scale = max(1.0, np.abs(Z).max())
     for stop, weights in zip(stops, run.coasted, strict=True):
         seen, rows = slice(0, stop), slice((stop - 1) // block * block, stop)
-        offline = literal.f_off(stream.Y[seen], stream.K[seen, seen], stream.K[seen, rows], gamma)
+        if first == "plain" and rows.start == 0:
+            assert_same(Z[rows], stream.Y[rows])
+            continue
+        if loss == "squared":
+            K_seen = stream.K[seen, seen]
+            offline = literal.f_off(stream.Y[seen], K_seen, stream.K[seen, rows], gamma)
+        else:
+            A = rt.offline_coefficients(stream.K[seen, seen], stream.Y[seen], gamma, loss=loss)
+            offline = stream.K[rows, seen] @ A
         assert_same(stream.features[rows] @ weights, offline, 1e-9 * scale)
 
 
@@ -114,18 +122,21 @@ def test_neither_rate_nor_momentum_enters_the_function_learned(stream, gamma, bl
     functions = []
     for learner in (rt.SGD(lr=0.05), rt.SGD(lr=0.7), rt.SGD(lr=0.04, momentum=0.9)):
         Z = rt.iterative_targets(stream.K, stream.Y, learner, gamma, block, ridge)
-        run = train(stream.features, Z, learner, coast_steps=300 if learner.momentum else 1)
+        run = train(stream.features, Z, learner, coast_after=[len(stream) - 1])
         functions.append(stream.queries @ run.coasted[-1])
     scale = max(1.0, np.abs(Z).max())
     assert_same(functions[1], functions[0], 1e-9 * scale)
     assert_same(functions[2], functions[0], 1e-9 * scale)
 
 
-@given(stream=streams, eta=rates, gamma=gammas)
-def test_one_block_for_all_is_the_exact_correction(stream, eta, gamma):
-    learner = rt.SGD(lr=eta)
-    Z = rt.iterative_targets(stream.K, stream.Y, learner, gamma, block_size=len(stream))
-    exact = rt.corrected_targets(stream.K, stream.Y, learner, gamma)
+@pytest.mark.filterwarnings("ignore::retarget.errors.LargeTargetsWarning")
+@each_loss
+@given(data=st.data(), gamma=gammas)
+def test_one_block_for_all_is_the_exact_correction(loss, data, gamma):
+    stream, learner, _ = data.draw(problems_of(loss, memory=False))
+    size = learner.steps(len(stream)) * learner.batch_size
+    Z = rt.iterative_targets(stream.K, stream.Y, learner, gamma, size, loss=loss)
+    exact = rt.corrected_targets(stream.K, stream.Y, learner, gamma, loss=loss)
     assert_same(Z, exact, 1e-9 * max(1.0, np.abs(exact).max()))
 
 

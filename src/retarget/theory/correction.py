@@ -87,8 +87,7 @@ def effective_targets(
     problem = loss_problem(K, Y, initial, loss, lasting=learner)
     A = online_pass(problem, learner, loss, check_epochs(epochs))[1]
     logits = problem.K @ A if problem.start is None else problem.start + problem.K @ A
-    result: ArrayT = problem.give(outputs(logits, loss) + gamma * A)
-    return result
+    return problem.give(outputs(logits, loss) + gamma * A)
 
 
 @torch.no_grad()
@@ -149,16 +148,14 @@ def corrected_targets(
             warn_of_large_targets(float(targets.abs().max()))
         elif problem.start is not None:
             targets = targets + problem.start
-        repeated: ArrayT = problem.give(targets)
-        return repeated
+        return problem.give(targets)
     gram = problem.K
     watch = GrowthWatch(learner, lambda rows: gram[rows, rows], loss=loss)
     targets = targets_reaching(
         lambda rows: gram[rows, : rows.stop], coefficients, watch, problem.start
     )
     watch.warn_once()
-    result: ArrayT = problem.give(targets)
-    return result
+    return problem.give(targets)
 
 
 @torch.no_grad()

@@ -80,7 +80,7 @@ class RepeatedLearner(DualLearner):
 
 
 def online_pass(
-    problem: Problem, learner: SGD, loss: Loss = "squared", epochs: int = 1
+    problem: Problem[Any], learner: SGD, loss: Loss = "squared", epochs: int = 1
 ) -> tuple[Tensor, Tensor]:
     """The errors (n, c) before each step of the last epoch, and the dual coefficients after it."""
     K, n, columns = problem.K, len(problem.K), 1 if loss == "squared" else problem.Y.shape[1]
@@ -105,7 +105,7 @@ def online_pass(
 
 
 def repeated_targets(
-    problem: Problem, coefficients: Tensor, learner: SGD, epochs: int, loss: Loss
+    problem: Problem[Any], coefficients: Tensor, learner: SGD, epochs: int, loss: Loss
 ) -> Tensor:
     """(n, c) the targets, the same in every epoch, that lead to these dual coefficients.
 
@@ -146,7 +146,7 @@ def repeated_targets(
 class _Epochs:
     """The map from targets, the same in every epoch, to coefficients, and its derivative."""
 
-    def __init__(self, problem: Problem, learner: SGD, epochs: int, loss: Loss) -> None:
+    def __init__(self, problem: Problem[Any], learner: SGD, epochs: int, loss: Loss) -> None:
         self._K, self._learner, self._epochs, self._loss = problem.K, learner, epochs, loss
         self._start = None if loss == "squared" else problem.start
         self.rates = _lasting_rates(problem.K, learner, epochs)

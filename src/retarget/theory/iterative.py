@@ -314,8 +314,7 @@ def iterative_targets(
         begun = None if start is None else start[rows]
         targets[rows] = sweep.correct(gram[rows, : rows.stop], problem.Y[rows], size, begun)
     sweep.warn_once()
-    result: ArrayT = problem.give(targets)
-    return result
+    return problem.give(targets)
 
 
 @torch.no_grad()
@@ -351,8 +350,7 @@ def distilled_targets(K: ArrayT, Y: Any, gamma: float, block_size: int) -> Array
     for rows, size in equal_blocks(0, len(gram), block_size, "corrected", gram.device):
         targets[rows] = ridge.predictions(gram[rows, : rows.stop], problem.Y[rows], size)
     ridge.warn_once()
-    result: ArrayT = problem.give(targets)
-    return result
+    return problem.give(targets)
 
 
 def check_correction(

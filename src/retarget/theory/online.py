@@ -70,8 +70,7 @@ def offline_coefficients(
     """
     gamma = as_non_negative("gamma", gamma)
     problem = loss_problem(K, Y, initial, loss, factored=True)
-    result: ArrayT = problem.give(offline_solution(problem, gamma, loss))
-    return result
+    return problem.give(offline_solution(problem, gamma, loss))
 
 
 @torch.no_grad()
@@ -115,8 +114,7 @@ def online_coefficients(
         array([0.5  , 0.375])
     """
     problem = loss_problem(K, Y, initial, loss)
-    result: ArrayT = problem.give(online_pass(problem, learner, loss, check_epochs(epochs))[1])
-    return result
+    return problem.give(online_pass(problem, learner, loss, check_epochs(epochs))[1])
 
 
 @torch.no_grad()
@@ -148,8 +146,7 @@ def prequential_errors(
         array([1.  , 0.75])
     """
     problem = loss_problem(K, Y, initial, loss)
-    result: ArrayT = problem.give(online_pass(problem, learner, loss)[0])
-    return result
+    return problem.give(online_pass(problem, learner, loss)[0])
 
 
 @torch.no_grad()
@@ -237,8 +234,14 @@ def online_learning_curve(
 
 
 def loss_problem(
-    K: Any, Y: Any, initial: Any, loss: Loss, lasting: SGD | None = None, *, factored: bool = False
-) -> Problem:
+    K: ArrayT,
+    Y: Any,
+    initial: Any,
+    loss: Loss,
+    lasting: SGD | None = None,
+    *,
+    factored: bool = False,
+) -> Problem[ArrayT]:
     """Checks the inputs of the functional core, and whether the targets fit the loss.
 
     With a learner as `lasting`, the starting function must not be one that it forgets.
@@ -251,14 +254,14 @@ def loss_problem(
     return problem
 
 
-def offline_solution(problem: Problem, gamma: float, loss: Loss) -> Tensor:
+def offline_solution(problem: Problem[Any], gamma: float, loss: Loss) -> Tensor:
     """(n, c) the offline learner's dual coefficients."""
     if loss == "squared":
         return factorise(problem.K, gamma).solve(problem.residual)
     return logistic_coefficients(problem.K, problem.Y, problem.start, gamma)
 
 
-def _as_query(problem: Problem, K_query: Any) -> Tensor:
+def _as_query(problem: Problem[Any], K_query: Any) -> Tensor:
     query = as_tensor("K_query", K_query)
     require_float("K_query", query, "convert it first")
     if query.ndim != 2 or query.shape[1] != len(problem.K):
@@ -282,7 +285,7 @@ def _checked_stops(stops: Sequence[int], n: int, batch: int) -> list[int]:
     return checked
 
 
-def _stacked(problem: Problem, predictions: list[Tensor]) -> Any:
+def _stacked(problem: Problem[Any], predictions: list[Tensor]) -> Any:
     # through the door as one long list of predictions, queries standing where samples do elsewhere
     given = problem.give(torch.cat(predictions))
     return given.reshape(len(predictions), -1, *given.shape[1:])
