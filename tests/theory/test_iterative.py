@@ -175,6 +175,11 @@ def test_many_samples_over_many_panels():
         ({"block_size": True}, InvalidTypeError, "block_size is True; .* whole number"),
         ({"block_size": "2"}, InvalidTypeError, "block_size is '2'; .* whole number"),
         ({"parts": "neither"}, InvalidInputError, "parts is 'neither'; expected one of"),
+        (
+            {"parts": "online", "loss": "cross-entropy"},
+            InvalidInputError,
+            "parts is 'online' with loss='cross-entropy'",
+        ),
         ({"first_block": "last"}, InvalidInputError, "first_block is 'last'; expected one of"),
         ({"ridge": -1.0}, InvalidInputError, "ridge is -1.0; expected a finite number, 0 or more"),
         ({"gamma": -0.1}, InvalidInputError, "gamma is -0.1; expected a finite number, 0 or more"),
@@ -261,13 +266,7 @@ def test_distilled_targets_are_what_a_corrected_learner_reaches(stream, gamma, b
     assert_same(F[start:], reached, 1e-9 * max(1.0, np.abs(Z).max()))
 
 
-@pytest.mark.parametrize(
-    ("gamma", "block_size", "message"),
-    [
-        (-1.0, 2, "gamma is -1.0; expected a finite number, 0 or more"),
-        (1.0, 0, "block_size is 0; expected 1 or more samples"),
-    ],
-)
-def test_distilled_targets_without_a_meaning(gamma, block_size, message):
-    with pytest.raises(InvalidInputError, match=message):
-        rt.distilled_targets(np.eye(3), np.ones(3), gamma, block_size)
+def test_distilled_targets_without_a_meaning():
+    for gamma, block_size, message in ((-1.0, 2, "gamma is -1.0"), (1.0, 0, "block_size is 0")):
+        with pytest.raises(InvalidInputError, match=message):
+            rt.distilled_targets(np.eye(3), np.ones(3), gamma, block_size)
