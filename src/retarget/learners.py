@@ -1,4 +1,4 @@
-"""The description of an online learner. Data only: nothing here trains anything."""
+"""The description of an online learner, and the labels and colours of learners."""
 
 import math
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ Reduction = Literal["sum", "mean"]
 class SGD:
     r"""One pass of `torch.optim.SGD` over a stream, on the loss $\tfrac12\|y - f(x)\|^2$.
 
-    Describe your online learner with it, wherever a function asks for one: it holds the options of
-    `torch.optim.SGD` by their names there, and what a data loader and a loss add to them. It costs
-    nothing, and trains nothing.
+    Describe your online learner with it wherever a function asks for one. It holds the options of
+    `torch.optim.SGD` under the same names, and those of the data loader and of the loss. It only
+    describes a learner, and trains nothing.
 
     Args:
         lr: The learning rate $\eta$, or a schedule: one rate a step.
@@ -47,7 +47,7 @@ class SGD:
     reduction: Reduction = "sum"
 
     def __post_init__(self) -> None:
-        # frozen: normalised values go in by the back door, once
+        # the class is frozen: this is how checked values are set
         object.__setattr__(self, "lr", _positive_rates(self.lr))
         if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int | np.integer):
             raise InvalidTypeError(
@@ -71,11 +71,11 @@ class SGD:
     def from_torch(
         cls, optimizer: "torch.optim.SGD", batch_size: int, reduction: Reduction
     ) -> Self:
-        r"""The learner that a `torch.optim.SGD` is, as it is set now.
+        r"""The description of a `torch.optim.SGD` with its present options.
 
         Use it in a training loop that has an optimiser already, so that the two cannot disagree.
-        The optimiser must be new where it has a momentum: a velocity of earlier steps has no place
-        in the description.
+        An optimiser with momentum must be new, because the description has no velocity of earlier
+        steps.
 
         Parameter groups may have different rates. The learner has the rate of the first group, and
         the others' ratios to it are a diagonal preconditioner of the kernel, which
@@ -89,7 +89,7 @@ class SGD:
 
         Raises:
             InvalidTypeError: It is another optimiser.
-            InvalidInputError: It has an option or a state that no description fits exactly:
+            InvalidInputError: It has an option or a state that cannot be described exactly:
                 `maximize`, `dampening` with a momentum, a rate that a scheduler changes, groups
                 that differ in momentum or shrink differently, a velocity.
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from numpy.linalg import cholesky, solve
 
 from retarget.errors import NotPositiveDefiniteError
+from retarget.theory.dual import FeatureRows, PrimalLearner
 from retarget.theory.offline.aims import RecursiveRidge
-from retarget.theory.primal import FeatureRows, PrimalLearner
 from support.oracles import simulation
 from support.problems import assert_same, gammas, make_stream, problems
 

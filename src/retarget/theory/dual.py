@@ -1,4 +1,4 @@
-r"""The online learner in dual form: its weights as a sum over the samples it has learned.
+r"""The online learner: in dual form, as a sum over the samples it has learned, or as weights.
 
 All of online learning is one triangular system. With $E_t = y_t - f_t(x_t)$ the error on sample
 $t$ before it is learned and $c(t, i)$ the optimiser's memory (see `response`),
@@ -10,6 +10,9 @@ $\sigma$ of the sum: still triangular, and solved mini-batch after mini-batch.) 
 by substitution, a window of samples at a time. The past before the window enters through one
 matrix product, because the memory of a linear optimiser is two numbers a sample: its share in the
 weights and in the velocity.
+
+With explicit features, $k(x, x') = \phi(x)^\top \phi(x')$, the past is the weights themselves (and
+the velocity): nothing else is kept, every window costs the same, and the errors are the same.
 """
 
 import copy
@@ -28,6 +31,8 @@ from retarget.state_files import require_shape
 from retarget.theory.cholesky import solve_lower
 from retarget.theory.losses import Loss, outputs
 from retarget.theory.response import StepResponse, step_response
+
+MEMORIES = 8  # lengths of windows whose response is kept in feature space
 
 
 class Window:
@@ -208,6 +213,88 @@ class DualLearner:
         for share, deposit in zip(self.shares, window.deposits(errors), strict=False):
             share.append(deposit)
         self.steps += window.memory.deposit.shape[1]
+
+
+class FeatureRows:
+    """The features (m, features) of a few consecutive samples."""
+
+    def __init__(self, features: Tensor) -> None:
+        self.features = features
+
+    @cached_property
+    def gram(self) -> Tensor:
+        """(m, m) their kernel among themselves."""
+        return self.features @ self.features.mT
+
+
+class PrimalLearner:
+    """The state of an online learner after the samples so far, in feature space."""
+
+    def __init__(self, learner: SGD) -> None:
+        self.learner = learner
+        self.steps = 0
+        self._size = 0
+        self._kept = 2 if learner.has_memory else 1
+        self._parts: tuple[Tensor, ...] = ()  # weights and, if there is a memory, velocity
+        self._memories: dict[int, StepResponse] = {}
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def coefficients(self) -> Tensor:
+        """(features, c) the weights: the prediction for a query is its features times these."""
+        return self._parts[0]
+
+    def window(self, rows: FeatureRows) -> Window:
+        """The next samples."""
+        past, memory = self.past(rows), self._memory(len(rows.features))
+        return Window(self._size, rows.gram, past, memory, self.steps, rows.features)
+
+    def past(self, rows: FeatureRows) -> tuple[Tensor, ...]:
+        """(m, c) the next samples' features times the weights, and the velocity."""
+        return tuple(rows.features @ part for part in self._parts)
+
+    def fork(self) -> Self:
+        """A learner that goes on from here by itself."""
+        return copy.copy(self)  # learning makes new weights and does not change the old ones
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as named tensors and numbers."""
+        parts = {f"part{i}": part for i, part in enumerate(self._parts)}
+        return {"steps": self.steps, "size": self._size} | parts
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a state; this learner must be new."""
+        self.steps, self._size = int(state["steps"]), int(state["size"])
+        if not self.learner.steps(self._size) <= self.steps <= self._size:
+            raise InvalidInputError(f"steps is {self.steps}, where there are {self._size} samples")
+        if self._size:
+            shape = require_shape("part0", state["part0"], None, None).shape
+            names = [f"part{i}" for i in range(self._kept)]
+            self._parts = tuple(require_shape(name, state[name], *shape) for name in names)
+
+    def learn(self, window: Window, errors: Tensor) -> None:
+        """Takes the steps of the window, on which it made these errors."""
+        new = [window.place.mT @ part for part in window.deposits(errors)[: self._kept]]
+        if self._parts:
+            transfer = window.memory.transfer[: self._kept, : self._kept].tolist()
+            for part, shares in zip(new, transfer, strict=True):
+                for share, old in zip(shares, self._parts, strict=True):
+                    part.add_(old, alpha=share)
+        self._parts = tuple(new)
+        self._size += len(errors)
+        self.steps += window.memory.deposit.shape[1]
+
+    def _memory(self, m: int) -> StepResponse:
+        """The response over the next `m` samples: at one rate, that over any `m` samples."""
+        if not isinstance(self.learner.lr, float):
+            return step_response(self.learner, self.steps, m)
+        if m not in self._memories:
+            if len(self._memories) == MEMORIES:  # a stream in odd portions has ever new lengths
+                self._memories.clear()
+            self._memories[m] = step_response(self.learner, 0, m)
+        return self._memories[m]
 
 
 def diagonal_blocks(M: Tensor, size: int) -> Tensor:

@@ -34,7 +34,7 @@ from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.learners import SGD
 from retarget.state_files import part_of, require_shape
 from retarget.theory.cholesky import warn_if_meaningless
-from retarget.theory.dual import DualLearner, Window
+from retarget.theory.dual import DualLearner, PrimalLearner, Window
 from retarget.theory.losses import Loss, check_loss, check_targets
 from retarget.theory.offline.aims import (
     ALL,
@@ -46,10 +46,9 @@ from retarget.theory.offline.aims import (
     RecursiveRidge,
 )
 from retarget.theory.offline.logistic import LogisticFit
-from retarget.theory.primal import FeatureGrowthWatch, PrimalLearner, no_past
 from retarget.theory.response import require_lasting_start
 from retarget.theory.settling import Settling
-from retarget.theory.stability import GrowthWatch
+from retarget.theory.stability import FeatureGrowthWatch, GrowthWatch, no_past
 
 Parts = Literal["both", "online", "offline"]
 FirstBlock = Literal["corrected", "plain"]

@@ -10,7 +10,7 @@ bound is looser, $2(1+\mu)$: streams are not like that.)
 import copy
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -25,11 +25,8 @@ from retarget.errors import (
 )
 from retarget.learners import SGD
 from retarget.state_files import part_of, require_shape
-from retarget.theory.dual import DualLearner, Window
+from retarget.theory.dual import DualLearner, PrimalLearner, Window, diagonal_blocks
 from retarget.theory.losses import Loss, slope_product, steepest_slope
-
-if TYPE_CHECKING:  # which imports this module
-    from retarget.theory.primal import PrimalLearner
 
 # Errors this many times the largest target have nothing to do with the targets any more. At the
 # rates that we call stable they stay below four times it on random streams.
@@ -94,7 +91,7 @@ class GrowthWatch:
         self,
         learner: SGD,
         gram: Callable[[slice], Tensor],
-        probe: "DualLearner | PrimalLearner | None" = None,
+        probe: DualLearner | PrimalLearner | None = None,
         loss: Loss = "squared",
         length: int | None = None,
     ) -> None:
@@ -190,6 +187,46 @@ class GrowthWatch:
             self._dtype = self.probe.coefficients.dtype
 
 
+class FeatureGrowthWatch(GrowthWatch):
+    """The same watch, with a probe in feature space.
+
+    The rate that would do comes from the largest curvature of the mini-batches so far, which is
+    kept as one number, because the samples cannot be looked at again.
+
+    Attributes:
+        curvature: The largest eigenvalue of a mini-batch's kernel, times its loss's reduction.
+    """
+
+    def __init__(self, learner: SGD) -> None:
+        super().__init__(learner, no_past, PrimalLearner(learner))
+        self.curvature = 0.0
+
+    def follow(self, K_rows: Any, window: Window, targets: Tensor, errors: Tensor) -> None:
+        """As `GrowthWatch.follow`, from the features of the samples."""
+        batch, m = self.learner.batch_size, len(window.gram)
+        whole = m - m % batch
+        full = diagonal_blocks(window.gram[:whole, :whole], batch)
+        for blocks in (full, window.gram[None, whole:, whole:]):
+            if blocks.numel():
+                scale = 1.0 if self.learner.reduction == "sum" else 1.0 / blocks.shape[-1]
+                top = torch.linalg.eigvalsh(blocks)[:, -1].max().item()
+                self.curvature = max(self.curvature, scale * top)
+        super().follow(K_rows, window, targets, errors)
+
+    def stable_lr(self, n: int) -> float:
+        """A rate at which the samples so far are learned without blowing up."""
+        return stable_limit(self.curvature, self.learner)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as named tensors and numbers."""
+        return super().state_dict() | {"curvature": self.curvature}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a state; this watch must be new."""
+        super().load_state_dict(state)
+        self.curvature = float(state["curvature"])
+
+
 def warn_of_large_targets(largest: float) -> bool:
     """Warns of targets of cross-entropy far outside [0, 1], and says whether it did."""
     if largest <= 1 + FAR_OUTSIDE:
@@ -269,3 +306,8 @@ def _require_finite_errors(
         step=step,
         largest_stable_lr=limit,
     )
+
+
+def no_past(rows: slice) -> Tensor:
+    """Stands for the kernel of the past, which is never asked for in feature space."""
+    raise AssertionError(f"nothing is kept of the samples {rows.start} to {rows.stop}")

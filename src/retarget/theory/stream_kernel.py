@@ -16,10 +16,9 @@ from torch import Tensor
 from retarget.arrays import panels
 from retarget.learners import SGD
 from retarget.theory.cholesky import GrowingCholesky, factorise, normal_factor
-from retarget.theory.dual import DualLearner, diagonal_blocks
+from retarget.theory.dual import DualLearner, FeatureRows, PrimalLearner, diagonal_blocks
 from retarget.theory.iterative import equal_blocks
 from retarget.theory.offline.aims import Innovation, KernelRidge, RecursiveRidge
-from retarget.theory.primal import FeatureRows, PrimalLearner
 from retarget.theory.settling import in_blocks
 
 # Rows up to which the leave-one-out error is computed on all of them. For the dense kernel, an

@@ -48,8 +48,7 @@ from retarget.theory.cholesky import (
     warn_if_meaningless,
     worth_estimating,
 )
-from retarget.theory.dual import diagonal_blocks
-from retarget.theory.primal import FeatureRows
+from retarget.theory.dual import FeatureRows, diagonal_blocks
 from retarget.theory.settling import in_blocks
 
 # A discounted sample that counts less than this is left out: rounding is larger.
