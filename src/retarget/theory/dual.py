@@ -186,7 +186,7 @@ class DualLearner:
             for part, share in enumerate(self.shares):
                 share.append(require_shape(f"share{part}", state[f"share{part}"], *shape))
         if not -(-len(self) // self.learner.batch_size) <= self.steps <= len(self):
-            raise InvalidInputError(f"steps is {self.steps}, where there are {len(self)} samples")
+            raise InvalidInputError(f"steps is {self.steps} after {len(self)} samples")
 
     def window(self, K_rows: Tensor) -> Window:
         """The next samples, by their kernel (m, n + m) against the past and themselves."""
@@ -268,7 +268,7 @@ class PrimalLearner:
         """Goes on from a state; this learner must be new."""
         self.steps, self._size = int(state["steps"]), int(state["size"])
         if not self.learner.steps(self._size) <= self.steps <= self._size:
-            raise InvalidInputError(f"steps is {self.steps}, where there are {self._size} samples")
+            raise InvalidInputError(f"steps is {self.steps} after {self._size} samples")
         if self._size:
             shape = require_shape("part0", state["part0"], None, None).shape
             names = [f"part{i}" for i in range(self._kept)]

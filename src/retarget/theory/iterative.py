@@ -266,9 +266,9 @@ def iterative_targets(
     For plain SGD whose first block is corrected too, the learning rate decides which targets are
     needed, and has no influence on the function learned. (With weight decay it has.)
 
-    With cross-entropy the same holds for the logits. The offline learner is then found anew after
-    every block, by Newton's method from where it was: some dozens of products of $n^2 c$
-    multiplications a block, where the squared error has $n^2 b$ (docs/theory.md, section 10).
+    With cross-entropy the same holds for the logits. The offline learner is then found again after
+    every block, by Newton's method from the last solution: some dozens of products of $n^2 c$
+    multiplications a block, compared to $n^2 b$ for the squared error (docs/theory.md, section 10).
 
     Args:
         K: (n, n) Gram matrix of the stream, in stream order.

@@ -273,7 +273,7 @@ def _signs(start: int, like: Tensor) -> Tensor:
 def require_converging(
     errors: Tensor, start: int, learner: SGD, batch_gram: Callable[[slice], Tensor]
 ) -> None:
-    """Stops at the first error, of the samples from `start` on, that is no longer finite."""
+    """Refuses errors, on the samples from `start` on, that are not finite."""
     _require_finite_errors(
         errors, start, learner, lambda n: largest_stable_lr(batch_gram, learner, n)
     )

@@ -37,7 +37,7 @@ class Part(NamedTuple):
         rows: Their positions in the order in which they are learned.
         samples: Their positions in the stream: the same, unless it is learned in another order.
         block_size: The size of their blocks.
-        panel: What a learner's window is made of: rows of the kernel, or features.
+        panel: What a learner's window takes: rows of the kernel, or features.
     """
 
     rows: slice
@@ -119,7 +119,7 @@ class StreamKernel(ABC):
 
     @abstractmethod
     def panel(self, rows: slice, order: Tensor | None = None) -> Any:
-        """What a learner's window is made of, for the samples in this (or another) order."""
+        """What a learner's window takes, for the samples in this (or another) order."""
 
     @abstractmethod
     def _offline_learner(self, gamma: float) -> Callable[[Part], Innovation]: ...
