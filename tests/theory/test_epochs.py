@@ -1,4 +1,4 @@
-"""Several epochs: PyTorch epoch by epoch, the literal system, and targets that are taught again."""
+"""Several epochs: targets that are taught again in each (`test_online` has the learner itself)."""
 
 import numpy as np
 import pytest
@@ -42,19 +42,6 @@ small_class_streams = st.builds(
     scale=st.sampled_from([0.5, 1.0, 3.0]),
     certain=st.booleans(),
 )
-
-
-def test_one_epoch_is_the_default_to_the_last_bit():
-    stream = make_stream(30, 2, seed=3)
-    learner = rt.SGD(lr=0.2, batch_size=4)
-    for function, rest in (
-        (rt.online_coefficients, ()),
-        (rt.effective_targets, (0.5,)),
-        (rt.corrected_targets, (0.5,)),
-    ):
-        expected = function(stream.K, stream.Y, learner, *rest)
-        result = function(stream.K, stream.Y, learner, *rest, epochs=1)
-        np.testing.assert_array_equal(result, expected)
 
 
 # -- shift and correction ----------------------------------------------------------------------
