@@ -13,17 +13,10 @@ def test_rows_are_appended_and_kept_when_the_buffer_grows():
     for size in (1, 2, 0, 5, 40):
         part = torch.randn(size, 2, generator=torch.Generator().manual_seed(size))
         rows.append(part)
-        expected.append(part)
+        expected.append(part.clone())
+        part.zero_()  # they are copies
         assert torch.equal(rows.rows, torch.cat(expected))
     assert len(rows) == 48
-
-
-def test_rows_are_copies():
-    part = torch.ones(2, 2)
-    rows = GrowingRows()
-    rows.append(part)
-    part.zero_()
-    assert rows.rows.sum() == 4
 
 
 def test_nothing_appended_yet():
@@ -35,8 +28,8 @@ LEARNER = rt.SGD(lr=0.2)
 REFUSED = {
     "a ragged list": ([[1.0, 2.0], [3.0]], "not an array of numbers"),
     "a mask": (np.ma.masked_greater(np.eye(3), 0.5), "masked array with 3 masked entries"),
-    "scipy's sparse": (csr_array(np.eye(3)), r"sparse csr_array.*pass K.toarray\(\)"),
-    "torch's sparse": (torch.eye(3).to_sparse(), r"layout sparse_coo.*pass K.to_dense\(\)"),
+    "scipy's sparse": (csr_array(np.eye(3)), r"sparse csr_array.*K.toarray\(\)"),
+    "torch's sparse": (torch.eye(3).to_sparse(), r"layout sparse_coo.*K.to_dense\(\)"),
     "no numbers": (torch.empty(3, 3, device="meta"), "meta device, which holds no numbers"),
     "float8": (torch.eye(3).to(torch.float8_e4m3fn), "dtype float8_e4m3fn; expected float16"),
     "complex": (torch.eye(3, dtype=torch.complex64), "dtype complex64"),

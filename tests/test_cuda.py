@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import retarget as rt
-from support.problems import assert_same, make_stream
+from support.problems import assert_same, core_functions, make_stream
 
 pytestmark = [
     pytest.mark.gpu,
@@ -20,22 +20,15 @@ LEARNERS = [
     rt.SGD(lr=0.4, batch_size=4, reduction="mean"),
     rt.SGD(lr=0.03, batch_size=2, momentum=0.9, nesterov=True, weight_decay=0.02),
 ]
-CALLS = {
-    "offline_coefficients": lambda K, Y, learner: rt.offline_coefficients(K, Y, 0.7),
-    "online_coefficients": rt.online_coefficients,
-    "prequential_errors": rt.prequential_errors,
-    "effective_targets": lambda K, Y, learner: rt.effective_targets(K, Y, learner, 0.7),
-    "corrected_targets": lambda K, Y, learner: rt.corrected_targets(K, Y, learner, 0.7),
-    "iterative_targets": lambda K, Y, learner: rt.iterative_targets(K, Y, learner, 0.7, 8),
-}
 
 
 @pytest.mark.parametrize("learner", LEARNERS)
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", core_functions(LEARNERS[0]))
 def test_core_equals_the_cpu(name, learner):
     stream = make_stream(150, 3, seed=1)
-    expected = CALLS[name](stream.K, stream.Y, learner)
-    got = CALLS[name](torch.tensor(stream.K).cuda(), torch.tensor(stream.Y).cuda(), learner)
+    function = core_functions(learner, block_size=8)[name]
+    expected = function(stream.K, stream.Y)
+    got = function(torch.tensor(stream.K).cuda(), torch.tensor(stream.Y).cuda())
     assert got.is_cuda
     assert_same(got.cpu(), expected)
 

@@ -94,32 +94,32 @@ class OfMyOwn(torch.optim.SGD):
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: torch.optim.Adam(weights(2)), InvalidTypeError, "is a Adam; expected a torch.op"),
+        (lambda: torch.optim.Adam(weights(2)), InvalidTypeError, "Adam; expected"),
         (lambda: OfMyOwn(weights(2)), InvalidTypeError, "is a OfMyOwn; expected a torch.optim.SGD"),
         (lambda: rt.SGD(0.1), InvalidTypeError, "is a SGD; expected a torch.optim.SGD"),
-        (lambda: in_groups({}, {"maximize": True}), InvalidInputError, "maximize .* group 1"),
+        (lambda: in_groups({}, {"maximize": True}), InvalidInputError, "group 1 maximize"),
         (
             lambda: torch.optim.SGD(weights(2), lr=0.1, momentum=0.5, dampening=0.2),
             InvalidInputError,
-            "dampening is 0.2 in parameter group 0, which torch leaves out of the first step",
+            "group 0 dampening is 0.2",
         ),
-        (scheduled, InvalidInputError, "a scheduler changes the rate of parameter group 0"),
+        (scheduled, InvalidInputError, "group 0 a scheduler changes the rate"),
         (
             lambda: in_groups({}, {"momentum": 0.5}),
             InvalidInputError,
-            "momentum is 0 in parameter group 0 and 0.5 in group 1",
+            "group 1 momentum is 0.5, and 0 in group 0",
         ),
         (
             lambda: in_groups({"momentum": 0.5}, {"momentum": 0.5, "nesterov": True}),
             InvalidInputError,
-            "nesterov is False in parameter group 0 and True in group 1",
+            "group 1 nesterov is True, and False in group 0",
         ),
         (
             lambda: in_groups({"weight_decay": 0.1}, {"weight_decay": 0.1, "lr": 0.2}),
             InvalidInputError,
-            "weight_decay is 0.01 in parameter group 0 and 0.02 in group 1",
+            "group 1 lr . weight_decay is 0.02, and 0.01 in group 0",
         ),
-        (lambda: stepped(0.5), InvalidInputError, "has a velocity from steps that it has taken"),
+        (lambda: stepped(0.5), InvalidInputError, "velocity from earlier steps"),
         (lambda: in_groups({"lr": 0.0}), InvalidInputError, "lr is 0.0; expected a positive"),
     ],
 )

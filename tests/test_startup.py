@@ -20,36 +20,47 @@ HEAVY = {
 TYPERS_OWN = {"pydantic"}
 
 
-def command(*arguments):
-    return f"import sys; from retarget.cli import main; sys.argv[1:] = {arguments}; main()"
+STEPS = [  # what is run, in one process, what it shows, and what it may import
+    ("import retarget; dir(retarget); hasattr(retarget, 'nothing')", "", set()),
+    ("--version", f"retarget {rt.__version__}", set()),
+    ("--help", "Computes experiments and draws", set()),
+    ("diagnose --help", "--target", TYPERS_OWN),
+    ("correct --help", "--target", TYPERS_OWN),
+    ("explore --help", "--no-browser", TYPERS_OWN),
+    ("reproduce --help", "fig6ad", TYPERS_OWN),
+    ("runs --help", "export", TYPERS_OWN),
+    ("data --help", "check", TYPERS_OWN),
+    ("data list", "cifar10", TYPERS_OWN),
+]
+RUN = """
+import sys
+for step in {steps}:
+    if step.startswith("import"):
+        exec(step)
+    else:
+        from retarget.cli import main
+        sys.argv[1:] = step.split()
+        try:
+            main()
+        except SystemExit:
+            pass
+    sys.stderr.flush()
+    print("MODULES", *sys.modules, flush=True)
+    print("END OF STEP")
+"""
 
 
-@pytest.mark.parametrize(
-    ("code", "shown", "allowed"),
-    [
-        ("import retarget", "", set()),
-        ("import retarget; dir(retarget); hasattr(retarget, 'nothing')", "", set()),
-        (command("--version"), f"retarget {rt.__version__}", set()),
-        (command("--help"), "Computes experiments and draws", set()),
-        (command("diagnose", "--help"), "--target", TYPERS_OWN),
-        (command("correct", "--help"), "--target", TYPERS_OWN),
-        (command("explore", "--help"), "--no-browser", TYPERS_OWN),
-        (command("reproduce", "--help"), "fig6ad", TYPERS_OWN),
-        (command("runs", "--help"), "export", TYPERS_OWN),
-        (command("data", "--help"), "check", TYPERS_OWN),
-        (command("data", "list"), "cifar10", TYPERS_OWN),
-    ],
-)
-def test_nothing_heavy_is_imported(code, shown, allowed):
-    told = "import atexit, sys; atexit.register(lambda: print('MODULES', *sys.modules))\n"
-    found = subprocess.run(
-        [sys.executable, "-c", told + code], capture_output=True, text=True, timeout=60
-    )
-    output, _, modules = found.stdout.rpartition("MODULES ")
-    assert shown in output, found.stderr
-    imported = {name.partition(".")[0] for name in modules.split()}
-    assert "retarget" in imported
-    assert imported & HEAVY <= allowed
+def test_nothing_heavy_is_imported():
+    code = RUN.format(steps=[step for step, _, _ in STEPS])
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    *parts, rest = found.stdout.split("END OF STEP\n")
+    assert not rest
+    for (step, shown, allowed), part in zip(STEPS, parts, strict=True):
+        output, _, modules = part.rpartition("MODULES ")
+        assert shown in output, (step, found.stderr)
+        imported = {name.partition(".")[0] for name in modules.split()}
+        assert "retarget" in imported
+        assert imported & HEAVY <= allowed, step
 
 
 @pytest.mark.parametrize("name", rt.__all__)
@@ -82,11 +93,8 @@ def test_type_checkers_see_what_is_imported():
 
 
 def test_rooms_are_found_and_other_names_are_not():
-    code = "import retarget as rt; print(rt.errors.RetargetError, rt.theory.shift.__name__)"
-    found = subprocess.run(
-        [sys.executable, "-c", "import retarget.theory.shift\n" + code], capture_output=True
-    )
-    assert found.returncode == 0, found.stderr
+    for name in ("errors", "theory", "data"):
+        assert rt.__getattr__(name) is import_module(f"retarget.{name}")
     for name in ("nothing", "_nothing", "__wrapped__"):
         with pytest.raises(AttributeError, match=f"'retarget' has no attribute '{name}'"):
             getattr(rt, name)

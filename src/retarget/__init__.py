@@ -27,11 +27,21 @@ if TYPE_CHECKING:
     from retarget.streaming.ridge import StreamingRidge
     from retarget.streaming.tangent import TangentLearner
     from retarget.streaming.trackers import CorrectionTracker, ShiftTracker
-    from retarget.theory.correction import CorrectionTerms, corrected_targets, correction_terms
-    from retarget.theory.curves import offline_learning_curve, online_learning_curve
+    from retarget.theory.correction import (
+        CorrectionTerms,
+        corrected_targets,
+        correction_terms,
+        discrepancy,
+        effective_targets,
+    )
     from retarget.theory.iterative import distilled_targets, iterative_targets
-    from retarget.theory.online import offline_coefficients, online_coefficients, prequential_errors
-    from retarget.theory.shift import discrepancy, effective_targets
+    from retarget.theory.online import (
+        offline_coefficients,
+        offline_learning_curve,
+        online_coefficients,
+        online_learning_curve,
+        prequential_errors,
+    )
 
 __version__ = "0.1.0"
 
@@ -95,11 +105,11 @@ _MODULES = {
     "streaming.ridge": "StreamingRidge",
     "streaming.tangent": "TangentLearner",
     "streaming.trackers": "CorrectionTracker ShiftTracker",
-    "theory.correction": "CorrectionTerms corrected_targets correction_terms",
-    "theory.curves": "offline_learning_curve online_learning_curve",
+    "theory.correction": "CorrectionTerms corrected_targets correction_terms discrepancy "
+    "effective_targets",
     "theory.iterative": "distilled_targets iterative_targets",
-    "theory.online": "offline_coefficients online_coefficients prequential_errors",
-    "theory.shift": "discrepancy effective_targets",
+    "theory.online": "offline_coefficients offline_learning_curve online_coefficients "
+    "online_learning_curve prequential_errors",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 

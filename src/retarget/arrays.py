@@ -1,7 +1,7 @@
-"""The door between the caller's arrays and the tensors that everything is computed on.
+"""From the caller's arrays to checked tensors that everything is computed on, and back.
 
-NumPy comes in without a copy and NumPy goes out; torch in, torch out. What passes the door has
-been checked: floating point, finite, of matching shapes, on one device.
+NumPy comes in without a copy and NumPy goes out; torch in, torch out. The tensors are floating
+point, finite, of matching shapes and on one device.
 """
 
 import copy
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 
 import numpy as np
 import torch
@@ -33,10 +33,10 @@ ArrayT = TypeVar("ArrayT", np.ndarray, Tensor)
 # square stays in cache (CPU) or fills the device (CUDA). Measured by benchmarks/iterative.py.
 PANEL_ROWS = {"cpu": 256}
 PANEL_ROWS_ELSEWHERE = 2048
-BUSY = 0.75  # other threads at work for each core, from which on ours would wait for them
+BUSY = 0.75  # other threads at work for each core, above which ours would wait for them
 LOOKS = 10
 
-# What can be computed on. torch has others (float8, quantised), which know no arithmetic.
+# What can be computed on. torch has others (float8, quantised) without arithmetic.
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (
     *(torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
@@ -48,7 +48,8 @@ EXACT_INTEGERS = 2**53  # the whole numbers up to here are numbers of float64, t
 def as_tensor(name: str, value: Any) -> Tensor:
     """The caller's array as a tensor that shares its memory, detached from any graph."""
     if isinstance(value, Tensor):
-        return _as_plain_tensor(name, value.detach())
+        _require_plain(name, value)
+        return value.detach()
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise InvalidInputError(
             f"{name} is a masked array with {np.ma.getmaskarray(value).sum()} masked entries; "
@@ -56,8 +57,7 @@ def as_tensor(name: str, value: Any) -> Tensor:
         )
     if hasattr(value, "toarray"):
         raise InvalidTypeError(
-            f"{name} is a sparse {type(value).__name__}; expected a dense array: pass "
-            f"{name}.toarray()"
+            f"{name} is a sparse {type(value).__name__}; expected a dense array: {name}.toarray()"
         )
     try:
         array = np.asarray(value)
@@ -78,71 +78,74 @@ def as_tensor(name: str, value: Any) -> Tensor:
         return torch.from_numpy(array)
 
 
-def _as_plain_tensor(name: str, tensor: Tensor) -> Tensor:
+def _require_plain(name: str, tensor: Tensor) -> None:
     """Refuses tensors that hold no numbers, or not in rows and columns."""
     if tensor.layout != torch.strided:
         layout = str(tensor.layout).removeprefix("torch.")
         raise InvalidTypeError(
-            f"{name} is a tensor of layout {layout}; expected a dense one: pass {name}.to_dense()"
+            f"{name} is a tensor of layout {layout}; expected a dense one: {name}.to_dense()"
         )
     if tensor.is_meta:
         raise InvalidTypeError(f"{name} is on the meta device, which holds no numbers")
     if tensor.dtype not in FLOATS + INTEGERS:
-        dtype = str(tensor.dtype).removeprefix("torch.")
         raise InvalidTypeError(
-            f"{name} has dtype {dtype}; expected float16, bfloat16, float32 or float64"
+            f"{name} has dtype {_name(tensor)}; expected float16, bfloat16, float32 or float64"
         )
-    return tensor
 
 
 def give_back(result: Tensor, like: Any, dtype: torch.dtype | None = None) -> Any:
-    """A result in the caller's own library (and dtype, where one is given)."""
+    """A result in the caller's own library, and in `dtype` if that is given."""
     if dtype is not None:
         result = result.to(dtype)
         require_no_overflow(result)
     return result if isinstance(like, Tensor) else result.cpu().numpy()
 
 
+def _first_infinite_row(tensor: Tensor) -> int | None:
+    """The first row that holds NaN or infinity; None if all numbers are finite."""
+    # The sum is finite unless an entry is not (or the sum overflows: then look closer).
+    # It costs one pass and no memory, where isfinite() would build a mask.
+    if tensor.numel() == 0 or math.isfinite(tensor.sum().item()):
+        return None
+    for start in range(0, len(tensor), 1024):
+        rows = tensor[start : start + 1024]
+        bad = ~rows.isfinite().reshape(len(rows), -1).all(dim=1)
+        if bad.any():
+            return start + int(bad.nonzero()[0, 0])
+    return None
+
+
 def require_no_overflow(result: Tensor) -> None:
     """Refuses a result (n, ...), of finite inputs, that has left the range of its dtype."""
-    if result.numel() == 0 or math.isfinite(result.sum().item()) or result.isfinite().all():
-        return
-    row = int((~result.isfinite().reshape(len(result), -1).all(dim=1)).nonzero()[0, 0])
-    limits = torch.finfo(result.dtype)
-    raise ResultOverflowError(
-        f"the result for row {row} is beyond {limits.max:.3g}, the largest number of "
-        f"{limits.dtype}; scale the targets down"
-        + ("" if result.dtype == torch.float64 else ", or convert the inputs to float64")
-    )
+    row = _first_infinite_row(result)
+    if row is not None:
+        limits = torch.finfo(result.dtype)
+        raise ResultOverflowError(
+            f"the result for row {row} is beyond {limits.max:.3g}, the largest number of "
+            f"{limits.dtype}; scale the targets down"
+            + ("" if result.dtype == torch.float64 else ", or convert the inputs to float64")
+        )
 
 
 def require_float(name: str, tensor: Tensor, hint: str) -> None:
     """Refuses integers and booleans, which would be computed on wrongly or not at all."""
     if not tensor.is_floating_point():
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        raise InvalidTypeError(f"{name} has dtype {dtype}; expected floating point: {hint}")
+        raise InvalidTypeError(f"{name} has dtype {_name(tensor)}; expected floating point: {hint}")
 
 
 def require_finite(name: str, tensor: Tensor, first_row: int = 0) -> None:
     """Refuses NaN and infinity, naming the first row that has one."""
-    # The sum is finite unless an entry is not (or the sum overflows: then look closer).
-    # It costs one pass and no memory, where isfinite() would build a mask.
-    if tensor.numel() == 0 or math.isfinite(tensor.sum().item()):
-        return
-    for start in range(0, len(tensor), 1024):
-        rows = tensor[start : start + 1024]
-        bad = ~rows.isfinite().reshape(len(rows), -1).all(dim=1)
-        if bad.any():
-            row = int(bad.nonzero()[0, 0])
-            value = rows[row][~rows[row].isfinite()].reshape(-1)[0].item()
-            raise InvalidInputError(
-                f"{name} holds {value} in row {first_row + start + row}; expected finite numbers: "
-                f"remove or fill in what is missing first"
-            )
+    row = _first_infinite_row(tensor)
+    if row is not None:
+        value = tensor[row][~tensor[row].isfinite()].reshape(-1)[0].item()
+        raise InvalidInputError(
+            f"{name} holds {value} in row {first_row + row}; expected finite numbers: remove or "
+            "fill in what is missing first"
+        )
 
 
 def as_targets(name: str, value: Any, first_row: int = 0) -> Tensor:
-    """Targets as a finite float matrix, one row a sample; `first_row` is the first one's number."""
+    """Targets as a finite float matrix; `first_row` is the number of its first row."""
     Y = as_tensor(name, value)
     require_float(name, Y, "convert it, or one-hot encode class labels, first")
     if Y.ndim not in (1, 2) or (Y.ndim == 2 and Y.shape[1] == 0):
@@ -175,7 +178,7 @@ def _as_number(name: str, value: Any, zero_allowed: bool) -> float:
 
 
 @dataclass(frozen=True)
-class Problem:
+class Problem(Generic[ArrayT]):
     """A checked kernel matrix and targets, ready to compute on.
 
     Attributes:
@@ -196,25 +199,19 @@ class Problem:
         """(n, c) the targets, less the starting function."""
         return self.Y if self.start is None else self.Y - self.start
 
-    def give(self, result: Tensor, from_residual: bool = False) -> Any:
-        """A result (n, c) in the caller's library and dtype, and with the shape of Y.
-
-        One that was found from the residual has the starting function added to it.
-        """
-        if from_residual and self.start is not None:
-            result = result + self.start
-        return give_back(result[:, 0] if self._flat else result, self._like, self._dtype)
+    def give(self, result: Tensor) -> ArrayT:
+        """A result (n, c) in the caller's library and dtype, and with the shape of Y."""
+        flat = result[:, 0] if self._flat else result
+        return cast(ArrayT, give_back(flat, self._like, self._dtype))
 
 
-def as_problem(K: Any, Y: Any, initial: Any = None, *, factored: bool = False) -> Problem:
-    """Checks the inputs of the functional core and takes them through the door.
+def as_problem(
+    K: ArrayT, Y: Any, initial: Any = None, *, factored: bool = False
+) -> Problem[ArrayT]:
+    """Checks the inputs of the functional core: K (n, n), and Y and perhaps initial (n,) or (n, c).
 
-    Args:
-        K: (n, n) Gram matrix.
-        Y: (n,) or (n, c) targets.
-        initial: Values of the starting function, of the shape of Y.
-        factored: Whether a Cholesky factor of K will be needed: if it cannot fit into the memory,
-            K is refused before its n^2 numbers are looked at.
+    If K is to be `factored`, and its Cholesky factor cannot fit into the memory, it is refused
+    before its n^2 numbers are looked at.
     """
     gram = as_tensor("K", K)
     require_float("K", gram, "convert it first")
@@ -231,11 +228,16 @@ def as_problem(K: Any, Y: Any, initial: Any = None, *, factored: bool = False) -
                 f"{name} is on {values.device}, but K is on {gram.device}; move one to the other"
             )
     if factored:
-        require_factor_memory(gram)
+        require_memory(
+            f"the exact method on {len(gram)} samples",
+            len(gram) ** 2 / 2,
+            gram,
+            "use a shorter stream, float32 or TargetCorrector, which never needs all of K at once",
+        )
     require_finite("K", gram)
     require_symmetric("K", gram)
-    # LAPACK knows no half precision: such inputs are computed on in float32, and given back
-    # in their own dtype.
+    # LAPACK has no half precision: such inputs are computed on in float32, and results given back
+    # in their own dtype
     wide = torch.promote_types(dtype, torch.float32)
     return Problem(
         K=gram.to(wide),
@@ -252,11 +254,7 @@ def as_stream_targets(
 ) -> tuple[Tensor, Tensor | None, torch.dtype]:
     """Y and the starting function's values as (n, c) matrices, and the dtype of a result.
 
-    Args:
-        Y: (n,) or (n, c) targets.
-        initial: Values of the starting function, of the shape of Y, or None.
-        n: Number of samples.
-        dtype: That of their kernel.
+    `n` and `dtype` are those of the kernel.
     """
     targets = as_targets("Y", Y)
     start = None if initial is None else as_targets("initial", initial)
@@ -265,8 +263,7 @@ def as_stream_targets(
             continue
         if len(values) != n:
             raise InvalidInputError(
-                f"{name} has {len(values)} rows, but K is {n} x {n}; expected one row a sample, in "
-                "the same order"
+                f"{name} has {len(values)} rows, but K is {n} x {n}; expected one row a sample"
             )
         dtype = torch.promote_types(dtype, values.dtype)
     if start is not None and start.shape != targets.shape:
@@ -307,7 +304,7 @@ def panels(n: int, multiple: int, device: torch.device) -> Iterator[slice]:
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes that can still be allocated on the device, or None where nothing tells."""
+    """Bytes that can still be allocated on the device; None if the system does not say."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     meminfo = Path("/proc/meminfo")
@@ -330,22 +327,8 @@ def require_memory(what: str, numbers: float, like: Tensor, instead: str) -> Non
         )
 
 
-def require_factor_memory(K: Tensor) -> None:
-    """Refuses a stream whose Cholesky factor cannot fit."""
-    n = len(K)
-    require_memory(
-        f"the exact method on {n} samples",
-        n * n / 2,
-        K,
-        "use a shorter stream or float32, or TargetCorrector, which never needs all of K at once",
-    )
-
-
 class GrowingRows:
-    """Rows appended at the end of one buffer that doubles when it is full.
-
-    Rows of another dtype than those before are promoted, or promote the others, without loss.
-    """
+    """Rows in one buffer that doubles when it is full; other dtypes are promoted without loss."""
 
     def __init__(self, capacity: int = 0) -> None:
         self._capacity = capacity
@@ -378,9 +361,9 @@ class GrowingRows:
         self._size = size
 
     def fork(self) -> Self:
-        """A copy to append to, at no cost. The rows so far are shared: neither may change them.
+        """A copy to append to, at no cost, which is void once this one is appended to.
 
-        Once this one is appended to, the fork's own rows are void.
+        The rows so far are shared: neither may change them.
         """
         return copy.copy(self)
 
@@ -404,8 +387,7 @@ def _lossless_dtype(one: Tensor, other: Tensor) -> torch.dtype:
             if max(abs(int(values.min())), abs(int(values.max()))) > EXACT_INTEGERS:
                 raise InvalidInputError(
                     f"the stream has samples in {_name(one)} and in {_name(other)}, and whole "
-                    f"numbers beyond 2**53, which {_name(part)} holds and float64 does not; "
-                    "convert one of them first"
+                    "numbers beyond 2**53, which float64 cannot hold; convert one of them first"
                 )
     return dtype
 
@@ -437,8 +419,8 @@ def full_precision(device: torch.device) -> Iterator[None]:
 def considerate_threads() -> Iterator[None]:
     """One thread on a CPU that has other work, all of them on a quiet one.
 
-    OpenMP's threads wait for each other by spinning: where other processes take their turns, most
-    of the time is spent on that, and one thread alone is several times faster.
+    OpenMP's threads wait for each other by spinning: if other processes take their turns, most of
+    the time is spent on that, and one thread alone is several times faster.
     """
     threads = torch.get_num_threads()
     if threads > 1 and _other_work() >= BUSY * (os.cpu_count() or 1):

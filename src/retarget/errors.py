@@ -1,4 +1,4 @@
-"""What can go wrong, by name. Every message says what was got, what was expected, what to do."""
+"""Every error and warning. Messages say what was given, what was expected, and what to do."""
 
 import sys
 import warnings
@@ -34,8 +34,7 @@ __all__ = [
 class RetargetError(Exception):
     """Any error that retarget raises on purpose."""
 
-    # Exceptions are pickled by their positional arguments: what has others must come back whole
-    # from another process too.
+    # Exceptions are pickled by their positional arguments: keyword arguments must survive too.
     def __reduce__(self) -> tuple[Any, ...]:
         return _made_again, (type(self), self.args, vars(self))
 
@@ -109,7 +108,7 @@ class TrainingDivergedError(RetargetError, ArithmeticError):
 
 
 class StreamTooLargeError(RetargetError, MemoryError):
-    """The stream is too long for an exact method in the memory at hand."""
+    """The stream is too long for an exact method in the memory that is free."""
 
 
 class MissingDataError(RetargetError, FileNotFoundError):
@@ -117,7 +116,7 @@ class MissingDataError(RetargetError, FileNotFoundError):
 
 
 class DownloadError(RetargetError, ConnectionError):
-    """A file that none of its mirrors would give, whole and with the right checksum."""
+    """A file that could not be downloaded from any mirror, whole and with the right checksum."""
 
 
 class MissingExtraError(RetargetError, ImportError):
@@ -160,8 +159,8 @@ class LargeTargetsWarning(UserWarning):
 class LinearisationWarning(UserWarning):
     """A network did not do what its tangent kernel said it would.
 
-    Corrected targets are exact for the kernel; a network follows them only while its kernel stands
-    still. Where it does not, the targets lead somewhere else.
+    Corrected targets are exact for the kernel; a network follows them only while its kernel hardly
+    changes. If it changes, the targets lead somewhere else.
     """
 
 

@@ -1,4 +1,4 @@
-"""What users name by an import path, package.module:factory: networks and models of their own."""
+"""Users' own networks and models, named by an import path: package.module:factory."""
 
 import importlib
 import re
@@ -13,15 +13,7 @@ IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.\w+)*:[^\W\d]\w*(\.\w+)*")
 
 
 def imported(name: str, what: str) -> Any:
-    """What is found under an import path.
-
-    Args:
-        name: "package.module:factory".
-        what: What it is for, for messages.
-
-    Raises:
-        InvalidInputError: It is not an import path, or cannot be imported.
-    """
+    """The object at an import path, "package.module:factory"; `what` it is for is for messages."""
     module_name, _, attribute = name.partition(":")
     try:
         found: Any = importlib.import_module(module_name)
@@ -36,18 +28,7 @@ def imported(name: str, what: str) -> Any:
 
 
 def called(factory: Any, name: str, what: str, options: Mapping[str, Any] | None = None) -> Any:
-    """What a factory of the user's own gives.
-
-    Args:
-        factory: A function or class.
-        name: What it is called, for messages.
-        what: What it makes, for messages.
-        options: Keyword arguments to call it with.
-
-    Raises:
-        InvalidInputError: It fails.
-        InvalidTypeError: It cannot be called.
-    """
+    """Calls a user's own factory with these options; `name` and `what` are for messages."""
     if not callable(factory):
         raise InvalidTypeError(
             f"{name!r} is a {type(factory).__name__}; expected a function or class to call"
@@ -65,16 +46,7 @@ def called(factory: Any, name: str, what: str, options: Mapping[str, Any] | None
 
 
 def imported_network(name: str, what: str) -> nn.Module:
-    """What the named function or class gives when it is called without arguments.
-
-    Args:
-        name: "package.module:factory".
-        what: What the network is for, for messages.
-
-    Raises:
-        InvalidInputError: It cannot be imported, or fails.
-        InvalidTypeError: It gives something other than a module.
-    """
+    """The network that a function or class, named by its import path, returns without arguments."""
     made = called(imported(name, what), name, what)
     if not isinstance(made, nn.Module):
         raise InvalidTypeError(f"{name!r} gave a {type(made).__name__}; expected a torch.nn.Module")

@@ -1,4 +1,4 @@
-"""The description of an online learner. Data only: nothing here trains anything."""
+"""The description of an online learner, and the labels and colours of learners."""
 
 import math
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ Reduction = Literal["sum", "mean"]
 class SGD:
     r"""One pass of `torch.optim.SGD` over a stream, on the loss $\tfrac12\|y - f(x)\|^2$.
 
-    Describe your online learner with it, wherever a function asks for one: it holds the options of
-    `torch.optim.SGD` by their names there, and what a data loader and a loss add to them. It costs
-    nothing, and trains nothing.
+    Describe your online learner with it wherever a function asks for one. It holds the options of
+    `torch.optim.SGD` under the same names, and those of the data loader and of the loss. It only
+    describes a learner, and trains nothing.
 
     Args:
         lr: The learning rate $\eta$, or a schedule: one rate a step.
@@ -47,7 +47,7 @@ class SGD:
     reduction: Reduction = "sum"
 
     def __post_init__(self) -> None:
-        # frozen: normalised values go in by the back door, once
+        # the class is frozen: this is how checked values are set
         object.__setattr__(self, "lr", _positive_rates(self.lr))
         if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int | np.integer):
             raise InvalidTypeError(
@@ -71,11 +71,11 @@ class SGD:
     def from_torch(
         cls, optimizer: "torch.optim.SGD", batch_size: int, reduction: Reduction
     ) -> Self:
-        r"""The learner that a `torch.optim.SGD` is, as it is set now.
+        r"""The description of a `torch.optim.SGD` with its present options.
 
         Use it in a training loop that has an optimiser already, so that the two cannot disagree.
-        The optimiser must be new where it has a momentum: a velocity of earlier steps has no place
-        in the description.
+        An optimiser with momentum must be new, because the description has no velocity of earlier
+        steps.
 
         Parameter groups may have different rates. The learner has the rate of the first group, and
         the others' ratios to it are a diagonal preconditioner of the kernel, which
@@ -89,7 +89,7 @@ class SGD:
 
         Raises:
             InvalidTypeError: It is another optimiser.
-            InvalidInputError: It has an option or a state that no description fits exactly:
+            InvalidInputError: It has an option or a state that cannot be described exactly:
                 `maximize`, `dampening` with a momentum, a rate that a scheduler changes, groups
                 that differ in momentum or shrink differently, a velocity.
 
@@ -162,39 +162,29 @@ def _require_exact_description(optimizer: Any) -> None:
         )
     first = optimizer.param_groups[0]
     for number, group in enumerate(optimizer.param_groups):
-        if group["maximize"]:
-            raise InvalidInputError(
-                f"maximize is set in parameter group {number}; expected an optimiser that goes "
-                "down the loss"
-            )
-        if group["momentum"] != 0 and group["dampening"] != 0:
-            raise InvalidInputError(
-                f"dampening is {group['dampening']} in parameter group {number}, which torch "
-                "leaves out of the first step, so that no rate describes it; expected dampening=0"
-            )
-        if "initial_lr" in group:
-            raise InvalidInputError(
-                f"a scheduler changes the rate of parameter group {number}; describe the learner "
-                "as SGD(lr=[...], ...), with one rate a step"
-            )
-        for option in ("momentum", "nesterov"):
-            if group[option] != first[option]:
-                raise InvalidInputError(
-                    f"{option} is {first[option]} in parameter group 0 and {group[option]} in "
-                    f"group {number}; expected the same in all groups"
-                )
         shrinks = [float(each["lr"]) * float(each["weight_decay"]) for each in (first, group)]
-        if not math.isclose(*shrinks, rel_tol=1e-12):
-            raise InvalidInputError(
-                f"lr * weight_decay is {shrinks[0]:g} in parameter group 0 and {shrinks[1]:g} in "
-                f"group {number}; expected the same, as all weights must shrink alike"
-            )
+        wrong = {
+            "maximize is set; expected an optimiser that goes down the loss": group["maximize"],
+            f"dampening is {group['dampening']}, which torch leaves out of the first step; "
+            "expected dampening=0": group["momentum"] != 0 and group["dampening"] != 0,
+            "a scheduler changes the rate; describe the learner as SGD(lr=[...], ...), with one "
+            "rate a step": "initial_lr" in group,
+            f"momentum is {group['momentum']}, and {first['momentum']} in group 0; expected the "
+            "same in all groups": group["momentum"] != first["momentum"],
+            f"nesterov is {group['nesterov']}, and {first['nesterov']} in group 0; expected the "
+            "same in all groups": group["nesterov"] != first["nesterov"],
+            f"lr * weight_decay is {shrinks[1]:g}, and {shrinks[0]:g} in group 0; expected the "
+            "same, as all weights must shrink alike": not math.isclose(*shrinks, rel_tol=1e-12),
+        }
+        for problem, found in wrong.items():
+            if found:
+                raise InvalidInputError(f"in parameter group {number} {problem}")
     for state in optimizer.state.values():
         velocity = state.get("momentum_buffer")
         if velocity is not None and bool(velocity.any()):
             raise InvalidInputError(
-                "the optimiser has a velocity from steps that it has taken; expected a new one, "
-                "or one without momentum"
+                "the optimiser has a velocity from earlier steps; expected a new one, or one "
+                "without momentum"
             )
 
 

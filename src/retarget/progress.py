@@ -4,7 +4,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from types import TracebackType
 
 from rich.console import Console, RenderableType
 from rich.progress import (
@@ -26,12 +25,9 @@ _silent = False
 def display(
     console: Console, transient: bool, above: Callable[[], RenderableType] | None = None
 ) -> Iterator[Progress]:
-    """Progress on the terminal: what, how far, how many, how long still.
+    """Shows progress bars with the time left, below what `above` returns each time it is called.
 
-    Args:
-        console: Where to show it.
-        transient: Whether it is gone when it is over.
-        above: Gives what to show above the bars, time and again.
+    A transient display disappears at the end.
     """
 
     class Shown(Progress):
@@ -50,7 +46,7 @@ def display(
 
 
 def silence() -> None:
-    """No bars from here on: in a process that has no terminal to itself."""
+    """Shows no more bars in this process, which does not have a terminal to itself."""
     global _silent
     _silent = True
 
@@ -58,12 +54,8 @@ def silence() -> None:
 class PatientBar:
     """A progress bar on standard error with the time left, shown after a second's work.
 
-    Within other work that shows its progress, it is a line of that display.
-
-    Args:
-        what: What is being done, in a word or two.
-        total: Steps in all.
-        shown: Whether to show it; None shows it on a terminal only.
+    Within other work that shows its progress, it is a line of that display. With `shown=None` it
+    appears only on a terminal.
 
     Examples:
         >>> with PatientBar("counting", 3, shown=False) as bar:
@@ -81,18 +73,13 @@ class PatientBar:
     def __enter__(self) -> "PatientBar":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         if self._bar is not None and self._joined:
             self._bar.remove_task(self._task)
         self._own.close()
 
     def advance(self, steps: int) -> None:
-        """Notes that so many more steps are done."""
+        """Notes that this many more steps are done."""
         self._done += steps
         if self._bar is None and time.monotonic() - self._start > PATIENCE and self._wanted():
             self._joined = bool(_displays)

@@ -1,8 +1,7 @@
 """Samples of one tensor, or of several: token ids and a mask, an image and a text.
 
 A batch of samples is a tensor whose rows are samples, or a dict or tuple of batches that share
-their first dimension, nested at will. What is done with rows of a tensor elsewhere (counting,
-taking some, joining) is done here with either.
+their first dimension, nested at will. Both are counted, cut and joined by the functions here.
 """
 
 import inspect
@@ -19,27 +18,24 @@ from torch.func import functional_call
 from retarget.arrays import as_tensor, require_finite
 from retarget.errors import InvalidInputError, InvalidTypeError
 
-# A tensor, or a dict or tuple of these. Its own type would be recursive, which mypy resolves, and
-# every use would have to tell the three apart, which is what the functions below are for.
+# A tensor, or a dict or tuple of these. With a recursive type every use would have to tell the
+# three apart, which is what the functions below are for.
 Samples = Any
 
 
 def is_nested(value: Any) -> bool:
-    """Whether it is a batch of several parts, rather than one array or what makes one."""
-    if isinstance(value, Mapping):
-        return True
-    # a tuple of numbers, or of tuples of these, is one array written out
-    parts = value if isinstance(value, tuple) else ()
-    return any(np.ndim(each) > 0 for each in parts if isinstance(each, Tensor | np.ndarray)) or any(
-        is_nested(each) for each in parts
-    )
+    """Whether it is a batch of several parts, rather than one array or nested numbers."""
+    if isinstance(value, tuple):  # of numbers, or of tuples of these: one array written out
+        arrays = (each for each in value if isinstance(each, Tensor | np.ndarray))
+        return any(np.ndim(each) > 0 for each in arrays) or any(map(is_nested, value))
+    return isinstance(value, Mapping)
 
 
 def as_samples(name: str, value: Any) -> Samples:
     """The caller's samples as tensors that share their memory, detached from any graph.
 
-    Mappings become dicts with their keys in order, so that the parts of any two are in the same
-    order, and without what they hold of None; named tuples become tuples.
+    Mappings become dicts with sorted keys and without entries that are None; named tuples become
+    tuples.
     """
     if not is_nested(value):
         samples = as_tensor(name, value)
@@ -71,7 +67,7 @@ def _as_nest(name: str, value: Any) -> Samples:
         }
     if isinstance(value, tuple):
         return tuple(_as_nest(f"{name}[{i}]", part) for i, part in enumerate(value))
-    # not asked to be finite: a mask that is added has infinities
+    # need not be finite: a mask that is added has infinities
     leaf = as_tensor(name, value)
     if leaf.ndim == 0:
         raise InvalidInputError(f"{name} is a single number; expected one row a sample")
@@ -79,7 +75,7 @@ def _as_nest(name: str, value: Any) -> Samples:
 
 
 def leaves(samples: Any) -> list[Any]:
-    """The tensors that it is made of (or the caller's arrays, before `as_samples`)."""
+    """The tensors of the samples (or the caller's arrays, before `as_samples`)."""
     if not is_nested(samples):
         return [samples]
     parts = samples.values() if isinstance(samples, Mapping) else samples
@@ -87,7 +83,7 @@ def leaves(samples: Any) -> list[Any]:
 
 
 def mapped(change: Callable[[Any], Any], samples: Any) -> Any:
-    """The same with each tensor changed."""
+    """The same samples with a function applied to each tensor."""
     if not is_nested(samples):
         return change(samples)
     if isinstance(samples, Mapping):
@@ -96,13 +92,13 @@ def mapped(change: Callable[[Any], Any], samples: Any) -> Any:
 
 
 def with_leaves(samples: Samples, new: Sequence[Tensor]) -> Samples:
-    """The same with other tensors, in the order of `leaves`."""
+    """The same samples with other tensors, in the order of `leaves`."""
     remaining = iter(new)
     return mapped(lambda _: next(remaining), samples)
 
 
 def library_of(samples: Any) -> Any:
-    """One of the caller's arrays: results are given back in its library."""
+    """One of the caller's arrays: results are returned in its library."""
     return next(iter(leaves(samples)), None)
 
 
@@ -124,23 +120,20 @@ def join(parts: Sequence[Samples]) -> Samples:
 
 
 def portions(samples: Samples, rows: int) -> Iterator[Samples]:
-    """All of them, a few at a time; where there are none, none at once."""
+    """All of them, a few at a time; one empty portion if there are none."""
     for start in range(0, max(1, count(samples)), rows):
         yield take(samples, slice(start, start + rows))
 
 
 def with_type_of(like: Tensor, samples: Samples) -> Samples:
-    """On a network's device and, what is floating point, in its type.
-
-    Whole numbers stay: they are tokens, masks, places.
-    """
+    """The samples on a network's device, and floating point in its type; tokens stay integers."""
     return mapped(
         lambda leaf: leaf.to(like) if leaf.is_floating_point() else leaf.to(like.device), samples
     )
 
 
 def form_of(samples: Samples) -> dict[str, tuple[tuple[int, ...], torch.dtype, torch.device]]:
-    """What two batches must share to be of one kind: the parts, their shapes, types, devices."""
+    """The parts with their shapes, types and devices, which batches of one kind share."""
     return {
         path: (tuple(leaf.shape[1:]), leaf.dtype, leaf.device)
         for path, leaf in named_leaves("", samples).items()
@@ -156,7 +149,7 @@ def shapes_of(samples: Samples) -> str:
 
 
 def named_leaves(name: str, samples: Samples) -> dict[str, Tensor]:
-    """Its tensors, by names from which `from_named` puts it together: `name["ids", 0]`."""
+    """The tensors by names such as `name["ids", 0]`, from which `from_named` rebuilds the nest."""
 
     def walk(part: Samples, path: tuple[str | int, ...]) -> dict[str, Tensor]:
         if isinstance(part, Mapping | tuple):
@@ -168,7 +161,7 @@ def named_leaves(name: str, samples: Samples) -> dict[str, Tensor]:
 
 
 def from_named(name: str, tensors: Mapping[str, Any]) -> Samples | None:
-    """What `named_leaves` took apart; None where there is nothing of that name."""
+    """Rebuilds what `named_leaves` took apart; None if there is nothing of that name."""
     if name in tensors:
         return tensors[name]
     nest: dict[str | int, Any] = {}
@@ -190,10 +183,10 @@ def _with_tuples(nest: Any) -> Samples:
 
 
 def arguments(module: nn.Module, samples: Samples) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """How a module takes its samples: as positional arguments and keywords.
+    """The positional arguments and keywords with which a module is called.
 
-    A dict goes in as keywords and a tuple as several arguments, as far as `forward` takes them so;
-    else as one argument.
+    A dict becomes keywords and a tuple several arguments, if `forward` accepts them; otherwise
+    either is one argument.
     """
     if not is_nested(samples):
         return (samples,), {}
@@ -208,7 +201,7 @@ def arguments(module: nn.Module, samples: Samples) -> tuple[tuple[Any, ...], dic
 def outputs_of(
     module: nn.Module, samples: Samples, weights: dict[str, Tensor] | None = None
 ) -> Tensor:
-    """What a module, with other weights where given, makes of its samples: one tensor."""
+    """A module's output for its samples, one tensor, perhaps with other weights."""
     positional, keywords = arguments(module, samples)
     if weights is None:
         result = module(*positional, **keywords)
@@ -218,14 +211,14 @@ def outputs_of(
     if not isinstance(outputs, Tensor):
         raise InvalidInputError(
             f"the module returned a {type(result).__name__}; expected one tensor of outputs (n, c),"
-            " or one such among others: wrap it in a module that returns the part you mean"
+            " or one such among others: wrap it in a module that returns that part"
         )
     return outputs
 
 
 @contextmanager
 def whole_numbers_explained(samples: Samples) -> Iterator[None]:
-    """Says of a module that fails on samples with whole numbers that these were passed on so."""
+    """Explains the failure of a module to which samples with whole numbers were passed."""
     try:
         yield
     except RuntimeError as error:
@@ -234,16 +227,16 @@ def whole_numbers_explained(samples: Samples) -> Iterator[None]:
             raise
         raise InvalidTypeError(
             f"the samples have dtype {', '.join(sorted(found))}, and the module does not take them "
-            f"({error}); whole numbers are passed on as they are, for embeddings: convert what it "
-            "computes with to floating point"
+            f"({error}); whole numbers are not converted, because embeddings need them: convert "
+            "others to floating point"
         ) from error
 
 
 def output_of(result: Any, samples: int) -> Any:
-    """The one matrix among a module's results, one row a sample, where there is just one.
+    """The only matrix, one row a sample, among a module's results; otherwise these as they are.
 
     Networks of Hugging Face return objects with several entries, of which `logits` or
-    `pooler_output` is such a matrix. Anything else is given back as it is.
+    `pooler_output` is such a matrix.
     """
     if isinstance(result, Tensor):
         return result

@@ -22,18 +22,12 @@ FORMAT = 2
 
 
 def write_state(path: Path, values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Writes a state to one file, which replaces an older one only when complete.
+    """Writes JSON values and tensors to one file, which replaces an older one only when complete.
 
-    Args:
-        path: The file.
-        values: Plain values, as JSON has them.
-        tensors: Tensors by name, on any device.
-
-    Raises:
-        OSError: The file cannot be written; its `filename` is the path. An older file stays.
+    An `OSError` has the path as its `filename`; the older file then stays.
     """
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    header = {"format": FORMAT, "sha256": _checksum_of_all(values, stored), "values": values}
+    header = {"format": FORMAT, "sha256": checksum(json.dumps(values), stored), "values": values}
     try:
         with atomic_file(path) as temporary:
             save_file(stored, temporary, {"retarget": json.dumps(header)})
@@ -44,15 +38,10 @@ def write_state(path: Path, values: Mapping[str, Any], tensors: Mapping[str, Ten
 def read_state(
     path: Path, device: str | torch.device = "cpu", kind: str | None = None
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The values and the tensors that `write_state` wrote.
+    """The values and the tensors that `write_state` wrote, with these on the device.
 
-    Args:
-        path: The file.
-        device: Where the tensors go.
-        kind: The `class` that the values must name, if any.
-
-    Raises:
-        DamagedFileError: It is not as it was written.
+    If `kind` is given, the values must name it as their `class`. A file that has changed since it
+    was written is a `DamagedFileError`.
     """
     _require_device(device)
     if not path.is_file():
@@ -67,15 +56,15 @@ def read_state(
         raise DamagedFileError(f"{path} is damaged or not a safetensors file: {error}") from error
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise InvalidInputError(
-            f"{path} is not a retarget state of format {FORMAT}; expected one that this version "
-            "wrote"
+            f"{path} is not a retarget state of format {FORMAT}; expected one of this version"
         )
     values = header.get("values")
-    if header.get("sha256") != _checksum_of_all(values, tensors) or not isinstance(values, dict):
+    found = checksum(json.dumps(values), tensors)  # JSON writes what it has read as it was
+    if header.get("sha256") != found or not isinstance(values, dict):
         raise DamagedFileError(f"{path} is damaged: its checksum is not that of what it holds")
     if kind is not None and values.get("class") != kind:
         raise InvalidInputError(
-            f"{path} holds a {values.get('class')}, not a {kind}; load it as what it is"
+            f"{path} holds a {values.get('class')}, not a {kind}; load it as such"
         )
     return values, {name: tensor.to(device) for name, tensor in tensors.items()}
 
@@ -93,9 +82,9 @@ def _require_device(device: str | torch.device) -> None:
 
 @contextmanager
 def explained(path: str | Path, what: str) -> Iterator[None]:
-    """Makes a clear error of whatever a state leads to that is whole, and not what `save` writes.
+    """Explains errors from a state whose entries are missing, or of another kind or size.
 
-    Entries are missing, or of another kind or size: it was written by another version, or by hand.
+    Such a file was written by another version, or by hand.
     """
     try:
         yield
@@ -105,11 +94,6 @@ def explained(path: str | Path, what: str) -> Iterator[None]:
     ) as error:
         told = f"{type(error).__name__}: {error}"
         raise InvalidInputError(f"{path} is not a state of a {what} ({told})") from error
-
-
-def _checksum_of_all(values: Any, tensors: Mapping[str, Tensor]) -> str:
-    # what JSON has read, it writes as it was
-    return checksum(json.dumps(values), tensors)
 
 
 def checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
@@ -136,9 +120,9 @@ def require_shape(name: str, value: Any, *shape: int | None) -> Tensor:
     expected = tuple("any" if length is None else length for length in shape)
     if not isinstance(value, Tensor):
         raise InvalidInputError(f"{name} is {value!r:.80}; expected a tensor of shape {expected}")
-    fits = len(value.shape) == len(shape) and all(
-        wanted in (None, length) for wanted, length in zip(shape, value.shape, strict=True)
-    )
-    if not fits:
-        raise InvalidInputError(f"{name} has shape {tuple(value.shape)}; expected {expected}")
+    found = tuple(value.shape)
+    if len(found) != len(shape) or any(
+        wanted not in (None, length) for wanted, length in zip(shape, found, strict=True)
+    ):
+        raise InvalidInputError(f"{name} has shape {found}; expected {expected}")
     return value

@@ -10,10 +10,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PARTIAL = ".partial-"  # how the name of a file begins that is being written
-# What can be wrong with a disk, whoever writes to it.
+# what can be wrong with a disk
 FULL_OR_FAILING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 OF_THE_DISK = (*FULL_OR_FAILING, errno.EROFS)
-# How libraries in Rust (safetensors, Polars) tell it, as errors of their own.
+# how libraries in Rust (safetensors, Polars) report it
 SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
@@ -32,16 +32,13 @@ def user_path(written: str | Path) -> Path:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Gives a temporary path beside `path`; what was written there takes its place at the end.
+    """Gives a temporary path beside `path`, and moves what was written there to `path` at the end.
 
     A reader sees the old file or the new one, never a part. If the body fails, the old one stays.
     A new file has the mode that `open` would give it, and one that replaces another has that one's
-    mode and, where the system permits it, its owner and group. A link stays: the file that it
-    points to is written.
-
-    Raises:
-        OSError: The disk is full, or fails; it names the file, whichever library was writing. Or
-            `path` is a folder, a pipe or a device, or a link that leads back to itself.
+    mode and, if the system permits it, its owner and group. A link stays: the file that it points
+    to is written. A full or failing disk is an `OSError` that names the file, whichever library was
+    writing; so is a path that is a folder, a pipe, a device or a link to itself.
     """
     old = _replaced(path)
     target = path
@@ -75,11 +72,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 def _replaced(path: Path) -> os.stat_result | None:
-    """What is known of the file that is there already, be it behind a link; None if there is none.
-
-    Raises:
-        OSError: It is not a file, or it is a link that leads back to itself.
-    """
+    """The status of the file at the path, perhaps behind a link; None if there is none."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -102,7 +95,7 @@ def _give_to_owner(path: Path, old: os.stat_result) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Makes the new name last through a power cut, where the system can."""
+    """Makes the new name survive a power cut, if the system can."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -17,7 +17,7 @@ TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|)", re.IGNORECASE)
 
 
 def printable(text: str) -> str:
-    r"""Text on one line, without what a terminal would take as a command, or cannot show.
+    r"""Text on one line, without characters that a terminal obeys or cannot show.
 
     Examples:
         >>> printable("red\x1b[31m, a line\n, a byte that is not text \udcff")
@@ -27,7 +27,7 @@ def printable(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """A cell or a name for a message: quoted, on one line, cut where it is long."""
+    """A cell or a name for a message: quoted, on one line, cut if it is long."""
     text = repr(value)
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}...{text[0]}"
 
@@ -51,7 +51,7 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | 
 
 
 def auto_or_number(option: str, text: str) -> float | Literal["auto"]:
-    """A positive number, or the word that leaves the choice to us.
+    """A positive number, or "auto".
 
     Examples:
         >>> auto_or_number("--lr", "0.1"), auto_or_number("--lr", "auto")
@@ -69,7 +69,7 @@ def auto_or_number(option: str, text: str) -> float | Literal["auto"]:
 
 
 def amount_of_memory(option: str, text: str) -> int:
-    """Bytes, written for people.
+    """Bytes, as people write them.
 
     Examples:
         >>> [amount_of_memory("--memory", text) for text in ("4GB", "1.5 GiB", "500m")]
@@ -87,7 +87,7 @@ def amount_of_memory(option: str, text: str) -> int:
 
 
 def amount_of_time(option: str, text: str) -> float:
-    """Seconds, written for people.
+    """Seconds, as people write them.
 
     Examples:
         >>> [amount_of_time("--time-limit", text) for text in ("90", "1.5 min", "2h", "10s")]

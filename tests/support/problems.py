@@ -4,6 +4,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
@@ -85,13 +86,13 @@ def plain_learners(draw):
 
 
 @st.composite
-def learners(draw, n):
+def learners(draw, n, epochs=1):
     """Any SGD: momentum, Nesterov, weight decay, schedules and all of it together."""
     batch = draw(batches)
     momentum = draw(st.sampled_from([0.0, 0.4, 0.9]))
     lr = draw(st.floats(0.02, 0.5)) * (1 - momentum)
     if draw(st.booleans()):
-        steps = -(-n // batch)
+        steps = -(-n // batch) * epochs
         lr = tuple(lr * draw(st.floats(0.3, 1.0)) for _ in range(steps))
     return rt.SGD(
         lr=lr,
@@ -114,6 +115,32 @@ def problems(draw, memory=True):
 def class_problems(draw):
     stream = draw(class_streams)
     return stream, draw(learners(len(stream)))
+
+
+@st.composite
+def problems_of(draw, loss, most_epochs=1, memory=True):
+    """A stream with targets for the loss, a learner, and how many epochs its schedule is for."""
+    stream, epochs = draw(streams if loss == "squared" else class_streams), 1
+    if most_epochs > 1:
+        epochs = draw(st.integers(1, most_epochs))
+    return stream, draw(learners(len(stream), epochs) if memory else plain_learners()), epochs
+
+
+each_loss = pytest.mark.parametrize("loss", ["squared", "cross-entropy"])
+
+
+def core_functions(learner, gamma=0.7, block_size=2, ridge=0.0):
+    """The functions of the core by name, as functions of K and Y."""
+    correction = learner, gamma, block_size, ridge
+    return {
+        "offline_coefficients": lambda K, Y: rt.offline_coefficients(K, Y, gamma),
+        "online_coefficients": lambda K, Y: rt.online_coefficients(K, Y, learner),
+        "prequential_errors": lambda K, Y: rt.prequential_errors(K, Y, learner),
+        "effective_targets": lambda K, Y: rt.effective_targets(K, Y, learner, gamma),
+        "corrected_targets": lambda K, Y: rt.corrected_targets(K, Y, learner, gamma),
+        "iterative_targets": lambda K, Y: rt.iterative_targets(K, Y, *correction),
+        "distilled_targets": lambda K, Y: rt.distilled_targets(K, Y, gamma, block_size),
+    }
 
 
 @contextmanager

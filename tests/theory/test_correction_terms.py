@@ -76,12 +76,11 @@ def equation_16(stream, learner, gamma, terms):
         p, n = slice(0, term.rows.start), term.rows
         on = off = np.zeros_like(stream.Y[n])
         if p.stop:
-            steps = learner.steps(p.stop)
-            lr = learner.lr if isinstance(learner.lr, float) else learner.lr[:steps]
-            on = (
-                stream.features[n]
-                @ train(stream.features[p], Z[p], replace(learner, lr=lr)).weights
+            lr = (
+                learner.lr if isinstance(learner.lr, float) else learner.lr[: learner.steps(p.stop)]
             )
+            run = train(stream.features[p], Z[p], replace(learner, lr=lr))
+            on = stream.features[n] @ run.weights
             off = literal.f_off(stream.Y[p], stream.K[p, p], stream.K[p, n], gamma)
         Z[n] = stream.Y[n] + term.online @ (stream.Y[n] - on) + term.offline @ (off - stream.Y[n])
         assert_same(

@@ -15,18 +15,10 @@ from retarget.errors import (
     PrecisionWarning,
     StreamTooLargeError,
 )
-from support.problems import assert_same, make_stream
+from support.problems import assert_same, core_functions, make_stream
 
 LEARNER = rt.SGD(lr=0.2)
-CORE = {
-    "offline_coefficients": lambda K, Y: rt.offline_coefficients(K, Y, 0.7),
-    "online_coefficients": lambda K, Y: rt.online_coefficients(K, Y, LEARNER),
-    "prequential_errors": lambda K, Y: rt.prequential_errors(K, Y, LEARNER),
-    "effective_targets": lambda K, Y: rt.effective_targets(K, Y, LEARNER, 0.7),
-    "corrected_targets": lambda K, Y: rt.corrected_targets(K, Y, LEARNER, 0.7),
-    "iterative_targets": lambda K, Y: rt.iterative_targets(K, Y, LEARNER, 0.7, 2),
-    "distilled_targets": lambda K, Y: rt.distilled_targets(K, Y, 0.7, 4),
-}
+CORE = core_functions(LEARNER)
 core = pytest.mark.parametrize("function", CORE.values(), ids=CORE.keys())
 
 
@@ -149,7 +141,7 @@ def test_arrays_on_two_devices(stream):
     Y = torch.empty((9, 2), device="meta")
     K = torch.tensor(stream.K)
     with pytest.MonkeyPatch.context() as patch:  # as if meta were a device with numbers
-        patch.setattr(arrays, "_as_plain_tensor", lambda _, tensor: tensor)
+        patch.setattr(arrays, "_require_plain", lambda *_: None)
         patch.setattr(arrays, "require_finite", lambda *_: None)
         with pytest.raises(InvalidInputError, match="Y is on meta, but K is on cpu"):
             rt.online_coefficients(K, Y, LEARNER)
@@ -216,11 +208,10 @@ def test_not_positive_definite_far_into_a_long_stream(monkeypatch, stream):
 
 
 @pytest.mark.parametrize("name", ["offline_coefficients", "corrected_targets", "iterative_targets"])
-def test_low_precision_is_announced_with_the_digits_to_expect(name, stream, monkeypatch):
-    function = CORE[name]
+def test_low_precision_is_announced_with_the_digits_to_expect(name, stream):
+    function = core_functions(rt.SGD(lr=1e-7))[name]  # a stable rate for this kernel
     K, Y = (stream.K + 1e6).astype(np.float32), stream.Y.astype(np.float32)
     K += np.eye(9, dtype=np.float32)
-    monkeypatch.setitem(globals(), "LEARNER", rt.SGD(lr=1e-7))  # a stable one for this kernel
     with pytest.warns(PrecisionWarning, match=r"in float32 expect [01]\.\d correct digits at best"):
         function(K, Y)
     with warnings.catch_warnings():

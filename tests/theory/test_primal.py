@@ -7,7 +7,8 @@ from hypothesis import given
 from numpy.linalg import cholesky, solve
 
 from retarget.errors import NotPositiveDefiniteError
-from retarget.theory.primal import FeatureRows, PrimalLearner, RecursiveRidge
+from retarget.theory.dual import FeatureRows, PrimalLearner
+from retarget.theory.offline.aims import RecursiveRidge
 from support.oracles import simulation
 from support.problems import assert_same, gammas, make_stream, problems
 
@@ -34,7 +35,7 @@ def test_recursive_ridge_is_the_cholesky_factor_of_the_stream(problem, gamma):
     L = cholesky(gamma * np.eye(len(stream)) + stream.K)
     beta = solve(L, stream.Y)
     Phi, Y = torch.from_numpy(stream.features), torch.from_numpy(stream.Y)
-    ridge = RecursiveRidge(gamma, Phi.shape[1], Y.shape[1], Y)
+    ridge = RecursiveRidge(gamma)
     for start in range(0, len(stream), 4):
         rows = slice(start, start + 4)
         new = ridge.learn(Phi[rows], Y[rows])
@@ -45,7 +46,7 @@ def test_recursive_ridge_is_the_cholesky_factor_of_the_stream(problem, gamma):
 def test_normal_equations_without_a_factor_say_which_gamma_would_do():
     stream = make_stream(5, 1, seed=0)
     Phi, Y = torch.from_numpy(stream.features) * 1e9, torch.from_numpy(stream.Y)
-    ridge = RecursiveRidge(1e-9, Phi.shape[1], 1, Y)
+    ridge = RecursiveRidge(1e-9)
     ridge.learn(Phi, Y)
     with pytest.raises(NotPositiveDefiniteError, match=r"gamma = 1e-09.* would do"):
         ridge.learn(Phi, Y)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import retarget as rt
 from retarget.errors import DivergedError, DivergenceWarning
 from retarget.theory.stability import largest_stable_lr
-from support.problems import make_stream
+from support.problems import core_functions, make_stream
 
 
 def random_stream(d, n, seed):
@@ -95,26 +95,22 @@ def blowing_up():
     return K, Y, rt.SGD(lr=3.2)
 
 
-CORE = {
-    "online_coefficients": lambda K, Y, learner: rt.online_coefficients(K, Y, learner),
-    "prequential_errors": lambda K, Y, learner: rt.prequential_errors(K, Y, learner),
-    "effective_targets": lambda K, Y, learner: rt.effective_targets(K, Y, learner, 0.5),
-    "online_learning_curve": lambda K, Y, learner: rt.online_learning_curve(
-        K, Y, K[:2], learner, [100, 300]
-    ),
-    "corrected_targets": lambda K, Y, learner: rt.corrected_targets(K, Y, learner, 0.5),
-    "iterative_targets": lambda K, Y, learner: rt.iterative_targets(K, Y, learner, 0.5, 4, 0.1),
-}
+def watched(learner):
+    """The functions that run an online learner."""
+    functions = core_functions(learner, 0.5, 4, 0.1)
+    del functions["offline_coefficients"], functions["distilled_targets"]
+    stops = [100, 300]
+    return functions | {"curve": lambda K, Y: rt.online_learning_curve(K, Y, K[:2], learner, stops)}
 
 
-@pytest.mark.parametrize("name", CORE)
+@pytest.mark.parametrize("name", watched(rt.SGD(lr=1.0)))
 def test_a_learner_that_blows_up_without_overflow_is_a_warning(name):
     K, Y, learner = blowing_up()
     with pytest.warns(DivergenceWarning, match=r"lr = 3\.2; below 2 it would be stable"):
-        CORE[name](K, Y, learner)
+        watched(learner)[name](K, Y)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        CORE[name](K, Y, rt.SGD(lr=1.8))
+        watched(rt.SGD(lr=1.8))[name](K, Y)
 
 
 def test_corrected_targets_that_no_longer_do_what_they_say_are_announced():

@@ -18,7 +18,8 @@ from retarget.distributed.cluster import computed
 from retarget.distributed.tiles import Tasks, TiledProblem, times
 from retarget.learners import SGD
 from retarget.theory.dual import DualLearner, Window, carry_over
-from retarget.theory.iterative import FirstBlock, Parts, equal_blocks, newest_coefficients, settled
+from retarget.theory.iterative import FirstBlock, Parts, equal_blocks, settled
+from retarget.theory.offline.aims import newest_coefficients
 from retarget.theory.response import step_response
 from retarget.theory.settling import Settling
 from retarget.theory.stability import (

@@ -11,10 +11,14 @@ import torch
 from retarget.errors import DivergedError, DivergenceWarning, PrecisionWarning, RetargetError
 from retarget.explore.state import State
 from retarget.kernels import RBF
-from retarget.theory.correction import corrected_targets, correction_terms
+from retarget.theory.correction import (
+    corrected_targets,
+    correction_terms,
+    discrepancy,
+    effective_targets,
+)
 from retarget.theory.iterative import iterative_targets
 from retarget.theory.online import offline_coefficients, online_coefficients, prequential_errors
-from retarget.theory.shift import discrepancy, effective_targets
 from retarget.theory.stability import largest_stable_lr
 
 GRID_SIZE = 201

@@ -14,10 +14,10 @@ from retarget.kernels.feature_maps import FeatureMap, as_count, feature_map
 from retarget.learners import SGD
 from retarget.state_files import checksum, part_of, require_shape
 from retarget.streaming.intake import Intake, Resumable
-from retarget.theory.iterative import FirstBlock, Parts, Sweep, check_correction
+from retarget.theory.dual import FeatureRows
+from retarget.theory.iterative import FeatureSweep, FirstBlock, Parts, Sweep, check_correction
 from retarget.theory.losses import Loss
 from retarget.theory.offline.aims import as_aim
-from retarget.theory.primal import FeatureRows, FeatureSweep
 
 COMPARED = 32  # samples of a portion whose kernel is computed, to see how near the features come
 
@@ -232,7 +232,7 @@ class TargetCorrector(Resumable):
             )
         self.memory = None if memory is None else as_count("memory", memory)
         self.seed = int(seed)
-        self._sweep: Sweep | FeatureSweep
+        self._sweep: Sweep
         if self.memory is None:
             self._intake = Intake(kernel, learner, loss)
             gram = self._intake.gram

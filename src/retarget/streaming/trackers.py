@@ -298,8 +298,9 @@ class CorrectionTracker(Resumable):
         self._factor.load_state_dict(part_of(state, "factor"))
         n = len(self)
         if self.loss != "squared" and n:
-            self._logistic = self._new_logistic(self._intake.outputs)
-            self._logistic.load_state_dict(part_of(state, "logistic"))
+            outputs = self._intake.outputs
+            self._logistic = self._new_logistic(outputs)
+            self._logistic.load_state_dict(part_of(state, "logistic"), n, (n, outputs))
         lengths = len(self._factor), len(self._offline_factor)
         if lengths != ((n, n) if self._logistic is None else (0, n)):
             raise InvalidInputError(f"the factor has {lengths[1]} rows; expected {n}")

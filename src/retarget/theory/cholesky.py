@@ -46,15 +46,8 @@ def inverse_norm(
 
     Hager's method with Higham's safeguard ("FORTRAN codes for estimating the one-norm", 1988; also
     LAPACK's `dlacn2`): climbs from column to column of the inverse, each the steepest one seen from
-    the last. A lower bound, hardly ever more than three times too small.
-
-    Args:
-        solve: Multiplies (..., n, k) by the inverse.
-        like: (..., n, n) the matrices, or anything of their shape, dtype and device.
-        worth: Where every first estimate is below this, one solve is enough.
-
-    Returns:
-        One estimate for each matrix.
+    the last. A lower bound, hardly ever more than three times too small. `like` has the shape
+    (..., n, n) of the matrices; if every first estimate is below `worth`, one solve is enough.
     """
     n = like.shape[-1]
     alternating = 1 + torch.arange(n, dtype=like.dtype, device=like.device) / max(1, n - 1)
@@ -121,21 +114,29 @@ def solve_lower_right(L: Tensor, rhs: Tensor) -> Tensor:
 
 @dataclass
 class _Panel:
-    """Consecutive rows of L: what lies left of the panel's own triangle, and that triangle."""
+    """Consecutive rows of L, of which some are used: a rectangle, and right of it a triangle."""
 
     start: int
-    left: Tensor
-    triangle: Tensor
+    left_rows: Tensor
+    square: Tensor
     used: int = 0
 
     @property
     def rows(self) -> slice:
         return slice(self.start, self.start + self.used)
 
+    @property
+    def left(self) -> Tensor:
+        return self.left_rows[: self.used]
+
+    @property
+    def triangle(self) -> Tensor:
+        return self.square[: self.used, : self.used]
+
 
 @dataclass(frozen=True)
 class NewRows:
-    """Rows computed for L, not yet part of it."""
+    """Rows computed for L that are not part of it yet."""
 
     panel: _Panel
     left: Tensor
@@ -164,8 +165,7 @@ class GrowingCholesky:
         self._gram = gram
         self.panels: list[_Panel] = []
         self._roomy = roomy
-        # Of gamma I + K, for its largest eigenvalue. Kept where K is, so that a device need not be
-        # waited for.
+        # of gamma I + K, for its largest eigenvalue; kept on K's device, so as not to wait for it
         self._trace: float | Tensor = 0.0
         self._squared_norm: float | Tensor = 0.0
         self._estimated = 0  # rows at the last estimate of the condition
@@ -182,16 +182,16 @@ class GrowingCholesky:
         n, m = len(self), len(K_rows)
         panel = self._panel_for(K_rows)
         used = panel.used
-        left = panel.left[used : used + m]
+        left = panel.left_rows[used : used + m]
         for past in self.panels:
             if past is panel:
                 break
-            rhs = K_rows[:, past.rows] - left[:, : past.start] @ past.left[: past.used].mT
-            left[:, past.rows] = solve_lower_right(_triangle(past), rhs)
-        middle = panel.triangle[used : used + m, :used]
+            rhs = K_rows[:, past.rows] - left[:, : past.start] @ past.left.mT
+            left[:, past.rows] = solve_lower_right(past.triangle, rhs)
+        middle = panel.square[used : used + m, :used]
         if used:
-            rhs = K_rows[:, panel.start : n] - left @ panel.left[:used].mT
-            middle.copy_(solve_lower_right(panel.triangle[:used, :used], rhs))
+            rhs = K_rows[:, panel.start : n] - left @ panel.left.mT
+            middle.copy_(solve_lower_right(panel.triangle, rhs))
         schur = K_rows[:, n:].clone()
         for part in (left, middle):
             if part.numel():
@@ -200,10 +200,10 @@ class GrowingCholesky:
         corner, info = torch.linalg.cholesky_ex(schur)
         if info.item():
             raise self._not_positive_definite(schur, n + int(info) - 1)
-        if m == len(panel.triangle):
-            panel.triangle = corner  # the whole panel at once: no copy
+        if m == len(panel.square):
+            panel.square = corner  # the whole panel at once: no copy
         else:
-            panel.triangle[used : used + m, used : used + m] = corner
+            panel.square[used : used + m, used : used + m] = corner
         return NewRows(panel, left, middle, corner, K_rows)
 
     def commit(self, new: NewRows) -> None:
@@ -211,8 +211,7 @@ class GrowingCholesky:
         if not self.panels or self.panels[-1] is not new.panel:
             if self.panels:  # the last panel is closed for good: drop the rows it did not use
                 last = self.panels[-1]
-                last.left = last.left[: last.used]
-                last.triangle = _triangle(last).contiguous()
+                last.left_rows, last.square = last.left, last.triangle.contiguous()
             self.panels.append(new.panel)
         n, m = len(self), len(new.corner)
         new.panel.used += m
@@ -223,14 +222,10 @@ class GrowingCholesky:
         self._squared_norm = self._squared_norm + grown
 
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
-        """A factor that goes on from here, at no cost; it is void once this one grows.
-
-        Args:
-            gram: Gives the kernel of a range of the stream that the fork follows.
-        """
+        """A factor that goes on from here, at no cost; it is void once this one grows."""
         fork = copy.copy(self)
         fork._gram = gram
-        # Rows of the fork lie in the shared panels where this factor's own next rows will.
+        # rows of the fork lie in the shared panels where this factor's own next rows will
         fork.panels = [replace(panel) for panel in self.panels]
         return fork
 
@@ -238,28 +233,28 @@ class GrowingCholesky:
         r"""$L^{-1} B$."""
         x = rhs.clone()
         for panel in self.panels:
-            part = x[panel.rows] - panel.left[: panel.used] @ x[: panel.start]
-            x[panel.rows] = solve_lower(_triangle(panel), part)
+            part = x[panel.rows] - panel.left @ x[: panel.start]
+            x[panel.rows] = solve_lower(panel.triangle, part)
         return x
 
     def solve(self, rhs: Tensor) -> Tensor:
         r"""$(\gamma I + K)^{-1} B$."""
         x = self.solve_lower(rhs)
         for panel in reversed(self.panels):
-            x[panel.rows] = solve_lower_transposed(_triangle(panel), x[panel.rows])
-            x[: panel.start] -= panel.left[: panel.used].mT @ x[panel.rows]
+            x[panel.rows] = solve_lower_transposed(panel.triangle, x[panel.rows])
+            x[: panel.start] -= panel.left.mT @ x[panel.rows]
         return x
 
     def product(self, x: Tensor) -> Tensor:
         r"""$(\gamma I + K) X$, from the factor alone."""
         half = torch.zeros_like(x)  # L^T X
         for panel in self.panels:
-            half[panel.rows] += _triangle(panel).tril().mT @ x[panel.rows]
-            half[: panel.start] += panel.left[: panel.used].mT @ x[panel.rows]
+            half[panel.rows] += panel.triangle.tril().mT @ x[panel.rows]
+            half[: panel.start] += panel.left.mT @ x[panel.rows]
         result = torch.empty_like(x)
         for panel in self.panels:
-            result[panel.rows] = _triangle(panel).tril() @ half[panel.rows]
-            result[panel.rows] += panel.left[: panel.used] @ half[: panel.start]
+            result[panel.rows] = panel.triangle.tril() @ half[panel.rows]
+            result[panel.rows] += panel.left @ half[: panel.start]
         return result
 
     def state_dict(self) -> dict[str, Any]:
@@ -272,9 +267,8 @@ class GrowingCholesky:
             "warned": self._warned,
         }
         for i, panel in enumerate(self.panels):
-            state[f"room{i}"] = len(panel.triangle)
-            state[f"left{i}"] = panel.left[: panel.used]
-            state[f"triangle{i}"] = _triangle(panel).tril()  # what lies above it is not ours
+            state[f"room{i}"], state[f"left{i}"] = len(panel.square), panel.left
+            state[f"triangle{i}"] = panel.triangle.tril()  # its upper half is not defined
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -289,7 +283,8 @@ class GrowingCholesky:
             if not 0 < used <= room <= max(used, panel_rows(left.device)):
                 raise InvalidInputError(f"room{i} is {room}, where {used} rows are used")
             panel = _Panel(n, left.new_empty(room, n), left.new_empty(room, room), used)
-            panel.left[:used], panel.triangle[:used, :used] = left, triangle
+            panel.left.copy_(left)
+            panel.triangle.copy_(triangle)
             self.panels.append(panel)
             n += used
         self._trace, self._squared_norm = float(state["trace"]), float(state["squared_norm"])
@@ -306,23 +301,20 @@ class GrowingCholesky:
         if not self.panels:
             return 1.0
         largest = float(self._squared_norm / self._trace)
-        like = self.panels[0].triangle[:1, :1].expand(len(self), len(self))
+        like = self.panels[0].square[:1, :1].expand(len(self), len(self))
         worth = worth_estimating(largest, like.dtype)
         return largest * float(inverse_norm(self.solve, like, worth))
 
     def warn_once(self) -> bool:
-        """Warns, the first time that it is so, that solutions lose their digits.
+        """Warns, the first time, that solutions lose their digits; says if it has ever warned.
 
         The condition is estimated whenever the factor has grown by a half since the last time: an
         estimate is several times the work of appending a row.
-
-        Returns:
-            Whether it has warned, now or before.
         """
         grown = 2 * len(self) >= 3 * self._estimated
         if self.panels and grown and not self._warned:
             self._estimated = len(self)
-            dtype = self.panels[0].triangle.dtype
+            dtype = self.panels[0].square.dtype
             self._warned = warn_if_meaningless("gamma I + K", self.condition, dtype)
         return self._warned
 
@@ -330,16 +322,14 @@ class GrowingCholesky:
         if row < EXPLAINED_SIZE:
             M = self._gram(slice(0, EXPLAINED_SIZE)).clone()
             M.diagonal().add_(self.gamma)
-        else:
-            # What is enough for the Schur complement S of the rows so far is enough for the
-            # whole: x^T M x >= v^T S v >= min eig(S) |x|^2 for x = (u, v), where that eigenvalue
-            # is negative.
-            M = schur
-        return not_positive_definite(M, self.gamma, row)
+            return not_positive_definite(M, self.gamma, row)
+        # What is enough for the Schur complement S of the rows so far is enough for the whole: if
+        # its smallest eigenvalue is negative, x^T M x >= v^T S v >= min eig(S) |x|^2, x = (u, v).
+        return not_positive_definite(schur, self.gamma, row)
 
     def _panel_for(self, K_rows: Tensor) -> _Panel:
         n, m = len(self), len(K_rows)
-        if self.panels and self.panels[-1].used + m <= len(self.panels[-1].triangle):
+        if self.panels and self.panels[-1].used + m <= len(self.panels[-1].square):
             return self.panels[-1]
         rows = max(m, panel_rows(K_rows.device)) if self._roomy else m
         require_memory(
@@ -348,7 +338,7 @@ class GrowingCholesky:
             K_rows,
             "use a shorter stream, or float32",
         )
-        # Memory that is not written to is not taken: `extend` may put its own triangle in place.
+        # memory that is not written to is not taken: `extend` may replace the square by its own
         return _Panel(n, K_rows.new_empty(rows, n), K_rows.new_empty(rows, rows))
 
 
@@ -398,7 +388,3 @@ def needed_jitter(M: Tensor) -> tuple[float, float]:
     deficit = max(0.0, -eigenvalues[..., 0].min().item())
     rounding = M.shape[-1] * torch.finfo(M.dtype).eps * eigenvalues[..., -1].max().item()
     return deficit, deficit + rounding
-
-
-def _triangle(panel: _Panel) -> Tensor:
-    return panel.triangle[: panel.used, : panel.used]

@@ -1,6 +1,6 @@
-r"""The correction: targets with which the online learner ends as the offline one (Theorem 4.1).
+r"""What an online learner has learned, as shifted targets (Theorem 3.2), and its correction (4.1).
 
-And the two mechanisms of its iterative form, block by block (Eq. 16 and 17). With samples as rows,
+And the two terms of the iterative correction, block by block (Eq. 16 and 17). With samples as rows,
 $p$ the past and $n$ a block, the targets of the block are
 
     Z_n = Y_n + C_on (Y_n - f_on) + C_off (f_off - Y_n)
@@ -13,18 +13,20 @@ it. $Q = L_{nn} L_{nn}^\top$ with $L_{nn}$ the block's own corner of the Cholesk
 stream, so one factorisation serves every block.
 """
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from retarget.arrays import (
     ArrayT,
-    Problem,
     as_non_negative,
     as_problem,
+    as_targets,
     as_tensor,
     panels,
     require_memory,
@@ -33,13 +35,59 @@ from retarget.errors import InvalidInputError, UnreachableTargetsError
 from retarget.learners import SGD
 from retarget.theory.cholesky import GrowingCholesky, warn_if_meaningless
 from retarget.theory.dual import DualLearner, diagonal_blocks
-from retarget.theory.epochs import check_epochs, repeated_targets
+from retarget.theory.epochs import check_epochs, online_pass, repeated_targets
 from retarget.theory.iterative import check_correction, equal_blocks
-from retarget.theory.losses import Loss
+from retarget.theory.losses import Loss, check_targets, outputs
 from retarget.theory.online import loss_problem, offline_solution
-from retarget.theory.response import final_response, require_lasting_start
+from retarget.theory.response import final_response
 from retarget.theory.settling import in_blocks, invert_blocks
 from retarget.theory.stability import GrowthWatch, warn_of_large_targets
+
+
+@torch.no_grad()
+def effective_targets(
+    K: ArrayT,
+    Y: Any,
+    learner: SGD,
+    gamma: float,
+    *,
+    initial: Any = None,
+    loss: Loss = "squared",
+    epochs: int = 1,
+) -> ArrayT:
+    r"""The targets on which the offline learner learns what the online learner learned.
+
+    $Y^e = (\gamma I + K)\, A$ with $A$ the online learner's dual coefficients (Theorem 3.2, Eq. 8).
+    With cross-entropy it is $Y^e = \sigma(K A) + \gamma A$ (docs/theory.md, section 10).
+
+    Args:
+        K: (n, n) Gram matrix of the stream, in stream order.
+        Y: (n,) or (n, c) targets, in stream order.
+        learner: The online learner.
+        gamma: Ridge of the offline learner that it is compared with, 0 or more.
+        initial: Values of the starting function on the stream, if it is not zero (without weight
+            decay only).
+        loss: `"squared"` or `"cross-entropy"`, of both learners; `initial` is then logits.
+        epochs: Passes over the stream, each in the same order; a schedule has one rate for each
+            step of all of them. They take as many times as long, and no more memory.
+
+    Returns:
+        Effective targets of the shape of Y; the shift is their difference from Y.
+
+    Examples:
+        At the rate $1 / (\gamma + k(x, x))$ the newest sample is not shifted (Eq. 11); the one
+        before it is, towards the error on the newest.
+
+        >>> import numpy as np
+        >>> K = np.array([[1.0, 0.5], [0.5, 1.0]])
+        >>> effective_targets(K, np.array([1.0, 1.0]), SGD(lr=0.5), gamma=1.0)
+        array([1.1875, 1.    ])
+    """
+    gamma = as_non_negative("gamma", gamma)
+    problem = loss_problem(K, Y, initial, loss, lasting=learner)
+    A = online_pass(problem, learner, loss, check_epochs(epochs))[1]
+    logits = problem.K @ A if problem.start is None else problem.start + problem.K @ A
+    return problem.give(outputs(logits, loss) + gamma * A)
 
 
 @torch.no_grad()
@@ -85,31 +133,98 @@ def corrected_targets(
         They are the inverse of the effective targets.
 
         >>> import numpy as np
-        >>> from retarget import effective_targets
         >>> K, learner = np.array([[1.0, 0.5], [0.5, 1.0]]), SGD(lr=0.5)
         >>> shifted = effective_targets(K, np.array([1.0, 1.0]), learner, gamma=1.0)
         >>> corrected_targets(K, shifted, learner, gamma=1.0)
         array([1., 1.])
     """
     gamma = as_non_negative("gamma", gamma)
-    problem = loss_problem(K, Y, initial, loss, factored=True)
-    require_lasting_start(initial, learner)
+    problem = loss_problem(K, Y, initial, loss, lasting=learner, factored=True)
     learner.rates(len(problem.K), check_epochs(epochs))
     coefficients = offline_solution(problem, gamma, loss)
     if epochs > 1:
         targets = repeated_targets(problem, coefficients, learner, epochs, loss)
         if loss != "squared":
             warn_of_large_targets(float(targets.abs().max()))
-        repeated: ArrayT = problem.give(targets, from_residual=loss == "squared")
-        return repeated
+        elif problem.start is not None:
+            targets = targets + problem.start
+        return problem.give(targets)
     gram = problem.K
     watch = GrowthWatch(learner, lambda rows: gram[rows, rows], loss=loss)
     targets = targets_reaching(
         lambda rows: gram[rows, : rows.stop], coefficients, watch, problem.start
     )
     watch.warn_once()
-    result: ArrayT = problem.give(targets)
-    return result
+    return problem.give(targets)
+
+
+@torch.no_grad()
+def discrepancy(
+    K: ArrayT,
+    Z: Any,
+    Y: Any,
+    learner: SGD,
+    gamma: float,
+    *,
+    initial: Any = None,
+    loss: Loss = "squared",
+) -> float:
+    r"""The distance between the online learner trained on Z and the offline learner trained on Y.
+
+    It is the norm of their difference in the kernel's function space (RKHS),
+    $\lVert f_{on}[Z] - f_{off}[Y] \rVert_{\mathcal H} = \sqrt{\operatorname{tr} D^\top K D}$ with
+    $D$ the difference of their dual coefficients, all outputs together. The paper minimises its
+    square (Eq. 14) or half its square (Eq. 15, where the term in $\gamma_o$ is added).
+
+    The distance bounds every prediction: at a query $x$ the outputs of the two learners differ by
+    at most $\sqrt{k(x, x)}$ times as much (in the Euclidean norm over outputs).
+
+    Args:
+        K: (n, n) Gram matrix of the stream, in stream order.
+        Z: Targets of the online learner, of the shape of Y.
+        Y: (n,) or (n, c) targets of the offline learner, in stream order.
+        learner: The online learner, compared as it is at the end of the stream (with momentum,
+            before it has come to rest).
+        gamma: Ridge of the offline learner, 0 or more.
+        initial: Values of the starting function on the stream, if it is not zero (without weight
+            decay only).
+        loss: `"squared"` or `"cross-entropy"`, of both learners; `initial` is then logits.
+
+    Returns:
+        The distance, 0 or more; for the distance of one output, pass that column of Z and Y.
+
+    Examples:
+        On the true targets the online learner misses the offline one, on corrected ones not.
+
+        >>> import numpy as np
+        >>> K, Y, learner = np.array([[1.0, 0.5], [0.5, 1.0]]), np.array([1.0, 1.0]), SGD(lr=0.5)
+        >>> round(discrepancy(K, Y, Y, learner, gamma=1.0), 4)
+        0.0901
+        >>> discrepancy(K, corrected_targets(K, Y, learner, 1.0), Y, learner, gamma=1.0) < 1e-12
+        True
+    """
+    gamma = as_non_negative("gamma", gamma)
+    problem = loss_problem(K, Y, initial, loss, lasting=learner, factored=True)
+    taught = as_targets("Z", Z)
+    if taught.shape != problem.Y.shape:
+        raise InvalidInputError(
+            f"Z has shape {np.shape(Z)}, but Y has shape {np.shape(Y)}; expected a target of the "
+            "online learner for each target of the offline one"
+        )
+    if taught.device != problem.K.device:
+        raise InvalidInputError(
+            f"Z is on {taught.device}, but K is on {problem.K.device}; move one to the other"
+        )
+    check_targets("Z", taught, loss)
+    dtype = torch.promote_types(problem.K.dtype, taught.dtype)
+    start = None if problem.start is None else problem.start.to(dtype)
+    problem = replace(problem, K=problem.K.to(dtype), Y=problem.Y.to(dtype), start=start)
+    D = online_pass(replace(problem, Y=taught.to(dtype)), learner, loss)[1]
+    D = D - offline_solution(problem, gamma, loss)
+    scale = float(D.abs().max())  # squares of numbers that are far from 1 are not representable
+    D = D / (scale or 1.0)
+    # K is positive semidefinite up to rounding, and so is this square
+    return scale * math.sqrt(max(float((D * (problem.K @ D)).sum()), 0.0))
 
 
 def targets_reaching(
@@ -118,13 +233,9 @@ def targets_reaching(
     watch: GrowthWatch,
     start: Tensor | None = None,
 ) -> Tensor:
-    """The targets with which the learner ends at these dual coefficients.
+    """(n, c) the targets with which the learner of `watch` ends at these dual coefficients.
 
-    Args:
-        kernel_rows: Gives the kernel of a range of samples against all before and themselves.
-        coefficients: (n, c) dual coefficients.
-        watch: Follows the learner that is to be trained on them, and knows its loss.
-        start: (n, c) the starting function on the stream; None for zero.
+    `kernel_rows` gives the kernel of a range of samples against all before them and themselves.
     """
     if watch.loss == "squared" and start is not None:
         return targets_reaching(kernel_rows, coefficients, watch) + start
@@ -150,9 +261,9 @@ def errors_reaching(coefficients: Tensor, learner: SGD) -> Tensor:
     if lost.any():
         row = int(lost.nonzero()[0, 0])
         raise UnreachableTargetsError(
-            f"what the learner learns from sample {row} is forgotten by the end of the {n} samples "
-            f"(its step keeps {weight[row].item():.2g} of its effect), so no target for it can be "
-            "exact; use less weight decay or momentum, or iterative_targets"
+            f"sample {row} is forgotten by the end of the {n} samples (its step keeps "
+            f"{weight[row].item():.2g} of its effect), so no target for it can be exact; use less "
+            "weight decay or momentum, or iterative_targets"
         )
     return coefficients / weight[:, None]
 
@@ -214,9 +325,8 @@ def correction_terms(
     if learner.has_memory:
         raise InvalidInputError(
             f"the learner has momentum = {learner.momentum:g} and weight_decay = "
-            f"{learner.weight_decay:g}; expected plain SGD. With momentum or weight decay "
-            "the effect of past steps goes on changing within a block, so there is no one f_on to "
-            "write Eq. 16 with; iterative_targets corrects for such learners too"
+            f"{learner.weight_decay:g}; expected plain SGD, for which f_on does not change within "
+            "a block: iterative_targets corrects for other learners too"
         )
     gram = as_tensor("K", K)
     problem = as_problem(K, gram.new_zeros((*gram.shape[:1], 1)))
@@ -228,14 +338,7 @@ def correction_terms(
         problem.K,
         "use a shorter stream, smaller blocks or float32",
     )
-    return _of_every_block(problem, learner, gamma, block_size, ridge)
-
-
-def _of_every_block(
-    problem: Problem, learner: SGD, gamma: float, block_size: int, ridge: float
-) -> list[CorrectionTerms]:
-    gram, n = problem.K, len(problem.K)
-    rates = gram.new_tensor(final_response(learner, n))
+    gram, rates = problem.K, problem.K.new_tensor(final_response(learner, n))
     factor = GrowingCholesky(gamma, lambda rows: gram[rows, rows])
     terms, condition = [], 1.0
     for rows, size in equal_blocks(0, n, block_size, "corrected", gram.device):
@@ -260,7 +363,7 @@ def _of_every_block(
 
 
 def _own_steps(gram: Tensor, rates: Tensor, size: int, batch: int) -> Tensor:
-    """(blocks, b, b) I/eta + K^bL of each block: what its coefficients make of its targets."""
+    """(blocks, b, b) I/eta + K^bL of each block, by which its coefficients are multiplied."""
     step = torch.arange(size, device=gram.device) // batch
     steps = diagonal_blocks(gram, size) * (step[:, None] > step)
     steps.diagonal(dim1=1, dim2=2).copy_((1 / rates).reshape(-1, size))

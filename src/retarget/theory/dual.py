@@ -1,4 +1,4 @@
-r"""The online learner in dual form: its weights as a sum over the samples it has learned.
+r"""The online learner: in dual form, as a sum over the samples it has learned, or as weights.
 
 All of online learning is one triangular system. With $E_t = y_t - f_t(x_t)$ the error on sample
 $t$ before it is learned and $c(t, i)$ the optimiser's memory (see `response`),
@@ -7,13 +7,17 @@ $$ E_t + \sum_{i<t} c(t, i)\, k(x_t, x_i)\, E_i = y_t , $$
 
 where $i < t$ means: in an earlier mini-batch. (With cross-entropy the first $E_t$ stands beside
 $\sigma$ of the sum: still triangular, and solved mini-batch after mini-batch.) The system is solved
-by substitution, a window of samples at a time. What lies before the window enters through one
+by substitution, a window of samples at a time. The past before the window enters through one
 matrix product, because the memory of a linear optimiser is two numbers a sample: its share in the
 weights and in the velocity.
+
+With explicit features, $k(x, x') = \phi(x)^\top \phi(x')$, the past is the weights themselves (and
+the velocity): nothing else is kept, every window costs the same, and the errors are the same.
 """
 
 import copy
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -28,16 +32,20 @@ from retarget.theory.cholesky import solve_lower
 from retarget.theory.losses import Loss, outputs
 from retarget.theory.response import StepResponse, step_response
 
+MEMORIES = 8  # lengths of windows whose response is kept in feature space
+
 
 class Window:
     """The next few samples of the stream, as the learner meets them.
 
-    Attributes:
+    Args:
         start: Position of the first of them in the stream.
         gram: (m, m) their kernel among themselves.
+        past: (m, c) the kernel against the past times its weights, and its velocity.
         memory: The optimiser's memory over the window.
         first_step: The optimiser's step that the first of them belongs to; None if all steps
             before were of whole mini-batches.
+        place: What else the learner needs to learn them: their features, or their positions.
     """
 
     def __init__(
@@ -47,27 +55,18 @@ class Window:
         past: tuple[Tensor, ...],
         memory: StepResponse,
         first_step: int | None = None,
+        place: Any = None,
     ):
-        self.start, self.first_step = start, first_step
-        self.gram = gram
-        self.memory = memory
-        self._past = past  # (m, c): the kernel against the past times its weights, its velocity
-        self._coupling: Tensor | None = None
+        self.start, self.first_step, self.place = start, first_step, place
+        self.gram, self.memory, self._past = gram, memory, past
 
-    @property
+    @cached_property
     def coupling(self) -> Tensor:
         """(m, m) strictly lower: what the window's earlier errors add to its later predictions."""
-        if self._coupling is None:
-            memory = self.memory
-            if memory.responses is None:
-                self._coupling = self._plain_coupling()
-            else:
-                self._coupling = self.spread(memory.responses[0][memory.step_of]).mul_(self.gram)
-        return self._coupling
-
-    def _plain_coupling(self) -> Tensor:
-        """K^bL times the rates of its columns, with no other (m, m) matrix on the way."""
         memory, m = self.memory, len(self.gram)
+        if memory.responses is not None:
+            return self.spread(memory.responses[0][memory.step_of]).mul_(self.gram)
+        # K^bL times the rates of its columns, with no other (m, m) matrix on the way
         coupling = self.gram * self.gram.new_tensor(memory.deposit[0, memory.step_of])
         coupling.tril_(-1)
         batch = int((memory.step_of == 0).sum())
@@ -81,7 +80,7 @@ class Window:
         return self.gram.new_tensor(response)[:, torch.from_numpy(self.memory.step_of)]
 
     def inherited(self, carry: np.ndarray) -> Tensor:
-        """(m, c) predictions as far as the past before the window goes, for a carry (m, 2)."""
+        """(m, c) what the past before the window predicts, for a carry (m, 2)."""
         if len(self._past) == 1:  # plain SGD: the past keeps all of its effect
             return self._past[0]
         shares = self.gram.new_tensor(carry)
@@ -91,7 +90,7 @@ class Window:
         return total
 
     def inherited_after(self) -> tuple[Tensor, ...]:
-        """(m, c) what the past's weights, and velocity, give at the samples after the window."""
+        """(m, c) the samples times the past's weights, and velocity, after the window."""
         if not self._past:
             return (self.gram.new_zeros(()),) * 2
         if len(self._past) == 1:
@@ -110,10 +109,7 @@ class Window:
     ) -> Tensor:
         """(m, c) the error on each sample before it is learned, for these targets.
 
-        Args:
-            targets: (m, c) what it is taught.
-            loss: The learner's loss.
-            start: (m, c) what is left of its starting function at each sample; None for zero.
+        `start` (m, c) is what is left of the starting function at each sample; None for zero.
         """
         if loss != "squared":
             return self.errors_in_order(targets, lambda rows, f: outputs(f, loss), start)
@@ -127,14 +123,7 @@ class Window:
         outputs: Callable[[slice, Tensor], Tensor],
         start: Tensor | None = None,
     ) -> Tensor:
-        """(m, c) the same, for any outputs: mini-batch after mini-batch.
-
-        Args:
-            targets: (m, c) what it is taught.
-            outputs: Makes of the logits of a range of the samples what the targets are compared
-                with.
-            start: As for `errors`.
-        """
+        """(m, c) the same, mini-batch after mini-batch, for any function of (rows, logits)."""
         inherited, coupling = self._inherited_on_the_way(), self.coupling
         logits = inherited.expand_as(targets) if start is None else inherited + start
         errors = torch.empty_like(targets)
@@ -150,12 +139,8 @@ class Window:
     def targets(
         self, errors: Tensor, loss: Loss = "squared", start: Tensor | None = None
     ) -> Tensor:
-        """(m, c) the targets on which the learner makes these errors; arguments as for `errors`."""
-        inherited = self._inherited_on_the_way()
-        if loss == "squared":
-            made = errors + inherited + self.coupling @ errors
-            return made if start is None else made + start
-        logits = inherited + self.coupling @ errors
+        """(m, c) the targets on which the learner makes these errors; the inverse of `errors`."""
+        logits = self._inherited_on_the_way() + self.coupling @ errors
         return errors + outputs(logits if start is None else logits + start, loss)
 
     def _inherited_on_the_way(self) -> Tensor:
@@ -173,7 +158,7 @@ class DualLearner:
     def __init__(self, learner: SGD, capacity: int = 0) -> None:
         self.learner = learner
         self.steps = 0
-        # The share of every sample in the weights and, where there is a memory, in the velocity.
+        # the share of every sample in the weights and, if there is a memory, in the velocity
         parts = 2 if learner.has_memory else 1
         self.shares = tuple(GrowingRows(capacity) for _ in range(parts))
 
@@ -201,13 +186,12 @@ class DualLearner:
             for part, share in enumerate(self.shares):
                 share.append(require_shape(f"share{part}", state[f"share{part}"], *shape))
         if not -(-len(self) // self.learner.batch_size) <= self.steps <= len(self):
-            raise InvalidInputError(f"steps is {self.steps}, where there are {len(self)} samples")
+            raise InvalidInputError(f"steps is {self.steps} after {len(self)} samples")
 
     def window(self, K_rows: Tensor) -> Window:
         """The next samples, by their kernel (m, n + m) against the past and themselves."""
         memory = step_response(self.learner, self.steps, len(K_rows))
-        gram = K_rows[:, len(self) :]
-        return Window(len(self), gram, self.past(K_rows), memory, self.steps)
+        return Window(len(self), K_rows[:, len(self) :], self.past(K_rows), memory, self.steps)
 
     def past(self, rows: Tensor) -> tuple[Tensor, ...]:
         """(m, c) the kernel of the next samples against the past times its weights, velocity."""
@@ -215,7 +199,7 @@ class DualLearner:
         return tuple(rows[:, :n] @ share.rows for share in self.shares) if n else ()
 
     def fork(self) -> Self:
-        """A learner that goes on from here by itself; void once this one goes on."""
+        """A learner that goes on from here; it is void once this one goes on."""
         fork = copy.copy(self)
         # with a memory, the shares of the past change with every step
         fork.shares = tuple(
@@ -224,11 +208,93 @@ class DualLearner:
         return fork
 
     def learn(self, window: Window, errors: Tensor) -> None:
-        """Takes the steps of the window, on which these errors were made."""
+        """Takes the steps of the window, on which it made these errors."""
         carry_over(self.shares, window)
         for share, deposit in zip(self.shares, window.deposits(errors), strict=False):
             share.append(deposit)
         self.steps += window.memory.deposit.shape[1]
+
+
+class FeatureRows:
+    """The features (m, features) of a few consecutive samples."""
+
+    def __init__(self, features: Tensor) -> None:
+        self.features = features
+
+    @cached_property
+    def gram(self) -> Tensor:
+        """(m, m) their kernel among themselves."""
+        return self.features @ self.features.mT
+
+
+class PrimalLearner:
+    """The state of an online learner after the samples so far, in feature space."""
+
+    def __init__(self, learner: SGD) -> None:
+        self.learner = learner
+        self.steps = 0
+        self._size = 0
+        self._kept = 2 if learner.has_memory else 1
+        self._parts: tuple[Tensor, ...] = ()  # weights and, if there is a memory, velocity
+        self._memories: dict[int, StepResponse] = {}
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def coefficients(self) -> Tensor:
+        """(features, c) the weights: the prediction for a query is its features times these."""
+        return self._parts[0]
+
+    def window(self, rows: FeatureRows) -> Window:
+        """The next samples."""
+        past, memory = self.past(rows), self._memory(len(rows.features))
+        return Window(self._size, rows.gram, past, memory, self.steps, rows.features)
+
+    def past(self, rows: FeatureRows) -> tuple[Tensor, ...]:
+        """(m, c) the next samples' features times the weights, and the velocity."""
+        return tuple(rows.features @ part for part in self._parts)
+
+    def fork(self) -> Self:
+        """A learner that goes on from here by itself."""
+        return copy.copy(self)  # learning makes new weights and does not change the old ones
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as named tensors and numbers."""
+        parts = {f"part{i}": part for i, part in enumerate(self._parts)}
+        return {"steps": self.steps, "size": self._size} | parts
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a state; this learner must be new."""
+        self.steps, self._size = int(state["steps"]), int(state["size"])
+        if not self.learner.steps(self._size) <= self.steps <= self._size:
+            raise InvalidInputError(f"steps is {self.steps} after {self._size} samples")
+        if self._size:
+            shape = require_shape("part0", state["part0"], None, None).shape
+            names = [f"part{i}" for i in range(self._kept)]
+            self._parts = tuple(require_shape(name, state[name], *shape) for name in names)
+
+    def learn(self, window: Window, errors: Tensor) -> None:
+        """Takes the steps of the window, on which it made these errors."""
+        new = [window.place.mT @ part for part in window.deposits(errors)[: self._kept]]
+        if self._parts:
+            transfer = window.memory.transfer[: self._kept, : self._kept].tolist()
+            for part, shares in zip(new, transfer, strict=True):
+                for share, old in zip(shares, self._parts, strict=True):
+                    part.add_(old, alpha=share)
+        self._parts = tuple(new)
+        self._size += len(errors)
+        self.steps += window.memory.deposit.shape[1]
+
+    def _memory(self, m: int) -> StepResponse:
+        """The response over the next `m` samples: at one rate, that over any `m` samples."""
+        if not isinstance(self.learner.lr, float):
+            return step_response(self.learner, self.steps, m)
+        if m not in self._memories:
+            if len(self._memories) == MEMORIES:  # a stream in odd portions has ever new lengths
+                self._memories.clear()
+            self._memories[m] = step_response(self.learner, 0, m)
+        return self._memories[m]
 
 
 def diagonal_blocks(M: Tensor, size: int) -> Tensor:

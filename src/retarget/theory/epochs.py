@@ -16,9 +16,8 @@ cross-entropy the map is not linear; Newton's method solves with its derivative,
 with the slopes of the outputs.
 """
 
-import copy
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ from torch import Tensor
 from retarget.arrays import Problem, panels
 from retarget.errors import InvalidInputError, InvalidTypeError, UnreachableTargetsError
 from retarget.learners import SGD
-from retarget.theory.dual import Window
+from retarget.theory.dual import DualLearner, Window, carry_over
 from retarget.theory.losses import Loss, outputs, slope_product
 from retarget.theory.response import final_response, remaining_start, step_response
 from retarget.theory.stability import GrowthWatch, largest_stable_lr
@@ -49,121 +48,69 @@ def check_epochs(epochs: Any) -> int:
     return int(epochs)
 
 
-class RepeatedWindow(Window):
-    """A few consecutive samples, met again.
+class RepeatedLearner(DualLearner):
+    """The state of an online learner that passes over the same n samples several times.
 
-    Attributes:
-        rows: Their positions among the n samples.
-    """
-
-    rows: slice
-
-
-class RepeatedLearner:
-    """The state of an online learner that passes over the same samples again and again.
-
-    Args:
-        learner: The online learner.
-        like: (n, c) what its coefficients look like.
+    `like` (n, c) has the shape and type of its coefficients, which are added up over all epochs.
     """
 
     def __init__(self, learner: SGD, like: Tensor) -> None:
-        self.learner, self.steps, self.met = learner, 0, 0
-        parts = 2 if learner.has_memory else 1
-        self._shares = tuple(torch.zeros_like(like) for _ in range(parts))
+        super().__init__(learner)
+        self._met = 0
+        for share in self.shares:
+            share.append(torch.zeros_like(like))
 
-    def __len__(self) -> int:
-        return self.met
+    def next_window(self, K_rows: Tensor, rows: slice) -> Window:
+        """The samples at these positions, by their kernel (m, n) against all samples."""
+        memory, past = step_response(self.learner, self.steps, len(K_rows)), self.past(K_rows)
+        return Window(self._met, K_rows[:, rows], past, memory, self.steps, rows)
 
-    @property
-    def coefficients(self) -> Tensor:
-        """(n, c) dual coefficients, those of all epochs added up."""
-        return self._shares[0]
-
-    def window(self, K_rows: Tensor, rows: slice) -> RepeatedWindow:
-        """The next samples.
-
-        Args:
-            K_rows: (m, n) their kernel against all samples.
-            rows: Their positions.
-        """
-        memory = step_response(self.learner, self.steps, len(K_rows))
-        past = self.past(K_rows)
-        window = RepeatedWindow(self.met, K_rows[:, rows], past, memory, self.steps)
-        window.rows = rows
-        return window
-
-    def past(self, K_rows: Tensor) -> tuple[Tensor, ...]:
+    def past(self, rows: Tensor) -> tuple[Tensor, ...]:
         """(m, c) the kernel of the next samples against all times their weights, velocity."""
-        met = min(self.met, K_rows.shape[1])  # in the first epoch the others have no share yet
-        return tuple(K_rows[:, :met] @ share[:met] for share in self._shares) if met else ()
+        met = min(self._met, rows.shape[1])  # in the first epoch the others have no share yet
+        return tuple(rows[:, :met] @ share.rows[:met] for share in self.shares) if met else ()
 
-    def learn(self, window: RepeatedWindow, errors: Tensor) -> None:
-        """Takes the steps of the window, on which these errors were made."""
-        if len(self._shares) == 2:
-            weights, velocity = self._shares
-            (ww, wv), (vw, vv) = window.memory.transfer.tolist()
-            aged = ww * weights + wv * velocity
-            velocity.mul_(vv).add_(weights, alpha=vw)
-            weights.copy_(aged)
-        for share, deposit in zip(self._shares, window.deposits(errors), strict=False):
-            share[window.rows] += deposit
-        self.met += len(errors)
+    def learn(self, window: Window, errors: Tensor) -> None:
+        """Takes the steps of the window, on which it made these errors."""
+        carry_over(self.shares, window)
+        for share, deposit in zip(self.shares, window.deposits(errors), strict=False):
+            share.rows[window.place] += deposit
+        self._met += len(errors)
         self.steps += window.memory.deposit.shape[1]
 
-    def fork(self) -> Self:
-        """A learner that goes on from here by itself."""
-        fork = copy.copy(self)
-        fork._shares = tuple(share.clone() for share in self._shares)
-        return fork
 
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing: a stream that is passed over several times is not saved on the way."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `state_dict`."""
-
-
-def epochs_pass(problem: Problem, learner: SGD, epochs: int, loss: Loss) -> Tensor:
-    """(n, c) the dual coefficients after several epochs."""
-    K, targets, n = problem.K, problem.Y, len(problem.K)
-    learner.rates(n, epochs)
-    start: Tensor | None = None
+def online_pass(
+    problem: Problem[Any], learner: SGD, loss: Loss = "squared", epochs: int = 1
+) -> tuple[Tensor, Tensor]:
+    """The errors (n, c) before each step of the last epoch, and the dual coefficients after it."""
+    K, n, columns = problem.K, len(problem.K), 1 if loss == "squared" else problem.Y.shape[1]
+    learner.rates(n, epochs)  # a schedule of the wrong length is an error before any work
     if problem.start is not None:
-        remaining = K.new_tensor(remaining_start(learner, n, epochs)[:-1])
-        start = remaining.reshape(epochs, n, 1) * problem.start
-    watch = _watch(problem, learner, loss)
-    repeated = RepeatedLearner(learner, targets)
+        remaining = K.new_tensor(remaining_start(learner, n, epochs)[:-1]).reshape(epochs, n, 1)
+    repeated, errors = RepeatedLearner(learner, problem.Y), torch.empty_like(problem.Y)
+    probe = RepeatedLearner(learner, problem.Y[:, :1].expand(-1, columns))
+    watch = GrowthWatch(learner, lambda rows: K[rows, rows], probe, loss, length=n)
     for epoch in range(epochs):
         for rows in panels(n, learner.batch_size, K.device):
-            window = repeated.window(K[rows], rows)
-            taught, begun = targets[rows], None if start is None else start[epoch, rows]
-            if loss == "squared" and begun is not None:
-                taught, begun = taught - begun, None
-            errors = window.errors(taught, loss, begun)
-            watch.follow(K[rows], window, taught, errors)
-            repeated.learn(window, errors)
+            window, targets, start = repeated.next_window(K[rows], rows), problem.Y[rows], None
+            if problem.start is not None:
+                start = remaining[epoch, rows] * problem.start[rows]
+                if loss == "squared":
+                    targets, start = targets - start, None
+            errors[rows] = window.errors(targets, loss, start)
+            watch.follow(K[rows], window, targets, errors[rows])
+            repeated.learn(window, errors[rows])
     watch.warn_once()
-    return repeated.coefficients
-
-
-def _watch(problem: Problem, learner: SGD, loss: Loss) -> GrowthWatch:
-    K, columns = problem.K, 1 if loss == "squared" else problem.Y.shape[1]
-    probe = RepeatedLearner(learner, problem.Y[:, :1].expand(-1, columns))
-    return GrowthWatch(learner, lambda rows: K[rows, rows], probe, loss, length=len(K))
+    return errors, repeated.coefficients
 
 
 def repeated_targets(
-    problem: Problem, coefficients: Tensor, learner: SGD, epochs: int, loss: Loss
+    problem: Problem[Any], coefficients: Tensor, learner: SGD, epochs: int, loss: Loss
 ) -> Tensor:
-    """(n, c) the targets that lead the learner to these dual coefficients in so many epochs.
+    """(n, c) the targets, the same in every epoch, that lead to these dual coefficients.
 
-    They are taught again in every epoch. Found by Newton's method, which for the squared error is
-    there in one step; of the squared error the starting function is not in them yet.
-
-    Raises:
-        UnreachableTargetsError: There are none, or none were found.
+    Found by Newton's method, which takes one step for the squared error; for that loss the
+    starting function is still to be added.
     """
     run = _Epochs(problem, learner, epochs, loss)
     size = float(torch.linalg.vector_norm(coefficients))
@@ -190,16 +137,16 @@ def repeated_targets(
             break
         Z, gap = there, nearer
     raise UnreachableTargetsError(
-        f"no targets were found that are the same in all {epochs} epochs and lead this learner to "
-        f"the offline one: the best miss it by {gap / size:.2g} of its size; use a smaller rate, "
-        "at which every step is stable, or another number of epochs"
+        f"no targets that are the same in all {epochs} epochs were found for this learner: the "
+        f"best miss the offline one by {gap / size:.2g} of its size; use a smaller rate, at which "
+        "every step is stable, or another number of epochs"
     )
 
 
 class _Epochs:
     """The map from targets, the same in every epoch, to coefficients, and its derivative."""
 
-    def __init__(self, problem: Problem, learner: SGD, epochs: int, loss: Loss) -> None:
+    def __init__(self, problem: Problem[Any], learner: SGD, epochs: int, loss: Loss) -> None:
         self._K, self._learner, self._epochs, self._loss = problem.K, learner, epochs, loss
         self._start = None if loss == "squared" else problem.start
         self.rates = _lasting_rates(problem.K, learner, epochs)
@@ -214,11 +161,11 @@ class _Epochs:
         """(n, c) the coefficients after all epochs on these targets; remembers the way there."""
         start = self._start
 
-        def errors(epoch: int, window: RepeatedWindow) -> Tensor:
-            begun = None if start is None else start[window.rows]
-            made = window.errors(Z[window.rows], self._loss, begun)
+        def errors(epoch: int, window: Window) -> Tensor:
+            begun = None if start is None else start[window.place]
+            made = window.errors(Z[window.place], self._loss, begun)
             if self._loss != "squared":
-                self._visits[epoch][window.rows] = Z[window.rows] - made
+                self._visits[epoch][window.place] = Z[window.place] - made
             return made
 
         if self._loss != "squared":
@@ -237,8 +184,8 @@ class _Epochs:
         if self._loss == "squared":
             return self.reached(change)
 
-        def errors(epoch: int, window: RepeatedWindow) -> Tensor:
-            p, rows = self._visits[epoch][window.rows], window.rows
+        def errors(epoch: int, window: Window) -> Tensor:
+            p, rows = self._visits[epoch][window.place], window.place
             return window.errors_in_order(change[rows], lambda some, df: slope_product(p[some], df))
 
         return self._pass(change, errors)
@@ -255,11 +202,11 @@ class _Epochs:
             before = slope_product(self._visits[-1], before)
         return A / self.rates + before
 
-    def _pass(self, like: Tensor, errors: Callable[[int, RepeatedWindow], Tensor]) -> Tensor:
+    def _pass(self, like: Tensor, errors: Callable[[int, Window], Tensor]) -> Tensor:
         repeated = RepeatedLearner(self._learner, like)
         for epoch in range(self._epochs):
             for rows in panels(len(like), self._learner.batch_size, like.device):
-                window = repeated.window(self._K[rows], rows)
+                window = repeated.next_window(self._K[rows], rows)
                 repeated.learn(window, errors(epoch, window))
         return repeated.coefficients
 

@@ -21,6 +21,7 @@ velocity free: with a momentum of 0.9 the targets then grow without bound.)
 """
 
 import copy
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, Self, get_args
 
@@ -28,30 +29,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.arrays import (
-    ArrayT,
-    GrowingRows,
-    as_non_negative,
-    as_problem,
-    as_targets,
-    panel_rows,
-)
+from retarget.arrays import ArrayT, as_non_negative, as_problem, as_targets, panel_rows
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.learners import SGD
 from retarget.state_files import part_of, require_shape
-from retarget.theory.cholesky import (
-    GrowingCholesky,
-    NewRows,
-    solve_lower_transposed,
-    warn_if_meaningless,
-)
-from retarget.theory.dual import DualLearner, Window, diagonal_blocks
+from retarget.theory.cholesky import warn_if_meaningless
+from retarget.theory.dual import DualLearner, PrimalLearner, Window
 from retarget.theory.losses import Loss, check_loss, check_targets
-from retarget.theory.offline.aims import ALL, Aim, RecentKernelRidge
+from retarget.theory.offline.aims import (
+    ALL,
+    Aim,
+    KernelRidge,
+    OfflineLearner,
+    RecentFeatureRidge,
+    RecentKernelRidge,
+    RecursiveRidge,
+)
 from retarget.theory.offline.logistic import LogisticFit
 from retarget.theory.response import require_lasting_start
-from retarget.theory.settling import Settling, in_blocks
-from retarget.theory.stability import GrowthWatch
+from retarget.theory.settling import Settling
+from retarget.theory.stability import FeatureGrowthWatch, GrowthWatch, no_past
 
 Parts = Literal["both", "online", "offline"]
 FirstBlock = Literal["corrected", "plain"]
@@ -60,16 +57,12 @@ FirstBlock = Literal["corrected", "plain"]
 class Sweep:
     """The state of the iterative correction after the blocks so far.
 
+    The options are those of `iterative_targets`, and:
+
     Args:
-        learner: The online learner that the targets are for.
-        gamma: Ridge of the offline learner.
-        ridge: The stabiliser gamma_o of Eq. 15.
-        parts: Both halves of Eq. 16, or one alone.
-        first_block: Whether the first block's targets are corrected too.
         gram: Gives the kernel of a range of the stream, to explain a failure.
         capacity: Expected length of the stream, if known.
         roomy: Whether few samples at a time will come (see GrowingCholesky).
-        loss: The loss of both learners.
         aim: Which samples the offline learner counts.
     """
 
@@ -86,24 +79,21 @@ class Sweep:
         loss: Loss = "squared",
         aim: Aim = ALL,
     ) -> None:
-        self.gamma, self.parts, self.first_block = gamma, parts, first_block
-        self.loss, self._gram = loss, gram
-        self._recent = None if aim.is_all else RecentKernelRidge(aim, gamma)
-        self.dual = DualLearner(learner, capacity)
-        self.factor = GrowingCholesky(gamma, gram, roomy)
-        self.beta = GrowingRows(capacity)
-        self._logistic: LogisticFit | None = None  # the number of outputs is not known yet
-        self._settling = Settling(ridge)
+        self.gamma, self.parts, self.first_block, self.aim = gamma, parts, first_block, aim
+        self.loss, self._gram, self._roomy = loss, gram, roomy
+        self._learner: DualLearner | PrimalLearner = DualLearner(learner, capacity)
         self._watch = GrowthWatch(learner, gram, loss=loss)
+        self._offline: OfflineLearner | None = None  # its sizes come with the first samples
+        self._settling = Settling(ridge)
         self._warned = False
 
     def __len__(self) -> int:
-        return len(self.dual)
+        return len(self._learner)
 
     @property
     def coefficients(self) -> Tensor:
-        """(n, c) the learner's dual coefficients."""
-        return self.dual.coefficients
+        """(n, c) the learner's dual coefficients; (features, c) its weights in feature space."""
+        return self._learner.coefficients
 
     def state_dict(self) -> dict[str, Any]:
         """The state as named tensors and numbers."""
@@ -111,17 +101,10 @@ class Sweep:
             "block_condition": self._settling.condition,
             "warned": self._warned,
         }
-        state |= {f"watch.{key}": value for key, value in self._watch.state_dict().items()}
-        state |= {f"dual.{key}": value for key, value in self.dual.state_dict().items()}
-        state |= {f"factor.{key}": value for key, value in self.factor.state_dict().items()}
-        if len(self.beta):
-            state["beta"] = self.beta.rows
-        if self._recent is not None and self.parts != "online" and len(self.dual):
-            recent = self._recent.state_dict()
-            state |= {f"recent.{key}": value for key, value in recent.items()}
-        if self._logistic is not None:
-            fit = self._logistic.state_dict()
-            state |= {f"logistic.{key}": value for key, value in fit.items()}
+        parts = {"watch": self._watch, "learner": self._learner, "offline": self._offline}
+        for name, part in parts.items():
+            if part is not None:
+                state |= {f"{name}.{key}": value for key, value in part.state_dict().items()}
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -129,38 +112,28 @@ class Sweep:
         self._settling.condition = float(state["block_condition"])
         self._warned = bool(state["warned"])
         self._watch.load_state_dict(part_of(state, "watch"))
-        self.dual.load_state_dict(part_of(state, "dual"))
-        self.factor.load_state_dict(part_of(state, "factor"))
-        fitted = 0
-        if self.loss != "squared" and len(self.dual):
-            self._logistic = self._new_logistic(self.dual.coefficients.shape[1])
-            self._logistic.load_state_dict(part_of(state, "logistic"))
-            fitted = len(self._logistic)
-        elif self._recent is not None and self.parts != "online" and len(self.dual):
-            outputs = self.dual.coefficients.shape[1]
-            self._recent.load_state_dict(part_of(state, "recent"), len(self.dual), outputs)
-        elif self.parts != "online" and len(self.dual):
-            outputs = self.dual.coefficients.shape[1]
-            self.beta.append(require_shape("beta", state["beta"], len(self.dual), outputs))
-        lengths = len(self.factor), self._watch.seen, fitted
-        expected = len(self.dual) if self.loss != "squared" else 0
-        if lengths != (len(self.beta), len(self.dual), expected):
-            raise InvalidInputError(f"its parts have {lengths} rows, of {len(self.dual)}")
+        self._learner.load_state_dict(part_of(state, "learner"))
+        if self._watch.seen != len(self):
+            raise InvalidInputError(f"{self._watch.seen} samples are seen, {len(self)} learned")
+        if not len(self):
+            return
+        rows, outputs = self.coefficients.shape
+        if self.parts != "online":
+            self._offline = self._new_offline(outputs)
+            offline = part_of(state, "offline")
+            self._offline.load_state_dict(offline, len(self), self.coefficients.shape)
+        if math.isfinite(self._watch.growth):
+            require_shape("probe", self._watch.probe.coefficients, rows, None)
 
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
         """A sweep that goes on from here, cheaply; it is void once this one goes on.
 
-        Args:
-            gram: Gives the kernel of a range of the stream that the fork follows.
+        `gram` gives the kernel of a range of the stream that the fork follows.
         """
         fork = copy.copy(self)
-        fork.dual, fork.beta = self.dual.fork(), self.beta.fork()
-        fork.factor, fork._watch = self.factor.fork(gram), self._watch.fork(gram)
-        fork._settling, fork._gram = copy.copy(self._settling), gram
-        if self._logistic is not None:
-            fork._logistic = self._logistic.fork(gram)
-        if self._recent is not None:
-            fork._recent = self._recent.fork()
+        fork._gram, fork._settling = gram, copy.copy(self._settling)
+        fork._learner, fork._watch = self._learner.fork(), self._watch.fork(gram)
+        fork._offline = None if self._offline is None else self._offline.fork(gram)
         return fork
 
     def portions(
@@ -169,80 +142,73 @@ class Sweep:
         """The stream from here to `stop`, in row ranges of equal blocks: (rows, block size)."""
         return equal_blocks(len(self), stop, block_size, self.first_block, device)
 
-    def correct(
-        self, K_rows: Tensor, Y: Tensor, block_size: int, start: Tensor | None = None
-    ) -> Tensor:
+    def correct(self, rows: Any, Y: Tensor, block_size: int, start: Tensor | None = None) -> Tensor:
         """Targets for the next blocks, which the learner then learns.
 
         Args:
-            K_rows: (m, n + m) kernel of the new samples against the past and themselves.
+            rows: The new samples: their kernel (m, n + m) against the past and themselves, or
+                their `FeatureRows`.
             Y: (m, c) their true targets.
             block_size: Their block size; m is a multiple of it.
             start: (m, c) the starting function at them; None for zero.
         """
         if self.loss == "squared" and start is not None:
-            return self.correct(K_rows, Y - start, block_size) + start
-        window = self.dual.window(K_rows)
-        plain = window.start == 0 and self.first_block == "plain"
-        new: NewRows | None = None
-        if self.loss != "squared":
-            aim = self._logits(K_rows, Y, block_size, start)
-        elif self.parts == "online":  # the first half of Eq. 16 alone aims at Y_n instead of F_n
-            aim = Y
-        elif self._recent is not None:
-            aim = torch.cat(
-                [
-                    self._recent.predict_after(
-                        K_rows[first:stop, : window.start + stop], Y[first:stop]
-                    )
-                    for first, stop in block_bounds(len(Y), block_size)
-                ]
-            )
-        else:
-            new = self.factor.extend(K_rows)
-            beta = new.solve(Y, self.beta.rows if len(self.beta) else Y[:0])
-            aim = Y - self.gamma * newest_coefficients(new.corner, beta, block_size)
-
-        if plain:
+            return self.correct(rows, Y - start, block_size) + start
+        window = self._learner.window(rows)
+        aim = Y  # of the first half of Eq. 16 alone, instead of F_n
+        if self.parts != "online":
+            if self._offline is None:
+                self._offline = self._new_offline(Y.shape[1])
+            aim = self._offline.predictions(rows, Y, block_size, start)
+        if window.start == 0 and self.first_block == "plain":
             targets, errors = Y, window.errors(Y, self.loss, start)
         elif self.loss != "squared":
             errors = self._settling.errors(window, aim, block_size)
             targets = window.targets(errors, self.loss, start)
         else:
             targets, errors = settled(self._settling, window, Y, aim, block_size, self.parts)
-        self._watch.follow(K_rows, window, targets, errors)
-
-        if new is not None:
-            self.factor.commit(new)
-            self.beta.append(beta)
-        self.dual.learn(window, errors)
+        self._watch.follow(rows, window, targets, errors)
+        self._learner.learn(window, errors)
         return targets
 
-    def _logits(self, K_rows: Tensor, Y: Tensor, block_size: int, start: Tensor | None) -> Tensor:
-        """(m, c) what the offline learner of cross-entropy predicts for each block, once seen."""
-        if self._logistic is None:
-            self._logistic = self._new_logistic(Y.shape[1])
-        fit, aims = self._logistic, []
-        for first, stop in block_bounds(len(Y), block_size):
-            rows, columns = slice(first, stop), slice(0, len(fit) + block_size)
-            fit.extend(K_rows[rows, columns], Y[rows], None if start is None else start[rows])
-            fit.solve()
-            aims.append(fit.logits[-block_size:])
-        return torch.cat(aims)
-
-    def _new_logistic(self, outputs: int) -> LogisticFit:
-        # a block at a time comes in: few large panels are solved with quicker than many small ones
-        return LogisticFit(self.gamma, outputs, self._gram, roomy=True)
+    def _new_offline(self, outputs: int) -> OfflineLearner:
+        if self.loss != "squared":
+            # blocks come one at a time: few large panels are solved with quicker than many small
+            return LogisticFit(self.gamma, outputs, self._gram, roomy=True)
+        if self.aim.is_all:
+            return KernelRidge(self.gamma, self._gram, self._roomy)
+        return RecentKernelRidge(self.aim, self.gamma)
 
     def warn_once(self) -> None:
         """Warns, the first time that it is so, that the targets are not to be relied on."""
         self._watch.warn_once()
-        dtype = self.dual.coefficients.dtype
+        dtype = self.coefficients.dtype
         self._warned = (
             self._warned
             or warn_if_meaningless("the kernel of a block", self._settling.condition, dtype)
-            or (self.factor if self._logistic is None else self._logistic.factor).warn_once()
+            or (self._offline is not None and self._offline.warn_once())
         )
+
+
+class FeatureSweep(Sweep):
+    """The same in feature space, where every block costs the same; gamma must be above 0."""
+
+    def __init__(
+        self,
+        learner: SGD,
+        gamma: float,
+        ridge: float,
+        parts: Parts,
+        first_block: FirstBlock,
+        aim: Aim = ALL,
+    ) -> None:
+        super().__init__(learner, gamma, ridge, parts, first_block, no_past, aim=aim)
+        self._learner, self._watch = PrimalLearner(learner), FeatureGrowthWatch(learner)
+
+    def _new_offline(self, outputs: int) -> OfflineLearner:
+        if self.aim.is_all:
+            return RecursiveRidge(self.gamma)
+        return RecentFeatureRidge(self.aim, self.gamma)
 
 
 def equal_blocks(
@@ -263,11 +229,6 @@ def equal_blocks(
         yield slice(whole, stop), stop - whole
 
 
-def block_bounds(rows: int, block_size: int) -> Iterator[tuple[int, int]]:
-    """Where each of several whole blocks begins and ends."""
-    return ((first, first + block_size) for first in range(0, rows, block_size))
-
-
 def settled(
     settling: Settling, window: Window, Y: Tensor, aim: Tensor, block_size: int, parts: Parts
 ) -> tuple[Tensor, Tensor]:
@@ -278,13 +239,6 @@ def settled(
     # F_n is a function of the kernel's space, Y_n in general is not
     errors = settling.errors(window, aim, block_size, in_range=parts == "both")
     return window.targets(errors), errors
-
-
-def newest_coefficients(corner: Tensor, beta: Tensor, block_size: int) -> Tensor:
-    """L_nn^-T beta_n: the offline coefficients of each block at the time when it is the newest."""
-    triangles = diagonal_blocks(corner, block_size)
-    blocks = in_blocks(beta, block_size)
-    return solve_lower_transposed(triangles, blocks).flatten(0, 1)
 
 
 @torch.no_grad()
@@ -312,9 +266,9 @@ def iterative_targets(
     For plain SGD whose first block is corrected too, the learning rate decides which targets are
     needed, and has no influence on the function learned. (With weight decay it has.)
 
-    With cross-entropy the same holds for the logits. The offline learner is then found anew after
-    every block, by Newton's method from where it was: some dozens of products of $n^2 c$
-    multiplications a block, where the squared error has $n^2 b$ (docs/theory.md, section 10).
+    With cross-entropy the same holds for the logits. The offline learner is then found again after
+    every block, by Newton's method from the last solution: some dozens of products of $n^2 c$
+    multiplications a block, compared to $n^2 b$ for the squared error (docs/theory.md, section 10).
 
     Args:
         K: (n, n) Gram matrix of the stream, in stream order.
@@ -359,8 +313,7 @@ def iterative_targets(
         begun = None if start is None else start[rows]
         targets[rows] = sweep.correct(gram[rows, : rows.stop], problem.Y[rows], size, begun)
     sweep.warn_once()
-    result: ArrayT = problem.give(targets)
-    return result
+    return problem.give(targets)
 
 
 @torch.no_grad()
@@ -391,18 +344,12 @@ def distilled_targets(K: ArrayT, Y: Any, gamma: float, block_size: int) -> Array
     if block_size < 1:
         raise InvalidInputError(f"block_size is {block_size}; expected 1 or more samples")
     problem = as_problem(K, Y, factored=True)
-    gram, n = problem.K, len(problem.K)
-    factor = GrowingCholesky(gamma, lambda rows: gram[rows, rows])
-    beta, targets = torch.empty_like(problem.Y), torch.empty_like(problem.Y)
-    for rows, size in equal_blocks(0, n, block_size, "corrected", gram.device):
-        new = factor.extend(gram[rows, : rows.stop])
-        beta[rows] = new.solve(problem.Y[rows], beta[: rows.start])
-        # F_n = Y_n - gamma L_nn^-T beta_n
-        targets[rows] = problem.Y[rows] - gamma * newest_coefficients(new.corner, beta[rows], size)
-        factor.commit(new)
-    factor.warn_once()
-    result: ArrayT = problem.give(targets)
-    return result
+    gram, targets = problem.K, torch.empty_like(problem.Y)
+    ridge = KernelRidge(gamma, lambda rows: gram[rows, rows])
+    for rows, size in equal_blocks(0, len(gram), block_size, "corrected", gram.device):
+        targets[rows] = ridge.predictions(gram[rows, : rows.stop], problem.Y[rows], size)
+    ridge.warn_once()
+    return problem.give(targets)
 
 
 def check_correction(
@@ -431,7 +378,7 @@ def check_correction(
     check_loss(loss)
     if loss != "squared" and parts != "both":
         raise InvalidInputError(
-            f"parts is {parts!r} with loss={loss!r}; expected 'both': Eq. 16 splits the correction "
-            "of the squared error, which is linear in the targets, into two halves"
+            f"parts is {parts!r} with loss={loss!r}; expected 'both': Eq. 16 splits only the "
+            "correction of the squared error, which is linear in the targets"
         )
     return as_non_negative("gamma", gamma), as_non_negative("ridge", ridge)

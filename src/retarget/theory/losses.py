@@ -21,7 +21,7 @@ Loss = Literal["squared", "cross-entropy"]
 
 
 def check_loss(loss: str) -> None:
-    """Refuses a loss that there is not."""
+    """Refuses the name of an unknown loss."""
     if loss not in get_args(Loss):
         raise InvalidInputError(f"loss is {loss!r}; expected 'squared' or 'cross-entropy'")
 
@@ -31,13 +31,8 @@ def check_targets(name: str, Y: Tensor, loss: Loss, first_row: int = 0) -> None:
 
     Cross-entropy takes real numbers, because corrected and effective targets leave [0, 1]. But the
     rows of several outputs must sum to 1: only then is the gradient $\sigma(f) - y$, in PyTorch
-    too. And one output is not taught labels such as -1 or 7.
-
-    Args:
-        name: What the caller calls them.
-        Y: The targets.
-        loss: The loss.
-        first_row: The number of the first row.
+    too. And one output is not taught labels such as -1 or 7. `name` and `first_row` are for the
+    message.
     """
     if loss == "squared" or not len(Y):
         return

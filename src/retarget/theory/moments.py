@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from retarget.arrays import FLOATS
 from retarget.errors import InvalidInputError, NotPositiveDefiniteError
@@ -33,18 +34,16 @@ MOST_STEPS = 40
 ROUNDING = 1e-9
 # A residual below so much of the targets' own sum of squares is not known: it is a difference.
 LEAST_ERROR = 1e-12
-# A score counts as better only if it is better by this share. With as many features as samples the
-# score hardly changes any more with the ridge, and the little that is left is rounding, which
-# depends on the order of the samples.
+# A score counts as better only if it is better by this share: with as many features as samples
+# it hardly changes with the ridge but by rounding, which depends on the order of the samples.
 SAME_SCORE = 1e-3
 # Products of two numbers and a weight within these bounds can be added up without overflow.
 LARGEST_NUMBER = 1e90
-# The sums that a file holds, and their shapes: m features, c outputs.
+# The numbers and the sums that a file holds, and the shapes of these: m features, c outputs.
+NUMBERS = {"count": int, "weight": float, "squared_weight": float}
 SUMS = {"mean": "m", "target_mean": "c", "scatter": "mm", "cross": "mc", "power": "c"}
-# Columns whose products are formed together on a CPU: the upper triangle is left out by blocks.
-COLUMNS = 256
-# Columns of a triangle that are solved for together.
-TRIANGLE = 512
+COLUMNS = 256  # whose products are formed together on a CPU: the upper triangle is left out
+TRIANGLE = 512  # columns of a triangle that are solved for together
 
 
 class RidgeSolution(NamedTuple):
@@ -56,20 +55,16 @@ class RidgeSolution(NamedTuple):
 
 
 class Moments:
-    """The sums over a stream of features and targets, in float64.
-
-    Args:
-        features: Number of features, m.
-        outputs: Number of targets, c.
-        intercept: Whether the solution has one; the sums are then about the means.
-        device: Where they are kept.
+    """The sums over a stream of m features and c targets, in float64.
 
     Attributes:
+        intercept: Whether the solution has an intercept; the sums are then about the means.
         count: Samples learned, less those forgotten.
         weight: Sum of their weights.
         squared_weight: Sum of the squares of their weights.
         mean: (m,) of the features, and `target_mean` (c,) of the targets; zero without intercept.
-        scatter: (m, m) C; its lower triangle is what counts. Of a fork: C without its new samples.
+        scatter: (m, m) C, of which only the lower triangle is read. In a fork: C without its new
+            samples.
         cross: (m, c) B.
         power: (c,) s.
     """
@@ -98,17 +93,11 @@ class Moments:
         return len(self.target_mean)
 
     def empty(self) -> "Moments":
-        """Those of no samples, of the same sizes."""
+        """The sums of an empty stream with the same sizes."""
         return Moments(self.features, self.outputs, self.intercept, self.mean.device)
 
     def add(self, features: Tensor, targets: Tensor, weights: Tensor | None = None) -> None:
-        """Adds samples.
-
-        Args:
-            features: (n, m), finite.
-            targets: (n, c), finite.
-            weights: (n,) above 0; None for 1 each.
-        """
+        """Adds samples (n, m) with targets (n, c), all finite, and weights (n,) above 0."""
         if not len(features):
             return
         phi, y = features.to(self.scatter), targets.to(self.scatter)
@@ -140,11 +129,7 @@ class Moments:
         self._add_sums(other, 1.0)
 
     def without(self, other: "Moments") -> "Moments":
-        """Those of the samples that are left once the samples of another are forgotten.
-
-        Raises:
-            InvalidInputError: They cannot all have been among these samples, or none are left.
-        """
+        """The sums of the samples that are left once the samples of another are forgotten."""
         left = self.empty()
         left._add_sums(self, 1.0)
         left._add_sums(other, -1.0)
@@ -163,11 +148,7 @@ class Moments:
         return left
 
     def scale(self, factor: float) -> None:
-        """Makes every sample so far count by this factor.
-
-        Raises:
-            InvalidInputError: They would count so little that nothing could be computed from them.
-        """
+        """Multiplies the weight of every sample so far by this factor."""
         if self.weight * factor < 1 / LARGEST_NUMBER:
             raise InvalidInputError(
                 f"what was learned would count as {self.weight * factor:.3g} samples, which is "
@@ -181,10 +162,9 @@ class Moments:
 
     def widen(self, outputs: int) -> None:
         """Appends outputs whose target was 0 for every sample so far."""
-        more = outputs - self.outputs
-        self.target_mean = torch.cat([self.target_mean, self.target_mean.new_zeros(more)])
-        self.power = torch.cat([self.power, self.power.new_zeros(more)])
-        self.cross = torch.cat([self.cross, self.cross.new_zeros(self.features, more)], dim=1)
+        more = (0, outputs - self.outputs)
+        for name in ("target_mean", "power", "cross"):
+            setattr(self, name, pad(getattr(self, name), more))
 
     def copy(self) -> "Moments":
         """A copy that shares nothing."""
@@ -196,9 +176,9 @@ class Moments:
     def fork(self) -> "Moments":
         """A copy to add a few samples to and solve, which copies nothing of size m x m.
 
-        It shares C, and keeps the rows of its new samples beside it until `settle` adds them. By
-        then these sums, which it was forked from, must not be used any more. With an intercept, C
-        changes with every mean, and is copied.
+        It shares C, and keeps the rows of its new samples beside it until `settle` adds them; the
+        original must not be used after that. With an intercept, C changes with every mean, and is
+        copied.
         """
         if self.intercept:
             return self.copy()
@@ -208,57 +188,45 @@ class Moments:
         return fork
 
     def settle(self) -> None:
-        """Adds to C what a fork was given; C is its own from now on."""
+        """Adds a fork's new samples to C, which then belongs to the fork."""
         for rows in self._pending or ():
             _add_products(self.scatter, rows)
         self._pending = None
 
     def _own_scatter(self) -> None:
-        """Leaves the sums that this fork shares C with."""
+        """Stops sharing C with the sums that this is a fork of."""
         if self._pending is not None:
             self.scatter = self.scatter.clone()
             self.settle()
 
     def to_state(self) -> tuple[dict[str, float], dict[str, Tensor]]:
-        """What a file holds: numbers, and tensors."""
+        """The numbers and the tensors that a file holds."""
         self._own_scatter()
-        numbers = {
-            "count": self.count,
-            "weight": self.weight,
-            "squared_weight": self.squared_weight,
-        }
+        numbers = {name: getattr(self, name) for name in NUMBERS}
         return numbers, {name: getattr(self, name) for name in SUMS}
 
     @classmethod
     def from_state(
         cls, numbers: dict[str, Any], tensors: dict[str, Tensor], intercept: bool
     ) -> "Moments":
-        """The sums that a file holds, checked as far as they can be."""
+        """The sums that a file holds, after the checks that are possible."""
         m, c = require_shape("cross", tensors["cross"], None, None).shape
         held = cls(m, c, intercept, tensors["cross"].device)
         for name, shape in SUMS.items():
             tensor = require_shape(name, tensors[name], *({"m": m, "c": c}[each] for each in shape))
             if tensor.dtype != torch.float64 or not bool(tensor.isfinite().all()):
                 raise InvalidInputError(f"{name} is not of finite numbers of float64")
-            # a copy in memory that is aligned as usual: the last digits of products hang on that
+            # a copy, whose memory is aligned as usual: the last digits of products depend on that
             setattr(held, name, tensor.clone())
-        held.count = int(numbers["count"])
-        held.weight = float(numbers["weight"])
-        held.squared_weight = float(numbers["squared_weight"])
+        for name, kind in NUMBERS.items():
+            setattr(held, name, kind(numbers[name]))
         weights = held.weight, held.squared_weight
         if held.count < 1 or not all(0 < each < math.inf for each in weights):
             raise InvalidInputError(f"count is {held.count}, weight {weights[0]} ({weights[1]})")
         return held
 
     def solve(self, gamma: float) -> RidgeSolution:
-        """The ridge solution.
-
-        Args:
-            gamma: Weight of the penalty, 0 or more.
-
-        Raises:
-            NotPositiveDefiniteError: The ridge is too small for this precision.
-        """
+        """The ridge solution; a `NotPositiveDefiniteError` if the ridge is too small."""
         factor = self._factor(gamma)
         if factor is None:
             least = LEAST_RIDGE * max(float(self._diagonal().max()), 1e-300)
@@ -285,9 +253,8 @@ class Moments:
     def best_gamma(self) -> float:
         """The ridge with the smallest cross-validation score, to within a factor of 3.
 
-        It is looked for downhill from the mean of the diagonal of C, on a fixed grid: so it is a
-        function of the sums alone, and not of when it was asked for. It costs about eight
-        factorisations.
+        The search goes downhill from the mean of the diagonal of C, on a fixed grid, so the result
+        depends on the sums alone. It costs about eight factorisations.
         """
         diagonal = self._diagonal()
         mean, most = float(diagonal.mean()), float(diagonal.max())
@@ -296,8 +263,8 @@ class Moments:
         lowest = math.ceil(2 * math.log10(LEAST_RIDGE * 1e3 * most))
         start = max(2 * round(math.log10(mean)), lowest)
         best, scores = start, {start: self.cross_validation(STEP**start)}
-        # By powers of ten, looking past two worse ones because kernels whose spectrum has gaps have
-        # scores with bumps; then by half powers of ten.
+        # By powers of ten, looking past two worse ones, because a spectrum with gaps makes scores
+        # with bumps; then by half powers of ten.
         for step, patience in ((2, 2), (1, 0)):
             for direction in (-step, step):
                 if direction > 0 and best < start and patience:
@@ -318,10 +285,7 @@ class Moments:
         return STEP**best
 
     def _residual(self, gamma: float) -> tuple[Tensor | None, float]:
-        """The Cholesky factor of C + gamma I, and RSS / N: less than the score, at half its price.
-
-        None and infinity where there is no factor.
-        """
+        """The Cholesky factor of C + gamma I, if there is one, and RSS / N, below the score."""
         factor = self._factor(gamma)
         if factor is None:
             return None, math.inf
@@ -359,12 +323,9 @@ class Moments:
         return diagonal
 
     def _require_possible(self, before: "Moments") -> None:
-        """Refuses sums that no samples have.
+        """Refuses sums that no samples can have; `before` is what some were taken away from.
 
-        C and its completion by y must have no negative part, nor their like of 1 and w.
-
-        Args:
-            before: What they were before something was taken away.
+        C completed by y must be positive semi-definite, and so must the sums of 1 and w.
         """
         slack = ROUNDING * float(before.scatter.diagonal().max())
         factor = self._factor(slack) if slack > 0 else None
@@ -376,17 +337,16 @@ class Moments:
         possible = possible and self.squared_weight > (1 - ROUNDING) * least
         if not possible or bool((self.power < -ROUNDING * before.power).any()):
             raise InvalidInputError(
-                "samples are to be forgotten that were not learned: what would be left are the "
-                "sums of no samples at all; give X and Y (and the weights that they have by now) "
-                "as they were learned"
+                "samples are to be forgotten that were not learned; expected X and Y (and the "
+                "weights that they have by now) as they were learned"
             )
 
     def _shift(self, mean: Tensor, target_mean: Tensor, weight: float) -> None:
         """Moves the means for samples of this weight about to be added about their own means."""
         if not self.intercept:
             return
-        gap, target_gap = mean.to(self.mean) - self.mean, target_mean.to(self.mean)
-        target_gap = target_gap - self.target_mean
+        gap = mean.to(self.mean) - self.mean
+        target_gap = target_mean.to(self.mean) - self.target_mean
         share = weight / (self.weight + weight)
         self._add_gap(gap, target_gap, self.weight * share)
         self.mean = self.mean + share * gap
@@ -412,11 +372,7 @@ class Moments:
 
 
 def _trace_of_inverse(factor: Tensor) -> float:
-    """The trace of (L L^T)^-1, which is the sum of the squares of L^-1.
-
-    By blocks of columns, each from the diagonal down: a tenth of the time of LAPACK's potri, by
-    which torch inverts.
-    """
+    """The trace of (L L^T)^-1, the sum of the squares of L^-1, ten times as fast as by potri."""
     total = 0.0
     for start in range(0, len(factor), TRIANGLE):
         rest = factor[start:, start:]
@@ -435,7 +391,7 @@ def _add_products(scatter: Tensor, phi: Tensor) -> None:
         scatter[block, : start + columns].addmm_(phi[:, block].mT, phi[:, : start + columns])
 
 
-# What every process tells of itself first, beside its type: whether it has learned anything, has an
+# What every process first tells besides its type: whether it has learned anything, has an
 # intercept, has flat targets; then numbers that must be the same, and their squares.
 HEADER = 9
 
@@ -449,8 +405,8 @@ def sums_of_all(
 ) -> tuple[Moments, bool, torch.dtype, int] | None:
     """The union of what all processes have learned; None if that is nothing.
 
-    The sums are about means: the processes find their common means first, and move their sums there
-    before these are added, so that features far from the origin cost no digits here either.
+    The processes find their common means first, and move their sums there before these are added,
+    so that features far from the origin cost no digits here either.
 
     Args:
         held: The sums of this process; None if it has learned nothing.
@@ -477,8 +433,7 @@ def sums_of_all(
     if not alike or intercepts not in (0, n):
         raise InvalidInputError(
             f"the {n} learners have on average {m:g} features, {c:g} outputs and {size:g} numbers "
-            f"in a sample, and {intercepts} have an intercept; expected the same of all of them: "
-            "make them alike in every process"
+            f"in a sample, and {intercepts} have an intercept; expected the same of all of them"
         )
     total = Moments(int(m), int(c), intercepts > 0, device)
     _fill(total, total if held is None else held, add)
@@ -492,7 +447,7 @@ def _fill(total: Moments, held: Moments, add: Callable[[Tensor], Any]) -> None:
     own = [held.mean.new_tensor([held.count, weight, held.squared_weight])]
     first = torch.cat([*own, weight * held.mean, weight * held.target_mean])
     add(first)
-    numbers, means = first[:3], first[3:] / first[1]
+    numbers, means = first[:3].tolist(), first[3:] / first[1]
     if held.intercept:
         total.mean, total.target_mean = means[: held.features], means[held.features :]
     sums = held.copy()
@@ -500,5 +455,4 @@ def _fill(total: Moments, held: Moments, add: Callable[[Tensor], Any]) -> None:
     for tensor in (sums.scatter, sums.cross, sums.power):
         add(tensor)
     total.scatter, total.cross, total.power = sums.scatter, sums.cross, sums.power
-    total.count, total.weight = round(float(numbers[0])), float(numbers[1])
-    total.squared_weight = float(numbers[2])
+    total.count, total.weight, total.squared_weight = round(numbers[0]), *numbers[1:]

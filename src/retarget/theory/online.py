@@ -1,7 +1,15 @@
-"""The two learners: ridge regression (Eq. 2), and one pass of SGD (Lemma 3.1, Eq. 6, Eq. 7)."""
+r"""The two learners: ridge regression (Eq. 2), and one pass of SGD (Lemma 3.1, Eq. 6, Eq. 7).
 
+Their learning curves, the predictions after every prefix of the stream, take one pass as well.
+Offline, the Cholesky factor of the whole stream holds that of every prefix: with
+$V = L^{-1} K_{\cdot q}$ and $\beta = L^{-1} Y$, the prediction of the learner that has seen $t$
+samples is the running sum $\sum_{i \le t} V_{iq}\, \beta_i$.
+"""
+
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,15 +19,19 @@ from retarget.arrays import (
     as_non_negative,
     as_problem,
     as_targets,
+    as_tensor,
     panels,
+    require_finite,
+    require_float,
 )
+from retarget.errors import InvalidInputError
 from retarget.learners import SGD
 from retarget.theory.cholesky import factorise
 from retarget.theory.dual import DualLearner
-from retarget.theory.epochs import check_epochs, epochs_pass
+from retarget.theory.epochs import check_epochs, online_pass
 from retarget.theory.losses import Loss, check_loss, check_targets
 from retarget.theory.offline.logistic import logistic_coefficients
-from retarget.theory.response import remaining_start
+from retarget.theory.response import require_lasting_start
 from retarget.theory.stability import GrowthWatch
 
 
@@ -58,8 +70,7 @@ def offline_coefficients(
     """
     gamma = as_non_negative("gamma", gamma)
     problem = loss_problem(K, Y, initial, loss, factored=True)
-    result: ArrayT = problem.give(offline_solution(problem, gamma, loss))
-    return result
+    return problem.give(offline_solution(problem, gamma, loss))
 
 
 @torch.no_grad()
@@ -103,8 +114,7 @@ def online_coefficients(
         array([0.5  , 0.375])
     """
     problem = loss_problem(K, Y, initial, loss)
-    result: ArrayT = problem.give(learned_coefficients(problem, learner, loss, epochs))
-    return result
+    return problem.give(online_pass(problem, learner, loss, check_epochs(epochs))[1])
 
 
 @torch.no_grad()
@@ -136,47 +146,146 @@ def prequential_errors(
         array([1.  , 0.75])
     """
     problem = loss_problem(K, Y, initial, loss)
-    result: ArrayT = problem.give(online_pass(problem, learner, loss)[0])
+    return problem.give(online_pass(problem, learner, loss)[0])
+
+
+@torch.no_grad()
+def offline_learning_curve(
+    K: ArrayT, Y: Any, K_query: Any, gamma: float, stops: Sequence[int]
+) -> ArrayT:
+    r"""Predictions of the offline learner after each of several prefixes of the stream.
+
+    One factorisation serves all prefixes.
+
+    Args:
+        K: (n, n) Gram matrix of the stream, in stream order.
+        Y: (n,) or (n, c) targets.
+        K_query: (m, n) kernel of the queries against the stream.
+        gamma: Ridge, 0 or more.
+        stops: Prefix lengths, increasing.
+
+    Returns:
+        (len(stops), m, c) predictions; (len(stops), m) for flat Y.
+
+    Examples:
+        >>> import numpy as np
+        >>> offline_learning_curve(np.eye(2), np.array([1.0, 2.0]), np.ones((1, 2)), 1.0, [1, 2])
+        array([[0.5],
+               [1.5]])
+    """
+    gamma = as_non_negative("gamma", gamma)
+    problem = as_problem(K, Y, factored=True)
+    query = _as_query(problem, K_query)
+    factor = factorise(problem.K, gamma)
+    V, beta = factor.solve_lower(query.mT.contiguous()), factor.solve_lower(problem.Y)
+    total = query.new_zeros(len(query), beta.shape[1])
+    predictions, start = [], 0
+    for stop in _checked_stops(stops, len(problem.K), 1):
+        total = total + V[start:stop].mT @ beta[start:stop]
+        predictions.append(total)
+        start = stop
+    result: ArrayT = _stacked(problem, predictions)
     return result
 
 
-def loss_problem(K: Any, Y: Any, initial: Any, loss: Loss, *, factored: bool = False) -> Problem:
-    """Checks the inputs of the functional core, and whether the targets fit the loss."""
+@torch.no_grad()
+def online_learning_curve(
+    K: ArrayT, Y: Any, K_query: Any, learner: SGD, stops: Sequence[int]
+) -> ArrayT:
+    r"""Predictions of the online learner after each of several prefixes of the stream.
+
+    Args:
+        K: (n, n) Gram matrix of the stream, in stream order.
+        Y: (n,) or (n, c) targets, true or corrected.
+        K_query: (m, n) kernel of the queries against the stream.
+        learner: The online learner.
+        stops: Prefix lengths, increasing, each at the end of a mini-batch.
+
+    Returns:
+        (len(stops), m, c) predictions; (len(stops), m) for flat Y.
+
+    Examples:
+        >>> import numpy as np
+        >>> query = np.array([[1.0, 1.0]])
+        >>> online_learning_curve(np.eye(2), np.array([1.0, 2.0]), query, SGD(lr=0.5), [1, 2])
+        array([[0.5],
+               [1.5]])
+    """
+    problem = as_problem(K, Y)
+    query = _as_query(problem, K_query)
+    gram, n = problem.K, len(problem.K)
+    learner.rates(n)
+    dual = DualLearner(learner, capacity=n)
+    watch = GrowthWatch(learner, lambda batch: gram[batch, batch])
+    predictions = []
+    for stop in _checked_stops(stops, n, learner.batch_size):
+        start = len(dual)
+        for rows in panels(stop - start, learner.batch_size, gram.device):
+            rows = slice(start + rows.start, start + rows.stop)
+            K_rows, targets = gram[rows, : rows.stop], problem.Y[rows]
+            window = dual.window(K_rows)
+            errors = window.errors(targets)
+            watch.follow(K_rows, window, targets, errors)
+            dual.learn(window, errors)
+        predictions.append(query[:, :stop] @ dual.coefficients)
+    watch.warn_once()
+    result: ArrayT = _stacked(problem, predictions)
+    return result
+
+
+def loss_problem(
+    K: ArrayT,
+    Y: Any,
+    initial: Any,
+    loss: Loss,
+    lasting: SGD | None = None,
+    *,
+    factored: bool = False,
+) -> Problem[ArrayT]:
+    """Checks the inputs of the functional core, and whether the targets fit the loss.
+
+    With a learner as `lasting`, the starting function must not be one that it forgets.
+    """
     check_loss(loss)
     problem = as_problem(K, Y, initial, factored=factored)
     check_targets("Y", as_targets("Y", Y), loss)  # as they came: their own rounding is allowed
+    if lasting is not None:
+        require_lasting_start(initial, lasting)
     return problem
 
 
-def offline_solution(problem: Problem, gamma: float, loss: Loss) -> Tensor:
+def offline_solution(problem: Problem[Any], gamma: float, loss: Loss) -> Tensor:
     """(n, c) the offline learner's dual coefficients."""
     if loss == "squared":
         return factorise(problem.K, gamma).solve(problem.residual)
     return logistic_coefficients(problem.K, problem.Y, problem.start, gamma)
 
 
-def learned_coefficients(problem: Problem, learner: SGD, loss: Loss, epochs: int) -> Tensor:
-    """(n, c) the online learner's dual coefficients after one pass or several."""
-    if check_epochs(epochs) == 1:
-        return online_pass(problem, learner, loss)[1]
-    return epochs_pass(problem, learner, epochs, loss)
+def _as_query(problem: Problem[Any], K_query: Any) -> Tensor:
+    query = as_tensor("K_query", K_query)
+    require_float("K_query", query, "convert it first")
+    if query.ndim != 2 or query.shape[1] != len(problem.K):
+        raise InvalidInputError(
+            f"K_query has shape {tuple(query.shape)}; expected (m, {len(problem.K)}), the kernel "
+            "of the queries against the stream"
+        )
+    require_finite("K_query", query)
+    return query.to(problem.K)
 
 
-def online_pass(problem: Problem, learner: SGD, loss: Loss = "squared") -> tuple[Tensor, Tensor]:
-    """Errors before each step, and the dual coefficients after the last one."""
-    K, targets, start = problem.K, problem.Y, problem.start
-    learner.rates(len(K))  # a schedule of the wrong length is an error before any work
-    if start is not None:
-        start = K.new_tensor(remaining_start(learner, len(K))[:-1])[:, None] * start
-        if loss == "squared":
-            targets, start = targets - start, None
-    errors = torch.empty_like(targets)
-    dual = DualLearner(learner, capacity=len(K))
-    watch = GrowthWatch(learner, lambda batch: K[batch, batch], loss=loss)
-    for rows in panels(len(K), learner.batch_size, K.device):
-        window = dual.window(K[rows, : rows.stop])
-        errors[rows] = window.errors(targets[rows], loss, None if start is None else start[rows])
-        watch.follow(K[rows, : rows.stop], window, targets[rows], errors[rows])
-        dual.learn(window, errors[rows])
-    watch.warn_once()
-    return errors, dual.coefficients
+def _checked_stops(stops: Sequence[int], n: int, batch: int) -> list[int]:
+    checked = [int(stop) for stop in stops]
+    if not checked or any(np.diff([0, *checked]) <= 0) or checked[-1] > n:
+        raise InvalidInputError(f"stops are {checked}; expected increasing lengths from 1 to {n}")
+    for stop in checked:
+        if stop % batch and stop != n:
+            raise InvalidInputError(
+                f"the stop at {stop} is inside a mini-batch of {batch}; expected ends of batches"
+            )
+    return checked
+
+
+def _stacked(problem: Problem[Any], predictions: list[Tensor]) -> Any:
+    # through the door as one long list of predictions, queries standing where samples do elsewhere
+    given = problem.give(torch.cat(predictions))
+    return given.reshape(len(predictions), -1, *given.shape[1:])

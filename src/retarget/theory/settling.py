@@ -32,36 +32,28 @@ ROUNDING = 8.0
 
 
 class Settling:
-    """Finds the errors whose steps settle the learner, each block in one solve.
-
-    Args:
-        ridge: The stabiliser gamma_o of Eq. 15.
+    """Finds the errors whose steps settle the learner, with the stabiliser gamma_o of Eq. 15.
 
     Attributes:
         condition: An estimate of the largest condition number of the blocks so far.
     """
 
     def __init__(self, ridge: float) -> None:
-        self.ridge = ridge
-        self.condition = 1.0
+        self.ridge, self.condition = ridge, 1.0
 
     def errors(self, window: Window, aim: Tensor, block_size: int, in_range: bool = True) -> Tensor:
         """Errors whose steps make the learner's function, after each block, `aim` on that block.
 
-        Args:
-            window: The samples of the blocks.
-            aim: (m, c) values to reach.
-            block_size: Their block size.
-            in_range: Whether the aim is a function of the kernel's space, so that there is a
-                solution even if the kernel of a block is singular.
+        If the aim is a function of the kernel's space (`in_range`), there is a solution even if
+        the kernel of a block is singular.
         """
         ends = _block_ends(window, block_size)
         share = _own_share(window, ends)
         blocks = self._inverted(window, block_size, in_range)
         scaled = blocks.solve(aim - window.inherited(window.memory.coasting_carry[ends]))
         if len(blocks.cholesky) > 1:
-            # T A = rhs with T block lower triangular: its block rows times the inverses of their
-            # diagonal blocks make it unit lower triangular.
+            # T A = rhs with T block lower triangular: its block rows times the inverses of its
+            # diagonal blocks are unit lower triangular
             coupling = window.gram.clone()
             if window.memory.responses is not None:
                 coupling.mul_(window.spread(window.memory.responses[1][ends])).div_(share)
@@ -70,7 +62,7 @@ class Settling:
         return scaled / share[:, None]
 
     def alone(self, window: Window, gap: Tensor, block_size: int) -> Tensor:
-        """(F_n - Y_n), through C_off of Eq. 17 less its factor: each block for itself."""
+        """C_off (f_off - Y_n) of Eq. 16 from the gap F_n - Y_n, each block by itself."""
         share = _own_share(window, _block_ends(window, block_size))
         blocks = self._inverted(window, block_size, in_range=False)
         errors = blocks.solve(gap) / share[:, None]
@@ -111,14 +103,10 @@ class BlockInverses:
 
 
 def invert_blocks(gram: Tensor, ridge: float, start: int, in_range: bool) -> BlockInverses:
-    """Inverts gamma_o I + K_nn of every block.
+    """Inverts gamma_o I + K_nn of every block of `gram` (blocks, b, b), the first at `start`.
 
-    Args:
-        gram: (blocks, b, b) the kernel of each block.
-        ridge: The stabiliser gamma_o.
-        start: Position of the first of their samples in the stream.
-        in_range: Whether to take the pseudo-inverse of a block that is singular without a ridge;
-            it is an error otherwise.
+    A block that is singular without a ridge has a pseudo-inverse if `in_range`, and is an error
+    otherwise.
     """
     size = gram.shape[-1]
     # column by column, as LAPACK stores it: the factors are computed where the blocks are
@@ -150,7 +138,7 @@ def invert_blocks(gram: Tensor, ridge: float, start: int, in_range: bool) -> Blo
 
 
 def _require_definite(gram: Tensor, ridge: float, start: int, failed: Tensor) -> None:
-    """Refuses the first of the blocks that failed, with the ridge that would do."""
+    """Refuses the first block that failed, with a ridge that is large enough."""
     if not failed.any():
         return
     bad, size = int(failed.nonzero()[0, 0]), gram.shape[-1]
@@ -160,9 +148,8 @@ def _require_definite(gram: Tensor, ridge: float, start: int, failed: Tensor) ->
     raise NotPositiveDefiniteError(
         f"the kernel of the block of samples {first} to {first + size - 1} is not positive "
         f"definite in {str(gram.dtype).removeprefix('torch.')}: its smallest eigenvalue is "
-        f"{-deficit:.3g} with ridge = {ridge:g}, as when samples repeat or features are fewer "
-        f"than block_size; ridge = {ridge + jitter:.4g} would do (jitter {jitter:.3g}), or use a "
-        "smaller block_size",
+        f"{-deficit:.3g} with ridge = {ridge:g}, as when samples repeat; ridge = "
+        f"{ridge + jitter:.4g} would do (jitter {jitter:.3g}), or a smaller block_size",
         deficit=deficit,
         jitter=jitter,
     )

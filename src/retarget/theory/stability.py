@@ -10,7 +10,7 @@ bound is looser, $2(1+\mu)$: streams are not like that.)
 import copy
 import math
 from collections.abc import Callable
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from retarget.errors import (
 )
 from retarget.learners import SGD
 from retarget.state_files import part_of, require_shape
-from retarget.theory.dual import DualLearner, Window
+from retarget.theory.dual import DualLearner, PrimalLearner, Window, diagonal_blocks
 from retarget.theory.losses import Loss, slope_product, steepest_slope
 
 # Errors this many times the largest target have nothing to do with the targets any more. At the
@@ -35,15 +35,19 @@ FAR_BEYOND = 100.0
 # times as long as any true label's.
 FAR_OUTSIDE = 10.0
 MEANINGFUL = 1e-2  # relative error up to which two digits are right
+# what a saved state holds of a watch
+WATCHED = {
+    **dict.fromkeys(("growth", "largest_target", "largest_error"), float),
+    "seen": int,
+    "_warned": bool,
+    "_warned_of_size": bool,
+}
 
 
 def largest_stable_lr(batch_gram: Callable[[slice], Tensor], learner: SGD, n: int) -> float:
     """A rate below which the learner does not blow up on the first `n` samples, in random order.
 
-    Args:
-        batch_gram: Gives the kernel of a range of samples among themselves.
-        learner: The online learner, whose own rate does not matter here.
-        n: Number of samples.
+    `batch_gram` gives the kernel of a range of samples; the learner's own rate does not matter.
     """
     curvature = 0.0
     for start in range(0, n, learner.batch_size):
@@ -60,37 +64,6 @@ def stable_limit(curvature: float, learner: SGD) -> float:
     return 2.0 * (1 - learner.momentum) / curvature if curvature > 0 else math.inf
 
 
-class Probe(Protocol):
-    """An online learner on its way: in dual form, or in feature space."""
-
-    def __len__(self) -> int: ...
-
-    @property
-    def coefficients(self) -> Tensor:
-        """What a query's row is multiplied with."""
-        ...
-
-    def past(self, rows: Any) -> tuple[Tensor, ...]:
-        """(m, c) what the past gives at the next samples."""
-        ...
-
-    def learn(self, window: Any, errors: Tensor) -> None:
-        """Takes the steps of the window."""
-        ...
-
-    def fork(self) -> Self:
-        """A learner that goes on from here."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state as named tensors and numbers."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from a state."""
-        ...
-
-
 class GrowthWatch:
     r"""Watches an online learner for growth that its targets do not explain.
 
@@ -103,7 +76,7 @@ class GrowthWatch:
     Args:
         learner: The online learner.
         gram: Gives the kernel of a range of the stream, to find a rate that would do.
-        probe: The learner that the probe is, if it is not one in dual form.
+        probe: The learner that serves as the probe; None for a new one in dual form.
         loss: The learner's loss.
         length: Samples in the stream, if it is passed over several times.
 
@@ -118,30 +91,22 @@ class GrowthWatch:
         self,
         learner: SGD,
         gram: Callable[[slice], Tensor],
-        probe: "Probe | None" = None,
+        probe: DualLearner | PrimalLearner | None = None,
         loss: Loss = "squared",
         length: int | None = None,
     ) -> None:
-        self.learner, self.loss, self._length = learner, loss, length
-        self._gram = gram
-        self._probe: Probe = DualLearner(learner) if probe is None else probe
+        self.learner, self.loss, self._length, self._gram = learner, loss, length, gram
+        self.probe = DualLearner(learner) if probe is None else probe
         self.growth = self.largest_target = self.largest_error = 0.0
         self.seen = 0
         self._dtype, self._outputs = torch.float64, 1
         self._warned = self._warned_of_size = False
 
     def follow(self, K_rows: Any, window: Window, targets: Tensor, errors: Tensor) -> None:
-        """Looks at the errors that the learner made on the next samples.
+        """Looks at the errors that the learner made on the next samples, before it learned them.
 
-        Args:
-            K_rows: (m, n + m) kernel of the samples against the past and themselves, or whatever
-                else the probe takes of them.
-            window: The same samples, as the learner meets them.
-            targets: (m, c) what it was taught.
-            errors: (m, c) the errors before it learned them.
-
-        Raises:
-            DivergedError: An error is not finite.
+        `K_rows` and `window` are the samples as the probe and the learner take them. An error that
+        is not finite is a `DivergedError`.
         """
         self._dtype, self._outputs = errors.dtype, errors.shape[1]
         self.seen = window.start + len(errors)
@@ -150,17 +115,17 @@ class GrowthWatch:
         _require_finite_errors(errors, row, self.learner, self.stable_lr, window.first_step)
         self.largest_error = max(self.largest_error, errors.abs().max().item())
         if math.isfinite(self.growth):
-            beside = window.beside(self._probe.past(K_rows))
+            beside = window.beside(self.probe.past(K_rows))
             grown = self._grown(beside, targets, errors)
             largest = grown.abs().max().item()
             if math.isfinite(largest):
                 self.growth = max(self.growth, largest)
-                self._probe.learn(beside, grown)
-            else:  # it has said all that it can say
+                self.probe.learn(beside, grown)
+            else:
                 self.growth = math.inf
 
     def _grown(self, window: Window, targets: Tensor, errors: Tensor) -> Tensor:
-        """(m, 1) the probe's errors; (m, c) with cross-entropy, whose outputs hang together."""
+        """(m, 1) the probe's errors; (m, c) with cross-entropy, whose outputs are coupled."""
         signs = _signs(window.start, errors)
         if self.loss == "squared":
             return window.errors(signs)
@@ -172,7 +137,8 @@ class GrowthWatch:
 
     def warn_once(self) -> None:
         """Warns, the first time that it is so, of a learner that blows up or of large targets."""
-        self._warn_of_size()
+        if self.loss != "squared" and not self._warned_of_size:
+            self._warned_of_size = warn_of_large_targets(self.largest_target)
         if self._warned or self.largest_error == 0:
             return
         eps = torch.finfo(self._dtype).eps
@@ -191,10 +157,6 @@ class GrowthWatch:
         self._warned = True
         _warn(what, self.learner, self.stable_lr(self.seen))
 
-    def _warn_of_size(self) -> None:
-        if self.loss != "squared" and not self._warned_of_size:
-            self._warned_of_size = warn_of_large_targets(self.largest_target)
-
     def stable_lr(self, n: int) -> float:
         """A rate at which the first `n` samples are learned without blowing up."""
         n = n if self._length is None else min(n, self._length)
@@ -204,35 +166,65 @@ class GrowthWatch:
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
         """A watch that goes on from here, of a stream whose kernel `gram` gives."""
         fork = copy.copy(self)
-        fork._gram, fork._probe = gram, self._probe.fork()
+        fork._gram, fork.probe = gram, self.probe.fork()
         return fork
 
     def state_dict(self) -> dict[str, Any]:
         """The state as named tensors and numbers."""
-        state: dict[str, Any] = {
-            "growth": self.growth,
-            "largest_target": self.largest_target,
-            "largest_error": self.largest_error,
-            "seen": self.seen,
-            "warned": self._warned,
-            "warned_of_size": self._warned_of_size,
-        }
-        return state | {f"probe.{key}": value for key, value in self._probe.state_dict().items()}
+        probe = {f"probe.{key}": value for key, value in self.probe.state_dict().items()}
+        return {name.removeprefix("_"): getattr(self, name) for name in WATCHED} | probe
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from a state; this watch must be new."""
-        self.growth = float(state["growth"])
-        self.largest_target = float(state["largest_target"])
-        self.largest_error = float(state["largest_error"])
-        self.seen, self._warned = int(state["seen"]), bool(state["warned"])
-        self._warned_of_size = bool(state["warned_of_size"])
-        self._probe.load_state_dict(part_of(state, "probe"))
-        if math.isfinite(self.growth) and len(self._probe) != self.seen:
-            raise InvalidInputError(f"the probe has {len(self._probe)} rows, not {self.seen}")
-        if len(self._probe):
+        for name, kind in WATCHED.items():
+            setattr(self, name, kind(state[name.removeprefix("_")]))
+        self.probe.load_state_dict(part_of(state, "probe"))
+        if math.isfinite(self.growth) and len(self.probe) != self.seen:
+            raise InvalidInputError(f"the probe has {len(self.probe)} rows, not {self.seen}")
+        if len(self.probe):
             outputs = 1 if self.loss == "squared" else None
-            require_shape("probe", self._probe.coefficients, None, outputs)
-            self._dtype = self._probe.coefficients.dtype
+            require_shape("probe", self.probe.coefficients, None, outputs)
+            self._dtype = self.probe.coefficients.dtype
+
+
+class FeatureGrowthWatch(GrowthWatch):
+    """The same watch, with a probe in feature space.
+
+    The rate that would do comes from the largest curvature of the mini-batches so far, which is
+    kept as one number, because the samples cannot be looked at again.
+
+    Attributes:
+        curvature: The largest eigenvalue of a mini-batch's kernel, times its loss's reduction.
+    """
+
+    def __init__(self, learner: SGD) -> None:
+        super().__init__(learner, no_past, PrimalLearner(learner))
+        self.curvature = 0.0
+
+    def follow(self, K_rows: Any, window: Window, targets: Tensor, errors: Tensor) -> None:
+        """As `GrowthWatch.follow`, from the features of the samples."""
+        batch, m = self.learner.batch_size, len(window.gram)
+        whole = m - m % batch
+        full = diagonal_blocks(window.gram[:whole, :whole], batch)
+        for blocks in (full, window.gram[None, whole:, whole:]):
+            if blocks.numel():
+                scale = 1.0 if self.learner.reduction == "sum" else 1.0 / blocks.shape[-1]
+                top = torch.linalg.eigvalsh(blocks)[:, -1].max().item()
+                self.curvature = max(self.curvature, scale * top)
+        super().follow(K_rows, window, targets, errors)
+
+    def stable_lr(self, n: int) -> float:
+        """A rate at which the samples so far are learned without blowing up."""
+        return stable_limit(self.curvature, self.learner)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as named tensors and numbers."""
+        return super().state_dict() | {"curvature": self.curvature}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a state; this watch must be new."""
+        super().load_state_dict(state)
+        self.curvature = float(state["curvature"])
 
 
 def warn_of_large_targets(largest: float) -> bool:
@@ -281,7 +273,7 @@ def _signs(start: int, like: Tensor) -> Tensor:
 def require_converging(
     errors: Tensor, start: int, learner: SGD, batch_gram: Callable[[slice], Tensor]
 ) -> None:
-    """Stops at the first error, of the samples from `start` on, that is no longer finite."""
+    """Refuses errors, on the samples from `start` on, that are not finite."""
     _require_finite_errors(
         errors, start, learner, lambda n: largest_stable_lr(batch_gram, learner, n)
     )
@@ -314,3 +306,8 @@ def _require_finite_errors(
         step=step,
         largest_stable_lr=limit,
     )
+
+
+def no_past(rows: slice) -> Tensor:
+    """Stands for the kernel of the past, which is never asked for in feature space."""
+    raise AssertionError(f"nothing is kept of the samples {rows.start} to {rows.stop}")

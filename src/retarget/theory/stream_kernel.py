@@ -1,9 +1,8 @@
 r"""The kernel of a whole stream, as learners that pass over it need it.
 
-There are two: `DenseKernel` holds all of it, `FeatureKernel` works through explicit features and
-holds nothing of the length of the stream but vectors. What is computed from either is the same
-mathematics; on $K = \Phi \Phi^\top$ both give the same numbers. Every pass over the stream is one
-loop over `StreamKernel.windows`.
+`DenseKernel` holds all of it; `FeatureKernel` works through explicit features, and of the length of
+the stream it holds only vectors. On $K = \Phi \Phi^\top$ both give the same numbers. Every pass
+over the stream is one loop over `StreamKernel.windows`.
 """
 
 import copy
@@ -17,14 +16,9 @@ from torch import Tensor
 from retarget.arrays import panels
 from retarget.learners import SGD
 from retarget.theory.cholesky import GrowingCholesky, factorise, normal_factor
-from retarget.theory.dual import DualLearner, diagonal_blocks
+from retarget.theory.dual import DualLearner, FeatureRows, PrimalLearner, diagonal_blocks
 from retarget.theory.iterative import equal_blocks
-from retarget.theory.primal import (
-    FeatureRows,
-    Innovation,
-    PrimalLearner,
-    RecursiveRidge,
-)
+from retarget.theory.offline.aims import Innovation, KernelRidge, RecursiveRidge
 from retarget.theory.settling import in_blocks
 
 # Rows up to which the leave-one-out error is computed on all of them. For the dense kernel, an
@@ -43,7 +37,7 @@ class Part(NamedTuple):
         rows: Their positions in the order in which they are learned.
         samples: Their positions in the stream: the same, unless it is learned in another order.
         block_size: The size of their blocks.
-        panel: What a learner's window is made of: rows of the kernel, or features.
+        panel: What a learner's window takes: rows of the kernel, or features.
     """
 
     rows: slice
@@ -67,10 +61,7 @@ class Offline(NamedTuple):
 class StreamKernel(ABC):
     """The kernel of a stream of samples X (n, d) with targets Y (n, c), float64.
 
-    Args:
-        X: (n, d) the samples.
-        Y: (n, c) their targets.
-        advance: Called with the number of rows after each window that was worked on.
+    `advance` is called with the number of rows of each window, after work on it.
     """
 
     def __init__(self, X: Tensor, Y: Tensor, advance: Advance = None) -> None:
@@ -80,11 +71,9 @@ class StreamKernel(ABC):
         return len(self.X)
 
     def windows(self, block_size: int, order: Tensor | None = None) -> Iterator[Part]:
-        """The stream, window after window: each holds whole blocks; a last, short one is alone.
+        """The stream in windows of whole blocks, perhaps in another order (n,) of its rows.
 
-        Args:
-            block_size: Rows that belong together.
-            order: (n,) another order in which to learn the rows.
+        A last, shorter block is a window of its own.
         """
         for rows, size in self._ranges(block_size):
             samples = rows if order is None else order[rows]
@@ -92,9 +81,9 @@ class StreamKernel(ABC):
 
     def innovations(self, gamma: float, block_size: int) -> Iterator[tuple[Part, Innovation]]:
         """The same windows, with what they tell the offline learner of the rows before them."""
-        take_in = self._offline_learner(gamma)
+        learn = self._offline_learner(gamma)
         for part in self.windows(block_size):
-            yield part, take_in(part)
+            yield part, learn(part)
 
     def _ranges(self, block_size: int) -> Iterator[tuple[slice, int]]:
         device = self.X.device
@@ -104,12 +93,12 @@ class StreamKernel(ABC):
                 self._advance(rows.stop - rows.start)
 
     def spread_rows(self, most: int) -> Tensor:
-        """Positions of at most so many rows, evenly spaced over the stream."""
+        """Positions of at most this many rows, evenly spaced over the stream."""
         last, count = len(self) - 1, min(len(self), most)
         return torch.linspace(0, last, count, dtype=torch.float64).round().long()
 
     def mean_diagonal(self) -> float:
-        """The mean of k(x, x); 1 where all of them are 0."""
+        """The mean of k(x, x); 1 if all of them are 0."""
         return sum(float(block.sum()) for block in self.blocks(1)) / len(self) or 1.0
 
     def predict(self, X: Tensor, coefficients: Tensor) -> Tensor:
@@ -130,7 +119,7 @@ class StreamKernel(ABC):
 
     @abstractmethod
     def panel(self, rows: slice, order: Tensor | None = None) -> Any:
-        """What a learner's window is made of, for the samples in this (or another) order."""
+        """What a learner's window takes, for the samples in this (or another) order."""
 
     @abstractmethod
     def _offline_learner(self, gamma: float) -> Callable[[Part], Innovation]: ...
@@ -160,12 +149,7 @@ class StreamKernel(ABC):
 
     @abstractmethod
     def offline(self, gamma: float, weights: Tensor | None = None) -> Offline:
-        """The offline learner on the whole stream.
-
-        Args:
-            gamma: Its ridge.
-            weights: (n,) how much each row counts, above 0; None for 1 each.
-        """
+        """The offline learner on the whole stream, perhaps with weights (n,) above 0."""
 
     @abstractmethod
     def later(
@@ -173,24 +157,13 @@ class StreamKernel(ABC):
     ) -> Iterator[tuple[slice, Tensor]]:
         """What rows learned later add to each row, by the part of the stream that they belong to.
 
-        Args:
-            C: (n, c) dual coefficients.
-            parts: (n,) the part that each row belongs to, from 0 to count - 1.
-            count: Number of parts.
-            batch: Rows learned in one step.
-
-        Yields:
-            Rows, and their (m, count, c) sums of k(x_i, x_j) C_j over later steps' rows j.
+        Yields rows and their (m, count, c) sums of k(x_i, x_j) C_j over the rows j of later steps;
+        `parts` (n,) holds the part of each row, from 0 to count - 1.
         """
 
 
 class DenseKernel(StreamKernel):
-    """All pairs of rows in memory, n x n: the exact method.
-
-    Args:
-        kernel: Gives the kernel of samples with themselves, or of two sets of samples.
-        X: As for `StreamKernel`, like Y and advance.
-    """
+    """All pairs of rows in memory, n x n: the exact method."""
 
     def __init__(
         self, kernel: Callable[..., Tensor], X: Tensor, Y: Tensor, advance: Advance = None
@@ -259,17 +232,9 @@ class DenseKernel(StreamKernel):
 
     def _offline_learner(self, gamma: float) -> Callable[[Part], Innovation]:
         """The growing Cholesky factor, which is kept for `offline`."""
-        factor = GrowingCholesky(gamma, lambda rows: self.K[rows, rows])
-        beta = torch.empty_like(self.Y)
-        self._factor = factor
-
-        def take_in(part: Part) -> Innovation:
-            rows, new = part.rows, factor.extend(part.panel)
-            beta[rows] = new.solve(self.Y[rows], beta[: rows.start])
-            factor.commit(new)
-            return Innovation(new.corner, beta[rows])
-
-        return take_in
+        ridge = KernelRidge(gamma, lambda rows: self.K[rows, rows])
+        self._factor = ridge.factor
+        return lambda part: ridge.learn(part.panel, self.Y[part.rows])
 
     def offline(self, gamma: float, weights: Tensor | None = None) -> Offline:
         r"""From the Cholesky factor, which may be there from `innovations`.
@@ -303,13 +268,9 @@ class FeatureKernel(StreamKernel):
     r"""$K = \Phi \Phi^\top$, never formed.
 
     Holds the normal matrix $\Phi^\top \Phi$, the moments $\Phi^\top Y$ and the sum of the features;
-    and the features themselves, rounded to single precision, if there is room. Without room they
-    are computed anew in every pass. All else is computed in double precision.
-
-    Args:
-        features: Called with samples (m, d), gives features (m, size); `size` is an attribute.
-        X: As for `StreamKernel`, like Y and advance.
-        room: Bytes that rounded features may take; 0 where they must stay exact.
+    and the features themselves, rounded to single precision, if they fit into `room` bytes (0 if
+    they must stay exact). Otherwise they are computed again in every pass. Everything else is
+    computed in double precision. `features` maps samples (m, d) to (m, features.size).
     """
 
     def __init__(
@@ -338,7 +299,7 @@ class FeatureKernel(StreamKernel):
         return self._query(self.X[samples])
 
     def part(self, rows: slice | Tensor) -> Self:
-        """The same features of some rows, computed anew."""
+        """The same features of some rows, computed again."""
         return type(self)(self.map, self.X[rows], self.Y[rows])
 
     def learner(self, learner: SGD) -> PrimalLearner:
@@ -397,7 +358,7 @@ class FeatureKernel(StreamKernel):
 
     def _offline_learner(self, gamma: float) -> Callable[[Part], Innovation]:
         """Recursive least squares."""
-        ridge = RecursiveRidge(gamma, self.map.size, self.Y.shape[1], self.Y)
+        ridge = RecursiveRidge(gamma)
         return lambda part: ridge.learn(part.panel.features, self.Y[part.rows])
 
     def offline(self, gamma: float, weights: Tensor | None = None) -> Offline:

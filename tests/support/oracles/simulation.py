@@ -1,5 +1,6 @@
 """The online learner as PyTorch runs it: step by step, in weight space, by torch.optim.SGD."""
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,12 +22,12 @@ class Run:
 
 
 def train(
-    features, targets, learner, start=None, coast_steps=0, loss="squared", epochs=1, offset=None
+    features, targets, learner, start=None, coast_after=(), loss="squared", epochs=1, offset=None
 ):
     """Passes over explicit features (n, d) with targets (n, c), in mini-batches.
 
-    With `coast_steps`, `coasted` holds the weights after each step once a copy of the optimiser
-    has gone on for that many steps without gradient or decay. `offset` (n, c) is added to the
+    For each step of `coast_after`, `coasted` holds the weights at which a copy of the optimiser
+    comes to rest after that step, without gradient or decay. `offset` (n, c) is added to the
     predictions.
     """
     features, targets = torch.as_tensor(features), torch.as_tensor(targets)
@@ -55,8 +56,8 @@ def train(
         optimiser.step()
         run.errors[rows] = (targets[rows] - _means(outputs.detach(), loss)).numpy()
         run.history.append(W.detach().numpy().copy())
-        if coast_steps:
-            run.coasted.append(_coast(W, optimiser, coast_steps))
+        if step in coast_after:
+            run.coasted.append(_coast(W, optimiser))
     run.weights = run.history[-1]
     return run
 
@@ -77,15 +78,14 @@ def _means(outputs, loss):
     return torch.sigmoid(outputs) if outputs.shape[1] == 1 else torch.softmax(outputs, 1)
 
 
-def _coast(W, optimiser, steps):
+def _coast(W, optimiser):
     copy = W.detach().clone().requires_grad_()
-    group = dict(optimiser.param_groups[0], weight_decay=0.0)
-    group.pop("params")
+    group = optimiser.param_groups[0]
     other = torch.optim.SGD([copy], **{k: group[k] for k in ("lr", "momentum", "nesterov")})
     buffer = optimiser.state[W].get("momentum_buffer")
     if buffer is not None:
         other.state[copy]["momentum_buffer"] = buffer.clone()
-        for _ in range(steps):
-            copy.grad = torch.zeros_like(copy)
+        copy.grad = torch.zeros_like(copy)
+        for _ in range(math.ceil(math.log(1e-18) / math.log(group["momentum"]))):
             other.step()
     return copy.detach().numpy()

@@ -15,7 +15,7 @@ from retarget.errors import NotPositiveDefiniteError
 from retarget.learners import SGD
 from retarget.theory.cholesky import warn_if_meaningless
 from retarget.theory.dual import Window, diagonal_blocks
-from retarget.theory.iterative import newest_coefficients
+from retarget.theory.offline.aims import newest_coefficients
 from retarget.theory.response import final_response
 from retarget.theory.settling import Settling, in_blocks
 from retarget.theory.stream_kernel import Part, StreamKernel

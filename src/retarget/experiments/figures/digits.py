@@ -14,10 +14,9 @@ from retarget.experiments.experiment import Config, Count, Positive
 from retarget.experiments.figures.over_seeds import draw_band, family_in_rows, letter, mean_and_sem
 from retarget.kernels import RBF
 from retarget.learners import COLOURS, LABELS, SGD
-from retarget.theory.correction import corrected_targets
-from retarget.theory.curves import offline_learning_curve, online_learning_curve
+from retarget.theory.correction import corrected_targets, effective_targets
 from retarget.theory.iterative import iterative_targets
-from retarget.theory.shift import effective_targets
+from retarget.theory.online import offline_learning_curve, online_learning_curve
 
 LEARNERS = LABELS | {"offline": "offline, all data at once", "online": "online, true targets"}
 

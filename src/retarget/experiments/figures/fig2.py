@@ -24,10 +24,9 @@ from retarget.experiments.figures.over_seeds import (
     mean_and_error,
 )
 from retarget.learners import COLOURS, LABELS, SGD
-from retarget.theory.correction import corrected_targets
-from retarget.theory.curves import offline_learning_curve
+from retarget.theory.correction import corrected_targets, effective_targets
 from retarget.theory.iterative import iterative_targets
-from retarget.theory.shift import effective_targets
+from retarget.theory.online import offline_learning_curve
 
 SHOWN_LABELS = (0, 1, 2)
 ORDERS = ("shuffled", "class by class")

@@ -21,7 +21,7 @@ from retarget.experiments.figures.over_seeds import (
 from retarget.experiments.runs.store import labelled
 from retarget.kernels import Features
 from retarget.learners import SGD
-from retarget.theory.curves import offline_learning_curve, online_learning_curve
+from retarget.theory.online import offline_learning_curve, online_learning_curve
 
 
 class ToyCurves(Config):

@@ -27,8 +27,8 @@ from retarget.experiments.figures.over_seeds import (
 )
 from retarget.learners import COLOURS, SGD
 from retarget.theory.correction import corrected_targets
-from retarget.theory.curves import offline_learning_curve
 from retarget.theory.iterative import iterative_targets
+from retarget.theory.online import offline_learning_curve
 
 # The first and the last power of ten; beyond 100 nothing can be computed with it.
 Power = Annotated[float, Field(ge=-100, le=100)]

@@ -19,7 +19,7 @@ from retarget.experiments.experiment import Config, Count
 from retarget.experiments.runs.store import source_hash
 from retarget.kernels import InfiniteNTK, Kernel
 from retarget.learners import SGD
-from retarget.theory.curves import online_learning_curve
+from retarget.theory.online import online_learning_curve
 
 CLASSES = 10
 

@@ -1,7 +1,18 @@
-r"""What the iterative correction leads to: the batch learner of all the past, or of what is recent.
+r"""What the iterative correction leads to: ridge regression on all the past, or on recent samples.
 
-Under drift a batch learner of all the past is the wrong example. An aim gives the sample of age
-$a$ (0 for the newest of the block) a weight $w(a)$ in the offline learner's loss,
+For all the past, by its kernel, one growing Cholesky factor serves every block. With explicit
+features it is recursive least squares: with $G = \gamma I + \Phi_p^\top \Phi_p = R R^\top$ and
+$b = \Phi_p^\top Y_p$ the past is $m \times m$ numbers, however long it is. For new samples let
+$V = R^{-1} \Phi_n^\top$; then
+
+    K_nn - K_np (gamma I + K_pp)^-1 K_pn = gamma V^T V        what the past leaves of their kernel
+    f_off(X_n; X_p, Y_p) = V^T R^-1 b                          what it predicts for them
+
+so the new rows of the stream's Cholesky factor are those of the small matrix
+$\gamma (I + V^\top V)$, and $\beta_n$ comes from it.
+
+Under drift all the past is the wrong example. An aim gives the sample of age $a$ (0 for the newest
+of the block) a weight $w(a)$ in the offline learner's loss,
 
     all              w = 1
     window:N         w = 1 for the N newest samples, 0 for the others
@@ -9,32 +20,36 @@ $a$ (0 for the newest of the block) a weight $w(a)$ in the offline learner's los
 
 so that it minimises $\tfrac12 \sum_i w_i \lVert y_i - f(x_i) \rVert^2 + \tfrac\gamma2 \lVert f
 \rVert^2$. Its dual coefficients solve $(\gamma W^{-1} + K) A = Y$ over the samples whose weight is
-not 0, and its prediction is K A. The rest of the correction asks for nothing but this prediction
-at the newest block.
-
-For all the past one growing factor serves every block. Here all weights change with every block,
-and with them all of the factor: it is computed anew, from the samples that count. With explicit
-features it is sums that are discounted, or made again from the window's features.
+not 0, and its prediction is K A. All weights change with every block, and with them all of the
+factor: it is computed again from the samples that count. With explicit features it is sums that
+are discounted, or made again from the window's features.
 """
 
 import copy
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from retarget.arrays import require_memory
+from retarget.arrays import GrowingRows, require_memory
 from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.state_files import require_shape
+from retarget.state_files import part_of, require_shape
 from retarget.theory.cholesky import (
+    GrowingCholesky,
     inverse_norm,
     normal_factor,
     not_positive_definite,
+    solve_lower,
+    solve_lower_transposed,
     warn_if_meaningless,
     worth_estimating,
 )
+from retarget.theory.dual import FeatureRows, diagonal_blocks
+from retarget.theory.settling import in_blocks
 
 # A discounted sample that counts less than this is left out: rounding is larger.
 LEAST_WEIGHT = 2.0**-52
@@ -43,12 +58,7 @@ FORMS = "'all', 'window:N' with a number of samples, or 'discount:F' with a fact
 
 @dataclass(frozen=True)
 class Aim:
-    """Which samples the offline learner counts, and how much.
-
-    Attributes:
-        window: The number of newest samples that count; None for all.
-        discount: The factor by which a sample counts less with every newer one.
-    """
+    """Which samples the offline learner counts: the newest `window`, or all with a discount."""
 
     window: int | None = None
     discount: float = 1.0
@@ -60,13 +70,13 @@ class Aim:
 
     @property
     def horizon(self) -> int:
-        """Samples that count, at most."""
+        """The largest number of samples that count."""
         if self.window is not None:
             return self.window
         return 1 + math.floor(math.log(LEAST_WEIGHT) / math.log(self.discount))
 
     def weights(self, like: Tensor) -> Tensor:
-        """(len(like), 1) those of as many newest samples, the oldest first."""
+        """(len(like), 1) the weights of as many newest samples, the oldest first."""
         ages = torch.arange(len(like) - 1, -1, -1, dtype=torch.float64, device=like.device)
         return (self.discount**ages).to(like.dtype)[:, None]
 
@@ -75,12 +85,7 @@ ALL = Aim()
 
 
 def as_aim(text: Any, name: str = "aim") -> Aim:
-    """The aim that a text names.
-
-    Args:
-        text: `"all"`, `"window:500"` or `"discount:0.999"`.
-        name: What it is called where it is given, for messages.
-    """
+    """The aim that a text such as `"window:500"` names; `name` is the option that it came from."""
     if not isinstance(text, str):
         raise InvalidTypeError(f"{name} is {text!r}; expected a text: {FORMS}")
     kind, _, amount = text.partition(":")
@@ -96,29 +101,182 @@ def as_aim(text: Any, name: str = "aim") -> Aim:
     raise InvalidInputError(f"{name} is {text!r}; expected {FORMS}")
 
 
-class RecentKernelRidge:
-    """The offline learner of the samples that count, by their kernel.
+class OfflineLearner(ABC):
+    """An offline learner that follows a stream, as the iterative correction needs it."""
 
-    It keeps that kernel, N x N numbers for N samples that count, and factorises it for every block:
-    N^3 / 3 multiplications.
+    _warned = False
 
-    Args:
-        aim: The weights.
-        gamma: Ridge, 0 or more.
+    @abstractmethod
+    def predictions(
+        self, rows: Any, Y: Tensor, block_size: int, start: Tensor | None = None
+    ) -> Tensor:
+        """(m, c) its prediction for each new block, once it has learned that block.
+
+        Args:
+            rows: The new samples: kernel rows (m, n + m), or `FeatureRows`.
+            Y: (m, c) their targets.
+            block_size: Size of their blocks; m is a multiple of it.
+            start: (m, c) logits of the starting function; least squares has it subtracted from Y.
+        """
+
+    def warn_once(self) -> bool:
+        """Warns, the first time, that few digits are right; says whether it has ever warned."""
+        return self._warned
+
+    def fork(self, gram: Callable[[slice], Tensor]) -> Self:
+        """A learner that goes on from here; it is void once this one goes on."""
+        return copy.copy(self)  # enough if learning makes new arrays
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """The state as named tensors and numbers."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any], learned: int, shape: tuple[int, ...]) -> None:
+        """Goes on from a state after `learned` samples; `shape` is that of the coefficients."""
+
+
+class Innovation(NamedTuple):
+    """What new samples tell the offline learner of all the past.
+
+    Attributes:
+        corner: (m, m) their triangle of the stream's Cholesky factor.
+        beta: (m, c) their rows of L^-1 Y; corner @ beta is the error of the prediction from the
+            past.
+    """
+
+    corner: Tensor
+    beta: Tensor
+
+
+def newest_coefficients(corner: Tensor, beta: Tensor, block_size: int) -> Tensor:
+    """L_nn^-T beta_n: the offline coefficients of each block at the time when it is the newest."""
+    triangles = diagonal_blocks(corner, block_size)
+    return solve_lower_transposed(triangles, in_blocks(beta, block_size)).flatten(0, 1)
+
+
+def block_bounds(rows: int, block_size: int) -> Iterator[tuple[int, int]]:
+    """Where each of several whole blocks begins and ends."""
+    return ((first, first + block_size) for first in range(0, rows, block_size))
+
+
+class KernelRidge(OfflineLearner):
+    """The offline learner of all the past, by its kernel: n^2/2 numbers."""
+
+    def __init__(self, gamma: float, gram: Callable[[slice], Tensor], roomy: bool = False) -> None:
+        self.gamma = gamma
+        self.factor, self._beta = GrowingCholesky(gamma, gram, roomy), GrowingRows()
+
+    def learn(self, K_rows: Tensor, Y: Tensor) -> Innovation:
+        """Learns new samples by their kernel (m, n + m) to the past and themselves."""
+        new = self.factor.extend(K_rows)
+        beta = new.solve(Y, self._beta.rows if len(self._beta) else Y[:0])
+        self.factor.commit(new)
+        self._beta.append(beta)
+        return Innovation(new.corner, beta)
+
+    def predictions(
+        self, rows: Tensor, Y: Tensor, block_size: int, start: Tensor | None = None
+    ) -> Tensor:
+        """See `OfflineLearner`."""
+        return Y - self.gamma * newest_coefficients(*self.learn(rows, Y), block_size)
+
+    def warn_once(self) -> bool:
+        """See `OfflineLearner`."""
+        return self.factor.warn_once()
+
+    def fork(self, gram: Callable[[slice], Tensor]) -> Self:
+        """See `OfflineLearner`."""
+        fork = copy.copy(self)
+        fork.factor, fork._beta = self.factor.fork(gram), self._beta.fork()
+        return fork
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `OfflineLearner`."""
+        state = {f"factor.{key}": value for key, value in self.factor.state_dict().items()}
+        return state | {"beta": self._beta.rows}
+
+    def load_state_dict(self, state: dict[str, Any], learned: int, shape: tuple[int, ...]) -> None:
+        """See `OfflineLearner`."""
+        self.factor.load_state_dict(part_of(state, "factor"))
+        if len(self.factor) != learned:
+            raise InvalidInputError(f"its factor has {len(self.factor)} rows, of {learned}")
+        self._beta.append(require_shape("beta", state["beta"], *shape))
+
+
+class RecursiveRidge(OfflineLearner):
+    """The offline learner of all the past, by its features: m^2 numbers for m features.
+
+    Attributes:
+        condition: A lower bound on the condition number of the normal equations so far.
+    """
+
+    def __init__(self, gamma: float) -> None:
+        self.gamma, self.condition = gamma, 1.0
+        self._normal = self._moment = torch.empty(0)  # their sizes come with the first samples
+
+    def learn(self, features: Tensor, Y: Tensor) -> Innovation:
+        """Learns new samples, after predicting them."""
+        if not len(self._normal):
+            size = features.shape[1]
+            self._normal = self.gamma * torch.eye(size, dtype=Y.dtype, device=Y.device)
+            self._moment = Y.new_zeros(size, Y.shape[1])
+        R = normal_factor(self._normal, self.gamma)
+        largest, smallest = (float(end) for end in R.diagonal().aminmax()[::-1])
+        self.condition = max(self.condition, (largest / smallest) ** 2)
+        V = solve_lower(R, features.mT)
+        predicted = V.mT @ solve_lower(R, self._moment)
+        left = (V.mT @ V).mul_(self.gamma)
+        left.diagonal().add_(self.gamma)
+        corner = normal_factor(left, self.gamma)
+        beta = solve_lower(corner, Y - predicted)
+        # new sums, so that a fork keeps the old ones
+        self._normal = torch.addmm(self._normal, features.mT, features)
+        self._moment = torch.addmm(self._moment, features.mT, Y)
+        return Innovation(corner, beta)
+
+    def predictions(
+        self, rows: FeatureRows, Y: Tensor, block_size: int, start: Tensor | None = None
+    ) -> Tensor:
+        """See `OfflineLearner`."""
+        return Y - self.gamma * newest_coefficients(*self.learn(rows.features, Y), block_size)
+
+    def warn_once(self) -> bool:
+        """See `OfflineLearner`."""
+        name, dtype = "the normal equations of the features", self._normal.dtype
+        self._warned = self._warned or warn_if_meaningless(name, self.condition, dtype)
+        return self._warned
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `OfflineLearner`."""
+        return {"condition": self.condition, "normal": self._normal, "moment": self._moment}
+
+    def load_state_dict(self, state: dict[str, Any], learned: int, shape: tuple[int, ...]) -> None:
+        """See `OfflineLearner`."""
+        self.condition = float(state["condition"])
+        self._normal = require_shape("normal", state["normal"], shape[0], shape[0])
+        self._moment = require_shape("moment", state["moment"], *shape)
+
+
+class RecentKernelRidge(OfflineLearner):
+    """The offline learner of the N samples that count, by their kernel, which it keeps.
+
+    Every block takes a factorisation of that kernel, N^3 / 3 multiplications.
     """
 
     def __init__(self, aim: Aim, gamma: float) -> None:
         self.aim, self.gamma = aim, gamma
         self._K, self._Y = torch.empty(0, 0), torch.empty(0, 0)
-        self._warned = False
 
-    def predict_after(self, K_rows: Tensor, Y: Tensor) -> Tensor:
-        """(b, c) the prediction for a new block, once it is taken in.
+    def predictions(
+        self, rows: Tensor, Y: Tensor, block_size: int, start: Tensor | None = None
+    ) -> Tensor:
+        """See `OfflineLearner`."""
+        past, bounds = rows.shape[1] - len(Y), block_bounds(len(Y), block_size)
+        return torch.cat([self._predict_after(rows[a:b, : past + b], Y[a:b]) for a, b in bounds])
 
-        Args:
-            K_rows: (b, n + b) its kernel against all the past and itself.
-            Y: (b, c) its targets.
-        """
+    def _predict_after(self, K_rows: Tensor, Y: Tensor) -> Tensor:
+        """(b, c) the prediction for one new block, once it is learned."""
         new = min(len(Y), self.aim.horizon)  # a window may be shorter than a block
         kept = min(len(self._Y), self.aim.horizon - new)
         count = kept + new
@@ -154,40 +312,39 @@ class RecentKernelRidge:
             self._warned = warn_if_meaningless("the aim's kernel", condition, M.dtype)
         return scale[:, None] * torch.cholesky_solve(scale[:, None] * targets, factor)
 
-    def fork(self) -> Self:
-        """A learner that goes on from here by itself."""
-        return copy.copy(self)  # every block makes its arrays anew
-
     def state_dict(self) -> dict[str, Any]:
-        """The state as named tensors and numbers."""
+        """See `OfflineLearner`."""
         return {"warned": self._warned, "kernel": self._K, "targets": self._Y}
 
-    def load_state_dict(self, state: dict[str, Any], learned: int, outputs: int) -> None:
-        """Goes on from a state; `learned` samples are in it, those that count."""
+    def load_state_dict(self, state: dict[str, Any], learned: int, shape: tuple[int, ...]) -> None:
+        """See `OfflineLearner`."""
         self._warned = bool(state["warned"])
-        count = len(require_shape("targets", state["targets"], None, outputs))
+        self._Y = require_shape("targets", state["targets"], None, shape[1])
+        count = len(self._Y)
         self._K = require_shape("kernel", state["kernel"], count, count)
-        self._Y = state["targets"]
-        require_count(count, self.aim, learned)
+        if not 1 <= count <= learned:
+            raise InvalidInputError(f"{count} samples count, of {learned} learned")
 
 
-class RecentFeatureRidge:
-    r"""The same for explicit features.
+class RecentFeatureRidge(OfflineLearner):
+    r"""The offline learner of the samples that count, by their features.
 
     A discount is a factor on the sums $\Phi^\top \Phi$ and $\Phi^\top Y$: m^2 numbers for m
-    features. A window keeps the features of its N samples, N m numbers, and makes the sums anew.
-
-    Args:
-        aim: The weights.
-        gamma: Ridge, above 0.
+    features. A window keeps the features of its N samples, N m numbers, and makes the sums again.
     """
 
     def __init__(self, aim: Aim, gamma: float) -> None:
         self.aim, self.gamma = aim, gamma
         self._parts: tuple[Tensor, Tensor] | None = None  # sums, or features and targets
 
-    def predict_after(self, Phi: Tensor, Y: Tensor) -> Tensor:
-        """(b, c) the prediction for a new block of features and targets, once it is taken in."""
+    def predictions(
+        self, rows: FeatureRows, Y: Tensor, block_size: int, start: Tensor | None = None
+    ) -> Tensor:
+        """See `OfflineLearner`."""
+        Phi, bounds = rows.features, block_bounds(len(Y), block_size)
+        return torch.cat([self._predict_after(Phi[a:b], Y[a:b]) for a, b in bounds])
+
+    def _predict_after(self, Phi: Tensor, Y: Tensor) -> Tensor:
         if self.aim.window is not None:
             features, targets = Phi, Y
             if self._parts is not None:
@@ -206,29 +363,14 @@ class RecentFeatureRidge:
         ridge = torch.eye(len(normal), dtype=normal.dtype, device=normal.device) * self.gamma
         return Phi @ torch.cholesky_solve(moment, normal_factor(normal + ridge, self.gamma))
 
-    def fork(self) -> Self:
-        """A learner that goes on from here by itself."""
-        return copy.copy(self)  # every block makes its arrays anew
-
     def state_dict(self) -> dict[str, Any]:
-        """The state as named tensors and numbers."""
-        if self._parts is None:
-            return {}
-        return {"first": self._parts[0], "second": self._parts[1]}
-
-    def load_state_dict(
-        self, state: dict[str, Any], learned: int, features: int, outputs: int
-    ) -> None:
-        """Goes on from a state; `learned` samples are in it."""
-        window = self.aim.window
-        rows = features if window is None else min(window, learned)
-        self._parts = (
-            require_shape("first", state["first"], rows, features),
-            require_shape("second", state["second"], rows, outputs),
+        """See `OfflineLearner`."""
+        return (
+            {} if self._parts is None else dict(zip(("first", "second"), self._parts, strict=True))
         )
 
-
-def require_count(count: int, aim: Aim, learned: int) -> None:
-    """Refuses a saved state that holds more samples than can count."""
-    if not min(1, learned) <= count <= max(learned, 0):
-        raise InvalidInputError(f"{count} samples count, of {learned} learned")
+    def load_state_dict(self, state: dict[str, Any], learned: int, shape: tuple[int, ...]) -> None:
+        """See `OfflineLearner`."""
+        rows = shape[0] if self.aim.window is None else min(self.aim.window, learned)
+        first = require_shape("first", state["first"], rows, shape[0])
+        self._parts = first, require_shape("second", state["second"], rows, shape[1])

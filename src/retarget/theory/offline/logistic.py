@@ -34,22 +34,17 @@ from retarget.errors import InvalidInputError, NotConvergedError, NotPositiveDef
 from retarget.state_files import part_of, require_shape
 from retarget.theory.cholesky import GrowingCholesky
 from retarget.theory.losses import outputs, slope_product, steepest_slope
+from retarget.theory.offline.aims import OfflineLearner, block_bounds
 
 MOST_STEPS = 100  # of Newton; about ten are the rule, and thirty where gamma is tiny
 MOST_ITERATIONS = 50  # of conjugate gradients, before the system is solved directly
 MOST_HALVINGS = 40
 SUFFICIENT = 1e-4  # the share of the decrease that a step promises which it must keep (Armijo)
-NEARLY = 1e3  # how far above its rounding a residual that no step makes smaller may be
+NEARLY = 1e3  # how far above its rounding a residual that no step reduces may be
 
 
-class LogisticFit:
-    """The offline learner of the stream so far, which may grow.
-
-    Args:
-        gamma: Ridge, 0 or more.
-        count: Number of outputs.
-        gram: Gives the kernel of a range of the stream.
-        roomy: Whether few samples at a time will come (see GrowingCholesky).
+class LogisticFit(OfflineLearner):
+    """The offline learner of the stream so far, which may grow, with `count` outputs.
 
     Attributes:
         coefficients: (n, c) dual coefficients, once `solve` was called.
@@ -71,23 +66,16 @@ class LogisticFit:
         return len(self.factor)
 
     def extend(self, K_rows: Tensor, Y: Tensor, start: Tensor | None) -> None:
-        """Takes in samples.
-
-        Args:
-            K_rows: (m, n + m) their kernel against the past and themselves.
-            Y: (m, c) their targets.
-            start: (m, c) logits of the starting function at them; None for zero.
-        """
+        """Adds samples, by their kernel (m, n + m) against the past and themselves."""
         n = len(self)
         try:
             self.factor.commit(self.factor.extend(K_rows))
         except NotPositiveDefiniteError as error:  # in words of this gamma, not of the factor's
             jitter = error.jitter * self._slope
             raise NotPositiveDefiniteError(
-                f"K has negative eigenvalues in {str(K_rows.dtype).removeprefix('torch.')}, beyond "
-                f"what gamma = {self.gamma:g} makes up for with loss='cross-entropy'; expected the "
-                f"Gram matrix of a kernel. If they are rounding, gamma = "
-                f"{self.gamma + jitter:.4g} would do (jitter {jitter:.3g})"
+                f"K has negative eigenvalues in {str(K_rows.dtype).removeprefix('torch.')}, too "
+                f"large for gamma = {self.gamma:g}; expected the Gram matrix of a kernel. If they "
+                f"are rounding, use gamma = {self.gamma + jitter:.4g} (jitter {jitter:.3g})"
                 + ("" if K_rows.dtype == torch.float64 else ", or compute in float64"),
                 deficit=error.deficit,
                 jitter=jitter,
@@ -99,11 +87,7 @@ class LogisticFit:
         self.coefficients = torch.cat([self.coefficients.to(Y), torch.zeros_like(Y)])
 
     def solve(self) -> Tensor:
-        """(n, c) the dual coefficients of all samples so far.
-
-        Raises:
-            NotConvergedError: There is no solution, or rounding is in its way.
-        """
+        """(n, c) the dual coefficients; a `NotConvergedError` if there are none to be found."""
         Y, start = self._Y.rows, self._start.rows
         if self.gamma == 0:
             self.coefficients = self.factor.solve(_finite_logits(Y, start))
@@ -129,14 +113,30 @@ class LogisticFit:
                 break
             A = A + length * step[0]
         raise NotConvergedError(
-            f"Newton's method did not find the offline learner of cross-entropy with gamma = "
-            f"{self.gamma:g}: its equation is still off by {float(R.abs().max()):.2g}, which is "
-            f"{excess:.2g} times its rounding; use a larger gamma"
+            f"Newton's method did not find the offline learner with gamma = {self.gamma:g}: its "
+            f"equation is still off by {float(R.abs().max()):.2g}, {excess:.2g} times its "
+            "rounding; use a larger gamma"
             + ("" if A.dtype == torch.float64 else ", or compute in float64")
         )
 
+    def predictions(
+        self, rows: Tensor, Y: Tensor, block_size: int, start: Tensor | None = None
+    ) -> Tensor:
+        """See `OfflineLearner`."""
+        logits = []
+        for first, stop in block_bounds(len(Y), block_size):
+            block, begun = slice(first, stop), None if start is None else start[first:stop]
+            self.extend(rows[block, : len(self) + block_size], Y[block], begun)
+            self.solve()
+            logits.append(self.logits[-block_size:])
+        return torch.cat(logits)
+
+    def warn_once(self) -> bool:
+        """See `OfflineLearner`."""
+        return self.factor.warn_once()
+
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
-        """A learner that goes on from here, cheaply; it is void once this one goes on."""
+        """See `OfflineLearner`."""
         fork = copy.copy(self)
         fork._gram, fork.factor = gram, self.factor.fork(gram)
         fork._Y, fork._start = self._Y.fork(), self._start.fork()
@@ -144,19 +144,19 @@ class LogisticFit:
         return fork
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as named tensors and numbers."""
+        """See `OfflineLearner`."""
         state = {f"factor.{key}": value for key, value in self.factor.state_dict().items()}
         if len(self):
             state |= {"Y": self._Y.rows, "start": self._start.rows, "roots": self._roots.rows}
             state |= {"coefficients": self.coefficients}
         return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from a state; this learner must be new."""
+    def load_state_dict(self, state: dict[str, Any], learned: int, shape: tuple[int, ...]) -> None:
+        """See `OfflineLearner`."""
         self.factor.load_state_dict(part_of(state, "factor"))
-        n, count = len(self), self.coefficients.shape[1]
-        if not n:
-            return
+        n, count = shape
+        if len(self) != n:
+            raise InvalidInputError(f"its factor has {len(self)} rows, of {n}")
         kept = {"Y": (self._Y, count), "start": (self._start, count), "roots": (self._roots, 1)}
         for name, (rows, columns) in kept.items():
             rows.append(require_shape(name, state[name], n, columns))
@@ -271,9 +271,8 @@ def _finite_logits(Y: Tensor, start: Tensor) -> Tensor:
     if outside.any():
         row = int(outside.nonzero()[0, 0])
         raise NotConvergedError(
-            f"with gamma = 0 and loss='cross-entropy' the offline learner would fit every target "
-            f"exactly, and no finite logits give those of row {row}: classes that can be "
-            "separated have no solution without a ridge; use a gamma above 0, or targets strictly "
+            f"with gamma = 0 and loss='cross-entropy' every target would be fitted exactly, and no "
+            f"finite logits give those of row {row}; use a gamma above 0, or targets strictly "
             "between 0 and 1"
         )
     if Y.shape[1] == 1:
