@@ -5,7 +5,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from retarget.errors import InvalidInputError
-from retarget.streaming.drift import LEVEL, DriftingWeights, one_thread
+from retarget.streaming.adaptive import LEVEL, DriftingWeights, one_thread
 
 
 def stream(n, m, seed, outputs=2):

@@ -1,7 +1,7 @@
 """The shift and the exact correction, followed sample by sample (Eq. 11, appendix A.5)."""
 
 import copy
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch import Tensor
 from retarget.arrays import GrowingRows, as_non_negative, panels, require_no_overflow
 from retarget.errors import InvalidInputError
 from retarget.learners import SGD
-from retarget.state_files import part_of, require_shape
+from retarget.state_files import require_shape
 from retarget.streaming.intake import Intake, Resumable
 from retarget.theory.cholesky import GrowingCholesky
 from retarget.theory.correction import targets_reaching
@@ -46,6 +46,8 @@ class ShiftTracker(Resumable):
         array([1.1875, 1.    ])
     """
 
+    OPTIONS: ClassVar = ("gamma", "loss")
+
     def __init__(self, kernel: Any, learner: SGD, gamma: float, *, loss: Loss = "squared") -> None:
         self.learner, self.gamma, self.loss = learner, as_non_negative("gamma", gamma), loss
         self._intake = Intake(kernel, learner, loss)
@@ -56,9 +58,6 @@ class ShiftTracker(Resumable):
         self._values = tuple(GrowingRows() for _ in self._dual.shares)
         self._start = GrowingRows()
         self._waiting: Tensor | None = None  # targets of a mini-batch that is not full yet
-
-    def __len__(self) -> int:
-        return len(self._intake)
 
     @torch.no_grad()
     def update(self, X: Any, Y: Any, *, initial: Any = None) -> None:
@@ -140,23 +139,18 @@ class ShiftTracker(Resumable):
             require_no_overflow(values.rows)
         self._dual.learn(window, errors)
 
-    def _options(self) -> dict[str, Any]:
-        return {"gamma": self.gamma, "loss": self.loss}
+    def _parts(self) -> dict[str, Any]:
+        return {"intake": self._intake, "dual": self._dual, "watch": self._watch}
 
-    def _state(self) -> dict[str, Any]:
-        state = {f"intake.{key}": value for key, value in self._intake.state_dict().items()}
-        state |= {f"dual.{key}": value for key, value in self._dual.state_dict().items()}
-        state |= {f"watch.{key}": value for key, value in self._watch.state_dict().items()}
+    def _tensors(self) -> dict[str, Tensor]:
+        tensors = {}
         if len(self._dual):
-            state |= {f"values{part}": values.rows for part, values in enumerate(self._values)}
+            tensors = {f"values{part}": values.rows for part, values in enumerate(self._values)}
         if self._waiting is not None:
-            state |= {"start": self._start.rows, "waiting": self._waiting}
-        return state
+            tensors |= {"start": self._start.rows, "waiting": self._waiting}
+        return tensors
 
     def _restore(self, state: dict[str, Any]) -> None:
-        self._intake.load_state_dict(part_of(state, "intake"))
-        self._dual.load_state_dict(part_of(state, "dual"))
-        self._watch.load_state_dict(part_of(state, "watch"))
         n, learned, outputs = len(self), len(self._dual), self._intake.outputs
         if self._watch.seen != learned or learned > n:
             raise InvalidInputError(
@@ -203,15 +197,13 @@ class CorrectionTracker(Resumable):
         array([1.035, 0.   ])
     """
 
+    OPTIONS: ClassVar = ("gamma", "loss")
+
     def __init__(self, kernel: Any, learner: SGD, gamma: float, *, loss: Loss = "squared") -> None:
         self.learner, self.gamma, self.loss = learner, as_non_negative("gamma", gamma), loss
         self._intake = Intake(kernel, learner, loss)
-        self._factor = GrowingCholesky(self.gamma, self._intake.gram, roomy=True)
-        self._logistic: LogisticFit | None = None  # instead of the factor, for cross-entropy
+        self._offline: GrowingCholesky | LogisticFit | None = None
         self._targets, self._start = GrowingRows(), GrowingRows()
-
-    def __len__(self) -> int:
-        return len(self._intake)
 
     @torch.no_grad()
     def update(self, X: Any, Y: Any, *, initial: Any = None) -> None:
@@ -224,36 +216,36 @@ class CorrectionTracker(Resumable):
         """
         n, after = len(self), self.fork()
         targets, start = after._intake.take(X, Y, initial)
+        if len(targets) == 0:
+            return
         for rows in panels(len(targets), 1, targets.device):
             K_rows = after._intake.kernel_rows(slice(n + rows.start, n + rows.stop))
-            after._append(K_rows, targets[rows], start[rows])
-        after._offline_factor.warn_once()
+            offline = after._begun()
+            if isinstance(offline, LogisticFit):
+                offline.extend(K_rows, targets[rows], start[rows])
+            else:
+                offline.commit(offline.extend(K_rows))
+            after._targets.append(targets[rows])
+            after._start.append(start[rows])
+        (offline.factor if isinstance(offline, LogisticFit) else offline).warn_once()
         self._become(after)
 
-    def _append(self, K_rows: Tensor, targets: Tensor, start: Tensor) -> None:
-        if self.loss == "squared":
-            self._factor.commit(self._factor.extend(K_rows))
-        else:
-            if self._logistic is None:
-                self._logistic = self._new_logistic(targets.shape[1])
-            self._logistic.extend(K_rows, targets, start)
-        self._targets.append(targets)
-        self._start.append(start)
-
-    @property
-    def _offline_factor(self) -> GrowingCholesky:
-        return self._factor if self._logistic is None else self._logistic.factor
-
-    def _new_logistic(self, count: int) -> LogisticFit:
-        return LogisticFit(self.gamma, count, self._intake.gram, roomy=True)
+    def _begun(self) -> GrowingCholesky | LogisticFit:
+        """The offline learner, which is made when the first samples tell the number of outputs."""
+        if self._offline is None:
+            gram = self._intake.gram
+            if self.loss == "squared":
+                self._offline = GrowingCholesky(self.gamma, gram, roomy=True)
+            else:
+                self._offline = LogisticFit(self.gamma, self._intake.outputs, gram, roomy=True)
+        return self._offline
 
     def fork(self) -> Self:
         """A tracker that goes on from here; see `Resumable.fork`."""
         fork = copy.copy(self)
         fork._intake = self._intake.fork()
-        fork._factor = self._factor.fork(fork._intake.gram)
-        if self._logistic is not None:
-            fork._logistic = self._logistic.fork(fork._intake.gram)
+        if self._offline is not None:
+            fork._offline = self._offline.fork(fork._intake.gram)
         fork._targets, fork._start = self._targets.fork(), self._start.fork()
         return fork
 
@@ -274,35 +266,23 @@ class CorrectionTracker(Resumable):
         return self._intake.give(self._solution())
 
     def _solution(self) -> Tensor:
-        if len(self) == 0:
+        if self._offline is None:
             raise InvalidInputError("there are no samples yet; call update(X, Y) first")
-        if self._logistic is not None:
-            return self._logistic.solve()
-        return self._factor.solve(self._targets.rows - self._start.rows)
+        if isinstance(self._offline, LogisticFit):
+            return self._offline.solve()
+        return self._offline.solve(self._targets.rows - self._start.rows)
 
-    def _options(self) -> dict[str, Any]:
-        return {"gamma": self.gamma, "loss": self.loss}
+    def _parts(self) -> dict[str, Any]:
+        return {"intake": self._intake} | ({"offline": self._begun()} if len(self) else {})
 
-    def _state(self) -> dict[str, Any]:
-        state = {f"intake.{key}": value for key, value in self._intake.state_dict().items()}
-        state |= {f"factor.{key}": value for key, value in self._factor.state_dict().items()}
-        if self._logistic is not None:
-            fit = self._logistic.state_dict()
-            state |= {f"logistic.{key}": value for key, value in fit.items()}
-        if len(self):
-            state |= {"targets": self._targets.rows, "start": self._start.rows}
-        return state
+    def _tensors(self) -> dict[str, Tensor]:
+        return {"targets": self._targets.rows, "start": self._start.rows} if len(self) else {}
 
     def _restore(self, state: dict[str, Any]) -> None:
-        self._intake.load_state_dict(part_of(state, "intake"))
-        self._factor.load_state_dict(part_of(state, "factor"))
         n = len(self)
-        if self.loss != "squared" and n:
-            self._logistic = self._new_logistic(self._intake.outputs)
-            self._logistic.load_state_dict(part_of(state, "logistic"))
-        lengths = len(self._factor), len(self._offline_factor)
-        if lengths != ((n, n) if self._logistic is None else (0, n)):
-            raise InvalidInputError(f"the factor has {lengths[1]} rows; expected {n}")
-        if n:
-            for name, rows in (("targets", self._targets), ("start", self._start)):
-                rows.append(require_shape(name, state[name], n, self._intake.outputs))
+        if n == 0:
+            return
+        if len(self._begun()) != n:
+            raise InvalidInputError(f"the factor has {len(self._begun())} rows; expected {n}")
+        for name, rows in (("targets", self._targets), ("start", self._start)):
+            rows.append(require_shape(name, state[name], n, self._intake.outputs))
