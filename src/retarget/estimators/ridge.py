@@ -5,21 +5,21 @@ import math
 from typing import Any, Literal, Self
 
 import numpy as np
-from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from retarget.errors import InvalidInputError
-from retarget.estimators.base import FLOATS, AllOrNothing
+from retarget.estimators.base import FLOATS, StreamClassifier, StreamEstimator
 from retarget.kernels import RBF, Linear
 from retarget.kernels.feature_maps import DEFAULT_MEMORY
 from retarget.streaming.ridge import StreamingRidge
 
 
-class StreamingRidgeEstimator(AllOrNothing):
+class StreamingRidgeEstimator(StreamEstimator):
     """What the two have in common: parameters, the learner, the solution."""
 
+    FITTED = "learner_"
     learner_: StreamingRidge
 
     def __init__(
@@ -42,7 +42,7 @@ class StreamingRidgeEstimator(AllOrNothing):
     @property
     def gamma_(self) -> float:
         """The ridge in use: as given, or as cross-validation chose it."""
-        check_is_fitted(self, "learner_")
+        check_is_fitted(self, self.FITTED)
         return self.learner_.gamma_
 
     def _begun(self, restart: bool) -> StreamingRidge:
@@ -95,7 +95,7 @@ class StreamingRidgeEstimator(AllOrNothing):
         self.learner_ = learner
 
     def _outputs(self, X: Any) -> np.ndarray:
-        check_is_fitted(self, "learner_")
+        check_is_fitted(self, self.FITTED)
         outputs: np.ndarray = self.learner_.predict(
             validate_data(self, X, reset=False, dtype=FLOATS)
         )
@@ -103,7 +103,7 @@ class StreamingRidgeEstimator(AllOrNothing):
 
     def _solution(self) -> tuple[np.ndarray, np.ndarray]:
         """The weights (c, m) and the intercepts (c,)."""
-        check_is_fitted(self, "learner_")
+        check_is_fitted(self, self.FITTED)
         solution = self.learner_._solved()
         return solution.weights.mT.cpu().numpy(), solution.intercept.cpu().numpy()
 
@@ -174,7 +174,7 @@ class StreamingRidgeRegressor(MultiOutputMixin, RegressorMixin, StreamingRidgeEs
             y: (n,) or (n, c) targets.
             sample_weight: As in `fit`.
         """
-        return self._take(X, y, sample_weight, restart="learner_" not in vars(self))
+        return self._take(X, y, sample_weight, restart=not self._has_begun)
 
     def predict(self, X: Any) -> np.ndarray:
         """The ridge solution on everything learned so far, (m,) or (m, c)."""
@@ -196,15 +196,12 @@ class StreamingRidgeRegressor(MultiOutputMixin, RegressorMixin, StreamingRidgeEs
 
     def _take(self, X: Any, y: Any, sample_weight: Any, restart: bool) -> Self:
         with self._all_or_nothing():
-            X, y = validate_data(
-                self, X, y, reset=restart, dtype=FLOATS, multi_output=True, y_numeric=True
-            )
-            targets = y if y.dtype.kind == "f" else y.astype(X.dtype)
-            self._learn(self._begun(restart), X, targets, sample_weight)
+            X, y = self._with_targets(X, y, restart)
+            self._learn(self._begun(restart), X, y, sample_weight)
         return self
 
 
-class StreamingRidgeClassifier(ClassifierMixin, StreamingRidgeEstimator):
+class StreamingRidgeClassifier(StreamClassifier, StreamingRidgeEstimator):
     """Ridge regression on one-hot targets; the class with the largest output is predicted.
 
     `partial_fit` is as good as `fit`, in any order and portions, and a class may appear in any
@@ -234,7 +231,6 @@ class StreamingRidgeClassifier(ClassifierMixin, StreamingRidgeEstimator):
         array(['hot', 'cold'], dtype='<U4')
     """
 
-    classes_: np.ndarray
     _labels: np.ndarray  # in the order of the learner's outputs
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -256,19 +252,10 @@ class StreamingRidgeClassifier(ClassifierMixin, StreamingRidgeEstimator):
             classes: Labels that will come. It may be left out: what is not there is added.
             sample_weight: As in `fit`.
         """
-        restart = "learner_" not in vars(self)
-        return self._take(X, y, classes, sample_weight, restart)
+        return self._take(X, y, classes, sample_weight, restart=not self._has_begun)
 
-    def decision_function(self, X: Any) -> np.ndarray:
-        """The outputs of the classes, (m, c); of two classes, the second less the first, (m,)."""
-        outputs = self._outputs(X)[:, self._columns]
-        return outputs[:, 1] - outputs[:, 0] if len(self.classes_) == 2 else outputs
-
-    def predict(self, X: Any) -> np.ndarray:
-        """(m,) labels."""
-        winners = self._outputs(X)[:, self._columns].argmax(axis=1)
-        labels: np.ndarray = self.classes_[winners]
-        return labels
+    def _class_outputs(self, X: Any) -> np.ndarray:
+        return self._outputs(X)[:, self._columns]
 
     @property
     def coef_(self) -> np.ndarray:
@@ -289,8 +276,7 @@ class StreamingRidgeClassifier(ClassifierMixin, StreamingRidgeEstimator):
 
     def _take(self, X: Any, y: Any, classes: Any, sample_weight: Any, restart: bool) -> Self:
         with self._all_or_nothing():
-            X, y = validate_data(self, X, y, reset=restart, dtype=FLOATS)
-            check_classification_targets(y)
+            X, y = self._with_labels(X, y, restart)
             given = y if classes is None else np.concatenate([y, _alike(np.unique(classes), y)])
             labels = np.unique(given)
             if not restart:
@@ -314,11 +300,8 @@ def _alike(labels: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 
 def _with_outputs(learner: StreamingRidge, count: int) -> StreamingRidge:
-    """A learner of more outputs, if there are, whose target was 0; the given one stays as it is.
-
-    They share C, which has nothing to do with outputs: one of them is to be dropped afterwards.
-    """
-    if learner._moments is None or learner._moments.outputs == count:
+    """The learner, or one with more outputs, whose target was 0, that shares its scatter matrix."""
+    if learner._outputs in (0, count) or learner._moments is None:
         return learner
     wider = copy.copy(learner)
     wider._moments, wider._solution = copy.copy(learner._moments), None
