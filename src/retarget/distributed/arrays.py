@@ -26,10 +26,10 @@ TILE_SIZE = 960
 
 
 def gram(kernel: Any, X: Any, tile_size: int = TILE_SIZE) -> da.Array:
-    """The Gram matrix of a stream as a Dask array (n, n) in square tiles.
+    """Returns the Gram matrix of a stream as a Dask array (n, n) in square tiles.
 
     Nothing of it is computed yet. A tile is computed where, and when, it is needed; those above the
-    diagonal are the transposes of those below it. The samples themselves are handed to the workers
+    diagonal are the transposes of those below it. The samples themselves are sent to the workers
     now, once: call it inside the `connect` whose workers are to compute it.
 
     Args:
@@ -74,8 +74,7 @@ def gram(kernel: Any, X: Any, tile_size: int = TILE_SIZE) -> da.Array:
 
 
 def _tile(kernel: Kernel, *samples: np.ndarray) -> np.ndarray:
-    tile: np.ndarray = kernel(*samples)
-    return tile
+    return kernel(*samples)
 
 
 def _named(thing: Any) -> Delayed:
@@ -87,8 +86,7 @@ def _sent(*collections: Any) -> tuple[Any, ...]:
     """What the workers are to hold from now on, however large it is."""
     large = {"distributed.admin.large-graph-warning-threshold": "1TB"}
     with dask.config.set(large), cluster_errors():
-        held: tuple[Any, ...] = persist(*collections)
-    return held
+        return persist(*collections)
 
 
 LearnerT = TypeVar("LearnerT", bound=StreamingRidge)
@@ -98,13 +96,13 @@ def learn(learner: LearnerT, X: Any, Y: Any) -> LearnerT:
     """Learns a Dask array, as `learner.learn(X, Y)` would if it were in memory.
 
     Each block of rows is learned by an empty copy of the learner on the worker that has it, or that
-    reads it. What comes of a block are sums of a fixed size, which are added up two by two; the
-    total is merged into the learner at the end. So the result is that of one machine (to rounding),
-    a call that fails changes nothing, and a thread of a worker holds one block, its features a
-    portion at a time, and at most three m x m matrices of float64.
+    reads it. A block yields sums of a fixed size, which are added up two by two; the total is
+    merged into the learner at the end. So the result is that of one machine (to rounding), a call
+    that fails changes nothing, and a thread of a worker holds one block, its features a portion at
+    a time, and at most three m x m matrices of float64.
 
-    Blocks should be so large that their features, not the m x m sums, are what takes the time: of
-    more rows than there are features.
+    Blocks should have more rows than there are features, so that the features, not the m x m sums,
+    take most of the time.
 
     Args:
         learner: A `StreamingRidge` or `TangentLearner`. It may have learned before. Features that

@@ -23,6 +23,10 @@ RUNNING = re.compile(r"(tcp|tls)://[^\s/]+:[0-9]+")
 TIMEOUT = 20  # seconds to reach a scheduler, and to close what was started
 LONGEST_WITHOUT_WORKERS = 60  # seconds until work that nobody does is given up
 WATCH_EVERY = 0.5  # seconds
+LITTLE_MEMORY = (
+    "most often they have too little memory: use smaller tiles (tile_size), fewer threads, "
+    "or a larger memory_limit"
+)
 # Dask looks once, this long after a worker was lost, and stops restarting it for good if it is not
 # there at that moment. Here workers are restarted for as long as the cluster lasts.
 NEVER_LOST = {"distributed.deploy.lost-worker-timeout": "365 days"}
@@ -83,9 +87,8 @@ def cluster_errors() -> Iterator[None]:
         yield
     except KilledWorker as error:
         raise ClusterError(
-            f"workers died again and again in the middle of the task {error.task!r} (the last one "
-            f"was {error.last_worker.address}); most often they have too little memory: use "
-            "smaller tiles (tile_size), fewer threads a worker, or a larger memory_limit"
+            f"workers died again and again in the middle of the task {error.task!r}, last "
+            f"{error.last_worker.address}; {LITTLE_MEMORY}"
         ) from error
     except (FutureCancelledError, CommClosedError) as error:
         reason = str(error).partition("\n")[0]
@@ -96,24 +99,18 @@ def cluster_errors() -> Iterator[None]:
 
 
 def computed(*tasks: Any) -> tuple[Any, ...]:
-    """What comes of tasks, or of lists and dictionaries of them, as `dask.compute` gives it.
+    """The results of tasks, or of lists and dictionaries of them, as from `dask.compute`.
 
-    On a cluster it is bounded: Dask by itself waits for as long as no task fails, and none does
-    while workers die before, or between, the tasks.
-
-    Raises:
-        ClusterError: There was no worker for a minute, or workers died so often that each of them
-            could have failed as often as Dask lets one task fail.
+    On a cluster the wait is bounded: Dask by itself waits for as long as no task fails, and none
+    does while workers die before, or between, the tasks.
     """
     with cluster_errors():
         client = getattr(get_scheduler(), "__self__", None)
         if not isinstance(client, Client):  # Dask's threads compute it here
-            here: tuple[Any, ...] = compute(*tasks)
-            return here
+            return compute(*tasks)
         collections, packed_again = unpack_collections(*tasks)
         futures = client.compute(collections)
-        found: tuple[Any, ...] = packed_again(client.sync(_watched, client, futures))
-        return found
+        return packed_again(client.sync(_watched, client, futures))
 
 
 async def _watched(client: Any, futures: list[Any]) -> list[Any]:
@@ -149,9 +146,8 @@ class _DyingWorkers:
         failures = int(dask.config.get("distributed.scheduler.allowed-failures")) + 1
         if self._gone >= failures * self._most:
             raise ClusterError(
-                f"workers died {self._gone} times in the course of one step of the computation, "
-                f"with at most {self._most} of them at a time; see why they die: most often they "
-                "have too little memory (memory_limit, or smaller tiles by tile_size)"
+                f"workers died {self._gone} times in one step of the computation, with at most "
+                f"{self._most} of them at a time; {LITTLE_MEMORY}"
             )
         if time.monotonic() - self._last_there > LONGEST_WITHOUT_WORKERS:
             raise ClusterError(
