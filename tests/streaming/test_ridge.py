@@ -234,7 +234,10 @@ def test_what_cannot_be_merged(tmp_path):
     for other, match in (
         (learner(intercept=True), "'intercept': True}; expected .*'intercept': False"),
         (rt.StreamingRidge(rt.Linear()), "other has {'features': {'kind': 'Linear'}"),
-        (learner().learn(X[:, :3], Y), "'feature count': 9, 'outputs': 2}; expected .*'feature count': 12"),
+        (
+            learner().learn(X[:, :3], Y),
+            "'feature count': 9, 'outputs': 2}; expected .*'feature count': 12",
+        ),
         (learner().learn(X, Y[:, 0]), "'feature count': 12, 'outputs': 1}; expected"),
         (
             rt.TangentLearner(nn.Linear(4, 2)),
