@@ -149,23 +149,28 @@ def test_a_class_may_be_missing_in_the_first_portion(correction):
 def test_labels_that_are_refused():
     X, labels = make_labels()
     model = rt.OnlineKernelClassifier()
-    with pytest.raises(InvalidInputError, match="classes is None in the first call"):
-        model.partial_fit(X, labels)
-    with pytest.raises(InvalidInputError, match="holds red in row 0, which is not one of"):
-        model.partial_fit(X, labels, classes=["green", "blue"])
+
+    def refused(match, fit, rows, y, **options):
+        with pytest.raises(InvalidInputError, match=match):
+            fit(X[rows], y[rows], **options)
+
+    every, few = slice(None), slice(5)
+    refused("classes is None in the first call", model.partial_fit, every, labels)
+    absent = "holds red in row 0, which is not one of"
+    refused(absent, model.partial_fit, every, labels, classes=["green", "blue"])
     with pytest.raises(NotFittedError):
         model.predict(X)
     model.partial_fit(X[:20], labels[:20], classes=["red", "green"])
     before = model.decision_function(X)
-    with pytest.raises(InvalidInputError, match=r"holds blue in row \d+, which is not one of"):
-        model.partial_fit(X[20:], labels[20:])
-    with pytest.raises(InvalidInputError, match=r"classes is \['blue' 'red'\], but the stream"):
-        model.partial_fit(X[:5], labels[:5], classes=["red", "blue"])
+    refused(r"holds blue in row \d+, which", model.partial_fit, slice(20, None), labels)
+    other = r"classes is \['blue' 'red'\], but the stream"
+    refused(other, model.partial_fit, few, labels, classes=["red", "blue"])
+    refused("holds 1 in row 0, which is not one of", model.partial_fit, few, np.arange(1, 50))
+    refused(r"y has 1 class, \['red'\]; expected two or more", model.fit, few, labels)
+    with pytest.raises(InvalidInputError, match="1 class"):
+        model.fit(X[:5, :1], labels[:5])  # another number of features, too
     np.testing.assert_array_equal(model.decision_function(X), before)
-    with pytest.raises(InvalidInputError, match="holds 1 in row 0, which is not one of"):
-        model.partial_fit(X[:2], [1, 2])
-    with pytest.raises(InvalidInputError, match=r"y has 1 class, \['red'\]; expected two or more"):
-        rt.OnlineKernelClassifier().fit(X[:5], labels[:5])
+    assert model.n_features_in_ == 2
 
 
 # --- what is refused
@@ -243,16 +248,6 @@ def test_a_portion_that_cannot_be_learned_leaves_the_stream_as_it_was(correction
 def failing_kernel(A, B):
     with np.errstate(over="ignore", invalid="ignore"):
         return A @ B.T
-
-
-def test_a_classifier_that_fails_keeps_its_classes_and_features():
-    X, y = np.eye(4), np.array([0, 1, 0, 1])
-    model = rt.OnlineKernelClassifier("linear", lr=0.5).fit(X, y)
-    before = model.predict(X)
-    with pytest.raises(InvalidInputError, match="1 class"):
-        model.fit(np.ones((3, 2)), [2, 2, 2])
-    np.testing.assert_array_equal(model.predict(X), before)
-    assert model.n_features_in_ == 4
 
 
 @pytest.mark.parametrize("correction", ["exact", "iterative"])
