@@ -240,8 +240,8 @@ LABEL = [[1.0, 0.0, 0.0]]
     [
         (ONES, np.ones((3, 3)), {}, InvalidInputError, "X has 2 rows and Y 3"),
         (np.float64(1), np.ones((3, 3)), {}, InvalidInputError, "X has no rows and Y 3"),
-        (ONES[:, :2], ONES, {}, InvalidInputError, r"samples of shape \(2,\)"),
-        (ONES, ONES[:, :1], {}, InvalidInputError, "Y has 1 outputs; .* has 3"),
+        (ONES[:, :2], ONES, {}, InvalidInputError, r"samples in X: \(2,\); expected \(3,\)"),
+        (ONES, ONES[:, :1], {}, InvalidInputError, "outputs of Y: 1; expected 3"),
         (ONES, ONES.astype(int), {}, InvalidTypeError, "Y has dtype int64"),
         (np.nan * ONES, ONES, {}, InvalidInputError, "X holds nan in row 3"),
         (ONES, np.inf * ONES, {}, InvalidInputError, "Y holds inf in row 3"),

@@ -334,7 +334,7 @@ REFUSED = {
     "few": (lambda: corrector_of(memory=4).correct(*made()), r"has 5 features, and memory is 4"),
     "samples": (lambda: corrector_of(memory=9).samples, "not kept with memory=9"),
     "loss": (lambda: corrector_of(memory=9, loss=CE), "memory=.* with loss='cross-entropy'"),
-    "other features": (with_other_features, "4 features; the stream so far has 3"),
+    "other features": (with_other_features, "features of X: 4; expected 3"),
     "aim of another loss": (lambda: corrector_of(loss=CE, aim="window:5"), "'window:5' with loss="),
     "aim of another type": (lambda: corrector_of(aim=500), "aim is 500; expected a text"),
     **{

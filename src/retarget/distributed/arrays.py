@@ -18,6 +18,7 @@ from retarget.distributed.cluster import cluster_errors, computed
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels import Kernel, as_kernel
 from retarget.kernels.feature_maps import as_count
+from retarget.streaming.intake import require_unchanged
 from retarget.streaming.ridge import StreamingRidge
 from retarget.theory.moments import Moments
 
@@ -53,9 +54,7 @@ def gram(kernel: Any, X: Any, tile_size: int = TILE_SIZE) -> da.Array:
     tile_size, known = as_count("tile_size", tile_size), as_kernel(kernel)
     samples = X if isinstance(X, da.Array) else np.asarray(X)
     if samples.ndim == 0 or not samples.shape[0] > 0:  # nan > 0 is False: rows nobody counted
-        raise InvalidInputError(
-            f"X has shape {samples.shape}; expected at least one sample, as rows"
-        )
+        raise InvalidInputError(f"X has shape {samples.shape}; expected at least one sample")
     # All of X and the kernel go to the workers here, and not again with every column of tiles.
     chunks = (tile_size, *(-1,) * (samples.ndim - 1))
     samples, held = _sent(da.asarray(samples, chunks=chunks).rechunk(chunks), _named(known))
@@ -150,8 +149,7 @@ def _in_blocks_of_rows(X: Any, Y: Any) -> tuple[da.Array, da.Array]:
     """X and Y cut into the same blocks of whole rows."""
     if not isinstance(X, da.Array):
         raise InvalidTypeError(
-            f"X is a {type(X).__name__}; expected a Dask array (what is in memory is learned by "
-            "learner.learn(X, Y))"
+            f"X is a {type(X).__name__}; expected a Dask array, or use learner.learn(X, Y)"
         )
     if X.ndim == 0:
         raise InvalidInputError("X is a single number; expected samples as rows")
@@ -165,23 +163,18 @@ def _in_blocks_of_rows(X: Any, Y: Any) -> tuple[da.Array, da.Array]:
         if X.numblocks[0] != Y.numblocks[0]:
             raise InvalidInputError(
                 f"X has {X.numblocks[0]} blocks of rows and Y {Y.numblocks[0]}, of unknown sizes; "
-                "expected the same blocks of both: call compute_chunk_sizes() on them first"
+                "expected the same: call compute_chunk_sizes() on them first"
             )
         return X, Y
     if len(X) != len(Y):
-        raise InvalidInputError(
-            f"X has {len(X)} rows and Y {len(Y)}; expected one of each for a sample"
-        )
+        raise InvalidInputError(f"X has {len(X)} rows and Y {len(Y)}; expected as many")
     return X, Y.rechunk({0: X.chunks[0]})
 
 
 def _fitting_type(learner: StreamingRidge, Y: da.Array) -> torch.dtype:
     """The type of targets that the learner can learn; others are refused before the work begins."""
     outputs = 1 if Y.ndim == 1 else Y.shape[1]
-    if learner._outputs not in (0, outputs):
-        raise InvalidInputError(
-            f"Y has {outputs} outputs; what was learned so far has {learner._outputs}"
-        )
+    require_unchanged("outputs of Y", outputs, learner._outputs or outputs)
     none = as_tensor("Y", np.empty(0, dtype=Y.dtype))
     require_float("Y", none, "convert it, or one-hot encode class labels, first")
     return none.dtype
@@ -210,10 +203,9 @@ def _added_up(sums: list[Delayed]) -> Delayed:
 def _joined(one: Moments | None, other: Moments | None = None) -> Moments | None:
     if one is None or other is None:
         return one or other
-    if (one.features, one.outputs) != (other.features, other.outputs):
+    if one.features != other.features:
         raise InvalidInputError(
-            f"a block has {one.features} features and another {other.features}; expected the same "
-            "of all of them"
+            f"a block has {one.features} features and another {other.features}; expected as many"
         )
     joined = one.copy()  # what Dask holds may be needed again
     joined.join(other)

@@ -63,12 +63,12 @@ def connect(address: str, *, memory_limit: str | None = None) -> Iterator[Client
     if local is None and not RUNNING.fullmatch(address):
         raise InvalidInputError(
             f"the cluster is {address!r}; expected 'local:N' for N processes on this machine, or "
-            "'tcp://host:port' (or 'tls://host:port') of a running Dask scheduler"
+            "the 'tcp://host:port' (or 'tls://host:port') of a Dask scheduler"
         )
     if local is None and memory_limit is not None:
         raise InvalidInputError(
-            f"memory_limit={memory_limit!r} was given with {address}; the workers of a running "
-            "cluster have their own: give it to 'dask worker --memory-limit' there"
+            f"memory_limit={memory_limit!r} was given with {address}; give it to "
+            "'dask worker --memory-limit' there"
         )
     with _quiet_logs():
         if local is not None:
@@ -93,8 +93,8 @@ def cluster_errors() -> Iterator[None]:
     except (FutureCancelledError, CommClosedError) as error:
         reason = str(error).partition("\n")[0]
         raise ClusterError(
-            f"results on the cluster were lost ({reason}): its scheduler went away or was started "
-            "afresh; see that it is running, and make K again"
+            f"results on the cluster were lost ({reason}): its scheduler stopped or was restarted; "
+            "see that it is running, and make K again"
         ) from error
 
 
@@ -151,8 +151,7 @@ class _DyingWorkers:
             )
         if time.monotonic() - self._last_there > LONGEST_WITHOUT_WORKERS:
             raise ClusterError(
-                f"the cluster has had no worker for {LONGEST_WITHOUT_WORKERS} s; see why they "
-                "ended, and start some before you compute again"
+                f"the cluster has had no worker for {LONGEST_WITHOUT_WORKERS} s; start some"
             )
 
 

@@ -103,13 +103,12 @@ def effective_targets(
     r"""The targets that the online learner really learned, as `retarget.effective_targets`.
 
     Args:
-        K: (n, n) Gram matrix of the stream, in stream order, a Dask array in square chunks. It is
-            computed twice, unless it was persisted.
+        K: (n, n) Gram matrix in stream order, a Dask array in square chunks. It is computed twice,
+            unless it was persisted.
         Y: (n,) or (n, c) targets, in stream order, NumPy or Dask.
         learner: The online learner.
         gamma: Ridge of the offline learner that it is compared with, 0 or more.
-        initial: Values of the starting function on the stream, if it is not zero (without weight
-            decay only).
+        initial: Values of the starting function, if it is not zero (without weight decay only).
 
     Returns:
         Effective targets of the shape of Y, computed.
@@ -135,13 +134,12 @@ def corrected_targets(
     r"""The targets that end online as offline learning does, as `retarget.corrected_targets`.
 
     Args:
-        K: (n, n) Gram matrix of the stream, in stream order, a Dask array in square chunks. It is
-            computed twice, unless it was persisted.
+        K: (n, n) Gram matrix in stream order, a Dask array in square chunks. It is computed twice,
+            unless it was persisted.
         Y: (n,) or (n, c) targets, in stream order, NumPy or Dask.
         learner: The online learner.
         gamma: Ridge of the offline learner, 0 or more.
-        initial: Values of the starting function on the stream, if it is not zero (without weight
-            decay only).
+        initial: Values of the starting function, if it is not zero (without weight decay only).
 
     Returns:
         Corrected targets of the shape of Y, computed.
@@ -190,8 +188,7 @@ def iterative_targets(
         ridge: $\gamma_o$ of Eq. 15, for blocks whose kernel is nearly singular.
         parts: `"both"`, or one half of Eq. 16 alone: `"online"` or `"offline"`.
         first_block: `"plain"` leaves the first block's targets as they are.
-        initial: Values of the starting function on the stream, if it is not zero (without weight
-            decay only).
+        initial: Values of the starting function, if it is not zero (without weight decay only).
 
     Returns:
         Corrected targets of the shape of Y, computed.

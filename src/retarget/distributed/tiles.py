@@ -104,10 +104,7 @@ def as_tiled_problem(K: Any, Y: Any, initial: Any, multiple: int = 1) -> TiledPr
 
 def _require_square(K: Any) -> None:
     if not isinstance(K, da.Array):
-        raise InvalidTypeError(
-            f"K is a {type(K).__name__}; expected a Dask array, as retarget.distributed.gram gives "
-            "it (the functions of retarget itself take NumPy and torch)"
-        )
+        raise InvalidTypeError(f"K is a {type(K).__name__}; expected a Dask array, as of gram(...)")
     if K.ndim != 2 or not K.shape[0] == K.shape[1]:  # unknown sizes are nan, equal to nothing
         raise InvalidInputError(
             f"K has shape {K.shape}; expected (n, n), the Gram matrix of the stream"

@@ -143,8 +143,8 @@ class OnlineKernelEstimator(StreamEstimator):
         kernel = as_kernel(self.kernel)
         if isinstance(kernel, PrecomputedKernel):
             raise InvalidInputError(
-                "kernel is a precomputed matrix, which knows its own samples only; expected one "
-                "that can compare new samples, or use rt.online_coefficients on the matrix"
+                "kernel is a precomputed matrix; expected one that can compare new samples, or use "
+                "rt.online_coefficients on the matrix"
             )
         return kernel
 
@@ -152,13 +152,12 @@ class OnlineKernelEstimator(StreamEstimator):
         """What learns the targets as they are, or corrected exactly or block by block."""
         correction, gamma, loss = self.correction, self.gamma, cast("Loss", self.loss)
         if correction not in get_args(Correction):
-            raise InvalidInputError(
-                f"correction is {correction!r}; expected one of {get_args(Correction)}"
-            )
+            expected = get_args(Correction)
+            raise InvalidInputError(f"correction is {correction!r}; expected one of {expected}")
         if not as_aim(self.aim).is_all and correction != "iterative":
             raise InvalidInputError(
                 f"aim is {self.aim!r} with correction={correction!r}; expected aim='all', or "
-                "correction='iterative', which leads to an aim block by block"
+                "correction='iterative'"
             )
         if correction == "none":
             return ShiftTracker(kernel, learner, gamma, loss=loss)
@@ -242,19 +241,19 @@ def _safe_rate(kernel: Kernel, X: np.ndarray, learner: SGD, slope: float) -> flo
 class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstimator):
     r"""One pass of SGD with a kernel over the samples, in the order in which they come.
 
-    Use it to put an online learner, corrected or not, into a scikit-learn pipeline or search. As
-    `sklearn.linear_model.SGDRegressor` it has `partial_fit`; with `correction="exact"` it
-    predicts what `sklearn.kernel_ridge.KernelRidge(alpha=gamma)` with the same kernel predicts.
-    The function starts at zero: centre targets that are far from it.
+    Use it to put an online learner, corrected or not, into a scikit-learn pipeline or search. Like
+    `sklearn.linear_model.SGDRegressor` it has `partial_fit`; with `correction="exact"` it predicts
+    what `sklearn.kernel_ridge.KernelRidge(alpha=gamma)` with the same kernel predicts. The function
+    starts at zero: centre targets that are far from it.
 
     Work grows as $n^2$. `correction="none"` keeps the samples; the others keep $n^2/2$ numbers too,
-    take $n^3/3$ multiplications, and raise `StreamTooLargeError` beforehand where they do not fit.
+    take $n^3/3$ multiplications, and raise `StreamTooLargeError` beforehand if they do not fit.
 
     Args:
         kernel: `"rbf"`; `"linear"`; a retarget kernel; a function `k(A, B)`; or the name of another
             scikit-learn kernel.
         width: Width of the "rbf" kernel $\exp(-\|x - x'\|^2 / \text{width}^2)$. None: the median
-            distance between samples (those that differ, of at most 1,000 of them, evenly spaced).
+            distance between samples that differ, of at most 1,000 evenly spaced ones.
         lr: The learning rate; a schedule, one rate a step; or `"auto"`: half of the largest rate at
             which the learner is stable on a stream in random order. For the "rbf" kernel with
             single samples and no momentum that is 1: each step fits its sample.
@@ -265,19 +264,19 @@ class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstima
         nesterov: Nesterov's form of it.
         weight_decay: As in `torch.optim.SGD`.
         reduction: `"sum"` or `"mean"` of the losses in a mini-batch.
-        correction: `"none"`, learns the targets as they are; `"exact"`, learns targets that make it
-            end as the offline learner, which takes the whole stream beforehand; `"iterative"`,
-            learns targets that lead it to the offline learner's predictions, block by block.
+        correction: `"none"` learns the targets as they are; `"exact"`, targets that make it end as
+            the offline learner, which takes the whole stream beforehand; `"iterative"`, targets
+            that lead it to the offline learner's predictions, block by block.
         block_size: Samples whose targets the iterative correction finds together, a multiple of
             the batch size. None: the smallest that is 64 or more.
-        ridge: Steadies the iterative correction where samples of a block are much alike; None
-            takes 0.01, which is enough for copies.
+        ridge: Steadies the iterative correction if samples of a block are much alike; None takes
+            0.01, which is enough for copies.
         loss: `"squared"`; or `"cross-entropy"` for targets that are probabilities (one in [0, 1],
             or several that sum to 1): the function learned is then their logits, and `predict`
             makes probabilities of them.
         aim: What the iterative correction leads to: `"all"`, the batch learner of all the past;
             `"window:500"`, of the 500 newest samples; `"discount:0.999"`, of samples that count
-            by that factor less with every newer one. Use the last two where the data drift.
+            by that factor less with every newer one. Use the last two if the data drift.
 
     Attributes:
         X_fit_: (n, d) the training samples so far.
@@ -288,7 +287,7 @@ class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstima
         learner_: The `rt.SGD` that it was trained by.
         lr_: Its rate.
         n_features_in_: Number of features.
-        feature_names_in_: Their names, where all are strings.
+        feature_names_in_: Their names, if all are strings.
 
     Examples:
         >>> import numpy as np, retarget as rt
@@ -340,12 +339,11 @@ def _has_probabilities(estimator: Any) -> bool:
 class OnlineKernelClassifier(StreamClassifier, OnlineKernelEstimator):
     """Online kernel learning of one-hot targets; the class with the largest output is predicted.
 
-    Use it as `sklearn.linear_model.SGDClassifier`, where a kernel is wanted or the correction of
-    what one online pass forgets. Arguments, attributes and costs are those of
-    `OnlineKernelRegressor`; `dual_coef_` and
-    `targets_` have one column for each of `classes_`. With `loss="cross-entropy"` it learns by the
-    softmax of its outputs, `predict_proba` is there, and `correction="exact"` makes it kernel
-    logistic regression, as `sklearn.linear_model.LogisticRegression(C=1/gamma)` is on features.
+    Use it like `sklearn.linear_model.SGDClassifier`, with a kernel, or corrected for what one
+    online pass forgets. Arguments, attributes and costs are those of `OnlineKernelRegressor`;
+    `dual_coef_` and `targets_` have one column for each of `classes_`. With `loss="cross-entropy"`
+    it learns by the softmax of its outputs and has `predict_proba`, and `correction="exact"` makes
+    it kernel logistic regression, `sklearn.linear_model.LogisticRegression(C=1/gamma)` on features.
 
     Attributes:
         classes_: (c,) the labels, sorted.

@@ -111,26 +111,22 @@ class StreamingRidgeEstimator(StreamEstimator):
 class StreamingRidgeRegressor(MultiOutputMixin, RegressorMixin, StreamingRidgeEstimator):
     r"""Ridge regression whose `partial_fit` is as good as `fit`.
 
-    However the samples come, in whatever order and portions, the model is at every moment the ridge
-    solution on all of them: what `sklearn.linear_model.Ridge(alpha=gamma)` gives on everything at
-    once. Nothing of the stream is kept but sums: with m features $m^2$ numbers.
+    In whatever order and portions samples come, the model is at every moment the ridge solution on
+    all of them: what `sklearn.linear_model.Ridge(alpha=gamma)` gives on everything at once. It
+    keeps sums only: with m features, $m^2$ numbers.
 
-    Use it where data come in portions, or do not fit into memory. A portion costs $O(m^2)$ a
-    sample, and the first prediction after it $O(m^3)$, with `gamma="auto"` about eight times
-    that.
-
-    Parameters are read when a stream begins; `partial_fit` goes on with what it began with.
+    Use it if data come in portions, or do not fit into memory. A portion costs $O(m^2)$ a sample,
+    and the first prediction after it $O(m^3)$, with `gamma="auto"` about eight times that.
+    Parameters are read when a stream begins; `partial_fit` goes on with those.
 
     Args:
         gamma: Ridge, 0 or more; `"auto"` chooses it by generalised cross-validation, from the sums
             alone, anew after every portion.
         features: `"linear"`, the samples as they are; `"rbf"`, random Fourier features of the
             Gaussian kernel; or what `rt.StreamingRidge` takes: a function from samples (n, d) to
-            features (n, m), a kernel that has features, or a `torch.nn.Module`, whose outputs they
-            are.
+            features (n, m), a kernel that has features, or a `torch.nn.Module`.
         width: Width of the "rbf" kernel $\exp(-\|x - x'\|^2 / \text{width}^2)$. `"auto"`: the
-            root of the number of columns of X, which is scikit-learn's default for kernels,
-            `gamma=1/n_features`. It does not depend on the first samples; scale the columns.
+            root of the number of columns of X, scikit-learn's `gamma=1/n_features`: scale them.
         memory: Number of random features.
         fit_intercept: Whether to add a constant that is not penalised.
         random_state: Seed of the random features. With None every stream has its own.
@@ -141,7 +137,7 @@ class StreamingRidgeRegressor(MultiOutputMixin, RegressorMixin, StreamingRidgeEs
         intercept_: The constant, or (c,).
         learner_: The `rt.StreamingRidge`, which can also forget samples and be merged.
         n_features_in_: Number of columns of X.
-        feature_names_in_: Their names, where all are strings.
+        feature_names_in_: Their names, if all are strings.
 
     Examples:
         >>> import numpy as np, retarget as rt
@@ -218,7 +214,7 @@ class StreamingRidgeClassifier(StreamClassifier, StreamingRidgeEstimator):
         intercept_: (c,) constants.
         learner_: The `rt.StreamingRidge`. Its outputs are in the order in which classes came.
         n_features_in_: Number of columns of X.
-        feature_names_in_: Their names, where all are strings.
+        feature_names_in_: Their names, if all are strings.
 
     Examples:
         >>> import numpy as np, retarget as rt

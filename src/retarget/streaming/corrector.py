@@ -20,20 +20,18 @@ from retarget.theory.primal import FeatureSweep
 class TargetCorrector(Resumable):
     r"""Corrects the targets of a stream while it comes in.
 
-    Use it where samples arrive in portions and the online learner is to be trained on each as it
-    comes; `iterative_targets` is the same for a stream that is there already. It stands where a
-    transformer stands in a pipeline of river, but changes the targets and not the features.
+    Use it if samples arrive in portions and the online learner is trained on each as it comes; for
+    a whole stream, `iterative_targets` does the same. `correct` and `flush` together return what
+    `iterative_targets` returns on the whole stream, whatever the portions. It keeps the samples and
+    the Cholesky factor of the stream so far: $n^2/2$ numbers, and $O(n^2)$ work a sample. A call
+    that fails changes nothing.
 
-    Together, what `correct` and `flush` return is `iterative_targets` on the whole stream, whatever
-    the portions it is fed in. It keeps the samples and the Cholesky factor of the stream so far:
-    $n^2/2$ numbers, and $O(n^2)$ work a sample. A call that fails changes nothing.
-
-    With `memory=m` it keeps nothing of the past, for a stream without end: m features are used
-    instead of the kernel, and the offline learner is followed by recursive least squares. That is
-    $m^2$ numbers, and $O(m^2)$ work a sample and $O(m^3)$ a portion (256 samples, or a block), for
-    ever. `Linear` and `Features` have features of their own: the targets are the same. Those of
-    `RBF` (random Fourier features) and `EmpiricalNTK` (its sketch, of the network as it is now)
-    are estimates, and `feature_error` says how good they are.
+    With `memory=m` it keeps nothing of the past, for a stream without end: it uses m features
+    instead of the kernel and follows the offline learner by recursive least squares. That is $m^2$
+    numbers, $O(m^2)$ work a sample and $O(m^3)$ a portion (256 samples, or a block). `Linear` and
+    `Features` have features of their own: the targets are the same. Those of `RBF` (random Fourier
+    features) and `EmpiricalNTK` (its sketch, of the network as it is now) are estimates, and
+    `feature_error` says how good they are.
 
     Args:
         kernel: A retarget kernel; a function `k(A, B)`; the name of a scikit-learn kernel; or a
@@ -44,16 +42,16 @@ class TargetCorrector(Resumable):
         ridge: $\gamma_o$ of Eq. 15, for blocks whose kernel is nearly singular.
         parts: `"both"`, or one half of Eq. 16 alone: `"online"` or `"offline"`.
         first_block: `"plain"` leaves the first block's targets as they are.
-        memory: Number of features to keep to; where the kernel has its own, the most that there
-            may be. None keeps the whole stream. It needs a `gamma` above 0, and the squared error.
+        memory: Number of features; the most that are allowed if the kernel has its own. None keeps
+            the whole stream. It needs a `gamma` above 0, and the squared error.
         seed: Seed of random features.
         loss: `"squared"` or `"cross-entropy"` (softmax for several outputs, logistic for one), of
             both learners; see `iterative_targets`.
         aim: Which samples the offline learner counts: `"all"`; `"window:500"`, the 500 newest; or
-            `"discount:0.999"`, each sample by that factor less with every newer one. Under drift
-            the correction then follows what a batch learner of now would say. The N samples that
-            count (of a discount: those that count above rounding) take $N^3/3$ multiplications
-            a block and $N^2$ numbers; with `memory=m`, $m^3/3$ and $N m$, or $m^2$ for a discount.
+            `"discount:0.999"`, each sample by that factor less with every newer one, for streams
+            that drift. The N samples that count (of a discount: above rounding) take $N^3/3$
+            multiplications a block and $N^2$ numbers; with `memory=m`, $m^3/3$ and $N m$, or $m^2$
+            for a discount.
 
     Examples:
         Samples that have nothing in common: with $\gamma = 1$ the offline prediction is half of
@@ -123,9 +121,9 @@ class TargetCorrector(Resumable):
     def feature_error(self) -> float:
         r"""How far the features are from the kernel: $\|\Phi\Phi^\top - K\| / \|K\|$.
 
-        Frobenius norms, over the stream so far, from the first 32 samples of each portion that was
-        worked on. 0 where the features are exact, and where there are none (`memory=None`); NaN
-        as long as no two samples were worked on together.
+        Frobenius norms over the stream so far, from the first 32 samples of each portion that was
+        corrected. 0 if the features are exact or not used (`memory=None`); NaN until two samples
+        were corrected together.
         """
         return self._intake.feature_error if isinstance(self._intake, BoundedIntake) else 0.0
 
@@ -133,10 +131,7 @@ class TargetCorrector(Resumable):
     def samples(self) -> Any:
         """All samples so far, in stream order: a view, not to be written to."""
         if self.memory is not None:
-            raise InvalidInputError(
-                f"the samples are not kept with memory={self.memory}; keep them yourself, or leave "
-                "memory out"
-            )
+            raise InvalidInputError(f"samples are not kept with memory={self.memory}; keep them")
         return super().samples
 
     @torch.no_grad()
@@ -173,11 +168,10 @@ class TargetCorrector(Resumable):
 
     @torch.no_grad()
     def preview(self) -> tuple[Any, Any]:
-        """What `flush` would return now, and the learner's dual coefficients after it.
+        """Returns what `flush` would return now, and the learner's dual coefficients after it.
 
-        The open block stays open. The coefficients are those of all samples so far, for the
-        learner that is trained on the corrected targets. With `memory` there are none: the
-        learner's weights are returned instead, one row a feature.
+        The open block stays open. The coefficients are those of the learner that is trained on the
+        corrected targets; with `memory`, its weights are returned instead, one row a feature.
         """
         if self._waiting is None:
             raise InvalidInputError("there are no samples yet; call correct(X, Y) first")
@@ -200,7 +194,10 @@ class TargetCorrector(Resumable):
         return self._intake.give(torch.cat(corrected))
 
     def fork(self) -> Self:
-        """A corrector that goes on from here; see `Resumable.fork`."""
+        """Returns a corrector that goes on from here, at little cost.
+
+        It must not be used any more once this one takes in more samples, unless `memory` is given.
+        """
         fork = copy.copy(self)
         fork._intake = self._intake.fork()
         fork._sweep = self._sweep.fork(fork._intake.gram)
@@ -231,11 +228,8 @@ def _require_sums(gamma: float, parts: Parts, loss: Loss) -> None:
     """Refuses an offline learner that sums over the past do not determine."""
     if loss != "squared":
         raise InvalidInputError(
-            f"memory=... with loss={loss!r}: least squares is determined by sums over the past, "
-            "logistic regression by every sample of it; use loss='squared', or leave memory out"
+            f"memory=... with loss={loss!r}, which needs every sample; expected loss='squared', or "
+            "memory=None"
         )
     if gamma == 0 and parts != "online":
-        raise InvalidInputError(
-            "gamma is 0 with memory=...: recursive least squares needs one above 0; use a small "
-            "gamma, or leave memory out"
-        )
+        raise InvalidInputError("gamma is 0 with memory=...; expected above 0, or memory=None")

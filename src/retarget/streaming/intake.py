@@ -47,6 +47,12 @@ from retarget.theory.response import require_lasting_start
 COMPARED = 32  # samples of a portion whose kernel is computed, to see how near the features come
 
 
+def require_unchanged(what: str, found: Any, before: Any) -> None:
+    """Refuses samples of another size than those so far."""
+    if found != before:
+        raise InvalidInputError(f"{what}: {found}; expected {before}, as so far")
+
+
 class Intake:
     """The samples so far, and their kernel."""
 
@@ -108,25 +114,18 @@ class Intake:
         samples, targets = as_tensor("X", X), as_targets("Y", Y, first_row=first)
         check_targets("Y", targets, self.loss, first_row=first)
         if samples.ndim == 0 or len(samples) != len(targets):
-            raise InvalidInputError(
-                f"X has {len(samples) if samples.ndim else 'no'} rows and Y {len(targets)}; "
-                "expected one of each a sample"
-            )
+            rows = len(samples) if samples.ndim else "no"
+            raise InvalidInputError(f"X has {rows} rows and Y {len(targets)}; expected as many")
         if samples.is_floating_point():
             require_finite("X", samples, first_row=first)
         start = self._start(initial, targets)
         if first == 0:
             self.numpy = not isinstance(X, Tensor)
             self.flat, self.outputs = np.ndim(Y) == 1, targets.shape[1]
-        elif targets.shape[1] != self.outputs:
-            raise InvalidInputError(
-                f"Y has {targets.shape[1]} outputs; the stream so far has {self.outputs}"
-            )
-        elif samples.shape[1:] != self.samples.rows.shape[1:]:
-            raise InvalidInputError(
-                f"X has samples of shape {tuple(samples.shape[1:])}; the stream so far has "
-                f"{tuple(self.samples.rows.shape[1:])}"
-            )
+        else:
+            require_unchanged("outputs of Y", targets.shape[1], self.outputs)
+            shapes = tuple(samples.shape[1:]), tuple(self.samples.rows.shape[1:])
+            require_unchanged("shape of samples in X", *shapes)
         if len(targets):
             self._keep(samples, torch.promote_types(targets.dtype, start.dtype), targets.device)
             self.has_start = initial is not None
@@ -138,14 +137,11 @@ class Intake:
             start = as_targets("initial", initial, first_row=len(self))
             if start.shape != targets.shape:
                 raise InvalidInputError(
-                    f"initial has shape {np.shape(initial)}, and Y has {len(targets)} rows and "
-                    f"{targets.shape[1]} outputs; expected a value for each target"
+                    f"initial has shape {np.shape(initial)}; expected a value for each target"
                 )
             require_lasting_start(initial, self.learner)
         if self.has_start not in (None, initial is not None):
-            raise InvalidInputError(
-                "initial was given for a part of the stream only; give it always or never"
-            )
+            raise InvalidInputError("initial was given for a part of the stream; expected all")
         return start
 
     def _keep(self, samples: Tensor, dtype: torch.dtype, device: torch.device) -> None:
@@ -160,8 +156,7 @@ class Intake:
         elif torch.promote_types(dtype, self.dtype) != self.dtype:
             began, goes_on = (str(one).removeprefix("torch.") for one in (self.dtype, dtype))
             raise InvalidInputError(
-                f"the stream began in {began} and goes on in {goes_on}; nothing is down-cast "
-                "silently: convert one of them"
+                f"the stream began in {began} and goes on in {goes_on}; convert one of them"
             )
 
     def seen(self, rows: slice) -> Any:
@@ -216,9 +211,8 @@ class BoundedIntake(Intake):
         super().__init__(kernel, learner)
         if not isinstance(self.kernel, Linear | Features | RBF | EmpiricalNTK):
             raise InvalidTypeError(
-                f"kernel is {kernel!r:.80}, which has no features that memory= could bound; "
-                "expected Linear, Features, RBF or EmpiricalNTK: use rt.Features of a feature map "
-                "of your own, or leave memory out"
+                f"kernel is {kernel!r:.80} with memory=...; expected Linear, RBF, EmpiricalNTK, or "
+                "rt.Features of a feature map of your own"
             )
         self.map = feature_map(self.kernel, memory, seed)
         self.kernel = self.map.kernel or self.kernel  # of a network as it is now
@@ -254,13 +248,9 @@ class BoundedIntake(Intake):
         count = Phi.shape[1]
         if self.map.exact and count > self.memory:
             raise InvalidInputError(
-                f"{self.kernel!r} has {count} features, and memory is {self.memory}; expected at "
-                f"most that many: use memory={count} or more"
+                f"{self.kernel!r} has {count} features, and memory is {self.memory}; use more"
             )
-        if self.features not in (0, count):
-            raise InvalidInputError(
-                f"X has {count} features; the stream so far has {self.features}"
-            )
+        require_unchanged("features of X", count, self.features or count)
         self.features = count
         result = FeatureRows(Phi)
         require_finite("the kernel of the features", result.gram)

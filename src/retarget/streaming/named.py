@@ -83,7 +83,7 @@ class NamedFeatures:
         if known + len(new) > self.most:
             raise InvalidInputError(
                 f"{new[0]!r:.50} would be one of {known + len(new):,} features; expected at most "
-                f"{self.most:,}, as memory grows with their square: allow more, or hash their names"
+                f"{self.most:,}: allow more, or hash their names"
             )
         if self._width is None:
             self._width = math.sqrt(len(new)) if self._scaled else 1.0

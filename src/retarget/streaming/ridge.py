@@ -16,6 +16,7 @@ from retarget.errors import InvalidInputError
 from retarget.kernels.feature_maps import DEFAULT_MEMORY, as_count, feature_map
 from retarget.samples import count, leaves, library_of, take
 from retarget.state_files import explained, read_state, write_state
+from retarget.streaming.intake import require_unchanged
 from retarget.theory.moments import LARGEST_NUMBER, SUMS, Moments, RidgeSolution, sums_of_all
 
 # Numbers of a portion's features that are held at a time.
@@ -51,11 +52,11 @@ class StreamingRidge:
     Args:
         features: A function from samples (n, ...) to features (n, m); a `torch.nn.Module`, whose
             outputs are the features (it is copied and frozen); `rt.Linear()` for the samples
-            themselves; `rt.Features`; `rt.RBF` by random Fourier features; or an `rt.EmpiricalNTK`
+            themselves; `rt.Features`; `rt.RBF`, by random Fourier features; or `rt.EmpiricalNTK`,
             by its sketch.
         gamma: Ridge, 0 or more; `"auto"` chooses it by generalised cross-validation, from the sums
-            alone, whenever a prediction is asked for after something changed.
-        memory: Number of features, for `rt.RBF` and `rt.EmpiricalNTK`; for the others it is given.
+            alone, at the first prediction after a change.
+        memory: Number of features of `rt.RBF` and `rt.EmpiricalNTK`.
         intercept: Whether to add a constant that is not penalised, as scikit-learn does.
         seed: Seed of the random features.
 
@@ -192,9 +193,8 @@ class StreamingRidge:
             other: One with the same features; it stays as it is.
         """
         if type(other) is not type(self):
-            raise InvalidInputError(
-                f"other is a {type(other).__name__}; expected a {type(self).__name__}"
-            )
+            found, expected = type(other).__name__, type(self).__name__
+            raise InvalidInputError(f"other is a {found}; expected a {expected}")
         both = self._moments is not None and other._moments is not None
         mine, theirs = self._kind(sized=both), other._kind(sized=both)
         if mine != theirs:
@@ -298,12 +298,12 @@ class StreamingRidge:
 
     @classmethod
     def load(cls, path: str | Path, features: Any, device: str | torch.device = "cpu") -> Self:
-        """Goes on from a saved state.
+        """Loads what `save` wrote.
 
         Args:
-            path: What `save` wrote.
+            path: The file.
             features: The features, as in the constructor: a file cannot hold a function.
-            device: Where the sums go: that of the features.
+            device: The device of the features, to which the sums go.
         """
         values, tensors = read_state(Path(path), device, cls.__name__)
         with explained(path, cls.__name__):
@@ -321,24 +321,18 @@ class StreamingRidge:
             loaded._dtype = getattr(torch, values["dtype"])
             loaded._moments = Moments.from_state(values, tensors, loaded.intercept)
             loaded._inputs = None if values["inputs"] is None else int(values["inputs"])
-            outputs = loaded._outputs
-            if loaded._dtype not in FLOATS or (loaded._flat and outputs > 1):
-                raise InvalidInputError(
-                    f"dtype is {loaded._dtype}, flat {loaded._flat}, outputs {outputs}"
-                )
+            if loaded._dtype not in FLOATS:
+                raise InvalidInputError(f"dtype is {loaded._dtype}")
+            if loaded._flat and loaded._outputs > 1:
+                raise InvalidInputError(f"flat, with {loaded._outputs} outputs")
         return loaded
 
     def _checked_portions(self, X: Any, targets: Tensor, weights: Any) -> Iterator[Portion]:
         """Features, targets less the start, and weights, a few samples at a time."""
         if count(X) != len(targets):
-            raise InvalidInputError(
-                f"X has {count(X)} rows and Y {len(targets)}; expected one of each for a sample"
-            )
+            raise InvalidInputError(f"X has {count(X)} rows and Y {len(targets)}; expected as many")
         outputs = targets.shape[1]
-        if self._outputs not in (0, outputs):
-            raise InvalidInputError(
-                f"Y has {outputs} outputs; what was learned so far has {self._outputs}"
-            )
+        require_unchanged("outputs of Y", outputs, self._outputs or outputs)
         chosen, stop = _as_weights(weights, len(targets)), 0
         for features, start in self._portions(X, outputs):
             rows = slice(stop, stop + len(features))
@@ -364,18 +358,12 @@ class StreamingRidge:
         if self._moments is not None:
             width = self._moments.features
             rows = _portion_rows(width, self._moments.mean.device)
-        size = sample_size(X)
-        if count(X) and self._map.any_inputs and self._inputs not in (None, size):
-            raise InvalidInputError(
-                f"X has {size} numbers in a sample; what was learned so far has {self._inputs}"
-            )
+        if self._map.any_inputs and self._inputs is not None and count(X):
+            require_unchanged("numbers in a sample of X", sample_size(X), self._inputs)
         while first < count(X):
             with torch.no_grad():
                 features, start = self._features_and_start(take(X, slice(first, first + rows)))
-            if width not in (None, features.shape[1]):
-                raise InvalidInputError(
-                    f"X has {features.shape[1]} features; what was learned so far has {width}"
-                )
+            require_unchanged("features of X", features.shape[1], width or features.shape[1])
             if start is None or start.shape[1] != outputs:  # it starts from zero
                 start = features.new_zeros(1, outputs)
             yield features, start
@@ -424,14 +412,9 @@ def _as_weights(weights: Any, count: int) -> Tensor | None:
     if given.ndim == 0:
         given = given.expand(count)
     if given.shape != (count,):
-        raise InvalidInputError(
-            f"weights has shape {tuple(given.shape)}; expected one number, or ({count},)"
-        )
+        raise InvalidInputError(f"weights has shape {tuple(given.shape)}; expected ({count},)")
     if not bool(((given >= 1 / LARGEST_NUMBER) & (given <= LARGEST_NUMBER)).all()):
-        raise InvalidInputError(
-            "weights holds a number that is not above 0, or is too large; leave out samples that "
-            "are not to count"
-        )
+        raise InvalidInputError("weights holds a number not above 0, or too large; leave it out")
     return given
 
 
@@ -441,7 +424,7 @@ def _require_moderate(name: str, values: Tensor) -> None:
     if not (float(least) >= -LARGEST_NUMBER and float(most) <= LARGEST_NUMBER):
         raise InvalidInputError(
             f"{name} go from {float(least):.3g} to {float(most):.3g}; expected at most "
-            f"{LARGEST_NUMBER:g}, as products of them are added up: scale them"
+            f"{LARGEST_NUMBER:g}: scale them"
         )
 
 

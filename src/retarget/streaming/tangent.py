@@ -30,13 +30,13 @@ class TangentLearner(StreamingRidge):
     whatever order it came: the offline learner of the network's tangent kernel (Theorem 4.1), with
     no sample kept. Samples can be forgotten exactly, and two learners merged.
 
-    Use it to go on from a network that was trained, on a first task or elsewhere, when later data
-    come in any order. Do not use it where the network itself must change, or where it has too few
-    parameters for its tangents to be rich. It costs one forward and backward pass and
-    `memory`$^2$ multiplications a sample, and `memory`$^2$ numbers of float64 (134 MB for 4,096).
-    Methods such as SLDA and RanPAC solve the same problem on the features of the last layer alone.
+    Use it to go on from a trained network when later data come in any order. Do not use it if the
+    network itself must change, or has too few parameters for its tangents to be rich. It costs one
+    forward and backward pass and `memory`$^2$ multiplications a sample, and `memory`$^2$ numbers of
+    float64 (134 MB for 4,096). Methods such as SLDA and RanPAC solve the same problem on the
+    features of the last layer alone.
 
-    Where the network has as many outputs as there are targets, learning starts from its outputs.
+    If the network has as many outputs as there are targets, learning starts from its outputs.
     Otherwise it is a feature extractor, and learning starts from zero.
 
     Args:
@@ -117,10 +117,10 @@ class TangentLearner(StreamingRidge):
 
     @classmethod
     def load(cls, path: str | Path, module: nn.Module, device: str | torch.device = "cpu") -> Self:
-        """Goes on from a saved state.
+        """Loads what `save` wrote.
 
         Args:
-            path: What `save` wrote.
+            path: The file.
             module: A network of the same form; its weights come from the file.
             device: Where to compute.
         """

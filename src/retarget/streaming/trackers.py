@@ -22,11 +22,11 @@ from retarget.theory.stability import GrowthWatch
 class ShiftTracker(Resumable):
     r"""Follows the effective targets of a stream while an online learner learns it (Eq. 11).
 
-    Use it to watch what an online learner has really learned, as `effective_targets` tells it at
-    the end. Like river's learners it takes samples as they come; unlike them it keeps them all.
-    Learning sample $t$ with the error $e_t = y_t - f(x_t)$ moves the effective target of every
-    earlier sample by $\eta\, e_t\, k(x_t, x_i)$: $O(n)$ work a sample. For mini-batches and
-    learners with a memory the rule is the same, for the weights and the velocity together.
+    Use it to watch what an online learner has really learned, which `effective_targets` tells at
+    the end. It takes samples as they come and keeps them all. Learning sample $t$ with the error
+    $e_t = y_t - f(x_t)$ moves the effective target of every earlier sample by
+    $\eta\, e_t\, k(x_t, x_i)$: $O(n)$ work a sample. For mini-batches and learners with a memory
+    the rule is the same, for the weights and the velocity together.
 
     Args:
         kernel: A retarget kernel; a function `k(A, B)`; the name of a scikit-learn kernel; or a
@@ -84,9 +84,9 @@ class ShiftTracker(Resumable):
     @property
     @torch.no_grad()
     def effective_targets(self) -> Any:
-        """Those of all samples so far: `rt.effective_targets` on the stream up to here.
+        """The result of `rt.effective_targets` on the stream so far.
 
-        Samples of a mini-batch that is not full yet count as one, as if the stream ended here.
+        A mini-batch that is not full yet counts as one, as if the stream ended here.
         """
         ended = self._ended()
         values = outputs(ended._values[0].rows + self._start.rows, self.loss)
@@ -95,7 +95,7 @@ class ShiftTracker(Resumable):
     @property
     @torch.no_grad()
     def coefficients(self) -> Any:
-        """The learner's dual coefficients: `rt.online_coefficients` on the stream up to here."""
+        """The learner's dual coefficients: `rt.online_coefficients` on the stream so far."""
         return self._intake.give(self._ended()._dual.coefficients.clone())
 
     def _ended(self) -> Self:
@@ -109,7 +109,7 @@ class ShiftTracker(Resumable):
         return ended
 
     def fork(self) -> Self:
-        """A tracker that goes on from here; see `Resumable.fork`."""
+        """Returns a tracker that goes on from here; void once this one takes in more samples."""
         fork = copy.copy(self)
         fork._intake, fork._dual = self._intake.fork(), self._dual.fork()
         fork._watch = self._watch.fork(fork._intake.gram)
@@ -169,22 +169,20 @@ class ShiftTracker(Resumable):
 class CorrectionTracker(Resumable):
     r"""Follows the exact corrected targets of a growing stream (appendix A.5).
 
-    Use it where the stream grows and the exact correction of all of it is wanted again and again;
-    `corrected_targets` is the same for a stream that is there already. Its coefficients are
-    those of `sklearn.kernel_ridge.KernelRidge`, refitted with every sample at the price of one.
-    Every new sample changes the corrected targets of all earlier ones, by an amount that scales
-    with the offline learner's error on it. What has to be kept for that is the Cholesky factor
-    of the stream so far: taking in a sample is $O(n^2)$ work; reading the targets is $O(n^2)$
-    too, and asks the kernel for all pairs again, so that no n x n matrix is kept beside the
-    factor.
+    Use it if the stream grows and the exact correction of all of it is wanted again and again; for
+    a whole stream, `corrected_targets` does the same. Its coefficients are those of
+    `sklearn.kernel_ridge.KernelRidge`, refitted with every sample. Every new sample changes the
+    corrected targets of all earlier ones. It keeps the Cholesky factor of the stream so far: taking
+    in a sample is $O(n^2)$ work; reading the targets is $O(n^2)$ too, and computes the kernel of
+    all pairs again, so that no n x n matrix is kept beside the factor.
 
     Args:
         kernel: A retarget kernel; a function `k(A, B)`; the name of a scikit-learn kernel; or a
             precomputed Gram matrix (samples are then its row numbers).
         learner: The online learner that would be trained on the targets.
         gamma: Ridge of the offline learner, 0 or more.
-        loss: `"squared"` or `"cross-entropy"`, of both learners. With cross-entropy it is reading
-            the targets that finds the offline learner, from where it was when they were last read.
+        loss: `"squared"` or `"cross-entropy"`, of both learners. With cross-entropy, reading the
+            targets finds the offline learner, starting from where it was when last read.
 
     Examples:
         >>> import numpy as np, retarget as rt
@@ -241,7 +239,7 @@ class CorrectionTracker(Resumable):
         return self._offline
 
     def fork(self) -> Self:
-        """A tracker that goes on from here; see `Resumable.fork`."""
+        """Returns a tracker that goes on from here; void once this one takes in more samples."""
         fork = copy.copy(self)
         fork._intake = self._intake.fork()
         if self._offline is not None:
@@ -252,7 +250,7 @@ class CorrectionTracker(Resumable):
     @property
     @torch.no_grad()
     def corrected_targets(self) -> Any:
-        """Those of all samples so far: `rt.corrected_targets` on the stream up to here."""
+        """The result of `rt.corrected_targets` on the stream so far."""
         watch = GrowthWatch(self.learner, self._intake.gram, loss=self.loss)
         solution, start = self._solution(), self._start.rows
         targets = targets_reaching(self._intake.kernel_rows, solution, watch, start)
