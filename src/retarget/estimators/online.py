@@ -1,5 +1,6 @@
 """Online kernel regression and classification, as scikit-learn estimators."""
 
+from abc import abstractmethod
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Self, cast, get_args
@@ -75,6 +76,15 @@ class OnlineKernelEstimator(StreamEstimator):
         self.loss = loss
         self.aim = aim
 
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learns a stream from its beginning.
+
+        Args:
+            X: (n, d) samples, in stream order.
+            y: (n,) labels of a classifier; (n,) or (n, c) targets of a regressor.
+        """
+        return self._take(X, y, None, restart=True)
+
     def effective_targets(self) -> np.ndarray:
         r"""The targets on which the offline learner would learn the function learned here.
 
@@ -87,8 +97,19 @@ class OnlineKernelEstimator(StreamEstimator):
         effective: np.ndarray = gamma * self.dual_coef_ + self._outputs(self._values(self.X_fit_))
         return effective
 
-    def _learn(self, X: np.ndarray, Y: np.ndarray, restart: bool) -> Self:
-        """Takes checked samples and targets as a new stream, or as more of the old one.
+    @abstractmethod
+    def _targets(
+        self, X: Any, y: Any, classes: Any, restart: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Checked samples, and their targets."""
+
+    def _take(self, X: Any, y: Any, classes: Any, restart: bool) -> Self:
+        with self._all_or_nothing():
+            self._learn(*self._targets(X, y, classes, restart), restart)
+        return self
+
+    def _learn(self, X: np.ndarray, Y: np.ndarray, restart: bool) -> None:
+        """Takes samples and targets as a new stream, or as more of the old one.
 
         What is open (a mini-batch, a block) counts as if the stream ended here, and stays open.
         """
@@ -99,8 +120,11 @@ class OnlineKernelEstimator(StreamEstimator):
             self.width_ = kernel.width if isinstance(kernel, RBF) else None
         else:
             tracker, settled = self._tracker.fork(), self._settled
-        if not isinstance(tracker, ShiftTracker):
-            _require_room(len(tracker), X, Y)
+        if not isinstance(tracker, ShiftTracker):  # does its part of the factor fit?
+            before, n = len(tracker), len(tracker) + len(X)
+            instead = "use fewer samples, float32, or correction='none', which keeps no factor"
+            numbers = (n**2 - before**2) / 2
+            require_memory(f"the factor of {n} samples", numbers, as_tensor("Y", Y), instead)
         if isinstance(tracker, TargetCorrector):
             settled = _joined(settled, tracker.correct(X, Y))
             open_targets, self.dual_coef_ = tracker.preview()
@@ -113,7 +137,6 @@ class OnlineKernelEstimator(StreamEstimator):
             else:
                 self.targets_ = tracker.corrected_targets
         self._tracker, self._settled, self.X_fit_ = tracker, settled, tracker.samples
-        return self
 
     def _describe(self, X: np.ndarray, count: int) -> tuple[Kernel, SGD]:
         """The kernel and the learner, once open parameters have been found on the samples."""
@@ -196,17 +219,6 @@ def _joined(before: np.ndarray | None, new: np.ndarray) -> np.ndarray:
     if before is None:
         return new.copy()
     return np.concatenate([before, new.reshape(len(new), *before.shape[1:])])
-
-
-def _require_room(before: int, X: np.ndarray, Y: np.ndarray) -> None:
-    """Refuses samples whose part of the n^2/2 numbers of the factor cannot fit."""
-    n = before + len(X)
-    require_memory(
-        f"the factor of {n} samples",
-        (n**2 - before**2) / 2,
-        as_tensor("Y", Y),
-        "use fewer samples, float32, or correction='none', which keeps no factor",
-    )
 
 
 def _usual_width(X: np.ndarray) -> float:
@@ -301,16 +313,6 @@ class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstima
         array([0.48, 0.6 ])
     """
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Learns a stream from its beginning.
-
-        Args:
-            X: (n, d) samples, in stream order.
-            y: (n,) or (n, c) targets.
-        """
-        with self._all_or_nothing():
-            return self._learn(*self._with_targets(X, y, True), True)
-
     def partial_fit(self, X: Any, y: Any) -> Self:
         """Goes on with the stream (or begins it): portions learn what `fit` learns on the whole.
 
@@ -323,13 +325,16 @@ class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstima
             X: (m, d) the next samples.
             y: (m,) or (m, c) their targets.
         """
-        restart = not self._has_begun
-        with self._all_or_nothing():
-            return self._learn(*self._with_targets(X, y, restart), restart)
+        return self._take(X, y, None, restart=not self._has_begun)
 
     def predict(self, X: Any) -> np.ndarray:
         """The function learned so far, (m,) or (m, c); of cross-entropy, its probabilities."""
         return self._outputs(self._queried(X))
+
+    def _targets(
+        self, X: Any, y: Any, classes: Any, restart: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return self._with_targets(X, y, restart)
 
 
 def _has_probabilities(estimator: Any) -> bool:
@@ -356,17 +361,6 @@ class OnlineKernelClassifier(StreamClassifier, OnlineKernelEstimator):
         array(['left', 'right'], dtype='<U5')
     """
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Learns a stream from its beginning.
-
-        Args:
-            X: (n, d) samples, in stream order.
-            y: (n,) labels.
-        """
-        with self._all_or_nothing():
-            X, y = self._with_labels(X, y, True)
-            return self._take(X, y, np.unique(y), restart=True)
-
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
         """Goes on with the stream (or begins it): see `OnlineKernelRegressor.partial_fit`.
 
@@ -375,21 +369,12 @@ class OnlineKernelClassifier(StreamClassifier, OnlineKernelEstimator):
             y: (m,) their labels.
             classes: All labels that will come; needed in the first call only.
         """
-        restart = not self._has_begun
-        if restart and classes is None:
+        if classes is None and not self._has_begun:
             raise InvalidInputError(
                 "classes is None in the first call of partial_fit; expected all labels that will "
                 "come: partial_fit(X, y, classes=...)"
             )
-        with self._all_or_nothing():
-            X, y = self._with_labels(X, y, restart)
-            known = np.unique(classes) if restart else self.classes_
-            if classes is not None and not np.array_equal(known, np.unique(classes)):
-                raise InvalidInputError(
-                    f"classes is {np.unique(classes)}, but the stream began with {known}; leave it "
-                    "out, or call fit to start anew"
-                )
-            return self._take(X, y, known, restart)
+        return self._take(X, y, classes, restart=not self._has_begun)
 
     def _class_outputs(self, X: Any) -> np.ndarray:
         return self._queried(X)
@@ -399,17 +384,24 @@ class OnlineKernelClassifier(StreamClassifier, OnlineKernelEstimator):
         """(m, c) the probabilities of the classes; with `loss="cross-entropy"` only."""
         return self._outputs(self._queried(X))
 
-    def _take(self, X: np.ndarray, y: np.ndarray, classes: np.ndarray, restart: bool) -> Self:
-        if len(classes) < 2:
-            raise InvalidInputError(f"y has 1 class, {classes}; expected two or more")
-        one_hot = y[:, None] == classes[None, :]
+    def _targets(
+        self, X: Any, y: Any, classes: Any, restart: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        X, y = self._with_labels(X, y, restart)
+        known = np.unique(y if classes is None else classes) if restart else self.classes_
+        if classes is not None and not np.array_equal(known, np.unique(classes)):
+            raise InvalidInputError(
+                f"classes is {np.unique(classes)}, but the stream began with {known}; leave it "
+                "out, or call fit to start anew"
+            )
+        if len(known) < 2:
+            raise InvalidInputError(f"y has 1 class, {known}; expected two or more")
+        one_hot = y[:, None] == known[None, :]
         unknown = ~one_hot.any(axis=1)
         if unknown.any():
             row = int(unknown.argmax())
             raise InvalidInputError(
-                f"y holds {y[row]} in row {row}, which is not one of the classes {classes}; "
-                "expected all labels of the stream in the classes of the first call"
+                f"y holds {y[row]} in row {row}, which is not one of the classes {known}"
             )
-        self._learn(X, one_hot.astype(X.dtype), restart)
-        self.classes_ = classes
-        return self
+        self.classes_ = known
+        return X, one_hot.astype(X.dtype)

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from abc import abstractmethod
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -14,6 +15,7 @@ from retarget.estimators.base import FLOATS, StreamClassifier, StreamEstimator
 from retarget.kernels import RBF, Linear
 from retarget.kernels.feature_maps import DEFAULT_MEMORY
 from retarget.streaming.ridge import StreamingRidge
+from retarget.theory.moments import RidgeSolution
 
 
 class StreamingRidgeEstimator(StreamEstimator):
@@ -39,73 +41,90 @@ class StreamingRidgeEstimator(StreamEstimator):
         self.fit_intercept = fit_intercept
         self.random_state = random_state
 
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learns a stream from its beginning.
+
+        Args:
+            X: (n, d) samples.
+            y: (n,) labels of a classifier; (n,) or (n, c) targets of a regressor.
+            sample_weight: (n,) or one number, 0 or more; None for 1. A weight of 2 counts as the
+                same sample twice.
+        """
+        return self._take(X, y, None, sample_weight, restart=True)
+
     @property
     def gamma_(self) -> float:
         """The ridge in use: as given, or as cross-validation chose it."""
+        return self._solution().gamma
+
+    @property
+    def coef_(self) -> np.ndarray:
+        """(c, m) weights of the features; (m,) of a regressor whose y had one axis."""
+        weights: np.ndarray = self._arranged(self._solution().weights.mT.cpu().numpy())
+        return weights
+
+    @property
+    def intercept_(self) -> Any:
+        """(c,) constants; one number of a regressor whose y had one axis, or without intercept."""
+        return self._arranged(self._solution().intercept.cpu().numpy())
+
+    def _solution(self) -> RidgeSolution:
         check_is_fitted(self, self.FITTED)
-        return self.learner_.gamma_
-
-    def _begun(self, restart: bool) -> StreamingRidge:
-        """The learner to go on with."""
-        if not restart:
-            return self.learner_
-        seed = self.random_state
-        if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
-            seed = check_random_state(seed).randint(2**31 - 1)
-        return StreamingRidge(
-            self._chosen_features(),
-            self.gamma,
-            memory=self.memory,
-            intercept=self.fit_intercept,
-            seed=int(seed),
-        )
-
-    def _chosen_features(self) -> Any:
-        if not isinstance(self.features, str):
-            return self.features
-        if self.features == "linear":
-            return Linear()
-        if self.features == "rbf":
-            if isinstance(self.width, str) and self.width == "auto":
-                return RBF(math.sqrt(self.n_features_in_))
-            return RBF(self.width)
-        raise InvalidInputError(
-            f"features is {self.features!r}; expected 'linear', 'rbf', a function from samples to "
-            "features, a kernel that has features, or a torch.nn.Module"
-        )
-
-    def _learn(
-        self, learner: StreamingRidge, X: np.ndarray, Y: np.ndarray, sample_weight: Any
-    ) -> None:
-        weights = None
-        if sample_weight is not None:
-            if not np.any(np.asarray(sample_weight)):
-                raise InvalidInputError(
-                    "sample_weight is zero for all samples; expected some to learn from"
-                )
-            weights = _check_sample_weight(
-                sample_weight, X, dtype=np.float64, ensure_non_negative=True
-            )
-            counts = weights > 0  # what has no weight is not there
-            X, Y, weights = X[counts], Y[counts], weights[counts]
-        held = learner.learn(X, Y, weights)._moments
-        # For scikit-learn a sample of weight 2 is two samples, to cross-validation as well.
-        if held is not None:
-            held.squared_weight = held.weight
-        self.learner_ = learner
+        return self.learner_._solved()
 
     def _outputs(self, X: Any) -> np.ndarray:
         check_is_fitted(self, self.FITTED)
-        outputs: np.ndarray = self.learner_.predict(
-            validate_data(self, X, reset=False, dtype=FLOATS)
-        )
+        X = validate_data(self, X, reset=False, dtype=FLOATS)
+        outputs: np.ndarray = self.learner_.predict(X)
         return outputs
 
-    def _solution(self) -> tuple[np.ndarray, np.ndarray]:
-        """The weights (c, m) and the intercepts (c,)."""
-        check_is_fitted(self, self.FITTED)
-        solution = self.learner_._solved()
-        return solution.weights.mT.cpu().numpy(), solution.intercept.cpu().numpy()
+    @abstractmethod
+    def _arranged(self, values: np.ndarray) -> Any:
+        """The learner's (c, ...) values as the caller knows the outputs."""
+
+    @abstractmethod
+    def _prepared(
+        self, X: Any, y: Any, classes: Any, restart: bool
+    ) -> tuple[StreamingRidge, np.ndarray, np.ndarray]:
+        """The learner to go on with, checked samples, and their targets."""
+
+    def _take(self, X: Any, y: Any, classes: Any, sample_weight: Any, restart: bool) -> Self:
+        with self._all_or_nothing():
+            learner, X, Y = self._prepared(X, y, classes, restart)
+            weights = None
+            if sample_weight is not None:
+                if not np.any(np.asarray(sample_weight)):
+                    raise InvalidInputError("sample_weight is zero for all samples; expected some")
+                weights = _check_sample_weight(
+                    sample_weight, X, dtype=np.float64, ensure_non_negative=True
+                )
+                counts = weights > 0  # what has no weight is not there
+                X, Y, weights = X[counts], Y[counts], weights[counts]
+            held = learner.learn(X, Y, weights)._moments
+            # For scikit-learn a sample of weight 2 is two samples, to cross-validation as well.
+            if held is not None:
+                held.squared_weight = held.weight
+            self.learner_ = learner
+        return self
+
+    def _new_learner(self) -> StreamingRidge:
+        seed, features = self.random_state, self.features
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+            seed = check_random_state(seed).randint(2**31 - 1)
+        if isinstance(features, str):
+            if features not in ("linear", "rbf"):
+                raise InvalidInputError(
+                    f"features is {features!r}; expected 'linear', 'rbf', a function from samples "
+                    "to features, a kernel that has features, or a torch.nn.Module"
+                )
+            width: Any = self.width
+            if isinstance(width, str) and width == "auto":
+                width = math.sqrt(self.n_features_in_)
+            features = Linear() if features == "linear" else RBF(width)
+        intercept, seed = self.fit_intercept, int(seed)
+        return StreamingRidge(
+            features, self.gamma, memory=self.memory, intercept=intercept, seed=seed
+        )
 
 
 class StreamingRidgeRegressor(MultiOutputMixin, RegressorMixin, StreamingRidgeEstimator):
@@ -151,17 +170,6 @@ class StreamingRidgeRegressor(MultiOutputMixin, RegressorMixin, StreamingRidgeEs
         array([17.43243243])
     """
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Learns a stream from its beginning.
-
-        Args:
-            X: (n, d) samples.
-            y: (n,) or (n, c) targets.
-            sample_weight: (n,) or one number, 0 or more; None for 1. A weight of 2 counts as the
-                same sample twice.
-        """
-        return self._take(X, y, sample_weight, restart=True)
-
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learns more of the stream, or begins it: afterwards it is as if `fit` had seen all.
 
@@ -170,31 +178,22 @@ class StreamingRidgeRegressor(MultiOutputMixin, RegressorMixin, StreamingRidgeEs
             y: (n,) or (n, c) targets.
             sample_weight: As in `fit`.
         """
-        return self._take(X, y, sample_weight, restart=not self._has_begun)
+        return self._take(X, y, None, sample_weight, restart=not self._has_begun)
 
     def predict(self, X: Any) -> np.ndarray:
         """The ridge solution on everything learned so far, (m,) or (m, c)."""
         return self._outputs(X)
 
-    @property
-    def coef_(self) -> np.ndarray:
-        """(m,) or (c, m) weights of the features."""
-        weights, _ = self._solution()
-        return weights[0] if self.learner_._flat else weights
-
-    @property
-    def intercept_(self) -> Any:
-        """The constant, or (c,) constants; 0 if there is none."""
-        _, intercept = self._solution()
-        if not self.learner_.intercept:
+    def _arranged(self, values: np.ndarray) -> Any:
+        if values.ndim == 1 and not self.learner_.intercept:
             return 0.0
-        return float(intercept[0]) if self.learner_._flat else intercept
+        return values[0] if self.learner_._flat else values
 
-    def _take(self, X: Any, y: Any, sample_weight: Any, restart: bool) -> Self:
-        with self._all_or_nothing():
-            X, y = self._with_targets(X, y, restart)
-            self._learn(self._begun(restart), X, y, sample_weight)
-        return self
+    def _prepared(
+        self, X: Any, y: Any, classes: Any, restart: bool
+    ) -> tuple[StreamingRidge, np.ndarray, np.ndarray]:
+        X, y = self._with_targets(X, y, restart)
+        return self._new_learner() if restart else self.learner_, X, y
 
 
 class StreamingRidgeClassifier(StreamClassifier, StreamingRidgeEstimator):
@@ -229,16 +228,6 @@ class StreamingRidgeClassifier(StreamClassifier, StreamingRidgeEstimator):
 
     _labels: np.ndarray  # in the order of the learner's outputs
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Learns a stream from its beginning.
-
-        Args:
-            X: (n, d) samples.
-            y: (n,) labels.
-            sample_weight: (n,) or one number, 0 or more; None for 1.
-        """
-        return self._take(X, y, None, sample_weight, restart=True)
-
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Learns more of the stream, or begins it: afterwards it is as if `fit` had seen all.
 
@@ -251,38 +240,24 @@ class StreamingRidgeClassifier(StreamClassifier, StreamingRidgeEstimator):
         return self._take(X, y, classes, sample_weight, restart=not self._has_begun)
 
     def _class_outputs(self, X: Any) -> np.ndarray:
-        return self._outputs(X)[:, self._columns]
+        return self._outputs(X)[:, np.argsort(self._labels)]
 
-    @property
-    def coef_(self) -> np.ndarray:
-        """(c, m) weights of the features."""
-        weights: np.ndarray = self._solution()[0][self._columns]
-        return weights
+    def _arranged(self, values: np.ndarray) -> np.ndarray:
+        arranged: np.ndarray = values[np.argsort(self._labels)]
+        return arranged
 
-    @property
-    def intercept_(self) -> np.ndarray:
-        """(c,) constants."""
-        constants: np.ndarray = self._solution()[1][self._columns]
-        return constants
-
-    @property
-    def _columns(self) -> np.ndarray:
-        """Where the outputs of the sorted classes are."""
-        return np.argsort(self._labels)
-
-    def _take(self, X: Any, y: Any, classes: Any, sample_weight: Any, restart: bool) -> Self:
-        with self._all_or_nothing():
-            X, y = self._with_labels(X, y, restart)
-            given = y if classes is None else np.concatenate([y, _alike(np.unique(classes), y)])
-            labels = np.unique(given)
-            if not restart:
-                new = np.setdiff1d(_alike(given, self._labels), self._labels)
-                labels = np.concatenate([self._labels, new])
-            learner = _with_outputs(self._begun(restart), len(labels))
-            targets = (y[:, None] == labels[None, :]).astype(X.dtype)
-            self._learn(learner, X, targets, sample_weight)
-            self._labels, self.classes_ = labels, np.sort(labels)
-        return self
+    def _prepared(
+        self, X: Any, y: Any, classes: Any, restart: bool
+    ) -> tuple[StreamingRidge, np.ndarray, np.ndarray]:
+        X, y = self._with_labels(X, y, restart)
+        given = y if classes is None else np.concatenate([y, _alike(np.unique(classes), y)])
+        labels = np.unique(given)
+        if not restart:
+            new = np.setdiff1d(_alike(given, self._labels), self._labels)
+            labels = np.concatenate([self._labels, new])
+        learner = self._new_learner() if restart else _with_outputs(self.learner_, len(labels))
+        self._labels, self.classes_ = labels, np.sort(labels)
+        return learner, X, (y[:, None] == labels[None, :]).astype(X.dtype)
 
 
 def _alike(labels: np.ndarray, known: np.ndarray) -> np.ndarray:
