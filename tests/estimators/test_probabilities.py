@@ -55,17 +55,6 @@ def test_of_two_classes_the_probabilities_are_the_logistic_function_of_the_decis
     assert_same(probabilities.sum(1), np.ones(len(X)))
 
 
-@pytest.mark.parametrize("correction", ["none", "exact", "iterative"])
-def test_portions_learn_what_the_whole_teaches(correction):
-    X, y = problem(3)
-    options = {"width": 2.0, "lr": 0.4, "loss": CE, "correction": correction, "block_size": 16}
-    whole = rt.OnlineKernelClassifier(**options).fit(X, y)
-    portions = rt.OnlineKernelClassifier(**options)
-    for rows in (slice(0, 30), slice(30, 31), slice(31, 120)):
-        portions.partial_fit(X[rows], y[rows], classes=[0, 1, 2])
-    assert_same(portions.predict_proba(X), whole.predict_proba(X), 1e-9)
-
-
 def test_the_automatic_rate_knows_the_loss():
     """The second derivative of cross-entropy is at most 1/2, and 1/4 for one output."""
     X, y = problem(3)

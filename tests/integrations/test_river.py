@@ -32,8 +32,8 @@ from retarget.integrations.river import (
     TargetCorrection,
     _nearest_distribution,
 )
+from retarget.streaming.adaptive import LEVEL
 from retarget.streaming.corrector import TargetCorrector
-from retarget.streaming.drift import LEVEL
 
 NAMES = ["size", "age", 3, ("a", "pair")]
 Linear, SLOWER = linear_model.LinearRegression, optim.schedulers.InverseScaling(0.1)

@@ -1,24 +1,25 @@
-"""Ridges and discounts beside each other, and features by name."""
+"""Ridge regression of weights that drift, several of them side by side, and features by name."""
 
 import pickle
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import retarget as rt
 from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.streaming.adaptive import FORGET, AdaptiveRidge
-from retarget.streaming.drift import LEVEL
+from retarget.streaming.adaptive import FORGET, LEVEL, AdaptiveRidge, DriftingWeights, one_thread
 from retarget.streaming.named import NamedFeatures
 
 
 def stream(n=80, m=5, outputs=3, seed=0):
     random = np.random.default_rng(seed)
-    Phi = random.normal(size=(n, m))
+    Phi = random.normal(size=(n, m)) @ random.normal(size=(m, m)) / np.sqrt(m)
     return Phi, Phi @ random.normal(size=(m, outputs)) + random.normal(size=(n, outputs)) - 2.0
 
 
 def learn_all(learner, Phi, Y):
+    """What is predicted for each sample before it is learned."""
     predicted = []
     for phi, y in zip(Phi, Y, strict=True):
         predicted.append(learner.predict(phi) if learner.samples else np.zeros(len(y)))
@@ -26,14 +27,70 @@ def learn_all(learner, Phi, Y):
     return np.array(predicted)
 
 
-def test_without_drift_it_is_ridge_regression_on_all_samples():
-    Phi, Y = stream()
-    learner = AdaptiveRidge(gamma=0.7, discount=1.0)
+@pytest.mark.parametrize("discount", [1.0, 0.99, 0.6])
+@pytest.mark.parametrize("gamma", [2.0, 0.03])
+def test_each_prediction_is_that_of_the_offline_learner_with_the_drifting_kernel(discount, gamma):
+    Phi, Y = stream(60, 4, seed=1)
+    predicted = learn_all(AdaptiveRidge(gamma, discount), Phi, Y)
+    t = np.arange(1, len(Phi) + 1)  # the module's formula, typed literally
+    apart, earlier = np.abs(t[:, None] - t), np.minimum(t[:, None], t)
+    K = discount**apart * (Phi @ Phi.T) + LEVEL + (1 - discount**2) * (earlier - 1)
+    for t in (1, 2, 17, 59):
+        A = np.linalg.solve(K[:t, :t] + gamma * np.eye(t), Y[:t])
+        np.testing.assert_allclose(predicted[t], K[t, :t] @ A, rtol=1e-8, atol=1e-8)
+
+
+LENGTHS = [4_000, pytest.param(100_000, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_without_drift_the_weights_are_those_of_the_sums_however_long_the_stream(length):
+    Phi, Y = stream(length, 12, seed=2)
+    learner = AdaptiveRidge(0.3, 1.0)
     learn_all(learner, Phi, Y)
     # the constant as a feature of its own, which the ridge holds down ten thousand times less
-    wide = np.hstack([Phi, np.full((len(Phi), 1), np.sqrt(LEVEL))])
-    exact = rt.StreamingRidge(rt.Linear(), gamma=0.7).learn(wide, Y)
-    np.testing.assert_allclose(learner.predict(Phi), exact.predict(wide), rtol=1e-10, atol=1e-10)
+    wide, queries = (
+        np.hstack([each, np.full((len(each), 1), np.sqrt(LEVEL))]) for each in (Phi, Phi[:50])
+    )
+    exact = rt.StreamingRidge(rt.Linear(), gamma=0.3).learn(wide, Y)
+    found = learner.predict(Phi[:50])
+    np.testing.assert_allclose(found, exact.predict(queries), rtol=1e-8, atol=1e-8)
+    inverse = np.linalg.inv(wide.T @ wide + 0.3 * np.eye(13))[:12, :12]
+    covariance = learner._covariances[0].covariance[1:, 1:]
+    np.testing.assert_allclose(covariance * length, 0.3 * inverse * length, 1e-6)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_with_drift_nothing_of_the_distant_past_is_left(length):
+    """Also no rounding errors: the last 1,000 samples, started from scratch, say the same."""
+    Phi, Y = stream(length, 12, seed=3)
+    long, short = AdaptiveRidge(0.3, 0.9), AdaptiveRidge(0.3, 0.9)
+    learn_all(long, Phi, Y)
+    learn_all(short, Phi[-1000:], Y[-1000:])
+    np.testing.assert_allclose(long.predict(Phi[:9]), short.predict(Phi[:9]), rtol=1e-8, atol=1e-8)
+
+
+def test_features_of_any_size_leave_the_variance_of_no_prediction_negative():
+    """Unscaled features (dates, populations) cost digits; they must not blow anything up."""
+    random = np.random.default_rng(5)
+    covariance, w = DriftingWeights(4, 1.0, 1.0), np.zeros(4)
+    for _ in range(3000):
+        phi = np.array([1.0, 7e9 + random.normal(), 40.0 + random.normal(), random.normal()])
+        w += covariance.gain(phi) * (phi[3] + 2.0 - phi @ w)
+    assert np.isfinite(w).all()
+    assert abs(phi @ w - phi[3] - 2.0) < 0.2
+
+
+def blas_threads():
+    return [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
+
+
+def test_blas_has_one_thread_and_gets_its_own_back():
+    with threadpool_limits(2, user_api="blas"):
+        before = blas_threads()
+        with one_thread():
+            assert set(blas_threads()) == {1}
+        assert blas_threads() == before
 
 
 def test_the_pair_with_the_smallest_errors_of_late_predicts():
@@ -84,11 +141,13 @@ def test_a_pickled_learner_goes_on_as_if_nothing_had_happened():
     ("options", "error", "message"),
     [
         ({"gamma": "best"}, InvalidInputError, "gamma is 'best'; expected 'auto', a number"),
-        ({"gamma": ()}, InvalidInputError, "gamma is empty"),
+        ({"gamma": ()}, InvalidInputError, r"gamma is \(\); expected"),
         ({"gamma": (1.0, True)}, InvalidTypeError, "expected 'auto', a number, or several"),
         ({"discount": None}, InvalidTypeError, "discount is None"),
-        ({"discount": 1.5}, InvalidInputError, "discount is 1.5; expected above 0, at most 1"),
+        ({"discount": 1.01}, InvalidInputError, "discount is 1.01; expected above 0, at most 1"),
+        ({"discount": 0.0}, InvalidInputError, "discount is 0.0"),
         ({"gamma": (1.0, 0.0)}, InvalidInputError, "gamma is 0.0"),
+        ({"gamma": -1.0}, InvalidInputError, "gamma is -1.0"),
     ],
 )
 def test_impossible_choices_are_refused(options, error, message):
@@ -151,5 +210,5 @@ def test_samples_that_have_no_features_are_refused_and_change_nothing(sample, er
 
 
 def test_other_features_are_refused():
-    with pytest.raises(InvalidInputError, match="expected 'linear', 'rbf', or an rt.RBF"):
+    with pytest.raises(InvalidInputError, match="expected 'linear', 'rbf' or rt.RBF"):
         NamedFeatures("tree")

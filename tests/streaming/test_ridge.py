@@ -1,6 +1,7 @@
 """StreamingRidge is ridge regression on what was learned, in any order, less what was forgotten."""
 
 import copy
+import itertools
 import pickle
 
 import numpy as np
@@ -17,6 +18,7 @@ from retarget.state_files import read_state, write_state
 from retarget.streaming import ridge as ridge_module
 from support.oracles import ridge as oracle
 from support.problems import assert_same
+from support.streaming_objects import saved
 
 both = pytest.mark.parametrize("intercept", [False, True])
 
@@ -29,18 +31,12 @@ def made(n=40, d=4, c=2, seed=0):
 
 
 def cubes(X):
-    return (
-        np.hstack([X, X**2, X**3]) if isinstance(X, np.ndarray) else torch.cat([X, X**2, X**3], 1)
-    )
+    join = np.hstack if isinstance(X, np.ndarray) else torch.hstack
+    return join([X, X**2, X**3])
 
 
 def learner(**options):
     return rt.StreamingRidge(cubes, **{"gamma": 0.4} | options)
-
-
-def saved(thing, path):
-    thing.save(path)
-    return path.read_bytes()
 
 
 @pytest.fixture
@@ -61,15 +57,20 @@ def streams(draw):
 # --- the solution
 
 
-@given(stream=streams(), intercept=st.booleans(), weighted=st.booleans(), gamma=st.floats(0.01, 9))
+@given(
+    stream=streams(),
+    intercept=st.booleans(),
+    weighted=st.sampled_from(["not", "each", "alike"]),
+    gamma=st.floats(0.01, 9),
+)
 def test_any_order_and_portions_give_the_literal_solution(stream, intercept, weighted, gamma):
     (X, Y, queries, weights), portions = stream
     thing = learner(gamma=gamma, intercept=intercept)
+    given = {"not": np.ones_like(weights), "each": weights, "alike": np.full_like(weights, 2.0)}
     for rows in portions:
-        thing.learn(X[rows], Y[rows], weights[rows] if weighted else None)
-    expected = oracle.predictions(
-        cubes(X), Y, cubes(queries), gamma, weights if weighted else None, intercept
-    )
+        one = {"not": None, "each": weights[rows], "alike": 2.0}[weighted]
+        thing.learn(X[rows], Y[rows], one)
+    expected = oracle.predictions(cubes(X), Y, cubes(queries), gamma, given[weighted], intercept)
     assert_same(thing.predict(queries), expected, 1e-9)
     assert thing.samples == len(X)
 
@@ -89,37 +90,15 @@ def test_scikit_learn_gives_the_same(intercept, offset):
         assert thing.predict(queries).shape == peer.predict(queries).shape
 
 
-def test_one_weight_for_all():
-    X, Y, queries, _ = made()
-    one = learner().learn(X, Y, 2.0).predict(queries)
-    assert_same(one, learner().learn(X, Y, np.full(40, 2.0)).predict(queries), 0)
-    assert_same(one, oracle.predictions(cubes(X), Y, cubes(queries), 0.2))
-
-
-def test_fewer_samples_than_features():
-    X, Y, queries, _ = made(n=5, d=6)
-    got = rt.StreamingRidge(cubes, 0.3, intercept=True).learn(X, Y).predict(queries)
-    assert_same(got, oracle.predictions(cubes(X), Y, cubes(queries), 0.3, intercept=True))
-    automatic = rt.StreamingRidge(cubes).learn(X, Y)
-    assert np.isfinite(automatic.predict(queries)).all()
-    assert automatic.gamma_ > 0
-
-
 def test_no_ridge_where_features_depend_on_each_other():
     X, Y, queries, _ = made(n=5, d=6)
+    more, targets, _, _ = made(n=50, d=6, seed=1)
     thing = rt.StreamingRidge(cubes, 0.0).learn(X, Y)
     with pytest.raises(NotPositiveDefiniteError, match="gamma = 0 is too small to decide"):
         thing.predict(queries)
-    more = made(n=50, d=6, seed=1)
-    thing.learn(*more[:2])  # it can still go on
-    both = (np.concatenate(pair) for pair in zip((X, Y), more[:2], strict=True))
-    assert_same(
-        thing.predict(queries), oracle.predictions(*map(cubes_first, both), cubes(queries), 0), 1e-7
-    )
-
-
-def cubes_first(array):
-    return cubes(array) if array.shape[1] == 6 else array
+    thing.learn(more, targets)  # it can still go on
+    all_of_them = cubes(np.vstack([X, more])), np.vstack([Y, targets])
+    assert_same(thing.predict(queries), oracle.predictions(*all_of_them, cubes(queries), 0), 1e-7)
 
 
 def test_random_features_of_a_gaussian_kernel_come_near_kernel_ridge():
@@ -168,7 +147,9 @@ def test_the_chosen_ridge_is_good_by_the_hat_matrix(intercept):
 
 @both
 @pytest.mark.parametrize("gamma", [0.4, "auto"])
-def test_forgotten_is_never_learned(intercept, gamma):
+@pytest.mark.parametrize("portion", [40, 1 << 24])
+def test_forgotten_is_never_learned(intercept, gamma, portion, monkeypatch):
+    monkeypatch.setitem(ridge_module.PORTION, "cpu", portion)
     X, Y, queries, weights = made()
     thing = learner(gamma=gamma, intercept=intercept).learn(X, Y, weights)
     thing.forget(X[::3], Y[::3], weights[::3])
@@ -179,10 +160,6 @@ def test_forgotten_is_never_learned(intercept, gamma):
     assert thing.gamma_ == pytest.approx(never.gamma_)
     thing.forget(X[:0], Y[:0])
     assert thing.samples == kept.sum()
-
-
-def test_forget_in_portions(small_portions):
-    test_forgotten_is_never_learned(True, 0.4)
 
 
 def test_what_cannot_be_forgotten(tmp_path):
@@ -202,50 +179,40 @@ def test_what_cannot_be_forgotten(tmp_path):
 @both
 def test_merged_is_the_union(intercept):
     X, Y, queries, weights = made()
-    parts = [
-        learner(intercept=intercept).learn(X[rows], Y[rows], weights[rows])
-        for rows in (slice(0, 11), slice(11, 12), slice(12, None))
-    ]
-    whole = learner(intercept=intercept).learn(X, Y, weights)
-    other = parts[1].predict(queries)
-    merged = learner(intercept=intercept)
+    empty = learner(intercept=intercept)
+    rows = slice(0, 11), slice(11, 12), slice(12, None)
+    parts = [empty.empty().learn(X[each], Y[each], weights[each]) for each in rows]
+    alone = [part.predict(queries) for part in parts]
+    merged = empty.empty()
     for part in parts:
         merged.merge(part)
+    whole = empty.empty().learn(X, Y, weights)
     assert_same(merged.predict(queries), whole.predict(queries))
     assert merged.samples == 40
-    assert_same(parts[1].predict(queries), other, 0)
-    assert_same(
-        parts[0].predict(queries),
-        learner(intercept=intercept).learn(X[:11], Y[:11], weights[:11]).predict(queries),
-        0,
-    )
+    for part, before in zip(parts, alone, strict=True):
+        assert_same(part.predict(queries), before, 0)
     assert merged.merge(merged.empty()).samples == 40
-    twice = merged.merge(merged)
-    assert_same(
-        twice.predict(queries),
-        learner(intercept=intercept).learn(X, Y, 2 * weights).predict(queries),
-    )
+    twice = empty.empty().learn(X, Y, 2 * weights)
+    assert_same(merged.merge(merged).predict(queries), twice.predict(queries))
 
 
 def test_what_cannot_be_merged(tmp_path):
     X, Y, _, _ = made()
     thing = learner().learn(X, Y)
     before = saved(thing, tmp_path / "state")
+    sizes = "'feature count': {}, 'outputs': {}}}; expected"
     for other, match in (
-        (learner(intercept=True), "'intercept': True}, this learner .*'intercept': False"),
+        (learner(intercept=True), "'intercept': True}; expected .*'intercept': False"),
         (rt.StreamingRidge(rt.Linear()), "other has {'features': {'kind': 'Linear'}"),
-        (learner().learn(X[:, :3], Y), "other has 9 features, 2 outputs; expected .* 12 features"),
-        (learner().learn(X, Y[:, 0]), "other has 12 features, 1 outputs; expected"),
-        (
-            rt.TangentLearner(nn.Linear(4, 2)),
-            "other is a TangentLearner; expected a StreamingRidge",
-        ),
+        (learner().learn(X[:, :3], Y), sizes.format(9, 2)),
+        (learner().learn(X, Y[:, 0]), sizes.format(12, 1)),
+        (rt.TangentLearner(nn.Linear(4, 2)), "is a TangentLearner; expected a StreamingRidge"),
     ):
         with pytest.raises(InvalidInputError, match=match):
             thing.merge(other)
     assert saved(thing, tmp_path / "state") == before
     random = rt.StreamingRidge(rt.RBF(1.0), memory=8)
-    with pytest.raises(InvalidInputError, match="other has .* 3 numbers in a sample; expected"):
+    with pytest.raises(InvalidInputError, match="other has .*'numbers in a sample': 3}; expected"):
         random.empty().learn(X, Y).merge(random.empty().learn(X[:, :3], Y))
 
 
@@ -296,32 +263,28 @@ def test_an_empty_one_is_alike_and_separate():
 # --- libraries, types and shapes
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_same_library_and_type_come_out(dtype):
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("float64", 1e-10)])
+def test_the_same_library_and_type_come_out(dtype, tolerance):
     X, Y, queries, _ = (array.astype(dtype) for array in made())
+    expected = oracle.predictions(cubes(X), Y, cubes(queries), 0.4)
     numpy = learner().learn(X, Y).predict(queries)
-    tensors = [torch.from_numpy(array) for array in (X, Y, queries)]
-    torch_ = learner().learn(*tensors[:2]).predict(tensors[2])
+    X, Y, queries = (torch.from_numpy(array).requires_grad_() for array in (X, Y, queries))
+    tensor = learner().learn(X, Y).predict(queries)
     assert isinstance(numpy, np.ndarray)
-    assert isinstance(torch_, torch.Tensor)
-    assert str(numpy.dtype) == dtype == str(torch_.dtype).removeprefix("torch.")
-    assert not torch_.requires_grad
-    assert_same(numpy, torch_, 1e-6)
-    assert_same(
-        numpy,
-        oracle.predictions(cubes(X), Y, cubes(queries), 0.4),
-        1e-5 if dtype == "float32" else 1e-10,
-    )
+    assert isinstance(tensor, torch.Tensor)
+    assert not tensor.requires_grad
+    for found in (numpy, tensor):
+        assert str(found.dtype).removeprefix("torch.") == dtype
+        assert_same(found, expected, tolerance)
 
 
 def test_types_go_together_without_loss():
     X, Y, queries, _ = made()
-    thing = learner().learn(X[:20], Y[:20].astype(np.float32))
-    assert thing.predict(queries).dtype == np.float32
-    thing.learn(X[20:], Y[20:])
-    assert thing.predict(queries).dtype == np.float64
-    other = learner().learn(X[:20], Y[:20].astype(np.float32))
-    assert other.merge(learner().learn(X[20:], Y[20:])).predict(queries).dtype == np.float64
+    single = learner().learn(X[:20], Y[:20].astype(np.float32))
+    assert single.predict(queries).dtype == np.float32
+    double = learner().learn(X[20:], Y[20:])
+    assert copy.deepcopy(single).merge(double).predict(queries).dtype == np.float64
+    assert single.learn(X[20:], Y[20:]).predict(queries).dtype == np.float64
 
 
 def test_flat_targets_and_lists():
@@ -336,8 +299,7 @@ def test_flat_targets_and_lists():
     assert listed.predict([[3.0]]) == pytest.approx([3 * 5 / 5.1])
 
 
-@pytest.mark.parametrize("library", [np, torch], ids=["numpy", "torch"])
-def test_portions_of_a_few_samples(library, small_portions):
+def test_portions_of_a_few_samples(small_portions):
     X, Y, queries, weights = made()
     got = learner(intercept=True).learn(X, Y, weights).predict(queries)
     assert_same(got, oracle.predictions(cubes(X), Y, cubes(queries), 0.4, weights, True))
@@ -367,60 +329,35 @@ def test_a_call_that_fails_changes_nothing(began, small_portions, tmp_path):
     if began:
         thing.learn(X[:15], Y[:15])
     before = saved(thing, tmp_path / "state")
-
-    def refused(error, match, verb, *arguments):
-        with pytest.raises(error, match=match):
-            verb(*arguments)
-        features.left = 10**9
-        assert saved(thing, tmp_path / "state") == before
-
     bad, far = Y.copy(), X.copy()
     bad[-1, 0], far[-1, 0] = np.nan, np.inf
+    refused = [
+        ("Y holds nan in row 39", X, bad),
+        ("X holds inf in row", far, Y),
+        ("X has 40 rows and Y 39", X, Y[1:]),
+        ("Y has dtype int64", X, np.ones(40, dtype=int)),
+        ("features of X go from .* to .*; expected at most", 1e40 * np.abs(X), Y),
+        (r"Y go from .*; expected at most 1e\+90", X, 1e100 * Y),
+        (r"weights has shape \(3,\); expected \(40,\)", X, Y, np.ones(3)),
+        *(("weights .* not above 0", X, Y, weight) for weight in (0.0, -1.0, np.nan, np.inf)),
+        ("weights .* not above 0", X, Y, 1e-200),
+    ]
+    if began:
+        refused.append(("outputs of Y: 1; expected 2", X, Y[:, 0]))
+        refused.append(("features of X: 9; expected 12", X[:, :3], Y))
     for verb in (thing.learn, thing.forget) if began else (thing.learn,):
         for calls in (0, 1, 2):
             features.left = calls
-            refused(RuntimeError, "the features failed", verb, X, Y)
-        refused(InvalidInputError, "Y holds nan in row 39", verb, X, bad)
-        refused(InvalidInputError, "X holds inf in row", verb, far, Y)
-        refused(InvalidInputError, "X has 40 rows and Y 39", verb, X, Y[1:])
-        refused(InvalidTypeError, "Y has dtype int64", verb, X, np.ones(40, dtype=int))
-        refused(
-            InvalidInputError,
-            "features of X go from .* to .*; expected at most",
-            verb,
-            1e40 * np.abs(X),
-            Y,
-        )
-        refused(InvalidInputError, r"Y go from .*; expected at most 1e\+90", verb, X, 1e100 * Y)
-        refused(
-            InvalidInputError,
-            r"weights has shape \(3,\); expected one number, or \(40,\)",
-            verb,
-            X,
-            Y,
-            np.ones(3),
-        )
-        for weight in (0.0, -1.0, np.nan, np.inf, 1e-200):
-            refused(
-                InvalidInputError, "weights holds a number that is not above 0", verb, X, Y, weight
-            )
-        if began:
-            refused(
-                InvalidInputError,
-                "Y has 1 outputs; what was learned so far has 2",
-                verb,
-                X,
-                Y[:, 0],
-            )
-            refused(
-                InvalidInputError,
-                "X has 9 features; what was learned so far has 12",
-                verb,
-                X[:, :3],
-                Y,
-            )
+            with pytest.raises(RuntimeError, match="the features failed"):
+                verb(X, Y)
+            features.left = 10**9
+            assert saved(thing, tmp_path / "state") == before
+        for match, *arguments in refused:
+            with pytest.raises((InvalidInputError, InvalidTypeError), match=match):
+                verb(*arguments)
+            assert saved(thing, tmp_path / "state") == before
     if began:
-        with pytest.raises(InvalidInputError, match="X has 9 features; what was learned"):
+        with pytest.raises(InvalidInputError, match="features of X: 9; expected 12"):
             thing.predict(X[:, :3])
     thing.learn(X[15:], Y[15:])
     rows = slice(0 if began else 15, None)
@@ -431,7 +368,7 @@ def test_a_call_that_fails_changes_nothing(began, small_portions, tmp_path):
 
 def test_features_whose_number_changes_are_refused(small_portions):
     X, Y, _, _ = made()
-    with pytest.raises(InvalidInputError, match="X has [23] features; what was learned so far has"):
+    with pytest.raises(InvalidInputError, match="features of X: [23]; expected"):
         rt.StreamingRidge(lambda X: X[:, : 1 + len(X) % 3]).learn(X, Y)
 
 
@@ -440,7 +377,7 @@ def test_random_features_know_the_size_of_samples(tmp_path):
     thing = rt.StreamingRidge(rt.RBF(2.0), 0.4, memory=12).learn(X, Y)
     thing.save(tmp_path / "state")
     for each in (thing, rt.StreamingRidge.load(tmp_path / "state", rt.RBF(2.0))):
-        with pytest.raises(InvalidInputError, match="X has 3 numbers in a sample; .* so far has 4"):
+        with pytest.raises(InvalidInputError, match="numbers in a sample of X: 3; expected 4"):
             each.predict(queries[:, :3])
         assert np.isfinite(each.predict(queries)).all()
 
@@ -473,28 +410,18 @@ def test_options_are_checked(gamma, error, match):
 @pytest.mark.parametrize("gamma", [0.4, "auto"])
 def test_loaded_is_the_same_to_the_last_bit_and_goes_on(intercept, gamma, tmp_path):
     X, Y, queries, weights = (array.astype(np.float32) for array in made())
-    for features in (cubes, rt.RBF(1.4), rt.Linear(), rt.EmpiricalNTK(nn.Linear(4, 3))):
+    maps = cubes, rt.RBF(1.4), rt.Linear(), rt.EmpiricalNTK(nn.Linear(4, 3))
+    for features, before in itertools.product(maps, (0, 25)):
         options = {"gamma": gamma, "intercept": intercept, "memory": 14, "seed": 3}
-        thing = rt.StreamingRidge(features, **options).learn(X[:25], Y[:25], weights[:25])
-        thing.save(tmp_path / "state")
+        thing = rt.StreamingRidge(features, **options)
+        thing.learn(X[:before], Y[:before], weights[:before]).save(tmp_path / "state")
         loaded = rt.StreamingRidge.load(tmp_path / "state", features)
         for each in (thing, loaded):
-            assert each.samples == 25
-            each.predict(queries)
-            each.learn(X[25:], Y[25:])
+            assert each.samples == before
+            each.learn(X[before:], Y[before:])
         np.testing.assert_array_equal(loaded.predict(queries), thing.predict(queries))
         assert loaded.predict(queries).dtype == np.float32
         assert saved(loaded, tmp_path / "other") == saved(thing, tmp_path / "again")
-
-
-def test_nothing_learned_can_be_saved_too(tmp_path):
-    X, Y, queries, _ = made(c=1)
-    learner().save(tmp_path / "state")
-    loaded = rt.StreamingRidge.load(tmp_path / "state", cubes)
-    assert loaded.samples == 0
-    assert_same(
-        loaded.learn(X, Y[:, 0]).predict(queries), learner().learn(X, Y[:, 0]).predict(queries), 0
-    )
 
 
 def test_files_of_others_are_refused(tmp_path):
@@ -542,77 +469,3 @@ def test_pickles_and_deep_copies_go_on_alike():
             each.learn(X[25:], Y[25:])
         for twin in twins:
             assert_same(twin.predict(queries), thing.predict(queries), 0)
-
-
-# --- several processes, played by a list of learners
-
-
-def all_reduced(learners):
-    """What `torch.distributed.all_reduce` does in as many processes, here in as many threads."""
-    import threading
-
-    n, given, barrier = len(learners), {}, threading.Barrier(len(learners))
-
-    def run(rank):
-        def add(tensor):
-            given[rank] = tensor.clone()
-            barrier.wait(10)
-            total = sum(given[each] for each in range(n))
-            barrier.wait(10)
-            tensor.copy_(total)
-
-        try:
-            learners[rank].all_reduce(add)
-        except InvalidInputError as error:
-            errors.append(error)
-
-    errors = []
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(n)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return errors
-
-
-@both
-@pytest.mark.parametrize("offset", [0.0, 1e5])
-def test_all_processes_end_with_everything(intercept, offset):
-    X, Y, queries, weights = made()
-    thing = rt.StreamingRidge(rt.Linear(), 0.4, intercept=intercept)
-    parts = (slice(0, 5), slice(5, 5), slice(5, 31), slice(31, None))  # one has nothing
-    learners = [thing.empty().learn(X[r] + offset, Y[r], weights[r]) for r in parts]
-    assert all_reduced(learners) == []
-    whole = thing.empty().learn(X + offset, Y, weights)
-    tolerance = 1e-10 if intercept or not offset else 1e-5
-    for each in learners:
-        assert each.samples == 40
-        assert_same(each.predict(queries + offset), whole.predict(queries + offset), tolerance)
-        each.forget(X[:3] + offset, Y[:3], weights[:3])
-
-
-def test_processes_that_do_not_agree_all_say_so():
-    X, Y, queries, _ = made()
-    for pair in (
-        (learner().learn(X, Y), learner().learn(X, Y[:, 0])),
-        (learner().learn(X, Y), learner().learn(X[:, :3], Y)),
-        (learner().learn(X, Y), learner(intercept=True).learn(X, Y)),
-    ):
-        before = [each.predict(queries[:, : len(each._moments.mean) // 3]) for each in pair]
-        errors = all_reduced(pair)
-        assert len(errors) == 2
-        assert all("expected the same of all of them" in str(error) for error in errors)
-        for each, was in zip(pair, before, strict=True):
-            assert_same(each.predict(queries[:, : len(each._moments.mean) // 3]), was, 0)
-
-
-def test_types_and_axes_of_all_processes():
-    X, Y, queries, _ = made(c=1)
-    pair = [learner().learn(X, Y[:, 0].astype(np.float32)), learner()]
-    assert all_reduced(pair) == []
-    assert all(each.predict(queries).shape == (6,) for each in pair)
-    assert all(each.predict(queries).dtype == np.float32 for each in pair)
-    pair[1].learn(X, Y)
-    assert all_reduced(pair) == []
-    assert all(each.predict(queries).dtype == np.float64 for each in pair)
-    assert all_reduced([learner(), learner()]) == []

@@ -18,6 +18,7 @@ from retarget.distributed.cluster import cluster_errors, computed
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.kernels import Kernel, as_kernel
 from retarget.kernels.feature_maps import as_count
+from retarget.streaming.intake import require_unchanged
 from retarget.streaming.ridge import StreamingRidge
 from retarget.theory.moments import Moments
 
@@ -26,10 +27,10 @@ TILE_SIZE = 960
 
 
 def gram(kernel: Any, X: Any, tile_size: int = TILE_SIZE) -> da.Array:
-    """The Gram matrix of a stream as a Dask array (n, n) in square tiles.
+    """Returns the Gram matrix of a stream as a Dask array (n, n) in square tiles.
 
     Nothing of it is computed yet. A tile is computed where, and when, it is needed; those above the
-    diagonal are the transposes of those below it. The samples themselves are handed to the workers
+    diagonal are the transposes of those below it. The samples themselves are sent to the workers
     now, once: call it inside the `connect` whose workers are to compute it.
 
     Args:
@@ -53,9 +54,7 @@ def gram(kernel: Any, X: Any, tile_size: int = TILE_SIZE) -> da.Array:
     tile_size, known = as_count("tile_size", tile_size), as_kernel(kernel)
     samples = X if isinstance(X, da.Array) else np.asarray(X)
     if samples.ndim == 0 or not samples.shape[0] > 0:  # nan > 0 is False: rows nobody counted
-        raise InvalidInputError(
-            f"X has shape {samples.shape}; expected at least one sample, as rows"
-        )
+        raise InvalidInputError(f"X has shape {samples.shape}; expected at least one sample")
     # All of X and the kernel go to the workers here, and not again with every column of tiles.
     chunks = (tile_size, *(-1,) * (samples.ndim - 1))
     samples, held = _sent(da.asarray(samples, chunks=chunks).rechunk(chunks), _named(known))
@@ -74,8 +73,7 @@ def gram(kernel: Any, X: Any, tile_size: int = TILE_SIZE) -> da.Array:
 
 
 def _tile(kernel: Kernel, *samples: np.ndarray) -> np.ndarray:
-    tile: np.ndarray = kernel(*samples)
-    return tile
+    return kernel(*samples)
 
 
 def _named(thing: Any) -> Delayed:
@@ -87,8 +85,7 @@ def _sent(*collections: Any) -> tuple[Any, ...]:
     """What the workers are to hold from now on, however large it is."""
     large = {"distributed.admin.large-graph-warning-threshold": "1TB"}
     with dask.config.set(large), cluster_errors():
-        held: tuple[Any, ...] = persist(*collections)
-    return held
+        return persist(*collections)
 
 
 LearnerT = TypeVar("LearnerT", bound=StreamingRidge)
@@ -98,13 +95,13 @@ def learn(learner: LearnerT, X: Any, Y: Any) -> LearnerT:
     """Learns a Dask array, as `learner.learn(X, Y)` would if it were in memory.
 
     Each block of rows is learned by an empty copy of the learner on the worker that has it, or that
-    reads it. What comes of a block are sums of a fixed size, which are added up two by two; the
-    total is merged into the learner at the end. So the result is that of one machine (to rounding),
-    a call that fails changes nothing, and a thread of a worker holds one block, its features a
-    portion at a time, and at most three m x m matrices of float64.
+    reads it. A block yields sums of a fixed size, which are added up two by two; the total is
+    merged into the learner at the end. So the result is that of one machine (to rounding), a call
+    that fails changes nothing, and a thread of a worker holds one block, its features a portion at
+    a time, and at most three m x m matrices of float64.
 
-    Blocks should be so large that their features, not the m x m sums, are what takes the time: of
-    more rows than there are features.
+    Blocks should have more rows than there are features, so that the features, not the m x m sums,
+    take most of the time.
 
     Args:
         learner: A `StreamingRidge` or `TangentLearner`. It may have learned before. Features that
@@ -152,8 +149,7 @@ def _in_blocks_of_rows(X: Any, Y: Any) -> tuple[da.Array, da.Array]:
     """X and Y cut into the same blocks of whole rows."""
     if not isinstance(X, da.Array):
         raise InvalidTypeError(
-            f"X is a {type(X).__name__}; expected a Dask array (what is in memory is learned by "
-            "learner.learn(X, Y))"
+            f"X is a {type(X).__name__}; expected a Dask array, or use learner.learn(X, Y)"
         )
     if X.ndim == 0:
         raise InvalidInputError("X is a single number; expected samples as rows")
@@ -167,23 +163,18 @@ def _in_blocks_of_rows(X: Any, Y: Any) -> tuple[da.Array, da.Array]:
         if X.numblocks[0] != Y.numblocks[0]:
             raise InvalidInputError(
                 f"X has {X.numblocks[0]} blocks of rows and Y {Y.numblocks[0]}, of unknown sizes; "
-                "expected the same blocks of both: call compute_chunk_sizes() on them first"
+                "expected the same: call compute_chunk_sizes() on them first"
             )
         return X, Y
     if len(X) != len(Y):
-        raise InvalidInputError(
-            f"X has {len(X)} rows and Y {len(Y)}; expected one of each for a sample"
-        )
+        raise InvalidInputError(f"X has {len(X)} rows and Y {len(Y)}; expected as many")
     return X, Y.rechunk({0: X.chunks[0]})
 
 
 def _fitting_type(learner: StreamingRidge, Y: da.Array) -> torch.dtype:
     """The type of targets that the learner can learn; others are refused before the work begins."""
     outputs = 1 if Y.ndim == 1 else Y.shape[1]
-    if learner._outputs not in (0, outputs):
-        raise InvalidInputError(
-            f"Y has {outputs} outputs; what was learned so far has {learner._outputs}"
-        )
+    require_unchanged("outputs of Y", outputs, learner._outputs or outputs)
     none = as_tensor("Y", np.empty(0, dtype=Y.dtype))
     require_float("Y", none, "convert it, or one-hot encode class labels, first")
     return none.dtype
@@ -212,10 +203,9 @@ def _added_up(sums: list[Delayed]) -> Delayed:
 def _joined(one: Moments | None, other: Moments | None = None) -> Moments | None:
     if one is None or other is None:
         return one or other
-    if (one.features, one.outputs) != (other.features, other.outputs):
+    if one.features != other.features:
         raise InvalidInputError(
-            f"a block has {one.features} features and another {other.features}; expected the same "
-            "of all of them"
+            f"a block has {one.features} features and another {other.features}; expected as many"
         )
     joined = one.copy()  # what Dask holds may be needed again
     joined.join(other)

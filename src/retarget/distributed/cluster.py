@@ -23,6 +23,10 @@ RUNNING = re.compile(r"(tcp|tls)://[^\s/]+:[0-9]+")
 TIMEOUT = 20  # seconds to reach a scheduler, and to close what was started
 LONGEST_WITHOUT_WORKERS = 60  # seconds until work that nobody does is given up
 WATCH_EVERY = 0.5  # seconds
+LITTLE_MEMORY = (
+    "most often they have too little memory: use smaller tiles (tile_size), fewer threads, "
+    "or a larger memory_limit"
+)
 # Dask looks once, this long after a worker was lost, and stops restarting it for good if it is not
 # there at that moment. Here workers are restarted for as long as the cluster lasts.
 NEVER_LOST = {"distributed.deploy.lost-worker-timeout": "365 days"}
@@ -59,12 +63,12 @@ def connect(address: str, *, memory_limit: str | None = None) -> Iterator[Client
     if local is None and not RUNNING.fullmatch(address):
         raise InvalidInputError(
             f"the cluster is {address!r}; expected 'local:N' for N processes on this machine, or "
-            "'tcp://host:port' (or 'tls://host:port') of a running Dask scheduler"
+            "the 'tcp://host:port' (or 'tls://host:port') of a Dask scheduler"
         )
     if local is None and memory_limit is not None:
         raise InvalidInputError(
-            f"memory_limit={memory_limit!r} was given with {address}; the workers of a running "
-            "cluster have their own: give it to 'dask worker --memory-limit' there"
+            f"memory_limit={memory_limit!r} was given with {address}; give it to "
+            "'dask worker --memory-limit' there"
         )
     with _quiet_logs():
         if local is not None:
@@ -83,37 +87,30 @@ def cluster_errors() -> Iterator[None]:
         yield
     except KilledWorker as error:
         raise ClusterError(
-            f"workers died again and again in the middle of the task {error.task!r} (the last one "
-            f"was {error.last_worker.address}); most often they have too little memory: use "
-            "smaller tiles (tile_size), fewer threads a worker, or a larger memory_limit"
+            f"workers died again and again in the middle of the task {error.task!r}, last "
+            f"{error.last_worker.address}; {LITTLE_MEMORY}"
         ) from error
     except (FutureCancelledError, CommClosedError) as error:
         reason = str(error).partition("\n")[0]
         raise ClusterError(
-            f"results on the cluster were lost ({reason}): its scheduler went away or was started "
-            "afresh; see that it is running, and make K again"
+            f"results on the cluster were lost ({reason}): its scheduler stopped or was restarted; "
+            "see that it is running, and make K again"
         ) from error
 
 
 def computed(*tasks: Any) -> tuple[Any, ...]:
-    """What comes of tasks, or of lists and dictionaries of them, as `dask.compute` gives it.
+    """The results of tasks, or of lists and dictionaries of them, as from `dask.compute`.
 
-    On a cluster it is bounded: Dask by itself waits for as long as no task fails, and none does
-    while workers die before, or between, the tasks.
-
-    Raises:
-        ClusterError: There was no worker for a minute, or workers died so often that each of them
-            could have failed as often as Dask lets one task fail.
+    On a cluster the wait is bounded: Dask by itself waits for as long as no task fails, and none
+    does while workers die before, or between, the tasks.
     """
     with cluster_errors():
         client = getattr(get_scheduler(), "__self__", None)
         if not isinstance(client, Client):  # Dask's threads compute it here
-            here: tuple[Any, ...] = compute(*tasks)
-            return here
+            return compute(*tasks)
         collections, packed_again = unpack_collections(*tasks)
         futures = client.compute(collections)
-        found: tuple[Any, ...] = packed_again(client.sync(_watched, client, futures))
-        return found
+        return packed_again(client.sync(_watched, client, futures))
 
 
 async def _watched(client: Any, futures: list[Any]) -> list[Any]:
@@ -149,14 +146,12 @@ class _DyingWorkers:
         failures = int(dask.config.get("distributed.scheduler.allowed-failures")) + 1
         if self._gone >= failures * self._most:
             raise ClusterError(
-                f"workers died {self._gone} times in the course of one step of the computation, "
-                f"with at most {self._most} of them at a time; see why they die: most often they "
-                "have too little memory (memory_limit, or smaller tiles by tile_size)"
+                f"workers died {self._gone} times in one step of the computation, with at most "
+                f"{self._most} of them at a time; {LITTLE_MEMORY}"
             )
         if time.monotonic() - self._last_there > LONGEST_WITHOUT_WORKERS:
             raise ClusterError(
-                f"the cluster has had no worker for {LONGEST_WITHOUT_WORKERS} s; see why they "
-                "ended, and start some before you compute again"
+                f"the cluster has had no worker for {LONGEST_WITHOUT_WORKERS} s; start some"
             )
 
 

@@ -1,22 +1,20 @@
-r"""A kernel matrix in tiles and its targets, and how it is gone through, column by column.
+r"""A kernel matrix in tiles and its targets, gone through column by column.
 
 The tasks of one column of tiles are done before the next begins. Only tiles on and below the
-diagonal are computed, each when its column comes, and they are let go as soon as it is over. So
+diagonal are computed, each when its column comes, and they are released as soon as it is over. So
 however the scheduler orders the tasks of a column, no more of K than that column is ever alive.
 
-The Cholesky factor in tiles, $L L^\top = \gamma I + K$, one column of tiles at a time.
-
-For the column j, with every column k < j done,
+The Cholesky factor in tiles, $L L^\top = \gamma I + K$, has in the column j, after all before it,
 
     L_jj L_jj^T = gamma I + K_jj - sum_k L_jk L_jk^T
     L_ij = (K_ij - sum_k L_ik L_jk^T) L_jj^-T            i > j
 
-(the left-looking form: a tile is written once, and the tiles of K that are alive are those of one
-column). The tiles of L stay with the workers, in memory and on their disks. What is small, L^-1 Y
-for one, is kept here.
+(the left-looking form: a tile is written once). The tiles of L stay with the workers, in memory and
+on their disks. What is small, such as L^-1 Y, is kept here.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -26,6 +24,7 @@ import numpy as np
 import torch
 from dask.base import persist
 from dask.delayed import Delayed, delayed
+from torch import Tensor
 
 from retarget.arrays import (
     as_stream_targets,
@@ -66,8 +65,7 @@ class TiledProblem:
     @cached_property
     def tiles(self) -> np.ndarray:
         """The tiles of K as they are, to be computed."""
-        tiles: np.ndarray = self.K.to_delayed()
-        return tiles
+        return self.K.to_delayed()
 
     def tile(self, i: int, j: int) -> Delayed:
         """A tile of K, to be computed and checked."""
@@ -82,15 +80,12 @@ class TiledProblem:
         """A result (n, c) in the inputs' precision, as `retarget.arrays.Problem.give`."""
         if from_residual and self.start is not None:
             result = result + self.start
-        given: np.ndarray = give_back(torch.from_numpy(result), None, self._given)
+        given = give_back(torch.from_numpy(result), None, self._given)
         return given[:, 0] if self._flat else given
 
 
 def as_tiled_problem(K: Any, Y: Any, initial: Any, multiple: int = 1) -> TiledProblem:
-    """Checks the inputs, as far as that can be done before any tile is computed.
-
-    Chunks must begin at multiples of so many rows; those that do not are shifted.
-    """
+    """Checks the inputs before any tile is computed; makes chunks begin at multiples of rows."""
     _require_square(K)
     sample = as_tensor("K", np.empty(0, dtype=K.dtype))
     require_float("K", sample, "convert it first")
@@ -109,10 +104,7 @@ def as_tiled_problem(K: Any, Y: Any, initial: Any, multiple: int = 1) -> TiledPr
 
 def _require_square(K: Any) -> None:
     if not isinstance(K, da.Array):
-        raise InvalidTypeError(
-            f"K is a {type(K).__name__}; expected a Dask array, as retarget.distributed.gram gives "
-            "it (the functions of retarget itself take NumPy and torch)"
-        )
+        raise InvalidTypeError(f"K is a {type(K).__name__}; expected a Dask array, as of gram(...)")
     if K.ndim != 2 or not K.shape[0] == K.shape[1]:  # unknown sizes are nan, equal to nothing
         raise InvalidInputError(
             f"K has shape {K.shape}; expected (n, n), the Gram matrix of the stream"
@@ -120,14 +112,13 @@ def _require_square(K: Any) -> None:
     if K.shape[0] == 0:
         raise InvalidInputError("K is empty; expected at least one sample")
     if K.chunks[0] != K.chunks[1]:
-        raise InvalidInputError(
-            f"K has rows in chunks of {_few(K.chunks[0])} and columns in chunks of "
-            f"{_few(K.chunks[1])}; expected the same both ways: use K.rechunk((960, 960)), say"
+        rows, columns = (
+            ", ".join(map(str, sizes[:3])) + ", ..." * (len(sizes) > 3) for sizes in K.chunks
         )
-
-
-def _few(sizes: tuple[int, ...]) -> str:
-    return ", ".join(map(str, sizes[:3])) + (", ..." if len(sizes) > 3 else "")
+        raise InvalidInputError(
+            f"K has rows in chunks of {rows} and columns in chunks of {columns}; expected the same "
+            "both ways: use K.rechunk((960, 960)), say"
+        )
 
 
 def _aligned(K: da.Array, multiple: int) -> da.Array:
@@ -184,6 +175,21 @@ def _checks(problem: TiledProblem, j: int) -> list[Delayed]:
 # belong to Dask, which may need them again: they are never written to.
 
 
+def on_tensors(function: Callable[..., Tensor], *arrays: Any) -> Delayed:
+    """The task that applies a function of tensors to arrays, or to the results of other tasks."""
+    return delayed(_applied)(function, *arrays)
+
+
+def _applied(function: Callable[..., Tensor], *arrays: np.ndarray) -> np.ndarray:
+    result = function(*(as_tensor("K", array) for array in arrays))
+    return result.contiguous().numpy()  # it may be sent to other workers, and to disk
+
+
+def transpose_times(tile: Tensor, values: Tensor) -> Tensor:
+    """The tile's transpose times (m, c) values."""
+    return tile.mT @ values
+
+
 def checked_tile(tile: np.ndarray, first_row: int, dtype: torch.dtype) -> np.ndarray:
     """A tile of K in the precision that is computed in, if it is finite."""
     tensor = as_tensor("K", tile)
@@ -194,10 +200,7 @@ def checked_tile(tile: np.ndarray, first_row: int, dtype: torch.dtype) -> np.nda
 def require_mirrored(
     tile: np.ndarray, mirrored: np.ndarray, diagonal: np.ndarray, first_row: int, first_column: int
 ) -> None:
-    """Refuses a tile that differs from the transpose of the one across the diagonal.
-
-    The diagonal tile of its column tells how large K is.
-    """
+    """Refuses a tile unlike its mirror image; the diagonal tile tells how large K is."""
     tolerance = 1e3 * np.finfo(tile.dtype).eps * np.abs(np.diagonal(diagonal)).max()
     gap = np.abs(tile - mirrored.T)
     if gap.max() > tolerance:
@@ -209,14 +212,22 @@ def require_mirrored(
         )
 
 
-def times(tile: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The tile times (..., m, c) values."""
-    return (as_tensor("K", tile) @ as_tensor("B", values)).numpy()
+def less_products(tile: np.ndarray, left: list[np.ndarray], right: list[np.ndarray]) -> np.ndarray:
+    """The tile less the sum of left_k right_k^T."""
+    rest = as_tensor("K", tile).clone()
+    for a, b in zip(left, right, strict=True):
+        rest.addmm_(as_tensor("L", a), as_tensor("L", b).mT, alpha=-1)
+    return rest.numpy()
 
 
-def transpose_times(tile: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The tile's transpose times (m, c) values."""
-    return (as_tensor("K", tile).mT @ as_tensor("B", values)).numpy()
+def factor_diagonal(schur: np.ndarray, gamma: float, first_row: int) -> np.ndarray:
+    """L_jj, from what the columns before it leave of a diagonal tile of K."""
+    rest = as_tensor("K", schur).clone()
+    rest.diagonal().add_(gamma)
+    triangle, info = torch.linalg.cholesky_ex(rest)
+    if info.item():
+        raise not_positive_definite(rest, gamma, first_row + int(info) - 1)
+    return triangle.numpy()
 
 
 # Pairs of tiles multiplied in one task: more of them are fewer tasks, but all in memory at once.
@@ -228,7 +239,7 @@ class TiledFactor:
 
     Attributes:
         beta: (n, c) $L^{-1} Y$ in the rows of the columns done, what is left of Y in the others.
-        newest: L_jj and its rows of beta, to be computed, of the column at hand.
+        newest: L_jj and its rows of beta, to be computed, of the present column.
     """
 
     newest: tuple[Delayed, Delayed]
@@ -247,16 +258,17 @@ class TiledFactor:
         rows = self._problem.chunks[j]
         schur = column[j] if self._schur is None else self._schur
         triangle = delayed(factor_diagonal)(schur, self.gamma, rows.start)
-        beta = delayed(forward)(triangle, self.beta[rows])
+        beta = on_tensors(solve_lower, triangle, self.beta[rows])
         self.newest = triangle, beta
         kept: Tasks = {j: triangle}
-        wanted: Tasks = {"beta": beta, "extent": delayed(diagonal_extent)(column[j], triangle)}
-        for i in column:
-            wanted["norm", i] = delayed(squared_norm)(column[i])
+        wanted: Tasks = {"beta": beta, "pivots": delayed(np.diagonal)(triangle)}
+        wanted["trace"] = delayed(np.trace)(column[j])
+        for i, tile in column.items():
+            wanted["norm", i] = delayed(np.vdot)(tile, tile)
             if i > j:
-                rest = self._less_products(column[i], i, j, done=j)
-                kept[i] = delayed(factor_below)(rest, triangle)
-                wanted["spent", i] = delayed(times)(kept[i], beta)
+                rest = self._less_products(tile, i, j, done=j)
+                kept[i] = on_tensors(solve_lower_right, triangle, rest)
+                wanted["spent", i] = on_tensors(torch.matmul, kept[i], beta)
         if j + 1 in kept:
             # The next diagonal tile waits for no other row: the next column can begin at once.
             diagonal = self._problem.tile(j + 1, j + 1)
@@ -269,14 +281,13 @@ class TiledFactor:
         chunks = self._problem.chunks
         self._schur = kept.pop("schur", None)
         self.beta[chunks[j]] = wanted["beta"]
-        trace, pivot = wanted["extent"]
-        size = chunks[j].stop - chunks[j].start
+        trace, size = float(wanted["trace"]), len(wanted["pivots"])
         self._trace += trace + size * self.gamma
-        self._least_pivot = min(self._least_pivot, pivot)
+        self._least_pivot = min(self._least_pivot, float(wanted["pivots"].min()))
         self._squared_norm += self.gamma * (2 * trace + size * self.gamma)
         for i, tile in kept.items():
             self._tiles[i, j] = tile
-            self._squared_norm += (1 if i == j else 2) * wanted["norm", i]
+            self._squared_norm += (1 if i == j else 2) * float(wanted["norm", i])
             if i > j:
                 self.beta[chunks[i]] -= wanted["spent", i]
 
@@ -284,8 +295,8 @@ class TiledFactor:
         r"""$L^{-\top} \beta$, that is $(\gamma I + K)^{-1} Y$, when all columns are done."""
         x, chunks = self.beta.copy(), self._problem.chunks
         for i in reversed(range(len(chunks))):
-            newest = delayed(backward)(self._tiles[i, i], x[chunks[i]])
-            spent = [delayed(transpose_times)(self._tiles[i, j], newest) for j in range(i)]
+            newest = on_tensors(solve_lower_transposed, self._tiles[i, i], x[chunks[i]])
+            spent = [on_tensors(transpose_times, self._tiles[i, j], newest) for j in range(i)]
             x[chunks[i]], products = computed(newest, spent)
             for j, product in enumerate(products):
                 x[chunks[j]] -= product
@@ -308,47 +319,3 @@ class TiledFactor:
             left, right = ([self._tiles[row, k] for k in columns] for row in (i, j))
             tile = delayed(less_products)(tile, left, right)
         return tile
-
-
-def squared_norm(tile: np.ndarray) -> float:
-    """The sum of the squares of a tile."""
-    return float(torch.linalg.vector_norm(as_tensor("K", tile)) ** 2)
-
-
-def less_products(tile: np.ndarray, left: list[np.ndarray], right: list[np.ndarray]) -> np.ndarray:
-    """The tile less the sum of left_k right_k^T."""
-    rest = as_tensor("K", tile).clone()
-    for a, b in zip(left, right, strict=True):
-        rest.addmm_(as_tensor("L", a), as_tensor("L", b).mT, alpha=-1)
-    return rest.numpy()
-
-
-def factor_diagonal(schur: np.ndarray, gamma: float, first_row: int) -> np.ndarray:
-    """L_jj, from what the columns before it leave of a diagonal tile of K."""
-    rest = as_tensor("K", schur).clone()
-    rest.diagonal().add_(gamma)
-    triangle, info = torch.linalg.cholesky_ex(rest)
-    if info.item():
-        raise not_positive_definite(rest, gamma, first_row + int(info) - 1)
-    return triangle.numpy()
-
-
-def factor_below(rest: np.ndarray, triangle: np.ndarray) -> np.ndarray:
-    """L_ij, from what the columns before it leave of a tile of K below the diagonal."""
-    below = solve_lower_right(as_tensor("L", triangle), as_tensor("K", rest))
-    return below.contiguous().numpy()  # it is sent to other workers and to disk
-
-
-def forward(triangle: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-    """L_jj^-1 B."""
-    return solve_lower(as_tensor("L", triangle), as_tensor("B", rhs)).numpy()
-
-
-def backward(triangle: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-    """L_jj^-T B."""
-    return solve_lower_transposed(as_tensor("L", triangle), as_tensor("B", rhs)).numpy()
-
-
-def diagonal_extent(tile: np.ndarray, triangle: np.ndarray) -> tuple[float, float]:
-    """The trace of a diagonal tile of K, and the least entry on the diagonal of its L_jj."""
-    return float(np.trace(tile)), float(np.diagonal(triangle).min())

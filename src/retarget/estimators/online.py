@@ -1,33 +1,271 @@
 """Online kernel regression and classification, as scikit-learn estimators."""
 
-from typing import Any, Self
+from abc import abstractmethod
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal, Self, cast, get_args
 
 import numpy as np
-from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
+import torch
+from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
 
+from retarget.arrays import as_non_negative, as_tensor, panels, require_memory
 from retarget.errors import InvalidInputError
-from retarget.estimators.base import FLOATS, OnlineKernelEstimator
+from retarget.estimators.base import StreamClassifier, StreamEstimator
+from retarget.kernels import RBF, Kernel, Linear, PrecomputedKernel, as_kernel
+from retarget.kernels.simple import median_distance
+from retarget.learners import SGD
+from retarget.streaming.corrector import TargetCorrector
+from retarget.streaming.trackers import CorrectionTracker, ShiftTracker
+from retarget.theory.losses import Loss, check_loss, outputs, steepest_slope
+from retarget.theory.offline.aims import as_aim
+from retarget.theory.stability import largest_stable_lr
+
+Correction = Literal["none", "exact", "iterative"]
+Tracker = ShiftTracker | CorrectionTracker | TargetCorrector
+
+# Kernel entries of queries that are held at a time: 128 MB in float64.
+QUERY_ENTRIES = 2**24
+# The least number of samples in a block if block_size is left open.
+BLOCK_SAMPLES = 64
+# Ridge of a block if it is left open: enough for copies of a sample.
+BLOCK_RIDGE = 0.01
+
+
+class OnlineKernelEstimator(StreamEstimator):
+    """A kernel machine trained by one online pass. Use the regressor or the classifier."""
+
+    FITTED = "dual_coef_"
+    dual_coef_: np.ndarray
+    _tracker: Tracker
+    _settled: np.ndarray | None  # targets that later samples do not change
+
+    def __init__(
+        self,
+        kernel: Any = "rbf",
+        *,
+        width: float | None = None,
+        lr: Any = "auto",
+        gamma: float = 1.0,
+        batch_size: int = 1,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+        reduction: str = "sum",
+        correction: str = "none",
+        block_size: int | None = None,
+        ridge: float | None = None,
+        loss: str = "squared",
+        aim: str = "all",
+    ) -> None:
+        self.kernel = kernel
+        self.width = width
+        self.lr = lr
+        self.gamma = gamma
+        self.batch_size = batch_size
+        self.momentum = momentum
+        self.nesterov = nesterov
+        self.weight_decay = weight_decay
+        self.reduction = reduction
+        self.correction = correction
+        self.block_size = block_size
+        self.ridge = ridge
+        self.loss = loss
+        self.aim = aim
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learns a stream from its beginning.
+
+        Args:
+            X: (n, d) samples, in stream order.
+            y: (n,) labels of a classifier; (n,) or (n, c) targets of a regressor.
+        """
+        return self._take(X, y, None, restart=True)
+
+    def effective_targets(self) -> np.ndarray:
+        r"""The targets on which the offline learner would learn the function learned here.
+
+        $Y^e = (\gamma I + K) A$ (Theorem 3.2, Eq. 8); of cross-entropy, $\sigma(K A) + \gamma A$.
+        Their difference from the true targets is the shift; with `correction="exact"` there is
+        none. Computes the kernel of all pairs of training samples.
+        """
+        check_is_fitted(self, self.FITTED)
+        gamma = as_non_negative("gamma", self.gamma)
+        effective: np.ndarray = gamma * self.dual_coef_ + self._outputs(self._values(self.X_fit_))
+        return effective
+
+    @abstractmethod
+    def _targets(
+        self, X: Any, y: Any, classes: Any, restart: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Checked samples, and their targets."""
+
+    def _take(self, X: Any, y: Any, classes: Any, restart: bool) -> Self:
+        with self._all_or_nothing():
+            self._learn(*self._targets(X, y, classes, restart), restart)
+        return self
+
+    def _learn(self, X: np.ndarray, Y: np.ndarray, restart: bool) -> None:
+        """Takes samples and targets as a new stream, or as more of the old one.
+
+        What is open (a mini-batch, a block) counts as if the stream ended here, and stays open.
+        """
+        if restart:
+            kernel, learner = self._describe(X, 1 if Y.ndim == 1 else Y.shape[1])
+            tracker, settled = self._new_tracker(kernel, learner), None
+            self.kernel_, self.learner_, self.lr_ = kernel, learner, learner.lr
+            self.width_ = kernel.width if isinstance(kernel, RBF) else None
+        else:
+            tracker, settled = self._tracker.fork(), self._settled
+        if not isinstance(tracker, ShiftTracker):  # does its part of the factor fit?
+            before, n = len(tracker), len(tracker) + len(X)
+            instead = "use fewer samples, float32, or correction='none', which keeps no factor"
+            numbers = (n**2 - before**2) / 2
+            require_memory(f"the factor of {n} samples", numbers, as_tensor("Y", Y), instead)
+        if isinstance(tracker, TargetCorrector):
+            settled = _joined(settled, tracker.correct(X, Y))
+            open_targets, self.dual_coef_ = tracker.preview()
+            self.targets_ = _joined(settled, open_targets)
+        else:
+            tracker.update(X, Y)
+            self.dual_coef_ = tracker.coefficients
+            if isinstance(tracker, ShiftTracker):
+                self.targets_ = settled = _joined(settled, Y)
+            else:
+                self.targets_ = tracker.corrected_targets
+        self._tracker, self._settled, self.X_fit_ = tracker, settled, tracker.samples
+
+    def _describe(self, X: np.ndarray, count: int) -> tuple[Kernel, SGD]:
+        """The kernel and the learner, once open parameters have been found on the samples."""
+        check_loss(self.loss)
+        automatic = isinstance(self.lr, str)
+        if automatic and self.lr != "auto":
+            raise InvalidInputError(f"lr is {self.lr!r}; expected 'auto', or one or more rates")
+        learner = SGD(
+            lr=1.0 if automatic else self.lr,
+            batch_size=self.batch_size,
+            momentum=self.momentum,
+            nesterov=self.nesterov,
+            weight_decay=self.weight_decay,
+            reduction=self.reduction,  # type: ignore[arg-type]  # checked there
+        )
+        kernel = self._make_kernel(X)
+        if automatic:
+            slope = steepest_slope(self.loss, count)  # type: ignore[arg-type]  # checked above
+            learner = replace(learner, lr=_safe_rate(kernel, X, learner, slope))
+        return kernel, learner
+
+    def _make_kernel(self, X: np.ndarray) -> Kernel:
+        if isinstance(self.kernel, str) and self.kernel == "rbf":
+            return RBF(_usual_width(X) if self.width is None else self.width)
+        if isinstance(self.kernel, str) and self.kernel == "linear":
+            return Linear()
+        kernel = as_kernel(self.kernel)
+        if isinstance(kernel, PrecomputedKernel):
+            raise InvalidInputError(
+                "kernel is a precomputed matrix; expected one that can compare new samples, or use "
+                "rt.online_coefficients on the matrix"
+            )
+        return kernel
+
+    def _new_tracker(self, kernel: Kernel, learner: SGD) -> Tracker:
+        """What learns the targets as they are, or corrected exactly or block by block."""
+        correction, gamma, loss = self.correction, self.gamma, cast("Loss", self.loss)
+        if correction not in get_args(Correction):
+            expected = get_args(Correction)
+            raise InvalidInputError(f"correction is {correction!r}; expected one of {expected}")
+        if not as_aim(self.aim).is_all and correction != "iterative":
+            raise InvalidInputError(
+                f"aim is {self.aim!r} with correction={correction!r}; expected aim='all', or "
+                "correction='iterative'"
+            )
+        if correction == "none":
+            return ShiftTracker(kernel, learner, gamma, loss=loss)
+        if correction == "exact":
+            return CorrectionTracker(kernel, learner, gamma, loss=loss)
+        size = self.block_size
+        if size is None:
+            size = -(-BLOCK_SAMPLES // learner.batch_size) * learner.batch_size
+        ridge = BLOCK_RIDGE if self.ridge is None else self.ridge
+        return TargetCorrector(kernel, learner, gamma, size, ridge, loss=loss, aim=self.aim)
+
+    def _queried(self, X: Any) -> np.ndarray:
+        """The function learned, at the caller's queries."""
+        check_is_fitted(self, self.FITTED)
+        return self._values(validate_data(self, X, reset=False, dtype=self.X_fit_.dtype))
+
+    def _outputs(self, values: np.ndarray) -> np.ndarray:
+        """What is compared with targets: of cross-entropy, probabilities."""
+        if self.loss == "squared":
+            return values
+        logits = as_tensor("the logits", values).reshape(len(values), -1)
+        probabilities: np.ndarray = outputs(logits, "cross-entropy").reshape(values.shape).numpy()
+        return probabilities
+
+    def _values(self, X: np.ndarray) -> np.ndarray:
+        rows = max(1, QUERY_ENTRIES // len(self.X_fit_))
+        parts = [
+            self.kernel_(X[start : start + rows], self.X_fit_) @ self.dual_coef_
+            for start in range(0, len(X), rows)
+        ]
+        return np.concatenate(parts)
+
+
+def _joined(before: np.ndarray | None, new: np.ndarray) -> np.ndarray:
+    """All targets, with as many axes as the first ones (the trackers check their number)."""
+    if before is None:
+        return new.copy()
+    return np.concatenate([before, new.reshape(len(new), *before.shape[1:])])
+
+
+def _usual_width(X: np.ndarray) -> float:
+    """The median distance between samples that differ."""
+    width = median_distance(as_tensor("X", X))
+    if width is None:
+        raise InvalidInputError(
+            "width=None means the median distance between samples that differ, and with "
+            f"n_samples = {len(X)} there is no such pair; give a width, or more samples at first"
+        )
+    return width
+
+
+def _safe_rate(kernel: Kernel, X: np.ndarray, learner: SGD, slope: float) -> float:
+    """Half of the largest stable rate, of a loss whose second derivative is at most `slope`.
+
+    It is the rate at which plain SGD learns the steepest mini-batch in one step, and at which no
+    step takes it away from a function that fits all samples.
+    """
+
+    def batch_gram(gram: Tensor, batch: slice) -> Tensor:
+        return gram[batch, batch]
+
+    limits = []
+    for rows in panels(len(X), learner.batch_size, torch.device("cpu")):
+        gram = slope * as_tensor("the kernel's result", kernel(X[rows]))
+        limits.append(largest_stable_lr(partial(batch_gram, gram), learner, len(gram)))
+    # A kernel of zeros learns nothing at any rate.
+    return min(limits) / 2 if np.isfinite(min(limits)) else 1.0
 
 
 class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstimator):
     r"""One pass of SGD with a kernel over the samples, in the order in which they come.
 
-    Use it to put an online learner, corrected or not, into a scikit-learn pipeline or search. As
-    `sklearn.linear_model.SGDRegressor` it has `partial_fit`; with `correction="exact"` it
-    predicts what `sklearn.kernel_ridge.KernelRidge(alpha=gamma)` with the same kernel predicts.
-    The function starts at zero: centre targets that are far from it.
+    Use it to put an online learner, corrected or not, into a scikit-learn pipeline or search. Like
+    `sklearn.linear_model.SGDRegressor` it has `partial_fit`; with `correction="exact"` it predicts
+    what `sklearn.kernel_ridge.KernelRidge(alpha=gamma)` with the same kernel predicts. The function
+    starts at zero: centre targets that are far from it.
 
     Work grows as $n^2$. `correction="none"` keeps the samples; the others keep $n^2/2$ numbers too,
-    take $n^3/3$ multiplications, and raise `StreamTooLargeError` beforehand where they do not fit.
+    take $n^3/3$ multiplications, and raise `StreamTooLargeError` beforehand if they do not fit.
 
     Args:
         kernel: `"rbf"`; `"linear"`; a retarget kernel; a function `k(A, B)`; or the name of another
             scikit-learn kernel.
         width: Width of the "rbf" kernel $\exp(-\|x - x'\|^2 / \text{width}^2)$. None: the median
-            distance between samples (those that differ, of at most 1,000 of them, evenly spaced).
+            distance between samples that differ, of at most 1,000 evenly spaced ones.
         lr: The learning rate; a schedule, one rate a step; or `"auto"`: half of the largest rate at
             which the learner is stable on a stream in random order. For the "rbf" kernel with
             single samples and no momentum that is 1: each step fits its sample.
@@ -38,19 +276,19 @@ class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstima
         nesterov: Nesterov's form of it.
         weight_decay: As in `torch.optim.SGD`.
         reduction: `"sum"` or `"mean"` of the losses in a mini-batch.
-        correction: `"none"`, learns the targets as they are; `"exact"`, learns targets that make it
-            end as the offline learner, which takes the whole stream beforehand; `"iterative"`,
-            learns targets that lead it to the offline learner's predictions, block by block.
+        correction: `"none"` learns the targets as they are; `"exact"`, targets that make it end as
+            the offline learner, which takes the whole stream beforehand; `"iterative"`, targets
+            that lead it to the offline learner's predictions, block by block.
         block_size: Samples whose targets the iterative correction finds together, a multiple of
             the batch size. None: the smallest that is 64 or more.
-        ridge: Steadies the iterative correction where samples of a block are much alike; None
-            takes 0.01, which is enough for copies.
+        ridge: Steadies the iterative correction if samples of a block are much alike; None takes
+            0.01, which is enough for copies.
         loss: `"squared"`; or `"cross-entropy"` for targets that are probabilities (one in [0, 1],
             or several that sum to 1): the function learned is then their logits, and `predict`
             makes probabilities of them.
         aim: What the iterative correction leads to: `"all"`, the batch learner of all the past;
             `"window:500"`, of the 500 newest samples; `"discount:0.999"`, of samples that count
-            by that factor less with every newer one. Use the last two where the data drift.
+            by that factor less with every newer one. Use the last two if the data drift.
 
     Attributes:
         X_fit_: (n, d) the training samples so far.
@@ -61,7 +299,7 @@ class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstima
         learner_: The `rt.SGD` that it was trained by.
         lr_: Its rate.
         n_features_in_: Number of features.
-        feature_names_in_: Their names, where all are strings.
+        feature_names_in_: Their names, if all are strings.
 
     Examples:
         >>> import numpy as np, retarget as rt
@@ -75,15 +313,6 @@ class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstima
         array([0.48, 0.6 ])
     """
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Learns a stream from its beginning.
-
-        Args:
-            X: (n, d) samples, in stream order.
-            y: (n,) or (n, c) targets.
-        """
-        return self._take(X, y, restart=True)
-
     def partial_fit(self, X: Any, y: Any) -> Self:
         """Goes on with the stream (or begins it): portions learn what `fit` learns on the whole.
 
@@ -96,33 +325,30 @@ class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstima
             X: (m, d) the next samples.
             y: (m,) or (m, c) their targets.
         """
-        return self._take(X, y, restart=not self._has_begun)
+        return self._take(X, y, None, restart=not self._has_begun)
 
     def predict(self, X: Any) -> np.ndarray:
         """The function learned so far, (m,) or (m, c); of cross-entropy, its probabilities."""
         return self._outputs(self._queried(X))
 
-    def _take(self, X: Any, y: Any, restart: bool) -> Self:
-        with self._all_or_nothing():
-            X, y = validate_data(
-                self, X, y, reset=restart, dtype=FLOATS, multi_output=True, y_numeric=True
-            )
-            return self._learn(X, y if y.dtype.kind == "f" else y.astype(X.dtype), restart)
+    def _targets(
+        self, X: Any, y: Any, classes: Any, restart: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return self._with_targets(X, y, restart)
 
 
 def _has_probabilities(estimator: Any) -> bool:
     return bool(estimator.loss == "cross-entropy")
 
 
-class OnlineKernelClassifier(ClassifierMixin, OnlineKernelEstimator):
+class OnlineKernelClassifier(StreamClassifier, OnlineKernelEstimator):
     """Online kernel learning of one-hot targets; the class with the largest output is predicted.
 
-    Use it as `sklearn.linear_model.SGDClassifier`, where a kernel is wanted or the correction of
-    what one online pass forgets. Arguments, attributes and costs are those of
-    `OnlineKernelRegressor`; `dual_coef_` and
-    `targets_` have one column for each of `classes_`. With `loss="cross-entropy"` it learns by the
-    softmax of its outputs, `predict_proba` is there, and `correction="exact"` makes it kernel
-    logistic regression, as `sklearn.linear_model.LogisticRegression(C=1/gamma)` is on features.
+    Use it like `sklearn.linear_model.SGDClassifier`, with a kernel, or corrected for what one
+    online pass forgets. Arguments, attributes and costs are those of `OnlineKernelRegressor`;
+    `dual_coef_` and `targets_` have one column for each of `classes_`. With `loss="cross-entropy"`
+    it learns by the softmax of its outputs and has `predict_proba`, and `correction="exact"` makes
+    it kernel logistic regression, `sklearn.linear_model.LogisticRegression(C=1/gamma)` on features.
 
     Attributes:
         classes_: (c,) the labels, sorted.
@@ -135,19 +361,6 @@ class OnlineKernelClassifier(ClassifierMixin, OnlineKernelEstimator):
         array(['left', 'right'], dtype='<U5')
     """
 
-    classes_: np.ndarray
-
-    def fit(self, X: Any, y: Any) -> Self:
-        """Learns a stream from its beginning.
-
-        Args:
-            X: (n, d) samples, in stream order.
-            y: (n,) labels.
-        """
-        with self._all_or_nothing():
-            X, y = self._checked(X, y, restart=True)
-            return self._take(X, y, np.unique(y), restart=True)
-
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
         """Goes on with the stream (or begins it): see `OnlineKernelRegressor.partial_fit`.
 
@@ -156,57 +369,39 @@ class OnlineKernelClassifier(ClassifierMixin, OnlineKernelEstimator):
             y: (m,) their labels.
             classes: All labels that will come; needed in the first call only.
         """
-        restart = not self._has_begun
-        if restart and classes is None:
+        if classes is None and not self._has_begun:
             raise InvalidInputError(
                 "classes is None in the first call of partial_fit; expected all labels that will "
                 "come: partial_fit(X, y, classes=...)"
             )
-        with self._all_or_nothing():
-            X, y = self._checked(X, y, restart)
-            known = np.unique(classes) if restart else self.classes_
-            if classes is not None and not np.array_equal(known, np.unique(classes)):
-                raise InvalidInputError(
-                    f"classes is {np.unique(classes)}, but the stream began with {known}; leave it "
-                    "out, or call fit to start anew"
-                )
-            return self._take(X, y, known, restart)
+        return self._take(X, y, classes, restart=not self._has_begun)
 
-    def decision_function(self, X: Any) -> np.ndarray:
-        """The outputs of the classes, (m, c); of two classes, the second less the first, (m,).
-
-        Of cross-entropy they are logits.
-        """
-        outputs = self._queried(X)
-        return outputs[:, 1] - outputs[:, 0] if len(self.classes_) == 2 else outputs
-
-    def predict(self, X: Any) -> np.ndarray:
-        """(m,) labels."""
-        winners = self._queried(X).argmax(axis=1)
-        labels: np.ndarray = self.classes_[winners]
-        return labels
+    def _class_outputs(self, X: Any) -> np.ndarray:
+        return self._queried(X)
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> np.ndarray:
         """(m, c) the probabilities of the classes; with `loss="cross-entropy"` only."""
         return self._outputs(self._queried(X))
 
-    def _checked(self, X: Any, y: Any, restart: bool) -> tuple[np.ndarray, np.ndarray]:
-        X, y = validate_data(self, X, y, reset=restart, dtype=FLOATS)
-        check_classification_targets(y)
-        return X, y
-
-    def _take(self, X: np.ndarray, y: np.ndarray, classes: np.ndarray, restart: bool) -> Self:
-        if len(classes) < 2:
-            raise InvalidInputError(f"y has 1 class, {classes}; expected two or more")
-        one_hot = y[:, None] == classes[None, :]
+    def _targets(
+        self, X: Any, y: Any, classes: Any, restart: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        X, y = self._with_labels(X, y, restart)
+        known = np.unique(y if classes is None else classes) if restart else self.classes_
+        if classes is not None and not np.array_equal(known, np.unique(classes)):
+            raise InvalidInputError(
+                f"classes is {np.unique(classes)}, but the stream began with {known}; leave it "
+                "out, or call fit to start anew"
+            )
+        if len(known) < 2:
+            raise InvalidInputError(f"y has 1 class, {known}; expected two or more")
+        one_hot = y[:, None] == known[None, :]
         unknown = ~one_hot.any(axis=1)
         if unknown.any():
             row = int(unknown.argmax())
             raise InvalidInputError(
-                f"y holds {y[row]} in row {row}, which is not one of the classes {classes}; "
-                "expected all labels of the stream in the classes of the first call"
+                f"y holds {y[row]} in row {row}, which is not one of the classes {known}"
             )
-        self._learn(X, one_hot.astype(X.dtype), restart)
-        self.classes_ = classes
-        return self
+        self.classes_ = known
+        return X, one_hot.astype(X.dtype)

@@ -2,24 +2,26 @@
 
 import copy
 import math
+from abc import abstractmethod
 from typing import Any, Literal, Self
 
 import numpy as np
-from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from retarget.errors import InvalidInputError
-from retarget.estimators.base import FLOATS, AllOrNothing
+from retarget.estimators.base import FLOATS, StreamClassifier, StreamEstimator
 from retarget.kernels import RBF, Linear
 from retarget.kernels.feature_maps import DEFAULT_MEMORY
 from retarget.streaming.ridge import StreamingRidge
+from retarget.theory.moments import RidgeSolution
 
 
-class StreamingRidgeEstimator(AllOrNothing):
+class StreamingRidgeEstimator(StreamEstimator):
     """What the two have in common: parameters, the learner, the solution."""
 
+    FITTED = "learner_"
     learner_: StreamingRidge
 
     def __init__(
@@ -39,98 +41,111 @@ class StreamingRidgeEstimator(AllOrNothing):
         self.fit_intercept = fit_intercept
         self.random_state = random_state
 
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learns a stream from its beginning.
+
+        Args:
+            X: (n, d) samples.
+            y: (n,) labels of a classifier; (n,) or (n, c) targets of a regressor.
+            sample_weight: (n,) or one number, 0 or more; None for 1. A weight of 2 counts as the
+                same sample twice.
+        """
+        return self._take(X, y, None, sample_weight, restart=True)
+
     @property
     def gamma_(self) -> float:
         """The ridge in use: as given, or as cross-validation chose it."""
-        check_is_fitted(self, "learner_")
-        return self.learner_.gamma_
+        return self._solution().gamma
 
-    def _begun(self, restart: bool) -> StreamingRidge:
-        """The learner to go on with."""
-        if not restart:
-            return self.learner_
-        seed = self.random_state
-        if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
-            seed = check_random_state(seed).randint(2**31 - 1)
-        return StreamingRidge(
-            self._chosen_features(),
-            self.gamma,
-            memory=self.memory,
-            intercept=self.fit_intercept,
-            seed=int(seed),
-        )
+    @property
+    def coef_(self) -> np.ndarray:
+        """(c, m) weights of the features; (m,) of a regressor whose y had one axis."""
+        weights: np.ndarray = self._arranged(self._solution().weights.mT.cpu().numpy())
+        return weights
 
-    def _chosen_features(self) -> Any:
-        if not isinstance(self.features, str):
-            return self.features
-        if self.features == "linear":
-            return Linear()
-        if self.features == "rbf":
-            if isinstance(self.width, str) and self.width == "auto":
-                return RBF(math.sqrt(self.n_features_in_))
-            return RBF(self.width)
-        raise InvalidInputError(
-            f"features is {self.features!r}; expected 'linear', 'rbf', a function from samples to "
-            "features, a kernel that has features, or a torch.nn.Module"
-        )
+    @property
+    def intercept_(self) -> Any:
+        """(c,) constants; one number of a regressor whose y had one axis, or without intercept."""
+        return self._arranged(self._solution().intercept.cpu().numpy())
 
-    def _learn(
-        self, learner: StreamingRidge, X: np.ndarray, Y: np.ndarray, sample_weight: Any
-    ) -> None:
-        weights = None
-        if sample_weight is not None:
-            if not np.any(np.asarray(sample_weight)):
-                raise InvalidInputError(
-                    "sample_weight is zero for all samples; expected some to learn from"
-                )
-            weights = _check_sample_weight(
-                sample_weight, X, dtype=np.float64, ensure_non_negative=True
-            )
-            counts = weights > 0  # what has no weight is not there
-            X, Y, weights = X[counts], Y[counts], weights[counts]
-        held = learner.learn(X, Y, weights)._moments
-        # For scikit-learn a sample of weight 2 is two samples, to cross-validation as well.
-        if held is not None:
-            held.squared_weight = held.weight
-        self.learner_ = learner
+    def _solution(self) -> RidgeSolution:
+        check_is_fitted(self, self.FITTED)
+        return self.learner_._solved()
 
     def _outputs(self, X: Any) -> np.ndarray:
-        check_is_fitted(self, "learner_")
-        outputs: np.ndarray = self.learner_.predict(
-            validate_data(self, X, reset=False, dtype=FLOATS)
-        )
+        check_is_fitted(self, self.FITTED)
+        X = validate_data(self, X, reset=False, dtype=FLOATS)
+        outputs: np.ndarray = self.learner_.predict(X)
         return outputs
 
-    def _solution(self) -> tuple[np.ndarray, np.ndarray]:
-        """The weights (c, m) and the intercepts (c,)."""
-        check_is_fitted(self, "learner_")
-        solution = self.learner_._solved()
-        return solution.weights.mT.cpu().numpy(), solution.intercept.cpu().numpy()
+    @abstractmethod
+    def _arranged(self, values: np.ndarray) -> Any:
+        """The learner's (c, ...) values as the caller knows the outputs."""
+
+    @abstractmethod
+    def _prepared(
+        self, X: Any, y: Any, classes: Any, restart: bool
+    ) -> tuple[StreamingRidge, np.ndarray, np.ndarray]:
+        """The learner to go on with, checked samples, and their targets."""
+
+    def _take(self, X: Any, y: Any, classes: Any, sample_weight: Any, restart: bool) -> Self:
+        with self._all_or_nothing():
+            learner, X, Y = self._prepared(X, y, classes, restart)
+            weights = None
+            if sample_weight is not None:
+                if not np.any(np.asarray(sample_weight)):
+                    raise InvalidInputError("sample_weight is zero for all samples; expected some")
+                weights = _check_sample_weight(
+                    sample_weight, X, dtype=np.float64, ensure_non_negative=True
+                )
+                counts = weights > 0  # what has no weight is not there
+                X, Y, weights = X[counts], Y[counts], weights[counts]
+            held = learner.learn(X, Y, weights)._moments
+            # For scikit-learn a sample of weight 2 is two samples, to cross-validation as well.
+            if held is not None:
+                held.squared_weight = held.weight
+            self.learner_ = learner
+        return self
+
+    def _new_learner(self) -> StreamingRidge:
+        seed, features = self.random_state, self.features
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+            seed = check_random_state(seed).randint(2**31 - 1)
+        if isinstance(features, str):
+            if features not in ("linear", "rbf"):
+                raise InvalidInputError(
+                    f"features is {features!r}; expected 'linear', 'rbf', a function from samples "
+                    "to features, a kernel that has features, or a torch.nn.Module"
+                )
+            width: Any = self.width
+            if isinstance(width, str) and width == "auto":
+                width = math.sqrt(self.n_features_in_)
+            features = Linear() if features == "linear" else RBF(width)
+        intercept, seed = self.fit_intercept, int(seed)
+        return StreamingRidge(
+            features, self.gamma, memory=self.memory, intercept=intercept, seed=seed
+        )
 
 
 class StreamingRidgeRegressor(MultiOutputMixin, RegressorMixin, StreamingRidgeEstimator):
     r"""Ridge regression whose `partial_fit` is as good as `fit`.
 
-    However the samples come, in whatever order and portions, the model is at every moment the ridge
-    solution on all of them: what `sklearn.linear_model.Ridge(alpha=gamma)` gives on everything at
-    once. Nothing of the stream is kept but sums: with m features $m^2$ numbers.
+    In whatever order and portions samples come, the model is at every moment the ridge solution on
+    all of them: what `sklearn.linear_model.Ridge(alpha=gamma)` gives on everything at once. It
+    keeps sums only: with m features, $m^2$ numbers.
 
-    Use it where data come in portions, or do not fit into memory. A portion costs $O(m^2)$ a
-    sample, and the first prediction after it $O(m^3)$, with `gamma="auto"` about eight times
-    that.
-
-    Parameters are read when a stream begins; `partial_fit` goes on with what it began with.
+    Use it if data come in portions, or do not fit into memory. A portion costs $O(m^2)$ a sample,
+    and the first prediction after it $O(m^3)$, with `gamma="auto"` about eight times that.
+    Parameters are read when a stream begins; `partial_fit` goes on with those.
 
     Args:
         gamma: Ridge, 0 or more; `"auto"` chooses it by generalised cross-validation, from the sums
             alone, anew after every portion.
         features: `"linear"`, the samples as they are; `"rbf"`, random Fourier features of the
             Gaussian kernel; or what `rt.StreamingRidge` takes: a function from samples (n, d) to
-            features (n, m), a kernel that has features, or a `torch.nn.Module`, whose outputs they
-            are.
+            features (n, m), a kernel that has features, or a `torch.nn.Module`.
         width: Width of the "rbf" kernel $\exp(-\|x - x'\|^2 / \text{width}^2)$. `"auto"`: the
-            root of the number of columns of X, which is scikit-learn's default for kernels,
-            `gamma=1/n_features`. It does not depend on the first samples; scale the columns.
+            root of the number of columns of X, scikit-learn's `gamma=1/n_features`: scale them.
         memory: Number of random features.
         fit_intercept: Whether to add a constant that is not penalised.
         random_state: Seed of the random features. With None every stream has its own.
@@ -141,7 +156,7 @@ class StreamingRidgeRegressor(MultiOutputMixin, RegressorMixin, StreamingRidgeEs
         intercept_: The constant, or (c,).
         learner_: The `rt.StreamingRidge`, which can also forget samples and be merged.
         n_features_in_: Number of columns of X.
-        feature_names_in_: Their names, where all are strings.
+        feature_names_in_: Their names, if all are strings.
 
     Examples:
         >>> import numpy as np, retarget as rt
@@ -155,17 +170,6 @@ class StreamingRidgeRegressor(MultiOutputMixin, RegressorMixin, StreamingRidgeEs
         array([17.43243243])
     """
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Learns a stream from its beginning.
-
-        Args:
-            X: (n, d) samples.
-            y: (n,) or (n, c) targets.
-            sample_weight: (n,) or one number, 0 or more; None for 1. A weight of 2 counts as the
-                same sample twice.
-        """
-        return self._take(X, y, sample_weight, restart=True)
-
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learns more of the stream, or begins it: afterwards it is as if `fit` had seen all.
 
@@ -174,37 +178,25 @@ class StreamingRidgeRegressor(MultiOutputMixin, RegressorMixin, StreamingRidgeEs
             y: (n,) or (n, c) targets.
             sample_weight: As in `fit`.
         """
-        return self._take(X, y, sample_weight, restart="learner_" not in vars(self))
+        return self._take(X, y, None, sample_weight, restart=not self._has_begun)
 
     def predict(self, X: Any) -> np.ndarray:
         """The ridge solution on everything learned so far, (m,) or (m, c)."""
         return self._outputs(X)
 
-    @property
-    def coef_(self) -> np.ndarray:
-        """(m,) or (c, m) weights of the features."""
-        weights, _ = self._solution()
-        return weights[0] if self.learner_._flat else weights
-
-    @property
-    def intercept_(self) -> Any:
-        """The constant, or (c,) constants; 0 if there is none."""
-        _, intercept = self._solution()
-        if not self.learner_.intercept:
+    def _arranged(self, values: np.ndarray) -> Any:
+        if values.ndim == 1 and not self.learner_.intercept:
             return 0.0
-        return float(intercept[0]) if self.learner_._flat else intercept
+        return values[0] if self.learner_._flat else values
 
-    def _take(self, X: Any, y: Any, sample_weight: Any, restart: bool) -> Self:
-        with self._all_or_nothing():
-            X, y = validate_data(
-                self, X, y, reset=restart, dtype=FLOATS, multi_output=True, y_numeric=True
-            )
-            targets = y if y.dtype.kind == "f" else y.astype(X.dtype)
-            self._learn(self._begun(restart), X, targets, sample_weight)
-        return self
+    def _prepared(
+        self, X: Any, y: Any, classes: Any, restart: bool
+    ) -> tuple[StreamingRidge, np.ndarray, np.ndarray]:
+        X, y = self._with_targets(X, y, restart)
+        return self._new_learner() if restart else self.learner_, X, y
 
 
-class StreamingRidgeClassifier(ClassifierMixin, StreamingRidgeEstimator):
+class StreamingRidgeClassifier(StreamClassifier, StreamingRidgeEstimator):
     """Ridge regression on one-hot targets; the class with the largest output is predicted.
 
     `partial_fit` is as good as `fit`, in any order and portions, and a class may appear in any
@@ -221,7 +213,7 @@ class StreamingRidgeClassifier(ClassifierMixin, StreamingRidgeEstimator):
         intercept_: (c,) constants.
         learner_: The `rt.StreamingRidge`. Its outputs are in the order in which classes came.
         n_features_in_: Number of columns of X.
-        feature_names_in_: Their names, where all are strings.
+        feature_names_in_: Their names, if all are strings.
 
     Examples:
         >>> import numpy as np, retarget as rt
@@ -234,18 +226,7 @@ class StreamingRidgeClassifier(ClassifierMixin, StreamingRidgeEstimator):
         array(['hot', 'cold'], dtype='<U4')
     """
 
-    classes_: np.ndarray
     _labels: np.ndarray  # in the order of the learner's outputs
-
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Learns a stream from its beginning.
-
-        Args:
-            X: (n, d) samples.
-            y: (n,) labels.
-            sample_weight: (n,) or one number, 0 or more; None for 1.
-        """
-        return self._take(X, y, None, sample_weight, restart=True)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Learns more of the stream, or begins it: afterwards it is as if `fit` had seen all.
@@ -256,51 +237,27 @@ class StreamingRidgeClassifier(ClassifierMixin, StreamingRidgeEstimator):
             classes: Labels that will come. It may be left out: what is not there is added.
             sample_weight: As in `fit`.
         """
-        restart = "learner_" not in vars(self)
-        return self._take(X, y, classes, sample_weight, restart)
+        return self._take(X, y, classes, sample_weight, restart=not self._has_begun)
 
-    def decision_function(self, X: Any) -> np.ndarray:
-        """The outputs of the classes, (m, c); of two classes, the second less the first, (m,)."""
-        outputs = self._outputs(X)[:, self._columns]
-        return outputs[:, 1] - outputs[:, 0] if len(self.classes_) == 2 else outputs
+    def _class_outputs(self, X: Any) -> np.ndarray:
+        return self._outputs(X)[:, np.argsort(self._labels)]
 
-    def predict(self, X: Any) -> np.ndarray:
-        """(m,) labels."""
-        winners = self._outputs(X)[:, self._columns].argmax(axis=1)
-        labels: np.ndarray = self.classes_[winners]
-        return labels
+    def _arranged(self, values: np.ndarray) -> np.ndarray:
+        arranged: np.ndarray = values[np.argsort(self._labels)]
+        return arranged
 
-    @property
-    def coef_(self) -> np.ndarray:
-        """(c, m) weights of the features."""
-        weights: np.ndarray = self._solution()[0][self._columns]
-        return weights
-
-    @property
-    def intercept_(self) -> np.ndarray:
-        """(c,) constants."""
-        constants: np.ndarray = self._solution()[1][self._columns]
-        return constants
-
-    @property
-    def _columns(self) -> np.ndarray:
-        """Where the outputs of the sorted classes are."""
-        return np.argsort(self._labels)
-
-    def _take(self, X: Any, y: Any, classes: Any, sample_weight: Any, restart: bool) -> Self:
-        with self._all_or_nothing():
-            X, y = validate_data(self, X, y, reset=restart, dtype=FLOATS)
-            check_classification_targets(y)
-            given = y if classes is None else np.concatenate([y, _alike(np.unique(classes), y)])
-            labels = np.unique(given)
-            if not restart:
-                new = np.setdiff1d(_alike(given, self._labels), self._labels)
-                labels = np.concatenate([self._labels, new])
-            learner = _with_outputs(self._begun(restart), len(labels))
-            targets = (y[:, None] == labels[None, :]).astype(X.dtype)
-            self._learn(learner, X, targets, sample_weight)
-            self._labels, self.classes_ = labels, np.sort(labels)
-        return self
+    def _prepared(
+        self, X: Any, y: Any, classes: Any, restart: bool
+    ) -> tuple[StreamingRidge, np.ndarray, np.ndarray]:
+        X, y = self._with_labels(X, y, restart)
+        given = y if classes is None else np.concatenate([y, _alike(np.unique(classes), y)])
+        labels = np.unique(given)
+        if not restart:
+            new = np.setdiff1d(_alike(given, self._labels), self._labels)
+            labels = np.concatenate([self._labels, new])
+        learner = self._new_learner() if restart else _with_outputs(self.learner_, len(labels))
+        self._labels, self.classes_ = labels, np.sort(labels)
+        return learner, X, (y[:, None] == labels[None, :]).astype(X.dtype)
 
 
 def _alike(labels: np.ndarray, known: np.ndarray) -> np.ndarray:
@@ -314,11 +271,8 @@ def _alike(labels: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 
 def _with_outputs(learner: StreamingRidge, count: int) -> StreamingRidge:
-    """A learner of more outputs, if there are, whose target was 0; the given one stays as it is.
-
-    They share C, which has nothing to do with outputs: one of them is to be dropped afterwards.
-    """
-    if learner._moments is None or learner._moments.outputs == count:
+    """The learner, or one with more outputs, whose target was 0, that shares its scatter matrix."""
+    if learner._outputs in (0, count) or learner._moments is None:
         return learner
     wider = copy.copy(learner)
     wider._moments, wider._solution = copy.copy(learner._moments), None

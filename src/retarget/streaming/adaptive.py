@@ -1,34 +1,59 @@
-"""Ridge regression one sample at a time, with ridge and discount chosen on the way."""
+r"""Ridge regression one sample at a time, for a function that may change as the stream goes on.
 
-from collections.abc import Sequence
+The weights of the features are expected to drift: each keeps the share a of its value from one
+sample to the next and is renewed at random, so that its variance stays the same; a constant
+wanders. The best prediction of sample t from those before it is that of the offline learner with
+the ridge gamma and the kernel
+
+    K_ts = a^|t - s| phi_t . phi_s + LEVEL + (1 - a^2) (min(t, s) - 1),      t = 1, 2, ...
+
+in which samples are less alike the further apart they are. Kalman's filter computes it: with P
+the covariance of the weights (beside the constant), before sample t is known,
+
+    g = P phi / (gamma + phi^T P phi),   w <- w + g (y - w . phi),   P <- P - g phi^T P    sample t
+    w <- a w,   P <- a^2 P + (1 - a^2) I                                                 drift
+
+At a = 1 nothing drifts, and this is recursive least squares: ridge regression on the whole stream.
+Below 1 the ridge stays what it is, unlike that of exponential forgetting, which fades with the
+samples until P blows up in every direction that no recent sample has; and the variance that is
+added at each step makes the rounding errors of the past fade.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from itertools import product
 from typing import Any, Literal
 
 import numpy as np
+from scipy.linalg.blas import dsymv, dsyr
+from threadpoolctl import ThreadpoolController
 
+from retarget.arrays import as_positive
 from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.streaming.drift import DriftingWeights, one_thread
 
-# What there is to choose from where one of the two is left open, and where both are: with drift
-# the smaller ridge, which lets the weights follow.
+# Candidates if one of the two is left open, and if both are: with drift the smaller ridge, which
+# lets the weights follow.
 GAMMAS = (1.0, 0.1)
 DISCOUNTS = (1.0, 0.99)
 PAIRS = ((1.0, 1.0), (0.1, 1.0), (0.1, 0.99))
-# What a squared error counts one sample later, when ridges and discounts are compared.
+# Weight of a squared error one sample later, when ridges and discounts are compared.
 FORGET = 0.99
+# Variance of the constant before the first sample, where a weight has 1: it is hardly penalised.
+LEVEL = 1e4
+# P is kept as a number times a matrix, which is multiplied out when the number falls below this.
+LEAST_SCALE = 1e-3
 # One number, several to choose from, or the usual ones.
 Choice = float | Sequence[float] | Literal["auto"]
 
 
 class AdaptiveRidge:
-    r"""Several ridge regressions beside each other; the best one of late makes the predictions.
+    r"""Several ridge regressions side by side; the one with the least recent error predicts.
 
-    There is one for each pair of a ridge and a discount. Each is a ridge regression on the samples
-    so far, in which samples at distance $|t - s|$ are by the factor `discount`$^{|t - s|}$ less
-    alike (see `streaming/drift.py`); with the discount 1 it is `rt.StreamingRidge`, but for the
-    constant, which is penalised ten thousand times less than the other weights. They are compared
-    by their squared errors on each sample before they learned it, of which the last hundred count
-    most: so no choice is made with what was not known yet.
+    There is one for each pair of a ridge and a discount (a, above). With the discount 1 it is
+    `rt.StreamingRidge`, except that the constant is penalised ten thousand times less than the
+    other weights. They are compared by their squared errors on each sample before they learned it,
+    of which the last hundred count most.
 
     Use it for predictions after every sample, where `rt.StreamingRidge` would solve a system each
     time. With m features a sample costs $2 m^2$ multiplications for each pair, and each keeps
@@ -49,34 +74,29 @@ class AdaptiveRidge:
     """
 
     def __init__(self, gamma: Choice = "auto", discount: Choice = "auto") -> None:
-        gammas = as_choices("gamma", gamma, GAMMAS)
-        discounts = as_choices("discount", discount, DISCOUNTS)
+        gammas = _choices("gamma", gamma, GAMMAS)
+        discounts = _choices("discount", discount, DISCOUNTS)
         both_open = isinstance(gamma, str) and isinstance(discount, str)
         pairs = PAIRS if both_open else tuple(product(gammas, discounts))
         self._weights = np.zeros((len(pairs), 0, 1))  # (k, outputs, features)
         self._covariances = [DriftingWeights(1, *pair) for pair in pairs]
-        self._errors = np.zeros(len(self._covariances))
+        self._errors = np.zeros(len(pairs))
         self.samples = 0
 
     @property
     def gamma(self) -> float:
         """The ridge in use."""
-        return self._covariances[self._best].gamma
+        return self._covariances[self._errors.argmin()].gamma
 
     @property
     def discount(self) -> float:
         """The discount in use."""
-        return self._covariances[self._best].discount
+        return self._covariances[self._errors.argmin()].discount
 
     def learn(self, phi: np.ndarray, target: np.ndarray) -> None:
-        """Learns the next sample.
-
-        Args:
-            phi: (m,) its features: those so far, and perhaps more.
-            target: (c,) its targets, likewise.
-        """
+        """Learns a sample's features (m,) and targets (c,): those so far, and perhaps more."""
         self._grow(len(target), 1 + len(phi))
-        phi = _with_constant(phi)
+        phi = np.concatenate(([1.0], phi))
         k, outputs, features = self._weights.shape
         predicted = self._weights.reshape(-1, features) @ phi  # one product of a matrix
         errors = target - predicted.reshape(k, outputs)
@@ -85,25 +105,16 @@ class AdaptiveRidge:
         with one_thread():
             gains = np.array([each.gain(phi) for each in self._covariances])
         self._weights += errors[:, :, None] * gains[:, None, :]
-        for place, each in enumerate(self._covariances):
+        for weights, each in zip(self._weights, self._covariances, strict=True):
             if each.discount < 1:  # all weights but that of the constant fall
-                self._weights[place, :, 1:] *= each.discount
+                weights[:, 1:] *= each.discount
         self.samples += 1
 
     def predict(self, phi: np.ndarray) -> np.ndarray:
-        """(c,) outputs for the next sample, or (n, c) of n samples.
-
-        Args:
-            phi: (m,) or (n, m) features: those so far, and perhaps more, which count as 0.
-        """
-        weights = self._weights[self._best]
-        known = weights.shape[1] - 1
-        outputs: np.ndarray = phi[..., :known] @ weights[:, 1:].T + weights[:, 0]
+        """(c,) or (n, c) outputs of features (m,) or (n, m), of which unknown ones count as 0."""
+        weights = self._weights[self._errors.argmin()]
+        outputs: np.ndarray = phi[..., : weights.shape[1] - 1] @ weights[:, 1:].T + weights[:, 0]
         return outputs
-
-    @property
-    def _best(self) -> int:
-        return int(self._errors.argmin())
 
     def _grow(self, outputs: int, features: int) -> None:
         k, known_outputs, known_features = self._weights.shape
@@ -117,26 +128,97 @@ class AdaptiveRidge:
         grown = np.zeros((k, outputs, features))
         grown[:, :known_outputs, :known_features] = self._weights
         self._weights = grown
-        if features > known_features:
-            for each in self._covariances:
-                each.grow(features)
+        for each in self._covariances:
+            each.grow(features)
 
 
-def as_choices(name: str, value: Any, usual: tuple[float, ...]) -> tuple[float, ...]:
-    """What there is to choose from, not yet checked for numbers that are impossible."""
-    if isinstance(value, str):
-        if value != "auto":
-            raise InvalidInputError(f"{name} is {value!r}; expected 'auto', a number, or several")
+class DriftingWeights:
+    """The covariance P of the weights, of which the first is that of the constant feature 1.
+
+    Args:
+        features: Number of features, with the constant.
+        gamma: Ridge, above 0.
+        discount: a, above 0 and at most 1.
+    """
+
+    def __init__(self, features: int, gamma: float, discount: float) -> None:
+        self.gamma, self.discount = as_positive("gamma", gamma), as_positive("discount", discount)
+        if self.discount > 1:
+            raise InvalidInputError(f"discount is {discount!r}; expected above 0, at most 1")
+        self._scale = 1.0
+        # P / scale, by its lower triangle; in columns, as BLAS has it
+        self._matrix = np.eye(features, order="F")
+        self._matrix[0, 0] = LEVEL
+
+    @property
+    def covariance(self) -> np.ndarray:
+        """(m, m) P, before the next sample."""
+        lower = np.tril(self._matrix) * self._scale
+        full: np.ndarray = lower + np.tril(lower, -1).T
+        return full
+
+    def gain(self, phi: np.ndarray) -> np.ndarray:
+        """(m,) g of the next sample, before the weights drift; call it within `one_thread`."""
+        spread: np.ndarray = dsymv(self._scale, self._matrix, phi, lower=1)  # P phi
+        variance = float(phi @ spread)
+        if variance > 0:  # rounding alone can make it negative: nothing is left to be learned there
+            total = self.gamma + variance
+            share = -1 / (total * self._scale)
+            self._matrix = dsyr(share, spread, lower=1, a=self._matrix, overwrite_a=1)
+            spread /= total
+        else:
+            spread = np.zeros_like(phi)
+        if self.discount < 1:
+            self._drift()
+        return spread
+
+    def grow(self, features: int) -> None:
+        """Appends features that were 0 for all samples so far."""
+        known = len(self._matrix)
+        grown = np.eye(features, order="F") / self._scale
+        grown[:known, :known] = self._matrix
+        self._matrix = grown
+
+    def _drift(self) -> None:
+        """P <- a^2 P + (1 - a^2) I, except for the constant, which keeps its value: a = 1 there."""
+        a, matrix = self.discount, self._matrix
+        self._scale *= a * a
+        matrix[0, 0] /= a * a
+        matrix[1:, 0] /= a
+        matrix.ravel(order="K")[:: len(matrix) + 1] += (1 - a * a) / self._scale
+        if self._scale < LEAST_SCALE:
+            matrix *= self._scale
+            self._scale = 1.0
+
+
+def _choices(name: str, value: Any, usual: tuple[float, ...]) -> tuple[float, ...]:
+    """The numbers to choose from, whose range `DriftingWeights` checks."""
+    if isinstance(value, str) and value == "auto":
         return usual
     several = value if isinstance(value, Sequence | np.ndarray) else (value,)
-    if not len(several):
-        raise InvalidInputError(f"{name} is empty; expected a number, or several")
+    expected = f"{name} is {value!r}; expected 'auto', a number, or several"
+    if isinstance(value, str) or not len(several):
+        raise InvalidInputError(expected)
     if any(isinstance(each, bool) or not isinstance(each, float | int) for each in several):
-        raise InvalidTypeError(f"{name} is {value!r}; expected 'auto', a number, or several")
+        raise InvalidTypeError(expected)
     return tuple(float(each) for each in several)
 
 
-def _with_constant(phi: np.ndarray) -> np.ndarray:
-    result = np.empty(1 + len(phi))
-    result[0], result[1:] = 1.0, phi
-    return result
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Makes BLAS use one thread.
+
+    It would share out every small matrix, and its threads wait for each other by spinning: on a
+    machine that has other work, a sample takes a hundred times as long with two.
+    """
+    blas = _blas()
+    if all((each.get_num_threads() or 1) == 1 for each in blas.lib_controllers):
+        yield  # setting the limit takes longer than asking for it
+    else:
+        with blas.limit(limits=1):
+            yield
+
+
+@cache
+def _blas() -> Any:
+    return ThreadpoolController().select(user_api="blas")

@@ -1,171 +1,36 @@
 """The iterative correction of a stream, as it comes (Proposition 4.2)."""
 
 import copy
-import math
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from retarget.arrays import GrowingRows, give_back, require_finite, require_memory
-from retarget.errors import InvalidInputError, InvalidTypeError
-from retarget.kernels import RBF, EmpiricalNTK, Features, Linear
-from retarget.kernels.feature_maps import FeatureMap, as_count, feature_map
+from retarget.errors import InvalidInputError
+from retarget.kernels.feature_maps import as_count
 from retarget.learners import SGD
-from retarget.state_files import checksum, part_of, require_shape
-from retarget.streaming.intake import Intake, Resumable
-from retarget.theory.dual import FeatureRows
+from retarget.state_files import require_shape
+from retarget.streaming.intake import BoundedIntake, Intake, Resumable
 from retarget.theory.iterative import FeatureSweep, FirstBlock, Parts, Sweep, check_correction
 from retarget.theory.losses import Loss
 from retarget.theory.offline.aims import as_aim
-
-COMPARED = 32  # samples of a portion whose kernel is computed, to see how near the features come
-
-
-class BoundedIntake(Intake):
-    """The samples of the open block, and the features of those that are worked on.
-
-    Everything is computed in float64, whatever the stream comes in: sums over an endless stream
-    lose digits, and here they cost no memory to keep.
-
-    Args:
-        kernel: One that has features, or an estimate of them: see `feature_map`.
-        learner: The online learner.
-        memory: Number of features; the most that there may be, where the kernel has its own.
-        seed: Seed of random features.
-
-    Attributes:
-        released: Samples that were let go.
-        features: Number of features; 0 before the first samples are worked on.
-    """
-
-    def __init__(self, kernel: Any, learner: SGD, memory: int, seed: int) -> None:
-        super().__init__(kernel, learner)
-        if not isinstance(self.kernel, Linear | Features | RBF | EmpiricalNTK):
-            raise InvalidTypeError(
-                f"kernel is {kernel!r:.80}, which has no features that memory= could bound; "
-                "expected Linear, Features, RBF or EmpiricalNTK: use rt.Features of a feature map "
-                "of your own, or leave memory out"
-            )
-        self.map: FeatureMap = feature_map(self.kernel, memory, seed)
-        self.kernel = self.map.kernel or self.kernel  # of a network as it is now
-        self.memory, self.seed, self.released, self.features = memory, seed, 0, 0
-        self._gap = self._size = 0.0  # sums of squares: of the features' error, of the kernel
-        if not self.map.exact:
-            like = torch.empty(0, dtype=torch.float64)
-            require_memory(f"memory = {memory:,}", 4.0 * memory**2, like, "use a smaller memory")
-
-    def __len__(self) -> int:
-        return self.released + len(self.samples)
-
-    @property
-    def feature_error(self) -> float:
-        """Relative Frobenius error of the features' inner products, where the kernel was looked at.
-
-        NaN as long as it was not.
-        """
-        if self.map.exact:
-            return 0.0
-        return math.sqrt(self._gap / self._size) if self._size > 0 else math.nan
-
-    def seen(self, rows: slice) -> FeatureRows:
-        """The features of these samples, which must not have been released."""
-        X = self.samples.rows[rows.start - self.released : rows.stop - self.released]
-        result = self._features(X)
-        if not self.map.exact and len(X) > 1:
-            few = X[:COMPARED]
-            K, approximate = self._wide(self._kernel(few, few)), result.gram[: len(few), : len(few)]
-            self._gap += (approximate - K).square().sum().item()
-            self._size += K.square().sum().item()
-        return result
-
-    def _features(self, X: Tensor) -> FeatureRows:
-        Phi = self._wide(self.map(give_back(X, None if self.numpy else X)))
-        if self.map.exact and Phi.shape[1] > self.memory:
-            raise InvalidInputError(
-                f"{self.kernel!r} has {Phi.shape[1]} features, and memory is {self.memory}; "
-                f"expected at most that many: use memory={Phi.shape[1]} or more"
-            )
-        if self.features not in (0, Phi.shape[1]):
-            raise InvalidInputError(
-                f"X has {Phi.shape[1]} features; the stream so far has {self.features}"
-            )
-        self.features = Phi.shape[1]
-        result = FeatureRows(Phi)
-        require_finite("the kernel of the features", result.gram)
-        return result
-
-    def release(self, stop: int) -> None:
-        """Lets the samples before this position go."""
-        left = self.samples.rows[stop - self.released :].clone()
-        self.samples = GrowingRows()
-        self.samples.append(left)
-        self.released = stop
-
-    def fork(self) -> Self:
-        """An intake that goes on from here by itself."""
-        fork = super().fork()
-        fork.samples = self.samples.clone()
-        return fork
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state as named tensors and plain values."""
-        return super().state_dict() | {
-            "released": self.released,
-            "features": self.features,
-            "described": self._described(),
-            "error": [self._gap, self._size],
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from a state; this intake must be new."""
-        super().load_state_dict(state)
-        self.released, self.features = int(state["released"]), int(state["features"])
-        self._gap, self._size = (float(part) for part in state["error"])
-        if state["described"] != self._described():
-            raise InvalidInputError(
-                f"it was saved with the features {state['described']}, not {self._described()}"
-            )
-        possible = self.released >= 0 and 0 <= self._gap < math.inf and 0 <= self._size < math.inf
-        if not possible or (self.features > 0) != (self.released > 0):
-            raise InvalidInputError(
-                f"released is {self.released}, features {self.features}, error {state['error']}"
-            )
-
-    def _described(self) -> dict[str, Any] | None:
-        """What distinguishes the features from others, as far as a file can tell."""
-        kernel = self.map.kernel
-        if not isinstance(kernel, EmpiricalNTK):
-            return self.map.description
-        weights = checksum(f"{kernel!r} {self.memory} {self.seed}", kernel.module.state_dict())
-        return {"weights": weights}
-
-    def _restore_samples(self, samples: Any) -> None:
-        shape = getattr(samples, "shape", (0,))[1:]
-        self.samples.append(require_shape("samples", samples, None, *shape))
-        self.device = samples.device
-
-    def _wide_dtype(self, tensor: Tensor) -> torch.dtype:
-        return torch.float64
 
 
 class TargetCorrector(Resumable):
     r"""Corrects the targets of a stream while it comes in.
 
-    Use it where samples arrive in portions and the online learner is to be trained on each as it
-    comes; `iterative_targets` is the same for a stream that is there already. It stands where a
-    transformer stands in a pipeline of river, but changes the targets and not the features.
+    Use it if samples arrive in portions and the online learner is trained on each as it comes; for
+    a whole stream, `iterative_targets` does the same. `correct` and `flush` together return what
+    `iterative_targets` returns on the whole stream, whatever the portions. It keeps the samples and
+    the Cholesky factor of the stream so far: $n^2/2$ numbers, and $O(n^2)$ work a sample. A call
+    that fails changes nothing.
 
-    Together, what `correct` and `flush` return is `iterative_targets` on the whole stream, whatever
-    the portions it is fed in. It keeps the samples and the Cholesky factor of the stream so far:
-    $n^2/2$ numbers, and $O(n^2)$ work a sample. A call that fails changes nothing.
-
-    With `memory=m` it keeps nothing of the past, for a stream without end: m features are used
-    instead of the kernel, and the offline learner is followed by recursive least squares. That is
-    $m^2$ numbers, and $O(m^2)$ work a sample and $O(m^3)$ a portion (256 samples, or a block), for
-    ever. `Linear` and `Features` have features of their own: the targets are the same. Those of
-    `RBF` (random Fourier features) and `EmpiricalNTK` (its sketch, of the network as it is now)
-    are estimates, and `feature_error` says how good they are.
+    With `memory=m` it keeps nothing of the past, for a stream without end: it uses m features
+    instead of the kernel and follows the offline learner by recursive least squares. That is $m^2$
+    numbers, $O(m^2)$ work a sample and $O(m^3)$ a portion (256 samples, or a block). `Linear` and
+    `Features` have features of their own: the targets are the same. Those of `RBF` (random Fourier
+    features) and `EmpiricalNTK` (its sketch, of the network as it is now) are estimates, and
+    `feature_error` says how good they are.
 
     Args:
         kernel: A retarget kernel; a function `k(A, B)`; the name of a scikit-learn kernel; or a
@@ -176,16 +41,16 @@ class TargetCorrector(Resumable):
         ridge: $\gamma_o$ of Eq. 15, for blocks whose kernel is nearly singular.
         parts: `"both"`, or one half of Eq. 16 alone: `"online"` or `"offline"`.
         first_block: `"plain"` leaves the first block's targets as they are.
-        memory: Number of features to keep to; where the kernel has its own, the most that there
-            may be. None keeps the whole stream. It needs a `gamma` above 0, and the squared error.
+        memory: Number of features; the most that are allowed if the kernel has its own. None keeps
+            the whole stream. It needs a `gamma` above 0, and the squared error.
         seed: Seed of random features.
         loss: `"squared"` or `"cross-entropy"` (softmax for several outputs, logistic for one), of
             both learners; see `iterative_targets`.
         aim: Which samples the offline learner counts: `"all"`; `"window:500"`, the 500 newest; or
-            `"discount:0.999"`, each sample by that factor less with every newer one. Under drift
-            the correction then follows what a batch learner of now would say. The N samples that
-            count (of a discount: those that count above rounding) take $N^3/3$ multiplications
-            a block and $N^2$ numbers; with `memory=m`, $m^3/3$ and $N m$, or $m^2$ for a discount.
+            `"discount:0.999"`, each sample by that factor less with every newer one, for streams
+            that drift. The N samples that count (of a discount: above rounding) take $N^3/3$
+            multiplications a block and $N^2$ numbers; with `memory=m`, $m^3/3$ and $N m$, or $m^2$
+            for a discount.
 
     Examples:
         Samples that have nothing in common: with $\gamma = 1$ the offline prediction is half of
@@ -201,6 +66,11 @@ class TargetCorrector(Resumable):
         >>> corrector.flush()  # closes the block of the third sample
         array([10.])
     """
+
+    OPTIONS: ClassVar = (
+        *("gamma", "block_size", "ridge", "parts", "first_block"),
+        *("memory", "seed", "loss", "aim"),
+    )
 
     def __init__(
         self,
@@ -218,20 +88,15 @@ class TargetCorrector(Resumable):
         aim: str = "all",
     ) -> None:
         gamma, ridge = check_correction(learner, gamma, block_size, ridge, parts, first_block, loss)
-        self.learner, self.gamma, self.block_size, self.ridge = (
-            learner,
-            gamma,
-            int(block_size),
-            ridge,
-        )
-        self.parts, self.first_block, self.loss, self.aim = parts, first_block, loss, aim
+        self.learner, self.gamma, self.block_size = learner, gamma, int(block_size)
+        self.ridge, self.parts, self.first_block, self.loss = ridge, parts, first_block, loss
+        self.memory = None if memory is None else as_count("memory", memory)
+        self.seed, self.aim = int(seed), aim
         counted = as_aim(aim)
         if loss != "squared" and not counted.is_all:
             raise InvalidInputError(
                 f"aim is {aim!r} with loss={loss!r}; expected aim='all', or loss='squared'"
             )
-        self.memory = None if memory is None else as_count("memory", memory)
-        self.seed = int(seed)
         self._sweep: Sweep
         if self.memory is None:
             self._intake = Intake(kernel, learner, loss)
@@ -246,9 +111,6 @@ class TargetCorrector(Resumable):
         # (m, 2, c) targets, and the start, of the samples whose block is open
         self._waiting: Tensor | None = None
 
-    def __len__(self) -> int:
-        return len(self._intake)
-
     @property
     def waiting(self) -> int:
         """Samples taken in whose block is not complete yet."""
@@ -258,9 +120,9 @@ class TargetCorrector(Resumable):
     def feature_error(self) -> float:
         r"""How far the features are from the kernel: $\|\Phi\Phi^\top - K\| / \|K\|$.
 
-        Frobenius norms, over the stream so far, from the first 32 samples of each portion that was
-        worked on. 0 where the features are exact, and where there are none (`memory=None`); NaN
-        as long as no two samples were worked on together.
+        Frobenius norms over the stream so far, from the first 32 samples of each portion that was
+        corrected. 0 if the features are exact or not used (`memory=None`); NaN until two samples
+        were corrected together.
         """
         return self._intake.feature_error if isinstance(self._intake, BoundedIntake) else 0.0
 
@@ -268,10 +130,7 @@ class TargetCorrector(Resumable):
     def samples(self) -> Any:
         """All samples so far, in stream order: a view, not to be written to."""
         if self.memory is not None:
-            raise InvalidInputError(
-                f"the samples are not kept with memory={self.memory}; keep them yourself, or leave "
-                "memory out"
-            )
+            raise InvalidInputError(f"samples are not kept with memory={self.memory}; keep them")
         return super().samples
 
     @torch.no_grad()
@@ -308,11 +167,10 @@ class TargetCorrector(Resumable):
 
     @torch.no_grad()
     def preview(self) -> tuple[Any, Any]:
-        """What `flush` would return now, and the learner's dual coefficients after it.
+        """Returns what `flush` would return now, and the learner's dual coefficients after it.
 
-        The open block stays open. The coefficients are those of all samples so far, for the
-        learner that is trained on the corrected targets. With `memory` there are none: the
-        learner's weights are returned instead, one row a feature.
+        The open block stays open. The coefficients are those of the learner that is trained on the
+        corrected targets; with `memory`, its weights are returned instead, one row a feature.
         """
         if self._waiting is None:
             raise InvalidInputError("there are no samples yet; call correct(X, Y) first")
@@ -335,34 +193,22 @@ class TargetCorrector(Resumable):
         return self._intake.give(torch.cat(corrected))
 
     def fork(self) -> Self:
-        """A corrector that goes on from here; see `Resumable.fork`."""
+        """Returns a corrector that goes on from here, at little cost.
+
+        It must not be used any more once this one takes in more samples, unless `memory` is given.
+        """
         fork = copy.copy(self)
         fork._intake = self._intake.fork()
         fork._sweep = self._sweep.fork(fork._intake.gram)
         return fork
 
-    def _options(self) -> dict[str, Any]:
-        names = (
-            "gamma",
-            "block_size",
-            "ridge",
-            "parts",
-            "first_block",
-            "memory",
-            "seed",
-            "loss",
-            "aim",
-        )
-        return {name: getattr(self, name) for name in names}
+    def _parts(self) -> dict[str, Any]:
+        return {"intake": self._intake, "sweep": self._sweep}
 
-    def _state(self) -> dict[str, Any]:
-        state = {f"intake.{key}": value for key, value in self._intake.state_dict().items()}
-        state |= {f"sweep.{key}": value for key, value in self._sweep.state_dict().items()}
-        return state | ({} if self._waiting is None else {"waiting": self._waiting})
+    def _rest(self) -> dict[str, Any]:
+        return {} if self._waiting is None else {"waiting": self._waiting}
 
     def _restore(self, state: dict[str, Any]) -> None:
-        self._intake.load_state_dict(part_of(state, "intake"))
-        self._sweep.load_state_dict(part_of(state, "sweep"))
         if len(self._sweep) > len(self):
             raise InvalidInputError(f"{len(self._sweep)} of {len(self)} samples are corrected")
         if len(self):
@@ -381,11 +227,8 @@ def _require_sums(gamma: float, parts: Parts, loss: Loss) -> None:
     """Refuses an offline learner that sums over the past do not determine."""
     if loss != "squared":
         raise InvalidInputError(
-            f"memory=... with loss={loss!r}: least squares is determined by sums over the past, "
-            "logistic regression by every sample of it; use loss='squared', or leave memory out"
+            f"memory=... with loss={loss!r}, which needs every sample; expected loss='squared', or "
+            "memory=None"
         )
     if gamma == 0 and parts != "online":
-        raise InvalidInputError(
-            "gamma is 0 with memory=...: recursive least squares needs one above 0; use a small "
-            "gamma, or leave memory out"
-        )
+        raise InvalidInputError("gamma is 0 with memory=...; expected above 0, or memory=None")

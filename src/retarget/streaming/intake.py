@@ -4,7 +4,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -13,39 +13,55 @@ from torch import Tensor
 from retarget.arrays import (
     FLOATS,
     GrowingRows,
-    as_non_negative,
     as_targets,
     as_tensor,
     give_back,
     require_finite,
+    require_memory,
     require_symmetric,
 )
-from retarget.errors import InvalidInputError
-from retarget.kernels import Kernel, as_kernel, kernel_from_dict
+from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.kernels import (
+    RBF,
+    EmpiricalNTK,
+    Features,
+    Kernel,
+    Linear,
+    as_kernel,
+    kernel_from_dict,
+)
+from retarget.kernels.feature_maps import feature_map
 from retarget.learners import SGD
-from retarget.samples import leaves
-from retarget.state_files import explained, read_state, write_state
+from retarget.state_files import (
+    checksum,
+    explained,
+    part_of,
+    read_state,
+    require_shape,
+    write_state,
+)
+from retarget.theory.dual import FeatureRows
 from retarget.theory.losses import Loss, check_loss, check_targets
-from retarget.theory.moments import LARGEST_NUMBER
 from retarget.theory.response import require_lasting_start
+
+COMPARED = 32  # samples of a portion whose kernel is computed, to see how near the features come
+
+
+def require_unchanged(what: str, found: Any, before: Any) -> None:
+    """Refuses samples of another size than those so far."""
+    if found != before:
+        raise InvalidInputError(f"{what}: {found}; expected {before}, as so far")
 
 
 class Intake:
-    """The samples so far, and their kernel.
-
-    Args:
-        kernel: Anything that `as_kernel` takes.
-        learner: The online learner.
-        loss: Its loss.
-    """
+    """The samples so far, and their kernel."""
 
     def __init__(self, kernel: Any, learner: SGD, loss: Loss = "squared") -> None:
         check_loss(loss)
         self.kernel: Kernel = as_kernel(kernel)
         self.learner, self.loss = learner, loss
         self.samples = GrowingRows()
-        self.numpy = False
-        self.flat = False
+        self.numpy = self.flat = False
         self.outputs = 0
         self.dtype: torch.dtype | None = None  # of the caller's arrays; computing is in `_wide`
         self.device = torch.device("cpu")
@@ -83,12 +99,6 @@ class Intake:
         self.samples.append(samples)
         self.device = samples.device
 
-    def require_dtype(self, tensors: dict[str, Tensor]) -> None:
-        """Refuses a saved state whose numbers are not in the type that is computed in."""
-        for name, tensor in tensors.items():
-            if name != "intake.samples" and tensor.dtype != self._wide_dtype(tensor):
-                raise InvalidInputError(f"{name} has dtype {tensor.dtype}")
-
     def fork(self) -> Self:
         """An intake that goes on from here by itself; void once this one goes on."""
         fork = copy.copy(self)
@@ -96,48 +106,43 @@ class Intake:
         return fork
 
     def take(self, X: Any, Y: Any, initial: Any = None) -> tuple[Tensor, Tensor]:
-        """Checks new samples and keeps them; their targets (m, c), and the start at them.
+        """Checks and keeps new samples; returns their targets (m, c), and the start at them.
 
-        After a portion that is refused the intake is of no more use: take it in with a `fork`.
+        A portion that is refused leaves the intake unusable: take it in with a `fork`.
         """
-        samples, targets = as_tensor("X", X), as_targets("Y", Y, first_row=len(self))
-        check_targets("Y", targets, self.loss, first_row=len(self))
+        first = len(self)
+        samples, targets = as_tensor("X", X), as_targets("Y", Y, first_row=first)
+        check_targets("Y", targets, self.loss, first_row=first)
         if samples.ndim == 0 or len(samples) != len(targets):
-            raise InvalidInputError(
-                f"X has {len(samples) if samples.ndim else 'no'} rows and Y {len(targets)}; "
-                "expected one of each a sample"
-            )
+            rows = len(samples) if samples.ndim else "no"
+            raise InvalidInputError(f"X has {rows} rows and Y {len(targets)}; expected as many")
         if samples.is_floating_point():
-            require_finite("X", samples, first_row=len(self))
+            require_finite("X", samples, first_row=first)
+        start = self._start(initial, targets)
+        if first == 0:
+            self.numpy = not isinstance(X, Tensor)
+            self.flat, self.outputs = np.ndim(Y) == 1, targets.shape[1]
+        else:
+            require_unchanged("outputs of Y", targets.shape[1], self.outputs)
+            shapes = tuple(samples.shape[1:]), tuple(self.samples.rows.shape[1:])
+            require_unchanged("shape of samples in X", *shapes)
+        if len(targets):
+            self._keep(samples, torch.promote_types(targets.dtype, start.dtype), targets.device)
+            self.has_start = initial is not None
+        return self._wide(targets), self._wide(start)
+
+    def _start(self, initial: Any, targets: Tensor) -> Tensor:
         start = torch.zeros_like(targets)
         if initial is not None:
             start = as_targets("initial", initial, first_row=len(self))
             if start.shape != targets.shape:
                 raise InvalidInputError(
-                    f"initial has shape {np.shape(initial)}, but Y has {np.shape(Y)}; expected "
-                    "the starting function's value for each target"
+                    f"initial has shape {np.shape(initial)}; expected a value for each target"
                 )
             require_lasting_start(initial, self.learner)
         if self.has_start not in (None, initial is not None):
-            raise InvalidInputError(
-                "initial was given for a part of the stream only; give it always or never"
-            )
-        if len(self) == 0:
-            self.numpy = not isinstance(X, Tensor)
-            self.flat, self.outputs = np.ndim(Y) == 1, targets.shape[1]
-        elif targets.shape[1] != self.outputs:
-            raise InvalidInputError(
-                f"Y has {targets.shape[1]} outputs; the stream so far has {self.outputs}"
-            )
-        elif samples.shape[1:] != self.samples.rows.shape[1:]:
-            raise InvalidInputError(
-                f"X has samples of shape {tuple(samples.shape[1:])}; the stream so far has "
-                f"{tuple(self.samples.rows.shape[1:])}"
-            )
-        if len(targets):
-            self._keep(samples, torch.promote_types(targets.dtype, start.dtype), targets.device)
-            self.has_start = initial is not None
-        return self._wide(targets), self._wide(start)
+            raise InvalidInputError("initial was given for a part of the stream; expected all")
+        return start
 
     def _keep(self, samples: Tensor, dtype: torch.dtype, device: torch.device) -> None:
         """Appends samples whose targets have this dtype, which is never a reason to round."""
@@ -151,16 +156,15 @@ class Intake:
         elif torch.promote_types(dtype, self.dtype) != self.dtype:
             began, goes_on = (str(one).removeprefix("torch.") for one in (self.dtype, dtype))
             raise InvalidInputError(
-                f"the stream began in {began} and goes on in {goes_on}; nothing is down-cast "
-                "silently: convert one of them"
+                f"the stream began in {began} and goes on in {goes_on}; convert one of them"
             )
 
     def seen(self, rows: slice) -> Any:
-        """What a sweep takes of these samples."""
+        """What a sweep needs of these samples: here, their kernel."""
         return self.kernel_rows(rows)
 
     def release(self, stop: int) -> None:
-        """Says that the samples before this position are done with; here they are kept."""
+        """Is told that the samples before this position are done with; here they are kept."""
 
     def kernel_rows(self, rows: slice) -> Tensor:
         """(m, rows.stop) kernel of these samples against all before them and themselves."""
@@ -176,51 +180,168 @@ class Intake:
         X = self.samples.rows[rows]
         return self._wide(self._kernel(X, X))
 
+    def in_library(self, tensor: Tensor, dtype: torch.dtype | None = None) -> Any:
+        """A tensor in the caller's library."""
+        return give_back(tensor, None if self.numpy else tensor, dtype)
+
     def give(self, result: Tensor) -> Any:
         """A result (m, c) in the caller's library and dtype, with as many axes as its targets."""
-        result = result[:, 0] if self.flat else result
-        return give_back(result, None if self.numpy else result, self.dtype)
+        return self.in_library(result[:, 0] if self.flat else result, self.dtype)
 
     def _kernel(self, A: Tensor, B: Tensor) -> Tensor:
-        """The kernel's value on samples handed to it in the caller's own library."""
-        K = self.kernel(*(give_back(part, None if self.numpy else part) for part in (A, B)))
+        K = self.kernel(self.in_library(A), self.in_library(B))
         return as_tensor("the kernel's result", K)
 
     def _wide(self, tensor: Tensor) -> Tensor:
-        return tensor.to(device=self.device, dtype=self._wide_dtype(tensor))
+        return tensor.to(device=self.device, dtype=self.wide_dtype(tensor))
 
-    def _wide_dtype(self, tensor: Tensor) -> torch.dtype:
-        # as in the batch functions: LAPACK knows no half precision
+    def wide_dtype(self, tensor: Tensor) -> torch.dtype:
+        """The type that is computed in: as in the batch functions, LAPACK has no half precision."""
         return torch.promote_types(self.dtype or tensor.dtype, torch.float32)
 
 
-class Resumable(ABC):
-    """Saves to, and loads from, one file of tensors whose header holds the rest as JSON."""
+class BoundedIntake(Intake):
+    """The samples of the open block, and `memory` features instead of the kernel.
 
+    Everything is computed in float64, whatever the type of the stream: sums over an endless stream
+    lose digits, and here they cost no memory to keep.
+    """
+
+    def __init__(self, kernel: Any, learner: SGD, memory: int, seed: int) -> None:
+        super().__init__(kernel, learner)
+        if not isinstance(self.kernel, Linear | Features | RBF | EmpiricalNTK):
+            raise InvalidTypeError(
+                f"kernel is {kernel!r:.80} with memory=...; expected Linear, RBF, EmpiricalNTK, or "
+                "rt.Features of a feature map of your own"
+            )
+        self.map = feature_map(self.kernel, memory, seed)
+        self.kernel = self.map.kernel or self.kernel  # of a network as it is now
+        self.memory, self.seed, self.released, self.features = memory, seed, 0, 0
+        self._gap = self._size = 0.0  # sums of squares: of the features' error, of the kernel
+        if not self.map.exact:
+            like = torch.empty(0, dtype=torch.float64)
+            require_memory(f"memory = {memory:,}", 4.0 * memory**2, like, "use a smaller memory")
+
+    def __len__(self) -> int:
+        return self.released + len(self.samples)
+
+    @property
+    def feature_error(self) -> float:
+        """Relative Frobenius error of the features' inner products, on the pairs compared."""
+        if self.map.exact:
+            return 0.0
+        return math.sqrt(self._gap / self._size) if self._size > 0 else math.nan
+
+    def seen(self, rows: slice) -> FeatureRows:
+        """The features of these samples, which must not have been released."""
+        X = self.samples.rows[rows.start - self.released : rows.stop - self.released]
+        result = self._features(X)
+        if not self.map.exact and len(X) > 1:
+            few = X[:COMPARED]
+            K, approximate = self._wide(self._kernel(few, few)), result.gram[: len(few), : len(few)]
+            self._gap += (approximate - K).square().sum().item()
+            self._size += K.square().sum().item()
+        return result
+
+    def _features(self, X: Tensor) -> FeatureRows:
+        Phi = self._wide(self.map(self.in_library(X)))
+        count = Phi.shape[1]
+        if self.map.exact and count > self.memory:
+            raise InvalidInputError(
+                f"{self.kernel!r} has {count} features, and memory is {self.memory}; use more"
+            )
+        require_unchanged("features of X", count, self.features or count)
+        self.features = count
+        result = FeatureRows(Phi)
+        require_finite("the kernel of the features", result.gram)
+        return result
+
+    def release(self, stop: int) -> None:
+        """Drops the samples before this position."""
+        left = self.samples.rows[stop - self.released :].clone()
+        self.samples = GrowingRows()
+        self.samples.append(left)
+        self.released = stop
+
+    def fork(self) -> Self:
+        """An intake that goes on from here by itself."""
+        fork = super().fork()
+        fork.samples = self.samples.clone()
+        return fork
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as named tensors and plain values."""
+        return super().state_dict() | {
+            "released": self.released,
+            "features": self.features,
+            "described": self._described(),
+            "error": [self._gap, self._size],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a state; this intake must be new."""
+        super().load_state_dict(state)
+        self.released, self.features = int(state["released"]), int(state["features"])
+        self._gap, self._size = (float(part) for part in state["error"])
+        if state["described"] != self._described():
+            raise InvalidInputError(
+                f"it was saved with the features {state['described']}, not {self._described()}"
+            )
+        possible = self.released >= 0 and 0 <= self._gap < math.inf and 0 <= self._size < math.inf
+        if not possible or (self.features > 0) != (self.released > 0):
+            raise InvalidInputError(
+                f"released is {self.released}, features {self.features}, error {state['error']}"
+            )
+
+    def _described(self) -> dict[str, Any] | None:
+        """What distinguishes the features from others, as far as a file can tell."""
+        kernel = self.map.kernel
+        if not isinstance(kernel, EmpiricalNTK):
+            return self.map.description
+        weights = checksum(f"{kernel!r} {self.memory} {self.seed}", kernel.module.state_dict())
+        return {"weights": weights}
+
+    def _restore_samples(self, samples: Any) -> None:
+        shape = getattr(samples, "shape", (0,))[1:]
+        self.samples.append(require_shape("samples", samples, None, *shape))
+        self.device = samples.device
+
+    def wide_dtype(self, tensor: Tensor) -> torch.dtype:
+        """The type that is computed in."""
+        return torch.float64
+
+
+class Resumable(ABC):
+    """A streaming object that forks, and saves to one file of tensors with JSON in its header."""
+
+    OPTIONS: ClassVar[tuple[str, ...]]  # the constructor's arguments after kernel and learner
     _intake: Intake
 
     @abstractmethod
     def __init__(self, kernel: Any, learner: SGD, **options: Any) -> None: ...
 
     @abstractmethod
-    def _options(self) -> dict[str, Any]:
-        """The arguments of the constructor, but for kernel and learner."""
+    def _parts(self) -> dict[str, Any]:
+        """The parts with a `state_dict` of their own, by name; the intake comes first."""
 
     @abstractmethod
-    def _state(self) -> dict[str, Any]:
-        """Named tensors and plain values."""
+    def _rest(self) -> dict[str, Any]:
+        """The rest of the state."""
 
     @abstractmethod
     def _restore(self, state: dict[str, Any]) -> None:
-        """Restores what `_state` returned, on a new object."""
+        """Restores `_rest` on a new object whose parts are restored, and checks them all."""
 
     @abstractmethod
     def fork(self) -> Self:
-        """A copy that goes on from here by itself, at little cost.
+        """Returns a copy that goes on from here by itself, at little cost.
 
         The long arrays are shared as far as they are filled: once this object takes in more
         samples, the fork must not be used any more.
         """
+
+    def __len__(self) -> int:
+        return len(self._intake)
 
     def _become(self, after: Self) -> None:
         """Replaces the state of this object by that of a fork whose update succeeded."""
@@ -229,8 +350,7 @@ class Resumable(ABC):
     @property
     def samples(self) -> Any:
         """All samples so far, in stream order: a view, not to be written to."""
-        rows = self._intake.samples.rows
-        return give_back(rows, None if self._intake.numpy else rows)
+        return self._intake.in_library(self._intake.samples.rows)
 
     def save(self, path: str | Path) -> None:
         """Writes the whole state to one file, which replaces an older one only when complete.
@@ -238,10 +358,12 @@ class Resumable(ABC):
         The file holds tensors (safetensors) and, in its header, plain values (JSON): loading it
         runs no code. A kernel that is a function of the caller's is not in it.
         """
-        state = self._state()
+        state: dict[str, Any] = dict(self._rest())
+        for name, part in self._parts().items():
+            state |= {f"{name}.{key}": value for key, value in part.state_dict().items()}
         header = {
             "class": type(self).__name__,
-            "options": self._options(),
+            "options": {name: getattr(self, name) for name in self.OPTIONS},
             "learner": self._intake.learner.to_dict(),
             "kernel": self._intake.kernel.to_dict(),
             "state": {k: v for k, v in state.items() if not isinstance(v, Tensor)},
@@ -255,8 +377,8 @@ class Resumable(ABC):
 
         Args:
             path: What `save` wrote.
-            kernel: The kernel, if it is one that a file cannot hold (a function, features, a
-                precomputed matrix); otherwise the saved one is used.
+            kernel: The kernel, if a file cannot hold it (a function, features, a precomputed
+                matrix); otherwise the saved one is used.
             device: Where the tensors go.
         """
         header, tensors = read_state(Path(path), device, cls.__name__)
@@ -266,54 +388,18 @@ class Resumable(ABC):
                 f"{cls.__name__}.load(path, kernel=...)"
             )
         with explained(path, cls.__name__):
-            for name, tensor in tensors.items():
-                require_finite(name, tensor)
             given = kernel_from_dict(header["kernel"]) if kernel is None else kernel
             loaded = cls(given, SGD(**header["learner"]), **header["options"])
-            loaded._restore(header["state"] | tensors)
-            loaded._intake.require_dtype(tensors)
+            state = header["state"] | tensors
+            loaded._intake.load_state_dict(part_of(state, "intake"))
+            for name, tensor in tensors.items():
+                require_finite(name, tensor)
+                if name != "intake.samples" and tensor.dtype != loaded._intake.wide_dtype(tensor):
+                    raise InvalidInputError(f"{name} has dtype {tensor.dtype}")
+            for name, part in list(loaded._parts().items())[1:]:
+                part.load_state_dict(part_of(state, name))
+            loaded._restore(state)
         saved, used = header["kernel"], loaded._intake.kernel.to_dict()
         if saved != used:
             raise InvalidInputError(f"{path} was saved with the kernel {saved}, not {used}")
         return loaded
-
-
-def as_ridge(gamma: Any) -> float | Literal["auto"]:
-    """A ridge, or the word that leaves the choice to cross-validation."""
-    if isinstance(gamma, str) and gamma == "auto":
-        return "auto"
-    return as_non_negative("gamma", gamma)
-
-
-def as_weights(weights: Any, count: int) -> Tensor | None:
-    """(count,) weights in float64, or None where all are 1."""
-    if weights is None:
-        return None
-    given = as_tensor("weights", weights).double()
-    if given.ndim == 0:
-        given = given.expand(count)
-    if given.shape != (count,):
-        raise InvalidInputError(
-            f"weights has shape {tuple(given.shape)}; expected one number, or ({count},)"
-        )
-    if not bool(((given >= 1 / LARGEST_NUMBER) & (given <= LARGEST_NUMBER)).all()):
-        raise InvalidInputError(
-            "weights holds a number that is not above 0, or is too large; leave out samples that "
-            "are not to count"
-        )
-    return given
-
-
-def require_moderate(name: str, values: Tensor) -> None:
-    """Refuses numbers whose products would overflow: the sums could not be repaired."""
-    least, most = values.aminmax() if values.numel() else (values.new_zeros(()),) * 2
-    if not (float(least) >= -LARGEST_NUMBER and float(most) <= LARGEST_NUMBER):
-        raise InvalidInputError(
-            f"{name} go from {float(least):.3g} to {float(most):.3g}; expected at most "
-            f"{LARGEST_NUMBER:g}, as products of them are added up: scale them"
-        )
-
-
-def sample_size(X: Any) -> int:
-    """Numbers in one of these samples."""
-    return sum(math.prod(np.shape(leaf)[1:]) for leaf in leaves(X))

@@ -41,80 +41,67 @@ class NamedFeatures:
         self, features: Any = "linear", memory: int = 256, most: int = 1024, seed: int = 0
     ) -> None:
         if not (isinstance(features, RBF) or features in ("linear", "rbf")):
-            raise InvalidInputError(
-                f"features is {features!r}; expected 'linear', 'rbf', or an rt.RBF"
-            )
-        self.names: list[Hashable] = []
+            raise InvalidInputError(f"features is {features!r}; expected 'linear', 'rbf' or rt.RBF")
         self.most, self.seed = as_count("most", most), int(seed)
         self._half = 0 if features == "linear" else -(-as_count("memory", memory) // 2)
         self._width = features.width if isinstance(features, RBF) else None
         self._scaled = features != "linear"
+        self._places: dict[Hashable, int] = {}
         self._frequencies = np.zeros((0, self._half))
-        # names of a sample, all of them known, and their places: most samples have the same
-        self._last: tuple[list[Hashable], np.ndarray] = ([], np.zeros(0, dtype=np.intp))
-        # the sample that was asked for last, which is often the one to be learned next
+        # the sample that was asked for last, which is often the next to be learned
         self._asked: tuple[dict[Hashable, Any], np.ndarray] | None = None
 
+    @property
+    def names(self) -> list[Hashable]:
+        """The names so far, in the order of their features."""
+        return list(self._places)
+
     def meet(self, sample: Mapping[Hashable, Any]) -> np.ndarray:
-        """The features of a sample, for whose new names features are appended."""
+        """(m,) the features of a sample, for whose new names features are appended."""
         if self._asked is not None and sample == self._asked[0]:
             return self._asked[1]
-        names, values = list(sample), _numbers(sample)
-        _require_moderate(names, values)
-        new = [] if names == self._last[0] else set(names).difference(self.names)
+        values = _numbers(sample)
+        _require_moderate(sample, values)
+        new = sample.keys() - self._places.keys()
         if new:
             self._append(sorted(new, key=repr))
-        return self._features(names, values)
+        return self._features(list(sample), values)
 
     def __call__(self, sample: Mapping[Hashable, Any]) -> np.ndarray:
         """(m,) the features of a sample, whose new names are left out."""
-        names = list(sample)
-        features = self.rows(names, _numbers(sample))
-        self._asked = (dict(sample), features) if names == self._last[0] else None
+        features = self.rows(list(sample), _numbers(sample))
+        self._asked = (dict(sample), features) if sample.keys() <= self._places.keys() else None
         return features
 
     def rows(self, names: list[Hashable], values: np.ndarray) -> np.ndarray:
-        """(n, m) features of samples, or (m,) of one.
-
-        Args:
-            names: The names of the columns.
-            values: (n, len(names)) their numbers, or (len(names),) of one sample.
-        """
+        """(n, m) features of samples whose columns have these names, or (m,) of one sample."""
         _require_moderate(names, values)
         return self._features(names, values)
 
     def _append(self, new: list[Hashable]) -> None:
-        """Adds names, in an order that does not depend on that of the samples' own."""
-        if len(self.names) + len(new) > self.most:
+        known = len(self._places)
+        if known + len(new) > self.most:
             raise InvalidInputError(
-                f"{new[0]!r:.50} would be one of {len(self.names) + len(new):,} features; expected "
-                f"at most {self.most:,}, as memory grows with their square: allow more, or hash "
-                "their names"
+                f"{new[0]!r:.50} would be one of {known + len(new):,} features; expected at most "
+                f"{self.most:,}: allow more, or hash their names"
             )
         if self._width is None:
             self._width = math.sqrt(len(new)) if self._scaled else 1.0
         drawn = [_frequencies(name, self._half, self.seed) for name in new]
         scaled = np.array(drawn).reshape(len(new), self._half) * (math.sqrt(2) / self._width)
         self._frequencies = np.concatenate([self._frequencies, scaled])
-        self.names += new
+        self._places |= zip(new, range(known, known + len(new)), strict=True)
         self._asked = None
-        self._last = ([], np.zeros(0, dtype=np.intp))
 
     def _features(self, names: list[Hashable], values: np.ndarray) -> np.ndarray:
-        places = self._last[1]
-        if names != self._last[0]:
-            known = {name: place for place, name in enumerate(self.names)}
-            # what is not known goes to one place more, which is dropped
-            places = np.array([known.get(name, len(known)) for name in names], dtype=np.intp)
-            if (places < len(known)).all():
-                self._last = (names, places)
-        inputs = np.zeros((*values.shape[:-1], len(self.names) + 1))
-        inputs[..., places] = values
+        known, half = len(self._places), self._half
+        inputs = np.zeros((*values.shape[:-1], known + 1))
+        # unknown names go to one place more, which is dropped
+        inputs[..., [self._places.get(name, known) for name in names]] = values
         inputs = inputs[..., :-1]
         if not self._scaled or self._width is None:
             return inputs
-        half = self._half
-        result = np.empty((*inputs.shape[:-1], 2 * half + len(self.names)))
+        result = np.empty((*inputs.shape[:-1], 2 * half + known))
         angles = inputs @ self._frequencies
         np.cos(angles, out=result[..., :half])
         np.sin(angles, out=result[..., half : 2 * half])
@@ -135,7 +122,7 @@ def _numbers(sample: Mapping[Hashable, Any]) -> np.ndarray:
 
 
 def _require_moderate(names: Iterable[Hashable], values: np.ndarray) -> None:
-    """Refuses what is not finite, and what products would overflow of."""
+    """Refuses numbers that are not finite, or whose products would overflow."""
     if not np.vdot(values, values) <= LARGEST_NUMBER**2:
         raise InvalidInputError(
             f"a value of {', '.join(map(repr, names)):.80} is not finite, or beyond "

@@ -2,21 +2,22 @@
 
 import copy
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from retarget.arrays import FLOATS, as_non_negative, as_targets, give_back
+from retarget.arrays import FLOATS, as_non_negative, as_targets, as_tensor, give_back
 from retarget.errors import InvalidInputError
 from retarget.kernels.feature_maps import DEFAULT_MEMORY, as_count, feature_map
-from retarget.samples import count, library_of, take
+from retarget.samples import count, leaves, library_of, take
 from retarget.state_files import explained, read_state, write_state
-from retarget.streaming.intake import as_ridge, as_weights, require_moderate, sample_size
-from retarget.theory.moments import Moments, RidgeSolution, sums_of_all
+from retarget.streaming.intake import require_unchanged
+from retarget.theory.moments import LARGEST_NUMBER, SUMS, Moments, RidgeSolution, sums_of_all
 
 # Numbers of a portion's features that are held at a time.
 PORTION = {"cpu": 1 << 24}
@@ -26,15 +27,10 @@ Portion = tuple[Tensor, Tensor, Tensor | None]
 
 
 class Prepared(NamedTuple):
-    """Features of samples, made by `StreamingRidge.prepare`.
+    """Features of samples, made by `StreamingRidge.prepare`."""
 
-    Attributes:
-        like: No samples, in the library that predictions are given in.
-        parts: Their features, and where learning starts for them, a few samples at a time.
-    """
-
-    like: Any
-    parts: list[tuple[Tensor, Tensor]]
+    like: Any  # no samples, in the library that predictions are given in
+    parts: list[tuple[Tensor, Tensor]]  # features and where learning starts, a few samples each
 
 
 class StreamingRidge:
@@ -47,20 +43,20 @@ class StreamingRidge:
     in whatever order and portions it came. It keeps sums over the samples, not the samples: two
     learners merge by adding theirs, and a sample is forgotten exactly by subtracting its own.
 
-    Use it where an online learner forgets what came early, and where features are at hand that a
-    linear model does well on. It is recursive least squares, with the verbs that sums allow;
-    scikit-learn's `Ridge` on all data at once gives the same numbers. With m features it keeps
-    $m^2$ numbers of float64 and costs $O(m^2)$ a sample, and $O(m^3)$ for the first prediction
-    after something was learned (with `gamma="auto"` about eight times that).
+    Use it if an online learner forgets what came early, and you have features that a linear model
+    does well on. It is recursive least squares, with the verbs that sums allow; scikit-learn's
+    `Ridge` on all data at once gives the same numbers. With m features it keeps $m^2$ numbers of
+    float64 and costs $O(m^2)$ a sample, and $O(m^3)$ for the first prediction after something was
+    learned (with `gamma="auto"` about eight times that).
 
     Args:
         features: A function from samples (n, ...) to features (n, m); a `torch.nn.Module`, whose
             outputs are the features (it is copied and frozen); `rt.Linear()` for the samples
-            themselves; `rt.Features`; `rt.RBF` by random Fourier features; or an `rt.EmpiricalNTK`
+            themselves; `rt.Features`; `rt.RBF`, by random Fourier features; or `rt.EmpiricalNTK`,
             by its sketch.
         gamma: Ridge, 0 or more; `"auto"` chooses it by generalised cross-validation, from the sums
-            alone, whenever a prediction is asked for after something changed.
-        memory: Number of features, for `rt.RBF` and `rt.EmpiricalNTK`; for the others it is given.
+            alone, at the first prediction after a change.
+        memory: Number of features of `rt.RBF` and `rt.EmpiricalNTK`.
         intercept: Whether to add a constant that is not penalised, as scikit-learn does.
         seed: Seed of the random features.
 
@@ -75,6 +71,8 @@ class StreamingRidge:
         >>> learner.predict(np.array([[10.0]]))  # (1 + 4) / (5 + 1 + 4) a unit
         array([5.])
     """
+
+    OPTIONS: ClassVar[tuple[str, ...]] = ("gamma", "memory", "intercept", "seed")
 
     def __init__(
         self,
@@ -116,24 +114,22 @@ class StreamingRidge:
         """Bytes that are kept of the stream, however long it is."""
         if self._moments is None:
             return 0
-        held = self._moments
-        parts = held.mean, held.target_mean, held.scatter, held.cross, held.power
-        return sum(part.nbytes for part in parts)
+        return sum(getattr(self._moments, name).nbytes for name in SUMS)
 
     def empty(self) -> Self:
-        """A learner with the same features and options that has learned nothing.
+        """Returns a learner with the same features and options that has learned nothing.
 
-        For a part of the stream, in another process for one: `merge` puts the parts together.
+        Use it for a part of the stream, perhaps in another process: `merge` joins the parts.
         """
         twin = copy.copy(self)
         twin._forget_all()
         return twin
 
     def fork(self) -> Self:
-        """A learner that goes on from here, to see where a few more samples would lead.
+        """Returns a learner that goes on from here, to see where a few more samples would lead.
 
-        It copies nothing of size m x m where there is no intercept: the sums are shared until the
-        fork's `settle`, from when on this learner must not be used any more.
+        Without an intercept it copies nothing of size m x m: the sums are shared until the fork's
+        `settle`, after which this learner must not be used any more.
         """
         fork = copy.copy(self)
         fork._moments = None if self._moments is None else self._moments.fork()
@@ -162,10 +158,10 @@ class StreamingRidge:
         else:
             new = self._summed(first, portions)
             if self._moments is None:
-                self._moments, self._flat, self._dtype = new, np.ndim(Y) == 1, targets.dtype
+                self._moments, self._flat = new, np.ndim(Y) == 1
             else:
                 self._moments.join(new)
-        self._dtype = torch.promote_types(self._known_dtype(), targets.dtype)
+        self._dtype = torch.promote_types(self._dtype or targets.dtype, targets.dtype)
         self._solution, self._inputs = None, sample_size(X)
         return self
 
@@ -196,21 +192,22 @@ class StreamingRidge:
         Args:
             other: One with the same features; it stays as it is.
         """
-        self._require_alike(other)
-        if other._moments is not None:
-            if self._moments is None:
-                self._moments = other._moments.copy()
-                self._flat, self._dtype = other._flat, other._dtype
-                self._inputs = other._inputs
-            else:
-                mine, theirs = self._sizes(), other._sizes()
-                if mine != theirs:
-                    raise InvalidInputError(
-                        f"other has {theirs}; expected the same as here, {mine}"
-                    )
-                self._moments.join(other._moments)
-                self._dtype = torch.promote_types(self._known_dtype(), other._known_dtype())
-            self._solution = None
+        if type(other) is not type(self):
+            found, expected = type(other).__name__, type(self).__name__
+            raise InvalidInputError(f"other is a {found}; expected a {expected}")
+        both = self._moments is not None and other._moments is not None
+        mine, theirs = self._kind(sized=both), other._kind(sized=both)
+        if mine != theirs:
+            raise InvalidInputError(f"other has {theirs}; expected the same as here, {mine}")
+        if other._moments is None:
+            return self
+        if self._moments is None:
+            self._moments = other._moments.copy()
+            self._flat, self._dtype, self._inputs = other._flat, other._dtype, other._inputs
+        else:
+            self._moments.join(other._moments)
+            self._dtype = torch.promote_types(self._known_dtype(), other._known_dtype())
+        self._solution = None
         return self
 
     def all_reduce(self, add: Callable[[Tensor], Any]) -> Self:
@@ -218,7 +215,7 @@ class StreamingRidge:
 
         Every process learns its own part of the stream, beginning empty, and calls this once. To
         go on, let one process keep the result and the others begin empty again: what all of them
-        know would be counted once for each. Where processes cannot agree (other features, other
+        know would be counted once for each. If processes cannot agree (other features, other
         outputs), all of them raise the same error, and nothing is changed.
 
         Args:
@@ -251,33 +248,31 @@ class StreamingRidge:
         return self
 
     def prepare(self, X: Any) -> "Prepared":
-        """What `predict` needs of samples that it will be asked for again and again.
+        """Computes the features of samples that `predict` will be asked for again and again.
 
-        Worth it where features are expensive and the same samples are predicted after every
-        portion of a stream, a test set for one. It holds their features.
+        It pays if features are expensive and the same samples, such as a test set, are predicted
+        after every portion of a stream.
         """
-        return Prepared(library_of(take(X, slice(0, 0))), list(self._with_start(X)))
+        return Prepared(library_of(take(X, slice(0, 0))), list(self._portions(X, self._outputs)))
 
     @torch.no_grad()
     def predict(self, X: Any) -> Any:
         """The ridge solution's predictions, in the library of X and with the axes of Y.
 
         Args:
-            X: (n, ...) samples, or what `prepare` made of them.
+            X: (n, ...) samples, or the result of `prepare`.
         """
-        solution = self._solved()
-        parts = X.parts if isinstance(X, Prepared) else self._with_start(X)
-        X = X.like if isinstance(X, Prepared) else library_of(X)
+        weights, intercept, _ = self._solved()
+        parts = X.parts if isinstance(X, Prepared) else self._portions(X, self._outputs)
+        like = X.like if isinstance(X, Prepared) else library_of(X)
         predicted = [
-            features.to(solution.weights) @ solution.weights
-            + solution.intercept
-            + start.to(solution.weights)
+            features.to(weights) @ weights + intercept + start.to(weights)
             for features, start in parts
         ]
-        result = torch.cat(predicted) if predicted else solution.weights.new_empty(0, self._outputs)
-        if isinstance(X, Tensor):
-            result = result.to(X.device)
-        return give_back(result[:, 0] if self._flat else result, X, self._known_dtype())
+        result = torch.cat([weights.new_empty(0, self._outputs), *predicted])
+        if isinstance(like, Tensor):
+            result = result.to(like.device)
+        return give_back(result[:, 0] if self._flat else result, like, self._dtype)
 
     def save(self, path: str | Path) -> None:
         """Writes the sums to one file, which replaces an older one only when complete.
@@ -291,25 +286,24 @@ class StreamingRidge:
         values: dict[str, Any] = {
             "class": type(self).__name__,
             "features": self._map.description,
-            "options": self._options(),
+            "options": {name: getattr(self, name) for name in self.OPTIONS},
             "flat": self._flat,
             "dtype": None if self._dtype is None else str(self._dtype).removeprefix("torch."),
             "inputs": self._inputs,
         }
-        tensors: dict[str, Tensor] = dict(self._more_tensors())
-        if self._moments is not None:
-            numbers, sums = self._moments.to_state()
-            values, tensors = values | numbers, tensors | sums
-        return values, tensors
+        if self._moments is None:
+            return values, {}
+        numbers, sums = self._moments.to_state()
+        return values | numbers, sums
 
     @classmethod
     def load(cls, path: str | Path, features: Any, device: str | torch.device = "cpu") -> Self:
-        """Goes on from a saved state.
+        """Loads what `save` wrote.
 
         Args:
-            path: What `save` wrote.
+            path: The file.
             features: The features, as in the constructor: a file cannot hold a function.
-            device: Where the sums go: that of the features.
+            device: The device of the features, to which the sums go.
         """
         values, tensors = read_state(Path(path), device, cls.__name__)
         with explained(path, cls.__name__):
@@ -317,51 +311,35 @@ class StreamingRidge:
 
     @classmethod
     def from_state(cls, values: dict[str, Any], tensors: dict[str, Tensor], features: Any) -> Self:
-        """The learner that `to_state` was asked of; the features are as in `load`."""
+        """The learner whose `to_state` gave these; the features are as in `load`."""
         loaded = cls(features, **values["options"])
         saved, found = values["features"], loaded._map.description
         if saved != found:
             raise InvalidInputError(f"it was saved with the features {saved}, not {found}")
-        loaded._restore(values, tensors)
+        loaded._flat = bool(values["flat"])
+        if values["dtype"] is not None:
+            loaded._dtype = getattr(torch, values["dtype"])
+            loaded._moments = Moments.from_state(values, tensors, loaded.intercept)
+            loaded._inputs = None if values["inputs"] is None else int(values["inputs"])
+            if loaded._dtype not in FLOATS:
+                raise InvalidInputError(f"dtype is {loaded._dtype}")
+            if loaded._flat and loaded._outputs > 1:
+                raise InvalidInputError(f"flat, with {loaded._outputs} outputs")
         return loaded
-
-    def _options(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("gamma", "memory", "intercept", "seed")}
-
-    def _more_tensors(self) -> dict[str, Tensor]:
-        return {}
-
-    def _restore(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        self._flat = bool(values["flat"])
-        if values["dtype"] is None:
-            return
-        self._dtype = getattr(torch, values["dtype"])
-        if self._dtype not in FLOATS:
-            raise InvalidInputError(f"dtype is {self._dtype}")
-        self._moments = Moments.from_state(values, tensors, self.intercept)
-        self._inputs = None if values["inputs"] is None else int(values["inputs"])
-        if self._flat and self._moments.outputs > 1:
-            raise InvalidInputError(f"flat, with {self._moments.outputs} outputs")
 
     def _checked_portions(self, X: Any, targets: Tensor, weights: Any) -> Iterator[Portion]:
         """Features, targets less the start, and weights, a few samples at a time."""
         if count(X) != len(targets):
-            raise InvalidInputError(
-                f"X has {count(X)} rows and Y {len(targets)}; expected one of each for a sample"
-            )
-        held, outputs = self._moments, targets.shape[1]
-        if held is not None and outputs != held.outputs:
-            raise InvalidInputError(
-                f"Y has {outputs} outputs; what was learned so far has {held.outputs}"
-            )
-        chosen = as_weights(weights, len(targets))
-        stop = 0
-        for features, start in self._portions(X):
+            raise InvalidInputError(f"X has {count(X)} rows and Y {len(targets)}; expected as many")
+        outputs = targets.shape[1]
+        require_unchanged("outputs of Y", outputs, self._outputs or outputs)
+        chosen, stop = _as_weights(weights, len(targets)), 0
+        for features, start in self._portions(X, outputs):
             rows = slice(stop, stop + len(features))
-            residual = targets[rows].to(torch.float64)
-            residual = residual - _started(start, outputs).to(residual)
-            require_moderate("the features of X", features)
-            require_moderate("Y", residual)
+            residual = targets[rows].double()
+            residual = residual - start.to(residual)
+            _require_moderate("the features of X", features)
+            _require_moderate("Y", residual)
             yield features, residual, None if chosen is None else chosen[rows]
             stop = rows.stop
 
@@ -374,40 +352,23 @@ class StreamingRidge:
             sums.add(*portion)
         return sums
 
-    def _with_start(self, X: Any) -> Iterator[tuple[Tensor, Tensor]]:
-        """Features, and where learning starts, a few samples at a time."""
-        for features, start in self._portions(X):
-            yield features, _started(start, self._outputs)
-
-    def _portions(self, X: Any) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """What `_features_and_start` makes of the samples, a few at a time."""
-        rows, start, width = 1, 0, None  # one sample tells how many features there are
+    def _portions(self, X: Any, outputs: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Features, and (n, c) or (1, c) where learning starts, a few samples at a time."""
+        rows, first, width = 1, 0, None  # one sample tells how many features there are
         if self._moments is not None:
             width = self._moments.features
-            rows = self._portion_rows(width, self._moments.mean.device)
-        while start < count(X):
-            part = take(X, slice(start, start + rows))
+            rows = _portion_rows(width, self._moments.mean.device)
+        if self._map.any_inputs and self._inputs is not None and count(X):
+            require_unchanged("numbers in a sample of X", sample_size(X), self._inputs)
+        while first < count(X):
             with torch.no_grad():
-                features, begin = self._features_and_start(part)
-            self._require_known_kind(X, features, width)
-            yield features, begin
-            start, width = start + len(features), features.shape[1]
-            rows = self._portion_rows(width, features.device)
-
-    def _require_known_kind(self, X: Any, features: Tensor, width: int | None) -> None:
-        """Refuses samples of another kind than those that were learned."""
-        if width not in (None, features.shape[1]):
-            raise InvalidInputError(
-                f"X has {features.shape[1]} features; what was learned so far has {width}"
-            )
-        size = sample_size(X)
-        if self._map.any_inputs and self._inputs not in (None, size):
-            raise InvalidInputError(
-                f"X has {size} numbers in a sample; what was learned so far has {self._inputs}"
-            )
-
-    def _portion_rows(self, features: int, device: torch.device) -> int:
-        return max(1, PORTION.get(device.type, PORTION_ELSEWHERE) // features)
+                features, start = self._features_and_start(take(X, slice(first, first + rows)))
+            require_unchanged("features of X", features.shape[1], width or features.shape[1])
+            if start is None or start.shape[1] != outputs:  # it starts from zero
+                start = features.new_zeros(1, outputs)
+            yield features, start
+            first, width = first + len(features), features.shape[1]
+            rows = _portion_rows(width, features.device)
 
     def _features_and_start(self, part: Any) -> tuple[Tensor, Tensor | None]:
         """(n, m) features, and (n, c) the function that learning starts from; None for zero."""
@@ -425,28 +386,52 @@ class StreamingRidge:
     def _outputs(self) -> int:
         return 0 if self._moments is None else self._moments.outputs
 
-    def _sizes(self) -> str:
-        features = 0 if self._moments is None else self._moments.features
-        inputs = f", {self._inputs} numbers in a sample" if self._map.any_inputs else ""
-        return f"{features} features, {self._outputs} outputs{inputs}"
-
     def _known_dtype(self) -> torch.dtype:
         return self._dtype or torch.float64
 
-    def _require_alike(self, other: Any) -> None:
-        if type(other) is not type(self):
-            raise InvalidInputError(
-                f"other is a {type(other).__name__}; expected a {type(self).__name__}"
-            )
-        mine, theirs = (
-            {"features": one._map.description, "intercept": one.intercept} for one in (self, other)
+    def _kind(self, sized: bool) -> dict[str, Any]:
+        """What two learners must share to be merged; the sizes if both have learned."""
+        kind: dict[str, Any] = {"features": self._map.description, "intercept": self.intercept}
+        if sized and self._moments is not None:
+            kind |= {"feature count": self._moments.features, "outputs": self._outputs}
+            if self._map.any_inputs:
+                kind["numbers in a sample"] = self._inputs
+        return kind
+
+
+def as_ridge(gamma: Any) -> float | Literal["auto"]:
+    """A ridge, or the word that leaves the choice to cross-validation."""
+    return "auto" if isinstance(gamma, str) and gamma == "auto" else as_non_negative("gamma", gamma)
+
+
+def _as_weights(weights: Any, count: int) -> Tensor | None:
+    """(count,) weights in float64, or None if all are 1."""
+    if weights is None:
+        return None
+    given = as_tensor("weights", weights).double()
+    if given.ndim == 0:
+        given = given.expand(count)
+    if given.shape != (count,):
+        raise InvalidInputError(f"weights has shape {tuple(given.shape)}; expected ({count},)")
+    if not bool(((given >= 1 / LARGEST_NUMBER) & (given <= LARGEST_NUMBER)).all()):
+        raise InvalidInputError("weights holds a number not above 0, or too large; leave it out")
+    return given
+
+
+def _require_moderate(name: str, values: Tensor) -> None:
+    """Refuses numbers whose products would overflow: the sums could not be repaired."""
+    least, most = values.aminmax() if values.numel() else (values.new_zeros(()),) * 2
+    if not (float(least) >= -LARGEST_NUMBER and float(most) <= LARGEST_NUMBER):
+        raise InvalidInputError(
+            f"{name} go from {float(least):.3g} to {float(most):.3g}; expected at most "
+            f"{LARGEST_NUMBER:g}: scale them"
         )
-        if mine != theirs:
-            raise InvalidInputError(f"other has {theirs}, this learner {mine}; expected the same")
 
 
-def _started(start: Tensor | None, outputs: int) -> Tensor:
-    """(n, c) where learning starts from: zero, if what it could start from is of another size."""
-    if start is None:
-        return torch.zeros(1, outputs)
-    return start if start.shape[1] == outputs else start.new_zeros(1, outputs)
+def sample_size(X: Any) -> int:
+    """Numbers in one of these samples."""
+    return sum(math.prod(np.shape(leaf)[1:]) for leaf in leaves(X))
+
+
+def _portion_rows(features: int, device: torch.device) -> int:
+    return max(1, PORTION.get(device.type, PORTION_ELSEWHERE) // features)

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -30,13 +30,13 @@ class TangentLearner(StreamingRidge):
     whatever order it came: the offline learner of the network's tangent kernel (Theorem 4.1), with
     no sample kept. Samples can be forgotten exactly, and two learners merged.
 
-    Use it to go on from a network that was trained, on a first task or elsewhere, when later data
-    come in any order. Do not use it where the network itself must change, or where it has too few
-    parameters for its tangents to be rich. It costs one forward and backward pass and
-    `memory`$^2$ multiplications a sample, and `memory`$^2$ numbers of float64 (134 MB for 4,096).
-    Methods such as SLDA and RanPAC solve the same problem on the features of the last layer alone.
+    Use it to go on from a trained network when later data come in any order. Do not use it if the
+    network itself must change, or has too few parameters for its tangents to be rich. It costs one
+    forward and backward pass and `memory`$^2$ multiplications a sample, and `memory`$^2$ numbers of
+    float64 (134 MB for 4,096). Methods such as SLDA and RanPAC solve the same problem on the
+    features of the last layer alone.
 
-    Where the network has as many outputs as there are targets, learning starts from its outputs.
+    If the network has as many outputs as there are targets, learning starts from its outputs.
     Otherwise it is a feature extractor, and learning starts from zero.
 
     Args:
@@ -63,6 +63,8 @@ class TangentLearner(StreamingRidge):
         [[1.0], [3.0]]
     """
 
+    OPTIONS: ClassVar = ("gamma", "memory", "combinations", "params", "seed")
+
     def __init__(
         self,
         module: nn.Module,
@@ -78,24 +80,20 @@ class TangentLearner(StreamingRidge):
         network = copy.deepcopy(module)
         if params is not None:
             network.requires_grad_(True)  # what is asked for by name may be frozen elsewhere
-        names = tuple(trained_parameters(network, params))
-        self.memory, self.combinations = (
-            as_count("memory", memory),
-            as_count("combinations", combinations),
-        )
-        self.seed = int(seed)
-        combined = _CombinedOutputs(network.eval(), self.combinations, self.seed)
+        self.params = list(trained_parameters(network, params))
+        self.combinations = as_count("combinations", combinations)
+        super().__init__(self._tangents, gamma, memory=memory, seed=seed)
+        self._network = network.eval()
         self._kernel = EmpiricalNTK(
-            combined,
+            _CombinedOutputs(network, self.combinations, self.seed),
             outputs=range(self.combinations),
-            params=[f"network.{name}" for name in names],
+            params=[f"network.{name}" for name in self.params],
             sketch=self.memory,
             seed=self.seed,
         )
-        self._network = network
-        self._params = names
-        super().__init__(self._tangents, gamma, memory=self.memory, seed=self.seed)
-        self._map = FeatureMap(self._tangents, self._kernel, False, self._description())
+        described = {name: getattr(self, name) for name in self.OPTIONS if name != "gamma"}
+        described["weights"] = checksum("", network.state_dict())
+        self._map = FeatureMap(self._tangents, self._kernel, False, described)
 
     @property
     def module(self) -> nn.Module:
@@ -110,30 +108,19 @@ class TangentLearner(StreamingRidge):
         features, outputs = self._kernel.features_and_outputs(part)
         return features, outputs[:, self.combinations :]
 
-    def _description(self) -> dict[str, Any]:
-        weights = self._network.state_dict()
-        return {
-            "memory": self.memory,
-            "combinations": self.combinations,
-            "seed": self.seed,
-            "params": list(self._params),
-            "weights": checksum("", weights),
-        }
-
-    def _options(self) -> dict[str, Any]:
-        names = ("gamma", "memory", "combinations", "seed")
-        return {name: getattr(self, name) for name in names} | {"params": list(self._params)}
-
-    def _more_tensors(self) -> dict[str, Tensor]:
+    def to_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """What `save` writes: plain values, the sums themselves, and copies of the weights."""
+        values, tensors = super().to_state()
         # copies: tied weights share their memory, which such a file cannot hold
-        return {f"network.{k}": v.clone() for k, v in self._network.state_dict().items()}
+        weights = {f"network.{k}": v.clone() for k, v in self._network.state_dict().items()}
+        return values, tensors | weights
 
     @classmethod
     def load(cls, path: str | Path, module: nn.Module, device: str | torch.device = "cpu") -> Self:
-        """Goes on from a saved state.
+        """Loads what `save` wrote.
 
         Args:
-            path: What `save` wrote.
+            path: The file.
             module: A network of the same form; its weights come from the file.
             device: Where to compute.
         """
@@ -141,7 +128,7 @@ class TangentLearner(StreamingRidge):
 
     @classmethod
     def from_state(cls, values: dict[str, Any], tensors: dict[str, Tensor], module: Any) -> Self:
-        """The learner that `to_state` was asked of, on the device of the tensors."""
+        """The learner whose `to_state` gave these, on the device of the tensors."""
         weights = part_of(tensors, "network")
         network = copy.deepcopy(module)
         network.load_state_dict(weights)

@@ -1,7 +1,7 @@
 """The shift and the exact correction, followed sample by sample (Eq. 11, appendix A.5)."""
 
 import copy
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -22,11 +22,11 @@ from retarget.theory.stability import GrowthWatch
 class ShiftTracker(Resumable):
     r"""Follows the effective targets of a stream while an online learner learns it (Eq. 11).
 
-    Use it to watch what an online learner has really learned, as `effective_targets` tells it at
-    the end. Like river's learners it takes samples as they come; unlike them it keeps them all.
-    Learning sample $t$ with the error $e_t = y_t - f(x_t)$ moves the effective target of every
-    earlier sample by $\eta\, e_t\, k(x_t, x_i)$: $O(n)$ work a sample. For mini-batches and
-    learners with a memory the rule is the same, for the weights and the velocity together.
+    Use it to watch what an online learner has really learned, which `effective_targets` tells at
+    the end. It takes samples as they come and keeps them all. Learning sample $t$ with the error
+    $e_t = y_t - f(x_t)$ moves the effective target of every earlier sample by
+    $\eta\, e_t\, k(x_t, x_i)$: $O(n)$ work a sample. For mini-batches and learners with a memory
+    the rule is the same, for the weights and the velocity together.
 
     Args:
         kernel: A retarget kernel; a function `k(A, B)`; the name of a scikit-learn kernel; or a
@@ -46,6 +46,8 @@ class ShiftTracker(Resumable):
         array([1.1875, 1.    ])
     """
 
+    OPTIONS: ClassVar = ("gamma", "loss")
+
     def __init__(self, kernel: Any, learner: SGD, gamma: float, *, loss: Loss = "squared") -> None:
         self.learner, self.gamma, self.loss = learner, as_non_negative("gamma", gamma), loss
         self._intake = Intake(kernel, learner, loss)
@@ -56,9 +58,6 @@ class ShiftTracker(Resumable):
         self._values = tuple(GrowingRows() for _ in self._dual.shares)
         self._start = GrowingRows()
         self._waiting: Tensor | None = None  # targets of a mini-batch that is not full yet
-
-    def __len__(self) -> int:
-        return len(self._intake)
 
     @torch.no_grad()
     def update(self, X: Any, Y: Any, *, initial: Any = None) -> None:
@@ -85,9 +84,9 @@ class ShiftTracker(Resumable):
     @property
     @torch.no_grad()
     def effective_targets(self) -> Any:
-        """Those of all samples so far: `rt.effective_targets` on the stream up to here.
+        """The result of `rt.effective_targets` on the stream so far.
 
-        Samples of a mini-batch that is not full yet count as one, as if the stream ended here.
+        A mini-batch that is not full yet counts as one, as if the stream ended here.
         """
         ended = self._ended()
         values = outputs(ended._values[0].rows + self._start.rows, self.loss)
@@ -96,7 +95,7 @@ class ShiftTracker(Resumable):
     @property
     @torch.no_grad()
     def coefficients(self) -> Any:
-        """The learner's dual coefficients: `rt.online_coefficients` on the stream up to here."""
+        """The learner's dual coefficients: `rt.online_coefficients` on the stream so far."""
         return self._intake.give(self._ended()._dual.coefficients.clone())
 
     def _ended(self) -> Self:
@@ -110,7 +109,7 @@ class ShiftTracker(Resumable):
         return ended
 
     def fork(self) -> Self:
-        """A tracker that goes on from here; see `Resumable.fork`."""
+        """Returns a tracker that goes on from here; void once this one takes in more samples."""
         fork = copy.copy(self)
         fork._intake, fork._dual = self._intake.fork(), self._dual.fork()
         fork._watch = self._watch.fork(fork._intake.gram)
@@ -140,23 +139,18 @@ class ShiftTracker(Resumable):
             require_no_overflow(values.rows)
         self._dual.learn(window, errors)
 
-    def _options(self) -> dict[str, Any]:
-        return {"gamma": self.gamma, "loss": self.loss}
+    def _parts(self) -> dict[str, Any]:
+        return {"intake": self._intake, "dual": self._dual, "watch": self._watch}
 
-    def _state(self) -> dict[str, Any]:
-        state = {f"intake.{key}": value for key, value in self._intake.state_dict().items()}
-        state |= {f"dual.{key}": value for key, value in self._dual.state_dict().items()}
-        state |= {f"watch.{key}": value for key, value in self._watch.state_dict().items()}
+    def _rest(self) -> dict[str, Any]:
+        tensors = {}
         if len(self._dual):
-            state |= {f"values{part}": values.rows for part, values in enumerate(self._values)}
+            tensors = {f"values{part}": values.rows for part, values in enumerate(self._values)}
         if self._waiting is not None:
-            state |= {"start": self._start.rows, "waiting": self._waiting}
-        return state
+            tensors |= {"start": self._start.rows, "waiting": self._waiting}
+        return tensors
 
     def _restore(self, state: dict[str, Any]) -> None:
-        self._intake.load_state_dict(part_of(state, "intake"))
-        self._dual.load_state_dict(part_of(state, "dual"))
-        self._watch.load_state_dict(part_of(state, "watch"))
         n, learned, outputs = len(self), len(self._dual), self._intake.outputs
         if self._watch.seen != learned or learned > n:
             raise InvalidInputError(
@@ -175,22 +169,20 @@ class ShiftTracker(Resumable):
 class CorrectionTracker(Resumable):
     r"""Follows the exact corrected targets of a growing stream (appendix A.5).
 
-    Use it where the stream grows and the exact correction of all of it is wanted again and again;
-    `corrected_targets` is the same for a stream that is there already. Its coefficients are
-    those of `sklearn.kernel_ridge.KernelRidge`, refitted with every sample at the price of one.
-    Every new sample changes the corrected targets of all earlier ones, by an amount that scales
-    with the offline learner's error on it. What has to be kept for that is the Cholesky factor
-    of the stream so far: taking in a sample is $O(n^2)$ work; reading the targets is $O(n^2)$
-    too, and asks the kernel for all pairs again, so that no n x n matrix is kept beside the
-    factor.
+    Use it if the stream grows and the exact correction of all of it is wanted again and again; for
+    a whole stream, `corrected_targets` does the same. Its coefficients are those of
+    `sklearn.kernel_ridge.KernelRidge`, refitted with every sample. Every new sample changes the
+    corrected targets of all earlier ones. It keeps the Cholesky factor of the stream so far: taking
+    in a sample is $O(n^2)$ work; reading the targets is $O(n^2)$ too, and computes the kernel of
+    all pairs again, so that no n x n matrix is kept beside the factor.
 
     Args:
         kernel: A retarget kernel; a function `k(A, B)`; the name of a scikit-learn kernel; or a
             precomputed Gram matrix (samples are then its row numbers).
         learner: The online learner that would be trained on the targets.
         gamma: Ridge of the offline learner, 0 or more.
-        loss: `"squared"` or `"cross-entropy"`, of both learners. With cross-entropy it is reading
-            the targets that finds the offline learner, from where it was when they were last read.
+        loss: `"squared"` or `"cross-entropy"`, of both learners. With cross-entropy, reading the
+            targets finds the offline learner, starting from where it was when last read.
 
     Examples:
         >>> import numpy as np, retarget as rt
@@ -203,15 +195,13 @@ class CorrectionTracker(Resumable):
         array([1.035, 0.   ])
     """
 
+    OPTIONS: ClassVar = ("gamma", "loss")
+
     def __init__(self, kernel: Any, learner: SGD, gamma: float, *, loss: Loss = "squared") -> None:
         self.learner, self.gamma, self.loss = learner, as_non_negative("gamma", gamma), loss
         self._intake = Intake(kernel, learner, loss)
-        self._factor = GrowingCholesky(self.gamma, self._intake.gram, roomy=True)
-        self._logistic: LogisticFit | None = None  # instead of the factor, for cross-entropy
+        self._offline: GrowingCholesky | LogisticFit | None = None
         self._targets, self._start = GrowingRows(), GrowingRows()
-
-    def __len__(self) -> int:
-        return len(self._intake)
 
     @torch.no_grad()
     def update(self, X: Any, Y: Any, *, initial: Any = None) -> None:
@@ -224,43 +214,43 @@ class CorrectionTracker(Resumable):
         """
         n, after = len(self), self.fork()
         targets, start = after._intake.take(X, Y, initial)
+        if len(targets) == 0:
+            return
         for rows in panels(len(targets), 1, targets.device):
             K_rows = after._intake.kernel_rows(slice(n + rows.start, n + rows.stop))
-            after._append(K_rows, targets[rows], start[rows])
-        after._offline_factor.warn_once()
+            offline = after._begun()
+            if isinstance(offline, LogisticFit):
+                offline.extend(K_rows, targets[rows], start[rows])
+            else:
+                offline.commit(offline.extend(K_rows))
+            after._targets.append(targets[rows])
+            after._start.append(start[rows])
+        (offline.factor if isinstance(offline, LogisticFit) else offline).warn_once()
         self._become(after)
 
-    def _append(self, K_rows: Tensor, targets: Tensor, start: Tensor) -> None:
-        if self.loss == "squared":
-            self._factor.commit(self._factor.extend(K_rows))
-        else:
-            if self._logistic is None:
-                self._logistic = self._new_logistic(targets.shape[1])
-            self._logistic.extend(K_rows, targets, start)
-        self._targets.append(targets)
-        self._start.append(start)
-
-    @property
-    def _offline_factor(self) -> GrowingCholesky:
-        return self._factor if self._logistic is None else self._logistic.factor
-
-    def _new_logistic(self, count: int) -> LogisticFit:
-        return LogisticFit(self.gamma, count, self._intake.gram, roomy=True)
+    def _begun(self) -> GrowingCholesky | LogisticFit:
+        """The offline learner, which is made when the first samples tell the number of outputs."""
+        if self._offline is None:
+            gram = self._intake.gram
+            if self.loss == "squared":
+                self._offline = GrowingCholesky(self.gamma, gram, roomy=True)
+            else:
+                self._offline = LogisticFit(self.gamma, self._intake.outputs, gram, roomy=True)
+        return self._offline
 
     def fork(self) -> Self:
-        """A tracker that goes on from here; see `Resumable.fork`."""
+        """Returns a tracker that goes on from here; void once this one takes in more samples."""
         fork = copy.copy(self)
         fork._intake = self._intake.fork()
-        fork._factor = self._factor.fork(fork._intake.gram)
-        if self._logistic is not None:
-            fork._logistic = self._logistic.fork(fork._intake.gram)
+        if self._offline is not None:
+            fork._offline = self._offline.fork(fork._intake.gram)
         fork._targets, fork._start = self._targets.fork(), self._start.fork()
         return fork
 
     @property
     @torch.no_grad()
     def corrected_targets(self) -> Any:
-        """Those of all samples so far: `rt.corrected_targets` on the stream up to here."""
+        """The result of `rt.corrected_targets` on the stream so far."""
         watch = GrowthWatch(self.learner, self._intake.gram, loss=self.loss)
         solution, start = self._solution(), self._start.rows
         targets = targets_reaching(self._intake.kernel_rows, solution, watch, start)
@@ -274,36 +264,30 @@ class CorrectionTracker(Resumable):
         return self._intake.give(self._solution())
 
     def _solution(self) -> Tensor:
-        if len(self) == 0:
+        if self._offline is None:
             raise InvalidInputError("there are no samples yet; call update(X, Y) first")
-        if self._logistic is not None:
-            return self._logistic.solve()
-        return self._factor.solve(self._targets.rows - self._start.rows)
+        if isinstance(self._offline, LogisticFit):
+            return self._offline.solve()
+        return self._offline.solve(self._targets.rows - self._start.rows)
 
-    def _options(self) -> dict[str, Any]:
-        return {"gamma": self.gamma, "loss": self.loss}
+    def _parts(self) -> dict[str, Any]:
+        return {"intake": self._intake}
 
-    def _state(self) -> dict[str, Any]:
-        state = {f"intake.{key}": value for key, value in self._intake.state_dict().items()}
-        state |= {f"factor.{key}": value for key, value in self._factor.state_dict().items()}
-        if self._logistic is not None:
-            fit = self._logistic.state_dict()
-            state |= {f"logistic.{key}": value for key, value in fit.items()}
-        if len(self):
-            state |= {"targets": self._targets.rows, "start": self._start.rows}
-        return state
+    def _rest(self) -> dict[str, Any]:
+        if self._offline is None:
+            return {}
+        offline = {f"offline.{key}": value for key, value in self._offline.state_dict().items()}
+        return offline | {"targets": self._targets.rows, "start": self._start.rows}
 
     def _restore(self, state: dict[str, Any]) -> None:
-        self._intake.load_state_dict(part_of(state, "intake"))
-        self._factor.load_state_dict(part_of(state, "factor"))
-        n = len(self)
-        if self.loss != "squared" and n:
-            outputs = self._intake.outputs
-            self._logistic = self._new_logistic(outputs)
-            self._logistic.load_state_dict(part_of(state, "logistic"), n, (n, outputs))
-        lengths = len(self._factor), len(self._offline_factor)
-        if lengths != ((n, n) if self._logistic is None else (0, n)):
-            raise InvalidInputError(f"the factor has {lengths[1]} rows; expected {n}")
-        if n:
-            for name, rows in (("targets", self._targets), ("start", self._start)):
-                rows.append(require_shape(name, state[name], n, self._intake.outputs))
+        if len(self) == 0:
+            return
+        shape, offline = (len(self), self._intake.outputs), self._begun()
+        if isinstance(offline, LogisticFit):
+            offline.load_state_dict(part_of(state, "offline"), len(self), shape)
+        else:
+            offline.load_state_dict(part_of(state, "offline"))
+        if len(offline) != len(self):
+            raise InvalidInputError(f"the factor has {len(offline)} rows; expected {len(self)}")
+        for name, rows in (("targets", self._targets), ("start", self._start)):
+            rows.append(require_shape(name, state[name], *shape))

@@ -14,8 +14,7 @@ from retarget.continual.methods import Method
 from retarget.continual.steps import evaluating
 from retarget.errors import InvalidInputError
 from retarget.kernels.feature_maps import as_count
-from retarget.streaming.intake import as_ridge
-from retarget.streaming.ridge import Prepared, StreamingRidge
+from retarget.streaming.ridge import Prepared, StreamingRidge, as_ridge
 from retarget.streaming.tangent import TangentLearner
 
 if TYPE_CHECKING:
