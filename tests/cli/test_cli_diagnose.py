@@ -175,7 +175,7 @@ def test_targets_out_of_proportion_are_not_written_unless_forced(
         found = diagnosis_of(parted.stream, parted.evaluation)
         return replace(found, corrected=1000 * Y, iterative=stand.factor * Y)
 
-    monkeypatch.setattr(sys.modules["retarget.diagnosis.pipeline"], "diagnose_split", wild)
+    monkeypatch.setattr("retarget.diagnosis.pipeline.diagnose_split", wild)
     asked = ("correct", "t.csv", "--target", "price", "--out", "c.csv")
     stand.factor = 2.0  # one kind is left out
     code, shown = run(monkeypatch, capsys, *asked)
@@ -209,11 +209,11 @@ def test_targets_out_of_proportion_are_not_written_unless_forced(
         (("t.csv", "--target", "c", "--test", "gaps.csv"), "feature: there is no column 'day'"),
         (
             ("t.csv", "--target", "c", "--evaluation", "first"),
-            "--evaluation is 'first'; expected one of last",
+            "evaluation is 'first'; expected one of last",
         ),
         (
             ("t.csv", "--target", "c", "--evaluation", "last", "--test", "t.csv"),
-            "--evaluation is last and a --test file is given",
+            "evaluation is 'last' and there is a test set",
         ),
         (("t.csv", "--target", "c", "--test-share", "2"), "test_share is 2.0; expected a share"),
         (("t.csv", "--target", "c", "--out", "t.csv"), "--out is t.csv, which is a file; expected"),
@@ -238,7 +238,7 @@ def test_wrong_use_of_diagnose(monkeypatch, capsys, tmp_path, stand, arguments, 
         (("--gamma", "-1"), "--gamma is '-1'; expected auto or"),
         (("--width", "0"), "--width is '0'; expected auto or"),
         (("--memory", "lots"), "--memory is 'lots'; expected an amount such as 4GB"),
-        (("--mode", "fast"), "mode is 'fast'; expected 'auto', 'exact' or"),
+        (("--mode", "fast"), "mode is 'fast'; expected one of auto, exact"),
         (("--reduction", "max"), "reduction is 'max'; expected 'sum' or 'mean'"),
         (("--nesterov",), "nesterov=True needs a momentum"),
         (("--impute", "guess"), "impute is 'guess'; expected one of error, mean"),

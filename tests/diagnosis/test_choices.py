@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import retarget as rt
-from retarget.diagnosis.measure import approximation, choose, stability
+from retarget.diagnosis.measure import approximation, choose
 from retarget.diagnosis.measure.choose import (
     AIMS,
     AS_NEAR,
@@ -17,8 +17,9 @@ from retarget.diagnosis.measure.choose import (
     choose_gamma,
     choose_kernel,
     choose_rate,
+    largest_rate,
+    non_normality,
 )
-from retarget.diagnosis.measure.stability import largest_rate, non_normality
 from retarget.diagnosis.measure.trials import offline_aims
 from retarget.diagnosis.options import Options
 from retarget.diagnosis.pipeline import diagnose_stream
@@ -198,8 +199,8 @@ def test_blocks_are_multiples_of_the_batch(block, batch, rows, expected):
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 @pytest.mark.parametrize("limit", [1024, 2])
 def test_the_largest_rate_is_that_of_the_theory(monkeypatch, reduction, limit):
-    monkeypatch.setattr(stability, "LARGEST_EIGENPROBLEM", limit)
-    monkeypatch.setattr(stability, "PRECISION", 1e-12)
+    monkeypatch.setattr(choose, "LARGEST_EIGENPROBLEM", limit)
+    monkeypatch.setattr(choose, "PRECISION", 1e-12)
     stream = make_stream(11, 1, seed=0)
     K = torch.from_numpy(stream.K)
     for batch, momentum in [(1, 0.0), (3, 0.0), (4, 0.7)]:
@@ -210,7 +211,7 @@ def test_the_largest_rate_is_that_of_the_theory(monkeypatch, reduction, limit):
 
 
 def test_non_normality_is_the_condition_number_of_the_online_system(monkeypatch):
-    monkeypatch.setattr(stability, "PRECISION", 1e-12)
+    monkeypatch.setattr(choose, "PRECISION", 1e-12)
     stream = make_stream(20, 1, seed=0)
     learner = rt.SGD(lr=0.6, batch_size=3, reduction="mean")
     step = np.arange(20) // 3
@@ -219,7 +220,7 @@ def test_non_normality_is_the_condition_number_of_the_online_system(monkeypatch)
     for kernel in both_kernels(stream):
         assert non_normality(kernel, learner, 0) == pytest.approx(np.linalg.cond(M), rel=1e-5)
         assert non_normality(kernel, rt.SGD(lr=1e200), 0) == np.inf
-    monkeypatch.setattr(stability, "NON_NORMALITY_ROWS", 10)
+    monkeypatch.setattr(choose, "NON_NORMALITY_ROWS", 10)
     for kernel in both_kernels(stream):
         leading = non_normality(kernel, learner, 0)
         assert leading == pytest.approx(np.linalg.cond(M[:9, :9]), rel=1e-5)

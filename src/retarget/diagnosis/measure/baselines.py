@@ -22,12 +22,9 @@ REFITS = 40  # of such a model along the stream, where it is scored progressivel
 
 
 def baseline_errors(kernel: StreamKernel, parted: Split, options: Options) -> dict[str, Errors]:
-    """Errors by name of the baseline; the mean, or the most frequent class, comes first.
+    """Errors by baseline; the mean or the most frequent class comes first.
 
-    Args:
-        kernel: The kernel of the stream.
-        parted: The stream, and the rows held out.
-        options: Among them the reference, which is one of the baselines unless it is all rows.
+    A reference other than "all" is one of the baselines.
     """
     Y = parted.stream.Y
     name = "the most frequent class" if parted.stream.kind == "classification" else "the mean"
@@ -57,7 +54,7 @@ def baseline_errors(kernel: StreamKernel, parted: Split, options: Options) -> di
 def _recent_errors(
     kernel: StreamKernel, parted: Split, recent: Aim, options: Options
 ) -> Errors | None:
-    """Errors of the batch model of recent rows; None where there is no such model."""
+    """Errors of the batch model of recent rows; None if there is no such model."""
     scales, test = parted.stream.target_scales, parted.test
     try:
         if test is not None:
@@ -81,7 +78,7 @@ def _fitted(
     options: Options,
     scales: NDArray[np.float64],
 ) -> Predictor:
-    """The batch model of the rows before `stop` that are recent by then."""
+    """The batch model of the recent rows before `stop`, as a function of queries."""
     rows = recent.window or math.ceil(math.log(COUNTED) / math.log(recent.discount))
     rows = max(rows, 2)  # of one row, no leave-one-out error is left
     part = kernel.part(slice(max(0, stop - rows), stop))
