@@ -217,8 +217,7 @@ def test_features_that_are_all_zero_teach_nothing():
 
 
 @pytest.mark.parametrize(
-    ("mode", "evaluation"),
-    [("exact", "test"), ("features", "test"), ("exact", "progressive")],
+    ("mode", "evaluation"), [("exact", "test"), ("features", "test"), ("exact", "progressive")]
 )
 def test_a_learner_that_diverges_leaves_the_rest_of_the_diagnosis(mode, evaluation):
     test = spread(30) if evaluation == "test" else None

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
+from retarget.cli import console, say
 from retarget.cli.stream_options import method_option, with_shared_options
 from retarget.errors import InvalidInputError
 from retarget.storage import atomic_file, user_path
-from retarget.text import amount_of_memory, auto_or_number, listed, printable
+from retarget.text import amount_of_memory, auto_or_number, listed
 
 if TYPE_CHECKING:
     import polars as pl
@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 # The commands import what computes: their help does not wait for torch and Polars.
 OUT = Path("results/diagnosis")
 TABLE_SUFFIXES = (".parquet", ".csv")
-EVALUATIONS = ("last", "random", "progressive", "test")
 KERNELS = ("rbf", "linear")
 app = typer.Typer(rich_markup_mode="rich")
-console = Console(emoji=False)  # a column may be called :rocket:
 
 
 @app.command()
@@ -38,27 +36,26 @@ console = Console(emoji=False)  # a column may be called :rocket:
 def diagnose(
     asked: dict[str, Any],
     test: Annotated[
-        Path | None,
-        method_option(metavar="FILE", help="Rows to measure errors on, with the same columns."),
+        Path | None, method_option("FILE", "Rows to measure errors on, with the same columns.")
     ] = None,
     evaluation: Annotated[
         str | None,
         method_option(
-            metavar="|".join(EVALUATIONS),
-            help="Rows that errors are measured on: the last ones of the stream, random ones of "
+            "last|random|progressive|test",
+            "Rows that errors are measured on: the last ones of the stream, random ones of "
             "every class, each row before it is learned (progressive), or the --test file.",
             show_default="test with a --test file, else last; random if the last rows hold "
             "classes that were never learned",
         ),
     ] = None,
     test_share: Annotated[
-        float, method_option(help="Share of the rows held out, at the end or at random.")
+        float, method_option(None, "Share of the rows held out, at the end or at random.")
     ] = 0.2,
     reference: Annotated[
         str,
         method_option(
-            metavar="all|window:N|discount:F",
-            help="Batch model to compare with: of all rows, of the last N, or with each row "
+            "all|window:N|discount:F",
+            "Batch model to compare with: of all rows, of the last N, or with each row "
             "counting F times the next one (0.999). Under drift, one of the latter two.",
         ),
     ] = "all",
@@ -92,7 +89,7 @@ def diagnose(
     else:
         for part in terminal_parts(diagnosis):
             console.print(part)
-        _show_files(files)
+        say("\n".join(["Written:", *(f"  {path}" for path in files)]))
     if open_report:
         typer.launch(str(files[0]))
 
@@ -149,18 +146,13 @@ def correct(
         purpose = made_for(diagnosis, command_line())
         described.write_text(json.dumps(purpose, indent=2) + "\n", encoding="utf-8")
     for kind, size in left_out.items():
-        console.print(
-            f"Left out: the {kind} targets, which reach {size:,.0f} standard deviations (--force "
-            "writes them).",
-            style="yellow",
-        )
-    console.print(
+        reach = f"which reach {size:,.0f} standard deviations (--force writes them)."
+        say(f"Left out: the {kind} targets, {reach}", style="yellow")
+    say(
         f"These targets are for one learner: {purpose['learner']} Trained on them, another "
-        "learner or a network may end worse than on your own targets.",
-        highlight=False,
-        markup=False,
+        "learner or a network may end worse than on your own targets."
     )
-    _show_files([path, about])
+    say("\n".join(["Written:", f"  {path}", f"  {about}"]))
 
 
 def options_of(asked: dict[str, Any], **more: Any) -> "Options":
@@ -279,9 +271,3 @@ def write_all(diagnosis: "Diagnosis", folder: Path) -> list[Path]:
 def command_line() -> str:
     """The command as it was typed, ready to be pasted into a shell."""
     return shlex.join(["retarget", *sys.argv[1:]])
-
-
-def _show_files(files: list[Path]) -> None:
-    console.print("Written:")
-    for path in files:
-        console.print(f"  {printable(str(path))}", highlight=False, markup=False, soft_wrap=True)

@@ -50,14 +50,7 @@ from retarget.diagnosis.result import Diagnosis, Evaluation, Mode, Stability
 from retarget.diagnosis.stream import Stream
 from retarget.diagnosis.tables.frames import assembled, assembled_test
 from retarget.diagnosis.tables.prepare import class_text, prepare, target_kind
-from retarget.diagnosis.tables.roles import (
-    Impute,
-    Kind,
-    Roles,
-    Rows,
-    order_rows,
-    order_test_rows,
-)
+from retarget.diagnosis.tables.roles import Impute, Kind, Roles, Rows, order_rows, order_test_rows
 from retarget.errors import InvalidInputError, NotPositiveDefiniteError, PrecisionWarning
 from retarget.import_path import imported_network
 from retarget.kernels import EmpiricalNTK, Kernel

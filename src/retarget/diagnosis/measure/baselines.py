@@ -31,10 +31,7 @@ def baseline_errors(kernel: StreamKernel, parted: Split, options: Options) -> di
     if parted.test is None:
         earlier = np.vstack([np.zeros_like(Y[:1]), Y[:-1]])
         counts = np.maximum(np.arange(len(Y)), 1)[:, None]
-        made = {
-            name: Y - np.cumsum(earlier, axis=0) / counts,
-            "the last value": Y - earlier,
-        }
+        made = {name: Y - np.cumsum(earlier, axis=0) / counts, "the last value": Y - earlier}
     else:
         made = {name: parted.test.Y - Y.mean(axis=0)}
         if parted.evaluation == "last":
@@ -72,11 +69,7 @@ def _recent_errors(
 
 
 def _fitted(
-    kernel: StreamKernel,
-    stop: int,
-    recent: Aim,
-    options: Options,
-    scales: NDArray[np.float64],
+    kernel: StreamKernel, stop: int, recent: Aim, options: Options, scales: NDArray[np.float64]
 ) -> Predictor:
     """The batch model of the recent rows before `stop`, as a function of queries."""
     rows = recent.window or math.ceil(math.log(COUNTED) / math.log(recent.discount))

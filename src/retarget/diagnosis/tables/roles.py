@@ -83,10 +83,7 @@ def require_distinct(names: Iterable[str], what: str) -> None:
 
 
 def chosen_columns(
-    available: Sequence[str],
-    columns: Sequence[str] | None,
-    drop: Sequence[str],
-    require_all: bool,
+    available: Sequence[str], columns: Sequence[str] | None, drop: Sequence[str], require_all: bool
 ) -> list[str]:
     """The columns to load, in the table's order: those asked for (or all), but not the dropped."""
     if require_all:
