@@ -293,16 +293,14 @@ def progress_table(schedule: "Schedule") -> RenderableType:
         Text(str(n), "bold red" if name == "failed" and n else "") for name, n in counts.items()
     ]
     table.add_row(*numbers, str(left), duration(schedule.seconds_left()))
-    shown = [_running(schedule, key) for key in list(schedule.running)[:SHOWN_RUNNING]]
+    shown = []
+    for key in list(schedule.running)[:SHOWN_RUNNING]:
+        gone = duration(time.monotonic() - schedule.running[key])
+        usual = schedule.estimator.seconds(schedule.identities[key])
+        of = f" of about {duration(usual)}" if usual is not None else ""
+        shown.append(Text(f"  {schedule.runs[key].name}: {gone}{of}", "dim"))
     if counts["running"] > SHOWN_RUNNING:
         shown.append(Text(f"  and {counts['running'] - SHOWN_RUNNING} more", "dim"))
     bar = Table.grid()  # a bar alone ends no line
     bar.add_row(ProgressBar(len(schedule.runs), counts["done"] + counts["failed"], width=60))
     return Group(bar, table, *shown)
-
-
-def _running(schedule: "Schedule", key: str) -> RenderableType:
-    gone = duration(time.monotonic() - schedule.running[key])
-    usual = schedule.estimator.seconds(schedule.identities[key])
-    of = f" of about {duration(usual)}" if usual is not None else ""
-    return Text(f"  {schedule.runs[key].name}: {gone}{of}", "dim")

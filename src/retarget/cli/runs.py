@@ -45,16 +45,11 @@ def list_runs(out: Results = Path("results"), experiment: Of = None) -> None:
     for key, record in rows:
         states.append(store.state(key))
         colour = COLOURS.get(states[-1], "cyan")
-        about = (
-            ("", "", "", "")
-            if record is None
-            else (
-                escape(printable(record.experiment)),
-                escape(printable(record.name)),
-                duration(record.seconds),
-                record.finished[:16].replace("T", " "),  # to the minute
-            )
-        )
+        about = [""] * 4
+        if record is not None:
+            names = (escape(printable(name)) for name in (record.experiment, record.name))
+            finished = record.finished[:16].replace("T", " ")  # to the minute
+            about = [*names, duration(record.seconds), finished]
         table.add_row(key, f"[{colour}]{states[-1]}[/{colour}]", *about)
     if rows:
         console.print(table)

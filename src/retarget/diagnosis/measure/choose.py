@@ -233,24 +233,12 @@ class CorrectionChoice(NamedTuple):
 def choose_correction(
     kernel: StreamKernel, learner: SGD, gamma: Choice, block_size: int, ridge: float | None
 ) -> tuple[CorrectionChoice, Offline]:
-    """The choice with which the learner ends nearest to the offline one, which is returned too.
+    """The correction that ends nearest to the offline learner, which is returned too.
 
-    A chosen gamma is that of the best offline learner. To be followed block by block that is
-    often too rough: a larger one may lead nearer to it in the end. A gamma that was given is
-    followed as it is. What needs targets out of all proportion is chosen only where all else does.
-
-    For a long stream, evenly spaced rows choose, with a ridge in proportion to their number: that
-    is nearly the same learner, at a fraction of the price.
-
-    Args:
-        kernel: The stream's kernel.
-        learner: The online learner.
-        gamma: The offline learner's ridge.
-        block_size: Rows corrected together.
-        ridge: The stabiliser; None chooses it.
-
-    Raises:
-        NotPositiveDefiniteError: There is no offline learner with this ridge.
+    A chosen gamma is that of the best offline learner, which is often too rough to be followed
+    block by block: a larger one may lead nearer to it in the end. A given gamma is followed as it
+    is. Targets out of all proportion are chosen only if all else needs them. For a long stream,
+    evenly spaced rows choose, with a ridge in proportion to their number.
     """
     most = CHOOSING_ROWS if isinstance(kernel, DenseKernel) else CHOOSING_FEATURE_ROWS
     if len(kernel) <= most:
@@ -291,7 +279,10 @@ def _nearest(
         chosen = Choice(best, ridge is None, how, _table(given, distances))
         aim = replace(gamma, value=float(value))
         candidates.append(CorrectionChoice(aims, aim, chosen, nearest, not unusable))
-        if not gamma.automatic or _worse_again(candidates):
+        before = candidates[-2] if len(candidates) > 1 else None
+        # one that leads no nearer than the one before: a smoother one will not either
+        worse = before is not None and before.usable and not nearest < before.distance
+        if not gamma.automatic or worse:
             break
         if ridge is None:
             # what steadied the learner, and nothing: smoother aims seldom need more
@@ -304,13 +295,6 @@ def _nearest(
     near = next(one for one in possible if one.distance <= (1 + AS_NEAR) * least)
     how = f"{NEAREST} {len(candidates)} ridges"
     return near._replace(aim=Choice(near.aim.value, True, how, tried)), offline
-
-
-def _worse_again(candidates: list[CorrectionChoice]) -> bool:
-    """Whether the last aim is no nearer than the one before: a smoother one will not be either."""
-    if len(candidates) < 2 or not candidates[-2].usable:
-        return False
-    return not candidates[-1].distance < candidates[-2].distance
 
 
 def _distances(kernel: StreamKernel, ends: list[Tensor | None], offline: Tensor) -> list[float]:
@@ -343,21 +327,12 @@ def attempt_changes(
     made = learn_online(kernel, jobs, keep_errors=progressive) if jobs else []
     runs = dict(zip(changes, made, strict=True))
     random = np.random.default_rng(seed)
-    for number in range(0 if progressive else tried_orders(len(kernel))):
+    orders = min(ORDERS, max(FEWEST_ORDERS, ORDERED_ROWS // len(kernel)))
+    for number in range(0 if progressive else orders):
         order = torch.from_numpy(random.permutation(len(kernel)))
         (shuffled,) = learn_online(kernel, [(learner, kernel.Y)], keep_errors=False, order=order)
         runs["order", number] = shuffled
     return runs
-
-
-def tried_orders(rows: int) -> int:
-    """How many random orders of a stream are tried.
-
-    Example:
-        >>> tried_orders(10_000), tried_orders(400_000), tried_orders(10_000_000)
-        (10, 6, 3)
-    """
-    return min(ORDERS, max(FEWEST_ORDERS, ORDERED_ROWS // rows))
 
 
 def better_rate(lr: Choice) -> float | None:

@@ -95,12 +95,7 @@ def held_out(
 
 
 def held_out_rows(rows: int, test_share: float) -> int:
-    """How many rows the last part of a stream has: at least one, and at least two are left.
-
-    Examples:
-        >>> held_out_rows(10, 0.25), held_out_rows(3, 0.2)
-        (2, 1)
-    """
+    """How many rows are held out: at least one, and at least two are left."""
     if not 0 < test_share < 1:
         raise InvalidInputError(f"test_share is {test_share}; expected a share between 0 and 1")
     return min(max(1, round(rows * test_share)), max(rows - 2, 0))
