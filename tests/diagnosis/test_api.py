@@ -142,6 +142,11 @@ def test_test_sets(stand):
         ({"X": FRAME, "Y": "y", "column": "a", "drop": "a"}, "'a' is dropped and also used"),
         ({"X": FRAME, "Y": "y", "column": "b", "groups": "b"}, "'b' .*--group-as-feature. is set"),
         ({"group_as_feature": True}, "--group-as-feature. is set and no group is named"),
+        ({"intercept": True}, "intercept is True with kernel 'rbf'; only 'linear' takes it"),
+        *(
+            ({"reference": text}, "reference is .*expected 'all', 'window:N'")
+            for text in ("some", "window:", "window:0", "discount:1", "discount:x", "")
+        ),
         ({"lr": [0.1, 0.2]}, "lr is .*; expected one number"),
         ({"memory": "much"}, "memory is .*; expected a number of bytes"),
         ({"features": 1.5}, "features is .*; expected a whole number"),

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import retarget as rt
-from retarget.diagnosis.measure import approximation, choose
+from retarget.diagnosis.measure import choose
 from retarget.diagnosis.measure.choose import (
     AIMS,
     AS_NEAR,
@@ -22,7 +22,6 @@ from retarget.diagnosis.measure.choose import (
 )
 from retarget.diagnosis.measure.trials import offline_aims
 from retarget.diagnosis.options import Options
-from retarget.diagnosis.pipeline import diagnose_stream
 from retarget.diagnosis.result import Choice
 from retarget.theory.stability import largest_stable_lr
 from support.diagnosis_streams import both_kernels, by_hand, drifting
@@ -71,10 +70,6 @@ def test_rate_has_the_least_prequential_error_among_stable_rates():
         given = choose_rate(Options(lr=0.0123, **options), kernel, limit, TWO)
         assert (given.value, given.automatic) == (0.0123, False)
         assert 0.0123 in given.tried["value"]
-
-
-def test_a_rate_that_diverges_has_no_score():
-    kernel = both_kernels(make_stream(40, 1, seed=0))[0]
     choice = choose_rate(Options(lr=1e20), kernel, 1.0, np.ones(1))
     assert choice.tried.filter(choice.tried["value"] == 1e20)["score"].item() is None
     wild = choose_rate(Options(), kernel, 1e60, np.ones(1))
@@ -145,15 +140,6 @@ def test_of_a_long_stream_evenly_spaced_rows_choose(number, rows, monkeypatch):
     np.testing.assert_allclose(found.aims, offline_aims(kernel, found.aim.value, 4))
     A_off = rt.offline_coefficients(stream.K, stream.Y, gamma)
     np.testing.assert_allclose(offline.dual, A_off, rtol=1e-6, atol=1e-9)
-
-
-def test_many_rows_are_exact_only_if_asked(monkeypatch):
-    monkeypatch.setattr(approximation, "MOST_EXACT_ROWS", 50)
-    modes = {
-        mode: diagnose_stream(drifting(80), None, Options(mode=mode), progress=False).mode
-        for mode in ("auto", "exact")
-    }
-    assert modes == {"auto": "features", "exact": "exact"}
 
 
 def test_where_nothing_keeps_the_targets_finite():

@@ -148,9 +148,11 @@ def correct(
     for kind, size in left_out.items():
         reach = f"which reach {size:,.0f} standard deviations (--force writes them)."
         say(f"Left out: the {kind} targets, {reach}", style="yellow")
-    say(
+    console.print(
         f"These targets are for one learner: {purpose['learner']} Trained on them, another "
-        "learner or a network may end worse than on your own targets."
+        "learner or a network may end worse than on your own targets.",
+        highlight=False,
+        markup=False,
     )
     say("\n".join(["Written:", f"  {path}", f"  {about}"]))
 
