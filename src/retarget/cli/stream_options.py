@@ -82,12 +82,13 @@ def shared_options(
         list[str] | None,
         column_option(
             "COL",
-            "What your model said of each row just before it learned it, where that was "
-            "logged; repeat it for several targets.",
+            "Logged predictions of your model for each row just before it learned it; repeat it "
+            "for several targets.",
         ),
     ] = None,
     predictions_after: Annotated[
-        list[str] | None, column_option("COL", "What your model says of each row at the end.")
+        list[str] | None,
+        column_option("COL", "Logged predictions of your model for each row at the end."),
     ] = None,
     model: Annotated[
         str | None,

@@ -18,7 +18,7 @@ RECENT_SHARE = 0.1  # of the stream, for the batch model of its last rows
 FEWEST_RECENT, MOST_RECENT = 50, 2000
 Predictor = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 COUNTED = 0.01  # discounted rows that count less are left out
-REFITS = 40  # of such a model along the stream, where it is scored progressively
+REFITS = 40  # of such a model along the stream, if it is scored progressively
 
 
 def baseline_errors(kernel: StreamKernel, parted: Split, options: Options) -> dict[str, Errors]:

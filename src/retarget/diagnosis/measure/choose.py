@@ -33,7 +33,7 @@ from retarget.theory.stability import stable_limit
 from retarget.theory.stream_kernel import DenseKernel, Offline, StreamKernel
 
 GAMMA_GRID = np.logspace(-7, 6, 40)  # times the mean of k(x, x)
-GAMMAS = slice(9, 31)  # those tried at first, 1e-4 to 1e3; the others where the best is at an edge
+GAMMAS = slice(9, 31)  # tried first, 1e-4 to 1e3; the others if the best is at an edge
 RATES = 14  # each half of the one before, from 90% of the largest stable one
 BLOCK_ROWS = 64
 FEWEST_BLOCKS = 10
@@ -99,7 +99,7 @@ def choose_gamma(options: Options, kernel: StreamKernel, scales: NDArray[np.floa
     scores = (errors.numpy() * scales**2).mean(axis=1)
     if not isinstance(gamma, str):
         return Choice(gamma, False, "given", _table(candidates, scores))
-    # beyond the first values only where the best of them is the last on its side
+    # beyond the first values only if the best of them is the last on its side
     low, high = GAMMAS.start, GAMMAS.stop
     while low > 0 and scores[low:high].argmin() == 0:
         low -= 1
@@ -196,7 +196,7 @@ def choose_rate(
         candidates = np.unique(np.append(candidates, lr))
     scores = scored(candidates)
     if np.isfinite(scores).any() and np.nanargmin(scores) == 0:
-        # once: where nothing can be learned, the best rate is 0
+        # once: if nothing can be learned, the best rate is 0
         lower = candidates[0] * 0.5 ** np.arange(RATES // 2, 0, -1.0)
         candidates, scores = np.append(lower, candidates), np.append(scored(lower), scores)
     tried = _table(candidates, scores)

@@ -1,8 +1,8 @@
-"""How large the columns of a Parquet file become, from what their pages say, before any is read.
+"""How large the columns of a Parquet file become, from their page headers, before any is read.
 
-A page of some bytes can hold a gigabyte: packed text, or a number that is repeated. The sizes at
-the end of a file are what its writer claims; those before each page are what a reader goes by.
-All of it is written in Thrift's compact protocol.
+A page of a few bytes can hold a gigabyte: packed text, or a number that is repeated. The sizes at
+the end of a file are claims of its writer; readers use those before each page. All of it is written
+in Thrift's compact protocol.
 """
 
 import mmap
