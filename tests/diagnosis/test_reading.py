@@ -254,7 +254,7 @@ def npz_of_text(code):
         ("t.parquet", b"PAR1", "Parquet file that is cut short or damaged"),
         ("t.npy", b"\x93NUMPY\x01", "is not a NumPy array, or is d"),
         ("t.npy", b"\x93NUMPY\x09\x00 and more", "is not a NumPy array, or is d"),
-        ("t.npy", saved(np.save, np.ones((9, 2)))[:-8], "announces 144 bytes of numbers, and th"),
+        ("t.npy", saved(np.save, np.ones((9, 2)))[:-8], "announces 144 bytes and has 136"),
         ("t.npy", saved(np.save, np.ones(9)), r"an array of shape \(9,\); expected \(rows, col"),
         ("t.npy", saved(np.save, np.array([["a"]])), "dtype <U1; expected numbers: save text as"),
         ("t.npy", saved(np.save, np.ones((2, 2), complex)), "dtype complex128; expected numbers"),

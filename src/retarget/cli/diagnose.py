@@ -208,8 +208,7 @@ def load_tables(
     if file is None:
         if target or test or chosen(Roles, {**asked, "target": "digit"}) != Roles(("digit",)):
             raise InvalidInputError(
-                "options on columns or a test set are given, but no FILE that has them; name the "
-                "file of the stream first"
+                "options on columns or a test set need a FILE; name the file of the stream first"
             )
         return digits_tables(asked["seed"])
     if not target:

@@ -154,8 +154,7 @@ def _store(out: Path) -> "RunStore":
     store = RunStore(out)
     if not store.folder.is_dir():
         raise InvalidInputError(
-            f"there are no runs in {out}; `retarget reproduce` makes some, and --out names its "
-            "folder of results"
+            f"there are no runs in {out}; expected a folder of `retarget reproduce` (--out)"
         )
     return store
 

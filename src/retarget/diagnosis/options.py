@@ -76,8 +76,7 @@ class Options:
             value = getattr(self, name)
             if value is not None and value is not False and self.kernel != needed:
                 raise InvalidInputError(
-                    f"{name} is {value!r} with kernel {self.kernel!r}; only {needed!r} takes it: "
-                    "leave it out"
+                    f"{name} is {value!r} with kernel {self.kernel!r}; only {needed!r} takes it"
                 )
         if self.model_options is not None and self.model is None:
             raise InvalidInputError(
@@ -106,13 +105,11 @@ class Options:
         repeated = [n for n in LEARNER_OPTIONS if getattr(self, n) != getattr(default, n)]
         if repeated:
             raise InvalidInputError(
-                f"{', '.join(sorted(repeated))} given beside a learner, which says that itself; "
-                "give one"
+                f"{', '.join(sorted(repeated))} given beside a learner; give one or the other"
             )
         if not isinstance(learner.lr, float):
             raise InvalidInputError(
-                f"the learner has a schedule of {len(learner.lr)} rates; expected one rate: a "
-                "stream is diagnosed at one"
+                f"the learner has a schedule of {len(learner.lr)} rates; expected one rate"
             )
         return replace(self, **learner.to_dict())
 

@@ -124,8 +124,7 @@ def _require_numbers(what: str, stream: Stream) -> None:
         if not np.isfinite(array).all():
             row = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
             raise InvalidInputError(
-                f"{what} holds a value that is not a finite number in row {row} of {name}; fill in "
-                "or remove what is missing first"
+                f"{what} holds a value that is not a finite number in row {row} of {name}; fix it"
             )
 
 

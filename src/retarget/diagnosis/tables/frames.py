@@ -53,8 +53,7 @@ def read_npz(path: Path, choose: Choose) -> pl.DataFrame:
         for name in files.names:
             if not name.endswith(".npy"):
                 raise InvalidInputError(
-                    f"{path} holds {name!r}, which is not an array; expected what numpy.savez "
-                    "writes"
+                    f"{path} holds {name!r}, which is not an array; expected a file of numpy.savez"
                 )
             what = f"{path}: the array {name[:-4]!r}"
             with files.open(name) as file:
@@ -113,8 +112,7 @@ def _read_header(file: IO[bytes], what: str, size: int, kinds: str) -> _Header:
     announced, left = values * dtype.itemsize, size - file.tell()
     if announced != left:
         raise InvalidInputError(
-            f"{what} is cut short or damaged: its header announces {announced:,} bytes of "
-            f"numbers, and there are {left:,}"
+            f"{what} is cut short or damaged: it announces {announced:,} bytes and has {left:,}"
         )
     return header
 
@@ -134,8 +132,7 @@ def _common_rows(path: Path, headers: dict[str, _Header]) -> int:
     for name, header in headers.items():
         if len(header.shape) not in (1, 2):
             raise InvalidInputError(
-                f"{path}: the array {name[:-4]!r} has shape {header.shape}; expected (rows,) or "
-                "(rows, columns)"
+                f"{path}: {name[:-4]!r} has shape {header.shape}; expected (rows,) or (rows, k)"
             )
     lengths = {name[:-4]: header.shape[0] for name, header in headers.items()}
     if len(set(lengths.values())) > 1:
@@ -178,8 +175,7 @@ def as_table(data: Any, prefix: str = "c") -> pl.DataFrame:
     if isinstance(data, np.ndarray | list | tuple):
         return _from_array(np.asarray(data), prefix)
     raise InvalidTypeError(
-        f"the table is a {type(data).__name__}; expected a frame of Polars or pandas, a dict of "
-        "columns, or an array"
+        f"the table is a {type(data).__name__}; expected a frame of Polars or pandas, dict or array"
     )
 
 
@@ -197,8 +193,7 @@ def _from_columns(columns: Mapping[str, Any]) -> pl.DataFrame:
     except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise InvalidInputError(
-            f"the columns make no table ({reason}); expected columns of one length, each of one "
-            "type"
+            f"the columns make no table ({reason}); expected one length, and one type for each"
         ) from error
 
 

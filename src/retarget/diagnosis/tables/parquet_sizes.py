@@ -90,8 +90,7 @@ def damage_explained(path: Path) -> Iterator[None]:
     ) as error:
         reason = (str(error).splitlines() or [""])[0]
         raise InvalidInputError(
-            f"{path} is a Parquet file that is cut short or damaged ({reason}); write or copy it "
-            "again"
+            f"{path} is a Parquet file that is cut short or damaged ({reason}); write it again"
         ) from error
 
 

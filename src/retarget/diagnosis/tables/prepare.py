@@ -114,8 +114,7 @@ def _holds_numbers(present: pl.Series) -> bool:
         others = present.filter(numbers.is_null())
         raise InvalidInputError(
             f"the column {shown(present.name)} holds numbers, and in {len(others):,} rows text "
-            f"({_distinct(others)}); leave these cells empty if they are missing, or leave the "
-            "column out (--drop)"
+            f"({_distinct(others)}); leave these cells empty, or the column out (--drop)"
         )
     return share == 1
 
@@ -177,8 +176,7 @@ class TargetColumns:
         if len(unknown):
             raise InvalidInputError(
                 f"the target {shown(self.columns[0])} holds classes that the stream does not have "
-                f"({_distinct(unknown)}, in {len(unknown):,} rows); remove these rows from the "
-                "test set"
+                f"({_distinct(unknown)}, in {len(unknown):,} rows); remove these rows"
             )
         codes = labels.cast(pl.Enum(self.names)).to_physical()
         return np.asarray(np.eye(len(self.names))[codes.to_numpy()])
@@ -190,8 +188,7 @@ def target_kind(rows: Rows) -> TargetKind:
     if len(columns) > 1:
         if kind == "classification":
             raise InvalidInputError(
-                f"{len(columns)} targets are named; expected one column of classes, or "
-                "--kind regression"
+                f"{len(columns)} targets are named; expected one column of classes"
             )
         return "regression"
     column = rows.table[columns[0]]
@@ -263,8 +260,7 @@ def _finite(column: pl.Series) -> np.ndarray:
     values: np.ndarray = column.cast(pl.Float64).to_numpy()
     if count := int((~np.isfinite(values)).sum()):
         raise InvalidInputError(
-            f"the target {name} is infinite in {count:,} rows; expected finite numbers: remove "
-            "these rows"
+            f"the target {name} is infinite in {count:,} rows; expected finite numbers"
         )
     return values
 
@@ -371,8 +367,7 @@ def prepare(rows: Rows, train_rows: int | None = None) -> tuple[Stream, Preparat
     train_rows = len(rows) if train_rows is None else train_rows
     if not 2 <= train_rows <= len(rows):
         raise InvalidInputError(
-            f"{train_rows:,} of {len(rows):,} rows are to be learned from; expected at least 2, "
-            "and no more than there are"
+            f"{train_rows:,} of {len(rows):,} rows are to be learned from; expected at least 2"
         )
     roles, notes = rows.roles, list(rows.notes)
     targets = learn_targets(rows, train_rows, notes)

@@ -109,8 +109,7 @@ def _header(path: Path, text: str) -> tuple[str, list[str]]:
     counted = len(header) > 1 and header == [str(number) for number in range(len(header))]
     if not counted and parsed_numbers(pl.Series(header)).null_count() == 0:
         raise InvalidInputError(
-            f"{path} has no header: its first line holds numbers ({listed(header)}); put the "
-            "names of the columns there"
+            f"{path} has no header: its first line holds numbers ({listed(header)}); expected names"
         )
     return best, header
 
@@ -120,8 +119,7 @@ def _first_line(path: Path, text: str, separator: str) -> list[str]:
         fields = next(csv.reader(io.StringIO(text, newline=""), delimiter=separator), [])
     except csv.Error as error:
         raise InvalidInputError(
-            f"{path} has a first line that cannot be read ({error}); expected the names of the "
-            "columns, quotes closed"
+            f"{path} has a first line that cannot be read ({error}); expected names, quotes closed"
         ) from error
     if not any(field.strip() for field in fields):
         raise InvalidInputError(f"{path} starts with a blank line; expected the columns' names")
@@ -143,8 +141,7 @@ def _parsed(path: Path, content: Path | bytes, separator: str, names: list[str])
         with _opened(content) as file:
             require_even_rows(path, file, separator, len(names))
         raise InvalidInputError(
-            f"{path} cannot be read as a table ({str(error).splitlines()[0]}); look for a quote "
-            "that is not closed"
+            f"{path} cannot be read as a table ({str(error).splitlines()[0]}); look for a quote"
         ) from error
     if table.width != len(names):
         raise InvalidInputError(
@@ -203,8 +200,7 @@ def decoded(path: Path, start: bytes) -> str:
         raise InvalidInputError(f"{path} is empty: it holds blanks only; expected a table")
     if "\r" in text and "\n" not in text:
         raise InvalidInputError(
-            f"{path} ends its lines with a carriage return alone, as old Macs did; save it again "
-            "with usual line ends"
+            f"{path} ends its lines with a carriage return alone; save it with usual line ends"
         )
     return text
 
@@ -249,8 +245,7 @@ def read_parquet(path: Path, choose: Choose) -> pl.DataFrame:
         start = file.read(len(PARQUET_MARK))
     if start != PARQUET_MARK:
         raise InvalidInputError(
-            f"{path} is not a Parquet file: it starts with {start!r}; expected a name that says "
-            "what it is (.csv, .npz, ...)"
+            f"{path} is not a Parquet file: it starts with {start!r}; give it its own suffix"
         )
     sizes = ParquetSizes(path)
     with damage_explained(path):
@@ -312,8 +307,7 @@ def read_table(
     reader = READERS.get(suffix.lower())
     if reader is None:
         raise InvalidInputError(
-            f"{path} has the suffix {suffix!r}; expected {expected}: save or convert it as one "
-            "of these"
+            f"{path} has the suffix {suffix!r}; expected {expected}: convert it to one of these"
         )
     if path.stat().st_size == 0:
         raise InvalidInputError(f"{path} is empty: it holds 0 bytes; expected a table")

@@ -27,8 +27,7 @@ def require_text_size(what: str, size: int) -> None:
     if size > LARGEST_TEXT:
         raise InvalidInputError(
             f"{what} holds {decimal(size)} of text, more than the {LARGEST_TEXT:,} bytes that are "
-            "read; convert it to Parquet and choose columns (--column, --drop), or take a part of "
-            "its rows"
+            "read; convert it to Parquet and choose columns (--column, --drop), or use fewer rows"
         )
 
 
@@ -38,8 +37,7 @@ def require_table_size(what: str, rows: int, row_bytes: float) -> None:
     if size > LARGEST_TABLE:
         raise InvalidInputError(
             f"{what} would take {decimal(size)} in memory ({rows:,} rows), more than the "
-            f"{decimal(LARGEST_TABLE)} that are loaded; choose fewer columns (--column, --drop), "
-            "or take a part of the rows"
+            f"{decimal(LARGEST_TABLE)} allowed; use fewer rows or columns (--column, --drop)"
         )
 
 
@@ -150,13 +148,11 @@ class Roles:
             )
         if both := {*self.target, self.time, self.group, *self.column}.intersection(self.drop):
             raise InvalidInputError(
-                f"{both.pop()!r} is dropped and also used as target, time, group or feature "
-                "(column); drop it or use it"
+                f"{both.pop()!r} is dropped and also used as target, time, group or feature"
             )
         if both := {*self.target, self.time}.intersection(self.column):
             raise InvalidInputError(
-                f"{both.pop()!r} is chosen as a feature (column) and also used as target or time; "
-                "expected other columns as features"
+                f"{both.pop()!r} is chosen as a feature (column) and also used as target or time"
             )
         if self.group in self.column and not self.group_as_feature:
             raise InvalidInputError(
@@ -302,8 +298,7 @@ def as_numbers(column: pl.Series, as_moments: bool) -> np.ndarray:
         column = _seconds(column)
     elif not (dtype.is_numeric() or dtype in (pl.Boolean, pl.Null)):
         raise InvalidInputError(
-            f"the column {shown(column.name)} holds {dtype}; expected numbers, as in the rows that "
-            "were learned from"
+            f"the column {shown(column.name)} holds {dtype}; expected numbers, as in learned rows"
         )
     values: np.ndarray = column.cast(pl.Float64).fill_null(np.nan).to_numpy().copy()
     values[np.isinf(values)] = np.nan
