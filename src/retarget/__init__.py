@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from retarget.continual.corrector import NetworkCorrector
-    from retarget.diagnosis.api import diagnose
+    from retarget.diagnosis.pipeline import diagnose
     from retarget.diagnosis.result import Diagnosis
     from retarget.errors import RetargetError
     from retarget.estimators import (
@@ -94,7 +94,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
 # same modules and names as above, which are for type checkers and editors.
 _MODULES = {
     "continual.corrector": "NetworkCorrector",
-    "diagnosis.api": "diagnose",
+    "diagnosis.pipeline": "diagnose",
     "diagnosis.result": "Diagnosis",
     "errors": "RetargetError",
     "estimators": "OnlineKernelClassifier OnlineKernelRegressor "

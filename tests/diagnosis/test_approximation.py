@@ -34,7 +34,7 @@ def opened(**asked):
     return open_kernel(rt.RBF(1.0), X, Y, Options(**asked), lambda _: None)
 
 
-def test_the_mode_is_exact_where_memory_allows():
+def test_the_mode_is_exact_if_memory_allows(monkeypatch):
     needed = exact_memory(40, 3, 1)
     assert isinstance(opened(memory=needed).kernel, DenseKernel)
     beyond = opened(memory=needed - 1, features=8)
@@ -44,6 +44,9 @@ def test_the_mode_is_exact_where_memory_allows():
     assert (beyond.needed, beyond.limit) == (needed, needed - 1)
     assert isinstance(opened(mode="features").kernel, FeatureKernel)
     assert opened(mode="exact").features is None
+    monkeypatch.setattr(approximation, "MOST_EXACT_ROWS", 30)  # more only if asked for
+    assert isinstance(opened().kernel, FeatureKernel)
+    assert isinstance(opened(mode="exact").kernel, DenseKernel)
 
 
 def test_memory_and_features_by_default(monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import retarget as rt
-from retarget.diagnosis.measure import approximation, choose, stability
+from retarget.diagnosis.measure import choose
 from retarget.diagnosis.measure.choose import (
     AIMS,
     AS_NEAR,
@@ -17,11 +17,11 @@ from retarget.diagnosis.measure.choose import (
     choose_gamma,
     choose_kernel,
     choose_rate,
+    largest_rate,
+    non_normality,
 )
-from retarget.diagnosis.measure.stability import largest_rate, non_normality
 from retarget.diagnosis.measure.trials import offline_aims
 from retarget.diagnosis.options import Options
-from retarget.diagnosis.pipeline import diagnose_stream
 from retarget.diagnosis.result import Choice
 from retarget.theory.stability import largest_stable_lr
 from support.diagnosis_streams import both_kernels, by_hand, drifting
@@ -70,10 +70,6 @@ def test_rate_has_the_least_prequential_error_among_stable_rates():
         given = choose_rate(Options(lr=0.0123, **options), kernel, limit, TWO)
         assert (given.value, given.automatic) == (0.0123, False)
         assert 0.0123 in given.tried["value"]
-
-
-def test_a_rate_that_diverges_has_no_score():
-    kernel = both_kernels(make_stream(40, 1, seed=0))[0]
     choice = choose_rate(Options(lr=1e20), kernel, 1.0, np.ones(1))
     assert choice.tried.filter(choice.tried["value"] == 1e20)["score"].item() is None
     wild = choose_rate(Options(), kernel, 1e60, np.ones(1))
@@ -146,15 +142,6 @@ def test_of_a_long_stream_evenly_spaced_rows_choose(number, rows, monkeypatch):
     np.testing.assert_allclose(offline.dual, A_off, rtol=1e-6, atol=1e-9)
 
 
-def test_many_rows_are_exact_only_if_asked(monkeypatch):
-    monkeypatch.setattr(approximation, "MOST_EXACT_ROWS", 50)
-    modes = {
-        mode: diagnose_stream(drifting(80), None, Options(mode=mode), progress=False).mode
-        for mode in ("auto", "exact")
-    }
-    assert modes == {"auto": "features", "exact": "exact"}
-
-
 def test_where_nothing_keeps_the_targets_finite():
     kernel = both_kernels(make_stream(12, 1, seed=2))[0]
     kernel.Y *= 1e300
@@ -198,8 +185,8 @@ def test_blocks_are_multiples_of_the_batch(block, batch, rows, expected):
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 @pytest.mark.parametrize("limit", [1024, 2])
 def test_the_largest_rate_is_that_of_the_theory(monkeypatch, reduction, limit):
-    monkeypatch.setattr(stability, "LARGEST_EIGENPROBLEM", limit)
-    monkeypatch.setattr(stability, "PRECISION", 1e-12)
+    monkeypatch.setattr(choose, "LARGEST_EIGENPROBLEM", limit)
+    monkeypatch.setattr(choose, "PRECISION", 1e-12)
     stream = make_stream(11, 1, seed=0)
     K = torch.from_numpy(stream.K)
     for batch, momentum in [(1, 0.0), (3, 0.0), (4, 0.7)]:
@@ -210,7 +197,7 @@ def test_the_largest_rate_is_that_of_the_theory(monkeypatch, reduction, limit):
 
 
 def test_non_normality_is_the_condition_number_of_the_online_system(monkeypatch):
-    monkeypatch.setattr(stability, "PRECISION", 1e-12)
+    monkeypatch.setattr(choose, "PRECISION", 1e-12)
     stream = make_stream(20, 1, seed=0)
     learner = rt.SGD(lr=0.6, batch_size=3, reduction="mean")
     step = np.arange(20) // 3
@@ -219,7 +206,7 @@ def test_non_normality_is_the_condition_number_of_the_online_system(monkeypatch)
     for kernel in both_kernels(stream):
         assert non_normality(kernel, learner, 0) == pytest.approx(np.linalg.cond(M), rel=1e-5)
         assert non_normality(kernel, rt.SGD(lr=1e200), 0) == np.inf
-    monkeypatch.setattr(stability, "NON_NORMALITY_ROWS", 10)
+    monkeypatch.setattr(choose, "NON_NORMALITY_ROWS", 10)
     for kernel in both_kernels(stream):
         leading = non_normality(kernel, learner, 0)
         assert leading == pytest.approx(np.linalg.cond(M[:9, :9]), rel=1e-5)

@@ -12,36 +12,34 @@ from retarget.errors import InvalidInputError, InvalidTypeError
 TABLE = pl.DataFrame({"a": [1, 2], "b": ["x", None]})
 
 
-def test_frames_of_polars():
+def test_frames_columns_and_arrays():
     assert as_table(TABLE) is TABLE
     assert_frame_equal(as_table(TABLE.lazy()), TABLE)
     assert as_table(TABLE["b"]).columns == ["b"]
-
-
-def test_columns():
     table = as_table({"a": [1, 2], 3: np.array([1.0, np.nan], np.float16), "t": ("x", None)})
     assert table.columns == ["a", "3", "t"]
     assert table["t"].to_list() == ["x", None]
-    with pytest.raises(InvalidInputError, match="the columns make no table .*of one length"):
-        as_table({"a": [1, 2], "b": [1, 2, 3]})
-
-
-def test_arrays():
     assert as_table(np.arange(3)).rows() == [(0,), (1,), (2,)]
     assert as_table(np.ones((2, 3)), prefix="x").columns == ["x0", "x1", "x2"]
     assert as_table(torch.ones(2, 2, requires_grad=True)).rows() == [(1.0, 1.0), (1.0, 1.0)]
     assert as_table([[1, 2], [3, 4]]).rows() == [(1, 2), (3, 4)]
     assert as_table(["a", "b"])["c0"].to_list() == ["a", "b"]
     assert as_table(np.array(["a", None], dtype=object))["c0"].to_list() == ["a", None]
-    with pytest.raises(InvalidInputError, match=r"shape \(2, 2, 2\); expected \(rows,\) or"):
-        as_table(np.ones((2, 2, 2)))
-    with pytest.raises(InvalidTypeError, match="dtype complex128; expected numbers, dates or text"):
-        as_table(np.ones((2, 2), complex))
 
 
-def test_other_things():
-    with pytest.raises(InvalidTypeError, match="the table is a int; expected a frame of Polars or"):
-        as_table(3)
+@pytest.mark.parametrize(
+    ("data", "kind", "message"),
+    [
+        ({"a": [1, 2], "b": [1, 2, 3]}, InvalidInputError, "the columns make no table .*one len"),
+        (np.ones((2, 2, 2)), InvalidInputError, r"shape \(2, 2, 2\); expected \(rows,\) or"),
+        (np.ones((2, 2), complex), InvalidTypeError, "dtype complex128; expected numbers, dates"),
+        (3, InvalidTypeError, "the table is a int; expected a frame of Polars or"),
+    ],
+    ids=["lengths", "dimensions", "complex", "number"],
+)
+def test_what_is_not_a_table(data, kind, message):
+    with pytest.raises(kind, match=message):
+        as_table(data)
 
 
 def test_frames_of_pandas():

@@ -40,10 +40,7 @@ TABLE = pl.DataFrame(
 )
 
 
-# -- what is read ------------------------------------------------------------------------------
-
-
-def test_csv_and_parquet_give_the_table(tmp_path):
+def test_csv_and_parquet_give_the_table(tmp_path, monkeypatch):
     for name, content in (
         ("t.csv", TABLE.write_csv()),
         ("T.CSV", TABLE.write_csv()),
@@ -59,19 +56,14 @@ def test_csv_and_parquet_give_the_table(tmp_path):
         ("a*b[c]?.csv", TABLE.write_csv()),
     ):
         assert_frame_equal(read_table(written(tmp_path, name, content)), TABLE)
-
-
-def test_the_home_folder_has_a_short_name(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    written(tmp_path, "t.csv", "a,b\n1,2\n")
-    assert read_table("~/t.csv").rows() == [(1, 2)]
+    assert_frame_equal(read_table("~/t.csv"), TABLE)
 
 
 def test_the_same_data_in_every_format_gives_the_same_stream(tmp_path):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(40, 3)), rng.normal(size=40)
-    names = ["x0", "x1", "x2", "y"]
-    table = pl.DataFrame(np.column_stack([X, y]), schema=names)
+    table = pl.DataFrame(np.column_stack([X, y]), schema=["x0", "x1", "x2", "y"])
     paths = [
         written(tmp_path, "t.csv", table.write_csv()),
         written(tmp_path, "t.parquet", parquet(table)),
@@ -109,18 +101,9 @@ def test_cells(tmp_path, text, rows):
 
 
 HOSTILE = [
-    "=1+1",
-    "=cmd|'/c calc'!A1",
-    "<script>alert(1)</script>",
-    "{{ 7*7 }}",
-    "nul\x00inside",
-    "x" * 300_000,
-    'quo"te, and comma',
-    "two\nlines",
-    "../../etc/passwd",
-    "[bold]markup[/bold]",
-    "\x1b[31mred",
-    "ユニコード 🚀",
+    *("=1+1", "=cmd|'/c calc'!A1", "<script>alert(1)</script>", "{{ 7*7 }}", "nul\x00inside"),
+    *("x" * 300_000, 'quo"te, and comma', "two\nlines", "../../etc/passwd"),
+    *("[bold]markup[/bold]", "\x1b[31mred", "ユニコード 🚀"),
 ]
 
 
@@ -152,11 +135,8 @@ def test_arrays_become_columns(tmp_path):
     assert table["user"].to_list() == ["a", "b", "c"]
     assert table["other_end"].to_list() == [0, 1, 2]
     assert table["half"].dtype == table["long"].dtype == pl.Float64
-
-
-def test_a_matrix_stored_by_columns(tmp_path):
-    matrix = np.asfortranarray(np.arange(6.0).reshape(3, 2))
-    table = read_table(written(tmp_path, "t.npy", saved(np.save, matrix)))
+    by_columns = np.asfortranarray(np.arange(6.0).reshape(3, 2))
+    table = read_table(written(tmp_path, "t.npy", saved(np.save, by_columns)))
     assert table.rows() == [(0.0, 1.0), (2.0, 3.0), (4.0, 5.0)]
 
 
@@ -195,9 +175,6 @@ def test_a_wide_parquet_of_which_little_is_used(tmp_path, monkeypatch):
     with pytest.raises(InvalidInputError, match=r"24\.0 kB in memory .100 rows.,.*--column"):
         read_table(path)
     assert read_table(path, columns=["c7", "c8"]).shape == (100, 2)
-
-
-# -- what is refused ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -252,6 +229,16 @@ def npy_of_shape(shape):
     return content.replace(b"(2, 3), }".ljust(60), f"{shape}, }}".encode().ljust(60))
 
 
+def zipped(name, content):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+LYING = saved(np.save, np.zeros((30, 2))).replace(b"(30, 2)", b"(99999999999, 2)")
+
+
 def npz_of_text(code):
     """Text with a character of that number."""
     return saved(np.savez, who=np.array([65, code], np.uint32).view("U1"))
@@ -267,7 +254,7 @@ def npz_of_text(code):
         ("t.parquet", b"PAR1", "Parquet file that is cut short or damaged"),
         ("t.npy", b"\x93NUMPY\x01", "is not a NumPy array, or is d"),
         ("t.npy", b"\x93NUMPY\x09\x00 and more", "is not a NumPy array, or is d"),
-        ("t.npy", saved(np.save, np.ones((9, 2)))[:-8], "announces 144 bytes of numbers, and th"),
+        ("t.npy", saved(np.save, np.ones((9, 2)))[:-8], "announces 144 bytes and has 136"),
         ("t.npy", saved(np.save, np.ones(9)), r"an array of shape \(9,\); expected \(rows, col"),
         ("t.npy", saved(np.save, np.array([["a"]])), "dtype <U1; expected numbers: save text as"),
         ("t.npy", saved(np.save, np.ones((2, 2), complex)), "dtype complex128; expected numbers"),
@@ -278,12 +265,10 @@ def npz_of_text(code):
         ("t.npz", saved(np.savez, a=np.float64(3)), r"'a' has shape \(\); expected \(rows,\)"),
         ("t.npz", saved(np.savez), "holds no array"),
         ("t.npz", saved(np.savez, X=np.ones((3, 1)), x0=np.ones(3)), "more than one column named"),
-        (
-            "t.npz",
-            saved(np.savez, X=np.ones((3, 1)))[:-9],
-            "cut short, damaged, or not a zip archive",
-        ),
+        ("t.npz", saved(np.savez, X=np.ones((3, 1)))[:-9], "cut short, damaged, or not a zip arch"),
         ("t.npz", b"nothing", "cut short, damaged, or not a zip archive"),
+        ("t.npz", zipped("readme.txt", "hello"), "holds 'readme.txt', which is not an array"),
+        ("t.npz", zipped("X.npy", LYING), r"the array 'X' would take 1\.6 TB in memory"),
         ("t.npy", npy_of_shape("(-2, -3)"), r"damaged: its header says .*shape is \(-2, -3\)"),
         ("t.npy", npy_of_shape(f"({10**30}, 0)"), "damaged: its header says that its shape is"),
         ("t.npz", npz_of_text(0x110000), "the array 'who' is damaged: it holds text that is not U"),
@@ -303,21 +288,13 @@ def test_damaged_and_other_files(tmp_path, name, content, message):
 
 
 def test_no_file_and_a_folder(tmp_path):
-    with pytest.raises(InvalidInputError, match="there is no file .*missing.csv"):
-        read_table(tmp_path / "missing.csv")
     (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(InvalidInputError, match="folder.csv is not a file; expected a table as"):
-        read_table(tmp_path / "folder.csv")
-
-
-def test_an_archive_of_other_files(tmp_path):
-    with zipfile.ZipFile(tmp_path / "t.npz", "w") as archive:
-        archive.writestr("readme.txt", "hello")
-    with pytest.raises(InvalidInputError, match="holds 'readme.txt', which is not an array"):
-        read_table(tmp_path / "t.npz")
-
-
-# -- sizes -------------------------------------------------------------------------------------
+    for name, message in (
+        ("missing.csv", "there is no file .*missing.csv"),
+        ("folder.csv", "folder.csv is not a file; expected a table as"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            read_table(tmp_path / name)
 
 
 def test_a_file_of_10_gb_is_refused_at_once(tmp_path):
@@ -329,7 +306,6 @@ def test_a_file_of_10_gb_is_refused_at_once(tmp_path):
         read_table(path)
 
 
-LYING = saved(np.save, np.zeros((30, 2))).replace(b"(30, 2)", b"(99999999999, 2)")
 LONG_TEXTS = pl.DataFrame({"a": ["x" * 3000 + str(k) for k in range(100)]})
 
 
@@ -363,16 +339,6 @@ def test_tables_that_are_too_large(tmp_path, monkeypatch, name, content, limits,
         monkeypatch.setattr(roles, limit, value)
     with pytest.raises(InvalidInputError, match=message):
         read_table(written(tmp_path, name, content))
-
-
-def test_an_array_in_an_archive_that_announces_too_much(tmp_path):
-    with zipfile.ZipFile(tmp_path / "t.npz", "w") as archive:
-        archive.writestr("X.npy", LYING)
-    with pytest.raises(InvalidInputError, match=r"the array 'X' would take 1\.6 TB in memory"):
-        read_table(tmp_path / "t.npz")
-
-
-# -- any bytes at all --------------------------------------------------------------------------
 
 
 WHOLES = {

@@ -54,7 +54,8 @@ def classes(n=60, count=3, seed=0, dimensions=3):
 
 def both_kernels(stream):
     """The kernel of explicit features, dense and through the features."""
-    X, Y = torch.from_numpy(stream.features), torch.from_numpy(stream.Y)
+    X = stream.X if isinstance(stream, Stream) else stream.features
+    X, Y = torch.from_numpy(X), torch.from_numpy(stream.Y)
     return DenseKernel(Linear(), X, Y), FeatureKernel(OwnFeatures(Linear(), X), X, Y)
 
 

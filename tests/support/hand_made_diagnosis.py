@@ -1,8 +1,6 @@
-"""What stands in for the computation and the report, where only the way to them is tested."""
+"""Stand-ins for the computation and the report, where only the way to them is tested."""
 
-import sys
 from dataclasses import replace
-from types import ModuleType
 
 import numpy as np
 
@@ -24,7 +22,7 @@ def diagnosis_of(stream, evaluation):
 
 
 class Stand:
-    """In the place of the computation and the report: notes how they were called."""
+    """Replaces the computation and the report, and notes how they were called."""
 
     def __init__(self):
         self.stream = self.test = self.options = self.command = None
@@ -46,11 +44,6 @@ def standing_in(monkeypatch):
     """Puts the stand-ins where the functions are looked up."""
     regression(), classification()  # computed now, and once: it needs what is about to be replaced
     stand = Stand()
-    for name, function in (
-        ("pipeline", stand.diagnose_split),
-        ("report.page", stand.write_report),
-    ):
-        module = ModuleType(f"retarget.diagnosis.{name}")
-        setattr(module, function.__name__, function)
-        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr("retarget.diagnosis.pipeline.diagnose_split", stand.diagnose_split)
+    monkeypatch.setattr("retarget.diagnosis.report.page.write_report", stand.write_report)
     return stand

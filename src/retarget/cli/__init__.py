@@ -79,8 +79,17 @@ def _options(
     """Options of the command itself."""
 
 
+console = Console(emoji=False)  # a column may be called :rocket:
+
+
+def say(text: str, style: str = "") -> None:
+    """Prints text as it is, but for characters that a terminal would take as a command."""
+    lines = "\n".join(printable(line) for line in text.splitlines())
+    console.print(lines, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
 def show_error(error: Exception | str) -> None:
-    """Prints an error to standard error, without what a terminal would take as a command."""
+    """Prints an error to standard error, as safely as `say` does."""
     lines = "\n".join(printable(line) for line in str(error).splitlines())
     shown = f"[bold red]Error:[/bold red] {escape(lines)}"
     Console(stderr=True, emoji=False).print(shown, highlight=False, soft_wrap=True)
@@ -89,7 +98,7 @@ def show_error(error: Exception | str) -> None:
 def main() -> None:
     """Runs the command; what the user can fix is one line and exit code 2, not a traceback.
 
-    A download that failed, and a disk that is full or fails, is exit code 1: the command was right.
+    A download that failed, and a disk that is full or fails, is exit code 1.
     """
     # before torch is imported: threads that wait sleep, and leave the cores to other processes
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

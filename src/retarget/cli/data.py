@@ -4,13 +4,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.filesize import decimal
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Column, Table
 
-from retarget.cli import FAILED
+from retarget.cli import FAILED, console, say
 from retarget.data import fetch
 from retarget.data.fetch import DATA_SETS, DataSet, find_data_set
 from retarget.text import printable
@@ -18,7 +17,6 @@ from retarget.text import printable
 COLOURS = {"ok": "green", "missing": "yellow"}
 
 app = typer.Typer(no_args_is_help=True, help="Lists, downloads and checks data sets.")
-console = Console()
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help=f"The data set: {', '.join(DATA_SETS)}.")]
 Folder = Annotated[
@@ -45,21 +43,15 @@ def _where(data_set: DataSet, folder: Path) -> str:
     present = sum(bool(file.present(folder)) for file in data_set.files)
     if not present:
         return "not here"
-    if present < len(data_set.files):
-        return escape(printable(f"{present} of {len(data_set.files)} files in {folder}"))
-    return escape(printable(str(folder)))
+    some = "" if present == len(data_set.files) else f"{present} of {len(data_set.files)} files in "
+    return escape(printable(f"{some}{folder}"))
 
 
 @app.command()
 def get(name: Name, data_dir: Folder = None) -> None:
     """Downloads the files of a data set that are missing or have a wrong checksum."""
     data_set, folder = find_data_set(name), fetch.data_folder(data_dir)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-    )
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
     with Progress(*columns, console=console, transient=True) as bars:
         tasks = {
             file: bars.add_task(file.download.name, total=file.download.size, visible=False)
@@ -71,8 +63,8 @@ def get(name: Name, data_dir: Folder = None) -> None:
             lambda file, count: bars.update(tasks[file], completed=count, visible=True),
         )
     for file in data_set.files:
-        _print(f"  {file.download.name}: {'downloaded' if file in downloaded else 'was here'}")
-    _print(f"[bold]{name}[/bold] is in {escape(printable(str(folder)))}")
+        say(f"  {file.download.name}: {'downloaded' if file in downloaded else 'was here'}")
+    say(f"{name} is in {folder}", style="bold")
 
 
 @app.command()
@@ -80,15 +72,10 @@ def check(name: Name, data_dir: Folder = None) -> None:
     """Compares the files of a data set with the official checksums."""
     data_set, folder = find_data_set(name), fetch.data_folder(data_dir)
     found = {file.download.name: fetch.check_file(file, folder) for file in data_set.files}
-    _print(f"[bold]{name}[/bold] in {escape(printable(str(folder)))}")
+    say(f"{name} in {folder}", style="bold")
     for file, (state, detail) in found.items():
-        colour = COLOURS.get(state, "red")
-        more = f" ({escape(printable(detail))})" if detail else ""
-        _print(f"  {file}: [{colour}]{state}[/{colour}]{more}")
+        more = f" ({detail})" if detail else ""
+        say(f"  {file}: {state}{more}", style=COLOURS.get(state, "red"))
     if any(state != "ok" for state, _ in found.values()):
-        _print(f"Fix it with: {escape(printable(fetch.get_command(data_set, folder)))}")
+        say(f"Fix it with: {fetch.get_command(data_set, folder)}")
         raise typer.Exit(FAILED)
-
-
-def _print(line: str) -> None:
-    console.print(line, highlight=False, soft_wrap=True)

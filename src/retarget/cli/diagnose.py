@@ -4,17 +4,17 @@ import json
 import shlex
 import sys
 from contextlib import ExitStack
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
+from retarget.cli import console, say
 from retarget.cli.stream_options import method_option, with_shared_options
 from retarget.errors import InvalidInputError
 from retarget.storage import atomic_file, user_path
-from retarget.text import amount_of_memory, auto_or_number, listed, printable
+from retarget.text import amount_of_memory, auto_or_number, listed
 
 if TYPE_CHECKING:
     import polars as pl
@@ -24,13 +24,11 @@ if TYPE_CHECKING:
     from retarget.diagnosis.tables.roles import Roles
 
 
-# What computes is imported by the commands: their help need not wait for torch and Polars.
+# The commands import what computes: their help does not wait for torch and Polars.
 OUT = Path("results/diagnosis")
 TABLE_SUFFIXES = (".parquet", ".csv")
-EVALUATIONS = ("last", "random", "progressive", "test")
 KERNELS = ("rbf", "linear")
 app = typer.Typer(rich_markup_mode="rich")
-console = Console(emoji=False)  # a column may be called :rocket:
 
 
 @app.command()
@@ -38,27 +36,26 @@ console = Console(emoji=False)  # a column may be called :rocket:
 def diagnose(
     asked: dict[str, Any],
     test: Annotated[
-        Path | None,
-        method_option(metavar="FILE", help="Rows to measure errors on, with the same columns."),
+        Path | None, method_option("FILE", "Rows to measure errors on, with the same columns.")
     ] = None,
     evaluation: Annotated[
         str | None,
         method_option(
-            metavar="|".join(EVALUATIONS),
-            help="Rows that errors are measured on: the last ones of the stream, random ones of "
+            "last|random|progressive|test",
+            "Rows that errors are measured on: the last ones of the stream, random ones of "
             "every class, each row before it is learned (progressive), or the --test file.",
             show_default="test with a --test file, else last; random if the last rows hold "
             "classes that were never learned",
         ),
     ] = None,
     test_share: Annotated[
-        float, method_option(help="Share of the rows held out, at the end or at random.")
+        float, method_option(None, "Share of the rows held out, at the end or at random.")
     ] = 0.2,
     reference: Annotated[
         str,
         method_option(
-            metavar="all|window:N|discount:F",
-            help="Batch model to compare with: of all rows, of the last N, or with each row "
+            "all|window:N|discount:F",
+            "Batch model to compare with: of all rows, of the last N, or with each row "
             "counting F times the next one (0.999). Under drift, one of the latter two.",
         ),
     ] = "all",
@@ -75,25 +72,16 @@ def diagnose(
     Writes report.html, shift.parquet (every row's shift) and corrected.parquet (targets to train
     on) into a folder.
     """
-    from retarget.diagnosis.api import diagnose_table
+    from retarget.diagnosis.pipeline import diagnose_table
     from retarget.diagnosis.report.export import as_json, terminal_parts
 
     if out.exists() and not out.is_dir():
         raise InvalidInputError(f"--out is {out}, which is a file; expected a folder")
-    if evaluation is not None and evaluation not in EVALUATIONS:
-        raise InvalidInputError(
-            f"--evaluation is {evaluation!r}; expected one of {', '.join(EVALUATIONS)}"
-        )
-    if evaluation is not None and asked["file"] and (evaluation == "test") != (test is not None):
-        raise InvalidInputError(
-            f"--evaluation is {evaluation} and {'no' if test is None else 'a'} --test file is "
-            "given; expected a file for 'test', and for it only"
-        )
     options = options_of(asked, evaluation=evaluation, test_share=test_share, reference=reference)
     table, test_table, roles = load_tables(asked, test)
-    # the digits come with a test set, which another evaluation does not use
-    compared = None if evaluation not in (None, "test") else test_table
-    diagnosis = diagnose_table(table, roles, compared, options)
+    if asked["file"] is None and evaluation not in (None, "test"):
+        test_table = None  # the digits come with a test set
+    diagnosis = diagnose_table(table, roles, test_table, options)
     files = write_all(diagnosis, out)
     if as_object:
         written = [str(path) for path in files]
@@ -101,7 +89,7 @@ def diagnose(
     else:
         for part in terminal_parts(diagnosis):
             console.print(part)
-        _show_files(files)
+        say("\n".join(["Written:", *(f"  {path}" for path in files)]))
     if open_report:
         typer.launch(str(files[0]))
 
@@ -116,7 +104,7 @@ def correct(
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Write targets even where they are out of all proportion to yours."
+            "--force", help="Write targets even if they are out of all proportion to yours."
         ),
     ] = False,
 ) -> None:
@@ -126,7 +114,7 @@ def correct(
     learner they are for. The exact correction needs the whole stream beforehand; the iterative one
     uses, for each row, only what came before and its block.
     """
-    from retarget.diagnosis.api import diagnose_table
+    from retarget.diagnosis.pipeline import diagnose_table
     from retarget.diagnosis.report.export import corrected_table, made_for, out_of_proportion
 
     path = out if out.suffix.lower() in TABLE_SUFFIXES else out / "corrected.parquet"
@@ -142,8 +130,9 @@ def correct(
     corrected = corrected_table(diagnosis, force=force)
     left_out = {} if force else out_of_proportion(diagnosis)
     if len(left_out) == 2:
+        sizes = ", ".join(f"the {name} ones {size:,.0f}" for name, size in left_out.items())
         raise InvalidInputError(
-            f"the corrected targets are out of all proportion to yours: {listed_sizes(left_out)} "
+            f"the corrected targets are out of all proportion to yours: {sizes} "
             "standard deviations from the mean; they are right for this kernel alone. Another "
             "--lr, --ridge or --block-size may help; --force writes them all the same"
         )
@@ -157,33 +146,21 @@ def correct(
         purpose = made_for(diagnosis, command_line())
         described.write_text(json.dumps(purpose, indent=2) + "\n", encoding="utf-8")
     for kind, size in left_out.items():
-        console.print(
-            f"Left out: the {kind} targets, which reach {size:,.0f} standard deviations (--force "
-            "writes them).",
-            style="yellow",
-        )
+        reach = f"which reach {size:,.0f} standard deviations (--force writes them)."
+        say(f"Left out: the {kind} targets, {reach}", style="yellow")
     console.print(
         f"These targets are for one learner: {purpose['learner']} Trained on them, another "
         "learner or a network may end worse than on your own targets.",
         highlight=False,
         markup=False,
     )
-    _show_files([path, about])
-
-
-def listed_sizes(sizes: dict[str, float]) -> str:
-    """Which targets reach how far."""
-    return ", ".join(f"the {name} ones {size:,.0f}" for name, size in sizes.items())
+    say("\n".join(["Written:", f"  {path}", f"  {about}"]))
 
 
 def options_of(asked: dict[str, Any], **more: Any) -> "Options":
-    """Learner and method; what is wrong with them is said before any file is read.
-
-    Args:
-        asked: The shared options by name, numbers that may be "auto" as text.
-        more: Options that one command has alone.
-    """
+    """Learner and method, from the text that was typed; wrong ones are reported before any file."""
     from retarget.diagnosis.options import Options
+    from retarget.diagnosis.pipeline import chosen
 
     kernel, memory = asked["kernel"], asked["memory"]
     if kernel not in KERNELS and ":" not in kernel:
@@ -195,15 +172,11 @@ def options_of(asked: dict[str, Any], **more: Any) -> "Options":
     given["width"] = None if numbers["width"] == "auto" else numbers["width"]
     given["memory"] = None if memory is None else amount_of_memory("--memory", memory)
     given["model_options"] = model_arguments(asked["model_options"])
-    if asked["model"] is not None and (asked["predictions"] or asked["predictions_after"]):
-        raise InvalidInputError(
-            "--model and a log of predictions are given; expected one of them: the model is run"
-        )
-    return Options(**{one.name: given[one.name] for one in fields(Options) if one.name in given})
+    return chosen(Options, given)
 
 
 def model_arguments(given: list[str] | None) -> dict[str, Any] | None:
-    """Arguments as they are typed: numbers, true, null and the like as in JSON, else text.
+    """Arguments as they were typed: numbers, true and null as in JSON, else text.
 
     Examples:
         >>> model_arguments(["eta0=0.1", "penalty=null", "loss=squared_error"])
@@ -226,25 +199,16 @@ def model_arguments(given: list[str] | None) -> dict[str, Any] | None:
 def load_tables(
     asked: dict[str, Any], test: Path | None = None
 ) -> "tuple[pl.DataFrame, pl.DataFrame | None, Roles]":
-    """The stream, the test set if there is one, and what their columns are for.
-
-    Args:
-        asked: The shared options by name; without a `file`, the embedded digits are the stream.
-        test: The file of the test set.
-    """
+    """The stream (the embedded digits without a file), the test set if any, and the roles."""
+    from retarget.diagnosis.pipeline import chosen
     from retarget.diagnosis.tables.read import read_table
     from retarget.diagnosis.tables.roles import MOST_COLUMNS_SHOWN, Roles
 
     file, target = asked["file"], asked["target"]
-    lists = ("column", "drop", "predictions", "predictions_after")
-    given = {**asked, **{name: asked[name] or () for name in lists}}
-    names = [one.name for one in fields(Roles) if one.name != "target"]
-    choices: dict[str, Any] = {name: given[name] for name in names}
     if file is None:
-        if target or test or Roles(("digit",), **choices) != Roles(("digit",)):
+        if target or test or chosen(Roles, {**asked, "target": "digit"}) != Roles(("digit",)):
             raise InvalidInputError(
-                "options on columns or a test set are given, but no FILE that has them; name the "
-                "file of the stream first"
+                "options on columns or a test set need a FILE; name the file of the stream first"
             )
         return digits_tables(asked["seed"])
     if not target:
@@ -252,7 +216,7 @@ def load_tables(
             f"no target is named; name the column of {file} to be learned (--target), one of: "
             f"{listed(read_table(file).columns, MOST_COLUMNS_SHOWN)}"
         )
-    roles = Roles(tuple(target), **choices)
+    roles = chosen(Roles, asked)
     table = read_table(file, roles.loaded, roles.drop)
     roles = replace(roles, drop=())  # they were not loaded
     roles.require_in(table.columns)
@@ -308,9 +272,3 @@ def write_all(diagnosis: "Diagnosis", folder: Path) -> list[Path]:
 def command_line() -> str:
     """The command as it was typed, ready to be pasted into a shell."""
     return shlex.join(["retarget", *sys.argv[1:]])
-
-
-def _show_files(files: list[Path]) -> None:
-    console.print("Written:")
-    for path in files:
-        console.print(f"  {printable(str(path))}", highlight=False, markup=False, soft_wrap=True)

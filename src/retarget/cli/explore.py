@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from retarget.cli import say
 from retarget.errors import InvalidInputError
 
 app = typer.Typer(rich_markup_mode="rich")
-console = Console()
 
 
 @app.command()
@@ -46,11 +45,11 @@ def explore(
         raise InvalidInputError("--x and --target name columns of a FILE; give the file, too")
     opening = toy_opening() if file is None else file_opening(file, x, target)
     with ExploreServer(opening, port) as server:
-        console.print(f"Open [bold]{server.url}[/bold]", highlight=False, soft_wrap=True)
-        console.print("Only this machine can see it. Stop with Ctrl-C.", highlight=False)
+        say(f"Open {server.url}", style="bold")
+        say("Only this machine can see it. Stop with Ctrl-C.")
         if not no_browser:
             webbrowser.open(server.url)
         try:
             server.serve_forever()
         except KeyboardInterrupt:
-            console.print("Stopped.")
+            say("Stopped.")

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from retarget.cli import FAILED, WRONG_USE, show_error
+from retarget.cli import FAILED, WRONG_USE, console, say, show_error
 from retarget.errors import InvalidInputError, MissingDataError
 from retarget.experiments.experiment import Core50Source, Experiment
 from retarget.experiments.reader import (
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from retarget.experiments.runs.schedule import Schedule
 
 app = typer.Typer(rich_markup_mode="rich")
-console = Console()
 STOPPED = 130  # as a shell has it for Ctrl-C
 SHOWN_FAILURES = 20
 SHOWN_RUNNING = 8  # lines for runs that are being computed; the others are counted
@@ -199,7 +198,7 @@ def _show_plan(experiment: Experiment, out: Path, fresh: bool, executor: "Execut
         else f"about {duration(seconds)}, {schedule.capacity} at a time"
     )
     left = f"{len(schedule.done)} done, {len(missing)} to do: {estimate}" if missing else "all done"
-    console.print(f"{len(schedule.runs)} runs, {left}.\n", highlight=False)
+    say(f"{len(schedule.runs)} runs, {left}.\n\n")
     return 0
 
 
@@ -214,12 +213,7 @@ def _reproduce(experiment: Experiment, out: Path, fresh: bool, executor: "Execut
             outcome = run_experiment(experiment, out, executor=executor, fresh=fresh, watch=watch)
     except KeyboardInterrupt:
         done = len(watch.schedule.done) if watch.schedule else 0
-        console.print(
-            f"Stopped. {done} runs are done and kept in {printable(str(out))}; the same command "
-            "resumes there.",
-            highlight=False,
-            markup=False,
-        )
+        say(f"Stopped. {done} runs are done and kept in {out}; the same command resumes there.")
         raise typer.Exit(STOPPED) from None
     code = 0 if outcome.table is None else _summarise(experiment, outcome.table)
     return max(code, _show_outcome(outcome))
@@ -239,36 +233,28 @@ def _summarise(experiment: Experiment, table: "pl.DataFrame") -> int:
 
 
 def _show_outcome(outcome: "Outcome") -> int:
-    failed = f", failed: {len(outcome.failed)}" if outcome.failed else ""
-    console.print(
-        f"Runs computed: {outcome.computed}, found finished: {outcome.reused}{failed}, "
+    failed, shown = outcome.failed, outcome.failed[:SHOWN_FAILURES]
+    counted = f", failed: {len(failed)}" if failed else ""
+    say(
+        f"Runs computed: {outcome.computed}, found finished: {outcome.reused}{counted}, "
         f"{outcome.seconds:.1f} s."
-        + (" Written:" if outcome.files else " Nothing is drawn where runs are missing."),
-        highlight=False,
+        + (" Written:" if outcome.files else " Nothing is drawn where runs are missing.")
     )
     for path in outcome.files:
-        console.print(f"  {printable(str(path))}", highlight=False, markup=False, soft_wrap=True)
-    for run, record in outcome.failed[:SHOWN_FAILURES]:
-        console.print(
-            f"  [red]failed[/red] {record.key}  "
-            + escape(f"{run.name}: {printable(record.reason or '')}"),
-            highlight=False,
-            soft_wrap=True,
-        )
-    if len(outcome.failed) > SHOWN_FAILURES:
-        console.print(f"  and {len(outcome.failed) - SHOWN_FAILURES} more", highlight=False)
-    if outcome.failed:
-        console.print(
-            "`retarget runs show KEY` tells more; the same command tries them again.",
-            highlight=False,
-        )
+        say(f"  {path}")
+    for run, record in shown:
+        say(f"  failed {record.key}  {run.name}: {record.reason or ''}", style="red")
+    if len(failed) > len(shown):
+        say(f"  and {len(failed) - len(shown)} more")
+    if failed:
+        say("`retarget runs show KEY` tells more; the same command tries them again.")
     if outcome.not_drawn is not None:
         show_error(
             f"the table is written, but could not be drawn: {outcome.not_drawn}; run.json has the "
             "details"
         )
     console.print()
-    return FAILED if outcome.failed or outcome.not_drawn is not None else 0
+    return FAILED if failed or outcome.not_drawn is not None else 0
 
 
 class _Watch:
@@ -283,10 +269,9 @@ class _Watch:
         now = time.monotonic()
         if not console.is_terminal and now - self._told > LOG_EVERY:
             self._told = now
-            console.print(
+            say(
                 f"  {len(schedule.done)} of {len(schedule.runs)} runs done, "
-                f"{len(schedule.failed)} failed, time left: {duration(schedule.seconds_left())}",
-                highlight=False,
+                f"{len(schedule.failed)} failed, time left: {duration(schedule.seconds_left())}"
             )
 
     def shown(self) -> RenderableType:
@@ -308,16 +293,14 @@ def progress_table(schedule: "Schedule") -> RenderableType:
         Text(str(n), "bold red" if name == "failed" and n else "") for name, n in counts.items()
     ]
     table.add_row(*numbers, str(left), duration(schedule.seconds_left()))
-    shown = [_running(schedule, key) for key in list(schedule.running)[:SHOWN_RUNNING]]
+    shown = []
+    for key in list(schedule.running)[:SHOWN_RUNNING]:
+        gone = duration(time.monotonic() - schedule.running[key])
+        usual = schedule.estimator.seconds(schedule.identities[key])
+        of = f" of about {duration(usual)}" if usual is not None else ""
+        shown.append(Text(f"  {schedule.runs[key].name}: {gone}{of}", "dim"))
     if counts["running"] > SHOWN_RUNNING:
         shown.append(Text(f"  and {counts['running'] - SHOWN_RUNNING} more", "dim"))
     bar = Table.grid()  # a bar alone ends no line
     bar.add_row(ProgressBar(len(schedule.runs), counts["done"] + counts["failed"], width=60))
     return Group(bar, table, *shown)
-
-
-def _running(schedule: "Schedule", key: str) -> RenderableType:
-    gone = duration(time.monotonic() - schedule.running[key])
-    usual = schedule.estimator.seconds(schedule.identities[key])
-    of = f" of about {duration(usual)}" if usual is not None else ""
-    return Text(f"  {schedule.runs[key].name}: {gone}{of}", "dim")

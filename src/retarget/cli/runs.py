@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
+from retarget.cli import console, say
 from retarget.errors import InvalidInputError
 from retarget.storage import atomic_file
 from retarget.text import duration, printable
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from retarget.experiments.runs.store import RunRecord, RunStore
 
 app = typer.Typer(no_args_is_help=True, help="Lists, shows, cleans and exports finished runs.")
-console = Console()
 COLOURS = {"done": "green", "failed": "red", "damaged": "red", "outdated": "yellow"}
 # in the order in which they are counted
 STATES = ("done", "running", "interrupted", "failed", "outdated", "damaged")
@@ -46,21 +45,16 @@ def list_runs(out: Results = Path("results"), experiment: Of = None) -> None:
     for key, record in rows:
         states.append(store.state(key))
         colour = COLOURS.get(states[-1], "cyan")
-        about = (
-            ("", "", "", "")
-            if record is None
-            else (
-                escape(printable(record.experiment)),
-                escape(printable(record.name)),
-                duration(record.seconds),
-                record.finished[:16].replace("T", " "),  # to the minute
-            )
-        )
+        about = [""] * 4
+        if record is not None:
+            names = (escape(printable(name)) for name in (record.experiment, record.name))
+            finished = record.finished[:16].replace("T", " ")  # to the minute
+            about = [*names, duration(record.seconds), finished]
         table.add_row(key, f"[{colour}]{states[-1]}[/{colour}]", *about)
     if rows:
         console.print(table)
     counts = ", ".join(f"{states.count(s)} {s}" for s in STATES if s in states)
-    _print(f"{len(rows)} runs in {store.folder}" + (f": {counts}" if counts else ""))
+    say(f"{len(rows)} runs in {store.folder}" + (f": {counts}" if counts else ""))
 
 
 @app.command()
@@ -72,22 +66,22 @@ def show(
     store = _store(out)
     key = store.find(key)
     record, state = store.record(key), store.state(key)
-    _print(f"{key}: {state}")
+    say(f"{key}: {state}")
     if record is None:
         return
-    _print(f"{record.experiment}: {record.name}")
-    _print(
+    say(f"{record.experiment}: {record.name}")
+    say(
         f"finished {record.finished} after {duration(record.seconds)}, attempts: "
         f"{record.attempts}, {record.machine}"
     )
     for part in ("kind", "config", "data", "code", "packages"):
-        _print(f"{part}: {_lines(record.identity[part])}")
+        say(f"{part}: {_lines(record.identity[part])}")
     for warning in record.warnings:
-        _print(f"warning: {warning}")
+        say(f"warning: {warning}")
     if record.reason is not None:
-        _print(f"reason: {record.reason}")
+        say(f"reason: {record.reason}")
     if record.trace is not None:
-        _print(record.trace)
+        say(record.trace)
     if state in ("done", "outdated"):
         console.print(str(store.result(key)), markup=False, highlight=False)
 
@@ -118,16 +112,16 @@ def clean(
     for key in going:
         record = store.record(key)
         about = "" if record is None else f", {record.experiment}: {record.name}"
-        _print(f"  {key}  {store.state(key)}{about}")
+        say(f"  {key}  {store.state(key)}{about}")
     if not going or dry_run:
-        _print(f"{len(going)} runs would be deleted." if dry_run else "There is nothing to clean.")
+        say(f"{len(going)} runs would be deleted." if dry_run else "There is nothing to clean.")
         return
     if not yes:
         typer.confirm(f"Delete these {len(going)} runs?", abort=True)
     busy = [key for key in going if not store.remove(key)]
-    _print(f"{len(going) - len(busy)} runs deleted.")
+    say(f"{len(going) - len(busy)} runs deleted.")
     for key in busy:
-        _print(f"{key} is being computed by another process; it stays.")
+        say(f"{key} is being computed by another process; it stays.")
 
 
 @app.command()
@@ -151,7 +145,7 @@ def export(
             table.with_columns(nested.cast(pl.List(pl.String)).list.join(" ")).write_csv(opened)
         else:
             table.write_parquet(opened)
-    _print(f"{table.height} rows of {table['run'].n_unique()} runs in {file}")
+    say(f"{table.height} rows of {table['run'].n_unique()} runs in {file}")
 
 
 def _store(out: Path) -> "RunStore":
@@ -160,8 +154,7 @@ def _store(out: Path) -> "RunStore":
     store = RunStore(out)
     if not store.folder.is_dir():
         raise InvalidInputError(
-            f"there are no runs in {out}; `retarget reproduce` makes some, and --out names its "
-            "folder of results"
+            f"there are no runs in {out}; expected a folder of `retarget reproduce` (--out)"
         )
     return store
 
@@ -182,8 +175,3 @@ def _lines(value: object) -> str:
     if not isinstance(value, dict):
         return str(value)
     return "".join(f"\n  {name}: {part}" for name, part in value.items()) or "none"
-
-
-def _print(text: str) -> None:
-    lines = "\n".join(printable(line) for line in text.splitlines())
-    console.print(lines, markup=False, highlight=False, soft_wrap=True)

@@ -8,9 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
-column_option = partial(typer.Option, rich_help_panel="What the columns are")
-learner_option = partial(typer.Option, rich_help_panel="Your online learner")
-method_option = partial(typer.Option, rich_help_panel="How it is diagnosed")
+
+def option(panel: str, values: str | None, help_text: str, *names: str, **more: Any) -> Any:
+    """An option in a panel of the help, with a placeholder for its values."""
+    return typer.Option(*names, metavar=values, help=help_text, rich_help_panel=panel, **more)
+
+
+column_option = partial(option, "What the columns are")
+learner_option = partial(option, "Your online learner")
+method_option = partial(option, "How it is diagnosed")
 
 
 def shared_options(
@@ -24,157 +30,146 @@ def shared_options(
         ),
     ] = None,
     target: Annotated[
-        list[str] | None,
-        column_option(metavar="COL", help="The column to learn; repeat it for several."),
+        list[str] | None, column_option("COL", "The column to learn; repeat it for several.")
     ] = None,
     time: Annotated[
         str | None,
-        column_option(
-            metavar="COL", help="Column that orders the rows. It is not used as a feature."
-        ),
+        column_option("COL", "Column that orders the rows. It is not used as a feature."),
     ] = None,
     group: Annotated[
         str | None,
         column_option(
-            metavar="COL",
-            help="Task, user, device, class...: the report shows which group shifted whose "
+            "COL",
+            "Task, user, device, class...: the report shows which group shifted whose "
             "targets. It is not used as a feature.",
         ),
     ] = None,
     group_as_feature: Annotated[
-        bool, column_option("--group-as-feature", help="Use the group as a feature as well.")
+        bool, column_option(None, "Use the group as a feature as well.", "--group-as-feature")
     ] = False,
     column: Annotated[
-        list[str] | None,
-        column_option(metavar="COL", help="Use only this feature; repeat it for several."),
+        list[str] | None, column_option("COL", "Use only this feature; repeat it for several.")
     ] = None,
     drop: Annotated[
-        list[str] | None,
-        column_option(metavar="COL", help="Leave a column out; repeat it for several."),
+        list[str] | None, column_option("COL", "Leave a column out; repeat it for several.")
     ] = None,
     kind: Annotated[
         str,
         column_option(
-            metavar="auto|regression|classification",
-            help="Whether the target is a number or a class.",
+            "auto|regression|classification", "Whether the target is a number or a class."
         ),
     ] = "auto",
     impute: Annotated[
         str,
         column_option(
-            metavar="error|mean|median|zero",
-            help="What replaces missing numbers. Missing categories become the most frequent one; "
+            "error|mean|median|zero",
+            "What replaces missing numbers. Missing categories become the most frequent one; "
             "rows without a target are left out.",
         ),
     ] = "error",
     standardise: Annotated[
         bool,
         column_option(
+            None,
+            "Scale numbers to mean 0 and standard deviation 1, or leave them as they are.",
             "--standardise/--as-they-are",
-            help="Scale numbers to mean 0 and standard deviation 1, or leave them as they are.",
         ),
     ] = True,
     allow_leak: Annotated[
-        bool, column_option("--allow-leak", help="Accept a feature that gives the target away.")
+        bool, column_option(None, "Accept a feature that gives the target away.", "--allow-leak")
     ] = False,
     predictions: Annotated[
         list[str] | None,
         column_option(
-            metavar="COL",
-            help="What your model said of each row just before it learned it, where that was "
-            "logged; repeat it for several targets.",
+            "COL",
+            "Logged predictions of your model for each row just before it learned it; repeat it "
+            "for several targets.",
         ),
     ] = None,
     predictions_after: Annotated[
         list[str] | None,
-        column_option(metavar="COL", help="What your model says of each row at the end."),
+        column_option("COL", "Logged predictions of your model for each row at the end."),
     ] = None,
     model: Annotated[
         str | None,
         learner_option(
-            metavar="MODULE:FACTORY",
-            help="Your own model, to be run for real: a class or function of yours, or for example "
+            "MODULE:FACTORY",
+            "Your own model, to be run for real: a class or function of yours, or for example "
             "sklearn.linear_model:SGDRegressor. Anything with partial_fit or learn_one, or a "
             "torch module (with its optimiser and loss).",
         ),
     ] = None,
     model_options: Annotated[
         list[str] | None,
-        learner_option(
-            metavar="NAME=VALUE", help="Argument for the model's factory; may be given repeatedly."
-        ),
+        learner_option("NAME=VALUE", "Argument for the model's factory; may be given repeatedly."),
     ] = None,
     kernel: Annotated[
         str,
         learner_option(
-            metavar="rbf|linear|MODULE:FACTORY",
-            help="Which rows the learner treats as similar. For a network of your own, name the "
+            "rbf|linear|MODULE:FACTORY",
+            "Which rows the learner treats as similar. For a network of your own, name the "
             "function that makes it, as package.module:factory (its empirical NTK is used).",
         ),
     ] = "rbf",
     intercept: Annotated[
         bool,
         learner_option(
+            None,
+            "Give the linear kernel a constant feature, as scikit-learn's linear models have.",
             "--intercept/--no-intercept",
-            help="Give the linear kernel a constant feature, as scikit-learn's linear models have.",
         ),
     ] = False,
     width: Annotated[
         str,
         learner_option(
-            metavar="auto|NUMBER",
-            help="Width of the rbf kernel; auto: the median distance between rows.",
+            "auto|NUMBER", "Width of the rbf kernel; auto: the median distance between rows."
         ),
     ] = "auto",
     lr: Annotated[
         str,
         learner_option(
-            metavar="auto|NUMBER",
-            help="Learning rate; auto: the stable rate with the smallest error on rows before "
+            "auto|NUMBER",
+            "Learning rate; auto: the stable rate with the smallest error on rows before "
             "they are learned.",
         ),
     ] = "auto",
-    batch_size: Annotated[int, learner_option(min=1, help="Rows in one step of the learner.")] = 1,
-    momentum: Annotated[float, learner_option(help="Momentum, as in torch.optim.SGD.")] = 0.0,
+    batch_size: Annotated[int, learner_option(None, "Rows in one step of the learner.", min=1)] = 1,
+    momentum: Annotated[float, learner_option(None, "Momentum, as in torch.optim.SGD.")] = 0.0,
     nesterov: Annotated[
-        bool, learner_option("--nesterov", help="Nesterov momentum, as in torch.optim.SGD.")
+        bool, learner_option(None, "Nesterov momentum, as in torch.optim.SGD.", "--nesterov")
     ] = False,
     weight_decay: Annotated[
-        float, learner_option(help="Weight decay, as in torch.optim.SGD.")
+        float, learner_option(None, "Weight decay, as in torch.optim.SGD.")
     ] = 0.0,
     reduction: Annotated[
         str,
         learner_option(
-            metavar="sum|mean",
-            help="Whether your loss is the sum or the mean over a mini-batch "
-            "(PyTorch's default: mean).",
+            "sum|mean",
+            "Whether your loss is the sum or the mean over a mini-batch (PyTorch's default: mean).",
         ),
     ] = "sum",
-    gamma: Annotated[
-        str, method_option(metavar="auto|NUMBER", help="Ridge of the offline learner.")
-    ] = "auto",
+    gamma: Annotated[str, method_option("auto|NUMBER", "Ridge of the offline learner.")] = "auto",
     block_size: Annotated[
-        int | None, method_option(min=1, help="Rows per block of the iterative correction.")
+        int | None, method_option(None, "Rows per block of the iterative correction.", min=1)
     ] = None,
     ridge: Annotated[
-        float | None, method_option(min=0, help="Ridge of the iterative correction's blocks.")
+        float | None, method_option(None, "Ridge of the iterative correction's blocks.", min=0)
     ] = None,
     mode: Annotated[
         str,
         method_option(
-            metavar="auto|exact|features",
-            help="exact: use the whole kernel matrix; features: use Nyström features, or the exact "
+            "auto|exact|features",
+            "exact: use the whole kernel matrix; features: use Nyström features, or the exact "
             "ones of a linear kernel; auto: exact if it fits in memory.",
         ),
     ] = "auto",
     features: Annotated[
-        int | None, method_option(min=1, help="Number of Nyström features.")
+        int | None, method_option(None, "Number of Nyström features.", min=1)
     ] = None,
     memory: Annotated[
-        str | None,
-        method_option(metavar="AMOUNT", help="Memory the exact method may use, e.g. 4GB."),
+        str | None, method_option("AMOUNT", "Memory the exact method may use, e.g. 4GB.")
     ] = None,
-    seed: Annotated[int, method_option(min=0, help="Seed for everything random.")] = 0,
+    seed: Annotated[int, method_option(None, "Seed for everything random.", min=0)] = 0,
 ) -> None:
     """Declares the options; `with_shared_options` passes them to a command."""
 

@@ -1,1 +1,1 @@
-"""The stream in a user's file: what an online learner made of it, and what would have helped."""
+"""The diagnosis of a user's stream: what an online learner has learned, and what would help."""

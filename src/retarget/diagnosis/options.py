@@ -1,4 +1,4 @@
-"""What a diagnosis may be told of the online learner and of how to diagnose it."""
+"""The options of a diagnosis: the online learner, and how it is diagnosed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ LEARNER_OPTIONS = ("lr", "batch_size", "momentum", "nesterov", "weight_decay", "
 
 
 def batch_model_name(aim: Aim) -> str:
-    """What the batch model of these rows is called."""
+    """The name of the batch model of these rows."""
     if aim.is_all:
         return "batch model"
     if aim.window is None:
@@ -27,10 +27,10 @@ def batch_model_name(aim: Aim) -> str:
 
 @dataclass(frozen=True)
 class Options:
-    """The options of `retarget.diagnose` that do not belong to the data: see there for each.
+    """The options of `retarget.diagnose` that do not describe the data: see there for each.
 
-    Made once, from Python or from the command line, and passed on as it is. Options that have no
-    meaning are refused here, before any data are looked at.
+    Both Python and the command line make them, and what has no meaning is refused here, before
+    any data are read.
 
     Raises:
         InvalidInputError: An option, or two together, have no meaning.
@@ -64,25 +64,20 @@ class Options:
             object.__setattr__(self, name, _auto_or_positive(name, getattr(self, name)))
         block_size = self.learner.batch_size if self.block_size is None else self.block_size
         check_correction(self.learner, 1.0, block_size, self.ridge or 0.0, "both", "corrected")
-        if self.evaluation not in (None, *get_args(Evaluation)):
-            raise InvalidInputError(
-                f"evaluation is {self.evaluation!r}; expected one of {get_args(Evaluation)}"
-            )
+        for name, known in (
+            ("evaluation", (None, *get_args(Evaluation))),
+            ("mode", ("auto", *get_args(Mode))),
+        ):
+            if (value := getattr(self, name)) not in known:
+                expected = ", ".join(filter(None, known))
+                raise InvalidInputError(f"{name} is {value!r}; expected one of {expected}")
         as_aim(self.reference, "reference")
-        if self.intercept and self.kernel != "linear":
-            raise InvalidInputError(
-                f"an intercept is asked for with kernel {self.kernel!r}; only 'linear' takes one: "
-                "leave it out"
-            )
-        if self.mode not in ("auto", *get_args(Mode)):
-            raise InvalidInputError(
-                f"mode is {self.mode!r}; expected 'auto', 'exact' or 'features'"
-            )
-        if self.width is not None and not (isinstance(self.kernel, str) and self.kernel == "rbf"):
-            raise InvalidInputError(
-                f"width is {self.width!r} with kernel {self.kernel!r}; only 'rbf' takes a width: "
-                "leave it out"
-            )
+        for name, needed in (("intercept", "linear"), ("width", "rbf")):
+            value = getattr(self, name)
+            if value is not None and value is not False and self.kernel != needed:
+                raise InvalidInputError(
+                    f"{name} is {value!r} with kernel {self.kernel!r}; only {needed!r} takes it"
+                )
         if self.model_options is not None and self.model is None:
             raise InvalidInputError(
                 f"model_options is {self.model_options!r} and there is no model; give model= as "
@@ -93,7 +88,7 @@ class Options:
 
     @property
     def learner(self) -> SGD:
-        """The online learner; at the rate 1 where the rate is still to be chosen."""
+        """The online learner; at rate 1 while the rate is still to be chosen."""
         lr = 1.0 if isinstance(self.lr, str) else self.lr
         return SGD(
             lr, self.batch_size, self.momentum, self.nesterov, self.weight_decay, self.reduction
@@ -101,42 +96,32 @@ class Options:
 
     @property
     def batch_model(self) -> Aim:
-        """Which rows the batch model is of, that the online learner is compared with."""
+        """The rows of the batch model that the online learner is compared with."""
         return as_aim(self.reference, "reference")
 
     def with_learner(self, learner: SGD) -> "Options":
-        """The same with the options of this learner, which must not have been given twice.
-
-        Raises:
-            InvalidInputError: An option of the learner is given as well, or it has a schedule.
-        """
+        """The same with the options of this learner, none of which may be given twice."""
         default = Options()
         repeated = [n for n in LEARNER_OPTIONS if getattr(self, n) != getattr(default, n)]
         if repeated:
             raise InvalidInputError(
-                f"{', '.join(sorted(repeated))} given beside a learner, which says that itself; "
-                "give one"
+                f"{', '.join(sorted(repeated))} given beside a learner; give one or the other"
             )
         if not isinstance(learner.lr, float):
             raise InvalidInputError(
-                f"the learner has a schedule of {len(learner.lr)} rates; expected one rate: a "
-                "stream is diagnosed at one"
+                f"the learner has a schedule of {len(learner.lr)} rates; expected one rate"
             )
         return replace(self, **learner.to_dict())
 
     def evaluation_with(self, test: object) -> Evaluation:
-        """On which rows learners are compared, given the test set or None.
-
-        Raises:
-            InvalidInputError: There is a test set and another evaluation, or the reverse.
-        """
+        """On which rows learners are compared, given the test set or None."""
         if self.evaluation is None:
             return "last" if test is None else "test"
         if (self.evaluation == "test") != (test is not None):
             raise InvalidInputError(
                 f"the evaluation is {self.evaluation!r} and there is "
-                f"{'no' if test is None else 'a'} test set; give a test set for 'test', and for it "
-                "only"
+                f"{'no' if test is None else 'a'} test set; give a test set (--test) for 'test', "
+                "and for it only"
             )
         return self.evaluation
 

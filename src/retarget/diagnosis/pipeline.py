@@ -1,13 +1,15 @@
-"""The diagnosis of a stream: what an online learner made of it, and what would have helped."""
+"""The diagnosis of a table, of arrays or of a stream: `retarget.diagnose`."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
+from typing import Any, Literal, TypeVar
 
 import numpy as np
+import polars as pl
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from retarget.arrays import considerate_threads
 from retarget.diagnosis.measure.approximation import (
@@ -18,53 +20,236 @@ from retarget.diagnosis.measure.approximation import (
 )
 from retarget.diagnosis.measure.baselines import baseline_errors
 from retarget.diagnosis.measure.choose import (
-    Learned,
     attempt_changes,
     choose_block,
     choose_gamma,
     choose_kernel,
     choose_rate,
+    largest_rate,
     learn_all,
+    non_normality,
 )
 from retarget.diagnosis.measure.compare import (
-    Comparison,
     Errors,
     Split,
+    as_split,
     as_tensors,
     compare,
     group_shift,
+    held_out,
     held_out_errors,
     partition,
     prediction_errors,
     progressive_errors,
     split,
 )
-from retarget.diagnosis.measure.stability import largest_rate, non_normality
 from retarget.diagnosis.models.model_diagnosis import diagnose_model
+from retarget.diagnosis.models.prediction_log import from_predictions
 from retarget.diagnosis.options import Options
-from retarget.diagnosis.result import Approximation, Choice, Diagnosis, GroupShift, Stability
+from retarget.diagnosis.result import Diagnosis, Evaluation, Mode, Stability
 from retarget.diagnosis.stream import Stream
-from retarget.errors import NotPositiveDefiniteError, PrecisionWarning
-from retarget.learners import SGD
+from retarget.diagnosis.tables.frames import assembled, assembled_test
+from retarget.diagnosis.tables.prepare import class_text, prepare, target_kind
+from retarget.diagnosis.tables.roles import Impute, Kind, Roles, Rows, order_rows, order_test_rows
+from retarget.errors import InvalidInputError, NotPositiveDefiniteError, PrecisionWarning
+from retarget.import_path import imported_network
+from retarget.kernels import EmpiricalNTK, Kernel
+from retarget.learners import SGD, Reduction
 from retarget.progress import PatientBar
+from retarget.text import listed
 
 PASSES = 24  # over the rows, for the progress bar
+FEWEST_TO_JUDGE = 10  # rows: in fewer, a class that is missing means nothing
+Chosen = TypeVar("Chosen", Options, Roles)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What every learner made of the stream, and how they compare."""
+def diagnose(
+    X: Any,
+    Y: Any,
+    *,
+    kernel: str | Kernel = "rbf",
+    width: float | None = None,
+    learner: SGD | None = None,
+    lr: float | Literal["auto"] = "auto",
+    batch_size: int = 1,
+    momentum: float = 0.0,
+    nesterov: bool = False,
+    weight_decay: float = 0.0,
+    reduction: Reduction = "sum",
+    gamma: float | Literal["auto"] = "auto",
+    groups: Any = None,
+    times: Any = None,
+    test: Any = None,
+    evaluation: Evaluation | None = None,
+    test_share: float = 0.2,
+    reference: str = "all",
+    intercept: bool = False,
+    group_as_feature: bool = False,
+    column: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    kind: Kind = "auto",
+    impute: Impute = "error",
+    standardise: bool = True,
+    allow_leak: bool = False,
+    block_size: int | None = None,
+    ridge: float | None = None,
+    mode: Mode | Literal["auto"] = "auto",
+    features: int | None = None,
+    memory: int | None = None,
+    seed: int = 0,
+    model: Any = None,
+    model_options: Mapping[str, Any] | None = None,
+    predictions: Any = None,
+    predictions_after: Any = None,
+) -> Diagnosis:
+    """Finds what an online learner has really learned from a stream, and what would help.
 
-    learner: SGD
-    block_size: int
-    lr: Choice
-    gamma: Choice
-    stability: Stability
-    learned: Learned
-    density: Tensor
-    groups: GroupShift
-    comparison: Comparison
-    approximation: Approximation | None
+    Use it when you have the rows that a learner was trained on, in order, and want to know which
+    targets it shifted. River's progressive validation tells how large the error is; this tells
+    where it comes from, next to a batch model of the same kernel (scikit-learn's `KernelRidge`).
+    The exact method takes memory in proportion to the square of the number of rows; beyond
+    `memory`, features are used instead of the kernel.
+
+    Args:
+        X: The features, rows in the order in which they were learned: an array (n, d), or a frame
+            of pandas or Polars, or a dict of columns.
+        Y: The targets: an array (n,) or (n, c), or names of columns of X.
+        kernel: "rbf", "linear", whatever `retarget.as_kernel` takes, or "package.module:factory"
+            for the tangent kernel of that network.
+        width: Width of the RBF kernel; None takes the median distance between rows.
+        learner: The online learner, instead of the six options that follow.
+        lr: Its learning rate; "auto" takes the stable one with the least error before learning.
+        batch_size: Rows in one step of the learner.
+        momentum: As in `retarget.SGD`, like the three options that follow.
+        nesterov: Whether the momentum is Nesterov's.
+        weight_decay: Weight decay.
+        reduction: Whether the loss is the "sum" or the "mean" over a mini-batch.
+        gamma: The offline learner's ridge; "auto" takes the least leave-one-out error.
+        groups: Each row's group: (n,), or the name of a column of X.
+        times: What orders the rows: (n,), or the name of a column of X; None: they are in order.
+        test: Rows to measure errors on: (X, Y), or one frame where Y names columns.
+        evaluation: Which rows errors are measured on: the "last" ones of the stream, "random" ones
+            (the same share of every class), each row before it is learned ("progressive"), or the
+            "test" set. None is the test set if there is one, else the last rows, or random ones
+            if the last rows hold classes that were never learned.
+        test_share: The share of the stream that is held out, last or at random.
+        reference: The batch model that the online learner is compared with: of "all" rows, of the
+            last N ("window:N"), or with older rows counting less ("discount:0.999"). Under drift
+            one of the latter is the fair one.
+        intercept: Whether the linear kernel has a constant feature as well, as scikit-learn's
+            linear models do.
+        group_as_feature: Whether the group is used as a feature as well.
+        column: The only columns of X to use as features; none for all of them.
+        drop: Columns of X to leave out.
+        kind: "regression" or "classification"; "auto" decides by the targets.
+        impute: What is used instead of missing numbers: "error", "mean", "median" or "zero".
+        standardise: Whether numbers are brought to mean 0 and standard deviation 1 first.
+        allow_leak: Whether a feature may give the target away.
+        block_size: Rows that the iterative correction corrects together, a multiple of
+            `batch_size`; None takes about 64.
+        ridge: Ridge of the iterative correction's blocks; None tries a few, and takes the one that
+            ends nearest to the offline learner.
+        mode: "exact"; "features", which replace the kernel; or "auto", exact if `memory` allows.
+        features: Number of features; None takes as many as there is time for.
+        memory: Bytes that the exact method may use; None is half of what is free, at most 4 GB.
+        seed: Seed for everything random.
+        model: Your own model, to be run as well (docs/models.md): an object with
+            `partial_fit`/`predict` or `learn_one`/`predict_one`, a torch module (or a tuple of
+            module, optimiser and loss), a class or function that makes one of these, or
+            "package.module:factory". It is copied, never changed.
+        model_options: Keyword arguments for the class or function.
+        predictions: Instead of a model, a log of its predictions for each row just before it
+            learned it: (n,), or names of columns of X, one for each target.
+        predictions_after: A log of its predictions for each row at the end.
+
+    Raises:
+        InvalidInputError: The data cannot be learned from; the message says why and what to do.
+    """
+    asked = locals()
+    options = chosen(Options, asked)
+    if learner is not None:
+        options = options.with_learner(learner)
+    beside = {"group": groups, "time": times}
+    beside |= {"predictions": predictions, "predictions_after": predictions_after}
+    table, target, named = assembled(X, Y, beside)
+    roles = chosen(Roles, {**asked, **named, "target": target})
+    test_table = None if test is None else assembled_test(test, X, Y, target)
+    return diagnose_table(table, roles, test_table, options)
+
+
+def chosen(kind: type[Chosen], asked: Mapping[str, Any]) -> Chosen:
+    """Options or roles with the values that were asked for under the names of their fields."""
+    names = [field.name for field in fields(kind)]
+    return kind(**{name: asked[name] for name in names if name in asked})
+
+
+def diagnose_table(
+    table: pl.DataFrame, roles: Roles, test: pl.DataFrame | None, options: Options
+) -> Diagnosis:
+    """Diagnoses a table whose columns have roles; a test set has the same columns."""
+    if options.model is not None and roles.logged:
+        raise InvalidInputError(
+            "a model and a log of predictions are given; expected one of them: the model is run"
+        )
+    rows = order_rows(table, roles)
+    if roles.logged and options.evaluation is None and test is None:
+        options = replace(options, evaluation="progressive")  # the log is of all rows
+    evaluation, held, notes = hold_out(rows, test, options)
+    order = np.argsort(held, kind="stable")  # the rows to learn from come first
+    rows = replace(rows, table=rows.table[order], numbers=rows.numbers[order])
+    # nothing may be known of rows that are held out: no mean, no category
+    learned = len(rows) - int(held.sum())
+    stream, preparation = prepare(rows, learned)
+    test_stream = stream.part(slice(learned, None)) if learned < len(rows) else None
+    stream = stream.part(slice(0, learned))
+    if test is not None:
+        test_stream = preparation.apply(order_test_rows(test, roles))
+        notes = [f"Test set: {note}" for note in test_stream.notes if note not in stream.notes]
+    stream = replace(stream, notes=(*stream.notes, *notes))
+    if isinstance(options.kernel, str) and ":" in options.kernel:
+        options = replace(options, kernel=network_kernel(options.kernel, stream.X.shape[1]))
+    diagnosis = diagnose_split(as_split(stream, test_stream, evaluation), options)
+    if not roles.logged:
+        return diagnosis
+    before, after = (
+        rows.table[:learned].select(columns).to_numpy() if columns else None
+        for columns in (roles.predictions, roles.predictions_after)
+    )
+    return replace(diagnosis, model=from_predictions(stream, before, after, seed=options.seed))
+
+
+def hold_out(
+    rows: Rows, test: object, options: Options
+) -> tuple[Evaluation, NDArray[np.bool_], list[str]]:
+    """How learners are compared, which rows are held out for it, and a note if it is unusual."""
+    evaluation, classes = options.evaluation_with(test), None
+    if target_kind(rows) == "classification":
+        classes = class_text(rows.table[rows.roles.target[0]]).to_numpy()
+    held = held_out(len(rows), evaluation, options, classes)
+    if classes is None or evaluation != "last" or len(rows) < FEWEST_TO_JUDGE:
+        return evaluation, held, []
+    new = sorted(set(classes[held]) - set(classes[~held]))
+    if not new or options.evaluation is not None:
+        return evaluation, held, []
+    note = (
+        f"The last rows hold classes that would never have been learned ({listed(new)}): random "
+        "rows of every class are held out instead (--evaluation last holds out the last ones)."
+    )
+    return "random", held_out(len(rows), "random", options, classes), [note]
+
+
+def network_kernel(path: str, features: int) -> EmpiricalNTK:
+    """The empirical NTK, in float64, of the network that "package.module:factory" makes."""
+    network = imported_network(path, "network").double().eval()
+    try:
+        with torch.no_grad():
+            network(torch.zeros(2, features, dtype=torch.float64))
+    except Exception as error:  # the user's own code: any kind
+        raise InvalidInputError(
+            f"the network {path!r} does not take rows of {features} features, which is what the "
+            f"table's columns make: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        ) from error
+    return EmpiricalNTK(network)
 
 
 def diagnose_stream(
@@ -74,7 +259,7 @@ def diagnose_stream(
     *,
     progress: bool | None = None,
 ) -> Diagnosis:
-    """Runs the offline, online and corrected learners over a stream and says what they made of it.
+    """Runs the offline, online and corrected learners over a stream and compares them.
 
     `retarget.diagnose` prepares a table or arrays and calls this. Use it for a stream of numbers
     that is ready to be learned from.
@@ -103,7 +288,7 @@ def diagnose_stream(
 
 
 def diagnose_split(parted: Split, options: Options, *, progress: bool | None = None) -> Diagnosis:
-    """The same of a stream whose rows to compare the learners on are held out already."""
+    """Diagnoses a stream from which the rows to compare the learners on are already held out."""
     X, Y = as_tensors(parted.stream)
     kernel, words = choose_kernel(options, X)
     with (
@@ -112,83 +297,55 @@ def diagnose_split(parted: Split, options: Options, *, progress: bool | None = N
         _noting_precision() as doubts,
     ):
         model = None
-        if options.model is not None:  # first: one that cannot be run is told at once
+        if options.model is not None:  # first: one that cannot be run is reported at once
             model = diagnose_model(parted, options, progress=progress)
         opened = open_kernel(kernel, X, Y, options, bar.advance)
-        outcome = run_learners(opened, parted, options)
-    return replace(_diagnosis(parted, outcome, options, words, doubts), model=model)
+        found = run_learners(opened, parted, options, words)
+    return replace(found, model=model, failures=(*found.failures, *doubts))
 
 
 @torch.no_grad()
-def run_learners(opened: Opened, parted: Split, options: Options) -> Outcome:
-    """What was left open is chosen, then every learner goes over the stream and is compared."""
+def run_learners(opened: Opened, parted: Split, options: Options, words: str) -> Diagnosis:
+    """Chooses what was left open, runs every learner over the stream and compares them."""
     kernel, stream, progressive = opened.kernel, parted.stream, parted.test is None
-    gamma = choose_gamma(options, kernel, stream.target_scales)
+    scales = stream.target_scales
+    gamma = choose_gamma(options, kernel, scales)
     limit = largest_rate(kernel, options.learner)
-    lr = choose_rate(options, kernel, limit, stream.target_scales, progressive)
+    lr = choose_rate(options, kernel, limit, scales, progressive)
     learner = replace(options.learner, lr=lr.value)
     block_size = choose_block(options, len(stream))
 
     learned = learn_all(kernel, learner, gamma, block_size, options.ridge, limit, progressive)
     shift = learned.effective - kernel.Y
     groups = group_shift(kernel, stream, partition(stream), learned.dual, shift, learner.batch_size)
-
     learned.changed = attempt_changes(kernel, learner, lr, options.seed, progressive)
 
-    true_kernel = None
+    true_kernel, unseen = None, ()
     if parted.test is None:
         errors = progressive_errors(kernel, learned, gamma.value, learner.batch_size)
     else:
         errors = held_out_errors(kernel, parted.test, learned)
         true_kernel = _true_kernel(opened, parted.test, stream, options)
+        if stream.kind == "classification":
+            new = (parted.test.Y.sum(axis=0) > 0) & (stream.Y.sum(axis=0) == 0)
+            unseen = tuple(np.array(stream.target_names, dtype=object)[new])
     baselines = baseline_errors(kernel, parted, options)
-    return Outcome(
-        learner,
-        block_size,
-        lr,
-        gamma,
-        Stability(limit, non_normality(kernel, learner, options.seed)),
-        learned,
-        kernel.density(),
-        groups,
-        compare(errors, baselines, parted, options, true_kernel),
-        measure_approximation(opened, learner, gamma.value),
-    )
-
-
-def _true_kernel(opened: Opened, test: Stream, stream: Stream, options: Options) -> Errors | None:
-    """Held-out errors of an offline learner with the true kernel on a sample of the rows.
-
-    None where the kernel is the true one, or there is no such learner.
-    """
-    if opened.sample is None or not isinstance(opened.features, Nystroem):
-        return None
-    gamma = choose_gamma(options, opened.sample, stream.target_scales)
-    try:
-        offline = opened.sample.offline(gamma.value)
-    except NotPositiveDefiniteError:
-        return None
-    return prediction_errors(opened.sample, test, [offline.coefficients])[0]
-
-
-def _diagnosis(
-    parted: Split, outcome: Outcome, options: Options, words: str, doubts: list[str]
-) -> Diagnosis:
-    learned, comparison, stream = outcome.learned, outcome.comparison, parted.stream
-    effective, approximation = learned.effective.numpy(), outcome.approximation
+    comparison = compare(errors, baselines, parted, options, true_kernel)
+    approximation = measure_approximation(opened, learner, gamma.value)
     if approximation is not None:
         approximation = replace(approximation, reference=comparison.true_kernel)
-    errors = learned.online.errors
+    effective, before = learned.effective.numpy(), learned.online.errors
+    said = effective - gamma.value * learned.dual.numpy()  # Y^e = (gamma I + K) C
     return Diagnosis(
         stream=stream,
         test_rows=comparison.rows,
         evaluation=parted.evaluation,
         mode="exact" if approximation is None else "features",
         kernel=words,
-        learner=outcome.learner,
-        block_size=outcome.block_size,
-        lr=outcome.lr,
-        gamma=outcome.gamma,
+        learner=learner,
+        block_size=block_size,
+        lr=lr,
+        gamma=gamma,
         scores=comparison.scores,
         baselines=comparison.baselines,
         reference=options.reference,
@@ -198,34 +355,31 @@ def _diagnosis(
         effective=effective,
         corrected=learned.corrected.numpy(),
         iterative=learned.iterative.numpy(),
-        prequential=np.full_like(effective, np.nan) if errors is None else errors.numpy(),
-        density=outcome.density.numpy(),
-        hindsight=_hindsight(stream, outcome),
+        prequential=np.full_like(effective, np.nan) if before is None else before.numpy(),
+        density=kernel.density().numpy(),
+        hindsight=float(np.square((stream.Y - said) * scales).mean()),
         changed=changed_rows(stream, effective),
-        groups=outcome.groups,
-        stability=outcome.stability,
+        groups=groups,
+        stability=Stability(limit, non_normality(kernel, learner, options.seed)),
         approximation=approximation,
         ridge=learned.ridge,
         aim=learned.aim,
         trials=comparison.trials,
-        failures=(*learned.failures, *doubts),
-        unseen=_unseen(parted),
+        failures=tuple(learned.failures),
+        unseen=unseen,
     )
 
 
-def _unseen(parted: Split) -> tuple[str, ...]:
-    """Classes of the held-out rows that the stream does not have."""
-    if parted.test is None or parted.stream.kind == "regression":
-        return ()
-    new = (parted.test.Y.sum(axis=0) > 0) & (parted.stream.Y.sum(axis=0) == 0)
-    return tuple(np.array(parted.stream.target_names, dtype=object)[new])
-
-
-def _hindsight(stream: Stream, outcome: Outcome) -> float:
-    """The finished online learner's mean squared error on the rows that it has learned."""
-    learned = outcome.learned
-    said = learned.effective - outcome.gamma.value * learned.dual  # Y^e = (gamma I + K) C
-    return float(np.square((stream.Y - said.numpy()) * stream.target_scales).mean())
+def _true_kernel(opened: Opened, test: Stream, stream: Stream, options: Options) -> Errors | None:
+    """Held-out errors of an offline learner with the true kernel on a sample of the rows."""
+    if opened.sample is None or not isinstance(opened.features, Nystroem):
+        return None
+    gamma = choose_gamma(options, opened.sample, stream.target_scales)
+    try:
+        offline = opened.sample.offline(gamma.value)
+    except NotPositiveDefiniteError:
+        return None
+    return prediction_errors(opened.sample, test, [offline.coefficients])[0]
 
 
 def changed_rows(stream: Stream, effective: np.ndarray) -> np.ndarray:
@@ -240,7 +394,7 @@ def changed_rows(stream: Stream, effective: np.ndarray) -> np.ndarray:
 
 @contextmanager
 def _noting_precision() -> Iterator[list[str]]:
-    """Collects what is said about lost digits, a sentence each; other warnings go their way."""
+    """Collects warnings of lost digits as sentences; other warnings are issued again."""
     doubts: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -15,7 +15,7 @@ LearnerName = Literal["offline", "online", "corrected", "iterative"]
 Evaluation = Literal["last", "random", "progressive", "test"]
 Mode = Literal["exact", "features"]
 Change = Literal["rate", "batch", "order"]
-DIVERGED = 1000.0  # an error so many times the mean's is of no use to anybody
+DIVERGED = 1000.0  # a learner whose error is so many times the mean's is useless
 OUT_OF_PROPORTION = 100.0  # standard deviations from the mean beyond which a target is not usable
 
 
@@ -36,8 +36,8 @@ class Score:
             on iteratively corrected targets.
         error: Mean squared error over rows and targets, in the user's units (squared).
         accuracy: Share of rows whose class is right; None for regression.
-        by_target: Mean squared error of each target in its own units (squared), where there are
-            several; empty for one target and for classes.
+        by_target: Mean squared error of each of several targets, in its own units (squared); empty
+            for one target and for classes.
     """
 
     learner: LearnerName
@@ -70,7 +70,7 @@ class Choice:
         value: What was used.
         automatic: Whether it was chosen here.
         how: The rule, in words.
-        tried: The candidates: `value`, `score` (lower is better; null where it diverged).
+        tried: The candidates: `value`, `score` (lower is better; null if it diverged).
     """
 
     value: float
@@ -86,8 +86,8 @@ class Stability:
     Attributes:
         largest_lr: The largest rate at which every step is stable.
         non_normality: Condition number of the online system: how much it can amplify an error
-            that any single step would shrink; 1 is none. Of the first 2,000 rows, if there are
-            more: the whole stream's is at least that.
+            that any single step would shrink; 1 means not at all. Of a longer stream, the first
+            2,000 rows are used, which gives a lower bound.
     """
 
     largest_lr: float
@@ -117,7 +117,7 @@ class Approximation:
         shift_error: Root mean square difference of the shifts, relative to the exact ones.
         prediction_error: The same of the online learner's predictions.
         reference: How far the error of an offline learner with the true kernel, on the sample
-            alone, is above the offline learner's, relative to it; None where it was not measured.
+            alone, is above the offline learner's, relative to it; None if it was not measured.
     """
 
     features: int
@@ -149,13 +149,13 @@ class GroupShift:
         names: The G groups, in the order in which they first appear. More than 30: the largest
             29, and the others as one, last. None given: ten consecutive parts of the stream.
         counts: (G,) rows of each.
-        size: (G, G) of a row's targets in group h (rows), how far learning group g (columns) moved
-            them: mean over the rows of the length of that movement, in the units of `Diagnosis.Y`.
-        pull: (G, G) its direction: the mean movement along the row's own target, which is below
-            zero where it was weakened. For classes, of the own class's output; for numbers, times
-            the target's sign.
-        own: (G,) mean length of what no later step did: of the row's own step, its mini-batch's,
-            and what momentum and decay made of earlier ones.
+        size: (G, G) how far learning group g (columns) moved the targets of a row of group h
+            (rows): mean length of the movement, in the units of `Diagnosis.stream.Y`.
+        pull: (G, G) its direction: the mean movement along the row's own target, negative if the
+            target was weakened. For classes, that of the own class's output; for numbers, times the
+            target's sign.
+        own: (G,) mean length of the movement that is not due to later steps: that of the row's own
+            step and mini-batch, and of earlier steps through momentum and decay.
     """
 
     names: tuple[str, ...]
@@ -167,7 +167,7 @@ class GroupShift:
 
 @dataclass(frozen=True)
 class Trial:
-    """A change of the online learner that was tried, and what it would have brought.
+    """A change of the online learner that was tried, and its effect.
 
     Attributes:
         change: What was changed.
@@ -191,8 +191,8 @@ class ModelScore:
     Attributes:
         way: In one pass over the stream as it came, in one pass in random orders, as a batch model,
             or in one pass on corrected targets.
-        error: Mean squared error over rows and targets, in the user's units (squared); NaN where
-            the model failed, or has no such way.
+        error: Mean squared error over rows and targets, in the user's units (squared); NaN if the
+            model failed, or cannot be trained in this way.
         accuracy: Share of rows whose class is right; None for regression.
     """
 
@@ -203,17 +203,17 @@ class ModelScore:
 
 @dataclass(frozen=True)
 class ModelDiagnosis:
-    """What the user's own model made of the stream, from real runs of it: see docs/models.md.
+    """What the user's own model learned from the stream, from real runs of it: see docs/models.md.
 
     Attributes:
         name: What the model is called.
-        scores: One for each way of training it, on the rows that all learners are compared on. Of
-            a log of predictions, "as it came" alone: on each row before it was learned.
+        scores: One for each way of training it, on the rows that all learners are compared on. A
+            log of predictions has only "as it came", on each row before it was learned.
         order: Change of the error by a random order, relative to the stream as it came (below 0:
-            the random order is better). Its interval holds the luck of the order and of the rows.
+            the random order is better). Its interval covers the luck of the order and of the rows.
         orders: The error of each random order.
         before: (n, c) predictions for each row just before it was learned.
-        after: (n, c) right after. Of a log of predictions, the same as `before`.
+        after: (n, c) right after. For a log of predictions, the same as `before`.
         end: (n, c) at the end of the stream.
         groups: Movement of a group's predictions (end - after) while others were learned: at up to
             40 moments the model predicts all rows learned so far, and what moved between two of
@@ -227,7 +227,7 @@ class ModelDiagnosis:
         corrected_size: Largest distance of these targets from the mean of the true ones, in
             standard deviations of the true ones; NaN without.
         closed: The share of (as it came - batch), in error, that training on them took away, for
-            real. NaN where the model is not clearly worse as it came than as a batch model.
+            real. NaN unless the model is clearly worse as it came than as a batch model.
         prequential: Error on the stream's rows just before each was learned, in the user's units.
         remembered: Error at the end on the same rows, which it has learned by then.
         failures: What failed, was left out or was done on fewer rows, a sentence each.
@@ -270,7 +270,7 @@ class ModelDiagnosis:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What it all means, in plain words.
+    """The result of a diagnosis in plain words.
 
     Attributes:
         headline: One sentence.
@@ -285,15 +285,15 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What an online learner has made of a stream.
+    """What an online learner has really learned from a stream.
 
     Attributes:
         stream: The rows that were learned from, in order: n of them, with c targets.
-        test_rows: Number of rows that the scores are of: those held out or, in a progressive
-            evaluation, all rows of the stream, each before it was learned.
+        test_rows: Number of rows that were scored: those held out or, in a progressive evaluation,
+            all rows of the stream, each before it was learned.
         evaluation: Which rows those are.
         mode: Exact, or through features instead of the kernel.
-        kernel: What the kernel is, in words.
+        kernel: Description of the kernel.
         learner: The online learner.
         block_size: Rows corrected together by the iterative correction.
         lr: How its rate was chosen.
@@ -305,14 +305,14 @@ class Diagnosis:
             ("all"), or the one of a recent window or with a discount, which is among the baselines.
         excess: How far the online learner's error is above the reference's, relative to it.
         gap_closed: For "corrected" and "iterative": (online - it) / (online - reference) in error.
-            NaN where the online learner's error is not clearly above the reference's, or so far
+            NaN if the online learner's error is not clearly above the reference's, or so far
             above that it has diverged.
         accuracy_gap: For classes, the offline learner's share of rows that are right less the
             online one's; None for numbers.
         hindsight: Mean squared error of the finished online learner on the rows that it has
             learned, in the user's units (squared); NaN if it diverged. Far above the prequential
             error, it tells that the learner forgets.
-        effective: (n, c) what the online learner has really learned, as offline targets.
+        effective: (n, c) effective targets: what the online learner has really learned.
         corrected: (n, c) exactly corrected targets.
         iterative: (n, c) causally corrected targets.
         prequential: (n, c) the online learner's error on each row just before learning it.
@@ -327,7 +327,7 @@ class Diagnosis:
         trials: Changes of the online learner that were tried.
         failures: What could not be computed, or only with few digits, a sentence each.
         unseen: Classes of the held-out rows that were never learned.
-        model: What became of the user's own model, where there is one.
+        model: The diagnosis of the user's own model, if there is one.
 
     All of these arrays are in the units of `stream.Y`; `stream.in_units` gives the user's own.
     """
@@ -371,13 +371,13 @@ class Diagnosis:
 
     @property
     def diverged(self) -> bool:
-        """Whether the online learner is of no use: beyond numbers, or far worse than the mean."""
+        """Whether the online learner is useless: its error overflows, or is far too large."""
         online = self.score("online").error.value
         return not online <= DIVERGED * self.baselines[0].error.value
 
     @property
     def target_size(self) -> dict[str, float]:
-        """How far the "corrected" and the "iterative" targets reach, in standard deviations."""
+        """Largest distance of "corrected" and "iterative" targets, in standard deviations."""
         both = {"corrected": self.corrected, "iterative": self.iterative}
         return {name: self.stream.farthest(targets) for name, targets in both.items()}
 
@@ -397,7 +397,7 @@ class Diagnosis:
 
     @property
     def verdict(self) -> Verdict:
-        """What it all means."""
+        """The result in plain words: headline, findings and recommendations."""
         from retarget.diagnosis.report.verdict import verdict
 
         return verdict(self)

@@ -21,9 +21,9 @@ class Stream:
         target_scales: (c,) what each target was divided by; ones for classes.
         feature_names: The d features.
         rows: (n,) the number of each row in the user's file or array, from 0.
-        groups: (n,) the group of each row, as text; None if there are no groups.
-        group_column: What the groups are called; None if there are none.
-        times: (n,) the value that orders the rows, as text; None if they come as they are.
+        groups: (n,) the group of each row, as text; None without groups.
+        group_column: The name of the groups; None without groups.
+        times: (n,) the value that orders the rows, as text; None if nothing does.
         notes: What was done to the columns, a sentence each: dropped, filled in, encoded.
     """
 

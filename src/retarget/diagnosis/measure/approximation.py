@@ -39,7 +39,7 @@ SMALLEST_SHARE = 1e-12  # of a landmark kernel's largest eigenvalue: below it th
 
 
 class OwnFeatures:
-    """The features that a linear kernel, or one of the caller's features, is made of."""
+    """The explicit features of a linear kernel, or of one that the caller defines by features."""
 
     def __init__(self, kernel: Linear | Features, example: Tensor) -> None:
         self._kernel = kernel
@@ -47,7 +47,7 @@ class OwnFeatures:
         self.size = self(example[:1]).shape[1]
 
     def __call__(self, X: Tensor) -> Tensor:
-        """The features themselves."""
+        """Returns the features of some rows."""
         if isinstance(self._kernel, Linear):
             return X
         return as_tensor("features", self._kernel.fn(X)).to(X)
@@ -66,13 +66,13 @@ class Nystroem:
         self.size = self._root.shape[1]
 
     def __call__(self, X: Tensor) -> Tensor:
-        """The kernel against the landmarks, whitened."""
+        """Returns the kernel against the landmarks, whitened."""
         features: Tensor = self._kernel(X, self._landmarks).to(X) @ self._root
         return features
 
 
 def feature_map(kernel: Kernel, X: Tensor, size: int, seed: int) -> OwnFeatures | Nystroem:
-    """The features for a kernel: its own where it has few enough, Nystroem's otherwise."""
+    """Returns the kernel's own features if there are few enough, else Nystroem's."""
     if isinstance(kernel, Linear | Features):
         own = OwnFeatures(kernel, X)
         if own.size <= max(size, X.shape[1]):
@@ -83,14 +83,10 @@ def feature_map(kernel: Kernel, X: Tensor, size: int, seed: int) -> OwnFeatures 
 
 @dataclass(frozen=True)
 class Opened:
-    """The kernel of a stream, in one of the modes.
+    """The kernel of a stream, and the bytes that the exact method needs and may use.
 
-    Attributes:
-        kernel: The kernel of the stream.
-        needed: Bytes that the exact method needs.
-        limit: Bytes that it may have.
-        features: What is used instead of the kernel in mode "features"; None in mode "exact".
-        sample: The true kernel of rows evenly spaced over the stream, in mode "features".
+    In mode "features": also the features that replace the kernel, and the true kernel of a sample
+    of rows, evenly spaced over the stream.
     """
 
     kernel: StreamKernel
@@ -103,7 +99,7 @@ class Opened:
 def open_kernel(
     kernel: Kernel, X: Tensor, Y: Tensor, options: Options, advance: Callable[[int], None]
 ) -> Opened:
-    """The kernel of the stream, exact where memory allows (or as the options say)."""
+    """Opens the kernel of the stream: exact if memory allows, or as the options say."""
     limit = memory_limit(options.memory)
     needed = exact_memory(len(X), X.shape[1], Y.shape[1])
     if options.mode == "exact" and needed > limit:
@@ -140,7 +136,7 @@ def exact_memory(n: int, dimensions: int, outputs: int) -> int:
 
 
 def memory_limit(memory: int | None) -> int:
-    """Bytes that the exact method may take: given, or half of what is free, at most 4 GB."""
+    """Bytes that the exact method may use: given, or half of what is free, at most 4 GB."""
     if memory is not None:
         return int(memory)
     free = free_memory(torch.device("cpu"))
@@ -148,7 +144,7 @@ def memory_limit(memory: int | None) -> int:
 
 
 def feature_count(features: int | None, n: int) -> int:
-    """Number of Nyström features: given, or the power of two that n rows have time for."""
+    """Number of Nyström features: given, or the power of two that n rows leave time for."""
     if features is not None:
         return features
     affordable = int(2 ** math.floor(math.log2(FEATURE_WORK / n) / 2))
@@ -156,14 +152,9 @@ def feature_count(features: int | None, n: int) -> int:
 
 
 def measure_approximation(opened: Opened, learner: SGD, gamma: float) -> Approximation | None:
-    """Runs the learner on the sample with the kernel and with the features.
+    """Compares the learner on the sample with the kernel and with the features.
 
-    The sample is evenly spaced, so that it tells the whole stream's story in its order.
-
-    Args:
-        opened: The kernel, the features and the sample; None is returned if there are none.
-        learner: The online learner.
-        gamma: The offline learner's ridge.
+    The sample is evenly spaced, so it shows the whole stream in its order. None without features.
     """
     features, sample = opened.features, opened.sample
     if features is None or sample is None:
@@ -186,13 +177,13 @@ def measure_approximation(opened: Opened, learner: SGD, gamma: float) -> Approxi
 
 
 def relative_difference(got: Tensor, expected: Tensor) -> float:
-    """Root mean square of the difference over that of what was expected."""
+    """Root mean square of the difference, relative to that of the expected values."""
     size, gap = (float(torch.linalg.vector_norm(part)) for part in (expected, got - expected))
     return gap / size if size else gap
 
 
 def _shift(kernel: DenseKernel, learner: SGD, gamma: float) -> tuple[Tensor, Tensor]:
-    """The shift of each row, and what the learner predicts for it before learning it."""
+    """The shift of each row, and the prediction for it before it is learned."""
     (run,) = learn_online(kernel, [(learner, kernel.Y)])
     effective = effective_targets(kernel, run, learner, gamma)[1]
     predicted = torch.full_like(kernel.Y, math.nan) if run.errors is None else kernel.Y - run.errors

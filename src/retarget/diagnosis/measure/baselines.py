@@ -18,26 +18,20 @@ RECENT_SHARE = 0.1  # of the stream, for the batch model of its last rows
 FEWEST_RECENT, MOST_RECENT = 50, 2000
 Predictor = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 COUNTED = 0.01  # discounted rows that count less are left out
-REFITS = 40  # of such a model along the stream, where it is scored progressively
+REFITS = 40  # of such a model along the stream, if it is scored progressively
 
 
 def baseline_errors(kernel: StreamKernel, parted: Split, options: Options) -> dict[str, Errors]:
-    """Errors by name of the baseline; the mean, or the most frequent class, comes first.
+    """Errors by baseline; the mean or the most frequent class comes first.
 
-    Args:
-        kernel: The kernel of the stream.
-        parted: The stream, and the rows held out.
-        options: Among them the reference, which is one of the baselines unless it is all rows.
+    A reference other than "all" is one of the baselines.
     """
     Y = parted.stream.Y
     name = "the most frequent class" if parted.stream.kind == "classification" else "the mean"
     if parted.test is None:
         earlier = np.vstack([np.zeros_like(Y[:1]), Y[:-1]])
         counts = np.maximum(np.arange(len(Y)), 1)[:, None]
-        made = {
-            name: Y - np.cumsum(earlier, axis=0) / counts,
-            "the last value": Y - earlier,
-        }
+        made = {name: Y - np.cumsum(earlier, axis=0) / counts, "the last value": Y - earlier}
     else:
         made = {name: parted.test.Y - Y.mean(axis=0)}
         if parted.evaluation == "last":
@@ -57,7 +51,7 @@ def baseline_errors(kernel: StreamKernel, parted: Split, options: Options) -> di
 def _recent_errors(
     kernel: StreamKernel, parted: Split, recent: Aim, options: Options
 ) -> Errors | None:
-    """Errors of the batch model of recent rows; None where there is no such model."""
+    """Errors of the batch model of recent rows; None if there is no such model."""
     scales, test = parted.stream.target_scales, parted.test
     try:
         if test is not None:
@@ -75,13 +69,9 @@ def _recent_errors(
 
 
 def _fitted(
-    kernel: StreamKernel,
-    stop: int,
-    recent: Aim,
-    options: Options,
-    scales: NDArray[np.float64],
+    kernel: StreamKernel, stop: int, recent: Aim, options: Options, scales: NDArray[np.float64]
 ) -> Predictor:
-    """The batch model of the rows before `stop` that are recent by then."""
+    """The batch model of the recent rows before `stop`, as a function of queries."""
     rows = recent.window or math.ceil(math.log(COUNTED) / math.log(recent.discount))
     rows = max(rows, 2)  # of one row, no leave-one-out error is left
     part = kernel.part(slice(max(0, stop - rows), stop))

@@ -1,7 +1,7 @@
-"""The correction that is chosen, and what every learner made of the stream."""
+"""What the user left open is chosen, and every learner is run over the stream."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -27,11 +27,13 @@ from retarget.errors import NotPositiveDefiniteError, UnreachableTargetsError
 from retarget.kernels import RBF, Features, Kernel, Linear, as_kernel
 from retarget.kernels.simple import median_distance
 from retarget.learners import SGD
+from retarget.theory.cholesky import solve_lower, solve_lower_transposed
 from retarget.theory.correction import errors_reaching
+from retarget.theory.stability import stable_limit
 from retarget.theory.stream_kernel import DenseKernel, Offline, StreamKernel
 
 GAMMA_GRID = np.logspace(-7, 6, 40)  # times the mean of k(x, x)
-GAMMAS = slice(9, 31)  # those tried at first, 1e-4 to 1e3; the others where the best is at an edge
+GAMMAS = slice(9, 31)  # tried first, 1e-4 to 1e3; the others if the best is at an edge
 RATES = 14  # each half of the one before, from 90% of the largest stable one
 BLOCK_ROWS = 64
 FEWEST_BLOCKS = 10
@@ -49,9 +51,13 @@ BATCH_FACTOR = 4
 # average luck out, so that all of them together have at most about this many rows.
 ORDERS, FEWEST_ORDERS, ORDERED_ROWS = 10, 3, 2_400_000
 
+LARGEST_EIGENPROBLEM = 1024
+NON_NORMALITY_ROWS = 2000
+ITERATIONS, PRECISION = 200, 1e-4  # of power iterations
+
 
 def choose_kernel(options: Options, X: Tensor) -> tuple[Kernel, str]:
-    """The kernel, and what it is in words."""
+    """Returns the kernel and its description."""
     kernel, width = options.kernel, options.width
     name = kernel if isinstance(kernel, str) else None
     if name == "linear":
@@ -68,14 +74,14 @@ def choose_kernel(options: Options, X: Tensor) -> tuple[Kernel, str]:
 
 
 def with_constant(X: Tensor) -> Tensor:
-    """The rows with a 1 after each: what an intercept is multiplied with."""
+    """Appends a 1 to each row, for an intercept."""
     return torch.cat([X, X.new_ones(len(X), 1)], 1)
 
 
 def choose_block(options: Options, rows: int) -> int:
     """Rows corrected together: given, or about 64, and at most a tenth of the stream.
 
-    A larger block closes more of the gap, and waits longer for its targets.
+    A larger block closes more of the gap, but delays its targets.
     """
     if options.block_size is not None:
         return options.block_size
@@ -93,7 +99,7 @@ def choose_gamma(options: Options, kernel: StreamKernel, scales: NDArray[np.floa
     scores = (errors.numpy() * scales**2).mean(axis=1)
     if not isinstance(gamma, str):
         return Choice(gamma, False, "given", _table(candidates, scores))
-    # beyond the first values only where the best of them is the last on its side
+    # beyond the first values only if the best of them is the last on its side
     low, high = GAMMAS.start, GAMMAS.stop
     while low > 0 and scores[low:high].argmin() == 0:
         low -= 1
@@ -102,6 +108,66 @@ def choose_gamma(options: Options, kernel: StreamKernel, scales: NDArray[np.floa
     candidates, scores = candidates[low:high], scores[low:high]
     how = f"least leave-one-out error on {rows:,} rows, among {len(candidates)} values"
     return Choice(float(candidates[scores.argmin()]), True, how, _table(candidates, scores))
+
+
+def largest_rate(kernel: StreamKernel, learner: SGD) -> float:
+    """The largest rate at which every step over the stream is stable."""
+    curvature = 0.0
+    for blocks in kernel.blocks(learner.batch_size):
+        scale = 1.0 if learner.reduction == "sum" else 1 / blocks.shape[-1]
+        curvature = max(curvature, scale * _largest_eigenvalue(blocks))
+    return stable_limit(curvature, learner)
+
+
+@torch.no_grad()
+def non_normality(kernel: StreamKernel, learner: SGD, seed: int) -> float:
+    r"""Condition number of the online system $M E = Y$, $M = I + c \circ K^L$.
+
+    All eigenvalues of $M$ are 1: no direction grows by itself, and what exceeds 1 here is what the
+    steps do to each other. Its largest and smallest singular values come from power iterations on
+    $M^\top M$ and its inverse, by products and triangular solves. Of the first rows of a long
+    stream; since the inverse of a leading part is the leading part of the inverse, that is at most
+    the condition number of the whole.
+    """
+    n = len(kernel)
+    if n > NON_NORMALITY_ROWS:
+        n = max(1, NON_NORMALITY_ROWS // learner.batch_size) * learner.batch_size
+        n = min(n, len(kernel))
+    M = kernel.learner(learner).window(kernel.panel(slice(0, n))).coupling.clone()
+    if not bool(M.isfinite().all()):
+        return math.nan
+    M.diagonal().fill_(1.0)
+    generator = torch.Generator().manual_seed(seed)
+    start = torch.randn(n, 1, generator=generator, dtype=M.dtype)
+    largest = _growth(lambda v: M.mT @ (M @ v), start)
+    smallest = _growth(lambda v: solve_lower(M, solve_lower_transposed(M, v)), start)
+    condition = math.sqrt(largest) * math.sqrt(smallest)
+    return condition if math.isfinite(condition) else math.inf
+
+
+def _growth(step: Callable[[Tensor], Tensor], start: Tensor) -> float:
+    """The largest eigenvalue of a symmetric positive map, by power iteration."""
+    v, value = start / start.norm(), 0.0
+    for _ in range(ITERATIONS):
+        v = step(v)
+        before, value = value, v.norm().item()
+        if not math.isfinite(value) or value == 0:
+            return math.inf
+        v = v / value
+        if abs(value - before) <= PRECISION * value:
+            break
+    return value
+
+
+def _largest_eigenvalue(blocks: Tensor) -> float:
+    """Of a few symmetric matrices (count, b, b)."""
+    if blocks.shape[-1] == 1:
+        return blocks.max().item()
+    if blocks.shape[-1] <= LARGEST_EIGENPROBLEM:
+        return float(torch.linalg.eigvalsh(blocks)[:, -1].max())
+    generator = torch.Generator().manual_seed(0)
+    start = torch.rand(blocks.shape[-1], 1, generator=generator, dtype=blocks.dtype)
+    return max(_growth(block.matmul, start) for block in blocks)
 
 
 def choose_rate(
@@ -113,13 +179,8 @@ def choose_rate(
 ) -> Choice:
     """The online learner's rate: given, or the one with the least prequential error.
 
-    Args:
-        options: The online learner, and its rate or "auto".
-        kernel: The stream's kernel.
-        limit: The largest stable rate.
-        scales: (c,) the targets' units.
-        first_half: Whether to judge by the first half of the stream, so that the second can tell
-            what the choice is worth.
+    `limit` is the largest stable rate and `scales` (c,) are the targets' units. Judged by the first
+    half of the stream, the choice can be evaluated on the second.
     """
     lr = options.lr
     top = 0.9 * limit if math.isfinite(limit) else 1.0
@@ -135,7 +196,7 @@ def choose_rate(
         candidates = np.unique(np.append(candidates, lr))
     scores = scored(candidates)
     if np.isfinite(scores).any() and np.nanargmin(scores) == 0:
-        # once: where nothing can be learned, the best rate is 0
+        # once: if nothing can be learned, the best rate is 0
         lower = candidates[0] * 0.5 ** np.arange(RATES // 2, 0, -1.0)
         candidates, scores = np.append(lower, candidates), np.append(scored(lower), scores)
     tried = _table(candidates, scores)
@@ -155,15 +216,11 @@ def _table(values: Sequence[float] | NDArray[np.float64], scores: Any) -> pl.Dat
 
 
 class CorrectionChoice(NamedTuple):
-    """How the iterative correction goes.
+    """How the iterative correction is set up.
 
-    Attributes:
-        aims: (n, c) the offline predictions that it follows.
-        aim: How the ridge of that offline learner was chosen.
-        ridge: How the stabiliser was chosen.
-        distance: Mean squared distance of the learner so corrected from the offline one, on
-            the stream's rows; infinite where none kept its targets finite.
-        usable: Whether the targets are in proportion to the true ones.
+    `aims` (n, c) are the offline predictions that it follows; `distance` is the mean squared
+    distance of the corrected learner from the offline one on the stream's rows, infinite if no
+    targets were finite; `usable` tells whether the targets are in proportion to the true ones.
     """
 
     aims: Tensor
@@ -176,24 +233,12 @@ class CorrectionChoice(NamedTuple):
 def choose_correction(
     kernel: StreamKernel, learner: SGD, gamma: Choice, block_size: int, ridge: float | None
 ) -> tuple[CorrectionChoice, Offline]:
-    """The choice with which the learner ends nearest to the offline one, which is returned too.
+    """The correction that ends nearest to the offline learner, which is returned too.
 
-    A chosen gamma is that of the best offline learner. To be followed block by block that is
-    often too rough: a larger one may lead nearer to it in the end. A gamma that was given is
-    followed as it is. What needs targets out of all proportion is chosen only where all else does.
-
-    For a long stream, evenly spaced rows choose, with a ridge in proportion to their number: that
-    is nearly the same learner, at a fraction of the price.
-
-    Args:
-        kernel: The stream's kernel.
-        learner: The online learner.
-        gamma: The offline learner's ridge.
-        block_size: Rows corrected together.
-        ridge: The stabiliser; None chooses it.
-
-    Raises:
-        NotPositiveDefiniteError: There is no offline learner with this ridge.
+    A chosen gamma is that of the best offline learner, which is often too rough to be followed
+    block by block: a larger one may lead nearer to it in the end. A given gamma is followed as it
+    is. Targets out of all proportion are chosen only if all else needs them. For a long stream,
+    evenly spaced rows choose, with a ridge in proportion to their number.
     """
     most = CHOOSING_ROWS if isinstance(kernel, DenseKernel) else CHOOSING_FEATURE_ROWS
     if len(kernel) <= most:
@@ -234,7 +279,10 @@ def _nearest(
         chosen = Choice(best, ridge is None, how, _table(given, distances))
         aim = replace(gamma, value=float(value))
         candidates.append(CorrectionChoice(aims, aim, chosen, nearest, not unusable))
-        if not gamma.automatic or _worse_again(candidates):
+        before = candidates[-2] if len(candidates) > 1 else None
+        # one that leads no nearer than the one before: a smoother one will not either
+        worse = before is not None and before.usable and not nearest < before.distance
+        if not gamma.automatic or worse:
             break
         if ridge is None:
             # what steadied the learner, and nothing: smoother aims seldom need more
@@ -249,15 +297,8 @@ def _nearest(
     return near._replace(aim=Choice(near.aim.value, True, how, tried)), offline
 
 
-def _worse_again(candidates: list[CorrectionChoice]) -> bool:
-    """Whether the last aim leads no nearer than the one before: a smoother one will not either."""
-    if len(candidates) < 2 or not candidates[-2].usable:
-        return False
-    return not candidates[-1].distance < candidates[-2].distance
-
-
 def _distances(kernel: StreamKernel, ends: list[Tensor | None], offline: Tensor) -> list[float]:
-    """The mean squared distance of each predictor from the offline one, on the stream's rows."""
+    """Mean squared distance of each predictor from the offline one on the stream's rows."""
     gaps = [end - offline for end in ends if end is not None]
     if not gaps:
         return [math.inf] * len(ends)
@@ -272,12 +313,8 @@ def attempt_changes(
 ) -> dict[tuple[Change, float], Run]:
     """Runs the learner at a better rate (if there is one), with other batches, and shuffled.
 
-    The order is shuffled several times, since what one shuffle brings is luck. In a progressive
-    evaluation errors on the way are kept, and the order is left as it is: in another one, other
-    rows would be predicted.
-
-    Returns:
-        The runs, by what was changed and to which value.
+    Several shuffles are run, since one may be lucky. A progressive evaluation keeps the errors on
+    the way and the order: in another order, other rows would be predicted.
     """
     changes: dict[tuple[Change, float], SGD] = {}
     better, b = better_rate(lr), learner.batch_size
@@ -290,21 +327,12 @@ def attempt_changes(
     made = learn_online(kernel, jobs, keep_errors=progressive) if jobs else []
     runs = dict(zip(changes, made, strict=True))
     random = np.random.default_rng(seed)
-    for number in range(0 if progressive else tried_orders(len(kernel))):
+    orders = min(ORDERS, max(FEWEST_ORDERS, ORDERED_ROWS // len(kernel)))
+    for number in range(0 if progressive else orders):
         order = torch.from_numpy(random.permutation(len(kernel)))
         (shuffled,) = learn_online(kernel, [(learner, kernel.Y)], keep_errors=False, order=order)
         runs["order", number] = shuffled
     return runs
-
-
-def tried_orders(rows: int) -> int:
-    """How many random orders of a stream are tried.
-
-    Example:
-        >>> tried_orders(10_000), tried_orders(400_000), tried_orders(10_000_000)
-        (10, 6, 3)
-    """
-    return min(ORDERS, max(FEWEST_ORDERS, ORDERED_ROWS // rows))
 
 
 def better_rate(lr: Choice) -> float | None:
@@ -321,21 +349,11 @@ def better_rate(lr: Choice) -> float | None:
 
 @dataclass
 class Learned:
-    """The learners' results, (n, c) each; NaN where there is none, and why.
+    """What the learners learned from the stream, (n, c) each; NaN and a failure if one could not.
 
-    Attributes:
-        online: The online learner's run on the true targets.
-        dual: Its final dual coefficients.
-        effective: Effective targets.
-        corrected: Exactly corrected targets.
-        iterative: Iteratively corrected targets.
-        before_blocks: Errors of the iteratively corrected learner's predictions before each block;
-            None where they are not wanted, or there are none.
-        aim: How the ridge of the offline learner that the iterative correction follows was chosen.
-        ridge: How the iterative correction's stabiliser was chosen.
-        coefficients: By learner, what a query's row is multiplied with; without those that failed.
-        changed: Runs of the learner with one change, by what was changed and to which value.
-        failures: What could not be computed, and why, a sentence each.
+    `dual` are the online learner's final dual coefficients; `before_blocks` the errors of the
+    iteratively corrected learner before each block; `coefficients`, by learner, predict a query
+    from its kernel row; `changed` holds runs of the learner with one change.
     """
 
     online: Run
@@ -360,17 +378,10 @@ def learn_all(
     limit: float,
     before_blocks: bool = False,
 ) -> Learned:
-    """Runs every learner. Where one fails, the others are run all the same.
+    """Runs every learner; if one fails, the others are run all the same.
 
-    Args:
-        kernel: The stream's kernel.
-        learner: The online learner.
-        gamma: The offline learner's ridge.
-        block_size: Rows corrected together.
-        ridge: The iterative correction's stabiliser; None chooses it.
-        limit: The largest stable rate, for messages.
-        before_blocks: Whether the iteratively corrected learner's predictions before each block
-            are wanted.
+    `limit`, the largest stable rate, is for messages; `before_blocks` asks for the predictions of
+    the iteratively corrected learner before each block.
     """
     nothing = torch.full_like(kernel.Y, math.nan)
     (online,) = learn_online(kernel, [(learner, kernel.Y)])
@@ -414,7 +425,7 @@ def learn_all(
 
 
 def _note(learned: Learned, name: LearnerName, run: Run, failure: str) -> None:
-    """Keeps what a learner ended with, or says why there is nothing."""
+    """Keeps the coefficients of a learner, or notes why there are none."""
     if run.coefficients is None:
         learned.failures.append(failure)
     else:

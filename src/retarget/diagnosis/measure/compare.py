@@ -40,13 +40,7 @@ Errors = NDArray[np.float64]  # (m, c) of a learner on rows that it has not lear
 
 
 class Split(NamedTuple):
-    """A stream, and the rows kept from it.
-
-    Attributes:
-        stream: The rows learned from.
-        test: The rows held out; None where learners are compared on each row before learning it.
-        evaluation: Which rows those are.
-    """
+    """A stream to learn from, and the rows held out (None: each row before it is learned)."""
 
     stream: Stream
     test: Stream | None
@@ -66,7 +60,7 @@ def split(stream: Stream, test: Stream | None, options: Options) -> Split:
 
 
 def as_split(stream: Stream, test: Stream | None, evaluation: Evaluation) -> Split:
-    """A stream and the rows held out for it, which must be of the same form."""
+    """A stream and the rows held out from it, checked to have the same form."""
     _require_numbers("the stream", stream)
     _require_rows(stream, 2, "learn from")
     if test is not None:
@@ -83,15 +77,7 @@ def as_split(stream: Stream, test: Stream | None, evaluation: Evaluation) -> Spl
 def held_out(
     rows: int, evaluation: Evaluation, options: Options, classes: np.ndarray | None
 ) -> NDArray[np.bool_]:
-    """(rows,) whether each row is held out: the last ones, or random ones.
-
-    Args:
-        rows: Rows in the stream.
-        evaluation: "last" or "random"; none are held out for the others.
-        options: With the share of rows to hold out, and the seed.
-        classes: (rows,) each row's class, so that random rows hold the same share of each; None
-            without classes.
-    """
+    """(rows,) whether each row is held out: the last ones, or random ones of every class."""
     held = np.zeros(rows, dtype=bool)
     if evaluation == "last":
         held[rows - held_out_rows(rows, options.test_share) :] = True
@@ -109,19 +95,14 @@ def held_out(
 
 
 def held_out_rows(rows: int, test_share: float) -> int:
-    """How many rows the last part of a stream has: at least one, and at least two are left.
-
-    Examples:
-        >>> held_out_rows(10, 0.25), held_out_rows(3, 0.2)
-        (2, 1)
-    """
+    """How many rows are held out: at least one, and at least two are left."""
     if not 0 < test_share < 1:
         raise InvalidInputError(f"test_share is {test_share}; expected a share between 0 and 1")
     return min(max(1, round(rows * test_share)), max(rows - 2, 0))
 
 
 def as_tensors(stream: Stream) -> tuple[Tensor, Tensor]:
-    """X and Y as tensors to compute on."""
+    """X and Y as tensors."""
     X, Y = (np.ascontiguousarray(array, dtype=np.float64) for array in (stream.X, stream.Y))
     return torch.from_numpy(X), torch.from_numpy(Y)
 
@@ -143,26 +124,13 @@ def _require_numbers(what: str, stream: Stream) -> None:
         if not np.isfinite(array).all():
             row = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
             raise InvalidInputError(
-                f"{what} holds a value that is not a finite number in row {row} of {name}; fill in "
-                "or remove what is missing first"
+                f"{what} holds a value that is not a finite number in row {row} of {name}; fix it"
             )
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How the learners compare.
-
-    Attributes:
-        scores: One for each learner.
-        baselines: What simple predictors reach.
-        excess: How far the online learner's error is above the reference's, relative to it.
-        gap_closed: The share of that which each correction takes away.
-        accuracy_gap: For classes, how much more often the offline learner is right.
-        trials: What other learners would have brought.
-        rows: Number of rows that they were compared on.
-        true_kernel: How far the error of an offline learner with the true kernel, on a sample of
-            the rows, is above the offline learner's, relative to it; None where there is none.
-    """
+    """How the learners compare: fields of `Diagnosis`, and `Approximation.reference`."""
 
     scores: tuple[Score, ...]
     baselines: tuple[Baseline, ...]
@@ -183,12 +151,8 @@ def compare(
 ) -> Comparison:
     """Scores, with their uncertainty, of learners that made these errors.
 
-    Args:
-        errors: By learner, and by change that was tried.
-        baselines: By name; the first is the mean, or the most frequent class.
-        parted: The stream, and the rows held out.
-        options: With the reference, and the seed of the resamples.
-        true_kernel: Errors of an offline learner with the true kernel.
+    The first of the baselines is the mean, or the most frequent class; `true_kernel` are the errors
+    of an offline learner with the true kernel.
     """
     stream = parted.stream
     Y = stream.Y if parted.test is None else parted.test.Y
@@ -201,6 +165,7 @@ def compare(
     reference = means(baselines.get(batch_model_name(options.batch_model), own["offline"]))
     online, mean = means(own["online"]), means(next(iter(baselines.values())))
     useful = online[0] <= DIVERGED * mean[0]
+    right = [bootstrap.means(right_classes(Y - own[name], Y)) for name in LEARNERS[:2]]
     trials = _trials(errors, own["online"], parted, options.seed) if useful else ()
     return Comparison(
         scores=tuple(
@@ -219,7 +184,7 @@ def compare(
             str(name): gap_closed(reference, online, means(own[name])) if useful else UNKNOWN
             for name in LEARNERS[2:]
         },
-        accuracy_gap=_accuracy_gap(own, Y, stream, bootstrap),
+        accuracy_gap=None if stream.kind == "regression" else estimate(right[0] - right[1]),
         trials=trials,
         rows=len(Y),
         true_kernel=None
@@ -231,9 +196,9 @@ def compare(
 def _trials(
     errors: Mapping[Name, Errors], online: Errors, parted: Split, seed: int
 ) -> tuple[Trial, ...]:
-    """The effect of each change; all random orders together are one.
+    """The effect of each change; all random orders count as one.
 
-    Progressively, only the second half of the stream counts: the first chose among the rates.
+    In a progressive evaluation only the second half of the stream counts: the first chose the rate.
     """
     stream, start = parted.stream, len(online) // 2 if parted.test is None else 0
     bootstrap = Bootstrap(len(online) - start, seed)
@@ -254,9 +219,9 @@ def _trials(
 
 
 def any_of(runs: list[NDArray[np.float64]], seed: int) -> NDArray[np.float64]:
-    """Runs that differ by luck, as one: their mean, and in every resample one of them by chance.
+    """Several runs as one: their mean, and in every resample a random one of them.
 
-    So the range holds the luck of the draw as well as that of the rows.
+    So the interval covers the luck of the order as well as that of the rows.
     """
     if not np.isfinite(runs).all():
         return np.full_like(runs[0], math.nan)
@@ -272,9 +237,9 @@ def progressive_errors(
 ) -> dict[Name, Errors]:
     """Each learner's errors on rows that it has not learned yet.
 
-    The offline learner is that of all rows before the mini-batch. The iteratively corrected one
-    predicts a block before it learns any row of it. The exactly corrected one is left out: it is
-    right at the end of the stream only.
+    The offline learner is that of all rows before the mini-batch; the iteratively corrected one
+    predicts a block before learning it. The exactly corrected one is left out: it is right only at
+    the end of the stream.
     """
     made: dict[Name, Tensor | None] = {}
     if "offline" in learned.coefficients:
@@ -288,7 +253,7 @@ def progressive_errors(
 
 
 def held_out_errors(kernel: StreamKernel, test: Stream, learned: Learned) -> dict[Name, Errors]:
-    """Each learner's errors on rows held out, at the end of the stream."""
+    """Each learner's errors on the held-out rows, at the end of the stream."""
     ends: dict[Name, Tensor | None] = {name: learned.coefficients.get(name) for name in LEARNERS}
     ends |= {change: run.coefficients for change, run in learned.changed.items()}
     known = {name: end for name, end in ends.items() if end is not None}
@@ -298,7 +263,7 @@ def held_out_errors(kernel: StreamKernel, test: Stream, learned: Learned) -> dic
 def prediction_errors(
     kernel: StreamKernel, test: Stream, coefficients: list[Tensor]
 ) -> list[Errors]:
-    """The errors of each predictor: one kernel row serves all."""
+    """The errors of several predictors, which share the kernel rows."""
     if not coefficients:
         return []
     X, Y = as_tensors(test)
@@ -308,12 +273,7 @@ def prediction_errors(
 
 
 class Bootstrap:
-    """Resampled means over rows. The same resamples serve all: differences and ratios are of pairs.
-
-    Args:
-        rows: Number of rows.
-        seed: Seed of the resamples.
-    """
+    """Resampled means over rows, the same resamples for all: differences and ratios are paired."""
 
     def __init__(self, rows: int, seed: int) -> None:
         groups = min(rows, RESAMPLED_GROUPS)
@@ -333,7 +293,7 @@ class Bootstrap:
 
 
 def estimate(samples: NDArray[np.float64]) -> Estimate:
-    """A value and its 95% interval, from (1 + resamples,) numbers: the value comes first."""
+    """A value and its 95% interval, from (1 + resamples,) numbers, the value first."""
     if not np.isfinite(samples).all():
         return UNKNOWN
     low, high = np.percentile(samples[1:], [2.5, 97.5])
@@ -353,32 +313,14 @@ def score(
     error = estimate(bootstrap.means(squared_errors(errors, stream)))
     if stream.kind == "regression":
         return error, None
-    accuracy = UNKNOWN
-    if np.isfinite(errors).all():
-        accuracy = estimate(bootstrap.means(right_classes(Y - errors, Y)))
-    return error, accuracy
-
-
-def _accuracy_gap(
-    own: Mapping[LearnerName, Errors],
-    Y: NDArray[np.float64],
-    stream: Stream,
-    bootstrap: Bootstrap,
-) -> Estimate | None:
-    if stream.kind == "regression":
-        return None
-    offline, online = (
-        bootstrap.means(right_classes(Y - own[name], Y))
-        if np.isfinite(own[name]).all()
-        else math.nan
-        for name in ("offline", "online")
-    )
-    return estimate(np.atleast_1d(offline - online))
+    return error, estimate(bootstrap.means(right_classes(Y - errors, Y)))
 
 
 def right_classes(predicted: np.ndarray, Y: np.ndarray) -> NDArray[np.float64]:
-    """(m,) 1 where the class is right."""
-    return np.asarray(predicted.argmax(axis=1) == Y.argmax(axis=1), dtype=np.float64)
+    """(m,) 1 if the class is right, 0 if not, NaN if nothing finite was predicted."""
+    right = np.asarray(predicted.argmax(axis=1) == Y.argmax(axis=1), dtype=np.float64)
+    right[~np.isfinite(predicted).all(axis=1)] = math.nan
+    return right
 
 
 def _by_target(errors: Errors, stream: Stream, bootstrap: Bootstrap) -> tuple[Estimate, ...]:
@@ -390,7 +332,7 @@ def _by_target(errors: Errors, stream: Stream, bootstrap: Bootstrap) -> tuple[Es
 
 
 def ratio(above: NDArray[np.float64], below: NDArray[np.float64]) -> Estimate:
-    """How far one mean error lies above another, relative to the other; of resampled means."""
+    """How far one mean error is above another, relative to the other."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return estimate(above / below - 1)
 
@@ -398,10 +340,9 @@ def ratio(above: NDArray[np.float64], below: NDArray[np.float64]) -> Estimate:
 def gap_closed(
     offline: NDArray[np.float64], online: NDArray[np.float64], other: NDArray[np.float64]
 ) -> Estimate:
-    """The share of the online learner's excess error that another one does not have.
+    """The share of the online learner's excess error that another learner does not have.
 
-    A share of nothing has no meaning: NaN unless the online learner's error is above the offline
-    one's with 95% confidence. All are resampled means.
+    NaN unless the online error is above the offline one with 95% confidence.
     """
     if not estimate(online - offline).low > 1e-9 * online[0]:
         return UNKNOWN
@@ -414,19 +355,14 @@ PARTS = 10
 
 
 class Partition(NamedTuple):
-    """The rows of a stream by group.
-
-    Attributes:
-        names: What the groups are called, in order of appearance.
-        numbers: (n,) each row's group, from 0.
-    """
+    """The groups' names in order of appearance, and (n,) each row's group, from 0."""
 
     names: tuple[str, ...]
     numbers: np.ndarray
 
 
 def partition(stream: Stream) -> Partition:
-    """By the stream's groups, the largest of them if many; without groups, by consecutive parts."""
+    """By the stream's groups, the largest ones if many; without groups, by consecutive parts."""
     n = len(stream)
     if stream.groups is None:
         count = min(PARTS, n)
@@ -449,15 +385,10 @@ def partition(stream: Stream) -> Partition:
 def group_shift(
     kernel: StreamKernel, stream: Stream, groups: Partition, C: Tensor, shift: Tensor, batch: int
 ) -> GroupShift:
-    """How the groups moved each other's targets; NaN where the online learner diverged.
+    """How the groups moved each other's targets; NaN if the online learner diverged.
 
-    Args:
-        kernel: The stream's kernel.
-        stream: The stream.
-        groups: Its groups.
-        C: (n, c) the online learner's final dual coefficients.
-        shift: (n, c) the shift of each row.
-        batch: Rows learned in one step.
+    `C` (n, c) are its final dual coefficients, `shift` (n, c) the shift of each row, and `batch`
+    the rows learned in one step.
     """
     count = len(groups.names)
     number = torch.from_numpy(groups.numbers)

@@ -25,7 +25,7 @@ OVERFLOW = 1e150
 
 
 class Follower(Protocol):
-    """What is taken along over a stream, until it fails."""
+    """A learner or a correction that goes over the stream part by part, until it fails."""
 
     failure: str | None
 
@@ -39,7 +39,7 @@ def follow(
     block_size: int,
     order: Tensor | None = None,
 ) -> None:
-    """One pass over the stream. A follower that fails is left behind; the others go on."""
+    """Goes over the stream once; a follower that fails is skipped from then on."""
     for part in kernel.windows(block_size, order):
         for follower in followers:
             if follower.failure is None:
@@ -47,22 +47,11 @@ def follow(
 
 
 class Run:
-    """An online learner trained on targets: its errors, and what it ends with.
+    """An online learner trained on targets, which may be computed on the way.
 
-    Args:
-        kernel: The stream's kernel.
-        learner: The learner.
-        targets: (n, c) what it is trained on, in stream order. They may be made on the way.
-        keep_errors: Whether all errors are kept, and not their mean squares alone.
-        before_blocks: Whether to note the predictions before each block as well.
-        order: (n,) another order in which the rows are learned.
-
-    Attributes:
-        errors: (n, c) the error on each row before it was learned, in the order of learning; None
-            where they are not kept.
-        before_blocks: (n, c) the error, against the stream's own targets, of what it predicted
-            before any row of the block was learned; None where that is not noted.
-        diverged_at: The row from which on there are no numbers, if so.
+    `errors` (n, c) are those on each row before it was learned, in the order of learning, if they
+    are kept; `before_blocks` (n, c) those of the predictions made before the row's block, against
+    the stream's own targets, if they are wanted.
     """
 
     def __init__(
@@ -85,7 +74,7 @@ class Run:
         self._squares = targets.new_zeros(2, targets.shape[1])  # of either half of the stream
 
     def learn(self, part: Part) -> None:
-        """Learns the next samples, unless its errors are beyond numbers."""
+        """Learns the next samples, unless its errors overflow."""
         window = self._state.window(part.panel)
         errors = window.errors(self._targets[part.samples])
         bad = ~(errors.abs() < OVERFLOW).all(1)
@@ -105,17 +94,17 @@ class Run:
 
     @property
     def squared_error(self) -> Tensor:
-        """(c,) the mean squares of the errors; NaN if it diverged."""
+        """(c,) the mean squared errors; NaN if it diverged."""
         return self._squares.sum(0) / (math.nan if self.failure else len(self._kernel))
 
     @property
     def first_half(self) -> Tensor:
-        """The same over the first half of the stream alone."""
+        """(c,) the mean squared errors over the first half of the stream."""
         return self._squares[0] / (math.nan if self.failure else max(1, len(self._kernel) // 2))
 
     @property
     def coefficients(self) -> Tensor | None:
-        """What a query's row is multiplied with to predict it; None if it diverged."""
+        """The coefficients that predict a query from its kernel row; None if it diverged."""
         if self.failure:
             return None
         coefficients: Tensor = self._state.coefficients
@@ -125,7 +114,7 @@ class Run:
 
 
 def predictions_before_blocks(window: Window, errors: Tensor, block_size: int) -> Tensor:
-    """(m, c) what a learner with these errors predicts before it learns any row of the block."""
+    """(m, c) the predictions of a learner with these errors before it learns the row's block."""
     memory = window.memory
     starts = memory.step_of[np.arange(len(errors)) // block_size * block_size]
     if memory.responses is None:
@@ -143,14 +132,7 @@ def learn_online(
     keep_errors: bool = True,
     order: Tensor | None = None,
 ) -> list[Run]:
-    """Runs learners over the stream, each on its own targets.
-
-    Args:
-        kernel: The stream's kernel.
-        jobs: Learners and their (n, c) targets, in stream order.
-        keep_errors: Whether all errors are kept, and not their mean squares alone.
-        order: (n,) another order in which to learn the rows.
-    """
+    """Runs learners over the stream, in stream order or in another, each on its (n, c) targets."""
     runs = [
         Run(kernel, learner, targets, keep_errors=keep_errors, order=order)
         for learner, targets in jobs
@@ -163,7 +145,7 @@ def learn_online(
 def effective_targets(
     kernel: StreamKernel, run: Run, learner: SGD, gamma: float
 ) -> tuple[Tensor, Tensor]:
-    """A learner's final dual coefficients C = w * E, and Y^e = (gamma I + K) C; NaN without it."""
+    """The final dual coefficients C = w * E, and Y^e = (gamma I + K) C; NaN if it diverged."""
     if run.errors is None or run.coefficients is None:
         return torch.full_like(kernel.Y, math.nan), torch.full_like(kernel.Y, math.nan)
     weight = run.errors.new_tensor(final_response(learner, len(kernel)))
@@ -172,11 +154,7 @@ def effective_targets(
 
 
 class ExactCorrection:
-    """Makes the targets on which the learner makes given errors.
-
-    Attributes:
-        targets: (n, c) the targets, as far as the stream has been followed.
-    """
+    """Computes the targets on which the learner makes the given errors."""
 
     failure: str | None = None
 
@@ -185,26 +163,17 @@ class ExactCorrection:
         self._state, self._errors = kernel.learner(learner), errors
 
     def learn(self, part: Part) -> None:
-        """Makes the targets of the next samples, and learns them."""
+        """Computes the targets of the next samples, and learns them."""
         window, errors = self._state.window(part.panel), self._errors[part.rows]
         self.targets[part.rows] = window.targets(errors)
         self._state.learn(window, errors)
 
 
 class IterativeCorrection:
-    """Makes the targets that settle the learner, block by block, on aims (Proposition 4.2).
+    """Computes targets that settle the learner on (n, c) aims, block by block (Prop. 4.2).
 
-    Args:
-        kernel: The stream's kernel.
-        learner: The online learner.
-        aims: (n, c) the offline predictions to follow.
-        ridge: The stabiliser.
-        keep_targets: Whether the targets are kept, and not only where they lead.
-
-    Attributes:
-        targets: (n, c) the targets, as far as the stream has been followed; NaN if that failed.
-        size: The farthest of them from the true targets' mean, in their standard deviations.
-        failure: Why it failed, if so.
+    `targets` are NaN if that failed, for the reason in `failure`; `size` is the largest distance of
+    a target from the true targets' mean, in their standard deviations.
     """
 
     def __init__(
@@ -223,7 +192,7 @@ class IterativeCorrection:
         self._state, self._settling, self._aims = kernel.learner(learner), Settling(ridge), aims
 
     def learn(self, part: Part) -> None:
-        """Makes the targets of the next samples, and learns them."""
+        """Computes the targets of the next samples, and learns them."""
         window = self._state.window(part.panel)
         try:
             errors = self._settling.errors(window, self._aims[part.rows], part.block_size)
@@ -245,11 +214,11 @@ class IterativeCorrection:
 
     @property
     def coefficients(self) -> Tensor | None:
-        """What a query's row is multiplied with to predict it; None if it failed."""
+        """The coefficients that predict a query from its kernel row; None if it failed."""
         return None if self.failure else self._state.coefficients
 
     def warn_if_meaningless(self) -> None:
-        """Warns where so many digits were lost that the targets cannot be relied on."""
+        """Warns if so many digits were lost that the targets cannot be relied on."""
         if self.failure is None:
             condition, dtype = self._settling.condition, self._aims.dtype
             warn_if_meaningless("the kernel of a block", condition, dtype)
@@ -262,10 +231,7 @@ def learn_corrected(
     block_size: int,
     before_blocks: bool = False,
 ) -> Run:
-    """Trains the learner on corrected targets while they are made.
-
-    It is run, not deduced: rounding is part of what comes of the targets.
-    """
+    """Trains the learner on corrected targets while they are computed, rounding included."""
     run = Run(kernel, learner, correction.targets, before_blocks=before_blocks)
     follow(kernel, [correction, run], block_size)
     return run
@@ -281,7 +247,7 @@ def offline_aims(kernel: StreamKernel, gamma: float, block_size: int) -> Tensor:
 
 
 def offline_errors(kernel: StreamKernel, gamma: float, batch_size: int) -> Tensor:
-    """(n, c) the error on each mini-batch of the offline learner on all rows before it."""
+    """(n, c) the error on each mini-batch of the offline learner of all rows before it."""
     errors = torch.empty_like(kernel.Y)
     for (rows, _, size, _), new in kernel.innovations(gamma, batch_size):
         triangles = diagonal_blocks(new.corner, size).tril()  # L_BB beta_B = y_B - f_off(X_B)

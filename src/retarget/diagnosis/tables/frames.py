@@ -53,8 +53,7 @@ def read_npz(path: Path, choose: Choose) -> pl.DataFrame:
         for name in files.names:
             if not name.endswith(".npy"):
                 raise InvalidInputError(
-                    f"{path} holds {name!r}, which is not an array; expected what numpy.savez "
-                    "writes"
+                    f"{path} holds {name!r}, which is not an array; expected a file of numpy.savez"
                 )
             what = f"{path}: the array {name[:-4]!r}"
             with files.open(name) as file:
@@ -85,7 +84,7 @@ def as_series(name: str, values: np.ndarray) -> pl.Series:
 
 
 def _read_header(file: IO[bytes], what: str, size: int, kinds: str) -> _Header:
-    """The header of an array that takes `size` bytes with it, found in order."""
+    """The header of an array that takes `size` bytes with it, checked."""
     try:
         shape, _, dtype = HEADERS[npy_format.read_magic(file)](file)
     # NumPy's parser lets through whatever its tokeniser and literal_eval raise.
@@ -113,14 +112,13 @@ def _read_header(file: IO[bytes], what: str, size: int, kinds: str) -> _Header:
     announced, left = values * dtype.itemsize, size - file.tell()
     if announced != left:
         raise InvalidInputError(
-            f"{what} is cut short or damaged: its header announces {announced:,} bytes of "
-            f"numbers, and there are {left:,}"
+            f"{what} is cut short or damaged: it announces {announced:,} bytes and has {left:,}"
         )
     return header
 
 
 def _require_characters(what: str, values: np.ndarray) -> None:
-    """Refuses text whose numbers stand for no characters: Python cannot make strings of it."""
+    """Refuses text whose numbers are not characters: Python cannot make strings of it."""
     if values.dtype.kind != "U" or not values.dtype.itemsize:
         return
     codes = np.ascontiguousarray(values, values.dtype.newbyteorder("=")).view(np.uint32)
@@ -134,8 +132,7 @@ def _common_rows(path: Path, headers: dict[str, _Header]) -> int:
     for name, header in headers.items():
         if len(header.shape) not in (1, 2):
             raise InvalidInputError(
-                f"{path}: the array {name[:-4]!r} has shape {header.shape}; expected (rows,) or "
-                "(rows, columns)"
+                f"{path}: {name[:-4]!r} has shape {header.shape}; expected (rows,) or (rows, k)"
             )
     lengths = {name[:-4]: header.shape[0] for name, header in headers.items()}
     if len(set(lengths.values())) > 1:
@@ -158,19 +155,9 @@ def _columns_of(name: str, header: _Header) -> Iterator[tuple[str, int]]:
 
 
 def as_table(data: Any, prefix: str = "c") -> pl.DataFrame:
-    """A Polars frame of what the caller has.
+    """A Polars frame of a frame, a dict of columns, or an array (n,) or (n, k) of numbers or text.
 
-    Args:
-        data: A frame of Polars (also lazy) or pandas, a dict of columns, or an array of numbers
-            (n,) or (n, k), of NumPy or torch.
-        prefix: The columns of an array are called so, with a number: c0, c1, ...
-
-    Examples:
-        >>> as_table({"a": [1, 2], "b": ["x", "y"]}).columns
-        ['a', 'b']
-        >>> import numpy as np
-        >>> as_table(np.zeros((3, 2))).columns
-        ['c0', 'c1']
+    The columns of an array are called by the prefix and a number: c0, c1, ...
     """
     if isinstance(data, pl.LazyFrame):
         return data.collect()
@@ -180,21 +167,16 @@ def as_table(data: Any, prefix: str = "c") -> pl.DataFrame:
         return data.to_frame()
     if isinstance(data, Mapping):
         return _from_columns({str(name): values for name, values in data.items()})
-    if _is_pandas(data):
+    # known by its name: pandas itself is not needed here
+    if type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "iloc"):
         return _from_pandas(data if hasattr(data, "columns") else data.to_frame())
     if isinstance(data, Tensor):
         data = data.detach().cpu().numpy()
     if isinstance(data, np.ndarray | list | tuple):
         return _from_array(np.asarray(data), prefix)
     raise InvalidTypeError(
-        f"the table is a {type(data).__name__}; expected a frame of Polars or pandas, a dict of "
-        "columns, or an array"
+        f"the table is a {type(data).__name__}; expected a frame of Polars or pandas, dict or array"
     )
-
-
-def _is_pandas(data: Any) -> bool:
-    # known by its name: pandas itself is not needed here
-    return type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "iloc")
 
 
 def _from_columns(columns: Mapping[str, Any]) -> pl.DataFrame:
@@ -211,8 +193,7 @@ def _from_columns(columns: Mapping[str, Any]) -> pl.DataFrame:
     except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise InvalidInputError(
-            f"the columns make no table ({reason}); expected columns of one length, each of one "
-            "type"
+            f"the columns make no table ({reason}); expected one length, and one type for each"
         ) from error
 
 
@@ -258,16 +239,10 @@ def _from_array(array: np.ndarray, prefix: str) -> pl.DataFrame:
 def assembled(
     X: Any, Y: Any, beside: Mapping[str, Any] | None = None
 ) -> tuple[pl.DataFrame, tuple[str, ...], dict[str, Any]]:
-    """One table of features, targets and what stands beside them, and what those are called there.
+    """One table of features, targets and what stands beside them, and their names in it.
 
-    Args:
-        X: Features, as `as_table` takes them.
-        Y: Targets, or names of columns of X.
-        beside: By what it is ("group", "time"): a value for each row, names of columns of X, or
-            None.
-
-    Raises:
-        InvalidInputError: They have different numbers of rows, or a name twice.
+    `Y` and the values of `beside` (by "group", "time", ...) hold a value for each row, or names of
+    columns of X.
     """
     table = as_table(X, prefix="x")
     if _names_columns(Y, X, table):
@@ -289,17 +264,7 @@ def assembled(
 
 
 def assembled_test(test: Any, X: Any, Y: Any, target: tuple[str, ...]) -> pl.DataFrame:
-    """The table of a test set: (X, Y), or a frame where the stream's Y names columns of its X.
-
-    Args:
-        test: The test set.
-        X: The stream's features.
-        Y: The stream's targets, or names of columns of X.
-        target: What the stream's targets are called.
-
-    Raises:
-        InvalidInputError: It is something else, or its targets have other names.
-    """
+    """The table of a test set: (X, Y), or a frame if the stream's Y names columns of its X."""
     if isinstance(test, tuple) and len(test) == 2:
         table, test_target, _ = assembled(*test)
         # a frame and one of its columns under other names is another problem's test set

@@ -1,8 +1,8 @@
-"""How large the columns of a Parquet file become, from what their pages say, before any is read.
+"""How large the columns of a Parquet file become, from their page headers, before any is read.
 
-A page of some bytes can hold a gigabyte: packed text, or a number that is repeated. The sizes at
-the end of a file are what its writer claims; those before each page are what a reader goes by.
-All of it is written in Thrift's compact protocol.
+A page of a few bytes can hold a gigabyte: packed text, or a number that is repeated. The sizes at
+the end of a file are claims of its writer; readers use those before each page. All of it is written
+in Thrift's compact protocol.
 """
 
 import mmap
@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import polars as pl
 
 from retarget.errors import InvalidInputError
 
@@ -29,20 +31,14 @@ STOP = 0
 
 
 class ParquetSizes:
-    """What a Parquet file says about itself, all of it read and found in order.
+    """The sizes that a Parquet file announces, all of them read and checked.
 
     Made before Polars sees the file: it takes memory for as many columns as are announced.
-
-    Args:
-        path: The file.
-
-    Raises:
-        InvalidInputError: The file is damaged.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        with _damage_explained(path), _mapped(path) as content:
+        with damage_explained(path), _mapped(path) as content:
             length, _ = END.unpack(content[-END.size :])
             place = len(content) - END.size - length
             if place < 0:
@@ -51,9 +47,9 @@ class ParquetSizes:
             self._chunks = [chunk[ABOUT] for group in groups for chunk in group[COLUMNS]]
 
     def loaded(self, columns: Collection[str]) -> int:
-        """Bytes that the pages of these columns unpack to; a value counts eight at least."""
+        """Bytes that the pages of these columns unpack to, at least eight for each value."""
         names = {name.encode() for name in columns}
-        with _damage_explained(self._path), _mapped(self._path) as content:
+        with damage_explained(self._path), _mapped(self._path) as content:
             return sum(
                 size
                 for chunk in self._chunks
@@ -83,14 +79,18 @@ def _mapped(path: Path) -> Iterator[mmap.mmap]:
 
 
 @contextmanager
-def _damage_explained(path: Path) -> Iterator[None]:
+def damage_explained(path: Path) -> Iterator[None]:
+    """Turns whatever a damaged Parquet file causes, here or in Polars, into one sentence."""
     try:
         yield
     # An empty file has no map; a structure may lack a field, or hold another kind of value in it.
-    except (ValueError, AttributeError, LookupError, TypeError, struct.error) as error:
+    except (
+        *(ValueError, AttributeError, LookupError, TypeError, OSError, struct.error),
+        *(pl.exceptions.PolarsError, pl.exceptions.PanicException),
+    ) as error:
+        reason = (str(error).splitlines() or [""])[0]
         raise InvalidInputError(
-            f"{path} is a Parquet file that is cut short or damaged ({error}); write or copy it "
-            "again"
+            f"{path} is a Parquet file that is cut short or damaged ({reason}); write it again"
         ) from error
 
 

@@ -1,61 +1,55 @@
-"""From a table to a stream: learned from the first rows, and applied alike to all others.
+"""From a table to a stream of numbers: learned from the first rows, applied alike to all others.
 
-Features are numbers, moments, or one feature for each category. Written out here and not with
-scikit-learn's transformers: importing those takes more time than preparing most tables, and what
-is long is to tell what a column holds, which they do not do. Features that give the target away
-are refused: an online learner that is fed these learns nothing else.
+Features are numbers, moments, or one feature for each category; targets are standardised numbers,
+or one output for each class. Not scikit-learn's transformers: importing those takes longer than
+preparing most tables, and most of the work here is to tell what a column holds. Features that give
+the target away are refused: an online learner would learn nothing else.
 """
 
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 
-from retarget.diagnosis.stream import Stream
+from retarget.diagnosis.stream import Stream, TargetKind
 from retarget.diagnosis.tables.roles import (
-    Impute,
     Roles,
     Rows,
+    as_numbers,
     is_plain,
     moments,
     parsed_numbers,
     require_column,
     require_table_size,
 )
-from retarget.diagnosis.tables.targets import ROUNDING, TargetColumns, class_text, learn_targets
 from retarget.errors import InvalidInputError
 from retarget.text import MOST_SHOWN, listed, shown
 
 MOST_CATEGORIES = 50
-MOSTLY = 0.9  # share of numbers from which on a column of text is meant to be numbers
+MOSTLY = 0.9  # share of numbers above which a column of text is meant to be numbers
 # customer_id, userId, index, row, and column_1 of a header that had no name: these number the rows
 IDENTIFIER = re.compile(
     r"(?:.*[_\W])?(?:id|ids|uuid|guid|key|index|idx|row)|.*[a-z](?:Id|ID)|column_\d+"
 )
 CERTAIN = 1 - 1e-9  # correlation of an exact affine function, but for rounding
 FEWEST_ROWS = 10  # in fewer, a perfect match may be chance
+ROUNDING = 1e-14  # spread, relative to the largest value, that is only rounding
+MOST_GUESSED_CLASSES = 20  # of whole numbers
+ROWS_A_GUESSED_CLASS = 10
+MOST_CLASSES = 1000
 
 
 @dataclass(frozen=True)
 class Number:
-    """A column of numbers, or of moments as seconds: (value - mean) / scale.
-
-    Attributes:
-        name: The column.
-        mean: Subtracted.
-        scale: Divided by.
-        fill: Used instead of what is missing.
-        moments: Whether it holds dates or times.
-    """
+    """A column of numbers, or of moments as seconds: (value - mean) / scale."""
 
     name: str
     mean: float
     scale: float
-    fill: float
+    fill: float  # replaces what is missing
     moments: bool
 
     @property
@@ -64,7 +58,7 @@ class Number:
         return (self.name,)
 
     def encode(self, column: pl.Series) -> tuple[np.ndarray, int, pl.Series]:
-        """(n, 1) features, how many cells held no number, and no unknown categories."""
+        """(n, 1) features, the number of cells without a number, and no unknown categories."""
         values = as_numbers(column, self.moments)
         missing = np.isnan(values)
         values[missing] = self.fill
@@ -75,17 +69,11 @@ class Number:
 
 @dataclass(frozen=True)
 class Categories:
-    """A column of few different values: a feature for each, 1 where the row has it, else 0.
-
-    Attributes:
-        name: The column.
-        values: The categories.
-        fill: The most frequent one, instead of what is missing.
-    """
+    """A column of few different values: for each a feature, 1 if the row has it, else 0."""
 
     name: str
     values: tuple[str, ...]
-    fill: str
+    fill: str  # the most frequent one replaces what is missing
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -93,7 +81,7 @@ class Categories:
         return tuple(f"{self.name}={value}" for value in self.values)
 
     def encode(self, column: pl.Series) -> tuple[np.ndarray, int, pl.Series]:
-        """(n, categories) features, how many cells were empty, and the unknown categories."""
+        """(n, categories) features, the number of empty cells, and the unknown categories."""
         text = column.cast(pl.String)
         unknown = text.filter(~text.is_in(list(self.values)))
         text = text.fill_null(self.fill)
@@ -101,16 +89,11 @@ class Categories:
         return features.astype(float), column.null_count(), unknown
 
 
-def learn_column(column: pl.Series, impute: Impute, standardise: bool) -> Number | Categories | str:
-    """What a column is, judged by the rows that are learned from.
-
-    Returns:
-        How it becomes features; or why it is left out, as the end of a sentence.
-    """
-    dtype = column.dtype
+def learn_column(column: pl.Series, roles: Roles) -> Number | Categories | str:
+    """How a column becomes features, or why it is left out, as the end of a sentence."""
+    dtype, present = column.dtype, column.drop_nulls()
     if not is_plain(dtype):
         return "hold lists, bytes or objects"
-    present = column.drop_nulls()
     if len(present) == 0:
         return "hold nothing in the rows that are learned from"
     if dtype in (pl.Boolean, pl.Categorical, pl.Enum):
@@ -120,45 +103,7 @@ def learn_column(column: pl.Series, impute: Impute, standardise: bool) -> Number
         as_moments = moments(present).null_count() == 0
         if not as_moments:
             return _learn_categories(column)
-    return _learn_numbers(column, impute, standardise, as_moments)
-
-
-def as_numbers(column: pl.Series, as_moments: bool) -> np.ndarray:
-    """(n,) a copy as float64; NaN where missing or infinite.
-
-    Args:
-        column: Numbers, moments (which become seconds), or text.
-        as_moments: Whether text is moments; else it is numbers.
-    """
-    dtype = column.dtype
-    if dtype == pl.String:
-        numbers = _seconds(moments(column)) if as_moments else parsed_numbers(column)
-        bad = numbers.is_null() & column.is_not_null()
-        if bad.any():
-            raise InvalidInputError(
-                f"the column {shown(column.name)} holds the text "
-                f"{shown(column.filter(bad)[0])} in {bad.sum():,} rows, and "
-                f"{'dates' if as_moments else 'numbers'} in others; fix these cells, or leave the "
-                "column out (--drop)"
-            )
-        column = numbers
-    elif dtype.is_temporal():
-        column = _seconds(column)
-    elif not (dtype.is_numeric() or dtype in (pl.Boolean, pl.Null)):
-        raise InvalidInputError(
-            f"the column {shown(column.name)} holds {dtype}; expected numbers, as in the rows that "
-            "were learned from"
-        )
-    values: np.ndarray = column.cast(pl.Float64).fill_null(np.nan).to_numpy().copy()
-    values[np.isinf(values)] = np.nan
-    return values
-
-
-def _seconds(column: pl.Series) -> pl.Series:
-    if column.dtype == pl.Date:
-        column = column.cast(pl.Datetime("us"))
-    unit = "ns" if column.dtype == pl.Time else getattr(column.dtype, "time_unit", None) or "us"
-    return column.to_physical() / {"ms": 1e3, "us": 1e6, "ns": 1e9}[unit]
+    return _learn_numbers(column, roles, as_moments)
 
 
 def _holds_numbers(present: pl.Series) -> bool:
@@ -169,10 +114,13 @@ def _holds_numbers(present: pl.Series) -> bool:
         others = present.filter(numbers.is_null())
         raise InvalidInputError(
             f"the column {shown(present.name)} holds numbers, and in {len(others):,} rows text "
-            f"({listed(others.unique(maintain_order=True).to_list())}); leave these cells empty if "
-            "they are missing, or leave the column out (--drop)"
+            f"({_distinct(others)}); leave these cells empty, or the column out (--drop)"
         )
     return share == 1
+
+
+def _distinct(cells: pl.Series) -> str:
+    return listed(cells.unique(maintain_order=True).to_list())
 
 
 def _learn_categories(column: pl.Series) -> Categories | str:
@@ -187,9 +135,7 @@ def _learn_categories(column: pl.Series) -> Categories | str:
     return Categories(column.name, tuple(sorted(counts["value"])), min(frequent["value"]))
 
 
-def _learn_numbers(
-    column: pl.Series, impute: Impute, standardise: bool, as_moments: bool
-) -> Number | str:
+def _learn_numbers(column: pl.Series, roles: Roles, as_moments: bool) -> Number | str:
     values = as_numbers(column, as_moments)
     values = values[~np.isnan(values)]
     if len(values) == 0:
@@ -198,71 +144,166 @@ def _learn_numbers(
         return "number the rows (rename them if they are features)"
     with np.errstate(over="ignore", invalid="ignore"):
         mean, scale = float(values.mean()), float(values.std())
-    if not np.isfinite(mean) or not np.isfinite(scale):
+    if not np.isfinite([mean, scale]).all():
         raise InvalidInputError(
             f"the column {shown(column.name)} holds numbers too large to compute with (up to "
             f"{np.abs(values).max():.3g}); rescale it, or leave it out (--drop)"
         )
     if scale <= ROUNDING * np.abs(values).max():
         return "hold one value only"
-    fill = {"median": float(np.median(values)), "zero": 0.0}.get(impute, mean)
-    if not standardise:
+    fill = {"median": float(np.median(values)), "zero": 0.0}.get(roles.impute, mean)
+    if not roles.standardise:
         mean, scale = 0.0, 1.0
     return Number(column.name, mean, scale, fill, as_moments)
 
 
 @dataclass(frozen=True)
-class Preparation:
-    """What is done to a table: means, scales and categories of the rows that are learned from.
+class TargetColumns:
+    """How target columns become (n, c) targets: numbers, (value - mean) / scale, or classes."""
 
-    Attributes:
-        roles: What the columns are for.
-        features: How each column becomes features.
-        targets: How the target columns become targets.
-        notes: What was dropped and encoded, a sentence each.
-    """
+    kind: TargetKind
+    columns: tuple[str, ...]
+    names: tuple[str, ...]  # the columns, or the classes
+    means: np.ndarray
+    scales: np.ndarray
+
+    def encode(self, table: pl.DataFrame) -> np.ndarray:
+        """(n, c) the targets of some rows."""
+        if self.kind == "regression":
+            return np.asarray((_target_numbers(table, self.columns) - self.means) / self.scales)
+        labels = class_text(table[self.columns[0]])
+        unknown = labels.filter(~labels.is_in(list(self.names)))
+        if len(unknown):
+            raise InvalidInputError(
+                f"the target {shown(self.columns[0])} holds classes that the stream does not have "
+                f"({_distinct(unknown)}, in {len(unknown):,} rows); remove these rows"
+            )
+        codes = labels.cast(pl.Enum(self.names)).to_physical()
+        return np.asarray(np.eye(len(self.names))[codes.to_numpy()])
+
+
+def target_kind(rows: Rows) -> TargetKind:
+    """Numbers or classes, as the roles say, or else by the content of the target."""
+    columns, kind = rows.roles.target, rows.roles.kind
+    if len(columns) > 1:
+        if kind == "classification":
+            raise InvalidInputError(
+                f"{len(columns)} targets are named; expected one column of classes"
+            )
+        return "regression"
+    column = rows.table[columns[0]]
+    if not is_plain(column.dtype):
+        raise InvalidInputError(
+            f"the target {shown(column.name)} holds {column.dtype}; expected numbers or classes"
+        )
+    if kind != "auto":
+        return kind
+    if column.dtype.is_integer():
+        most = min(MOST_GUESSED_CLASSES, len(column) / ROWS_A_GUESSED_CLASS)
+        return "classification" if column.n_unique() <= most else "regression"
+    classes = column.dtype in (pl.Boolean, pl.String, pl.Categorical, pl.Enum)
+    return "classification" if classes else "regression"
+
+
+def learn_targets(rows: Rows, train_rows: int, notes: list[str]) -> TargetColumns:
+    """Learns kind and classes of the targets from all rows, means and scales from the first."""
+    columns, kind = rows.roles.target, target_kind(rows)
+    if kind == "classification":
+        column = rows.table[columns[0]]
+        if rows.roles.kind == "auto" and column.dtype.is_integer():
+            notes.append(
+                f"The target {shown(column.name)} holds {column.n_unique()} different whole "
+                "numbers and was taken as classes; --kind regression takes it as a number."
+            )
+        names = _classes(column, train_rows)
+        return TargetColumns(kind, columns, names, np.zeros(len(names)), np.ones(len(names)))
+    values = _target_numbers(rows.table, columns)[:train_rows]
+    with np.errstate(over="ignore", invalid="ignore"):
+        means, scales = values.mean(axis=0), values.std(axis=0)
+    for name, column, mean, scale in zip(columns, values.T, means, scales, strict=True):
+        if not np.isfinite([mean, scale]).all():
+            raise InvalidInputError(f"the target {shown(name)} is too large to compute with")
+        if scale <= ROUNDING * np.abs(column).max():
+            raise _all_equal(name, f"{column[0]:g}", train_rows)
+    if not rows.roles.standardise:
+        means, scales = np.zeros(len(columns)), np.ones(len(columns))
+    return TargetColumns(kind, columns, columns, means, scales)
+
+
+def _all_equal(name: str, value: str, train_rows: int) -> InvalidInputError:
+    return InvalidInputError(
+        f"all values of the target {shown(name)} are equal ({value}) in the {train_rows:,} rows "
+        "that are learned from; there is nothing to learn: hold out fewer rows, give a --test "
+        "file, or another order"
+    )
+
+
+def _target_numbers(table: pl.DataFrame, columns: tuple[str, ...]) -> np.ndarray:
+    return np.column_stack([_finite(table[name]) for name in columns])
+
+
+def _finite(column: pl.Series) -> np.ndarray:
+    name = shown(column.name)
+    if column.dtype == pl.String:
+        numbers = parsed_numbers(column)
+        if numbers.null_count():
+            raise InvalidInputError(
+                f"the target {name} holds text such as "
+                f"{shown(column.filter(numbers.is_null())[0])}; expected numbers, or classes "
+                "(--kind classification)"
+            )
+        column = numbers
+    if not (column.dtype.is_numeric() or column.dtype == pl.Boolean):
+        raise InvalidInputError(
+            f"the target {name} holds {column.dtype}; expected numbers, or text for classes"
+        )
+    values: np.ndarray = column.cast(pl.Float64).to_numpy()
+    if count := int((~np.isfinite(values)).sum()):
+        raise InvalidInputError(
+            f"the target {name} is infinite in {count:,} rows; expected finite numbers"
+        )
+    return values
+
+
+def class_text(column: pl.Series) -> pl.Series:
+    """The classes as text; whole numbers without a point, however they were stored."""
+    if column.dtype.is_float() and (column == column.round()).all() and column.is_finite().all():
+        column = column.cast(pl.Int128)
+    return column.cast(pl.String)
+
+
+def _classes(column: pl.Series, train_rows: int) -> tuple[str, ...]:
+    if column.dtype.is_temporal():
+        raise InvalidInputError(
+            f"the target {shown(column.name)} holds {column.dtype}; expected classes"
+        )
+    # numbers in their own order, text in the alphabet's
+    text = class_text(column)
+    by_value = column if column.dtype.is_numeric() else text
+    classes = class_text(by_value.unique().sort()).to_list()
+    if len(classes) > min(MOST_CLASSES, len(column) / 2):
+        raise InvalidInputError(
+            f"the target {shown(column.name)} holds {len(classes):,} different classes in "
+            f"{len(column):,} rows ({listed(classes)}); expected numbers, or at most "
+            f"{MOST_CLASSES:,} classes with two rows each or more"
+        )
+    learned = text[:train_rows].unique()
+    if len(learned) == 1:
+        raise _all_equal(column.name, shown(learned[0]), train_rows)
+    return tuple(classes)
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How the columns of a table become features and targets, with notes about it."""
 
     roles: Roles
     features: tuple[Number | Categories, ...]
     targets: TargetColumns
     notes: tuple[str, ...]
 
-    @classmethod
-    def learn(cls, rows: Rows, train_rows: int) -> "Preparation":
-        """Learns from the first `train_rows` rows.
-
-        Raises:
-            InvalidInputError: No feature is left, or the targets are unusable.
-        """
-        roles, notes = rows.roles, list(rows.notes)
-        targets = learn_targets(rows, train_rows, notes)
-        features: list[Number | Categories] = []
-        left_out: dict[str, list[str]] = defaultdict(list)
-        for name in roles.features(rows.table.columns):
-            column = rows.table[name][:train_rows]
-            learned = learn_column(column, roles.impute, roles.standardise)
-            if isinstance(learned, str):
-                left_out[learned].append(name)
-            else:
-                features.append(learned)
-        notes += [
-            f"Left out, since they {why}: {listed(names)}." for why, names in left_out.items()
-        ]
-        if encoded := [f.name for f in features if isinstance(f, Categories)]:
-            notes.append(f"One feature for each category of {listed(encoded)}.")
-        if dates := [f.name for f in features if isinstance(f, Number) and f.moments]:
-            notes.append(f"Dates and times became seconds: {listed(dates)}.")
-        if not features:
-            why = " ".join(notes) or "There is no column but the target, time and group."
-            raise InvalidInputError(f"no feature is left to learn from. {why}")
-        return cls(roles, tuple(features), targets, tuple(notes))
-
     def apply(self, rows: Rows) -> Stream:
-        """The stream of some rows: those learned from, later ones, or a test set.
-
-        Raises:
-            InvalidInputError: A column is not there, or values are missing and may not be filled.
-        """
+        """The stream of some rows: those learned from, later ones, or a test set."""
         table = rows.table
         for feature in self.features:
             require_column(table.columns, feature.name, "feature")
@@ -281,7 +322,7 @@ class Preparation:
             if len(unknown):
                 unknown_notes.append(
                     f"{len(unknown):,} rows hold categories of {shown(feature.name)} that were not "
-                    f"learned ({listed(unknown.unique(maintain_order=True).to_list())}): zeros."
+                    f"learned ({_distinct(unknown)}): zeros."
                 )
         return Stream(
             X=X,
@@ -292,9 +333,9 @@ class Preparation:
             target_scales=self.targets.scales,
             feature_names=names,
             rows=rows.numbers,
-            groups=rows.groups,
+            groups=rows.as_text(rows.roles.group),
             group_column=rows.roles.group,
-            times=rows.times,
+            times=rows.as_text(rows.roles.time),
             notes=(*self.notes, *self._fill_notes(missing, len(table)), *unknown_notes),
         )
 
@@ -316,35 +357,40 @@ class Preparation:
 
 
 def prepare(rows: Rows, train_rows: int | None = None) -> tuple[Stream, Preparation]:
-    """The stream of a table's rows, and what makes the same of others.
+    """The stream of a table's rows, and the preparation, learned from the first `train_rows`.
 
-    Numbers are standardised by the rows that are learned from; few different texts become one
-    feature each; dates are seconds. Columns of text, identifiers, constants, lists and the like
-    are dropped. One target column of text or booleans, or of whole numbers with at most 20
-    different values for ten times as many rows, is taken as classes. The stream's notes say so.
-
-    Args:
-        rows: From `order_rows`.
-        train_rows: How many of the first rows are learned from, by the preparation too; None for
-            all.
-
-    Raises:
-        InvalidInputError: The table cannot be learned from; the message says why and what to do.
+    Numbers are standardised; few different texts become one feature each; dates are seconds.
+    Columns of text, identifiers, constants, lists and the like are dropped. One target column of
+    text or booleans, or of whole numbers with at most 20 different values for ten times as many
+    rows, is taken as classes. The stream's notes say so.
     """
-    if len(rows) < 2:
-        raise InvalidInputError("the table has one row; expected at least two to learn from")
     train_rows = len(rows) if train_rows is None else train_rows
     if not 2 <= train_rows <= len(rows):
         raise InvalidInputError(
-            f"{train_rows:,} of {len(rows):,} rows are to be learned from; expected 2 to "
-            f"{len(rows):,}"
+            f"{train_rows:,} of {len(rows):,} rows are to be learned from; expected at least 2"
         )
-    preparation = Preparation.learn(rows, train_rows)
+    roles, notes = rows.roles, list(rows.notes)
+    targets = learn_targets(rows, train_rows, notes)
+    features: list[Number | Categories] = []
+    left_out: dict[str, list[str]] = defaultdict(list)
+    for name in roles.features(rows.table.columns):
+        learned = learn_column(rows.table[name][:train_rows], roles)
+        if isinstance(learned, str):
+            left_out[learned].append(name)
+        else:
+            features.append(learned)
+    notes += [f"Left out, since they {why}: {listed(names)}." for why, names in left_out.items()]
+    if encoded := [f.name for f in features if isinstance(f, Categories)]:
+        notes.append(f"One feature for each category of {listed(encoded)}.")
+    if dates := [f.name for f in features if isinstance(f, Number) and f.moments]:
+        notes.append(f"Dates and times became seconds: {listed(dates)}.")
+    if not features:
+        why = " ".join(notes) or "There is no column but the target, time and group."
+        raise InvalidInputError(f"no feature is left to learn from. {why}")
+    preparation = Preparation(roles, tuple(features), targets, tuple(notes))
     stream = preparation.apply(rows)
-    if not rows.roles.allow_leak:
-        columns = [f.name for f in preparation.features for _ in f.feature_names]
-        X, Y = stream.X[:train_rows], stream.Y[:train_rows]
-        _require_no_leak(rows.table[:train_rows], columns, X, Y, preparation.targets)
+    if not roles.allow_leak and train_rows >= FEWEST_ROWS:
+        _require_no_leak(rows.table[:train_rows], preparation, stream.part(slice(0, train_rows)))
     repeated = len(stream) - pl.from_numpy(stream.X).hash_rows().n_unique()
     if repeated:
         note = (
@@ -355,27 +401,18 @@ def prepare(rows: Rows, train_rows: int | None = None) -> tuple[Stream, Preparat
     return stream, preparation
 
 
-def _require_no_leak(
-    table: pl.DataFrame,
-    columns: Sequence[str],
-    X: np.ndarray,
-    Y: np.ndarray,
-    targets: TargetColumns,
-) -> None:
-    """Refuses features that are the target in another form; `columns` is what each is made of."""
-    if len(X) < FEWEST_ROWS:
-        return
+def _require_no_leak(table: pl.DataFrame, preparation: Preparation, stream: Stream) -> None:
+    """Refuses features that are the target in another form."""
+    targets, features = preparation.targets, preparation.features
     if targets.kind == "regression":
         how = "an exact linear function of it"
-        leaking = [
-            name
-            for name, feature in zip(columns, X.T, strict=True)
-            if (np.abs(_correlations(feature, Y)) > CERTAIN).any()
-        ]
+        columns = [feature.name for feature in features for _ in feature.feature_names]
+        each = zip(columns, stream.X.T, strict=True)
+        leaking = [n for n, x in each if (np.abs(_correlations(x, stream.Y)) > CERTAIN).any()]
     else:
         how = "each class has one value of its own there"
         labels = class_text(table[targets.columns[0]])
-        leaking = [n for n in dict.fromkeys(columns) if _names_classes(table[n], labels)]
+        leaking = [f.name for f in features if _names_classes(table[f.name], labels)]
     leaking = list(dict.fromkeys(leaking))
     if leaking:
         options = " ".join(f"--drop {shlex.quote(name)}" for name in leaking)

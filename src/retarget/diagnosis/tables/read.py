@@ -14,7 +14,7 @@ import polars as pl
 from polars.selectors import by_name
 
 from retarget.diagnosis.tables.frames import read_npy, read_npz
-from retarget.diagnosis.tables.parquet_sizes import ParquetSizes
+from retarget.diagnosis.tables.parquet_sizes import ParquetSizes, damage_explained
 from retarget.diagnosis.tables.roles import (
     Choose,
     bytes_a_cell,
@@ -79,7 +79,7 @@ def read_text(path: Path, choose: Choose) -> pl.DataFrame:
 
 
 def _unpacked(path: Path) -> bytes:
-    """The content of a gzip file; refused as soon as it turns out larger than is read."""
+    """The content of a gzip file; refused as soon as it is larger than what is read."""
     content = bytearray()
     try:
         with gzip.open(path) as file:
@@ -98,17 +98,18 @@ def _opened(content: Path | bytes) -> IO[bytes]:
 
 
 def _header(path: Path, text: str) -> tuple[str, list[str]]:
-    """The separator that makes most of the first line, the usual one first, and its fields."""
+    """The separator that splits the first line, the usual one first, and the fields."""
     usual = "\t" if ".tsv" in path.suffixes[-2:] else ","
     best, header = usual, _first_line(path, text, usual)
     for separator in SEPARATORS:
         fields = _first_line(path, text, separator) if len(header) == 1 else []
         if len(fields) > 1:
             best, header = separator, fields
-    if all(_is_number(name) for name in header) and not _is_count(header):
+    # 0, 1, 2, ... is what pandas calls columns that have no names
+    counted = len(header) > 1 and header == [str(number) for number in range(len(header))]
+    if not counted and parsed_numbers(pl.Series(header)).null_count() == 0:
         raise InvalidInputError(
-            f"{path} has no header: its first line holds numbers ({listed(header)}); put the "
-            "names of the columns there"
+            f"{path} has no header: its first line holds numbers ({listed(header)}); expected names"
         )
     return best, header
 
@@ -118,25 +119,11 @@ def _first_line(path: Path, text: str, separator: str) -> list[str]:
         fields = next(csv.reader(io.StringIO(text, newline=""), delimiter=separator), [])
     except csv.Error as error:
         raise InvalidInputError(
-            f"{path} has a first line that cannot be read ({error}); expected the names of the "
-            "columns, quotes closed"
+            f"{path} has a first line that cannot be read ({error}); expected names, quotes closed"
         ) from error
     if not any(field.strip() for field in fields):
         raise InvalidInputError(f"{path} starts with a blank line; expected the columns' names")
     return fields
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_count(header: list[str]) -> bool:
-    """Whether the names are 0, 1, 2, ...: what pandas calls columns that have no names."""
-    return len(header) > 1 and header == [str(number) for number in range(len(header))]
 
 
 def _parsed(path: Path, content: Path | bytes, separator: str, names: list[str]) -> pl.DataFrame:
@@ -154,8 +141,7 @@ def _parsed(path: Path, content: Path | bytes, separator: str, names: list[str])
         with _opened(content) as file:
             require_even_rows(path, file, separator, len(names))
         raise InvalidInputError(
-            f"{path} cannot be read as a table ({str(error).splitlines()[0]}); look for a quote "
-            "that is not closed"
+            f"{path} cannot be read as a table ({str(error).splitlines()[0]}); look for a quote"
         ) from error
     if table.width != len(names):
         raise InvalidInputError(
@@ -173,7 +159,7 @@ def _parsed(path: Path, content: Path | bytes, separator: str, names: list[str])
 
 
 def _numbers_recognised(table: pl.DataFrame, decimal_comma: bool) -> pl.DataFrame:
-    """Columns of text that are numbers after all: with inf among them, or with decimal commas."""
+    """Turns text that is numbers after all, with inf or decimal commas, into numbers."""
     for name, dtype in table.schema.items():
         if dtype != pl.String:
             continue
@@ -186,7 +172,7 @@ def _numbers_recognised(table: pl.DataFrame, decimal_comma: bool) -> pl.DataFram
 
 
 def polars_source(path: Path) -> Path | bytes:
-    """The file; its content where its name is not UTF-8, which Polars takes for no name at all."""
+    """The file; its content if its name is not UTF-8, which Polars cannot open."""
     try:
         os.fspath(path).encode()
     except UnicodeEncodeError:
@@ -195,11 +181,7 @@ def polars_source(path: Path) -> Path | bytes:
 
 
 def decoded(path: Path, start: bytes) -> str:
-    """The start of a file as text.
-
-    Raises:
-        InvalidInputError: It is something else, not in UTF-8, or has no line ends that are known.
-    """
+    """The start of a file as text; refused if it is binary or in another encoding."""
     for mark, what in MARKS.items():
         if start.startswith(mark):
             raise InvalidInputError(
@@ -218,20 +200,13 @@ def decoded(path: Path, start: bytes) -> str:
         raise InvalidInputError(f"{path} is empty: it holds blanks only; expected a table")
     if "\r" in text and "\n" not in text:
         raise InvalidInputError(
-            f"{path} ends its lines with a carriage return alone, as old Macs did; save it again "
-            "with usual line ends"
+            f"{path} ends its lines with a carriage return alone; save it with usual line ends"
         )
     return text
 
 
 def require_utf8(path: Path, file: IO[bytes], whole: bool = True) -> None:
-    """Refuses text in another encoding, naming the line.
-
-    Args:
-        path: The file's name, for the message.
-        file: Its content.
-        whole: Whether it ends where the text ends, so that no character may be cut.
-    """
+    """Refuses text in another encoding, naming the line; only `whole` text must end properly."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     line = 1
     while True:
@@ -270,37 +245,24 @@ def read_parquet(path: Path, choose: Choose) -> pl.DataFrame:
         start = file.read(len(PARQUET_MARK))
     if start != PARQUET_MARK:
         raise InvalidInputError(
-            f"{path} is not a Parquet file: it starts with {start!r}; expected a name that says "
-            "what it is (.csv, .npz, ...)"
+            f"{path} is not a Parquet file: it starts with {start!r}; give it its own suffix"
         )
     sizes = ParquetSizes(path)
-    try:
+    with damage_explained(path):
         # a name with * or ? in it is still one file
         lazy = pl.scan_parquet(polars_source(path), glob=False, hive_partitioning=False)
         schema = lazy.collect_schema()
         rows = int(lazy.select(pl.len()).collect().item())
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-        raise _damaged(path, error) from error
     require_width(str(path), len(schema))
     names = choose(list(schema))
-    chosen = lazy.select(by_name(names))  # by_name: a column called * or ^a$ is not a pattern
     require_table_size(str(path), rows, sum(bytes_a_cell(schema[name]) for name in names))
     require_table_size(str(path), rows, sizes.loaded(names) / max(rows, 1))
-    try:
-        table = chosen.collect()
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-        raise _damaged(path, error) from error
+    with damage_explained(path):
+        table = lazy.select(by_name(names)).collect()  # a column called * is not a pattern
     # A text that is there once in the file may be there in every row.
     texts = table.select(pl.col(pl.String).str.len_bytes().cast(pl.Int64).sum())
     require_table_size(str(path), rows, sum(texts.row(0)) / max(rows, 1) if texts.width else 0)
     return table
-
-
-def _damaged(path: Path, error: BaseException) -> InvalidInputError:
-    reason = (str(error).splitlines() or [""])[0]
-    return InvalidInputError(
-        f"{path} is a Parquet file that is cut short or damaged ({reason}); write or copy it again"
-    )
 
 
 READERS: dict[str, Callable[[Path, Choose], pl.DataFrame]] = {
@@ -332,32 +294,21 @@ def read_table(
 
     The loaded columns may take 2 GB. Nothing is unpickled.
 
-    Args:
-        path: The file.
-        columns: Those to load; None for all.
-        drop: Those not to load.
-        require_all: Whether a column that is named and not there is an error.
-
-    Raises:
-        InvalidInputError: The file is not what its name says, is damaged, or too large; or there
-            is no such column. The message says what to do.
+    `columns` names those to load (None for all), `drop` those not to load; with `require_all`, a
+    name that no column has is an error.
     """
     path = user_path(path)
+    expected = "a table as " + ", ".join(READERS)
     if not path.exists():
         raise InvalidInputError(f"there is no file {path}; expected the path of a table")
     if not path.is_file():
-        raise InvalidInputError(f"{path} is not a file; expected {_expected()}")
+        raise InvalidInputError(f"{path} is not a file; expected {expected}")
     suffix = "".join(path.suffixes[-2:] if path.suffix.lower() == ".gz" else path.suffixes[-1:])
     reader = READERS.get(suffix.lower())
     if reader is None:
         raise InvalidInputError(
-            f"{path} has the suffix {suffix!r}; expected {_expected()}: save or convert it as one "
-            "of these"
+            f"{path} has the suffix {suffix!r}; expected {expected}: convert it to one of these"
         )
     if path.stat().st_size == 0:
         raise InvalidInputError(f"{path} is empty: it holds 0 bytes; expected a table")
     return reader(path, lambda available: chosen_columns(available, columns, drop, require_all))
-
-
-def _expected() -> str:
-    return "a table as " + ", ".join(READERS)

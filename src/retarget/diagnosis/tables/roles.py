@@ -1,4 +1,4 @@
-"""How large a table may be, what its columns are for, and its rows in the order of learning."""
+"""What a table's columns are for and what their cells hold, its limits, and its rows in order."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +18,7 @@ LARGEST_TABLE = 2_000_000_000  # bytes of the loaded columns
 MOST_COLUMNS = 20_000
 BYTES_A_TEXT = 32  # of a cell of text, more or less
 MOST_COLUMNS_SHOWN = 40
-# Gives the columns to load, of those that there are.
+# Chooses the columns to load from those that there are.
 Choose = Callable[[Sequence[str]], list[str]]
 
 
@@ -27,8 +27,7 @@ def require_text_size(what: str, size: int) -> None:
     if size > LARGEST_TEXT:
         raise InvalidInputError(
             f"{what} holds {decimal(size)} of text, more than the {LARGEST_TEXT:,} bytes that are "
-            "read; convert it to Parquet and choose columns (--column, --drop), or take a part of "
-            "its rows"
+            "read; convert it to Parquet and choose columns (--column, --drop), or use fewer rows"
         )
 
 
@@ -38,13 +37,12 @@ def require_table_size(what: str, rows: int, row_bytes: float) -> None:
     if size > LARGEST_TABLE:
         raise InvalidInputError(
             f"{what} would take {decimal(size)} in memory ({rows:,} rows), more than the "
-            f"{decimal(LARGEST_TABLE)} that are loaded; choose fewer columns (--column, --drop), "
-            "or take a part of the rows"
+            f"{decimal(LARGEST_TABLE)} allowed; use fewer rows or columns (--column, --drop)"
         )
 
 
 def require_width(what: str, columns: int) -> None:
-    """Refuses a table with more columns than anybody can mean."""
+    """Refuses a table with too many columns."""
     if columns > MOST_COLUMNS:
         raise InvalidInputError(
             f"{what} has {columns:,} columns, more than the {MOST_COLUMNS:,} that are read; rows "
@@ -60,13 +58,7 @@ def bytes_a_cell(dtype: pl.DataType) -> int:
 
 
 def require_column(available: Sequence[str], name: str, option: str) -> None:
-    """Refuses a name that no column has, and suggests the nearest one.
-
-    Args:
-        available: The columns.
-        name: The one asked for.
-        option: Which option asked for it, for the message.
-    """
+    """Refuses a name, asked for by an option, that no column has; suggests the nearest one."""
     if name in available:
         return
     # difflib compares with every name: beyond some thousands the list itself is of no help
@@ -80,7 +72,7 @@ def require_column(available: Sequence[str], name: str, option: str) -> None:
 
 
 def require_distinct(names: Iterable[str], what: str) -> None:
-    """Refuses a table in which a name means two columns."""
+    """Refuses a table in which two columns have the same name."""
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         raise InvalidInputError(
@@ -89,12 +81,9 @@ def require_distinct(names: Iterable[str], what: str) -> None:
 
 
 def chosen_columns(
-    available: Sequence[str],
-    columns: Sequence[str] | None,
-    drop: Sequence[str],
-    require_all: bool,
+    available: Sequence[str], columns: Sequence[str] | None, drop: Sequence[str], require_all: bool
 ) -> list[str]:
-    """The columns to load, in the table's order: those asked for (or all), but for the dropped."""
+    """The columns to load, in the table's order: those asked for (or all), but not the dropped."""
     if require_all:
         for name in columns or ():
             require_column(available, name, "column")
@@ -106,32 +95,17 @@ def chosen_columns(
 
 Impute = Literal["error", "mean", "median", "zero"]
 Kind = Literal["auto"] | TargetKind
+KINDS = ("auto", *get_args(TargetKind))
 UNKNOWN_GROUP = "(missing)"
 LOGS = ("predictions", "predictions_after")
 
 
 @dataclass(frozen=True)
 class Roles:
-    """What the columns are for. Those that are not named here are features.
+    """What the columns are for, as `retarget.diagnose` describes it; all others are features.
 
-    Attributes:
-        target: The target columns.
-        time: The column that orders the rows; it is not used as a feature. None: they are in
-            order.
-        group: The column that names each row's group; it is not used as a feature unless asked. It
-            may be the target, or the time.
-        column: The only features to use; nothing for all that there are.
-        drop: Columns to leave out.
-        kind: Numbers or classes; "auto" decides by the target.
-        impute: What is used instead of a missing number: an error, the column's mean, its median,
-            or zero, each of the rows that are learned from. (A missing category becomes the most
-            frequent one. A row without a target is left out.)
-        standardise: Whether numbers are brought to mean 0 and standard deviation 1.
-        group_as_feature: Whether the group is a feature as well.
-        predictions: What a model said of each row just before it learned it: a column for each
-            target. Not features.
-        predictions_after: What it says of each row at the end, in the same form.
-        allow_leak: Whether a feature may give the target away.
+    A missing category becomes the most frequent one. A row without a target is left out, if
+    missing values are to be filled in.
     """
 
     target: tuple[str, ...]
@@ -151,14 +125,9 @@ class Roles:
         # a single name instead of a list of them would be taken letter by letter
         for field in ("target", "column", "drop", *LOGS):
             object.__setattr__(self, field, _as_tuple(getattr(self, field)))
-        for field, known in (
-            ("kind", ("auto", *get_args(TargetKind))),
-            ("impute", get_args(Impute)),
-        ):
-            if getattr(self, field) not in known:
-                raise InvalidInputError(
-                    f"{field} is {getattr(self, field)!r}; expected one of {', '.join(known)}"
-                )
+        for field, known in (("kind", KINDS), ("impute", get_args(Impute))):
+            if (value := getattr(self, field)) not in known:
+                raise InvalidInputError(f"{field} is {value!r}; expected one of {', '.join(known)}")
         if not self.target:
             raise InvalidInputError("no target is named; name the column to be learned (--target)")
         require_distinct(self.target, "the list of targets (--target)")
@@ -175,33 +144,25 @@ class Roles:
             )
         if self.group_as_feature and self.group is None:
             raise InvalidInputError(
-                "group_as_feature (--group-as-feature) is set and no group is named; name the "
-                "column of the group"
+                "group_as_feature (--group-as-feature) is set and no group is named; name it"
             )
-        for name in self.drop:
-            if name in (*self.target, self.time, self.group):
-                raise InvalidInputError(
-                    f"{name!r} is dropped and also used as target, time or group; drop it or use it"
-                )
-            if name in self.column:
-                raise InvalidInputError(
-                    f"{name!r} is dropped and also chosen as a feature (column); drop it or use it"
-                )
-        for name in self.column:
-            if name in (*self.target, self.time):
-                raise InvalidInputError(
-                    f"{name!r} is chosen as a feature (column) and also used as target or time; "
-                    "expected other columns as features"
-                )
-            if name == self.group and not self.group_as_feature:
-                raise InvalidInputError(
-                    f"{name!r} is chosen as a feature (column) and is the group, which is not used "
-                    "as a feature unless group_as_feature (--group-as-feature) is set"
-                )
+        if both := {*self.target, self.time, self.group, *self.column}.intersection(self.drop):
+            raise InvalidInputError(
+                f"{both.pop()!r} is dropped and also used as target, time, group or feature"
+            )
+        if both := {*self.target, self.time}.intersection(self.column):
+            raise InvalidInputError(
+                f"{both.pop()!r} is chosen as a feature (column) and also used as target or time"
+            )
+        if self.group in self.column and not self.group_as_feature:
+            raise InvalidInputError(
+                f"{self.group!r} is chosen as a feature (column) and is the group, which is not "
+                "used as a feature unless group_as_feature (--group-as-feature) is set"
+            )
 
     @property
     def loaded(self) -> list[str] | None:
-        """The columns that are needed of a table; None for all of them."""
+        """The columns to load from a file; None for all of them."""
         if not self.column:
             return None
         beside = (*_as_tuple(self.time), *_as_tuple(self.group), *self.logged)
@@ -219,7 +180,7 @@ class Roles:
                 require_column(columns, name, option)
 
     def features(self, columns: Sequence[str]) -> list[str]:
-        """Of a table's columns, those that may be features."""
+        """The columns of a table that may be features."""
         group = None if self.group_as_feature else self.group
         taken = {*self.target, *self.drop, *self.logged, self.time, group}
         wanted = {*self.column, self.group} if self.column else set(columns)
@@ -234,43 +195,33 @@ def _as_tuple(names: str | Sequence[str] | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Rows:
-    """A table's rows in stream order.
-
-    Attributes:
-        table: The columns, rows in order.
-        roles: What they are for.
-        numbers: (n,) each row's number in the table as it was, from 0.
-        notes: What was done, a sentence each.
-    """
+    """A table's rows in stream order, and notes about it, a sentence each."""
 
     table: pl.DataFrame
     roles: Roles
-    numbers: np.ndarray
+    numbers: np.ndarray  # (n,) of the rows in the table as it was given, from 0
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.table)
 
-    @property
-    def groups(self) -> np.ndarray | None:
-        """(n,) each row's group as text, if there are groups."""
-        return None if self.roles.group is None else as_text(self.table[self.roles.group])
-
-    @property
-    def times(self) -> np.ndarray | None:
-        """(n,) each row's time as text, if there are times."""
-        return None if self.roles.time is None else as_text(self.table[self.roles.time])
+    def as_text(self, name: str | None) -> np.ndarray | None:
+        """(n,) a column as text, if it has a name."""
+        if name is None:
+            return None
+        column = self.table[name]
+        if not is_plain(column.dtype):
+            raise InvalidInputError(
+                f"the column {shown(name)} holds {column.dtype}; expected text, numbers or dates"
+            )
+        # Polars does not cast a duration
+        text = column.dt.to_string("iso") if column.dtype == pl.Duration else column.cast(pl.String)
+        # as objects, since one long cell would make all of them long
+        return np.array(text.fill_null(UNKNOWN_GROUP).to_list(), dtype=object)
 
 
 def order_rows(table: pl.DataFrame, roles: Roles) -> Rows:
-    """Sorts the rows by time, if there is one; those of the same time stay as they were.
-
-    Rows without a target are left out, where missing values are to be filled in.
-
-    Raises:
-        InvalidInputError: A column is not there, times are missing or cannot be ordered, or
-            targets are missing.
-    """
+    """Sorts the rows by time, if there is one, and leaves out those without a target."""
     roles.require_in(table.columns)
     if table.is_empty():
         raise InvalidInputError("the table is empty: it has no rows; expected rows to learn from")
@@ -288,7 +239,7 @@ def order_rows(table: pl.DataFrame, roles: Roles) -> Rows:
 
 
 def order_test_rows(table: pl.DataFrame, roles: Roles) -> Rows:
-    """The same for rows that are not learned from: these need neither time nor group."""
+    """The same for the rows of a test set, which need neither time nor group."""
     grouped = roles.group in table.columns
     return order_rows(
         table,
@@ -305,39 +256,60 @@ def order_test_rows(table: pl.DataFrame, roles: Roles) -> Rows:
     )
 
 
-def as_text(column: pl.Series) -> np.ndarray:
-    """A column as text; as objects, since one long cell would make all of them long."""
-    if not is_plain(column.dtype):
-        raise InvalidInputError(
-            f"the column {shown(column.name)} holds {column.dtype}; expected text, numbers or dates"
-        )
-    # Polars does not cast a duration
-    text = column.dt.to_string("iso") if column.dtype == pl.Duration else column.cast(pl.String)
-    return np.array(text.fill_null(UNKNOWN_GROUP).to_list(), dtype=object)
-
-
 def is_plain(dtype: pl.DataType) -> bool:
-    """Whether cells are numbers, moments, text, categories or nothing, not bytes or lists."""
+    """Whether cells are numbers, moments, text or categories, not bytes or lists."""
     others = (pl.String, pl.Boolean, pl.Categorical, pl.Enum, pl.Null)
     return dtype.is_numeric() or dtype.is_temporal() or dtype in others
 
 
 def missing_in(column: pl.Series) -> pl.Series:
-    """Where a column holds nothing: null, or not a number."""
+    """Whether each cell is missing: null, or not a number."""
     return (column.fill_nan(None) if column.dtype.is_float() else column).is_null()
 
 
 def parsed_numbers(column: pl.Series) -> pl.Series:
-    """Text as numbers; null where it is none."""
+    """Text as numbers; null if it is not one."""
     return column.str.strip_chars().cast(pl.Float64, strict=False)
 
 
 def moments(column: pl.Series) -> pl.Series:
-    """Text as moments, in UTC where it names no zone; null where it is not an ISO date."""
+    """Text as moments, in UTC unless it names a zone; null if it is not an ISO date."""
     text = column.str.strip_chars()
     # else Polars would guess: 01/02/2026 is not a January everywhere
     iso = text.set(~text.str.contains(r"^\d{4}-\d{2}-\d{2}").fill_null(True), None)
     return iso.str.to_datetime(strict=False, time_zone="UTC")
+
+
+def as_numbers(column: pl.Series, as_moments: bool) -> np.ndarray:
+    """(n,) numbers, moments (as seconds) or text of either as float64; NaN if not finite."""
+    dtype = column.dtype
+    if dtype == pl.String:
+        numbers = _seconds(moments(column)) if as_moments else parsed_numbers(column)
+        bad = numbers.is_null() & column.is_not_null()
+        if bad.any():
+            raise InvalidInputError(
+                f"the column {shown(column.name)} holds the text "
+                f"{shown(column.filter(bad)[0])} in {bad.sum():,} rows, and "
+                f"{'dates' if as_moments else 'numbers'} in others; fix these cells, or leave the "
+                "column out (--drop)"
+            )
+        column = numbers
+    elif dtype.is_temporal():
+        column = _seconds(column)
+    elif not (dtype.is_numeric() or dtype in (pl.Boolean, pl.Null)):
+        raise InvalidInputError(
+            f"the column {shown(column.name)} holds {dtype}; expected numbers, as in learned rows"
+        )
+    values: np.ndarray = column.cast(pl.Float64).fill_null(np.nan).to_numpy().copy()
+    values[np.isinf(values)] = np.nan
+    return values
+
+
+def _seconds(column: pl.Series) -> pl.Series:
+    if column.dtype == pl.Date:
+        column = column.cast(pl.Datetime("us"))
+    unit = "ns" if column.dtype == pl.Time else getattr(column.dtype, "time_unit", None) or "us"
+    return column.to_physical() / {"ms": 1e3, "us": 1e6, "ns": 1e9}[unit]
 
 
 def _with_targets(
