@@ -23,7 +23,7 @@ from support.made_runs import calls, made
 @pytest.fixture(autouse=True)
 def known(monkeypatch):
     made_runs.install(monkeypatch)
-    monkeypatch.setattr("retarget.experiments.runs.schedule.ATTEMPTS", 2)
+    monkeypatch.setattr("retarget.experiments.runs.run.ATTEMPTS", 2)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from sklearn.kernel_ridge import KernelRidge
 import retarget as rt
 from retarget.data.fetch import data_folder
 from retarget.data.mnist import MNIST
-from retarget.experiments.figures import fig2, fig5, mnist
+from retarget.experiments.figures import mnist
 from retarget.experiments.figures.mnist import cached_gram
 from retarget.experiments.reader import load_experiment, parse_changes
 from retarget.experiments.runs.run import run_experiment
@@ -91,7 +91,7 @@ def test_fig2_on_made_images(tmp_path):
         assert final(table, order=order, learner="iterative") > 0.5
     shown = table.filter(pl.col("series") == "effective")
     assert set(shown["label"]) == {0, 1, 2}
-    assert fig2.summarise(table)[0].row_count == 4
+    assert mnist.summarise_curves(table)[0].row_count == 4
     # the offline learner along the stream, by another library
     stream = mnist.mnist_stream(small("fig2").runs()[0])
     peer = KernelRidge(alpha=0.01, kernel="precomputed").fit(stream.K[:64, :64], stream.Y[:64])
@@ -114,7 +114,7 @@ def test_fig5_on_made_images_with_rates_that_diverge(tmp_path):
         table.filter(panel="A", setting=0.001)["accuracy"].mean(), abs=1 / 40
     )
     assert (tmp_path / "fig5" / "fig5.pdf").stat().st_size > 5_000
-    lines = fig5.summarise(table)
+    lines = mnist.summarise_sweeps(table)
     assert lines[1].startswith("Online: best at eta = 0.1")
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import retarget as rt
 from retarget.errors import DamagedFileWarning
-from retarget.experiments.figures import digits, fig1, fig4
+from retarget.experiments.figures import digits, toy
 from retarget.experiments.reader import load_experiment, parse_changes, parse_experiment
 from retarget.experiments.runs.run import run_experiment
 from support.made_runs import SMALL_DIGITS
@@ -96,7 +96,7 @@ def test_fig1_holds_what_the_paper_claims(tmp_path):
     shown = table.filter(kind="point", series="effective").filter("shown")["x"].sort()
     assert len(shown) == 10
     assert shown.diff().min() >= 0.05 - 1e-9
-    assert any("largest difference" in str(line) for line in fig1.summarise(table))
+    assert any("largest difference" in str(line) for line in toy.summarise_shift(table))
 
 
 def test_fig4_simulated_points_lie_on_the_closed_form_lines(tmp_path):
@@ -111,7 +111,7 @@ def test_fig4_simulated_points_lie_on_the_closed_form_lines(tmp_path):
     assert bU.filter(
         (pl.col("row") // 4 < pl.col("column") // 4) == pl.col("value").is_nan()
     ).is_empty()
-    assert "at all 310 points" in fig4.summarise(table)[0]
+    assert "at all 310 points" in toy.summarise_curves(table)[0]
 
 
 def test_digits_show_the_effect(written):

@@ -12,8 +12,7 @@ from retarget.experiments.experiment import families
 from retarget.experiments.reader import parse_changes
 from retarget.experiments.runs.compute import Computed, Lost
 from retarget.experiments.runs.executors import ThisProcess
-from retarget.experiments.runs.run import run_experiment
-from retarget.experiments.runs.schedule import Estimator, Schedule
+from retarget.experiments.runs.run import Estimator, Schedule, run_experiment
 from retarget.experiments.runs.store import Identity, RunStore, State
 from support import made_runs
 from support.made_runs import calls, made
@@ -57,7 +56,9 @@ def test_fresh_means_all_again_and_from_the_beginning(tmp_path):
     experiment, store, seen = made(tmp_path), RunStore(tmp_path), []
     run_experiment(experiment, tmp_path)
     store.checkpoint(next(iter(store))).touch()
-    executor = noting(lambda task: seen.append(store.checkpoints(task.keys[0])))
+    executor = noting(
+        lambda task: seen.append(list(store.checkpoint(task.keys[0]).parent.glob("check*")))
+    )
     Schedule(experiment, store, fresh=True).carry_out(executor)
     assert calls(tmp_path) == {0: 2, 1: 2, 2: 2}
     assert seen == [[], [], []]  # no checkpoint of an earlier time was there

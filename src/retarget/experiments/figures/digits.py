@@ -7,11 +7,16 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from rich.console import RenderableType
-from rich.table import Table
 
 from retarget.data.digits import digits_stream, one_hot
 from retarget.experiments.experiment import Config, Count, Positive
-from retarget.experiments.figures.over_seeds import draw_band, family_in_rows, letter, mean_and_sem
+from retarget.experiments.figures.over_seeds import (
+    draw_band,
+    family_in_rows,
+    letter,
+    mean_and_sem,
+    table_of_numbers,
+)
 from retarget.kernels import RBF
 from retarget.learners import COLOURS, LABELS, SGD
 from retarget.theory.correction import corrected_targets
@@ -89,11 +94,9 @@ def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
     """Accuracy by learner, at its best rate and at the largest, and what it means."""
     final, rates = final_accuracies(table), table["lr"].n_unique()
     largest, seeds = max(table["lr"]), table["seed"].n_unique()
-    shown = Table(title=f"Test accuracy after the stream, mean ± SEM over {seeds} seeds")
-    shown.add_column("learner")
-    if rates > 1:
-        shown.add_column(f"best of {rates} rates", justify="right")
-    shown.add_column(f"rate {largest:g}", justify="right")
+    names = [f"best of {rates} rates"] * (rates > 1) + [f"rate {largest:g}"]
+    title = f"Test accuracy after the stream, mean ± SEM over {seeds} seeds"
+    shown = table_of_numbers(title, ["learner"], names)
     best = {}
     for learner, name in LEARNERS.items():
         row = final.filter(learner=learner)
@@ -143,4 +146,6 @@ def _draw_effective(axes: Axes, table: pl.DataFrame) -> None:
     axes.figure.colorbar(image, ax=axes, label="effective target")
 
 
-FAMILY = family_in_rows(Digits, run, (9.5, 3.9), draw, summarise, but=["lr"], light=True)
+FAMILIES = {
+    "digits": family_in_rows(Digits, run, (9.5, 3.9), draw, summarise, but=["lr"], light=True)
+}
