@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 from rich.console import RenderableType
 from rich.markup import escape
+from rich.table import Table
 
 from retarget.continual import backward_transfer, forgetting
 from retarget.experiments.experiment import Family
@@ -100,6 +101,12 @@ def gains(table: pl.DataFrame, reference: pl.DataFrame | None) -> np.ndarray:
     return (both["accuracy"] - both["accuracy_right"]).to_numpy()
 
 
+def _table_of_the_end(table: pl.DataFrame, names: Sequence[str]) -> Table:
+    seeds = table["seed"].n_unique()
+    title = f"{escape(data_of(table))}: mean ± SEM over {seeds} seeds, at the end"
+    return table_of_numbers(title, ["case"], names)
+
+
 # Curves: Fig. 3
 
 BASELINE = "vanilla SGD"
@@ -137,13 +144,11 @@ def draw_curves(table: pl.DataFrame) -> Figure:
 
 def summarise_curves(table: pl.DataFrame) -> Sequence[RenderableType]:
     """Final accuracy of each case and, if there are several tasks, what was forgotten."""
-    seeds, several = table["seed"].n_unique(), len(task_ends(table)) > 1
-    parts = settings(table, PARAMETERS)
+    several, parts = len(task_ends(table)) > 1, settings(table, PARAMETERS)
     plain = next((part.table for part in parts if part.name == BASELINE), None)
     names = ["accuracy"] + [f"less {BASELINE}'s"] * (plain is not None)
     names += ["forgetting", "backward transfer"] if several else ["after one pass"]
-    title = f"{escape(data_of(table))}: mean ± SEM over {seeds} seeds, at the end"
-    shown = table_of_numbers(title, ["case"], names)
+    shown = _table_of_the_end(table, names)
     for part in parts:
         values = [final_accuracies(part.table)]
         values += [gains(part.table, plain)] * (plain is not None)
@@ -192,8 +197,8 @@ def accuracy_matrices(table: pl.DataFrame) -> np.ndarray:
 
 def after_one_pass(table: pl.DataFrame) -> np.ndarray:
     """Accuracy when every image has been seen once; one number for each seed."""
-    once = table.filter(pl.col("passes") >= 1).group_by("seed", maintain_order=True)
-    return once.agg(pl.col("accuracy").first())["accuracy"].to_numpy()
+    once = table.filter(pl.col("passes") >= 1).group_by("seed", maintain_order=True).first()
+    return once["accuracy"].to_numpy()
 
 
 # Sweeps: Fig. 6
@@ -380,10 +385,9 @@ def draw_memory(table: pl.DataFrame) -> Figure:
 
 def summarise_memory(table: pl.DataFrame) -> Sequence[RenderableType]:
     """Final accuracy, what was kept for it, and in how many seeds it is above cumulative replay."""
-    seeds, parts = table["seed"].n_unique(), settings(table, PARAMETERS)
+    parts = settings(table, PARAMETERS)
     names = ("accuracy", f"less {REFERENCE}'s", "seeds above it", "kept")
-    title = f"{escape(data_of(table))}: mean ± SEM over {seeds} seeds, at the end"
-    shown = table_of_numbers(title, ["case"], names)
+    shown = _table_of_the_end(table, names)
     reference = next((part.table for part in parts if part.name == REFERENCE), None)
     for part in parts:
         above = gains(part.table, None if part.name == REFERENCE else reference)

@@ -12,23 +12,8 @@ import polars as pl
 from pydantic import Field, model_validator
 from torch import nn
 
-from retarget.continual import (
-    DER,
-    ER,
-    EWC,
-    Corrected,
-    CumulativeReplay,
-    History,
-    Joint,
-    LabelSmoothing,
-    LastLayer,
-    Led,
-    Method,
-    Tangent,
-    TaskStream,
-    Vanilla,
-    train,
-)
+from retarget import continual
+from retarget.continual import History, Method, TaskStream
 from retarget.continual.corrector import Kind, Refresh
 from retarget.continual.training import check_schedule
 from retarget.errors import TrainingDivergedError
@@ -128,7 +113,7 @@ def _check_method(config: NetworkRun) -> None:
     learner = config.learner
     check_schedule(config.epochs, config.evaluate_every, learner.batch_size)
     for method in methods_of([config]):
-        if isinstance(method, Corrected | Led):
+        if isinstance(method, continual.Corrected | continual.Led):
             method.check(learner)
 
 
@@ -144,7 +129,7 @@ def trained_together(config: NetworkRun) -> str | None:
 def methods_of(configs: Sequence[NetworkRun]) -> list[Method]:
     """The method of runs that train at once."""
     first = configs[0]
-    corrected = Corrected(
+    corrected = continual.Corrected(
         first.gamma,
         first.block_size,
         first.assumed_reduction,
@@ -156,19 +141,21 @@ def methods_of(configs: Sequence[NetworkRun]) -> list[Method]:
         kernel=partial(EmpiricalNTK, precision="split"),
     )
     methods: dict[str, list[Method]] = {
-        "vanilla": [Vanilla()],
-        "ewc": [EWC([config.strength for config in configs])],
-        "cumulative": [CumulativeReplay(first.replay_passes)],
-        "er": [ER(first.capacity)],
-        "der": [DER(first.capacity)],
-        "der++": [DER(first.capacity, beta=1.0)],
-        "label smoothing": [LabelSmoothing(0.1)],
+        "vanilla": [continual.Vanilla()],
+        "ewc": [continual.EWC([config.strength for config in configs])],
+        "cumulative": [continual.CumulativeReplay(first.replay_passes)],
+        "er": [continual.ER(first.capacity)],
+        "der": [continual.DER(first.capacity)],
+        "der++": [continual.DER(first.capacity, beta=1.0)],
+        "label smoothing": [continual.LabelSmoothing(0.1)],
         "corrected": [corrected],
-        "der, corrected": [corrected, DER(first.capacity)],
-        "led": [Led(3.0, first.memory, first.block_size, first.damping)],
-        "tangent": [Tangent("auto", first.memory, first.first_epochs, first.combinations)],
-        "last layer": [LastLayer("auto", first.random_features, first.first_epochs)],
-        "joint": [Joint(first.replay_passes)],
+        "der, corrected": [corrected, continual.DER(first.capacity)],
+        "led": [continual.Led(3.0, first.memory, first.block_size, first.damping)],
+        "tangent": [
+            continual.Tangent("auto", first.memory, first.first_epochs, first.combinations)
+        ],
+        "last layer": [continual.LastLayer("auto", first.random_features, first.first_epochs)],
+        "joint": [continual.Joint(first.replay_passes)],
     }
     return methods[first.method]
 
@@ -181,7 +168,7 @@ def train_networks(
     while remaining:
         setups, first = [config.setup() for config in remaining], remaining[0]
         try:
-            history = train(
+            history = continual.train(
                 [setup.network.to(first.device) for setup in setups],
                 [setup.stream for setup in setups],
                 [config.learner for config in remaining],

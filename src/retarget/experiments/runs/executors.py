@@ -34,10 +34,10 @@ class Executor(Protocol):
         """Begins a task; there must be room for it."""
 
     def ended(self, seconds: float) -> list[tuple[Task, Ending]]:
-        """The tasks that have ended since the last call; waits up to so many seconds for one."""
+        """The tasks that have ended since the last call; waits up to `seconds` for one."""
 
     def close(self) -> None:
-        """Stops whatever is going on, at once."""
+        """Stops everything at once."""
 
 
 class ThisProcess:
@@ -47,19 +47,13 @@ class ThisProcess:
 
     def __init__(self) -> None:
         self._waiting: list[Task] = []
-
-    def start(self, task: Task) -> None:
-        """Notes the task."""
-        self._waiting.append(task)
+        self.start, self.close = self._waiting.append, self._waiting.clear
 
     def ended(self, seconds: float) -> list[tuple[Task, Ending]]:
         """Computes what was started."""
-        waiting, self._waiting = self._waiting, []
-        return [(task, compute_task(task)) for task in waiting]
-
-    def close(self) -> None:
-        """Forgets what was started."""
+        endings = [(task, compute_task(task)) for task in self._waiting]
         self._waiting.clear()
+        return endings
 
 
 @dataclass
