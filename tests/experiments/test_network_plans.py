@@ -3,18 +3,9 @@
 import pytest
 
 from retarget.errors import InvalidInputError
-from retarget.experiments.figures import core50, networks
+from retarget.experiments.figures import networks
 from retarget.experiments.reader import load_experiment, named_experiments, parse_changes
-from support.made_cifar10 import write_made_cifar10
-from support.made_core50 import made_frames, write_made_core50
 from support.made_runs import identity_of
-
-
-@pytest.fixture(autouse=True)
-def own_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("RETARGET_DATA", str(tmp_path))
-    monkeypatch.setenv("RETARGET_CACHE", str(tmp_path))
-    core50._data.cache_clear()
 
 
 def cases_of(name, *parameters):
@@ -86,15 +77,11 @@ FIG6EH = {"E vanilla SGD": 35, "F EWC": 30, "G corrected": 45, "H cumulative rep
         ("fig6eh", "fig3b", FIG6EH, {"gamma", "lr", "strength"}),
     ],
 )
-def test_fig6_has_the_papers_grids_and_finds_what_fig3_has_done(
-    name, before, counts, swept, tmp_path
-):
+def test_fig6_has_the_papers_grids_and_finds_what_fig3_has_done(name, before, counts, swept):
     assert {case: count for case, (count,) in cases_of(name).items()} == counts
     for run in load_experiment(name).planned_runs():
         assert set(run.labels) == {"case", "seed"} | swept
         assert all(run.labels[key] == getattr(run.config, key) for key in swept)
-    write_made_cifar10(tmp_path)
-    write_made_core50(tmp_path, "zip", made_frames(range(1, 12), range(1, 51), (1,)))
     here = {"backbone": "support.core50_backbone:made", "frames_per_session": 1}
     keys = {}
     for each in (before, name):

@@ -28,8 +28,6 @@ from retarget.experiments.reader import (
 )
 from retarget.experiments.runs.run import run_experiment
 from support.core50_backbone import made
-from support.made_cifar10 import write_images
-from support.made_core50 import made_frames, picture, write_made_core50, zipped
 
 REAL_DATA = os.environ.get("RETARGET_DATA")  # before the fixtures point it elsewhere
 BACKBONE = "support.core50_backbone:made"
@@ -39,23 +37,7 @@ CORE50_SMALL += ["batch_size=20", "block_size=20"]
 STAND_IN = "stand-in pictures, features of support.core50_backbone:made"
 
 
-@pytest.fixture(scope="module")
-def made_folder(tmp_path_factory):
-    """CIFAR-10, and a picture of every object in every session of CORe50 and of the stand-in."""
-    folder = tmp_path_factory.mktemp("data")
-    write_images(folder, per_class=3)
-    frames = [made_frames(range(1, 12), range(1, 51), (1,), (5, 4), seed) for seed in (0, 1)]
-    write_made_core50(folder, "zip", frames[0])
-    pictures = {f"core50_128x128/{name}": picture(pixels) for name, pixels in frames[1].items()}
-    (folder / core50.STAND_IN).write_bytes(zipped(pictures))
-    return folder
-
-
-@pytest.fixture(autouse=True)
-def own_folders(made_folder, tmp_path, monkeypatch):
-    monkeypatch.setenv("RETARGET_DATA", str(made_folder))
-    monkeypatch.setenv("RETARGET_CACHE", str(tmp_path / "cache"))
-    core50._data.cache_clear()
+pytestmark = pytest.mark.usefixtures("not_saved")
 
 
 def small(name, *changes, seeds):
@@ -116,7 +98,7 @@ def test_the_networks_are_the_papers_and_their_seeds_own(make, shapes, first):
     assert torch.equal(one[0].weight, layer(*sizes, bias=False).weight)
 
 
-def test_the_stream_is_new_classes_on_features_of_the_frames(made_folder):
+def test_the_stream_is_new_classes_on_features_of_the_frames(made_data):
     setup = pictures(seed=3).setup()
     stream, tasks = setup.stream, new_classes_tasks(3)
     assert setup.data == "CORe50, features of support.core50_backbone:made"
@@ -125,7 +107,7 @@ def test_the_stream_is_new_classes_on_features_of_the_frames(made_folder):
     assert stream.test.sizes == tuple(3 * len(task) for task in tasks)
     for span, task in zip(stream.train.spans(), tasks, strict=True):
         assert set(stream.train.labels[span].tolist()) == set(task)
-    frames = load_core50(made_folder / "core50_128x128.zip", 1)
+    frames = load_core50(made_data / "core50_128x128.zip", 1)
     row = int(stream.train.rows[7])
     assert frames.train_objects[row] == int(stream.train.labels[7])
     picture = prepared(torch.from_numpy(frames.train_images[row : row + 1]), 4)
@@ -418,7 +400,7 @@ def test_figures_whose_data_are_missing_do_not_stop_the_others(command, tmp_path
 
 
 @pytest.mark.slow
-def test_a_stand_in_from_the_command(command, monkeypatch, tmp_path, made_folder):
+def test_a_stand_in_from_the_command(command, monkeypatch, tmp_path, made_data):
     monkeypatch.setenv("RETARGET_DATA", str(tmp_path / "nothing here"))
     sizes = [f"--set={change}" for change in CORE50_SMALL]
     arguments = ("reproduce", "fig3b", "--data", "standin", "--seed=2", *sizes)
@@ -426,7 +408,7 @@ def test_a_stand_in_from_the_command(command, monkeypatch, tmp_path, made_folder
     code, shown = command(*arguments)
     assert code == 2
     assert "Error: stand-in: core50_standin.zip not found in" in shown
-    code, shown = command(*arguments, "--data-dir", made_folder)
+    code, shown = command(*arguments, "--data-dir", made_data)
     assert code == 0
     assert "Runs computed: 5, found finished: 0" in shown
     assert "fig3b-standin: " in shown
