@@ -43,9 +43,11 @@ SMALL = {
     | {"shown_batch": 4},
     "toy shift": {"gamma": 1.0, "lr": 0.5, "shown_points": 1, "apart": 0.05},
 }
-# A parameter of each that is a number, and two values of it.
+# A parameter of each that is a number, and two values of it; one if its figure takes long.
 SWEPT = {family: {"lr": [0.01, 0.02]} for family in SMALL} | {
-    "toy curves": {"batch_lr": [0.5, 1.0]},
+    "mnist curves": {"lr": [0.1]},
+    "mnist sweeps": {"lr": [0.1]},
+    "toy curves": {"batch_lr": [0.5]},
 }
 
 

@@ -302,10 +302,11 @@ def test_fig3c_repeats_epochs_in_random_order(tmp_path):
 
 
 def test_fig3b_then_fig6eh_on_made_pictures(tmp_path):
-    experiment = small("fig3b", seeds=[0, 1])
+    experiment = small("fig3b", seeds=[1])
     outcome = run_experiment(experiment, tmp_path)
-    table = outcome.table
-    assert (outcome.computed, outcome.reused) == (10, 0)
+    assert (outcome.computed, outcome.reused) == (5, 0)
+    other_seed = outcome.table.with_columns(seed=pl.lit(2), accuracy=pl.col("accuracy") / 2)
+    table = pl.concat([outcome.table, other_seed], how="vertical_relaxed")
     assert networks.curve_axis(table) == ("tasks_learned", "tasks learned")
     assert sorted(table["tasks_learned"].unique()) == list(range(10))
     (shown,) = networks.summarise_curves(table)
@@ -321,17 +322,17 @@ def test_fig3b_then_fig6eh_on_made_pictures(tmp_path):
         np.testing.assert_array_equal(line.get_xdata(), range(1, 10))
         np.testing.assert_allclose(line.get_ydata(), means["accuracy"])
 
-    gammas, rates = [30.0, 100.0, 300.0], [0.003, 0.01]
+    gammas, rates = [100.0, 300.0], [0.003, 0.01]
     grids = {
-        "E vanilla SGD": {"lr": rates},
-        "F EWC": {"strength": [10.0, 100.0]},
+        "E vanilla SGD": {"lr": [0.01]},
+        "F EWC": {"strength": [100.0]},
         "G corrected": {"lr": rates, "gamma": gammas},
         "H cumulative replay": {"lr": [0.01]},
     }
     again = run_experiment(only(small("fig6eh", seeds=[1]), grids), tmp_path)
-    assert (again.computed, again.reused) == (7, 4)  # a point of each panel is done
+    assert (again.computed, again.reused) == (3, 4)  # a point of each panel is done
     (shown,) = networks.summarise_sweeps(again.table)
-    assert shown.row_count == 11
+    assert shown.row_count == 7
     assert "lr = 0.003, gamma = 300" in list(shown.columns[1].cells)
     figure = networks.draw_sweeps(again.table)
     titles = [axes.get_title("left").partition("   ")[2] for axes in figure.axes]

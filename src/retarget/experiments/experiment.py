@@ -75,7 +75,6 @@ def problems_error(name: str, problems: Iterable[Problem]) -> InvalidInputError:
 
 
 # What the numbers of an experiment may be. (TOML has nan and inf.)
-Number = Annotated[float, Field(allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
@@ -142,7 +141,7 @@ Seeds = Annotated[tuple[Seed, ...], Field(min_length=1)]
 
 
 class Changes(BaseModel):
-    """Other seeds (None keeps the experiment's own) and other values of some parameters."""
+    """Other seeds (None keeps the experiment's) and other values of some parameters."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -151,7 +150,7 @@ class Changes(BaseModel):
 
 
 class Case(Changes):
-    """One of several things that an experiment compares: what is different in it."""
+    """One of the things that an experiment compares: seeds and values of its own."""
 
     grid: dict[str, Values] = {}
 
@@ -180,33 +179,19 @@ def in_words(labels: Mapping[str, Any]) -> str:
 
 
 class Experiment(BaseModel):
-    """An experiment as its TOML file describes it.
-
-    Attributes:
-        name: The file's name, without its suffix.
-        family: The kind of experiment, a key of `families()`.
-        title: One line for people.
-        seeds: Seeds of the runs.
-        parameters: What all runs have in common.
-        grid: Lists of values; every combination is a run, for every seed.
-        cases: What is compared, by name: each with parameters, lists of values and seeds of its
-            own, instead of those of all.
-        quick: Seeds and parameters of a small version that runs the same code.
-        variant: A parameter whose values are never to be mistaken for one another: results have it
-            in their name.
-    """
+    """An experiment as its TOML file describes it (docs/experiments.md says what the keys mean)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str
-    family: str
+    name: str  # of the file, without its suffix
+    family: str  # a key of `families()`
     title: str
     seeds: Seeds
     parameters: dict[str, Any] = {}
-    grid: dict[str, Values] = {}
+    grid: dict[str, Values] = {}  # every combination is a run, for every seed
     cases: dict[str, Case] = {}
-    quick: Changes | None = None
-    variant: str | None = None
+    quick: Changes | None = None  # a small version that runs the same code
+    variant: str | None = None  # a parameter that results have in their name
 
     @property
     def kind(self) -> Family:
@@ -250,7 +235,7 @@ class Experiment(BaseModel):
         return self.changed(Changes(parameters=fitting)) if fitting else self
 
     def tables(self) -> dict[str, dict[str, Any]]:
-        """Every table that names parameters, by its place in the file."""
+        """Every table of parameters, by its place in the file."""
         found: dict[str, dict[str, Any]] = {"parameters": self.parameters, "grid": self.grid}
         for name, case in self.cases.items():
             found[f"cases.{name}.parameters"] = case.parameters

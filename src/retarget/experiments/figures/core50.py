@@ -3,6 +3,7 @@
 The pictures are CORe50, or a stand-in in its layout; results of a stand-in say so.
 """
 
+import os
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -23,7 +24,7 @@ from retarget.data.weights import SUFFIXES
 from retarget.errors import MissingDataError
 from retarget.experiments.experiment import Core50Source, Count
 from retarget.experiments.figures.training import NetworkRun, TrainingSetup
-from retarget.experiments.runs.compute import all_cores
+from retarget.experiments.runs.compute import torch_threads
 
 HIDDEN, OBJECTS = 100, 50
 STAND_IN = "core50_standin.zip"
@@ -148,7 +149,7 @@ def _data(
         features = image_features(network, images, image_size, device=device)
         return torch.from_numpy(features).to(device)
 
-    with all_cores():
+    with torch_threads(os.cpu_count() or 1):  # computed once and kept for all runs
         train, test = inputs(frames.train_images), inputs(frames.test_images)
     train_objects, test_objects = (
         torch.from_numpy(objects).to(device)

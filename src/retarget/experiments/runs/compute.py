@@ -1,7 +1,6 @@
 """The computation of runs, the same in this process, in others and on a cluster."""
 
 import ctypes
-import os
 import threading
 import time
 import traceback
@@ -74,7 +73,7 @@ def compute_task(task: Task, elsewhere: bool = False, time_limit: float | None =
     try:
         with (
             threadpool_limits(1),
-            _torch_threads(1),
+            torch_threads(1),
             _at_most(time_limit),
             warnings.catch_warnings(record=True) as caught,
         ):
@@ -138,14 +137,8 @@ def in_a_line(error: Exception) -> str:
 
 
 @contextmanager
-def all_cores() -> Iterator[None]:
-    """For what is computed once and kept for all runs."""
-    with _torch_threads(os.cpu_count() or 1):
-        yield
-
-
-@contextmanager
-def _torch_threads(count: int) -> Iterator[None]:
+def torch_threads(count: int) -> Iterator[None]:
+    """Sets the number of threads of torch for a while."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

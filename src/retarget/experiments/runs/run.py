@@ -81,13 +81,10 @@ class Schedule:
         planned: All runs, in the order of the experiment.
         keys: Their keys; two cases may have a run in common.
         runs: Each run once.
-        identities: What determines them.
         done: The tables of those that are done.
         found: Those that were done before, or by another process.
-        failed: Those that have failed, with their records.
         running: Those that are being computed here, and when they began, on `time.monotonic`.
         elsewhere: Those that another process is computing.
-        estimator: Says how long the others may take.
         capacity: Tasks computed at a time.
     """
 
@@ -255,18 +252,11 @@ def run_experiment(
     fresh: bool = False,
     watch: Watch = lambda schedule: None,
 ) -> Outcome:
-    """Computes an experiment and writes table, figure and record to `results/<label>/`.
+    """Computes an experiment, here by default, and writes its files to `results/<label>/`.
 
-    The runs' own results are in `results/runs/`, where every experiment finds them. If runs have
-    failed, the results of the others are kept, and nothing is drawn. If drawing fails, table and
-    record are written all the same, and the outcome and the record say why there is no figure.
-
-    Args:
-        experiment: What to run.
-        results: The folder for all results.
-        executor: Where to compute; by default in this process.
-        fresh: Compute every run again, also those found finished.
-        watch: Called with the schedule whenever there may be something new to show.
+    The runs' own results are in `results/runs/`, where every experiment finds them; `fresh` ignores
+    them. If runs have failed, the results of the others are kept, and nothing is drawn. If drawing
+    fails, table and record are written all the same, and the record says why there is no figure.
     """
     started, clock = datetime.now(UTC), time.perf_counter()
     schedule = Schedule(experiment, RunStore(results), fresh)
