@@ -1,10 +1,9 @@
 """Every family, whatever of it is swept: the table is computed, drawn and summed up."""
 
 import io
-from dataclasses import replace
-from functools import partialmethod
 from unittest import mock
 
+import polars as pl
 import pytest
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
@@ -13,22 +12,20 @@ from rich.console import Console
 
 import retarget as rt
 from retarget.experiments.experiment import Experiment, families
-from retarget.experiments.figures import core50
+from retarget.experiments.figures import mnist
 from retarget.experiments.reader import parse_changes
 from retarget.experiments.runs.run import run_experiment
-from support.made_cifar10 import write_images
-from support.made_core50 import made_frames, write_made_core50
-from support.made_mnist import write_made_mnist
+from retarget.experiments.runs.store import labelled
 
 MNIST = {"train": 40, "test": 20, "evaluate_every": 16}
 CIFAR = {"protocol": "domain pairs", "per_class": 4, "test_per_class": 2, "lr": 0.01}
 CORE50 = {"data": "core50", "backbone": "support.core50_backbone:made", "frames_per_session": 1}
-CORE50 |= {"image_size": 4, "lr": 0.01}
+CORE50 |= {"image_size": 4, "lr": 0.01, "batch_size": 20}
 VANILLA = {"method": "vanilla"}
 # Parameters of a run that takes a second at most: all of them in `parameters`, nothing swept.
 SMALL = {
     "cifar curves": CIFAR | VANILLA,
-    "cifar memory": CIFAR | {"method": "tangent", "memory": 16},
+    "cifar memory": CIFAR | {"method": "tangent", "memory": 16, "per_class": 2},
     "cifar sweeps": CIFAR | VANILLA,
     "core50 curves": CORE50 | VANILLA,
     "core50 memory": CORE50
@@ -46,26 +43,21 @@ SMALL = {
     | {"shown_batch": 4},
     "toy shift": {"gamma": 1.0, "lr": 0.5, "shown_points": 1, "apart": 0.05},
 }
-# A parameter of each that is a number, and two values of it.
+# A parameter of each that is a number, and two values of it; one if its figure takes long.
 SWEPT = {family: {"lr": [0.01, 0.02]} for family in SMALL} | {
-    "toy curves": {"batch_lr": [0.5, 1.0]},
+    "mnist curves": {"lr": [0.1]},
+    "mnist sweeps": {"lr": [0.1]},
+    "toy curves": {"batch_lr": [0.5]},
 }
 
 
-@pytest.fixture(scope="module")
-def made_data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    write_made_mnist(folder, train=80, test=40)
-    write_images(folder, per_class=2)
-    write_made_core50(folder, "zip", made_frames(range(1, 12), range(1, 51), (1,), size=(5, 4)))
-    return folder
-
-
 @pytest.fixture(autouse=True)
-def own_folders(made_data, tmp_path, monkeypatch):
-    monkeypatch.setenv("RETARGET_DATA", str(made_data))
-    monkeypatch.setenv("RETARGET_CACHE", str(tmp_path / "cache"))
-    core50._data.cache_clear()
+def quick_kernel(monkeypatch):
+    """The kernel of MNIST does not matter here."""
+    flat = rt.RBF(20.0)
+    monkeypatch.setattr(
+        mnist, "cached_gram", lambda _, x: flat(x.reshape(len(x), -1).astype(float))
+    )
 
 
 def small(family, seeds=(0,), **more):
@@ -77,24 +69,21 @@ def small(family, seeds=(0,), **more):
     )
 
 
-def drawn(experiment, folder):
-    """The figure and what the terminal shows, of an experiment that leaves out nothing."""
-    before, kind, figures = plt.get_fignums(), experiment.kind, []
-    watched = replace(kind, draw=lambda table: figures.append(kind.draw(table)) or figures[0])
-    coarse = partialmethod(Figure.savefig, dpi=50)  # fine pixels take long
-    with (
-        mock.patch.dict(families(), {experiment.family: watched}),
-        mock.patch.object(Figure, "savefig", coarse),
-    ):
-        outcome = run_experiment(experiment, folder)
-    assert (outcome.failed, outcome.not_drawn) == ([], None)
-    assert [path.suffix for path in outcome.files] == [".parquet", ".png", ".pdf", ".json"]
-    assert imread(outcome.files[1])[..., :3].std() > 0.01
-    assert plt.get_fignums() == before
+def drawn(family, table):
+    """The figure, of which no panel is empty, and what the terminal shows."""
+    kind, before = families()[family], plt.get_fignums()
+    figure = kind.draw(table)
+    for number in set(plt.get_fignums()).difference(before):
+        plt.close(number)
+    for axes in figure.axes:
+        assert lines_of(axes) or axes.images or axes.collections, axes.get_title()
     console = Console(width=200, file=io.StringIO())
-    for part in kind.summarise(outcome.table):
+    for part in kind.summarise(table):
         console.print(part)
-    return figures[0], console.file.getvalue()
+    shown = console.file.getvalue()
+    assert shown.strip()
+    assert "nan" not in shown
+    return figure, shown
 
 
 def lines_of(axes):
@@ -103,49 +92,55 @@ def lines_of(axes):
 
 
 # How cases and lists are told apart is the same code in all families whose panels are in rows.
-OTHER_WAYS = [
-    (family, how)
-    for family in ("toy shift", "cifar curves", "cifar sweeps")
-    for how in ("no grid", "lists of one", "one case")
-]
+OTHER_WAYS = ("toy shift", "cifar curves", "cifar sweeps")
 
 
-@pytest.mark.parametrize(("family", "how"), [(f, "two values") for f in SMALL] + OTHER_WAYS)
-def test_every_family_is_drawn(family, how, tmp_path):
+@pytest.mark.parametrize("family", SMALL)
+def test_every_family_is_computed_and_drawn(family, tmp_path):
+    """With two values of a parameter; without a grid; with a list of one value; with one case."""
     ((name, values),) = SWEPT[family].items()
-    more = {
-        "no grid": {},
-        "lists of one": {"grid": {name: values[:1]}},
-        "one case": {"cases": {"mine": {"parameters": {name: values[0]}}}},
-        "two values": {"grid": {name: values}, "seeds": (0, 1)},
-    }[how]
-    experiment = small(family, **more)
-    figure, shown = drawn(experiment, tmp_path)
-    for axes in figure.axes:
-        assert lines_of(axes) or axes.images or axes.collections, axes.get_title()
-    assert shown.strip()
-    assert "nan" not in shown
+    seeds = (0, 1) if family in OTHER_WAYS else (0,)
+    save, before = Figure.savefig, plt.get_fignums()
+
+    def coarse(figure, path, **_):  # fine pixels take long; tests/experiments/test_run.py has a PDF
+        if path.suffix == ".png":
+            save(figure, path, dpi=50)
+
+    with mock.patch.object(Figure, "savefig", coarse):
+        outcome = run_experiment(small(family, seeds, grid={name: values}), tmp_path)
+    assert (outcome.failed, outcome.not_drawn, plt.get_fignums()) == ([], None, before)
+    assert [path.suffix for path in outcome.files] == [".parquet", ".png", ".pdf", ".json"]
+    assert imread(outcome.files[1])[..., :3].std() > 0.01
+    drawn(family, outcome.table)
+    if family in OTHER_WAYS:
+        one_value = outcome.table.filter(pl.col(name) == values[0])
+        for table in (
+            one_value.drop(name),
+            one_value,
+            one_value.select(pl.lit("mine").alias("case"), pl.all()),
+        ):
+            drawn(family, table)
 
 
-@pytest.mark.slow
 def test_what_differs_is_shown_apart_and_never_averaged(tmp_path):
-    """Each of two kernels has its panels and its numbers, as it has alone."""
-    widths = {"narrow": 0.5, "wide": 6.0}
-    cases = {name: {"parameters": {"width": width}} for name, width in widths.items()}
-    figure, shown = drawn(small("digits", cases=cases, seeds=(0, 1)), tmp_path)
-    rows = figure.subfigs
-    assert [row.get_suptitle() for row in rows] == list(widths)
-    for row, (name, width) in zip(rows, widths.items(), strict=True):
-        alone, said = drawn(small("digits", seeds=(0, 1), parameters={"width": width}), tmp_path)
+    """Each of two cases has its panels and its numbers, as it has alone."""
+    gammas = {"small": 0.5, "large": 6.0}
+    cases = {name: {"parameters": {"gamma": gamma}} for name, gamma in gammas.items()}
+    experiment = small("toy shift", cases=cases, seeds=(0, 1))
+    table = pl.concat(
+        labelled(table, run.labels)
+        for run in experiment.planned_runs()
+        for _, table in experiment.kind.run([run.config], None)
+    )
+    figure, shown = drawn("toy shift", table)
+    assert [row.get_suptitle() for row in figure.subfigs] == list(gammas)
+    for row, name in zip(figure.subfigs, gammas, strict=True):
+        alone, said = drawn("toy shift", table.filter(case=name))
         assert f"{name}\n{said}" in shown
         for here, there in zip(row.axes[0].lines, alone.axes[0].lines, strict=True):
             assert (here.get_ydata() == there.get_ydata()).all()
-
-
-@pytest.mark.slow
-def test_more_settings_than_a_figure_has_room_for(tmp_path):
-    gammas = [0.1 * place for place in range(1, 8)]
-    figure, shown = drawn(small("toy shift", grid={"gamma": gammas}), tmp_path)
+    many = pl.concat(table.filter(case="small").with_columns(gamma=0.1 * n) for n in range(1, 8))
+    figure, shown = drawn("toy shift", many)
     assert figure.get_suptitle() == "the first 6 of 7 settings"
     assert len(figure.subfigs) == 6
     assert shown.count("largest difference") == 7
@@ -158,8 +153,10 @@ def test_networks_of_users_own_cases_and_grids(tmp_path):
         "C EWC": {"parameters": {"method": "ewc", "strength": 1.0}},  # named as in the paper
         "mine": {"parameters": {"method": "er"}, "seeds": [1, 2], "grid": {"capacity": [2, 5]}},
     }
-    more = {"cases": cases, "seeds": (0, 1), "parameters": {"per_class": 2}}
-    figure, shown = drawn(small("cifar curves", **more), tmp_path)
+    experiment = small("cifar curves", (0, 1), cases=cases, parameters={"per_class": 2})
+    with mock.patch.object(Figure, "savefig"):
+        table = run_experiment(experiment, tmp_path).table
+    figure, shown = drawn("cifar curves", table)
     (axes,) = figure.axes
     names = ["plain, batch_size 2", "plain, batch_size 4", "C EWC"]
     names += ["mine, capacity 2", "mine, capacity 5"]
@@ -167,16 +164,17 @@ def test_networks_of_users_own_cases_and_grids(tmp_path):
     assert [line.get_label() for line in lines] == names
     assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 5
     assert all(name in shown for name in names)
-    figure, shown = drawn(small("cifar sweeps", **more), tmp_path)
+    figure, shown = drawn("cifar sweeps", table)
     titles = [axes.get_title(loc="left").partition("   ")[2] for axes in figure.axes]
     assert titles == ["nothing swept", "plain", "mine"]
     assert [axes.get_xlabel().strip() for axes in figure.axes[1:]] == ["batch size", "capacity"]
     assert "capacity = 5" in shown
     # the difference to plain SGD is taken over the seeds that both have
-    cases = {"vanilla SGD": {"seeds": [0, 1]}, "other": {"seeds": [1, 2, 3]}}
-    outcome = run_experiment(small("cifar curves", cases=cases), tmp_path)
-    (shown,) = families()["cifar curves"].summarise(outcome.table)
-    last = outcome.table.group_by("case", "seed", maintain_order=True).last()
+    table = table.filter((pl.col("case") == "C EWC") | (pl.col("capacity") == 5))
+    name = pl.when(pl.col("case") == "C EWC").then(pl.lit("vanilla SGD")).otherwise(pl.lit("other"))
+    table = table.with_columns(case=name, capacity=5, batch_size=4, strength=1.0)
+    (shown,) = families()["cifar curves"].summarise(table)
+    last = table.group_by("case", "seed", maintain_order=True).last()
     both = last.filter(seed=1)["accuracy"].to_list()
     assert list(shown.columns[2].cells)[1] == f"{both[1] - both[0]:.3f} ± 0.000"
 
@@ -210,25 +208,13 @@ def test_numbers_without_a_meaning_are_refused_before_anything_is_computed(famil
 @pytest.mark.parametrize(
     ("family", "setting", "message"),
     [
-        ("digits", "width=-1.0", r"parameters.width: got -1.0; expected greater than 0"),
-        (
-            "toy curves",
-            "gammas=[1.0, 0.0]",
-            r"parameters.gammas.1: got 0.0; expected greater than 0",
-        ),
+        ("digits", "width=-1.0", "parameters.width: got -1.0; expected greater than 0"),
+        ("toy curves", "gammas=[1.0, 0.0]", "parameters.gammas.1: got 0.0; expected greater"),
+        ("toy curves", "gammas=[]", "parameters.gammas: .* at least 1 item"),
         ("core50 memory", 'method="vanilla"', "network is 'whole'"),
         ("core50 memory", "first_epochs=1", "network is 'whole'"),
-        ("toy curves", "gammas=[]", "parameters.gammas: .* at least 1 item"),
-        (
-            "mnist sweeps",
-            "online_lr_powers=[0.0, 1.0, 2.0]",
-            r"got .0.0, 1.0, 2.0.; .*at most 2 items",
-        ),
-        (
-            "mnist sweeps",
-            "online_lr_powers=[0.0, 400.0]",
-            "powers.1: got 400.0; expected less than",
-        ),
+        ("mnist sweeps", "online_lr_powers=[0.0, 1.0, 2.0]", "got .*, 2.0.; .*at most 2 items"),
+        ("mnist sweeps", "online_lr_powers=[0.0, 400.0]", "powers.1: got 400.0; expected less"),
     ],
 )
 def test_what_is_said_of_them(family, setting, message):

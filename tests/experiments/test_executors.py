@@ -7,12 +7,17 @@ import subprocess
 import sys
 import time
 from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import replace
 
 import dask
+import distributed
 import pytest
 
 from retarget.distributed.cluster import connect
 from retarget.errors import InvalidInputError
+from retarget.experiments.reader import parse_changes
+from retarget.experiments.runs.compute import Task, compute_task
 from retarget.experiments.runs.executors import Cluster, Processes, _Slot
 from retarget.experiments.runs.run import run_experiment
 from retarget.experiments.runs.store import RunStore
@@ -23,14 +28,7 @@ from support.made_runs import calls, made
 @pytest.fixture(autouse=True)
 def known(monkeypatch):
     made_runs.install(monkeypatch)
-    monkeypatch.setattr("retarget.experiments.runs.schedule.ATTEMPTS", 2)
-
-
-@pytest.fixture(scope="module")
-def processes():
-    executor = Processes(2)
-    yield executor
-    executor.close()
+    monkeypatch.setattr("retarget.experiments.runs.run.ATTEMPTS", 2)
 
 
 @pytest.fixture(scope="module")
@@ -48,49 +46,72 @@ def processes_of(folder):
     return {int(line.split()[1]) for line in (folder / "calls").read_text().splitlines()}
 
 
-def test_processes_give_what_this_process_gives(tmp_path, processes):
-    experiment = behaving(tmp_path, "warns")
+def require_one_failure(outcome, reason):
+    """The second run has failed, the others are done and kept."""
+    ((run, record),) = outcome.failed
+    assert run.config.seed == 1
+    assert (outcome.table, outcome.files, outcome.computed) == (None, [], 2)
+    assert re.match(reason, record.reason)
+    return record
+
+
+UNLUCKY = r"ValueError: no \[red\]luck\[/red\] at all"
+
+
+@pytest.mark.parametrize("where", ["processes", "cluster"])
+def test_elsewhere_runs_are_as_they_are_here(tmp_path, where):
+    """Also those that warn or fail. (The workers of this cluster are threads, which start soon.)"""
+    (tmp_path / "bad").mkdir()
+    experiment, bad = behaving(tmp_path, "warns"), behaving(tmp_path / "bad", "raises")
     here = run_experiment(experiment, tmp_path / "here")
-    there = run_experiment(experiment, tmp_path / "there", executor=processes)
+    with ExitStack() as stack:
+        if where == "cluster":
+            options = {"processes": False, "n_workers": 1, "threads_per_worker": 2}
+            options["dashboard_address"] = None
+            executor = Cluster(stack.enter_context(distributed.Client(**options)))
+        else:
+            executor = Processes(2)
+        stack.callback(executor.close)
+        assert executor.capacity == 2
+        there = run_experiment(experiment, tmp_path / "there", executor=executor)
+        last = bad.changed(parse_changes([], [0, 2, 1]))  # no new process is needed after it
+        failed = run_experiment(last, tmp_path, executor=executor)
     assert there.table.equals(here.table)
     assert (there.computed, there.failed) == (3, [])
     assert calls(tmp_path) == {0: 2, 1: 2, 2: 2}
-    assert len(processes_of(tmp_path) - {os.getpid()}) == 2
-    noted = [record.warnings for record in RunStore(tmp_path / "there").records()]
-    assert sorted(noted) == [[], [], ["mind the gap"]]
+    assert "misbehave" in require_one_failure(failed, UNLUCKY).trace
+    assert calls(tmp_path / "bad") == {0: 1, 1: 1, 2: 1}
+    if where == "processes":
+        assert len(processes_of(tmp_path) - {os.getpid()}) == 2
+        noted = [record.warnings for record in RunStore(tmp_path / "there").records()]
+        assert sorted(noted) == [[], [], ["mind the gap"]]
 
 
 @pytest.mark.slow
 def test_a_cluster_gives_what_this_process_gives(tmp_path, client):
     experiment = made(tmp_path, "[grid]", "lr = [0.1, 0.3]")
     here = run_experiment(experiment, tmp_path / "here")
-    executor = Cluster(client)
-    assert executor.capacity == 2
-    there = run_experiment(experiment, tmp_path / "there", executor=executor)
+    there = run_experiment(experiment, tmp_path / "there", executor=Cluster(client))
     assert there.table.equals(here.table)
     assert calls(tmp_path) == {0: 4, 1: 4, 2: 4}
 
 
 DIED, LATE = "its process was killed, or crashed, 2 times", "it took longer than its limit of "
-SLOW = pytest.mark.slow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "behaviour", "limits", "reason", "begun"),
     [
-        ("processes", "raises", {}, r"ValueError: no \[red\]luck\[/red\] at all", 1),
-        ("cluster", "raises", {}, r"ValueError: no \[red\]luck\[/red\] at all", 1),
-        pytest.param("processes", "dies", {}, DIED, 2, marks=SLOW),
-        pytest.param("cluster", "dies", {}, "the workers that computed it died", 2, marks=SLOW),
-        pytest.param("processes", "hangs", {"time_limit": 4.0}, f"{LATE}4 s", 1, marks=SLOW),
+        ("cluster", "raises", {}, UNLUCKY, 1),
+        ("processes", "dies", {}, DIED, 2),
+        ("cluster", "dies", {}, "the workers that computed it died", 2),
+        ("processes", "hangs", {"time_limit": 4.0}, f"{LATE}4 s", 1),
         # it is stopped at a step of Python: between two naps
-        pytest.param("cluster", "waits", {"time_limit": 0.5}, f".*: {LATE}0.5 s", 1, marks=SLOW),
-        pytest.param(
-            "processes", "eats", {"memory_limit": 1_500_000_000}, ".* limit of 1.50 GB", 1,
-            marks=SLOW,
-        ),
+        ("cluster", "waits", {"time_limit": 0.5}, f".*: {LATE}0.5 s", 1),
+        ("processes", "eats", {"memory_limit": 1_500_000_000}, ".* limit of 1.50 GB", 1),
     ],
-)  # fmt: skip
+)
 def test_a_run_that_fails_costs_no_other(
     tmp_path, request, where, behaviour, limits, reason, begun
 ):
@@ -102,14 +123,8 @@ def test_a_run_that_fails_costs_no_other(
         outcome = run_experiment(behaving(tmp_path, behaviour), tmp_path, executor=executor)
     finally:
         executor.close()
-    ((run, record),) = outcome.failed
-    assert run.config.seed == 1
-    assert (outcome.table, outcome.files) == (None, [])
-    assert (outcome.computed, outcome.reused) == (2, 0)  # those of the others are kept
-    assert re.match(reason, record.reason)
+    require_one_failure(outcome, reason)
     assert calls(tmp_path)[1] == begun
-    if behaviour == "raises":
-        assert "misbehave" in record.trace
 
 
 @pytest.mark.slow
@@ -173,12 +188,13 @@ def wait_until(condition):
     raise AssertionError("it never happened")
 
 
-def test_a_worker_with_other_code(tmp_path, client, monkeypatch):
-    experiment = made(tmp_path)
-    monkeypatch.setattr("retarget.experiments.runs.store.current_code", lambda: ("other", {}))
-    outcome = run_experiment(experiment, tmp_path, executor=Cluster(client))
-    assert len(outcome.failed) == 3
-    assert "RuntimeError: this worker has other code than" in outcome.failed[0][1].reason
+def test_a_worker_with_other_code_or_data(tmp_path):
+    (config,) = made(tmp_path).changed(parse_changes([], [0])).runs()
+    identity = made_runs.identity_of(config, made_runs.FAMILY)
+    for part, other in (("code", "other"), ("data", {"x": "1"}), ("packages", {"torch": "0"})):
+        sent = Task(made_runs.FAMILY, (config,), (replace(identity, **{part: other}),), tmp_path)
+        ending = compute_task(sent, elsewhere=True)
+        assert f"RuntimeError: this worker has other {part} than" in ending.reason
     assert calls(tmp_path) == {}
 
 

@@ -62,37 +62,23 @@ def test_changes_apply_to_seeds_parameters_and_grid(small):
     assert [(run.seed, run.gamma, run.lr) for run in changed.runs()] == [(9, 2.5, 0.5)]
     assert small.changed(parse_changes([])) == small
     assert parse_changes(["a = [1, 2]", 'b = "x"']).parameters == {"a": [1, 2], "b": "x"}
-
-
-@pytest.mark.parametrize("text", ["gamma", "gamma=", "=3", "gamma=wide", f"g={'9' * 5000}"])
-def test_a_setting_that_is_none(text):
-    with pytest.raises(InvalidInputError, match="is not a setting: .*name=value"):
-        parse_changes([text])
-
-
-def test_a_changed_parameter_that_is_none(small):
     with pytest.raises(InvalidInputError, match="small: parameters.widht: unknown .* 'width'"):
         small.changed(parse_changes(["widht=3.0"])).runs()
 
 
-def test_every_experiment_of_the_package_is_valid():
+def test_every_experiment_of_the_package_is_valid_and_smaller_if_quick():
     assert experiment_names() == [
         "digits", "fig1", "fig2", "fig3a", "fig3a-methods", "fig3b", "fig3b-methods", "fig3c",
         "fig4", "fig5", "fig6ad", "fig6eh", "fig7a", "fig7b", "fig7c", "fig7d",
     ]  # fmt: skip
     for name in experiment_names():
-        assert load_experiment(name).runs()
-
-
-def test_quick_versions_have_all_cases_and_are_smaller():
-    for name in experiment_names():
         whole = load_experiment(name)
+        assert whole.runs()
         if whole.quick:
             quick = whole.changed(whole.quick)
             assert len(quick.runs()) < len(whole.runs())
-            assert {run.labels.get("case") for run in quick.planned_runs()} == set(
-                whole.cases or [None]
-            )
+            cases = {run.labels.get("case") for run in quick.planned_runs()}
+            assert cases == set(whole.cases or [None])
             for size in whole.quick.parameters:
                 assert getattr(quick.runs()[0], size) < getattr(whole.runs()[0], size)
 
@@ -163,17 +149,12 @@ def test_all_problems_are_listed_each_once():
         parse_experiment("x", text)
     first, *lines = str(refused.value).splitlines()
     assert first == "experiment x has 8 problems:"
-    places = [
-        "title",
-        "seeds.1",
-        "titel",
-        "foo",
-        "cases",
-        "parameters.widht",
-        "grid.width",
-        "quick",
-    ]
-    assert [line.strip().partition(": ")[0] for line in lines] == places
+    places = "title seeds.1 titel foo cases parameters.widht grid.width quick"
+    assert [line.strip().partition(": ")[0] for line in lines] == places.split()
+    cases = "".join(f"[cases.c{number}]\n" for number in range(5))
+    places = ", ".join(f"cases.c{number}.parameters.width" for number in range(3))
+    with pytest.raises(InvalidInputError, match=f"^experiment x: {places} and 2 more: missing$"):
+        parse_experiment("x", SMALL_DIGITS.replace(WIDTH, "") + cases)
 
 
 def test_a_plan_that_is_too_large_is_not_written_out():
@@ -184,19 +165,32 @@ def test_a_plan_that_is_too_large_is_not_written_out():
         parse_experiment("x", text)
 
 
-def test_the_same_problem_in_many_cases_is_one_line():
-    cases = "".join(f"[cases.c{number}]\n" for number in range(5))
-    places = ", ".join(f"cases.c{number}.parameters.width" for number in range(3))
-    with pytest.raises(InvalidInputError, match=f"^experiment x: {places} and 2 more: missing$"):
-        parse_experiment("x", SMALL_DIGITS.replace(WIDTH, "") + cases)
+NOT_TOML = ["family = ", "a = 1\na = 2", "[" * 5000, "\0", f"a = {'9' * 5000}"]
+NOT_NAMES = ["runs", "...", ".hidden", "", "a\nb"]
+NOT_CASES = ["x[/red]", "a\\u001b[31m", "", "$x", "../up"]  # they mean something elsewhere
+NOT_SETTINGS = ["gamma", "gamma=", "=3", "gamma=wide", f"g={'9' * 5000}"]
 
 
 @pytest.mark.parametrize(
-    "text", ["family = ", "a = 1\na = 2", "[" * 5000, "\0", f"a = {'9' * 5000}"]
+    ("read", "wrong", "message"),
+    [
+        (lambda text: parse_experiment("bad", text), NOT_TOML, "^experiment bad is not valid TOML"),
+        (lambda name: parse_experiment(name, SMALL_DIGITS), NOT_NAMES, "cannot name.*not 'runs'"),
+        (
+            lambda case: parse_experiment("x", SMALL_DIGITS + f'[cases."{case}"]\nparameters={{}}'),
+            NOT_CASES,
+            "x: cases: got .*expected a name of letters",
+        ),
+        (lambda text: parse_changes([text]), NOT_SETTINGS, "is not a setting: .*name=value"),
+        (load_experiment, ["fgi1"], r"no experiment 'fgi1'; did you mean 'fig1'\?"),
+        (load_experiment, ["xyz"], "'xyz'; known: digits, fig1.* ends with .toml"),
+    ],
+    ids=["TOML", "names", "cases", "settings", "near", "far"],
 )
-def test_what_is_no_toml(text):
-    with pytest.raises(InvalidInputError, match="^experiment bad is not valid TOML: "):
-        parse_experiment("bad", text)
+def test_what_cannot_be_read_at_all(read, wrong, message):
+    for text in wrong:
+        with pytest.raises(InvalidInputError, match=message):
+            read(text)
 
 
 KEYS = st.text("abdefgilrstwy_", min_size=1, max_size=6)
@@ -254,31 +248,18 @@ def test_a_file_of_ones_own_is_read_by_its_path(tmp_path, small, monkeypatch):
 
 def test_files_that_cannot_be_read(tmp_path):
     path = tmp_path / "x.toml"
-    with pytest.raises(InvalidInputError, match="file .*x.toml cannot be read: No such file"):
-        load_experiment(str(path))
-    path.mkdir()
-    with pytest.raises(InvalidInputError, match="x.toml is not a file"):
-        load_experiment(str(path))
-    path.rmdir()
-    path.write_bytes(b"title = '\xff'")
-    with pytest.raises(InvalidInputError, match="x.toml is not text in UTF-8"):
-        load_experiment(str(path))
-    path.write_bytes(b"#" * (LARGEST_FILE + 1))
-    with pytest.raises(InvalidInputError, match="x.toml has more than 1000000 bytes"):
-        load_experiment(str(path))
-
-
-@pytest.mark.parametrize("name", ["runs", "...", ".hidden", "", "a\nb"])
-def test_names_that_are_none(name):
-    with pytest.raises(InvalidInputError, match="cannot name an experiment.*not 'runs'"):
-        parse_experiment(name, SMALL_DIGITS)
-
-
-def test_an_experiment_that_is_not_there():
-    with pytest.raises(InvalidInputError, match=r"no experiment 'fgi1'; did you mean 'fig1'\?"):
-        load_experiment("fgi1")
-    with pytest.raises(InvalidInputError, match="'xyz'; known: digits, fig1.* ends with .toml"):
-        load_experiment("xyz")
+    for make, message in (
+        (lambda: None, "file .*x.toml cannot be read: No such file"),
+        (path.mkdir, "x.toml is not a file"),
+        (
+            lambda: (path.rmdir(), path.write_bytes(b"title = '\xff'")),
+            "x.toml is not text in UTF-8",
+        ),
+        (lambda: path.write_bytes(b"#" * (LARGEST_FILE + 1)), "x.toml has more than 1000000 bytes"),
+    ):
+        make()
+        with pytest.raises(InvalidInputError, match=message):
+            load_experiment(str(path))
 
 
 # The page about them
@@ -327,13 +308,6 @@ def test_the_docs_have_every_family_with_its_parameters():
     text = DOCS.read_text()
     _, _, rest = text.partition("<!-- families -->\n| family | parameters |\n|---|---|\n")
     assert rest.partition("<!-- end of families -->")[0] == family_rows()
-
-
-@pytest.mark.parametrize("name", ["x[/red]", "a\\u001b[31m", "", "$x", "../up"])
-def test_a_case_with_a_name_that_means_something_elsewhere(name):
-    text = SMALL_DIGITS + f'[cases."{name}"]\nparameters = {{}}\n'
-    with pytest.raises(InvalidInputError, match="small: cases: got .*expected a name of letters"):
-        parse_experiment("small", text)
 
 
 CORE50 = """

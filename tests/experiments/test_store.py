@@ -1,11 +1,225 @@
+"""What makes a run the same run, and how its result is kept and found again."""
+
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
+import numpy as np
 import polars as pl
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save_file
 
-from retarget.errors import DamagedFileWarning
-from retarget.experiments.runs.store import Identity, RunStore
+import retarget as rt
+from retarget.errors import DamagedFileWarning, MissingDataError
+from retarget.experiments.experiment import families, reads_nothing
+from retarget.experiments.figures.core50 import STAND_IN_BACKBONE, Core50Run
+from retarget.experiments.reader import load_experiment, parse_experiment
+from retarget.experiments.runs import store as store_module
+from retarget.experiments.runs.store import (
+    COMPUTING,
+    PACKAGE,
+    Identity,
+    RunStore,
+    current_code,
+    identities_of,
+    source_hash,
+)
+from support.made_runs import identity_of
+
+FAMILIES = families()
+EXAMPLES = {
+    "cifar curves": "fig3a",
+    "core50 curves": "fig3b",
+    "digits": "digits",
+    "mnist curves": "fig2",
+    "mnist sweeps": "fig5",
+    "toy curves": "fig4",
+    "toy shift": "fig1",
+}
+
+
+def example(family):
+    experiment = load_experiment(EXAMPLES[family])
+    fitting = {"backbone": "support.core50_backbone:made", "frames_per_session": 1}
+    return experiment.where_it_fits(**fitting).runs()[0]
+
+
+def key(config, family):
+    return identity_of(config, FAMILIES[family]).key
+
+
+@pytest.mark.parametrize("family", EXAMPLES)
+def test_every_parameter_counts(family):
+    """What determines the key is below; here, that each parameter is part of it."""
+    config = example(family)
+    found = identity_of(config, replace(FAMILIES[family], data=reads_nothing))
+    assert found.config == config.model_dump(mode="json")
+    assert set(found.config) == set(FAMILIES[family].config.model_fields)
+    assert found.kind.endswith(type(config).__qualname__)
+
+
+def test_the_order_of_keys_and_the_title_do_not_count_but_the_class_does():
+    head = 'family = "digits"\nseeds = [1]\ntitle = "t"\n[parameters]\nlr = 0.5\nwidth = 4.0\n'
+    first = head + "gamma = 1\nblock_size = 3\ncurve_every = 5"
+    other = 'title = "u"\n' + first.replace('title = "t"\n', "").replace("lr = 0.5\n", "")
+    one, two = (parse_experiment("x", text).runs()[0] for text in (first, other + "\nlr = 0.5"))
+    assert key(one, "digits") == key(two, "digits")
+    same = type("Other", (type(one),), {})(**one.model_dump())
+    assert key(same, "digits") != key(one, "digits")
+
+
+TEXTS = st.dictionaries(st.text(max_size=3), st.text(max_size=3) | st.integers(), max_size=3)
+
+
+@given(one=st.tuples(st.text(), TEXTS, TEXTS, st.text(), TEXTS), two=st.integers(0, 4))
+def test_the_key_is_of_all_parts(one, two):
+    first = Identity(*one)
+    assert Identity(*one).key == first.key
+    backwards = [dict(reversed(p.items())) if isinstance(p, dict) else p for p in one]
+    assert Identity(*backwards).key == first.key
+    changed = list(one)
+    changed[two] = changed[two] | {"more": "1"} if isinstance(one[two], dict) else one[two] + "x"
+    if changed[two] != one[two]:
+        assert Identity(*changed).key != first.key
+
+
+# Data
+
+
+def test_files_count_by_content(made_data, tmp_path, monkeypatch):
+    """Which files, and that each counts: see tests/data/test_cache.py."""
+    counts = {"mnist curves": 4, "mnist sweeps": 4, "cifar curves": 6}
+    first = {family: identity_of(example(family), FAMILIES[family]) for family in counts}
+    assert {family: len(found.data) for family, found in first.items()} == counts
+    copied = shutil.copytree(made_data, tmp_path / "data")
+    monkeypatch.setenv("RETARGET_DATA", str(copied))
+    for family, found in first.items():
+        assert identity_of(example(family), FAMILIES[family]) == found
+        path = copied / next(iter(found.data)).partition("/")[2]
+        content = path.read_bytes()
+        path.write_bytes(content[::-1])
+        assert key(example(family), family) != found.key
+        path.write_bytes(content)
+    path.unlink()
+    with pytest.raises(MissingDataError, match=f"{path.name} not found in"):
+        identity_of(example(family), FAMILIES[family])
+
+
+def core50_run(**changes):
+    known = {"seed": 0, "data": "core50", "frames_per_session": 1, "method": "vanilla", "lr": 0.1}
+    return Core50Run(**known | {"backbone": "support.core50_backbone:made"} | changes)
+
+
+def test_a_backbone_in_a_file_counts_by_content_and_name(made_data, tmp_path, monkeypatch):
+    family, data = FAMILIES["core50 curves"], shutil.copytree(made_data, tmp_path / "data")
+    save_file({"x": torch.ones(2)}, data / STAND_IN_BACKBONE)
+    monkeypatch.setenv("RETARGET_DATA", str(data))
+    paths = [tmp_path / folder / "w.safetensors" for folder in ("one", "two")]
+    for path in paths:
+        path.parent.mkdir()
+        shutil.copy(data / STAND_IN_BACKBONE, path)
+    one, two = (identity_of(core50_run(backbone=str(path)), family) for path in paths)
+    assert one == two
+    assert one.config["backbone"] == "w.safetensors"
+    assert str(tmp_path) not in str(one)
+    save_file({"x": torch.zeros(2)}, paths[1])
+    assert identity_of(core50_run(backbone=str(paths[1])), family).data != one.data
+    own = identity_of(core50_run(data="standin", backbone=None), family)
+    assert own.data["backbone"] == one.data["backbone"]
+    assert set(own.data) == set(one.data) == {"backbone", "core50/core50_128x128.zip"}
+    assert own.data != one.data
+    paths[1].unlink()
+    with pytest.raises(MissingDataError, match="there is no file"):
+        identity_of(core50_run(backbone=str(paths[1])), family)
+    with pytest.raises(MissingDataError, match="resnet18: resnet18-f37072fd.pth not found"):
+        identity_of(core50_run(backbone=None), family)
+
+
+# Code and packages
+
+
+@pytest.fixture
+def code_changes():
+    """The code of a process counts as it was at first; here it is looked at again."""
+    current_code.cache_clear()
+    yield current_code.cache_clear
+    current_code.cache_clear()
+
+
+def test_the_versions_of_what_computes_count(monkeypatch, code_changes):
+    config = example("digits")
+    first = identity_of(config, FAMILIES["digits"])
+    assert set(first.packages) == {"retarget", *COMPUTING}
+    assert first.packages["retarget"] == rt.__version__
+    assert first.packages["numpy"] == np.__version__
+    # a build for CUDA says so in the module only
+    assert first.packages["torch"] in (torch.__version__, torch.__version__.partition("+")[0])
+    keys = {first.key}
+    for package in COMPUTING:
+        for other in (first.packages[package] + "1", None):  # None: it is not installed
+            found = dict(first.packages) | {package: other}
+            monkeypatch.setattr(store_module, "_version", found.get)
+            code_changes()
+            keys.add(key(config, "digits"))
+    monkeypatch.undo()
+    monkeypatch.setattr(rt, "__version__", "0.1.0.dev1")
+    code_changes()
+    keys.add(key(config, "digits"))
+    monkeypatch.setattr(store_module, "source_hash", lambda: "other")
+    assert key(config, "digits") in keys  # once in a process
+    code_changes()
+    assert identity_of(config, FAMILIES["digits"]).code == "other"
+    keys.add(key(config, "digits"))
+    assert len(keys) == 2 * len(COMPUTING) + 3
+
+
+def test_the_source_counts_byte_by_byte_wherever_it_lies(tmp_path):
+    copied = tmp_path / "elsewhere"
+    shutil.copytree(PACKAGE, copied, ignore=shutil.ignore_patterns("__pycache__", "static"))
+    own = source_hash()
+    assert source_hash(copied) == own
+    (copied / "theory" / "__pycache__").mkdir()
+    (copied / "theory" / "__pycache__" / "shift.cpython-311.pyc").write_bytes(b"compiled")
+    assert source_hash(copied) == own
+    files = sorted(copied.rglob("*.py"), key=lambda path: path.stat().st_size)
+    for path in [*files[::20], files[-1]]:  # from the smallest to the largest
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + b" ")
+        changed = source_hash(copied)
+        path.write_bytes(content)
+        assert changed != own, path
+    (copied / "theory" / "losses.py").rename(copied / "theory" / "moved.py")
+    moved = source_hash(copied)
+    (copied / "theory" / "moved.py").unlink()
+    assert len({own, moved, source_hash(copied)}) == 3
+
+
+def test_what_runs_read_is_looked_at_once_for_those_that_read_the_same():
+    """A plan may have 100,000 runs, and each look takes milliseconds."""
+    looked = []
+
+    def data(data, frames_per_session):
+        looked.append((data, frames_per_session))
+        return {data: str(frames_per_session)}
+
+    family = replace(FAMILIES["core50 curves"], data=data)
+    configs = [
+        core50_run(seed=seed, lr=lr, frames_per_session=frames)
+        for seed in range(3)
+        for lr in (0.1, 0.2)
+        for frames in (1, 2)
+    ]
+    found = identities_of(configs, family)
+    assert looked == [("core50", 1), ("core50", 2)]
+    assert [one.data["core50"] for one in found] == ["1", "2"] * 6
+    assert found == [identity_of(config, family) for config in configs]
+
+
+# The store
 
 TABLE = pl.DataFrame({"a": [1.5, float("nan")], "b": [[1, 2], [3]]})
 IDENTITY = Identity("module.Kind", {"seed": 3, "lr": 0.1}, {"file": "00"}, "11", {"torch": "2"})
@@ -101,8 +315,7 @@ def test_checkpoints_go_when_there_is_a_result(store):
     other = path.with_stem("checkpoint-0123")
     path.touch()
     other.touch()
-    assert store.checkpoints(IDENTITY.key) == sorted([path, other])
     store.keep_failure(IDENTITY, "x", **ABOUT)
     assert path.exists()
     store.keep(IDENTITY, TABLE, **ABOUT)
-    assert store.checkpoints(IDENTITY.key) == []
+    assert not list(path.parent.glob("checkpoint*"))

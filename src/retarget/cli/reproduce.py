@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from retarget.experiments.runs.executors import Executor
-    from retarget.experiments.runs.run import Outcome
-    from retarget.experiments.runs.schedule import Schedule
+    from retarget.experiments.runs.run import Outcome, Schedule
 
 app = typer.Typer(rich_markup_mode="rich")
 STOPPED = 130  # as a shell has it for Ctrl-C
@@ -178,7 +177,7 @@ def _show_title(experiment: Experiment) -> None:
 
 
 def _show_plan(experiment: Experiment, out: Path, fresh: bool, executor: "Executor") -> int:
-    from retarget.experiments.runs.schedule import Schedule
+    from retarget.experiments.runs.run import Schedule
     from retarget.experiments.runs.store import RunStore
 
     schedule = Schedule(experiment, RunStore(out), fresh)

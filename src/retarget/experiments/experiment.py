@@ -32,37 +32,28 @@ class Problem(NamedTuple):
 
 
 def unknown_key(place: str, known: Sequence[str]) -> Problem:
-    """A key that has no meaning there, and the nearest that has one."""
+    """A key that has no meaning there, and the nearest known one."""
     near = did_you_mean(place.rpartition(".")[2], known)
     hint = f"did you mean {near!r}?" if near else f"known: {', '.join(known)}"
     return Problem(place, f"unknown key; {hint}")
 
 
-def value_problems(
-    error: ValidationError,
-    place: Callable[[str], str],
-    known: Callable[[Sequence[int | str]], Sequence[str]] = lambda place: (),
-) -> Iterator[Problem]:
-    """Each problem of some values.
-
-    Args:
-        error: What pydantic says.
-        place: From a key, with what is inside of it, to its place in the file; of an empty one, to
-            that of them all.
-        known: From where an unknown key was found to those that may stand there.
-    """
+def value_problems(error: ValidationError, place: Callable[[str], str]) -> Iterator[Problem]:
+    """Each problem that pydantic has found; `place` says where in the file a key stands."""
     for found in error.errors():
-        kind, message = found["type"], found["msg"].removeprefix("Value error, ")
+        kind, message, loc = found["type"], found["msg"], found["loc"]
         if kind == "too_short" and len(found["input"]) >= found["ctx"]["min_length"]:
             continue  # only because of a value in it that has a line of its own
-        key, *inner = (str(part) for part in found["loc"]) if found["loc"] else ("",)
+        key, *inner = (str(part) for part in loc or ("",))
         where = ".".join([place(key), *inner])
         if kind == "extra_forbidden":
-            yield unknown_key(where, known(found["loc"]))
+            kinds: dict[str, type[BaseModel]] = {"cases": Case, "quick": Changes}
+            keys = (kinds[key] if inner else Experiment).model_fields
+            yield unknown_key(where, [name for name in keys if name != "name"])
         elif kind == "missing":
             yield Problem(where, MISSING)
-        elif kind == "value_error":  # of several values together, in our own words
-            yield Problem(where, " ".join(message.split()))
+        elif kind == "value_error":  # several values together, in our own words
+            yield Problem(where, " ".join(message.removeprefix("Value error, ").split()))
         else:
             expected = message.replace("Input should be", "expected")
             yield Problem(where, f"got {shown(found['input'])}; {expected}")
@@ -70,7 +61,7 @@ def value_problems(
 
 def problems_error(name: str, problems: Iterable[Problem]) -> InvalidInputError:
     """The error that lists the problems of an experiment, each once."""
-    places: dict[str, dict[str, None]] = {}  # in order, and without those that come again
+    places: dict[str, dict[str, None]] = {}  # in order, each once
     for problem in problems:
         places.setdefault(problem.message, {})[problem.place] = None
     lines = []
@@ -84,7 +75,6 @@ def problems_error(name: str, problems: Iterable[Problem]) -> InvalidInputError:
 
 
 # What the numbers of an experiment may be. (TOML has nan and inf.)
-Number = Annotated[float, Field(allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
@@ -96,14 +86,14 @@ Core50Source = Literal["core50", "standin"]
 
 
 class Config(BaseModel):
-    """What determines the result of one run. Families add their parameters; unknown ones fail."""
+    """What determines the result of one run; families add their parameters."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     seed: int
 
     def identifying(self) -> dict[str, Any]:
-        """The parameters as they identify the run: without where on this machine things lie."""
+        """The parameters that identify the run, without places on this machine."""
         return self.model_dump(mode="json")
 
 
@@ -122,16 +112,14 @@ class Family:
     Attributes:
         config: The parameters of a run.
         run: From the configs of some runs to the table of each, in any order; no other input, no
-            side effect but a checkpoint at the path given. Made by `one_by_one` where runs have
-            nothing to gain from each other.
+            side effect but a checkpoint at the path given.
         draw: From the table of all runs to the figure.
         summarise: From the table of all runs to what the terminal shows.
-        data: SHA-256 of what a run reads, by what it is; names say nothing of where it lies. Its
-            arguments are parameters of the run, by name: those that decide what is read, so that
-            runs which agree in them are looked up once. Raises `MissingDataError` as the run would.
-        together: From a config to a text that runs have in common if they are to be computed at
-            once; None for one that is computed alone.
-        light: Whether runs take less time than a new process does.
+        data: SHA-256 of what a run reads, by what it is. Its arguments are the parameters that
+            decide what is read, so that runs which agree in them are looked up once.
+        together: What runs have in common if they are to be computed at once; None if a run is
+            computed alone.
+        light: Whether runs take less time than starting a process.
     """
 
     config: type[Config]
@@ -144,7 +132,7 @@ class Family:
 
 
 def one_by_one(run: "Callable[[Any], pl.DataFrame]") -> RunAll:
-    """Runs that are computed one after the other, each from its config alone."""
+    """The `run` of a family whose runs are computed one after the other."""
     return lambda configs, checkpoint: ((config, run(config)) for config in configs)
 
 
@@ -153,7 +141,7 @@ Seeds = Annotated[tuple[Seed, ...], Field(min_length=1)]
 
 
 class Changes(BaseModel):
-    """Other seeds (None keeps the experiment's own) and other values of some parameters."""
+    """Other seeds (None keeps the experiment's) and other values of some parameters."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -162,14 +150,14 @@ class Changes(BaseModel):
 
 
 class Case(Changes):
-    """One of several things that an experiment compares: what is different in it."""
+    """One of the things that an experiment compares: seeds and values of its own."""
 
     grid: dict[str, Values] = {}
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run to compute, and what tells it from the other runs of its experiment."""
+    """A run to compute, and the labels that tell it from the others of its experiment."""
 
     config: Config
     labels: dict[str, Any]
@@ -181,7 +169,7 @@ class PlannedRun:
 
 
 def in_words(labels: Mapping[str, Any]) -> str:
-    """What tells runs from others.
+    """Labels as one text.
 
     Examples:
         >>> in_words({"case": "EWC", "seed": 3, "lr": 0.01})
@@ -191,33 +179,19 @@ def in_words(labels: Mapping[str, Any]) -> str:
 
 
 class Experiment(BaseModel):
-    """An experiment as its TOML file describes it.
-
-    Attributes:
-        name: The file's name, without its suffix.
-        family: The kind of experiment, a key of `families()`.
-        title: One line for people.
-        seeds: Seeds of the runs.
-        parameters: What all runs have in common.
-        grid: Lists of values; every combination is a run, for every seed.
-        cases: What is compared, by name: each with parameters, lists of values and seeds of its
-            own, instead of those of all.
-        quick: Seeds and parameters of a small version that runs the same code.
-        variant: A parameter whose values are never to be mistaken for one another: results have it
-            in their name.
-    """
+    """An experiment as its TOML file describes it (docs/experiments.md says what the keys mean)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str
-    family: str
+    name: str  # of the file, without its suffix
+    family: str  # a key of `families()`
     title: str
     seeds: Seeds
     parameters: dict[str, Any] = {}
-    grid: dict[str, Values] = {}
+    grid: dict[str, Values] = {}  # every combination is a run, for every seed
     cases: dict[str, Case] = {}
-    quick: Changes | None = None
-    variant: str | None = None
+    quick: Changes | None = None  # a small version that runs the same code
+    variant: str | None = None  # a parameter that results have in their name
 
     @property
     def kind(self) -> Family:
@@ -234,30 +208,34 @@ class Experiment(BaseModel):
 
     def changed(self, changes: Changes) -> "Experiment":
         """The same experiment with other seeds or parameters."""
-        update: dict[str, Any] = {"parameters": self.parameters | changes.parameters}
-        if changes.seeds:
-            update["seeds"] = changes.seeds
-        # A parameter that is given is no longer swept, nor different from case to case. Where it
-        # was swept it still tells its one value: the table has the same columns.
-        update["grid"] = _narrowed(self.grid, changes.parameters)
-        update["cases"] = {
+        given = changes.parameters
+
+        # A parameter that is given is no longer swept, nor different from case to case. If it was
+        # swept, its one value stays in the grid: the table has the same columns.
+        def narrowed(grid: dict[str, list[Any]]) -> dict[str, list[Any]]:
+            return {name: [given[name]] if name in given else grid[name] for name in grid}
+
+        cases = {
             name: Case(
                 seeds=None if changes.seeds else case.seeds,
-                parameters=_without(case.parameters, changes.parameters),
-                grid=_narrowed(case.grid, changes.parameters),
+                parameters=_without(case.parameters, given),
+                grid=narrowed(case.grid),
             )
             for name, case in self.cases.items()
         }
-        return self.model_copy(update=update)
+        update = {"parameters": self.parameters | given, "grid": narrowed(self.grid)}
+        return self.model_copy(
+            update=update | {"cases": cases, "seeds": changes.seeds or self.seeds}
+        )
 
     def where_it_fits(self, **parameters: Any) -> "Experiment":
-        """The same experiment with those of these parameters that its kind has."""
+        """The same experiment with the given parameters that its family has."""
         known = self.kind.config.model_fields
         fitting = {name: value for name, value in parameters.items() if name in known}
         return self.changed(Changes(parameters=fitting)) if fitting else self
 
     def tables(self) -> dict[str, dict[str, Any]]:
-        """Every table that names parameters, by its place in the file."""
+        """Every table of parameters, by its place in the file."""
         found: dict[str, dict[str, Any]] = {"parameters": self.parameters, "grid": self.grid}
         for name, case in self.cases.items():
             found[f"cases.{name}.parameters"] = case.parameters
@@ -269,22 +247,16 @@ class Experiment(BaseModel):
         return [planned.config for planned in self.planned_runs()]
 
     def planned_runs(self) -> list[PlannedRun]:
-        """All runs, checked, each with its seed, its case and its point of the grid.
-
-        Raises:
-            InvalidInputError: Parameters that the family does not have, or lacks, or of another
-                kind; the message lists all of them.
-        """
+        """All runs, checked; an error lists everything that is wrong with their parameters."""
         planned, problems = self.expanded()
         if problems:
             raise problems_error(self.name, problems)
         return planned
 
     def expanded(self) -> tuple[list[PlannedRun], list[Problem]]:
-        """The runs that make sense, and what is wrong with the parameters of the others.
+        """The valid runs, and what is wrong with the parameters of the others.
 
-        A parameter that is missing is not reported where there are unknown names: it may be one of
-        them, misspelt.
+        If there are unknown names, missing parameters are not reported: they may be misspelt.
         """
         unknown = list(self._unknown_parameters())
         cases, kind = self.cases or {"": Case()}, self.kind.config
@@ -321,38 +293,19 @@ class Experiment(BaseModel):
                     yield unknown_key(f"{place}.{key}", known)
 
     def _place(self, key: str, case: str) -> str:
-        """Where the value of a parameter comes from, the strongest place first."""
-        tables = self.tables()
-        own = [f"cases.{case}.grid", f"cases.{case}.parameters"] if case else []
-        places = [*own, "grid", "parameters"]
-        place = next((place for place in places if key in tables.get(place, {})), None)
-        if place is None:  # lacking, or of all of them together
-            place = f"cases.{case}.parameters" if case else "parameters"
+        """Where the value of a parameter comes from, or should: the strongest place that has it."""
+        tables, prefix = self.tables(), f"cases.{case}." if case else ""
+        places = [f"{prefix}grid", f"{prefix}parameters", "grid", "parameters"]
+        place = next((place for place in places if key in tables[place]), places[1])
         return f"{place}.{key}" if key else place
 
 
 @cache
 def families() -> dict[str, Family]:
     """All kinds of experiments, by the name that the TOML files use."""
-    from retarget.experiments.figures import digits, fig1, fig2, fig3, fig4, fig5, fig6, fig7
+    from retarget.experiments.figures import digits, mnist, networks, toy
 
-    return {
-        "cifar curves": fig3.CIFAR_CURVES,
-        "cifar memory": fig7.CIFAR_MEMORY,
-        "cifar sweeps": fig6.CIFAR_SWEEPS,
-        "core50 curves": fig3.CORE50_CURVES,
-        "core50 memory": fig7.CORE50_MEMORY,
-        "core50 sweeps": fig6.CORE50_SWEEPS,
-        "digits": digits.FAMILY,
-        "mnist curves": fig2.FAMILY,
-        "mnist sweeps": fig5.FAMILY,
-        "toy curves": fig4.FAMILY,
-        "toy shift": fig1.FAMILY,
-    }
-
-
-def _narrowed(grid: dict[str, list[Any]], given: dict[str, Any]) -> dict[str, list[Any]]:
-    return {name: [given[name]] if name in given else values for name, values in grid.items()}
+    return networks.FAMILIES | digits.FAMILIES | mnist.FAMILIES | toy.FAMILIES
 
 
 def _without(values: dict[str, Any], names: Container[str]) -> dict[str, Any]:

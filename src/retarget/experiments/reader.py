@@ -8,7 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from retarget.errors import InvalidInputError
 from retarget.experiments.experiment import (
@@ -41,7 +41,7 @@ def experiment_names() -> list[str]:
 
 
 def experiment_titles() -> dict[str, str]:
-    """Their titles by name. Quick: nothing but the files is read, and they are not checked."""
+    """Their titles by name, read from the files without checking these."""
     return {name: tomllib.loads(_text_of(name))["title"] for name in experiment_names()}
 
 
@@ -65,14 +65,11 @@ def named_experiments(name: str) -> list[str]:
 
 
 def load_experiment(name: str) -> Experiment:
-    """An experiment that comes with the package, by name, or the one in a file of the user's own.
-
-    Args:
-        name: A name of `experiment_names()`, or a path that ends with `.toml`.
+    """An experiment of the package by its name, or the user's own by a path that ends in `.toml`.
 
     Raises:
-        InvalidInputError: There is no such experiment, the file cannot be read, or what it says
-            makes no experiment: the message lists every problem.
+        InvalidInputError: There is no such experiment, the file cannot be read, or it has problems:
+            the message lists every one.
     """
     if name.endswith(SUFFIX):
         path = user_path(name)
@@ -105,7 +102,7 @@ def parse_experiment(name: str, text: str) -> Experiment:
         experiment: Experiment | None = Experiment.model_validate(content)
         problems += _problems(experiment)
     except ValidationError as error:
-        problems += value_problems(error, lambda key: key, _known_keys)
+        problems += value_problems(error, lambda key: key)
         experiment = _what_is_right(content, {found["loc"][0] for found in error.errors()})
         # what seems to be missing may be in what is wrong
         problems += (found for found in _problems(experiment) if found.message != MISSING)
@@ -148,25 +145,18 @@ def _read(path: Path) -> str:
 
 
 def _what_is_right(content: dict[str, Any], wrong: Container[int | str]) -> Experiment | None:
-    """An experiment of the right keys of a file, to look for problems in them as well."""
+    """An experiment of the valid keys of a file, to look for problems in their values as well."""
     right = {key: value for key, value in content.items() if key not in wrong and key != "variant"}
     if "family" not in right:
         return None
     return Experiment.model_validate({"title": "", "seeds": [0]} | right)
 
 
-def _known_keys(place: Sequence[int | str]) -> list[str]:
-    """The keys that may stand where an unknown one was found."""
-    kinds: dict[Any, type[BaseModel]] = {"cases": Case, "quick": Changes}
-    kind = kinds[place[0]] if len(place) > 1 else Experiment
-    return [key for key in kind.model_fields if key != "name"]
-
-
 def _problems(experiment: Experiment | None) -> Iterator[Problem]:
-    """What the types of the values do not tell."""
-    known = families()
+    """Problems that the types of the values do not show."""
     if experiment is None:
         return
+    known = families()
     if experiment.family not in known:
         near = did_you_mean(experiment.family, known)
         hint = f"did you mean {near!r}? " if near else ""

@@ -14,7 +14,7 @@ from retarget.data.cifar10 import load_cifar10, normalised
 from retarget.data.fetch import CIFAR10, data_folder
 from retarget.errors import InvalidInputError
 from retarget.experiments.experiment import Count
-from retarget.experiments.figures.training import NetworkRun, TrainingSetup, network_families
+from retarget.experiments.figures.training import NetworkRun, TrainingSetup
 
 CLASSES_A_TASK = 2
 
@@ -33,16 +33,15 @@ class CifarRun(NetworkRun):
     per_class: Count
     test_per_class: Count
 
-
-def cifar_setup(config: CifarRun) -> TrainingSetup:
-    """The stream of the seed, and its network."""
-    data = _data(data_folder(None), config.test_per_class, config.device)
-    if config.protocol == "class incremental":
-        stream = class_incremental(data, config.seed, CLASSES_A_TASK, config.per_class)
-    else:
-        make = {"domain pairs": domain_pairs, "shuffled": shuffled}[config.protocol]
-        stream = make(data, config.seed, config.per_class)
-    return TrainingSetup(stream, cifar_net(stream.classes, config.seed), "CIFAR-10")
+    def setup(self) -> TrainingSetup:
+        """The stream of the seed, and its network."""
+        data = _data(data_folder(None), self.test_per_class, self.device)
+        if self.protocol == "class incremental":
+            stream = class_incremental(data, self.seed, CLASSES_A_TASK, self.per_class)
+        else:
+            make = {"domain pairs": domain_pairs, "shuffled": shuffled}[self.protocol]
+            stream = make(data, self.seed, self.per_class)
+        return TrainingSetup(stream, cifar_net(stream.classes, self.seed), "CIFAR-10")
 
 
 def cifar_net(outputs: int, seed: int) -> nn.Sequential:
@@ -67,9 +66,6 @@ def cifar_net(outputs: int, seed: int) -> nn.Sequential:
 def cifar_checksums() -> dict[str, str]:
     """Checksums of the files that every run reads."""
     return data_set_checksums(CIFAR10, data_folder())
-
-
-cifar_family = network_families(CifarRun, cifar_setup, cifar_checksums)
 
 
 @lru_cache(maxsize=1)

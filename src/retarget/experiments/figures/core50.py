@@ -1,8 +1,9 @@
-"""A small head on frozen features, new objects in every task: Fig. 3B and Fig. 6 E to H.
+"""A small head on frozen features, new objects in every task: Fig. 3B, 6 E to H and 7C.
 
-On CORe50, or on a stand-in: other pictures in its layout. What comes from those says so.
+The pictures are CORe50, or a stand-in in its layout; results of a stand-in say so.
 """
 
+import os
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -20,8 +21,8 @@ from retarget.data.features import image_features, prepared
 from retarget.data.fetch import FOLDER_VARIABLE, RESNET18, data_folder
 from retarget.errors import MissingDataError
 from retarget.experiments.experiment import Core50Source, Count
-from retarget.experiments.figures.training import NetworkRun, TrainingSetup, network_families
-from retarget.experiments.runs.compute import all_cores
+from retarget.experiments.figures.training import NetworkRun, TrainingSetup
+from retarget.experiments.runs.compute import torch_threads
 
 HIDDEN, OBJECTS = 100, 50
 STAND_IN = "core50_standin.zip"
@@ -32,13 +33,12 @@ class Core50Run(NetworkRun):
     """One training of the paper's head on features of CORe50, or of its stand-in.
 
     Attributes:
-        data: Which pictures.
-        backbone: What makes features of them, as `load_backbone` takes it; by default ResNet-18 for
-            ImageNet with CORe50, and the stand-in's own weights with the stand-in.
+        backbone: What makes features of the pictures, as `load_backbone` takes it; by default
+            ResNet-18 for ImageNet with CORe50, and the stand-in's own weights with the stand-in.
         frames_per_session: Frames of each object in each session.
         image_size: Height and width that frames are resized to.
         network: The paper's head on frozen features, or the backbone itself with a linear layer on
-            top, of which the images are the samples.
+            top, which takes the images.
     """
 
     data: Core50Source
@@ -65,25 +65,20 @@ class Core50Run(NetworkRun):
             known["backbone"] = Path(self.backbone).name
         return known
 
-
-def core50_setup(config: Core50Run) -> TrainingSetup:
-    """The stream of the seed, and its head."""
-    data = _data(
-        data_folder(None),
-        config.data,
-        config.backbone,
-        config.frames_per_session,
-        config.image_size,
-        config.network == "whole",
-        config.device,
-    )
-    stream = classes_in_tasks(data, config.seed, new_classes_tasks(config.seed))
-    if config.network == "whole":
-        folder = data_folder(None)
-        backbone = load_backbone(_sources(folder, config.data, config.backbone)[1], folder)
-        network = WholeNetwork(backbone, data.inputs[:1].cpu(), config.seed)
-        return TrainingSetup(stream, network, _name(config))
-    return TrainingSetup(stream, head(data.inputs.shape[1], config.seed), _name(config))
+    def setup(self) -> TrainingSetup:
+        """The stream of the seed, and its network."""
+        folder, whole = data_folder(None), self.network == "whole"
+        sizes = (self.frames_per_session, self.image_size)
+        data = _data(folder, self.data, self.backbone, *sizes, whole, self.device)
+        stream = classes_in_tasks(data, self.seed, new_classes_tasks(self.seed))
+        backbone = _sources(folder, self.data, self.backbone)[1]
+        network = (
+            WholeNetwork(load_backbone(backbone, folder), data.inputs[:1].cpu(), self.seed)
+            if whole
+            else head(data.inputs.shape[1], self.seed)
+        )
+        pictures = "CORe50" if self.data == "core50" else "stand-in pictures"
+        return TrainingSetup(stream, network, f"{pictures}, features of {Path(backbone).name}")
 
 
 def head(features: int, seed: int) -> nn.Sequential:
@@ -101,12 +96,7 @@ class WholeNetwork(nn.Module):
     """A backbone with a linear layer on top, whose scores are zero and whose gradients are not.
 
     So its tangents are those of all layers, and least squares on them starts from nothing. It
-    cannot be trained: the scores stay zero.
-
-    Args:
-        backbone: A ResNet-18, or a module that gives features.
-        image: (1, 3, height, width) one image.
-        seed: Seed of the linear layer.
+    cannot be trained: the scores stay zero. The one `image` tells how many features there are.
     """
 
     def __init__(self, backbone: nn.Module, image: Tensor, seed: int) -> None:
@@ -135,15 +125,6 @@ def core50_checksums(
     return {"backbone": weights, **frames}
 
 
-core50_family = network_families(Core50Run, core50_setup, core50_checksums)
-
-
-def _name(config: Core50Run) -> str:
-    backbone = config.backbone or (RESNET18.name if config.data == "core50" else STAND_IN_BACKBONE)
-    pictures = "CORe50" if config.data == "core50" else "stand-in pictures"
-    return f"{pictures}, features of {Path(backbone).name}"
-
-
 @lru_cache(maxsize=1)
 def _data(
     folder: Path,
@@ -156,20 +137,18 @@ def _data(
 ) -> LabelledData:
     """Features of all frames, or the frames themselves, on the device."""
     frames_from, backbone = _sources(folder, source, backbone)
-    # weights that are missing are said to be so before all the frames are read
+    # missing weights are reported before all the frames are read
     network = None if as_images else load_backbone(backbone, folder)
     frames = load_core50(frames_from, frames_per_session)
-    both = frames.train_images, frames.test_images
-    with all_cores():
+
+    def inputs(images: np.ndarray) -> Tensor:
         if network is None:
-            train, test = (_resized(images, image_size, device) for images in both)
-        else:
-            train, test = (
-                torch.from_numpy(image_features(network, images, image_size, device=device)).to(
-                    device
-                )
-                for images in both
-            )
+            return _resized(images, image_size, device)
+        features = image_features(network, images, image_size, device=device)
+        return torch.from_numpy(features).to(device)
+
+    with torch_threads(os.cpu_count() or 1):  # computed once and kept for all runs
+        train, test = inputs(frames.train_images), inputs(frames.test_images)
     train_objects, test_objects = (
         torch.from_numpy(objects).to(device)
         for objects in (frames.train_objects, frames.test_objects)

@@ -4,14 +4,18 @@ from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from rich.console import RenderableType
-from rich.table import Table
 
 from retarget.data.digits import digits_stream, one_hot
 from retarget.experiments.experiment import Config, Count, Positive
-from retarget.experiments.figures.over_seeds import draw_band, family_in_rows, letter, mean_and_sem
+from retarget.experiments.figures.over_seeds import (
+    draw_band,
+    family_in_rows,
+    letter,
+    mean_and_sem,
+    table_of_numbers,
+)
 from retarget.kernels import RBF
 from retarget.learners import COLOURS, LABELS, SGD
 from retarget.theory.correction import corrected_targets, effective_targets
@@ -54,10 +58,8 @@ def run(config: Digits) -> pl.DataFrame:
     parts = []
     for name, predictions in curves.items():
         accuracy = np.mean(predictions.argmax(axis=2) == data.labels_test, axis=1)
-        columns = {"samples": stops, "value": accuracy}
-        parts.append(
-            pl.DataFrame(columns).with_columns(quantity=pl.lit("accuracy"), learner=pl.lit(name))
-        )
+        part = pl.DataFrame({"samples": stops, "value": accuracy})
+        parts.append(part.with_columns(quantity=pl.lit("accuracy"), learner=pl.lit(name)))
     effective = effective_targets(K, Y, learner, config.gamma)
     means = [effective[data.labels_train == label].mean(axis=0) for label in range(classes)]
     label, output = (index.ravel() for index in np.indices((classes, classes)))
@@ -76,23 +78,39 @@ def final_accuracies(table: pl.DataFrame) -> pl.DataFrame:
 
 def draw(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
     """A: accuracy along the stream. B: what the online learner was taught, class by class."""
-    best, largest = _best_online_rate(table), max(table["lr"])
+    online = final_accuracies(table).filter(learner="online").sort("mean", descending=True)
+    best, largest = float(online["lr"][0]), max(table["lr"])
     left, right = figure.subplots(1, 2, width_ratios=[1.25, 1])
     letter(left, "A", "digits, class by class: accuracy on all ten classes")
-    _draw_accuracy(left, table.filter(quantity="accuracy"), best, largest)
+    rates = {"offline": best, "online": best, "corrected": largest, "iterative": largest}
+    for learner, rate in rates.items():
+        part = table.filter(quantity="accuracy", learner=learner, lr=rate)
+        label = LEARNERS[learner] + ("" if learner == "offline" else f" (rate {rate:g})")
+        draw_band(left, part, "samples", "value", COLOURS[learner], label=label, lw=1.8)
+    left.set_xlabel("samples seen")
+    left.set_ylabel("test accuracy")
+    left.set_ylim(0, 1)
+    left.legend(loc="upper left")
     letter(right, "B", f"mean effective targets, online at rate {largest:g}")
-    _draw_effective(right, table.filter(quantity="effective target", lr=largest))
+    targets = table.filter(quantity="effective target", lr=largest).group_by("label", "output")
+    means = targets.agg(pl.col("value").mean()).sort("label", "output")["value"]
+    matrix = means.to_numpy().reshape(10, 10)
+    bound = float(np.abs(matrix).max())
+    image = right.imshow(matrix, cmap="RdBu", vmin=-bound, vmax=bound)
+    right.set_xticks(range(10))
+    right.set_yticks(range(10))
+    right.set_xlabel("output")
+    right.set_ylabel("true class, in order of arrival")
+    figure.colorbar(image, ax=right, label="effective target")
 
 
 def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
     """Accuracy by learner, at its best rate and at the largest, and what it means."""
     final, rates = final_accuracies(table), table["lr"].n_unique()
     largest, seeds = max(table["lr"]), table["seed"].n_unique()
-    shown = Table(title=f"Test accuracy after the stream, mean ± SEM over {seeds} seeds")
-    shown.add_column("learner")
-    if rates > 1:
-        shown.add_column(f"best of {rates} rates", justify="right")
-    shown.add_column(f"rate {largest:g}", justify="right")
+    names = [f"best of {rates} rates"] * (rates > 1) + [f"rate {largest:g}"]
+    title = f"Test accuracy after the stream, mean ± SEM over {seeds} seeds"
+    shown = table_of_numbers(title, ["learner"], names)
     best = {}
     for learner, name in LEARNERS.items():
         row = final.filter(learner=learner)
@@ -113,33 +131,6 @@ def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
     ]
 
 
-def _best_online_rate(table: pl.DataFrame) -> float:
-    online = final_accuracies(table).filter(learner="online")
-    return float(online.sort("mean", descending=True)["lr"][0])
-
-
-def _draw_accuracy(axes: Axes, table: pl.DataFrame, best: float, largest: float) -> None:
-    rates = {"offline": best, "online": best, "corrected": largest, "iterative": largest}
-    for learner, rate in rates.items():
-        part = table.filter(learner=learner, lr=rate)
-        label = LEARNERS[learner] + ("" if learner == "offline" else f" (rate {rate:g})")
-        draw_band(axes, part, "samples", "value", COLOURS[learner], label=label, lw=1.8)
-    axes.set_xlabel("samples seen")
-    axes.set_ylabel("test accuracy")
-    axes.set_ylim(0, 1)
-    axes.legend(loc="upper left")
-
-
-def _draw_effective(axes: Axes, table: pl.DataFrame) -> None:
-    means = table.group_by("label", "output").agg(pl.col("value").mean()).sort("label", "output")
-    matrix = means["value"].to_numpy().reshape(10, 10)
-    bound = float(np.abs(matrix).max())
-    image = axes.imshow(matrix, cmap="RdBu", vmin=-bound, vmax=bound)
-    axes.set_xticks(range(10))
-    axes.set_yticks(range(10))
-    axes.set_xlabel("output")
-    axes.set_ylabel("true class, in order of arrival")
-    axes.figure.colorbar(image, ax=axes, label="effective target")
-
-
-FAMILY = family_in_rows(Digits, run, (9.5, 3.9), draw, summarise, but=["lr"], light=True)
+FAMILIES = {
+    "digits": family_in_rows(Digits, run, (9.5, 3.9), draw, summarise, but=["lr"], light=True)
+}

@@ -1,8 +1,6 @@
-"""How every figure looks, and means and standard errors over seeds and nothing else.
+"""How every figure looks; means and standard errors over seeds, and over nothing else."""
 
-Runs that differ otherwise stay apart.
-"""
-
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -16,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from rich.console import RenderableType
 from rich.markup import escape
+from rich.table import Column, Table
 
 from retarget.experiments.experiment import Config, Family, in_words, one_by_one, reads_nothing
 
@@ -25,15 +24,10 @@ SWEEP_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def sweep_styles(count: int) -> list[tuple[str, str]]:
-    """A colour and a mark for each of so many values."""
+    """A colour and a mark for each of `count` values."""
     shades = mpl.colors.LinearSegmentedColormap.from_list("sweep", SWEEP_COLOURS)
-    return [
-        (
-            mpl.colors.to_hex(shades(place / max(1, count - 1))),
-            SWEEP_MARKERS[place % len(SWEEP_MARKERS)],
-        )
-        for place in range(count)
-    ]
+    colours = [mpl.colors.to_hex(shades(place / max(1, count - 1))) for place in range(count)]
+    return list(zip(colours, itertools.cycle(SWEEP_MARKERS), strict=False))
 
 
 @contextmanager
@@ -60,12 +54,12 @@ def figure_style() -> Iterator[None]:
 
 
 def legend_below(axes: Axes) -> None:
-    """The legend under the panel, where it hides nothing."""
+    """Puts the legend under the panel, where it hides nothing."""
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
 
 
 def letter(axes: Axes, name: str, title: str) -> None:
-    """The panel's letter and title, above it on the left."""
+    """Writes the panel's letter and title above it, on the left."""
     axes.set_title(f"$\\bf{{{name}}}$   {title}", loc="left")
 
 
@@ -73,12 +67,7 @@ MOST_ROWS = 6  # of panels, in one figure
 
 
 class Setting(NamedTuple):
-    """Runs that differ in their seed at most.
-
-    Attributes:
-        values: What tells them from the others of the table, by name; nothing if there are none.
-        table: Their results.
-    """
+    """Runs that differ in their seed at most, and the values that tell them from the others."""
 
     values: dict[str, Any]
     table: pl.DataFrame
@@ -92,18 +81,12 @@ class Setting(NamedTuple):
 def settings(
     table: pl.DataFrame, parameters: Collection[str], but: Collection[str] = ()
 ) -> list[Setting]:
-    """The table in parts that differ in more than the seed, in its order.
-
-    Args:
-        table: The table of all runs.
-        parameters: Names of the parameters that a family's runs have.
-        but: Parameters that may differ within a part: the caller shows them in its own way.
-    """
+    """The table in parts that differ in more than the seed and the parameters in `but`."""
     labels = [name for name in table.columns if name in parameters and name not in ("seed", *but)]
     cases = table.partition_by("case", maintain_order=True) if "case" in table.columns else [table]
     found: list[Setting] = []
     for case in cases:
-        # what is the same in all of a case is said by its name
+        # what is the same in all runs of a case is said by its name
         varied = [name for name in labels if case[name].n_unique() > 1]
         names = ["case"] * (len(cases) > 1) + varied
         found += [
@@ -113,16 +96,12 @@ def settings(
     return found
 
 
-Draw = Callable[[Figure | SubFigure, pl.DataFrame], None]
-Summarise = Callable[[pl.DataFrame], Sequence[RenderableType]]
-
-
 def family_in_rows(
     config: type[Config],
     run: Callable[[Any], pl.DataFrame],
     size: tuple[float, float],
-    draw: Draw,
-    summarise: Summarise,
+    draw: Callable[[Figure | SubFigure, pl.DataFrame], None],
+    summarise: Callable[[pl.DataFrame], Sequence[RenderableType]],
     *,
     but: Collection[str] = (),
     data: Callable[..., Mapping[str, str]] = reads_nothing,
@@ -130,15 +109,8 @@ def family_in_rows(
 ) -> Family:
     """A family whose figure has a row of panels, and whose summary has a part, for each setting.
 
-    Args:
-        config: The parameters of a run.
-        run: From the config of a run to its table.
-        size: Width and height of a row, in inches.
-        draw: Draws the panels of one setting.
-        summarise: Sums up the table of one setting.
-        but: Parameters that may differ within a setting.
-        data: As in `Family`.
-        light: As in `Family`.
+    `draw` and `summarise` take one setting, in which the parameters in `but` may differ; a row is
+    `size` inches wide and high; `data` and `light` are as in `Family`.
     """
 
     def draw_rows(table: pl.DataFrame) -> Figure:
@@ -167,6 +139,11 @@ def family_in_rows(
     return Family(config, one_by_one(run), draw_rows, summarise_rows, data, light=light)
 
 
+def table_of_numbers(title: str, texts: Sequence[str], numbers: Sequence[str]) -> Table:
+    """An empty table for the terminal: columns of text, then columns of numbers."""
+    return Table(*texts, *(Column(name, justify="right") for name in numbers), title=title)
+
+
 def mean_and_sem(table: pl.DataFrame, by: list[str], value: str) -> pl.DataFrame:
     """Mean and standard error over seeds, in the order of the table."""
     sem = (pl.col(value).std() / pl.len().sqrt()).fill_null(0.0)
@@ -174,7 +151,7 @@ def mean_and_sem(table: pl.DataFrame, by: list[str], value: str) -> pl.DataFrame
 
 
 def mean_and_error(values: np.ndarray | pl.Series) -> str:
-    """Mean and standard error of one number a seed; or how many of them have diverged.
+    """Mean and standard error of one number for each seed, or how many of them have diverged.
 
     Examples:
         >>> mean_and_error(np.array([0.1, 0.3]))
@@ -189,14 +166,27 @@ def mean_and_error(values: np.ndarray | pl.Series) -> str:
 
 
 def standard_error(values: np.ndarray) -> float:
-    """Of one number a seed, those that diverged left out; 0 where there is a single one."""
-    return float(np.nanstd(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
+    """Standard error of one number for each seed, without those that diverged; 0 for one seed."""
+    known = values[~np.isnan(values)]
+    return float(np.std(known, ddof=1) / np.sqrt(len(known))) if len(known) > 1 else 0.0
 
 
 def draw_band(axes: Axes, table: pl.DataFrame, x: str, y: str, colour: str, **line: Any) -> None:
-    """The mean of `y` along `x` as a line, and a band of one standard error around it."""
+    """Draws the mean of `y` along `x`, and a band of one standard error around it."""
     curve = mean_and_sem(table, [x], y)
     alone = "o" if len(curve) == 1 else None  # a single point makes no line
     axes.plot(curve[x], curve["mean"], **{"marker": alone, "color": colour, **line})
     low, high = curve["mean"] - curve["sem"], curve["mean"] + curve["sem"]
     axes.fill_between(curve[x], low, high, color=colour, alpha=0.2, lw=0)
+
+
+def draw_sweep(
+    axes: Axes, table: pl.DataFrame, x: str, y: str, colour: str, **line: Any
+) -> pl.DataFrame:
+    """Draws the mean of `y` at each value of `x` with its standard error, and returns them.
+
+    If a seed has diverged there is a gap: no mean is taken over the others.
+    """
+    curve = mean_and_sem(table, [x], y).sort(x)
+    axes.errorbar(curve[x], curve["mean"], curve["sem"], color=colour, **line)
+    return curve

@@ -1,39 +1,23 @@
 """Networks trained on a stream of tasks: what Fig. 3, Fig. 6 and Fig. 7 have in common."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
+import numpy as np
 import polars as pl
-from matplotlib.figure import Figure
 from pydantic import Field, model_validator
-from rich.console import RenderableType
 from torch import nn
 
-from retarget.continual import (
-    DER,
-    ER,
-    EWC,
-    Corrected,
-    CumulativeReplay,
-    History,
-    Joint,
-    LabelSmoothing,
-    LastLayer,
-    Led,
-    Method,
-    Tangent,
-    TaskStream,
-    Vanilla,
-    train,
-)
+from retarget import continual
+from retarget.continual import History, Method, TaskStream
 from retarget.continual.corrector import Kind, Refresh
 from retarget.continual.training import check_schedule
 from retarget.errors import TrainingDivergedError
-from retarget.experiments.experiment import Config, Count, Family, Positive
+from retarget.experiments.experiment import Config, Count, Positive
 from retarget.kernels import EmpiricalNTK
 from retarget.learners import SGD, Reduction
 from retarget.theory.iterative import Parts
@@ -58,21 +42,28 @@ WholeNotNegative = Annotated[int, Field(ge=0)]
 OF_ONE_MEMBER = {"seed", "lr", "strength"}
 
 
+@dataclass(frozen=True)
+class TrainingSetup:
+    """What a run learns: tasks, a network that is not yet on its device, and the data in words."""
+
+    stream: TaskStream
+    network: nn.Module
+    data: str
+
+
 class NetworkRun(Config):
     """One training of a network: the learner and the method. Every data set adds its own.
 
     Attributes:
         evaluate_every: Samples between two evaluations; None evaluates after each task only.
-        epochs: Passes over each task.
         reshuffle: Whether each pass has a new order, with methods that do not need the old one.
         replay_passes: Passes over everything seen, after each task (cumulative replay) or at the
             end (joint training).
         memory: Number of features of the tangent learner.
         first_epochs: Passes over the first task, for the tangent learner and the last layer.
         combinations: Random combinations of outputs, for the tangent learner.
-        damping: How much shorter than the whole way the steps of the closed loop are.
+        damping: Divides the steps of the closed loop.
         random_features: Number of random ReLU features of the last layer, or 0 for none.
-        device: Where to train.
     """
 
     method: MethodName
@@ -102,76 +93,43 @@ class NetworkRun(Config):
     device: str = "cpu"
 
     @model_validator(mode="after")
-    def _require_sense(self) -> Self:
-        """What the lab would refuse is refused before any training."""
-        _require_sense(self.model_copy(update={"seed": 0}))  # which does not matter here
+    def _check(self) -> Self:
+        """Refuses before any training what the training would refuse."""
+        _check_method(self.model_copy(update={"seed": 0}))  # which does not matter here
         return self
+
+    @property
+    def learner(self) -> SGD:
+        """The online learner."""
+        return SGD(self.lr, self.batch_size, reduction=self.reduction)
+
+    def setup(self) -> TrainingSetup:
+        """What the run learns."""
+        raise NotImplementedError
 
 
 @lru_cache(maxsize=256)  # a plan may have 100,000 runs
-def _require_sense(config: NetworkRun) -> None:
-    learner = _learner(config)
+def _check_method(config: NetworkRun) -> None:
+    learner = config.learner
     check_schedule(config.epochs, config.evaluate_every, learner.batch_size)
     for method in methods_of([config]):
-        if isinstance(method, Corrected | Led):
+        if isinstance(method, continual.Corrected | continual.Led):
             method.check(learner)
-
-
-@dataclass(frozen=True)
-class TrainingSetup:
-    """What a run learns.
-
-    Attributes:
-        stream: The tasks.
-        network: The network to train, not yet on its device.
-        data: What the samples are, in words, for figures and tables.
-    """
-
-    stream: TaskStream
-    network: nn.Module
-    data: str
-
-
-Draw = Callable[[pl.DataFrame], Figure]
-Summarise = Callable[[pl.DataFrame], Sequence[RenderableType]]
-
-
-def network_families(
-    config: type[NetworkRun],
-    setup: Callable[[Any], TrainingSetup],
-    data: Callable[..., Mapping[str, str]],
-) -> Callable[[Draw, Summarise], Family]:
-    """Families of networks on one data set, which differ in how their results are shown.
-
-    Args:
-        config: The parameters of a run.
-        setup: What a run learns.
-        data: As in `Family`.
-    """
-
-    def run(
-        configs: Sequence[NetworkRun], checkpoint: Path | None = None
-    ) -> Iterator[tuple[NetworkRun, pl.DataFrame]]:
-        return _train_together(configs, setup, checkpoint)
-
-    return lambda draw, summarise: Family(config, run, draw, summarise, data, trained_together)
 
 
 def trained_together(config: NetworkRun) -> str | None:
     """What runs have in common that train at once: on a GPU, all but seed, rate and strength.
 
-    On the CPU each trains alone: there is little to gain there, other processes have the others,
-    and a run that is taken up again does not depend on which others there were.
+    On the CPU each trains alone: there is little to gain, other processes have the others, and a
+    run that is resumed does not depend on which others there were.
     """
-    if config.device == "cpu":
-        return None
-    return config.model_dump_json(exclude=OF_ONE_MEMBER)
+    return None if config.device == "cpu" else config.model_dump_json(exclude=OF_ONE_MEMBER)
 
 
 def methods_of(configs: Sequence[NetworkRun]) -> list[Method]:
     """The method of runs that train at once."""
     first = configs[0]
-    corrected = Corrected(
+    corrected = continual.Corrected(
         first.gamma,
         first.block_size,
         first.assumed_reduction,
@@ -183,35 +141,37 @@ def methods_of(configs: Sequence[NetworkRun]) -> list[Method]:
         kernel=partial(EmpiricalNTK, precision="split"),
     )
     methods: dict[str, list[Method]] = {
-        "vanilla": [Vanilla()],
-        "ewc": [EWC([config.strength for config in configs])],
-        "cumulative": [CumulativeReplay(first.replay_passes)],
-        "er": [ER(first.capacity)],
-        "der": [DER(first.capacity)],
-        "der++": [DER(first.capacity, beta=1.0)],
-        "label smoothing": [LabelSmoothing(0.1)],
+        "vanilla": [continual.Vanilla()],
+        "ewc": [continual.EWC([config.strength for config in configs])],
+        "cumulative": [continual.CumulativeReplay(first.replay_passes)],
+        "er": [continual.ER(first.capacity)],
+        "der": [continual.DER(first.capacity)],
+        "der++": [continual.DER(first.capacity, beta=1.0)],
+        "label smoothing": [continual.LabelSmoothing(0.1)],
         "corrected": [corrected],
-        "der, corrected": [corrected, DER(first.capacity)],
-        "led": [Led(3.0, first.memory, first.block_size, first.damping)],
-        "tangent": [Tangent("auto", first.memory, first.first_epochs, first.combinations)],
-        "last layer": [LastLayer("auto", first.random_features, first.first_epochs)],
-        "joint": [Joint(first.replay_passes)],
+        "der, corrected": [corrected, continual.DER(first.capacity)],
+        "led": [continual.Led(3.0, first.memory, first.block_size, first.damping)],
+        "tangent": [
+            continual.Tangent("auto", first.memory, first.first_epochs, first.combinations)
+        ],
+        "last layer": [continual.LastLayer("auto", first.random_features, first.first_epochs)],
+        "joint": [continual.Joint(first.replay_passes)],
     }
     return methods[first.method]
 
 
-def _train_together(
-    configs: Sequence[NetworkRun], setup: Callable[[Any], TrainingSetup], checkpoint: Path | None
+def train_networks(
+    configs: Sequence[NetworkRun], checkpoint: Path | None = None
 ) -> Iterator[tuple[NetworkRun, pl.DataFrame]]:
-    """A run that diverges is left out, and its table says so; the others are trained again."""
+    """Trains runs at once; those that diverge get a table that says so, the others a new start."""
     remaining = list(configs)
     while remaining:
-        setups, first = [setup(config) for config in remaining], remaining[0]
+        setups, first = [config.setup() for config in remaining], remaining[0]
         try:
-            history = train(
+            history = continual.train(
                 [setup.network.to(first.device) for setup in setups],
                 [setup.stream for setup in setups],
-                [_learner(config) for config in remaining],
+                [config.learner for config in remaining],
                 methods_of(remaining),
                 epochs=first.epochs,
                 reshuffle=first.reshuffle,
@@ -230,46 +190,31 @@ def _train_together(
 
 
 def _checkpoint_of(configs: list[NetworkRun], path: Path | None) -> Path | None:
-    """A file for just these runs: with one more or less, they train otherwise."""
+    """A file for just these runs: together with others, their numbers would differ."""
     if path is None or len(configs) == 1:
         return path
     members = "\0".join(config.model_dump_json() for config in configs)
     return path.with_stem(f"{path.stem}-{hashlib.sha256(members.encode()).hexdigest()[:16]}")
 
 
-def _learner(config: NetworkRun) -> SGD:
-    return SGD(config.lr, config.batch_size, reduction=config.reduction)
-
-
 def _table(history: History, member: int, epochs: int, data: str) -> pl.DataFrame:
-    return pl.DataFrame(
-        {
-            "data": data,
-            "samples": history.samples,
-            "passes": history.samples * epochs / history.samples[-1],
-            "tasks_learned": history.task,
-            "accuracy": history.accuracy[:, member],
-            "task_accuracy": history.task_accuracy[:, member].tolist(),
-            "loss": history.loss[:, member],
-            "kept_bytes": history.kept_bytes,
-        },
-        schema_overrides={"kept_bytes": pl.Int64},
-    )
+    columns = {
+        "data": data,
+        "samples": history.samples,
+        "passes": history.samples * epochs / history.samples[-1],
+        "tasks_learned": history.task,
+        "accuracy": history.accuracy[:, member],
+        "task_accuracy": history.task_accuracy[:, member].tolist(),
+        "loss": history.loss[:, member],
+        "kept_bytes": history.kept_bytes,
+    }
+    return pl.DataFrame(columns, schema_overrides={"kept_bytes": pl.Int64})
 
 
 def _diverged_table(config: NetworkRun, setup: TrainingSetup) -> pl.DataFrame:
-    """One row, with no accuracy, at the end of the stream."""
-    stream = setup.stream
-    return pl.DataFrame(
-        {
-            "data": [setup.data],
-            "samples": [config.epochs * len(stream.train)],
-            "passes": [float(config.epochs)],
-            "tasks_learned": [stream.tasks],
-            "accuracy": [float("nan")],
-            "task_accuracy": [[float("nan")] * stream.tasks],
-            "loss": [float("nan")],
-            "kept_bytes": [0],
-        },
-        schema_overrides={"kept_bytes": pl.Int64},
-    )
+    """One row, without an accuracy, at the end of the stream."""
+    tasks = setup.stream.tasks
+    unknown, of_tasks = np.full((1, 1), np.nan), np.full((1, 1, tasks), np.nan)
+    samples = np.array([config.epochs * len(setup.stream.train)])
+    end = History(samples, np.array([tasks]), unknown, of_tasks, unknown)
+    return _table(end, 0, config.epochs, setup.data)

@@ -1,7 +1,6 @@
 """The computation of runs, the same in this process, in others and on a cluster."""
 
 import ctypes
-import os
 import threading
 import time
 import traceback
@@ -23,19 +22,12 @@ from retarget.progress import silence
 
 @dataclass(frozen=True, eq=False)  # each is itself: configs may hold lists, which have no hash
 class Task:
-    """Runs that are computed at once: one, or several networks that train together.
-
-    Attributes:
-        family: What they are runs of.
-        configs: Their parameters.
-        identities: Their identities.
-        checkpoint: Where they may put what they need to go on after an interruption.
-    """
+    """Runs that are computed at once: one, or several networks that train together."""
 
     family: Family
     configs: tuple[Config, ...]
     identities: tuple[Identity, ...]
-    checkpoint: Path
+    checkpoint: Path  # for what they need to resume after an interruption
 
     @property
     def keys(self) -> list[str]:
@@ -72,26 +64,26 @@ Ending = Computed | Failed | Lost
 
 
 def compute_task(task: Task, elsewhere: bool = False, time_limit: float | None = None) -> Ending:
-    """Computes the runs of a task.
+    """Computes the runs of a task, with one thread, so that results are the same everywhere.
 
-    One thread each, so that results are the same everywhere: sweeps have other runs for the other
-    cores.
-
-    Args:
-        task: What to compute.
-        elsewhere: Whether this may be another machine, which may have other code or data.
-        time_limit: Seconds after which to give up, in a process that cannot be killed for it.
+    `elsewhere` says that this may be another machine, with other code or data; `time_limit` is
+    in seconds, for a process that cannot be killed for it.
     """
     clock = time.perf_counter()
     try:
-        with one_thread(), _at_most(time_limit), warnings.catch_warnings(record=True) as caught:
+        with (
+            threadpool_limits(1),
+            torch_threads(1),
+            _at_most(time_limit),
+            warnings.catch_warnings(record=True) as caught,
+        ):
             warnings.simplefilter("default")
             # sweeps try rates that are too high: the figure shows what becomes of them
             warnings.simplefilter("ignore", DivergenceWarning)
             if elsewhere:
                 silence()
                 _require_same(task)
-            # A cluster's machine need not see the folder of results: it then starts anew.
+            # If a cluster's machine does not see the folder of results, the run starts anew.
             checkpoint = task.checkpoint if task.checkpoint.parent.is_dir() else None
             found = list(task.family.run(task.configs, checkpoint))
             tables = [next(table for known, table in found if known == c) for c in task.configs]
@@ -108,7 +100,7 @@ class TookTooLongError(Exception):
 
 @contextmanager
 def _at_most(seconds: float | None) -> Iterator[None]:
-    """Raises `TookTooLongError` in this thread, at the next step of Python, when time is up."""
+    """Raises `TookTooLongError` in this thread when time is up, at the next step of Python."""
     if seconds is None:
         yield
         return
@@ -139,27 +131,14 @@ def _require_same(task: Task) -> None:
 
 
 def in_a_line(error: Exception) -> str:
-    """What an error says, and of which kind it is."""
+    """The kind and the message of an error."""
     message = " ".join(str(error).split())
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """A sum's rounding depends on how many threads share it: with one it is the same everywhere."""
-    with threadpool_limits(limits=1), _torch_threads(1):
-        yield
-
-
-@contextmanager
-def all_cores() -> Iterator[None]:
-    """For what is computed once and kept for all runs."""
-    with _torch_threads(os.cpu_count() or 1):
-        yield
-
-
-@contextmanager
-def _torch_threads(count: int) -> Iterator[None]:
+def torch_threads(count: int) -> Iterator[None]:
+    """Sets the number of threads of torch for a while."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

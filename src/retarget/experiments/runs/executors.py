@@ -34,10 +34,10 @@ class Executor(Protocol):
         """Begins a task; there must be room for it."""
 
     def ended(self, seconds: float) -> list[tuple[Task, Ending]]:
-        """The tasks that have ended since the last call; waits up to so many seconds for one."""
+        """The tasks that have ended since the last call; waits up to `seconds` for one."""
 
     def close(self) -> None:
-        """Stops whatever is going on, at once."""
+        """Stops everything at once."""
 
 
 class ThisProcess:
@@ -47,19 +47,13 @@ class ThisProcess:
 
     def __init__(self) -> None:
         self._waiting: list[Task] = []
-
-    def start(self, task: Task) -> None:
-        """Notes the task."""
-        self._waiting.append(task)
+        self.start, self.close = self._waiting.append, self._waiting.clear
 
     def ended(self, seconds: float) -> list[tuple[Task, Ending]]:
         """Computes what was started."""
-        waiting, self._waiting = self._waiting, []
-        return [(task, compute_task(task)) for task in waiting]
-
-    def close(self) -> None:
-        """Forgets what was started."""
+        endings = [(task, compute_task(task)) for task in self._waiting]
         self._waiting.clear()
+        return endings
 
 
 @dataclass
@@ -74,18 +68,9 @@ class _Slot:
 
 
 class Processes:
-    """Processes on this machine, by joblib's process engine.
+    """Up to `jobs` processes on this machine, with limits (seconds, bytes) for each task.
 
-    Each has an engine of its own: with one for all, the death of a process would take the runs of
-    all others with it.
-
-    Args:
-        jobs: How many.
-        time_limit: Seconds for a task.
-        memory_limit: Bytes that a process may take.
-
-    Attributes:
-        capacity: As many as there may be processes.
+    Each is a pool of its own: in a common one, the death of a process ends the runs of all others.
     """
 
     def __init__(
@@ -106,12 +91,12 @@ class Processes:
             slot.future = slot.executor.submit(compute_task, task)
         except BrokenProcessPool:  # it was killed while it had nothing to do
             self._drop(slot)
-            slot = self._new_slot()
-            slot.future = slot.executor.submit(compute_task, task)
-        slot.task, slot.started = task, 0.0
+            self.start(task)
+        else:
+            slot.task, slot.started = task, 0.0
 
     def ended(self, seconds: float) -> list[tuple[Task, Ending]]:
-        """What the processes have brought, or what became of them."""
+        """What the processes have computed, or how they ended."""
         wait([slot.future for slot in self._slots if slot.future], seconds, FIRST_COMPLETED)
         endings = []
         for slot in list(self._slots):
@@ -125,7 +110,7 @@ class Processes:
         return endings
 
     def close(self) -> None:
-        """Kills the processes: what they had stored is whole, and what they had not is lost."""
+        """Kills the processes; checkpoints that they have written are whole."""
         for slot in list(self._slots):
             self._drop(slot)
 
@@ -146,7 +131,7 @@ class Processes:
         return self._slots[-1]
 
     def _ending(self, slot: _Slot) -> Ending | None:
-        """What became of a task; None while it goes on within its limits."""
+        """How a task ended; None while it goes on within its limits."""
         if slot.future is None:
             return None
         if slot.future.done():
@@ -161,26 +146,17 @@ class Processes:
         seconds = now - slot.started
         if self._time_limit is not None and seconds > self._time_limit:
             return Failed(f"it took longer than its limit of {self._time_limit:g} s", None, seconds)
-        memory = 0 if self._memory_limit is None else _memory_of(slot.pid.result())
-        if self._memory_limit is not None and memory > self._memory_limit:
-            return Failed(
-                f"its process took {memory / 1e9:.2f} GB, more than its limit of "
-                f"{self._memory_limit / 1e9:.2f} GB",
-                None,
-                seconds,
-            )
+        limit = self._memory_limit
+        if limit is not None and (memory := _memory_of(slot.pid.result())) > limit:
+            both = f"{memory / 1e9:.2f} GB, more than its limit of {limit / 1e9:.2f} GB"
+            return Failed(f"its process took {both}", None, seconds)
         return None
 
 
 class Cluster:
     """The workers of a Dask cluster, one task for each of their threads.
 
-    A worker that dies costs the run that it was computing: Dask gives that to another, and after
-    some deaths to none.
-
-    Args:
-        client: A connected `distributed.Client`.
-        time_limit: Seconds for a task.
+    If a worker dies, Dask gives its run to another, and after some deaths to none.
     """
 
     def __init__(self, client: Any, time_limit: float | None = None) -> None:
@@ -189,7 +165,7 @@ class Cluster:
 
     @property
     def capacity(self) -> int:
-        """Threads of the workers that are there now; at least one, for workers to come."""
+        """Threads of the workers that are there now; at least one, as others may come."""
         threads: dict[str, int] = self._client.nthreads()
         return max(1, sum(threads.values()))
 
@@ -201,7 +177,7 @@ class Cluster:
         self._tasks[future] = task
 
     def ended(self, seconds: float) -> list[tuple[Task, Ending]]:
-        """What workers have sent back, or what the scheduler says of it."""
+        """What workers have computed, or how the scheduler says it ended."""
         import distributed
 
         wait_for: Any = distributed.wait  # it has no types
@@ -226,24 +202,18 @@ def open_executors(
     memory_limit: str | None = None,
     device: str | None = None,
 ) -> Iterator[Callable[[Experiment], Executor]]:
-    """From an experiment to where its runs are computed, as the options of the command say.
+    """Chooses where the runs of an experiment are computed, by the options of the command.
 
-    Args:
-        jobs: Processes, or 0 for this one; by default one for each core, on a GPU a single one.
-        cluster: The address of a Dask cluster, instead of processes.
-        time_limit: For each run, such as "10min".
-        memory_limit: For each run, such as "4GB".
-        device: Where networks are trained.
+    By default there is a process for each core, or a single one on a GPU; `jobs=0` is this process.
     """
     if cluster is not None and jobs is not None:
         raise InvalidInputError(
-            "--jobs and --cluster were both given; a cluster has as many workers as it was started "
-            "with: leave --jobs out, or use --cluster local:N"
+            "--jobs and --cluster were both given; leave --jobs out, or use --cluster local:N"
         )
     if jobs == 0 and (time_limit or memory_limit):
         raise InvalidInputError(
-            "--jobs 0 computes in this process, which cannot be stopped for a limit; leave out "
-            "--time-limit and --memory-limit, or use --jobs 1"
+            "--jobs 0 computes in this process, which has no limits; leave out --time-limit and "
+            "--memory-limit, or use --jobs 1"
         )
     if memory_limit and cluster and not cluster.startswith("local:"):
         raise InvalidInputError(
@@ -267,7 +237,7 @@ def open_executors(
         yield lambda experiment: here
         return
     processes = Processes(jobs, seconds, memory)
-    # a run that takes less time than starting a process is computed here, where it needs no limit
+    # a run that takes less time than starting a process is computed here, unless it has limits
     unlimited = seconds is None and memory is None
     try:
         yield lambda experiment: here if experiment.kind.light and unlimited else processes
@@ -276,8 +246,8 @@ def open_executors(
 
 
 def _prepare(parent: int) -> None:
-    """What a process does first."""
-    # Ctrl-C reaches every process of a terminal: the first one decides what is to be done.
+    """Prepares a new process."""
+    # Ctrl-C reaches every process of a terminal: the parent decides what to do.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     silence()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()

@@ -1,15 +1,21 @@
-"""Runs an experiment: what is done is found again, what is missing is computed, all is written."""
+"""Runs an experiment: finds what is done, computes what is missing, writes table and figure.
+
+Each run is computed once, however many commands work on the same folder of results.
+"""
 
 import json
 import platform
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -17,33 +23,224 @@ import polars as pl
 
 import retarget
 from retarget.experiments.experiment import Experiment, PlannedRun
-from retarget.experiments.runs.compute import in_a_line
+from retarget.experiments.runs.compute import Ending, Failed, Lost, Task, in_a_line
 from retarget.experiments.runs.executors import Executor, ThisProcess
-from retarget.experiments.runs.schedule import Schedule, Watch
-from retarget.experiments.runs.store import RunRecord, RunStore, labelled
+from retarget.experiments.runs.store import (
+    CHECKPOINTS,
+    LEFTOVERS,
+    Identity,
+    RunRecord,
+    RunStore,
+    identities_of,
+    labelled,
+)
 from retarget.storage import atomic_file
+
+ATTEMPTS = 3  # at a run whose process is killed
+LOOK_EVERY = 0.1  # seconds: at limits, and at what there is to show
+LOOK_ELSEWHERE_EVERY = 0.5  # seconds: whether another process has finished a run
+
+
+class Estimator:
+    """How long a run may take, from the records of runs that are done."""
+
+    def __init__(self, records: Iterable[RunRecord] = ()) -> None:
+        self._seconds: dict[str, dict[frozenset[tuple[str, str]], list[float]]] = {}
+        self._estimates: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
+        for record in records:
+            self.learn(record)
+
+    def learn(self, record: RunRecord) -> None:
+        """Takes one more run into account, if it was done."""
+        if record.status == "done":
+            of_kind = self._seconds.setdefault(record.identity["kind"], {})
+            of_kind.setdefault(_but_seed(record.identity["config"]), []).append(record.seconds)
+            self._estimates.clear()
+
+    def seconds(self, identity: Identity) -> float | None:
+        """The median of the runs of this kind that differ in the fewest parameters, if any."""
+        known, wanted = self._seconds.get(identity.kind), _but_seed(identity.config)
+        if not known:
+            return None
+        if (identity.kind, wanted) not in self._estimates:
+            distances = {found: len({name for name, _ in found ^ wanted}) for found in known}
+            least = min(distances.values())
+            nearest = [s for found in known if distances[found] == least for s in known[found]]
+            self._estimates[identity.kind, wanted] = median(nearest)
+        return self._estimates[identity.kind, wanted]
+
+
+def _but_seed(config: dict[str, Any]) -> frozenset[tuple[str, str]]:
+    return frozenset((name, json.dumps(config[name])) for name in config if name != "seed")
+
+
+class Schedule:
+    """The runs of an experiment, by their keys, and how far they have come.
+
+    Attributes:
+        planned: All runs, in the order of the experiment.
+        keys: Their keys; two cases may have a run in common.
+        runs: Each run once.
+        done: The tables of those that are done.
+        found: Those that were done before, or by another process.
+        running: Those that are being computed here, and when they began, on `time.monotonic`.
+        elsewhere: Those that another process is computing.
+        capacity: Tasks computed at a time.
+    """
+
+    def __init__(self, experiment: Experiment, store: RunStore, fresh: bool = False) -> None:
+        self._experiment, self._store = experiment, store
+        self._family, self.planned = experiment.kind, experiment.planned_runs()
+        identities = identities_of([run.config for run in self.planned], self._family)
+        self.keys = [identity.key for identity in identities]
+        self.identities = dict(zip(self.keys, identities, strict=True))
+        self.runs = dict(zip(self.keys, self.planned, strict=True))
+        self.estimator, self.capacity = Estimator(store.records()), 1
+        self.done: dict[str, pl.DataFrame] = {}
+        self.found: set[str] = set()
+        self.failed: dict[str, RunRecord] = {}
+        self.running: dict[str, float] = {}
+        self.elsewhere: set[str] = set()
+        self._fresh = set(self.runs) if fresh else set()
+        self._collect(self.runs)
+        self._attempts: dict[tuple[str, ...], int] = {}
+        self._queue: deque[Task] = deque()
+        self._held: dict[Task, ExitStack] = {}  # the locks of what is being computed
+        self._waiting: dict[Task, float] = {}  # for another process, and since when
+
+    def missing(self) -> list[str]:
+        """The runs that are still to be computed."""
+        return [key for key in self.runs if key not in self.done]
+
+    def seconds_left(self) -> float | None:
+        """An estimate for all that is left, or None if no similar run has been done."""
+        left = [key for key in self.missing() if key not in self.failed]
+        total = 0.0
+        for key in left:
+            seconds = self.estimator.seconds(self.identities[key])
+            if seconds is None:
+                return None
+            gone = time.monotonic() - self.running[key] if key in self.running else 0.0
+            total += max(0.0, seconds - gone)
+        return total / max(1, min(self.capacity, len(left)))
+
+    def carry_out(self, executor: Executor, watch: "Watch" = lambda schedule: None) -> None:
+        """Computes what is missing; calls `watch` if there may be something new to show."""
+        self.capacity = executor.capacity
+        groups: dict[str, list[str]] = {}
+        for key in self.missing():
+            groups.setdefault(self._family.together(self.runs[key].config) or key, []).append(key)
+        self._queue.extend(map(self._task, groups.values()))
+        try:
+            while self._queue or self._held or self._waiting:
+                while self._queue and len(self._held) < executor.capacity:
+                    self._begin(self._queue.popleft(), executor)
+                watch(self)
+                if self._held:
+                    for task, ending in executor.ended(LOOK_EVERY):
+                        self._finish(task, ending)
+                        self._held.pop(task).close()
+                else:
+                    time.sleep(LOOK_EVERY)  # for a run that another process is computing
+                for task, since in list(self._waiting.items()):
+                    if time.monotonic() - since > LOOK_ELSEWHERE_EVERY:
+                        del self._waiting[task]
+                        self._queue.append(task)
+            watch(self)
+        except BaseException:
+            executor.close()  # before the locks: another process may begin these runs then
+            raise
+        finally:
+            for locks in self._held.values():
+                locks.close()
+
+    def _task(self, keys: Sequence[str]) -> Task:
+        return Task(
+            self._family,
+            tuple(self.runs[key].config for key in keys),
+            tuple(self.identities[key] for key in keys),
+            self._store.checkpoint(keys[0]),
+        )
+
+    def _begin(self, task: Task, executor: Executor) -> None:
+        """Starts a task unless another process is computing it, or has just finished it."""
+        keys, locks = task.keys, ExitStack()
+        for key in keys:
+            lock = self._store.lock(key)
+            if lock is None:
+                locks.close()
+                self._waiting[task] = time.monotonic()
+                self.elsewhere.update(keys)
+                return
+            locks.callback(lock.release)
+        self.elsewhere.difference_update(keys)
+        self._collect(keys)
+        left = [key for key in keys if key not in self.done]
+        if not left:
+            locks.close()
+            return
+        if left != keys:
+            task = self._task(left)
+        first_time = tuple(left) not in self._attempts
+        for key in left:
+            self._store.drop(key, LEFTOVERS)
+            if first_time and key in self._fresh:
+                self._store.drop(key, CHECKPOINTS)
+        self._held[task] = locks
+        self.running.update(dict.fromkeys(left, time.monotonic()))
+        executor.start(task)
+
+    def _finish(self, task: Task, ending: Ending) -> None:
+        keys = task.keys
+        for key in keys:
+            del self.running[key]
+        attempts = self._attempts[tuple(keys)] = self._attempts.get(tuple(keys), 0) + 1
+        if isinstance(ending, Lost):
+            if attempts < ATTEMPTS:
+                self._queue.append(task)
+                return
+            ending = Failed(f"{ending.reason}, {attempts} times")
+        for place, key in enumerate(keys):
+            identity = self.identities[key]
+            about = {
+                "experiment": self._experiment.label,
+                "name": self.runs[key].name,
+                # runs computed at once share the time
+                "seconds": round(ending.seconds / len(keys), 3),
+                "attempts": attempts,
+            }
+            if isinstance(ending, Failed):
+                record = self._store.keep_failure(
+                    identity, ending.reason, trace=ending.trace, **about
+                )
+                self.failed[key] = record
+            else:
+                table = self.done[key] = ending.tables[place]
+                record = self._store.keep(identity, table, warnings=ending.warnings, **about)
+                self.estimator.learn(record)
+
+    def _collect(self, keys: Iterable[str]) -> None:
+        """Takes the results that are there, unless they are to be computed again."""
+        for key in keys:
+            table = None if key in self._fresh else self._store.result(key)
+            if table is not None:
+                self.done[key] = table
+                self.found.add(key)
+
+
+Watch = Callable[[Schedule], None]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an experiment left behind.
+    """What an experiment has computed and written."""
 
-    Attributes:
-        table: The table of all runs, or None where some have failed.
-        files: What was written.
-        computed: Runs computed now.
-        reused: Runs found finished.
-        failed: Runs that have no result, with the reasons.
-        not_drawn: Why there is no figure of the table, if that is so.
-        seconds: How long all of it took.
-    """
-
-    table: pl.DataFrame | None
+    table: pl.DataFrame | None  # of all runs; None if some have failed
     files: list[Path]
     computed: int
-    reused: int
+    reused: int  # runs found finished
     failed: list[tuple[PlannedRun, RunRecord]]
-    not_drawn: str | None
+    not_drawn: str | None  # why there is no figure of the table
     seconds: float
 
 
@@ -55,66 +252,49 @@ def run_experiment(
     fresh: bool = False,
     watch: Watch = lambda schedule: None,
 ) -> Outcome:
-    """Computes an experiment and writes table, figure and record to `results/<label>/`.
+    """Computes an experiment, here by default, and writes its files to `results/<label>/`.
 
-    The runs' own results are in `results/runs/`, where every experiment finds them. Where runs
-    have failed, those of the others are kept, and nothing is drawn. Where drawing fails, table and
-    record are written all the same, and the outcome and the record say why there is no figure.
-
-    Args:
-        experiment: What to run.
-        results: The folder for all results.
-        executor: Where to compute; by default in this process.
-        fresh: Compute every run again, also those found finished.
-        watch: Called with the schedule whenever there may be something new to show.
+    The runs' own results are in `results/runs/`, where every experiment finds them; `fresh` ignores
+    them. If runs have failed, the results of the others are kept, and nothing is drawn. If drawing
+    fails, table and record are written all the same, and the record says why there is no figure.
     """
     started, clock = datetime.now(UTC), time.perf_counter()
-    folder = results / experiment.label
     schedule = Schedule(experiment, RunStore(results), fresh)
     schedule.carry_out(executor or ThisProcess(), watch)
-    files, reused, table, not_drawn = list[Path](), len(schedule.found), None, None
+    reused = len(schedule.found)
     computed = len(schedule.done) - reused
-    if not schedule.failed:
-        # relaxed, because a parameter that some cases do not have is null there
-        table = pl.concat(
-            (
-                labelled(schedule.done[key], run.labels)
-                for key, run in zip(schedule.keys, schedule.planned, strict=True)
-            ),
-            how="vertical_relaxed",
-        )
-        files = [_write_table(table, folder / f"{experiment.label}.parquet")]
-        figures = [folder / f"{experiment.label}.{suffix}" for suffix in ("png", "pdf")]
-        not_drawn, trace = _draw(experiment, table, figures)
-        files += figures if not_drawn is None else []
-        record = _record(experiment, started, time.perf_counter() - clock)
-        if not_drawn is not None:
-            record["not drawn"] = {"reason": not_drawn, "trace": trace}
-        record["runs"] = {
-            "all": computed + reused,
-            "computed": computed,
-            "found finished": reused,
-            "keys": schedule.keys,
-        }
-        files.append(folder / "run.json")
-        with atomic_file(files[-1]) as temporary:
-            temporary.write_text(json.dumps(record, indent=2) + "\n")
-    failed = [(schedule.runs[key], record) for key, record in schedule.failed.items()]
-    seconds = time.perf_counter() - clock
-    return Outcome(table, files, computed, reused, failed, not_drawn, seconds)
-
-
-def _write_table(table: pl.DataFrame, path: Path) -> Path:
+    if schedule.failed:
+        failed = [(schedule.runs[key], record) for key, record in schedule.failed.items()]
+        seconds = time.perf_counter() - clock
+        return Outcome(None, [], computed, reused, failed, None, seconds)
+    # relaxed, because a parameter that some cases do not have is null there
+    table = pl.concat(
+        (
+            labelled(schedule.done[key], run.labels)
+            for key, run in zip(schedule.keys, schedule.planned, strict=True)
+        ),
+        how="vertical_relaxed",
+    )
+    stem = results / experiment.label / experiment.label
+    files = [stem.with_name(f"{stem.name}.{suffix}") for suffix in ("parquet", "png", "pdf")]
     # opened here: Polars takes no path that is not UTF-8
-    with atomic_file(path) as temporary, temporary.open("wb") as opened:
+    with atomic_file(files[0]) as temporary, temporary.open("wb") as opened:
         table.write_parquet(opened)
-    return path
+    failure = _draw(experiment, table, files[1:])
+    record = _record(experiment, started, time.perf_counter() - clock)
+    if failure:
+        record["not drawn"], files = failure, files[:1]
+    counts = {"all": computed + reused, "computed": computed, "found finished": reused}
+    record["runs"] = counts | {"keys": schedule.keys}
+    files.append(stem.with_name("run.json"))
+    with atomic_file(files[-1]) as temporary:
+        temporary.write_text(json.dumps(record, indent=2) + "\n")
+    seconds = time.perf_counter() - clock
+    return Outcome(table, files, computed, reused, [], failure.get("reason"), seconds)
 
 
-def _draw(
-    experiment: Experiment, table: pl.DataFrame, files: Sequence[Path]
-) -> tuple[str | None, str | None]:
-    """Draws the table; or the reason why that failed, and where: all the work is done by then."""
+def _draw(experiment: Experiment, table: pl.DataFrame, files: Sequence[Path]) -> dict[str, str]:
+    """Draws the table; if that fails, says why: the results must not be lost with it."""
     others = plt.get_fignums()
     try:
         figure = experiment.kind.draw(table)
@@ -128,11 +308,12 @@ def _draw(
     except Exception as error:
         for path in files:  # those of an earlier table are not of this one
             path.unlink(missing_ok=True)
-        return in_a_line(error), "".join(traceback.format_exception(error))
+        trace = "".join(traceback.format_exception(error))
+        return {"reason": in_a_line(error), "trace": trace}
     finally:
         for number in set(plt.get_fignums()).difference(others):
             plt.close(number)
-    return None, None
+    return {}
 
 
 def _record(experiment: Experiment, started: datetime, seconds: float) -> dict[str, Any]:

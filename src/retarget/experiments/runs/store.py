@@ -1,7 +1,7 @@
-"""Results of runs on disk: found again by identity, whole or not there, checked when read.
+"""Results of runs on disk, found again by what determines them.
 
 Each run has a folder `results/runs/<key>/`: `result.parquet`, and `run.json`, which is written last
-and holds the checksum of the other. What does not fit its checksum is set aside and made again.
+and holds the checksum of the other. A result that does not fit its checksum is set aside.
 """
 
 import hashlib
@@ -35,21 +35,13 @@ COMPUTING = ("numba", "numpy", "pillow", "scikit-learn", "scipy", "torch")
 
 @dataclass(frozen=True)
 class Identity:
-    """All that determines the result of a run.
+    """All that determines the result of a run."""
 
-    Attributes:
-        kind: The class of the config, by its full name.
-        config: The parameters.
-        data: Checksums of what is read, by what it is.
-        code: The hash of retarget's source.
-        packages: Versions of retarget and of the packages that compute, by name.
-    """
-
-    kind: str
+    kind: str  # the class of the config, by its full name
     config: dict[str, Any]
-    data: dict[str, str]
-    code: str
-    packages: dict[str, str]
+    data: dict[str, str]  # checksums of what is read, by what it is
+    code: str  # the hash of retarget's source
+    packages: dict[str, str]  # versions of retarget and of the packages that compute
 
     @cached_property
     def key(self) -> str:
@@ -59,11 +51,7 @@ class Identity:
 
 
 def identities_of(configs: Sequence[Config], family: Family) -> list[Identity]:
-    """The identities of runs of a family. What several of them read is looked at once.
-
-    Raises:
-        MissingDataError: What a run reads is not there.
-    """
+    """The identities of runs of a family; what several of them read is looked at once."""
     code, packages = current_code()
     deciding = tuple(signature(family.data).parameters)
     read: dict[tuple[Any, ...], dict[str, str]] = {}
@@ -118,6 +106,7 @@ def labelled(table: pl.DataFrame, labels: Mapping[str, Any]) -> pl.DataFrame:
 
 RESULT, RECORD, LOCK = "result.parquet", "run.json", "lock"
 CHECKPOINTS = "checkpoint*.safetensors"
+LEFTOVERS = f"{PARTIAL}*"  # of a process that was killed while it wrote
 
 
 class State(StrEnum):
@@ -132,23 +121,7 @@ class State(StrEnum):
 
 
 class RunRecord(BaseModel):
-    """What `run.json` says of a run.
-
-    Attributes:
-        key: The hash of its identity.
-        status: Whether there is a result, or a reason why not.
-        identity: All that determined the result.
-        experiment: The experiment that asked for it first.
-        name: What tells it from the other runs of that.
-        finished: When, in UTC.
-        seconds: How long its computation took, at the last attempt.
-        attempts: How often it was begun in that session.
-        machine: On what kind of machine.
-        warnings: What was warned of on the way.
-        reason: Why it failed.
-        trace: Where in the code.
-        sha256: The checksum of its result.
-    """
+    """What `run.json` says of a run."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -156,24 +129,20 @@ class RunRecord(BaseModel):
     key: str
     status: Literal["done", "failed"]
     identity: dict[str, Any]
-    experiment: str
-    name: str
-    finished: str
-    seconds: float
+    experiment: str  # that asked for it first
+    name: str  # tells it from the other runs of that experiment
+    finished: str  # UTC
+    seconds: float  # at the last attempt
     attempts: int = 1
     machine: str
     warnings: list[str] = []
-    reason: str | None = None
+    reason: str | None = None  # of a failure
     trace: str | None = None
-    sha256: str | None = None
+    sha256: str | None = None  # of its result
 
 
 class RunStore:
-    """The runs in a folder of results.
-
-    Args:
-        results: The folder for all results.
-    """
+    """The runs in a folder of results."""
 
     def __init__(self, results: Path) -> None:
         self.folder = results / "runs"
@@ -185,23 +154,19 @@ class RunStore:
         return iter(sorted(path.name for path in self.folder.iterdir() if path.is_dir()))
 
     def record(self, key: str) -> RunRecord | None:
-        """What is known of a run; None if nothing is, or if it cannot be read.
-
-        Only `result` finds out whether the result itself is whole.
-        """
+        """The record of a run, or None if there is none that can be read."""
         try:
-            text = (self.folder / key / RECORD).read_bytes()
-            record = RunRecord.model_validate_json(text)
+            record = RunRecord.model_validate_json((self.folder / key / RECORD).read_bytes())
         except (OSError, ValidationError):
             return None
         return record if record.key == key else None
 
     def records(self) -> Iterator[RunRecord]:
-        """What is known of each run."""
+        """The records that can be read."""
         return (record for key in self if (record := self.record(key)) is not None)
 
     def state(self, key: str) -> State:
-        """How a run stands, as far as one can tell from here."""
+        """How a run stands."""
         return State.RUNNING if self._is_locked(key) else self._state_of_files(key)
 
     def result(self, key: str) -> pl.DataFrame | None:
@@ -214,14 +179,14 @@ class RunStore:
         return None
 
     def keep(self, identity: Identity, table: pl.DataFrame, **about: Any) -> RunRecord:
-        """Writes the result of a run, then its record; its checkpoints are not needed any more."""
+        """Writes the result of a run, then its record, and deletes its checkpoints."""
         folder = self.folder / identity.key
         with atomic_file(folder / RESULT) as temporary:
             with temporary.open("wb") as opened:  # Polars takes no path that is not UTF-8
                 table.write_parquet(opened)
             sha256 = hashlib.sha256(temporary.read_bytes()).hexdigest()
         record = self._write(identity, status="done", sha256=sha256, **about)
-        self.drop_checkpoints(identity.key)
+        self.drop(identity.key, CHECKPOINTS)
         return record
 
     def keep_failure(self, identity: Identity, reason: str, **about: Any) -> RunRecord:
@@ -229,27 +194,18 @@ class RunStore:
         return self._write(identity, status="failed", reason=reason, **about)
 
     def checkpoint(self, key: str) -> Path:
-        """Where a run may put what it needs to go on after an interruption."""
+        """Where a run may put what it needs to resume after an interruption."""
         return self.folder / key / CHECKPOINTS.replace("*", "")
 
-    def checkpoints(self, key: str) -> list[Path]:
-        """What a run has put there."""
-        return sorted((self.folder / key).glob(CHECKPOINTS))
-
-    def drop_checkpoints(self, key: str) -> None:
-        """Forgets how far a run had come."""
-        for path in self.checkpoints(key):
-            path.unlink(missing_ok=True)
-
-    def drop_leftovers(self, key: str) -> None:
-        """Deletes what a process that was killed had half written. For the one with the lock."""
-        for path in (self.folder / key).glob(f"{PARTIAL}*"):
+    def drop(self, key: str, pattern: str) -> None:
+        """Deletes the checkpoints or leftovers of a run."""
+        for path in (self.folder / key).glob(pattern):
             path.unlink(missing_ok=True)
 
     def lock(self, key: str) -> FileLock | None:
         """The right to compute a run, or None while another process has it.
 
-        The operating system takes it back when a process ends, in whatever way.
+        The operating system releases it when its process ends, in whatever way.
         """
         folder = self.folder / key
         folder.mkdir(parents=True, exist_ok=True)
@@ -272,7 +228,7 @@ class RunStore:
         return True
 
     def find(self, beginning: str) -> str:
-        """The key that begins so."""
+        """The only key that begins like this."""
         found = [key for key in self if key.startswith(beginning)]
         if len(found) != 1:
             what = f"{len(found)} runs begin" if found else "there is no run that begins"
