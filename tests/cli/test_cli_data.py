@@ -1,5 +1,6 @@
 import pytest
 
+from retarget.cli import console
 from retarget.data import fetch
 from support.made_mnist import NAMES, TRAIN_IMAGES, TRAIN_LABELS, made_data_set, write_made_mnist
 from support.mirror import Answer
@@ -17,7 +18,7 @@ def made(tmp_path, monkeypatch, mirror):
 
 
 def test_list_says_what_there_is_and_where(command, monkeypatch, made):
-    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setattr(console, "_width", 300)
     code, shown = command("data", "list", "--data-dir", made / "empty")
     assert code == 0
     assert "mnist │ 70,000 handwritten digits, 28 x 28 pixels, 10 classes │" in shown
