@@ -245,7 +245,7 @@ def test_discounts_that_mean_nothing():
     for _ in range(280):
         thing.discount(0.5)
     assert np.isfinite(thing.predict(queries)).all()
-    with pytest.raises(InvalidInputError, match="which is nothing; begin a new learner"):
+    with pytest.raises(InvalidInputError, match="which is nothing; start a new learner"):
         thing.discount(1e-20)
     assert np.isfinite(thing.predict(queries)).all()
 
