@@ -199,7 +199,7 @@ class Problem(Generic[ArrayT]):
 
     @property
     def residual(self) -> Tensor:
-        """(n, c) the targets, less the starting function."""
+        """(n, c) the targets minus the starting function."""
         return self.Y if self.start is None else self.Y - self.start
 
     def give(self, result: Tensor) -> ArrayT:

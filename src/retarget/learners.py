@@ -140,7 +140,7 @@ class SGD:
             return self.lr
         if step >= len(self.lr):
             raise InvalidInputError(
-                f"the lr schedule ends after {len(self.lr)} steps, but the stream goes on to step "
+                f"the lr schedule ends after {len(self.lr)} steps, but the stream reaches step "
                 f"{step + 1}; give a longer schedule"
             )
         return self.lr[step]

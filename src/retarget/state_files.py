@@ -95,7 +95,7 @@ def explained(path: str | Path, what: str) -> Iterator[None]:
         *(RuntimeError, TypeError, ValueError),
     ) as error:
         told = f"{type(error).__name__}: {error}"
-        raise InvalidInputError(f"{path} is not a saved state of a {what} ({told})") from error
+        raise InvalidInputError(f"{path} is not a state of a {what} ({told})") from error
 
 
 def checksum(text: str, tensors: Mapping[str, Tensor]) -> str:

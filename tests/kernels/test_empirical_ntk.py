@@ -587,7 +587,7 @@ def two_types():
     ({"memory": 0}, "memory is 0; expected a positive"),
     ({"sketch": -2}, "sketch is -2; expected a positive"),
     ({"outputs": "full", "sketch": 9}, "'full', which cannot be sketched"),
-    ({"params": ["2.wieght"]}, r"params has '2.wieght'; .*did you mean '2.weight'\?"),
+    ({"params": ["2.wieght"]}, r"params has '2.wieght', .*did you mean '2.weight'\?"),
     ({"params": []}, "params selects no parameters; expected"),
 ])  # fmt: skip
 def test_refused_options(options, message):

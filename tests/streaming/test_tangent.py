@@ -201,7 +201,7 @@ def none_of_them(name):
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [
-        ({"params": "3"}, InvalidInputError, "params has '3'; expected names"),
+        ({"params": "3"}, InvalidInputError, "params has '3', which matches nothing"),
         ({"params": none_of_them}, InvalidInputError, "params selects no"),
         ({"memory": 0}, InvalidInputError, "memory is 0; expected 1 or more"),
         ({"combinations": 1.5}, InvalidTypeError, "combinations is 1.5; expected a whole number"),

@@ -24,7 +24,10 @@ from retarget.samples import Samples, library_of, shapes_of
 
 
 class Kernel(ABC):
-    """A positive semi-definite function of two samples. Samples are rows."""
+    """Base class of kernels: positive semi-definite functions of two samples.
+
+    Call a kernel with samples as rows to get a matrix, as from scikit-learn's `rbf_kernel`.
+    """
 
     @torch.no_grad()
     def __call__(self, A: ArrayT, B: ArrayT | None = None) -> ArrayT:
@@ -223,7 +226,7 @@ def require_features(features: Tensor, n: int) -> None:
 
 
 class CallableKernel(Kernel):
-    """A kernel given as a function `k(A, B) -> (len(A), len(B))`.
+    """A kernel of your own, given as a function `k(A, B) -> (len(A), len(B))`.
 
     The function receives the arrays as you pass them to the kernel, NumPy or torch.
 
@@ -272,6 +275,8 @@ class CallableKernel(Kernel):
 class SklearnKernel(CallableKernel):
     """One of scikit-learn's pairwise kernels, by name, with its parameters.
 
+    Equivalent to `sklearn.metrics.pairwise.pairwise_kernels(A, B, metric=name, **parameters)`.
+
     Examples:
         >>> import numpy as np
         >>> SklearnKernel("polynomial", degree=2, gamma=1.0)(np.array([[1.0]]), np.array([[2.0]]))
@@ -305,6 +310,8 @@ def _pairwise(A: Any, B: Any, **parameters: Any) -> Any:
 
 class PrecomputedKernel(Kernel):
     """A Gram matrix computed in advance; samples are then its row numbers.
+
+    Use it if the matrix is given or expensive, as with scikit-learn's `kernel="precomputed"`.
 
     Examples:
         >>> import numpy as np

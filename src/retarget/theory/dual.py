@@ -8,7 +8,7 @@ $$ E_t + \sum_{i<t} c(t, i)\, k(x_t, x_i)\, E_i = y_t , $$
 where $i < t$ means: in an earlier mini-batch. (With cross-entropy the first $E_t$ stands beside
 $\sigma$ of the sum: still triangular, and solved mini-batch after mini-batch.) The system is solved
 by substitution, a window of samples at a time. The past before the window enters through one
-matrix product, because the memory of a linear optimiser is two numbers a sample: its share in the
+matrix product, because the memory of a linear optimiser is two numbers per sample: its share in the
 weights and in the velocity.
 
 With explicit features, $k(x, x') = \phi(x)^\top \phi(x')$, the past is the weights themselves (and
@@ -76,7 +76,7 @@ class Window:
         return coupling
 
     def spread(self, response: np.ndarray) -> Tensor:
-        """(m, m) from one value a step (m, steps) to one value a sample."""
+        """(m, m) one value per sample, from one value per step (m, steps)."""
         return self.gram.new_tensor(response)[:, torch.from_numpy(self.memory.step_of)]
 
     def inherited(self, carry: np.ndarray) -> Tensor:

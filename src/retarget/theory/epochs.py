@@ -2,7 +2,7 @@ r"""Several passes over the same stream: E epochs of n samples are a triangular 
 
 Its kernel is the n x n one, E times E times over, and is never formed. A sample's coefficients of
 all epochs multiply the same kernel row, so they add up: the past of a window is the kernel of its
-samples against all n, times one share a sample in the weights and one in the velocity.
+samples against all n, times one share per sample in the weights and one in the velocity.
 
 The corrected targets of E epochs are the n targets that, taught again in every epoch, lead the
 learner to the offline one. For plain SGD an epoch is

@@ -6,8 +6,8 @@ A learner is moved by $y - \sigma(f)$, the target minus its output, where $\sigm
     cross-entropy     softmax over several outputs; the logistic function of one
 
 (both are the canonical link of their loss, so nothing else about the loss is needed). A learner
-that starts from a function $f_0$ has $f_0$ added to its logits $f$. For the squared error alone
-that is the same as subtracting it from the targets.
+that starts from a function $f_0$ has $f_0$ added to its logits $f$. Only for the squared error is
+that the same as subtracting it from the targets.
 """
 
 from typing import Literal, get_args

@@ -1,10 +1,10 @@
 r"""Least squares from sums over samples: everything a ridge solution needs, and nothing else.
 
-With features $\phi$ and targets $y$ the ridge solution depends on the stream through
+With features $\phi$ and targets $y$ the ridge solution depends on the stream only through
 
-    N = sum w,   C = sum w phi phi^T,   B = sum w phi y^T,   s = sum w y^2
+    N = sum w,   C = sum w phi phi^T,   B = sum w phi y^T,   s = sum w y^2 .
 
-alone. Sums do not depend on the order of their terms; adding those of two streams joins them,
+Sums do not depend on the order of their terms; adding those of two streams joins them,
 subtracting those of a sample forgets it, and a factor on all of them makes the past count less. The
 ridge can be chosen from them as well, by generalised cross-validation.
 
@@ -216,8 +216,7 @@ class Moments:
             tensor = require_shape(name, tensors[name], *({"m": m, "c": c}[each] for each in shape))
             if tensor.dtype != torch.float64 or not bool(tensor.isfinite().all()):
                 raise InvalidInputError(
-                    f"{name} has dtype {tensor.dtype} or numbers that are not finite; expected "
-                    "finite float64 numbers"
+                    f"{name} is not float64 or not finite; expected finite float64 numbers"
                 )
             # a copy has the usual alignment, on which the last digits of products depend
             setattr(held, name, tensor.clone())

@@ -90,7 +90,7 @@ def online_coefficients(
     For plain SGD this is the triangular system $(I/\eta + K^L) A = Y$ (Eq. 6), with $K^{bL}$ for
     mini-batches (Eq. 7); for momentum, weight decay and schedules the same system weighted by the
     optimiser's memory (docs/theory.md, section 5). With cross-entropy it is triangular as well,
-    $A_t = \eta (y_t - \sigma(f_t))$ in order (section 10).
+    $A_t = \eta (y_t - \sigma(f_t))$ in order (section 10). It costs a few products $K Y$ per epoch.
 
     Args:
         K: (n, n) Gram matrix of the stream, in stream order.
@@ -195,6 +195,8 @@ def online_learning_curve(
     K: ArrayT, Y: Any, K_query: Any, learner: SGD, stops: Sequence[int]
 ) -> ArrayT:
     r"""Predictions of the online learner after each of several prefixes of the stream.
+
+    One pass over the stream serves all prefixes.
 
     Args:
         K: (n, n) Gram matrix of the stream, in stream order.

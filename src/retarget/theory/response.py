@@ -56,7 +56,7 @@ class StepResponse:
     responses: np.ndarray | None
 
     def coasting_share(self, ends: np.ndarray) -> np.ndarray:
-        """(m,) c_inf(end, i) for one step a sample: what is left of each sample's own error."""
+        """(m,) c_inf(end, i) for each sample's own step: what remains of the sample's own error."""
         share: np.ndarray
         if self.responses is None:
             share = self.deposit[0, self.step_of]

@@ -209,7 +209,7 @@ class DenseKernel(StreamKernel):
             yield diagonal_blocks(self.K[rows, rows], count)
 
     def density(self) -> Tensor:
-        """Means of the kernel's rows, less the diagonal."""
+        """Means of the kernel's rows without the diagonal."""
         return (self.K.sum(1) - self.K.diagonal()) / max(1, len(self) - 1)
 
     def leave_one_out(self, gammas: Tensor, seed: int) -> tuple[Tensor, int]:
@@ -335,7 +335,7 @@ class FeatureKernel(StreamKernel):
                 yield Phi @ Phi.mT
 
     def density(self) -> Tensor:
-        """Features times their sum, less each row's own part."""
+        """Features times their sum, minus each row's own part."""
         return (self.values(self._sum[:, None])[:, 0] - self._diagonal) / max(1, len(self) - 1)
 
     def leave_one_out(self, gammas: Tensor, seed: int) -> tuple[Tensor, int]:

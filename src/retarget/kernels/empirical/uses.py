@@ -7,7 +7,7 @@ the parameters were multiplied with and g is the output's gradient by the result
 |---|---|---|
 | `linear`, `matmul`, `addmm` | the input | all dimensions between the first and the last |
 | `conv2d` | the patch under the window | the windows |
-| norms in evaluation mode, `mul`, `add` | the (normalised) input; one group a parameter | those \
+| norms in evaluation mode, `mul`, `add` | the (normalised) input; one group per parameter | those \
 that share a parameter |
 | `embedding` | the token, one of many that are 1 or 0 | the tokens of a sample |
 

@@ -352,7 +352,7 @@ def measure(h: Any, index: Any, scale: Any, left: Any, work: Any, deviations: An
     """Standard deviations and their inverses, from the pairs of a pixel with itself.
 
     The inverses are rounded up until a sample's correlation with itself is at least 1: clipped
-    to 1, it is then exact, where an error of eps would grow to sqrt(eps) in the arccosine.
+    to 1, it is then exact, whereas an error of eps would grow to sqrt(eps) in the arccosine.
     """
     one = deviations.dtype.type(1)  # a plain 1 would make it double precision
     for row in range(h[ROWS]):

@@ -8,7 +8,7 @@ for cross-entropy and the norm of the kernel's space. With $f = K A$ the minimum
 J is convex, and strictly so in $f$ if $\gamma > 0$: there is one solution, for any real targets,
 and damped Newton steps lead to it. A step solves
 
-    (gamma I + H K) D = Y - sigma - gamma A          H: the slopes of sigma, a c x c block a sample
+    (gamma I + H K) D = Y - sigma - gamma A          H: the slopes of sigma, c x c for each sample
 
 H K is self-adjoint in the inner product $\langle a, b \rangle_K = \operatorname{tr} a^\top K b$, so
 conjugate gradients work in that one. They are preconditioned by $P = \gamma I + h K = h L L^\top$,
