@@ -68,7 +68,7 @@ def effective_targets(
         gamma: Ridge of the offline learner to compare with, 0 or more.
         initial: Values of the starting function on the stream, if it is not zero (only without
             weight decay).
-        loss: `"squared"` or `"cross-entropy"`, for both learners (`initial` then holds logits).
+        loss: `"squared"` or `"cross-entropy"` (for which `initial` is logits), for both learners.
         epochs: Passes over the stream, each in the same order; a schedule has one rate for each
             step of all of them. The time grows with their number, the memory does not.
 
@@ -118,7 +118,7 @@ def corrected_targets(
         gamma: Ridge of the offline learner, 0 or more; with 0, K must be positive definite.
         initial: Values of the starting function on the stream, if it is not zero (only without
             weight decay).
-        loss: `"squared"` or `"cross-entropy"`, for both learners (`initial` then holds logits).
+        loss: `"squared"` or `"cross-entropy"` (for which `initial` is logits), for both learners.
         epochs: Passes over the stream, each in the same order. With more than one, the n targets
             lead the learner to the offline one if it trains on the same targets in every epoch: put
             them into your data loader once (docs/theory.md, section 11). Finding them takes a few
@@ -191,7 +191,7 @@ def discrepancy(
         gamma: Ridge of the offline learner, 0 or more.
         initial: Values of the starting function on the stream, if it is not zero (only without
             weight decay).
-        loss: `"squared"` or `"cross-entropy"`, for both learners (`initial` then holds logits).
+        loss: `"squared"` or `"cross-entropy"` (for which `initial` is logits), for both learners.
 
     Returns:
         The distance, 0 or more; for the distance of one output, pass that column of Z and Y.

@@ -262,7 +262,7 @@ def iterative_targets(
 ) -> ArrayT:
     r"""Targets that lead the online learner, block by block, to the offline learner's predictions.
 
-    Causal: the targets of a block depend on this block and the past alone. With `ridge=0` and
+    Causal: the targets of a block depend only on this block and the past. With `ridge=0` and
     `parts="both"`, the online learner's function agrees after each corrected block, on that block,
     with the offline learner that has seen the stream so far; a ridge makes this approximate, and
     one part alone does not achieve it. With momentum, what agrees is the function that the learner
@@ -271,10 +271,10 @@ def iterative_targets(
     For plain SGD whose first block is corrected too, the learning rate changes the targets, but not
     the function learned. (With weight decay it changes both.)
 
-    For the squared error a block of b samples costs $n^2 b$ multiplications. With cross-entropy the
-    same holds for the logits, but the offline learner is solved for again after every block, by
-    Newton's method from the last solution: a few dozen products of $n^2 c$ multiplications per
-    block (docs/theory.md, section 10).
+    With cross-entropy it is the logits that agree. A block of b samples costs $n^2 b$
+    multiplications for the squared error. With cross-entropy, Newton's method solves for the
+    offline learner again after every block, from the last solution, in a few dozen products of
+    $n^2 c$ multiplications (docs/theory.md, section 10).
 
     Args:
         K: (n, n) Gram matrix of the stream, in stream order.
@@ -290,7 +290,7 @@ def iterative_targets(
         first_block: `"plain"` leaves the first block's targets as they are.
         initial: Values of the starting function on the stream, if it is not zero (only without
             weight decay).
-        loss: `"squared"` or `"cross-entropy"`, for both learners (`initial` then holds logits).
+        loss: `"squared"` or `"cross-entropy"` (for which `initial` is logits), for both learners.
             The halves of Eq. 16 (`parts`) exist only for the squared error.
 
     Returns:
