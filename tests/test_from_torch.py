@@ -107,17 +107,17 @@ class OfMyOwn(torch.optim.SGD):
         (
             lambda: in_groups({}, {"momentum": 0.5}),
             InvalidInputError,
-            "group 1 momentum is 0.5, and 0 in group 0",
+            "group 1 momentum is 0.5, but 0 in group 0",
         ),
         (
             lambda: in_groups({"momentum": 0.5}, {"momentum": 0.5, "nesterov": True}),
             InvalidInputError,
-            "group 1 nesterov is True, and False in group 0",
+            "group 1 nesterov is True, but False in group 0",
         ),
         (
             lambda: in_groups({"weight_decay": 0.1}, {"weight_decay": 0.1, "lr": 0.2}),
             InvalidInputError,
-            "group 1 lr . weight_decay is 0.02, and 0.01 in group 0",
+            "group 1 lr . weight_decay is 0.02, but 0.01 in group 0",
         ),
         (lambda: stepped(0.5), InvalidInputError, "velocity from earlier steps"),
         (lambda: in_groups({"lr": 0.0}), InvalidInputError, "lr is 0.0; expected a positive"),

@@ -80,15 +80,19 @@ def test_the_door_makes_dicts_and_tuples_of_tensors():
 @pytest.mark.parametrize(
     ("value", "error", "message"),
     [
-        (3.0, InvalidInputError, "X is a single number; expected samples as rows"),
-        ({"a": 3.0}, InvalidInputError, r"X\['a'\] is a single number; expected one row a sample"),
+        (3.0, InvalidInputError, "X is a single number; expected one row per sample"),
+        (
+            {"a": 3.0},
+            InvalidInputError,
+            r"X\['a'\] is a single number; expected one row per sample",
+        ),
         ({"a": None}, InvalidInputError, "X holds no array; expected at least one"),
-        ({1: np.ones(2)}, InvalidTypeError, r"X has keys \[1\]; expected strings"),
+        ({1: np.ones(2)}, InvalidTypeError, r"X has keys \[1\]; expected string keys"),
         ({"a": "word"}, InvalidTypeError, r"X\['a'\] has dtype"),
         (
             {"a": np.ones(2), "b": (np.ones(3),)},
             InvalidInputError,
-            r'X\["a"\] has 2, X\["b", 0\] has 3 rows; expected one row a sample in every part',
+            r'X\["a"\] has 2 rows, X\["b", 0\] has 3 rows; expected one row per',
         ),
         (np.array([1.0, np.nan]), InvalidInputError, "X holds nan in row 1"),
     ],

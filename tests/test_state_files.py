@@ -85,7 +85,7 @@ def test_headers_that_were_changed(change, path):
     read_state(path)
     change(header)
     save_file(stored, path, {"retarget": json.dumps(header)})
-    with pytest.raises(DamagedFileError, match="is damaged: its checksum is not that of what it"):
+    with pytest.raises(DamagedFileError, match="is damaged: its checksum does not match"):
         read_state(path)
 
 
@@ -104,7 +104,7 @@ def test_files_of_another_format(header, path):
 
 def test_no_file(tmp_path):
     for path in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(InvalidInputError, match="there is no file .*; expected one that"):
+        with pytest.raises(InvalidInputError, match="there is no file .*; expected a file that"):
             read_state(path)
 
 

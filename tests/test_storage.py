@@ -185,7 +185,9 @@ def test_what_is_no_file_is_not_replaced(tmp_path):
     with pytest.raises(IsADirectoryError, match="folder"):
         write(tmp_path / "folder")
     for name in ("pipe", "device"):
-        with pytest.raises(FileExistsError, match=f"pipe or a device; expected a file.*{name}"):
+        with pytest.raises(
+            FileExistsError, match=f"pipe or a device; expected a regular file.*{name}"
+        ):
             write(tmp_path / name)
     assert {found.name for found in tmp_path.iterdir()} == {"pipe", "folder", "device"}
     assert Path("/dev/null").is_char_device()

@@ -61,11 +61,11 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
     "discrepancy",
     "offline_learning_curve",
     "online_learning_curve",
-    # the same, fed portion by portion
+    # the same for a stream that arrives in portions
     "TargetCorrector",
     "ShiftTracker",
     "CorrectionTracker",
-    # learners of bounded memory
+    # learners with bounded memory
     "StreamingRidge",
     "TangentLearner",
     # scikit-learn estimators
@@ -75,7 +75,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
     "StreamingRidgeClassifier",
     # a network, task by task
     "NetworkCorrector",
-    # a stream of the user's own
+    # a report on your own stream
     "diagnose",
     "Diagnosis",
     # kernels
@@ -85,13 +85,13 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
     "InfiniteNTK",
     "EmpiricalNTK",
     "as_kernel",
-    # what can go wrong: all of it in retarget.errors
+    # the base class of all errors in retarget.errors
     "RetargetError",
 ]
 
 
-# torch, scikit-learn and Polars take seconds to import: each name is imported when it is used. The
-# same modules and names as above, which are for type checkers and editors.
+# torch, scikit-learn and Polars take seconds to import: each name is imported when it is used. Keep
+# this in step with the imports above, which are for type checkers and editors.
 _MODULES = {
     "continual.corrector": "NetworkCorrector",
     "diagnosis.pipeline": "diagnose",
@@ -117,7 +117,7 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 def __getattr__(name: str) -> Any:
     if name in _MODULE_OF:
         value = getattr(import_module(f"retarget.{_MODULE_OF[name]}"), name)
-        globals()[name] = value  # the next time it is found without asking here
+        globals()[name] = value  # the next lookup does not come here
         return value
     if not name.startswith("_") and find_spec(f"retarget.{name}"):
         return import_module(f"retarget.{name}")  # rt.kernels, rt.errors...

@@ -1,7 +1,7 @@
-"""From the caller's arrays to checked tensors that everything is computed on, and back.
+"""Converts the caller's arrays to checked tensors, and results back to the caller's library.
 
-NumPy comes in without a copy and NumPy goes out; torch in, torch out. The tensors are floating
-point, finite, of matching shapes and on one device.
+NumPy arrays are wrapped without a copy and results return as NumPy; torch stays torch. The tensors
+are floating point and finite, with matching shapes and on one device.
 """
 
 import copy
@@ -33,16 +33,16 @@ ArrayT = TypeVar("ArrayT", np.ndarray, Tensor)
 # square stays in cache (CPU) or fills the device (CUDA). Measured by benchmarks/iterative.py.
 PANEL_ROWS = {"cpu": 256}
 PANEL_ROWS_ELSEWHERE = 2048
-BUSY = 0.75  # other threads at work for each core, above which ours would wait for them
+BUSY = 0.75  # busy threads of other processes per core, above which ours would wait
 LOOKS = 10
 
-# What can be computed on. torch has others (float8, quantised) without arithmetic.
+# Types with arithmetic; torch also has types without (float8, quantised).
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (
     *(torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
     *(torch.int8, torch.int16, torch.int32, torch.int64),
 )
-EXACT_INTEGERS = 2**53  # the whole numbers up to here are numbers of float64, too
+EXACT_INTEGERS = 2**53  # float64 represents every whole number up to this exactly
 
 
 def as_tensor(name: str, value: Any) -> Tensor:
@@ -53,15 +53,16 @@ def as_tensor(name: str, value: Any) -> Tensor:
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise InvalidInputError(
             f"{name} is a masked array with {np.ma.getmaskarray(value).sum()} masked entries; "
-            "expected numbers everywhere: remove or fill in what is masked first"
+            "expected a number in every entry: remove or fill in the masked ones first"
         )
     if hasattr(value, "toarray"):
         raise InvalidTypeError(
-            f"{name} is a sparse {type(value).__name__}; expected a dense array: {name}.toarray()"
+            f"{name} is a sparse {type(value).__name__}; expected a dense array: pass "
+            f"{name}.toarray()"
         )
     try:
         array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, for one
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, for example
         raise InvalidTypeError(
             f"{name} is a {type(value).__name__} that is not an array of numbers ({error}); "
             "expected rows of equal length"
@@ -79,14 +80,16 @@ def as_tensor(name: str, value: Any) -> Tensor:
 
 
 def _require_plain(name: str, tensor: Tensor) -> None:
-    """Refuses tensors that hold no numbers, or not in rows and columns."""
+    """Rejects tensors that are sparse, on the meta device or without real numbers."""
     if tensor.layout != torch.strided:
         layout = str(tensor.layout).removeprefix("torch.")
         raise InvalidTypeError(
-            f"{name} is a tensor of layout {layout}; expected a dense one: {name}.to_dense()"
+            f"{name} is a tensor of layout {layout}; expected a dense one: pass {name}.to_dense()"
         )
     if tensor.is_meta:
-        raise InvalidTypeError(f"{name} is on the meta device, which holds no numbers")
+        raise InvalidTypeError(
+            f"{name} is on the meta device, which holds no numbers; expected a tensor with data"
+        )
     if tensor.dtype not in FLOATS + INTEGERS:
         raise InvalidTypeError(
             f"{name} has dtype {_name(tensor)}; expected float16, bfloat16, float32 or float64"
@@ -94,7 +97,7 @@ def _require_plain(name: str, tensor: Tensor) -> None:
 
 
 def give_back(result: Tensor, like: Any, dtype: torch.dtype | None = None) -> Any:
-    """A result in the caller's own library, and in `dtype` if that is given."""
+    """Returns a result in the caller's library, converted to `dtype` if that is given."""
     if dtype is not None:
         result = result.to(dtype)
         require_no_overflow(result)
@@ -104,7 +107,7 @@ def give_back(result: Tensor, like: Any, dtype: torch.dtype | None = None) -> An
 def _first_infinite_row(tensor: Tensor) -> int | None:
     """The first row that holds NaN or infinity; None if all numbers are finite."""
     # The sum is finite unless an entry is not (or the sum overflows: then look closer).
-    # It costs one pass and no memory, where isfinite() would build a mask.
+    # It costs one pass and no memory, whereas isfinite() would build a mask.
     if tensor.numel() == 0 or math.isfinite(tensor.sum().item()):
         return None
     for start in range(0, len(tensor), 1024):
@@ -116,7 +119,7 @@ def _first_infinite_row(tensor: Tensor) -> int | None:
 
 
 def require_no_overflow(result: Tensor) -> None:
-    """Refuses a result (n, ...), of finite inputs, that has left the range of its dtype."""
+    """Rejects a result (n, ...) that overflowed its dtype although the inputs are finite."""
     row = _first_infinite_row(result)
     if row is not None:
         limits = torch.finfo(result.dtype)
@@ -128,29 +131,29 @@ def require_no_overflow(result: Tensor) -> None:
 
 
 def require_float(name: str, tensor: Tensor, hint: str) -> None:
-    """Refuses integers and booleans, which would be computed on wrongly or not at all."""
+    """Rejects integers and booleans, with which the computation would be wrong or fail."""
     if not tensor.is_floating_point():
         raise InvalidTypeError(f"{name} has dtype {_name(tensor)}; expected floating point: {hint}")
 
 
 def require_finite(name: str, tensor: Tensor, first_row: int = 0) -> None:
-    """Refuses NaN and infinity, naming the first row that has one."""
+    """Rejects NaN and infinity, naming the first row that has one."""
     row = _first_infinite_row(tensor)
     if row is not None:
         value = tensor[row][~tensor[row].isfinite()].reshape(-1)[0].item()
         raise InvalidInputError(
             f"{name} holds {value} in row {first_row + row}; expected finite numbers: remove or "
-            "fill in what is missing first"
+            "fill in missing values first"
         )
 
 
 def as_targets(name: str, value: Any, first_row: int = 0) -> Tensor:
-    """Targets as a finite float matrix; `first_row` is the number of its first row."""
+    """Returns targets as a finite float matrix; error messages count rows from `first_row`."""
     Y = as_tensor(name, value)
-    require_float(name, Y, "convert it, or one-hot encode class labels, first")
+    require_float(name, Y, "convert it first, or one-hot encode class labels")
     if Y.ndim not in (1, 2) or (Y.ndim == 2 and Y.shape[1] == 0):
         raise InvalidInputError(
-            f"{name} has shape {tuple(Y.shape)}; expected (n,) or (n, outputs), one row a sample"
+            f"{name} has shape {tuple(Y.shape)}; expected (n,) or (n, outputs), one row per sample"
         )
     require_finite(name, Y, first_row)
     return Y if Y.ndim == 2 else Y[:, None]
@@ -196,11 +199,11 @@ class Problem(Generic[ArrayT]):
 
     @property
     def residual(self) -> Tensor:
-        """(n, c) the targets, less the starting function."""
+        """(n, c) the targets minus the starting function."""
         return self.Y if self.start is None else self.Y - self.start
 
     def give(self, result: Tensor) -> ArrayT:
-        """A result (n, c) in the caller's library and dtype, and with the shape of Y."""
+        """Returns a result (n, c) in the caller's library and dtype, with the shape of Y."""
         flat = result[:, 0] if self._flat else result
         return cast(ArrayT, give_back(flat, self._like, self._dtype))
 
@@ -208,10 +211,10 @@ class Problem(Generic[ArrayT]):
 def as_problem(
     K: ArrayT, Y: Any, initial: Any = None, *, factored: bool = False
 ) -> Problem[ArrayT]:
-    """Checks the inputs of the functional core: K (n, n), and Y and perhaps initial (n,) or (n, c).
+    """Checks the inputs of the functional core: K (n, n), Y and optionally initial (n,) or (n, c).
 
-    If K is to be `factored`, and its Cholesky factor cannot fit into the memory, it is refused
-    before its n^2 numbers are looked at.
+    With `factored`, raises a `StreamTooLargeError` if the Cholesky factor of K cannot fit into
+    memory, before reading the n^2 numbers of K.
     """
     gram = as_tensor("K", K)
     require_float("K", gram, "convert it first")
@@ -225,7 +228,7 @@ def as_problem(
     for name, values in (("Y", Y_given), ("initial", start)):
         if values is not None and values.device != gram.device:
             raise InvalidInputError(
-                f"{name} is on {values.device}, but K is on {gram.device}; move one to the other"
+                f"{name} is on {values.device}, but K is on {gram.device}; move both to one device"
             )
     if factored:
         require_memory(
@@ -236,8 +239,8 @@ def as_problem(
         )
     require_finite("K", gram)
     require_symmetric("K", gram)
-    # LAPACK has no half precision: such inputs are computed on in float32, and results given back
-    # in their own dtype
+    # LAPACK has no half precision: such inputs are computed in float32, and results are converted
+    # back to their dtype
     wide = torch.promote_types(dtype, torch.float32)
     return Problem(
         K=gram.to(wide),
@@ -252,9 +255,9 @@ def as_problem(
 def as_stream_targets(
     Y: Any, initial: Any, n: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor | None, torch.dtype]:
-    """Y and the starting function's values as (n, c) matrices, and the dtype of a result.
+    """Returns Y and the starting function's values as (n, c) matrices, and the dtype for results.
 
-    `n` and `dtype` are those of the kernel.
+    `n` and `dtype` are the size and type of the kernel matrix.
     """
     targets = as_targets("Y", Y)
     start = None if initial is None else as_targets("initial", initial)
@@ -263,19 +266,20 @@ def as_stream_targets(
             continue
         if len(values) != n:
             raise InvalidInputError(
-                f"{name} has {len(values)} rows, but K is {n} x {n}; expected one row a sample"
+                f"{name} has {len(values)} rows, but K is {n} x {n}; expected one row per sample, "
+                "in the same order"
             )
         dtype = torch.promote_types(dtype, values.dtype)
     if start is not None and start.shape != targets.shape:
         raise InvalidInputError(
             f"initial has shape {np.shape(initial)}, but Y has shape {np.shape(Y)}; expected the "
-            "starting function's value for each target"
+            "same shape: the starting function's value for each target"
         )
     return targets, start, dtype
 
 
 def require_symmetric(name: str, K: Tensor) -> None:
-    """Refuses a matrix that differs from its transpose by more than rounding."""
+    """Rejects a matrix that differs from its transpose by more than rounding."""
     tolerance = 1e3 * torch.finfo(K.dtype).eps * K.diagonal().abs().max().item()
     tile = 4 * panel_rows(K.device)  # compared tile by tile: no n x n temporary
     for i in range(0, len(K), tile):
@@ -292,19 +296,19 @@ def require_symmetric(name: str, K: Tensor) -> None:
 
 
 def panel_rows(device: torch.device) -> int:
-    """Rows to work on at a time on this device."""
+    """Number of rows to process at a time on this device."""
     return PANEL_ROWS.get(device.type, PANEL_ROWS_ELSEWHERE)
 
 
 def panels(n: int, multiple: int, device: torch.device) -> Iterator[slice]:
-    """Consecutive row ranges of the stream, each (but the last) a multiple of `multiple` rows."""
+    """Yields consecutive row ranges; all but the last have a multiple of `multiple` rows."""
     rows = max(1, panel_rows(device) // multiple) * multiple
     for start in range(0, n, rows):
         yield slice(start, min(start + rows, n))
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes that can still be allocated on the device; None if the system does not say."""
+    """Bytes that can still be allocated on the device; None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     meminfo = Path("/proc/meminfo")
@@ -318,17 +322,17 @@ def free_memory(device: torch.device) -> int | None:
 
 
 def require_memory(what: str, numbers: float, like: Tensor, instead: str) -> None:
-    """Refuses work whose largest arrays cannot fit, before allocating any of them."""
+    """Rejects work whose largest arrays cannot fit, before allocating any of them."""
     needed, free = numbers * like.element_size(), free_memory(like.device)
     if free is not None and needed > free:
         raise StreamTooLargeError(
-            f"{what} needs about {needed / 1e9:.1f} GB on {like.device}, and "
+            f"{what} needs about {needed / 1e9:.1f} GB on {like.device}, but only "
             f"{free / 1e9:.1f} GB are free; {instead}"
         )
 
 
 class GrowingRows:
-    """Rows in one buffer that doubles when it is full; other dtypes are promoted without loss."""
+    """Rows in one buffer that doubles when it is full; mixed dtypes are promoted without loss."""
 
     def __init__(self, capacity: int = 0) -> None:
         self._capacity = capacity
@@ -346,7 +350,7 @@ class GrowingRows:
         return self._buffer[: self._size]
 
     def append(self, rows: Tensor) -> None:
-        """Copies `rows` in behind the others."""
+        """Appends a copy of `rows`."""
         size = self._size + len(rows)
         dtype = rows.dtype
         if self._buffer is not None:
@@ -361,24 +365,24 @@ class GrowingRows:
         self._size = size
 
     def fork(self) -> Self:
-        """A copy to append to, at no cost, which is void once this one is appended to.
+        """Returns a copy to append to, at no cost; do not use it after appending to this one.
 
         The rows so far are shared: neither may change them.
         """
         return copy.copy(self)
 
     def clone(self) -> Self:
-        """A copy that shares nothing."""
+        """Returns an independent copy."""
         twin = copy.copy(self)
         twin._buffer = None if self._buffer is None else self._buffer.clone()
         return twin
 
 
 def _lossless_dtype(one: Tensor, other: Tensor) -> torch.dtype:
-    """The least dtype that holds the numbers of both as they are."""
+    """The smallest dtype that represents the numbers of both exactly."""
     if one.dtype == other.dtype:
         return one.dtype
-    # NumPy's rules, because torch's make float32 of int64 and float32. NumPy has no bfloat16.
+    # NumPy's rules, because torch promotes int64 and float32 to float32. NumPy has no bfloat16.
     names = ["float32" if part.dtype == torch.bfloat16 else _name(part) for part in (one, other)]
     dtype: torch.dtype = getattr(torch, np.promote_types(*names).name)
     for part in (one, other):
@@ -387,7 +391,7 @@ def _lossless_dtype(one: Tensor, other: Tensor) -> torch.dtype:
             if max(abs(int(values.min())), abs(int(values.max()))) > EXACT_INTEGERS:
                 raise InvalidInputError(
                     f"the stream has samples in {_name(one)} and in {_name(other)}, and whole "
-                    "numbers beyond 2**53, which float64 cannot hold; convert one of them first"
+                    "numbers beyond 2**53, which float64 cannot hold; convert them to one dtype"
                 )
     return dtype
 
@@ -398,7 +402,7 @@ def _name(tensor: Tensor) -> str:
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
-    """Without TF32, which leaves three digits and which torch allows convolutions by default."""
+    """Switches off TF32, which keeps three digits and is torch's default for convolutions."""
     chosen = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     backend = torch.backends.cudnn
@@ -417,10 +421,10 @@ def full_precision(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def considerate_threads() -> Iterator[None]:
-    """One thread on a CPU that has other work, all of them on a quiet one.
+    """Uses one thread if the CPU is busy with other work, and all threads otherwise.
 
-    OpenMP's threads wait for each other by spinning: if other processes take their turns, most of
-    the time is spent on that, and one thread alone is several times faster.
+    OpenMP's threads wait for each other by spinning: if other processes share the cores, most of
+    the time is spent waiting, and one thread alone is several times faster.
     """
     threads = torch.get_num_threads()
     if threads > 1 and _other_work() >= BUSY * (os.cpu_count() or 1):
@@ -432,9 +436,9 @@ def considerate_threads() -> Iterator[None]:
 
 
 def _other_work() -> float:
-    """Threads of other processes that are running or waiting for a core, on average just now.
+    """Average number of threads of other processes that run or wait for a core at this moment.
 
-    Not the load average: that of a minute ago may have been our own.
+    Not the load average, which may still count our own work of a minute ago.
     """
     seen = []
     for _ in range(LOOKS):

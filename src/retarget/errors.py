@@ -4,7 +4,7 @@ import sys
 import warnings
 from typing import Any
 
-# Modules that are not the caller's own code: torch's decorators stand between ours.
+# Modules that are not the caller's code; torch's decorators appear between our own frames.
 OURS = ("retarget", "torch")
 
 __all__ = [
@@ -32,7 +32,7 @@ __all__ = [
 
 
 class RetargetError(Exception):
-    """Any error that retarget raises on purpose."""
+    """Base class of every error that retarget raises on purpose."""
 
     # Exceptions are pickled by their positional arguments: keyword arguments must survive too.
     def __reduce__(self) -> tuple[Any, ...]:
@@ -46,15 +46,15 @@ def _made_again(kind: type, arguments: tuple[Any, ...], attributes: dict[str, An
 
 
 class InvalidInputError(RetargetError, ValueError):
-    """A value, shape or combination of options that has no meaning here."""
+    """A value, shape or combination of options is not valid."""
 
 
 class DamagedFileError(InvalidInputError):
-    """A file that is not as it was written: truncated, overwritten, or with bits changed."""
+    """A file has changed since it was written: truncated, overwritten, or with flipped bits."""
 
 
 class InvalidTypeError(RetargetError, TypeError):
-    """An input of the wrong type, integers where real numbers are needed for one."""
+    """An input has the wrong type, for example integers instead of floating point."""
 
 
 class NotPositiveDefiniteError(RetargetError, ArithmeticError):
@@ -62,7 +62,7 @@ class NotPositiveDefiniteError(RetargetError, ArithmeticError):
 
     Attributes:
         deficit: How far the smallest eigenvalue lies below what can be factorised.
-        jitter: The amount to add to the diagonal (to gamma, or as ridge) that would do.
+        jitter: An amount that is enough to add to the diagonal (to gamma, or as ridge).
     """
 
     def __init__(self, message: str, *, deficit: float, jitter: float) -> None:
@@ -72,7 +72,7 @@ class NotPositiveDefiniteError(RetargetError, ArithmeticError):
 
 
 class NotConvergedError(RetargetError, ArithmeticError):
-    """A solution that was looked for step by step and not found, or that does not exist."""
+    """An iterative solver found no solution, or there is none."""
 
 
 class DivergedError(RetargetError, ArithmeticError):
@@ -90,7 +90,7 @@ class DivergedError(RetargetError, ArithmeticError):
 
 
 class ResultOverflowError(RetargetError, OverflowError):
-    """A result that is too large for the floating-point type that it is returned in."""
+    """A result is too large for the floating-point type it is returned in."""
 
 
 class TrainingDivergedError(RetargetError, ArithmeticError):
@@ -98,7 +98,7 @@ class TrainingDivergedError(RetargetError, ArithmeticError):
 
     Attributes:
         step: The first such step of the pass over the data, counted from 0.
-        members: The networks, of those trained at once, whose loss it is.
+        members: Which of the networks trained together have that loss, counted from 0.
     """
 
     def __init__(self, message: str, *, step: int, members: tuple[int, ...]) -> None:
@@ -108,28 +108,28 @@ class TrainingDivergedError(RetargetError, ArithmeticError):
 
 
 class StreamTooLargeError(RetargetError, MemoryError):
-    """The stream is too long for an exact method in the memory that is free."""
+    """The stream is too long for an exact method to fit into the free memory."""
 
 
 class MissingDataError(RetargetError, FileNotFoundError):
-    """A data set whose files are not in the folder where they were looked for."""
+    """The files of a data set are not in the folder where they are expected."""
 
 
 class DownloadError(RetargetError, ConnectionError):
-    """A file that could not be downloaded from any mirror, whole and with the right checksum."""
+    """A file could not be downloaded, complete and with the right checksum, from any mirror."""
 
 
 class MissingExtraError(RetargetError, ImportError):
-    """A part of retarget whose extra packages are not installed."""
+    """A part of retarget needs optional packages that are not installed."""
 
 
 def missing_extra(what: str, error: ImportError, extra: str) -> MissingExtraError:
-    """The error for a package that could not be imported, with the line that installs it."""
+    """Makes the error for a package that cannot be imported, with the command to install it."""
     return MissingExtraError(f'{what} ({error}); install it with: pip install "retarget[{extra}]"')
 
 
 class ClusterError(RetargetError, RuntimeError):
-    """A Dask cluster that cannot be used: not reached, of other versions, or losing its workers."""
+    """A Dask cluster cannot be used: unreachable, on other versions, or losing its workers."""
 
 
 class UnreachableTargetsError(RetargetError, ArithmeticError):
@@ -143,21 +143,21 @@ class PrecisionWarning(UserWarning):
 class DivergenceWarning(UserWarning):
     """The online learner blows up at this rate, though no number has overflowed yet.
 
-    Either its errors grow far beyond its targets, or it amplifies rounding errors until less than
-    two digits of what it learns are right.
+    Either its errors grow far beyond its targets, or it amplifies rounding errors until fewer than
+    two digits of what it learns are correct.
     """
 
 
 class LargeTargetsWarning(UserWarning):
     """Targets of a cross-entropy learner that lie far outside [0, 1].
 
-    They are exact, but the steps that they cause are many times those of any true label: a network
-    leaves its tangent kernel, and training in low precision loses digits.
+    They are exact, but cause steps many times longer than any true label does: a network then no
+    longer follows its tangent kernel, and training in low precision loses digits.
     """
 
 
 class LinearisationWarning(UserWarning):
-    """A network did not do what its tangent kernel said it would.
+    """A network did not do what its tangent kernel predicted.
 
     Corrected targets are exact for the kernel; a network follows them only while its kernel hardly
     changes. If it changes, the targets lead somewhere else.
@@ -165,11 +165,11 @@ class LinearisationWarning(UserWarning):
 
 
 class DamagedFileWarning(UserWarning):
-    """A file that could not be read was set aside, and is made again."""
+    """A file could not be read; it was set aside and is computed again."""
 
 
 def warn_caller(message: str, category: type[Warning]) -> None:
-    """Warns at the line of the caller's own code, however deep inside retarget the reason is."""
+    """Issues a warning that points to the caller's own line, however deep inside retarget."""
     frame, level = sys._getframe(1), 2
     while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in OURS:
         frame, level = frame.f_back, level + 1

@@ -13,7 +13,7 @@ IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.\w+)*:[^\W\d]\w*(\.\w+)*")
 
 
 def imported(name: str, what: str) -> Any:
-    """The object at an import path, "package.module:factory"; `what` it is for is for messages."""
+    """Imports an object named "package.module:factory"; messages call its role `what`."""
     module_name, _, attribute = name.partition(":")
     try:
         found: Any = importlib.import_module(module_name)
@@ -22,13 +22,13 @@ def imported(name: str, what: str) -> Any:
     except (ImportError, AttributeError, ValueError) as error:
         raise InvalidInputError(
             f"the {what} {name!r} cannot be imported: {error}; expected 'package.module:factory' "
-            "of an installed package, or of one on PYTHONPATH"
+            "from a package that is installed or on PYTHONPATH"
         ) from error
     return found
 
 
 def called(factory: Any, name: str, what: str, options: Mapping[str, Any] | None = None) -> Any:
-    """Calls a user's own factory with these options; `name` and `what` are for messages."""
+    """Calls a user's own factory with these options; `name` and `what` appear in messages."""
     if not callable(factory):
         raise InvalidTypeError(
             f"{name!r} is a {type(factory).__name__}; expected a function or class to call"
@@ -46,8 +46,10 @@ def called(factory: Any, name: str, what: str, options: Mapping[str, Any] | None
 
 
 def imported_network(name: str, what: str) -> nn.Module:
-    """The network that a function or class, named by its import path, returns without arguments."""
+    """Calls the function or class at an import path, without arguments, and returns its network."""
     made = called(imported(name, what), name, what)
     if not isinstance(made, nn.Module):
-        raise InvalidTypeError(f"{name!r} gave a {type(made).__name__}; expected a torch.nn.Module")
+        raise InvalidTypeError(
+            f"{name!r} returned a {type(made).__name__}; expected a torch.nn.Module"
+        )
     return made

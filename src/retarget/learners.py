@@ -9,7 +9,7 @@ import numpy as np
 
 from retarget.errors import InvalidInputError, InvalidTypeError
 
-if TYPE_CHECKING:  # torch takes long to import, and a description does without
+if TYPE_CHECKING:  # torch is slow to import, and a description does not need it
     import torch
 
 Reduction = Literal["sum", "mean"]
@@ -19,18 +19,18 @@ Reduction = Literal["sum", "mean"]
 class SGD:
     r"""One pass of `torch.optim.SGD` over a stream, on the loss $\tfrac12\|y - f(x)\|^2$.
 
-    Describe your online learner with it wherever a function asks for one. It holds the options of
-    `torch.optim.SGD` under the same names, and those of the data loader and of the loss. It only
-    describes a learner, and trains nothing.
+    Pass it to every function that asks for an online learner. It has the options of
+    `torch.optim.SGD` under the same names, plus the batch size and the reduction of the loss. It
+    only describes a learner: creating one trains nothing and costs nothing.
 
     Args:
-        lr: The learning rate $\eta$, or a schedule: one rate a step.
-        batch_size: Samples in a step. A last, smaller mini-batch is a step of its own.
+        lr: The learning rate $\eta$, or a schedule: a sequence with one rate per step.
+        batch_size: Samples per step. A last, smaller mini-batch is a step of its own.
         momentum: Heavy-ball momentum $\mu$, as in PyTorch (no dampening).
         nesterov: Nesterov's form of the momentum, as in PyTorch.
         weight_decay: $\lambda$ of the term $\tfrac\lambda2\|w\|^2$ added to the loss of each step.
-        reduction: How a mini-batch's losses make one loss: `"sum"`, as the theory has it,
-            or `"mean"`, PyTorch's habit, which divides the rate by the mini-batch's size.
+        reduction: Whether the loss is the `"sum"` over a mini-batch, as in the theory, or the
+            `"mean"`, PyTorch's default, which divides the rate by the mini-batch's size.
 
     Examples:
         >>> SGD(lr=0.1, batch_size=4, reduction="mean").steps(10)
@@ -71,11 +71,11 @@ class SGD:
     def from_torch(
         cls, optimizer: "torch.optim.SGD", batch_size: int, reduction: Reduction
     ) -> Self:
-        r"""The description of a `torch.optim.SGD` with its present options.
+        r"""Describes an existing `torch.optim.SGD` with its current options.
 
-        Use it in a training loop that has an optimiser already, so that the two cannot disagree.
-        An optimiser with momentum must be new, because the description has no velocity of earlier
-        steps.
+        Use it in a training loop that already has an optimiser, so that the two cannot disagree.
+        An optimiser with momentum must be new, because the description cannot hold a velocity from
+        earlier steps.
 
         Parameter groups may have different rates. The learner has the rate of the first group, and
         the others' ratios to it are a diagonal preconditioner of the kernel, which
@@ -84,14 +84,14 @@ class SGD:
 
         Args:
             optimizer: A `torch.optim.SGD`.
-            batch_size: Samples in a step of the loop.
+            batch_size: Samples per step of the loop.
             reduction: Whether the loop's loss is the `"sum"` or the `"mean"` over a mini-batch.
 
         Raises:
-            InvalidTypeError: It is another optimiser.
+            InvalidTypeError: The optimiser is not a `torch.optim.SGD`.
             InvalidInputError: It has an option or a state that cannot be described exactly:
                 `maximize`, `dampening` with a momentum, a rate that a scheduler changes, groups
-                that differ in momentum or shrink differently, a velocity.
+                that differ in momentum or shrink differently, or a velocity from earlier steps.
 
         Examples:
             >>> import torch
@@ -114,7 +114,7 @@ class SGD:
 
     @property
     def has_memory(self) -> bool:
-        """Whether a step's effect on the weights goes on changing after the step."""
+        """Whether a step's effect on the weights keeps changing after the step."""
         return self.momentum > 0 or self.weight_decay > 0
 
     def steps(self, n: int) -> int:
@@ -130,7 +130,7 @@ class SGD:
             passes = "" if epochs == 1 else f", {epochs} times over,"
             raise InvalidInputError(
                 f"the lr schedule has {len(self.lr)} rates, but {n} samples in mini-batches of "
-                f"{self.batch_size}{passes} make {steps} steps; give one rate a step"
+                f"{self.batch_size}{passes} make {steps} steps; give one rate per step"
             )
         return np.array(self.lr)
 
@@ -140,40 +140,41 @@ class SGD:
             return self.lr
         if step >= len(self.lr):
             raise InvalidInputError(
-                f"the lr schedule ends after {len(self.lr)} steps, but the stream goes on to step "
+                f"the lr schedule ends after {len(self.lr)} steps, but the stream reaches step "
                 f"{step + 1}; give a longer schedule"
             )
         return self.lr[step]
 
     def to_dict(self) -> dict[str, Any]:
-        """The description as plain JSON values; `SGD(**d)` makes it again."""
+        """Returns the description as plain JSON values; `SGD(**values)` restores it."""
         return asdict(self)
 
 
 def _require_exact_description(optimizer: Any) -> None:
-    """Refuses an optimiser whose steps are not those of any `SGD`."""
+    """Rejects an optimiser that no `SGD` describes exactly."""
     import torch
 
     if type(optimizer) is not torch.optim.SGD:
         raise InvalidTypeError(
             f"optimizer is a {type(optimizer).__name__}; expected a torch.optim.SGD: for Adam, "
-            "AdamW and RMSprop describe the rate with SGD(lr=...), and give the optimiser to "
+            "AdamW and RMSprop describe the rate with SGD(lr=...), and pass the optimiser to "
             "EmpiricalNTK(module, preconditioner=optimizer)"
         )
     first = optimizer.param_groups[0]
     for number, group in enumerate(optimizer.param_groups):
         shrinks = [float(each["lr"]) * float(each["weight_decay"]) for each in (first, group)]
         wrong = {
-            "maximize is set; expected an optimiser that goes down the loss": group["maximize"],
-            f"dampening is {group['dampening']}, which torch leaves out of the first step; "
-            "expected dampening=0": group["momentum"] != 0 and group["dampening"] != 0,
+            "maximize is set; expected an optimiser that minimises the loss": group["maximize"],
+            f"dampening is {group['dampening']}, which torch leaves out of the first step, so that "
+            "no single rate describes it; expected dampening=0": group["momentum"] != 0
+            and group["dampening"] != 0,
             "a scheduler changes the rate; describe the learner as SGD(lr=[...], ...), with one "
-            "rate a step": "initial_lr" in group,
-            f"momentum is {group['momentum']}, and {first['momentum']} in group 0; expected the "
+            "rate per step": "initial_lr" in group,
+            f"momentum is {group['momentum']}, but {first['momentum']} in group 0; expected the "
             "same in all groups": group["momentum"] != first["momentum"],
-            f"nesterov is {group['nesterov']}, and {first['nesterov']} in group 0; expected the "
+            f"nesterov is {group['nesterov']}, but {first['nesterov']} in group 0; expected the "
             "same in all groups": group["nesterov"] != first["nesterov"],
-            f"lr * weight_decay is {shrinks[1]:g}, and {shrinks[0]:g} in group 0; expected the "
+            f"lr * weight_decay is {shrinks[1]:g}, but {shrinks[0]:g} in group 0; expected the "
             "same, as all weights must shrink alike": not math.isclose(*shrinks, rel_tol=1e-12),
         }
         for problem, found in wrong.items():
@@ -183,7 +184,7 @@ def _require_exact_description(optimizer: Any) -> None:
         velocity = state.get("momentum_buffer")
         if velocity is not None and bool(velocity.any()):
             raise InvalidInputError(
-                "the optimiser has a velocity from earlier steps; expected a new one, or one "
+                "the optimiser has a velocity from earlier steps; expected a new optimiser, or one "
                 "without momentum"
             )
 
@@ -201,7 +202,7 @@ def _positive_rates(lr: Any) -> float | tuple[float, ...]:
     schedule = np.ndim(lr) > 0
     rates = tuple(_number("lr", rate) for rate in (lr if schedule else (lr,)))
     if not rates:
-        raise InvalidInputError("the lr schedule is empty; give one rate a step")
+        raise InvalidInputError("the lr schedule is empty; give one rate per step")
     for step, rate in enumerate(rates):
         if not 0 < rate < math.inf:
             where = f"lr at step {step}" if schedule else "lr"

@@ -16,7 +16,7 @@ from rich.progress import (
 )
 
 PATIENCE = 1.0  # seconds
-# A terminal can show one display at a time: work within work adds a line to it.
+# A terminal can show one display at a time: nested work adds a line to it.
 _displays: list[Progress] = []
 _silent = False
 
@@ -46,16 +46,16 @@ def display(
 
 
 def silence() -> None:
-    """Shows no more bars in this process, which does not have a terminal to itself."""
+    """Switches off progress bars in this process; use it in workers that share a terminal."""
     global _silent
     _silent = True
 
 
 class PatientBar:
-    """A progress bar on standard error with the time left, shown after a second's work.
+    """A progress bar on standard error with the time left, shown after a second of work.
 
-    Within other work that shows its progress, it is a line of that display. With `shown=None` it
-    appears only on a terminal.
+    Inside other work that shows its progress, it becomes a line of that display. With `shown=None`
+    it appears only on a terminal.
 
     Examples:
         >>> with PatientBar("counting", 3, shown=False) as bar:
@@ -79,7 +79,7 @@ class PatientBar:
         self._own.close()
 
     def advance(self, steps: int) -> None:
-        """Notes that this many more steps are done."""
+        """Reports that this many more steps are done."""
         self._done += steps
         if self._bar is None and time.monotonic() - self._start > PATIENCE and self._wanted():
             self._joined = bool(_displays)

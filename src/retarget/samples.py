@@ -1,7 +1,7 @@
-"""Samples of one tensor, or of several: token ids and a mask, an image and a text.
+"""Batches of samples, each made of one tensor or of several, such as token ids and a mask.
 
-A batch of samples is a tensor whose rows are samples, or a dict or tuple of batches that share
-their first dimension, nested at will. Both are counted, cut and joined by the functions here.
+A batch is a tensor whose rows are samples, or a dict or tuple of batches that share their first
+dimension, nested to any depth. The functions here count, slice and join both kinds.
 """
 
 import inspect
@@ -24,8 +24,8 @@ Samples = Any
 
 
 def is_nested(value: Any) -> bool:
-    """Whether it is a batch of several parts, rather than one array or nested numbers."""
-    if isinstance(value, tuple):  # of numbers, or of tuples of these: one array written out
+    """Whether the value is a batch of several parts, rather than one array or nested numbers."""
+    if isinstance(value, tuple):  # a tuple of numbers, or of such tuples, is one array
         arrays = (each for each in value if isinstance(each, Tensor | np.ndarray))
         return any(np.ndim(each) > 0 for each in arrays) or any(map(is_nested, value))
     return isinstance(value, Mapping)
@@ -40,7 +40,7 @@ def as_samples(name: str, value: Any) -> Samples:
     if not is_nested(value):
         samples = as_tensor(name, value)
         if samples.ndim == 0:
-            raise InvalidInputError(f"{name} is a single number; expected samples as rows")
+            raise InvalidInputError(f"{name} is a single number; expected one row per sample")
         if samples.is_floating_point():
             require_finite(name, samples)
         return samples
@@ -48,18 +48,18 @@ def as_samples(name: str, value: Any) -> Samples:
     lengths = {path: len(leaf) for path, leaf in named_leaves(name, samples).items()}
     if not lengths:
         raise InvalidInputError(
-            f"{name} holds no array; expected at least one, with a row a sample"
+            f"{name} holds no array; expected at least one, with one row per sample"
         )
     if len(set(lengths.values())) > 1:
-        found = ", ".join(f"{path} has {length}" for path, length in lengths.items())
-        raise InvalidInputError(f"{found} rows; expected one row a sample in every part of {name}")
+        found = ", ".join(f"{path} has {length} rows" for path, length in lengths.items())
+        raise InvalidInputError(f"{found}; expected one row per sample in every part of {name}")
     return samples
 
 
 def _as_nest(name: str, value: Any) -> Samples:
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
-            raise InvalidTypeError(f"{name} has keys {list(value)!r}; expected strings")
+            raise InvalidTypeError(f"{name} has keys {list(value)!r}; expected string keys")
         return {
             key: _as_nest(f"{name}[{key!r}]", part)
             for key, part in sorted(value.items())
@@ -67,15 +67,15 @@ def _as_nest(name: str, value: Any) -> Samples:
         }
     if isinstance(value, tuple):
         return tuple(_as_nest(f"{name}[{i}]", part) for i, part in enumerate(value))
-    # need not be finite: a mask that is added has infinities
+    # infinities are allowed, because additive masks contain them
     leaf = as_tensor(name, value)
     if leaf.ndim == 0:
-        raise InvalidInputError(f"{name} is a single number; expected one row a sample")
+        raise InvalidInputError(f"{name} is a single number; expected one row per sample")
     return leaf
 
 
 def leaves(samples: Any) -> list[Any]:
-    """The tensors of the samples (or the caller's arrays, before `as_samples`)."""
+    """Returns all tensors of the samples (or the caller's arrays, before `as_samples`)."""
     if not is_nested(samples):
         return [samples]
     parts = samples.values() if isinstance(samples, Mapping) else samples
@@ -83,7 +83,7 @@ def leaves(samples: Any) -> list[Any]:
 
 
 def mapped(change: Callable[[Any], Any], samples: Any) -> Any:
-    """The same samples with a function applied to each tensor."""
+    """Applies a function to each tensor of the samples."""
     if not is_nested(samples):
         return change(samples)
     if isinstance(samples, Mapping):
@@ -92,48 +92,48 @@ def mapped(change: Callable[[Any], Any], samples: Any) -> Any:
 
 
 def with_leaves(samples: Samples, new: Sequence[Tensor]) -> Samples:
-    """The same samples with other tensors, in the order of `leaves`."""
+    """Replaces the tensors of the samples, in the order of `leaves`."""
     remaining = iter(new)
     return mapped(lambda _: next(remaining), samples)
 
 
 def library_of(samples: Any) -> Any:
-    """One of the caller's arrays: results are returned in its library."""
+    """Returns one of the caller's arrays, in whose library results are returned."""
     return next(iter(leaves(samples)), None)
 
 
 def count(samples: Any) -> int:
-    """How many samples there are."""
+    """Number of samples."""
     first = library_of(samples)
     return 0 if first is None else len(first)
 
 
 def take(samples: Any, rows: Any) -> Any:
-    """Some of them: a slice, or an index array."""
+    """Selects samples by a slice or an index array."""
     return mapped(lambda leaf: leaf[rows], samples)
 
 
 def join(parts: Sequence[Samples]) -> Samples:
-    """All of them, one batch after the other."""
+    """Concatenates batches of samples."""
     columns = zip(*(leaves(part) for part in parts), strict=True)
     return with_leaves(parts[0], [torch.cat(column) for column in columns])
 
 
 def portions(samples: Samples, rows: int) -> Iterator[Samples]:
-    """All of them, a few at a time; one empty portion if there are none."""
+    """Yields the samples a few at a time; a single empty portion if there are none."""
     for start in range(0, max(1, count(samples)), rows):
         yield take(samples, slice(start, start + rows))
 
 
 def with_type_of(like: Tensor, samples: Samples) -> Samples:
-    """The samples on a network's device, and floating point in its type; tokens stay integers."""
+    """Moves samples to a network's device, and floating point to its type; tokens stay integers."""
     return mapped(
         lambda leaf: leaf.to(like) if leaf.is_floating_point() else leaf.to(like.device), samples
     )
 
 
 def form_of(samples: Samples) -> dict[str, tuple[tuple[int, ...], torch.dtype, torch.device]]:
-    """The parts with their shapes, types and devices, which batches of one kind share."""
+    """The shape, type and device of each part, which all batches of one kind share."""
     return {
         path: (tuple(leaf.shape[1:]), leaf.dtype, leaf.device)
         for path, leaf in named_leaves("", samples).items()
@@ -161,7 +161,7 @@ def named_leaves(name: str, samples: Samples) -> dict[str, Tensor]:
 
 
 def from_named(name: str, tensors: Mapping[str, Any]) -> Samples | None:
-    """Rebuilds what `named_leaves` took apart; None if there is nothing of that name."""
+    """Rebuilds what `named_leaves` took apart; None if no tensor has that name."""
     if name in tensors:
         return tensors[name]
     nest: dict[str | int, Any] = {}
@@ -183,7 +183,7 @@ def _with_tuples(nest: Any) -> Samples:
 
 
 def arguments(module: nn.Module, samples: Samples) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The positional arguments and keywords with which a module is called.
+    """Returns the positional arguments and keywords to call a module with.
 
     A dict becomes keywords and a tuple several arguments, if `forward` accepts them; otherwise
     either is one argument.
@@ -193,7 +193,7 @@ def arguments(module: nn.Module, samples: Samples) -> tuple[tuple[Any, ...], dic
     positional, keywords = ((), samples) if isinstance(samples, dict) else (samples, {})
     try:
         inspect.signature(module.forward).bind(*positional, **keywords)
-    except (TypeError, ValueError):  # it does not take them, or nothing tells
+    except (TypeError, ValueError):  # it does not accept them, or has no readable signature
         return (samples,), {}
     return positional, keywords
 
@@ -201,7 +201,7 @@ def arguments(module: nn.Module, samples: Samples) -> tuple[tuple[Any, ...], dic
 def outputs_of(
     module: nn.Module, samples: Samples, weights: dict[str, Tensor] | None = None
 ) -> Tensor:
-    """A module's output for its samples, one tensor, perhaps with other weights."""
+    """Runs a module on samples, optionally with other weights, and returns its output tensor."""
     positional, keywords = arguments(module, samples)
     if weights is None:
         result = module(*positional, **keywords)
@@ -211,14 +211,15 @@ def outputs_of(
     if not isinstance(outputs, Tensor):
         raise InvalidInputError(
             f"the module returned a {type(result).__name__}; expected one tensor of outputs (n, c),"
-            " or one such among others: wrap it in a module that returns that part"
+            " alone or as the only one among several results: wrap it in a module that returns the "
+            "part you mean"
         )
     return outputs
 
 
 @contextmanager
 def whole_numbers_explained(samples: Samples) -> Iterator[None]:
-    """Explains the failure of a module to which samples with whole numbers were passed."""
+    """Explains a module's failure on samples that hold whole numbers."""
     try:
         yield
     except RuntimeError as error:
@@ -228,15 +229,15 @@ def whole_numbers_explained(samples: Samples) -> Iterator[None]:
         raise InvalidTypeError(
             f"the samples have dtype {', '.join(sorted(found))}, and the module does not take them "
             f"({error}); whole numbers are not converted, because embeddings need them: convert "
-            "others to floating point"
+            "the samples to floating point unless they are tokens"
         ) from error
 
 
 def output_of(result: Any, samples: int) -> Any:
-    """The only matrix, one row a sample, among a module's results; otherwise these as they are.
+    """Returns the only matrix with one row per sample among a module's results, else all of them.
 
-    Networks of Hugging Face return objects with several entries, of which `logits` or
-    `pooler_output` is such a matrix.
+    Hugging Face models return objects with several entries, of which `logits` or `pooler_output`
+    is such a matrix.
     """
     if isinstance(result, Tensor):
         return result

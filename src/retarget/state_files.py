@@ -1,6 +1,6 @@
-"""Files that hold a state: tensors (safetensors) and, in the header, plain values (JSON).
+"""Files with saved states: tensors (safetensors) and, in the header, plain values (JSON).
 
-Reading one runs no code. A checksum over all of it finds what was damaged since.
+Reading one runs no code. A checksum over the whole state detects damage.
 """
 
 import hashlib
@@ -24,30 +24,30 @@ FORMAT = 2
 def write_state(path: Path, values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Writes JSON values and tensors to one file, which replaces an older one only when complete.
 
-    An `OSError` has the path as its `filename`; the older file then stays.
+    If that fails, the older file stays, and the `OSError` has the path as its `filename`.
     """
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     header = {"format": FORMAT, "sha256": checksum(json.dumps(values), stored), "values": values}
     try:
         with atomic_file(path) as temporary:
             save_file(stored, temporary, {"retarget": json.dumps(header)})
-    except OSError as error:  # may know of the temporary file only, or of none
+    except OSError as error:  # it may name the temporary file, or no file
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
 def read_state(
     path: Path, device: str | torch.device = "cpu", kind: str | None = None
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The values and the tensors that `write_state` wrote, with these on the device.
+    """Reads the values and the tensors that `write_state` wrote; the tensors go to the device.
 
-    If `kind` is given, the values must name it as their `class`. A file that has changed since it
-    was written is a `DamagedFileError`.
+    If `kind` is given, the values must name it as their `class`. Raises a `DamagedFileError` if the
+    file has changed since it was written.
     """
     _require_device(device)
     if not path.is_file():
-        raise InvalidInputError(f"there is no file {path}; expected one that retarget wrote")
+        raise InvalidInputError(f"there is no file {path}; expected a file that retarget wrote")
     with path.open("rb"):
-        pass  # a file that may not be read is an OSError, not a damaged one
+        pass  # without permission to read it, an OSError: the file is not damaged
     try:
         with safe_open(path, framework="pt") as file:
             header = json.loads((file.metadata() or {}).get("retarget", "null"))
@@ -56,15 +56,17 @@ def read_state(
         raise DamagedFileError(f"{path} is damaged or not a safetensors file: {error}") from error
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise InvalidInputError(
-            f"{path} is not a retarget state of format {FORMAT}; expected one of this version"
+            f"{path} is not a retarget state of format {FORMAT}; expected a file that this version "
+            "of retarget wrote"
         )
     values = header.get("values")
-    found = checksum(json.dumps(values), tensors)  # JSON writes what it has read as it was
+    found = checksum(json.dumps(values), tensors)  # JSON survives the round trip unchanged
     if header.get("sha256") != found or not isinstance(values, dict):
-        raise DamagedFileError(f"{path} is damaged: its checksum is not that of what it holds")
+        raise DamagedFileError(f"{path} is damaged: its checksum does not match its contents")
     if kind is not None and values.get("class") != kind:
         raise InvalidInputError(
-            f"{path} holds a {values.get('class')}, not a {kind}; load it as such"
+            f"{path} holds a {values.get('class')}, not a {kind}; load it with the "
+            "class that saved it"
         )
     return values, {name: tensor.to(device) for name, tensor in tensors.items()}
 
@@ -72,17 +74,17 @@ def read_state(
 def _require_device(device: str | torch.device) -> None:
     try:
         torch.empty(0, device=device)
-    # torch says "not compiled with CUDA" by an AssertionError, and "no driver" by a RuntimeError
+    # torch raises an AssertionError if compiled without CUDA, a RuntimeError without a driver
     except (AssertionError, NotImplementedError, RuntimeError, TypeError) as error:
         raise InvalidInputError(
             f"device is {str(device)!r}, which cannot be used here ({error}); expected 'cpu', or "
-            "a device that torch finds"
+            "a device that torch can use"
         ) from error
 
 
 @contextmanager
 def explained(path: str | Path, what: str) -> Iterator[None]:
-    """Explains errors from a state whose entries are missing, or of another kind or size.
+    """Turns errors from missing or malformed entries of a state into an `InvalidInputError`.
 
     Such a file was written by another version, or by hand.
     """
@@ -97,7 +99,7 @@ def explained(path: str | Path, what: str) -> Iterator[None]:
 
 
 def checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 of a text and of tensors: their names, types, shapes and every bit of them."""
+    """SHA-256 of a text and of tensors: their names, types, shapes and every bit."""
     digest = hashlib.sha256(text.encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"\0{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
@@ -116,7 +118,7 @@ def part_of(state: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def require_shape(name: str, value: Any, *shape: int | None) -> Tensor:
-    """A tensor of a state, refused if it is not one of this shape (None: any length)."""
+    """Returns an entry of a state, or raises unless it is a tensor of this shape (None: any)."""
     expected = tuple("any" if length is None else length for length in shape)
     if not isinstance(value, Tensor):
         raise InvalidInputError(f"{name} is {value!r:.80}; expected a tensor of shape {expected}")

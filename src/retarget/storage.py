@@ -1,4 +1,4 @@
-"""Paths that users write, and files that are either whole or not there."""
+"""User-supplied paths, and files that are written completely or not at all."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-PARTIAL = ".partial-"  # how the name of a file begins that is being written
+PARTIAL = ".partial-"  # prefix of the names of files that are being written
 # what can be wrong with a disk
 FULL_OR_FAILING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 OF_THE_DISK = (*FULL_OR_FAILING, errno.EROFS)
@@ -18,7 +18,7 @@ SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
 def user_path(written: str | Path) -> Path:
-    """A path as users write it: `~` is their own folder, if there is such a user.
+    """Expands `~` in a path, if there is such a user.
 
     Examples:
         >>> user_path("~nobody-of-this-name/a file").as_posix()
@@ -26,19 +26,19 @@ def user_path(written: str | Path) -> Path:
     """
     try:
         return Path(written).expanduser()
-    except RuntimeError:  # a name that begins so, and no user of that name
+    except RuntimeError:  # a name that begins with ~, but there is no such user
         return Path(written)
 
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Gives a temporary path beside `path`, and moves what was written there to `path` at the end.
+    """Yields a temporary path beside `path`, and moves the file written there to `path` at the end.
 
-    A reader sees the old file or the new one, never a part. If the body fails, the old one stays.
-    A new file has the mode that `open` would give it, and one that replaces another has that one's
-    mode and, if the system permits it, its owner and group. A link stays: the file that it points
-    to is written. A full or failing disk is an `OSError` that names the file, whichever library was
-    writing; so is a path that is a folder, a pipe, a device or a link to itself.
+    Readers see the old file or the new one, never a part. If the body fails, the old one stays.
+    A new file gets the mode that `open` would give it; a replacement keeps the old file's mode and,
+    if the system permits it, its owner and group. A link stays: the file that it points to is
+    written. A full or failing disk raises an `OSError` that names the file, whichever library was
+    writing; so does a path that is a folder, a pipe, a device or a link to itself.
     """
     old = _replaced(path)
     target = path
@@ -47,13 +47,13 @@ def atomic_file(path: Path) -> Iterator[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     # The suffix stays last: writers such as Matplotlib choose the format by it.
     temporary = target.parent / f"{PARTIAL}{secrets.token_urlsafe(6)}{path.suffix}"
-    # For a new file it is the system that applies the umask: to ask for the umask is to set it, for
-    # all threads. What replaces a private file is private from the start.
+    # For a new file the system applies the umask, which cannot be read without setting it for all
+    # threads. The replacement of a private file is private from the start.
     handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666 if old is None else 0o600)
     mode = (os.fstat(handle) if old is None else old).st_mode & 0o777
     os.close(handle)
     try:
-        temporary.chmod(0o600)  # a umask may forbid the owner to write it
+        temporary.chmod(0o600)  # a umask may deny the owner write access
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
@@ -72,7 +72,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 def _replaced(path: Path) -> os.stat_result | None:
-    """The status of the file at the path, perhaps behind a link; None if there is none."""
+    """The status of the file at the path, following links; None if there is none."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -81,7 +81,9 @@ def _replaced(path: Path) -> os.stat_result | None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(found.st_mode):
         raise FileExistsError(
-            errno.EEXIST, "This is a pipe or a device; expected a file, or a new name", str(path)
+            errno.EEXIST,
+            "This is a pipe or a device; expected a regular file, or a new name",
+            str(path),
         )
     return found
 

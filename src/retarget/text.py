@@ -1,4 +1,4 @@
-"""Text that people write and read: safe to print, cut to length, "did you mean", amounts."""
+"""Text for people: made safe to print, cut to length, "did you mean", amounts with units."""
 
 import difflib
 import math
@@ -17,7 +17,7 @@ TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|)", re.IGNORECASE)
 
 
 def printable(text: str) -> str:
-    r"""Text on one line, without characters that a terminal obeys or cannot show.
+    r"""Returns text on one line, without control characters or others that cannot be shown.
 
     Examples:
         >>> printable("red\x1b[31m, a line\n, a byte that is not text \udcff")
@@ -27,20 +27,20 @@ def printable(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """A cell or a name for a message: quoted, on one line, cut if it is long."""
+    """Formats a cell or a name for a message: quoted, on one line, cut if it is long."""
     text = repr(value)
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}...{text[0]}"
 
 
 def listed(values: Collection[object], most: int = MOST_SHOWN) -> str:
-    """Some values for a message, and how many more there are."""
+    """Lists some values for a message, and how many more there are."""
     first = ", ".join(shown(value) for value, _ in zip(values, range(most), strict=False))
     more = len(values) - most
     return f"{first} and {more:,} more" if more > 0 else first
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The known name nearest to what was written; None if none is near.
+    """Returns the known name closest to the given one; None if none is close.
 
     Examples:
         >>> did_you_mean("minst", ["cifar10", "mnist"])
@@ -51,7 +51,7 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | 
 
 
 def auto_or_number(option: str, text: str) -> float | Literal["auto"]:
-    """A positive number, or "auto".
+    """Parses a positive number or "auto".
 
     Examples:
         >>> auto_or_number("--lr", "0.1"), auto_or_number("--lr", "auto")
@@ -69,7 +69,7 @@ def auto_or_number(option: str, text: str) -> float | Literal["auto"]:
 
 
 def amount_of_memory(option: str, text: str) -> int:
-    """Bytes, as people write them.
+    """Parses an amount of memory, and returns bytes.
 
     Examples:
         >>> [amount_of_memory("--memory", text) for text in ("4GB", "1.5 GiB", "500m")]
@@ -87,7 +87,7 @@ def amount_of_memory(option: str, text: str) -> int:
 
 
 def amount_of_time(option: str, text: str) -> float:
-    """Seconds, as people write them.
+    """Parses a time, and returns seconds.
 
     Examples:
         >>> [amount_of_time("--time-limit", text) for text in ("90", "1.5 min", "2h", "10s")]
@@ -100,7 +100,7 @@ def amount_of_time(option: str, text: str) -> float:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as people read them, the inverse of `amount_of_time`.
+    """Formats seconds for people; the inverse of `amount_of_time`.
 
     Examples:
         >>> [duration(seconds) for seconds in (0.21, 7.2, 201, 10861, None)]

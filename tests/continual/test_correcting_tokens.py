@@ -76,7 +76,7 @@ def test_a_tangent_learner_of_a_part():
     # one combination of two outputs: half their sum, and products of the two on average
     F = learner._tangents(X)
     assert float((F @ F.T - K / 2).norm() / K.norm()) < 0.5
-    with pytest.raises(InvalidInputError, match=r"params has 'clasifier'; .* did you mean 'classi"):
+    with pytest.raises(InvalidInputError, match=r"params has 'clasifier', .* did you mean 'classi"):
         rt.TangentLearner(module, params="clasifier")
 
 
@@ -143,7 +143,7 @@ def test_only_the_chosen_parameters_count(memory):
     frozen.classifier.requires_grad_(True)
     expected = NetworkCorrector(frozen, LEARNER, 0.5, 4, memory=memory)
     torch.testing.assert_close(Z, expected.correct(rows(X, 0, 4), Y[:4]))
-    with pytest.raises(InvalidInputError, match="params has 'heads'; .*did you mean"):
+    with pytest.raises(InvalidInputError, match="params has 'heads', .*did you mean"):
         NetworkCorrector(module, LEARNER, 0.5, 4, params="heads", memory=memory)
 
 

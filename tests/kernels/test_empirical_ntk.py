@@ -587,8 +587,8 @@ def two_types():
     ({"memory": 0}, "memory is 0; expected a positive"),
     ({"sketch": -2}, "sketch is -2; expected a positive"),
     ({"outputs": "full", "sketch": 9}, "'full', which cannot be sketched"),
-    ({"params": ["2.wieght"]}, r"params has '2.wieght'; .*did you mean '2.weight'\?"),
-    ({"params": []}, "params is empty; expected some"),
+    ({"params": ["2.wieght"]}, r"params has '2.wieght', .*did you mean '2.weight'\?"),
+    ({"params": []}, "params selects no parameters; expected"),
 ])  # fmt: skip
 def test_refused_options(options, message):
     with pytest.raises(InvalidInputError, match=message):
@@ -599,15 +599,15 @@ def test_refused_options(options, message):
 REFUSED = [
     (mlp, {"outputs": 3}, "has 3 outputs; expected 0 to 2"),
     (mlp, {"outputs": range(2, 4)}, "has 3 outputs; expected 0 to 2"),
-    (nn.ReLU, {}, "no parameters that are trained; expected"),
-    (lambda: mlp().requires_grad_(False), {}, "no parameters that are trained"),
+    (nn.ReLU, {}, "no trained parameters; expected"),
+    (lambda: mlp().requires_grad_(False), {}, "no trained parameters"),
     (lambda: Returns(lambda y: torch.ones(len(y), 2)), {}, "depend on none of .* linear.weight"),
     (Custom, {"params": "idle"}, "depend on none of the parameters idle"),
     (two_types, {}, "float32 on cpu, torch.float64 on cpu"),
     (batch_norm, {}, r"layer '1' \(BatchNorm1d\) normalises by the batch.*eval"),
     (lambda: batch_norm(track_running_stats=False).eval(), {}, "normalises by the batch"),
     (lambda: nn.Sequential(nn.Linear(5, 2), nn.Dropout(0.1)), {}, r"\(Dropout\) is random in"),
-    (lambda: Returns(functional.dropout), {}, "and not on chance"),
+    (lambda: Returns(functional.dropout), {}, "and are not random"),
     (lambda: Returns(lambda y: y * math.nan), {}, "differ by nan"),
     (lambda: Returns(lambda y: (y, y)), {}, "returned a tuple; exp"),
     (lambda: Returns(lambda y: y[:, 0]), {}, r"shape \(3,\) for 3"),

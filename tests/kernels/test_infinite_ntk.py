@@ -523,9 +523,9 @@ def test_refuses_other_modules_samples_of_the_wrong_shape_and_on_the_wrong_devic
         (convolutional, [np.zeros((2, 784))], r"A has shape \(2, 784\); expected images"),
         (dense, [images(2)], r"expected \(n, features\), as this network"),
         (flat, [np.zeros((2, 3, 4))], r"\(2, 3, 4\); expected \(n, features\) or"),
-        (flat, [np.zeros((2, 0))], "expected some features"),
+        (flat, [np.zeros((2, 0))], "expected at least one feature"),
         (convolutional, [images(2, size=2)], r"shrunk to \(1, 1\) pixels before layer '5'"),
-        (dense._gram, [torch.zeros(2, 3), nowhere], "A is on cpu, B on meta"),
+        (dense._gram, [torch.zeros(2, 3), nowhere], "A is on cpu, but B is on meta"),
         (fused._program, [nowhere], "engine is 'fused', which runs on the CPU and on CUDA"),
         (gelu, [np.ones((2, 3))], "'fused', which has no GELU"),
     ):

@@ -73,7 +73,7 @@ def test_processes_that_do_not_agree_all_say_so(tmp_path):
         before = [saved(each, tmp_path / "state") for each in pair]
         errors = all_reduced(pair)
         assert len(errors) == 2
-        assert all("expected the same of all of them" in str(error) for error in errors)
+        assert all("expected the same in every process" in str(error) for error in errors)
         assert [saved(each, tmp_path / "state") for each in pair] == before
 
 

@@ -99,7 +99,7 @@ def test_what_cannot_be_loaded(tmp_path):
     refused("there is no file", load=lambda _: rt.ShiftTracker.load(tmp_path / "nowhere"))
     for damaged in (whole[: len(whole) // 2], b"", b"\x00" * 100):
         refused("damaged or not a safetensors file", damaged)
-    refused("checksum is not that of", whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:])
+    refused("checksum does not match", whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:])
     for header, match in (
         (None, "not a retarget state of format 2"),
         (json.dumps({"format": 99}), "not a retarget state of format 2"),

@@ -245,7 +245,7 @@ def test_discounts_that_mean_nothing():
     for _ in range(280):
         thing.discount(0.5)
     assert np.isfinite(thing.predict(queries)).all()
-    with pytest.raises(InvalidInputError, match="which is nothing; begin a new learner"):
+    with pytest.raises(InvalidInputError, match="which is nothing; start a new learner"):
         thing.discount(1e-20)
     assert np.isfinite(thing.predict(queries)).all()
 
@@ -439,12 +439,15 @@ def test_files_of_others_are_refused(tmp_path):
     [
         ({"dtype": "int64"}, "dtype is torch.int64"),
         ({"count": 0}, "count is 0, weight"),
-        ({"weight": -1.0}, "weight -1.0"),
+        ({"weight": -1.0}, "weight is -1.0"),
         ({"squared_weight": float("inf")}, "inf"),
         ({"flat": True}, "flat, with 2 outputs"),
         ({"cross": torch.zeros(3, dtype=torch.float64)}, r"cross has shape \(3,\)"),
-        ({"power": torch.zeros(2)}, "power is not of finite numbers of float64"),
-        ({"mean": torch.full((12,), torch.nan, dtype=torch.float64)}, "mean is not of finite"),
+        ({"power": torch.zeros(2)}, "power is not float64"),
+        (
+            {"mean": torch.full((12,), torch.nan, dtype=torch.float64)},
+            "mean is not float64 or not finite",
+        ),
     ],
     ids=str,
 )

@@ -201,13 +201,13 @@ def none_of_them(name):
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [
-        ({"params": "3"}, InvalidInputError, "params has '3'; expected names"),
-        ({"params": none_of_them}, InvalidInputError, "params is empty"),
+        ({"params": "3"}, InvalidInputError, "params has '3', which matches nothing"),
+        ({"params": none_of_them}, InvalidInputError, "params selects no"),
         ({"memory": 0}, InvalidInputError, "memory is 0; expected 1 or more"),
         ({"combinations": 1.5}, InvalidTypeError, "combinations is 1.5; expected a whole number"),
         ({"gamma": -1}, InvalidInputError, "gamma is -1"),
         ({"module": 3}, InvalidTypeError, "module is 3; expected a torch.nn.Module"),
-        ({"module": mlp().requires_grad_(False)}, InvalidInputError, "no parameters that are"),
+        ({"module": mlp().requires_grad_(False)}, InvalidInputError, "no trained parameters"),
     ],
     ids=["name", "none", "memory", "combinations", "gamma", "module", "frozen"],
 )

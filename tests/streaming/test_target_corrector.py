@@ -336,7 +336,7 @@ REFUSED = {
     "loss": (lambda: corrector_of(memory=9, loss=CE), "memory=.* with loss='cross-entropy'"),
     "other features": (with_other_features, "features of X: 4; expected 3"),
     "aim of another loss": (lambda: corrector_of(loss=CE, aim="window:5"), "'window:5' with loss="),
-    "aim of another type": (lambda: corrector_of(aim=500), "aim is 500; expected a text"),
+    "aim of another type": (lambda: corrector_of(aim=500), "aim is 500; expected a string"),
     **{
         f"aim {text!r}": (lambda text=text: corrector_of(aim=text), f"aim is '{text}'; expected")
         for text in ("", "All", "window", "window:0", "window:2.5", "discount:1", "discount:0")

@@ -124,7 +124,7 @@ def test_without_a_ridge_the_targets_are_fitted_unless_classes_can_be_separated(
     if outputs > 1:
         assert_same(A.sum(1), np.zeros(20), 1e-9)
     certain = make_class_stream(20, outputs, seed=5, certain=True)
-    with pytest.raises(NotConvergedError, match="no finite logits give those of row 0"):
+    with pytest.raises(NotConvergedError, match="no finite logits give the targets of row 0"):
         rt.offline_coefficients(certain.K, certain.Y, 0.0, loss=CE)
 
 
@@ -179,7 +179,7 @@ def test_a_step_of_the_sweep_is_its_formula():
 
 def test_large_targets_are_said_with_their_size():
     stream = make_class_stream(30, 3, seed=11, certain=True)
-    with pytest.warns(LargeTargetsWarning, match=r"the targets reach .* true ones in \[0, 1\]"):
+    with pytest.warns(LargeTargetsWarning, match=r"the targets reach .* true targets in \[0, 1\]"):
         Z = rt.corrected_targets(stream.K, stream.Y, rt.SGD(lr=0.01), 0.1, loss=CE)
     assert np.abs(Z).max() > 11
     with warnings.catch_warnings():

@@ -251,7 +251,7 @@ def test_forgetting_all_is_refused():
     features, targets, _ = made()
     for times in (1, 2):
         more = summed(np.tile(features, (times, 1)), np.tile(targets, (times, 1)))
-        with pytest.raises(InvalidInputError, match="expected some to be left: begin a new"):
+        with pytest.raises(InvalidInputError, match="expected some to remain: start a new"):
             summed(features, targets).without(more)
 
 

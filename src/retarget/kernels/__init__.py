@@ -1,4 +1,4 @@
-"""Kernels k(x, x'). They know nothing of learning."""
+"""Kernels k(x, x'), which are independent of any learner."""
 
 from retarget.kernels.empirical.ntk import EmpiricalNTK
 from retarget.kernels.infinite.ntk import InfiniteNTK

@@ -1,4 +1,4 @@
-"""Features that are used instead of a kernel, by learners of bounded memory."""
+"""Explicit features that replace a kernel in learners with bounded memory."""
 
 import copy
 import math
@@ -18,23 +18,22 @@ from retarget.kernels.simple import RBF, Features, Kernel, Linear, require_featu
 from retarget.samples import as_samples, count, leaves, outputs_of, portions, with_type_of
 
 DEFAULT_MEMORY = 1024
-# Samples that go through a network together: few enough that activations stay in a CPU's cache.
+# Samples per forward pass: few enough that activations stay in a CPU's cache.
 AT_A_TIME = {"cpu": 64}
 AT_A_TIME_ELSEWHERE = 4096
 
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """A function from samples to features, and what is known of it.
+    """A function from samples to features, and what is known about it.
 
     Attributes:
-        compute: Gives the features (n, m) of samples.
-        kernel: The kernel that the features' inner products stand for, if there is one.
-        exact: Whether they are that kernel, or an estimate of it.
-        description: What distinguishes it from others, as plain values; None if a file cannot
-            hold that.
-        any_inputs: Whether samples of every size have the same number of features, so that the
-            features do not reveal samples of another kind.
+        compute: Returns the features (n, m) of samples.
+        kernel: The kernel that the features' inner products are or estimate, if there is one.
+        exact: Whether the inner products are that kernel, rather than an estimate of it.
+        description: Plain values that identify the map in saved files; None if there are none.
+        any_inputs: Whether samples of any size give the same number of features, so that the
+            features do not show that samples have the wrong size.
     """
 
     compute: Callable[[Any], Tensor]
@@ -51,7 +50,7 @@ class FeatureMap:
 
 
 def feature_map(features: Any, memory: int = DEFAULT_MEMORY, seed: int = 0) -> FeatureMap:
-    """The feature map of a kernel, a network or a function.
+    """Makes the feature map of a kernel, a network or a function.
 
     Args:
         features: A function from samples to features, or a `torch.nn.Module` (copied and frozen,
@@ -72,7 +71,7 @@ def feature_map(features: Any, memory: int = DEFAULT_MEMORY, seed: int = 0) -> F
     if isinstance(features, EmpiricalNTK):
         frozen = copy.copy(features)
         frozen.preconditioner = features.factors()
-        frozen.module = copy.deepcopy(features.module)  # it would follow the module's training
+        frozen.module = copy.deepcopy(features.module)  # so that its training changes nothing
         sketched = copy.copy(frozen)
         sketched.sketch, sketched.seed = features.sketch or memory, features.seed or seed
         return FeatureMap(partial(_sketch_of, sketched), frozen, False, None)
@@ -110,7 +109,7 @@ class RandomFourier:
     $\phi(x) = \sqrt{2/m} \, [\cos(\Omega x), \sin(\Omega x)]$ with $\Omega$ drawn from the Fourier
     transform of $\exp(-\|x\|^2 / \text{width}^2)$, a Gaussian of variance $2 / \text{width}^2$. The
     mean of $\phi(x) \cdot \phi(x')$ is the kernel, its standard deviation at most $1/\sqrt{m}$.
-    An odd m gives one more. The draw is made on the CPU: the same on every device.
+    An odd m is rounded up. The draw is made on the CPU, so that it is the same on every device.
     """
 
     def __init__(self, kernel: RBF, count: int, seed: int) -> None:
@@ -131,7 +130,7 @@ class RandomFourier:
 
 
 class FrozenModule:
-    """The outputs of a network as it is now, in evaluation mode, each sample's in one row."""
+    """The outputs of a network with its current weights, in evaluation mode, one row per sample."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = copy.deepcopy(module).eval().requires_grad_(False)

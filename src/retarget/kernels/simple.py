@@ -1,4 +1,4 @@
-"""What a kernel is, those with a formula, and whatever else can serve as one."""
+"""The base class of kernels, kernels with a formula, and wrappers for functions and matrices."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -24,11 +24,14 @@ from retarget.samples import Samples, library_of, shapes_of
 
 
 class Kernel(ABC):
-    """A positive semi-definite function of two samples. Samples are rows."""
+    """Base class of kernels: positive semi-definite functions of two samples.
+
+    Call a kernel with samples as rows to get a matrix, as from scikit-learn's `rbf_kernel`.
+    """
 
     @torch.no_grad()
     def __call__(self, A: ArrayT, B: ArrayT | None = None) -> ArrayT:
-        """The kernel between the rows of A and of B, (len(A), len(B)); of A with itself without B.
+        """Returns the kernel (len(A), len(B)) between the rows of A and B; B defaults to A.
 
         `kernel(A)` is symmetric to the last bit.
         """
@@ -39,7 +42,7 @@ class Kernel(ABC):
             right = self._samples("B", B)
             if shapes_of(left) != shapes_of(right):
                 raise InvalidInputError(
-                    f"A has samples of shape {shapes_of(left)}, B of {shapes_of(right)}; "
+                    f"A has samples of shape {shapes_of(left)}, but B of {shapes_of(right)}; "
                     "expected the same features in both"
                 )
             K = self._gram(left, right)
@@ -53,7 +56,7 @@ class Kernel(ABC):
         return result
 
     def to_dict(self) -> dict[str, Any] | None:
-        """What `kernel_from_dict` makes it again from; None if that cannot be written down."""
+        """Returns plain values for `kernel_from_dict`; None if the kernel has no such form."""
         return None
 
     def _symmetric_gram(self, A: Samples) -> Tensor:
@@ -67,11 +70,11 @@ class Kernel(ABC):
     def _diag(self, A: Samples) -> Tensor: ...
 
     def _samples(self, name: str, value: Any) -> Tensor:
-        """What the methods above are given: a tensor, unless a kernel takes other samples."""
+        """Converts samples for the methods above: to a tensor, unless a kernel takes others."""
         samples = as_tensor(name, value)
         require_float(name, samples, "convert the features first")
         if samples.ndim == 0:
-            raise InvalidInputError(f"{name} is a single number; expected samples as rows")
+            raise InvalidInputError(f"{name} is a single number; expected one row per sample")
         require_finite(name, samples)
         return samples[:, None] if samples.ndim == 1 else samples
 
@@ -85,7 +88,7 @@ def mirror_lower(K: Tensor) -> Tensor:
     return K
 
 
-# Samples whose distances are looked at: half a million pairs tell the median well enough.
+# Samples whose distances are computed: half a million pairs are enough for the median.
 MEDIAN_SAMPLES = 1000
 
 
@@ -117,7 +120,7 @@ class RBF(Kernel):
         return {"kind": "RBF", "width": self.width}
 
     def _gram(self, A: Tensor, B: Tensor) -> Tensor:
-        # |a - b|^2 = |a|^2 + |b|^2 - 2ab is one matrix product; features of images and the like
+        # |a - b|^2 = |a|^2 + |b|^2 - 2ab is one matrix product; images and other nested features
         # count as one long vector. Centred first, so that the cancellation costs no digits when
         # the data lie far from the origin.
         A, B = A.flatten(1), B.flatten(1)
@@ -134,9 +137,9 @@ class RBF(Kernel):
 
 
 def median_distance(X: Tensor) -> float | None:
-    """A usual width: the median distance between samples that differ; None if none do.
+    """The median distance between samples that differ, a common width; None if all are equal.
 
-    It looks at no more than 1,000 samples, evenly spaced.
+    It uses at most 1,000 samples, evenly spaced.
 
     Examples:
         >>> median_distance(torch.tensor([[0.0], [1.0], [1.0], [3.0]]))
@@ -152,7 +155,7 @@ def median_distance(X: Tensor) -> float | None:
 class Linear(Kernel):
     r"""$k(x, x') = x^\top x'$: the kernel of a linear model without a bias.
 
-    The same as scikit-learn's `linear_kernel`; a matrix product.
+    Use it for linear models. The same as scikit-learn's `linear_kernel`; costs one matrix product.
 
     Examples:
         >>> import numpy as np
@@ -177,11 +180,11 @@ class Linear(Kernel):
 class Features(Kernel):
     r"""$k(x, x') = \phi(x)^\top \phi(x')$ for a feature map of your own.
 
-    Use it for a frozen backbone, random features, or any transformer of scikit-learn
-    (`Features(scaler.transform)`). Each call computes the features of its samples anew.
+    Use it for a frozen backbone, random features, or any scikit-learn transformer
+    (`Features(scaler.transform)`). Every call computes the features of its samples again.
 
     Args:
-        fn: Maps samples (n, ...) to features (n, m). It gets, and may return, arrays of the
+        fn: Maps samples (n, ...) to features (n, m). It receives, and may return, arrays of the
             library that the kernel is called with.
 
     Examples:
@@ -212,7 +215,7 @@ class Features(Kernel):
 
 
 def require_features(features: Tensor, n: int) -> None:
-    """Refuses what is not one row of finite features for each of n samples."""
+    """Rejects anything but one row of finite features for each of n samples."""
     require_float("features", features, "have the feature map return real numbers")
     if features.ndim != 2 or len(features) != n:
         raise InvalidInputError(
@@ -223,9 +226,9 @@ def require_features(features: Tensor, n: int) -> None:
 
 
 class CallableKernel(Kernel):
-    """A kernel given as a function `k(A, B) -> (len(A), len(B))`.
+    """A kernel of your own, given as a function `k(A, B) -> (len(A), len(B))`.
 
-    The function gets the arrays as you pass them to the kernel, NumPy or torch.
+    The function receives the arrays as you pass them to the kernel, NumPy or torch.
 
     Examples:
         >>> import numpy as np
@@ -240,7 +243,7 @@ class CallableKernel(Kernel):
         return f"CallableKernel({getattr(self.fn, '__name__', self.fn)!s})"
 
     def __call__(self, A: Any, B: Any = None) -> Any:
-        """The function's own value, checked."""
+        """Calls the function and checks its result."""
         other = A if B is None else B
         K = as_tensor("the kernel's result", self.fn(A, other))
         require_float("the kernel's result", K, "have it return real numbers")
@@ -272,6 +275,8 @@ class CallableKernel(Kernel):
 class SklearnKernel(CallableKernel):
     """One of scikit-learn's pairwise kernels, by name, with its parameters.
 
+    Equivalent to `sklearn.metrics.pairwise.pairwise_kernels(A, B, metric=name, **parameters)`.
+
     Examples:
         >>> import numpy as np
         >>> SklearnKernel("polynomial", degree=2, gamma=1.0)(np.array([[1.0]]), np.array([[2.0]]))
@@ -285,7 +290,7 @@ class SklearnKernel(CallableKernel):
             names = ", ".join(sorted(PAIRWISE_KERNEL_FUNCTIONS))
             raise InvalidInputError(f"kernel is {name!r}; expected a scikit-learn kernel: {names}")
         self.name, self.parameters = name, parameters
-        super().__init__(partial(_pairwise, metric=name, **parameters))  # a closure has no pickle
+        super().__init__(partial(_pairwise, metric=name, **parameters))  # unlike a closure, pickles
 
     def __repr__(self) -> str:
         arguments = [repr(self.name), *(f"{k}={v!r}" for k, v in self.parameters.items())]
@@ -304,7 +309,9 @@ def _pairwise(A: Any, B: Any, **parameters: Any) -> Any:
 
 
 class PrecomputedKernel(Kernel):
-    """A Gram matrix computed beforehand: samples are then its row numbers.
+    """A Gram matrix computed in advance; samples are then its row numbers.
+
+    Use it if the matrix is given or expensive, as with scikit-learn's `kernel="precomputed"`.
 
     Examples:
         >>> import numpy as np
@@ -316,7 +323,9 @@ class PrecomputedKernel(Kernel):
         gram = as_tensor("K", K)
         require_float("K", gram, "convert it first")
         if gram.ndim != 2 or gram.shape[0] != gram.shape[1]:
-            raise InvalidInputError(f"K has shape {tuple(gram.shape)}; expected (n, n)")
+            raise InvalidInputError(
+                f"K has shape {tuple(gram.shape)}; expected (n, n), a Gram matrix"
+            )
         require_finite("K", gram)
         require_symmetric("K", gram)
         self.K = gram
@@ -346,7 +355,7 @@ class PrecomputedKernel(Kernel):
 
 
 def as_kernel(kernel: Any) -> Kernel:
-    """A kernel from whatever serves as one.
+    """Makes a kernel from a function, the name of a scikit-learn kernel or a Gram matrix.
 
     Args:
         kernel: A `Kernel`; a function `k(A, B)`; the name of a scikit-learn pairwise kernel; or a
@@ -371,7 +380,7 @@ def as_kernel(kernel: Any) -> Kernel:
 
 
 def kernel_from_dict(description: dict[str, Any]) -> Kernel:
-    """The kernel that `Kernel.to_dict` described."""
+    """Rebuilds the kernel that `Kernel.to_dict` described."""
     from retarget.kernels.infinite.ntk import InfiniteNTK  # which is a `Kernel` itself
 
     parameters = dict(description)

@@ -1,1 +1,1 @@
-"""The paper's mathematics on (K, Y): pure functions, one idea a file."""
+"""The paper's mathematics on (K, Y): pure functions, one idea per file."""

@@ -30,8 +30,8 @@ from retarget.errors import (
 from retarget.state_files import require_shape
 
 MEANINGFUL_DIGITS = 2.0
-SLACK = 1e4  # how much too small a first estimate may be
-ITERATIONS = 5  # of the norm's estimate; two or three are the rule
+SLACK = 1e4  # the factor by which a first estimate may be too small
+ITERATIONS = 5  # of the estimate of a norm; usually two or three are enough
 
 
 def expected_digits(condition: float, dtype: torch.dtype) -> float:
@@ -70,12 +70,12 @@ def inverse_norm(
 
 
 def worth_estimating(norm: Tensor | float, dtype: torch.dtype) -> Tensor | float:
-    """The norm of an inverse below which digits cannot be scarce, even if it is far too low."""
+    """The inverse's norm below which digits are plenty, even if the estimate is far too low."""
     return 10**-MEANINGFUL_DIGITS / (torch.finfo(dtype).eps * norm) / SLACK
 
 
 def warn_if_meaningless(name: str, condition: float, dtype: torch.dtype) -> bool:
-    """Warns when fewer than two digits of a solution can be right, and says whether it did."""
+    """Warns if fewer than two digits of a solution can be correct; returns whether it did."""
     digits = expected_digits(condition, dtype)
     if digits >= MEANINGFUL_DIGITS:
         return False
@@ -114,7 +114,7 @@ def solve_lower_right(L: Tensor, rhs: Tensor) -> Tensor:
 
 @dataclass
 class _Panel:
-    """Consecutive rows of L, of which some are used: a rectangle, and right of it a triangle."""
+    """Consecutive rows of L, perhaps not all in use: a rectangle with a triangle to its right."""
 
     start: int
     left_rows: Tensor
@@ -155,8 +155,8 @@ class GrowingCholesky:
     """The Cholesky factor of gamma I + K for the stream so far.
 
     Args:
-        gamma: What is added to the diagonal of K.
-        gram: Gives the kernel of a range of the stream, to explain a failure.
+        gamma: The number added to the diagonal of K.
+        gram: Returns the kernel of a range of the stream; used to explain a failure.
         roomy: Give panels room for many rows, because few will be appended at a time.
     """
 
@@ -165,7 +165,7 @@ class GrowingCholesky:
         self._gram = gram
         self.panels: list[_Panel] = []
         self._roomy = roomy
-        # of gamma I + K, for its largest eigenvalue; kept on K's device, so as not to wait for it
+        # of gamma I + K, to bound its largest eigenvalue; left on K's device to avoid a wait
         self._trace: float | Tensor = 0.0
         self._squared_norm: float | Tensor = 0.0
         self._estimated = 0  # rows at the last estimate of the condition
@@ -175,9 +175,9 @@ class GrowingCholesky:
         return self.panels[-1].rows.stop if self.panels else 0
 
     def extend(self, K_rows: Tensor) -> NewRows:
-        """The rows of L for new samples, given their kernel (m, n + m) to the past and themselves.
+        """Computes new rows of L from the samples' kernel (m, n + m) to the past and themselves.
 
-        They become part of the factor with `commit`, and are forgotten otherwise.
+        `commit` makes them part of the factor; otherwise they are dropped.
         """
         n, m = len(self), len(K_rows)
         panel = self._panel_for(K_rows)
@@ -222,10 +222,10 @@ class GrowingCholesky:
         self._squared_norm = self._squared_norm + grown
 
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
-        """A factor that goes on from here, at no cost; it is void once this one grows."""
+        """Returns a factor that continues from here; do not use it after this one grows."""
         fork = copy.copy(self)
         fork._gram = gram
-        # rows of the fork lie in the shared panels where this factor's own next rows will
+        # the fork writes its rows to the shared panels, where this factor's own next rows will go
         fork.panels = [replace(panel) for panel in self.panels]
         return fork
 
@@ -258,7 +258,7 @@ class GrowingCholesky:
         return result
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as named tensors and numbers."""
+        """Returns the state as named tensors and numbers."""
         state: dict[str, Any] = {
             "panels": len(self.panels),
             "trace": float(self._trace),
@@ -272,7 +272,7 @@ class GrowingCholesky:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from a state; this factor must be new."""
+        """Restores a saved state; call it on a new factor."""
         self._estimated, self._warned = int(state["estimated"]), bool(state["warned"])
         n = 0
         for i in range(state["panels"]):
@@ -281,7 +281,10 @@ class GrowingCholesky:
             require_shape(f"left{i}", left, used, n)
             require_shape(f"triangle{i}", triangle, used, used)
             if not 0 < used <= room <= max(used, panel_rows(left.device)):
-                raise InvalidInputError(f"room{i} is {room}, where {used} rows are used")
+                raise InvalidInputError(
+                    f"room{i} is {room}, but {used} rows are used; expected at least 1 used row, "
+                    "and room for all of them in one panel"
+                )
             panel = _Panel(n, left.new_empty(room, n), left.new_empty(room, room), used)
             panel.left.copy_(left)
             panel.triangle.copy_(triangle)
@@ -289,14 +292,17 @@ class GrowingCholesky:
             n += used
         self._trace, self._squared_norm = float(state["trace"]), float(state["squared_norm"])
         if n and not (self._trace > 0 and self._squared_norm > 0):
-            raise InvalidInputError(f"trace is {self._trace}, squared_norm {self._squared_norm}")
+            raise InvalidInputError(
+                f"trace is {self._trace} and squared_norm is {self._squared_norm}; expected both "
+                "above 0"
+            )
 
     @property
     def condition(self) -> float:
-        r"""An estimate of the condition number, by a few solves with the factor.
+        r"""Estimates the condition number by a few solves with the factor.
 
-        Of the largest eigenvalue it takes the lower bound $\|M\|_F^2 / \operatorname{tr} M$, and of
-        the inverse the 1-norm, which is at most $\sqrt n$ times the largest eigenvalue's.
+        It is the lower bound $\|M\|_F^2 / \operatorname{tr} M$ of the largest eigenvalue, times the
+        1-norm of the inverse, which is at most $\sqrt n$ times the inverse's largest eigenvalue.
         """
         if not self.panels:
             return 1.0
@@ -306,10 +312,10 @@ class GrowingCholesky:
         return largest * float(inverse_norm(self.solve, like, worth))
 
     def warn_once(self) -> bool:
-        """Warns, the first time, that solutions lose their digits; says if it has ever warned.
+        """Warns once if solutions lose their digits; returns whether it has ever warned.
 
-        The condition is estimated whenever the factor has grown by a half since the last time: an
-        estimate is several times the work of appending a row.
+        The condition is estimated again when the factor has grown by half since the last time,
+        because an estimate costs several times as much as appending a row.
         """
         grown = 2 * len(self) >= 3 * self._estimated
         if self.panels and grown and not self._warned:
@@ -338,7 +344,7 @@ class GrowingCholesky:
             K_rows,
             "use a shorter stream, or float32",
         )
-        # memory that is not written to is not taken: `extend` may replace the square by its own
+        # memory is not occupied until written to: `extend` may replace the square by its own
         return _Panel(n, K_rows.new_empty(rows, n), K_rows.new_empty(rows, rows))
 
 
@@ -352,7 +358,7 @@ def factorise(K: Tensor, gamma: float) -> GrowingCholesky:
 
 
 def not_positive_definite(M: Tensor, gamma: float, row: int) -> NotPositiveDefiniteError:
-    """The error for a factorisation that failed at a row, explained by M, gamma included."""
+    """Makes the error for a factorisation that failed at a row of M, which includes gamma I."""
     deficit, jitter = needed_jitter(M)
     dtype = str(M.dtype).removeprefix("torch.")
     return NotPositiveDefiniteError(

@@ -1,6 +1,6 @@
 r"""What an online learner has learned, as shifted targets (Theorem 3.2), and its correction (4.1).
 
-And the two terms of the iterative correction, block by block (Eq. 16 and 17). With samples as rows,
+Also the two terms of the iterative correction, block by block (Eq. 16, 17). With samples as rows,
 $p$ the past and $n$ a block, the targets of the block are
 
     Z_n = Y_n + C_on (Y_n - f_on) + C_off (f_off - Y_n)
@@ -58,21 +58,22 @@ def effective_targets(
     r"""The targets on which the offline learner learns what the online learner learned.
 
     $Y^e = (\gamma I + K)\, A$ with $A$ the online learner's dual coefficients (Theorem 3.2, Eq. 8).
-    With cross-entropy it is $Y^e = \sigma(K A) + \gamma A$ (docs/theory.md, section 10).
+    With cross-entropy it is $Y^e = \sigma(K A) + \gamma A$ (docs/theory.md, section 10). Use them
+    to see what an online learner has really learned. They cost a few products $K Y$.
 
     Args:
         K: (n, n) Gram matrix of the stream, in stream order.
         Y: (n,) or (n, c) targets, in stream order.
         learner: The online learner.
-        gamma: Ridge of the offline learner that it is compared with, 0 or more.
-        initial: Values of the starting function on the stream, if it is not zero (without weight
-            decay only).
-        loss: `"squared"` or `"cross-entropy"`, of both learners; `initial` is then logits.
+        gamma: Ridge of the offline learner to compare with, 0 or more.
+        initial: Values of the starting function on the stream, if it is not zero (only without
+            weight decay).
+        loss: `"squared"` or `"cross-entropy"` (for which `initial` is logits), for both learners.
         epochs: Passes over the stream, each in the same order; a schedule has one rate for each
-            step of all of them. They take as many times as long, and no more memory.
+            step of all of them. The time grows with their number, the memory does not.
 
     Returns:
-        Effective targets of the shape of Y; the shift is their difference from Y.
+        Effective targets with the shape of Y; the shift is their difference from Y.
 
     Examples:
         At the rate $1 / (\gamma + k(x, x))$ the newest sample is not shifted (Eq. 11); the one
@@ -103,8 +104,9 @@ def corrected_targets(
 ) -> ArrayT:
     r"""The targets on which the online learner learns what the offline learner learned.
 
-    $Y^c = (I/\eta + K^L)(\gamma I + K)^{-1} Y$ (Theorem 4.1, Eq. 12), and its like for every other
-    learner. They need the whole stream beforehand: see `iterative_targets` for a causal form.
+    $Y^c = (I/\eta + K^L)(\gamma I + K)^{-1} Y$ (Theorem 4.1, Eq. 12), and its analogue for other
+    learners. They need the whole stream in advance, and one Cholesky factorisation ($n^3/3$
+    multiplications); use `iterative_targets` if the targets must be causal.
     With cross-entropy they are $Y^c = \sigma(K^L A) + A/\eta$ with $A$ the offline learner's dual
     coefficients: rows still sum to 1, but entries leave [0, 1], as `torch.nn.functional.
     cross_entropy` and `binary_cross_entropy_with_logits` allow.
@@ -113,21 +115,21 @@ def corrected_targets(
         K: (n, n) Gram matrix of the stream, in stream order.
         Y: (n,) or (n, c) targets, in stream order.
         learner: The online learner.
-        gamma: Ridge of the offline learner, 0 or more; without any, K must be positive definite.
-        initial: Values of the starting function on the stream, if it is not zero (without weight
-            decay only).
-        loss: `"squared"` or `"cross-entropy"`, of both learners; `initial` is then logits.
-        epochs: Passes over the stream, each in the same order. With more than one, the targets are
-            the n that lead the learner to the offline one when it is taught them again in every
-            epoch: put them into your data loader once (docs/theory.md, section 11). Found in a few
+        gamma: Ridge of the offline learner, 0 or more; with 0, K must be positive definite.
+        initial: Values of the starting function on the stream, if it is not zero (only without
+            weight decay).
+        loss: `"squared"` or `"cross-entropy"` (for which `initial` is logits), for both learners.
+        epochs: Passes over the stream, each in the same order. With more than one, the n targets
+            lead the learner to the offline one if it trains on the same targets in every epoch: put
+            them into your data loader once (docs/theory.md, section 11). Finding them takes a few
             dozen runs of all epochs, or a few hundred with cross-entropy.
 
     Returns:
-        Corrected targets of the shape of Y.
+        Corrected targets with the shape of Y.
 
     Raises:
-        UnreachableTargetsError: No targets lead there: what the learner learned is forgotten by the
-            end, or it is unstable and several epochs undo one another.
+        UnreachableTargetsError: No targets lead there, because the learner forgets what it learned
+            by the end, or is unstable over several epochs.
 
     Examples:
         They are the inverse of the effective targets.
@@ -177,24 +179,25 @@ def discrepancy(
     square (Eq. 14) or half its square (Eq. 15, where the term in $\gamma_o$ is added).
 
     The distance bounds every prediction: at a query $x$ the outputs of the two learners differ by
-    at most $\sqrt{k(x, x)}$ times as much (in the Euclidean norm over outputs).
+    at most $\sqrt{k(x, x)}$ times the distance (in the Euclidean norm over outputs). It costs one
+    Cholesky factorisation, $n^3/3$ multiplications.
 
     Args:
         K: (n, n) Gram matrix of the stream, in stream order.
-        Z: Targets of the online learner, of the shape of Y.
+        Z: Targets of the online learner, with the shape of Y.
         Y: (n,) or (n, c) targets of the offline learner, in stream order.
         learner: The online learner, compared as it is at the end of the stream (with momentum,
             before it has come to rest).
         gamma: Ridge of the offline learner, 0 or more.
-        initial: Values of the starting function on the stream, if it is not zero (without weight
-            decay only).
-        loss: `"squared"` or `"cross-entropy"`, of both learners; `initial` is then logits.
+        initial: Values of the starting function on the stream, if it is not zero (only without
+            weight decay).
+        loss: `"squared"` or `"cross-entropy"` (for which `initial` is logits), for both learners.
 
     Returns:
         The distance, 0 or more; for the distance of one output, pass that column of Z and Y.
 
     Examples:
-        On the true targets the online learner misses the offline one, on corrected ones not.
+        On true targets the online learner misses the offline one; on corrected ones it does not.
 
         >>> import numpy as np
         >>> K, Y, learner = np.array([[1.0, 0.5], [0.5, 1.0]]), np.array([1.0, 1.0]), SGD(lr=0.5)
@@ -208,12 +211,12 @@ def discrepancy(
     taught = as_targets("Z", Z)
     if taught.shape != problem.Y.shape:
         raise InvalidInputError(
-            f"Z has shape {np.shape(Z)}, but Y has shape {np.shape(Y)}; expected a target of the "
-            "online learner for each target of the offline one"
+            f"Z has shape {np.shape(Z)}, but Y has shape {np.shape(Y)}; expected the same shape: a "
+            "target of the online learner for each target of the offline one"
         )
     if taught.device != problem.K.device:
         raise InvalidInputError(
-            f"Z is on {taught.device}, but K is on {problem.K.device}; move one to the other"
+            f"Z is on {taught.device}, but K is on {problem.K.device}; move both to one device"
         )
     check_targets("Z", taught, loss)
     dtype = torch.promote_types(problem.K.dtype, taught.dtype)
@@ -221,7 +224,7 @@ def discrepancy(
     problem = replace(problem, K=problem.K.to(dtype), Y=problem.Y.to(dtype), start=start)
     D = online_pass(replace(problem, Y=taught.to(dtype)), learner, loss)[1]
     D = D - offline_solution(problem, gamma, loss)
-    scale = float(D.abs().max())  # squares of numbers that are far from 1 are not representable
+    scale = float(D.abs().max())  # squares of very large or small numbers are not representable
     D = D / (scale or 1.0)
     # K is positive semidefinite up to rounding, and so is this square
     return scale * math.sqrt(max(float((D * (problem.K @ D)).sum()), 0.0))
@@ -233,9 +236,9 @@ def targets_reaching(
     watch: GrowthWatch,
     start: Tensor | None = None,
 ) -> Tensor:
-    """(n, c) the targets with which the learner of `watch` ends at these dual coefficients.
+    """(n, c) the targets that lead the learner of `watch` to these dual coefficients.
 
-    `kernel_rows` gives the kernel of a range of samples against all before them and themselves.
+    `kernel_rows` returns the kernel of a range of samples against all before them and themselves.
     """
     if watch.loss == "squared" and start is not None:
         return targets_reaching(kernel_rows, coefficients, watch) + start
@@ -270,17 +273,18 @@ def errors_reaching(coefficients: Tensor, learner: SGD) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class CorrectionTerms:
-    """How the iterative correction makes the targets of one block, in the caller's library.
+    """The matrices by which the iterative correction moves the targets of one block.
 
-    What `correction_terms` returns for each block, to look at why targets were moved.
+    `correction_terms` returns one for each block, as arrays of the caller's library. Look at them
+    to see why targets were moved.
 
     Attributes:
         rows: The samples of the block, as a range of the stream.
         online: (b, b) $C_{on}$, which acts on the online learner's error, $Y_n - f_{on}$.
         offline: (b, b) $C_{off}$, which acts on the offline learner's, $f_{off} - Y_n$.
         modulation: (b, b) $I + C_{on}$, by which the online learner's error is multiplied before
-            it is learned. Its diagonal says how many times its rate each sample gets; what is
-            beside the diagonal passes a part of one sample's error on to another of the block.
+            it is learned. Its diagonal is the factor on each sample's learning rate; the other
+            entries pass part of one sample's error on to another sample of the block.
     """
 
     rows: slice
@@ -298,15 +302,15 @@ def correction_terms(
     `iterative_targets` moves the targets of a block in two ways (Eq. 16): by $C_{on}$ times the
     online learner's error, which amounts to another learning rate for each sample, and by
     $C_{off}$ times the offline learner's error, which brings in what the past says about the
-    block. Neither depends on the targets: they are a property of the inputs, in their order.
+    block. Neither depends on the targets, only on the inputs and their order.
 
     Args:
         K: (n, n) Gram matrix of the stream, in stream order.
         learner: The online learner: plain SGD, with any batch size, schedule and reduction.
         gamma: Ridge of the offline learner, 0 or more.
-        block_size: Samples whose targets are found together, a multiple of the batch size. A last
-            block that is not full is a block of its own.
-        ridge: $\gamma_o$ of Eq. 15. With 0, a block whose kernel is singular takes the
+        block_size: Samples whose targets are found together, a multiple of the batch size. The
+            last block may be shorter.
+        ridge: $\gamma_o$ of Eq. 15. With 0, a block whose kernel is singular uses the
             pseudo-inverse of that kernel.
 
     Returns:

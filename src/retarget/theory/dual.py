@@ -8,7 +8,7 @@ $$ E_t + \sum_{i<t} c(t, i)\, k(x_t, x_i)\, E_i = y_t , $$
 where $i < t$ means: in an earlier mini-batch. (With cross-entropy the first $E_t$ stands beside
 $\sigma$ of the sum: still triangular, and solved mini-batch after mini-batch.) The system is solved
 by substitution, a window of samples at a time. The past before the window enters through one
-matrix product, because the memory of a linear optimiser is two numbers a sample: its share in the
+matrix product, because the memory of a linear optimiser is two numbers per sample: its share in the
 weights and in the velocity.
 
 With explicit features, $k(x, x') = \phi(x)^\top \phi(x')$, the past is the weights themselves (and
@@ -32,7 +32,7 @@ from retarget.theory.cholesky import solve_lower
 from retarget.theory.losses import Loss, outputs
 from retarget.theory.response import StepResponse, step_response
 
-MEMORIES = 8  # lengths of windows whose response is kept in feature space
+MEMORIES = 8  # how many window lengths to keep the response for, in feature space
 
 
 class Window:
@@ -66,7 +66,7 @@ class Window:
         memory, m = self.memory, len(self.gram)
         if memory.responses is not None:
             return self.spread(memory.responses[0][memory.step_of]).mul_(self.gram)
-        # K^bL times the rates of its columns, with no other (m, m) matrix on the way
+        # K^bL times the rates of its columns, without a second (m, m) matrix
         coupling = self.gram * self.gram.new_tensor(memory.deposit[0, memory.step_of])
         coupling.tril_(-1)
         batch = int((memory.step_of == 0).sum())
@@ -76,7 +76,7 @@ class Window:
         return coupling
 
     def spread(self, response: np.ndarray) -> Tensor:
-        """(m, m) from one value a step (m, steps) to one value a sample."""
+        """(m, m) one value per sample, from one value per step (m, steps)."""
         return self.gram.new_tensor(response)[:, torch.from_numpy(self.memory.step_of)]
 
     def inherited(self, carry: np.ndarray) -> Tensor:
@@ -123,7 +123,7 @@ class Window:
         outputs: Callable[[slice, Tensor], Tensor],
         start: Tensor | None = None,
     ) -> Tensor:
-        """(m, c) the same, mini-batch after mini-batch, for any function of (rows, logits)."""
+        """(m, c) the same, mini-batch by mini-batch, for any function `outputs(rows, logits)`."""
         inherited, coupling = self._inherited_on_the_way(), self.coupling
         logits = inherited.expand_as(targets) if start is None else inherited + start
         errors = torch.empty_like(targets)
@@ -171,7 +171,7 @@ class DualLearner:
         return self.shares[0].rows
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as named tensors and numbers."""
+        """Returns the state as named tensors and numbers."""
         state: dict[str, Any] = {"steps": self.steps}
         if len(self):
             for part, share in enumerate(self.shares):
@@ -179,27 +179,30 @@ class DualLearner:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from a state; this learner must be new."""
+        """Restores a saved state; call it on a new learner."""
         self.steps = int(state["steps"])
         if "share0" in state:
             shape = require_shape("share0", state["share0"], None, None).shape
             for part, share in enumerate(self.shares):
                 share.append(require_shape(f"share{part}", state[f"share{part}"], *shape))
         if not -(-len(self) // self.learner.batch_size) <= self.steps <= len(self):
-            raise InvalidInputError(f"steps is {self.steps} after {len(self)} samples")
+            raise InvalidInputError(
+                f"steps is {self.steps} after {len(self)} samples; expected at most one step per "
+                f"sample, of at most {self.learner.batch_size} samples each"
+            )
 
     def window(self, K_rows: Tensor) -> Window:
-        """The next samples, by their kernel (m, n + m) against the past and themselves."""
+        """The next samples, given their kernel (m, n + m) against the past and themselves."""
         memory = step_response(self.learner, self.steps, len(K_rows))
         return Window(len(self), K_rows[:, len(self) :], self.past(K_rows), memory, self.steps)
 
     def past(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """(m, c) the kernel of the next samples against the past times its weights, velocity."""
+        """(m, c) the next samples' kernel to the past times its weights, and times its velocity."""
         n = len(self)
         return tuple(rows[:, :n] @ share.rows for share in self.shares) if n else ()
 
     def fork(self) -> Self:
-        """A learner that goes on from here; it is void once this one goes on."""
+        """Returns a learner that continues from here; do not use it after this one continues."""
         fork = copy.copy(self)
         # with a memory, the shares of the past change with every step
         fork.shares = tuple(
@@ -256,19 +259,22 @@ class PrimalLearner:
         return tuple(rows.features @ part for part in self._parts)
 
     def fork(self) -> Self:
-        """A learner that goes on from here by itself."""
+        """Returns an independent learner that continues from here."""
         return copy.copy(self)  # learning makes new weights and does not change the old ones
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as named tensors and numbers."""
+        """Returns the state as named tensors and numbers."""
         parts = {f"part{i}": part for i, part in enumerate(self._parts)}
         return {"steps": self.steps, "size": self._size} | parts
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from a state; this learner must be new."""
+        """Restores a saved state; call it on a new learner."""
         self.steps, self._size = int(state["steps"]), int(state["size"])
         if not self.learner.steps(self._size) <= self.steps <= self._size:
-            raise InvalidInputError(f"steps is {self.steps} after {self._size} samples")
+            raise InvalidInputError(
+                f"steps is {self.steps} after {self._size} samples; expected at most one step per "
+                f"sample, of at most {self.learner.batch_size} samples each"
+            )
         if self._size:
             shape = require_shape("part0", state["part0"], None, None).shape
             names = [f"part{i}" for i in range(self._kept)]
@@ -287,11 +293,11 @@ class PrimalLearner:
         self.steps += window.memory.deposit.shape[1]
 
     def _memory(self, m: int) -> StepResponse:
-        """The response over the next `m` samples: at one rate, that over any `m` samples."""
+        """The response over the next `m` samples; at a constant rate, that over any `m` samples."""
         if not isinstance(self.learner.lr, float):
             return step_response(self.learner, self.steps, m)
         if m not in self._memories:
-            if len(self._memories) == MEMORIES:  # a stream in odd portions has ever new lengths
+            if len(self._memories) == MEMORIES:  # portions of irregular length fill the cache
                 self._memories.clear()
             self._memories[m] = step_response(self.learner, 0, m)
         return self._memories[m]
@@ -306,7 +312,7 @@ def diagonal_blocks(M: Tensor, size: int) -> Tensor:
 
 
 def carry_over(parts: tuple[GrowingRows, ...], window: Window) -> None:
-    """Ages what belongs to the (weights, velocity) of the past by the steps of the window."""
+    """Updates the past's shares in (weights, velocity) by the steps of the window."""
     if len(parts[0]) and len(parts) == 2:
         weights, velocity = (part.rows for part in parts)
         (ww, wv), (vw, vv) = window.memory.transfer.tolist()

@@ -2,7 +2,7 @@ r"""Several passes over the same stream: E epochs of n samples are a triangular 
 
 Its kernel is the n x n one, E times E times over, and is never formed. A sample's coefficients of
 all epochs multiply the same kernel row, so they add up: the past of a window is the kernel of its
-samples against all n, times one share a sample in the weights and one in the velocity.
+samples against all n, times one share per sample in the weights and one in the velocity.
 
 The corrected targets of E epochs are the n targets that, taught again in every epoch, lead the
 learner to the offline one. For plain SGD an epoch is
@@ -31,12 +31,12 @@ from retarget.theory.losses import Loss, outputs, slope_product
 from retarget.theory.response import final_response, remaining_start, step_response
 from retarget.theory.stability import GrowthWatch, largest_stable_lr
 
-DIRECTIONS = 60  # that GMRES keeps in a step of Newton's method
-MOST_STEPS = 20  # of Newton's method: one is enough for the squared error, but for rounding
+DIRECTIONS = 60  # kept by GMRES within a step of Newton's method
+MOST_STEPS = 20  # of Newton's method; the squared error needs one, apart from rounding
 MOST_HALVINGS = 12
-SUFFICIENT = 1e-4  # the share of the decrease that a step promises which it must keep
-ENOUGH = 1e-9  # by which one step reduces the residual at most
-ROUNDING = 100.0  # the residual that counts as none, in units of rounding
+SUFFICIENT = 1e-4  # a step must achieve this share of the decrease it predicts (Armijo)
+ENOUGH = 1e-9  # one step need not reduce the residual by more than this factor
+ROUNDING = 100.0  # a residual of fewer rounding units than this counts as zero
 
 
 def check_epochs(epochs: Any) -> int:
@@ -61,12 +61,12 @@ class RepeatedLearner(DualLearner):
             share.append(torch.zeros_like(like))
 
     def next_window(self, K_rows: Tensor, rows: slice) -> Window:
-        """The samples at these positions, by their kernel (m, n) against all samples."""
+        """The samples at these positions, given their kernel (m, n) against all samples."""
         memory, past = step_response(self.learner, self.steps, len(K_rows)), self.past(K_rows)
         return Window(self._met, K_rows[:, rows], past, memory, self.steps, rows)
 
     def past(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """(m, c) the kernel of the next samples against all times their weights, velocity."""
+        """(m, c) the next samples' kernel to all times their weights, and times their velocity."""
         met = min(self._met, rows.shape[1])  # in the first epoch the others have no share yet
         return tuple(rows[:, :met] @ share.rows[:met] for share in self.shares) if met else ()
 
@@ -84,7 +84,7 @@ def online_pass(
 ) -> tuple[Tensor, Tensor]:
     """The errors (n, c) before each step of the last epoch, and the dual coefficients after it."""
     K, n, columns = problem.K, len(problem.K), 1 if loss == "squared" else problem.Y.shape[1]
-    learner.rates(n, epochs)  # a schedule of the wrong length is an error before any work
+    learner.rates(n, epochs)  # raises for a schedule of the wrong length before any work
     if problem.start is not None:
         remaining = K.new_tensor(remaining_start(learner, n, epochs)[:-1]).reshape(epochs, n, 1)
     repeated, errors = RepeatedLearner(learner, problem.Y), torch.empty_like(problem.Y)
@@ -109,8 +109,8 @@ def repeated_targets(
 ) -> Tensor:
     """(n, c) the targets, the same in every epoch, that lead to these dual coefficients.
 
-    Found by Newton's method, which takes one step for the squared error; for that loss the
-    starting function is still to be added.
+    Uses Newton's method, which takes one step for the squared error; with that loss, the caller
+    still has to add the starting function.
     """
     run = _Epochs(problem, learner, epochs, loss)
     size = float(torch.linalg.vector_norm(coefficients))
@@ -137,9 +137,9 @@ def repeated_targets(
             break
         Z, gap = there, nearer
     raise UnreachableTargetsError(
-        f"no targets that are the same in all {epochs} epochs were found for this learner: the "
-        f"best miss the offline one by {gap / size:.2g} of its size; use a smaller rate, at which "
-        "every step is stable, or another number of epochs"
+        f"no targets that are the same in all {epochs} epochs were found that lead this learner to "
+        f"the offline one: the best miss it by {gap / size:.2g} of its size; use a smaller rate, "
+        "at which every step is stable, or another number of epochs"
     )
 
 
@@ -158,7 +158,7 @@ class _Epochs:
         return outputs(logits if self._start is None else logits + self._start, self._loss)
 
     def reached(self, Z: Tensor) -> Tensor:
-        """(n, c) the coefficients after all epochs on these targets; remembers the way there."""
+        """(n, c) the coefficients after all epochs on these targets; keeps the outputs met."""
         start = self._start
 
         def errors(epoch: int, window: Window) -> Tensor:
@@ -180,7 +180,7 @@ class _Epochs:
         return A
 
     def tangent(self, change: Tensor) -> Tensor:
-        """(n, c) how the coefficients change with the targets, around those reached last."""
+        """(n, c) the change of the coefficients with the targets, around those reached last."""
         if self._loss == "squared":
             return self.reached(change)
 
@@ -212,7 +212,7 @@ class _Epochs:
 
 
 def _lasting_rates(K: Tensor, learner: SGD, epochs: int) -> Tensor:
-    """(n, 1) how much a step moves the weights in the end, in the last epoch, without decay."""
+    """(n, 1) how far a step of the last epoch moves the weights in the end, without decay."""
     n, steps = len(K), learner.steps(len(K))
     lr = learner.lr if isinstance(learner.lr, float) else learner.lr[-steps:]
     plain = SGD(lr=lr, batch_size=learner.batch_size, reduction=learner.reduction)

@@ -1,4 +1,4 @@
-r"""The causal, iterative correction, block after block, as one sweep, and what it steers to.
+r"""The causal, iterative correction: one sweep over the stream, block by block.
 
 Proposition 4.2 (Eq. 16-17) says, with $p$ the past and $n$ the new block: let
 
@@ -16,7 +16,7 @@ every block.
 The same minimisation for a learner with a memory: $A_p$ is then what the past's steps have become
 by the end of the block, and $A_n$ what the block's own steps have. A learner with momentum is still
 moving at that time, so what is made to agree with the offline learner is the function that it
-coasts to. (To pin down where it is, and not where it is going, is possible too, but leaves the
+coasts to. (Matching where it is, instead of where it is going, is possible too, but leaves the
 velocity free: with a momentum of 0.9 the targets then grow without bound.)
 """
 
@@ -57,12 +57,12 @@ FirstBlock = Literal["corrected", "plain"]
 class Sweep:
     """The state of the iterative correction after the blocks so far.
 
-    The options are those of `iterative_targets`, and:
+    The options are those of `iterative_targets`, plus:
 
     Args:
-        gram: Gives the kernel of a range of the stream, to explain a failure.
+        gram: Returns the kernel of a range of the stream; used to explain a failure.
         capacity: Expected length of the stream, if known.
-        roomy: Whether few samples at a time will come (see GrowingCholesky).
+        roomy: Whether samples will arrive a few at a time (see GrowingCholesky).
         aim: Which samples the offline learner counts.
     """
 
@@ -83,7 +83,9 @@ class Sweep:
         self.loss, self._gram, self._roomy = loss, gram, roomy
         self._learner: DualLearner | PrimalLearner = DualLearner(learner, capacity)
         self._watch = GrowthWatch(learner, gram, loss=loss)
-        self._offline: OfflineLearner | None = None  # its sizes come with the first samples
+        self._offline: OfflineLearner | None = (
+            None  # made with the first samples, which set its sizes
+        )
         self._settling = Settling(ridge)
         self._warned = False
 
@@ -96,7 +98,7 @@ class Sweep:
         return self._learner.coefficients
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as named tensors and numbers."""
+        """Returns the state as named tensors and numbers."""
         state: dict[str, Any] = {
             "block_condition": self._settling.condition,
             "warned": self._warned,
@@ -108,13 +110,16 @@ class Sweep:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from a state; this sweep must be new."""
+        """Restores a saved state; call it on a new sweep."""
         self._settling.condition = float(state["block_condition"])
         self._warned = bool(state["warned"])
         self._watch.load_state_dict(part_of(state, "watch"))
         self._learner.load_state_dict(part_of(state, "learner"))
         if self._watch.seen != len(self):
-            raise InvalidInputError(f"{self._watch.seen} samples are seen, {len(self)} learned")
+            raise InvalidInputError(
+                f"{self._watch.seen} samples were seen, but {len(self)} were learned; expected the "
+                "same number"
+            )
         if not len(self):
             return
         rows, outputs = self.coefficients.shape
@@ -126,9 +131,9 @@ class Sweep:
             require_shape("probe", self._watch.probe.coefficients, rows, None)
 
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
-        """A sweep that goes on from here, cheaply; it is void once this one goes on.
+        """Returns a sweep that continues from here; do not use it after this one continues.
 
-        `gram` gives the kernel of a range of the stream that the fork follows.
+        `gram` returns the kernel of a range of the stream that the fork follows.
         """
         fork = copy.copy(self)
         fork._gram, fork._settling = gram, copy.copy(self._settling)
@@ -143,7 +148,7 @@ class Sweep:
         return equal_blocks(len(self), stop, block_size, self.first_block, device)
 
     def correct(self, rows: Any, Y: Tensor, block_size: int, start: Tensor | None = None) -> Tensor:
-        """Targets for the next blocks, which the learner then learns.
+        """Returns targets for the next blocks, and has the learner learn them.
 
         Args:
             rows: The new samples: their kernel (m, n + m) against the past and themselves, or
@@ -155,7 +160,7 @@ class Sweep:
         if self.loss == "squared" and start is not None:
             return self.correct(rows, Y - start, block_size) + start
         window = self._learner.window(rows)
-        aim = Y  # of the first half of Eq. 16 alone, instead of F_n
+        aim = Y  # the aim of the first half of Eq. 16 alone, instead of F_n
         if self.parts != "online":
             if self._offline is None:
                 self._offline = self._new_offline(Y.shape[1])
@@ -173,14 +178,14 @@ class Sweep:
 
     def _new_offline(self, outputs: int) -> OfflineLearner:
         if self.loss != "squared":
-            # blocks come one at a time: few large panels are solved with quicker than many small
+            # blocks come one at a time: few large panels are faster to solve with than many small
             return LogisticFit(self.gamma, outputs, self._gram, roomy=True)
         if self.aim.is_all:
             return KernelRidge(self.gamma, self._gram, self._roomy)
         return RecentKernelRidge(self.aim, self.gamma)
 
     def warn_once(self) -> None:
-        """Warns, the first time that it is so, that the targets are not to be relied on."""
+        """Warns once if the targets are not reliable."""
         self._watch.warn_once()
         dtype = self.coefficients.dtype
         self._warned = (
@@ -191,7 +196,7 @@ class Sweep:
 
 
 class FeatureSweep(Sweep):
-    """The same in feature space, where every block costs the same; gamma must be above 0."""
+    """The same sweep in feature space: every block costs the same, and gamma must be above 0."""
 
     def __init__(
         self,
@@ -216,7 +221,7 @@ def equal_blocks(
 ) -> Iterator[tuple[slice, int]]:
     """The stream from `start` to `stop`, in row ranges of equal blocks: (rows, block size).
 
-    A first block that stays plain, and a last one that is not full, are ranges of their own.
+    A first block that is not corrected and a shorter last block are ranges of their own.
     """
     if start == 0 and first_block == "plain" and stop > 0:
         start = min(block_size, stop)
@@ -257,38 +262,39 @@ def iterative_targets(
 ) -> ArrayT:
     r"""Targets that lead the online learner, block by block, to the offline learner's predictions.
 
-    Causal: the targets of a block depend on this block and the past alone. With `ridge=0` and
+    Causal: the targets of a block depend only on this block and the past. With `ridge=0` and
     `parts="both"`, the online learner's function agrees after each corrected block, on that block,
     with the offline learner that has seen the stream so far; a ridge makes this approximate, and
-    neither part alone does it. With momentum, what agrees is the function that the learner would
-    coast to if it made no more errors, not its function at that moment.
+    one part alone does not achieve it. With momentum, what agrees is the function that the learner
+    would coast to if it made no more errors, not its function at that moment.
 
-    For plain SGD whose first block is corrected too, the learning rate decides which targets are
-    needed, and has no influence on the function learned. (With weight decay it has.)
+    For plain SGD whose first block is corrected too, the learning rate changes the targets, but not
+    the function learned. (With weight decay it changes both.)
 
-    With cross-entropy the same holds for the logits. The offline learner is then found again after
-    every block, by Newton's method from the last solution: some dozens of products of $n^2 c$
-    multiplications a block, compared to $n^2 b$ for the squared error (docs/theory.md, section 10).
+    With cross-entropy it is the logits that agree. A block of b samples costs $n^2 b$
+    multiplications for the squared error. With cross-entropy, Newton's method solves for the
+    offline learner again after every block, from the last solution, in a few dozen products of
+    $n^2 c$ multiplications (docs/theory.md, section 10).
 
     Args:
         K: (n, n) Gram matrix of the stream, in stream order.
         Y: (n,) or (n, c) targets, in stream order.
         learner: The online learner that will be trained on the result.
-        gamma: Ridge of the offline learner, 0 or more; without any, K must be positive definite.
-        block_size: Samples whose targets are found together, a multiple of the batch size. A last
-            block that is not full is a block of its own.
+        gamma: Ridge of the offline learner, 0 or more; with 0, K must be positive definite.
+        block_size: Samples whose targets are found together, a multiple of the batch size. The
+            last block may be shorter.
         ridge: $\gamma_o$ of Eq. 15, for blocks whose kernel is nearly singular: it keeps the
             targets small. A block whose kernel is singular needs none.
         parts: `"both"`, or one half of Eq. 16 alone: `"online"` ($C_{on}$) or `"offline"`
             ($C_{off}$).
         first_block: `"plain"` leaves the first block's targets as they are.
-        initial: Values of the starting function on the stream, if it is not zero (without weight
-            decay only).
-        loss: `"squared"` or `"cross-entropy"`, of both learners; `initial` is then logits. The
-            halves of Eq. 16 (`parts`) are of the squared error alone.
+        initial: Values of the starting function on the stream, if it is not zero (only without
+            weight decay).
+        loss: `"squared"` or `"cross-entropy"` (for which `initial` is logits), for both learners.
+            The halves of Eq. 16 (`parts`) exist only for the squared error.
 
     Returns:
-        Corrected targets of the shape of Y.
+        Corrected targets with the shape of Y.
 
     Examples:
         The first of two single-sample blocks aims at its own offline prediction, 1/2 with
@@ -318,10 +324,10 @@ def iterative_targets(
 
 @torch.no_grad()
 def distilled_targets(K: ArrayT, Y: Any, gamma: float, block_size: int) -> ArrayT:
-    r"""What the offline learner predicts for each block, once it has seen the stream up to there.
+    r"""What the offline learner predicts for each block after seeing the stream up to its end.
 
     $F_n = f_{off}(X_n; X_{p+n}, Y_{p+n})$, the aim of `iterative_targets`, without the correction
-    that would make an online learner reach it: training on it is distillation. Causal.
+    that would make an online learner reach it: training on it is distillation. It is causal.
 
     Args:
         K: (n, n) Gram matrix of the stream, in stream order.
@@ -330,7 +336,7 @@ def distilled_targets(K: ArrayT, Y: Any, gamma: float, block_size: int) -> Array
         block_size: Samples whose predictions are made together.
 
     Returns:
-        Predictions of the shape of Y.
+        Predictions with the shape of Y.
 
     Examples:
         With $\gamma = 1$ and $k(x, x) = 1$, a first sample is met halfway.
@@ -361,7 +367,7 @@ def check_correction(
     first_block: str,
     loss: str = "squared",
 ) -> tuple[float, float]:
-    """Refuses options of the iterative correction that have no meaning; returns gamma and ridge."""
+    """Rejects invalid options of the iterative correction; returns gamma and ridge as floats."""
     if isinstance(block_size, bool) or not isinstance(block_size, int | np.integer):
         raise InvalidTypeError(f"block_size is {block_size!r}; expected a whole number of samples")
     if block_size < 1 or block_size % learner.batch_size:

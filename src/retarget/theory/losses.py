@@ -1,13 +1,13 @@
 r"""The loss that both learners minimise: half the squared error, or cross-entropy.
 
-What a learner is moved by is $y - \sigma(f)$, the target less its output, where $\sigma$ is
+A learner is moved by $y - \sigma(f)$, the target minus its output, where $\sigma$ is
 
     squared error     the identity
     cross-entropy     softmax over several outputs; the logistic function of one
 
-(both are the canonical link of their loss, so nothing else of the loss is ever needed). A learner
-that starts from a function $f_0$ has $f_0$ added to its logits $f$. For the squared error alone
-that is the same as subtracting it from the targets.
+(both are the canonical link of their loss, so nothing else about the loss is needed). A learner
+that starts from a function $f_0$ has $f_0$ added to its logits $f$. Only for the squared error is
+that the same as subtracting it from the targets.
 """
 
 from typing import Literal, get_args
@@ -21,17 +21,17 @@ Loss = Literal["squared", "cross-entropy"]
 
 
 def check_loss(loss: str) -> None:
-    """Refuses the name of an unknown loss."""
+    """Rejects an unknown loss."""
     if loss not in get_args(Loss):
         raise InvalidInputError(f"loss is {loss!r}; expected 'squared' or 'cross-entropy'")
 
 
 def check_targets(name: str, Y: Tensor, loss: Loss, first_row: int = 0) -> None:
-    r"""Refuses targets (n, c) that do not fit the loss.
+    r"""Rejects targets (n, c) that do not fit the loss.
 
     Cross-entropy takes real numbers, because corrected and effective targets leave [0, 1]. But the
     rows of several outputs must sum to 1: only then is the gradient $\sigma(f) - y$, in PyTorch
-    too. And one output is not taught labels such as -1 or 7. `name` and `first_row` are for the
+    too. A single output rejects labels such as -1 or 7. `name` and `first_row` are used in the
     message.
     """
     if loss == "squared" or not len(Y):
@@ -48,7 +48,7 @@ def check_targets(name: str, Y: Tensor, loss: Loss, first_row: int = 0) -> None:
             )
         return
     sums = Y.double().sum(1)
-    # half of the digits are allowed to be lost: corrected targets are sums of larger numbers
+    # half of the digits may be lost, because corrected targets are sums of larger numbers
     size = 1 + Y.abs().amax(1).double()
     off = (sums - 1).abs() > torch.finfo(Y.dtype).eps ** 0.5 * size
     if off.any():
@@ -78,7 +78,7 @@ def slope_product(p: Tensor, direction: Tensor) -> Tensor:
 
 
 def steepest_slope(loss: Loss, count: int) -> float:
-    """The largest eigenvalue that H can have, for so many outputs."""
+    """The largest eigenvalue that H can have, for `count` outputs."""
     if loss == "squared":
         return 1.0
     return 0.25 if count == 1 else 0.5

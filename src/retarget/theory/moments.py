@@ -1,11 +1,11 @@
 r"""Least squares from sums over samples: everything a ridge solution needs, and nothing else.
 
-With features $\phi$ and targets $y$ the ridge solution depends on the stream through
+With features $\phi$ and targets $y$ the ridge solution depends on the stream only through
 
-    N = sum w,   C = sum w phi phi^T,   B = sum w phi y^T,   s = sum w y^2
+    N = sum w,   C = sum w phi phi^T,   B = sum w phi y^T,   s = sum w y^2 .
 
-alone. Sums do not know the order of their terms; two streams are joined by adding theirs, a sample
-is forgotten by subtracting its own, and a factor on all of them makes the past count less. The
+Sums do not depend on the order of their terms; adding those of two streams joins them,
+subtracting those of a sample forgets it, and a factor on all of them makes the past count less. The
 ridge can be chosen from them as well, by generalised cross-validation.
 
 With an intercept the sums are kept about the means (Chan, Golub and LeVeque, 1983), so that
@@ -26,24 +26,24 @@ from retarget.arrays import FLOATS
 from retarget.errors import InvalidInputError, NotPositiveDefiniteError
 from retarget.state_files import require_shape
 
-# The ridge is looked for among the powers of ten, then between them in steps of its root.
+# The ridge is searched among the powers of ten, then between them in steps of sqrt(10).
 STEP = math.sqrt(10)
-LEAST_RIDGE = 1e-13  # of the largest entry of C: below that, rounding decides
+LEAST_RIDGE = 1e-13  # relative to the largest entry of C; below it, rounding dominates
 MOST_STEPS = 40
-# What rounding may make of a sum that ought to be positive, relative to the sum itself.
+# How far rounding may take a sum that should be positive below zero, relative to the sum.
 ROUNDING = 1e-9
-# A residual below so much of the targets' own sum of squares is not known: it is a difference.
+# A residual below this share of the targets' sum of squares is lost to cancellation.
 LEAST_ERROR = 1e-12
 # A score counts as better only if it is better by this share: with as many features as samples
-# it hardly changes with the ridge but by rounding, which depends on the order of the samples.
+# it changes with the ridge mostly by rounding, which depends on the order of the samples.
 SAME_SCORE = 1e-3
 # Products of two numbers and a weight within these bounds can be added up without overflow.
 LARGEST_NUMBER = 1e90
-# The numbers and the sums that a file holds, and the shapes of these: m features, c outputs.
+# The numbers and the sums of a saved state, and the shapes of the sums: m features, c outputs.
 NUMBERS = {"count": int, "weight": float, "squared_weight": float}
 SUMS = {"mean": "m", "target_mean": "c", "scatter": "mm", "cross": "mc", "power": "c"}
-COLUMNS = 256  # whose products are formed together on a CPU: the upper triangle is left out
-TRIANGLE = 512  # columns of a triangle that are solved for together
+COLUMNS = 256  # multiplied together on a CPU, so that the upper triangle can be skipped
+TRIANGLE = 512  # columns of a triangle that are solved together
 
 
 class RidgeSolution(NamedTuple):
@@ -62,7 +62,7 @@ class Moments:
         count: Samples learned, less those forgotten.
         weight: Sum of their weights.
         squared_weight: Sum of the squares of their weights.
-        mean: (m,) of the features, and `target_mean` (c,) of the targets; zero without intercept.
+        mean: (m,) mean of the features, and `target_mean` (c,) of the targets; 0 without intercept.
         scatter: (m, m) C, of which only the lower triangle is read. In a fork: C without its new
             samples.
         cross: (m, c) B.
@@ -80,7 +80,7 @@ class Moments:
         self.mean, self.target_mean = zeros(features), zeros(outputs)
         self.scatter, self.cross = zeros(features, features), zeros(features, outputs)
         self.power = zeros(outputs)
-        self._pending: list[Tensor] | None = None  # of a fork: rows that C is still without
+        self._pending: list[Tensor] | None = None  # in a fork: rows not added to C yet
 
     @property
     def features(self) -> int:
@@ -93,7 +93,7 @@ class Moments:
         return len(self.target_mean)
 
     def empty(self) -> "Moments":
-        """The sums of an empty stream with the same sizes."""
+        """Returns empty sums with the same sizes."""
         return Moments(self.features, self.outputs, self.intercept, self.mean.device)
 
     def add(self, features: Tensor, targets: Tensor, weights: Tensor | None = None) -> None:
@@ -122,21 +122,21 @@ class Moments:
         self.squared_weight += float(w @ w)
 
     def join(self, other: "Moments") -> None:
-        """Adds the samples of another."""
+        """Adds the samples of other sums."""
         if not other.count:
             return
         self._shift(other.mean, other.target_mean, other.weight)
         self._add_sums(other, 1.0)
 
     def without(self, other: "Moments") -> "Moments":
-        """The sums of the samples that are left once the samples of another are forgotten."""
+        """Returns the sums of the samples that remain after forgetting those of `other`."""
         left = self.empty()
         left._add_sums(self, 1.0)
         left._add_sums(other, -1.0)
         if left.count <= 0 or left.weight <= ROUNDING * self.weight:
             raise InvalidInputError(
                 f"{other.count:,} samples are to be forgotten of {self.count:,} learned; expected "
-                "some to be left: begin a new learner instead"
+                "some to remain: start a new learner instead"
             )
         mean, target_mean = other.mean.to(self.mean), other.target_mean.to(self.mean)
         left.mean = self._mean_without(self.mean, mean, other.weight)
@@ -151,8 +151,8 @@ class Moments:
         """Multiplies the weight of every sample so far by this factor."""
         if self.weight * factor < 1 / LARGEST_NUMBER:
             raise InvalidInputError(
-                f"what was learned would count as {self.weight * factor:.3g} samples, which is "
-                "nothing; begin a new learner instead"
+                f"all samples learned so far would count as {self.weight * factor:.3g} samples, "
+                "which is nothing; start a new learner instead"
             )
         self._own_scatter()
         self.weight *= factor
@@ -167,14 +167,14 @@ class Moments:
             setattr(self, name, pad(getattr(self, name), more))
 
     def copy(self) -> "Moments":
-        """A copy that shares nothing."""
+        """Returns an independent copy."""
         twin = self.empty()
         twin.mean, twin.target_mean = self.mean.clone(), self.target_mean.clone()
         twin._add_sums(self, 1.0)
         return twin
 
     def fork(self) -> "Moments":
-        """A copy to add a few samples to and solve, which copies nothing of size m x m.
+        """Returns a cheap copy to add a few samples to and solve: nothing of size m x m is copied.
 
         It shares C, and keeps the rows of its new samples beside it until `settle` adds them; the
         original must not be used after that. With an intercept, C changes with every mean, and is
@@ -200,7 +200,7 @@ class Moments:
             self.settle()
 
     def to_state(self) -> tuple[dict[str, float], dict[str, Tensor]]:
-        """The numbers and the tensors that a file holds."""
+        """Returns the state as plain numbers and tensors."""
         self._own_scatter()
         numbers = {name: getattr(self, name) for name in NUMBERS}
         return numbers, {name: getattr(self, name) for name in SUMS}
@@ -209,24 +209,29 @@ class Moments:
     def from_state(
         cls, numbers: dict[str, Any], tensors: dict[str, Tensor], intercept: bool
     ) -> "Moments":
-        """The sums that a file holds, after the checks that are possible."""
+        """Checks and restores a saved state."""
         m, c = require_shape("cross", tensors["cross"], None, None).shape
         held = cls(m, c, intercept, tensors["cross"].device)
         for name, shape in SUMS.items():
             tensor = require_shape(name, tensors[name], *({"m": m, "c": c}[each] for each in shape))
             if tensor.dtype != torch.float64 or not bool(tensor.isfinite().all()):
-                raise InvalidInputError(f"{name} is not of finite numbers of float64")
-            # a copy, whose memory is aligned as usual: the last digits of products depend on that
+                raise InvalidInputError(
+                    f"{name} is not float64 or not finite; expected finite float64 numbers"
+                )
+            # a copy has the usual alignment, on which the last digits of products depend
             setattr(held, name, tensor.clone())
         for name, kind in NUMBERS.items():
             setattr(held, name, kind(numbers[name]))
         weights = held.weight, held.squared_weight
         if held.count < 1 or not all(0 < each < math.inf for each in weights):
-            raise InvalidInputError(f"count is {held.count}, weight {weights[0]} ({weights[1]})")
+            raise InvalidInputError(
+                f"count is {held.count}, weight is {weights[0]}, squared_weight is {weights[1]}; "
+                "expected at least 1 sample, and positive, finite weights"
+            )
         return held
 
     def solve(self, gamma: float) -> RidgeSolution:
-        """The ridge solution; a `NotPositiveDefiniteError` if the ridge is too small."""
+        """Solves the regression; raises `NotPositiveDefiniteError` if the ridge is too small."""
         factor = self._factor(gamma)
         if factor is None:
             least = LEAST_RIDGE * max(float(self._diagonal().max()), 1e-300)
@@ -259,7 +264,7 @@ class Moments:
         diagonal = self._diagonal()
         mean, most = float(diagonal.mean()), float(diagonal.max())
         if not mean > 0:
-            return 1.0  # no features differ from zero, or only one sample came: any will do
+            return 1.0  # all features are zero, or there is only one sample: any ridge will do
         lowest = math.ceil(2 * math.log10(LEAST_RIDGE * 1e3 * most))
         start = max(2 * round(math.log10(mean)), lowest)
         best, scores = start, {start: self.cross_validation(STEP**start)}
@@ -285,7 +290,7 @@ class Moments:
         return STEP**best
 
     def _residual(self, gamma: float) -> tuple[Tensor | None, float]:
-        """The Cholesky factor of C + gamma I, if there is one, and RSS / N, below the score."""
+        """The Cholesky factor of C + gamma I, if any, and RSS / N, a lower bound of the score."""
         factor = self._factor(gamma)
         if factor is None:
             return None, math.inf
@@ -296,7 +301,7 @@ class Moments:
         return factor, max(power - float(products), LEAST_ERROR * power) / self.weight
 
     def _score(self, gamma: float, factor: Tensor, error: float) -> float:
-        """The cross-validation score, from what `_residual` gives."""
+        """The cross-validation score, from the results of `_residual`."""
         samples = self.weight**2 / self.squared_weight
         spent = self.features - gamma * _trace_of_inverse(factor) + self.intercept
         freedom = 1 - spent / samples
@@ -316,14 +321,14 @@ class Moments:
         return result if smallest > LEAST_RIDGE * float(matrix.diagonal().max()) else None
 
     def _diagonal(self) -> Tensor:
-        """(m,) that of C."""
+        """(m,) the diagonal of C."""
         diagonal = self.scatter.diagonal()
         for rows in self._pending or ():
             diagonal = diagonal + rows.square().sum(0)
         return diagonal
 
     def _require_possible(self, before: "Moments") -> None:
-        """Refuses sums that no samples can have; `before` is what some were taken away from.
+        """Rejects sums that no samples can have; `before` holds the sums before a subtraction.
 
         C completed by y must be positive semi-definite, and so must the sums of 1 and w.
         """
@@ -337,12 +342,12 @@ class Moments:
         possible = possible and self.squared_weight > (1 - ROUNDING) * least
         if not possible or bool((self.power < -ROUNDING * before.power).any()):
             raise InvalidInputError(
-                "samples are to be forgotten that were not learned; expected X and Y (and the "
-                "weights that they have by now) as they were learned"
+                "samples are to be forgotten that were not learned; pass X and Y (and the weights "
+                "that they have by now) exactly as they were learned"
             )
 
     def _shift(self, mean: Tensor, target_mean: Tensor, weight: float) -> None:
-        """Moves the means for samples of this weight about to be added about their own means."""
+        """Moves the means to include samples of this weight, which are summed about their own."""
         if not self.intercept:
             return
         gap = mean.to(self.mean) - self.mean
@@ -391,7 +396,7 @@ def _add_products(scatter: Tensor, phi: Tensor) -> None:
         scatter[block, : start + columns].addmm_(phi[:, block].mT, phi[:, : start + columns])
 
 
-# What every process first tells besides its type: whether it has learned anything, has an
+# What every process shares first, besides its type: whether it has learned anything, has an
 # intercept, has flat targets; then numbers that must be the same, and their squares.
 HEADER = 9
 
@@ -403,7 +408,7 @@ def sums_of_all(
     inputs: int | None,
     add: Callable[[Tensor], Any],
 ) -> tuple[Moments, bool, torch.dtype, int] | None:
-    """The union of what all processes have learned; None if that is nothing.
+    """Adds up what all processes have learned; None if no process has learned anything.
 
     The processes find their common means first, and move their sums there before these are added,
     so that features far from the origin cost no digits here either.
@@ -412,7 +417,7 @@ def sums_of_all(
         held: The sums of this process; None if it has learned nothing.
         flat: Whether its targets had one axis.
         dtype: The type of its predictions.
-        inputs: The numbers in each of its samples.
+        inputs: How many numbers each of its samples has.
         add: Replaces a tensor, in place, by its sum over the processes.
     """
     device = torch.device("cpu") if held is None else held.mean.device
@@ -433,7 +438,7 @@ def sums_of_all(
     if not alike or intercepts not in (0, n):
         raise InvalidInputError(
             f"the {n} learners have on average {m:g} features, {c:g} outputs and {size:g} numbers "
-            f"in a sample, and {intercepts} have an intercept; expected the same of all of them"
+            f"in a sample, and {intercepts} have an intercept; expected the same in every process"
         )
     total = Moments(int(m), int(c), intercepts > 0, device)
     _fill(total, total if held is None else held, add)

@@ -41,25 +41,27 @@ def offline_coefficients(
 ) -> ArrayT:
     r"""Dual coefficients of offline ridge regression, $(\gamma I + K) A = Y$ (Eq. 2).
 
-    With `loss="cross-entropy"`, of kernel logistic regression: $\gamma A + \sigma(K A) = Y$, as
-    `sklearn.linear_model.LogisticRegression(C=1/gamma, fit_intercept=False)` on explicit features.
-    It takes some ten steps of Newton's method after the factorisation (docs/theory.md, section 10).
+    The same as `sklearn.kernel_ridge.KernelRidge(alpha=gamma, kernel="precomputed")`; the Cholesky
+    factorisation takes $n^3/3$ multiplications. With `loss="cross-entropy"` it is kernel logistic
+    regression, $\gamma A + \sigma(K A) = Y$: on explicit features, the same as
+    `sklearn.linear_model.LogisticRegression(C=1/gamma, fit_intercept=False)`. That takes about ten
+    steps of Newton's method after the factorisation (docs/theory.md, section 10).
 
     Args:
         K: (n, n) Gram matrix of the stream.
         Y: (n,) or (n, c) targets.
-        gamma: Ridge, 0 or more; without any, K must be positive definite.
+        gamma: Ridge, 0 or more; with 0, K must be positive definite.
         initial: Values of the starting function on the stream, if it is not zero: the ridge then
-            pulls towards that function, and it is to be added to the prediction.
+            pulls towards that function. Add it to the prediction.
         loss: `"squared"` or `"cross-entropy"`: softmax for several outputs, whose targets sum to 1
-            in every row, and logistic for one. `initial` is then the starting function's logits.
+            in every row, and logistic for one. `initial` then holds the starting function's logits.
 
     Returns:
-        A of the shape of Y; the prediction for a query is `K_query @ A` (of cross-entropy, its
+        A with the shape of Y; the prediction for a query is `K_query @ A` (with cross-entropy, its
         logits).
 
     Raises:
-        NotConvergedError: Cross-entropy has no solution, as without a ridge for targets 0 and 1.
+        NotConvergedError: Cross-entropy has no solution, as with gamma = 0 for targets 0 and 1.
 
     Examples:
         One sample of norm 1 with target 3: the prediction is shrunk to $3 / (1 + \gamma)$.
@@ -83,26 +85,26 @@ def online_coefficients(
     loss: Loss = "squared",
     epochs: int = 1,
 ) -> ArrayT:
-    r"""Dual coefficients of the function that one online pass learns, or several.
+    r"""Dual coefficients of the function learned in one online pass, or in several.
 
     For plain SGD this is the triangular system $(I/\eta + K^L) A = Y$ (Eq. 6), with $K^{bL}$ for
     mini-batches (Eq. 7); for momentum, weight decay and schedules the same system weighted by the
     optimiser's memory (docs/theory.md, section 5). With cross-entropy it is triangular as well,
-    $A_t = \eta (y_t - \sigma(f_t))$ in order (section 10).
+    $A_t = \eta (y_t - \sigma(f_t))$ in order (section 10). It costs a few products $K Y$ per epoch.
 
     Args:
         K: (n, n) Gram matrix of the stream, in stream order.
         Y: (n,) or (n, c) targets, in stream order.
         learner: The online learner.
-        initial: Values of the starting function on the stream, if it is not zero. What is left of
-            it at the end (all of it without weight decay) is to be added to the prediction.
+        initial: Values of the starting function on the stream, if it is not zero. Add what is left
+            of it at the end (all of it, without weight decay) to the prediction.
         loss: `"squared"` or `"cross-entropy"` (softmax for several outputs, logistic for one);
-            `initial` is then the starting function's logits.
+            `initial` then holds the starting function's logits.
         epochs: Passes over the stream, each in the same order; a schedule has one rate for each
-            step of all of them. They take as many times as long, and no more memory.
+            step of all of them. The time grows with their number, the memory does not.
 
     Returns:
-        A of the shape of Y; the prediction for a query is `K_query @ A`.
+        A with the shape of Y; the prediction for a query is `K_query @ A`.
 
     Examples:
         Two samples of kernel 1/2 to each other: the second step corrects what the first one left,
@@ -123,10 +125,10 @@ def prequential_errors(
 ) -> ArrayT:
     r"""The error on each sample before it is learned, $y_t - f_t(x_t)$.
 
-    With cross-entropy it is the target less the probability that was predicted.
+    With cross-entropy it is the target minus the predicted probability.
 
-    This progressive-validation curve is the solution of the online system itself: for plain SGD
-    the dual coefficients are $\eta$ times these errors.
+    This is progressive validation, as in river. The errors solve the online system itself: for
+    plain SGD the dual coefficients are $\eta$ times these errors.
 
     Args:
         K: (n, n) Gram matrix of the stream, in stream order.
@@ -134,10 +136,10 @@ def prequential_errors(
         learner: The online learner.
         initial: Values of the starting function on the stream, if it is not zero.
         loss: `"squared"` or `"cross-entropy"` (softmax for several outputs, logistic for one);
-            `initial` is then the starting function's logits.
+            `initial` then holds the starting function's logits.
 
     Returns:
-        Errors of the shape of Y.
+        Errors with the shape of Y.
 
     Examples:
         >>> import numpy as np
@@ -155,7 +157,7 @@ def offline_learning_curve(
 ) -> ArrayT:
     r"""Predictions of the offline learner after each of several prefixes of the stream.
 
-    One factorisation serves all prefixes.
+    One factorisation serves all prefixes, so a whole curve costs little more than its last point.
 
     Args:
         K: (n, n) Gram matrix of the stream, in stream order.
@@ -193,6 +195,8 @@ def online_learning_curve(
     K: ArrayT, Y: Any, K_query: Any, learner: SGD, stops: Sequence[int]
 ) -> ArrayT:
     r"""Predictions of the online learner after each of several prefixes of the stream.
+
+    One pass over the stream serves all prefixes.
 
     Args:
         K: (n, n) Gram matrix of the stream, in stream order.
@@ -244,11 +248,11 @@ def loss_problem(
 ) -> Problem[ArrayT]:
     """Checks the inputs of the functional core, and whether the targets fit the loss.
 
-    With a learner as `lasting`, the starting function must not be one that it forgets.
+    If `lasting` is given, raises if that learner would forget the starting function.
     """
     check_loss(loss)
     problem = as_problem(K, Y, initial, factored=factored)
-    check_targets("Y", as_targets("Y", Y), loss)  # as they came: their own rounding is allowed
+    check_targets("Y", as_targets("Y", Y), loss)  # in the caller's dtype: its rounding is allowed
     if lasting is not None:
         require_lasting_start(initial, lasting)
     return problem
@@ -280,12 +284,13 @@ def _checked_stops(stops: Sequence[int], n: int, batch: int) -> list[int]:
     for stop in checked:
         if stop % batch and stop != n:
             raise InvalidInputError(
-                f"the stop at {stop} is inside a mini-batch of {batch}; expected ends of batches"
+                f"the stop at {stop} is inside a mini-batch of {batch}; expected stops at the ends "
+                "of mini-batches"
             )
     return checked
 
 
 def _stacked(problem: Problem[Any], predictions: list[Tensor]) -> Any:
-    # through the door as one long list of predictions, queries standing where samples do elsewhere
+    # returned as one long list of predictions, with queries in the role of samples
     given = problem.give(torch.cat(predictions))
     return given.reshape(len(predictions), -1, *given.shape[1:])

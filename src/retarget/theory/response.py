@@ -12,7 +12,7 @@ Both are linear: $(w', v') = M_s (w, v) + u_s g_s$ with a 2 x 2 matrix of number
     heavy ball   M = [[1 - eta lambda,          eta mu  ], [-lambda, mu]]   u = r (eta, 1)
     Nesterov     M = [[1 - eta lambda (1 + mu), eta mu^2], [-lambda, mu]]   u = r (eta (1 + mu), 1)
 
-so the weights before step $t$ are $\sum_{i<t} c(t, i)\, g_i$ (plus what is left of the start),
+so the weights before step $t$ are $\sum_{i<t} c(t, i)\, g_i$ (plus the remainder of the start),
 where $c(t, i)$ is the first entry of $M_{t-1} \cdots M_{i+1} u_i$. For plain SGD it is
 $\eta_i r_i$.
 
@@ -21,7 +21,7 @@ rate of the last step, without decay) is again linear,
 
     heavy ball   w + eta mu / (1 - mu) v           Nesterov   w + eta mu^2 / (1 - mu) v
 
-and $c_\infty(t, i)$ is what that holds of the errors of step $i$. Without momentum it is $c(t, i)$.
+and $c_\infty(t, i)$ is the weight of step $i$'s errors in it. Without momentum it is $c(t, i)$.
 These few numbers are computed in float64, whatever the precision of the kernel.
 """
 
@@ -35,17 +35,17 @@ from retarget.learners import SGD
 
 @dataclass(frozen=True)
 class StepResponse:
-    """The memory over a few consecutive steps, counted from the first of them.
+    """The optimiser's memory over a few consecutive steps, counted from the first of them.
 
     Attributes:
         step_of: (m,) the step that each sample belongs to.
         carry: (steps + 1, 2) what the weights before step s keep of (w, v) before step 0.
         coasting_carry: The same as carry, for the weights that the learner coasts to from there.
         transfer: (2, 2) what (w, v) after the last step keep of (w, v) before step 0.
-        deposit: (2, steps) what (w, v) after the last step hold of the errors of each step.
-        responses: (2, steps + 1, steps) c(s, i) and c_inf(s, i): what the weights before step s,
-            and those that they coast to, hold of the errors of step i. None for plain SGD, where
-            both are the deposit, whatever the time.
+        deposit: (2, steps) the weight of each step's errors in (w, v) after the last step.
+        responses: (2, steps + 1, steps) c(s, i) and c_inf(s, i): the weight of step i's errors in
+            the weights before step s, and in those that they coast to. None for plain SGD, for
+            which both equal the deposit at any time.
     """
 
     step_of: np.ndarray
@@ -56,7 +56,7 @@ class StepResponse:
     responses: np.ndarray | None
 
     def coasting_share(self, ends: np.ndarray) -> np.ndarray:
-        """(m,) c_inf(end, i) for one step a sample: what is left of each sample's own error."""
+        """(m,) c_inf(end, i) for each sample's own step: what remains of the sample's own error."""
         share: np.ndarray
         if self.responses is None:
             share = self.deposit[0, self.step_of]
@@ -101,7 +101,7 @@ def final_response(learner: SGD, n: int) -> np.ndarray:
 
 
 def _scheduled_responses(learner: SGD, n: int) -> np.ndarray:
-    """(steps,) the final response of each step, where every step has its own M."""
+    """(steps,) the final response of each step, if every step has its own M."""
     steps = learner.steps(n)
     response = np.empty(steps)
     row = np.array([1.0, 0.0])  # the first row of M_last ... M_{s+1}, built from the end
@@ -113,7 +113,7 @@ def _scheduled_responses(learner: SGD, n: int) -> np.ndarray:
 
 
 def _lasting_responses(learner: SGD, n: int) -> np.ndarray:
-    """(steps,) the same at one rate: with one M, twice as many of its powers at a time."""
+    """(steps,) the same at a constant rate: there is one M, whose powers are found by doubling."""
     steps = learner.steps(n)
     power, u = _step(learner, 0, learner.batch_size)
     rows = np.zeros((steps, 2))  # the first row of M^0, M^1, ...
@@ -141,11 +141,11 @@ def remaining_start(learner: SGD, n: int, epochs: int = 1) -> np.ndarray:
 
 
 def require_lasting_start(initial: object, learner: SGD) -> None:
-    """Refuses a starting function that weight decay would fade: no targets can make up for that."""
+    """Rejects a starting function that weight decay would fade: no targets can make up for that."""
     if initial is not None and learner.weight_decay > 0:
         raise InvalidInputError(
             "initial was given with weight_decay > 0, which fades the starting function itself, so "
-            "no targets lead to the offline learner; use weight_decay=0, or leave initial out"
+            "that no targets lead to the offline learner; use weight_decay=0, or leave initial out"
         )
 
 

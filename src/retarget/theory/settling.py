@@ -1,12 +1,12 @@
 r"""The steps that settle a learner on a given function, block after block (Eq. 16, first line).
 
-With the aim $F_n$ for a block, $(\gamma_o I + K_{nn}) A_n = F_n - K_{np} A_p$: whatever the aim
-comes from, the learner's function agrees with it on the block once the block is learned.
+With the aim $F_n$ for a block, $(\gamma_o I + K_{nn}) A_n = F_n - K_{np} A_p$: whatever the aim is,
+the learner's function agrees with it on the block once the block is learned.
 
 If $K_{nn}$ is singular (samples repeat, or there are fewer features than samples) and
 $\gamma_o = 0$, the system still has a solution when the aim is a function of the kernel's space on
 the samples: $K$ is positive semi-definite, so that $K_{np} A_p$ and $F_n$ lie in the range of
-$K_{nn}$. The function is unique; of the coefficients the ones of least norm are taken, which is
+$K_{nn}$. The function is unique; the coefficients of least norm are used, which is
 also the limit $\gamma_o \to 0$.
 """
 
@@ -62,7 +62,7 @@ class Settling:
         return scaled / share[:, None]
 
     def alone(self, window: Window, gap: Tensor, block_size: int) -> Tensor:
-        """C_off (f_off - Y_n) of Eq. 16 from the gap F_n - Y_n, each block by itself."""
+        """C_off (f_off - Y_n) of Eq. 16 from the gap F_n - Y_n, for each block separately."""
         share = _own_share(window, _block_ends(window, block_size))
         blocks = self._inverted(window, block_size, in_range=False)
         errors = blocks.solve(gap) / share[:, None]
@@ -70,7 +70,7 @@ class Settling:
         return errors + (coupling @ in_blocks(errors, block_size)).flatten(0, 1)
 
     def _inverted(self, window: Window, block_size: int, in_range: bool) -> "BlockInverses":
-        """The inverses of gamma_o I + K_nn of every block, whose condition is noted."""
+        """Inverts gamma_o I + K_nn of every block, and records the condition."""
         gram = diagonal_blocks(window.gram, block_size)
         inverses = invert_blocks(gram, self.ridge, window.start, in_range)
         self.condition = max(self.condition, inverses.condition)
@@ -84,7 +84,7 @@ class BlockInverses:
     Attributes:
         cholesky: (blocks, b, b) Cholesky factors.
         condition: An estimate of the largest condition number.
-        singular: The numbers of the blocks whose kernel is singular, if any.
+        singular: Indices of the blocks whose kernel is singular, if any.
         roots: (singular, b, b) with roots @ roots^T the pseudo-inverse of each of them.
     """
 
@@ -94,7 +94,7 @@ class BlockInverses:
     roots: Tensor | None = None
 
     def solve(self, rhs: Tensor) -> Tensor:
-        """(m, c) the solution of least norm of every block."""
+        """(m, c) the least-norm solution of every block."""
         blocks = in_blocks(rhs, self.cholesky.shape[-1])
         solution = _cholesky_solve(self.cholesky, blocks)
         if self.singular is not None and self.roots is not None:
@@ -105,11 +105,11 @@ class BlockInverses:
 def invert_blocks(gram: Tensor, ridge: float, start: int, in_range: bool) -> BlockInverses:
     """Inverts gamma_o I + K_nn of every block of `gram` (blocks, b, b), the first at `start`.
 
-    A block that is singular without a ridge has a pseudo-inverse if `in_range`, and is an error
-    otherwise.
+    A block that is singular without a ridge gets a pseudo-inverse if `in_range`, and raises an
+    error otherwise.
     """
     size = gram.shape[-1]
-    # column by column, as LAPACK stores it: the factors are computed where the blocks are
+    # column by column, as LAPACK stores it, so that the factors overwrite the blocks
     factors = gram.mT.clone(memory_format=torch.contiguous_format).mT
     factors.diagonal(dim1=1, dim2=2).add_(ridge)
     norm = torch.linalg.vector_norm(factors, 1, dim=1).amax(dim=1)
@@ -138,7 +138,7 @@ def invert_blocks(gram: Tensor, ridge: float, start: int, in_range: bool) -> Blo
 
 
 def _require_definite(gram: Tensor, ridge: float, start: int, failed: Tensor) -> None:
-    """Refuses the first block that failed, with a ridge that is large enough."""
+    """Raises an error for the first block that failed, with a ridge that is large enough."""
     if not failed.any():
         return
     bad, size = int(failed.nonzero()[0, 0]), gram.shape[-1]
@@ -148,8 +148,9 @@ def _require_definite(gram: Tensor, ridge: float, start: int, failed: Tensor) ->
     raise NotPositiveDefiniteError(
         f"the kernel of the block of samples {first} to {first + size - 1} is not positive "
         f"definite in {str(gram.dtype).removeprefix('torch.')}: its smallest eigenvalue is "
-        f"{-deficit:.3g} with ridge = {ridge:g}, as when samples repeat; ridge = "
-        f"{ridge + jitter:.4g} would do (jitter {jitter:.3g}), or a smaller block_size",
+        f"{-deficit:.3g} with ridge = {ridge:g}, as when samples repeat or there are fewer "
+        f"features than samples; ridge = {ridge + jitter:.4g} would do (jitter {jitter:.3g}), or "
+        "use a smaller block_size",
         deficit=deficit,
         jitter=jitter,
     )

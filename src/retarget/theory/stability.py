@@ -1,10 +1,10 @@
-r"""Which rates are stable, and the reports when one was not.
+r"""Which learning rates are stable, and the warnings and errors if one is not.
 
 A step on a mini-batch with kernel block $B$ multiplies the error on it by $I - \eta r B$, which
-grows unless $\eta\,(r \lambda_{\max}(B) + \lambda) \le 2$. Momentum takes every step $1/(1-\mu)$
-times in all, while the learner already meets other samples: on a stream in random order
-$\eta / (1-\mu)$ has to obey the same bound. (Where the same mini-batch is repeated for ever the
-bound is looser, $2(1+\mu)$: streams are not like that.)
+grows unless $\eta\,(r \lambda_{\max}(B) + \lambda) \le 2$. Momentum repeats every step $1/(1-\mu)$
+times in total, while the learner already sees other samples: on a stream in random order
+$\eta / (1-\mu)$ has to obey the same bound. (If the same mini-batch is repeated for ever the bound
+is looser, $2(1+\mu)$, but streams are not like that.)
 """
 
 import copy
@@ -28,14 +28,14 @@ from retarget.state_files import part_of, require_shape
 from retarget.theory.dual import DualLearner, PrimalLearner, Window, diagonal_blocks
 from retarget.theory.losses import Loss, slope_product, steepest_slope
 
-# Errors this many times the largest target have nothing to do with the targets any more. At the
+# Errors this many times the largest target are no longer explained by the targets. At the
 # rates that we call stable they stay below four times it on random streams.
 FAR_BEYOND = 100.0
 # Targets of cross-entropy that leave [0, 1] by more than this cause steps that are more than ten
 # times as long as any true label's.
 FAR_OUTSIDE = 10.0
-MEANINGFUL = 1e-2  # relative error up to which two digits are right
-# what a saved state holds of a watch
+MEANINGFUL = 1e-2  # relative error up to which two digits are correct
+# the attributes of a watch in a saved state
 WATCHED = {
     **dict.fromkeys(("growth", "largest_target", "largest_error"), float),
     "seen": int,
@@ -47,7 +47,7 @@ WATCHED = {
 def largest_stable_lr(batch_gram: Callable[[slice], Tensor], learner: SGD, n: int) -> float:
     """A rate below which the learner does not blow up on the first `n` samples, in random order.
 
-    `batch_gram` gives the kernel of a range of samples; the learner's own rate does not matter.
+    `batch_gram` returns the kernel of a range of samples; the learner's own rate does not matter.
     """
     curvature = 0.0
     for start in range(0, n, learner.batch_size):
@@ -59,7 +59,7 @@ def largest_stable_lr(batch_gram: Callable[[slice], Tensor], learner: SGD, n: in
 
 
 def stable_limit(curvature: float, learner: SGD) -> float:
-    r"""The largest stable rate where the largest $r \lambda_{\max}(B)$ is `curvature`."""
+    r"""The largest stable rate if the largest $r \lambda_{\max}(B)$ is `curvature`."""
     curvature += learner.weight_decay
     return 2.0 * (1 - learner.momentum) / curvature if curvature > 0 else math.inf
 
@@ -67,16 +67,16 @@ def stable_limit(curvature: float, learner: SGD) -> float:
 class GrowthWatch:
     r"""Watches an online learner for growth that its targets do not explain.
 
-    Besides the errors it is shown, it follows a probe: the same learner on targets of $\pm 1$ in no
-    order. The online system $T E = Y$ has a solution of the size of the probe's for nearly any $Y$;
-    for targets that were made for it (corrected ones) the solution is small, but every rounding
-    error on the way still grows as the probe does. With cross-entropy the probe is the learner's
-    own derivative: what becomes of perturbations of $\pm 1$ in its targets.
+    Besides the learner's errors, it follows a probe: the same learner on random targets of $\pm 1$.
+    For nearly any $Y$ the solution of the online system $T E = Y$ is as large as the probe's; for
+    targets that were made for it (corrected ones) the solution is small, but every rounding error
+    on the way still grows as the probe does. With cross-entropy the probe is the learner's own
+    derivative: how perturbations of $\pm 1$ in its targets grow.
 
     Args:
         learner: The online learner.
-        gram: Gives the kernel of a range of the stream, to find a rate that would do.
-        probe: The learner that serves as the probe; None for a new one in dual form.
+        gram: Returns the kernel of a range of the stream; used to find a stable rate.
+        probe: The learner to use as the probe; None for a new one in dual form.
         loss: The learner's loss.
         length: Samples in the stream, if it is passed over several times.
 
@@ -103,10 +103,10 @@ class GrowthWatch:
         self._warned = self._warned_of_size = False
 
     def follow(self, K_rows: Any, window: Window, targets: Tensor, errors: Tensor) -> None:
-        """Looks at the errors that the learner made on the next samples, before it learned them.
+        """Checks the errors that the learner made on the next samples, before it learned them.
 
-        `K_rows` and `window` are the samples as the probe and the learner take them. An error that
-        is not finite is a `DivergedError`.
+        `K_rows` and `window` are the samples as the probe and the learner take them. Raises a
+        `DivergedError` if an error is not finite.
         """
         self._dtype, self._outputs = errors.dtype, errors.shape[1]
         self.seen = window.start + len(errors)
@@ -136,21 +136,21 @@ class GrowthWatch:
         )
 
     def warn_once(self) -> None:
-        """Warns, the first time that it is so, of a learner that blows up or of large targets."""
+        """Warns once if the learner blows up, and once if its targets are large."""
         if self.loss != "squared" and not self._warned_of_size:
             self._warned_of_size = warn_of_large_targets(self.largest_target)
         if self._warned or self.largest_error == 0:
             return
         eps = torch.finfo(self._dtype).eps
         rounding = eps * self.growth * max(self.largest_target, self.largest_error)
-        # outputs of cross-entropy lie in [0, 1], even where all targets are 0
+        # outputs of cross-entropy lie in [0, 1], even if all targets are 0
         natural = self.largest_target if self.loss == "squared" else max(self.largest_target, 1.0)
         if self.largest_error > FAR_BEYOND * natural:
             what = blown_up(self.largest_error, self.largest_target)
         elif rounding > MEANINGFUL * self.largest_error:
             what = (
-                "the online learner amplifies rounding errors by "
-                f"{self.growth:.1g}: less than two digits of what it learns from these are certain"
+                f"the online learner amplifies rounding errors by {self.growth:.1g}, so that fewer "
+                "than two digits of what it learns are certain"
             )
         else:
             return
@@ -164,23 +164,25 @@ class GrowthWatch:
         return largest_stable_lr(lambda rows: steepest * self._gram(rows), self.learner, n)
 
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
-        """A watch that goes on from here, of a stream whose kernel `gram` gives."""
+        """Returns a watch that continues from here, on a stream whose kernel `gram` returns."""
         fork = copy.copy(self)
         fork._gram, fork.probe = gram, self.probe.fork()
         return fork
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as named tensors and numbers."""
+        """Returns the state as named tensors and numbers."""
         probe = {f"probe.{key}": value for key, value in self.probe.state_dict().items()}
         return {name.removeprefix("_"): getattr(self, name) for name in WATCHED} | probe
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from a state; this watch must be new."""
+        """Restores a saved state; call it on a new watch."""
         for name, kind in WATCHED.items():
             setattr(self, name, kind(state[name.removeprefix("_")]))
         self.probe.load_state_dict(part_of(state, "probe"))
         if math.isfinite(self.growth) and len(self.probe) != self.seen:
-            raise InvalidInputError(f"the probe has {len(self.probe)} rows, not {self.seen}")
+            raise InvalidInputError(
+                f"the probe has {len(self.probe)} rows; expected {self.seen}, one per sample seen"
+            )
         if len(self.probe):
             outputs = 1 if self.loss == "squared" else None
             require_shape("probe", self.probe.coefficients, None, outputs)
@@ -190,8 +192,8 @@ class GrowthWatch:
 class FeatureGrowthWatch(GrowthWatch):
     """The same watch, with a probe in feature space.
 
-    The rate that would do comes from the largest curvature of the mini-batches so far, which is
-    kept as one number, because the samples cannot be looked at again.
+    The stable rate is computed from the largest curvature of the mini-batches so far, which is
+    stored as one number, because the samples are not kept.
 
     Attributes:
         curvature: The largest eigenvalue of a mini-batch's kernel, times its loss's reduction.
@@ -218,33 +220,33 @@ class FeatureGrowthWatch(GrowthWatch):
         return stable_limit(self.curvature, self.learner)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as named tensors and numbers."""
+        """Returns the state as named tensors and numbers."""
         return super().state_dict() | {"curvature": self.curvature}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from a state; this watch must be new."""
+        """Restores a saved state; call it on a new watch."""
         super().load_state_dict(state)
         self.curvature = float(state["curvature"])
 
 
 def warn_of_large_targets(largest: float) -> bool:
-    """Warns of targets of cross-entropy far outside [0, 1], and says whether it did."""
+    """Warns of targets of cross-entropy far outside [0, 1]; returns whether it did."""
     if largest <= 1 + FAR_OUTSIDE:
         return False
     warn_caller(
-        f"the targets reach {largest:.3g} in size, where cross-entropy has true ones in [0, 1]; "
-        "they are exact, but cause steps far longer than true ones do: use a larger gamma or a "
-        "larger rate, or a larger block_size, to make them smaller",
+        f"the targets reach {largest:.3g} in size, but cross-entropy has true targets in [0, 1]; "
+        "they are exact, but cause far longer steps than true targets do: use a larger gamma, rate "
+        "or block_size to make them smaller",
         LargeTargetsWarning,
     )
     return True
 
 
 def blown_up(largest_error: float, largest_target: float) -> str:
-    """What is wrong with a learner whose errors have grown far beyond its targets."""
+    """The warning's text for a learner whose errors have grown far beyond its targets."""
     return (
-        f"the online learner blows up: its errors reach {largest_error:.3g}, where its targets are "
-        f"up to {largest_target:.3g}"
+        f"the online learner blows up: its errors reach {largest_error:.3g}, but its targets only "
+        f"{largest_target:.3g}"
     )
 
 
@@ -264,7 +266,7 @@ def _warn(what: str, learner: SGD, limit: float) -> None:
 
 
 def _signs(start: int, like: Tensor) -> Tensor:
-    """(m, 1) the probe's targets from this position of the stream on, however it is cut."""
+    """(m, 1) the probe's targets from this position on, however the stream is split."""
     position = torch.arange(start, start + len(like), device=like.device)
     scrambled = (position * 2654435761) >> 7  # Knuth's multiplicative hash
     return ((scrambled & 1) * 2 - 1).to(like.dtype)[:, None]
@@ -273,7 +275,7 @@ def _signs(start: int, like: Tensor) -> Tensor:
 def require_converging(
     errors: Tensor, start: int, learner: SGD, batch_gram: Callable[[slice], Tensor]
 ) -> None:
-    """Refuses errors, on the samples from `start` on, that are not finite."""
+    """Raises if an error on the samples from `start` on is not finite."""
     _require_finite_errors(
         errors, start, learner, lambda n: largest_stable_lr(batch_gram, learner, n)
     )
@@ -293,7 +295,7 @@ def _require_finite_errors(
     first_step = start // learner.batch_size if first_step is None else first_step
     step = first_step + bad // learner.batch_size
     limit = stable_lr(row + 1)
-    if learner.rate(step) <= limit:  # then it is not the learner
+    if learner.rate(step) <= limit:  # the learner is not the cause
         limits = torch.finfo(errors.dtype)
         raise ResultOverflowError(
             f"the error on sample {row} is beyond {limits.max:.3g}, the largest number of "
@@ -309,5 +311,5 @@ def _require_finite_errors(
 
 
 def no_past(rows: slice) -> Tensor:
-    """Stands for the kernel of the past, which is never asked for in feature space."""
-    raise AssertionError(f"nothing is kept of the samples {rows.start} to {rows.stop}")
+    """Stands in for the kernel of the past, which is never needed in feature space."""
+    raise AssertionError(f"the samples {rows.start} to {rows.stop} were not kept")

@@ -1,8 +1,8 @@
-r"""The kernel of a whole stream, as learners that pass over it need it.
+r"""The kernel of a whole stream, in the form that learners passing over it need.
 
-`DenseKernel` holds all of it; `FeatureKernel` works through explicit features, and of the length of
-the stream it holds only vectors. On $K = \Phi \Phi^\top$ both give the same numbers. Every pass
-over the stream is one loop over `StreamKernel.windows`.
+`DenseKernel` stores all of it; `FeatureKernel` computes with explicit features, and stores only
+vectors as long as the stream. On $K = \Phi \Phi^\top$ both give the same numbers. Every pass over
+the stream is one loop over `StreamKernel.windows`.
 """
 
 import copy
@@ -37,7 +37,7 @@ class Part(NamedTuple):
         rows: Their positions in the order in which they are learned.
         samples: Their positions in the stream: the same, unless it is learned in another order.
         block_size: The size of their blocks.
-        panel: What a learner's window takes: rows of the kernel, or features.
+        panel: The input of a learner's window: rows of the kernel, or features.
     """
 
     rows: slice
@@ -51,7 +51,7 @@ class Offline(NamedTuple):
 
     Attributes:
         dual: (n, c) its dual coefficients.
-        coefficients: What a query's row is multiplied with to predict it.
+        coefficients: The prediction for a query is its row times these.
     """
 
     dual: Tensor
@@ -80,7 +80,7 @@ class StreamKernel(ABC):
             yield Part(rows, samples, size, self.panel(rows, order))
 
     def innovations(self, gamma: float, block_size: int) -> Iterator[tuple[Part, Innovation]]:
-        """The same windows, with what they tell the offline learner of the rows before them."""
+        """The same windows, with what they add to the offline learner on the rows before them."""
         learn = self._offline_learner(gamma)
         for part in self.windows(block_size):
             yield part, learn(part)
@@ -119,7 +119,7 @@ class StreamKernel(ABC):
 
     @abstractmethod
     def panel(self, rows: slice, order: Tensor | None = None) -> Any:
-        """What a learner's window takes, for the samples in this (or another) order."""
+        """The input of a learner's window for these samples, in this (or another) order."""
 
     @abstractmethod
     def _offline_learner(self, gamma: float) -> Callable[[Part], Innovation]: ...
@@ -191,7 +191,7 @@ class DenseKernel(StreamKernel):
         return self.K[order[rows]][:, order[: rows.stop]]
 
     def in_stream_order(self, coefficients: Tensor, order: Tensor) -> Tensor:
-        """Dual coefficients belong to rows: each goes back to its row."""
+        """Dual coefficients belong to rows: each returns to its row."""
         placed = torch.empty_like(coefficients)
         placed[order] = coefficients
         return placed
@@ -204,12 +204,12 @@ class DenseKernel(StreamKernel):
         return self.K @ coefficients
 
     def blocks(self, size: int) -> Iterator[Tensor]:
-        """Read off the kernel."""
+        """The diagonal blocks of the kernel matrix."""
         for rows, count in self._ranges(size):
             yield diagonal_blocks(self.K[rows, rows], count)
 
     def density(self) -> Tensor:
-        """Means of the kernel's rows, less the diagonal."""
+        """Means of the kernel's rows without the diagonal."""
         return (self.K.sum(1) - self.K.diagonal()) / max(1, len(self) - 1)
 
     def leave_one_out(self, gammas: Tensor, seed: int) -> tuple[Tensor, int]:
@@ -237,7 +237,7 @@ class DenseKernel(StreamKernel):
         return lambda part: ridge.learn(part.panel, self.Y[part.rows])
 
     def offline(self, gamma: float, weights: Tensor | None = None) -> Offline:
-        r"""From the Cholesky factor, which may be there from `innovations`.
+        r"""From the Cholesky factor, which `innovations` may have computed already.
 
         With weights $D$ it is $A = D^{1/2} (\gamma I + D^{1/2} K D^{1/2})^{-1} D^{1/2} Y$.
         """
@@ -267,9 +267,9 @@ class DenseKernel(StreamKernel):
 class FeatureKernel(StreamKernel):
     r"""$K = \Phi \Phi^\top$, never formed.
 
-    Holds the normal matrix $\Phi^\top \Phi$, the moments $\Phi^\top Y$ and the sum of the features;
-    and the features themselves, rounded to single precision, if they fit into `room` bytes (0 if
-    they must stay exact). Otherwise they are computed again in every pass. Everything else is
+    Stores the normal matrix $\Phi^\top \Phi$, the moments $\Phi^\top Y$ and the sum of the
+    features; also the features themselves, rounded to single precision, if they fit into `room`
+    bytes (0 to keep them exact). Otherwise they are computed again in every pass. All else is
     computed in double precision. `features` maps samples (m, d) to (m, features.size).
     """
 
@@ -335,11 +335,11 @@ class FeatureKernel(StreamKernel):
                 yield Phi @ Phi.mT
 
     def density(self) -> Tensor:
-        """Features times their sum, less each row's own part."""
+        """Features times their sum, minus each row's own part."""
         return (self.values(self._sum[:, None])[:, 0] - self._diagonal) / max(1, len(self) - 1)
 
     def leave_one_out(self, gammas: Tensor, seed: int) -> tuple[Tensor, int]:
-        r"""From one eigendecomposition of the normal matrix, at evenly spaced rows if many.
+        r"""From one eigendecomposition of the normal matrix; at evenly spaced rows, if many.
 
         The error on row $i$ of the learner that has not seen it is its residual over $1 - H_{ii}$,
         with $H = \Phi (\gamma I + \Phi^\top \Phi)^{-1} \Phi^\top$.
@@ -364,7 +364,7 @@ class FeatureKernel(StreamKernel):
     def offline(self, gamma: float, weights: Tensor | None = None) -> Offline:
         r"""From the normal equations; the dual coefficients are $(Y - \Phi \theta) / \gamma$.
 
-        With weights, each row's are multiplied by its own.
+        With weights, each row's coefficients are multiplied by its weight.
         """
         normal, moment = self._normal, self._moment
         if weights is not None:
@@ -400,6 +400,6 @@ def _by_part(C: Tensor, parts: Tensor, count: int) -> Tensor:
 
 
 def _in_later_steps(gram: Tensor, batch: int) -> Tensor:
-    """(m, m) a window's kernel where the column is learned in a later step than the row."""
+    """(m, m) a window's kernel if the column is learned in a later step than the row, else 0."""
     step = torch.arange(len(gram)) // batch
     return gram * (step[:, None] < step)

@@ -29,30 +29,30 @@ from retarget.kernels.simple import Kernel, mirror_lower
 from retarget.progress import PatientBar
 from retarget.samples import Samples, as_samples, count, leaves, library_of, take, with_type_of
 
-# Bytes that a chunk on its way through the network may take: enough that the calls cost little, but
-# no more, as it leaves the caches. On two cores 2^26 to 2^28 are alike, 2^24 is slower.
+# Bytes that a chunk may take on its way through the network: enough that the calls cost little, but
+# no more, to stay in the caches. On two cores 2^26 to 2^28 are equally fast, 2^24 is slower.
 WORKING_BYTES = {"cpu": 1 << 27}
 WORKING_BYTES_ELSEWHERE = 1 << 32
-# Rows of a matrix product that it needs to be fast, on a CPU: with the 120 tokens of one sequence
+# Rows that a matrix product needs to be fast on a CPU: with the 120 tokens of one sequence
 # alone, a forward pass takes nearly twice as long.
 PRODUCT_ROWS = 512
-MEMORY_SHARE = 0.5  # of what is free beside the kernel matrix
-MEMORY_UNKNOWN = 1 << 30  # bytes to work in if nothing tells what is free
+MEMORY_SHARE = 0.5  # of the memory that is free besides the kernel matrix
+MEMORY_UNKNOWN = 1 << 30  # working memory in bytes, if the free memory is unknown
 
 ResultT = TypeVar("ResultT")
 
 
 class Assembly:
-    """Puts the kernel together from the factors of samples.
+    """Assembles the kernel matrix from the factors of samples.
 
-    Samples pass the network in chunks. The factors of a panel of samples are held; those of all
-    others are computed chunk by chunk, and used at once.
+    Samples pass through the network in chunks. The factors of a panel of samples stay in memory;
+    those of all others are computed chunk by chunk, and used immediately.
 
     Args:
         plan: What to compute for each sample.
         rows: Samples on the left of the kernel matrix.
         columns: Samples on its right.
-        memory: Bytes to work in; None for a share of what is free.
+        memory: Working memory in bytes; None for a share of the free memory.
         progress: Whether to show a progress bar; None shows it on a terminal.
     """
 
@@ -68,7 +68,7 @@ class Assembly:
             "compute it in several calls, by rows",
         )
         self.K = like.detach().new_zeros((rows * r, columns * r), dtype=dtype)
-        if memory is None:  # what is left beside the matrix
+        if memory is None:  # what is left besides the matrix
             free = free_memory(like.device)
             memory = MEMORY_UNKNOWN if free is None else int(MEMORY_SHARE * free)
         room = WORKING_BYTES.get(like.device.type, WORKING_BYTES_ELSEWHERE)
@@ -77,7 +77,7 @@ class Assembly:
         self.panel = max(1, (memory - self.chunk * (plan.working + plan.held)) // plan.held)
 
     def symmetric_gram(self, A: Samples) -> Tensor:
-        """K (n * r, n * r), the lower triangle of which is filled."""
+        """K (n * r, n * r), of which the lower triangle is filled."""
         n = count(A)
         passes = sum(n - start for start in range(0, n, self.panel))
         with self._bar(passes + n * (n + 1) // 2) as bar:
@@ -164,18 +164,18 @@ def _ranges(start: int, stop: int, size: int) -> Iterator[slice]:
 
 
 class EmpiricalNTK(Kernel):
-    r"""The neural tangent kernel of a finite network, with the weights that it has now.
+    r"""The neural tangent kernel of a finite network, at its current weights.
 
-    Use it to treat a network as a kernel machine around its present weights. For n samples it
-    takes one forward and c backward passes, and products of gradients that grow as n^2. The numbers
-    are those of `torch.func.jacrev` and a contraction, in about half of its time or less for
-    networks of linear and conv layers, and in half of it to nearly all for transformers.
+    Use it to treat a network as a kernel machine around its current weights. For n samples it costs
+    one forward and c backward passes, and products of gradients that grow as n^2. It equals
+    `torch.func.jacrev` and a contraction, but takes at most about half the time for networks of
+    linear and conv layers, and between half and nearly all of it for transformers.
 
     $$k(x, x') = \frac{1}{c} \sum_{k=1}^{c}
     \langle \nabla_\theta f_k(x), \nabla_\theta f_k(x') \rangle$$
 
-    over the network's c outputs. The parameters are read at each call: the kernel follows
-    training. The module is not touched: no gradient is left in it, no hook, no buffer changed.
+    over the network's c outputs. The parameters are read at each call, so the kernel follows
+    training. The module is not changed: no gradient and no hook is left in it, no buffer modified.
 
     Samples are an array (n, ...), or a (nested) dict or tuple of several arrays that share n, such
     as token ids and a mask. A dict is passed to the module as keywords and a tuple as arguments if
@@ -187,10 +187,10 @@ class EmpiricalNTK(Kernel):
     (`requires_grad=False`) are left out.
 
     Parameters that are only used by `linear`, `conv2d`, `embedding`, norms, products and sums (so
-    by Linear, Conv2d, Embedding, LayerNorm, RMSNorm, GroupNorm and BatchNorm, used any number of
+    by Linear, Conv2d, Embedding, LayerNorm, RMSNorm, GroupNorm and BatchNorm, any number of
     times) have rules that need no Jacobian, which covers whole transformers. With a the layer's
-    input and g an output's gradient by its result at each of p positions, a layer's part is, by
-    the smaller number of multiply-adds for n samples,
+    input and g an output's gradient by its result at each of p positions, a layer's part is,
+    whichever takes fewer multiply-adds for n samples,
 
     * $\sum_{pq} (a_p \cdot a'_q) \sum_k (g_{kp} \cdot g'_{kq})$, about
       $n^2 p^2 (\text{in} + c \, \text{out})$; or
@@ -203,17 +203,17 @@ class EmpiricalNTK(Kernel):
 
     Args:
         module: Any module that returns a matrix of outputs (n, c) for n samples, alone or as the
-            only one among other results (`logits`, for networks of Hugging Face).
+            only one among other results (`logits`, for Hugging Face models).
         outputs: "mean" over the outputs, as above; "sum", without 1/c; the number of one output,
             from 0, or a `range` of them for the mean over these; "full", the kernel between all
             outputs, (n c, n c), where row i c + k is output k of sample i.
         params: Which parameters: a name, the name of a layer for all of its parameters, a pattern
             (`"*.bias"`), several of these, or a function of a name; None for all.
-        mode: "structured" takes rules if there are some, each layer's in its cheapest form, and
-            the Jacobian for the rest; "jacobian" takes the Jacobian for all. "auto" is the
-            structured one, which is the cheaper of the two for most networks.
-        accumulate: The type that products are computed and returned in; None for the parameters'.
-        memory: Bytes to work in, beside the kernel matrix; None for half of what is free.
+        mode: "structured" uses a rule for each layer that has one, in its cheapest form, and the
+            Jacobian for the rest; "jacobian" uses the Jacobian for all. "auto" is the same as
+            "structured", which is the cheaper of the two for most networks.
+        accumulate: The type of the products and of the result; None for that of the parameters.
+        memory: Working memory in bytes, besides the kernel matrix; None for half of what is free.
         precision: How float32 products are made on CUDA: "full", or "split", on tensor cores from
             numbers in two halves, several times faster. On other devices both are the same.
         sketch: The number of features to project to at random, for a kernel that is right on
@@ -226,8 +226,8 @@ class EmpiricalNTK(Kernel):
             rates by parameter group), whose P is read at each call; or P itself, a dict from names
             to tensors. P holds the second moments as they are then, with their bias correction and
             eps, and each group's rate relative to the first one's. What is computed with the kernel
-            is exact while P stands still, and approximate if steps change it. Layers then take the
-            form of gradients, unless P is one number for each parameter.
+            is exact while P is constant, and approximate if steps change it. Layers then use the
+            form with gradients, unless P is one number for each parameter.
 
     Examples:
         One weight matrix: output k's gradient is the sample in row k, and zero elsewhere.
@@ -286,8 +286,8 @@ class EmpiricalNTK(Kernel):
                 raise InvalidInputError(f"{name} is {value!r}; expected {expected}")
         if sketch is not None and outputs == "full":
             raise InvalidInputError(
-                "outputs is 'full', which cannot be sketched; expected 'mean', 'sum' or the number "
-                "of an output with sketch="
+                "outputs is 'full', which cannot be sketched; with sketch= expected 'mean', 'sum' "
+                "or the number of an output"
             )
         self.module, self.outputs, self.mode, self.accumulate = module, outputs, mode, accumulate
         if not isinstance(params, str | None) and not callable(params):
@@ -311,8 +311,8 @@ class EmpiricalNTK(Kernel):
     def features(self, A: ArrayT) -> ArrayT:
         """(len(A), d) features whose inner products are the kernel: d is `sketch` if given.
 
-        Without a sketch, d is the number of outputs times that of parameters, less what a last
-        Linear saves.
+        Without a sketch, d is the number of outputs times the number of parameters, minus what a
+        last Linear saves.
         """
         result: ArrayT = give_back(self.features_and_outputs(A)[0], library_of(A))
         return result
@@ -322,7 +322,7 @@ class EmpiricalNTK(Kernel):
         """The same as a tensor, and all outputs of the network (n, c) from the same pass."""
         if self.outputs == "full":
             raise InvalidInputError(
-                "outputs is 'full', which has no features of one row a sample; expected 'mean', "
+                "outputs is 'full', with no features in one row per sample; expected 'mean', "
                 "'sum' or the number of an output"
             )
         samples = self._samples("A", A)
@@ -331,7 +331,7 @@ class EmpiricalNTK(Kernel):
         return self._assembled(samples, lambda assembly: assembly.features_and_outputs(samples))
 
     def factors(self) -> dict[str, Tensor] | None:
-        """The preconditioner as it is now, by the parameters' names; None without one."""
+        """The current preconditioner, by the parameters' names; None without one."""
         if self.preconditioner is None:
             return None
         return preconditioner_of(self.preconditioner, self.module, list(self._parameters()))
@@ -347,7 +347,7 @@ class EmpiricalNTK(Kernel):
             found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
             raise InvalidInputError(
                 f"the parameters are {found}; expected one type and one device: convert the "
-                "module, or choose among them with params="
+                "module, or select some of them with params="
             )
         return next(iter(chosen)).detach()
 
@@ -356,8 +356,8 @@ class EmpiricalNTK(Kernel):
         for leaf in leaves(value):
             if isinstance(leaf, Tensor) and leaf.device != like.device:
                 raise InvalidInputError(
-                    f"{name} is on {leaf.device}, but the module is on {like.device}; move one to "
-                    "the other's device"
+                    f"{name} is on {leaf.device}, but the module is on {like.device}; move both to "
+                    "one device"
                 )
         samples = as_samples(name, value)
         if isinstance(samples, Tensor) and samples.ndim == 1:
@@ -373,7 +373,7 @@ class EmpiricalNTK(Kernel):
 
     def _gram(self, A: Samples, B: Samples) -> Tensor:
         n, m = count(A), count(B)
-        if n < m:  # the right-hand samples are held: let those be the fewer
+        if n < m:  # the right-hand samples stay in memory: make them the fewer
             return self._gram(B, A).mT.contiguous()
         if not n:
             return self._like().new_zeros((0, 0), dtype=self._dtype())
@@ -393,7 +393,7 @@ class EmpiricalNTK(Kernel):
         rows: int = 0,
         columns: int = 0,
     ) -> ResultT:
-        """What is computed with a matrix of zeros for so many pairs of samples."""
+        """Runs `compute` on a new `Assembly` for this many rows and columns of samples."""
 
         def run(packed: bool) -> ResultT:
             plan = self._plan(samples, reuse, packed)
@@ -402,7 +402,7 @@ class EmpiricalNTK(Kernel):
         with full_precision(self._like().device):
             try:
                 return run(packed=True)
-            except MoreLivePositionsError:  # than the samples had that it was tried on
+            except MoreLivePositionsError:  # than in the samples that it was tried on
                 return run(packed=False)
 
     def _plan(self, samples: Samples, reuse: float, packed: bool = True) -> Plan:

@@ -1,8 +1,8 @@
-r"""The parameters that a kernel is of, and what an optimiser multiplies their gradients with.
+r"""The parameters that a kernel uses, and the factors by which an optimiser scales gradients.
 
 A step $\theta \leftarrow \theta - \eta P \nabla L$ with a diagonal P moves the outputs by the
-kernel $J P J^\top$ instead of $J J^\top$, so that all that is said of SGD and a kernel holds with
-this one while P stands still.
+kernel $J P J^\top$ instead of $J J^\top$, so that everything that holds for SGD and a kernel holds
+for this one while P is constant.
 """
 
 import math
@@ -23,7 +23,7 @@ Preconditioner = Optimizer | Mapping[str, Tensor | float] | None
 
 
 def trained_parameters(module: nn.Module, wanted: Choice = None) -> dict[str, nn.Parameter]:
-    """The trained parameters by name, or those of them that are wanted.
+    """Returns the trained parameters by name, all or those that are wanted.
 
     Args:
         module: The module.
@@ -33,7 +33,7 @@ def trained_parameters(module: nn.Module, wanted: Choice = None) -> dict[str, nn
     trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
     if not trained:
         raise InvalidInputError(
-            "the module has no parameters that are trained; expected some with requires_grad=True"
+            "the module has no trained parameters; expected some with requires_grad=True"
         )
     if wanted is None:
         return trained
@@ -47,13 +47,13 @@ def trained_parameters(module: nn.Module, wanted: Choice = None) -> dict[str, nn
                 layers = {name.rpartition(".")[0] for name in trained} - {""}
                 near = did_you_mean(each, [*trained, *sorted(layers)], cutoff=0.0)
                 raise InvalidInputError(
-                    f"params has {each!r}; expected names of trained parameters, of layers with "
-                    f"some, or patterns: did you mean {str(near)!r}?"
+                    f"params has {each!r}, which matches nothing; expected names of trained "
+                    f"parameters or of their layers, or patterns: did you mean {str(near)!r}?"
                 )
             chosen |= found
     if not chosen:
         raise InvalidInputError(
-            "params is empty; expected some names of parameters, or None for all of them"
+            "params selects no parameters; expected names of parameters, or None for all of them"
         )
     return {name: value for name, value in trained.items() if name in chosen}
 
@@ -65,7 +65,7 @@ def _within(name: str, wanted: str) -> bool:
 def preconditioner_of(
     source: Optimizer | Mapping[str, Tensor | float], module: nn.Module, names: list[str]
 ) -> dict[str, Tensor]:
-    """P as it is now, for the named parameters: in a parameter's shape, or one number for it."""
+    """The current P for the named parameters: in a parameter's shape, or one number for it."""
     if isinstance(source, Mapping):
         return {name: _given(source, name, module.get_parameter(name)) for name in names}
     kind = type(source)
@@ -83,14 +83,14 @@ def preconditioner_of(
         value = module.get_parameter(name)
         if id(value) not in held:
             raise InvalidInputError(
-                f"the optimiser does not hold the parameter {name}; expected one of this module, "
-                "or choose among its parameters with params="
+                f"the optimiser does not hold the parameter {name}; expected the optimiser of this "
+                "module, or leave the parameter out with params="
             )
         group, state = held[id(value)], source.state.get(value, {})
         if not state and kind is not SGD:
             raise InvalidInputError(
                 f"the optimiser has taken no step on {name} yet, so that it has no second moments; "
-                "train a few steps first, or choose among its parameters with params="
+                "train a few steps first, or leave the parameter out with params="
             )
         ratio = float(group["lr"]) / float(groups[0]["lr"])
         found[name] = ratio * _FACTORS[kind](value, group, state)
@@ -101,8 +101,8 @@ def _given(factors: Mapping[str, Tensor | float], name: str, value: Tensor) -> T
     """The caller's own factors for one parameter, checked."""
     if name not in factors:
         raise InvalidInputError(
-            f"the preconditioner has no factor for the parameter {name}; expected one for each "
-            "that is trained, or choose among them with params="
+            f"the preconditioner has no factor for the parameter {name}; expected one for every "
+            "trained parameter, or leave it out with params="
         )
     factor = torch.as_tensor(factors[name]).detach().to(value)
     if factor.ndim and factor.shape != value.shape:
@@ -119,13 +119,13 @@ def _given(factors: Mapping[str, Tensor | float], name: str, value: Tensor) -> T
 
 
 def _require_alike(group: dict[str, Any], first: dict[str, Any], kind: str) -> None:
-    """Refuses groups whose steps are not one rate times P times the gradient."""
+    """Rejects groups whose steps are not one rate times P times the gradient."""
     if group.get("maximize"):
-        raise InvalidInputError("maximize is set; expected an optimiser that goes down the loss")
+        raise InvalidInputError("maximize is set; expected an optimiser that minimises the loss")
     if not float(first["lr"]) > 0:
         raise InvalidInputError(
-            f"lr is {float(first['lr'])} in parameter group 0; expected a positive rate, to which "
-            "those of the other groups are relative"
+            f"lr is {float(first['lr'])} in parameter group 0; expected a positive rate, because "
+            "the rates of the other groups are relative to it"
         )
     decays = float(group["weight_decay"])
     decoupled = kind in ("SGD", "AdamW") or group.get("decoupled_weight_decay", False)

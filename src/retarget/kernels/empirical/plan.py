@@ -1,6 +1,6 @@
-"""The form that each layer's part of the empirical kernel takes, chosen on a few samples.
+"""The form that each layer's part of the empirical kernel takes, chosen by trying a few samples.
 
-They also tell whether the module has a tangent kernel: each output a function of its own sample.
+They also show whether the module has a tangent kernel: each output a function of its own sample.
 """
 
 import math
@@ -37,7 +37,7 @@ PROBED = 3  # samples to try a module on: a first, a last and one between
 # What it costs to multiply two numbers of the products of pairs, and to add that to the kernel, in
 # multiply-adds of a matrix product: 40 to 170 on one core of a Xeon, as they wait for memory.
 PAIR_OVERHEAD = 64
-WRITING = 64  # likewise, what it costs to write down a number of a gradient
+WRITING = 64  # likewise, the cost of writing one number of a gradient
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Plan:
         reductions: What terms keep of the outputs' gradients by their layers' results.
         example: Each term's factors, for one sample.
         dtype: Type of the products.
-        working: Bytes held for one sample while its factors are computed, beside these.
-        widen: As `Recording` has it.
+        working: Bytes held for one sample while its factors are computed, besides the factors.
+        widen: See `Recording`.
         positions: The most positions of a sample that a `linear` or a `conv2d` is applied at.
     """
 
@@ -73,8 +73,8 @@ class Plan:
         return sum(part.nbytes for factors in self.example for part in factors)
 
     def factors(self, samples: Samples, into: Sequence[Factors]) -> None:
-        """Writes every term's factors, from one pass through the network, into these arrays."""
-        # gradients, the largest of them, are made in their place
+        """Writes every term's factors to these arrays, from one pass through the network."""
+        # gradients, the largest of them, are computed in place
         places = {
             term.layer: arrays[0].view(len(arrays[0]), len(self.chosen), -1)
             for term, arrays in zip(self.terms, into, strict=True)
@@ -89,12 +89,12 @@ class Plan:
     def factors_and_outputs(
         self, samples: Samples, places: Mapping[Layer, Tensor] | None = None
     ) -> tuple[list[Factors], Tensor]:
-        """The same in new arrays, but for these `places`, and all of the network's outputs."""
+        """The same in new arrays, except for these `places`, and all of the network's outputs."""
         chunk = Chunk(self.network, samples, self.chosen, self.reductions, self.widen, places or {})
         if any(layer not in chunk.recording.layers for layer in self.reductions):
             raise InvalidInputError(
                 "the module took another path for later samples than for the first; expected the "
-                "same layers for all: use mode='jacobian', or wrap what you mean in a module"
+                "same layers for all: use mode='jacobian', or wrap the part you mean in a module"
             )
         return _factors(self.terms, chunk, self.dtype), chunk.recording.outputs.detach()
 
@@ -118,20 +118,20 @@ def make_plan(
     reuse: float,
     packed: bool = True,
 ) -> Plan:
-    """Tries the network on a few of the samples, and chooses.
+    """Tries the network on a few of the samples, and chooses the form of each layer's part.
 
     Args:
         network: The module, as it is now.
-        samples: All of them.
-        outputs: As `EmpiricalNTK` has it.
-        mode: As `EmpiricalNTK` has it.
+        samples: All samples.
+        outputs: See `EmpiricalNTK`.
+        mode: See `EmpiricalNTK`.
         dtype: Type of the products.
         reuse: Pairs of samples that each sample's factors serve.
         packed: Whether positions that no output depends on may be left out: all of the samples
             then need as many as those that were tried, or `MoreLivePositionsError` is raised.
     """
     few = take(samples, slice(None, None, max(1, (count(samples) - 1) // (PROBED - 1))))
-    few = mapped(torch.Tensor.contiguous, take(few, slice(0, PROBED)))  # modules take views
+    few = mapped(torch.Tensor.contiguous, take(few, slice(0, PROBED)))  # modules may call view
     _require_settled_layers(network.module)
     trial = _trial(network, few)
     chosen, full = _chosen(outputs, trial.outputs.shape[1]), outputs == "full"
@@ -171,7 +171,7 @@ def make_plan(
 
 
 def with_split_products(plan: Plan) -> Plan:
-    """The plan with the large products made on tensor cores."""
+    """Returns the plan with its large products on tensor cores."""
     parts: list[tuple[Term, Factors]] = [
         (SplitTerm(term), split(factors[0])) if isinstance(term, FeatureTerm) else (term, factors)
         for term, factors in zip(plan.terms, plan.example, strict=True)
@@ -181,7 +181,7 @@ def with_split_products(plan: Plan) -> Plan:
 
 
 def sketched(plan: Plan, size: int, seed: int) -> Plan:
-    """The plan whose only factors are the projected features."""
+    """Returns a plan whose only factors are the projected features."""
     numbers = [each.nbytes * len(plan.chosen) for each in plan.network.parameters.values()]
     numbers += [part.nbytes for factors in plan.example for part in factors]
     example = plan.network.like.new_empty((1, 1, size), dtype=plan.dtype)
@@ -194,7 +194,7 @@ def sketched(plan: Plan, size: int, seed: int) -> Plan:
 
 
 def _require_settled_layers(module: nn.Module) -> None:
-    """Refuses layers that are known to mix samples, or to be random, as they are set."""
+    """Rejects layers that mix samples or are random in their current mode."""
     for name, layer in module.named_modules():
         label = f"layer {name!r} ({type(layer).__name__})"
         by_batch = layer.training or getattr(layer, "running_mean", None) is None
@@ -211,15 +211,15 @@ def _require_settled_layers(module: nn.Module) -> None:
 def _trial(network: Network, few: Samples) -> Recording:
     """A first pass, with tokens widened if that changes no output.
 
-    Refuses modules whose output for a sample is not a function of that sample.
+    Rejects modules whose output for a sample is not a function of that sample.
     """
     try:
         trial = network.record(few, widen=True)
-    except (InvalidInputError, RuntimeError, TypeError, ValueError):  # perhaps by the widening
+    except (InvalidInputError, RuntimeError, TypeError, ValueError):  # perhaps due to widening
         with whole_numbers_explained(few):
             trial = network.record(few, widen=False)
     again = list(reversed(range(count(few))))
-    batches = [again[::2]] if len(again) > 2 else [[i] for i in again]  # others before and behind
+    batches = [again[::2]] if len(again) > 2 else [[i] for i in again]  # among other neighbours
     with torch.no_grad():
         outputs = torch.cat([network(take(few, batch)) for batch in batches])
     rows = [i for batch in batches for i in batch]
@@ -229,14 +229,14 @@ def _trial(network: Network, few: Samples) -> Recording:
         gap = (outputs - trial.outputs[rows]).abs().max().item()
         raise InvalidInputError(
             f"the outputs of a sample in two batches, among different others, differ by {gap:.3g}; "
-            "expected each to depend on its own sample, and not on chance: call module.eval(), or "
-            "leave out what mixes samples"
+            "expected outputs that depend on their own sample alone and are not random: call "
+            "module.eval(), or leave out layers that mix samples"
         )
     return trial
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:
-    """Whether two ways to the same outputs differ by no more than rounding."""
+    """Whether the same outputs, computed in two ways, differ by no more than rounding."""
     if one.shape != other.shape:
         return False
     gap = (one - other).abs().max().item()
@@ -244,7 +244,7 @@ def _alike(one: Tensor, other: Tensor) -> bool:
 
 
 def _tolerance(values: Tensor) -> float:
-    """The relative difference that rounding may make between two ways to the same values."""
+    """The relative difference that rounding may make if values are computed in two ways."""
     return math.sqrt(torch.finfo(values.dtype).eps)
 
 
@@ -314,7 +314,7 @@ def _candidates(trial: Recording) -> list[Layer]:
 def _confirmed(chunk: Chunk, gs: Mapping[Layer, Tensor], used: dict[str, Tensor]) -> list[Layer]:
     """The layers for which the sum of g a^T is indeed what autograd says.
 
-    The samples have weights in it: rows of g that are not samples' do not come out right.
+    The samples have weights in that sum, so that rows of g that are not samples give a wrong sum.
     """
     of_samples, _ = _mixture(chunk.recording, chunk.chosen)
     confirmed = []

@@ -1,8 +1,8 @@
-"""Samples' way through a network and back: the raw material of gradients.
+"""The forward and backward pass of samples through a network, recorded to compute gradients.
 
 The forward pass notes how each parameter is used, the backward pass the outputs' gradients by each
 layer's results. Uses are noted at the level of functions (`linear`, `embedding`), not of layers, so
-that functional use, subclasses and tied weights are seen as they are. The module is not changed: no
+that functional use, subclasses and tied weights are all covered. The module is not changed: no
 hook is registered, and it runs on stand-ins for its parameters and buffers.
 """
 
@@ -21,8 +21,8 @@ from retarget.errors import InvalidInputError
 from retarget.kernels.empirical.uses import RULES, Layer, Use, names_of
 from retarget.samples import Samples, count, leaves, outputs_of
 
-# Makes what is kept of one output from its gradients by a layer's results (n, groups, features,
-# positions): in the array (n, ...) that it is given, or in a new one.
+# Reduces one output's gradients by a layer's results (n, groups, features, positions) to what is
+# kept of them: in the array (n, ...) that it is given, or in a new one.
 Reduction = Callable[["Chunk", Tensor, Tensor | None], Tensor]
 
 
@@ -33,12 +33,12 @@ class Recording(TorchFunctionMode):
         parameters: The parameters whose uses are noted.
         samples: The network's input.
         widen: Whether embeddings of tokens that do not come from the samples (mostly positions)
-            are looked up for each sample anew: only then do samples have gradients of their own.
+            are looked up for each sample separately, so that samples have their own gradients.
 
     Attributes:
         outputs: (n, c).
         layers: The uses of each layer that have a rule.
-        elsewhere: Parameters that were used in another way (too).
+        elsewhere: Parameters that were (also) used in another way.
         widened: Whether some tokens were widened.
     """
 
@@ -48,7 +48,7 @@ class Recording(TorchFunctionMode):
         super().__init__()
         self._names = {id(value): name for name, value in parameters.items()}
         self._count, self._widen = count(samples), widen
-        # whole numbers that come from the samples, held so that their ids stay theirs
+        # integer tensors from the samples, kept alive so that their ids stay unique
         self._given = {id(leaf): leaf for leaf in leaves(samples)}
         self.layers: dict[Layer, list[Use]] = {}
         self.elsewhere: set[str] = set()
@@ -89,7 +89,7 @@ class Recording(TorchFunctionMode):
 
 
 def _tensors(values: Sequence[Any]) -> list[Tensor]:
-    """All tensors in them; containers alone are searched, as that takes time."""
+    """All tensors among the values; only containers are searched, to save time."""
     found: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):
@@ -101,10 +101,10 @@ def _tensors(values: Sequence[Any]) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class Network:
-    """A module as it is now, to be run without touching it.
+    """A module with its current weights, to be run without changing it.
 
     Attributes:
-        parameters: Stand-ins, by name, for the parameters that gradients are taken of.
+        parameters: Stand-ins, by name, for the parameters to differentiate by.
         others: Stand-ins for the other parameters.
         buffers: The module's own buffers; a pass writes to copies of them.
         roots: The square roots of a diagonal preconditioner's factors, by parameter name: for all
@@ -121,7 +121,7 @@ class Network:
     def from_module(
         cls, module: nn.Module, wanted: Iterable[str], factors: Mapping[str, Tensor] | None = None
     ) -> "Network":
-        """The module with gradients of the named parameters, and a preconditioner's factors."""
+        """Wraps a module with the parameters to differentiate by and a preconditioner's factors."""
         wanted = set(wanted)
         others = {name: value.detach() for name, value in module.named_parameters()}
         parameters = {n: others.pop(n).requires_grad_() for n in list(others) if n in wanted}
@@ -135,7 +135,7 @@ class Network:
         return next(iter(self.parameters.values()))
 
     def record(self, samples: Samples, widen: bool) -> Recording:
-        """One forward pass, with a graph."""
+        """Runs one forward pass, with a graph."""
         recording = Recording(self.parameters, samples, widen)
         with torch.enable_grad(), recording:
             recording.outputs = self(samples)
@@ -151,13 +151,14 @@ class Network:
         if outputs.ndim != 2 or len(outputs) != n or not outputs.is_floating_point():
             raise InvalidInputError(
                 f"the module returned {outputs.dtype} of shape {tuple(outputs.shape)} for {n} "
-                f"samples; expected real outputs ({n}, c): wrap it in a module that reshapes them"
+                f"samples; expected real outputs of shape ({n}, c): wrap it in a module that "
+                "reshapes them"
             )
         return outputs
 
 
 def _keras_variables(module: nn.Module, state: dict[str, Tensor]) -> AbstractContextManager[Any]:
-    """Lets layers of Keras 3 (on its torch backend) compute with the stand-ins, too.
+    """Makes layers of Keras 3 (on its torch backend) compute with the stand-ins, too.
 
     They read their variables, not the torch parameters that these have registered, so that
     `functional_call` does not reach them.
@@ -169,7 +170,7 @@ def _keras_variables(module: nn.Module, state: dict[str, Tensor]) -> AbstractCon
     ]
     if not layers:
         return nullcontext()
-    import keras  # which is installed, as these are its layers
+    import keras  # installed, because these are its layers
 
     names = {id(value): name for name, value in module.named_parameters()}
     variables = {id(each): each for layer in layers for each in layer.variables}.values()
@@ -180,12 +181,12 @@ def _keras_variables(module: nn.Module, state: dict[str, Tensor]) -> AbstractCon
 
 @dataclass
 class Chunk:
-    """Some samples, which pass the network when that is first needed.
+    """Some samples, which pass through the network when first needed.
 
     Attributes:
         chosen: The numbers of the outputs that are summed over.
-        reductions: Layers whose gradients are needed, and what to keep of these.
-        widen: As `Recording` has it.
+        reductions: Layers whose gradients are needed, and what to keep of those gradients.
+        widen: See `Recording`.
         places: Arrays (n, c, ...) to keep it in, for some layers.
     """
 
@@ -255,7 +256,7 @@ class Chunk:
 
     def scaled_inputs(self, layer: Layer, at: Tensor | None = None) -> Tensor:
         """The same times the preconditioner's roots, if each parameter has a single one."""
-        if at is None and layer in self._scaled:  # held, as every output needs them
+        if at is None and layer in self._scaled:  # kept, because every output needs them
             return self._scaled[layer]
         a = self.inputs(layer, at)
         if self.has_single_roots(layer) and a.is_floating_point():

@@ -11,7 +11,7 @@ output's gradient by its result. The same part has several forms:
 * Jacobian: the gradients of parameters without a rule;
 * split and sketch: the gradients as two halves, or projected to a few numbers.
 
-A form turns a chunk of samples into factors, each with one row a sample, and adds its part to a
+A form turns a chunk of samples into factors, each with one row per sample, and adds its part to a
 block of the kernel from the factors of the block's rows and columns. A sample has r rows in the
 kernel: one for each output in the full kernel, else 1, with the outputs among the features.
 """
@@ -33,14 +33,14 @@ from retarget.samples import count, leaves, mapped, take, with_leaves
 
 Factors = tuple[Tensor, ...]
 
-# Numbers in the two matrices of a product of pairs: as many as stay in cache, or fill the device.
+# Numbers in the two matrices of a product of pairs: they stay in cache, or fill the device.
 PAIR_NUMBERS = {"cpu": 1 << 19}
 PAIR_NUMBERS_ELSEWHERE = 1 << 27
-TRIANGLE_STEPS = 8  # in which products of pairs fill half of a symmetric matrix
+TRIANGLE_STEPS = 8  # in which products of pairs fill half a symmetric matrix
 # Features that a product adds up at a time: for few samples, BLAS adds a long row up one by one.
-# Of 8 million features, float32 is then off by 2e-3, and in parts (which are no slower) by 4e-6.
+# With 8 million features, float32 is then off by 2e-3, but in parts (no slower) only by 4e-6.
 PRODUCT_DEPTH = 1 << 15
-LARGEST = 15  # power of two under which a row's largest is scaled; half precision ends at 2^16
+LARGEST = 15  # rows are scaled to stay below 2^LARGEST; half precision ends at 2^16
 DEPTH = 2048  # features whose products tensor cores add up at a time
 
 
@@ -53,7 +53,7 @@ class Term(ABC):
 
     @abstractmethod
     def factors(self, chunk: Chunk) -> Factors:
-        """The factors of the products, one row a sample."""
+        """The factors of the products, one row per sample."""
 
     @abstractmethod
     def add(self, K: Tensor, left: Factors, right: Factors, scale: float) -> None:
@@ -68,12 +68,12 @@ class Term(ABC):
         """(n, d) whose inner products are the part, for r = 1."""
 
     def triangle_rows(self, n: int) -> int:
-        """Of n samples, how many to add at a time if half of a symmetric matrix is enough."""
+        """How many of n samples to add at a time if half of a symmetric matrix is enough."""
         return n
 
 
 class FeatureTerm(Term):
-    """Features that are written out, as (n, r, features)."""
+    """A term with explicit features (n, r, features)."""
 
     def add(self, K: Tensor, left: Factors, right: Factors, scale: float) -> None:
         """Their products."""
@@ -146,7 +146,7 @@ def alive(g: Tensor, over: tuple[int, int]) -> Tensor:
 
 
 def _first(living: Tensor, count: int) -> Tensor:
-    """(n, count) the positions that are alive, and as many others as are needed for that."""
+    """(n, count) the positions that are alive, padded with others up to `count`."""
     return living.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :count]
 
 
@@ -160,7 +160,7 @@ def _by_token(tokens: Tensor, g: Tensor, vocabulary: int) -> Tensor:
 
 
 class JacobianTerm(FeatureTerm):
-    """Gradients of parameters without a rule, whatever they do, by `torch.func`.
+    """Gradients of parameters without a rule, however they are used, by `torch.func`.
 
     If the module has code that vmap cannot follow (it looks at a mask's numbers, say), autograd
     computes them sample by sample.
@@ -249,11 +249,11 @@ class PairTerm(Term):
         return g[:, 0].mT
 
     def products(self, left: Tensor, right: Tensor) -> Tensor:
-        """(positions, positions) of a, or of several samples' in a row."""
+        """(positions, positions) products of a, or of several samples' a one after the other."""
         return left @ right.mT if self.vocabulary is None else left == right.mT
 
     def triangle_rows(self, n: int) -> int:
-        """So few that little is computed twice: products of pairs are large even of few samples."""
+        """Few, so that little is computed twice: even few samples have large products of pairs."""
         return -(-n // TRIANGLE_STEPS)
 
     def add(self, K: Tensor, left: Factors, right: Factors, scale: float) -> None:
@@ -279,7 +279,7 @@ class PairTerm(Term):
         return (self.products(a, a)[:, None] * (g @ g.mT)).sum((2, 3))
 
     def features(self, factors: Factors) -> Tensor:
-        """The gradients after all, in the order of `GradientTerm`'s: output by output."""
+        """The gradients, in the same order as `GradientTerm`: output by output."""
         a, g = factors
         if self.vocabulary is None:
             return (g.mT @ a[:, None]).flatten(1)
@@ -298,7 +298,7 @@ class ReadoutTerm(Term):
         return (chunk.scaled_inputs(self.layer)[:, 0, 0],)
 
     def add(self, K: Tensor, left: Factors, right: Factors, scale: float) -> None:
-        """Between different outputs there is nothing."""
+        """Different outputs share no weights, so their kernel is 0."""
         if not self.full:
             K.addmm_(left[0], right[0].mT, alpha=scale * self.outputs)
             return
@@ -316,7 +316,7 @@ class ReadoutTerm(Term):
 
 
 class SplitTerm(FeatureTerm):
-    r"""Gradients kept as two halves, which take the memory of one float32, and their scale.
+    r"""Gradients stored as two halves, which take the memory of one float32, and their scale.
 
     For products of float32 on tensor cores. A number x, scaled so that its row's largest lies under
     $2^{15}$, is the sum of two numbers of half precision, hi = half(x) and lo = half(x - hi), up to
@@ -406,7 +406,7 @@ class SketchTerm(FeatureTerm):
         for place, term in enumerate(self.terms):
             features = term.features(term.factors(chunk))
             index, signs = _draw(features.shape[1], self.size, self.seed, place, features.device)
-            # a feature of all samples lies together, as it costs more to find it than to read it
+            # one feature of all samples is contiguous: it costs more to find than to read
             heaps = functional.embedding_bag(
                 index.view(self.size, -1),
                 features.mT.contiguous(),
@@ -421,9 +421,9 @@ class SketchTerm(FeatureTerm):
 def _draw(
     width: int, size: int, seed: int, place: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """The feature at each place of the buckets, in a row, and its sign: 0 for an empty place.
+    """The feature in each slot of the buckets, one after the other, and its sign: 0 if empty.
 
-    Drawn on the CPU, from the seed and the term's place alone: all calls and devices agree.
+    Drawn on the CPU, only from the seed and the term's place, so that all calls and devices agree.
     """
     random = torch.Generator().manual_seed(seed + 1_000_003 * place)
     heap = -(-width // size)

@@ -7,7 +7,7 @@ the parameters were multiplied with and g is the output's gradient by the result
 |---|---|---|
 | `linear`, `matmul`, `addmm` | the input | all dimensions between the first and the last |
 | `conv2d` | the patch under the window | the windows |
-| norms in evaluation mode, `mul`, `add` | the (normalised) input; one group a parameter | those \
+| norms in evaluation mode, `mul`, `add` | the (normalised) input; one group per parameter | those \
 that share a parameter |
 | `embedding` | the token, one of many that are 1 or 0 | the tokens of a sample |
 
@@ -40,8 +40,8 @@ class Use(ABC):
 
     Attributes:
         input: The function's other argument.
-        edge: Where the graph has the gradient by the call's result. Unlike the result itself, it
-            stays valid after an operation in place, such as a ReLU's.
+        edge: The graph's edge with the gradient by the call's result. Unlike the result itself, it
+            stays valid after an in-place operation, such as a ReLU.
         zeros: Zeros in the shape of the result, which take no memory.
         n: Samples in the pass.
     """
@@ -52,7 +52,7 @@ class Use(ABC):
     n: int
 
     def has_rows(self) -> bool:
-        """Whether it seems to have been called with one row a sample."""
+        """Whether it seems to have been called with one row per sample."""
         return self.zeros.ndim > 1 and len(self.zeros) == self.n == len(self.input)
 
     @abstractmethod
@@ -68,11 +68,11 @@ class Use(ABC):
         return torch.einsum("ngop,ngpi->goi", g, a).flatten(0, 1)
 
     def by_row(self, values: Tensor, rows: int) -> Tensor:
-        """(groups * results, features) one number for each number of a parameter, so arranged."""
+        """(groups * results, features) one value for each number of a parameter, in this layout."""
         return values.reshape(rows, -1)
 
     def working(self) -> int:
-        """About how many numbers it holds on the way through the network."""
+        """Roughly how many numbers it holds on the way through the network."""
         return self.input.numel() * 3 + self.zeros.numel() * 6
 
 
@@ -112,7 +112,7 @@ class Convolved(Use):
     groups: int
 
     def has_rows(self) -> bool:
-        """For images only."""
+        """Only for images."""
         return self.input.ndim == 4 and super().has_rows()
 
     def positions(self) -> Tensor:
@@ -125,14 +125,14 @@ class Convolved(Use):
         return g.reshape(len(g), self.groups, g.shape[1] // self.groups, -1)
 
     def working(self) -> int:
-        """With the patches."""
+        """Includes the patches."""
         taps = self.size[0] * self.size[1]
         return self.input.numel() * (1 + 2 * taps) + self.zeros.numel() * 6
 
     def _patches(self, x: Tensor) -> Tensor:
         """(n, channels * height * width of the window, positions).
 
-        By strides, as `torch.nn.functional.unfold` goes sample by sample on CUDA.
+        Uses strides, because `torch.nn.functional.unfold` goes sample by sample on CUDA.
         """
         size, stride, dilation = self.size, _two(self.stride), _two(self.dilation)
         spread = [d * (k - 1) for d, k in zip(dilation, size, strict=True)]
@@ -164,7 +164,7 @@ class Scaled(Use):
     trailing: int | None
 
     def has_rows(self) -> bool:
-        """And no parameters for the rows themselves."""
+        """Whether it has one row per sample, and no parameters for the rows themselves."""
         return self.input.ndim > (self.trailing or 0) and super().has_rows()
 
     def positions(self) -> Tensor:
@@ -219,7 +219,7 @@ class Call(NamedTuple):
     options: tuple[Any, ...] = ()
 
     def use(self, result: Tensor, n: int) -> Use:
-        """The use of the parameters that it was called with, in a pass of n samples."""
+        """Records the use of the call's parameters, in a pass of n samples."""
         zeros = result.detach().new_zeros(()).expand(result.shape)
         return self.kind(self.input, get_gradient_edge(result), zeros, n, *self.options)
 
@@ -279,7 +279,7 @@ def _add(one: Any, other: Any, alpha: float = 1) -> Call | None:
 
 
 def _broadcast(one: Any, other: Any) -> tuple[Tensor, Tensor, int] | None:
-    """The one that keeps its shape, the leaf that is repeated over its rows, its dimensions."""
+    """The operand that keeps its shape, the leaf repeated over its rows, and its dimensions."""
     if not isinstance(one, Tensor) or not isinstance(other, Tensor):
         return None
     for x, parameter in ((one, other), (other, one)):

@@ -1,4 +1,4 @@
-"""The plan carried out on CUDA: laid out as launches of the kernel in `triton.py`, and run.
+"""Runs a plan on CUDA, as launches of the kernel in `triton.py`.
 
 Samples are last in memory, so that neighbouring threads read neighbouring numbers, and padded with
 zeros to whole blocks: nothing needs a mask.
@@ -25,7 +25,7 @@ from retarget.kernels.infinite.torch import (
 
 Maps = tuple[PairMap, PairMap]
 
-# A program of the kernel computes BLOCK x BLOCK pairs of samples, on so many warps.
+# A program of the kernel computes BLOCK x BLOCK pairs of samples, on WARPS warps.
 BLOCK = 32
 WARPS = 2
 
@@ -60,7 +60,7 @@ class Launch:
     """What one launch computes, from the samples or from what was stored before it.
 
     Attributes:
-        numbers: Variance of the biases, 1 where there are weights to train, the rectifier's slope
+        numbers: Variance of the biases, 1 if there are weights to train, the rectifier's slope
             and its factor (1 - slope)^2 / 2 pi.
         products: Whether it starts from the samples.
         rectifier: The number of the rectifier that it applies.
@@ -82,7 +82,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class StageLaunches:
-    """A stage's launches; `variances` gives S where the rectifier's two pixels are the same."""
+    """A stage's launches; `variances` computes S for pairs of a rectifier's pixel with itself."""
 
     stage: Stage
     variances: Launch | None
@@ -199,13 +199,13 @@ def _diagonals(stage: Stage) -> Maps:
 
 
 def _only(maps: Maps) -> Stage:
-    """A stage that does nothing else."""
+    """A stage that only applies these maps."""
     pairs = _same(maps[0].outputs), _same(maps[1].outputs)
     return Stage(maps, _identity(maps), 1.0, 0.0, False, None, pairs, (1, 1))
 
 
 def _split(push: Maps) -> tuple[Maps, Maps | None]:
-    """What is pooled together with the rectifier, and what by a launch of its own.
+    """Splits pooling into what is done with the rectifier and what has a launch of its own.
 
     If windows overlap, the rectifier's values would be computed once for each of them.
     """
@@ -260,7 +260,7 @@ def pack(program: Program, samples: Tensor, tangent: bool, report: Report) -> Pa
 
 
 def gram(program: Program, left: Packed, right: Packed, tangent: bool, report: Report) -> Tensor:
-    """The kernel (len(left), len(right)); of `left` with itself, half of it is computed."""
+    """The kernel (len(left), len(right)); only half is computed for `left` with itself."""
 
     def propagate(a: Packed, b: Packed) -> Tensor:
         return _propagate(program, a, b, tangent, itself=False)
@@ -287,7 +287,7 @@ def _propagate(
 
 
 def _own(values: Tensor) -> Tensor:
-    """(..., n) of (..., n, BLOCK), where every block of samples met itself: one with itself."""
+    """(..., n) each sample with itself, from (..., n, BLOCK), each block with itself."""
     rows = torch.arange(values.shape[-2], device=values.device)
     return values[..., rows, rows % BLOCK]
 
@@ -295,7 +295,7 @@ def _own(values: Tensor) -> Tensor:
 def _run(
     launch: Launch, left: Packed, right: Packed, stored: list[Tensor], tangent: bool, itself: bool
 ) -> list[Tensor]:
-    """Launches the kernel: S, and the tangent kernel, from those stored before."""
+    """Launches the kernel: computes S and the tangent kernel from those stored before."""
     # Triton comes with torch for CUDA only; the tables above are made, and tested, without it.
     from retarget.kernels.infinite.triton import run_stage
 

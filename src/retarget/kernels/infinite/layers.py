@@ -1,4 +1,4 @@
-"""What an infinitely wide network is made of: the layers of a `torch.nn.Sequential`, as data.
+"""The layers of a `torch.nn.Sequential`, as data that describe an infinitely wide network.
 
 Widths and weights do not matter at infinite width, so all that is kept of a layer is its geometry
 and the variances of its weights and biases.
@@ -18,7 +18,7 @@ READ = (
     *(nn.Flatten, nn.Identity),
 )
 SUPPORTED = ", ".join(kind.__name__ for kind in READ) + " and nested Sequential"
-# Options that have no kernel here unless they are so.
+# Options that are supported only with these values.
 REQUIRED: dict[type[nn.Module], dict[str, Any]] = {
     nn.Conv2d: {"groups": 1, "padding_mode": "zeros"},
     nn.GELU: {"approximate": "none"},
@@ -136,7 +136,7 @@ def layers_to_dicts(layers: tuple[Layer, ...]) -> list[dict[str, Any]]:
 
 
 def layers_from_dicts(dicts: list[dict[str, Any]]) -> tuple[Layer, ...]:
-    """The layers that `layers_to_dicts` wrote down."""
+    """Rebuilds the layers that `layers_to_dicts` described."""
     layers = []
     for entry in dicts:
         values = {key: tuple(v) if isinstance(v, list) else v for key, v in entry.items()}
@@ -171,7 +171,7 @@ def _read(name: str, part: nn.Module, weight: float, bias: float) -> Layer:
         case nn.Conv2d():
             kernel, dilation = _two(part.kernel_size), _two(part.dilation)
             before = after = (0, 0) if isinstance(part.padding, str) else _two(part.padding)
-            if part.padding == "same":  # what is odd goes behind, as PyTorch does
+            if part.padding == "same":  # an odd pixel goes to the end, as in PyTorch
                 height, width = (d * (k - 1) for d, k in zip(dilation, kernel, strict=True))
                 before = height // 2, width // 2
                 after = height - before[0], width - before[1]
@@ -185,7 +185,9 @@ def _read(name: str, part: nn.Module, weight: float, bias: float) -> Layer:
         case nn.AvgPool2d():
             kernel, padding = _two(part.kernel_size), _two(part.padding)
             if any(2 * p > k for p, k in zip(padding, kernel, strict=True)):
-                raise _refuse(name, part, "expected padding of at most half the kernel")
+                raise _refuse(
+                    name, part, "expected padding of at most half the kernel, as PyTorch does"
+                )
             return Pool(name, kernel, _two(part.stride), padding, bool(part.count_include_pad))
         case nn.AdaptiveAvgPool2d():
             return AdaptivePool(name, _two(part.output_size))
@@ -205,8 +207,8 @@ def _refuse(name: str, part: nn.Module, why: str) -> InvalidInputError:
 
 
 def _check_order(layers: list[Layer]) -> None:
-    """Refuses orders that PyTorch could not run, or in which the theory has no Gaussian."""
-    images: bool | None = None  # None: not known before the first layer that cares
+    """Rejects orders that PyTorch could not run, or that have no Gaussian limit here."""
+    images: bool | None = None  # None: unknown until a layer decides it
     gaussian, rectified = False, False
     for layer in layers:
         if isinstance(layer, OnImages):
@@ -225,7 +227,7 @@ def _check_order(layers: list[Layer]) -> None:
         if isinstance(layer, Weighted):
             gaussian, rectified = True, False
         elif isinstance(layer, Rectifier | Gelu):
-            # a rectifier of rectified values is a rectifier; nothing else acts on another's output
+            # a rectifier of rectified values is a rectifier; no other nonlinearity may follow one
             merges = rectified and isinstance(layer, Rectifier)
             if not gaussian and not merges:
                 label = "GELU" if isinstance(layer, Gelu) else "ReLU or LeakyReLU"
@@ -249,7 +251,7 @@ def _check_order(layers: list[Layer]) -> None:
 
 
 def _normal_form(layers: list[Layer]) -> Iterator[Layer]:
-    """Merges rectifiers in a row; nonlinearities act before a Flatten, with which they swap.
+    """Merges consecutive rectifiers, and moves nonlinearities before a Flatten.
 
     Flatten averages the covariance over pixels, so what acts on each pixel must come before it.
     """

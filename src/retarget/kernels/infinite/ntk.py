@@ -30,13 +30,13 @@ from retarget.progress import PatientBar
 class InfiniteNTK(Kernel):
     r"""The neural tangent kernel, or the Gaussian process kernel, of an infinitely wide network.
 
-    Use it for the kernel of an architecture, without weights or training; `EmpiricalNTK` is that of
-    one network with the weights it has. The numbers are those of the library neural-tangents. Time
-    grows with the number of pairs: 1,280 images of MNIST take 12 seconds on two cores.
+    Use it for the kernel of an architecture, without weights or training; use `EmpiricalNTK` for
+    one network with its weights. It agrees with the library neural-tangents. Time grows with the
+    number of pairs of samples: 1,280 images of MNIST take 12 seconds on two cores.
 
     With independent Gaussian weights of variance $\sigma_w^2 / \text{fan-in}$ ("NTK
     parameterisation") and biases of variance $\sigma_b^2$, and all widths infinite, a layer maps
-    the covariance $S$ of two samples' activations and the tangent kernel $\Theta$ so:
+    the covariance $S$ of two samples' activations and the tangent kernel $\Theta$ as follows:
 
     * Linear, Conv2d: $S' = \sigma_w^2 \, \text{mean}_t S(p + t, q + t) + \sigma_b^2$ over the
       layer's taps t (padding counts as 0), and
@@ -55,8 +55,8 @@ class InfiniteNTK(Kernel):
 
     The module's widths, weights and `bias=` flags are ignored: `weight_std` and `bias_std` say
     what the infinite network has. Samples are (n, d), or images (n, C, H, W) of any size and
-    number of channels for a network with Conv2d or pooling. Images must be flattened at the end;
-    after a last Linear that is a read-out, without one the kernel of the last features.
+    number of channels for a network with Conv2d or pooling. Images must be flattened at the end; a
+    Linear after that is the read-out, and without one the kernel is that of the last features.
 
     Args:
         module: A `torch.nn.Sequential`, nested or not, of Linear, Conv2d (zero padding, one
@@ -69,8 +69,8 @@ class InfiniteNTK(Kernel):
         progress: Whether to show a progress bar when it takes more than a second; None shows it
             on a terminal.
         engine: "fused" is a compiled loop (Numba) for the CPU, or a compiled kernel (Triton) for
-            CUDA, for networks without GELU; "torch" plain tensor operations on any device; "auto"
-            takes the fast one if it can be used.
+            CUDA, for networks without GELU; "torch" is plain tensor operations on any device;
+            "auto" uses the fused one if possible.
 
     Examples:
         Two orthogonal samples, one hidden layer of ReLU: S = 0 and r = 1/2 before it, so that
@@ -119,7 +119,7 @@ class InfiniteNTK(Kernel):
 
     @classmethod
     def from_dict(cls, of: str, layers: list[dict[str, Any]]) -> "InfiniteNTK":
-        """The kernel that `to_dict` described.
+        """Rebuilds the kernel that `to_dict` described.
 
         Examples:
             >>> kernel = InfiniteNTK(nn.Sequential(nn.Linear(1, 1)), kind="nngp")
@@ -150,13 +150,13 @@ class InfiniteNTK(Kernel):
                 f"{name} has shape {shape}; expected (n, features) or (n, channels, height, width)"
             )
         if 0 in shape[1:]:
-            raise InvalidInputError(f"{name} has shape {shape}; expected some features")
+            raise InvalidInputError(f"{name} has shape {shape}; expected at least one feature")
         return samples
 
     def _gram(self, A: Tensor, B: Tensor) -> Tensor:
         if A.device != B.device:
             raise InvalidInputError(
-                f"A is on {A.device}, B on {B.device}; move one to the other's device"
+                f"A is on {A.device}, but B is on {B.device}; move both to one device"
             )
         if len(B) < len(A):  # sixteen of the right-hand samples are worked on at once
             return self._gram(B, A).mT.contiguous()
@@ -171,14 +171,14 @@ class InfiniteNTK(Kernel):
     def _computed(self, samples: list[Tensor], pairs: int | None) -> Tensor:
         """The kernel of one or two sets of samples; without a number of pairs, its diagonal.
 
-        For one set, only the lower half is right.
+        For one set, only the lower triangle is valid.
         """
         first, last = samples[0], samples[-1]
         shape = (len(first),) if pairs is None else (len(first), len(last))
         dtype = torch.promote_types(first.dtype, last.dtype)
         if not len(first) or not len(last):
             return first.new_empty(shape, dtype=dtype)
-        # (n, C, H, W) in the precision that is computed in; vectors are 1 x 1 images
+        # (n, C, H, W) in the precision of the computation; vectors are 1 x 1 images
         wide = [each.to(torch.promote_types(dtype, torch.float32)) for each in samples]
         ready = [each if each.ndim == 4 else each[:, :, None, None] for each in wide]
         require_memory(
@@ -194,7 +194,7 @@ class InfiniteNTK(Kernel):
         return K.to(dtype)
 
     def _program(self, samples: Tensor) -> tuple[ModuleType, Any]:
-        """The engine for these samples, and the plan in its own form."""
+        """Returns the engine for these samples, and the plan in the engine's own form."""
         channels, height, width = samples.shape[1:]
         plan = _plan(self._layers, (channels, height, width))
         where = samples.device.type
@@ -239,7 +239,7 @@ def _fused_engine(device: str) -> ModuleType | None:
     try:
         engine = import_module(f"retarget.kernels.infinite.{name}")
         engine.probe()
-    except Exception as error:  # compilers fail in as many ways as there are platforms
+    except Exception as error:  # compilers fail in many ways
         warnings.warn(
             f"InfiniteNTK runs on plain torch, some 20 times slower, because "
             f"{compiler} cannot be used here ({type(error).__name__}: {error}); {remedy}",

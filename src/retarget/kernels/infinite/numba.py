@@ -19,8 +19,8 @@ from retarget.kernels.infinite.sweep import LANES
 Numbers = npt.NDArray[Any]
 Report = Callable[[int], None]
 
-# A task computes about this many covariances: some 30 ms, long enough to cost nothing to hand
-# out, short enough to stop at once and to keep the progress bar moving. Little work is divided
+# A task computes about this many covariances: some 30 ms, long enough that scheduling costs
+# nothing, short enough to stop quickly and to keep the progress bar moving. Little work is divided
 # more finely, so that no thread waits long for the last task.
 TASK_NUMBERS = 30_000_000
 TASKS_PER_THREAD = 8
@@ -206,7 +206,7 @@ def pack(program: Program, samples: Tensor, tangent: bool, report: Report) -> Pa
 
 
 def gram(program: Program, left: Packed, right: Packed, tangent: bool, report: Report) -> Tensor:
-    """The kernel (len(left), len(right)); of `left` with itself, half of it is computed."""
+    """The kernel (len(left), len(right)); only half is computed for `left` with itself."""
     like, symmetric = left.diagonal, left is right
     K = like.new_empty((len(left), len(right)))
     out = K.numpy()

@@ -37,13 +37,13 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Tile:
-    """Part of the kernel matrix: rows top to bottom, columns first to last, without the ends."""
+    """Part of the kernel matrix: rows top to bottom, columns first to last, ends excluded."""
 
     top: int
     bottom: int
     first: int
     last: int
-    lower: bool  # whether only what lies on or below the matrix's diagonal is wanted of it
+    lower: bool  # whether only entries on or below the matrix's diagonal are wanted
 
     @property
     def pairs(self) -> int:
@@ -54,7 +54,7 @@ class Tile:
             5
         """
         width = self.last - self.first
-        below = np.arange(self.top, self.bottom) + 1 - self.first  # in each row, and on it
+        below = np.arange(self.top, self.bottom) + 1 - self.first  # entries wanted in each row
         return int(np.clip(below, 0, width).sum()) if self.lower else len(below) * width
 
 
@@ -114,7 +114,7 @@ class AxisLayer:
     def needs(self, pairs: list[Pair]) -> tuple[PairMap, list[Pair]]:
         """The map to the given output pairs, and the input pairs that it starts from."""
         taps = [self.taps(pair) for pair in pairs]
-        # outputs that see nothing but padding need no input; one is kept, so that none is empty
+        # outputs that see only padding need no input; one is kept, so that no map is empty
         inputs = sorted({tap for each in taps for tap in each}) or [(0, 0)]
         place = {pair: number for number, pair in enumerate(inputs)}
         starts = np.cumsum([0, *map(len, taps)])
@@ -125,7 +125,7 @@ class AxisLayer:
 
 @dataclass(frozen=True)
 class Stage:
-    """Pull a linear layer, rectify, push the pooling behind it; any of the three may be nothing.
+    """Pulls a linear layer, rectifies, pushes the pooling after it; each of the three is optional.
 
     Each row of pairs is pulled, rectified and pushed before the next: what the rectifier works on,
     by far the largest array, is never stored.
@@ -219,7 +219,7 @@ def _links(
         if not rows.windows or not columns.windows:
             raise InvalidInputError(
                 f"images of shape {shape} have shrunk to {sizes[-1]} pixels before layer "
-                f"'{layer.name}', which is larger; expected larger images, or fewer such layers"
+                f"'{layer.name}', whose window is larger; use larger images, or fewer such layers"
             )
         axes.append((rows, columns))
         sizes.append((len(rows.windows), len(columns.windows)))

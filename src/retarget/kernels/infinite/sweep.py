@@ -21,7 +21,7 @@ from numba import types
 from numba.extending import models, overload, register_model
 
 LANES = 16
-intrinsic: Any = numba.extending.intrinsic  # it changes signatures in a way no checker follows
+intrinsic: Any = numba.extending.intrinsic  # type checkers cannot follow how it changes signatures
 
 
 class Lanes(types.Type):
@@ -47,7 +47,7 @@ def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index: Any
 
 @intrinsic
 def load(typing: Any, array: Any, index: Any) -> Any:
-    """The sixteen numbers of a flat array from an index on."""
+    """Sixteen numbers of a flat array, starting at an index."""
     lanes = Lanes(array.dtype)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -70,7 +70,7 @@ def item(typing: Any, array: Any, index: Any) -> Any:
 
 @intrinsic
 def store(typing: Any, array: Any, index: Any, lanes: Any) -> Any:
-    """Writes sixteen numbers into a flat array from an index on."""
+    """Writes sixteen numbers into a flat array, starting at an index."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = _pointer(context, builder, array, *arguments[:2])
@@ -144,7 +144,7 @@ def where_above(typing: Any, a: Any, b: Any, yes: Any, no: Any) -> Any:
 
 
 def _give_operator(symbol: Any, instruction: str) -> None:
-    """Has Numba use the instruction wherever the operator stands between two `Lanes`."""
+    """Makes Numba use the instruction for the operator between two `Lanes`."""
 
     @intrinsic
     def operation(typing: Any, a: Any, b: Any) -> Any:
@@ -155,7 +155,7 @@ def _give_operator(symbol: Any, instruction: str) -> None:
 
     @overload(symbol)
     def choose(a: Any, b: Any) -> Any:
-        def operate(a: Any, b: Any) -> Any:  # Numba wants the very same signature
+        def operate(a: Any, b: Any) -> Any:  # Numba requires the same signature
             return operation(a, b)
 
         return operate if isinstance(a, Lanes) and a == b else None
@@ -167,10 +167,10 @@ _give_operator(operator.mul, "fmul")
 
 
 def compiled(function: Any) -> Any:
-    """The function compiled, without the interpreter's lock, and kept on disk if possible."""
+    """Compiles a function without the interpreter's lock, cached on disk if possible."""
     try:
         return numba.njit(nogil=True, cache=True, error_model="numpy")(function)
-    except RuntimeError:  # no place to write to
+    except RuntimeError:  # no writable cache folder
         return numba.njit(nogil=True, error_model="numpy")(function)
 
 
@@ -239,7 +239,7 @@ def _cosine_factor(z: Any) -> Any:
 def angle_and_sine(c: Any) -> Any:
     """The angle pi - arccos(c) and sqrt(1 - c^2), without a branch; c is clipped.
 
-    From |c| = 1/2 on, arcsin c = pi/2 - 2 arcsin(sqrt z) with z = (1 - |c|) / 2, which loses no
+    For |c| >= 1/2, arcsin c = pi/2 - 2 arcsin(sqrt z) with z = (1 - |c|) / 2, which loses no
     digits where the arcsine is steep; below, z = c^2. Either way z <= 1/4.
     """
     half, one, size = splat(c, 0.5), splat(c, 1.0), magnitude(c)
@@ -352,7 +352,7 @@ def measure(h: Any, index: Any, scale: Any, left: Any, work: Any, deviations: An
     """Standard deviations and their inverses, from the pairs of a pixel with itself.
 
     The inverses are rounded up until a sample's correlation with itself is at least 1: clipped
-    to 1, it is then exact, where an error of eps would grow to sqrt(eps) in the arccosine.
+    to 1, it is then exact, whereas an error of eps would grow to sqrt(eps) in the arccosine.
     """
     one = deviations.dtype.type(1)  # a plain 1 would make it double precision
     for row in range(h[ROWS]):
@@ -436,7 +436,7 @@ def sweep(
     header: Any, index: Any, scale: Any, left: Any, left_sd: Any, right: Any, right_sd: Any,
     work: Any, tangent: bool, itself: bool,
 ) -> Any:  # fmt: skip
-    """All stages for sixteen pairs; the kernel's sixteen values are then in `work` there.
+    """Runs all stages for sixteen pairs; returns where in `work` the kernel's values are.
 
     With `itself`, left and right are the same samples, and their standard deviations are measured
     on the way instead of read.

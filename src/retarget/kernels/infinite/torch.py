@@ -1,4 +1,4 @@
-"""The plan carried out with plain torch operations, for where nothing can be compiled.
+"""Runs a plan with plain torch operations, if nothing can be compiled.
 
 A tensor of covariances has shape (row pairs, column pairs, left samples, right samples): the
 samples are last, so that every operation runs over long stretches of memory whatever the geometry.
@@ -26,11 +26,11 @@ NUMBERS_CPU = 1 << 21
 NUMBERS_ELSEWHERE = 1 << 28
 TENSORS_ALIVE = 6
 
-# Half a kernel matrix is computed in so many strips, if they are not too thin to be worth it.
+# Half a kernel matrix is computed in this many strips, unless they become too thin.
 STRIPS = 16
 THINNEST = 64
 
-# Beyond so many channels their products are summed by matrix multiplication.
+# Above this many channels their products are summed by matrix multiplication.
 CHANNELS_ADDED = 16
 
 
@@ -117,7 +117,7 @@ def pack(program: Program, samples: Tensor, tangent: bool, report: Report) -> Pa
 
 
 def gram(program: Program, left: Packed, right: Packed, tangent: bool, report: Report) -> Tensor:
-    """The kernel (len(left), len(right)); of `left` with itself, half of it is computed."""
+    """The kernel (len(left), len(right)); only half is computed for `left` with itself."""
 
     def propagate(a: Packed, b: Packed) -> Tensor:
         return _propagate(program, a, b, tangent, itself=False)
@@ -142,7 +142,7 @@ def in_tiles(
         values = propagate(a, b)[: len(a), : len(b)]
         K[tile.top : tile.bottom, tile.first : tile.last] = values
         if K.is_cuda:
-            torch.cuda.synchronize(K.device)  # or the progress bar would run ahead of the work
+            torch.cuda.synchronize(K.device)  # keeps the progress bar from running ahead
         report(tile.pairs)
     if symmetric:
         K.diagonal().copy_(left.diagonal)
@@ -159,9 +159,9 @@ def pairs_at_once(numbers_per_pair: int, like: Tensor) -> int:
 
 
 def tiles(rows: int, columns: int, lower: bool, pairs: int, block: int = 1) -> Iterator[Tile]:
-    """Rectangles of at most so many pairs, in whole blocks; with `lower`, up to the diagonal."""
+    """Tiles of at most this many pairs, in whole blocks; with `lower`, up to the diagonal."""
     height = min(rows, max(math.isqrt(pairs), pairs // columns))
-    if lower:  # thin, as half a square on the diagonal is computed in vain
+    if lower:  # thin, because half of a square on the diagonal is wasted
         height = min(height, max(THINNEST, rows // STRIPS))
     height = max(height // block, 1) * block
     width = max(pairs // height // block, 1) * block

@@ -17,7 +17,7 @@ from triton.language.extra import libdevice
 def _rectify(S, theta, left_sd, right_sd, p, q, left_shift, right_shift, slope, factor):
     """E[f f'] and theta * E[df df'], as in `sweep.pull_and_rectify`.
 
-    p and q are where the two pixels' standard deviations are, their inverses a shift further.
+    p and q point to the two pixels' standard deviations; their inverses are a shift further on.
     """
     c = S * tl.load(left_sd + p + left_shift) * tl.load(right_sd + q + right_shift)
     c = tl.minimum(tl.maximum(c, -1.0), 1.0)
@@ -28,7 +28,7 @@ def _rectify(S, theta, left_sd, right_sd, p, q, left_shift, right_shift, slope, 
     return S, theta * derivative
 
 
-# Specialised to what a count is divisible by, the kernel would be compiled again and again.
+# Otherwise the kernel would be compiled again for counts with other divisors.
 @triton.jit(
     do_not_specialize=["n_targets", "n_columns", "blocks", "itself", "pixels", "channels", "size"]
 )

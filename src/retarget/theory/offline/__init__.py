@@ -1,1 +1,1 @@
-"""Offline learners besides ridge regression on all the past, for which one factor is enough."""
+"""The offline learners that the iterative correction leads to."""

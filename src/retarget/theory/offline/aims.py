@@ -1,6 +1,6 @@
-r"""What the iterative correction leads to: ridge regression on all the past, or on recent samples.
+r"""The aims of the iterative correction: ridge regression on all the past, or on recent samples.
 
-For all the past, by its kernel, one growing Cholesky factor serves every block. With explicit
+For all the past and a kernel, one growing Cholesky factor serves every block. With explicit
 features it is recursive least squares: with $G = \gamma I + \Phi_p^\top \Phi_p = R R^\top$ and
 $b = \Phi_p^\top Y_p$ the past is $m \times m$ numbers, however long it is. For new samples let
 $V = R^{-1} \Phi_n^\top$; then
@@ -11,7 +11,7 @@ $V = R^{-1} \Phi_n^\top$; then
 so the new rows of the stream's Cholesky factor are those of the small matrix
 $\gamma (I + V^\top V)$, and $\beta_n$ comes from it.
 
-Under drift all the past is the wrong example. An aim gives the sample of age $a$ (0 for the newest
+Under drift, all the past is the wrong aim. An aim gives the sample of age $a$ (0 for the newest
 of the block) a weight $w(a)$ in the offline learner's loss,
 
     all              w = 1
@@ -20,9 +20,9 @@ of the block) a weight $w(a)$ in the offline learner's loss,
 
 so that it minimises $\tfrac12 \sum_i w_i \lVert y_i - f(x_i) \rVert^2 + \tfrac\gamma2 \lVert f
 \rVert^2$. Its dual coefficients solve $(\gamma W^{-1} + K) A = Y$ over the samples whose weight is
-not 0, and its prediction is K A. All weights change with every block, and with them all of the
-factor: it is computed again from the samples that count. With explicit features it is sums that
-are discounted, or made again from the window's features.
+not 0, and its prediction is K A. All weights change with every block, and so does the whole factor:
+it is computed again from the samples that count. With explicit features the sums are discounted, or
+computed again from the window's features.
 """
 
 import copy
@@ -51,21 +51,21 @@ from retarget.theory.cholesky import (
 from retarget.theory.dual import FeatureRows, diagonal_blocks
 from retarget.theory.settling import in_blocks
 
-# A discounted sample that counts less than this is left out: rounding is larger.
+# A discounted sample with less weight than this is left out: rounding is larger.
 LEAST_WEIGHT = 2.0**-52
 FORMS = "'all', 'window:N' with a number of samples, or 'discount:F' with a factor such as 0.999"
 
 
 @dataclass(frozen=True)
 class Aim:
-    """Which samples the offline learner counts: the newest `window`, or all with a discount."""
+    """Which samples the offline learner uses: the newest `window`, or all with a discount."""
 
     window: int | None = None
     discount: float = 1.0
 
     @property
     def is_all(self) -> bool:
-        """Whether every sample counts alike."""
+        """Whether all samples have the same weight."""
         return self.window is None and self.discount == 1
 
     @property
@@ -76,7 +76,7 @@ class Aim:
         return 1 + math.floor(math.log(LEAST_WEIGHT) / math.log(self.discount))
 
     def weights(self, like: Tensor) -> Tensor:
-        """(len(like), 1) the weights of as many newest samples, the oldest first."""
+        """(len(like), 1) the weights of the newest len(like) samples, the oldest first."""
         ages = torch.arange(len(like) - 1, -1, -1, dtype=torch.float64, device=like.device)
         return (self.discount**ages).to(like.dtype)[:, None]
 
@@ -85,9 +85,9 @@ ALL = Aim()
 
 
 def as_aim(text: Any, name: str = "aim") -> Aim:
-    """The aim that a text such as `"window:500"` names; `name` is the option that it came from."""
+    """Parses an aim such as `"window:500"`; `name` is the option's name, for error messages."""
     if not isinstance(text, str):
-        raise InvalidTypeError(f"{name} is {text!r}; expected a text: {FORMS}")
+        raise InvalidTypeError(f"{name} is {text!r}; expected a string: {FORMS}")
     kind, _, amount = text.partition(":")
     try:
         if text == "all":
@@ -120,24 +120,24 @@ class OfflineLearner(ABC):
         """
 
     def warn_once(self) -> bool:
-        """Warns, the first time, that few digits are right; says whether it has ever warned."""
+        """Warns once if few digits are correct; returns whether it has ever warned."""
         return self._warned
 
     def fork(self, gram: Callable[[slice], Tensor]) -> Self:
-        """A learner that goes on from here; it is void once this one goes on."""
-        return copy.copy(self)  # enough if learning makes new arrays
+        """Returns a learner that continues from here; do not use it after this one continues."""
+        return copy.copy(self)  # enough if learning creates new arrays
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """The state as named tensors and numbers."""
+        """Returns the state as named tensors and numbers."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any], learned: int, shape: tuple[int, ...]) -> None:
-        """Goes on from a state after `learned` samples; `shape` is that of the coefficients."""
+        """Restores a saved state after `learned` samples; `shape` is the coefficients' shape."""
 
 
 class Innovation(NamedTuple):
-    """What new samples tell the offline learner of all the past.
+    """What new samples add to the offline learner on all the past.
 
     Attributes:
         corner: (m, m) their triangle of the stream's Cholesky factor.
@@ -161,14 +161,14 @@ def block_bounds(rows: int, block_size: int) -> Iterator[tuple[int, int]]:
 
 
 class KernelRidge(OfflineLearner):
-    """The offline learner of all the past, by its kernel: n^2/2 numbers."""
+    """Ridge regression on all the past, from its kernel: stores n^2/2 numbers."""
 
     def __init__(self, gamma: float, gram: Callable[[slice], Tensor], roomy: bool = False) -> None:
         self.gamma = gamma
         self.factor, self._beta = GrowingCholesky(gamma, gram, roomy), GrowingRows()
 
     def learn(self, K_rows: Tensor, Y: Tensor) -> Innovation:
-        """Learns new samples by their kernel (m, n + m) to the past and themselves."""
+        """Learns new samples from their kernel (m, n + m) to the past and themselves."""
         new = self.factor.extend(K_rows)
         beta = new.solve(Y, self._beta.rows if len(self._beta) else Y[:0])
         self.factor.commit(new)
@@ -200,12 +200,14 @@ class KernelRidge(OfflineLearner):
         """See `OfflineLearner`."""
         self.factor.load_state_dict(part_of(state, "factor"))
         if len(self.factor) != learned:
-            raise InvalidInputError(f"its factor has {len(self.factor)} rows, of {learned}")
+            raise InvalidInputError(
+                f"the factor has {len(self.factor)} rows; expected {learned}, one per sample"
+            )
         self._beta.append(require_shape("beta", state["beta"], *shape))
 
 
 class RecursiveRidge(OfflineLearner):
-    """The offline learner of all the past, by its features: m^2 numbers for m features.
+    """Ridge regression on all the past, from its features: stores m^2 numbers for m features.
 
     Attributes:
         condition: A lower bound on the condition number of the normal equations so far.
@@ -213,7 +215,7 @@ class RecursiveRidge(OfflineLearner):
 
     def __init__(self, gamma: float) -> None:
         self.gamma, self.condition = gamma, 1.0
-        self._normal = self._moment = torch.empty(0)  # their sizes come with the first samples
+        self._normal = self._moment = torch.empty(0)  # the first samples set their sizes
 
     def learn(self, features: Tensor, Y: Tensor) -> Innovation:
         """Learns new samples, after predicting them."""
@@ -230,7 +232,7 @@ class RecursiveRidge(OfflineLearner):
         left.diagonal().add_(self.gamma)
         corner = normal_factor(left, self.gamma)
         beta = solve_lower(corner, Y - predicted)
-        # new sums, so that a fork keeps the old ones
+        # new tensors, so that a fork keeps the old sums
         self._normal = torch.addmm(self._normal, features.mT, features)
         self._moment = torch.addmm(self._moment, features.mT, Y)
         return Innovation(corner, beta)
@@ -259,7 +261,7 @@ class RecursiveRidge(OfflineLearner):
 
 
 class RecentKernelRidge(OfflineLearner):
-    """The offline learner of the N samples that count, by their kernel, which it keeps.
+    """Ridge regression on the N samples that count, from their kernel, which it stores.
 
     Every block takes a factorisation of that kernel, N^3 / 3 multiplications.
     """
@@ -323,14 +325,16 @@ class RecentKernelRidge(OfflineLearner):
         count = len(self._Y)
         self._K = require_shape("kernel", state["kernel"], count, count)
         if not 1 <= count <= learned:
-            raise InvalidInputError(f"{count} samples count, of {learned} learned")
+            raise InvalidInputError(
+                f"{count} samples count, but {learned} were learned; expected 1 to {learned}"
+            )
 
 
 class RecentFeatureRidge(OfflineLearner):
-    r"""The offline learner of the samples that count, by their features.
+    r"""Ridge regression on the samples that count, from their features.
 
     A discount is a factor on the sums $\Phi^\top \Phi$ and $\Phi^\top Y$: m^2 numbers for m
-    features. A window keeps the features of its N samples, N m numbers, and makes the sums again.
+    features. A window stores the features of its N samples, N m numbers, and sums them again.
     """
 
     def __init__(self, aim: Aim, gamma: float) -> None:

@@ -1,4 +1,4 @@
-r"""The offline learner of cross-entropy: kernel logistic regression, found by Newton's method.
+r"""The offline learner for cross-entropy: kernel logistic regression, by Newton's method.
 
 It minimises $J = \sum_i \ell(y_i, f(x_i) + f_0(x_i)) + \tfrac\gamma2 \lVert f \rVert^2$ with $\ell$
 for cross-entropy and the norm of the kernel's space. With $f = K A$ the minimum is where
@@ -8,7 +8,7 @@ for cross-entropy and the norm of the kernel's space. With $f = K A$ the minimum
 J is convex, and strictly so in $f$ if $\gamma > 0$: there is one solution, for any real targets,
 and damped Newton steps lead to it. A step solves
 
-    (gamma I + H K) D = Y - sigma - gamma A          H: the slopes of sigma, a c x c block a sample
+    (gamma I + H K) D = Y - sigma - gamma A          H: the slopes of sigma, c x c for each sample
 
 H K is self-adjoint in the inner product $\langle a, b \rangle_K = \operatorname{tr} a^\top K b$, so
 conjugate gradients work in that one. They are preconditioned by $P = \gamma I + h K = h L L^\top$,
@@ -16,7 +16,7 @@ with h the slope at logits of zero: one Cholesky factor for all steps, and for a
 stream, since it grows with it. As $K z$ is $r / h - (\gamma / h) z$ where $P z = r$, an iteration
 costs one solve with the factor, 2 n^2 c multiplications, and the kernel itself is not needed.
 
-Where $\gamma$ is small and most samples are certain, h is a poor guess of H, and the iteration is
+If $\gamma$ is small and most samples are certain, h is a poor guess of H, and the iteration is
 slow. The system is then solved directly (Williams and Barber, 1998): because
 $H = \Delta - \Pi \Pi^\top$ with $\Delta$ diagonal, that is a factorisation for each class and one
 for what they share, c + 1 of them.
@@ -36,18 +36,18 @@ from retarget.theory.cholesky import GrowingCholesky
 from retarget.theory.losses import outputs, slope_product, steepest_slope
 from retarget.theory.offline.aims import OfflineLearner, block_bounds
 
-MOST_STEPS = 100  # of Newton; about ten are the rule, and thirty where gamma is tiny
+MOST_STEPS = 100  # of Newton's method; about ten are usual, and thirty if gamma is tiny
 MOST_ITERATIONS = 50  # of conjugate gradients, before the system is solved directly
 MOST_HALVINGS = 40
-SUFFICIENT = 1e-4  # the share of the decrease that a step promises which it must keep (Armijo)
-NEARLY = 1e3  # how far above its rounding a residual that no step reduces may be
+SUFFICIENT = 1e-4  # a step must achieve this share of the decrease it predicts (Armijo)
+NEARLY = 1e3  # a residual that no step reduces may be this many times its rounding
 
 
 class LogisticFit(OfflineLearner):
-    """The offline learner of the stream so far, which may grow, with `count` outputs.
+    """The offline learner on the stream so far, which may grow, with `count` outputs.
 
     Attributes:
-        coefficients: (n, c) dual coefficients, once `solve` was called.
+        coefficients: (n, c) dual coefficients, after `solve` was called.
         logits: (n, c) the predictions for the stream, without the starting function.
     """
 
@@ -66,11 +66,11 @@ class LogisticFit(OfflineLearner):
         return len(self.factor)
 
     def extend(self, K_rows: Tensor, Y: Tensor, start: Tensor | None) -> None:
-        """Adds samples, by their kernel (m, n + m) against the past and themselves."""
+        """Adds samples, given their kernel (m, n + m) against the past and themselves."""
         n = len(self)
         try:
             self.factor.commit(self.factor.extend(K_rows))
-        except NotPositiveDefiniteError as error:  # in words of this gamma, not of the factor's
+        except NotPositiveDefiniteError as error:  # reported for this gamma, not for the factor's
             jitter = error.jitter * self._slope
             raise NotPositiveDefiniteError(
                 f"K has negative eigenvalues in {str(K_rows.dtype).removeprefix('torch.')}, too "
@@ -87,7 +87,7 @@ class LogisticFit(OfflineLearner):
         self.coefficients = torch.cat([self.coefficients.to(Y), torch.zeros_like(Y)])
 
     def solve(self) -> Tensor:
-        """(n, c) the dual coefficients; a `NotConvergedError` if there are none to be found."""
+        """Returns the (n, c) dual coefficients; raises `NotConvergedError` if it finds none."""
         Y, start = self._Y.rows, self._start.rows
         if self.gamma == 0:
             self.coefficients = self.factor.solve(_finite_logits(Y, start))
@@ -100,7 +100,7 @@ class LogisticFit(OfflineLearner):
             R = self.gamma * A + p - Y
             excess = float((R.abs() / self._rounding(A)).max())
             if excess <= 1 or (best <= NEARLY and excess > best / 2):
-                if A.shape[1] > 1:  # rows sum to 0, as targets sum to 1: to the last digit
+                if A.shape[1] > 1:  # make rows sum to 0 exactly, as targets sum to 1
                     A = A - A.mean(1, keepdim=True)
                 self.coefficients, self.logits = A, f
                 return A
@@ -156,12 +156,14 @@ class LogisticFit(OfflineLearner):
         self.factor.load_state_dict(part_of(state, "factor"))
         n, count = shape
         if len(self) != n:
-            raise InvalidInputError(f"its factor has {len(self)} rows, of {n}")
+            raise InvalidInputError(
+                f"the factor has {len(self)} rows; expected {n}, one per sample"
+            )
         kept = {"Y": (self._Y, count), "start": (self._start, count), "roots": (self._roots, 1)}
         for name, (rows, columns) in kept.items():
             rows.append(require_shape(name, state[name], n, columns))
         if bool((self._roots.rows < 0).any()):
-            raise InvalidInputError("roots holds a number below 0")
+            raise InvalidInputError("roots holds a number below 0; expected square roots")
         self.coefficients = require_shape("coefficients", state["coefficients"], n, count)
 
     def _times_kernel(self, A: Tensor) -> Tensor:
@@ -190,8 +192,8 @@ class LogisticFit(OfflineLearner):
             if iteration == 0:
                 first = size
             if size <= tolerance**2 * first:
-                # What lies in the null space of K is invisible to this inner product, and z solves
-                # it exactly; elsewhere z is small.
+                # This inner product does not see the null space of K, where z solves the system
+                # exactly; elsewhere z is small.
                 return step + z, logits + Kz
             share = size / before if iteration else 0.0
             d, Kd, before = z + share * d, Kz + share * Kd, size
@@ -236,7 +238,7 @@ class LogisticFit(OfflineLearner):
     def _step_length(self, A: Tensor, f: Tensor, R: Tensor, step: Tensor, logits: Tensor) -> float:
         """The first of 1, 1/2, 1/4, ... that decreases J enough; 0 if none does."""
         now, decrease = self._objective(A, f), float((R * logits).sum())
-        # what two sums of n c terms may differ by, having been rounded
+        # by how much two sums of n c terms may differ through rounding
         slack = 4 * torch.finfo(A.dtype).eps * (abs(now) + float(A.numel()))
         length = 1.0
         for _ in range(MOST_HALVINGS):
@@ -257,7 +259,7 @@ class LogisticFit(OfflineLearner):
 
 
 def logistic_coefficients(K: Tensor, Y: Tensor, start: Tensor | None, gamma: float) -> Tensor:
-    """(n, c) dual coefficients of the offline learner of a whole stream."""
+    """(n, c) dual coefficients of the offline learner on a whole stream."""
     fit = LogisticFit(gamma, Y.shape[1], lambda rows: K[rows, rows])
     for rows in panels(len(K), 1, K.device):
         fit.extend(K[rows, : rows.stop], Y[rows], None if start is None else start[rows])
@@ -271,9 +273,9 @@ def _finite_logits(Y: Tensor, start: Tensor) -> Tensor:
     if outside.any():
         row = int(outside.nonzero()[0, 0])
         raise NotConvergedError(
-            f"with gamma = 0 and loss='cross-entropy' every target would be fitted exactly, and no "
-            f"finite logits give those of row {row}; use a gamma above 0, or targets strictly "
-            "between 0 and 1"
+            f"with gamma = 0 and loss='cross-entropy' every target would be fitted exactly, but no "
+            f"finite logits give the targets of row {row}; use a gamma above 0, or targets "
+            "strictly between 0 and 1"
         )
     if Y.shape[1] == 1:
         return torch.logit(Y) - start
