@@ -207,8 +207,8 @@ def test_targets_out_of_proportion_are_not_written_unless_forced(
         ),
         (("t.csv", "--target", "c", "--test-share", "2"), "test_share is 2.0; expected a share"),
         (("t.csv", "--target", "c", "--out", "t.csv"), "--out is t.csv, which is a file; expected"),
-        (("--target", "c"), "name the file of the stream"),
-        (("--test", "t.csv"), "name the file of the stream"),
+        (("--target", "c"), "give the file of the stream"),
+        (("--test", "t.csv"), "give the file of the stream"),
         (("odd.csv", "--target", "x"), "'.red.:rocket:', 'c'"),  # no markup
     ],
 )

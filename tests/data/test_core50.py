@@ -98,7 +98,7 @@ def test_the_forms_are_looked_for_in_order(tmp_path, monkeypatch):
         assert_same(load_some(str(tmp_path)), expected)
         (tmp_path / SOURCES[form]).rename(tmp_path / f"{form}.old")
     expected = (
-        f"core50: {tmp_path} is not a file, and none of core50_128x128, core50_128x128.zip "
+        f"core50: {tmp_path} is not a file, and does not contain any of core50_128x128, "
         "is in it; download http.*core50_128x128.zip to it by hand"
     )
     for source in (None, tmp_path):
@@ -124,7 +124,7 @@ BAD_PICTURES = {
     "gif": (picture(PIXELS, "GIF"), DAMAGED),
     "palette": (picture(PIXELS, mode="P"), "pixels of the kind P; expected .*RGB"),
     "transparent": (picture(PIXELS, mode="RGBA"), "pixels of the kind RGBA"),
-    "other size": (picture(PIXELS[:3]), "has 6 x 3 pixels, others 6 x 4; expected one size"),
+    "other size": (picture(PIXELS[:3]), "has 6 x 3 pixels, others 6 x 4; expected the same"),
     "wide": (picture(np.zeros((1, 1025, 3), np.uint8)), "has 1025 x 1 pixels.* at most 1024 x 1"),
     "huge": (with_size(PNG, 2**15, 2**15), "has 32768 x 32768 pixels|is damaged"),
     "more than huge": (with_size(PNG, 2**31 - 1, 2**31 - 1), "pixels|is damaged"),

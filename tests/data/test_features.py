@@ -152,7 +152,9 @@ def test_the_code_of_a_backbone_counts(monkeypatch, tmp_path):
 def test_a_class_without_a_file_needs_no_cache(images):
     scope = {"__name__": "no_module", "nn": nn}
     exec("class Net(nn.Module):\n  def forward(self, x): return x.flatten(1)", scope)
-    with pytest.raises(InvalidInputError, match="backbone's Net is in no file.*pass cache=False"):
+    with pytest.raises(
+        InvalidInputError, match="backbone's Net is not in a file.*pass cache=False"
+    ):
         image_features(scope["Net"](), images, size=2)
     assert image_features(scope["Net"](), images, size=2, cache=False).shape == (7, 12)
 

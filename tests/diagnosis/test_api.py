@@ -64,7 +64,7 @@ def test_the_learner_is_described_or_its_rate_chosen(stand):
     assert stand.options == Options(batch_size=5)
     with pytest.raises(InvalidInputError, match="batch_size, lr given together with a learner"):
         rt.diagnose(X, y, learner=rt.SGD(lr=0.1), lr=0.2, batch_size=3)
-    with pytest.raises(InvalidInputError, match="a schedule of 2 rates; expected one rate"):
+    with pytest.raises(InvalidInputError, match="a schedule of 2 rates; expected a single"):
         rt.diagnose(X, y, learner=rt.SGD(lr=[0.1, 0.2]))
 
 

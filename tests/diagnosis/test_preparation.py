@@ -323,7 +323,7 @@ def test_how_many_rows_there_are(monkeypatch):
         make_stream(a_table()[:0], "y")
     repeated = pl.concat([a_table(), a_table(), a_table()[:5]])
     (note,) = [note for note in make_stream(repeated, "y").notes if "earlier" in note]
-    assert note.startswith("65 of 125 rows have the features of an earlier one: ")
+    assert note.startswith("65 of 125 rows have the same features as an earlier row: ")
     monkeypatch.setattr(roles, "LARGEST_TABLE", 1000)
     with pytest.raises(InvalidInputError, match=r"the matrix of features would take 2\.4 kB"):
         make_stream(a_table(), "y")
