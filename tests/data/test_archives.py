@@ -104,8 +104,11 @@ BAD_TARS = {
     "no tar": (gzipped(b"plain text " * 99), "is damaged, or not a .tar.gz archive"),
     "wrong checksum": (TAR[:-8] + bytes(4) + TAR[-4:], "CRC check failed"),
     "cut short": (TAR[:-20], "is cut short: its gzip data end too early"),
-    "lacks all": (tar_gz({"one": b"1"}), "another archive: folder/one, folder/two is not in it"),
-    "a folder": (gzipped(member("folder/one", tarfile.DIRTYPE)), "folder/one, .* is not in it"),
+    "lacks all": (
+        tar_gz({"one": b"1"}),
+        "another archive: it does not have folder/one, folder/two",
+    ),
+    "a folder": (gzipped(member("folder/one", tarfile.DIRTYPE)), "it does not have folder/one, "),
     "too large": (tar_gz({"folder/two": bytes(1001)}), "folder/two of 1001 bytes; expected at mo"),
     "negative": (gzipped(member("folder/one", size=-512)), "(of -512 bytes; expected|is damaged)"),
     "twice": (gzipped(gzip.decompress(TAR)[:1536] * 2), "holds folder/one twice"),

@@ -98,7 +98,7 @@ BAD = {
         "holds 'labels' that are not a list of whole numbers",
     ),
     "no labels": ("python", python2_pickle({b"data": PIXELS}), "no dictionary with 'data' and 'la"),
-    "a call": ("python", b"cos\nsystem\n(S'true'\ntR.", "is refused: it asks for GLOBAL 'os.sys"),
+    "a call": ("python", b"cos\nsystem\n(S'true'\ntR.", "is refused: it has GLOBAL 'os.sys"),
     "binary label": ("binary", binary_batch(PIXELS, [1, 2, 10, 3]), "holds the label 10;"),
     "binary cut short": ("binary", binary_batch(PIXELS, LABELS)[:-1], "has 12291 bytes; .* 3073"),
     "binary empty": ("binary", b"", "holds no images"),

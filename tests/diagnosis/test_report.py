@@ -223,7 +223,7 @@ WORDS = {
         "no effective target is a finite number",
         "The movements between groups are not defined",
     ),
-    "one_group": ("There is one group only (all rows, 160 rows)",),
+    "one_group": ("There is only one group (all rows, 160 rows)",),
 }
 
 

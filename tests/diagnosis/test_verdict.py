@@ -224,7 +224,7 @@ def test_what_is_said(gap, part, changed, words):
 def test_classes_that_come_out_right_as_often():
     gap, closed = Estimate(0.01, -0.02, 0.04), Estimate(0.5, 0.4, 0.6)
     alike = replace(closing(classification(), closed), excess=sure(0.3), accuracy_gap=gap)
-    assert alike.verdict.headline.endswith(", but it its accuracy is about the same.")
+    assert alike.verdict.headline.endswith(", but its accuracy is about the same.")
     said = " ".join((*alike.verdict.findings, *alike.verdict.recommendations))
     assert "differ by 1.0% (\u22122.0% to 4.0%)" in said
     assert "the accuracy is the same without it" in said

@@ -74,7 +74,7 @@ AB = {"a": [1], "b": [2]}
     ("columns", "x", "message"),
     [
         (AB, None, "has the columns 'a', 'b'; choose two of them: --x COL --target COL"),
-        (AB, "c", "has no column 'c', but 'a', 'b'"),
+        (AB, "c", "has no column 'c'; it has 'a', 'b'"),
         (AB | {"a": ["u"]}, "a", "'a' of stream.csv holds String; expected"),
         ({"a": [1, 2], "b": [None, 2.5]}, "a", "1 of the 2 values of 'b' are missing.*row 0"),
         ({"a": [1.0, 1e13], "b": [1, 2]}, "a", "1 of the 2 values of 'a'.*beyond 1e.12.*row 1"),
