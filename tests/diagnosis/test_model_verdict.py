@@ -118,7 +118,7 @@ def test_a_model_from_the_command(monkeypatch, capsys, tmp_path):
         ((*model[:2], "--model-options", "eta=1"), "failed when it was called with eta=1"),
         ((*model[:2], "--model-options", "eta0"), "expected NAME=VALUE"),
         (("--model-options", "eta0=1"), "there is no model"),
-        ((*model[:2], "--predictions", "x"), "expected one of them"),
+        ((*model[:2], "--predictions", "x"), "give one of them"),
         (("--predictions", "said"), "there is no column 'said'"),
     ):
         code, shown = run(monkeypatch, capsys, *asked, *wrong)
