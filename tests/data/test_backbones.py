@@ -126,8 +126,8 @@ def test_weights_that_do_not_fit_are_named(tmp_path, weights, change, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (torch.zeros(3), "holds one Tensor; expected tensors by name"),
-        ([torch.zeros(3)], "holds one list; expected tensors by name"),
+        (torch.zeros(3), "holds a Tensor; expected tensors by name"),
+        ([torch.zeros(3)], "holds a list; expected tensors by name"),
         ({"model": {}, "epoch": 3}, "something other than tensors: 'model', 'epoch'; expected"),
     ],
 )

@@ -165,7 +165,7 @@ def test_a_class_without_a_file_needs_no_cache(images):
         (np.zeros((9, 11, 3), np.uint8), {}, InvalidInputError, r"images have shape \(9, 11, 3\)"),
         (np.zeros((2, 9, 11, 4), np.uint8), {}, InvalidInputError, r"images have shape \(2, 9"),
         (np.zeros((0, 9, 11, 3), np.uint8), {}, InvalidInputError, r"images have shape \(0, 9"),
-        (np.zeros((2, 3, 8, 3), np.uint8), {}, InvalidInputError, "not both"),
+        (np.zeros((2, 3, 8, 3), np.uint8), {}, InvalidInputError, "not ambiguous"),
         (np.zeros((2, 8, 8, 3), object), {}, InvalidTypeError, "dtype object; expected uint8"),
         (torch.zeros(2, 8, 8, 3), {}, InvalidTypeError, "dtype torch.float32; expected uint8"),
         (np.zeros((2, 8, 8, 3), np.uint8), {"size": 0}, InvalidInputError, "^size is 0; expected"),

@@ -175,7 +175,11 @@ NOT_SETTINGS = ["gamma", "gamma=", "=3", "gamma=wide", f"g={'9' * 5000}"]
     ("read", "wrong", "message"),
     [
         (lambda text: parse_experiment("bad", text), NOT_TOML, "^experiment bad is not valid TOML"),
-        (lambda name: parse_experiment(name, SMALL_DIGITS), NOT_NAMES, "cannot name.*not 'runs'"),
+        (
+            lambda name: parse_experiment(name, SMALL_DIGITS),
+            NOT_NAMES,
+            "cannot name.*other than 'runs'",
+        ),
         (
             lambda case: parse_experiment("x", SMALL_DIGITS + f'[cases."{case}"]\nparameters={{}}'),
             NOT_CASES,
@@ -183,7 +187,7 @@ NOT_SETTINGS = ["gamma", "gamma=", "=3", "gamma=wide", f"g={'9' * 5000}"]
         ),
         (lambda text: parse_changes([text]), NOT_SETTINGS, "is not a setting: .*name=value"),
         (load_experiment, ["fgi1"], r"no experiment 'fgi1'; did you mean 'fig1'\?"),
-        (load_experiment, ["xyz"], "'xyz'; known: digits, fig1.* ends with .toml"),
+        (load_experiment, ["xyz"], "'xyz'; known: digits, fig1.* ends in .toml"),
     ],
     ids=["TOML", "names", "cases", "settings", "near", "far"],
 )
@@ -255,7 +259,7 @@ def test_files_that_cannot_be_read(tmp_path):
             lambda: (path.rmdir(), path.write_bytes(b"title = '\xff'")),
             "x.toml is not text in UTF-8",
         ),
-        (lambda: path.write_bytes(b"#" * (LARGEST_FILE + 1)), "x.toml has more than 1000000 bytes"),
+        (lambda: path.write_bytes(b"#" * (LARGEST_FILE + 1)), "x.toml is too large"),
     ):
         make()
         with pytest.raises(InvalidInputError, match=message):
