@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from retarget.cli import diagnose as diagnose_command
+from retarget.cli import main
 from retarget.diagnosis.options import Options
 from support.hand_made_diagnosis import diagnosis_of, standing_in
 
@@ -89,11 +90,19 @@ def test_every_option_arrives(command, stand):
     np.testing.assert_allclose(stand.stream.Y[:30].mean(), 0, atol=1e-12)
 
 
-def test_json_is_one_object_and_the_report_is_opened_on_request(command, stand, monkeypatch):
-    code, shown = command("diagnose", "t.csv", "--target", "label", "--json")
-    found = json.loads(shown, parse_constant=pytest.fail)
-    assert (code, found["kind"], found["targets"]) == (0, "classification", ["no", "yes"])
+def test_json_is_one_line_on_stdout_and_nothing_on_stderr(capsys, monkeypatch, stand):
+    asked = ["retarget", "diagnose", "t.csv", "--target", "label", "--json"]
+    monkeypatch.setattr(sys, "argv", asked)
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    printed = capsys.readouterr()
+    assert (stopped.value.code, printed.err, printed.out.count("\n")) == (0, "", 1)
+    found = json.loads(printed.out, parse_constant=pytest.fail)
+    assert (found["kind"], found["targets"]) == ("classification", ["no", "yes"])
     assert {path.rpartition("/")[2] for path in found["files"]} == FILES
+
+
+def test_the_report_is_opened_on_request(command, stand, monkeypatch):
     opened = []
     monkeypatch.setattr(diagnose_command.typer, "launch", opened.append)
     command("diagnose", "t.csv", "--target", "c")
@@ -198,8 +207,8 @@ def test_targets_out_of_proportion_are_not_written_unless_forced(
         ),
         (("t.csv", "--target", "c", "--test-share", "2"), "test_share is 2.0; expected a share"),
         (("t.csv", "--target", "c", "--out", "t.csv"), "--out is t.csv, which is a file; expected"),
-        (("--target", "c"), "name the file of the stream"),
-        (("--test", "t.csv"), "name the file of the stream"),
+        (("--target", "c"), "give the file of the stream"),
+        (("--test", "t.csv"), "give the file of the stream"),
         (("odd.csv", "--target", "x"), "'.red.:rocket:', 'c'"),  # no markup
     ],
 )

@@ -45,7 +45,7 @@ def test_a_file_without_a_browser(command, opened, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--x", "a"), "Error: --x and --target name columns of a FILE; give the file, too"),
+        (("--x", "a"), "Error: --x and --target name columns of a FILE; give the file as well"),
         (("no-such.csv", "--x", "a", "--target", "b"), "Error: "),
         (("--port", "70000"), "Invalid value for '--port'"),
     ],

@@ -38,9 +38,9 @@ def test_failed_runs_are_listed_and_the_exit_code_says_so(command, monkeypatch, 
     code, shown = command(*arguments, "-j", 0)
     assert code == 1
     assert "Runs computed: 6, found finished: 0, failed: 3" in shown
-    assert "Nothing is drawn where runs are missing." in shown
+    assert "Nothing is drawn, since runs are missing." in shown
     assert "seed 1, lr 0.1: ValueError: no [red]luck[/red] at all and 2 more" in shown
-    assert "`retarget runs show KEY` tells more" in shown
+    assert "`retarget runs show KEY` shows the details" in shown
     assert not (tmp_path / "results" / "mine").exists()
 
 

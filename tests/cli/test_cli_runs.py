@@ -95,7 +95,7 @@ def test_cleaning(command, monkeypatch, results):
     lock = RunStore(results).lock(keys(results, "done")[0])
     _, shown = command(*arguments, "--all", "--experiment", "mine", "--yes")
     assert "1 runs deleted." in shown
-    assert "is being computed by another process; it stays." in shown
+    assert "is being computed by another process, and was kept." in shown
     lock.release()
     command(*arguments, "--all", "-y")
     assert list(RunStore(results)) == []
@@ -136,7 +136,7 @@ def test_wrong_use(command, results, tmp_path):
     assert "there are no runs in" in fails("list", "--out", tmp_path)
     assert "no run that begins with 'xyz'" in fails("show", "xyz", "--out", results)
     assert "7 runs begin with ''" in fails("show", "", "--out", results)
-    assert "no run here is of experiment 'his'; known: mine, other" in fails(
+    assert "no run here belongs to experiment 'his'; known: mine, other" in fails(
         "list", "--out", results, "--experiment", "his"
     )
     assert "expected .parquet or .csv" in fails("export", tmp_path / "a.xls", "--out", results)

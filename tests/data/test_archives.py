@@ -62,7 +62,7 @@ def test_what_follows_the_last_file_is_read_for_its_checksum(tmp_path, monkeypat
         read_tar(tmp_path / "made", content[:-8] + bytes(8), largest=20_000)
 
 
-OUT, ODD_KIND = "which leads out of its folder", "as a link or as something other than a plain file"
+OUT, ODD_KIND = "which leads out of its folder", "which is a link or another special file"
 SPARSE = {"GNU.sparse.map": "0,1", "GNU.sparse.size": "9"}
 HARMFUL = {
     "up": (member("../outside"), OUT),
@@ -104,8 +104,11 @@ BAD_TARS = {
     "no tar": (gzipped(b"plain text " * 99), "is damaged, or not a .tar.gz archive"),
     "wrong checksum": (TAR[:-8] + bytes(4) + TAR[-4:], "CRC check failed"),
     "cut short": (TAR[:-20], "is cut short: its gzip data end too early"),
-    "lacks all": (tar_gz({"one": b"1"}), "another archive: folder/one, folder/two is not in it"),
-    "a folder": (gzipped(member("folder/one", tarfile.DIRTYPE)), "folder/one, .* is not in it"),
+    "lacks all": (
+        tar_gz({"one": b"1"}),
+        "another archive: it does not have folder/one, folder/two",
+    ),
+    "a folder": (gzipped(member("folder/one", tarfile.DIRTYPE)), "it does not have folder/one, "),
     "too large": (tar_gz({"folder/two": bytes(1001)}), "folder/two of 1001 bytes; expected at mo"),
     "negative": (gzipped(member("folder/one", size=-512)), "(of -512 bytes; expected|is damaged)"),
     "twice": (gzipped(gzip.decompress(TAR)[:1536] * 2), "holds folder/one twice"),
@@ -216,7 +219,7 @@ ONE = zipped({"one": b"1"})
 BAD_ZIPS = {
     "no zip": (b"plain text", f"{DAMAGED} .BadZipFile"),
     "cut short": (zipped(ZIPPED)[:-30], f"{DAMAGED} .BadZipFile"),
-    "an archive in what is left": (zipped({"a.zip": ONE})[:-70], "directory lists nothing between"),
+    "an archive in what is left": (zipped({"a.zip": ONE})[:-70], "directory lists no file between"),
     "wrong checksum": (
         zipped(ZIPPED).replace(b"1" * 700, b"1" * 699 + b"2"),
         f"{DAMAGED}: its file folder/one cannot be read .BadZipFile: Bad CRC-32",
@@ -224,9 +227,9 @@ BAD_ZIPS = {
     "too large": (zipped({"one": bytes(1001)}), "holds one of 1001 bytes; expected at most 1000"),
     "encrypted": (
         changed(ONE, directory_of(ONE)[0][0] + 8, "<H", 1),
-        "holds one encrypted, or compressed in a way that is not read here",
+        "holds one encrypted, or with an unsupported compression",
     ),
-    "bzip2": (zipped({"one": b"1"}, zipfile.ZIP_BZIP2), "holds one encrypted, or compressed"),
+    "bzip2": (zipped({"one": b"1"}, zipfile.ZIP_BZIP2), "holds one encrypted, or with an unsupp"),
     "up": (zipped({"../one": b"1"}), f"holds '../one', {OUT}"),
     "backslashes": (zipped({"a.bone": b"1"}).replace(b"a.bone", b"..\\one"), OUT),
     "no name": (ONE.replace(b"one", b"\0ne"), "is damaged: it holds a file without a name"),
@@ -258,7 +261,7 @@ def test_a_file_that_no_entry_lists(tmp_path, lost):
             rest = changed(rest, end - (stop - start) + offset, form, value)
     with zipfile.ZipFile(io.BytesIO(rest)) as archive:
         assert len(archive.namelist()) == 3  # zipfile itself sees nothing wrong
-    with pytest.raises(InvalidInputError, match="lists nothing between the bytes"):
+    with pytest.raises(InvalidInputError, match="lists no file between the bytes"):
         read_zip(tmp_path / "made", rest)
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import multiprocessing
 import os
 import shutil
 import time
@@ -82,6 +83,30 @@ def test_of_several_that_need_it_one_computes(tmp_path):
         for found in threads.map(lambda _: cached_array(tmp_path, "x", ["a"], compute), range(3)):
             np.testing.assert_array_equal(found, ARRAY)
     assert compute.call_count == 1
+
+
+def compute_slowly(folder, start):
+    def compute():
+        with (folder / "log").open("a") as file:
+            file.write("computed\n")
+        time.sleep(0.3)
+        return ARRAY
+
+    start.wait()
+    np.testing.assert_array_equal(cached_array(folder / "arrays", "x", ["a"], compute), ARRAY)
+
+
+@pytest.mark.slow
+def test_of_two_processes_one_computes(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    given = (tmp_path, context.Barrier(2))
+    processes = [context.Process(target=compute_slowly, args=given) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert (tmp_path / "log").read_text() == "computed\n"
 
 
 # Checksums of files

@@ -152,7 +152,9 @@ def test_the_code_of_a_backbone_counts(monkeypatch, tmp_path):
 def test_a_class_without_a_file_needs_no_cache(images):
     scope = {"__name__": "no_module", "nn": nn}
     exec("class Net(nn.Module):\n  def forward(self, x): return x.flatten(1)", scope)
-    with pytest.raises(InvalidInputError, match="backbone's Net is in no file.*pass cache=False"):
+    with pytest.raises(
+        InvalidInputError, match="backbone's Net is not in a file.*pass cache=False"
+    ):
         image_features(scope["Net"](), images, size=2)
     assert image_features(scope["Net"](), images, size=2, cache=False).shape == (7, 12)
 
@@ -163,7 +165,7 @@ def test_a_class_without_a_file_needs_no_cache(images):
         (np.zeros((9, 11, 3), np.uint8), {}, InvalidInputError, r"images have shape \(9, 11, 3\)"),
         (np.zeros((2, 9, 11, 4), np.uint8), {}, InvalidInputError, r"images have shape \(2, 9"),
         (np.zeros((0, 9, 11, 3), np.uint8), {}, InvalidInputError, r"images have shape \(0, 9"),
-        (np.zeros((2, 3, 8, 3), np.uint8), {}, InvalidInputError, "not both"),
+        (np.zeros((2, 3, 8, 3), np.uint8), {}, InvalidInputError, "not ambiguous"),
         (np.zeros((2, 8, 8, 3), object), {}, InvalidTypeError, "dtype object; expected uint8"),
         (torch.zeros(2, 8, 8, 3), {}, InvalidTypeError, "dtype torch.float32; expected uint8"),
         (np.zeros((2, 8, 8, 3), np.uint8), {"size": 0}, InvalidInputError, "^size is 0; expected"),

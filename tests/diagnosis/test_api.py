@@ -62,9 +62,9 @@ def test_the_learner_is_described_or_its_rate_chosen(stand):
     assert stand.options == Options(lr=0.1, batch_size=5, reduction="mean", gamma=2.0, seed=7)
     rt.diagnose(X, y, batch_size=5)
     assert stand.options == Options(batch_size=5)
-    with pytest.raises(InvalidInputError, match="batch_size, lr given beside a learner"):
+    with pytest.raises(InvalidInputError, match="batch_size, lr given together with a learner"):
         rt.diagnose(X, y, learner=rt.SGD(lr=0.1), lr=0.2, batch_size=3)
-    with pytest.raises(InvalidInputError, match="a schedule of 2 rates; expected one rate"):
+    with pytest.raises(InvalidInputError, match="a schedule of 2 rates; expected a single"):
         rt.diagnose(X, y, learner=rt.SGD(lr=[0.1, 0.2]))
 
 
@@ -115,11 +115,11 @@ def test_test_sets(stand):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"Y": y[:9]}, "X has 50 rows and Y has 9; expected as many"),
+        ({"Y": y[:9]}, "X has 50 rows and Y has 9; expected the same"),
         ({"groups": y[:9]}, "X has 50 rows and groups has 9"),
         ({"times": [1, 2]}, "X has 50 rows and times has 2"),
         ({"X": FRAME, "Y": FRAME["y"]}, "X together with Y has more than one column named 'y'"),
-        ({"test": X}, "test is a ndarray; expected .X, Y., or a frame where Y names columns"),
+        ({"test": X}, "test is a ndarray; expected .X, Y., or a frame if Y names columns"),
         ({"test": (X, FRAME["y"].alias("z"))}, "test set's targets are called z; expected y"),
         ({"test": (X, y), "evaluation": "last"}, "'last' and there is a test set"),
         ({"evaluation": "test"}, "is 'test' and there is no test set; give a test set"),
@@ -141,7 +141,7 @@ def test_test_sets(stand):
         ({"X": FRAME, "Y": "y", "column": ["a", "y"]}, "'y' is chosen .*column.* target or time"),
         ({"X": FRAME, "Y": "y", "column": "a", "drop": "a"}, "'a' is dropped and also used"),
         ({"X": FRAME, "Y": "y", "column": "b", "groups": "b"}, "'b' .*--group-as-feature. is set"),
-        ({"group_as_feature": True}, "--group-as-feature. is set and no group is named"),
+        ({"group_as_feature": True}, "--group-as-feature. is set without a group"),
         ({"intercept": True}, "intercept is True with kernel 'rbf'; only 'linear' takes it"),
         *(
             ({"reference": text}, "reference is .*expected 'all', 'window:N'")
@@ -150,7 +150,7 @@ def test_test_sets(stand):
         ({"lr": [0.1, 0.2]}, "lr is .*; expected one number"),
         ({"memory": "much"}, "memory is .*; expected a number of bytes"),
         ({"features": 1.5}, "features is .*; expected a whole number"),
-        ({"model": "a:b", "predictions": y}, "a model and a log of predictions are given"),
+        ({"model": "a:b", "predictions": y}, "a model and a log of predictions are both given"),
         ({"X": X[:1], "Y": y[:1]}, "1 rows|1 of 1 rows"),
     ],
 )
@@ -177,7 +177,9 @@ def test_the_kernel_of_a_network(stand, monkeypatch, tmp_path):
     own = rt.EmpiricalNTK(nn.Linear(3, 1).double())
     rt.diagnose(X, y, kernel=own)
     assert stand.options.kernel is own
-    with pytest.raises(InvalidInputError, match="'my_networks:other' does not take rows of 3 feat"):
+    with pytest.raises(
+        InvalidInputError, match="'my_networks:other' does not accept rows of 3 feat"
+    ):
         rt.diagnose(X, y, kernel="my_networks:other")
     with pytest.raises(InvalidInputError, match="'my_networks:broken' failed .*out of order"):
         rt.diagnose(X, y, kernel="my_networks:broken")

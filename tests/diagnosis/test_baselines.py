@@ -147,7 +147,7 @@ def test_what_progressive_validation_hides():
     said = found.stream.Y - (found.effective - found.gamma.value * dual)
     assert found.hindsight == pytest.approx(np.square(said).mean(), rel=1e-6)
     assert found.hindsight > 2 * found.prequential_error
-    assert any("asked again at the end" in finding for finding in found.verdict.findings)
+    assert any("hides what was forgotten" in finding for finding in found.verdict.findings)
 
 
 @pytest.mark.parametrize("evaluation", ["last", "progressive"])

@@ -30,10 +30,14 @@ def test_frames_columns_and_arrays():
 @pytest.mark.parametrize(
     ("data", "kind", "message"),
     [
-        ({"a": [1, 2], "b": [1, 2, 3]}, InvalidInputError, "the columns make no table .*one len"),
+        (
+            {"a": [1, 2], "b": [1, 2, 3]},
+            InvalidInputError,
+            "the columns do not form a table .*same len",
+        ),
         (np.ones((2, 2, 2)), InvalidInputError, r"shape \(2, 2, 2\); expected \(rows,\) or"),
         (np.ones((2, 2), complex), InvalidTypeError, "dtype complex128; expected numbers, dates"),
-        (3, InvalidTypeError, "the table is a int; expected a frame of Polars or"),
+        (3, InvalidTypeError, "the table is a int; expected a Polars or"),
     ],
     ids=["lengths", "dimensions", "complex", "number"],
 )

@@ -54,7 +54,7 @@ def scoring(**errors):
         (scoring(batch=UNDEFINED), "headline", "SGDRegressor, row by row: in random order"),
         (scoring(**{"as it came": UNDEFINED}), "headline", "diverges on this stream"),
         ({"order": WORSE}, "headline", "in random order its error is 20% higher (10% to 30%)"),
-        ({"orders": ()}, "headline", "Asked again at the end about rows that it had learned, SGDR"),
+        ({"orders": ()}, "headline", "The error of SGDRegressor on the rows learned is"),
         ({"orders": (), "remembered": UNDEFINED}, "headline", "The error of SGDRegressor is 9"),
         ({"failures": ("It failed.",)}, "findings", "It failed."),
         ({}, "findings", "Mean squared error of SGDRegressor: as it came 9; random order 7;"),
@@ -91,7 +91,7 @@ def test_a_log_of_predictions_tells_what_was_forgotten():
     assert found.stream.feature_names == ("x",)
     assert found.model.prequential.value == pytest.approx(np.mean((y - said) ** 2))
     assert found.model.remembered.value == pytest.approx(np.mean((y - w * X[:, 0]) ** 2))
-    assert "Asked again at the end" in found.verdict.headline
+    assert "on the rows learned is" in found.verdict.headline
     arrays = rt.diagnose(X, y, predictions=np.array(said), predictions_after=w * X[:, 0])
     assert arrays.model.remembered == found.model.remembered
     told = as_json(found)["model"]
@@ -118,7 +118,7 @@ def test_a_model_from_the_command(monkeypatch, capsys, tmp_path):
         ((*model[:2], "--model-options", "eta=1"), "failed when it was called with eta=1"),
         ((*model[:2], "--model-options", "eta0"), "expected NAME=VALUE"),
         (("--model-options", "eta0=1"), "there is no model"),
-        ((*model[:2], "--predictions", "x"), "expected one of them"),
+        ((*model[:2], "--predictions", "x"), "give one of them"),
         (("--predictions", "said"), "there is no column 'said'"),
     ):
         code, shown = run(monkeypatch, capsys, *asked, *wrong)

@@ -96,8 +96,8 @@ def test_values_of_every_kind():
         (b"\x19\xfc\xff\xff\xff\x0f", "a list announces 33554431 values, more than there are"),
         (b"\x15", "ends within a structure"),
         (b"\x18\x05ab", "ends within a structure"),
-        (b"\x15" + b"\xff" * 11, "a number goes on after ten bytes"),
-        (b"\x1b\x00", "of the kind 11, which Parquet does not use"),
+        (b"\x15" + b"\xff" * 11, "a number is longer than ten bytes"),
+        (b"\x1b\x00", "the type 11, which Parquet does not use"),
         (b"\x1c" * 30, "structures are nested more than 16 deep"),
         (b"\x19" * 30, "lists are nested more than 16 deep"),
     ],
@@ -127,5 +127,5 @@ def test_a_page_of_less_than_nothing(path):
     sixty, less = b"\x2c\x15\x78", b"\x2c\x15\x79"  # the number of values in a page of data
     assert content.count(sixty) == 1
     path.write_bytes(content.replace(sixty, less))
-    with pytest.raises(InvalidInputError, match="t.parquet .*at byte 4 announces less than noth"):
+    with pytest.raises(InvalidInputError, match="t.parquet .*at byte 4 announces a negative"):
         read_table(path)

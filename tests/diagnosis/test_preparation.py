@@ -55,7 +55,7 @@ def test_numbers_and_categories_are_learned_from_the_first_rows_only():
     np.testing.assert_allclose(stream.Y[:40], first.Y, atol=1e-12)
     np.testing.assert_array_equal(stream.X[40:, 2:], 0)
     assert stream.notes[-2].startswith("20 rows hold categories of 'colour'")
-    assert "('black'): zeros" in stream.notes[-2]
+    assert "('black'): encoded as zeros" in stream.notes[-2]
 
 
 ONE_VALUE, NOTHING, NESTED = "one value only", "nothing in the rows that", "lists, bytes or objects"
@@ -283,10 +283,10 @@ TEXTS, LATE = [f"t{k}" for k in range(ROWS)], {"train_rows": 40}
             {},
             "missing in 2 of 60 rows .*'y' in 2; .*row 0, .*--imp",
         ),
-        ({"y": [None] * ROWS}, {"impute": "mean"}, "missing in every row .'y' in 60.; nothing"),
+        ({"y": [None] * ROWS}, {"impute": "mean"}, "missing in every row .'y' in 60.; no row"),
         ({"y": [4.0] * ROWS}, {}, "all values of the target 'y' are equal .4. in the 60 rows"),
         ({"y": ["a"] * 40 + ["b"] * 20}, LATE, "equal .'a'. in the 40 rows .*hold out fewer"),
-        ({"y": [INF] + [1.0] * 59}, {}, "the target 'y' is infinite in 1 rows; expected finite"),
+        ({"y": [INF] + [1.0] * 59}, {}, "the target 'y' is infinite in 1 rows; remove"),
         ({"y": [1e308, -1e308] * 30}, {}, "the target 'y' is too large to compute with"),
         ({"y": TEXTS}, {}, "holds 60 different classes in 60 rows .'t0', 't1'"),
         ({"y": TEXTS}, {"kind": "regression"}, "holds text such as 't0'; expected"),
@@ -306,9 +306,9 @@ TEXTS, LATE = [f"t{k}" for k in range(ROWS)], {"train_rows": 40}
         ({}, {"group": "k", "drop": ["k"]}, "'k' is dropped and also used"),
         ({}, {"kind": "numbers"}, "kind is 'numbers'; expected one of auto, regression"),
         ({}, {"impute": "guess"}, "impute is 'guess'; expected one of error, mean, median, zero"),
-        ({}, {"train_rows": 1}, "1 of 60 rows are to be learned from; expected at least 2"),
+        ({}, {"train_rows": 1}, "1 of 60 rows are left to learn from; expected at least 2"),
         ({}, {"train_rows": 61}, "61 of 60 rows"),
-        ({}, {"drop": ["x", "k", "colour"]}, "no feature is left to learn from. There is no col"),
+        ({}, {"drop": ["x", "k", "colour"]}, "no feature is left to learn from. There are no col"),
         ({"x": 1, "k": 1}, {"drop": "colour"}, "is left .* Left out, since .* 'x', 'k'"),
     ],
 )
@@ -319,11 +319,11 @@ def test_what_cannot_be_learned_from_is_a_sentence(columns, options, message):
 
 
 def test_how_many_rows_there_are(monkeypatch):
-    with pytest.raises(InvalidInputError, match="the table is empty: it has no rows"):
+    with pytest.raises(InvalidInputError, match="the table has no rows"):
         make_stream(a_table()[:0], "y")
     repeated = pl.concat([a_table(), a_table(), a_table()[:5]])
     (note,) = [note for note in make_stream(repeated, "y").notes if "earlier" in note]
-    assert note.startswith("65 of 125 rows have the features of an earlier one: ")
+    assert note.startswith("65 of 125 rows have the same features as an earlier row: ")
     monkeypatch.setattr(roles, "LARGEST_TABLE", 1000)
     with pytest.raises(InvalidInputError, match=r"the matrix of features would take 2\.4 kB"):
         make_stream(a_table(), "y")
@@ -354,7 +354,7 @@ def test_test_tables_that_do_not_fit():
     unseen = a_table(**y, colour=["red"] * 50 + ["pink"] * 9 + ["white"])
     stream = preparation.apply(order_test_rows(unseen, preparation.roles))
     assert stream.notes[-1].startswith("10 rows hold categories of 'colour'")
-    assert "('pink', 'white'): zeros" in stream.notes[-1]
+    assert "('pink', 'white'): encoded as zeros" in stream.notes[-1]
     np.testing.assert_array_equal(stream.X[50:, 2:5], 0)
 
 

@@ -197,22 +197,22 @@ class TestEveryPage:
 
 WORDS = {
     "undefined": (
-        "not defined its predictions are not finite numbers, so it diverged",
+        "not defined it diverged: its predictions are not finite numbers",
         "not defined one of the errors in it is not defined",
         "Shift against density is not drawn",
         "No other rates were tried",
         "non-normality of the online system is not defined",
-        "125% of the largest at which every step is stable",
-        "40 rows are left out: the shift is not finite",
+        "125% of the largest rate at which every",
+        "40 rows are left out: their shift is not finite",
         "An empty square is not defined.",
     ),
     "progressive": (
         "200 rows, each just before it was learned",
-        "the exact correction has to know the whole stream",
+        "the exact correction needs the whole stream",
     ),
     "large": (
         "1,024 Nyström features instead of the kernel matrix",
-        "would need 960.0 GB of memory, and may have 4.0 GB",
+        "would need 960.0 GB of memory and may use 4.0 GB",
         "on a sample of 2,000 rows",
         "Kernel entries 3.1% Shifts 8.7% Online predictions 1.9%",
         " of 200,000 are drawn, 2.0%",
@@ -223,7 +223,7 @@ WORDS = {
         "no effective target is a finite number",
         "The movements between groups are not defined",
     ),
-    "one_group": ("There is one group only (all rows, 160 rows)",),
+    "one_group": ("There is only one group (all rows, 160 rows)",),
 }
 
 
@@ -252,7 +252,7 @@ class TestContent:
             "season, age, wind",
             "by station",
             "Made from Python.",
-            f"{percent(diagnosis.lr.value / 2)} of the largest at which every step is stable, 2.",
+            f"{percent(diagnosis.lr.value / 2)} of the largest rate at which every step",
         ):
             assert " ".join(sentence.split()) in text
 
@@ -269,12 +269,12 @@ class TestContent:
         assert words["Weight decay"] == "0.01"
         correction = words["Iterative correction"]
         assert correction.endswith("steadied by a ridge of 0.5 (given)")
-        assert f"towards the offline learner of ridge {number(aim.value)}" in correction
+        assert f"towards the offline learner with ridge {number(aim.value)}" in correction
 
     @pytest.mark.parametrize(
         ("largest", "condition", "rate", "system", "safe"),
         [
-            (np.inf, 1.2, "Every rate is stable", "Steps hardly act", True),
+            (np.inf, 1.2, "Every rate is stable", "Steps hardly affect", True),
             (np.nan, 20.0, "not defined", "other moderately", True),
             (0.1, 2e3, "250%", "other strongly", False),
         ],
@@ -292,7 +292,7 @@ class TestContent:
 class TestScores:
     def test_cards_name_their_measure_and_its_unit(self):
         classes, one, two = real.classification(), real.many_groups(), real.regression()
-        assert measure(classes.stream) == "share of rows right"
+        assert measure(classes.stream) == "share of rows predicted correctly"
         assert "temperature" in measure(one.stream)
         assert "2 targets" in measure(two.stream)
         cards = score_cards(classes, None)
@@ -375,7 +375,7 @@ class TestRows:
         diagnosis = real.classification()
         table, size = group_table(diagnosis), diagnosis.groups.size
         assert texts(table, "Rows") == ["75"] * 4
-        assert texts(table, "By later rows of it") == [number(x) for x in np.diag(size)]
+        assert texts(table, "By its own later rows") == [number(x) for x in np.diag(size)]
         by = int(size[0, 1:].argmax()) + 1
         assert table.rows[0][-1] == (number(size[0, by]), f"by class {by}", "")
         assert table.rows[3][-1].note == "no later group"

@@ -168,7 +168,7 @@ def test_limits_count_from_when_the_process_is_there(monkeypatch):
     large = Processes(1, memory_limit=10**6)._ending(slot)
     assert large.reason.endswith(" GB, more than its limit of 0.00 GB")
     monkeypatch.setattr("pathlib.Path.exists", lambda path: False)
-    with pytest.raises(InvalidInputError, match="a limit of memory needs /proc"):
+    with pytest.raises(InvalidInputError, match="a memory limit needs /proc"):
         Processes(1, memory_limit=10**9)
 
 

@@ -123,7 +123,7 @@ def test_a_stand_in_says_so_and_what_is_missing(tmp_path, monkeypatch):
     monkeypatch.setenv("RETARGET_DATA", str(tmp_path))
     for changes, message in (
         ({"data": "standin", "backbone": None}, "core50_standin.zip and resnet18.* not found"),
-        ({}, "core50: .* none of core50_128x128,"),
+        ({}, "core50: .* any of core50_128x128,"),
         ({"backbone": None}, "retarget data get resnet18"),
     ):
         with pytest.raises(MissingDataError, match=message):

@@ -101,7 +101,7 @@ WIDTH, SEEDS, GRID = "width = 4.0", "seeds = [3, 4]", "lr = [0.001, 0.1]"
     ("old", "new", "place", "message"),
     [
         (SEEDS, f"{SEEDS}\nfoo = 3", "foo", "unknown key; known: family, title, seeds, parameters"),
-        (SEEDS, f'{SEEDS}\nname = "x"', "name", "unknown key; the name is that of the file"),
+        (SEEDS, f'{SEEDS}\nname = "x"', "name", "unknown key; the name is the file's"),
         ("[grid]", "[grids]", "grids", "unknown key; did you mean 'grid'"),
         ('title = "small"', "", "title", "missing"),
         ('"small"', "3", "title", "got 3; expected a valid string"),
@@ -114,7 +114,7 @@ WIDTH, SEEDS, GRID = "width = 4.0", "seeds = [3, 4]", "lr = [0.001, 0.1]"
         (SEEDS, "seeds = [3, 1, 3]", "'seed 3, lr 0.001', 'seed 3, lr 0.1'", "twice"),
         (SEEDS, f"{SEEDS}\nvariant = 'dat'", "variant", "got 'dat'; expected one of its"),
         (WIDTH, "widht = 4.0", "parameters.widht", "unknown key; did you mean 'width'?"),
-        (WIDTH, f"{WIDTH}\nseed = 1", "parameters.seed", "unknown key; seeds stand above"),
+        (WIDTH, f"{WIDTH}\nseed = 1", "parameters.seed", "unknown key; put seeds above"),
         (WIDTH, "", "parameters.width", "missing"),
         (WIDTH, "width = [1, 2]", "parameters.width", "got [1, 2]; expected a valid number"),
         ("300", "2.5", "parameters.block_size", "got 2.5; expected a valid integer"),
@@ -122,7 +122,7 @@ WIDTH, SEEDS, GRID = "width = 4.0", "seeds = [3, 4]", "lr = [0.001, 0.1]"
         (GRID, "lr = []", "grid.lr", "at least 1 item"),
         (GRID, "lr = 0.1", "grid.lr", "got 0.1; expected a valid list"),
         (GRID, 'lr = [0.1, "x"]', "grid.lr", "got 'x'; expected a valid number"),
-        (GRID, "lr = [1, 1.0]", "'seed 3, lr 1.0', 'seed 4, lr 1.0'", "the same run twice"),
+        (GRID, "lr = [1, 1.0]", "'seed 3, lr 1.0', 'seed 4, lr 1.0'", "this run appears twice"),
         (GRID, f"{GRID}\nwidth = [1.0]", "grid.width", "also in parameters; expected it in one"),
         (GRID, f"{GRID}\n[cases]\na = 3", "cases.a", "got 3; expected a valid dictionary"),
         (GRID, f"{GRID}\n[cases.a]\nseed = [1]", "cases.a.seed", "unknown key; did you mean 'seed"),
@@ -175,7 +175,11 @@ NOT_SETTINGS = ["gamma", "gamma=", "=3", "gamma=wide", f"g={'9' * 5000}"]
     ("read", "wrong", "message"),
     [
         (lambda text: parse_experiment("bad", text), NOT_TOML, "^experiment bad is not valid TOML"),
-        (lambda name: parse_experiment(name, SMALL_DIGITS), NOT_NAMES, "cannot name.*not 'runs'"),
+        (
+            lambda name: parse_experiment(name, SMALL_DIGITS),
+            NOT_NAMES,
+            "cannot name.*other than 'runs'",
+        ),
         (
             lambda case: parse_experiment("x", SMALL_DIGITS + f'[cases."{case}"]\nparameters={{}}'),
             NOT_CASES,
@@ -183,7 +187,7 @@ NOT_SETTINGS = ["gamma", "gamma=", "=3", "gamma=wide", f"g={'9' * 5000}"]
         ),
         (lambda text: parse_changes([text]), NOT_SETTINGS, "is not a setting: .*name=value"),
         (load_experiment, ["fgi1"], r"no experiment 'fgi1'; did you mean 'fig1'\?"),
-        (load_experiment, ["xyz"], "'xyz'; known: digits, fig1.* ends with .toml"),
+        (load_experiment, ["xyz"], "'xyz'; known: digits, fig1.* ends in .toml"),
     ],
     ids=["TOML", "names", "cases", "settings", "near", "far"],
 )
@@ -255,7 +259,7 @@ def test_files_that_cannot_be_read(tmp_path):
             lambda: (path.rmdir(), path.write_bytes(b"title = '\xff'")),
             "x.toml is not text in UTF-8",
         ),
-        (lambda: path.write_bytes(b"#" * (LARGEST_FILE + 1)), "x.toml has more than 1000000 bytes"),
+        (lambda: path.write_bytes(b"#" * (LARGEST_FILE + 1)), "x.toml is too large"),
     ):
         make()
         with pytest.raises(InvalidInputError, match=message):

@@ -92,12 +92,12 @@ def test_a_setting_without_a_meaning(server, body, message):
 @pytest.mark.parametrize(
     ("method", "path", "headers", "status", "message"),
     [
-        ("GET", "/", {}, 403, "open the address that retarget explore printed"),
-        ("GET", "/page.js", {}, 403, "open the address"),
-        ("GET", "/wrong-token/opening", {}, 403, "open the address"),
-        ("POST", "/wrong-token/compute", JSON, 403, "open the address"),
-        ("GET", "", {"Host": "evil.example"}, 403, "not called so"),
-        ("POST", "compute", {"Host": "127.0.0.1", **JSON}, 403, "not called so"),
+        ("GET", "/", {}, 403, "open the complete address that retarget explore printed"),
+        ("GET", "/page.js", {}, 403, "open the complete address"),
+        ("GET", "/wrong-token/opening", {}, 403, "open the complete address"),
+        ("POST", "/wrong-token/compute", JSON, 403, "open the complete address"),
+        ("GET", "", {"Host": "evil.example"}, 403, "names another host"),
+        ("POST", "compute", {"Host": "127.0.0.1", **JSON}, 403, "names another host"),
         ("GET", "nothing", {}, 404, "nothing at this address"),
         ("GET", "../picture.py", {}, 404, "nothing at this address"),
         ("GET", "compute", {}, 404, "nothing at this address"),

@@ -21,10 +21,10 @@ def read(**changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"x": [0.0]}, "1 x for 2 y; expected as many"),
+        ({"x": [0.0]}, "1 x for 2 y; expected the same"),
         ({"x": [], "y": []}, "at least 1 item"),
         ({"x": [0.0] * 501, "y": [0.0] * 501}, "at most 500 items"),
-        ({"seen": 3}, "3 samples seen of 2; expected no more"),
+        ({"seen": 3}, "3 samples seen of 2; expected at most"),
         ({"seen": 1.5}, "valid integer"),
         ({"low": 2.0}, "expected low < high"),
         ({"lr": 0.0}, "lr"),
@@ -73,8 +73,8 @@ AB = {"a": [1], "b": [2]}
 @pytest.mark.parametrize(
     ("columns", "x", "message"),
     [
-        (AB, None, "has the columns 'a', 'b'; say which two are drawn: --x COL --target COL"),
-        (AB, "c", "has no column 'c', but 'a', 'b'"),
+        (AB, None, "has the columns 'a', 'b'; choose two of them: --x COL --target COL"),
+        (AB, "c", "has no column 'c'; it has 'a', 'b'"),
         (AB | {"a": ["u"]}, "a", "'a' of stream.csv holds String; expected"),
         ({"a": [1, 2], "b": [None, 2.5]}, "a", "1 of the 2 values of 'b' are missing.*row 0"),
         ({"a": [1.0, 1e13], "b": [1, 2]}, "a", "1 of the 2 values of 'a'.*beyond 1e.12.*row 1"),

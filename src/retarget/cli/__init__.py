@@ -17,7 +17,7 @@ from retarget.storage import FULL_OR_FAILING
 from retarget.text import printable
 
 FAILED, WRONG_USE = 1, 2
-# What `retarget --help` says of each, so that it need not import them: that takes seconds.
+# The one-line help of each command, so that `retarget --help` need not import them (seconds).
 COMMANDS = {
     "diagnose": (
         "retarget.cli.diagnose",
@@ -38,16 +38,16 @@ COMMANDS = {
 
 
 class Commands(TyperGroup):
-    """Imports a command when it is called, or asked for its help."""
+    """Imports a command only when it is called, or its help is shown."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """The command that the arguments name, and the arguments that are left for it."""
+        """Returns the command that the arguments name, and its remaining arguments."""
         name, _, rest = super().resolve_command(ctx, args)
         return name, loaded(name) if name else None, rest
 
 
 def loaded(name: str) -> Any:
-    """The command itself: its module has an `app` with a command of that name, or with several."""
+    """Imports a command: its module has an `app` with one command of that name, or several."""
     group = get_group(import_module(COMMANDS[name][0]).app)
     return group.commands.get(name, group)
 
@@ -79,28 +79,28 @@ def _options(
     """Options of the command itself."""
 
 
-console = Console(emoji=False)  # a column may be called :rocket:
+console = Console(emoji=False)  # a column may be named :rocket:
 
 
 def say(text: str, style: str = "") -> None:
-    """Prints text as it is, but for characters that a terminal would take as a command."""
+    """Prints text as it is, except for characters that a terminal would take as commands."""
     lines = "\n".join(printable(line) for line in text.splitlines())
     console.print(lines, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def show_error(error: Exception | str) -> None:
-    """Prints an error to standard error, as safely as `say` does."""
+    """Prints an error to standard error, escaped as in `say`."""
     lines = "\n".join(printable(line) for line in str(error).splitlines())
     shown = f"[bold red]Error:[/bold red] {escape(lines)}"
     Console(stderr=True, emoji=False).print(shown, highlight=False, soft_wrap=True)
 
 
 def main() -> None:
-    """Runs the command; what the user can fix is one line and exit code 2, not a traceback.
+    """Runs the command. An error that the user can fix is one line and exit code 2, no traceback.
 
-    A download that failed, and a disk that is full or fails, is exit code 1.
+    A failed download, and a disk that is full or broken, give exit code 1.
     """
-    # before torch is imported: threads that wait sleep, and leave the cores to other processes
+    # before torch is imported: waiting threads then sleep and leave the cores to other processes
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         app()

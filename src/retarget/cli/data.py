@@ -1,4 +1,4 @@
-"""The `retarget data` commands: which data sets there are, download them, check their files."""
+"""The `retarget data` commands: list, download and check data sets."""
 
 from pathlib import Path
 from typing import Annotated
@@ -30,7 +30,7 @@ Folder = Annotated[
 
 @app.command("list")
 def list_data_sets(data_dir: Folder = None) -> None:
-    """Shows every data set, its size, and where it is."""
+    """Shows every data set, its size, and where it is stored."""
     folder = fetch.data_folder(data_dir)
     table = Table("name", "what it is", "download", Column("where it is", overflow="fold"))
     for name, data_set in DATA_SETS.items():
@@ -63,7 +63,7 @@ def get(name: Name, data_dir: Folder = None) -> None:
             lambda file, count: bars.update(tasks[file], completed=count, visible=True),
         )
     for file in data_set.files:
-        say(f"  {file.download.name}: {'downloaded' if file in downloaded else 'was here'}")
+        say(f"  {file.download.name}: {'downloaded' if file in downloaded else 'was already here'}")
     say(f"{name} is in {folder}", style="bold")
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from retarget.diagnosis.tables.roles import Roles
 
 
-# The commands import what computes: their help does not wait for torch and Polars.
+# The commands import torch and Polars when they run, so that their help is quick.
 OUT = Path("results/diagnosis")
 TABLE_SUFFIXES = (".parquet", ".csv")
 KERNELS = ("rbf", "linear")
@@ -56,12 +56,12 @@ def diagnose(
         method_option(
             "all|window:N|discount:F",
             "Batch model to compare with: of all rows, of the last N, or with each row "
-            "counting F times the next one (0.999). Under drift, one of the latter two.",
+            "counting F times the next one (0.999). If the stream drifts, use one of the latter.",
         ),
     ] = "all",
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the results.")] = OUT,
     as_object: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object, and nothing else.")
+        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
     ] = False,
     open_report: Annotated[
         bool, typer.Option("--open/--no-open", help="Open the report when it is written.")
@@ -80,7 +80,7 @@ def diagnose(
     options = options_of(asked, evaluation=evaluation, test_share=test_share, reference=reference)
     table, test_table, roles = load_tables(asked, test)
     if asked["file"] is None and evaluation not in (None, "test"):
-        test_table = None  # the digits come with a test set
+        test_table = None  # the digits have their own test set
     diagnosis = diagnose_table(table, roles, test_table, options)
     files = write_all(diagnosis, out)
     if as_object:
@@ -111,8 +111,8 @@ def correct(
     """Writes the targets to train on, for every row: true, and corrected in two ways.
 
     The file is corrected.parquet, unless --out names another; a .json file beside it says which
-    learner they are for. The exact correction needs the whole stream beforehand; the iterative one
-    uses, for each row, only what came before and its block.
+    learner they are for. The exact correction needs the whole stream in advance; the iterative one
+    uses, for each row, only earlier rows and its block.
     """
     from retarget.diagnosis.pipeline import diagnose_table
     from retarget.diagnosis.report.export import corrected_table, made_for, out_of_proportion
@@ -121,7 +121,8 @@ def correct(
     file = asked["file"]
     if path.is_dir() or (file is not None and path.resolve() == user_path(file).resolve()):
         raise InvalidInputError(
-            f"--out would write to {path}, which is a folder or the stream itself; choose another"
+            f"--out would write to {path}, which is a folder or the stream itself; choose another "
+            "file"
         )
     # progressive: no row is held out, so every row has corrected targets
     options = options_of(asked, evaluation="progressive")
@@ -133,8 +134,8 @@ def correct(
         sizes = ", ".join(f"the {name} ones {size:,.0f}" for name, size in left_out.items())
         raise InvalidInputError(
             f"the corrected targets are out of all proportion to yours: {sizes} "
-            "standard deviations from the mean; they are right for this kernel alone. Another "
-            "--lr, --ridge or --block-size may help; --force writes them all the same"
+            "standard deviations from the mean; they are right only for this kernel. Another "
+            "--lr, --ridge or --block-size may help; --force writes them anyway"
         )
     about = path.with_suffix(".json")
     with atomic_file(path) as temporary, atomic_file(about) as described:
@@ -158,7 +159,7 @@ def correct(
 
 
 def options_of(asked: dict[str, Any], **more: Any) -> "Options":
-    """Learner and method, from the text that was typed; wrong ones are reported before any file."""
+    """Parses the options for learner and method; errors are reported before any file is read."""
     from retarget.diagnosis.options import Options
     from retarget.diagnosis.pipeline import chosen
 
@@ -176,7 +177,7 @@ def options_of(asked: dict[str, Any], **more: Any) -> "Options":
 
 
 def model_arguments(given: list[str] | None) -> dict[str, Any] | None:
-    """Arguments as they were typed: numbers, true and null as in JSON, else text.
+    """Parses NAME=VALUE arguments: numbers, true and null as in JSON, anything else as text.
 
     Examples:
         >>> model_arguments(["eta0=0.1", "penalty=null", "loss=squared_error"])
@@ -199,7 +200,7 @@ def model_arguments(given: list[str] | None) -> dict[str, Any] | None:
 def load_tables(
     asked: dict[str, Any], test: Path | None = None
 ) -> "tuple[pl.DataFrame, pl.DataFrame | None, Roles]":
-    """The stream (the embedded digits without a file), the test set if any, and the roles."""
+    """Returns the stream (the embedded digits if there is no file), the test set, and the roles."""
     from retarget.diagnosis.pipeline import chosen
     from retarget.diagnosis.tables.read import read_table
     from retarget.diagnosis.tables.roles import MOST_COLUMNS_SHOWN, Roles
@@ -208,7 +209,7 @@ def load_tables(
     if file is None:
         if target or test or chosen(Roles, {**asked, "target": "digit"}) != Roles(("digit",)):
             raise InvalidInputError(
-                "options on columns or a test set need a FILE; name the file of the stream first"
+                "options for columns or a test set need a FILE; give the file of the stream as well"
             )
         return digits_tables(asked["seed"])
     if not target:
@@ -226,7 +227,7 @@ def load_tables(
 
 
 def digits_tables(seed: int) -> "tuple[pl.DataFrame, pl.DataFrame, Roles]":
-    """A stream of handwritten digits, class by class, a test set, and the columns' roles.
+    """Returns a stream of handwritten digits, class by class, a test set, and the columns' roles.
 
     Examples:
         >>> stream, test, _ = digits_tables(seed=0)
@@ -249,12 +250,12 @@ def digits_tables(seed: int) -> "tuple[pl.DataFrame, pl.DataFrame, Roles]":
             (digits.x_test, digits.labels_test),
         )
     )
-    # Pixels are numbers from 0 to 1; most of them vary little, which scaling would undo.
+    # Pixels are in [0, 1] already; scaling would inflate those that hardly vary.
     return stream, test, Roles(target=("digit",), group="digit", standardise=False)
 
 
 def write_all(diagnosis: "Diagnosis", folder: Path) -> list[Path]:
-    """Writes the report and both tables: all of them, or none if one fails."""
+    """Writes the report and both tables; if one fails, none is written."""
     from retarget.diagnosis.report.export import corrected_table, shift_table
     from retarget.diagnosis.report.page import write_report
 
@@ -270,5 +271,5 @@ def write_all(diagnosis: "Diagnosis", folder: Path) -> list[Path]:
 
 
 def command_line() -> str:
-    """The command as it was typed, ready to be pasted into a shell."""
+    """Returns the command as it was typed, ready to be pasted into a shell."""
     return shlex.join(["retarget", *sys.argv[1:]])

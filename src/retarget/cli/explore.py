@@ -37,12 +37,12 @@ def explore(
 
     It is served to this machine only, until Ctrl-C.
     """
-    # torch and Polars: the help need not wait for them
+    # imports torch and Polars, which the help does not need
     from retarget.explore.server import ExploreServer
     from retarget.explore.state import file_opening, toy_opening
 
     if file is None and (x is not None or target is not None):
-        raise InvalidInputError("--x and --target name columns of a FILE; give the file, too")
+        raise InvalidInputError("--x and --target name columns of a FILE; give the file as well")
     opening = toy_opening() if file is None else file_opening(file, x, target)
     with ExploreServer(opening, port) as server:
         say(f"Open {server.url}", style="bold")

@@ -23,7 +23,7 @@ from retarget.experiments.reader import (
 )
 from retarget.text import duration, printable
 
-# What computes and draws is imported when it is needed: the help must not wait for it.
+# Heavy modules are imported when needed, so that the help is quick.
 if TYPE_CHECKING:
     import polars as pl
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from retarget.experiments.runs.run import Outcome, Schedule
 
 app = typer.Typer(rich_markup_mode="rich")
-STOPPED = 130  # as a shell has it for Ctrl-C
+STOPPED = 130  # the usual exit code for Ctrl-C
 SHOWN_FAILURES = 20
 SHOWN_RUNNING = 8  # lines for runs that are being computed; the others are counted
 LOG_EVERY = 10.0  # seconds
 
 
 def figures_help() -> str:
-    """The help text, with a line for each experiment of the package."""
+    """Returns the help text, with a line for each experiment of the package."""
     lines = [f"[bold]{name}[/bold]  {title}" for name, title in experiment_titles().items()]
     return "\n\n".join(
         ["Computes experiments and draws their figures.", *lines, "[bold]all[/bold]  All of these"]
@@ -102,8 +102,8 @@ def reproduce(
             "-j",
             min=0,
             show_default="a process for each core; one on a GPU",
-            help="Runs computed at a time, each in a process of its own; 0: in this process, one "
-            "after the other.",
+            help="Runs computed at a time, each in its own process; 0: in this process, one after "
+            "the other.",
         ),
     ] = None,
     cluster: Annotated[
@@ -125,7 +125,7 @@ def reproduce(
         bool,
         typer.Option(
             "--dry-run",
-            help="List the runs, which of them are done, and how long the rest may take.",
+            help="Only list the runs, which are done, and how long the rest may take.",
         ),
     ] = False,
 ) -> None:
@@ -145,7 +145,7 @@ def reproduce(
             experiment = experiment.changed(experiment.quick)
         experiments.append(experiment.changed(changes).where_it_fits(**given))
         if experiments[-1] != loaded:
-            experiments[-1].runs()  # wrong parameters are an error before any work
+            experiments[-1].runs()  # reports wrong parameters before any work
     from retarget.experiments.runs.executors import open_executors
 
     show = _show_plan if dry_run else _reproduce
@@ -154,7 +154,7 @@ def reproduce(
         for experiment in experiments:
             try:
                 codes.append(show(experiment, out, fresh, executor_of(experiment)))
-            except MissingDataError as error:  # the other experiments may do without these data
+            except MissingDataError as error:  # the other experiments may not need these data
                 show_error(error)
                 codes.append(WRONG_USE)
     if any(codes):
@@ -166,7 +166,7 @@ def _require_device(name: str) -> None:
 
     try:
         torch.zeros(1, device=name)
-    except (RuntimeError, AssertionError) as error:  # torch raises both, by device and build
+    except (RuntimeError, AssertionError) as error:  # torch raises either, by device
         reason = str(error).splitlines()[0]
         raise InvalidInputError(f"the device {name!r} cannot be used here: {reason}") from error
 
@@ -189,10 +189,10 @@ def _show_plan(experiment: Experiment, out: Path, fresh: bool, executor: "Execut
         about = "" if known is None else f", about {duration(known)}"
         state = "done" if key in schedule.done else f"to do{about}"
         lines.append(f"  {key}  {run.name}: {state}")
-    console.out("\n".join(lines), highlight=False)  # at once: there may be 100,000
+    console.out("\n".join(lines), highlight=False)  # in one call: there may be 100,000
     seconds = schedule.seconds_left()
     estimate = (
-        "the time is unknown, as no such run has been done here yet"
+        "the time is unknown, since no similar run has been done here yet"
         if seconds is None
         else f"about {duration(seconds)}, {schedule.capacity} at a time"
     )
@@ -212,14 +212,14 @@ def _reproduce(experiment: Experiment, out: Path, fresh: bool, executor: "Execut
             outcome = run_experiment(experiment, out, executor=executor, fresh=fresh, watch=watch)
     except KeyboardInterrupt:
         done = len(watch.schedule.done) if watch.schedule else 0
-        say(f"Stopped. {done} runs are done and kept in {out}; the same command resumes there.")
+        say(f"Stopped. {done} runs are done and kept in {out}; the same command resumes them.")
         raise typer.Exit(STOPPED) from None
     code = 0 if outcome.table is None else _summarise(experiment, outcome.table)
     return max(code, _show_outcome(outcome))
 
 
 def _summarise(experiment: Experiment, table: "pl.DataFrame") -> int:
-    """Shows what the runs have found; a failure here does not cost their table."""
+    """Shows a summary of the runs; if that fails, their table is still kept."""
     from retarget.experiments.runs.compute import in_a_line
 
     try:
@@ -237,7 +237,7 @@ def _show_outcome(outcome: "Outcome") -> int:
     say(
         f"Runs computed: {outcome.computed}, found finished: {outcome.reused}{counted}, "
         f"{outcome.seconds:.1f} s."
-        + (" Written:" if outcome.files else " Nothing is drawn where runs are missing.")
+        + (" Written:" if outcome.files else " Nothing is drawn, since runs are missing.")
     )
     for path in outcome.files:
         say(f"  {path}")
@@ -246,7 +246,7 @@ def _show_outcome(outcome: "Outcome") -> int:
     if len(failed) > len(shown):
         say(f"  and {len(failed) - len(shown)} more")
     if failed:
-        say("`retarget runs show KEY` tells more; the same command tries them again.")
+        say("`retarget runs show KEY` shows the details; run the same command to try them again.")
     if outcome.not_drawn is not None:
         show_error(
             f"the table is written, but could not be drawn: {outcome.not_drawn}; run.json has the "
@@ -257,7 +257,7 @@ def _show_outcome(outcome: "Outcome") -> int:
 
 
 class _Watch:
-    """Follows an experiment: for a terminal, or with a line now and then for a log."""
+    """Shows the progress of an experiment, live on a terminal or as occasional lines in a log."""
 
     def __init__(self) -> None:
         self.schedule: Schedule | None = None
@@ -274,12 +274,12 @@ class _Watch:
             )
 
     def shown(self) -> RenderableType:
-        """What the terminal shows."""
+        """Returns what the terminal shows."""
         return "" if self.schedule is None else progress_table(self.schedule)
 
 
 def progress_table(schedule: "Schedule") -> RenderableType:
-    """How many runs are done, running, failed and left, how long it may take, and which run."""
+    """Shows how many runs are done, running, failed and left, the time left, and current runs."""
     counts = {
         name: len(getattr(schedule, name)) for name in ("done", "running", "elsewhere", "failed")
     }
@@ -300,6 +300,6 @@ def progress_table(schedule: "Schedule") -> RenderableType:
         shown.append(Text(f"  {schedule.runs[key].name}: {gone}{of}", "dim"))
     if counts["running"] > SHOWN_RUNNING:
         shown.append(Text(f"  and {counts['running'] - SHOWN_RUNNING} more", "dim"))
-    bar = Table.grid()  # a bar alone ends no line
+    bar = Table.grid()  # a bar alone does not end its line
     bar.add_row(ProgressBar(len(schedule.runs), counts["done"] + counts["failed"], width=60))
     return Group(bar, table, *shown)

@@ -1,4 +1,4 @@
-"""The `retarget runs` commands: what is in a folder of results, in detail, cleaned and exported."""
+"""The `retarget runs` commands: list, show, clean and export the runs in a folder of results."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Lists, shows, cleans and exports finished runs.")
 COLOURS = {"done": "green", "failed": "red", "damaged": "red", "outdated": "yellow"}
-# in the order in which they are counted
+# in the order in which they are listed
 STATES = ("done", "running", "interrupted", "failed", "outdated", "damaged")
 
 Results = Annotated[Path, typer.Option("--out", help="Folder of the results.")]
@@ -92,17 +92,15 @@ def clean(
     experiment: Of = None,
     interrupted: Annotated[
         bool,
-        typer.Option(
-            "--interrupted", help="Also interrupted runs; they will start from the beginning."
-        ),
+        typer.Option("--interrupted", help="Also delete interrupted runs, which will start again."),
     ] = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="All runs, even those that are done.")
+        bool, typer.Option("--all", help="Delete all runs, even those that are done.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only list what would be deleted.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Deletes runs that are no longer useful: failed, damaged and outdated ones."""
     store = _store(out)
@@ -121,7 +119,7 @@ def clean(
     busy = [key for key in going if not store.remove(key)]
     say(f"{len(going) - len(busy)} runs deleted.")
     for key in busy:
-        say(f"{key} is being computed by another process; it stays.")
+        say(f"{key} is being computed by another process, and was kept.")
 
 
 @app.command()
@@ -130,7 +128,7 @@ def export(
     out: Results = Path("results"),
     experiment: Of = None,
 ) -> None:
-    """Writes the results of all runs that are done to one table, with their parameters."""
+    """Writes the results of all finished runs to one table, with their parameters."""
     import polars as pl
 
     if file.suffix not in (".parquet", ".csv"):
@@ -154,7 +152,7 @@ def _store(out: Path) -> "RunStore":
     store = RunStore(out)
     if not store.folder.is_dir():
         raise InvalidInputError(
-            f"there are no runs in {out}; expected a folder of `retarget reproduce` (--out)"
+            f"there are no runs in {out}; expected a results folder of `retarget reproduce` (--out)"
         )
     return store
 
@@ -167,7 +165,7 @@ def _chosen(store: "RunStore", experiment: str | None) -> list[tuple[str, "RunRe
     names = {record.experiment for _, record in records if record is not None}
     if experiment not in names:
         known = ", ".join(sorted(names)) or "none"
-        raise InvalidInputError(f"no run here is of experiment {experiment!r}; known: {known}")
+        raise InvalidInputError(f"no run here belongs to experiment {experiment!r}; known: {known}")
     return [(k, record) for k, record in records if record and record.experiment == experiment]
 
 

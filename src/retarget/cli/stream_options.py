@@ -10,7 +10,7 @@ import typer
 
 
 def option(panel: str, values: str | None, help_text: str, *names: str, **more: Any) -> Any:
-    """An option in a panel of the help, with a placeholder for its values."""
+    """Declares an option in a panel of the help, with a placeholder for its values."""
     return typer.Option(*names, metavar=values, help=help_text, rich_help_panel=panel, **more)
 
 
@@ -25,16 +25,16 @@ def shared_options(
         typer.Argument(
             metavar="FILE",
             help="The stream: .csv, .tsv (also .gz), .parquet, .npz or .npy, rows in the order in "
-            "which they were learned. Without it: the embedded digits, class by class.",
+            "which they were learned. If left out: the embedded digits, class by class.",
             show_default=False,
         ),
     ] = None,
     target: Annotated[
-        list[str] | None, column_option("COL", "The column to learn; repeat it for several.")
+        list[str] | None, column_option("COL", "The column to learn; may be repeated.")
     ] = None,
     time: Annotated[
         str | None,
-        column_option("COL", "Column that orders the rows. It is not used as a feature."),
+        column_option("COL", "Column to sort the rows by. It is not used as a feature."),
     ] = None,
     group: Annotated[
         str | None,
@@ -48,10 +48,10 @@ def shared_options(
         bool, column_option(None, "Use the group as a feature as well.", "--group-as-feature")
     ] = False,
     column: Annotated[
-        list[str] | None, column_option("COL", "Use only this feature; repeat it for several.")
+        list[str] | None, column_option("COL", "Use only this feature; may be repeated.")
     ] = None,
     drop: Annotated[
-        list[str] | None, column_option("COL", "Leave a column out; repeat it for several.")
+        list[str] | None, column_option("COL", "Leave out a column; may be repeated.")
     ] = None,
     kind: Annotated[
         str,
@@ -82,26 +82,26 @@ def shared_options(
         list[str] | None,
         column_option(
             "COL",
-            "Logged predictions of your model for each row just before it learned it; repeat it "
-            "for several targets.",
+            "Logged predictions of your model for each row just before it learned it; repeat the "
+            "option for several targets.",
         ),
     ] = None,
     predictions_after: Annotated[
         list[str] | None,
-        column_option("COL", "Logged predictions of your model for each row at the end."),
+        column_option("COL", "Logged predictions of your model for each row, made at the end."),
     ] = None,
     model: Annotated[
         str | None,
         learner_option(
             "MODULE:FACTORY",
-            "Your own model, to be run for real: a class or function of yours, or for example "
+            "Your own model, which is run as well: a class or function of yours, or for example "
             "sklearn.linear_model:SGDRegressor. Anything with partial_fit or learn_one, or a "
             "torch module (with its optimiser and loss).",
         ),
     ] = None,
     model_options: Annotated[
         list[str] | None,
-        learner_option("NAME=VALUE", "Argument for the model's factory; may be given repeatedly."),
+        learner_option("NAME=VALUE", "Argument for the class or function; may be repeated."),
     ] = None,
     kernel: Annotated[
         str,
@@ -115,7 +115,7 @@ def shared_options(
         bool,
         learner_option(
             None,
-            "Give the linear kernel a constant feature, as scikit-learn's linear models have.",
+            "Add a constant feature to the linear kernel, as scikit-learn's linear models do.",
             "--intercept/--no-intercept",
         ),
     ] = False,
@@ -129,8 +129,8 @@ def shared_options(
         str,
         learner_option(
             "auto|NUMBER",
-            "Learning rate; auto: the stable rate with the smallest error on rows before "
-            "they are learned.",
+            "Learning rate; auto: the stable rate with the smallest error on each row before "
+            "it is learned.",
         ),
     ] = "auto",
     batch_size: Annotated[int, learner_option(None, "Rows in one step of the learner.", min=1)] = 1,
@@ -175,7 +175,7 @@ def shared_options(
 
 
 def with_shared_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with these options before its own: it is called with them, by name, as a dict."""
+    """Adds these options before a command's own; the command gets them as one dict by name."""
     shared = signature(shared_options).parameters
     own = list(signature(command).parameters.values())[1:]
 

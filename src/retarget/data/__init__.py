@@ -1,1 +1,1 @@
-"""Data sets, each in a file of its own; where their files are, and how they are downloaded."""
+"""Data sets, one module each; where their files are stored, and how they are downloaded."""

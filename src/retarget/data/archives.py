@@ -1,6 +1,6 @@
-"""Files from folders, .tar.gz and zip archives, read in place: nothing is unpacked to the disk.
+"""Reads files from folders, .tar.gz and zip archives, without unpacking anything to disk.
 
-How much is read is limited, because a small archive can unpack to a thousand times its size.
+The size is limited, because a small archive can unpack to a thousand times its size.
 """
 
 import gzip
@@ -16,41 +16,41 @@ from typing import IO, cast
 
 from retarget.errors import InvalidInputError
 
-CHUNK = 1 << 20  # bytes of a tar archive at a time
+CHUNK = 1 << 20  # bytes of a tar archive read at a time
 
-# Of a zip archive; others may unpack without a limit, however little of them is asked for.
+# Compressions allowed in a zip archive; others may unpack without a limit.
 COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 ENCRYPTED = 0x1
-LOCAL_HEADER = struct.Struct("<4s5H3L2H")  # stands before each file's name and content
-# Up to 24 bytes of checksum and sizes may follow a file's content; another file takes more.
+LOCAL_HEADER = struct.Struct("<4s5H3L2H")  # precedes each file's name and content
+# Up to 24 bytes of checksum and sizes may follow a file's content; any file is longer.
 LARGEST_GAP = LOCAL_HEADER.size
 
 
 def read_file(path: Path, largest: int) -> bytes:
-    """The content of a plain file, if it has at most `largest` bytes."""
-    if not path.is_file():  # a pipe would be waited for
-        raise InvalidInputError(f"{path} is not a plain file; expected one")
+    """Reads a regular file of at most `largest` bytes."""
+    if not path.is_file():  # reading a pipe could block
+        raise InvalidInputError(f"{path} is not a regular file; expected one")
     with path.open("rb") as file:
         content = file.read(largest + 1)
     if len(content) > largest:
-        raise InvalidInputError(f"{path} has more than {largest} bytes, the most that is expected")
+        raise InvalidInputError(f"{path} is too large; expected at most {largest} bytes")
     return content
 
 
 def read_members(path: Path, names: Collection[str], largest: int) -> Iterator[tuple[str, bytes]]:
-    """The contents of the named files of a .tar.gz archive, in the order of the archive.
+    """Yields the contents of the named files of a .tar.gz archive, in the order of the archive.
 
-    The archive is read once, from its start to its end, where its checksum is compared. Other plain
-    files and folders in it are skipped. None of the named files may have more than `largest` bytes,
-    which limits the whole archive, too. It is refused if it is damaged, too large, does not have
-    these files, or holds what no data set does: links, names that lead out of the folder.
+    The archive is read once, completely, so that its checksum is verified. Other regular files and
+    folders are skipped. No named file may have more than `largest` bytes, which limits the whole
+    archive as well. An archive is refused if it is damaged, too large or lacks these files, or if
+    it holds what no data set does: links, or names that lead out of the folder.
     """
     missing = set(names)
     try:
         with path.open("rb") as file, gzip.GzipFile(fileobj=file) as unpacked:
             stream = _BoundedStream(unpacked, path, len(missing) * largest + CHUNK)
-            readable = cast(IO[bytes], stream)  # all that tarfile does is to read
-            # As a stream ("r|"): a header cannot send the reader back to what it has seen.
+            readable = cast(IO[bytes], stream)  # tarfile only reads from it
+            # As a stream ("r|"), so that a header cannot make the reader go back.
             with tarfile.open(fileobj=readable, mode="r|", bufsize=CHUNK) as archive:
                 for member in archive:
                     content = _content(archive, member, path, largest, member.name in names)
@@ -59,23 +59,24 @@ def read_members(path: Path, names: Collection[str], largest: int) -> Iterator[t
                             raise InvalidInputError(f"{path} holds {member.name} twice")
                         missing.remove(member.name)
                         yield member.name, content
-            while stream.read(CHUNK):  # to the end, where gzip compares its checksum
+            while stream.read(CHUNK):  # gzip verifies its checksum at the end
                 pass
     except InvalidInputError:
         raise
     except EOFError as error:
         raise InvalidInputError(f"{path} is cut short: its gzip data end too early") from error
-    # tarfile's headers may hold numbers that are none, and headers for headers without end.
+    # Damaged tar headers may hold invalid numbers, or endless headers for headers.
     except (gzip.BadGzipFile, zlib.error, tarfile.TarError, ValueError, RecursionError) as error:
         raise InvalidInputError(f"{path} is damaged, or not a .tar.gz archive: {error}") from error
     if missing:
         raise InvalidInputError(
-            f"{path} is cut short or another archive: {', '.join(sorted(missing))} is not in it"
+            f"{path} is cut short, or another archive: it does not have "
+            f"{', '.join(sorted(missing))}"
         )
 
 
 class _BoundedStream:
-    """What gzip unpacks, up to a limit: a small file can unpack to a thousand times its size."""
+    """Unpacks gzip up to a limit: a small file can unpack to a thousand times its size."""
 
     def __init__(self, stream: gzip.GzipFile, path: Path, limit: int) -> None:
         self._stream, self._path = stream, path
@@ -87,7 +88,7 @@ class _BoundedStream:
         if self._left < 0:
             raise InvalidInputError(
                 f"{self._path} unpacks to more than {self._limit} bytes; "
-                "it is damaged, or not the archive that it is named after"
+                "it is damaged, or not the archive that its name says"
             )
         return found
 
@@ -104,24 +105,25 @@ def _content(
             f"{path} holds {member.name} of {member.size} bytes; expected at most {largest}"
         )
     file = archive.extractfile(member)
-    assert file is not None  # it is a plain file
+    assert file is not None  # it is a regular file
     return file.read()
 
 
 def _require_harmless(path: Path, name: str, plain: bool) -> None:
     if name.startswith("/") or ":" in name or "\\" in name or ".." in name.split("/"):
         raise InvalidInputError(
-            f"{path} holds {name!r}, which leads out of its folder; no official archive does, and "
-            "nothing of it was read"
+            f"{path} holds {name!r}, which leads out of its folder; no official archive does "
+            "that, and nothing was read"
         )
     if not plain:
         raise InvalidInputError(
-            f"{path} holds {name!r} as a link or as something other than a plain file"
+            f"{path} holds {name!r}, which is a link or another special file; expected regular "
+            "files"
         )
 
 
 class ZipFiles:
-    """The files of an open zip archive; `names` has them in its order, without folders."""
+    """The files of an open zip archive; `names` lists them in order, without folders."""
 
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
         self.path, self._archive = path, archive
@@ -129,7 +131,7 @@ class ZipFiles:
         for entry in archive.infolist():
             if not entry.filename:
                 raise InvalidInputError(f"{path} is damaged: it holds a file without a name")
-            # The upper half is the mode if the archive was made on Unix, else 0.
+            # The upper half is the file mode if the archive was made on Unix, else 0.
             kind = stat.S_IFMT(entry.external_attr >> 16)
             plain = kind in (0, stat.S_IFREG, stat.S_IFDIR)
             _require_harmless(path, entry.filename, plain)
@@ -140,11 +142,11 @@ class ZipFiles:
         self.names = list(self._entries)
 
     def size(self, name: str) -> int:
-        """How long a file is, unpacked, as the directory says."""
+        """Returns the unpacked size of a file, according to the directory."""
         return self._entries[name].file_size
 
     def read(self, name: str, largest: int) -> bytes:
-        """The content of a file, of which no more than `largest` bytes are accepted."""
+        """Returns the content of a file of at most `largest` bytes."""
         size = self.size(name)
         if size > largest:
             raise InvalidInputError(
@@ -155,12 +157,12 @@ class ZipFiles:
 
     @contextmanager
     def open(self, name: str) -> Iterator[IO[bytes]]:
-        """A file as a stream: the reader limits what it takes; at the end its CRC is compared."""
+        """Opens a file as a stream, which verifies its CRC at the end."""
         entry = self._entries[name]
         if entry.flag_bits & ENCRYPTED or entry.compress_type not in COMPRESSIONS:
             raise InvalidInputError(
-                f"{self.path} holds {name} encrypted, or compressed in a way that is not read "
-                "here; expected it stored or deflated"
+                f"{self.path} holds {name} encrypted, or with an unsupported compression; "
+                "expected it stored or deflated"
             )
         with _zip_damage_explained(self.path, name), self._archive.open(entry) as file:
             yield file
@@ -171,7 +173,7 @@ def open_zip(path: Path) -> Iterator[ZipFiles]:
     """Opens an archive and reads its directory.
 
     It is refused if it is damaged, holds a file that its directory does not list, or holds what no
-    data set does: links, names that lead out of the folder, a file twice.
+    data set does: links, names that lead out of the folder, or a file twice.
     """
     with path.open("rb") as file:
         with _zip_damage_explained(path):
@@ -182,9 +184,9 @@ def open_zip(path: Path) -> Iterator[ZipFiles]:
 
 
 def _require_all_listed(path: Path, file: IO[bytes], archive: zipfile.ZipFile) -> None:
-    """Refuses an archive in which a file is lost: it leaves a gap between those that are listed.
+    """Refuses an archive that lacks a file in its directory, which leaves a gap between the others.
 
-    One wrong length in the directory makes zipfile skip the entries that follow.
+    One wrong length in the directory makes zipfile skip the entries after it.
     """
     entries = sorted(archive.infolist(), key=lambda entry: entry.header_offset)
     starts = [*(entry.header_offset for entry in entries), archive.start_dir]
@@ -192,13 +194,13 @@ def _require_all_listed(path: Path, file: IO[bytes], archive: zipfile.ZipFile) -
     for end, start in zip([0, *ends], starts, strict=True):
         if start - end > LARGEST_GAP:
             raise InvalidInputError(
-                f"{path} is damaged: its directory lists nothing between the bytes {end} and "
-                f"{start}, where a file must have been"
+                f"{path} is damaged: its directory lists no file between the bytes {end} and "
+                f"{start}, but there must be one"
             )
 
 
 def _end_of(entry: zipfile.ZipInfo, following: int, file: IO[bytes]) -> int:
-    """Where a file's content ends; its own header is read only if the next file seems far off."""
+    """Returns where a file's content ends; reads its header only if there may be a gap."""
     length = len(entry.orig_filename)
     if following - entry.header_offset - length - entry.compress_size > 2 * LOCAL_HEADER.size:
         file.seek(entry.header_offset)
@@ -209,7 +211,7 @@ def _end_of(entry: zipfile.ZipInfo, following: int, file: IO[bytes]) -> int:
 
 @contextmanager
 def _zip_damage_explained(path: Path, name: str = "") -> Iterator[None]:
-    """Turns what zipfile says of damage into an error that names the archive, and the file."""
+    """Turns zipfile's errors about damage into one that names the archive and the file."""
     try:
         yield
     except InvalidInputError:

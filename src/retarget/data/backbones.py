@@ -1,4 +1,4 @@
-"""Networks whose features stand for images: by name, by file of weights or by import path.
+"""Networks that turn images into features: by name, by file of weights or by import path.
 
 ResNet-18 is written from its description: K. He, X. Zhang, S. Ren and J. Sun, "Deep residual
 learning for image recognition", CVPR 2016: Table 1, column "18-layer"; shortcuts of kind B.
@@ -29,8 +29,8 @@ from retarget.import_path import IMPORT_PATH, imported_network
 from retarget.storage import user_path
 from retarget.text import listed
 
-FEATURES = 512  # of a ResNet-18
-LONGEST_ERROR = 600  # letters: a network has many weights to name
+FEATURES = 512  # length of a ResNet-18's features
+LONGEST_ERROR = 600  # characters: the error may name many weights
 
 SAFETENSORS = ".safetensors"
 PICKLED = (".pth", ".pt")
@@ -39,9 +39,9 @@ LARGEST_FILE = 4_000_000_000  # a ResNet-18 has 47 million
 
 ZIP_MARK = b"PK\x03\x04"
 PICKLE_NAME = "data.pkl"
-# The form from before 2020: two marks, one about the machine, the content, the storages' keys.
+# The format before 2020: two magic numbers, system information, content, storage keys.
 OLD_PICKLES = 5
-# A ResNet-18 has 4,200, a ResNet-152 some 32,000. The limit also bounds how deep values can nest.
+# A ResNet-18 has 4,200, a ResNet-152 about 32,000. This also limits the depth of nesting.
 MOST_INSTRUCTIONS = 40_000
 STORAGES = "Float Double Half BFloat16 Long Int Short Char Byte Bool"
 KNOWN = {
@@ -52,15 +52,15 @@ KNOWN = {
 }
 REMEMBER = ("BINPUT", "LONG_BINPUT")
 RECALL = ("BINGET", "LONG_BINGET")
-# What may be used twice: names and texts. A list used a thousand times is a thousand copies.
+# Only names and text may be reused: a list that is reused often could grow without limit.
 RECALLED = ("GLOBAL", "BINUNICODE")
 
 
 class ResNet18(nn.Module):
     """Maps images (n, 3, height, width) to 512 features, and these to class scores.
 
-    Parameters and buffers have the names that torchvision gives them, so that its files of weights
-    fit. The weights are drawn anew; `load_backbone` takes those of a file.
+    Parameters and buffers have torchvision's names, so its weight files can be loaded. The weights
+    are initialised at random; `load_backbone` loads them from a file.
 
     Args:
         classes: Length of the output.
@@ -87,7 +87,7 @@ class ResNet18(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def features(self, images: Tensor) -> Tensor:
-        """The inputs of the last layer: (n, 512), none negative."""
+        """Returns the inputs of the last layer: (n, 512), none negative."""
         x = functional.relu(self.bn1(self.conv1(images)))
         x = functional.max_pool2d(x, 3, stride=2, padding=1)
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
@@ -95,13 +95,13 @@ class ResNet18(nn.Module):
         return x.mean(dim=(2, 3))
 
     def forward(self, images: Tensor) -> Tensor:
-        """The scores of the classes: (n, classes)."""
+        """Returns the class scores (n, classes)."""
         scores: Tensor = self.fc(self.features(images))
         return scores
 
 
 class BasicBlock(nn.Module):
-    """Two convolutions and a shortcut around them, which is projected if shapes change."""
+    """Two convolutions and a shortcut around them, with a projection if the shape changes."""
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class BasicBlock(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """The block's output, of half the size if its stride is 2."""
+        """Returns the block's output, of half the size if its stride is 2."""
         residual = functional.relu(self.bn1(self.conv1(x)))
         residual = self.bn2(self.conv2(residual))
         return functional.relu(residual + self.downsample(x))
@@ -132,27 +132,27 @@ def _stage(channels_in: int, channels: int, stride: int) -> nn.Sequential:
 
 
 def _convolution(channels_in: int, channels: int, size: int, stride: int = 1) -> nn.Conv2d:
-    # Without bias: the normalisation that follows has one.
+    # No bias: the following normalisation has one.
     return nn.Conv2d(channels_in, channels, size, stride, padding=size // 2, bias=False)
 
 
 def load_backbone(
     name: str | Path, folder: str | Path | None = None, *, download: bool = False
 ) -> nn.Module:
-    """A network for `retarget.data.features.image_features`.
+    """Loads a network for `retarget.data.features.image_features`.
 
     Args:
         name: "resnet18", with the official weights for ImageNet; or the path of a file with other
             weights of a ResNet-18 (.pth, .pt, .safetensors); or "package.module:factory", any
-            function or class that gives a torch module when it is called without arguments.
+            function or class that returns a torch module when called without arguments.
         folder: Where the official weights are; by default `RETARGET_DATA`, else the user's cache.
-        download: If they are not there, download them first.
+        download: Whether to download them first if they are missing.
 
     Raises:
-        MissingDataError: The file is not there; of the official one, the message says how to get
-            it.
-        InvalidInputError: The weights are damaged or do not fit, or nothing has this name.
-        InvalidTypeError: The factory gives something other than a module.
+        MissingDataError: The file is missing; for the official weights, the message says how to
+            get them.
+        InvalidInputError: The weights are damaged or do not fit, or the name is unknown.
+        InvalidTypeError: The factory returns something other than a module.
         DownloadError: The official weights could not be downloaded.
     """
     weights = _weights_file(name, folder, download)
@@ -160,7 +160,7 @@ def load_backbone(
 
 
 def backbone_checksum(name: str | Path, folder: str | Path | None = None) -> str:
-    """SHA-256 of what makes a backbone: a file of weights, or the network of an import path."""
+    """Returns the SHA-256 of a backbone: of its file of weights, or of an imported network."""
     weights = _weights_file(name, folder)
     return file_checksum(weights) if weights else _network_checksum(str(name))
 
@@ -173,7 +173,7 @@ def _network_checksum(name: str) -> str:
 def _weights_file(
     name: str | Path, folder: str | Path | None, download: bool = False
 ) -> Path | None:
-    """The file of weights that a name stands for; None for an import path."""
+    """Returns the file of weights for a name; None for an import path."""
     if name == RESNET18.name:
         ((path,),) = locate(RESNET18, folder, download=download)
         return path
@@ -188,7 +188,7 @@ def _weights_file(
 
 
 def identity(backbone: nn.Module) -> Iterator[str | np.ndarray]:
-    """What its features depend on: its printed form, its code, and every weight by name."""
+    """Yields what its features depend on: its printed form, its code, and each weight by name."""
     yield repr(backbone)
     yield code_of(backbone)
     for name, tensor in backbone.state_dict().items():
@@ -197,7 +197,7 @@ def identity(backbone: nn.Module) -> Iterator[str | np.ndarray]:
 
 
 def code_of(backbone: nn.Module) -> str:
-    """A checksum of the files that its classes are in, but for those of torch."""
+    """Returns a checksum of the source files of its classes, except torch's."""
     classes = {type(part) for part in backbone.modules()}
     paths = {_file_of(kind) for kind in classes if not kind.__module__.startswith("torch.")}
     return hashlib.sha256(b"\0".join(Path(path).read_bytes() for path in sorted(paths))).hexdigest()
@@ -208,16 +208,16 @@ def _file_of(kind: type) -> str:
         return inspect.getfile(kind)
     except (OSError, TypeError) as error:
         raise InvalidInputError(
-            f"the code of the backbone's {kind.__qualname__} is in no file, so that its features "
-            "could not be found again; define it in a module, or pass cache=False"
+            f"the code of the backbone's {kind.__qualname__} is not in a file, so its features "
+            "cannot be cached; define it in a module, or pass cache=False"
         ) from error
 
 
 def resnet18_from(path: Path) -> ResNet18:
-    """A ResNet-18 with the weights and classes of a file, in float32 and in eval mode."""
+    """Loads a ResNet-18 with the weights and classes of a file, in float32 and in eval mode."""
     weights = read_weights(path)
     last = weights.get("fc.weight")
-    # On no device: drawing weights that are replaced would move the caller's random numbers on.
+    # On the meta device: initialising weights would advance the caller's random generator.
     with torch.device("meta"):
         network = ResNet18(1000 if last is None or last.ndim != 2 else max(1, len(last)))
     weights = {
@@ -228,16 +228,16 @@ def resnet18_from(path: Path) -> ResNet18:
         network.load_state_dict(weights, assign=True)
     except RuntimeError as error:
         raise InvalidInputError(
-            f"{path} does not hold the weights of a ResNet-18, of the names and shapes that "
-            f"torchvision's resnet18 has: {textwrap.shorten(str(error), LONGEST_ERROR)}"
+            f"{path} does not hold the weights of a ResNet-18, with the names and shapes of "
+            f"torchvision's resnet18: {textwrap.shorten(str(error), LONGEST_ERROR)}"
         ) from error
     return network.eval()
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Tensors by name, from a .safetensors file or a state dict that `torch.save` wrote.
+    """Reads tensors by name, from a .safetensors file or a state dict written by `torch.save`.
 
-    Nothing in the file is ever run.
+    No code in the file is ever run.
 
     Raises:
         MissingDataError: There is no such file.
@@ -258,28 +258,28 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             return load_file(path)
         except SafetensorError as error:
             raise InvalidInputError(
-                f"{path} is damaged, or no .safetensors file: {error}; get it again"
+                f"{path} is damaged, or not a .safetensors file: {error}; get it again"
             ) from error
     found = read_torch_file(path)
     if not isinstance(found, Mapping):
         raise InvalidInputError(
-            f"{path} holds one {type(found).__name__}; expected tensors by name, "
+            f"{path} holds a {type(found).__name__}; expected tensors by name, "
             "as torch.save(model.state_dict(), path) writes them"
         )
     others = [name for name, value in found.items() if not isinstance(value, Tensor)]
     if others:
         raise InvalidInputError(
             f"{path} holds something other than tensors: {listed(others)}; expected the "
-            "state dict alone: save that part of the checkpoint to a file of its own"
+            "state dict alone: save that part of the checkpoint to a separate file"
         )
     return {name: tensor.detach() for name, tensor in found.items()}
 
 
 def read_torch_file(path: Path) -> Any:
-    """What a file of `torch.save` holds, on the CPU, if it is only tensors and plain values.
+    """Loads a file of `torch.save` to the CPU, if it holds only tensors and plain values.
 
-    `torch.load(weights_only=True)` allows more than a state dict needs, including values that take
-    memory without limit. So the pickle's instructions are looked at first, which runs nothing: they
+    `torch.load(weights_only=True)` allows more than a state dict needs, including values that use
+    unlimited memory. So the pickle's instructions are inspected first, without running them: they
     may only name tensors and their storages.
     """
     with path.open("rb") as file:
@@ -294,22 +294,22 @@ def read_torch_file(path: Path) -> Any:
             found = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # torch and pickletools raise a dozen kinds of errors
             raise InvalidInputError(
-                f"{path} is damaged, or holds more than plain tensors, and nothing of it was run: "
+                f"{path} is damaged, or holds more than plain tensors, and was not loaded: "
                 f"{str(error).partition(chr(10))[0]}; expected what "
                 "torch.save(model.state_dict(), path) writes"
             ) from error
     for value in found.values() if isinstance(found, Mapping) else [found]:
         if isinstance(value, Tensor) and value.nbytes > value.untyped_storage().nbytes():
             raise InvalidInputError(
-                f"{path} holds a tensor of shape {tuple(value.shape)} with fewer numbers than "
-                "that; expected each number to be stored"
+                f"{path} holds a tensor of shape {tuple(value.shape)} but stores fewer "
+                "numbers; expected all of them"
             )
     return found
 
 
 def _zipped_pickle(path: Path) -> bytes:
-    """The pickle in the archive. Every checksum is compared, which torch does not do."""
-    left = path.stat().st_size  # torch does not compress: nothing may grow
+    """Reads the pickle in the archive and verifies every checksum, which torch does not do."""
+    left = path.stat().st_size  # torch does not compress, so nothing may be larger
     pickles = []
     with open_zip(path) as files:
         for name in files.names:
@@ -318,12 +318,12 @@ def _zipped_pickle(path: Path) -> bytes:
             if name.split("/")[1:] == [PICKLE_NAME]:
                 pickles.append(content)
     if len(pickles) != 1:
-        raise InvalidInputError(f"it is a zip archive without one {PICKLE_NAME}")
+        raise InvalidInputError(f"it is a zip archive without a {PICKLE_NAME}")
     return pickles[0]
 
 
 def _require_tensors(file: IO[bytes], pickles: int) -> None:
-    """Refuses pickles that ask for something other than tensors, or that could grow."""
+    """Refuses pickles that name anything but tensors, or that could use unlimited memory."""
     count = 0
     for _ in range(pickles):
         last = ""
@@ -335,7 +335,7 @@ def _require_tensors(file: IO[bytes], pickles: int) -> None:
             if instruction.name == "GLOBAL" and argument not in KNOWN:
                 raise InvalidInputError(f"it asks for {argument!a}")
             if instruction.name in RECALL and remembered.get(argument, "") not in RECALLED:
-                raise InvalidInputError("it uses a value twice that is neither name nor text")
+                raise InvalidInputError("it reuses a value that is neither a name nor text")
             if instruction.name in REMEMBER:
                 remembered[argument] = last
             else:

@@ -3,8 +3,7 @@
 A. Krizhevsky, "Learning multiple layers of features from tiny images", 2009.
 
 There are two versions of the same images, each an archive of six batches. The batches of the python
-version are pickles. They are read without Python's `pickle`, so that nothing in a file can make
-anything run.
+version are pickles, which are read without Python's `pickle`, so that no code in them is run.
 """
 
 import math
@@ -33,7 +32,7 @@ DEVIATIONS = (0.2470, 0.2435, 0.2616)
 CLASSES = 10
 SHAPE = (3, 32, 32)
 PIXELS = math.prod(SHAPE)
-# Bytes in one file: the official ones have 30.7 and 31.0 million, for 10,000 images.
+# Bytes in one file; the official ones have 30.7 and 31.0 million, for 10,000 images.
 LARGEST_FILE = 32_000_000
 
 Batch = tuple[np.ndarray, np.ndarray]
@@ -62,21 +61,20 @@ class Cifar10:
 
 
 def load_cifar10(folder: str | Path | None = None, *, download: bool = False) -> Cifar10:
-    """CIFAR-10 from its python or binary version; the official ones hold 50,000 and 10,000 images.
+    """Loads CIFAR-10 (50,000 training and 10,000 test images) from its python or binary version.
 
-    An archive is read as it is, nothing is unpacked; so are the files of an archive that you
-    unpacked. The python version is a pickle, and is read without unpickling. The files are checked
-    for being whole and consistent, not for being the official ones: that is
-    `retarget data check cifar10`.
+    It reads the archive without unpacking it, or the files of an unpacked archive. The python
+    version is a pickle, which is read without unpickling. Files are checked for being complete and
+    consistent; `retarget data check cifar10` compares them with the official ones.
 
     Args:
         folder: Where the files are; by default `RETARGET_DATA`, else the user's cache.
-        download: If they are not there, download the official archive of the python version first.
+        download: Whether to download the official archive (python version) first if it is missing.
 
     Raises:
-        MissingDataError: Files are not there; the message says how to get them.
+        MissingDataError: Files are missing; the message says how to get them.
         InvalidInputError: A file is damaged, or holds something else.
-        DownloadError: No mirror gave the archive.
+        DownloadError: The archive could not be downloaded from any mirror.
     """
     (paths,) = locate(CIFAR10, folder, download=download)
     batches = {
@@ -89,7 +87,7 @@ def load_cifar10(folder: str | Path | None = None, *, download: bool = False) ->
 
 
 def normalised(images: np.ndarray) -> np.ndarray:
-    """Images of uint8 as float32, minus the mean of their channel, divided by its deviation.
+    """Converts images of uint8 to float32, standardised by the mean and deviation of each channel.
 
     Examples:
         >>> red = np.zeros((1, 3, 32, 32), np.uint8)
@@ -103,14 +101,14 @@ def normalised(images: np.ndarray) -> np.ndarray:
             "expected (n, 3, height, width) of uint8"
         )
     means, deviations = (np.reshape(values, (3, 1, 1)) for values in (MEANS, DEVIATIONS))
-    # As one scale and one shift in float32, so that no larger array is made on the way.
+    # One scale and one shift in float32, which avoids a larger temporary array.
     scaled = images * (1 / (255 * deviations)).astype(np.float32)
     scaled -= (means / deviations).astype(np.float32)
     return scaled
 
 
 def _contents(paths: tuple[Path, ...]) -> Iterator[tuple[str, bytes, str]]:
-    """Name and content of each batch, out of the archive or its own file, and what to call it."""
+    """Yields name and content of each batch, from the archive or its file, and its source."""
     if len(paths) == 1:
         binary = paths[0].name == CIFAR10_BINARY_ARCHIVE.name
         files = CIFAR10_BINARY_FILES if binary else CIFAR10_PYTHON_FILES
@@ -122,7 +120,7 @@ def _contents(paths: tuple[Path, ...]) -> Iterator[tuple[str, bytes, str]]:
 
 
 def parse_batch(content: bytes, name: str, source: str) -> Batch:
-    """Images (n, 3, 32, 32) of uint8 and labels (n,) of int64, from a file of either version."""
+    """Returns images (n, 3, 32, 32) uint8 and labels (n,) int64 from a file of either version."""
     pixels, labels = (_binary if name.endswith(".bin") else _python)(content, source)
     if not len(labels):
         raise InvalidInputError(f"{source} holds no images")
@@ -133,18 +131,18 @@ def parse_batch(content: bytes, name: str, source: str) -> Batch:
 
 
 def _binary(content: bytes, source: str) -> Batch:
-    """One image after the other: a byte for its label, then its pixels."""
+    """Parses one image after the other: a byte for its label, then its pixels."""
     if len(content) % (1 + PIXELS):
         raise InvalidInputError(
-            f"{source} has {len(content)} bytes; expected a multiple of {1 + PIXELS}, a label and "
-            "its image: it is cut short or damaged"
+            f"{source} has {len(content)} bytes; expected a multiple of {1 + PIXELS}, the bytes "
+            "of a label and its image: it is cut short or damaged"
         )
     rows = np.frombuffer(content, np.uint8).reshape(-1, 1 + PIXELS)
     return rows[:, 1:], rows[:, 0]
 
 
 def _python(content: bytes, source: str) -> Batch:
-    """A pickled dictionary with the pixels, a row for each image, and the list of labels."""
+    """Parses a pickled dictionary with the pixels, one row per image, and the list of labels."""
     batch = read_pickle(content, source)
     if not {b"data", b"labels"} <= batch.keys():
         raise InvalidInputError(f"{source} holds no dictionary with 'data' and 'labels'")
@@ -161,10 +159,10 @@ def _python(content: bytes, source: str) -> Batch:
 
 
 # A pickle is a program, whose instructions may import and call anything. Here `pickletools` lists
-# them, which runs nothing, and they are compared with what Python 2 wrote for CIFAR-10: numbers,
+# them without running them, and they are compared with what Python 2 wrote for CIFAR-10: numbers,
 # strings, lists of these, and one array of bytes, in a dictionary. All else is refused. None of
-# them uses a remembered value, so that nothing can grow beyond the file.
-MOST_INSTRUCTIONS = 1_000_000  # a file of CIFAR-10 has some 50,000
+# them reuses a stored value, so the result cannot be larger than the file.
+MOST_INSTRUCTIONS = 1_000_000  # a file of CIFAR-10 has about 50,000
 SKIPPED = {"PROTO", "BINPUT", "LONG_BINPUT"}
 NUMBER, STRING = "number", "string"
 PLAIN = {"BININT": NUMBER, "BININT1": NUMBER, "BININT2": NUMBER}
@@ -183,10 +181,10 @@ ARRAY: list[tuple[str, Any]] = [
 
 
 def read_pickle(content: bytes, source: str) -> dict[bytes, Any]:
-    r"""The dictionary in a file of CIFAR-10's python version, read without unpickling it.
+    r"""Reads the dictionary in a file of CIFAR-10's python version without unpickling it.
 
     Its values are numbers, bytes, lists of these, and a (rows, columns) array of uint8. A file that
-    is damaged, or asks for anything else, is an error that calls it `source`.
+    is damaged or contains anything else raises an error that names `source`.
 
     Examples:
         >>> read_pickle(b"\x80\x02}q\x01(U\x06labelsq\x02]q\x03(K\x06K\x09eu.", "a file")
@@ -202,7 +200,7 @@ def read_pickle(content: bytes, source: str) -> dict[bytes, Any]:
         _take(left, [("SETITEMS", None), ("STOP", None)])
     except Exception as error:  # pickletools raises several kinds for damage
         raise InvalidInputError(
-            f"{source} is refused: {error}; it is cut short or damaged, or not an official "
+            f"{source} is refused: {error}; it is cut short, damaged, or not an official "
             "file, and was not unpickled"
         ) from error
     return found
@@ -220,12 +218,12 @@ def _instructions(content: bytes) -> list[tuple[str, Any]]:
             found.append((name, value.encode("latin-1") if name == STRING else value))
         at = place
     if at != len(content) - 1:
-        raise ValueError("it goes on after its end")
+        raise ValueError("it continues after its end")
     return found
 
 
 def _value(left: list[tuple[str, Any]]) -> Any:
-    """The value that the next instructions make, if it is plain."""
+    """Returns the value that the next instructions build, if it is plain."""
     if left[-1][0] in (NUMBER, STRING):
         return left.pop()[1]
     if left[-1][0] != "EMPTY_LIST":
@@ -233,7 +231,7 @@ def _value(left: list[tuple[str, Any]]) -> Any:
         return np.frombuffer(pixels, np.uint8).reshape(max(0, rows), max(0, columns))
     values = []
     left.pop()
-    while left[-1][0] == "MARK":  # lists are filled a thousand values at a time
+    while left[-1][0] == "MARK":  # lists are extended by a thousand values at a time
         left.pop()
         while left[-1][0] in (NUMBER, STRING):
             values.append(left.pop()[1])
@@ -248,7 +246,7 @@ def _take(left: list[tuple[str, Any]], expected: list[tuple[str, Any]]) -> list[
         name, found = left.pop()
         if name != wanted or argument not in (..., found):
             asked = f"{name} {found!a}"[:80]
-            raise ValueError(f"it asks for {asked} where its data would have {wanted}")
+            raise ValueError(f"it has {asked} where CIFAR-10 has {wanted}")
         if argument is ...:
             arguments.append(found)
     return arguments

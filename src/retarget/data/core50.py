@@ -37,17 +37,17 @@ OBJECTS = 50
 OBJECTS_A_CATEGORY = 5
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
-# sS/oO/C_SS_OO_FFF.png, in no folder or in one.
+# sS/oO/C_SS_OO_FFF.png, possibly within one folder.
 FRAME_NAME = re.compile(
     r"(?:[\w.-]+/)?s([0-9]{1,2})/o([0-9]{1,2})/C_([0-9]{2})_([0-9]{2})_([0-9]{3,4})\.(?:png|jpe?g)",
     re.ASCII,
 )
-# A frame of 128 x 128 pixels has some 30,000 bytes; the original ones have 350 x 350 pixels.
+# A frame of 128 x 128 pixels has about 30,000 bytes; the original ones have 350 x 350 pixels.
 LARGEST_FILE = 1_000_000
 LARGEST_SIDE = 1024
 PNG_MARK = b"\x89PNG"
 
-# As they are looked for in a folder of data, in this order.
+# Names to look for in a data folder, in this order.
 OFFICIAL_NAMES = FOLDER, ZIP = ("core50_128x128", "core50_128x128.zip")
 ADDRESS = "http://bias.csr.unibo.it/maltoni/download/core50/core50_128x128.zip"
 OBJECTS_A_TASK = 5
@@ -99,25 +99,25 @@ def load_core50(
     partial: bool = False,
     progress: bool | None = None,
 ) -> Core50:
-    """Frames of CORe50, evenly spread over each session of each object.
+    """Loads frames of CORe50, evenly spread over each session of each object.
 
-    Of n frames of an object in a session, in the order of their numbers and counted from 0, those
-    at i (n - 1) / (frames_per_session - 1) are taken, rounded down: the first, the last, and as
-    many as fit between them. Only these are read into memory. Files are checked for being whole and
-    consistent, not for being the official ones; grey pictures are taken as red, green and blue.
+    Of the n frames of an object in a session, in the order of their numbers and counted from 0,
+    those at i (n - 1) / (frames_per_session - 1), rounded down, are used, from the first to the
+    last. Only these are read into memory. Files are checked for being complete and consistent, but
+    not compared with the official ones; grey pictures are converted to red, green and blue.
 
     Args:
-        source: The folder `core50_128x128` or one like it, or the zip archive of it, which is read
-            as it is; or a folder that has one of these. By default `RETARGET_DATA`, else the user's
-            cache.
+        source: The folder `core50_128x128` or one like it, or its zip archive, read without
+            unpacking; or a folder that holds one of these. By default `RETARGET_DATA`, else the
+            user's cache.
         frames_per_session: Frames of each object in each session.
-        test_sessions: The sessions that are the test; the others are for training.
-        partial: Load what there is if sessions or objects are missing.
+        test_sessions: The sessions of the test set; the others are for training.
+        partial: Whether to accept data in which sessions or objects are missing.
         progress: Whether to show a progress bar; None shows it on a terminal only.
 
     Raises:
-        MissingDataError: There are no such files; the message says where to get them.
-        InvalidInputError: A file is damaged, or not what it should be; or frames are missing.
+        MissingDataError: The files are missing; the message says where to get them.
+        InvalidInputError: A file is damaged or unexpected, or frames are missing.
     """
     if frames_per_session < 1:
         raise InvalidInputError(f"frames_per_session is {frames_per_session}; expected 1 or more")
@@ -130,7 +130,7 @@ def load_core50(
     path = find_core50(source)
     with _open(path) as (names, read):
         chosen = choose(names, frames_per_session, str(path), partial=partial)
-        # Training first, so that both are slices of one array, which is never copied.
+        # Training first, so that both are slices of one array, without a copy.
         chosen.sort(key=lambda frame: (frame.session in test_sessions, frame))
         images = _images(path, [names[frame] for frame in chosen], read, progress)
     sessions, objects, _ = np.array(chosen, np.int64).T.copy()
@@ -143,9 +143,9 @@ def load_core50(
 
 
 def core50_checksums(source: Path | None, frames_per_session: int) -> dict[str, str]:
-    """SHA-256 of what `load_core50` reads, by its official name, whatever it is called here.
+    """Returns the SHA-256 of what `load_core50` reads, under its official name.
 
-    Of a folder it is that of the frames that would be used, of an archive that of the archive.
+    For a folder, this covers the frames that would be used; for an archive, the whole archive.
     """
     path = find_core50(source)
     if path.is_dir():
@@ -153,38 +153,38 @@ def core50_checksums(source: Path | None, frames_per_session: int) -> dict[str, 
     return {f"core50/{ZIP}": file_checksum(path)}
 
 
-# A folder has 165,000 files, and a figure a hundred runs: it is looked through once a process.
+# Cached per process: a folder has 165,000 files, and a figure a hundred runs.
 @lru_cache(maxsize=8)
 def _frames_checksum(folder: Path, frames_per_session: int) -> str:
     with _open(folder) as (names, _):
         chosen = choose(names, frames_per_session, str(folder), partial=False)
-    # By its number, not its name: in another folder, or in none, it is the same frame.
+    # By number, not by name: a frame is the same in any folder.
     return files_checksum({" ".join(map(str, frame)): folder / names[frame] for frame in chosen})
 
 
 def find_core50(source: str | Path | None) -> Path:
-    """The archive that `load_core50` reads, or the folder with the folders of the sessions."""
+    """Returns the archive that `load_core50` reads, or the folder that holds the sessions."""
     place = data_folder(source)
     if place.is_file() or any((place / f"s{session}").is_dir() for session in SESSIONS):
         return place
     for name in OFFICIAL_NAMES:
-        if (place / name).is_file() or (place / name).is_dir():  # and no pipe
+        if (place / name).is_file() or (place / name).is_dir():  # but not a pipe
             return place / name
     raise MissingDataError(
-        f"core50: {place} is not a file, and none of {', '.join(OFFICIAL_NAMES)} is in it; "
-        f"download {ADDRESS} to it by hand (several GB), or name the folder that has it: "
-        f"{FOLDER_VARIABLE}, or the source"
+        f"core50: {place} is not a file, and does not contain any of {', '.join(OFFICIAL_NAMES)}; "
+        f"download {ADDRESS} to it by hand (several GB), or name the folder that has it "
+        f"({FOLDER_VARIABLE}, or the argument source)"
     )
 
 
 def new_classes_tasks(seed: int) -> list[list[int]]:
-    """Nine tasks that share no object: ten objects in the first, five in each of the others.
+    """Draws nine tasks without common objects: ten objects in the first, five in each other one.
 
     The first has one object of each category, in the order of the categories; the others have the
     rest, shuffled. The seed decides both.
 
     Returns:
-        The labels of the objects, 0 to 49, of each task.
+        The labels (0 to 49) of the objects of each task.
 
     Examples:
         >>> [len(task) for task in new_classes_tasks(0)]
@@ -200,7 +200,7 @@ def new_classes_tasks(seed: int) -> list[list[int]]:
 
 
 class Frame(NamedTuple):
-    """A frame: its session, 1 to 11, its object, 0 to 49 in the folders o1 to o50, its number."""
+    """A frame: its session (1 to 11), its object (0 to 49 for folders o1 to o50) and its number."""
 
     session: int
     label: int
@@ -208,7 +208,7 @@ class Frame(NamedTuple):
 
 
 def parse_name(name: str, source: str) -> Frame | None:
-    """The frame with that name; None for a hidden file, or one that is not a picture.
+    """Parses a frame's name; returns None for a hidden file, or one that is not a picture.
 
     Examples:
         >>> parse_name("core50_128x128/s3/o21/C_03_21_007.png", "a file")
@@ -231,7 +231,7 @@ def parse_name(name: str, source: str) -> Frame | None:
 
 
 def choose(frames: Iterable[Frame], wanted: int, source: str, *, partial: bool) -> list[Frame]:
-    """`wanted` frames of each session and object, spread evenly, in order.
+    """Chooses `wanted` frames of each session and object, spread evenly, in order.
 
     `partial` allows sessions and objects without any frame.
     """
@@ -248,7 +248,7 @@ def choose(frames: Iterable[Frame], wanted: int, source: str, *, partial: bool) 
     ]
     if missing and not partial:
         raise InvalidInputError(
-            f"{source} is not all of CORe50: of {len(SESSIONS) * OBJECTS} sessions of an object it "
+            f"{source} is incomplete: of {len(SESSIONS) * OBJECTS} sessions of an object it "
             f"lacks {len(missing)}, {listed(missing)}; get the rest, or load what there is with "
             "partial=True"
         )
@@ -256,13 +256,13 @@ def choose(frames: Iterable[Frame], wanted: int, source: str, *, partial: bool) 
         if len(group) < wanted:
             raise InvalidInputError(
                 f"{source} holds {len(group)} frames of session {session}, object {label + 1}; "
-                f"frames_per_session is {wanted}: expected at least as many frames"
+                f"expected at least {wanted}, as frames_per_session says"
             )
     return [group[place] for group in groups.values() for place in spread(len(group), wanted)]
 
 
 def spread(count: int, wanted: int) -> list[int]:
-    """`wanted` of the places 0 to count - 1, evenly from the first to the last.
+    """Returns `wanted` of the positions 0 to count - 1, evenly from the first to the last.
 
     Examples:
         >>> spread(300, 4)
@@ -273,7 +273,7 @@ def spread(count: int, wanted: int) -> list[int]:
 
 @contextmanager
 def _open(path: Path) -> Iterator[tuple[dict[Frame, str], Callable[[str], bytes]]]:
-    """The file of each frame, and what reads it: below a folder, or in a zip.
+    """Yields the file of each frame, and a function to read it, from a folder or a zip.
 
     Links to other folders are not followed.
     """
@@ -288,7 +288,7 @@ def _open(path: Path) -> Iterator[tuple[dict[Frame, str], Callable[[str], bytes]
 
 
 def index(names: Iterable[str], source: str) -> dict[Frame, str]:
-    """The file of each frame; other files are passed over."""
+    """Returns the file of each frame; skips other files."""
     found: dict[Frame, str] = {}
     for name in names:
         frame = parse_name(name, source)
@@ -296,7 +296,7 @@ def index(names: Iterable[str], source: str) -> dict[Frame, str]:
             continue
         if frame in found:
             raise InvalidInputError(
-                f"{source} holds a frame twice: {name} is also there in another folder or format; "
+                f"{source} holds a frame twice: {name} also exists in another folder or format; "
                 "remove one of them"
             )
         found[frame] = name
@@ -315,7 +315,7 @@ def _names_below(folder: Path) -> Iterator[str]:
 def _images(
     path: Path, names: Sequence[str], read: Callable[[str], bytes], progress: bool | None
 ) -> np.ndarray:
-    """The images (n, 3, height, width) in the named files."""
+    """Returns the images (n, 3, height, width) in the named files."""
     images: np.ndarray = np.empty(0, np.uint8)
     with PatientBar("CORe50, frames", len(names), progress) as bar:
         for place, name in enumerate(names):
@@ -325,7 +325,7 @@ def _images(
             if pixels.shape != images.shape[1:]:
                 raise InvalidInputError(
                     f"{name} in {path} has {pixels.shape[2]} x {pixels.shape[1]} pixels, "
-                    f"others {images.shape[3]} x {images.shape[2]}; expected one size"
+                    f"others {images.shape[3]} x {images.shape[2]}; expected the same size for all"
                 )
             images[place] = pixels
             bar.advance(1)
@@ -333,12 +333,12 @@ def _images(
 
 
 def decode(content: bytes, source: str) -> np.ndarray:
-    """The pixels (height, width, 3) of a PNG or JPEG; grey is repeated as red, green and blue."""
+    """Returns the pixels (height, width, 3) of a PNG or JPEG; grey is repeated for each colour."""
     try:
         with warnings.catch_warnings(action="ignore"):
             if content.startswith(PNG_MARK):
                 with Image.open(io.BytesIO(content), formats=("PNG",)) as image:
-                    image.verify()  # the checksums, which Pillow does not compare when it decodes
+                    image.verify()  # verifies checksums, which Pillow does not do when decoding
             with Image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as image:
                 # So far only the header has been read.
                 if max(image.size) > LARGEST_SIDE or image.mode not in ("RGB", "L"):
@@ -350,7 +350,7 @@ def decode(content: bytes, source: str) -> np.ndarray:
                 return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
     except InvalidInputError:
         raise
-    # Pillow has no common class for what damaged files raise.
+    # Pillow has no common exception for damaged files.
     except Exception as error:
         raise InvalidInputError(
             f"{source} is damaged, or neither PNG nor JPEG ({type(error).__name__}: {error})"

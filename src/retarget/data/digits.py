@@ -1,4 +1,4 @@
-"""scikit-learn's 1,797 handwritten digits of 8 x 8 pixels: embedded, nothing to download."""
+"""scikit-learn's 1,797 handwritten digits of 8 x 8 pixels, which need no download."""
 
 from dataclasses import dataclass
 
@@ -16,10 +16,10 @@ class DigitsStream:
 
 
 def digits_stream(seed: int) -> DigitsStream:
-    """The digits as a stream, class by class: all zeros first, then all ones, and so on.
+    """Returns the digits as a stream, class by class: all zeros first, then all ones, and so on.
 
     Args:
-        seed: Draws the split into stream and test set, a quarter, and the order within a class.
+        seed: Seed for the split (a quarter is the test set) and for the order within each class.
 
     Examples:
         >>> stream = digits_stream(seed=0)
@@ -36,6 +36,6 @@ def digits_stream(seed: int) -> DigitsStream:
 
 
 def one_hot(labels: np.ndarray, classes: int) -> np.ndarray:
-    """(n, classes) one-hot targets."""
+    """Returns (n, classes) one-hot targets."""
     targets: np.ndarray = np.eye(classes)[labels]
     return targets

@@ -1,4 +1,4 @@
-"""Features of images: the outputs of a frozen network, computed once and kept on disk."""
+"""Features of images: the outputs of a frozen network, cached on disk."""
 
 import copy
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from retarget.progress import PatientBar
 # Means and deviations of red, green and blue in ImageNet, for pixels in [0, 1].
 MEANS = (0.485, 0.456, 0.406)
 DEVIATIONS = (0.229, 0.224, 0.225)
-PORTION = 256  # images to hash at a time, so that no second copy of all is made
+PORTION = 256  # images to hash at a time, which avoids a copy of all
 
 
 def image_features(
@@ -34,27 +34,27 @@ def image_features(
     cache: bool = True,
     progress: bool | None = None,
 ) -> ArrayT:
-    """The backbone's outputs for each image, computed once for the same images and backbone.
+    """Returns the backbone's outputs for each image, computed once for the same input.
 
-    The results lie in the folder `features` of `RETARGET_CACHE`, or of the user's cache. They are
-    found again by the images, the size, and the backbone's weights, printed form and classes'
-    source files; a backbone that depends on more than that needs `cache=False`.
+    Results are cached in the folder `features` of `RETARGET_CACHE`, or of the user's cache. The key
+    is made from the images, the size, and the backbone's weights, printed form and classes' source
+    files; if a backbone depends on more than that, pass `cache=False`.
 
     Args:
-        backbone: A `ResNet18`, whose `features` are taken, or any module from (n, 3, size, size) to
-            (n, d). It is used in eval mode and left as it was.
+        backbone: A `ResNet18`, whose `features` are used, or any module from (n, 3, size, size) to
+            (n, d). It is used in eval mode, and its own mode is restored.
         images: (n, height, width, 3) or (n, 3, height, width) of uint8.
-        size: Height and width that they are resized to.
-        batch_size: Images at a time.
+        size: Height and width to resize them to.
+        batch_size: Number of images computed at a time.
         device: The device to compute on; by default the backbone's own.
-        cache: Whether to look for the features on disk, and to keep them there.
-        progress: Whether to show a progress bar; None shows it on a terminal.
+        cache: Whether to read and store the features on disk.
+        progress: Whether to show a progress bar; None shows it on a terminal only.
 
     Returns:
         (n, d) features in float32.
 
     Raises:
-        InvalidInputError: Images, sizes or the backbone's output are not as they should be.
+        InvalidInputError: Images, sizes or the backbone's output are invalid.
         InvalidTypeError: The images are not uint8.
     """
     pixels = _as_images(images)
@@ -77,7 +77,7 @@ def image_features(
 
 
 def prepared(images: Tensor, size: int) -> Tensor:
-    """Images (n, 3, height, width) of uint8 as a network for ImageNet expects them, in float32.
+    """Prepares images (n, 3, height, width) of uint8 for a network for ImageNet, in float32.
 
     They are resized to (size, size) by antialiased bilinear interpolation without rounding, scaled
     to [0, 1] and normalised by ImageNet's means and deviations.
@@ -98,7 +98,7 @@ def prepared(images: Tensor, size: int) -> Tensor:
 
 
 def _as_images(images: Any) -> Tensor:
-    """Checked, and with the channels first; still the caller's memory."""
+    """Checks images and puts the channels first, without a copy."""
     dtype = str(images.dtype if isinstance(images, Tensor) else np.asarray(images).dtype)
     if dtype.removeprefix("torch.") != "uint8":
         raise InvalidTypeError(f"images have dtype {dtype}; expected uint8, from 0 to 255")
@@ -107,7 +107,7 @@ def _as_images(images: Any) -> Tensor:
     if not pixels.numel() or first == last:
         raise InvalidInputError(
             f"images have shape {tuple(pixels.shape)}; expected (n, height, width, 3) or "
-            "(n, 3, height, width), not both, and at least one image"
+            "(n, 3, height, width), not ambiguous, and at least one image"
         )
     return pixels if first else pixels.permute(0, 3, 1, 2)
 
@@ -122,7 +122,7 @@ def _compute(
 ) -> np.ndarray:
     weight = next(backbone.parameters(), torch.empty(0))
     target = weight.device if device is None else torch.device(device)
-    # On another device a copy is used, so that the caller's own stays where it is.
+    # On another device a copy is used, so that the caller's backbone is not moved.
     module = backbone if target == weight.device else copy.deepcopy(backbone).to(target)
     extract = module.features if isinstance(module, ResNet18) else module
     parts = []
@@ -147,14 +147,14 @@ def _checked(rows: Any, count: int, start: int) -> Tensor:
     if bad.any():
         raise InvalidInputError(
             f"the backbone gave a feature of image {start + int(bad.nonzero()[0, 0])} that is not "
-            "finite; expected real numbers: are its weights damaged?"
+            "finite; check whether its weights are damaged"
         )
     return found
 
 
 @contextmanager
 def _in_eval_mode(module: nn.Module) -> Iterator[None]:
-    """Every part has its own mode again afterwards: some may have been frozen one by one."""
+    """Restores the mode of every submodule afterwards: some may have been frozen separately."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:

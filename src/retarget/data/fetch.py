@@ -1,7 +1,7 @@
-"""Data sets that can be downloaded: which there are, where their files are, whether they are right.
+"""Data sets that can be downloaded: a catalogue, where their files are, and checks of these.
 
-A file is taken from any of its mirrors. A download that is larger than it should be is stopped, and
-a file is put in place whole or not at all. A new data set is added to the catalogue below.
+A file is downloaded from the first mirror that works. A download that is larger than expected is
+stopped, and files are written atomically. To add a data set, extend the catalogue below.
 """
 
 import hashlib
@@ -17,13 +17,13 @@ from retarget.storage import atomic_file, user_path
 from retarget.text import did_you_mean
 
 FOLDER_VARIABLE = "RETARGET_DATA"
-CHUNK = 1 << 16  # bytes of a download at a time
-PATIENCE = 30  # seconds without a byte
+CHUNK = 1 << 16  # bytes of a download read at a time
+PATIENCE = 30  # seconds without data before giving up
 
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file in the folder of the data, with its size in bytes and its SHA-256."""
+    """A file in the data folder, with its size in bytes and its SHA-256."""
 
     name: str
     size: int
@@ -32,11 +32,11 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file of a data set, the addresses to download it from, and what can be used instead.
+    """A file of a data set, the addresses to download it from, and files to use instead.
 
     Attributes:
-        alternatives: Other forms of the same data, such as what was in the download: each the files
-            that together can replace it.
+        alternatives: Other forms of the same data, such as the unpacked download; each is a set of
+            files that together replace it.
     """
 
     download: StoredFile
@@ -45,15 +45,15 @@ class DataFile:
 
     @property
     def forms(self) -> tuple[tuple[StoredFile, ...], ...]:
-        """All forms that it can have, in the order in which they are looked for."""
+        """All forms that it can have, in order of preference."""
         return ((self.download,), *self.alternatives)
 
     def present(self, folder: Path) -> tuple[StoredFile, ...]:
-        """The first form whose files are all in the folder; empty if there is none."""
+        """Returns the first form whose files are all in the folder; empty if there is none."""
         return next((form for form in self.forms if not _absent(form, folder)), ())
 
     def lacking(self, folder: Path) -> tuple[str, ...]:
-        """What it takes to complete it: the rest of a form that is there in part, else all."""
+        """Returns the missing files: the rest of a partial form, else the download."""
         absent = [_absent(form, folder) for form in self.forms]
         started = (a for a, form in zip(absent, self.forms, strict=True) if len(a) < len(form))
         return next(started, (self.download.name,))
@@ -61,7 +61,7 @@ class DataFile:
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set that can be downloaded: its name in commands, one line about it, its files."""
+    """A data set that can be downloaded: its name in commands, its description, its files."""
 
     name: str
     description: str
@@ -69,7 +69,7 @@ class DataSet:
 
     @property
     def download_size(self) -> int:
-        """Bytes to download."""
+        """The number of bytes to download."""
         return sum(file.download.size for file in self.files)
 
 
@@ -199,7 +199,7 @@ DATA_SETS = {data_set.name: data_set for data_set in (MNIST, CIFAR10, RESNET18)}
 
 
 def find_data_set(name: str) -> DataSet:
-    """A data set by its name in commands.
+    """Returns a data set by its name in commands.
 
     Examples:
         >>> find_data_set("mnist").download_size
@@ -216,7 +216,7 @@ def find_data_set(name: str) -> DataSet:
 
 
 def cache_folder() -> Path:
-    """The user's own folder for data, if no other is named."""
+    """Returns the default folder for data, in the user's cache."""
     try:
         import platformdirs
     except ImportError as error:
@@ -225,7 +225,7 @@ def cache_folder() -> Path:
 
 
 def data_folder(given: str | Path | None = None) -> Path:
-    """The folder of the data: the given one, else `RETARGET_DATA`, else the user's cache.
+    """Returns the data folder: the given one, else `RETARGET_DATA`, else the user's cache.
 
     Examples:
         >>> data_folder("my/data").as_posix()
@@ -238,11 +238,11 @@ def data_folder(given: str | Path | None = None) -> Path:
 def locate(
     data_set: DataSet, folder: str | Path | None = None, *, download: bool = False
 ) -> list[tuple[Path, ...]]:
-    """The paths of each `DataFile`: of the download, or of the form that is there instead.
+    """Returns the paths of each `DataFile`: of the download, or of the form that exists instead.
 
     Raises:
-        MissingDataError: Not all are there, and `download` is False; it says how to get them.
-        DownloadError: No mirror gave a file.
+        MissingDataError: Files are missing and `download` is False; it says how to get them.
+        DownloadError: A file could not be downloaded from any mirror.
     """
     folder = data_folder(folder)
     absent = [file for file in data_set.files if not file.present(folder)]
@@ -253,19 +253,19 @@ def locate(
         raise MissingDataError(
             f"{data_set.name}: {missing} not found in {folder}; "
             f"get it with: {get_command(data_set, folder)} "
-            f"(or name the folder that has it: {FOLDER_VARIABLE}, --data-dir)"
+            f"(or name the folder that has it with {FOLDER_VARIABLE} or --data-dir)"
         )
     return [tuple(folder / part.name for part in file.present(folder)) for file in data_set.files]
 
 
 def get_command(data_set: DataSet, folder: Path) -> str:
-    """The command that downloads the data set to the folder."""
+    """Returns the command that downloads the data set to the folder."""
     place = "" if folder == cache_folder() else f" --data-dir {shlex.quote(str(folder))}"
     return f"retarget data get {data_set.name}{place}"
 
 
 def check_file(file: DataFile, folder: Path) -> tuple[State, str]:
-    """Compares a file, or the form that is there instead, with the official checksums."""
+    """Compares a file, or the form that exists instead, with the official checksums."""
     try:
         form = file.present(folder)
         problems = [problem for stored in form if (problem := _difference(stored, folder))]
@@ -283,7 +283,7 @@ def check_file(file: DataFile, folder: Path) -> tuple[State, str]:
 
 
 def _difference(stored: StoredFile, folder: Path) -> str:
-    """How the file in the folder differs from the official one; empty if it does not."""
+    """Returns how the file in the folder differs from the official one; empty if it does not."""
     path = folder / stored.name
     size = path.stat().st_size
     if size != stored.size:
@@ -298,12 +298,12 @@ def _difference(stored: StoredFile, folder: Path) -> str:
 def get(
     data_set: DataSet, folder: Path, progress: Progress = lambda file, received: None
 ) -> list[DataFile]:
-    """Downloads the files that are not in the folder with the right checksum, and returns them.
+    """Downloads the files that are missing or have a wrong checksum, and returns them.
 
-    `progress` is called with a file and the number of its bytes that have arrived.
+    `progress` is called with a file and the number of bytes received so far.
 
     Raises:
-        DownloadError: No mirror gave a file; no part of it is left behind.
+        DownloadError: A file could not be downloaded from any mirror; no part of it is kept.
     """
     needed = [file for file in data_set.files if check_file(file, folder)[0] != "ok"]
     for file in needed:
@@ -322,22 +322,22 @@ def _download(file: DataFile, folder: Path, progress: Progress) -> None:
             with requests.Session() as session, atomic_file(folder / file.download.name) as target:
                 _receive(session, address, file, target, progress)
             return
-        # Errors of the network or the mirror only: with a full disk the next would fail as well.
+        # Only errors of the network or the mirror: a full disk would fail the next one too.
         except (requests.RequestException, _RefusedError) as error:
             failures += f"\n  {address}: {error}"
     raise DownloadError(
-        f"{file.download.name} could not be downloaded, and nothing of it was kept; "
+        f"{file.download.name} could not be downloaded, and no part of it was kept; "
         f"if you have it from elsewhere, put it in {folder}. Tried:{failures}"
     )
 
 
 class _RefusedError(Exception):
-    """What a mirror sends is not the file."""
+    """A mirror sent something other than the file."""
 
 
 def _receive(session: Any, address: str, file: DataFile, target: Path, progress: Progress) -> None:
     wanted, digest, received = file.download, hashlib.sha256(), 0
-    # The checksum is of the file as it lies there, so nothing may pack it for the way.
+    # The checksum is of the file itself, so it must not be compressed for transfer.
     options = {"headers": {"Accept-Encoding": "identity"}, "hooks": {"response": _limit_redirect}}
     with (
         session.get(address, stream=True, timeout=PATIENCE, **options) as response,
@@ -361,7 +361,7 @@ def _receive(session: Any, address: str, file: DataFile, target: Path, progress:
 
 
 def _limit_redirect(response: Any, *_: Any, **__: Any) -> None:
-    """Called by requests, which would read all of a redirection's own text, however long."""
+    """Limits the text of a redirect, all of which requests would read."""
     if response.is_redirect and len(response.raw.read(CHUNK + 1)) > CHUNK:
         response.close()
         raise _RefusedError(f"redirects with more than {CHUNK} bytes of text")

@@ -22,7 +22,7 @@ from retarget.errors import InvalidInputError
 
 CLASSES = 10
 PIXELS = (28, 28)
-# Of images in one file: no official set of this format is larger, and a damaged header may be.
+# Images in one file: no official set in this format has more, but a damaged header may claim it.
 LARGEST_COUNT = 1_000_000
 UNSIGNED_BYTE = 0x08
 GZIP_MAGIC = b"\x1f\x8b"
@@ -31,7 +31,7 @@ LARGEST_GZIP_RATIO = 1032
 
 @dataclass(frozen=True)
 class Mnist:
-    """Images (n, 28, 28) of uint8, 0 is the background, and labels (n,) of int64, 0 to 9."""
+    """Images (n, 28, 28) of uint8, with 0 as background, and labels (n,) of int64, 0 to 9."""
 
     train_images: np.ndarray
     train_labels: np.ndarray
@@ -40,19 +40,19 @@ class Mnist:
 
 
 def load_mnist(folder: str | Path | None = None, *, download: bool = False) -> Mnist:
-    """MNIST from its four files, gzipped or not; the official ones hold 60,000 and 10,000 images.
+    """Loads MNIST (60,000 training and 10,000 test images) from its four files, gzipped or not.
 
-    The files are checked for being whole and consistent, not for being the official ones: that is
-    `retarget data check mnist`.
+    Files are checked for being complete and consistent; `retarget data check mnist` compares them
+    with the official ones.
 
     Args:
         folder: Where the files are; by default `RETARGET_DATA`, else the user's cache.
-        download: If files are not there, download the official ones first.
+        download: Whether to download the official files first if any are missing.
 
     Raises:
-        MissingDataError: Files are not there; the message says how to get them.
+        MissingDataError: Files are missing; the message says how to get them.
         InvalidInputError: A file is damaged, or does not fit the others.
-        DownloadError: No mirror gave a file.
+        DownloadError: A file could not be downloaded from any mirror.
     """
     images, labels, test_images, test_labels = (
         path for (path,) in locate(MNIST, folder, download=download)
@@ -73,10 +73,10 @@ def _read_pair(images_path: Path, labels_path: Path) -> tuple[np.ndarray, np.nda
 
 
 def read_idx(path: Path, sizes: tuple[int, ...] = ()) -> np.ndarray:
-    r"""The values of an idx file of unsigned bytes, gzipped or not; its content tells which.
+    r"""Reads an idx file of unsigned bytes, gzipped or not (detected from its content).
 
-    `sizes` are the dimensions after the first, which is the number of values. A file that is
-    damaged, of another shape, or promises more than it can hold is an `InvalidInputError`.
+    `sizes` are the dimensions after the first, which is the number of values. Raises
+    `InvalidInputError` if a file is damaged, has another shape, or claims more than it can hold.
 
     Examples:
         >>> import tempfile
@@ -88,7 +88,7 @@ def read_idx(path: Path, sizes: tuple[int, ...] = ()) -> np.ndarray:
     with path.open("rb") as file:
         gzipped = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
         file.seek(0)
-        # A deflate stream never grows by more: one symbol of 258 bytes takes at least two bits.
+        # Deflate cannot expand by more: one symbol of 258 bytes takes at least two bits.
         most = os.fstat(file.fileno()).st_size * (LARGEST_GZIP_RATIO if gzipped else 1)
         try:
             with gzip.GzipFile(fileobj=file) if gzipped else nullcontext(file) as stream:
@@ -100,7 +100,7 @@ def read_idx(path: Path, sizes: tuple[int, ...] = ()) -> np.ndarray:
 
 
 def _values(stream: BufferedIOBase, path: Path, sizes: tuple[int, ...], most: int) -> np.ndarray:
-    """The header is two zeros, the type of the values, how many dimensions, the size of each."""
+    """Reads the values after a header: two zeros, type, number of dimensions, size of each."""
     dimensions = 1 + len(sizes)
     expected = struct.pack(">HBB", 0, UNSIGNED_BYTE, dimensions)
     magic = stream.read(4)
@@ -108,26 +108,26 @@ def _values(stream: BufferedIOBase, path: Path, sizes: tuple[int, ...], most: in
         raise InvalidInputError(
             f"{path} starts with the bytes {magic.hex(' ')}; expected {expected.hex(' ')}, for "
             f"unsigned bytes in {dimensions} dimensions: it is not an idx file, or images and "
-            "labels were exchanged"
+            "labels were swapped"
         )
     header = stream.read(4 * dimensions)
     if len(header) < 4 * dimensions:
         raise InvalidInputError(f"{path} is cut short: it ends within its header")
     shape = struct.unpack(f">{dimensions}I", header)
     count = math.prod(shape)
-    # Checked before anything of that size is allocated.
+    # Checked before allocating that much.
     if shape[1:] != sizes or not 1 <= shape[0] <= LARGEST_COUNT or count > most:
         raise InvalidInputError(
             f"{path} promises values of shape {shape}; expected {sizes} for each of 1 to "
             f"{LARGEST_COUNT}, and no more than the file can hold: it is damaged or cut short"
         )
-    # One byte more than promised: enough to see that a file goes on, and never a gzip bomb.
-    # It also reaches the end of the gzip stream, where its CRC is checked.
+    # One byte more than promised shows whether the file continues, without risk of a gzip bomb. It
+    # also reaches the end of the gzip stream, where its CRC is checked.
     values = stream.read(count + 1)
     if len(values) != count:
         raise InvalidInputError(
             f"{path} is cut short or damaged: its header promises {count} values, it holds "
             f"{'more' if len(values) > count else len(values)}"
         )
-    # A copy, because an array on bytes is read-only, which torch.from_numpy warns about.
+    # A copy, because an array over bytes is read-only, which torch.from_numpy warns about.
     return np.frombuffer(values, np.uint8).reshape(shape).copy()

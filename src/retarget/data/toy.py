@@ -12,7 +12,7 @@ TRAIN = 40
 
 @dataclass(frozen=True)
 class ToyCurve:
-    """One draw: inputs and targets, training samples in stream order."""
+    """One draw of the curve: inputs and targets, with training samples in stream order."""
 
     x_train: np.ndarray
     y_train: np.ndarray
@@ -21,10 +21,10 @@ class ToyCurve:
 
 
 def toy_curve(seed: int) -> ToyCurve:
-    r"""A curve from a Gaussian process with kernel $\exp(-(x-x')^2/0.1)$, sampled with noise 0.3.
+    r"""Draws a Gaussian process with kernel $\exp(-(x-x')^2/0.1)$, sampled with noise 0.3.
 
     Args:
-        seed: Draws the curve, the noise and the choice of training points.
+        seed: Seed for the curve, the noise and the choice of training points.
 
     Examples:
         >>> curve = toy_curve(seed=0)
@@ -33,7 +33,7 @@ def toy_curve(seed: int) -> ToyCurve:
     """
     rng = np.random.default_rng(seed)
     covariance = np.exp(-(np.subtract.outer(GRID, GRID) ** 2) / WIDTH**2)
-    # eigh: this covariance is singular to working precision, where a Cholesky factor would fail
+    # eigh: the covariance is singular to working precision, so a Cholesky factorisation would fail
     truth = rng.multivariate_normal(np.zeros(len(GRID)), covariance, method="eigh")
     y = truth + NOISE * rng.normal(size=len(GRID))
     order = rng.permutation(len(GRID))

@@ -17,7 +17,7 @@ LEARNER_OPTIONS = ("lr", "batch_size", "momentum", "nesterov", "weight_decay", "
 
 
 def batch_model_name(aim: Aim) -> str:
-    """The name of the batch model of these rows."""
+    """Returns the name of the batch model that an aim describes."""
     if aim.is_all:
         return "batch model"
     if aim.window is None:
@@ -27,14 +27,14 @@ def batch_model_name(aim: Aim) -> str:
 
 @dataclass(frozen=True)
 class Options:
-    """The options of `retarget.diagnose` that do not describe the data: see there for each.
+    """The options of `retarget.diagnose` that do not describe the data; see there for each.
 
-    Both Python and the command line make them, and what has no meaning is refused here, before
-    any data are read.
+    Both Python and the command line create them. Invalid values are refused here, before any data
+    are read.
 
     Raises:
-        InvalidInputError: An option, or two together, have no meaning.
-        InvalidTypeError: An option is not of the type that it should be.
+        InvalidInputError: An option, or a combination of options, has no meaning.
+        InvalidTypeError: An option has the wrong type.
     """
 
     kernel: Any = "rbf"
@@ -60,7 +60,7 @@ class Options:
     model_options: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("lr", "gamma"):  # frozen: normalised values go in by the back door, once
+        for name in ("lr", "gamma"):  # frozen dataclass: values are normalised once, here
             object.__setattr__(self, name, _auto_or_positive(name, getattr(self, name)))
         block_size = self.learner.batch_size if self.block_size is None else self.block_size
         check_correction(self.learner, 1.0, block_size, self.ridge or 0.0, "both", "corrected")
@@ -76,7 +76,8 @@ class Options:
             value = getattr(self, name)
             if value is not None and value is not False and self.kernel != needed:
                 raise InvalidInputError(
-                    f"{name} is {value!r} with kernel {self.kernel!r}; only {needed!r} takes it"
+                    f"{name} is {value!r} with kernel {self.kernel!r}; only {needed!r} takes it: "
+                    "leave it out"
                 )
         if self.model_options is not None and self.model is None:
             raise InvalidInputError(
@@ -88,7 +89,7 @@ class Options:
 
     @property
     def learner(self) -> SGD:
-        """The online learner; at rate 1 while the rate is still to be chosen."""
+        """The online learner, with rate 1 if the rate is still to be chosen."""
         lr = 1.0 if isinstance(self.lr, str) else self.lr
         return SGD(
             lr, self.batch_size, self.momentum, self.nesterov, self.weight_decay, self.reduction
@@ -96,25 +97,26 @@ class Options:
 
     @property
     def batch_model(self) -> Aim:
-        """The rows of the batch model that the online learner is compared with."""
+        """Which rows the batch model, with which the online learner is compared, learns from."""
         return as_aim(self.reference, "reference")
 
     def with_learner(self, learner: SGD) -> "Options":
-        """The same with the options of this learner, none of which may be given twice."""
+        """Returns these options with those of a learner, none of which may be given twice."""
         default = Options()
         repeated = [n for n in LEARNER_OPTIONS if getattr(self, n) != getattr(default, n)]
         if repeated:
             raise InvalidInputError(
-                f"{', '.join(sorted(repeated))} given beside a learner; give one or the other"
+                f"{', '.join(sorted(repeated))} given together with a learner; give one or the "
+                "other"
             )
         if not isinstance(learner.lr, float):
             raise InvalidInputError(
-                f"the learner has a schedule of {len(learner.lr)} rates; expected one rate"
+                f"the learner has a schedule of {len(learner.lr)} rates; expected a single rate"
             )
         return replace(self, **learner.to_dict())
 
     def evaluation_with(self, test: object) -> Evaluation:
-        """On which rows learners are compared, given the test set or None."""
+        """Returns which rows learners are compared on, given the test set or None."""
         if self.evaluation is None:
             return "last" if test is None else "test"
         if (self.evaluation == "test") != (test is not None):

@@ -1,4 +1,4 @@
-"""The diagnosis of a table, of arrays or of a stream: `retarget.diagnose`."""
+"""Diagnoses a table, arrays or a stream: `retarget.diagnose`."""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,8 +58,8 @@ from retarget.learners import SGD, Reduction
 from retarget.progress import PatientBar
 from retarget.text import listed
 
-PASSES = 24  # over the rows, for the progress bar
-FEWEST_TO_JUDGE = 10  # rows: in fewer, a class that is missing means nothing
+PASSES = 24  # estimated passes over the rows, for the progress bar
+FEWEST_TO_JUDGE = 10  # rows: among fewer, a missing class means nothing
 Chosen = TypeVar("Chosen", Options, Roles)
 
 
@@ -104,63 +104,65 @@ def diagnose(
 ) -> Diagnosis:
     """Finds what an online learner has really learned from a stream, and what would help.
 
-    Use it when you have the rows that a learner was trained on, in order, and want to know which
-    targets it shifted. River's progressive validation tells how large the error is; this tells
-    where it comes from, next to a batch model of the same kernel (scikit-learn's `KernelRidge`).
-    The exact method takes memory in proportion to the square of the number of rows; beyond
-    `memory`, features are used instead of the kernel.
+    Use it if you have the rows that a learner was trained on, in order, and want to know which
+    targets it shifted. River's progressive validation measures the error; this explains it, by
+    comparison with a batch model of the same kernel (scikit-learn's `KernelRidge`). The exact
+    method needs memory in proportion to the square of the number of rows; if that exceeds
+    `memory`, features approximate the kernel.
 
     Args:
-        X: The features, rows in the order in which they were learned: an array (n, d), or a frame
-            of pandas or Polars, or a dict of columns.
+        X: The features, with rows in the order in which they were learned: an array (n, d), a
+            pandas or Polars frame, or a dict of columns.
         Y: The targets: an array (n,) or (n, c), or names of columns of X.
-        kernel: "rbf", "linear", whatever `retarget.as_kernel` takes, or "package.module:factory"
-            for the tangent kernel of that network.
-        width: Width of the RBF kernel; None takes the median distance between rows.
-        learner: The online learner, instead of the six options that follow.
-        lr: Its learning rate; "auto" takes the stable one with the least error before learning.
+        kernel: "rbf", "linear", anything that `retarget.as_kernel` accepts, or
+            "package.module:factory" for the tangent kernel of the network that it returns.
+        width: Width of the RBF kernel; None uses the median distance between rows.
+        learner: The online learner, instead of the next six options.
+        lr: Its learning rate; "auto" picks the stable rate with the smallest error on each row
+            before it is learned.
         batch_size: Rows in one step of the learner.
-        momentum: As in `retarget.SGD`, like the three options that follow.
-        nesterov: Whether the momentum is Nesterov's.
+        momentum: Momentum, as in `retarget.SGD` (so are the next three options).
+        nesterov: Whether to use Nesterov momentum.
         weight_decay: Weight decay.
         reduction: Whether the loss is the "sum" or the "mean" over a mini-batch.
-        gamma: The offline learner's ridge; "auto" takes the least leave-one-out error.
+        gamma: The offline learner's ridge; "auto" minimises the leave-one-out error.
         groups: Each row's group: (n,), or the name of a column of X.
-        times: What orders the rows: (n,), or the name of a column of X; None: they are in order.
-        test: Rows to measure errors on: (X, Y), or one frame where Y names columns.
+        times: Values to sort the rows by: (n,), or the name of a column of X; None keeps the order.
+        test: Rows to measure errors on: (X, Y), or a frame if Y names columns.
         evaluation: Which rows errors are measured on: the "last" ones of the stream, "random" ones
             (the same share of every class), each row before it is learned ("progressive"), or the
-            "test" set. None is the test set if there is one, else the last rows, or random ones
+            "test" set. None uses the test set if there is one, else the last rows, or random ones
             if the last rows hold classes that were never learned.
-        test_share: The share of the stream that is held out, last or at random.
-        reference: The batch model that the online learner is compared with: of "all" rows, of the
-            last N ("window:N"), or with older rows counting less ("discount:0.999"). Under drift
-            one of the latter is the fair one.
-        intercept: Whether the linear kernel has a constant feature as well, as scikit-learn's
+        test_share: The share of the stream to hold out, at the end or at random.
+        reference: The batch model to compare the online learner with: trained on "all" rows, on
+            the last N ("window:N"), or with older rows counting less ("discount:0.999"). If the
+            stream drifts, one of the latter two is the fair comparison.
+        intercept: Whether to add a constant feature to the linear kernel, as scikit-learn's
             linear models do.
-        group_as_feature: Whether the group is used as a feature as well.
-        column: The only columns of X to use as features; none for all of them.
+        group_as_feature: Whether to use the group as a feature as well.
+        column: The only columns of X to use as features; empty for all of them.
         drop: Columns of X to leave out.
         kind: "regression" or "classification"; "auto" decides by the targets.
-        impute: What is used instead of missing numbers: "error", "mean", "median" or "zero".
-        standardise: Whether numbers are brought to mean 0 and standard deviation 1 first.
-        allow_leak: Whether a feature may give the target away.
+        impute: What to replace missing numbers by ("mean", "median" or "zero"), or "error".
+        standardise: Whether to scale numbers to mean 0 and standard deviation 1 first.
+        allow_leak: Whether to accept features that give the target away.
         block_size: Rows that the iterative correction corrects together, a multiple of
-            `batch_size`; None takes about 64.
-        ridge: Ridge of the iterative correction's blocks; None tries a few, and takes the one that
-            ends nearest to the offline learner.
-        mode: "exact"; "features", which replace the kernel; or "auto", exact if `memory` allows.
-        features: Number of features; None takes as many as there is time for.
-        memory: Bytes that the exact method may use; None is half of what is free, at most 4 GB.
+            `batch_size`; None uses about 64.
+        ridge: Ridge of the iterative correction's blocks; None tries a few values and keeps the
+            one whose learner ends nearest to the offline learner.
+        mode: "exact", "features" (an approximation of the kernel), or "auto": exact if it fits in
+            `memory`.
+        features: Number of features; None uses as many as a minute or two allows.
+        memory: Bytes that the exact method may use; None: half of the free memory, at most 4 GB.
         seed: Seed for everything random.
-        model: Your own model, to be run as well (docs/models.md): an object with
+        model: Your own model, which is run as well (docs/models.md): an object with
             `partial_fit`/`predict` or `learn_one`/`predict_one`, a torch module (or a tuple of
-            module, optimiser and loss), a class or function that makes one of these, or
+            module, optimiser and loss), a class or function that returns one of these, or
             "package.module:factory". It is copied, never changed.
         model_options: Keyword arguments for the class or function.
-        predictions: Instead of a model, a log of its predictions for each row just before it
-            learned it: (n,), or names of columns of X, one for each target.
-        predictions_after: A log of its predictions for each row at the end.
+        predictions: Instead of a model, its logged predictions for each row just before the row
+            was learned: (n,), or names of columns of X, one for each target.
+        predictions_after: Its logged predictions for each row at the end of the stream.
 
     Raises:
         InvalidInputError: The data cannot be learned from; the message says why and what to do.
@@ -178,7 +180,7 @@ def diagnose(
 
 
 def chosen(kind: type[Chosen], asked: Mapping[str, Any]) -> Chosen:
-    """Options or roles with the values that were asked for under the names of their fields."""
+    """Creates options or roles from the arguments that have the names of their fields."""
     names = [field.name for field in fields(kind)]
     return kind(**{name: asked[name] for name in names if name in asked})
 
@@ -186,18 +188,19 @@ def chosen(kind: type[Chosen], asked: Mapping[str, Any]) -> Chosen:
 def diagnose_table(
     table: pl.DataFrame, roles: Roles, test: pl.DataFrame | None, options: Options
 ) -> Diagnosis:
-    """Diagnoses a table whose columns have roles; a test set has the same columns."""
+    """Diagnoses a table with the given column roles; a test set has the same columns."""
     if options.model is not None and roles.logged:
         raise InvalidInputError(
-            "a model and a log of predictions are given; expected one of them: the model is run"
+            "a model and a log of predictions are both given; give one of them: a model is run, "
+            "and needs no log"
         )
     rows = order_rows(table, roles)
     if roles.logged and options.evaluation is None and test is None:
-        options = replace(options, evaluation="progressive")  # the log is of all rows
+        options = replace(options, evaluation="progressive")  # the log covers all rows
     evaluation, held, notes = hold_out(rows, test, options)
     order = np.argsort(held, kind="stable")  # the rows to learn from come first
     rows = replace(rows, table=rows.table[order], numbers=rows.numbers[order])
-    # nothing may be known of rows that are held out: no mean, no category
+    # the preparation must learn nothing from held-out rows: no mean, no category
     learned = len(rows) - int(held.sum())
     stream, preparation = prepare(rows, learned)
     test_stream = stream.part(slice(learned, None)) if learned < len(rows) else None
@@ -221,7 +224,7 @@ def diagnose_table(
 def hold_out(
     rows: Rows, test: object, options: Options
 ) -> tuple[Evaluation, NDArray[np.bool_], list[str]]:
-    """How learners are compared, which rows are held out for it, and a note if it is unusual."""
+    """Returns how learners are compared, which rows are held out, and a note if it is unusual."""
     evaluation, classes = options.evaluation_with(test), None
     if target_kind(rows) == "classification":
         classes = class_text(rows.table[rows.roles.target[0]]).to_numpy()
@@ -239,15 +242,15 @@ def hold_out(
 
 
 def network_kernel(path: str, features: int) -> EmpiricalNTK:
-    """The empirical NTK, in float64, of the network that "package.module:factory" makes."""
+    """Returns the empirical NTK, in float64, of the network that "package.module:factory" makes."""
     network = imported_network(path, "network").double().eval()
     try:
         with torch.no_grad():
             network(torch.zeros(2, features, dtype=torch.float64))
-    except Exception as error:  # the user's own code: any kind
+    except Exception as error:  # the user's own code may raise anything
         raise InvalidInputError(
-            f"the network {path!r} does not take rows of {features} features, which is what the "
-            f"table's columns make: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            f"the network {path!r} does not accept rows of {features} features, which is how many "
+            f"the table's columns give: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
         ) from error
     return EmpiricalNTK(network)
 
@@ -266,8 +269,8 @@ def diagnose_stream(
 
     Args:
         stream: The rows, in the order in which they were learned.
-        test: Rows to compare the learners on. Given, they are used, and no row is held out.
-        options: The learner and the method; None leaves everything to be chosen.
+        test: Rows to compare the learners on; if given, no row of the stream is held out.
+        options: The learner and the method; None chooses everything automatically.
         progress: Whether to show a progress bar; None shows it on a terminal only.
 
     Examples:
@@ -297,7 +300,7 @@ def diagnose_split(parted: Split, options: Options, *, progress: bool | None = N
         _noting_precision() as doubts,
     ):
         model = None
-        if options.model is not None:  # first: one that cannot be run is reported at once
+        if options.model is not None:  # first: if it cannot be run, that is reported at once
             model = diagnose_model(parted, options, progress=progress)
         opened = open_kernel(kernel, X, Y, options, bar.advance)
         found = run_learners(opened, parted, options, words)
@@ -306,7 +309,7 @@ def diagnose_split(parted: Split, options: Options, *, progress: bool | None = N
 
 @torch.no_grad()
 def run_learners(opened: Opened, parted: Split, options: Options, words: str) -> Diagnosis:
-    """Chooses what was left open, runs every learner over the stream and compares them."""
+    """Chooses the options left open, runs every learner over the stream and compares them."""
     kernel, stream, progressive = opened.kernel, parted.stream, parted.test is None
     scales = stream.target_scales
     gamma = choose_gamma(options, kernel, scales)
@@ -371,7 +374,7 @@ def run_learners(opened: Opened, parted: Split, options: Options, words: str) ->
 
 
 def _true_kernel(opened: Opened, test: Stream, stream: Stream, options: Options) -> Errors | None:
-    """Held-out errors of an offline learner with the true kernel on a sample of the rows."""
+    """Returns held-out errors of an offline learner with the true kernel on a sample of rows."""
     if opened.sample is None or not isinstance(opened.features, Nystroem):
         return None
     gamma = choose_gamma(options, opened.sample, stream.target_scales)
@@ -383,7 +386,7 @@ def _true_kernel(opened: Opened, test: Stream, stream: Stream, options: Options)
 
 
 def changed_rows(stream: Stream, effective: np.ndarray) -> np.ndarray:
-    """(n,) whether the class is another one, or a number is on the other side of the mean."""
+    """Returns (n,) whether the class changed, or a number moved to the other side of the mean."""
     known = np.isfinite(effective).all(axis=1)
     if stream.kind == "classification":
         other = effective.argmax(axis=1) != stream.Y.argmax(axis=1)
@@ -394,7 +397,7 @@ def changed_rows(stream: Stream, effective: np.ndarray) -> np.ndarray:
 
 @contextmanager
 def _noting_precision() -> Iterator[list[str]]:
-    """Collects warnings of lost digits as sentences; other warnings are issued again."""
+    """Collects precision warnings as sentences; other warnings are issued again."""
     doubts: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -1,4 +1,4 @@
-"""What a diagnosis finds, as data."""
+"""The results of a diagnosis, as data classes."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +15,12 @@ LearnerName = Literal["offline", "online", "corrected", "iterative"]
 Evaluation = Literal["last", "random", "progressive", "test"]
 Mode = Literal["exact", "features"]
 Change = Literal["rate", "batch", "order"]
-DIVERGED = 1000.0  # a learner whose error is so many times the mean's is useless
-OUT_OF_PROPORTION = 100.0  # standard deviations from the mean beyond which a target is not usable
+DIVERGED = 1000.0  # a learner is useless if its error is this many times the mean's
+OUT_OF_PROPORTION = 100.0  # a target this many standard deviations from the mean is not usable
 
 
 class Estimate(NamedTuple):
-    """A number, and the range in which it lies with 95% confidence (bootstrap over test rows)."""
+    """A number and its 95% confidence interval (bootstrap over test rows)."""
 
     value: float
     low: float
@@ -35,9 +35,9 @@ class Score:
         learner: The offline learner; the online one on true targets; the online one on exactly and
             on iteratively corrected targets.
         error: Mean squared error over rows and targets, in the user's units (squared).
-        accuracy: Share of rows whose class is right; None for regression.
-        by_target: Mean squared error of each of several targets, in its own units (squared); empty
-            for one target and for classes.
+        accuracy: Share of rows whose class is predicted correctly; None for regression.
+        by_target: Mean squared error of each target, in its own units (squared), if there are
+            several; empty for one target and for classes.
     """
 
     learner: LearnerName
@@ -48,13 +48,13 @@ class Score:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What another predictor reaches on the same rows: what any model should be better than.
+    """The score of a simple predictor on the same rows, which any model should beat.
 
     Attributes:
         name: The mean of the targets or the most frequent class, the last value, or a batch model
             of the recent rows.
         error: Mean squared error, as in `Score`.
-        accuracy: Share of rows whose class is right; None for regression.
+        accuracy: As in `Score`.
     """
 
     name: str
@@ -64,11 +64,11 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Choice:
-    """A parameter, how it was chosen, and what was tried.
+    """The value of a parameter, how it was chosen, and which values were tried.
 
     Attributes:
-        value: What was used.
-        automatic: Whether it was chosen here.
+        value: The value that was used.
+        automatic: Whether the diagnosis chose it, rather than the user.
         how: The rule, in words.
         tried: The candidates: `value`, `score` (lower is better; null if it diverged).
     """
@@ -81,13 +81,13 @@ class Choice:
 
 @dataclass(frozen=True)
 class Stability:
-    """How near the online learner is to diverging.
+    """How close the online learner is to diverging.
 
     Attributes:
         largest_lr: The largest rate at which every step is stable.
         non_normality: Condition number of the online system: how much it can amplify an error
-            that any single step would shrink; 1 means not at all. Of a longer stream, the first
-            2,000 rows are used, which gives a lower bound.
+            that every single step would shrink; 1 means not at all. Only the first 2,000 rows of
+            a longer stream are used, which gives a lower bound.
     """
 
     largest_lr: float
@@ -95,7 +95,7 @@ class Stability:
 
 
 FeatureKind = Literal["nystroem", "linear", "own"]
-# What features are used instead of a kernel; all but the first are the kernel itself.
+# Features that can replace a kernel; all but the first reproduce it exactly.
 FEATURES: dict[FeatureKind, str] = {
     "nystroem": "Nyström features",
     "linear": "exact linear features",
@@ -105,19 +105,19 @@ FEATURES: dict[FeatureKind, str] = {
 
 @dataclass(frozen=True)
 class Approximation:
-    """What was given up for a stream beyond the exact method's memory.
+    """What was lost by using features, for a stream that needs too much memory otherwise.
 
     Attributes:
         features: Number of features that are used instead of the kernel.
-        kind: Which features those are, a key of `FEATURES`.
+        kind: Which features, a key of `FEATURES`.
         exact_memory: Bytes that the exact method would need.
-        memory_limit: Bytes that it may have.
-        sample: Rows on which both were compared.
+        memory_limit: Bytes that it may use.
+        sample: Number of rows on which the two methods were compared.
         kernel_error: Root mean square error of the kernel's entries, relative to their own.
         shift_error: Root mean square difference of the shifts, relative to the exact ones.
-        prediction_error: The same of the online learner's predictions.
-        reference: How far the error of an offline learner with the true kernel, on the sample
-            alone, is above the offline learner's, relative to it; None if it was not measured.
+        prediction_error: The same for the online learner's predictions.
+        reference: How far the error of an offline learner with the true kernel, trained on the
+            sample alone, is above the offline learner's, relative to it; None if not measured.
     """
 
     features: int
@@ -132,12 +132,12 @@ class Approximation:
 
     @property
     def words(self) -> str:
-        """How many features of which kind: 512 Nyström features."""
+        """Number and kind of the features, such as "512 Nyström features"."""
         return f"{self.features:,} {FEATURES[self.kind]}"
 
     @property
     def exact(self) -> bool:
-        """Whether nothing was given up but the kernel matrix: the features are the kernel."""
+        """Whether the features reproduce the kernel exactly."""
         return self.kind != "nystroem"
 
 
@@ -146,16 +146,16 @@ class GroupShift:
     """How much of the shift of one group's targets came from learning another group later.
 
     Attributes:
-        names: The G groups, in the order in which they first appear. More than 30: the largest
-            29, and the others as one, last. None given: ten consecutive parts of the stream.
-        counts: (G,) rows of each.
+        names: The G groups, in order of first appearance. If there are more than 30: the largest
+            29, then all others as one. Without groups: ten consecutive parts of the stream.
+        counts: (G,) number of rows of each.
         size: (G, G) how far learning group g (columns) moved the targets of a row of group h
             (rows): mean length of the movement, in the units of `Diagnosis.stream.Y`.
         pull: (G, G) its direction: the mean movement along the row's own target, negative if the
-            target was weakened. For classes, that of the own class's output; for numbers, times the
-            target's sign.
-        own: (G,) mean length of the movement that is not due to later steps: that of the row's own
-            step and mini-batch, and of earlier steps through momentum and decay.
+            target was weakened. For classes, the movement of the row's own class's output; for
+            numbers, the movement times the target's sign.
+        own: (G,) mean length of the movement that is not due to later steps, but to the row's own
+            step and mini-batch, and to earlier steps through momentum and decay.
     """
 
     names: tuple[str, ...]
@@ -170,10 +170,10 @@ class Trial:
     """A change of the online learner that was tried, and its effect.
 
     Attributes:
-        change: What was changed.
+        change: Which option was changed.
         value: The rate or batch size tried; for the order, the number of random orders.
         effect: The change of the error, relative to the online learner's: below 0 is better. For
-            the order, the mean over all orders, in a range that holds their spread as well.
+            the order, the mean over all orders; the interval includes their spread.
     """
 
     change: Change
@@ -193,7 +193,7 @@ class ModelScore:
             or in one pass on corrected targets.
         error: Mean squared error over rows and targets, in the user's units (squared); NaN if the
             model failed, or cannot be trained in this way.
-        accuracy: Share of rows whose class is right; None for regression.
+        accuracy: As in `Score`.
     """
 
     way: ModelWay
@@ -203,34 +203,36 @@ class ModelScore:
 
 @dataclass(frozen=True)
 class ModelDiagnosis:
-    """What the user's own model learned from the stream, from real runs of it: see docs/models.md.
+    """What the user's own model learned from the stream, found by running it: see docs/models.md.
 
     Attributes:
-        name: What the model is called.
+        name: The model's name.
         scores: One for each way of training it, on the rows that all learners are compared on. A
             log of predictions has only "as it came", on each row before it was learned.
-        order: Change of the error by a random order, relative to the stream as it came (below 0:
-            the random order is better). Its interval covers the luck of the order and of the rows.
+        order: Change of the error if rows come in random order, relative to the stream as it came
+            (below 0: random is better). The interval covers the choice of orders and of rows.
         orders: The error of each random order.
         before: (n, c) predictions for each row just before it was learned.
-        after: (n, c) right after. For a log of predictions, the same as `before`.
-        end: (n, c) at the end of the stream.
+        after: (n, c) predictions right after. For a log of predictions, the same as `before`.
+        end: (n, c) predictions at the end of the stream.
         groups: Movement of a group's predictions (end - after) while others were learned: at up to
-            40 moments the model predicts all rows learned so far, and what moved between two of
-            them belongs to the groups learned in between, in proportion to their rows. `own` is the
-            mean distance of a row's prediction right after learning it from its target.
+            40 moments the model predicts all rows learned so far, and the movement between two of
+            them is attributed to the groups learned in between, in proportion to their rows.
+            `own` is the mean distance of a row's prediction, right after learning it, from its
+            target.
         description: Which kernel machine describes the model, or why none does, in words.
-        theory: (n, c) the movement (end - after) that the description predicts; None without one.
-        agreement: 1 - |shift - theory| / |theory| in root mean squares: 1 is perfect, 0 or less is
-            none. None without theory.
-        corrected: (n, c) the corrected targets that the model was trained on; None without.
+        theory: (n, c) the movement (end - after) that this machine predicts; None if none does.
+        agreement: 1 - |shift - theory| / |theory| in root mean squares: 1 is perfect, 0 or less
+            means that the two do not agree. None without `theory`.
+        corrected: (n, c) the corrected targets that the model was trained on; None if there are
+            none.
         corrected_size: Largest distance of these targets from the mean of the true ones, in
-            standard deviations of the true ones; NaN without.
-        closed: The share of (as it came - batch), in error, that training on them took away, for
-            real. NaN unless the model is clearly worse as it came than as a batch model.
+            standard deviations of the true ones; NaN if there are none.
+        closed: The measured share of the gap in error, (as it came - batch), that training on
+            them closed. NaN unless the model is clearly worse as it came than as a batch model.
         prequential: Error on the stream's rows just before each was learned, in the user's units.
-        remembered: Error at the end on the same rows, which it has learned by then.
-        failures: What failed, was left out or was done on fewer rows, a sentence each.
+        remembered: Error on the same rows at the end, after learning all of them.
+        failures: What failed, was skipped or was done on fewer rows, one sentence each.
 
     All of these arrays are in the units of `Diagnosis.stream.Y`.
     """
@@ -260,11 +262,11 @@ class ModelDiagnosis:
 
     @property
     def helped(self) -> bool:
-        """Whether corrected targets, of a usable size, clearly made the real model better."""
+        """Whether training on corrected targets, of a usable size, clearly improved the model."""
         return self.corrected_size <= OUT_OF_PROPORTION and self.closed.low > 0
 
     def score(self, way: ModelWay) -> ModelScore:
-        """The score of one way of training."""
+        """Returns the score of one way of training."""
         return next(score for score in self.scores if score.way == way)
 
 
@@ -274,7 +276,7 @@ class Verdict:
 
     Attributes:
         headline: One sentence.
-        findings: A few sentences, each with its numbers.
+        findings: A few sentences with numbers.
         recommendations: What to change, the most useful first.
     """
 
@@ -285,47 +287,50 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What an online learner has really learned from a stream.
+    """What an online learner has really learned from a stream: the result of `retarget.diagnose`.
+
+    Print `summary`, write the report with `to_html`, or use the arrays below.
 
     Attributes:
         stream: The rows that were learned from, in order: n of them, with c targets.
         test_rows: Number of rows that were scored: those held out or, in a progressive evaluation,
             all rows of the stream, each before it was learned.
-        evaluation: Which rows those are.
-        mode: Exact, or through features instead of the kernel.
+        evaluation: How these rows were chosen.
+        mode: Whether the exact kernel was used, or features instead.
         kernel: Description of the kernel.
         learner: The online learner.
         block_size: Rows corrected together by the iterative correction.
-        lr: How its rate was chosen.
-        gamma: How the offline learner's ridge was chosen.
-        scores: Offline, online, corrected, iterative; NaN for one that diverged, and for the
-            exactly corrected one in a progressive evaluation (it is right only at the end).
-        baselines: What simple predictors reach on the same rows, and batch models of recent rows.
+        lr: The learner's rate, and how it was chosen.
+        gamma: The offline learner's ridge, and how it was chosen.
+        scores: Of the offline, online, corrected and iterative learners; NaN if one diverged, and
+            for "corrected" in a progressive evaluation (it is right only at the end).
+        baselines: Scores of simple predictors on the same rows, and of batch models of recent rows.
         reference: The batch model that the online learner is compared with: the offline learner
-            ("all"), or the one of a recent window or with a discount, which is among the baselines.
+            ("all"), or one with a recent window or a discount, which is among the baselines.
         excess: How far the online learner's error is above the reference's, relative to it.
         gap_closed: For "corrected" and "iterative": (online - it) / (online - reference) in error.
-            NaN if the online learner's error is not clearly above the reference's, or so far
-            above that it has diverged.
-        accuracy_gap: For classes, the offline learner's share of rows that are right less the
-            online one's; None for numbers.
+            NaN if the online learner's error is not clearly above the reference's, or if the
+            learner diverged.
+        accuracy_gap: For classes, the offline learner's accuracy minus the online learner's; None
+            for regression.
         hindsight: Mean squared error of the finished online learner on the rows that it has
-            learned, in the user's units (squared); NaN if it diverged. Far above the prequential
-            error, it tells that the learner forgets.
+            learned, in the user's units (squared); NaN if it diverged. If it is far above the
+            prequential error, the learner forgets.
         effective: (n, c) effective targets: what the online learner has really learned.
         corrected: (n, c) exactly corrected targets.
         iterative: (n, c) causally corrected targets.
         prequential: (n, c) the online learner's error on each row just before learning it.
-        density: (n,) mean similarity of each row to the others (a sample of them, if many).
-        changed: (n,) whether the shift changed the class; for numbers, the sign of any target, that
-            is the side of its mean.
+        density: (n,) mean similarity of each row to the others (to a sample, if there are many).
+        changed: (n,) whether the shift changed the class or, for regression, moved any target to
+            the other side of its mean.
         groups: How groups shifted each other.
-        stability: How near the online learner is to diverging.
-        approximation: What was given up, in mode "features".
-        ridge: How the iterative correction's stabiliser was chosen; None if there is none.
-        aim: How the ridge of the offline learner that it follows was chosen; None if there is none.
+        stability: How close the online learner is to diverging.
+        approximation: What was lost in mode "features"; None in mode "exact".
+        ridge: The ridge of the iterative correction's blocks; None if there is none.
+        aim: The ridge of the offline learner that the iterative correction follows; None if there
+            is none.
         trials: Changes of the online learner that were tried.
-        failures: What could not be computed, or only with few digits, a sentence each.
+        failures: What could not be computed, or only imprecisely, one sentence each.
         unseen: Classes of the held-out rows that were never learned.
         model: The diagnosis of the user's own model, if there is one.
 
@@ -366,7 +371,7 @@ class Diagnosis:
 
     @property
     def prequential_error(self) -> float:
-        """Mean square of the errors just before each row was learned, in the user's units."""
+        """Mean squared error on each row just before it was learned, in the user's units."""
         return float(np.square(self.prequential * self.stream.target_scales).mean())
 
     @property
@@ -377,7 +382,7 @@ class Diagnosis:
 
     @property
     def target_size(self) -> dict[str, float]:
-        """Largest distance of "corrected" and "iterative" targets, in standard deviations."""
+        """Largest distance of each kind of corrected target from the mean, in deviations."""
         both = {"corrected": self.corrected, "iterative": self.iterative}
         return {name: self.stream.farthest(targets) for name, targets in both.items()}
 
@@ -392,7 +397,7 @@ class Diagnosis:
         return np.asarray(np.linalg.norm(self.shift, axis=1))
 
     def score(self, learner: LearnerName) -> Score:
-        """One learner's score."""
+        """Returns one learner's score."""
         return next(score for score in self.scores if score.learner == learner)
 
     @property
@@ -410,25 +415,25 @@ class Diagnosis:
         return summary_text(self)
 
     def table(self) -> pl.DataFrame:
-        """A row for each row of the stream: its targets, what was really learned, the shift."""
+        """Returns each row's targets, what was really learned of them, and the shift."""
         from retarget.diagnosis.report.export import shift_table
 
         return shift_table(self)
 
     def to_html(self, path: str | Path, command: str | None = None) -> None:
-        """Writes the report, one file that needs no other.
+        """Writes the report as one self-contained HTML file.
 
         Args:
-            path: The file.
-            command: What made it, to be shown at the end.
+            path: The file to write.
+            command: The command that made it, which the report shows at the end.
         """
-        # with Plotly: only when it is wanted
+        # imports Plotly, so only when needed
         from retarget.diagnosis.report.page import write_report
 
         write_report(self, path, command=command)
 
     def to_parquet(self, path: str | Path) -> None:
-        """Writes `table()`."""
-        # opened here: Polars takes no path that is not UTF-8
+        """Writes `table()` to a Parquet file."""
+        # opened here: Polars does not accept a path that is not UTF-8
         with atomic_file(Path(path)) as temporary, temporary.open("wb") as file:
             self.table().write_parquet(file)

@@ -1,4 +1,4 @@
-"""A user's stream, as numbers: rows in the order in which they were learned."""
+"""A user's stream as numbers, with rows in the order in which they were learned."""
 
 from dataclasses import dataclass, replace
 from typing import Literal, Self
@@ -10,10 +10,10 @@ TargetKind = Literal["regression", "classification"]
 
 @dataclass(frozen=True)
 class Stream:
-    """Rows ready to be learned from, and what they are called.
+    """Rows that are ready to be learned from, and their names.
 
     Attributes:
-        X: (n, d) features as the kernel takes them, float64.
+        X: (n, d) features as the kernel takes them, in float64.
         Y: (n, c) targets, float64: standardised numbers, or one-hot classes.
         kind: Whether the targets are numbers or classes.
         target_names: The c target columns, or the c classes.
@@ -24,7 +24,7 @@ class Stream:
         groups: (n,) the group of each row, as text; None without groups.
         group_column: The name of the groups; None without groups.
         times: (n,) the value that orders the rows, as text; None if nothing does.
-        notes: What was done to the columns, a sentence each: dropped, filled in, encoded.
+        notes: What was done to the columns (dropped, filled in, encoded), one sentence each.
     """
 
     X: np.ndarray
@@ -44,7 +44,7 @@ class Stream:
         return len(self.X)
 
     def part(self, rows: slice | np.ndarray) -> Self:
-        """Some rows of the stream."""
+        """Returns the stream of some rows."""
         return replace(
             self,
             X=self.X[rows],
@@ -55,11 +55,11 @@ class Stream:
         )
 
     def farthest(self, targets: np.ndarray) -> float:
-        """How far targets (n, c) reach from the mean, in standard deviations of the true ones."""
+        """Returns the largest distance of targets (n, c) from the mean, in standard deviations."""
         spread = self.Y.std(axis=0)
         distance = np.abs(targets - self.Y.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
         return float(distance.max())
 
     def in_units(self, targets: np.ndarray) -> np.ndarray:
-        """Targets (m, c) in the user's own units."""
+        """Converts targets (m, c) to the user's own units."""
         return np.asarray(targets * self.target_scales + self.target_means)

@@ -1,4 +1,4 @@
-"""Figures and demonstrations: experiments as data (TOML), one runner, one module a figure.
+"""The paper's figures and demonstrations: experiments in TOML files, and what runs and draws them.
 
 Computing and drawing needs the extra: `pip install "retarget[figures]"`.
 """

@@ -1,4 +1,4 @@
-"""What an experiment is: what its TOML file says, and the runs that it expands to."""
+"""An experiment as described by its TOML file, and the runs that it expands to."""
 
 import itertools
 import re
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 MISSING = "missing"
-TWICE = "the same run twice; give each seed, and each value of a grid, once"
-SHOWN = 3  # places of the same problem
+TWICE = "this run appears twice; give each seed, and each value of a grid, once"
+SHOWN = 3  # places named for the same problem
 
 
 class Problem(NamedTuple):
@@ -32,18 +32,18 @@ class Problem(NamedTuple):
 
 
 def unknown_key(place: str, known: Sequence[str]) -> Problem:
-    """A key that has no meaning there, and the nearest known one."""
+    """Reports a key that has no meaning there, with the nearest known one."""
     near = did_you_mean(place.rpartition(".")[2], known)
     hint = f"did you mean {near!r}?" if near else f"known: {', '.join(known)}"
     return Problem(place, f"unknown key; {hint}")
 
 
 def value_problems(error: ValidationError, place: Callable[[str], str]) -> Iterator[Problem]:
-    """Each problem that pydantic has found; `place` says where in the file a key stands."""
+    """Yields each problem that pydantic has found; `place` returns where in the file a key is."""
     for found in error.errors():
         kind, message, loc = found["type"], found["msg"], found["loc"]
         if kind == "too_short" and len(found["input"]) >= found["ctx"]["min_length"]:
-            continue  # only because of a value in it that has a line of its own
+            continue  # only due to a value in it, which is reported separately
         key, *inner = (str(part) for part in loc or ("",))
         where = ".".join([place(key), *inner])
         if kind == "extra_forbidden":
@@ -52,7 +52,7 @@ def value_problems(error: ValidationError, place: Callable[[str], str]) -> Itera
             yield unknown_key(where, [name for name in keys if name != "name"])
         elif kind == "missing":
             yield Problem(where, MISSING)
-        elif kind == "value_error":  # several values together, in our own words
+        elif kind == "value_error":  # our own validators, about several values together
             yield Problem(where, " ".join(message.removeprefix("Value error, ").split()))
         else:
             expected = message.replace("Input should be", "expected")
@@ -60,7 +60,7 @@ def value_problems(error: ValidationError, place: Callable[[str], str]) -> Itera
 
 
 def problems_error(name: str, problems: Iterable[Problem]) -> InvalidInputError:
-    """The error that lists the problems of an experiment, each once."""
+    """Returns the error that lists the problems of an experiment, each once."""
     places: dict[str, dict[str, None]] = {}  # in order, each once
     for problem in problems:
         places.setdefault(problem.message, {})[problem.place] = None
@@ -74,7 +74,7 @@ def problems_error(name: str, problems: Iterable[Problem]) -> InvalidInputError:
     return InvalidInputError(f"experiment {name} has {len(lines)} problems:{listed}")
 
 
-# What the numbers of an experiment may be. (TOML has nan and inf.)
+# Valid ranges of an experiment's numbers. (TOML allows nan and inf.)
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
@@ -86,14 +86,14 @@ Core50Source = Literal["core50", "standin"]
 
 
 class Config(BaseModel):
-    """What determines the result of one run; families add their parameters."""
+    """The parameters that determine the result of one run; each family adds its own."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     seed: int
 
     def identifying(self) -> dict[str, Any]:
-        """The parameters that identify the run, without places on this machine."""
+        """Returns the parameters that identify the run, without paths on this machine."""
         return self.model_dump(mode="json")
 
 
@@ -107,19 +107,18 @@ RunAll = Callable[[Sequence[Any], Path | None], "Iterator[tuple[Any, pl.DataFram
 
 @dataclass(frozen=True)
 class Family:
-    """How the experiments of one kind are computed and shown.
+    """How experiments of one kind are computed and shown.
 
     Attributes:
-        config: The parameters of a run.
-        run: From the configs of some runs to the table of each, in any order; no other input, no
-            side effect but a checkpoint at the path given.
-        draw: From the table of all runs to the figure.
-        summarise: From the table of all runs to what the terminal shows.
-        data: SHA-256 of what a run reads, by what it is. Its arguments are the parameters that
-            decide what is read, so that runs which agree in them are looked up once.
-        together: What runs have in common if they are to be computed at once; None if a run is
-            computed alone.
-        light: Whether runs take less time than starting a process.
+        config: The class of a run's parameters.
+        run: Computes the table of each of some runs, in any order. It has no other input, and no
+            side effect except a checkpoint at the given path.
+        draw: Draws the figure from the table of all runs.
+        summarise: Returns what the terminal shows, from the table of all runs.
+        data: Returns the SHA-256 of everything a run reads, by name. Its arguments are the
+            parameters that decide what is read, so that runs with the same ones are looked up once.
+        together: Returns a key that runs computed together share; None if a run is computed alone.
+        light: Whether a run takes less time than starting a process.
     """
 
     config: type[Config]
@@ -132,7 +131,7 @@ class Family:
 
 
 def one_by_one(run: "Callable[[Any], pl.DataFrame]") -> RunAll:
-    """The `run` of a family whose runs are computed one after the other."""
+    """Makes the `run` of a family whose runs are computed one after the other."""
     return lambda configs, checkpoint: ((config, run(config)) for config in configs)
 
 
@@ -141,7 +140,7 @@ Seeds = Annotated[tuple[Seed, ...], Field(min_length=1)]
 
 
 class Changes(BaseModel):
-    """Other seeds (None keeps the experiment's) and other values of some parameters."""
+    """Changes of an experiment: seeds (None keeps its own) and values of some parameters."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -150,14 +149,14 @@ class Changes(BaseModel):
 
 
 class Case(Changes):
-    """One of the things that an experiment compares: seeds and values of its own."""
+    """One of the cases that an experiment compares, with its own seeds and values."""
 
     grid: dict[str, Values] = {}
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run to compute, and the labels that tell it from the others of its experiment."""
+    """A run to compute, and the labels that distinguish it within its experiment."""
 
     config: Config
     labels: dict[str, Any]
@@ -183,7 +182,7 @@ class Experiment(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str  # of the file, without its suffix
+    name: str  # the file's name without its suffix
     family: str  # a key of `families()`
     title: str
     seeds: Seeds
@@ -191,7 +190,7 @@ class Experiment(BaseModel):
     grid: dict[str, Values] = {}  # every combination is a run, for every seed
     cases: dict[str, Case] = {}
     quick: Changes | None = None  # a small version that runs the same code
-    variant: str | None = None  # a parameter that results have in their name
+    variant: str | None = None  # a parameter whose value is part of the results' name
 
     @property
     def kind(self) -> Family:
@@ -200,18 +199,18 @@ class Experiment(BaseModel):
 
     @property
     def label(self) -> str:
-        """What its results are called: a name for a folder."""
+        """The name of its results' folder."""
         if not self.variant:
             return self.name
         value = re.sub(r"[^\w.+-]", "_", str(self.parameters[self.variant]))
         return f"{self.name}-{value}"
 
     def changed(self, changes: Changes) -> "Experiment":
-        """The same experiment with other seeds or parameters."""
+        """Returns the experiment with other seeds or parameters."""
         given = changes.parameters
 
-        # A parameter that is given is no longer swept, nor different from case to case. If it was
-        # swept, its one value stays in the grid: the table has the same columns.
+        # A given parameter is no longer swept and no longer differs between cases. If it was swept,
+        # its one value stays in the grid, so that the table keeps its columns.
         def narrowed(grid: dict[str, list[Any]]) -> dict[str, list[Any]]:
             return {name: [given[name]] if name in given else grid[name] for name in grid}
 
@@ -229,13 +228,13 @@ class Experiment(BaseModel):
         )
 
     def where_it_fits(self, **parameters: Any) -> "Experiment":
-        """The same experiment with the given parameters that its family has."""
+        """Returns the experiment with those of the given parameters that its family has."""
         known = self.kind.config.model_fields
         fitting = {name: value for name, value in parameters.items() if name in known}
         return self.changed(Changes(parameters=fitting)) if fitting else self
 
     def tables(self) -> dict[str, dict[str, Any]]:
-        """Every table of parameters, by its place in the file."""
+        """Returns every table of parameters, by its place in the file."""
         found: dict[str, dict[str, Any]] = {"parameters": self.parameters, "grid": self.grid}
         for name, case in self.cases.items():
             found[f"cases.{name}.parameters"] = case.parameters
@@ -243,24 +242,24 @@ class Experiment(BaseModel):
         return found
 
     def runs(self) -> list[Config]:
-        """The configs of all runs, checked."""
+        """Returns the validated configs of all runs."""
         return [planned.config for planned in self.planned_runs()]
 
     def planned_runs(self) -> list[PlannedRun]:
-        """All runs, checked; an error lists everything that is wrong with their parameters."""
+        """Returns all runs; raises an error that lists everything wrong with their parameters."""
         planned, problems = self.expanded()
         if problems:
             raise problems_error(self.name, problems)
         return planned
 
     def expanded(self) -> tuple[list[PlannedRun], list[Problem]]:
-        """The valid runs, and what is wrong with the parameters of the others.
+        """Returns the valid runs, and what is wrong with the parameters of the others.
 
         If there are unknown names, missing parameters are not reported: they may be misspelt.
         """
         unknown = list(self._unknown_parameters())
         cases, kind = self.cases or {"": Case()}, self.kind.config
-        fields = list(kind.model_fields)  # pydantic takes its time to find them
+        fields = list(kind.model_fields)  # looked up once, since pydantic is slow at it
         swept = {name for case in cases.values() for name in self.grid | case.grid}
         planned, problems = dict[str, PlannedRun](), list(unknown)
         for name, case in cases.items():
@@ -288,12 +287,12 @@ class Experiment(BaseModel):
         for place, table in self.tables().items():
             for key in table:
                 if key in ("seed", "seeds"):
-                    yield Problem(f"{place}.{key}", "unknown key; seeds stand above: seeds = [0]")
+                    yield Problem(f"{place}.{key}", "unknown key; put seeds above: seeds = [0]")
                 elif key not in known:
                     yield unknown_key(f"{place}.{key}", known)
 
     def _place(self, key: str, case: str) -> str:
-        """Where the value of a parameter comes from, or should: the strongest place that has it."""
+        """Returns where a parameter's value comes from, or should, by precedence."""
         tables, prefix = self.tables(), f"cases.{case}." if case else ""
         places = [f"{prefix}grid", f"{prefix}parameters", "grid", "parameters"]
         place = next((place for place in places if key in tables[place]), places[1])
@@ -302,7 +301,7 @@ class Experiment(BaseModel):
 
 @cache
 def families() -> dict[str, Family]:
-    """All kinds of experiments, by the name that the TOML files use."""
+    """Returns all kinds of experiments, by the names that TOML files use."""
     from retarget.experiments.figures import digits, mnist, networks, toy
 
     return networks.FAMILIES | digits.FAMILIES | mnist.FAMILIES | toy.FAMILIES

@@ -1,4 +1,4 @@
-"""Experiments from their TOML files: those of the package by name, a user's own by path."""
+"""Reads experiments from TOML files: the package's by name, a user's own by path."""
 
 import math
 import re
@@ -27,7 +27,7 @@ from retarget.text import did_you_mean, shown
 SUFFIX = ".toml"
 LARGEST_FILE = 1_000_000
 LARGEST_PLAN = 100_000  # runs
-# Results lie in a folder of the experiment's name, beside that of all runs.
+# Results are in a folder with the experiment's name, next to the folder of all runs.
 NAME = re.compile(r"(?!runs$)\w[\w .+,()-]*")
 LETTERS = "letters, digits, spaces and -_.+,()"
 
@@ -36,12 +36,12 @@ CONFIGS = resources.files("retarget.experiments") / "configs"
 
 
 def experiment_names() -> list[str]:
-    """The experiments that come with the package."""
+    """Returns the names of the package's experiments."""
     return sorted(Path(entry.name).stem for entry in CONFIGS.iterdir())
 
 
 def experiment_titles() -> dict[str, str]:
-    """Their titles by name, read from the files without checking these."""
+    """Returns their titles by name, read without checking the files."""
     return {name: tomllib.loads(_text_of(name))["title"] for name in experiment_names()}
 
 
@@ -50,7 +50,7 @@ def _text_of(name: str) -> str:
 
 
 def named_experiments(name: str) -> list[str]:
-    """The experiments that a name stands for: itself, the parts of a figure, a file, or all.
+    """Returns the experiments that a name stands for: one, the parts of a figure, a file, or all.
 
     Examples:
         >>> named_experiments("fig6")
@@ -65,11 +65,11 @@ def named_experiments(name: str) -> list[str]:
 
 
 def load_experiment(name: str) -> Experiment:
-    """An experiment of the package by its name, or the user's own by a path that ends in `.toml`.
+    """Loads an experiment of the package by name, or the user's own by a path that ends in `.toml`.
 
     Raises:
         InvalidInputError: There is no such experiment, the file cannot be read, or it has problems:
-            the message lists every one.
+            the message lists all of them.
     """
     if name.endswith(SUFFIX):
         path = user_path(name)
@@ -80,23 +80,23 @@ def load_experiment(name: str) -> Experiment:
         raise InvalidInputError(
             f"there is no experiment {name!r}; "
             + (f"did you mean {near!r}? " if near else "")
-            + f"known: {', '.join(names)}; or the path of a file that ends with {SUFFIX}"
+            + f"known: {', '.join(names)}; or give the path of a file that ends in {SUFFIX}"
         )
     return parse_experiment(name, _text_of(name))
 
 
 def parse_experiment(name: str, text: str) -> Experiment:
-    """An experiment from the text of its TOML file, with all runs that it expands to checked."""
+    """Parses the text of a TOML file, and checks all runs that it expands to."""
     if not NAME.fullmatch(name):
         raise InvalidInputError(
-            f"{name!r} cannot name an experiment, whose results lie in a folder of that name; "
-            f"expected {LETTERS} in the name of its file, and not 'runs'"
+            f"{name!r} cannot name an experiment, whose results go to a folder of that name; "
+            f"expected a file name of {LETTERS}, other than 'runs'"
         )
     try:
         content = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits
+    except (ValueError, RecursionError) as error:  # also for numbers with thousands of digits
         raise InvalidInputError(f"experiment {name} is not valid TOML: {error}") from error
-    problems = [Problem("name", "unknown key; the name is that of the file")] * ("name" in content)
+    problems = [Problem("name", "unknown key; the name is the file's")] * ("name" in content)
     content = content | {"name": name}
     try:
         experiment: Experiment | None = Experiment.model_validate(content)
@@ -104,7 +104,7 @@ def parse_experiment(name: str, text: str) -> Experiment:
     except ValidationError as error:
         problems += value_problems(error, lambda key: key)
         experiment = _what_is_right(content, {found["loc"][0] for found in error.errors()})
-        # what seems to be missing may be in what is wrong
+        # a seemingly missing key may be inside an invalid one
         problems += (found for found in _problems(experiment) if found.message != MISSING)
     if problems or experiment is None:
         raise problems_error(name, problems)
@@ -112,21 +112,22 @@ def parse_experiment(name: str, text: str) -> Experiment:
 
 
 def parse_changes(assignments: Sequence[str], seeds: Sequence[int] = ()) -> Changes:
-    """Changes from `name=value` texts, the value as TOML has it."""
+    """Parses `name=value` texts, with values in TOML."""
     parameters: dict[str, Any] = {}
     for assignment in assignments:
         try:
             parsed = tomllib.loads(assignment)
         except (ValueError, RecursionError) as error:
             raise InvalidInputError(
-                f"{assignment!r} is not a setting: {error}; expected name=value, the value in TOML"
+                f"{assignment!r} is not a setting: {error}; expected name=value, with the value in "
+                "TOML"
             ) from error
         parameters |= parsed
     return Changes(seeds=tuple(seeds) or None, parameters=parameters)
 
 
 def _read(path: Path) -> str:
-    if path.exists() and not path.is_file():  # a pipe would be waited for
+    if path.exists() and not path.is_file():  # reading a pipe could block
         raise InvalidInputError(f"{path} is not a file; expected an experiment file")
     try:
         with path.open("rb") as file:
@@ -136,7 +137,7 @@ def _read(path: Path) -> str:
         raise InvalidInputError(f"the experiment file {path} cannot be read: {reason}") from error
     if len(content) > LARGEST_FILE:
         raise InvalidInputError(
-            f"{path} has more than {LARGEST_FILE} bytes; no experiment file is that large"
+            f"{path} is too large for an experiment file; expected at most {LARGEST_FILE} bytes"
         )
     try:
         return content.decode("utf-8")
@@ -145,7 +146,7 @@ def _read(path: Path) -> str:
 
 
 def _what_is_right(content: dict[str, Any], wrong: Container[int | str]) -> Experiment | None:
-    """An experiment of the valid keys of a file, to look for problems in their values as well."""
+    """Returns an experiment with a file's valid keys, to check their values as well."""
     right = {key: value for key, value in content.items() if key not in wrong and key != "variant"}
     if "family" not in right:
         return None
@@ -153,7 +154,7 @@ def _what_is_right(content: dict[str, Any], wrong: Container[int | str]) -> Expe
 
 
 def _problems(experiment: Experiment | None) -> Iterator[Problem]:
-    """Problems that the types of the values do not show."""
+    """Yields problems that the types of the values do not show."""
     if experiment is None:
         return
     known = families()
@@ -165,7 +166,7 @@ def _problems(experiment: Experiment | None) -> Iterator[Problem]:
     variant = experiment.variant
     if variant is not None and variant not in experiment.parameters:
         yield Problem("variant", f"got {variant!r}; expected one of its parameters")
-    for name in experiment.cases:  # a terminal or a figure would take others for something else
+    for name in experiment.cases:  # a terminal or a figure could misinterpret other characters
         if not NAME.fullmatch(name):
             yield Problem("cases", f"got {shown(name)}; expected a name of {LETTERS}")
     yield from _said_twice(experiment)
@@ -186,7 +187,7 @@ def _problems(experiment: Experiment | None) -> Iterator[Problem]:
 
 
 def _code_to_run(experiment: Experiment) -> Iterator[Problem]:
-    """A file from someone else must not choose what is imported and called."""
+    """Reports code to import: a file from someone else must not choose what is run."""
     from retarget.import_path import IMPORT_PATH  # with torch
 
     quick = experiment.quick.parameters if experiment.quick else {}
@@ -201,7 +202,7 @@ def _code_to_run(experiment: Experiment) -> Iterator[Problem]:
 
 
 def _count_runs(experiment: Experiment) -> int:
-    """How many runs a plan has, without writing it out."""
+    """Counts the runs of a plan without expanding it."""
     runs = 0
     for case in (experiment.cases or {"": Case()}).values():
         lists = (experiment.grid | case.grid).values()
@@ -210,7 +211,7 @@ def _count_runs(experiment: Experiment) -> int:
 
 
 def _said_twice(experiment: Experiment) -> Iterator[Problem]:
-    """Parameters with two values at once."""
+    """Yields parameters that are given twice."""
     tables = experiment.tables()
     for place, table in tables.items():
         if place.endswith("grid"):

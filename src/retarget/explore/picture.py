@@ -1,4 +1,4 @@
-"""From a setting of the page to what is drawn, and to the Python that gives the same numbers."""
+"""Computes what the page draws for a setting, and Python code that gives the same numbers."""
 
 import warnings
 from collections.abc import Callable
@@ -22,8 +22,8 @@ from retarget.theory.online import offline_coefficients, online_coefficients, pr
 from retarget.theory.stability import largest_stable_lr
 
 GRID_SIZE = 201
-UNTRUSTED = (DivergenceWarning, PrecisionWarning)  # they are told beside a curve
-BEYOND_THE_PICTURE = 1e6  # times the size of the targets: nothing to be seen but a number
+UNTRUSTED = (DivergenceWarning, PrecisionWarning)  # reported next to a curve
+BEYOND_THE_PICTURE = 1e6  # times the size of the targets: too large to draw
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class Picture:
-    """All numbers of one picture. A learner or targets that could not be computed are left out."""
+    """All numbers of one picture. Learners and targets that could not be computed are left out."""
 
     stream: np.ndarray  # (n,) numbers of the points, in the order in which they are learned
     grid: np.ndarray  # (m,) where the curves are drawn
@@ -50,15 +50,15 @@ class Picture:
     predicted: np.ndarray | None  # (seen,) by the online learner before each sample was learned
     distances: dict[str, float]  # of each online learner's curve from the offline one (RMS)
     discrepancies: dict[str, float]  # the same as functions: RKHS norm of the difference (Eq. 14)
-    # of the newest sample's block; none with momentum, or if that learner diverges
+    # for the newest sample's block; None with momentum, or if that learner diverges
     terms: Terms | None
     largest_lr: float  # the largest rate at which every step over the whole stream is stable
-    problems: dict[str, str]  # by curve or targets, why it is missing or not to be trusted
+    problems: dict[str, str]  # by curve or targets: why it is missing or unreliable
 
 
 def draw(state: State) -> Picture:
-    """The picture of a setting."""
-    with warnings.catch_warnings():  # `_attempt` tells them, once for each curve and its targets
+    """Computes the picture of a setting."""
+    with warnings.catch_warnings():  # `_attempt` reports them, once for each curve and its targets
         for kind in UNTRUSTED:
             warnings.simplefilter("ignore", kind)
         return _Drawing(state).picture()
@@ -72,7 +72,7 @@ class _Drawing:
         self.order = state.stream()
         self.grid = np.linspace(state.low, state.high, GRID_SIZE)
         kernel, x = RBF(state.width), np.array(state.x)[self.order]
-        self.y = np.array(state.y)[self.order] - state.start  # what is left to be learned
+        self.y = np.array(state.y)[self.order] - state.start  # what remains to be learned
         self.K, self.K_grid = kernel(x), kernel(self.grid, x)
         self.largest = BEYOND_THE_PICTURE * max(float(np.abs(self.y).max()), 1e-9)
         self.problems: dict[str, str] = {}
@@ -116,7 +116,7 @@ class _Drawing:
     def _curve(
         self, name: str, coefficients: Callable[..., Any], z: np.ndarray, option: Any
     ) -> np.ndarray | None:
-        """A learner's function after the samples seen, on these targets."""
+        """Returns a learner's function after the samples seen, trained on these targets."""
         if self.seen == 0:
             return np.zeros(len(self.grid))
         s = slice(0, self.seen)
@@ -137,7 +137,7 @@ class _Drawing:
         return discrepancy(self.K[s, s], targets[s], self.y[s], self.learner, self.state.gamma)
 
     def _terms(self, targets: np.ndarray) -> Terms | None:
-        """Terms of the newest sample's block, given the iteratively corrected targets."""
+        """Returns the terms of the newest block, given the iteratively corrected targets."""
         state, learner, size = self.state, self.learner, self.state.block_size
         if state.seen == 0 or learner.has_memory:
             return None
@@ -146,7 +146,7 @@ class _Drawing:
         K, z, y = self.K[seen, seen], targets[seen], self.y[seen]
         block = correction_terms(K, learner, state.gamma, size, state.block_ridge)[-1]
         try:
-            # without a memory, the past's coefficients are the first of those of the stream
+            # without momentum, the past's coefficients are the first of the stream's
             f_on = K[new, :start] @ online_coefficients(K, z, learner)[:start]
         except DivergedError:
             return None
@@ -160,7 +160,7 @@ class _Drawing:
         return np.asarray(y - prequential_errors(K, y, self.learner) + self.state.start)
 
     def _attempt(self, name: str, compute: Callable[..., Any], *options: Any) -> np.ndarray | None:
-        """The result; None, with the reason among the problems, if it cannot be computed."""
+        """Returns the result; if it cannot be computed, notes the problem and returns None."""
         with warnings.catch_warnings(record=True) as caught:
             for kind in UNTRUSTED:
                 warnings.simplefilter("always", kind)
@@ -227,9 +227,9 @@ offline_move = Z[new] - y[new] - online_move  # C_off (f_off - y)
 
 
 def python_code(state: State) -> str:
-    """A script whose variables hold the numbers of the picture of this setting.
+    """Returns a script whose variables hold the numbers of the picture of this setting.
 
-    If nothing of the stream has been seen, it is the script for the first sample.
+    If no sample has been seen yet, the script is for the first one.
     """
     stream = state.stream()
     start, size = state.start, abs(state.start)
@@ -248,7 +248,7 @@ def python_code(state: State) -> str:
 
 
 def _numbers(values: np.ndarray) -> str:
-    """The list, a few numbers a line, each to its last digit."""
+    """Formats a list, a few numbers per line, with full precision."""
     texts = [repr(float(value)) for value in values]
     lines = [", ".join(texts[i : i + 5]) for i in range(0, len(texts), 5)]
     return f"[{lines[0]}]" if len(lines) == 1 else "[\n    " + ",\n    ".join(lines) + ",\n]"

@@ -1,8 +1,8 @@
-"""The page's server: on this machine only, and only for those who were given its address.
+"""The page's server, reachable only from this machine and with the secret address.
 
-It listens on 127.0.0.1, so that no other machine reaches it. Every address begins with a random
+It listens on 127.0.0.1, so that no other machine can reach it. Every address begins with a random
 token, which no other page in the same browser can guess. A request must name this server as its
-host, so that a name that is pointed at 127.0.0.1 later (DNS rebinding) cannot read the answers.
+host, so that a domain that is redirected to 127.0.0.1 (DNS rebinding) cannot read the answers.
 """
 
 import errno
@@ -25,7 +25,7 @@ from retarget.explore.picture import draw, python_code
 from retarget.explore.state import Opening, State
 
 HOST = "127.0.0.1"
-MOST_BYTES = 100_000  # of a setting: 500 points take less than half of it
+MOST_BYTES = 100_000  # for a setting; 500 points take less than half
 SCRIPTS = ("axes", "bars", "controls", "page", "plot", "points", "readings")
 KINDS = {"": "text/html", "page.css": "text/css"}
 KINDS |= {f"{name}.js": "text/javascript" for name in SCRIPTS}
@@ -45,16 +45,16 @@ class ExploreServer(socketserver.ThreadingTCPServer):
     """Serves one page, and computes what it shows.
 
     Args:
-        opening: What the page opens with.
-        port: Where it listens; 0 takes any free port.
+        opening: What the page shows at first.
+        port: The port to listen on; 0 takes any free port.
     """
 
     daemon_threads = True
-    allow_reuse_address = True  # after a stop, at once again on the same port
+    allow_reuse_address = True  # allows restarting on the same port at once
 
     def __init__(self, opening: Opening, port: int = 0) -> None:
         self.opening, self.token = opening, secrets.token_urlsafe(16)
-        # torch uses all cores for one picture, and recorded warnings belong to one at a time
+        # one picture at a time: torch uses all cores, and warnings are recorded globally
         self.one_at_a_time = threading.Lock()
         try:
             super().__init__((HOST, port), _Handler)
@@ -73,17 +73,17 @@ class ExploreServer(socketserver.ThreadingTCPServer):
         return f"http://{HOST}:{self.server_address[1]}/{self.token}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignores that a page was closed while it was being answered."""
+        """Ignores errors from a page that was closed during an answer."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: ExploreServer
-    protocol_version = "HTTP/1.1"  # one connection for all pictures of a drag
+    protocol_version = "HTTP/1.1"  # one connection for all pictures while dragging
     server_version, sys_version = "retarget", ""
-    wbufsize, disable_nagle_algorithm = -1, True  # an answer goes out whole, and at once
-    timeout = 60  # seconds, for a connection that says nothing
+    wbufsize, disable_nagle_algorithm = -1, True  # answers are sent whole and at once
+    timeout = 60  # seconds, for an idle connection
 
     def do_GET(self) -> None:
         name = self._name()
@@ -104,12 +104,12 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if name != "compute":
             self._refuse(HTTPStatus.NOT_FOUND, "there is nothing at this address")
-        # a form of another site could send other types without asking
+        # a form on another site could send other types without a preflight request
         elif self.headers.get_content_type() != "application/json":
             self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "expected application/json")
         elif not length.isascii() or not length.isdigit():
             self._refuse(HTTPStatus.LENGTH_REQUIRED, "expected a Content-Length")
-        # by its digits first: Python refuses to convert thousands of them
+        # count the digits first: Python refuses to convert thousands of them
         elif len(length) > len(str(MOST_BYTES)) or int(length) > MOST_BYTES:
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"expected up to {MOST_BYTES} bytes")
         else:
@@ -128,23 +128,23 @@ class _Handler(BaseHTTPRequestHandler):
         self._send_json(HTTPStatus.OK, picture | {"python": python_code(state)})
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class's name)
-        """Says nothing: the terminal shows the address only."""
+        """Logs nothing: the terminal shows only the address."""
 
     def _name(self) -> str | None:
-        """What is asked for, without the token; None if the request was refused."""
+        """Returns the requested path without the token; None if the request was refused."""
         if self.headers.get("Host") not in self.server.hosts:
-            self._refuse(HTTPStatus.FORBIDDEN, "this server is not called so")
+            self._refuse(HTTPStatus.FORBIDDEN, "the request names another host")
             return None
         token, _, name = self.path.removeprefix("/").partition("/")
         if not secrets.compare_digest(token.encode(), self.server.token.encode()):
             self._refuse(
-                HTTPStatus.FORBIDDEN, "open the address that retarget explore printed, all of it"
+                HTTPStatus.FORBIDDEN, "open the complete address that retarget explore printed"
             )
             return None
         return name
 
     def _refuse(self, status: HTTPStatus, reason: str) -> None:
-        self.close_connection = True  # the rest of the request has not been read
+        self.close_connection = True  # the rest of the request is unread
         self._send_json(status, {"error": reason})
 
     def _send_json(self, status: HTTPStatus, value: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""One setting of the page (points, order, learner, samples seen), and what it opens with."""
+"""One setting of the page (points, order, learner, samples seen), and its initial one."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +18,9 @@ from retarget.learners import SGD
 Order = Literal["as given", "reversed", "by x", "random"]
 MOST_POINTS = 500
 
-# Far beyond any use, so that no sum or product of a few can overflow; NaN is refused too.
+# Far larger than needed, but sums and products of a few cannot overflow; NaN is refused too.
 LARGEST = 1e12
-Number = Annotated[float, Field(ge=-2 * LARGEST, le=2 * LARGEST)]  # a margin fits beside the points
+Number = Annotated[float, Field(ge=-2 * LARGEST, le=2 * LARGEST)]  # leaves room for a margin
 Positive = Annotated[float, Field(ge=1 / LARGEST, le=2 * LARGEST)]
 
 
@@ -40,20 +40,20 @@ class State(BaseModel):
     momentum: Annotated[float, Field(ge=0, le=0.999)] = 0.0
     gamma: Positive = 1.0
     width: Positive
-    # of the iterative correction
+    # for the iterative correction
     block_size: Annotated[int, Field(ge=1, le=MOST_POINTS)] = 8
     block_ridge: Annotated[float, Field(ge=0, le=LARGEST)] = 0.1
-    start: Number = 0.0  # the constant function from which learning starts
+    start: Number = 0.0  # the constant function that learning starts from
     seen: Annotated[int, Field(ge=0, le=MOST_POINTS)]  # samples of the stream learned so far
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if len(self.x) != len(self.y):
-            raise ValueError(f"{len(self.x)} x for {len(self.y)} y; expected as many")
+            raise ValueError(f"{len(self.x)} x for {len(self.y)} y; expected the same number")
         if self.seen > len(self.x):
-            raise ValueError(f"{self.seen} samples seen of {len(self.x)}; expected no more")
+            raise ValueError(f"{self.seen} samples seen of {len(self.x)}; expected at most all")
         if not self.low < self.high:
-            raise ValueError(f"low is {self.low}, high {self.high}; expected low < high")
+            raise ValueError(f"low is {self.low} and high is {self.high}; expected low < high")
         return self
 
     @property
@@ -62,7 +62,7 @@ class State(BaseModel):
         return SGD(lr=self.lr, batch_size=self.batch_size, momentum=self.momentum)
 
     def stream(self) -> np.ndarray:
-        """(n,) the numbers of the points in the order in which they are learned."""
+        """Returns (n,) the numbers of the points in the order in which they are learned."""
         if self.order == "random":
             return np.random.default_rng(self.seed).permutation(len(self.x))
         if self.order == "by x":
@@ -72,23 +72,23 @@ class State(BaseModel):
 
 
 FIG_1_SEED = 69  # the seed of experiments/configs/fig1.toml
-MARGIN = 0.05  # of the points' range, at each side of the picture
+MARGIN = 0.05  # share of the points' range added on each side
 
 
 @dataclass(frozen=True)
 class Opening:
-    """What the page opens with."""
+    """What the page shows at first."""
 
-    title: str  # of the points
+    title: str  # of the data
     x_name: str
     y_name: str
     state: State
 
 
 def toy_opening() -> Opening:
-    """The one-dimensional picture of Fig. 1: forty noisy samples of a smooth curve."""
+    """Returns the one-dimensional data of Fig. 1: forty noisy samples of a smooth curve."""
     toy = toy_curve(FIG_1_SEED)
-    x, y = toy.x_train.round(3), toy.y_train.round(3)  # as many digits as can be told apart
+    x, y = toy.x_train.round(3), toy.y_train.round(3)  # as many digits as can be distinguished
     state = State(
         x=x.tolist(), y=y.tolist(), low=-MARGIN, high=1 + MARGIN, width=float(WIDTH), seen=len(x)
     )
@@ -96,25 +96,25 @@ def toy_opening() -> Opening:
 
 
 def file_opening(path: Path, x: str | None, target: str | None) -> Opening:
-    """The stream in a user's file: one column against another, rows in the order of the file.
+    """Reads the stream in a user's file: one column against another, in the file's order.
 
     Args:
         path: CSV, Parquet, NPZ or NPY.
-        x: The column that is drawn from left to right.
+        x: The column to draw from left to right.
         target: The column to be learned.
     """
     table = read_table(path)
     columns = ", ".join(repr(name) for name in table.columns)
     if x is None or target is None:
         raise InvalidInputError(
-            f"{path.name} has the columns {columns}; say which two are drawn: --x COL --target COL"
+            f"{path.name} has the columns {columns}; choose two of them: --x COL --target COL"
         )
     for name in (x, target):
         if name not in table.columns:
-            raise InvalidInputError(f"{path.name} has no column {name!r}, but {columns}")
+            raise InvalidInputError(f"{path.name} has no column {name!r}; it has {columns}")
     if not 1 <= len(table) <= MOST_POINTS:
         raise InvalidInputError(
-            f"{path.name} has {len(table):,} rows; the page shows 1 to {MOST_POINTS}. Give it a "
+            f"{path.name} has {len(table):,} rows; the page shows 1 to {MOST_POINTS}. Use a "
             "part of the file, or diagnose all of it with: retarget diagnose FILE --target COL"
         )
     inputs, targets = _numbers(table, x, path), _numbers(table, target, path)
@@ -127,7 +127,7 @@ def file_opening(path: Path, x: str | None, target: str | None) -> Opening:
         low=low - margin,
         high=high + margin,
         width=max(float(f"{distance:.3g}"), 1 / LARGEST),
-        start=float(f"{targets.mean():.4g}"),  # the learner need not climb there from zero
+        start=float(f"{targets.mean():.4g}"),  # so that the learner need not start from zero
         seen=len(table),
     )
     return Opening(path.name, x, target, state)
@@ -142,6 +142,7 @@ def _numbers(table: pl.DataFrame, name: str, path: Path) -> np.ndarray:
     if wrong.any():
         raise InvalidInputError(
             f"{wrong.sum()} of the {len(values)} values of {name!r} are missing, not finite or "
-            f"beyond {LARGEST:g}, the first in row {int(wrong.argmax())}; leave these rows out"
+            f"beyond {LARGEST:g}, the first in row {int(wrong.argmax())}; leave these rows out, or "
+            "rescale the column"
         )
     return np.asarray(values)

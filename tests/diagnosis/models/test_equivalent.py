@@ -65,7 +65,7 @@ def test_a_penalty_leaves_the_intercept_alone_and_the_description_says_so():
     shifted = as_stream(stream.X, stream.Y + 2)
     passage, theory, described, _ = movements(SGDRegressor(**options), shifted)
     assert "is exact" not in described.words
-    assert "Nearly: the penalty alpha = 0.01" in described.words
+    assert "nearly exact: the penalty alpha = 0.01" in described.words
     gap = np.abs(passage.end - passage.after - theory).max()
     assert 1e-4 < gap < 0.2 * np.abs(theory).max()
     options["fit_intercept"] = False
@@ -185,18 +185,30 @@ def sgd(module, **options):
 @pytest.mark.parametrize(
     ("model", "options", "reason"),
     [
-        (RunningMean(), {}, "No kernel is known that describes RunningMean: of models with partia"),
+        (
+            RunningMean(),
+            {},
+            "No kernel is known that describes RunningMean; among models with partia",
+        ),
         (PassiveAggressiveRegressor, {}, "No kernel is known that describes PassiveAggressiveRe"),
-        (SGDRegressor(loss="huber"), {}, "SGDRegressor with loss='huber'; with squared_error, no"),
+        (
+            SGDRegressor(loss="huber"),
+            {},
+            "SGDRegressor with loss='huber'; a linear kernel would, with",
+        ),
         (SGDRegressor(penalty="l1", average=True), {}, "with penalty='l1', average=True"),
         (SGDRegressor(learning_rate="adaptive"), {}, "with learning_rate='adaptive'"),
         (SGDRegressor(), {"batch_size": 4}, "in mini-batches of 4 rows: it shuffles them"),
-        (OneByOne(), {}, "of models with learn_one, river's LinearRegression"),
-        (adam(network(3)), {}, "Linear with Adam: of optimisers, torch.optim.SGD"),
-        (groups(network(3)), {}, "its groups of parameters have different options"),
+        (OneByOne(), {}, "models with learn_one, it is known for river's LinearReg"),
+        (adam(network(3)), {}, "Linear with Adam: this is known only for torch.optim.SGD"),
+        (groups(network(3)), {}, "its parameter groups have different options"),
         (sgd(network(3), momentum=0.5, dampening=0.1), {}, "with maximize, dampening"),
         ((*sgd(network(3)), nn.L1Loss()), {}, "its loss, L1Loss, is not a squared error"),
-        (nn.Sequential(network(3), nn.Dropout()), {"lr": 0.1}, "its Dropout layer does something"),
+        (
+            nn.Sequential(network(3), nn.Dropout()),
+            {"lr": 0.1},
+            "its Dropout layer behaves differently",
+        ),
     ],
 )
 @pytest.mark.filterwarnings("ignore::FutureWarning")

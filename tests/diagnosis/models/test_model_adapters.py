@@ -230,7 +230,7 @@ FROZEN = network(3).requires_grad_(False)
 @pytest.mark.parametrize(
     ("model", "stream", "options", "message"),
     [
-        (SGDRegressor(), NUMBERS, {"model_options": {"eta0": 1}}, "made already"),
+        (SGDRegressor(), NUMBERS, {"model_options": {"eta0": 1}}, "already an instance"),
         (SGDClassifier(), NUMBERS, {}, "is a classifier and the targets are numbers"),
         (NearestMeans(), NUMBERS, {}, "is a classifier and the targets are numbers"),
         (NearestMeans(False), CLASSES, {}, "for two classes .* has 3; wrap it"),

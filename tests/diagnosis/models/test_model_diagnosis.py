@@ -232,7 +232,7 @@ def test_weight_decay_from_a_start_has_no_corrected_targets():
     found = run(network(5), sorted_stream(n=60), lr=0.02, weight_decay=0.1)
     assert found.agreement == pytest.approx(1, abs=1e-9)
     assert found.corrected is None
-    assert found.failures[0].startswith("Corrected targets were left out: weight decay")
+    assert found.failures[0].startswith("There are no corrected targets: weight decay")
 
 
 def test_targets_in_the_users_units():

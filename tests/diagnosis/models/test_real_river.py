@@ -47,7 +47,7 @@ def test_linear_regression_is_its_description(intercept_lr):
 
 def test_a_penalty_is_nearly_described():
     found = run(linear_model.LinearRegression(optimizer=optim.SGD(0.02), l2=0.01), shifted())
-    assert "Nearly: the penalty l2 = 0.01" in found.description
+    assert "nearly exact: the penalty l2 = 0.01" in found.description
     assert 0.8 < found.agreement < 1 - 1e-6
 
 

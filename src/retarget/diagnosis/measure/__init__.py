@@ -1,1 +1,1 @@
-"""The learners run over a stream, and what they are compared by."""
+"""Runs the learners over a stream and compares them."""

@@ -1,9 +1,9 @@
-"""The kernel of the stream, exact or through features: which, how many, and what they change.
+"""Opens the kernel of the stream, exactly or through features, and measures what these change.
 
-The inner products of the features are the kernel, or come near it. Where a kernel has none of its
-own they are Nystroem's, from random rows of the stream. (For the RBF kernel, orthogonal random
-Fourier features were tried: with 512 of them on 20 dimensions the shifts were wrong by 26%, with
-512 of these by 4%.)
+The inner products of the features equal the kernel, or approximate it. If a kernel has no features
+of its own, Nystroem features are computed from random rows of the stream. (For the RBF kernel,
+orthogonal random Fourier features were tried: with 512 of them on 20 dimensions the shifts were
+wrong by 26%, with 512 Nystroem features by 4%.)
 """
 
 import math
@@ -28,18 +28,18 @@ from retarget.theory.stream_kernel import (
 )
 
 MOST_MEMORY = 4_000_000_000
-MOST_EXACT_ROWS = 12_000  # unless asked for: the time grows as the cube of the rows
+MOST_EXACT_ROWS = 12_000  # unless mode is "exact": the time grows as the cube of the rows
 # n rows with m features take time in proportion to n m^2: this keeps it at a minute or two.
 FEATURE_WORK = 2.7e11
-KEPT_SHARE = 0.6  # of the memory, for features that are kept
-WINDOW_ROWS = 2000  # rows whose kernel among themselves is a small matter
+KEPT_SHARE = 0.6  # share of the memory for features that are kept
+WINDOW_ROWS = 2000  # the kernel of so many rows is small
 FEWEST_FEATURES, MOST_FEATURES = 128, 2048
 SAMPLE_ROWS = 2000
-SMALLEST_SHARE = 1e-12  # of a landmark kernel's largest eigenvalue: below it there is only rounding
+SMALLEST_SHARE = 1e-12  # smaller eigenvalues, relative to the largest, are rounding
 
 
 class OwnFeatures:
-    """The explicit features of a linear kernel, or of one that the caller defines by features."""
+    """The explicit features of a linear kernel, or of a kernel that is defined by features."""
 
     def __init__(self, kernel: Linear | Features, example: Tensor) -> None:
         self._kernel = kernel
@@ -54,7 +54,7 @@ class OwnFeatures:
 
 
 class Nystroem:
-    r"""$\phi(x) = k(x, Z)\, k(Z, Z)^{-1/2}$ for a few rows $Z$ of the stream."""
+    r"""$\phi(x) = k(x, Z)\, k(Z, Z)^{-1/2}$ for a few rows $Z$ of the stream (landmarks)."""
 
     kind: FeatureKind = "nystroem"
 
@@ -66,7 +66,7 @@ class Nystroem:
         self.size = self._root.shape[1]
 
     def __call__(self, X: Tensor) -> Tensor:
-        """Returns the kernel against the landmarks, whitened."""
+        """Returns the whitened kernel between some rows and the landmarks."""
         features: Tensor = self._kernel(X, self._landmarks).to(X) @ self._root
         return features
 
@@ -104,8 +104,8 @@ def open_kernel(
     needed = exact_memory(len(X), X.shape[1], Y.shape[1])
     if options.mode == "exact" and needed > limit:
         raise StreamTooLargeError(
-            f"the exact method on {len(X):,} rows needs {needed / 1e9:.1f} GB, and may have "
-            f"{limit / 1e9:.1f} GB; use mode 'features', fewer rows, or allow more memory"
+            f"the exact method on {len(X):,} rows needs {needed / 1e9:.1f} GB and may use "
+            f"{limit / 1e9:.1f} GB; use mode 'features' or fewer rows, or allow more memory"
         )
     fits = needed <= limit and len(X) <= MOST_EXACT_ROWS
     if options.mode == "exact" or (options.mode == "auto" and fits):
@@ -113,11 +113,11 @@ def open_kernel(
     batch = min(options.batch_size, len(X))
     if batch > WINDOW_ROWS and 32 * batch**2 > limit:
         raise StreamTooLargeError(
-            f"mini-batches of {batch:,} rows need {32 * batch**2 / 1e9:.1f} GB, and may have "
+            f"mini-batches of {batch:,} rows need {32 * batch**2 / 1e9:.1f} GB and may use "
             f"{limit / 1e9:.1f} GB; use a smaller batch_size, or allow more memory"
         )
     features = feature_map(kernel, X, feature_count(options.features, len(X)), options.seed)
-    # those of Nystroem are an approximation already, and may be rounded to be kept
+    # Nystroem features are an approximation anyway, and may be stored with less precision
     room = int(KEPT_SHARE * limit) if isinstance(features, Nystroem) else 0
     opened = FeatureKernel(features, X, Y, advance, room)
     spread = opened.spread_rows(SAMPLE_ROWS)
@@ -125,10 +125,10 @@ def open_kernel(
 
 
 def exact_memory(n: int, dimensions: int, outputs: int) -> int:
-    r"""Bytes that the exact method takes for `n` rows.
+    r"""Returns the bytes that the exact method needs for `n` rows.
 
     $8 n^2$ for the kernel, $4 n^2$ for its Cholesky factor, $8 n (d + 48 c + 1024)$ for rows,
-    results, the shift by 31 groups and the panels that are worked on, and $32 \min(n, 2000)^2$ for
+    results, the shift by 31 groups and temporary panels, and $32 \min(n, 2000)^2$ for
     the leave-one-out error.
     """
     beside = 8 * n * (dimensions + 48 * outputs + 1024)
@@ -136,7 +136,7 @@ def exact_memory(n: int, dimensions: int, outputs: int) -> int:
 
 
 def memory_limit(memory: int | None) -> int:
-    """Bytes that the exact method may use: given, or half of what is free, at most 4 GB."""
+    """Returns the given number of bytes, or half of the free memory, at most 4 GB."""
     if memory is not None:
         return int(memory)
     free = free_memory(torch.device("cpu"))
@@ -144,7 +144,7 @@ def memory_limit(memory: int | None) -> int:
 
 
 def feature_count(features: int | None, n: int) -> int:
-    """Number of Nyström features: given, or the power of two that n rows leave time for."""
+    """Returns the given number of Nyström features, or a power of two that is quick for n rows."""
     if features is not None:
         return features
     affordable = int(2 ** math.floor(math.log2(FEATURE_WORK / n) / 2))
@@ -152,9 +152,9 @@ def feature_count(features: int | None, n: int) -> int:
 
 
 def measure_approximation(opened: Opened, learner: SGD, gamma: float) -> Approximation | None:
-    """Compares the learner on the sample with the kernel and with the features.
+    """Compares the learner with the kernel to the learner with features, on the sample.
 
-    The sample is evenly spaced, so it shows the whole stream in its order. None without features.
+    The sample is evenly spaced, so it covers the whole stream in order. None without features.
     """
     features, sample = opened.features, opened.sample
     if features is None or sample is None:
@@ -177,13 +177,13 @@ def measure_approximation(opened: Opened, learner: SGD, gamma: float) -> Approxi
 
 
 def relative_difference(got: Tensor, expected: Tensor) -> float:
-    """Root mean square of the difference, relative to that of the expected values."""
+    """Returns the root mean square of the difference, relative to that of the expected values."""
     size, gap = (float(torch.linalg.vector_norm(part)) for part in (expected, got - expected))
     return gap / size if size else gap
 
 
 def _shift(kernel: DenseKernel, learner: SGD, gamma: float) -> tuple[Tensor, Tensor]:
-    """The shift of each row, and the prediction for it before it is learned."""
+    """Returns the shift of each row, and the prediction for it before it is learned."""
     (run,) = learn_online(kernel, [(learner, kernel.Y)])
     effective = effective_targets(kernel, run, learner, gamma)[1]
     predicted = torch.full_like(kernel.Y, math.nan) if run.errors is None else kernel.Y - run.errors

@@ -1,4 +1,4 @@
-"""What any model should be better than: simple predictors, and batch models of recent rows."""
+"""Baselines that any model should beat: simple predictors, and batch models of recent rows."""
 
 import math
 from collections.abc import Callable
@@ -14,15 +14,15 @@ from retarget.errors import NotPositiveDefiniteError
 from retarget.theory.offline.aims import Aim
 from retarget.theory.stream_kernel import StreamKernel
 
-RECENT_SHARE = 0.1  # of the stream, for the batch model of its last rows
+RECENT_SHARE = 0.1  # share of the stream that the batch model of recent rows uses
 FEWEST_RECENT, MOST_RECENT = 50, 2000
 Predictor = Callable[[NDArray[np.float64]], NDArray[np.float64]]
-COUNTED = 0.01  # discounted rows that count less are left out
-REFITS = 40  # of such a model along the stream, if it is scored progressively
+COUNTED = 0.01  # rows discounted below this weight are left out
+REFITS = 40  # how often a progressive evaluation refits such a model
 
 
 def baseline_errors(kernel: StreamKernel, parted: Split, options: Options) -> dict[str, Errors]:
-    """Errors by baseline; the mean or the most frequent class comes first.
+    """Returns errors by baseline; the mean or the most frequent class comes first.
 
     A reference other than "all" is one of the baselines.
     """
@@ -51,13 +51,13 @@ def baseline_errors(kernel: StreamKernel, parted: Split, options: Options) -> di
 def _recent_errors(
     kernel: StreamKernel, parted: Split, recent: Aim, options: Options
 ) -> Errors | None:
-    """Errors of the batch model of recent rows; None if there is no such model."""
+    """Returns the errors of the batch model of recent rows; None if there is no such model."""
     scales, test = parted.stream.target_scales, parted.test
     try:
         if test is not None:
             fitted = _fitted(kernel, len(kernel), recent, options, scales)
             return np.asarray(test.Y - fitted(test.X))
-        # refitted now and then, and used until the next time; nothing is known at the start
+        # refitted at intervals and used until the next refit; it knows nothing at the start
         errors = parted.stream.Y.copy()
         starts = np.unique(np.linspace(2, len(errors), REFITS, endpoint=False, dtype=int))
         for start, stop in zip(starts, [*starts[1:], len(errors)], strict=True):
@@ -71,9 +71,9 @@ def _recent_errors(
 def _fitted(
     kernel: StreamKernel, stop: int, recent: Aim, options: Options, scales: NDArray[np.float64]
 ) -> Predictor:
-    """The batch model of the recent rows before `stop`, as a function of queries."""
+    """Returns the batch model of the recent rows before `stop`, as a function of queries."""
     rows = recent.window or math.ceil(math.log(COUNTED) / math.log(recent.discount))
-    rows = max(rows, 2)  # of one row, no leave-one-out error is left
+    rows = max(rows, 2)  # one row has no leave-one-out error
     part = kernel.part(slice(max(0, stop - rows), stop))
     gamma = choose_gamma(options, part, scales).value
     weights = None if recent.discount == 1 else recent.weights(part.Y)[:, 0]

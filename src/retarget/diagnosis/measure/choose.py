@@ -1,4 +1,4 @@
-"""What the user left open is chosen, and every learner is run over the stream."""
+"""Chooses the parameters that the user left open, and runs every learner over the stream."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -33,27 +33,27 @@ from retarget.theory.stability import stable_limit
 from retarget.theory.stream_kernel import DenseKernel, Offline, StreamKernel
 
 GAMMA_GRID = np.logspace(-7, 6, 40)  # times the mean of k(x, x)
-GAMMAS = slice(9, 31)  # tried first, 1e-4 to 1e3; the others if the best is at an edge
-RATES = 14  # each half of the one before, from 90% of the largest stable one
+GAMMAS = slice(9, 31)  # tried first, 1e-4 to 1e3; the rest only if the best is at an edge
+RATES = 14  # each half of the previous, starting at 90% of the largest stable one
 BLOCK_ROWS = 64
 FEWEST_BLOCKS = 10
 RIDGES = (0.0, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)  # times the mean of k(x, x)
-AIMS = 10.0 ** np.arange(7)  # times the offline learner's ridge, until they lead no nearer
-AS_NEAR = 0.05  # farther by so little is as near: the least change is taken
-# Rows, evenly spaced over the stream, that choose the correction if it is longer. With the whole
-# kernel each trial costs a factor; through features it is cheap, and more rows close more.
+AIMS = 10.0 ** np.arange(7)  # times the offline learner's ridge, while that gets nearer
+AS_NEAR = 0.05  # within this, distances count as equal and the smallest change wins
+# The correction of a longer stream is chosen on so many evenly spaced rows. With the whole kernel
+# each trial needs a factorisation; with features it is cheap, and more rows close more of the gap.
 CHOOSING_ROWS, CHOOSING_FEATURE_ROWS = 4000, 160_000
-NEAREST = "ends nearest to the offline learner, by targets in proportion, among"
+NEAREST = "ends nearest to the offline learner, with targets of usable size, among"
 
-BETTER_RATE = 0.95  # a rate whose prequential error is below this share of the learner's is tried
+BETTER_RATE = 0.95  # a rate is tried if its prequential error is below this share
 BATCH_FACTOR = 4
-# Random orders that are tried, as a single one may be lucky; fewer of a long stream, whose rows
-# average luck out, so that all of them together have at most about this many rows.
+# Several random orders are tried, since a single one may be lucky; fewer for a long stream, whose
+# rows average luck out, so that all orders together have at most about this many rows.
 ORDERS, FEWEST_ORDERS, ORDERED_ROWS = 10, 3, 2_400_000
 
 LARGEST_EIGENPROBLEM = 1024
 NON_NORMALITY_ROWS = 2000
-ITERATIONS, PRECISION = 200, 1e-4  # of power iterations
+ITERATIONS, PRECISION = 200, 1e-4  # for power iterations
 
 
 def choose_kernel(options: Options, X: Tensor) -> tuple[Kernel, str]:
@@ -79,7 +79,7 @@ def with_constant(X: Tensor) -> Tensor:
 
 
 def choose_block(options: Options, rows: int) -> int:
-    """Rows corrected together: given, or about 64, and at most a tenth of the stream.
+    """Returns the given block size, or about 64 rows, at most a tenth of the stream.
 
     A larger block closes more of the gap, but delays its targets.
     """
@@ -90,7 +90,7 @@ def choose_block(options: Options, rows: int) -> int:
 
 
 def choose_gamma(options: Options, kernel: StreamKernel, scales: NDArray[np.float64]) -> Choice:
-    """The offline learner's ridge: given, or the one with the least leave-one-out error."""
+    """Returns the given ridge, or the one with the smallest leave-one-out error."""
     gamma = options.gamma
     candidates = GAMMA_GRID * kernel.mean_diagonal()
     if not isinstance(gamma, str):
@@ -99,19 +99,19 @@ def choose_gamma(options: Options, kernel: StreamKernel, scales: NDArray[np.floa
     scores = (errors.numpy() * scales**2).mean(axis=1)
     if not isinstance(gamma, str):
         return Choice(gamma, False, "given", _table(candidates, scores))
-    # beyond the first values only if the best of them is the last on its side
+    # tries values beyond the first ones only if the best of these is at an edge
     low, high = GAMMAS.start, GAMMAS.stop
     while low > 0 and scores[low:high].argmin() == 0:
         low -= 1
     while high < len(scores) and scores[low:high].argmin() == high - low - 1:
         high += 1
     candidates, scores = candidates[low:high], scores[low:high]
-    how = f"least leave-one-out error on {rows:,} rows, among {len(candidates)} values"
+    how = f"smallest leave-one-out error on {rows:,} rows, among {len(candidates)} values"
     return Choice(float(candidates[scores.argmin()]), True, how, _table(candidates, scores))
 
 
 def largest_rate(kernel: StreamKernel, learner: SGD) -> float:
-    """The largest rate at which every step over the stream is stable."""
+    """Returns the largest rate at which every step over the stream is stable."""
     curvature = 0.0
     for blocks in kernel.blocks(learner.batch_size):
         scale = 1.0 if learner.reduction == "sum" else 1 / blocks.shape[-1]
@@ -121,13 +121,13 @@ def largest_rate(kernel: StreamKernel, learner: SGD) -> float:
 
 @torch.no_grad()
 def non_normality(kernel: StreamKernel, learner: SGD, seed: int) -> float:
-    r"""Condition number of the online system $M E = Y$, $M = I + c \circ K^L$.
+    r"""Returns the condition number of the online system $M E = Y$, $M = I + c \circ K^L$.
 
-    All eigenvalues of $M$ are 1: no direction grows by itself, and what exceeds 1 here is what the
-    steps do to each other. Its largest and smallest singular values come from power iterations on
-    $M^\top M$ and its inverse, by products and triangular solves. Of the first rows of a long
-    stream; since the inverse of a leading part is the leading part of the inverse, that is at most
-    the condition number of the whole.
+    All eigenvalues of $M$ are 1, so no single step amplifies anything; a value above 1 is due to
+    the interaction of steps. The largest and smallest singular values come from power iterations
+    on $M^\top M$ and its inverse, by products and triangular solves. Only the first rows of a long
+    stream are used: the inverse of a leading part is the leading part of the inverse, so the result
+    is at most the condition number of the whole.
     """
     n = len(kernel)
     if n > NON_NORMALITY_ROWS:
@@ -146,7 +146,7 @@ def non_normality(kernel: StreamKernel, learner: SGD, seed: int) -> float:
 
 
 def _growth(step: Callable[[Tensor], Tensor], start: Tensor) -> float:
-    """The largest eigenvalue of a symmetric positive map, by power iteration."""
+    """Returns the largest eigenvalue of a symmetric positive map, by power iteration."""
     v, value = start / start.norm(), 0.0
     for _ in range(ITERATIONS):
         v = step(v)
@@ -160,7 +160,7 @@ def _growth(step: Callable[[Tensor], Tensor], start: Tensor) -> float:
 
 
 def _largest_eigenvalue(blocks: Tensor) -> float:
-    """Of a few symmetric matrices (count, b, b)."""
+    """Returns the largest eigenvalue of a few symmetric matrices (count, b, b)."""
     if blocks.shape[-1] == 1:
         return blocks.max().item()
     if blocks.shape[-1] <= LARGEST_EIGENPROBLEM:
@@ -177,10 +177,10 @@ def choose_rate(
     scales: NDArray[np.float64],
     first_half: bool = False,
 ) -> Choice:
-    """The online learner's rate: given, or the one with the least prequential error.
+    """Returns the given rate, or the one with the smallest prequential error.
 
-    `limit` is the largest stable rate and `scales` (c,) are the targets' units. Judged by the first
-    half of the stream, the choice can be evaluated on the second.
+    `limit` is the largest stable rate and `scales` (c,) are the targets' units. With `first_half`,
+    only the first half of the stream is used, so that the choice can be evaluated on the second.
     """
     lr = options.lr
     top = 0.9 * limit if math.isfinite(limit) else 1.0
@@ -196,7 +196,7 @@ def choose_rate(
         candidates = np.unique(np.append(candidates, lr))
     scores = scored(candidates)
     if np.isfinite(scores).any() and np.nanargmin(scores) == 0:
-        # once: if nothing can be learned, the best rate is 0
+        # only once: if nothing can be learned, the best rate is 0
         lower = candidates[0] * 0.5 ** np.arange(RATES // 2, 0, -1.0)
         candidates, scores = np.append(lower, candidates), np.append(scored(lower), scores)
     tried = _table(candidates, scores)
@@ -205,7 +205,7 @@ def choose_rate(
     if not np.isfinite(scores).any():
         return Choice(float(candidates[0]), True, "no rate kept the error finite", tried)
     part = " of the first half" if first_half else ""
-    how = f"least error on each row{part} before it is learned, among {len(scores)} stable rates"
+    how = f"smallest error on each row{part} before it is learned, among {len(scores)} stable rates"
     return Choice(float(candidates[np.nanargmin(scores)]), True, how, tried)
 
 
@@ -216,11 +216,11 @@ def _table(values: Sequence[float] | NDArray[np.float64], scores: Any) -> pl.Dat
 
 
 class CorrectionChoice(NamedTuple):
-    """How the iterative correction is set up.
+    """The parameters of the iterative correction.
 
     `aims` (n, c) are the offline predictions that it follows; `distance` is the mean squared
     distance of the corrected learner from the offline one on the stream's rows, infinite if no
-    targets were finite; `usable` tells whether the targets are in proportion to the true ones.
+    targets were finite; `usable` says whether the targets are of a usable size.
     """
 
     aims: Tensor
@@ -233,12 +233,12 @@ class CorrectionChoice(NamedTuple):
 def choose_correction(
     kernel: StreamKernel, learner: SGD, gamma: Choice, block_size: int, ridge: float | None
 ) -> tuple[CorrectionChoice, Offline]:
-    """The correction that ends nearest to the offline learner, which is returned too.
+    """Returns the correction that ends nearest to the offline learner, and that learner.
 
-    A chosen gamma is that of the best offline learner, which is often too rough to be followed
-    block by block: a larger one may lead nearer to it in the end. A given gamma is followed as it
-    is. Targets out of all proportion are chosen only if all else needs them. For a long stream,
-    evenly spaced rows choose, with a ridge in proportion to their number.
+    An automatically chosen gamma makes the best offline learner, which is often too rough to follow
+    block by block: a larger gamma may end nearer to it. A given gamma is not changed. Excessively
+    large targets are chosen only if all alternatives have them too. For a long stream, the choice
+    is made on evenly spaced rows, with a ridge in proportion to their number.
     """
     most = CHOOSING_ROWS if isinstance(kernel, DenseKernel) else CHOOSING_FEATURE_ROWS
     if len(kernel) <= most:
@@ -251,7 +251,7 @@ def choose_correction(
         value=times * choice.aim.value,
         tried=choice.aim.tried.with_columns(pl.col("value") * times),
     )
-    # what follows the stream to find the aims ends as the offline learner of that ridge
+    # the recursion that computes the aims ends as the offline learner of that ridge
     aims = offline_aims(kernel, aim.value, block_size)
     return choice._replace(aims=aims, aim=aim), kernel.offline(gamma.value)
 
@@ -259,7 +259,7 @@ def choose_correction(
 def _nearest(
     kernel: StreamKernel, learner: SGD, gamma: Choice, block_size: int, ridge: float | None
 ) -> tuple[CorrectionChoice, Offline]:
-    """The same, tried on all rows of the kernel."""
+    """Like `choose_correction`, but tries each candidate on all rows of the kernel."""
     aims = offline_aims(kernel, gamma.value, block_size)
     offline = kernel.offline(gamma.value)
     scale = kernel.mean_diagonal()
@@ -280,12 +280,12 @@ def _nearest(
         aim = replace(gamma, value=float(value))
         candidates.append(CorrectionChoice(aims, aim, chosen, nearest, not unusable))
         before = candidates[-2] if len(candidates) > 1 else None
-        # one that leads no nearer than the one before: a smoother one will not either
+        # no nearer than the previous one: a smoother one will not be either
         worse = before is not None and before.usable and not nearest < before.distance
         if not gamma.automatic or worse:
             break
         if ridge is None:
-            # what steadied the learner, and nothing: smoother aims seldom need more
+            # the ridge that worked, and none: smoother aims seldom need more
             given = sorted({0.0, best})
     if not gamma.automatic:
         return candidates[0]._replace(aim=replace(gamma, tried=_table([], []))), offline
@@ -298,7 +298,7 @@ def _nearest(
 
 
 def _distances(kernel: StreamKernel, ends: list[Tensor | None], offline: Tensor) -> list[float]:
-    """Mean squared distance of each predictor from the offline one on the stream's rows."""
+    """Returns each predictor's mean squared distance from the offline one on the stream."""
     gaps = [end - offline for end in ends if end is not None]
     if not gaps:
         return [math.inf] * len(ends)
@@ -311,10 +311,10 @@ def _distances(kernel: StreamKernel, ends: list[Tensor | None], offline: Tensor)
 def attempt_changes(
     kernel: StreamKernel, learner: SGD, lr: Choice, seed: int, progressive: bool
 ) -> dict[tuple[Change, float], Run]:
-    """Runs the learner at a better rate (if there is one), with other batches, and shuffled.
+    """Runs the learner at a better rate (if any), with other batch sizes, and in random orders.
 
-    Several shuffles are run, since one may be lucky. A progressive evaluation keeps the errors on
-    the way and the order: in another order, other rows would be predicted.
+    Several orders are run, since one may be lucky. A progressive evaluation keeps the errors along
+    the way and does not change the order: that would change which rows are predicted when.
     """
     changes: dict[tuple[Change, float], SGD] = {}
     better, b = better_rate(lr), learner.batch_size
@@ -336,7 +336,7 @@ def attempt_changes(
 
 
 def better_rate(lr: Choice) -> float | None:
-    """The rate with the least prequential error, if it is clearly less than at the rate used."""
+    """Returns the rate with the smallest prequential error, if it is clearly smaller."""
     tried = lr.tried.drop_nulls()
     if tried.is_empty():
         return None
@@ -349,7 +349,7 @@ def better_rate(lr: Choice) -> float | None:
 
 @dataclass
 class Learned:
-    """What the learners learned from the stream, (n, c) each; NaN and a failure if one could not.
+    """What each learner learned from the stream, (n, c) each; NaN, with a failure, if it failed.
 
     `dual` are the online learner's final dual coefficients; `before_blocks` the errors of the
     iteratively corrected learner before each block; `coefficients`, by learner, predict a query
@@ -378,17 +378,17 @@ def learn_all(
     limit: float,
     before_blocks: bool = False,
 ) -> Learned:
-    """Runs every learner; if one fails, the others are run all the same.
+    """Runs every learner; if one fails, the others are still run.
 
-    `limit`, the largest stable rate, is for messages; `before_blocks` asks for the predictions of
-    the iteratively corrected learner before each block.
+    `limit`, the largest stable rate, is used in messages; `before_blocks` requests the predictions
+    of the iteratively corrected learner before each block.
     """
     nothing = torch.full_like(kernel.Y, math.nan)
     (online,) = learn_online(kernel, [(learner, kernel.Y)])
     dual, effective = effective_targets(kernel, online, learner, gamma.value)
     learned = Learned(online, dual, effective, nothing, nothing)
     diverged = (
-        f"The online learner diverges: {online.failure}, its error is beyond numbers at "
+        f"The online learner diverges: {online.failure}, its error overflows at "
         f"lr = {learner.lr:.4g}; the largest stable rate is {limit:.4g}."
     )
     _note(learned, "online", online, diverged)
@@ -396,7 +396,7 @@ def learn_all(
     try:
         choice, offline = choose_correction(kernel, learner, gamma, block_size, ridge)
     except NotPositiveDefiniteError as error:
-        learned.failures.append(f"There is no offline learner, and no correction: {error}.")
+        learned.failures.append(f"There is no offline learner and no correction: {error}.")
         return learned
     learned.aim, learned.ridge = choice.aim, choice.ridge
     learned.coefficients["offline"] = offline.coefficients
@@ -425,7 +425,7 @@ def learn_all(
 
 
 def _note(learned: Learned, name: LearnerName, run: Run, failure: str) -> None:
-    """Keeps the coefficients of a learner, or notes why there are none."""
+    """Stores the coefficients of a learner, or notes why there are none."""
     if run.coefficients is None:
         learned.failures.append(failure)
     else:

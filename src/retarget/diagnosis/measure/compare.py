@@ -1,4 +1,4 @@
-"""The learners compared: on which rows, by which errors, and how sure that is."""
+"""Compares the learners: on which rows, by which errors, and with what confidence."""
 
 import math
 from collections.abc import Mapping
@@ -31,16 +31,16 @@ from retarget.theory.stream_kernel import StreamKernel
 LEARNERS: tuple[LearnerName, ...] = get_args(LearnerName)
 RESAMPLES = 1000
 # Resampling a million rows a thousand times would take minutes. Rows are assigned to this many
-# groups and the groups are resampled: the mean varies as it does by rows.
+# groups and the groups are resampled, which gives the mean the same variance.
 RESAMPLED_GROUPS = 4000
 
 UNKNOWN = Estimate(math.nan, math.nan, math.nan)
-Name = LearnerName | tuple[Change, float]  # one of the learners, or a change that was tried
-Errors = NDArray[np.float64]  # (m, c) of a learner on rows that it has not learned
+Name = LearnerName | tuple[Change, float]  # a learner, or a change that was tried
+Errors = NDArray[np.float64]  # (m, c) errors of a learner on rows that it has not learned
 
 
 class Split(NamedTuple):
-    """A stream to learn from, and the rows held out (None: each row before it is learned)."""
+    """A stream to learn from, and held-out rows (None: each row is scored before it is learned)."""
 
     stream: Stream
     test: Stream | None
@@ -48,7 +48,7 @@ class Split(NamedTuple):
 
 
 def split(stream: Stream, test: Stream | None, options: Options) -> Split:
-    """Holds out rows as the options say."""
+    """Holds out rows according to the options."""
     evaluation = options.evaluation_with(test)
     _require_numbers("the stream", stream)
     if evaluation in ("last", "random"):
@@ -60,7 +60,7 @@ def split(stream: Stream, test: Stream | None, options: Options) -> Split:
 
 
 def as_split(stream: Stream, test: Stream | None, evaluation: Evaluation) -> Split:
-    """A stream and the rows held out from it, checked to have the same form."""
+    """Checks that a stream and the held-out rows fit together, and returns them as a split."""
     _require_numbers("the stream", stream)
     _require_rows(stream, 2, "learn from")
     if test is not None:
@@ -69,7 +69,7 @@ def as_split(stream: Stream, test: Stream | None, evaluation: Evaluation) -> Spl
         if test.X.shape[1:] != stream.X.shape[1:] or test.Y.shape[1] != stream.Y.shape[1]:
             raise InvalidInputError(
                 f"the test set has {test.X.shape[1]} features and {test.Y.shape[1]} targets, the "
-                f"stream {stream.X.shape[1]} and {stream.Y.shape[1]}; expected the same"
+                f"stream {stream.X.shape[1]} and {stream.Y.shape[1]}; expected the same numbers"
             )
     return Split(stream, test, evaluation)
 
@@ -77,7 +77,7 @@ def as_split(stream: Stream, test: Stream | None, evaluation: Evaluation) -> Spl
 def held_out(
     rows: int, evaluation: Evaluation, options: Options, classes: np.ndarray | None
 ) -> NDArray[np.bool_]:
-    """(rows,) whether each row is held out: the last ones, or random ones of every class."""
+    """Returns (rows,) whether each row is held out: the last, or random ones of every class."""
     held = np.zeros(rows, dtype=bool)
     if evaluation == "last":
         held[rows - held_out_rows(rows, options.test_share) :] = True
@@ -85,7 +85,7 @@ def held_out(
         count = held_out_rows(rows, options.test_share)
         order = np.random.default_rng(options.seed).permutation(rows)
         if classes is not None:
-            # every class in turn, each spread evenly over the order that is cut from
+            # each class is spread evenly over the order, whose beginning is held out
             order = order[np.argsort(classes[order], kind="stable")]
             _, sizes = np.unique(classes, return_counts=True)
             share = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes])
@@ -95,14 +95,14 @@ def held_out(
 
 
 def held_out_rows(rows: int, test_share: float) -> int:
-    """How many rows are held out: at least one, and at least two are left."""
+    """Returns how many rows to hold out: at least one, and leaving at least two."""
     if not 0 < test_share < 1:
         raise InvalidInputError(f"test_share is {test_share}; expected a share between 0 and 1")
     return min(max(1, round(rows * test_share)), max(rows - 2, 0))
 
 
 def as_tensors(stream: Stream) -> tuple[Tensor, Tensor]:
-    """X and Y as tensors."""
+    """Returns X and Y as tensors."""
     X, Y = (np.ascontiguousarray(array, dtype=np.float64) for array in (stream.X, stream.Y))
     return torch.from_numpy(X), torch.from_numpy(Y)
 
@@ -118,19 +118,20 @@ def _require_numbers(what: str, stream: Stream) -> None:
     for name, array in (("X", stream.X), ("Y", stream.Y)):
         if array.ndim != 2 or len(array) != len(stream.X) or array.shape[1] == 0:
             raise InvalidInputError(
-                f"{what} has {name} of shape {array.shape}; expected (rows, columns), as many rows "
-                "in X as in Y"
+                f"{what} has {name} of shape {array.shape}; expected (rows, columns), and the "
+                "same number of rows in X and Y"
             )
         if not np.isfinite(array).all():
             row = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
             raise InvalidInputError(
-                f"{what} holds a value that is not a finite number in row {row} of {name}; fix it"
+                f"{what} holds a value that is not a finite number in row {row} of {name}; fill in "
+                "or remove missing values first"
             )
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How the learners compare: fields of `Diagnosis`, and `Approximation.reference`."""
+    """The result of a comparison: fields of `Diagnosis`, and `Approximation.reference`."""
 
     scores: tuple[Score, ...]
     baselines: tuple[Baseline, ...]
@@ -149,7 +150,7 @@ def compare(
     options: Options,
     true_kernel: Errors | None = None,
 ) -> Comparison:
-    """Scores, with their uncertainty, of learners that made these errors.
+    """Scores learners by their errors, with confidence intervals.
 
     The first of the baselines is the mean, or the most frequent class; `true_kernel` are the errors
     of an offline learner with the true kernel.
@@ -196,9 +197,9 @@ def compare(
 def _trials(
     errors: Mapping[Name, Errors], online: Errors, parted: Split, seed: int
 ) -> tuple[Trial, ...]:
-    """The effect of each change; all random orders count as one.
+    """Returns the effect of each change; all random orders count as one.
 
-    In a progressive evaluation only the second half of the stream counts: the first chose the rate.
+    A progressive evaluation uses the second half of the stream: the first half chose the rate.
     """
     stream, start = parted.stream, len(online) // 2 if parted.test is None else 0
     bootstrap = Bootstrap(len(online) - start, seed)
@@ -219,9 +220,9 @@ def _trials(
 
 
 def any_of(runs: list[NDArray[np.float64]], seed: int) -> NDArray[np.float64]:
-    """Several runs as one: their mean, and in every resample a random one of them.
+    """Combines several runs: their mean, and in each resample a random one of them.
 
-    So the interval covers the luck of the order as well as that of the rows.
+    So the interval reflects chance in the order as well as in the rows.
     """
     if not np.isfinite(runs).all():
         return np.full_like(runs[0], math.nan)
@@ -235,9 +236,9 @@ def any_of(runs: list[NDArray[np.float64]], seed: int) -> NDArray[np.float64]:
 def progressive_errors(
     kernel: StreamKernel, learned: Learned, gamma: float, batch_size: int
 ) -> dict[Name, Errors]:
-    """Each learner's errors on rows that it has not learned yet.
+    """Returns each learner's errors on rows that it has not learned yet.
 
-    The offline learner is that of all rows before the mini-batch; the iteratively corrected one
+    The offline learner is trained on all rows before the mini-batch; the iteratively corrected one
     predicts a block before learning it. The exactly corrected one is left out: it is right only at
     the end of the stream.
     """
@@ -253,7 +254,7 @@ def progressive_errors(
 
 
 def held_out_errors(kernel: StreamKernel, test: Stream, learned: Learned) -> dict[Name, Errors]:
-    """Each learner's errors on the held-out rows, at the end of the stream."""
+    """Returns each learner's errors on the held-out rows, at the end of the stream."""
     ends: dict[Name, Tensor | None] = {name: learned.coefficients.get(name) for name in LEARNERS}
     ends |= {change: run.coefficients for change, run in learned.changed.items()}
     known = {name: end for name, end in ends.items() if end is not None}
@@ -263,7 +264,7 @@ def held_out_errors(kernel: StreamKernel, test: Stream, learned: Learned) -> dic
 def prediction_errors(
     kernel: StreamKernel, test: Stream, coefficients: list[Tensor]
 ) -> list[Errors]:
-    """The errors of several predictors, which share the kernel rows."""
+    """Returns the errors of several predictors, which share the kernel rows."""
     if not coefficients:
         return []
     X, Y = as_tensors(test)
@@ -284,7 +285,7 @@ class Bootstrap:
         self._sizes = self._counts @ np.bincount(self._group, minlength=groups)
 
     def means(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(1 + resamples,) the mean, and the means of the resamples."""
+        """Returns the mean, then the means of the resamples: (1 + resamples,)."""
         if not np.isfinite(values).all():
             return np.full(1 + RESAMPLES, math.nan)
         sums = np.bincount(self._group, weights=values)
@@ -293,7 +294,7 @@ class Bootstrap:
 
 
 def estimate(samples: NDArray[np.float64]) -> Estimate:
-    """A value and its 95% interval, from (1 + resamples,) numbers, the value first."""
+    """Returns a value and its 95% interval, from (1 + resamples,) numbers, the value first."""
     if not np.isfinite(samples).all():
         return UNKNOWN
     low, high = np.percentile(samples[1:], [2.5, 97.5])
@@ -301,7 +302,7 @@ def estimate(samples: NDArray[np.float64]) -> Estimate:
 
 
 def squared_errors(errors: Errors, stream: Stream) -> NDArray[np.float64]:
-    """(m,) mean square over targets, in the user's units."""
+    """Returns (m,) mean squared errors over targets, in the user's units."""
     with np.errstate(over="ignore"):
         return np.asarray(np.square(errors * stream.target_scales).mean(axis=1))
 
@@ -309,7 +310,7 @@ def squared_errors(errors: Errors, stream: Stream) -> NDArray[np.float64]:
 def score(
     errors: Errors, Y: NDArray[np.float64], stream: Stream, bootstrap: Bootstrap
 ) -> tuple[Estimate, Estimate | None]:
-    """Mean squared error, and accuracy for classes, of predictions with these errors for Y."""
+    """Returns mean squared error and, for classes, accuracy of predictions with these errors."""
     error = estimate(bootstrap.means(squared_errors(errors, stream)))
     if stream.kind == "regression":
         return error, None
@@ -317,7 +318,7 @@ def score(
 
 
 def right_classes(predicted: np.ndarray, Y: np.ndarray) -> NDArray[np.float64]:
-    """(m,) 1 if the class is right, 0 if not, NaN if nothing finite was predicted."""
+    """Returns (m,) 1 if the class is right, 0 if not, NaN if the prediction is not finite."""
     right = np.asarray(predicted.argmax(axis=1) == Y.argmax(axis=1), dtype=np.float64)
     right[~np.isfinite(predicted).all(axis=1)] = math.nan
     return right
@@ -332,7 +333,7 @@ def _by_target(errors: Errors, stream: Stream, bootstrap: Bootstrap) -> tuple[Es
 
 
 def ratio(above: NDArray[np.float64], below: NDArray[np.float64]) -> Estimate:
-    """How far one mean error is above another, relative to the other."""
+    """Returns how far one mean error is above another, relative to the other."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return estimate(above / below - 1)
 
@@ -340,7 +341,7 @@ def ratio(above: NDArray[np.float64], below: NDArray[np.float64]) -> Estimate:
 def gap_closed(
     offline: NDArray[np.float64], online: NDArray[np.float64], other: NDArray[np.float64]
 ) -> Estimate:
-    """The share of the online learner's excess error that another learner does not have.
+    """Returns the share of the online learner's excess error that another learner removes.
 
     NaN unless the online error is above the offline one with 95% confidence.
     """
@@ -362,7 +363,7 @@ class Partition(NamedTuple):
 
 
 def partition(stream: Stream) -> Partition:
-    """By the stream's groups, the largest ones if many; without groups, by consecutive parts."""
+    """Partitions rows by the stream's groups (the largest, if many), or into consecutive parts."""
     n = len(stream)
     if stream.groups is None:
         count = min(PARTS, n)
@@ -374,7 +375,7 @@ def partition(stream: Stream) -> Partition:
     many = len(found) > MOST_GROUPS
     kept = np.argsort(-counts, kind="stable")[: MOST_GROUPS - 1] if many else np.arange(len(found))
     kept = kept[np.argsort(first[kept])]  # in order of appearance
-    place = np.full(len(found), len(kept))  # those that are not kept come last, as one
+    place = np.full(len(found), len(kept))  # all other groups come last, as one
     place[kept] = np.arange(len(kept))
     labels = [str(found[group]) for group in kept]
     if many:
@@ -385,7 +386,7 @@ def partition(stream: Stream) -> Partition:
 def group_shift(
     kernel: StreamKernel, stream: Stream, groups: Partition, C: Tensor, shift: Tensor, batch: int
 ) -> GroupShift:
-    """How the groups moved each other's targets; NaN if the online learner diverged.
+    """Computes how groups moved each other's targets; NaN if the online learner diverged.
 
     `C` (n, c) are its final dual coefficients, `shift` (n, c) the shift of each row, and `batch`
     the rows learned in one step.
@@ -410,7 +411,7 @@ def group_shift(
 
 
 def directions(stream: Stream) -> Tensor:
-    """(n, c) unit vectors along each row's own target; for one-hot targets, that target."""
+    """Returns (n, c) unit vectors along each row's target; for one-hot targets, the target."""
     Y = torch.from_numpy(np.asarray(stream.Y, dtype=np.float64))
     lengths: Tensor = torch.linalg.vector_norm(Y, dim=1, keepdim=True)
     return Y / lengths.clamp(min=torch.finfo(Y.dtype).tiny)

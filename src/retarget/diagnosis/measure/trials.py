@@ -1,6 +1,6 @@
-"""Online learners run over a stream: on its targets, and on corrected ones while they are made.
+"""Runs online learners over a stream, on its targets or on targets corrected along the way.
 
-Several learners share one pass: the rows of the kernel are the costly part.
+Several learners share one pass, since computing the rows of the kernel is the expensive part.
 """
 
 import math
@@ -20,12 +20,12 @@ from retarget.theory.response import final_response
 from retarget.theory.settling import Settling, in_blocks
 from retarget.theory.stream_kernel import Part, StreamKernel
 
-# An error above this has no meaning, and its square no number.
+# An error above this is meaningless, and its square overflows.
 OVERFLOW = 1e150
 
 
 class Follower(Protocol):
-    """A learner or a correction that goes over the stream part by part, until it fails."""
+    """A learner or a correction that processes the stream part by part, until it fails."""
 
     failure: str | None
 
@@ -39,7 +39,7 @@ def follow(
     block_size: int,
     order: Tensor | None = None,
 ) -> None:
-    """Goes over the stream once; a follower that fails is skipped from then on."""
+    """Passes over the stream once; a follower that fails is skipped from then on."""
     for part in kernel.windows(block_size, order):
         for follower in followers:
             if follower.failure is None:
@@ -47,11 +47,11 @@ def follow(
 
 
 class Run:
-    """An online learner trained on targets, which may be computed on the way.
+    """An online learner trained on targets, which may be computed along the way.
 
-    `errors` (n, c) are those on each row before it was learned, in the order of learning, if they
-    are kept; `before_blocks` (n, c) those of the predictions made before the row's block, against
-    the stream's own targets, if they are wanted.
+    `errors` (n, c), if kept, are the errors on each row before it was learned, in the order of
+    learning; `before_blocks` (n, c), if requested, are the errors of predictions made before the
+    row's block was learned, against the stream's own targets.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Run:
         self.failure: str | None = None
         self._kernel, self._state, self._order = kernel, kernel.learner(learner), order
         self._targets = targets
-        self._squares = targets.new_zeros(2, targets.shape[1])  # of either half of the stream
+        self._squares = targets.new_zeros(2, targets.shape[1])  # for each half of the stream
 
     def learn(self, part: Part) -> None:
         """Learns the next samples, unless its errors overflow."""
@@ -94,12 +94,12 @@ class Run:
 
     @property
     def squared_error(self) -> Tensor:
-        """(c,) the mean squared errors; NaN if it diverged."""
+        """The mean squared errors (c,); NaN if it diverged."""
         return self._squares.sum(0) / (math.nan if self.failure else len(self._kernel))
 
     @property
     def first_half(self) -> Tensor:
-        """(c,) the mean squared errors over the first half of the stream."""
+        """The mean squared errors (c,) over the first half of the stream."""
         return self._squares[0] / (math.nan if self.failure else max(1, len(self._kernel) // 2))
 
     @property
@@ -114,7 +114,7 @@ class Run:
 
 
 def predictions_before_blocks(window: Window, errors: Tensor, block_size: int) -> Tensor:
-    """(m, c) the predictions of a learner with these errors before it learns the row's block."""
+    """Returns (m, c) predictions before each row's block is learned, given the errors."""
     memory = window.memory
     starts = memory.step_of[np.arange(len(errors)) // block_size * block_size]
     if memory.responses is None:
@@ -132,12 +132,12 @@ def learn_online(
     keep_errors: bool = True,
     order: Tensor | None = None,
 ) -> list[Run]:
-    """Runs learners over the stream, in stream order or in another, each on its (n, c) targets."""
+    """Runs learners over the stream, in its order or another, each on its own (n, c) targets."""
     runs = [
         Run(kernel, learner, targets, keep_errors=keep_errors, order=order)
         for learner, targets in jobs
     ]
-    # windows that end with a mini-batch of every learner: one set of kernel rows serves all
+    # windows end with a mini-batch of every learner, so all can use the same kernel rows
     follow(kernel, runs, math.lcm(*(learner.batch_size for learner, _ in jobs)), order)
     return runs
 
@@ -145,7 +145,7 @@ def learn_online(
 def effective_targets(
     kernel: StreamKernel, run: Run, learner: SGD, gamma: float
 ) -> tuple[Tensor, Tensor]:
-    """The final dual coefficients C = w * E, and Y^e = (gamma I + K) C; NaN if it diverged."""
+    """Returns the final dual coefficients C = w * E, and Y^e = (gamma I + K) C; NaN if diverged."""
     if run.errors is None or run.coefficients is None:
         return torch.full_like(kernel.Y, math.nan), torch.full_like(kernel.Y, math.nan)
     weight = run.errors.new_tensor(final_response(learner, len(kernel)))
@@ -170,10 +170,10 @@ class ExactCorrection:
 
 
 class IterativeCorrection:
-    """Computes targets that settle the learner on (n, c) aims, block by block (Prop. 4.2).
+    """Computes targets that lead the learner to (n, c) aims, block by block (Prop. 4.2).
 
-    `targets` are NaN if that failed, for the reason in `failure`; `size` is the largest distance of
-    a target from the true targets' mean, in their standard deviations.
+    If that fails, `targets` are NaN and `failure` says why; `size` is the largest distance of a
+    target from the true targets' mean, in their standard deviations.
     """
 
     def __init__(
@@ -198,9 +198,7 @@ class IterativeCorrection:
             errors = self._settling.errors(window, self._aims[part.rows], part.block_size)
             targets = window.targets(errors)
             if not bool((targets.abs() < OVERFLOW).all()):
-                self.failure = (
-                    "its targets grow beyond numbers; a larger ridge would keep them down"
-                )
+                self.failure = "its targets overflow; a larger ridge would keep them smaller"
         except NotPositiveDefiniteError as error:
             self.failure = str(error)
         if self.failure is not None:
@@ -218,7 +216,7 @@ class IterativeCorrection:
         return None if self.failure else self._state.coefficients
 
     def warn_if_meaningless(self) -> None:
-        """Warns if so many digits were lost that the targets cannot be relied on."""
+        """Warns if the targets have lost too many digits to be reliable."""
         if self.failure is None:
             condition, dtype = self._settling.condition, self._aims.dtype
             warn_if_meaningless("the kernel of a block", condition, dtype)
@@ -231,14 +229,14 @@ def learn_corrected(
     block_size: int,
     before_blocks: bool = False,
 ) -> Run:
-    """Trains the learner on corrected targets while they are computed, rounding included."""
+    """Trains the learner on corrected targets as they are computed, including rounding."""
     run = Run(kernel, learner, correction.targets, before_blocks=before_blocks)
     follow(kernel, [correction, run], block_size)
     return run
 
 
 def offline_aims(kernel: StreamKernel, gamma: float, block_size: int) -> Tensor:
-    """(n, c) the offline prediction for each block by the learner that has just seen it."""
+    """Returns (n, c) predictions for each block by the offline learner that has just seen it."""
     aims = torch.empty_like(kernel.Y)
     for (rows, _, size, _), new in kernel.innovations(gamma, block_size):
         # F_n = Y_n - gamma L_nn^-T beta_n
@@ -247,7 +245,7 @@ def offline_aims(kernel: StreamKernel, gamma: float, block_size: int) -> Tensor:
 
 
 def offline_errors(kernel: StreamKernel, gamma: float, batch_size: int) -> Tensor:
-    """(n, c) the error on each mini-batch of the offline learner of all rows before it."""
+    """Returns (n, c) errors on each mini-batch of the offline learner of all rows before it."""
     errors = torch.empty_like(kernel.Y)
     for (rows, _, size, _), new in kernel.innovations(gamma, batch_size):
         triangles = diagonal_blocks(new.corner, size).tril()  # L_BB beta_B = y_B - f_off(X_B)

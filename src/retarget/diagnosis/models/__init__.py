@@ -1,1 +1,1 @@
-"""The user's own model, run for real over the stream that is diagnosed."""
+"""Runs the user's own model over the stream that is diagnosed."""

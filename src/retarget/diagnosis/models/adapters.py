@@ -1,17 +1,17 @@
-"""A user's model, whatever library it comes from, behind one interface: learn rows, predict rows.
+"""One interface, learn rows and predict rows, for models of scikit-learn, river and torch.
 
-What a model is given: the features as the diagnosis prepares them (`Stream.X`: columns as numbers,
+A model gets the features as the diagnosis prepares them (`Stream.X`: columns as numbers,
 standardised unless `standardise=False`), in mini-batches of `batch_size` rows, and
 
 * for numbers, the targets as prepared (`Stream.Y`: standardised as well);
-* for classes, a classifier with `partial_fit` or `learn_one` gets the classes' names (a classifier
-  of river for two classes: False and True, where True is the second class). All classes are
-  announced at the first `partial_fit`. A regressor or a torch module gets one output for each
-  class, 1 for the row's own and 0 for the others.
+* for classes, a classifier with `partial_fit` or `learn_one` gets the classes' names (a binary
+  classifier of river: False and True, where True is the second class). The first `partial_fit`
+  names all classes. A regressor or a torch module gets one output for each class, 1 for the
+  row's own and 0 for the others.
 
-A regressor of one output gets a copy of itself for each of several targets. A river model sees one
-row at a time, as a dict by feature names, whatever the batch size. A model that cannot predict
-before it has learned anything is taken to predict 0.
+If there are several targets, a regressor with one output is copied for each. A river model sees one
+row at a time, as a dict by feature names, whatever the batch size. If a model cannot predict before
+it has learned anything, its predictions count as 0.
 """
 
 import copy
@@ -32,22 +32,22 @@ from retarget.errors import InvalidInputError
 
 PREDICTED_AT_ONCE = 4096  # rows
 
-Advance = Callable[[int], None]  # called with the number of rows that are done
+Advance = Callable[[int], None]  # called with the number of rows done
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class ModelFailedError(Exception):
-    """The user's model raised an error, or gave something that is not a prediction."""
+    """The user's model raised an error, or returned something that is not a prediction."""
 
 
 class OnlineModel(ABC):
-    """A model of the user's that learns a few rows at a time.
+    """A user's model that learns a few rows at a time.
 
     Its methods raise `ModelFailedError` if the user's model fails.
 
     Attributes:
         learned: Rows learned so far.
-        quick: Whether rows can be learned in turn by one call, which costs next to nothing.
+        quick: Whether one cheap call can learn many rows one after another.
         knows_at_first: Whether it can predict before it has learned anything.
     """
 
@@ -61,7 +61,7 @@ class OnlineModel(ABC):
         self.learned = 0
 
     def learn(self, X: np.ndarray, Y: np.ndarray) -> None:
-        """Learns rows (m, d) with targets (m, c), at once."""
+        """Learns rows (m, d) with targets (m, c) as one mini-batch."""
         with self._failing(f"learning row {self.learned + 1:,}"):
             self._learn(X, Y)
         self.learned += len(X)
@@ -75,7 +75,7 @@ class OnlineModel(ABC):
             advance(len(X[rows]))
 
     def predict(self, X: np.ndarray) -> np.ndarray:
-        """(m, c) predictions in the units of `Stream.Y`; for classes, probabilities if known."""
+        """Returns (m, c) predictions in the units of `Stream.Y`; probabilities, if known."""
         if not self.learned and not self.knows_at_first:
             return np.zeros((len(X), self.outputs))
         moment = f"after {self.learned:,} rows" if self.learned else "before its first row"
@@ -95,14 +95,14 @@ class OnlineModel(ABC):
         return predicted
 
     def fresh(self) -> Self:
-        """The same model, as it was before it learned anything."""
+        """Returns a copy of the model as it was before it learned anything."""
         new = copy.copy(self)
         new.learned = 0
         new._renew()
         return new
 
     def fit(self, X: np.ndarray, Y: np.ndarray) -> bool:
-        """Trains it by its library's own batch training; returns False if there is none."""
+        """Trains it with its library's own batch training; returns False if there is none."""
         return False
 
     @abstractmethod
@@ -116,12 +116,12 @@ class OnlineModel(ABC):
 
     @contextmanager
     def _failing(self, doing: str) -> Iterator[None]:
-        """Turns what the user's model raises into a failure, and keeps its warnings quiet."""
+        """Turns the model's exceptions into `ModelFailedError`, and silences its warnings."""
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
-                warnings.simplefilter("ignore")  # the same one in thousands of calls
+                warnings.simplefilter("ignore")  # the same warning in thousands of calls
                 yield
-        except Exception as error:  # the user's own code: any kind
+        except Exception as error:  # the user's own code may raise anything
             text = str(error).partition("\n")[0].rstrip(".")
             raise ModelFailedError(
                 f"{self.name} failed when {doing}: {type(error).__name__}: {text}"
@@ -136,7 +136,7 @@ class OnlineModel(ABC):
             )
 
     def _one_hot(self, labels: list[Any]) -> np.ndarray:
-        """(m, c) 1 for the class that is named."""
+        """Returns (m, c) ones for the named classes, else zeros."""
         return np.array([[float(label == one) for one in self.classes] for label in labels])
 
     def _labels(self, Y: np.ndarray) -> list[Any]:
@@ -144,8 +144,8 @@ class OnlineModel(ABC):
 
 
 def _unfitted(model: Any) -> Any:
-    """A copy that has learned nothing, made as the model's library does it."""
-    from sklearn.base import clone  # when a model is used only
+    """Returns an untrained copy, made as the model's library does it."""
+    from sklearn.base import clone  # imported only if a model is used
 
     if hasattr(model, "learn_one") and hasattr(model, "clone"):
         return model.clone()
@@ -168,12 +168,12 @@ class PartialFitModel(OnlineModel):
         self.classifies = bool(is_classifier(model)) if known else self._announces
         if self.classifies:
             self._require_classes(stream)
-        # one copy is enough for a classifier, and for a regressor that knows several outputs
+        # one copy suffices for a classifier, and for a regressor with several outputs
         rows = slice(0, batch_size)
         whole = self.classifies or self.outputs == 1
         whole = whole or _takes_several_targets(model, stream.X[rows], stream.Y[rows])
         self._count = 1 if whole else self.outputs
-        # these take a step for each row, so that one call is as good as many
+        # these take one step per row, so one call does the same as many
         steps = type(model) in (Perceptron, SGDClassifier, SGDRegressor)
         self.quick = batch_size == 1 and steps
         self._renew()
@@ -182,10 +182,10 @@ class PartialFitModel(OnlineModel):
         self._models = [_unfitted(self.original) for _ in range(self._count)]
         if self.quick:
             for model in self._models:
-                model.set_params(shuffle=False)  # rows of one call are learned in their order
+                model.set_params(shuffle=False)  # learn the rows of one call in order
 
     def _targets(self, Y: np.ndarray) -> list[np.ndarray]:
-        """What each copy learns."""
+        """Returns the targets that each copy learns."""
         if self.classifies:
             return [np.array(self._labels(Y))]
         return [Y] if self._count == 1 and self.outputs > 1 else list(Y.T)
@@ -197,7 +197,7 @@ class PartialFitModel(OnlineModel):
             model.partial_fit(X, y, **arguments)
 
     def fit(self, X: np.ndarray, Y: np.ndarray) -> bool:
-        """scikit-learn's own `fit`. Other libraries' may be one pass like any other."""
+        """Calls scikit-learn's `fit`. In other libraries, `fit` may be just one more pass."""
         own = getattr(type(self.original), "fit", None)
         if own is None or not inspect.unwrap(own).__module__.startswith("sklearn."):
             return False
@@ -229,7 +229,7 @@ def _takes_several_targets(model: Any, X: np.ndarray, Y: np.ndarray) -> bool:
             warnings.simplefilter("ignore")
             trial.partial_fit(X, Y)
             return bool(np.shape(trial.predict(X)) == Y.shape)
-    except Exception:  # the user's own code: any kind. It then wants one target.
+    except Exception:  # the user's own code may raise anything; it then wants one target
         return False
 
 
@@ -271,12 +271,12 @@ class OneByOneModel(OnlineModel):
     def _predict(self, X: np.ndarray) -> Any:
         if not self.classifies:
             said = [[model.predict_one(row) for row in self._rows(X)] for model in self._models]
-            # None: it does not know yet
+            # None: it cannot predict yet
             return np.array([[0.0 if one is None else one for one in column] for column in said]).T
         (model,) = self._models
         try:
             tables = [model.predict_proba_one(row) for row in self._rows(X)]
-        except NotImplementedError:  # river's base class has it for all
+        except NotImplementedError:  # river's base class defines it for all
             return self._one_hot([model.predict_one(row) for row in self._rows(X)])
         return np.array([[table.get(one, 0.0) for one in self.classes] for table in tables])
 
@@ -340,10 +340,10 @@ class TorchModel(OnlineModel):
 def _copied(
     module: nn.Module, optimiser: torch.optim.Optimizer, loss: Loss
 ) -> tuple[nn.Module, torch.optim.Optimizer, Loss]:
-    """Copies of all three; the copied optimiser holds the copied module's parameters."""
+    """Copies all three; the copied optimiser refers to the copied module's parameters."""
     memo: dict[int, Any] = {}
     module = copy.deepcopy(module, memo)
-    # an optimiser's own way of being copied leaves out what some of them need (LBFGS)
+    # copying an optimiser directly drops state that some of them need (LBFGS)
     new: torch.optim.Optimizer = object.__new__(type(optimiser))
     new.__dict__.update(copy.deepcopy(vars(optimiser), memo))
     return module, new, copy.deepcopy(loss, memo)
@@ -351,7 +351,7 @@ def _copied(
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seeds what models draw from (`random`, NumPy, torch), and restores it at the end."""
+    """Seeds `random`, NumPy and torch, which models draw from, and restores them at the end."""
     kept = random.getstate(), np.random.get_state()  # noqa: NPY002 (models draw from this one)
     try:
         with torch.random.fork_rng(devices=[]):

@@ -1,7 +1,7 @@
 """The kernel machine that describes a user's model, if there is one, and what it predicts.
 
-A linear model trained by SGD on the squared error is one pass of SGD on a linear kernel, exactly. A
-network trained so is one on its tangent kernel, as long as that stands still.
+A linear model trained by SGD on the squared error is exactly one pass of SGD on a linear kernel. A
+network trained like this is one on its tangent kernel, while that kernel does not change.
 """
 
 from collections.abc import Callable
@@ -27,8 +27,8 @@ from retarget.theory.dual import Window
 from retarget.theory.response import remaining_start
 from retarget.theory.stream_kernel import DenseKernel, FeatureKernel, Part, StreamKernel
 
-MOST_ROWS = 4000  # of a dense kernel
-LARGEST_CLIP = 1e9  # gradients clipped above this are not clipped
+MOST_ROWS = 4000  # for a dense kernel
+LARGEST_CLIP = 1e9  # a larger clipping threshold never has an effect
 SMALL = 1e-8  # relative differences below this are rounding
 
 
@@ -37,7 +37,7 @@ class NoDescriptionError(Exception):
 
 
 class Description(NamedTuple):
-    """A kernel machine that does what the model does: what it is, and how exact, in words."""
+    """A kernel machine that does what the model does; `words` say which, and how exactly."""
 
     words: str
     kernel: Features | EmpiricalNTK
@@ -46,7 +46,7 @@ class Description(NamedTuple):
 
 
 def describe(model: OnlineModel, X: Tensor) -> Description:
-    """The kernel machine that describes the model on these rows, or a `NoDescriptionError`."""
+    """Returns the kernel machine that describes the model; raises `NoDescriptionError` if none."""
     if isinstance(model, PartialFitModel):
         return _describe_sgd_regressor(model, len(X))
     if isinstance(model, OneByOneModel):
@@ -59,9 +59,9 @@ def describe(model: OnlineModel, X: Tensor) -> Description:
 def _linear(
     words: str, learner: SGD, outputs: int, constant: float, penalty: str, start: float = 0.0
 ) -> Description:
-    """A linear model, with a feature of size `constant` for its intercept.
+    """Describes a linear model, with a feature of size `constant` for its intercept.
 
-    A penalty that is named makes this inexact: the real one does not shrink the intercept.
+    With a `penalty` this is inexact: the real one does not shrink the intercept.
     """
 
     def features(X: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ def _linear(
     def at_first(X: Tensor) -> Tensor:
         return X.new_full((len(X), outputs), start)
 
-    nearly = f"Nearly: the penalty {penalty} does not shrink the real intercept."
+    nearly = f"This is nearly exact: the penalty {penalty} does not shrink the real intercept."
     words += f"{', with a constant feature for the intercept' if constant else ''}. "
     words += nearly if penalty else "This is exact."
     return Description(words, Features(features), learner, at_first)
@@ -82,8 +82,8 @@ def _describe_sgd_regressor(model: PartialFitModel, rows: int) -> Description:
     own = model.original
     if type(own) is not SGDRegressor:
         raise NoDescriptionError(
-            f"No kernel is known that describes {model.name}: of models with partial_fit, "
-            "scikit-learn's SGDRegressor with the squared error has one."
+            f"No kernel is known that describes {model.name}; among models with partial_fit, it is "
+            "known for scikit-learn's SGDRegressor with the squared error."
         )
     wrong = [
         f"{name}={getattr(own, name)!r}"
@@ -97,13 +97,13 @@ def _describe_sgd_regressor(model: PartialFitModel, rows: int) -> Description:
     ]
     if wrong:
         raise NoDescriptionError(
-            f"No kernel describes {model.name} with {', '.join(wrong)}; with squared_error, no "
-            "penalty or l2, a constant or invscaling rate and no average, a linear one would."
+            f"No kernel describes {model.name} with {', '.join(wrong)}; a linear kernel would, "
+            "with squared_error, no penalty or l2, a constant or invscaling rate, and no average."
         )
     if model.batch_size > 1:
         raise NoDescriptionError(
             f"No kernel describes {model.name} in mini-batches of {model.batch_size} rows: it "
-            "shuffles them and learns one after another; with batch_size=1 a linear one would."
+            "shuffles them and learns one after another; with batch_size=1, a linear kernel would."
         )
     schedule: float | list[float] = float(own.eta0)
     words = f"One pass of SGD at the rate {own.eta0:g}"
@@ -124,8 +124,8 @@ def _describe_linear_regression(model: OneByOneModel) -> Description:
     own, kind = model.original, type(model.original)
     if kind.__name__ != "LinearRegression" or not kind.__module__.startswith("river."):
         raise NoDescriptionError(
-            f"No kernel is known that describes {model.name}: of models with learn_one, river's "
-            "LinearRegression with optim.SGD and the squared loss has one."
+            f"No kernel is known that describes {model.name}; among models with learn_one, it is "
+            "known for river's LinearRegression with optim.SGD and the squared loss."
         )
     optimiser, loss, begins = (
         type(part).__name__ for part in (own.optimizer, own.loss, own.initializer)
@@ -147,7 +147,7 @@ def _describe_linear_regression(model: OneByOneModel) -> Description:
     return _linear(
         f"One pass of SGD on the linear kernel at the rate {2 * lr:g}, twice river's, whose "
         "squared loss is not halved",
-        # the decay of SGD(2 lr, decay) is 2 lr decay a step, river's is lr l2
+        # SGD(2 lr, decay) decays by 2 lr decay per step, river by lr l2
         SGD(2 * lr, weight_decay=own.l2 / 2),
         model.outputs,
         constant=float(np.sqrt(intercept_lr / lr)),
@@ -163,8 +163,8 @@ def _describe_network(model: TorchModel, X: Tensor) -> Description:
     layers = [type(part).__name__ for part in module.modules() if isinstance(part, random)]
     if layers:
         raise NoDescriptionError(
-            f"No kernel describes {model.name}: its {layers[0]} layer does something else in "
-            "training than in prediction."
+            f"No kernel describes {model.name}: its {layers[0]} layer behaves differently "
+            "in training and in prediction."
         )
     trained = {id(parameter) for group in optimiser.param_groups for parameter in group["params"]}
     names = tuple(
@@ -175,20 +175,20 @@ def _describe_network(model: TorchModel, X: Tensor) -> Description:
     network = model.fresh().module.double().cpu().eval()
     try:
         linear = _is_linear(network, names, X[:4])
-    except Exception as error:  # the user's own code: any kind
+    except Exception as error:  # the user's own code may raise anything
         raise NoDescriptionError(
             f"No kernel describes {model.name}, which fails in double precision: {error}"
         ) from error
-    words = "One pass of SGD on the tangent kernel of the module at its first weights. The module "
+    words = "One pass of SGD on the tangent kernel of the module at initialisation. The module "
     if linear:
         words += "is linear in its parameters: this is exact."
     else:
         words += (
-            "is not linear in its parameters: this holds while its kernel stands still, which it "
-            "does not do in general. The agreement says how far it did."
+            "is not linear in its parameters: this holds while its kernel does not change, but in "
+            "general it does. The agreement shows how well it holds here."
         )
     if model.outputs > 1 and not linear:
-        words += " Of several outputs, the mean of their kernels is used for each."
+        words += " For several outputs, the mean of their kernels is used."
 
     @torch.no_grad()
     def start(rows: Tensor) -> Tensor:
@@ -200,22 +200,22 @@ def _describe_network(model: TorchModel, X: Tensor) -> Description:
 
 
 def _as_learner(model: TorchModel, optimiser: torch.optim.Optimizer, loss: Loss) -> SGD:
-    """The optimiser and the loss as an `SGD` on half the squared error."""
+    """Returns the optimiser and the loss as an `SGD` on half the squared error."""
     if type(optimiser) is not torch.optim.SGD:
         raise NoDescriptionError(
-            f"No kernel describes {model.name}: of optimisers, torch.optim.SGD has a description."
+            f"No kernel describes {model.name}: this is known only for torch.optim.SGD."
         )
     names = ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")
     groups = {tuple(float(group[name]) for name in names) for group in optimiser.param_groups}
     if len(groups) > 1:
         raise NoDescriptionError(
-            f"No kernel describes {model.name}: its groups of parameters have different options."
+            f"No kernel describes {model.name}: its parameter groups have different options."
         )
     ((lr, momentum, dampening, decay, nesterov, maximize),) = groups
     if maximize or (momentum and dampening) or not lr > 0 or optimiser.state:
         raise NoDescriptionError(
             f"No kernel describes {model.name} with maximize, dampening, a rate of 0, or steps "
-            "that it has taken before."
+            "taken before."
         )
     b = model.batch_size
     factors = [squared_error_factor(loss, rows, model.outputs) for rows in (1, 2, b)]
@@ -227,8 +227,8 @@ def _as_learner(model: TorchModel, optimiser: torch.optim.Optimizer, loss: Loss)
         raise NoDescriptionError(
             f"No kernel describes {model.name}: its loss, {kind}, is not a squared error."
         )
-    # a loss of gradient a (p - y) is half the squared error at a times the rate; what is decayed
-    # at the rate lr must then decay at a times the rate by as much
+    # a loss with gradient a (p - y) is half the squared error at a times the rate; weight decay is
+    # divided by a, so that a step decays as much as before
     return SGD(
         lr=one * lr,
         batch_size=b,
@@ -240,7 +240,7 @@ def _as_learner(model: TorchModel, optimiser: torch.optim.Optimizer, loss: Loss)
 
 
 def squared_error_factor(loss: Loss, rows: int, outputs: int) -> float | None:
-    """The number a if the gradient of the loss of so many rows is a (p - y), measured; or None."""
+    """Returns a if the measured gradient of the loss is a (p - y) for so many rows, else None."""
     generator = torch.Generator().manual_seed(rows)
     factors = []
     for _ in range(2):
@@ -249,7 +249,7 @@ def squared_error_factor(loss: Loss, rows: int, outputs: int) -> float | None:
         try:
             with torch.enable_grad():
                 (gradient,) = torch.autograd.grad(loss(p, y), p)
-        except Exception:  # the user's own code: any kind. It then takes other targets.
+        except Exception:  # the user's own code may raise anything; it then takes other targets
             return None
         factors.append((gradient / (p - y)).detach())
     ratios = torch.stack(factors)
@@ -259,7 +259,7 @@ def squared_error_factor(loss: Loss, rows: int, outputs: int) -> float | None:
 
 
 def _is_linear(network: nn.Module, names: tuple[str, ...], X: Tensor) -> bool:
-    """Whether twice a change of the parameters makes twice the change of the outputs."""
+    """Whether doubling a change of the parameters doubles the change of the outputs."""
     generator = torch.Generator().manual_seed(0)
     weights = {name: parameter.detach() for name, parameter in network.named_parameters()}
     change = {
@@ -279,9 +279,9 @@ def _is_linear(network: nn.Module, names: tuple[str, ...], X: Tensor) -> bool:
 
 
 def open_description(description: Description, X: Tensor, residual: Tensor) -> StreamKernel:
-    """The kernel of the stream, through its features if they are few: exact in both cases.
+    """Opens the kernel of the stream, through its features if they are few: exact in both cases.
 
-    `residual` (n, c) is the targets less the starting function. Raises `StreamTooLargeError` if
+    `residual` (n, c) is the targets minus the initial function. Raises `StreamTooLargeError` if
     there are too many rows for the kernel, and too many features.
     """
     kernel, n = description.kernel, len(X)
@@ -298,7 +298,7 @@ def open_description(description: Description, X: Tensor, residual: Tensor) -> S
 
 
 class _Following:
-    """One online pass that notes what the learner predicts for each row right after its step."""
+    """One online pass that records what the learner predicts for each row right after its step."""
 
     def __init__(self, kernel: StreamKernel, learner: SGD, targets: Tensor) -> None:
         self.failure: str | None = None
@@ -317,7 +317,7 @@ class _Following:
 
 
 def predictions_after_steps(window: Window, errors: Tensor) -> Tensor:
-    """(m, c) what a learner with these errors predicts for each row once its step is taken."""
+    """Returns (m, c) predictions for each row right after its step, given the errors."""
     memory = window.memory
     if memory.responses is None:
         rates = window.gram.new_tensor(memory.deposit[0, memory.step_of])
@@ -332,9 +332,9 @@ def predictions_after_steps(window: Window, errors: Tensor) -> Tensor:
 def predicted_movement(
     description: Description, kernel: StreamKernel, start: Tensor
 ) -> np.ndarray | None:
-    """(n, c) how far the theory moves each row's prediction from after its step to the end.
+    """Returns (n, c) how far theory moves each row's prediction from after its step to the end.
 
-    `kernel.Y` are the targets less the starting function (n, c), which weight decay fades. Returns
+    `kernel.Y` are the targets minus the initial function (n, c), which weight decay fades. Returns
     None if the kernel machine diverges.
     """
     learner, n = description.learner, len(kernel)

@@ -1,4 +1,4 @@
-"""What a user's own model made of the stream, from all of its runs."""
+"""Diagnoses a user's own model from all of its runs."""
 
 import math
 from collections.abc import Callable
@@ -54,13 +54,13 @@ T = TypeVar("T")
 def diagnose_model(
     parted: Split, options: Options, *, progress: bool | None = None
 ) -> ModelDiagnosis:
-    """Runs the user's model over the stream in every way, and compares.
+    """Trains the user's model on the stream in every way, and compares the results.
 
-    What the model is given is said in `retarget.diagnosis.models.adapters`. In a progressive
-    evaluation every way is judged by what it predicts for rows that it has not learned yet: random
-    orders by the error before learning of the shuffled stream, over all rows; the batch model by
-    models of the rows so far (see `progressive_batch`); corrected targets before each block. A
-    progress bar (None: on a terminal only) says how far it is.
+    `retarget.diagnosis.models.adapters` describes what the model is given. In a progressive
+    evaluation each way is scored by its predictions for rows that it has not learned yet: random
+    orders by the errors before each step of the shuffled stream; the batch model by models of the
+    rows so far (see `progressive_batch`); corrected targets before each block. `progress` shows a
+    progress bar (None: on a terminal only).
     """
     model = open_model(parted.stream, options)
     rows = len(parted.stream) * (2 + ORDERS + EPOCHS // 4)
@@ -69,7 +69,7 @@ def diagnose_model(
 
 
 class _Theory(NamedTuple):
-    """What describes the model, what it predicts, and the corrected targets that it led to."""
+    """What describes the model, what that predicts, and the corrected targets computed from it."""
 
     words: str
     movement: np.ndarray | None = None
@@ -77,7 +77,7 @@ class _Theory(NamedTuple):
 
 
 class _Diagnosing:
-    """The runs of one model. What fails is noted, and the rest goes on."""
+    """The runs of one model. If one fails, that is noted and the others are still run."""
 
     def __init__(
         self, model: OnlineModel, parted: Split, options: Options, advance: Advance
@@ -91,7 +91,7 @@ class _Diagnosing:
         self._failures: list[str] = []
 
     def whole(self) -> ModelDiagnosis:
-        """All runs, one after another."""
+        """Carries out all runs, one after another."""
         stream, model, seed = self._stream, self._model, self._seed
         nothing = np.full(stream.Y.shape, math.nan)
         failed = Passage(nothing, nothing, nothing, ((len(stream), nothing),), model)
@@ -101,7 +101,7 @@ class _Diagnosing:
             failed,
         )
         if passage is failed:
-            came, theory = self._unknown, _Theory("It was not looked for: the model failed.")
+            came, theory = self._unknown, _Theory("No kernel was sought: the model failed.")
         else:
             came, theory = self._as_it_came(passage), self._theory(passage)
         batch = self._attempt("As a batch model", lambda: self._batch(passage), self._unknown)
@@ -138,7 +138,7 @@ class _Diagnosing:
         )
 
     def _attempt(self, what: str, run: Callable[[], T], otherwise: T) -> T:
-        """What a run gives, or something else if the model fails, which is noted."""
+        """Returns the result of a run; if the model fails, notes that and returns `otherwise`."""
         try:
             return run()
         except ModelFailedError as error:
@@ -150,7 +150,7 @@ class _Diagnosing:
         return self._attempt(said, lambda: model.predict(test.X), self._unknown)
 
     def _as_it_came(self, passage: Passage) -> np.ndarray:
-        """The predictions, or NaN if it diverged: a comparison with them would say nothing."""
+        """Returns the predictions, or NaN if it diverged, since comparing would be pointless."""
         came = passage.before
         if self._test is not None:
             came = self._on_test(passage.model, self._test)
@@ -179,7 +179,7 @@ class _Diagnosing:
         return self._unknown if before is None else before
 
     def _orders(self, came: np.ndarray) -> tuple[Estimate, tuple[float, ...], ModelScore]:
-        """What the order costs, the error of each order, and their score."""
+        """Returns the cost of the order, the error of each random order, and their score."""
         stream, truth, bootstrap = self._stream, self._truth, self._bootstrap
         chosen = order_rows(self._model, len(stream), self._test is None)
         thinned, X, Y = len(chosen) < len(stream), stream.X[chosen], stream.Y[chosen]
@@ -201,8 +201,8 @@ class _Diagnosing:
                 failed.append(str(error))
         if failed:
             self._failures.append(
-                f"{len(failed)} of {len(tries)} random orders failed, and what the order costs is "
-                f"not known: {failed[0]}."
+                f"{len(failed)} of {len(tries)} random orders failed, so the cost of the order is "
+                f"unknown: {failed[0]}."
             )
             return UNKNOWN, (), self._score("random order", self._unknown)
         base = made.pop(0) if thinned else came
@@ -233,16 +233,16 @@ class _Diagnosing:
             movement = predicted_movement(description, kernel, start)
         except NoDescriptionError as error:
             return _Theory(str(error))
-        except RetargetError as error:  # a network that has no tangent kernel, or too many rows
-            return _Theory(f"A kernel was left out: {error}.")
+        except RetargetError as error:  # a network without a tangent kernel, or too many rows
+            return _Theory(f"No kernel was used: {error}.")
         learner, correction = description.learner, None
-        failure = "There are no corrected targets: they grow beyond numbers."
+        failure = "There are no corrected targets: they overflow."
         if movement is None:
             failure = "The kernel machine that describes the model diverges."
         elif learner.weight_decay and bool(start.any()):
             failure = (
-                "Corrected targets were left out: weight decay fades the function that the model "
-                "starts from, and no targets make up for that."
+                "There are no corrected targets: weight decay fades the function that the model "
+                "starts from, and no targets can compensate for that."
             )
         else:
             error_now = float(np.square(passage.end - self._stream.Y).mean())
@@ -264,13 +264,13 @@ class _Diagnosing:
 
 
 def mean_error(stream: Stream, predicted: np.ndarray, seed: int) -> Estimate:
-    """Error on the stream's own rows, in the user's units."""
+    """Returns the error on the stream's own rows, in the user's units."""
     squares = squared_errors(stream.Y - predicted, stream)
     return estimate(Bootstrap(len(stream), seed).means(squares))
 
 
 def agreement(shift: np.ndarray, theory: np.ndarray) -> float:
-    """1 - |shift - theory| / |theory|, in root mean squares.
+    """Returns 1 - |shift - theory| / |theory|, in root mean squares.
 
     Examples:
         >>> agreement(np.array([[1.0], [2.0]]), np.array([[1.0], [2.0]]))

@@ -1,4 +1,4 @@
-"""From what the user gave as a model, in one of many forms, to a model that can be run."""
+"""Turns whatever the user gave as a model into one that can be run."""
 
 import copy
 from typing import Any
@@ -23,9 +23,9 @@ from retarget.learners import Reduction
 
 
 def open_model(stream: Stream, options: Options) -> OnlineModel:
-    """The user's model, ready to be copied and run, once a copy has learned a first mini-batch.
+    """Returns the user's model, ready to run, after checking that a copy learns one mini-batch.
 
-    `options` hold the model, its options, and what a torch module without an optimiser is given.
+    `options` hold the model, its options, and the learner for a torch module without an optimiser.
     """
     with seeded(options.seed):
         model = _adapted(_made(options.model, options.model_options), stream, options)
@@ -43,7 +43,7 @@ def open_model(stream: Stream, options: Options) -> OnlineModel:
 
 
 def _made(model: Any, model_options: Any) -> Any:
-    """The model itself, if a class, a factory or the import path of one was given."""
+    """Creates the model if a class, a factory or the import path of one was given."""
     found = imported(model, "model") if isinstance(model, str) else model
     known = isinstance(found, nn.Module | tuple)
     ready = known or hasattr(found, "partial_fit") or hasattr(found, "learn_one")
@@ -53,7 +53,7 @@ def _made(model: Any, model_options: Any) -> Any:
     if model_options:
         raise InvalidInputError(
             f"model_options is {model_options!r} and the model is a {type(found).__name__}, "
-            "which is made already; give its class, or set these options yourself"
+            "which is already an instance; give its class, or set these options yourself"
         )
     return found
 
@@ -79,7 +79,7 @@ def _adapted_network(parts: tuple[Any, ...], stream: Stream, options: Options) -
     if len(optimisers) > 1 or len(losses) > 1 or len(optimisers) + len(losses) < len(others):
         kinds = ", ".join(type(part).__name__ for part in parts)
         raise InvalidTypeError(
-            f"the model is a tuple of {kinds}; expected a module, then an optimiser and a loss"
+            f"the model is a tuple of {kinds}; expected a module, an optimiser and a loss"
         )
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise InvalidInputError(
@@ -94,10 +94,10 @@ def _adapted_network(parts: tuple[Any, ...], stream: Stream, options: Options) -
             f"the module {type(module).__name__} comes without an optimiser and lr is 'auto'; give "
             "lr=, or return (module, optimiser) from the factory"
         )
-    # on a copy: the optimiser, too, must hold parameters that are not the user's
+    # on a copy: the optimiser must not change the user's own parameters
     module = copy.deepcopy(module)
     if any(isinstance(parameter, UninitializedParameter) for parameter in module.parameters()):
-        with torch.no_grad():  # lazy layers learn the number of features from the first row
+        with torch.no_grad():  # lazy layers get the number of features from a first row
             module(torch.zeros(1, stream.X.shape[1]))
     optimiser = torch.optim.SGD(
         [parameter for parameter in module.parameters() if parameter.requires_grad],
@@ -116,6 +116,6 @@ class HalfSquaredError:
         self._reduction = reduction
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss of a mini-batch."""
+        """Returns the loss of a mini-batch."""
         total = 0.5 * (outputs - targets).square().sum()
         return total / len(outputs) if self._reduction == "mean" else total

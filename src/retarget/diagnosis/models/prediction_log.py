@@ -1,4 +1,4 @@
-"""What a log of a model's predictions tells, if there is no model to run."""
+"""Diagnoses a log of a model's predictions, if there is no model to run."""
 
 import math
 from typing import Any, get_args
@@ -17,22 +17,22 @@ from retarget.text import listed
 def from_predictions(
     stream: Stream, predictions: Any = None, predictions_after: Any = None, *, seed: int = 0
 ) -> ModelDiagnosis:
-    """What a log of a model's predictions tells, without the model.
+    """Diagnoses a log of a model's predictions, without the model.
 
-    The shift is then from before a row was learned to the end, so that it contains what the row's
-    own step did; and nothing tells when a prediction moved, so that each later row has the same
-    share in it.
+    The shift is then measured from before a row was learned to the end, so it includes the effect
+    of the row's own step. The log does not show when a prediction moved, so every later row gets
+    the same share of the movement.
 
     Args:
         stream: The rows that the model learned, in order.
-        predictions: (n,) or (n, c) what it said of each row when that was learned, before its
-            target was known, in the user's units; for classes, (n,) their names. None: no log.
-        predictions_after: The same of what it says at the end, or later.
+        predictions: (n,) or (n, c) its prediction for each row just before the row was learned, in
+            the user's units; for classes, (n,) their names. None: no log.
+        predictions_after: The same at the end of the stream, or later.
         seed: Seed of the bootstrap.
 
     Raises:
-        InvalidInputError: There are none, or not as many as rows, or they are not numbers or
-            classes of the stream.
+        InvalidInputError: There is no log, its length differs from the stream's, or it holds
+            something other than numbers or classes of the stream.
     """
     if predictions is None and predictions_after is None:
         raise InvalidInputError("there are no predictions; give predictions, or predictions_after")
@@ -55,7 +55,7 @@ def from_predictions(
         after=before,
         end=end,
         groups=movement_by_group(stream, partition(stream), before, ((len(stream), end),), 1),
-        description="Predictions were logged: nothing is known of the model that made them.",
+        description="Only predictions were given: nothing is known about the model behind them.",
         theory=None,
         agreement=None,
         corrected=None,
@@ -67,7 +67,7 @@ def from_predictions(
 
 
 def _logged(name: str, values: Any, stream: Stream) -> np.ndarray:
-    """(n, c) logged predictions in the units of `stream.Y`."""
+    """Returns (n, c) logged predictions in the units of `stream.Y`."""
     array = np.asarray(values)
     array = array.reshape(len(array), -1) if array.ndim else array.reshape(1, 1)
     columns = 1 if stream.kind == "classification" else stream.Y.shape[1]

@@ -1,8 +1,8 @@
 """The runs of a user's model: as the stream came, in random orders, as a batch model, corrected.
 
 Every run starts from the model as it was given, with the same seed. All functions raise
-`ModelFailedError` if the model fails, unless they say otherwise; `advance` is called with the
-number of rows after each step.
+`ModelFailedError` if the model fails, unless noted otherwise; `advance` is called after each step
+with the number of rows done.
 """
 
 import copy
@@ -25,17 +25,17 @@ from retarget.learners import SGD
 from retarget.theory.stream_kernel import StreamKernel
 
 ORDERS = 10
-STEPS = 300_000  # of learning, for all random orders together, and for all epochs of a batch model
+STEPS = 300_000  # for all random orders together, and for all epochs of a batch model
 CHECKPOINTS = 40
 FEWEST_CHECKPOINTS = 4
 KEPT_NUMBERS = 20_000_000  # predictions at checkpoints
 EPOCHS, FEWEST_EPOCHS, PATIENCE = 50, 5, 3
-HELD_ASIDE = 0.1  # of the rows, to tell when a batch model has learned enough
-REFITS = 4  # of the batch model, along a progressive evaluation
+HELD_ASIDE = 0.1  # share of the rows that decides when a batch model stops
+REFITS = 4  # how often a progressive evaluation trains the batch model anew
 ROWS_AT_ONCE = 4096
-# What is tried if the first choice makes the model worse on its own rows: multiples of the batch
-# model's ridge, and a least stabiliser in multiples of the mean of k(x, x). Both make the targets
-# smaller, and the steps gentler.
+# Tried if the first choice makes the model worse on its own rows: multiples of the batch model's
+# ridge, and a minimal stabiliser in multiples of the mean of k(x, x). Both shrink the targets and
+# make the steps gentler.
 GENTLER = ((10.0, 0.1), (100.0, 1.0), (1000.0, 1.0), (1000.0, 10.0))
 
 Moments = tuple[tuple[int, np.ndarray], ...]
@@ -44,8 +44,8 @@ Moments = tuple[tuple[int, np.ndarray], ...]
 class Passage(NamedTuple):
     """One pass over the stream as it came: (n, c) predictions, and the model at the end.
 
-    They are of each row just before its mini-batch was learned, right after, at the end of the
-    stream, and of all rows so far at each checkpoint.
+    Each row is predicted just before its mini-batch is learned, right after, and at the end of the
+    stream; and all rows so far are predicted at each checkpoint.
     """
 
     before: np.ndarray
@@ -58,7 +58,7 @@ class Passage(NamedTuple):
 def pass_as_it_came(
     model: OnlineModel, stream: Stream, groups: Partition, seed: int, advance: Advance
 ) -> Passage:
-    """Runs the model over the stream, and asks it about all rows so far when the group changes."""
+    """Trains the model on the stream in order, and predicts all rows so far at each checkpoint."""
     X, Y = stream.X, stream.Y
     before, after = np.empty(Y.shape), np.empty(Y.shape)
     wanted = set(checkpoints(groups, Y.shape[1], model.batch_size))
@@ -68,7 +68,7 @@ def pass_as_it_came(
         before[: model.batch_size] = model.predict(X[: model.batch_size])
         for rows in _steps(len(X), model.batch_size):
             model.learn(X[rows], Y[rows])
-            # one call for the rows just learned and those that come: calls are what costs
+            # one call for the rows just learned and the next ones, since calls are expensive
             coming = slice(rows.stop, rows.stop + model.batch_size)
             now = model.predict(X[rows.start : coming.stop])
             after[rows], before[coming] = np.split(now, [rows.stop - rows.start])
@@ -84,10 +84,10 @@ def _steps(n: int, size: int) -> Iterator[slice]:
 
 
 def checkpoints(groups: Partition, outputs: int, batch_size: int) -> list[int]:
-    """After how many rows the model predicts all rows so far; the end of the stream is the last.
+    """Returns after how many rows the model predicts all rows so far; the last is the stream's end.
 
-    They are where the group changes, as far as there is room, then evenly spaced, each at the end
-    of a mini-batch. There are fewer than 40 if the predictions would be over 20 million numbers.
+    Checkpoints are placed at changes of the group first, then evenly spaced, each at the end of a
+    mini-batch. There are fewer than 40 if the predictions would exceed 20 million numbers.
     """
     n = len(groups.numbers)
     most = KEPT_NUMBERS // max(1, n * outputs // 2)
@@ -105,10 +105,10 @@ def checkpoints(groups: Partition, outputs: int, batch_size: int) -> list[int]:
 def movement_by_group(
     stream: Stream, groups: Partition, after: np.ndarray, moments: Moments, batch_size: int
 ) -> GroupShift:
-    """Whose learning moved whose predictions, from those right `after` learning and at `moments`.
+    """Computes how groups moved each other, from predictions `after` learning and at `moments`.
 
-    What moved between two moments belongs to the groups learned in between, in proportion to their
-    rows; for a row learned in between, to those learned after it.
+    A movement between two moments is attributed to the groups learned in between, in proportion to
+    their rows; for a row learned in between, to those learned after it.
     """
     n, count = len(stream), len(groups.names)
     member = np.eye(count)[groups.numbers]  # (n, G)
@@ -145,10 +145,10 @@ def pass_in_order(
     advance: Advance,
     predict_every: int | None = None,
 ) -> tuple[OnlineModel, np.ndarray | None]:
-    """One pass over rows X with targets Y in some order.
+    """Trains the model in one pass over rows X with targets Y in some order.
 
     Returns the model at the end and, with `predict_every`, its predictions (n, c) in the order of
-    X: for so many rows at a time (whole mini-batches) before it learns any of them.
+    X, made for so many rows at a time (whole mini-batches) before it learns any of them.
     """
     predicted = None if predict_every is None else np.empty(Y.shape)
     with seeded(seed):
@@ -162,10 +162,10 @@ def pass_in_order(
 
 
 def order_rows(model: OnlineModel, n: int, predicted: bool) -> np.ndarray:
-    """The rows of n that random orders are tried on: all, or as many, evenly spaced, as affordable.
+    """Returns the rows to try random orders on: all n, or as many, evenly spaced, as is affordable.
 
-    Ten orders of a long stream would take hours. Up to 30,000 steps all rows are used; above, the
-    thinned stream is run as it came as well, so that only the order differs. `predicted`: whether
+    Ten orders of a long stream would take hours. Up to 30,000 steps all rows are used; beyond that,
+    the thinned stream is also run as it came, so that only the order differs. `predicted`: whether
     each row is predicted before it is learned.
     """
     most = n if model.quick and not predicted else STEPS // ORDERS * model.batch_size
@@ -175,11 +175,10 @@ def order_rows(model: OnlineModel, n: int, predicted: bool) -> np.ndarray:
 def batch_model(
     model: OnlineModel, X: np.ndarray, Y: np.ndarray, seed: int, advance: Advance
 ) -> OnlineModel:
-    """The model trained on all rows: its library's own `fit`, or epochs over shuffled rows.
+    """Trains the model on all rows, by its library's own `fit` or in epochs over shuffled rows.
 
-    Epochs go on until the error on a tenth of the rows, which is held aside, has not fallen for
-    three of them; the best state is kept. At most 50, or as many (5 at least) as 300,000 steps
-    make.
+    Epochs stop once the error on a held-out tenth of the rows has not fallen for three of them; the
+    best state is kept. There are at most 50, or as many as fit in 300,000 steps (but at least 5).
     """
     with seeded(seed):
         fitted = model.fresh()
@@ -212,10 +211,10 @@ def progressive_batch(
     seed: int,
     advance: Advance,
 ) -> np.ndarray:
-    """(n, c) what a batch model of the rows so far predicts for each row that comes.
+    """Returns (n, c) predictions for each row by a batch model of earlier rows.
 
-    It is trained anew after 1/16, 1/8, 1/4 and 1/2 of the stream, so that each is asked about as
-    many rows as it was trained on. The first sixteenth has no batch model, and keeps `before`, the
+    It is trained anew after 1/16, 1/8, 1/4 and 1/2 of the stream, so each model predicts as many
+    rows as it was trained on. The first sixteenth has no batch model, and keeps `before`, the
     predictions of the online model.
     """
     predicted, n = before.copy(), len(X)
@@ -249,13 +248,13 @@ def try_correction(
     before_blocks: bool,
     advance: Advance,
 ) -> Correction | None:
-    """Trains the model on iteratively corrected targets, for real; None if there are none.
+    """Trains the model on iteratively corrected targets; returns None if there are none.
 
-    `learner` and `kernel` are of the kernel machine that describes the model, with the targets
-    less the starting function (n, c). Ridge and stabiliser are those with which it ends nearest to
-    its batch model. If the model's error on the stream's own rows is then above `plain_error`,
-    what it is without correction, gentler ones are tried, and the best is kept. Held-out rows take
-    no part. A model that fails is not an error here; a kernel without a batch model is.
+    `learner` and `kernel` belong to the kernel machine that describes the model, with the targets
+    minus the initial function (n, c). Ridge and stabiliser are those with which it ends nearest to
+    its batch model. If the model's error on the stream's own rows is then above `plain_error`, the
+    error without correction, gentler ones are tried and the best is kept. Held-out rows are not
+    used. A model that fails is not an error here; a kernel without a batch model is.
     """
     block = choose_block(replace(options, batch_size=learner.batch_size), len(stream))
     every, order = block if before_blocks else None, np.arange(len(stream))
@@ -290,7 +289,7 @@ def try_correction(
 def _candidates(
     kernel: StreamKernel, learner: SGD, stream: Stream, options: Options, block: int
 ) -> Iterator[tuple[float, float, Tensor]]:
-    """Ridge, stabiliser and targets (less the start): the chosen ones, then gentler ones."""
+    """Yields ridge, stabiliser and targets (minus the start): the chosen, then gentler ones."""
     gamma = choose_gamma(options, kernel, stream.target_scales)
     choice, _ = choose_correction(kernel, learner, gamma, block, options.ridge)
     first = choice.aim.value, choice.ridge.value

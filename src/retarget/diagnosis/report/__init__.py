@@ -1,1 +1,1 @@
-"""What was found, in words, tables and charts."""
+"""Presents a diagnosis in words, tables and charts."""

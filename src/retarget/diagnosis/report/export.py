@@ -1,4 +1,4 @@
-"""A diagnosis as tables in the user's own units, as JSON, as text, and on the terminal."""
+"""Exports a diagnosis as tables in the user's own units, as JSON, as text, or to the terminal."""
 
 import math
 from collections.abc import Collection
@@ -27,24 +27,24 @@ from retarget.text import printable
 MOST_TARGETS = 3  # on the terminal
 LONGEST_CELL = 40
 
-# The fields of a diagnosis, and of its model, that grow with the stream: the tables have them.
+# Fields of a diagnosis, and of its model, that grow with the stream: only the tables have them.
 OF_ALL_ROWS = {"stream", "effective", "corrected", "iterative", "prequential", "density", "changed"}
 OF_ALL_ROWS_OF_A_MODEL = {"before", "after", "end", "theory", "corrected"}
 
 
 def shift_table(diagnosis: Diagnosis) -> pl.DataFrame:
-    """What became of every row's targets.
+    """Returns a table of what the learner really learned of each row's targets.
 
     The columns:
 
-    * `row` (its number in the user's table, from 0), and `time` and `group` if it has them;
-    * for classes: `true_class`, and `effective_class`, the largest of the effective targets;
+    * `row` (its number in the user's table, from 0), and `time` and `group` if there are any;
+    * for classes: `true_class`, and `effective_class`, the one with the largest effective target;
     * for each target (or class) NAME: `true:NAME`, `effective:NAME` (what was really learned, as
       an offline target), `shift:NAME` (the difference), `error:NAME` (the learner's error just
       before it learned the row), all in the user's units;
     * `shift_size`: length of the shift over all targets, in standard deviations of the targets
-      (as it is, for classes and if nothing was standardised);
-    * `changed`: whether the shift changed the target's sign or class;
+      (unscaled for classes and if nothing was standardised);
+    * `changed`: whether the shift changed the class or, for regression, the side of the mean;
     * `density`: mean similarity to the other rows.
     """
     stream = diagnosis.stream
@@ -67,14 +67,16 @@ def shift_table(diagnosis: Diagnosis) -> pl.DataFrame:
 
 
 def corrected_table(diagnosis: Diagnosis, force: bool = False) -> pl.DataFrame:
-    """The targets to train on: `row`, `time` and `group`, and for each target (or class) NAME.
+    """Returns the targets to train on, with the columns `row`, `time` and `group`.
+
+    For each target (or class) NAME there are:
 
     * `true:NAME`: as in the user's table;
-    * `corrected:NAME`: exactly corrected, which needs the whole stream beforehand;
-    * `iterative:NAME`: corrected block by block, from the rows that had come by then;
+    * `corrected:NAME`: exactly corrected, which needs the whole stream in advance;
+    * `iterative:NAME`: corrected block by block, from the rows seen by then;
     * `model:NAME`: those that the user's own model was trained on, if that clearly helped it.
 
-    Targets out of all proportion to the true ones are left out, unless `force`.
+    Targets far larger than the true ones are left out, unless `force`.
     """
     stream = diagnosis.stream
     left_out = () if force else out_of_proportion(diagnosis)
@@ -91,13 +93,13 @@ def corrected_table(diagnosis: Diagnosis, force: bool = False) -> pl.DataFrame:
 
 
 def out_of_proportion(diagnosis: Diagnosis) -> dict[str, float]:
-    """The corrected targets that nobody should train on, and how many deviations they reach."""
+    """Returns the corrected targets that are too large to train on, and how large they are."""
     sizes = diagnosis.target_size
     return {name: size for name, size in sizes.items() if size > OUT_OF_PROPORTION}
 
 
 def made_for(diagnosis: Diagnosis, command: str | None = None) -> dict[str, Any]:
-    """What the corrected targets are for, to be kept beside them: plain JSON values."""
+    """Describes what the corrected targets are for, as plain JSON values to store beside them."""
     stream, learner = diagnosis.stream, diagnosis.learner
     aim, ridge = diagnosis.aim, diagnosis.ridge
     packages = ("retarget", "torch", "numpy", "polars")
@@ -122,14 +124,14 @@ def made_for(diagnosis: Diagnosis, command: str | None = None) -> dict[str, Any]
 
 
 def most_distorted(diagnosis: Diagnosis, count: int = 10) -> pl.DataFrame:
-    """The rows of `shift_table` with the largest shifts, the largest first."""
+    """Returns the rows of `shift_table` with the largest shifts, the largest first."""
     return shift_table(diagnosis).sort("shift_size", descending=True, maintain_order=True)[:count]
 
 
 def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
-    """The diagnosis as plain JSON values, without the arrays of all rows.
+    """Returns the diagnosis as plain JSON values, without the arrays of all rows.
 
-    A number that is not finite is null: JSON has no word for it.
+    Numbers that are not finite become null, since JSON cannot express them.
     """
     stream, sizes = diagnosis.stream, diagnosis.shift_size
     found = _fields(diagnosis, OF_ALL_ROWS)
@@ -173,7 +175,7 @@ def _row_columns(diagnosis: Diagnosis) -> dict[str, pl.Series]:
 
 
 def _target_columns(diagnosis: Diagnosis, parts: dict[str, np.ndarray]) -> dict[str, pl.Series]:
-    # A colon, so that no target's name makes the name of another column.
+    # With a colon, so that no target's name can produce the name of another column.
     return {
         f"{part}:{name}": pl.Series(np.ascontiguousarray(values[:, number])).fill_nan(None)
         for number, name in enumerate(diagnosis.stream.target_names)
@@ -204,7 +206,7 @@ def _plain(value: Any) -> Any:
 
 
 def summary_text(diagnosis: Diagnosis) -> str:
-    """The verdict and the scores, a line each."""
+    """Returns the verdict and the scores as lines of text."""
     verdict = diagnosis.verdict
     lines = [verdict.headline, ""]
     for one in learner_lines(diagnosis):
@@ -221,7 +223,7 @@ def summary_text(diagnosis: Diagnosis) -> str:
 
 
 def terminal_parts(diagnosis: Diagnosis) -> list[RenderableType]:
-    """What the command shows. All texts from the user's table are plain text, never markup."""
+    """Returns what the command shows; text from the user's table is never taken as markup."""
     verdict = diagnosis.verdict
     return [
         *(_text(f"Note: {note}", style="dim") for note in diagnosis.stream.notes),
@@ -262,7 +264,7 @@ def _scores(diagnosis: Diagnosis) -> Table:
 
 
 def _by_target(diagnosis: Diagnosis) -> Table:
-    """Each target's error in its own units: a mean over targets is that of the largest."""
+    """Returns each target's error in its own units: the largest would dominate a mean."""
     table = Table(
         "target",
         *_right(*(LABELS[score.learner] for score in diagnosis.scores)),

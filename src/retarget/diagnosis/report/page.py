@@ -1,4 +1,4 @@
-"""The report on a diagnosis: one HTML file that needs nothing else, not even a network."""
+"""Writes the report on a diagnosis: one self-contained HTML file that works offline."""
 
 import base64
 import hashlib
@@ -20,9 +20,9 @@ from retarget.diagnosis.report.charts import Chart, rows, scores, targets
 from retarget.diagnosis.result import Diagnosis
 from retarget.storage import atomic_file
 
-# The picture of the first screen. If the learner diverged, the rates show why.
+# The chart on the first screen. If the learner diverged, the chart of rates shows why.
 FIRST = ("model-shift", "shift", "rate")
-# What would end a <script> element or begin a comment in it; also & for readers of XHTML.
+# Characters that could end a <script> element or begin a comment in it; also &, for XHTML.
 UNSAFE = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 
@@ -33,10 +33,10 @@ def write_report(
     command: str | None = None,
     made: datetime | None = None,
 ) -> None:
-    """Writes the report as one HTML file, whole or not at all.
+    """Writes the report as one HTML file, atomically.
 
-    It shows the command that makes it again, or says that it was made from Python; and the date
-    `made`, or now.
+    It shows the command that reproduces it, or says that it was made from Python, and the date
+    `made` (default: now).
     """
     page = report_html(diagnosis, command=command, made=made)
     with atomic_file(Path(path)) as temporary:
@@ -46,7 +46,7 @@ def write_report(
 def report_html(
     diagnosis: Diagnosis, *, command: str | None = None, made: datetime | None = None
 ) -> str:
-    """The report as HTML text. The same diagnosis, command and date give the same text."""
+    """Returns the report as HTML; the same diagnosis, command and date give the same text."""
     charts, stream, model = report_charts(diagnosis), diagnosis.stream, diagnosis.model
     plotly, script = _plotly(), _part("report.js")
     unit = targets.move_unit(diagnosis)
@@ -81,12 +81,12 @@ def report_html(
         script=script,
         chart_data=chart_json(charts.values()),
     )
-    # A name may hold bytes that are not text: they become question marks.
+    # A name may contain bytes that are not text, which become question marks.
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _visible(command: str) -> str:
-    """A command with its invisible characters spelled out: nobody is to paste what it hides."""
+    """Spells out invisible characters of a command, so that nobody pastes something hidden."""
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
         for letter in command
@@ -94,7 +94,7 @@ def _visible(command: str) -> str:
 
 
 def _policy(*scripts: str) -> str:
-    """The content security policy: these scripts, styles in the page, and no connection at all."""
+    """Returns the content security policy: only these scripts, inline styles, no connections."""
     hashes = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
         for text in scripts
@@ -121,20 +121,20 @@ def _environment() -> Environment:
 
 @cache
 def _part(file: str) -> str:
-    """A file that becomes part of the page without a change."""
+    """Returns the text of a template file that is included unchanged."""
     folder = resources.files("retarget.diagnosis.report") / "templates"
     return (folder / file).read_text("utf-8").strip()
 
 
 @cache
 def _plotly() -> str:
-    """Plotly's JavaScript, with the line ends that a browser makes before it takes the hash."""
+    """Returns Plotly's JavaScript with normalised line ends, as a browser hashes it."""
     text: str = get_plotlyjs()
     return text.replace("\r\n", "\n").replace("\r", "\n").replace("</script", "<\\/script")
 
 
 def report_charts(diagnosis: Diagnosis) -> dict[str, Chart | None]:
-    """The charts by their key; None for one whose numbers are not defined."""
+    """Returns the charts by key; None if a chart's numbers are not defined."""
     model, charts = diagnosis.model, {}
     if model is not None:
         title = "Which group moved which"
@@ -159,7 +159,7 @@ def report_charts(diagnosis: Diagnosis) -> dict[str, Chart | None]:
 
 
 def chart_json(charts: Iterable[Chart | None]) -> str:
-    """The drawings as JSON that can stand inside a <script> element, whatever texts it holds."""
+    """Returns the charts as JSON, escaped so that any text is safe inside a <script> element."""
     drawings = {chart.key: chart.drawing() for chart in charts if chart is not None}
     text = json.dumps(drawings, allow_nan=False, separators=(",", ":"))
     return text.translate(UNSAFE)

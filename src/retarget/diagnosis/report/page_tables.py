@@ -33,7 +33,7 @@ class Cell(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table: its name for those who do not see it, its columns and its rows."""
+    """A table: its name for screen readers, its columns and its rows."""
 
     label: str
     columns: list[str]
@@ -50,16 +50,16 @@ class Card(NamedTuple):
 
 
 def measure(stream: Stream) -> str:
-    """What the scores of a stream are, with their unit."""
+    """Returns what the scores measure, with the unit."""
     if stream.kind == "classification":
-        return "share of rows right"
+        return "share of rows predicted correctly"
     if len(stream.target_names) == 1:
-        return f"mean squared error, in units of {name(stream.target_names[0], 40)} squared"
-    return f"mean squared error over {len(stream.target_names):,} targets, in their units squared"
+        return f"mean squared error, in squared units of {name(stream.target_names[0], 40)}"
+    return f"mean squared error over {len(stream.target_names):,} targets, in their squared units"
 
 
 def score_cards(diagnosis: Diagnosis, model: ModelDiagnosis | None) -> list[Card]:
-    """The scores of the user's model, else of the learners; and of the baselines."""
+    """Returns the scores of the user's model, or else of the learners, and of the baselines."""
     lines = learner_lines(diagnosis) if model is None else model_lines(model)
     known = [line for line in lines if math.isfinite(line.error.value)]
     if model is not None and known:  # a log of predictions has one score
@@ -76,7 +76,7 @@ def score_cards(diagnosis: Diagnosis, model: ModelDiagnosis | None) -> list[Card
 
 
 def score_table(diagnosis: Diagnosis) -> Table:
-    """The scores of learners and baselines, and how much of the gap a learner closes."""
+    """Returns the scores of learners and baselines, and how much of the gap each learner closes."""
     lines = [*learner_lines(diagnosis), *baseline_lines(diagnosis)]
     table = _score_table("Scores", "Learner", lines)
     table.columns.append("Gap closed (95% interval)")
@@ -91,7 +91,7 @@ def score_table(diagnosis: Diagnosis) -> Table:
 
 
 def model_table(diagnosis: Diagnosis, model: ModelDiagnosis) -> Table:
-    """The scores of the user's model by the way in which it was trained."""
+    """Returns the scores of the user's model, by way of training."""
     lines = [*model_lines(model), *baseline_lines(diagnosis)]
     return _score_table("Scores of your model", "Way of training", lines)
 
@@ -100,14 +100,14 @@ def _score_table(label: str, first: str, lines: list[ScoreLine]) -> Table:
     columns = [first, "Mean squared error (95% interval)"]
     rows = [[Cell(line.title, mark=_style(line)), _score(line.error, line.why)] for line in lines]
     if lines[0].accuracy is not None:
-        columns.append("Share of rows right (95% interval)")
+        columns.append("Accuracy (95% interval)")
         for row, line in zip(rows, lines, strict=True):
             row.append(_score(line.accuracy, line.why, share=True))
     return Table(label, columns, rows)
 
 
 def _style(line: ScoreLine) -> str:
-    """The line's class in the style sheet."""
+    """Returns the line's class in the style sheet."""
     return line.mark.replace(" ", "-")
 
 
@@ -120,7 +120,7 @@ def _score(estimate: Estimate | None, why: str, share: bool = False) -> Cell:
 
 
 def target_table(diagnosis: Diagnosis) -> Table | None:
-    """The error of each of several targets in its own units; None if there is one target."""
+    """Returns each target's error in its own units; None if there is only one target."""
     errors = [score.by_target for score in diagnosis.scores]
     if not all(errors):
         return None
@@ -135,7 +135,7 @@ def target_table(diagnosis: Diagnosis) -> Table | None:
 
 
 def model_facts(model: ModelDiagnosis) -> list[tuple[str, str]]:
-    """What was seen of the user's model: terms and a sentence or two on each."""
+    """Returns what was found about the user's model, as terms with a sentence or two each."""
     facts = []
     if math.isfinite(model.order.value):
         order = (
@@ -151,12 +151,12 @@ def model_facts(model: ModelDiagnosis) -> list[tuple[str, str]]:
         facts.append(("Memory", memory))
     corrected = "None were tried on this model."
     if model.corrected is not None:
-        closed = "do not close a gap that could be measured"
+        closed = "do not measurably close a gap"
         if math.isfinite(model.closed.value):
             share = with_interval(model.closed, share=True)
             closed = f"close {share} of the gap to its batch training"
         corrected = (
-            f"Trained on them for real, they {closed}. The farthest lies "
+            f"In a real training run, they {closed}. The farthest lies "
             f"{number(model.corrected_size)} standard deviations from the mean."
         )
     facts += [("Corrected targets", corrected), ("Described by", model.description)]
@@ -166,30 +166,30 @@ def model_facts(model: ModelDiagnosis) -> list[tuple[str, str]]:
 
 
 def agreement_words(agreement: float) -> str:
-    """How far the model's shift is what the theory predicts.
+    """Says how well the theory predicts the model's shift.
 
     Examples:
         >>> agreement_words(0.97)
         'The theory predicts the shift of your model well: the two agree to 97%.'
     """
     if not math.isfinite(agreement):
-        return "The shift of your model cannot be compared with the theory's: it is not finite."
+        return "The shift of your model cannot be compared with the theory: it is not finite."
     share = percent(agreement)
     if agreement >= 0.9:
         return f"The theory predicts the shift of your model well: the two agree to {share}."
     if agreement >= 0.5:
         return (
             f"The theory predicts the shift of your model roughly: the two agree to {share}. "
-            "Take the sections on the kernel below as a rough picture of your model."
+            "Read the sections on the kernel below as a rough picture of your model."
         )
     return (
-        f"The theory does not predict the shift of your model: the two agree to {share} only. "
-        "The sections on the kernel below are not about your model."
+        f"The theory does not predict the shift of your model: the two agree to only {share}. "
+        "The sections on the kernel below do not describe your model."
     )
 
 
 def group_table(diagnosis: Diagnosis) -> Table:
-    """For each group: how far its targets were moved, and by whom most."""
+    """Returns how far each group's targets were moved, and by which group most."""
     groups = diagnosis.groups
     others = np.where(np.isfinite(groups.size), groups.size, 0.0)
     np.fill_diagonal(others, 0.0)
@@ -206,12 +206,12 @@ def group_table(diagnosis: Diagnosis) -> Table:
         rows.append(
             [Cell(name(group)), Cell(f"{groups.counts[g]:,}"), Cell(own), Cell(same), moved]
         )
-    moved_by = ["Moved by its own steps", "By later rows of it", "Most by another group"]
+    moved_by = ["Moved by its own steps", "By its own later rows", "Most by another group"]
     return Table("Groups", ["Group", "Rows", *moved_by], rows)
 
 
 def shifted_table(diagnosis: Diagnosis) -> Table | None:
-    """The ten rows whose targets moved farthest; None if no shift is finite."""
+    """Returns the ten rows whose targets moved farthest; None if no shift is finite."""
     stream, size = diagnosis.stream, diagnosis.shift_size
     if not np.isfinite(size).any():
         return None
@@ -231,7 +231,7 @@ def shifted_table(diagnosis: Diagnosis) -> Table | None:
 
 
 def _target_texts(stream: Stream, targets: np.ndarray, most: int = 6) -> list[str]:
-    """Each row's targets in words: the class and how strong it is, or numbers in their units."""
+    """Returns each row's targets as text: the class and its strength, or numbers in their units."""
     if stream.kind == "classification":
         top = targets.argmax(axis=1)
         return [

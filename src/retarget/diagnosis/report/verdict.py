@@ -1,8 +1,8 @@
-"""The numbers of a diagnosis in plain words: a headline, what was found, and what to change.
+"""Puts the numbers of a diagnosis in plain words: a headline, findings, and what to change.
 
-A change is recommended only if it was run and clearly helped on rows that took no part in choosing
-it. If the user gave a model, it was run on that model: what is right for a kernel may be wrong for
-a network.
+A change is recommended only if it was tried and clearly helped on rows that were not used to choose
+it. If the user gave a model, it was tried on that model: what is right for a kernel may be wrong
+for a network.
 """
 
 import math
@@ -38,23 +38,23 @@ from retarget.diagnosis.result import (
 from retarget.text import listed
 from retarget.theory.offline.aims import as_aim
 
-MANY = 10.0  # an error that is so much above another is spoken of as a multiple of it
-STRONG_INTERFERENCE = 0.25  # of a target's length, moved by one other group
-ROUNDING = 0.01  # by which the exactly corrected learner's error may differ from the offline one's
-NEAR_LIMIT = 0.8  # of the largest stable rate
+MANY = 10.0  # an excess error above this is given as a multiple, not in per cent
+STRONG_INTERFERENCE = 0.25  # movement by one other group, as a share of a target's length
+ROUNDING = 0.01  # relative difference allowed between exactly corrected and offline errors
+NEAR_LIMIT = 0.8  # share of the largest stable rate
 FEW_ROWS = 100
 POOR_FEATURES = 0.2  # relative error of the shift
-HIDDEN = 2.0  # an error so many times the progressive one is what progressive validation hides
+HIDDEN = 2.0  # progressive validation hides an error that is this many times its own
 
 
 def verdict(diagnosis: Diagnosis) -> Verdict:
-    """The verdict on what was found."""
+    """Returns the verdict on a diagnosis."""
     about, model = diagnosis.approximation, diagnosis.model
     findings, advice = [*diagnosis.failures], []
     if diagnosis.unseen:
         findings.append(
             "WARNING: the held-out rows hold classes that were never learned "
-            f"({listed(diagnosis.unseen)}). No model can predict them, so these scores say little."
+            f"({listed(diagnosis.unseen)}). No model can predict them, so these scores mean little."
         )
         advice.append(
             "Hold out rows of every class before you act on these scores: --evaluation random."
@@ -71,22 +71,22 @@ def verdict(diagnosis: Diagnosis) -> Verdict:
     for part in (_errors, _time, _movements, _corrections, _features):
         findings += part(diagnosis)
     advice += _data_advice(diagnosis)
-    nothing = "Nothing that was tried is clearly better: leave the learner as it is."
+    nothing = "No change that was tried is clearly better: leave the learner as it is."
     return Verdict(headline, tuple(findings), tuple(advice) or (nothing,))
 
 
 def _headline(diagnosis: Diagnosis) -> str:
-    """How far the online model is from the batch model, and what was seen to help."""
+    """Says how far the online model is from the batch model, and whether correction helps."""
     excess, reference = diagnosis.excess, _reference(diagnosis)
     if diagnosis.diverged:
         return (
             f"The online model diverges at lr = {diagnosis.lr.value:.3g}: it is worse than "
-            f"predicting {diagnosis.baselines[0].name}, by more than {DIVERGED:,.0f} times."
+            f"predicting {diagnosis.baselines[0].name} by a factor of more than {DIVERGED:,.0f}."
         )
     if math.isnan(reference.error.value):
         return "There is no batch model to compare the online model with."
     if math.isnan(excess.value):
-        return "The online and the batch model cannot be told apart: neither makes an error."
+        return "The online and the batch model perform the same: neither makes an error."
     if excess.high < 0:
         below = opposite(excess)
         return (
@@ -105,7 +105,7 @@ def _headline(diagnosis: Diagnosis) -> str:
         far, bounds = f"{times} times", f"{low} to {high} times"
     above = f"The online model's error is {far} that of the {reference.name} ({bounds})"
     if _same_classes(diagnosis):
-        return f"{above}, but it is right about as often."
+        return f"{above}, but its accuracy is about the same."
     return f"{above}; {_closing(diagnosis)}."
 
 
@@ -120,14 +120,14 @@ def _reference(diagnosis: Diagnosis) -> Baseline:
 def _closing(diagnosis: Diagnosis) -> str:
     closed = diagnosis.gap_closed["iterative"]
     if math.isnan(closed.value):
-        return "there is no iterative correction to compare with"
+        return "the iterative correction could not be computed"
     share = f"{with_interval(closed, share=True)} of the gap"
     if not _usable(diagnosis):
         return "iterative correction would need targets out of all proportion"
     if closed.low > 0:
         return f"iterative correction closes {share}"
     if closed.high < 0:
-        return f"iterative correction widens it, by {percent(-closed.value)} of the gap"
+        return f"iterative correction widens the gap by {percent(-closed.value)}"
     return f"it is not clear that iterative correction helps: it closes {share}"
 
 
@@ -136,19 +136,19 @@ def _usable(diagnosis: Diagnosis) -> bool:
 
 
 def _same_classes(diagnosis: Diagnosis) -> bool:
-    """Whether the online model is not clearly right less often than the batch model."""
+    """Whether the online model's accuracy is not clearly below the batch model's."""
     gap = diagnosis.accuracy_gap
     return gap is not None and gap.low <= 0
 
 
 def _limited_by_features(diagnosis: Diagnosis) -> bool:
-    """Whether the true kernel does better with a few rows than the features with all."""
+    """Whether the true kernel does better with a few rows than the features do with all."""
     reference = diagnosis.approximation and diagnosis.approximation.reference
     return bool(reference and clear_gain(reference))
 
 
 def _errors(diagnosis: Diagnosis) -> Iterator[str]:
-    """The errors, and which of the simple predictors do better."""
+    """Yields the errors, and which simple predictors do better."""
     shown = "; ".join(
         f"{line.label} {number(line.error.value, 4)}"
         for line in [*learner_lines(diagnosis), *baseline_lines(diagnosis)]
@@ -156,12 +156,12 @@ def _errors(diagnosis: Diagnosis) -> Iterator[str]:
         and (line.mark in ("offline", "baseline") or not diagnosis.diverged)
     )
     progressive = diagnosis.evaluation == "progressive"
-    rows = "rows, each before its step" if progressive else "rows held out"
+    rows = "rows, each before its step" if progressive else "held-out rows"
     yield f"Mean squared error on {diagnosis.test_rows:,} {rows}: {shown}."
     if diagnosis.accuracy_gap and _same_classes(diagnosis) and not diagnosis.diverged:
         yield (
-            "The online model is right about as often as the batch model: the shares of rows that "
-            f"are right differ by {with_interval(diagnosis.accuracy_gap, share=True)}."
+            "The online model is about as accurate as the batch model: their accuracies "
+            f"differ by {with_interval(diagnosis.accuracy_gap, share=True)}."
         )
     mean = diagnosis.baselines[0]
     offline, online = (diagnosis.score(name).error.value for name in ("offline", "online"))
@@ -176,12 +176,12 @@ def _errors(diagnosis: Diagnosis) -> Iterator[str]:
     if last is not None and last.error.high < min(offline, online):
         yield (
             f"Predicting the last value ({number(last.error.value, 4)}) is better than both "
-            "models: what came just before tells more than the features do."
+            "models: the previous value tells more than the features do."
         )
 
 
 def _time(diagnosis: Diagnosis) -> Iterator[str]:
-    """Whether the stream drifts, and what progressive validation hides."""
+    """Says whether the stream drifts, and what progressive validation hides."""
     offline = diagnosis.score("offline").error.value
     recent = (one for one in diagnosis.baselines if one.name.startswith("batch model"))
     better = next((one for one in recent if one.error.high < offline), None)
@@ -189,13 +189,13 @@ def _time(diagnosis: Diagnosis) -> Iterator[str]:
         rows = "".join(letter for letter in better.name if letter.isdigit())
         yield (
             f"The stream drifts: a {better.name} has {percent(1 - better.error.value / offline)} "
-            "less error than one of all rows. Compare the online model with it: --reference "
-            f"window:{rows}."
+            "less error than one trained on all rows. Compare the online model with it: "
+            f"--reference window:{rows}."
         )
     elif diagnosis.excess.high < 0 and diagnosis.evaluation in ("last", "progressive"):
         yield (
             "The online model does better than the batch model: the stream drifts, and following "
-            "it is worth more than remembering all of it."
+            "it pays off more than remembering all of it."
         )
     before, again = diagnosis.prequential_error, diagnosis.hindsight
     online, progressive = diagnosis.score("online").error.value, diagnosis.evaluation
@@ -204,26 +204,26 @@ def _time(diagnosis: Diagnosis) -> Iterator[str]:
     if progressive != "progressive" and online > HIDDEN * before:
         yield (
             f"Progressive validation hides this: the error on each row just before it was learned "
-            f"is {number(before)}, on rows held out it is {number(online)}."
+            f"is {number(before)}, but {number(online)} on held-out rows."
         )
     if progressive == "progressive" and again > HIDDEN * before:
         yield (
-            f"Progressive validation hides what was forgotten: asked again at the end about the "
-            f"rows that it has learned, the online model makes an error of {number(again)}, and "
-            f"{number(before)} on each just before learning it."
+            "Progressive validation hides what was forgotten: at the end, the online model's error "
+            f"on the rows that it has learned is {number(again)}; just before learning each of "
+            f"them, it was {number(before)}."
         )
 
 
 def _movements(diagnosis: Diagnosis) -> Iterator[str]:
-    """How far learning moved the targets, and which group moved another one most."""
+    """Says how far learning moved the targets, and which group moved another most."""
     if diagnosis.diverged:
         return
     shift, length = float(diagnosis.shift_size.mean()), target_length(diagnosis)
     classes = diagnosis.stream.kind == "classification"
     if math.isfinite(shift):
         yield (
-            f"Learning moved the targets by {shift:.3g} on average, where a target's own "
-            f"length is {length:.3g}; {percent(float(diagnosis.changed.mean()))} "
+            f"Learning moved the targets by {shift:.3g} on average (a target's own "
+            f"length is {length:.3g}); {percent(float(diagnosis.changed.mean()))} "
             f"of the rows changed their {'class' if classes else 'sign (side of the mean)'}."
         )
     for move in largest_moves(diagnosis.groups, most=1):
@@ -236,19 +236,19 @@ def _movements(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _corrections(diagnosis: Diagnosis) -> Iterator[str]:
-    """What became of the corrected targets."""
+    """Says how well the corrected targets work."""
     offline, corrected = (diagnosis.score(name).error.value for name in ("offline", "corrected"))
     if abs(corrected - offline) > ROUNDING * offline:
         yield (
-            "The exact correction does not survive rounding: on its targets the online learner "
-            f"ends with the error {number(corrected, 4)}, not with the batch model's "
+            "The exact correction does not survive rounding: trained on its targets, the online "
+            f"learner ends with the error {number(corrected, 4)}, not with the batch model's "
             f"{number(offline, 4)}."
         )
     if diagnosis.evaluation == "progressive":
         yield (
-            "The exactly corrected learner has no score here: its targets know the whole stream, "
-            "and it is right only at the end. The iteratively corrected one waits for its block: "
-            "it is scored by what it predicts before any row of the block is learned."
+            "The exactly corrected learner has no score here: its targets depend on the whole "
+            "stream, and it is right only at the end. The iteratively corrected learner works in "
+            "blocks: it is scored by what it predicts before any row of the block is learned."
         )
     large = [
         f"the {how} corrected targets reach {number(diagnosis.target_size[name])}"
@@ -257,13 +257,13 @@ def _corrections(diagnosis: Diagnosis) -> Iterator[str]:
     ]
     if large:
         yield sentence(
-            f"{' and '.join(large)} standard deviations from the mean: they are right for this "
-            "kernel alone, and nothing else should be trained on them."
+            f"{' and '.join(large)} standard deviations from the mean: they are right only "
+            "for this kernel, and nothing else should be trained on them."
         )
     aim, gamma, ridge = diagnosis.aim, diagnosis.gamma.value, diagnosis.ridge
     if aim is not None and aim.automatic and aim.value != gamma:
         yield (
-            f"The iterative correction follows a smoother batch model, of ridge {aim.value:.3g} "
+            f"The iterative correction follows a smoother batch model, with ridge {aim.value:.3g} "
             f"instead of {gamma:.3g}: it {aim.how}."
         )
     if ridge is not None and ridge.automatic and ridge.value != 0:
@@ -271,7 +271,7 @@ def _corrections(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _features(diagnosis: Diagnosis) -> Iterator[str]:
-    """What features instead of the kernel have cost."""
+    """Says what was lost by using features instead of the kernel."""
     about = diagnosis.approximation
     if about is None:
         return
@@ -287,12 +287,12 @@ def _features(diagnosis: Diagnosis) -> Iterator[str]:
         yield (
             f"The features hold the batch model back: with the true kernel, {about.sample:,} of "
             f"the rows alone give {percent(less.value)} less error ({interval(less, share=True)}). "
-            "What is said here is about models made of these features."
+            "These findings are about models made of these features."
         )
 
 
 def _learner_advice(diagnosis: Diagnosis) -> Iterator[str]:
-    """What to change of the online learner, the most useful first."""
+    """Yields what to change about the online learner, the most useful first."""
     rate, limit = diagnosis.lr.value, diagnosis.stability.largest_lr
     if diagnosis.diverged and rate > limit:
         yield f"Lower the rate: steps are stable up to lr = {limit:.3g}."
@@ -326,19 +326,19 @@ def _learner_advice(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _correction_advice(diagnosis: Diagnosis, tried: bool) -> Iterator[str]:
-    """Corrected targets, for the learner of this kernel: it was trained on them."""
+    """Says whether to use corrected targets, from training this kernel's learner on them."""
     closed, excess = diagnosis.gap_closed["iterative"], diagnosis.excess
     share = f"{with_interval(closed, share=True)} of the gap"
     if math.isnan(closed.value):
         if excess.low <= 0 and not tried:
             yield "No correction is needed: there is no clear gap to close."
     elif _same_classes(diagnosis):
-        yield "No correction is needed: the classes come out right as often without it."
+        yield "No correction is needed: the accuracy is the same without it."
     elif not _usable(diagnosis):
         yield "Do not use corrected targets here: they are out of all proportion (see above)."
     elif closed.low > 0:
         yield (
-            f"Train on iteratively corrected targets, if your learner is this one "
+            f"Train on iteratively corrected targets if your learner is this one "
             f"({diagnosis.kernel.partition(' (')[0]}, lr = {diagnosis.lr.value:.3g}): they close "
             f"{share}. For a network or any other model, try them on it first (option model)."
         )
@@ -349,33 +349,33 @@ def _correction_advice(diagnosis: Diagnosis, tried: bool) -> Iterator[str]:
 
 
 def _data_advice(diagnosis: Diagnosis) -> Iterator[str]:
-    """What more rows or features would tell."""
+    """Says whether more rows or features are needed."""
     rows, compared, about = len(diagnosis.stream), diagnosis.test_rows, diagnosis.approximation
     if min(rows, compared) < FEW_ROWS:
         yield (
-            f"Take these numbers with care: {rows:,} rows were learned and the models were "
-            f"compared on {compared:,}; {FEW_ROWS} or more of each would tell more."
+            f"Treat these numbers with care: {rows:,} rows were learned and the models were "
+            f"compared on {compared:,}; {FEW_ROWS} or more of each would be more reliable."
         )
     if about and (about.shift_error > POOR_FEATURES or _limited_by_features(diagnosis)):
         yield (
-            f"Take more than {about.words}, or diagnose fewer rows exactly: the features do not "
-            "stand for the kernel well enough here."
+            f"Use more than {about.words}, or diagnose fewer rows exactly: the features do not "
+            "approximate the kernel well enough here."
         )
 
 
 def _model_headline(diagnosis: Diagnosis, model: ModelDiagnosis) -> str:
-    """How the user's model compares with itself, trained in other ways."""
+    """Says how the user's model compares with itself, trained in other ways."""
     came, batch = model.score("as it came").error, model.score("batch").error
-    if not model.orders:  # a log of predictions tells nothing more
+    if not model.orders:  # a log of predictions says nothing more
         again, before = model.remembered.value, model.prequential.value
         if math.isfinite(again) and math.isfinite(before):
             return (
-                f"Asked again at the end about rows that it had learned, {model.name} have an "
-                f"error of {number(again)}; when each row came, it was {number(before)}."
+                f"The error of {model.name} on the rows learned is {number(again)} at the end; "
+                f"just before each row was learned, it was {number(before)}."
             )
         return f"The error of {model.name} is {with_interval(came)}."
     if not came.value <= DIVERGED * diagnosis.baselines[0].error.value:
-        return f"{model.name} diverges on this stream: its error is beyond any use."
+        return f"{model.name} diverges on this stream: its predictions are useless."
     order = f"in random order its error is {change_words(model.order)}"
     if not (math.isfinite(batch.value) and batch.value > 0):
         return f"{model.name}, row by row: {order}."
@@ -387,7 +387,7 @@ def _model_headline(diagnosis: Diagnosis, model: ModelDiagnosis) -> str:
 
 
 def _model_findings(diagnosis: Diagnosis, model: ModelDiagnosis) -> Iterator[str]:
-    """What was seen of the user's model."""
+    """Yields what was found about the user's model."""
     known = [
         f"{score.way} {number(score.error.value, 4)}"
         for score in model.scores
@@ -398,8 +398,8 @@ def _model_findings(diagnosis: Diagnosis, model: ModelDiagnosis) -> Iterator[str
     shift = float(np.linalg.norm(model.shift, axis=1).mean())
     if math.isfinite(shift):
         yield (
-            f"What {model.name} said of a row right after learning it, and what it says of it at "
-            f"the end, differ by {number(shift)} on average, where a target's own length is "
+            f"The predictions of {model.name} for a row right after learning it and at the end "
+            f"differ by {number(shift)} on average; a target's own length is "
             f"{number(target_length(diagnosis))}."
         )
     yield sentence(f"{model.description.rstrip('.')}.")
@@ -411,7 +411,7 @@ def _model_findings(diagnosis: Diagnosis, model: ModelDiagnosis) -> Iterator[str
 
 
 def _model_advice(model: ModelDiagnosis) -> Iterator[str]:
-    """What was seen to work on the user's own model, for real."""
+    """Yields what worked when the user's own model was trained."""
     if clear_gain(model.order):
         yield (
             f"Show {model.name} the rows in random order, if you can: over {len(model.orders)} "

@@ -1,4 +1,4 @@
-"""How a diagnosis is worded: numbers, names from the user's table, scores, and the setting."""
+"""Words a diagnosis: numbers, names from the user's table, scores, and the setting."""
 
 import html
 import math
@@ -16,11 +16,11 @@ SUPERSCRIPTS = str.maketrans(
 )
 MINUS = "\u2212"
 TYPED = {raised: plain for plain, raised in SUPERSCRIPTS.items()} | {ord(MINUS): "-"}
-# Control characters, those that turn the direction of writing, and halves of characters.
+# Control characters, those that change the writing direction, and lone surrogates.
 UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
-WORTHWHILE = 0.05  # the least relative improvement that is spoken of
-MEASURED = 2000  # rows whose condition number is taken, at most (see `Stability`)
-# The learner whose mark and colour each way of training the user's model has.
+WORTHWHILE = 0.05  # smaller relative improvements are not mentioned
+MEASURED = 2000  # the condition number uses at most so many rows (see `Stability`)
+# Each way of training the user's model has the mark and colour of a learner.
 WAYS: dict[ModelWay, str] = {
     "as it came": "online",
     "random order": "one step",
@@ -30,7 +30,7 @@ WAYS: dict[ModelWay, str] = {
 
 
 def number(value: float, digits: int = 3) -> str:
-    """A number to a few significant digits, without zeros at the end if it is exact.
+    """Formats a number to a few significant digits, without trailing zeros if it is exact.
 
     Examples:
         >>> [number(x) for x in (0.12345, 0.3602, 0.5, 12345.6, float("nan"))]
@@ -55,21 +55,21 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def percent(share: float) -> str:
-    """A share as a percentage, to a digit after the point below 10% and near 100%."""
+    """Formats a share as a percentage, with one decimal below 10% and near 100%."""
     if not math.isfinite(share):
         return number(share)
     places = 1 if 0.0005 <= abs(share) < 0.0995 or 0.99 < share < 0.9995 else 0
-    # + 0.0: there is no -0%
+    # + 0.0 avoids -0%
     return f"{round(100 * share, places) + 0.0:,.{places}f}%".replace("-", MINUS)
 
 
 def sentence(text: str) -> str:
-    """The text with a capital letter at its beginning."""
+    """Returns the text with its first letter capitalised."""
     return f"{text[0].upper()}{text[1:]}"
 
 
 def interval(estimate: Estimate, share: bool = False) -> str:
-    """The range in which an estimate lies, in words."""
+    """Words the interval of an estimate."""
     if not (math.isfinite(estimate.low) and math.isfinite(estimate.high)):
         return "no interval"
     write = percent if share else number
@@ -77,7 +77,7 @@ def interval(estimate: Estimate, share: bool = False) -> str:
 
 
 def with_interval(estimate: Estimate, share: bool = False) -> str:
-    """An estimate and its range; a dash for one that is not a finite number.
+    """Words an estimate with its interval; a dash if it is not a finite number.
 
     Examples:
         >>> with_interval(Estimate(0.84, 0.71, 0.92), share=True)
@@ -89,21 +89,21 @@ def with_interval(estimate: Estimate, share: bool = False) -> str:
 
 
 def opposite(estimate: Estimate) -> Estimate:
-    """The estimate of less instead of more."""
+    """Returns the negated estimate: of a decrease instead of an increase."""
     return Estimate(-estimate.value, -estimate.high, -estimate.low)
 
 
 def clear_gain(effect: Estimate) -> bool:
-    """Whether a relative change of the error is an improvement, and not by chance."""
+    """Whether a relative change of the error is an improvement that is not due to chance."""
     return effect.value <= -WORTHWHILE and effect.high < 0
 
 
 def change_words(effect: Estimate) -> str:
-    """A relative change of the error in words."""
+    """Words a relative change of the error."""
     if not math.isfinite(effect.value):
         return "not defined"
     if effect.low <= 0 <= effect.high:
-        return f"not clearly another one ({interval(effect, share=True)})"
+        return f"not clearly different ({interval(effect, share=True)})"
     less = effect.value < 0
     seen = opposite(effect) if less else effect
     word = "lower" if less else "higher"
@@ -111,12 +111,12 @@ def change_words(effect: Estimate) -> str:
 
 
 def target_length(diagnosis: Diagnosis) -> float:
-    """Mean length of a row's targets."""
+    """Returns the mean length of a row's targets."""
     return float(np.linalg.norm(diagnosis.stream.Y, axis=1).mean())
 
 
 def typed(text: str) -> str:
-    """Text with its numbers in characters that every terminal can show.
+    """Rewrites the numbers in a text with characters that every terminal can show.
 
     Examples:
         >>> typed(number(-1.5e-7))
@@ -126,9 +126,9 @@ def typed(text: str) -> str:
 
 
 def name(text: str, longest: int = 60) -> str:
-    """A name from the user's file on one line: visible characters only, and not too long.
+    """Shortens a name from the user's file to one line of visible characters.
 
-    A long one loses its middle: names often differ at their ends only.
+    A long name loses its middle, since names often differ only at their ends.
 
     Examples:
         >>> name("measurement station 12", longest=12)
@@ -142,31 +142,31 @@ def name(text: str, longest: int = 60) -> str:
 
 
 def chart_text(text: str, longest: int = 24) -> str:
-    """A name with the tags, entities and formulas ($) escaped that Plotly would read in it."""
+    """Escapes the tags, entities and formulas ($) that Plotly would interpret in a name."""
     return html.escape(name(text, longest), quote=False).replace("$", "&#36;")
 
 
 class ScoreLine(NamedTuple):
-    """A score, as it stands on a line of tables and charts."""
+    """A score, as a line of a table or chart."""
 
     label: str
     mark: str  # its colour: a key of `retarget.learners.COLOURS`, or "baseline"
     error: Estimate
     accuracy: Estimate | None
-    why: str  # it has no score, if it has none
+    why: str  # the reason, if it has no score
 
     @property
     def title(self) -> str:
-        """The label, as it begins a line of the page."""
+        """The label as the heading of a line on the page."""
         if self.mark == "baseline":
             return f"Baseline, {name(self.label)}"
         return self.label.capitalize()
 
 
 def learner_lines(diagnosis: Diagnosis) -> list[ScoreLine]:
-    """The scores of the four learners."""
-    diverged = "its predictions are not finite numbers, so it diverged"
-    ahead = "the exact correction has to know the whole stream before it begins"
+    """Returns the scores of the four learners."""
+    diverged = "it diverged: its predictions are not finite numbers"
+    ahead = "the exact correction needs the whole stream in advance"
     progressive = diagnosis.evaluation == "progressive"
     return [
         ScoreLine(
@@ -181,7 +181,7 @@ def learner_lines(diagnosis: Diagnosis) -> list[ScoreLine]:
 
 
 def baseline_lines(diagnosis: Diagnosis) -> list[ScoreLine]:
-    """The scores of the baselines."""
+    """Returns the scores of the baselines."""
     return [
         ScoreLine(one.name, "baseline", one.error, one.accuracy, "it does not apply here")
         for one in diagnosis.baselines
@@ -189,8 +189,8 @@ def baseline_lines(diagnosis: Diagnosis) -> list[ScoreLine]:
 
 
 def model_lines(model: ModelDiagnosis) -> list[ScoreLine]:
-    """The scores of the user's model, by the way in which it was trained."""
-    why = "it was not possible, or it failed"
+    """Returns the scores of the user's model, by way of training."""
+    why = "it is not possible, or it failed"
     return [
         ScoreLine(score.way, WAYS[score.way], score.error, score.accuracy, why)
         for score in model.scores
@@ -206,7 +206,7 @@ class Move(NamedTuple):
     pull: float
 
     def words(self, unit: str) -> str:
-        """The same as a sentence."""
+        """Returns a sentence that says so."""
         effect = ""
         if abs(self.pull) > 0.1 * self.size:
             effect = f", and {'weakened' if self.pull < 0 else 'strengthened'} them"
@@ -217,7 +217,7 @@ class Move(NamedTuple):
 
 
 def largest_moves(groups: GroupShift, most: int = 3) -> list[Move]:
-    """The groups that moved another group farthest; empty if no group moved another one."""
+    """Returns the groups that moved another group farthest; empty if none did."""
     size = np.where(np.isfinite(groups.size), groups.size, 0.0)
     np.fill_diagonal(size, 0.0)
     pairs = [divmod(int(entry), len(size)) for entry in np.argsort(-size, axis=None, kind="stable")]
@@ -229,7 +229,7 @@ def largest_moves(groups: GroupShift, most: int = 3) -> list[Move]:
 
 
 def setting(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """What was computed, and how: terms and their descriptions."""
+    """Returns what was computed and how, as terms and descriptions."""
     stream, about = diagnosis.stream, diagnosis.approximation
     facts = [
         ("Rows learned from", f"{len(stream):,}"),
@@ -248,7 +248,7 @@ def setting(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     if about is not None:
         method = (
             f"{about.words} instead of the kernel matrix, which would need "
-            f"{decimal(about.exact_memory)} of memory, and may have {decimal(about.memory_limit)}"
+            f"{decimal(about.exact_memory)} of memory and may use {decimal(about.memory_limit)}"
         )
     return [*facts, ("Method", method)]
 
@@ -259,18 +259,18 @@ def _names(names: tuple[str, ...], most: int = 12) -> str:
 
 
 def tested_on(diagnosis: Diagnosis) -> str:
-    """Which rows the scores are of."""
+    """Says which rows the scores were measured on."""
     rows = f"{diagnosis.test_rows:,}"
     return {
         "last": f"the last {rows} rows of the stream, which no learner has seen",
-        "random": f"{rows} rows held out at random all along the stream",
+        "random": f"{rows} rows held out at random from the whole stream",
         "test": f"a test set of {rows} rows",
         "progressive": f"{rows} rows, each just before it was learned",
     }[diagnosis.evaluation]
 
 
 def learner_words(diagnosis: Diagnosis) -> str:
-    """The online learner in a few words."""
+    """Describes the online learner in a few words."""
     learner = diagnosis.learner
     words = f"SGD, one pass, rate {number(diagnosis.lr.value)}"
     if learner.batch_size > 1:
@@ -285,14 +285,14 @@ def _correction(diagnosis: Diagnosis) -> str:
     words = f"in blocks of {diagnosis.block_size:,} rows"
     aim, ridge = diagnosis.aim, diagnosis.ridge
     if aim is not None and aim.value != diagnosis.gamma.value:
-        words += f", towards the offline learner of ridge {number(aim.value)} ({aim.how})"
+        words += f", towards the offline learner with ridge {number(aim.value)} ({aim.how})"
     if ridge is not None and ridge.value != 0:
         words += f", steadied by a ridge of {number(ridge.value)} ({ridge.how})"
     return words
 
 
 def approximation_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """The relative errors of features, measured on a sample; empty if nothing is approximated."""
+    """Returns the features' relative errors on a sample; empty if nothing is approximated."""
     about = diagnosis.approximation
     if about is None or about.exact:
         return []
@@ -306,25 +306,25 @@ def approximation_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 class StabilityWords(NamedTuple):
     """The section on stability: sentences on the rate and on the non-normality."""
 
-    share: float  # the rate as a percentage of the largest stable one, from 0 to 100: the bar
+    share: float  # percentage of the largest stable rate, 0 to 100, for the bar
     rate: str
     safe: bool
     system: str
 
 
 def stability_words(diagnosis: Diagnosis) -> StabilityWords:
-    """The section on stability."""
+    """Words the section on stability."""
     rate, largest = diagnosis.lr.value, diagnosis.stability.largest_lr
     share = rate / largest if largest > 0 else math.nan
     safe = not share > 1
     if math.isnan(share):
         words = "The largest stable rate is not defined."
     elif share == 0:
-        words = f"The rate is {number(rate)}. Every rate is stable here: the kernel is zero."
+        words = f"The rate is {number(rate)}. Every rate is stable here, since the kernel is zero."
     else:
         words = (
-            f"The rate is {number(rate)}, {percent(share)} of the largest at which every step is "
-            f"stable, {number(largest)}."
+            f"The rate is {number(rate)}, {percent(share)} of the largest rate at which every step "
+            f"is stable, {number(largest)}."
         )
     if not safe:
         words += " Above it, steps overshoot and errors grow: use a smaller rate."
@@ -337,16 +337,16 @@ def _system(diagnosis: Diagnosis) -> str:
     if math.isnan(condition):
         return "The non-normality of the online system is not defined: it was not computed."
     if condition < 3:
-        meaning = "hardly act on each other: an error that a step shrinks stays shrunk."
+        meaning = "hardly affect each other: an error that one step shrinks stays small."
     elif condition < 100:
         meaning = (
-            "act on each other moderately: some errors grow for a while along the stream, though "
+            "affect each other moderately: some errors grow for a while along the stream, though "
             "every single step is stable."
         )
     else:
         meaning = (
-            "act on each other strongly: small changes of early targets can come out large at the "
-            "end, though every single step is stable. A smaller rate calms this."
+            "affect each other strongly: small changes of early targets can become large by the "
+            "end, though every single step is stable. A smaller rate reduces this."
         )
     rows = f" of the first {MEASURED:,} rows" if len(diagnosis.stream) > MEASURED else ""
     return (

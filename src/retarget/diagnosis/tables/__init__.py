@@ -1,1 +1,1 @@
-"""The user's tables, from a file or from memory, made into a stream of numbers."""
+"""Turns a user's table, from a file or from memory, into a stream of numbers."""

@@ -1,4 +1,4 @@
-"""Tables that are in memory already: frames of Polars or pandas, columns, arrays, put together."""
+"""Builds a table from data in memory (frames, columns, arrays) and from NPY and NPZ files."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -20,20 +20,20 @@ from retarget.diagnosis.tables.roles import (
 from retarget.errors import InvalidInputError, InvalidTypeError
 
 NUMBERS = "fiub"
-LARGEST_SIZE = 1 << 62  # of an array that has no values, and so any shape
-LAST_CHARACTER = 0x10FFFF  # of Unicode
+LARGEST_SIZE = 1 << 62  # an array without values may claim any shape
+LAST_CHARACTER = 0x10FFFF  # the last code point of Unicode
 COLUMNS = NUMBERS + "MU"  # an array of an .npz may also hold dates or text
-# A version's way to read its header; what they read is a literal, never code.
+# The header's parser for each format version; a header is a literal, never code.
 HEADERS = {(1, 0): npy_format.read_array_header_1_0, (2, 0): npy_format.read_array_header_2_0}
 
 
 class _Header(NamedTuple):
     shape: tuple[int, ...]
-    loaded: int  # bytes in memory, where numbers become float64
+    loaded: int  # bytes in memory, with numbers as float64
 
 
 def read_npy(path: Path, choose: Choose) -> pl.DataFrame:
-    """A matrix as a table with the columns c0, c1, ..."""
+    """Reads a matrix as a table with the columns c0, c1, ..."""
     with path.open("rb") as file:
         shape = _read_header(file, str(path), path.stat().st_size, NUMBERS).shape
         if len(shape) != 2:
@@ -47,13 +47,14 @@ def read_npy(path: Path, choose: Choose) -> pl.DataFrame:
 
 
 def read_npz(path: Path, choose: Choose) -> pl.DataFrame:
-    """The arrays of an .npz as columns: see `retarget.diagnosis.tables.read.read_table`."""
+    """Reads the arrays of an .npz as columns: see `retarget.diagnosis.tables.read.read_table`."""
     with open_zip(path) as files:
         headers: dict[str, _Header] = {}
         for name in files.names:
             if not name.endswith(".npy"):
                 raise InvalidInputError(
-                    f"{path} holds {name!r}, which is not an array; expected a file of numpy.savez"
+                    f"{path} holds {name!r}, which is not an array; expected what numpy.savez "
+                    "writes"
                 )
             what = f"{path}: the array {name[:-4]!r}"
             with files.open(name) as file:
@@ -73,7 +74,7 @@ def read_npz(path: Path, choose: Choose) -> pl.DataFrame:
 
 
 def as_series(name: str, values: np.ndarray) -> pl.Series:
-    """A column of numbers, dates or text, in types that Polars has."""
+    """Returns a column of numbers, dates or text as a type that Polars supports."""
     if values.dtype.kind == "f" and values.dtype.itemsize not in (4, 8):
         values = values.astype(np.float64)
     elif values.dtype.kind == "M":
@@ -84,10 +85,10 @@ def as_series(name: str, values: np.ndarray) -> pl.Series:
 
 
 def _read_header(file: IO[bytes], what: str, size: int, kinds: str) -> _Header:
-    """The header of an array that takes `size` bytes with it, checked."""
+    """Reads and checks the header of an array; header and values together have `size` bytes."""
     try:
         shape, _, dtype = HEADERS[npy_format.read_magic(file)](file)
-    # NumPy's parser lets through whatever its tokeniser and literal_eval raise.
+    # NumPy's parser does not catch what its tokeniser and literal_eval raise.
     except Exception as error:
         raise InvalidInputError(
             f"{what} is not a NumPy array, or is damaged ({error}); expected what numpy.save writes"
@@ -108,17 +109,18 @@ def _read_header(file: IO[bytes], what: str, size: int, kinds: str) -> _Header:
     header = _Header(shape, values * max(dtype.itemsize, 8))
     require_width(what, math.prod(shape[1:]))
     require_table_size(what, rows, header.loaded / max(rows, 1))
-    # Only what is read to its end is compared with a zip's checksum.
+    # A zip's checksum is compared only if the file is read completely.
     announced, left = values * dtype.itemsize, size - file.tell()
     if announced != left:
         raise InvalidInputError(
-            f"{what} is cut short or damaged: it announces {announced:,} bytes and has {left:,}"
+            f"{what} is cut short or damaged: its header announces {announced:,} bytes, it has "
+            f"{left:,}"
         )
     return header
 
 
 def _require_characters(what: str, values: np.ndarray) -> None:
-    """Refuses text whose numbers are not characters: Python cannot make strings of it."""
+    """Refuses text with invalid code points, which Python cannot turn into strings."""
     if values.dtype.kind != "U" or not values.dtype.itemsize:
         return
     codes = np.ascontiguousarray(values, values.dtype.newbyteorder("=")).view(np.uint32)
@@ -138,8 +140,8 @@ def _common_rows(path: Path, headers: dict[str, _Header]) -> int:
     if len(set(lengths.values())) > 1:
         described = ", ".join(f"{name!r} {length:,}" for name, length in lengths.items())
         raise InvalidInputError(
-            f"{path} holds arrays of different lengths ({described} rows); expected one row a "
-            "sample in all of them: save a test set in a file of its own (--test)"
+            f"{path} holds arrays of different lengths ({described} rows); expected one row per "
+            "sample in all of them; save a test set in a separate file (--test)"
         )
     require_table_size(str(path), 1, sum(header.loaded for header in headers.values()))
     return next(iter(lengths.values()))
@@ -155,9 +157,9 @@ def _columns_of(name: str, header: _Header) -> Iterator[tuple[str, int]]:
 
 
 def as_table(data: Any, prefix: str = "c") -> pl.DataFrame:
-    """A Polars frame of a frame, a dict of columns, or an array (n,) or (n, k) of numbers or text.
+    """Converts a frame, a dict of columns, or an array (n,) or (n, k) to a Polars frame.
 
-    The columns of an array are called by the prefix and a number: c0, c1, ...
+    The columns of an array are named by the prefix and a number: c0, c1, ...
     """
     if isinstance(data, pl.LazyFrame):
         return data.collect()
@@ -167,7 +169,7 @@ def as_table(data: Any, prefix: str = "c") -> pl.DataFrame:
         return data.to_frame()
     if isinstance(data, Mapping):
         return _from_columns({str(name): values for name, values in data.items()})
-    # known by its name: pandas itself is not needed here
+    # recognised by its module, so that pandas need not be installed
     if type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "iloc"):
         return _from_pandas(data if hasattr(data, "columns") else data.to_frame())
     if isinstance(data, Tensor):
@@ -175,7 +177,8 @@ def as_table(data: Any, prefix: str = "c") -> pl.DataFrame:
     if isinstance(data, np.ndarray | list | tuple):
         return _from_array(np.asarray(data), prefix)
     raise InvalidTypeError(
-        f"the table is a {type(data).__name__}; expected a frame of Polars or pandas, dict or array"
+        f"the table is a {type(data).__name__}; expected a Polars or pandas frame, a dict of "
+        "columns, or an array"
     )
 
 
@@ -193,7 +196,8 @@ def _from_columns(columns: Mapping[str, Any]) -> pl.DataFrame:
     except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise InvalidInputError(
-            f"the columns make no table ({reason}); expected one length, and one type for each"
+            f"the columns do not form a table ({reason}); expected columns of the same length, "
+            "each of one type"
         ) from error
 
 
@@ -218,7 +222,7 @@ def _pandas_column(name: str, column: Any) -> pl.Series:
 
 
 def _from_array(array: np.ndarray, prefix: str) -> pl.DataFrame:
-    if array.dtype == object and array.ndim == 1:  # labels, mostly
+    if array.dtype == object and array.ndim == 1:  # usually labels
         return _from_columns({f"{prefix}0": array.tolist()})
     if array.dtype.kind not in COLUMNS:
         raise InvalidTypeError(
@@ -239,10 +243,10 @@ def _from_array(array: np.ndarray, prefix: str) -> pl.DataFrame:
 def assembled(
     X: Any, Y: Any, beside: Mapping[str, Any] | None = None
 ) -> tuple[pl.DataFrame, tuple[str, ...], dict[str, Any]]:
-    """One table of features, targets and what stands beside them, and their names in it.
+    """Joins features, targets and other columns to one table; returns their names in it as well.
 
-    `Y` and the values of `beside` (by "group", "time", ...) hold a value for each row, or names of
-    columns of X.
+    `Y` and the values of `beside` (by "group", "time", ...) are either one value for each row, or
+    names of columns of X.
     """
     table = as_table(X, prefix="x")
     if _names_columns(Y, X, table):
@@ -264,10 +268,10 @@ def assembled(
 
 
 def assembled_test(test: Any, X: Any, Y: Any, target: tuple[str, ...]) -> pl.DataFrame:
-    """The table of a test set: (X, Y), or a frame if the stream's Y names columns of its X."""
+    """Returns a test set's table, from (X, Y), or from a frame if Y names columns of X."""
     if isinstance(test, tuple) and len(test) == 2:
         table, test_target, _ = assembled(*test)
-        # a frame and one of its columns under other names is another problem's test set
+        # a target with another name belongs to another problem
         if test_target != target:
             raise InvalidInputError(
                 f"the test set's targets are called {', '.join(test_target)}; expected "
@@ -277,7 +281,7 @@ def assembled_test(test: Any, X: Any, Y: Any, target: tuple[str, ...]) -> pl.Dat
     if _names_columns(Y, X, as_table(X, prefix="x")):
         return as_table(test)
     raise InvalidInputError(
-        f"test is a {type(test).__name__}; expected (X, Y), or a frame where Y names columns of X"
+        f"test is a {type(test).__name__}; expected (X, Y), or a frame if Y names columns of X"
     )
 
 
@@ -293,7 +297,7 @@ def _names_columns(Y: Any, X: Any, table: pl.DataFrame) -> bool:
 def _beside(table: pl.DataFrame, columns: pl.DataFrame, what: str) -> pl.DataFrame:
     if len(table) != len(columns):
         raise InvalidInputError(
-            f"X has {len(table):,} rows and {what} has {len(columns):,}; expected as many"
+            f"X has {len(table):,} rows and {what} has {len(columns):,}; expected the same number"
         )
     require_distinct([*table.columns, *columns.columns], f"X together with {what}")
     return pl.concat([table, columns], how="horizontal")

@@ -1,8 +1,8 @@
-"""How large the columns of a Parquet file become, from their page headers, before any is read.
+"""Computes how large the columns of a Parquet file become, from page headers, before reading them.
 
-A page of a few bytes can hold a gigabyte: packed text, or a number that is repeated. The sizes at
-the end of a file are claims of its writer; readers use those before each page. All of it is written
-in Thrift's compact protocol.
+A page of a few bytes can unpack to a gigabyte: compressed text, or one number repeated. The sizes
+in the footer are only claims; readers use the header before each page. All of these are encoded in
+Thrift's compact protocol.
 """
 
 import mmap
@@ -16,14 +16,14 @@ import polars as pl
 
 from retarget.errors import InvalidInputError
 
-END = struct.Struct("<I4s")  # the length of what the file says about itself, and its mark
+END = struct.Struct("<I4s")  # the length of the footer, and the magic bytes
 BYTES_A_VALUE = 8
-# Numbers of fields in Parquet's definition.
+# Field numbers in Parquet's Thrift definition.
 ROW_GROUPS, COLUMNS, ABOUT = 4, 1, 3
 PATH, PACKED_SIZE, FIRST_PAGE, DICTIONARY_PAGE = 3, 7, 9, 11
 UNPACKED_PAGE, PACKED_PAGE = 2, 3
 PAGE_KINDS, VALUES = (5, 7, 8), 1
-# Of Thrift: how deep structures may be nested, and the numbers of its types.
+# For Thrift: how deep structures may be nested, and the numbers of its types.
 DEEPEST = 16
 TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
 INTEGERS = (I16, I32, I64)
@@ -31,9 +31,9 @@ STOP = 0
 
 
 class ParquetSizes:
-    """The sizes that a Parquet file announces, all of them read and checked.
+    """Reads and checks the sizes that a Parquet file announces.
 
-    Made before Polars sees the file: it takes memory for as many columns as are announced.
+    Use it before Polars opens the file: Polars allocates memory for all announced columns.
     """
 
     def __init__(self, path: Path) -> None:
@@ -42,12 +42,12 @@ class ParquetSizes:
             length, _ = END.unpack(content[-END.size :])
             place = len(content) - END.size - length
             if place < 0:
-                raise InvalidInputError("its description is longer than the file")
+                raise InvalidInputError("its footer claims to be longer than the file")
             groups = ThriftReader(content, place).structure()[ROW_GROUPS]
             self._chunks = [chunk[ABOUT] for group in groups for chunk in group[COLUMNS]]
 
     def loaded(self, columns: Collection[str]) -> int:
-        """Bytes that the pages of these columns unpack to, at least eight for each value."""
+        """Returns the bytes that these columns unpack to, at least eight for each value."""
         names = {name.encode() for name in columns}
         with damage_explained(self._path), _mapped(self._path) as content:
             return sum(
@@ -65,9 +65,9 @@ def _page_sizes(content: mmap.mmap, chunk: dict[int, Any]) -> Iterator[int]:
         reader = ThriftReader(content, place)
         page = reader.structure()
         counts = [page[kind][VALUES] for kind in PAGE_KINDS if kind in page]
-        # Polars would ask for that much memory, and end the process
+        # Polars would try to allocate that much memory, and abort
         if min(*counts, page[UNPACKED_PAGE], page[PACKED_PAGE]) < 0:
-            raise InvalidInputError(f"the page at byte {place} announces less than nothing")
+            raise InvalidInputError(f"the page at byte {place} announces a negative size")
         yield max(page[UNPACKED_PAGE], BYTES_A_VALUE * max(counts, default=0))
         place = reader.place + page[PACKED_PAGE]
 
@@ -80,24 +80,25 @@ def _mapped(path: Path) -> Iterator[mmap.mmap]:
 
 @contextmanager
 def damage_explained(path: Path) -> Iterator[None]:
-    """Turns whatever a damaged Parquet file causes, here or in Polars, into one sentence."""
+    """Turns any error that a damaged Parquet file causes, here or in Polars, into one sentence."""
     try:
         yield
-    # An empty file has no map; a structure may lack a field, or hold another kind of value in it.
+    # An empty file cannot be mapped; a field may be missing, or have another type.
     except (
         *(ValueError, AttributeError, LookupError, TypeError, OSError, struct.error),
         *(pl.exceptions.PolarsError, pl.exceptions.PanicException),
     ) as error:
         reason = (str(error).splitlines() or [""])[0]
         raise InvalidInputError(
-            f"{path} is a Parquet file that is cut short or damaged ({reason}); write it again"
+            f"{path} is a Parquet file that is cut short or damaged ({reason}); write or copy it "
+            "again"
         ) from error
 
 
 class ThriftReader:
-    r"""Reads structures from a buffer; of each, the fields by their number.
+    r"""Reads Thrift structures from a buffer, as dicts from field number to value.
 
-    The work is linear in what is read: every value takes at least a byte.
+    The time is linear in the bytes read: every value takes at least one.
 
     Args:
         content: The buffer.
@@ -121,7 +122,7 @@ class ThriftReader:
         while (head := self._byte()) != STOP:
             kind, step = head & 0x0F, head >> 4
             number = number + step if step else self._integer()
-            # the value of a truth is in its kind
+            # a boolean field stores its value in its type
             fields[number] = kind == TRUE if kind in (TRUE, FALSE) else self._value(kind, depth)
         return fields
 
@@ -134,11 +135,11 @@ class ThriftReader:
             return self.structure(depth + 1)
         if kind in (LIST, SET):
             return self._list(depth)
-        if kind in (TRUE, FALSE, BYTE):  # in a list, a truth is a byte
+        if kind in (TRUE, FALSE, BYTE):  # in a list, a boolean is a byte
             return self._byte()
         if kind == DOUBLE:
             return struct.unpack("<d", self._bytes(8))[0]
-        raise InvalidInputError(f"a value is of the kind {kind}, which Parquet does not use")
+        raise InvalidInputError(f"a value has the type {kind}, which Parquet does not use")
 
     def _list(self, depth: int) -> list[Any]:
         if depth > DEEPEST:
@@ -150,19 +151,19 @@ class ThriftReader:
         return [self._value(head & 0x0F, depth + 1) for _ in range(size)]
 
     def _integer(self) -> int:
-        """Zigzag: the signs alternate."""
+        """Reads a zigzag-encoded integer: 0, -1, 1, -2, ..."""
         natural = self._natural()
         return natural >> 1 if natural % 2 == 0 else -(natural >> 1) - 1
 
     def _natural(self) -> int:
-        """Seven bits a byte, the lowest first."""
+        """Reads an unsigned integer: seven bits per byte, the lowest first."""
         natural = 0
         for shift in range(0, 70, 7):
             byte = self._byte()
             natural |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return natural
-        raise InvalidInputError("a number goes on after ten bytes")
+        raise InvalidInputError("a number is longer than ten bytes")
 
     def _byte(self) -> int:
         return int(self._bytes(1)[0])

@@ -1,9 +1,9 @@
-"""From a table to a stream of numbers: learned from the first rows, applied alike to all others.
+"""Turns a table into a stream of numbers, by rules learned from the first rows only.
 
-Features are numbers, moments, or one feature for each category; targets are standardised numbers,
-or one output for each class. Not scikit-learn's transformers: importing those takes longer than
-preparing most tables, and most of the work here is to tell what a column holds. Features that give
-the target away are refused: an online learner would learn nothing else.
+Features are numbers, dates (as seconds), or one feature for each category; targets are standardised
+numbers, or one output for each class. scikit-learn's transformers are not used: importing them
+takes longer than preparing most tables, and most of the work here is to detect what a column holds.
+Features that give the target away are refused: an online learner would learn nothing else.
 """
 
 import re
@@ -29,36 +29,36 @@ from retarget.errors import InvalidInputError
 from retarget.text import MOST_SHOWN, listed, shown
 
 MOST_CATEGORIES = 50
-MOSTLY = 0.9  # share of numbers above which a column of text is meant to be numbers
-# customer_id, userId, index, row, and column_1 of a header that had no name: these number the rows
+MOSTLY = 0.9  # a text column with a larger share of numbers is meant to be numbers
+# customer_id, userId, index, row, and column_1 for a column without a name: row numbers
 IDENTIFIER = re.compile(
     r"(?:.*[_\W])?(?:id|ids|uuid|guid|key|index|idx|row)|.*[a-z](?:Id|ID)|column_\d+"
 )
-CERTAIN = 1 - 1e-9  # correlation of an exact affine function, but for rounding
-FEWEST_ROWS = 10  # in fewer, a perfect match may be chance
-ROUNDING = 1e-14  # spread, relative to the largest value, that is only rounding
-MOST_GUESSED_CLASSES = 20  # of whole numbers
+CERTAIN = 1 - 1e-9  # correlation of an exact affine function, up to rounding
+FEWEST_ROWS = 10  # with fewer, a perfect match may be chance
+ROUNDING = 1e-14  # a spread below this, relative to the largest value, is rounding
+MOST_GUESSED_CLASSES = 20  # different whole numbers that are taken as classes
 ROWS_A_GUESSED_CLASS = 10
 MOST_CLASSES = 1000
 
 
 @dataclass(frozen=True)
 class Number:
-    """A column of numbers, or of moments as seconds: (value - mean) / scale."""
+    """A column of numbers, or of dates as seconds: (value - mean) / scale."""
 
     name: str
     mean: float
     scale: float
-    fill: float  # replaces what is missing
+    fill: float  # replaces missing values
     moments: bool
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """The one feature."""
+        """The name of its one feature."""
         return (self.name,)
 
     def encode(self, column: pl.Series) -> tuple[np.ndarray, int, pl.Series]:
-        """(n, 1) features, the number of cells without a number, and no unknown categories."""
+        """Returns (n, 1) features, the number of missing cells, and no unknown categories."""
         values = as_numbers(column, self.moments)
         missing = np.isnan(values)
         values[missing] = self.fill
@@ -69,11 +69,11 @@ class Number:
 
 @dataclass(frozen=True)
 class Categories:
-    """A column of few different values: for each a feature, 1 if the row has it, else 0."""
+    """A column of few different values, encoded one-hot."""
 
     name: str
     values: tuple[str, ...]
-    fill: str  # the most frequent one replaces what is missing
+    fill: str  # the most frequent one, which replaces missing values
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -81,7 +81,7 @@ class Categories:
         return tuple(f"{self.name}={value}" for value in self.values)
 
     def encode(self, column: pl.Series) -> tuple[np.ndarray, int, pl.Series]:
-        """(n, categories) features, the number of empty cells, and the unknown categories."""
+        """Returns (n, categories) features, the number of missing cells, and unknown categories."""
         text = column.cast(pl.String)
         unknown = text.filter(~text.is_in(list(self.values)))
         text = text.fill_null(self.fill)
@@ -90,7 +90,7 @@ class Categories:
 
 
 def learn_column(column: pl.Series, roles: Roles) -> Number | Categories | str:
-    """How a column becomes features, or why it is left out, as the end of a sentence."""
+    """Decides how a column becomes features, or why it is left out (the end of a sentence)."""
     dtype, present = column.dtype, column.drop_nulls()
     if not is_plain(dtype):
         return "hold lists, bytes or objects"
@@ -107,14 +107,14 @@ def learn_column(column: pl.Series, roles: Roles) -> Number | Categories | str:
 
 
 def _holds_numbers(present: pl.Series) -> bool:
-    """Whether text is numbers; text among many numbers is refused, since it is a mistake."""
+    """Whether text cells are numbers; a few texts among many numbers are refused as a mistake."""
     numbers = parsed_numbers(present)
     share = 1 - numbers.null_count() / len(present)
     if MOSTLY <= share < 1:
         others = present.filter(numbers.is_null())
         raise InvalidInputError(
             f"the column {shown(present.name)} holds numbers, and in {len(others):,} rows text "
-            f"({_distinct(others)}); leave these cells empty, or the column out (--drop)"
+            f"({_distinct(others)}); empty these cells, or drop the column (--drop)"
         )
     return share == 1
 
@@ -124,13 +124,13 @@ def _distinct(cells: pl.Series) -> str:
 
 
 def _learn_categories(column: pl.Series) -> Categories | str:
-    # under a name of our own: the user's may be "count"
+    # under a neutral name: the user's column may be called "count"
     counts = column.cast(pl.String).drop_nulls().alias("value").value_counts()
     if len(counts) == 1:
         return "hold one value only"
     if len(counts) > min(MOST_CATEGORIES, len(column) / 2):
         return "hold text, or too many different categories"
-    # of equally frequent ones the first in the alphabet
+    # among equally frequent categories, the first in the alphabet
     frequent = counts.filter(pl.col("count") == pl.col("count").max())
     return Categories(column.name, tuple(sorted(counts["value"])), min(frequent["value"]))
 
@@ -159,7 +159,7 @@ def _learn_numbers(column: pl.Series, roles: Roles, as_moments: bool) -> Number 
 
 @dataclass(frozen=True)
 class TargetColumns:
-    """How target columns become (n, c) targets: numbers, (value - mean) / scale, or classes."""
+    """How target columns become (n, c) targets: (value - mean) / scale, or one-hot classes."""
 
     kind: TargetKind
     columns: tuple[str, ...]
@@ -168,7 +168,7 @@ class TargetColumns:
     scales: np.ndarray
 
     def encode(self, table: pl.DataFrame) -> np.ndarray:
-        """(n, c) the targets of some rows."""
+        """Returns the (n, c) targets of some rows."""
         if self.kind == "regression":
             return np.asarray((_target_numbers(table, self.columns) - self.means) / self.scales)
         labels = class_text(table[self.columns[0]])
@@ -176,19 +176,21 @@ class TargetColumns:
         if len(unknown):
             raise InvalidInputError(
                 f"the target {shown(self.columns[0])} holds classes that the stream does not have "
-                f"({_distinct(unknown)}, in {len(unknown):,} rows); remove these rows"
+                f"({_distinct(unknown)}, in {len(unknown):,} rows); remove these rows from the "
+                "test set"
             )
         codes = labels.cast(pl.Enum(self.names)).to_physical()
         return np.asarray(np.eye(len(self.names))[codes.to_numpy()])
 
 
 def target_kind(rows: Rows) -> TargetKind:
-    """Numbers or classes, as the roles say, or else by the content of the target."""
+    """Returns the kind that the roles name, or the one that the target's content suggests."""
     columns, kind = rows.roles.target, rows.roles.kind
     if len(columns) > 1:
         if kind == "classification":
             raise InvalidInputError(
-                f"{len(columns)} targets are named; expected one column of classes"
+                f"{len(columns)} targets are named; expected one column of classes, or --kind "
+                "regression"
             )
         return "regression"
     column = rows.table[columns[0]]
@@ -206,7 +208,7 @@ def target_kind(rows: Rows) -> TargetKind:
 
 
 def learn_targets(rows: Rows, train_rows: int, notes: list[str]) -> TargetColumns:
-    """Learns kind and classes of the targets from all rows, means and scales from the first."""
+    """Learns kind and classes from all rows, means and scales from the first `train_rows`."""
     columns, kind = rows.roles.target, target_kind(rows)
     if kind == "classification":
         column = rows.table[columns[0]]
@@ -260,13 +262,13 @@ def _finite(column: pl.Series) -> np.ndarray:
     values: np.ndarray = column.cast(pl.Float64).to_numpy()
     if count := int((~np.isfinite(values)).sum()):
         raise InvalidInputError(
-            f"the target {name} is infinite in {count:,} rows; expected finite numbers"
+            f"the target {name} is infinite in {count:,} rows; remove these rows"
         )
     return values
 
 
 def class_text(column: pl.Series) -> pl.Series:
-    """The classes as text; whole numbers without a point, however they were stored."""
+    """Returns the classes as text; whole numbers stored as floats lose their decimal point."""
     if column.dtype.is_float() and (column == column.round()).all() and column.is_finite().all():
         column = column.cast(pl.Int128)
     return column.cast(pl.String)
@@ -277,7 +279,7 @@ def _classes(column: pl.Series, train_rows: int) -> tuple[str, ...]:
         raise InvalidInputError(
             f"the target {shown(column.name)} holds {column.dtype}; expected classes"
         )
-    # numbers in their own order, text in the alphabet's
+    # numbers sorted by value, text alphabetically
     text = class_text(column)
     by_value = column if column.dtype.is_numeric() else text
     classes = class_text(by_value.unique().sort()).to_list()
@@ -295,7 +297,7 @@ def _classes(column: pl.Series, train_rows: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Preparation:
-    """How the columns of a table become features and targets, with notes about it."""
+    """How the columns of a table become features and targets, with notes for the report."""
 
     roles: Roles
     features: tuple[Number | Categories, ...]
@@ -303,7 +305,7 @@ class Preparation:
     notes: tuple[str, ...]
 
     def apply(self, rows: Rows) -> Stream:
-        """The stream of some rows: those learned from, later ones, or a test set."""
+        """Returns the stream of some rows: those learned from, later ones, or a test set."""
         table = rows.table
         for feature in self.features:
             require_column(table.columns, feature.name, "feature")
@@ -321,8 +323,8 @@ class Preparation:
                 missing[feature.name] = empty
             if len(unknown):
                 unknown_notes.append(
-                    f"{len(unknown):,} rows hold categories of {shown(feature.name)} that were not "
-                    f"learned ({_distinct(unknown)}): zeros."
+                    f"{len(unknown):,} rows hold categories of {shown(feature.name)} that the "
+                    f"learned rows do not have ({_distinct(unknown)}): encoded as zeros."
                 )
         return Stream(
             X=X,
@@ -357,9 +359,9 @@ class Preparation:
 
 
 def prepare(rows: Rows, train_rows: int | None = None) -> tuple[Stream, Preparation]:
-    """The stream of a table's rows, and the preparation, learned from the first `train_rows`.
+    """Learns a preparation from the first `train_rows` and applies it to all rows.
 
-    Numbers are standardised; few different texts become one feature each; dates are seconds.
+    Numbers are standardised; categories become one feature each; dates become seconds.
     Columns of text, identifiers, constants, lists and the like are dropped. One target column of
     text or booleans, or of whole numbers with at most 20 different values for ten times as many
     rows, is taken as classes. The stream's notes say so.
@@ -367,7 +369,7 @@ def prepare(rows: Rows, train_rows: int | None = None) -> tuple[Stream, Preparat
     train_rows = len(rows) if train_rows is None else train_rows
     if not 2 <= train_rows <= len(rows):
         raise InvalidInputError(
-            f"{train_rows:,} of {len(rows):,} rows are to be learned from; expected at least 2"
+            f"{train_rows:,} of {len(rows):,} rows are left to learn from; expected at least 2"
         )
     roles, notes = rows.roles, list(rows.notes)
     targets = learn_targets(rows, train_rows, notes)
@@ -385,7 +387,7 @@ def prepare(rows: Rows, train_rows: int | None = None) -> tuple[Stream, Preparat
     if dates := [f.name for f in features if isinstance(f, Number) and f.moments]:
         notes.append(f"Dates and times became seconds: {listed(dates)}.")
     if not features:
-        why = " ".join(notes) or "There is no column but the target, time and group."
+        why = " ".join(notes) or "There are no columns besides target, time and group."
         raise InvalidInputError(f"no feature is left to learn from. {why}")
     preparation = Preparation(roles, tuple(features), targets, tuple(notes))
     stream = preparation.apply(rows)
@@ -394,8 +396,9 @@ def prepare(rows: Rows, train_rows: int | None = None) -> tuple[Stream, Preparat
     repeated = len(stream) - pl.from_numpy(stream.X).hash_rows().n_unique()
     if repeated:
         note = (
-            f"{repeated:,} of {len(stream):,} rows have the features of an earlier one: a block of "
-            "the iterative correction that holds such rows is singular without a ridge (--ridge)."
+            f"{repeated:,} of {len(stream):,} rows have the same features as an earlier row: a "
+            "block of the iterative correction that holds such rows is singular without a ridge "
+            "(--ridge)."
         )
         stream = replace(stream, notes=(*stream.notes, note))
     return stream, preparation
@@ -426,12 +429,12 @@ def _require_no_leak(table: pl.DataFrame, preparation: Preparation, stream: Stre
 def _correlations(feature: np.ndarray, Y: np.ndarray) -> np.ndarray:
     feature, Y = feature - feature.mean(), Y - Y.mean(axis=0)
     lengths = np.linalg.norm(feature) * np.linalg.norm(Y, axis=0)
-    lengths[lengths == 0] = np.inf  # what does not vary is not given away
+    lengths[lengths == 0] = np.inf  # a constant target cannot be given away
     return np.asarray(feature @ Y / lengths)
 
 
 def _names_classes(column: pl.Series, labels: pl.Series) -> bool:
-    """Whether the column's values and the classes go together one to one."""
+    """Whether the column's values correspond one to one to the classes."""
     pairs = pl.DataFrame({"value": column, "class": labels}).drop_nulls()
     values, classes = pairs["value"].n_unique(), pairs["class"].n_unique()
     return values == classes > 1 and pairs.n_unique() == classes

@@ -1,4 +1,4 @@
-"""Tables from files: CSV, Parquet, and NumPy's NPZ and NPY. Bounded, and nothing in them is run."""
+"""Reads tables from CSV, Parquet, NPZ and NPY files, up to a size, and runs nothing in them."""
 
 import codecs
 import csv
@@ -29,20 +29,20 @@ from retarget.errors import InvalidInputError
 from retarget.storage import user_path
 from retarget.text import listed
 
-START = 1 << 22  # bytes looked at before the whole is read
+START = 1 << 22  # bytes inspected before the whole file is read
 CHUNK = 1 << 20
 SEPARATORS = ",;\t|"
 MISSING = ["", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "<NA>"]
-# Control characters beyond which a file is not text: some of them, and a share of all.
+# A file with more control characters than these (number and share) is not text.
 MOST_CONTROL = 10
 MOST_CONTROL_SHARE = 0.02
 CONTROL = bytes(set(range(32)) - set(b"\t\n\r\f"))
-# What else people save, or find, under the name .csv.
+# Other formats that people save under the name .csv.
 MARKS = {
     b"PAR1": "a Parquet file",
     b"PK\x03\x04": "a zip archive (an Excel file or an .npz, perhaps)",
     b"\x1f\x8b": "packed with gzip (its name should end in .gz)",
-    # what Polars would unpack without a limit
+    # Polars would unpack these without a limit
     b"x\x01": "packed with zlib",
     b"x\x9c": "packed with zlib",
     b"x\xda": "packed with zlib",
@@ -60,7 +60,7 @@ PARQUET_MARK = b"PAR1"  # at both ends of every Parquet file
 
 
 def read_text(path: Path, choose: Choose) -> pl.DataFrame:
-    """The chosen columns of a text file."""
+    """Reads the chosen columns of a text file."""
     require_text_size(str(path), path.stat().st_size)
     content = _unpacked(path) if path.suffix.lower() == ".gz" else polars_source(path)
     size = len(content) if isinstance(content, bytes) else path.stat().st_size
@@ -79,7 +79,7 @@ def read_text(path: Path, choose: Choose) -> pl.DataFrame:
 
 
 def _unpacked(path: Path) -> bytes:
-    """The content of a gzip file; refused as soon as it is larger than what is read."""
+    """Unpacks a gzip file; refuses it as soon as it exceeds the limit."""
     content = bytearray()
     try:
         with gzip.open(path) as file:
@@ -88,7 +88,7 @@ def _unpacked(path: Path) -> bytes:
                 require_text_size(str(path), len(content))
     except (OSError, EOFError, zlib.error) as error:
         raise InvalidInputError(
-            f"{path} is not packed with gzip, cut short or damaged ({error}); write it again"
+            f"{path} is not a gzip file, or is cut short or damaged ({error}); write it again"
         ) from error
     return bytes(content)
 
@@ -98,18 +98,19 @@ def _opened(content: Path | bytes) -> IO[bytes]:
 
 
 def _header(path: Path, text: str) -> tuple[str, list[str]]:
-    """The separator that splits the first line, the usual one first, and the fields."""
+    """Returns the separator of the first line (the suffix's usual one first) and its fields."""
     usual = "\t" if ".tsv" in path.suffixes[-2:] else ","
     best, header = usual, _first_line(path, text, usual)
     for separator in SEPARATORS:
         fields = _first_line(path, text, separator) if len(header) == 1 else []
         if len(fields) > 1:
             best, header = separator, fields
-    # 0, 1, 2, ... is what pandas calls columns that have no names
+    # pandas names columns 0, 1, 2, ... if they have no names
     counted = len(header) > 1 and header == [str(number) for number in range(len(header))]
     if not counted and parsed_numbers(pl.Series(header)).null_count() == 0:
         raise InvalidInputError(
-            f"{path} has no header: its first line holds numbers ({listed(header)}); expected names"
+            f"{path} has no header: its first line holds numbers ({listed(header)}); expected the "
+            "columns' names"
         )
     return best, header
 
@@ -119,7 +120,8 @@ def _first_line(path: Path, text: str, separator: str) -> list[str]:
         fields = next(csv.reader(io.StringIO(text, newline=""), delimiter=separator), [])
     except csv.Error as error:
         raise InvalidInputError(
-            f"{path} has a first line that cannot be read ({error}); expected names, quotes closed"
+            f"{path} has a first line that cannot be read ({error}); expected the columns' names, "
+            "with every quote closed"
         ) from error
     if not any(field.strip() for field in fields):
         raise InvalidInputError(f"{path} starts with a blank line; expected the columns' names")
@@ -131,7 +133,7 @@ def _parsed(path: Path, content: Path | bytes, separator: str, names: list[str])
         table = pl.read_csv(
             content,
             separator=separator,
-            infer_schema_length=None,  # all of it: a type that fits only the first rows fails late
+            infer_schema_length=None,  # all rows: a type that fits only the first ones fails late
             null_values=MISSING,
             glob=False,
         )
@@ -141,15 +143,16 @@ def _parsed(path: Path, content: Path | bytes, separator: str, names: list[str])
         with _opened(content) as file:
             require_even_rows(path, file, separator, len(names))
         raise InvalidInputError(
-            f"{path} cannot be read as a table ({str(error).splitlines()[0]}); look for a quote"
+            f"{path} cannot be read as a table ({str(error).splitlines()[0]}); look for a quote "
+            "that is not closed"
         ) from error
     if table.width != len(names):
         raise InvalidInputError(
-            f"{path} has a first line with {len(names)} names, or {table.width}: it is not clear "
-            "where it ends; look for a quote or a carriage return in it"
+            f"{path} has a first line of {len(names)} or {table.width} names: it is not clear "
+            "where it ends; look for a stray quote or carriage return in it"
         )
     table.columns = names
-    if table[names[-1]].null_count():  # Polars fills short rows up
+    if table[names[-1]].null_count():  # Polars pads short rows
         with _opened(content) as file:
             require_even_rows(path, file, separator, len(names))
         table = table.filter(~pl.all_horizontal(pl.all().is_null()))  # blank lines
@@ -159,7 +162,7 @@ def _parsed(path: Path, content: Path | bytes, separator: str, names: list[str])
 
 
 def _numbers_recognised(table: pl.DataFrame, decimal_comma: bool) -> pl.DataFrame:
-    """Turns text that is numbers after all, with inf or decimal commas, into numbers."""
+    """Converts text columns that hold numbers with inf or decimal commas."""
     for name, dtype in table.schema.items():
         if dtype != pl.String:
             continue
@@ -172,7 +175,7 @@ def _numbers_recognised(table: pl.DataFrame, decimal_comma: bool) -> pl.DataFram
 
 
 def polars_source(path: Path) -> Path | bytes:
-    """The file; its content if its name is not UTF-8, which Polars cannot open."""
+    """Returns the path, or the content if the path is not UTF-8, which Polars cannot open."""
     try:
         os.fspath(path).encode()
     except UnicodeEncodeError:
@@ -181,12 +184,12 @@ def polars_source(path: Path) -> Path | bytes:
 
 
 def decoded(path: Path, start: bytes) -> str:
-    """The start of a file as text; refused if it is binary or in another encoding."""
+    """Decodes the start of a file; refuses binary files and other encodings."""
     for mark, what in MARKS.items():
         if start.startswith(mark):
             raise InvalidInputError(
                 f"{path} is {what}, not a table in text; expected UTF-8 text: save it as CSV, or "
-                "give it the name that says what it is"
+                "give it the right suffix"
             )
     require_utf8(path, io.BytesIO(start), whole=False)
     control = len(start) - len(start.translate(None, CONTROL))
@@ -200,13 +203,13 @@ def decoded(path: Path, start: bytes) -> str:
         raise InvalidInputError(f"{path} is empty: it holds blanks only; expected a table")
     if "\r" in text and "\n" not in text:
         raise InvalidInputError(
-            f"{path} ends its lines with a carriage return alone; save it with usual line ends"
+            f"{path} ends its lines with carriage returns only; save it with line feeds"
         )
     return text
 
 
 def require_utf8(path: Path, file: IO[bytes], whole: bool = True) -> None:
-    """Refuses text in another encoding, naming the line; only `whole` text must end properly."""
+    """Refuses text that is not UTF-8, naming the line; an excerpt may end within a character."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     line = 1
     while True:
@@ -233,23 +236,24 @@ def require_even_rows(path: Path, file: IO[bytes], separator: str, width: int) -
                 if row and len(row) != width:
                     raise InvalidInputError(
                         f"{path} has {len(row)} cells in line {rows.line_num} and {width} columns "
-                        "in the header; expected as many: put cells with a separator in quotes"
+                        "in the header; expected the same number: put quotes around cells with a "
+                        "separator"
                     )
         except csv.Error:
-            return  # a cell beyond what Python's reader takes: no table to compare with
+            return  # a cell is longer than Python's reader accepts: nothing can be compared
 
 
 def read_parquet(path: Path, choose: Choose) -> pl.DataFrame:
-    """The chosen columns of a Parquet file, if they fit."""
+    """Reads the chosen columns of a Parquet file, if they fit in memory."""
     with path.open("rb") as file:
         start = file.read(len(PARQUET_MARK))
     if start != PARQUET_MARK:
         raise InvalidInputError(
-            f"{path} is not a Parquet file: it starts with {start!r}; give it its own suffix"
+            f"{path} is not a Parquet file: it starts with {start!r}; give it the right suffix"
         )
     sizes = ParquetSizes(path)
     with damage_explained(path):
-        # a name with * or ? in it is still one file
+        # without globbing: a name may contain * or ?
         lazy = pl.scan_parquet(polars_source(path), glob=False, hive_partitioning=False)
         schema = lazy.collect_schema()
         rows = int(lazy.select(pl.len()).collect().item())
@@ -259,7 +263,7 @@ def read_parquet(path: Path, choose: Choose) -> pl.DataFrame:
     require_table_size(str(path), rows, sizes.loaded(names) / max(rows, 1))
     with damage_explained(path):
         table = lazy.select(by_name(names)).collect()  # a column called * is not a pattern
-    # A text that is there once in the file may be there in every row.
+    # A text stored once in the file may be repeated in every row.
     texts = table.select(pl.col(pl.String).str.len_bytes().cast(pl.Int64).sum())
     require_table_size(str(path), rows, sum(texts.row(0)) / max(rows, 1) if texts.width else 0)
     return table
@@ -282,20 +286,20 @@ def read_table(
     drop: Sequence[str] = (),
     require_all: bool = True,
 ) -> pl.DataFrame:
-    """The table in a file, in the file's order.
+    """Reads the table in a file, in the file's order.
 
     * `.csv`, `.tsv` (and `.csv.gz`, `.tsv.gz`): UTF-8 text with a header, separated by commas,
       semicolons, bars or tabs, at most 2 GB unpacked. Empty cells, NA, N/A, NaN, null and the like
       are missing; blank lines are skipped.
     * `.parquet`: any size, as long as the chosen columns fit.
-    * `.npz`: every array of shape (n,) is a column of its name; one of shape (n, k) is k columns,
-      its name with a number: X (n, 3) is x0, x1, x2. The names X and Y are written x and y.
+    * `.npz`: every array of shape (n,) is one column; an array of shape (n, k) is k columns, its
+      name with a number: X (n, 3) is x0, x1, x2. The names X and Y are written x and y.
     * `.npy`: an array of numbers (n, k) is k columns c0, c1, ...
 
     The loaded columns may take 2 GB. Nothing is unpickled.
 
-    `columns` names those to load (None for all), `drop` those not to load; with `require_all`, a
-    name that no column has is an error.
+    `columns` are the names to load (None for all), `drop` those to skip; with `require_all`, an
+    unknown name is an error.
     """
     path = user_path(path)
     expected = "a table as " + ", ".join(READERS)
@@ -307,7 +311,7 @@ def read_table(
     reader = READERS.get(suffix.lower())
     if reader is None:
         raise InvalidInputError(
-            f"{path} has the suffix {suffix!r}; expected {expected}: convert it to one of these"
+            f"{path} has the suffix {suffix!r}; expected {expected}; convert it to one of these"
         )
     if path.stat().st_size == 0:
         raise InvalidInputError(f"{path} is empty: it holds 0 bytes; expected a table")

@@ -1,4 +1,4 @@
-"""What a table's columns are for and what their cells hold, its limits, and its rows in order."""
+"""What a table's columns are used for, how large it may be, and its rows in order."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -16,14 +16,14 @@ from retarget.text import did_you_mean, listed, shown
 LARGEST_TEXT = 2_000_000_000  # bytes of a CSV, unpacked
 LARGEST_TABLE = 2_000_000_000  # bytes of the loaded columns
 MOST_COLUMNS = 20_000
-BYTES_A_TEXT = 32  # of a cell of text, more or less
+BYTES_A_TEXT = 32  # a rough estimate for a cell of text
 MOST_COLUMNS_SHOWN = 40
-# Chooses the columns to load from those that there are.
+# Chooses the columns to load from those available.
 Choose = Callable[[Sequence[str]], list[str]]
 
 
 def require_text_size(what: str, size: int) -> None:
-    """Refuses a text file that would take too long and too much to parse."""
+    """Refuses a text file that would take too much time and memory to parse."""
     if size > LARGEST_TEXT:
         raise InvalidInputError(
             f"{what} holds {decimal(size)} of text, more than the {LARGEST_TEXT:,} bytes that are "
@@ -37,7 +37,7 @@ def require_table_size(what: str, rows: int, row_bytes: float) -> None:
     if size > LARGEST_TABLE:
         raise InvalidInputError(
             f"{what} would take {decimal(size)} in memory ({rows:,} rows), more than the "
-            f"{decimal(LARGEST_TABLE)} allowed; use fewer rows or columns (--column, --drop)"
+            f"{decimal(LARGEST_TABLE)} allowed; use fewer rows, or fewer columns (--column, --drop)"
         )
 
 
@@ -45,23 +45,23 @@ def require_width(what: str, columns: int) -> None:
     """Refuses a table with too many columns."""
     if columns > MOST_COLUMNS:
         raise InvalidInputError(
-            f"{what} has {columns:,} columns, more than the {MOST_COLUMNS:,} that are read; rows "
-            "are samples: transpose it, or reduce the features first"
+            f"{what} has {columns:,} columns, more than the {MOST_COLUMNS:,} allowed; rows are "
+            "samples: transpose it if they are not, or use fewer features"
         )
 
 
 def bytes_a_cell(dtype: pl.DataType) -> int:
-    """What a cell takes in memory, at least eight bytes: it becomes a float64."""
+    """Estimates a cell's memory: at least eight bytes, since it becomes a float64."""
     if dtype.is_nested() or dtype in (pl.String, pl.Binary, pl.Object):
         return BYTES_A_TEXT
     return 16 if dtype.is_decimal() else 8
 
 
 def require_column(available: Sequence[str], name: str, option: str) -> None:
-    """Refuses a name, asked for by an option, that no column has; suggests the nearest one."""
+    """Raises an error if an option names an unknown column; suggests the nearest name."""
     if name in available:
         return
-    # difflib compares with every name: beyond some thousands the list itself is of no help
+    # difflib compares with every name, which is slow beyond a few thousand
     by_small_letters = {column.lower(): column for column in reversed(available)}
     near = did_you_mean(name.lower(), list(by_small_letters)[:5000])
     hint = f"did you mean {shown(by_small_letters[near])}? " if near else ""
@@ -83,7 +83,7 @@ def require_distinct(names: Iterable[str], what: str) -> None:
 def chosen_columns(
     available: Sequence[str], columns: Sequence[str] | None, drop: Sequence[str], require_all: bool
 ) -> list[str]:
-    """The columns to load, in the table's order: those asked for (or all), but not the dropped."""
+    """Returns the columns to load, in the table's order: the named ones, or all, less `drop`."""
     if require_all:
         for name in columns or ():
             require_column(available, name, "column")
@@ -102,10 +102,10 @@ LOGS = ("predictions", "predictions_after")
 
 @dataclass(frozen=True)
 class Roles:
-    """What the columns are for, as `retarget.diagnose` describes it; all others are features.
+    """What each column is used for, as `retarget.diagnose` describes it; the rest are features.
 
-    A missing category becomes the most frequent one. A row without a target is left out, if
-    missing values are to be filled in.
+    A missing category becomes the most frequent one. With any `impute` but "error", rows without a
+    target are left out.
     """
 
     target: tuple[str, ...]
@@ -122,7 +122,7 @@ class Roles:
     predictions_after: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        # a single name instead of a list of them would be taken letter by letter
+        # a single name would otherwise be taken as a sequence of letters
         for field in ("target", "column", "drop", *LOGS):
             object.__setattr__(self, field, _as_tuple(getattr(self, field)))
         for field, known in (("kind", KINDS), ("impute", get_args(Impute))):
@@ -136,23 +136,25 @@ class Roles:
             if columns and len(columns) != len(self.target):
                 raise InvalidInputError(
                     f"{field} names {len(columns)} columns for {len(self.target)} targets; "
-                    "expected one for each"
+                    "expected one for each target"
                 )
         if self.time in self.target:
             raise InvalidInputError(
-                f"{self.time!r} is both target and time; expected another column that orders"
+                f"{self.time!r} is both target and time; expected another column for the time"
             )
         if self.group_as_feature and self.group is None:
             raise InvalidInputError(
-                "group_as_feature (--group-as-feature) is set and no group is named; name it"
+                "group_as_feature (--group-as-feature) is set without a group; name it (--group)"
             )
         if both := {*self.target, self.time, self.group, *self.column}.intersection(self.drop):
             raise InvalidInputError(
-                f"{both.pop()!r} is dropped and also used as target, time, group or feature"
+                f"{both.pop()!r} is dropped and also used as target, time, group or feature; drop "
+                "it or use it"
             )
         if both := {*self.target, self.time}.intersection(self.column):
             raise InvalidInputError(
-                f"{both.pop()!r} is chosen as a feature (column) and also used as target or time"
+                f"{both.pop()!r} is chosen as a feature (column) and used as target or time; "
+                "choose one"
             )
         if self.group in self.column and not self.group_as_feature:
             raise InvalidInputError(
@@ -174,13 +176,13 @@ class Roles:
         return (*self.predictions, *self.predictions_after)
 
     def require_in(self, columns: Sequence[str]) -> None:
-        """Refuses a table that lacks one of the columns that are named."""
+        """Raises an error if the table lacks one of the named columns."""
         for option in ("target", "column", "drop", "time", "group", *LOGS):
             for name in _as_tuple(getattr(self, option)):
                 require_column(columns, name, option)
 
     def features(self, columns: Sequence[str]) -> list[str]:
-        """The columns of a table that may be features."""
+        """Returns the columns of a table that may be features."""
         group = None if self.group_as_feature else self.group
         taken = {*self.target, *self.drop, *self.logged, self.time, group}
         wanted = {*self.column, self.group} if self.column else set(columns)
@@ -195,18 +197,18 @@ def _as_tuple(names: str | Sequence[str] | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Rows:
-    """A table's rows in stream order, and notes about it, a sentence each."""
+    """A table's rows in stream order, and notes about them, one sentence each."""
 
     table: pl.DataFrame
     roles: Roles
-    numbers: np.ndarray  # (n,) of the rows in the table as it was given, from 0
+    numbers: np.ndarray  # (n,) row numbers in the table as given, from 0
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.table)
 
     def as_text(self, name: str | None) -> np.ndarray | None:
-        """(n,) a column as text, if it has a name."""
+        """Returns the (n,) cells of a column as text; None if no column is named."""
         if name is None:
             return None
         column = self.table[name]
@@ -216,15 +218,15 @@ class Rows:
             )
         # Polars does not cast a duration
         text = column.dt.to_string("iso") if column.dtype == pl.Duration else column.cast(pl.String)
-        # as objects, since one long cell would make all of them long
+        # as objects: in a fixed-width array, one long cell would widen all
         return np.array(text.fill_null(UNKNOWN_GROUP).to_list(), dtype=object)
 
 
 def order_rows(table: pl.DataFrame, roles: Roles) -> Rows:
-    """Sorts the rows by time, if there is one, and leaves out those without a target."""
+    """Sorts the rows by the time column, if any, and leaves out those without a target."""
     roles.require_in(table.columns)
     if table.is_empty():
-        raise InvalidInputError("the table is empty: it has no rows; expected rows to learn from")
+        raise InvalidInputError("the table has no rows; expected rows to learn from")
     notes: list[str] = []
     numbers = np.arange(len(table))
     if roles.time is not None:
@@ -239,7 +241,7 @@ def order_rows(table: pl.DataFrame, roles: Roles) -> Rows:
 
 
 def order_test_rows(table: pl.DataFrame, roles: Roles) -> Rows:
-    """The same for the rows of a test set, which need neither time nor group."""
+    """Like `order_rows`, for a test set, which needs neither time nor group."""
     grouped = roles.group in table.columns
     return order_rows(
         table,
@@ -257,7 +259,7 @@ def order_test_rows(table: pl.DataFrame, roles: Roles) -> Rows:
 
 
 def is_plain(dtype: pl.DataType) -> bool:
-    """Whether cells are numbers, moments, text or categories, not bytes or lists."""
+    """Whether cells are numbers, dates, text or categories, rather than bytes or lists."""
     others = (pl.String, pl.Boolean, pl.Categorical, pl.Enum, pl.Null)
     return dtype.is_numeric() or dtype.is_temporal() or dtype in others
 
@@ -268,20 +270,20 @@ def missing_in(column: pl.Series) -> pl.Series:
 
 
 def parsed_numbers(column: pl.Series) -> pl.Series:
-    """Text as numbers; null if it is not one."""
+    """Parses text as numbers; null for what is not a number."""
     return column.str.strip_chars().cast(pl.Float64, strict=False)
 
 
 def moments(column: pl.Series) -> pl.Series:
-    """Text as moments, in UTC unless it names a zone; null if it is not an ISO date."""
+    """Parses text as ISO dates, in UTC unless a zone is given; null for what is not a date."""
     text = column.str.strip_chars()
-    # else Polars would guess: 01/02/2026 is not a January everywhere
+    # Polars would guess the order of 01/02/2026, which differs by country
     iso = text.set(~text.str.contains(r"^\d{4}-\d{2}-\d{2}").fill_null(True), None)
     return iso.str.to_datetime(strict=False, time_zone="UTC")
 
 
 def as_numbers(column: pl.Series, as_moments: bool) -> np.ndarray:
-    """(n,) numbers, moments (as seconds) or text of either as float64; NaN if not finite."""
+    """Returns numbers, dates (as seconds) or text of either as (n,) float64; NaN if not finite."""
     dtype = column.dtype
     if dtype == pl.String:
         numbers = _seconds(moments(column)) if as_moments else parsed_numbers(column)
@@ -298,7 +300,8 @@ def as_numbers(column: pl.Series, as_moments: bool) -> np.ndarray:
         column = _seconds(column)
     elif not (dtype.is_numeric() or dtype in (pl.Boolean, pl.Null)):
         raise InvalidInputError(
-            f"the column {shown(column.name)} holds {dtype}; expected numbers, as in learned rows"
+            f"the column {shown(column.name)} holds {dtype}; expected numbers, as in the rows that "
+            "were learned from"
         )
     values: np.ndarray = column.cast(pl.Float64).fill_null(np.nan).to_numpy().copy()
     values[np.isinf(values)] = np.nan
@@ -327,13 +330,13 @@ def _with_targets(
             "--impute mean (median, zero), which leaves them out"
         )
     if without.all():
-        raise InvalidInputError(f"the target is missing in every row ({counts}); nothing is left")
+        raise InvalidInputError(f"the target is missing in every row ({counts}); no row is left")
     notes.append(f"{without.sum():,} rows without a target were left out.")
     return table.filter(~without), numbers[~without]
 
 
 def _sortable(column: pl.Series) -> pl.Series:
-    """Times as numbers or dates."""
+    """Returns a time column as numbers or dates."""
     name, dtype = shown(column.name), column.dtype
     if dtype == pl.String:
         numbers = parsed_numbers(column)
@@ -355,6 +358,6 @@ def _sortable(column: pl.Series) -> pl.Series:
         row = int(without.arg_max() or 0)
         raise InvalidInputError(
             f"the time {name} is missing in {without.sum():,} of {len(column):,} rows (the first "
-            f"is row {row}, counted from 0): these have no place in the order; remove them"
+            f"is row {row}, counted from 0); remove these rows, which cannot be put in order"
         )
     return column

@@ -34,7 +34,7 @@ class CifarRun(NetworkRun):
     test_per_class: Count
 
     def setup(self) -> TrainingSetup:
-        """The stream of the seed, and its network."""
+        """Draws the stream and the network from the seed."""
         data = _data(data_folder(None), self.test_per_class, self.device)
         if self.protocol == "class incremental":
             stream = class_incremental(data, self.seed, CLASSES_A_TASK, self.per_class)
@@ -47,7 +47,7 @@ class CifarRun(NetworkRun):
 def cifar_net(outputs: int, seed: int) -> nn.Sequential:
     """Two 3 x 3 convolutions of 32 and 64 channels and a linear read-out, all without biases.
 
-    PyTorch's default initialisation, drawn from the seed; the global generator is left as it was.
+    Initialised as PyTorch does by default, from the seed; the global generator is not affected.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -64,13 +64,13 @@ def cifar_net(outputs: int, seed: int) -> nn.Sequential:
 
 
 def cifar_checksums() -> dict[str, str]:
-    """Checksums of the files that every run reads."""
+    """Returns the checksums of the files that every run reads."""
     return data_set_checksums(CIFAR10, data_folder())
 
 
 @lru_cache(maxsize=1)
 def _data(folder: Path, test_per_class: int, device: str) -> LabelledData:
-    """All images on the device, as the paper normalises them, and the first of each test class."""
+    """Returns all normalised images on the device, and the first test images of each class."""
     cifar = load_cifar10(folder)
     labels = cifar.test_labels
     there = int(np.bincount(labels).min())

@@ -33,12 +33,12 @@ class Core50Run(NetworkRun):
     """One training of the paper's head on features of CORe50, or of its stand-in.
 
     Attributes:
-        backbone: What makes features of the pictures, as `load_backbone` takes it; by default
-            ResNet-18 for ImageNet with CORe50, and the stand-in's own weights with the stand-in.
+        backbone: The network that computes features, as in `load_backbone`; by default ResNet-18
+            for ImageNet for CORe50, and the stand-in's own weights for the stand-in.
         frames_per_session: Frames of each object in each session.
         image_size: Height and width that frames are resized to.
         network: The paper's head on frozen features, or the backbone itself with a linear layer on
-            top, which takes the images.
+            top, applied to the images.
     """
 
     data: Core50Source
@@ -59,14 +59,14 @@ class Core50Run(NetworkRun):
         return self
 
     def identifying(self) -> dict[str, Any]:
-        """Weights in a file by the file's name alone: its content is among the data."""
+        """Replaces a path of weights by the file's name: its checksum is part of `data`."""
         known = super().identifying()
         if self.backbone and Path(self.backbone).suffix in SUFFIXES:
             known["backbone"] = Path(self.backbone).name
         return known
 
     def setup(self) -> TrainingSetup:
-        """The stream of the seed, and its network."""
+        """Draws the stream and the network from the seed."""
         folder, whole = data_folder(None), self.network == "whole"
         sizes = (self.frames_per_session, self.image_size)
         data = _data(folder, self.data, self.backbone, *sizes, whole, self.device)
@@ -82,7 +82,7 @@ class Core50Run(NetworkRun):
 
 
 def head(features: int, seed: int) -> nn.Sequential:
-    """The paper's two layers, without biases, drawn from the seed."""
+    """Returns the paper's two layers, without biases, initialised from the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return nn.Sequential(
@@ -95,15 +95,15 @@ def head(features: int, seed: int) -> nn.Sequential:
 class WholeNetwork(nn.Module):
     """A backbone with a linear layer on top, whose scores are zero and whose gradients are not.
 
-    So its tangents are those of all layers, and least squares on them starts from nothing. It
-    cannot be trained: the scores stay zero. The one `image` tells how many features there are.
+    So its tangents are those of all layers, and least squares on them starts from zero. It cannot
+    be trained, since the scores stay zero. A single `image` determines the number of features.
     """
 
     def __init__(self, backbone: nn.Module, image: Tensor, seed: int) -> None:
         super().__init__()
         self.backbone = backbone.float().eval().requires_grad_(True)
         if isinstance(backbone, ResNet18):
-            backbone.fc = nn.Identity()  # type: ignore[assignment]  # its features are wanted
+            backbone.fc = nn.Identity()  # type: ignore[assignment]  # to get its features
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(seed)
             features = self.backbone(image).shape[1]
@@ -118,7 +118,7 @@ class WholeNetwork(nn.Module):
 def core50_checksums(
     data: Core50Source, backbone: str | None, frames_per_session: int
 ) -> dict[str, str]:
-    """Checksums of the pictures that a run reads, and of the network that makes features."""
+    """Returns the checksums of the pictures that a run reads, and of the backbone."""
     frames_from, network = _sources(data_folder(), data, backbone)
     weights = backbone_checksum(network, data_folder())
     frames = frames_checksums(frames_from, frames_per_session)
@@ -135,9 +135,9 @@ def _data(
     as_images: bool,
     device: str,
 ) -> LabelledData:
-    """Features of all frames, or the frames themselves, on the device."""
+    """Returns the features of all frames, or the frames themselves, on the device."""
     frames_from, backbone = _sources(folder, source, backbone)
-    # missing weights are reported before all the frames are read
+    # reports missing weights before reading all frames
     network = None if as_images else load_backbone(backbone, folder)
     frames = load_core50(frames_from, frames_per_session)
 
@@ -147,7 +147,7 @@ def _data(
         features = image_features(network, images, image_size, device=device)
         return torch.from_numpy(features).to(device)
 
-    with torch_threads(os.cpu_count() or 1):  # computed once and kept for all runs
+    with torch_threads(os.cpu_count() or 1):  # computed once and cached for all runs
         train, test = inputs(frames.train_images), inputs(frames.test_images)
     train_objects, test_objects = (
         torch.from_numpy(objects).to(device)
@@ -162,7 +162,7 @@ def _resized(images: np.ndarray, size: int, device: str) -> Tensor:
 
 
 def _sources(folder: Path, source: Core50Source, backbone: str | None) -> tuple[Path, str]:
-    """Where the frames are, and what makes features of them."""
+    """Returns where the frames are, and the backbone that computes their features."""
     if source == "core50":
         return folder, backbone or RESNET18.name
     weights = folder / STAND_IN_BACKBONE
@@ -171,7 +171,7 @@ def _sources(folder: Path, source: Core50Source, backbone: str | None) -> tuple[
     if missing:
         raise MissingDataError(
             f"stand-in: {' and '.join(missing)} not found in {folder}; these are pictures in the "
-            "layout of CORe50 and weights of a ResNet-18, to be laid there by hand: name their "
+            "layout of CORe50 and weights of a ResNet-18, which you provide: name their "
             f"folder with --data-dir or {FOLDER_VARIABLE}, other weights with --backbone"
         )
     return needed[0], backbone or str(weights)

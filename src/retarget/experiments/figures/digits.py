@@ -1,4 +1,4 @@
-"""The main demonstration: handwritten digits that come class by class."""
+"""The main demonstration: handwritten digits that arrive class by class."""
 
 from collections.abc import Sequence
 
@@ -36,7 +36,7 @@ class Digits(Config):
 
 
 def run(config: Digits) -> pl.DataFrame:
-    """Accuracy along the stream, and what became of each class's targets.
+    """Computes accuracy along the stream, and the effective targets of each class.
 
     Columns: lr, quantity, learner, samples, value ("accuracy"); and lr, quantity, label, output,
     value ("effective target": the mean over a class of one output of its effective targets).
@@ -69,7 +69,7 @@ def run(config: Digits) -> pl.DataFrame:
 
 
 def final_accuracies(table: pl.DataFrame) -> pl.DataFrame:
-    """Mean and standard error over seeds of the accuracy at the end, by learner and rate."""
+    """Returns mean and standard error over seeds of the final accuracy, by learner and rate."""
     final = table.filter(
         (pl.col("quantity") == "accuracy") & (pl.col("samples") == pl.col("samples").max())
     )
@@ -77,7 +77,7 @@ def final_accuracies(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def draw(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
-    """A: accuracy along the stream. B: what the online learner was taught, class by class."""
+    """Draws A: accuracy along the stream; B: what the online learner was taught, by class."""
     online = final_accuracies(table).filter(learner="online").sort("mean", descending=True)
     best, largest = float(online["lr"][0]), max(table["lr"])
     left, right = figure.subplots(1, 2, width_ratios=[1.25, 1])
@@ -105,7 +105,7 @@ def draw(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
 
 
 def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
-    """Accuracy by learner, at its best rate and at the largest, and what it means."""
+    """Shows accuracy by learner, at its best rate and at the largest, and what it means."""
     final, rates = final_accuracies(table), table["lr"].n_unique()
     largest, seeds = max(table["lr"]), table["seed"].n_unique()
     names = [f"best of {rates} rates"] * (rates > 1) + [f"rate {largest:g}"]
@@ -118,7 +118,7 @@ def summarise(table: pl.DataFrame) -> Sequence[RenderableType]:
         at_largest = row.filter(lr=largest).row(0, named=True)
         cells = [f"{row['mean']:.3f} ± {row['sem']:.3f}" for row in (top, at_largest)]
         if rates > 1 and learner == "offline":
-            cells[1] = ""  # it has no rate
+            cells[1] = ""  # the offline learner has no rate
         shown.add_row(name, *cells[-min(rates, 2) :])
     means = {learner: f"{row['mean']:.1%}" for learner, row in best.items()}
     rate = f"at {'its best' if rates > 1 else 'the'} rate, {best['online']['lr']:g}"

@@ -44,7 +44,7 @@ CLASSES = 10
 
 
 class MnistConfig(Config):
-    """How many images are in the stream, in the test, and between two evaluations."""
+    """Numbers of images in the stream, in the test set, and between two evaluations."""
 
     train: Count
     test: Count
@@ -52,13 +52,13 @@ class MnistConfig(Config):
 
     @property
     def stops(self) -> list[int]:
-        """After every few samples, and at the end."""
+        """Returns the samples after which to evaluate, including the end."""
         return [*range(self.evaluate_every, self.train, self.evaluate_every), self.train]
 
 
 @dataclass(frozen=True)
 class MnistStream:
-    """A stream of images by their kernel, and a test set."""
+    """A stream of images, represented by their kernel, and a test set."""
 
     K: np.ndarray
     Y: np.ndarray
@@ -67,7 +67,7 @@ class MnistStream:
     labels_test: np.ndarray
 
     def class_by_class(self) -> "MnistStream":
-        """The same stream, all zeros first, then all ones, and so on."""
+        """Returns the stream with all zeros first, then all ones, and so on."""
         order = np.argsort(self.labels, kind="stable")
         return MnistStream(
             self.K[np.ix_(order, order)],
@@ -80,16 +80,16 @@ class MnistStream:
     def scores(
         self, predictions: np.ndarray, stops: list[int], **labels: str | float
     ) -> pl.DataFrame:
-        """Accuracy and mean squared error along the stream, of predictions (stops, m, classes)."""
+        """Returns accuracy and mean squared error of predictions (stops, m, classes)."""
         accuracy = np.mean(predictions.argmax(axis=2) == self.labels_test, axis=1)
-        with np.errstate(over="ignore"):  # a learner about to diverge: its error is infinite
+        with np.errstate(over="ignore"):  # the error of a diverging learner overflows
             error = np.mean((predictions - one_hot(self.labels_test, CLASSES)) ** 2, axis=(1, 2))
         accuracy[np.isnan(predictions).any(axis=(1, 2))] = np.nan
         columns = {"samples": stops, "accuracy": accuracy, "error": error}
         return pl.DataFrame(columns).with_columns(**{k: pl.lit(v) for k, v in labels.items()})
 
     def online_predictions(self, Z: np.ndarray, learner: SGD, stops: list[int]) -> np.ndarray:
-        """Predictions at the test images along the stream; NaN where the learner has diverged."""
+        """Returns predictions for the test images along the stream; NaN once it has diverged."""
         try:
             return online_learning_curve(self.K, Z, self.K_test, learner, stops)
         except DivergedError as error:
@@ -119,12 +119,12 @@ def paper_net() -> nn.Sequential:
 
 
 def mnist_checksums() -> dict[str, str]:
-    """Checksums of the files that every run reads."""
+    """Returns the checksums of the files that every run reads."""
     return data_set_checksums(MNIST, data_folder())
 
 
 def mnist_stream(config: MnistConfig) -> MnistStream:
-    """Images drawn by the seed, every pixel whitened, and their kernel."""
+    """Returns images drawn by the seed, with each pixel standardised, and their kernel."""
     mnist = load_mnist()
     rng = np.random.default_rng(config.seed)
 
@@ -152,7 +152,7 @@ def mnist_stream(config: MnistConfig) -> MnistStream:
 
 
 def cached_gram(kernel: Kernel, samples: np.ndarray) -> np.ndarray:
-    """`kernel(samples)`, computed once and kept on disk for the same samples, kernel and code."""
+    """Returns `kernel(samples)`, cached on disk by samples, kernel and code."""
     description = json.dumps(kernel.to_dict(), sort_keys=True)
     content = (description, _code_of_kernels(), samples)
     return cached_array(cache_folder("kernels"), "gram", content, lambda: kernel(samples))
@@ -164,9 +164,9 @@ def _code_of_kernels() -> str:
 
 
 def _whitened(images: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """The chosen images, each pixel less its mean and over its deviation in the whole set."""
+    """Returns the chosen images, each pixel standardised by its statistics over the whole set."""
     mean = images.mean(axis=0)
-    # two passes over the bytes, in portions: the set in float64 would take 376 MB
+    # two passes over portions of the bytes: all of it in float64 would take 376 MB
     squares = sum(np.square(part - mean).sum(axis=0) for part in np.array_split(images, 20))
     deviation = np.sqrt(squares / len(images))
     whitened: np.ndarray = ((images[chosen] - mean) / (deviation + 1e-6)).astype(np.float32)
@@ -196,7 +196,7 @@ class MnistCurves(MnistConfig):
 
 
 def run_curves(config: MnistCurves) -> pl.DataFrame:
-    """Scores along the stream (C, D) and the targets of a few samples (A, B), in one table."""
+    """Computes scores along the stream (C, D) and targets of a few samples (A, B)."""
     stream = mnist_stream(config)
     parts = [
         *_curves(stream, config, "shuffled"),
@@ -207,7 +207,7 @@ def run_curves(config: MnistCurves) -> pl.DataFrame:
 
 
 def draw_curves(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
-    """Panels A to D; A and B for the first seed in the table."""
+    """Draws panels A to D; A and B for the first seed in the table."""
     first = table.filter(pl.col("seed") == table["seed"][0])
     sides = figure.subfigures(1, 2, squeeze=False, width_ratios=[1.45, 1])
     planes = sides[0, 0].subplots(2, 3)
@@ -232,7 +232,7 @@ def draw_curves(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
 
 
 def summarise_curves(table: pl.DataFrame) -> Sequence[RenderableType]:
-    """Accuracy at the end of the stream."""
+    """Shows accuracy at the end of the stream."""
     final = table.filter(pl.col("samples") == pl.col("samples").max())
     seeds = table["seed"].n_unique()
     title = f"MNIST, conv NTK: final test accuracy, mean ± SEM over {seeds} seeds"
@@ -244,7 +244,7 @@ def summarise_curves(table: pl.DataFrame) -> Sequence[RenderableType]:
 
 
 def _curves(stream: MnistStream, config: MnistCurves, order: str) -> Iterator[pl.DataFrame]:
-    """Scores of every learner, class by class with a ridge and a rate of its own."""
+    """Yields the scores of every learner, with its ridge and rate for this order."""
 
     def chosen(learner: str, parameter: str) -> float:
         prefix = "" if order == "shuffled" else f"class_{learner}_"
@@ -266,7 +266,7 @@ def _curves(stream: MnistStream, config: MnistCurves, order: str) -> Iterator[pl
 
 
 def _shown_targets(stream: MnistStream, config: MnistCurves) -> pl.DataFrame:
-    """The first three outputs of the targets of a few samples of the first three labels."""
+    """Returns the first three outputs of the targets of a few samples of the first three labels."""
     learner = SGD(lr=config.lr)
     series = {
         "true": stream.Y,
@@ -285,7 +285,7 @@ def _shown_targets(stream: MnistStream, config: MnistCurves) -> pl.DataFrame:
 
 
 def _draw_plane(axes: Axes, table: pl.DataFrame, series: str, plane: tuple[int, int]) -> None:
-    """Lines from the true targets to where they were shifted, or corrected to."""
+    """Draws lines from the true targets to the shifted or corrected ones."""
     across, up = (f"y{output}" for output in plane)
     for label, (mark, colour) in SHOWN_LABELS.items():
         true = table.filter(series="true", label=label)
@@ -303,13 +303,13 @@ def _draw_plane(axes: Axes, table: pl.DataFrame, series: str, plane: tuple[int, 
 
 # Fig. 5: ridge, rate and block size
 
-# The first and the last power of ten; beyond 100 nothing can be computed with it.
+# The first and last power of ten; beyond 100, computations overflow.
 Power = Annotated[float, Field(ge=-100, le=100)]
 Powers = Annotated[list[Power], Field(min_length=2, max_length=2)]
 
 
 class MnistSweeps(MnistConfig):
-    """What is swept: between two powers of ten for A and B, single values for C and D."""
+    """Values to sweep: between two powers of ten for A and B, single values for C and D."""
 
     gamma: Positive
     lr: Positive
@@ -321,7 +321,7 @@ class MnistSweeps(MnistConfig):
 
 
 def run_sweeps(config: MnistSweeps) -> pl.DataFrame:
-    """Scores at the end (A, B) and along the stream (C, D): columns panel, setting, samples, ..."""
+    """Computes scores at the end (A, B) and along the stream (C, D), by panel and setting."""
     stream, stops, learner = mnist_stream(config), config.stops, SGD(lr=config.lr)
     K, Y, end = stream.K, stream.Y, stops[-1:]
 
@@ -350,13 +350,13 @@ def run_sweeps(config: MnistSweeps) -> pl.DataFrame:
 
 
 def _powers(ends: list[float], count: int) -> list[float]:
-    """Values from one power of ten to another, equally spaced in their logarithm."""
+    """Returns logarithmically spaced values from one power of ten to another."""
     values: list[float] = np.logspace(ends[0], ends[1], count).tolist()
     return values
 
 
 def draw_sweeps(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
-    """Panels A to D."""
+    """Draws panels A to D."""
     (offline, online), (corrected, iterative) = figure.subplots(2, 2)
     _draw_sweep(offline, table.filter(panel="A"), "offline")
     letter(offline, "A", "offline")
@@ -371,7 +371,7 @@ def draw_sweeps(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
 
 
 def summarise_sweeps(table: pl.DataFrame) -> Sequence[RenderableType]:
-    """The best ridge and rate, and the end of each curve."""
+    """Shows the best ridge and rate, and the end of each curve."""
     lines = []
     for panel, name, symbol in (("A", "Offline", "gamma"), ("B", "Online", "eta")):
         means = mean_and_sem(table.filter(panel=panel), ["setting"], "accuracy")
@@ -396,7 +396,7 @@ def summarise_sweeps(table: pl.DataFrame) -> Sequence[RenderableType]:
 
 
 def _draw_sweep(axes: Axes, table: pl.DataFrame, learner: str) -> None:
-    """Accuracy (left) and mean squared error (right) against a parameter."""
+    """Draws accuracy (left) and mean squared error (right) against a parameter."""
     error_axes = axes.twinx()
     error_axes.spines["right"].set_visible(True)
     for value, where, style, label in (

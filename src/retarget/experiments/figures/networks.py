@@ -1,6 +1,6 @@
 """Networks on streams of tasks: curves (Fig. 3), sweeps (Fig. 6) and accuracy by memory (Fig. 7).
 
-Each view takes the table of any runs of networks, whatever they compare or sweep.
+Each of these works on the table of any network runs, whatever they compare or sweep.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ from retarget.learners import COLOURS
 
 PARAMETERS = CifarRun.model_fields.keys() | Core50Run.model_fields.keys()
 ACCURACY = "accuracy on the test images of all classes"
-# Colour and line of the cases; dashed is what the paper does not have.
+# Colour and line style of the cases; dashed ones are not in the paper.
 LINES = {
     "cumulative replay": (COLOURS["offline"], "-"),
     "vanilla SGD": (COLOURS["online"], "-"),
@@ -52,7 +52,7 @@ LINES = {
     "corrected, online half": (COLOURS["one step"], "--"),
     "corrected, offline half": (COLOURS["truth"], "-"),
 }
-# In Fig. 7 the colour of the correction is that of the tangent learner.
+# In Fig. 7 the tangent learner has the colour of the correction.
 MEMORY_LINES = LINES | {
     "tangent": (COLOURS["iterative"], "-"),
     "tangent, three epochs": (COLOURS["iterative"], "--"),
@@ -64,36 +64,35 @@ MEMORY_LINES = LINES | {
     "corrected": (COLOURS["truth"], "--"),
     "corrected, summed loss": (COLOURS["truth"], "--"),
 }
-# For cases that are not in these tables.
+# For cases that are not listed above.
 OTHER_LINES = [(colour, line) for line in ("-", "--", ":") for colour in COLOURS.values()]
 
 
 def line_of(name: str, place: int, lines: dict[str, tuple[str, str]] = LINES) -> tuple[str, str]:
-    """Colour and line of a case: its own, or by its place among the others."""
+    """Returns colour and line style of a case: its own, or by its position."""
     return lines.get(name, OTHER_LINES[place % len(OTHER_LINES)])
 
 
 def data_of(table: pl.DataFrame) -> str:
-    """What was learned, in words."""
+    """Returns a description of the data."""
     return " and ".join(table["data"].unique(maintain_order=True))
 
 
 def by_seed(table: pl.DataFrame) -> pl.DataFrame:
-    """The final accuracy of each seed; NaN for a run that diverged."""
+    """Returns a table of final accuracies by seed; NaN for a run that diverged."""
     last = table.group_by("seed", maintain_order=True).agg(pl.col("accuracy").last())
     return last.sort("seed")
 
 
 def final_accuracies(table: pl.DataFrame) -> np.ndarray:
-    """One number for each seed, in their order; NaN for a run that diverged."""
+    """Returns one number for each seed, in order; NaN for a run that diverged."""
     return by_seed(table)["accuracy"].to_numpy()
 
 
 def gains(table: pl.DataFrame, reference: pl.DataFrame | None) -> np.ndarray:
-    """Final accuracies minus those of the reference, for each seed that both have.
+    """Returns final accuracies minus those of the reference, for each seed that both have.
 
-    Seeds differ in their tasks, so that the spread over them is wide: differences are taken seed
-    by seed.
+    Seeds have different tasks and so a wide spread: differences are taken seed by seed.
     """
     if reference is None:
         return np.empty(0)
@@ -114,10 +113,10 @@ MOST_LINES = 20  # in one panel
 
 
 def draw_curves(table: pl.DataFrame) -> Figure:
-    """One panel: a line for each case or value, a band of one standard error around it.
+    """Draws one panel: a line for each case or value, with a band of one standard error.
 
-    The x axis is the samples of several tasks, the passes over a single one or, if networks were
-    evaluated after each task only, the tasks.
+    The x axis shows samples for several tasks, passes for a single task or, if networks were
+    evaluated only after each task, tasks.
     """
     with figure_style():
         figure, axes = plt.subplots(figsize=(6.4, 5.4))
@@ -125,7 +124,7 @@ def draw_curves(table: pl.DataFrame) -> Figure:
         parts = settings(table, PARAMETERS)
         for place, part in enumerate(parts[:MOST_LINES]):
             colour, line = line_of(part.name, place)
-            # by task, not before the first has been learned
+            # by task: nothing before the first has been learned
             shown = part.table.filter(pl.col(along) >= (along == "tasks_learned"))
             draw_band(axes, shown, along, "accuracy", colour, ls=line, label=part.name, lw=1.5)
         if along == "samples":
@@ -143,7 +142,7 @@ def draw_curves(table: pl.DataFrame) -> Figure:
 
 
 def summarise_curves(table: pl.DataFrame) -> Sequence[RenderableType]:
-    """Final accuracy of each case and, if there are several tasks, what was forgotten."""
+    """Shows the final accuracy of each case and, for several tasks, forgetting."""
     several, parts = len(task_ends(table)) > 1, settings(table, PARAMETERS)
     plain = next((part.table for part in parts if part.name == BASELINE), None)
     names = ["accuracy"] + [f"less {BASELINE}'s"] * (plain is not None)
@@ -154,7 +153,7 @@ def summarise_curves(table: pl.DataFrame) -> Sequence[RenderableType]:
         values += [gains(part.table, plain)] * (plain is not None)
         if several:
             matrices = accuracy_matrices(part.table)
-            one_task = matrices.shape[-1] == 1  # in which nothing can be forgotten
+            one_task = matrices.shape[-1] == 1  # nothing can be forgotten
             measures = (forgetting, backward_transfer)
             values += [np.empty(0) if one_task else measure(matrices) for measure in measures]
         else:
@@ -164,26 +163,26 @@ def summarise_curves(table: pl.DataFrame) -> Sequence[RenderableType]:
 
 
 def curve_axis(table: pl.DataFrame) -> tuple[str, str]:
-    """What the curves are drawn along, and its name."""
+    """Returns the column for the x axis, and its label."""
     tasks = len(task_ends(table))
     if tasks == 1:
         return "passes", "passes over the data"
     runs = [part.table.group_by("seed").len() for part in settings(table, PARAMETERS)]
-    # one evaluation before everything, one after each task
+    # one evaluation at the start, one after each task
     if pl.concat(runs)["len"].max() == tasks + 1:
         return "tasks_learned", "tasks learned"
     return "samples", "samples seen (a task between two lines)"
 
 
 def task_ends(table: pl.DataFrame) -> list[int]:
-    """Samples seen when each task has been learned."""
+    """Returns the number of samples seen at the end of each task."""
     learned = table.filter(pl.col("tasks_learned") > 0).group_by("tasks_learned")
     ends: list[int] = learned.agg(pl.col("samples").min())["samples"].sort().to_list()
     return ends
 
 
 def accuracy_matrices(table: pl.DataFrame) -> np.ndarray:
-    """(seeds, T, T) accuracy on each task after each task; NaN for a run that diverged."""
+    """Returns (seeds, T, T) accuracy on each task after each task; NaN if a run diverged."""
     tasks = table.select(pl.col("tasks_learned").max()).item()
     matrices = []
     for _, run_table in table.group_by("seed", maintain_order=True):
@@ -196,14 +195,14 @@ def accuracy_matrices(table: pl.DataFrame) -> np.ndarray:
 
 
 def after_one_pass(table: pl.DataFrame) -> np.ndarray:
-    """Accuracy when every image has been seen once; one number for each seed."""
+    """Returns the accuracy after every image was seen once, one number for each seed."""
     once = table.filter(pl.col("passes") >= 1).group_by("seed", maintain_order=True).first()
     return once["accuracy"].to_numpy()
 
 
 # Sweeps: Fig. 6
 
-FEW = 4  # values on an axis, each of which is written
+FEW = 4  # with at most so many values on an axis, all are labelled
 MOST_PANELS = 12
 LETTERS = "ABCDEFGHIJKL"
 SYMBOLS = {"lr": r"$\eta$", "strength": r"$\lambda$", "gamma": r"$\gamma$"}
@@ -222,10 +221,10 @@ PANELS = {
 
 
 def draw_sweeps(table: pl.DataFrame) -> Figure:
-    """A panel with the curves of all cases in which nothing is swept, and one for each sweep.
+    """Draws a panel with the curves of all cases without a sweep, and one for each sweep.
 
-    Fig. 6 has four: A to D, or E to H. If there are more than a figure has room for, the first are
-    drawn and the title says so.
+    Fig. 6 has four: A to D, or E to H. If there are too many for one figure, the first are drawn
+    and the title says so.
     """
     curves: list[tuple[str, pl.DataFrame]] = []
     sweeps = []
@@ -236,12 +235,12 @@ def draw_sweeps(table: pl.DataFrame) -> Figure:
             title, along = case or "all runs", next(iter(numbers), "")
         if along:
             sweeps.append((case, title, along, part))
-        else:  # a text may be swept, which makes no axis
+        else:  # text may be swept, which has no axis
             curves += [
                 (", ".join(filter(None, (case, setting.name))), setting.table)
                 for setting in settings(part, PARAMETERS)
             ]
-    first = int(bool(curves))  # place of the first sweep
+    first = int(bool(curves))  # position of the first sweep
     count, shown = first + len(sweeps), sweeps[: MOST_PANELS - first]
     rows = -(-(first + len(shown)) // 2)
     with figure_style():
@@ -261,11 +260,11 @@ def draw_sweeps(table: pl.DataFrame) -> Figure:
 
 
 def summarise_sweeps(table: pl.DataFrame) -> Sequence[RenderableType]:
-    """Final accuracies of what is not swept, and along each sweep."""
+    """Shows final accuracies of cases without a sweep, and along each sweep."""
     title = f"{escape(data_of(table))}: final accuracy, mean ± SEM over seeds"
     shown = table_of_numbers(title, ["panel", "setting"], ["seeds", "accuracy"])
     for case, part in cases_of(table):
-        # the parameter of the panel first; for a case without a sweep, its rate
+        # the panel's parameter first; for a case without a sweep, its rate
         swept = dict.fromkeys([*PANELS.get(case, ("",))[1:], *_varied(part)] or ["lr"])
         names = [name for name in swept if name in part.columns]
         for _, final in settings(final_rows(part), PARAMETERS):
@@ -279,13 +278,13 @@ def summarise_sweeps(table: pl.DataFrame) -> Sequence[RenderableType]:
 
 
 def final_rows(table: pl.DataFrame) -> pl.DataFrame:
-    """The last evaluation of each run."""
+    """Returns the last evaluation of each run."""
     labels = [name for name in table.columns if name in ("case", *PARAMETERS)]
     return table.group_by(labels, maintain_order=True).last()
 
 
 def cases_of(table: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
-    """The cases by name, or all runs under an empty name if there are no cases."""
+    """Returns the cases by name, or all runs under an empty name if there are none."""
     if "case" not in table.columns:
         return [("", table)]
     parts = table.partition_by("case", maintain_order=True)
@@ -293,7 +292,7 @@ def cases_of(table: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
 
 
 def _varied(table: pl.DataFrame) -> list[str]:
-    """The parameters that differ, those with a symbol first."""
+    """Returns the parameters that differ, those with a symbol first."""
     names = [name for name in (*SYMBOLS, *table.columns) if name in table.columns]
     known = dict.fromkeys(name for name in names if name in PARAMETERS and name != "seed")
     return [name for name in known if table[name].n_unique() > 1]
@@ -316,7 +315,7 @@ def _draw_unswept(axes: Axes, curves: Sequence[tuple[str, pl.DataFrame]]) -> Non
 
 
 def _draw_sweep(axes: Axes, final: pl.DataFrame, case: str, along: str) -> None:
-    """Final accuracy against what is swept; a cross at the bottom for values that diverged."""
+    """Draws final accuracy against the swept parameter; crosses mark values that diverged."""
     parts = settings(final, PARAMETERS, but=[along])
     crossed = False
     for part, (colour, marker) in zip(parts, sweep_styles(len(parts)), strict=True):
@@ -333,9 +332,9 @@ def _draw_sweep(axes: Axes, final: pl.DataFrame, case: str, along: str) -> None:
     if axes.get_legend_handles_labels()[0]:
         axes.legend()
     swept = final[along].unique().sort()
-    if (swept > 0).all():  # a logarithm leaves out 0
+    if (swept > 0).all():  # a logarithmic axis has no 0
         axes.set_xscale("log")
-    if len(swept) <= FEW:  # less than a decade or two, where the axis's own numbers overlap
+    if len(swept) <= FEW:  # the default labels would overlap
         axes.set_xticks(swept, labels=[f"{value:g}" for value in swept])
         axes.xaxis.set_minor_locator(NullLocator())
     name = NAMES.get(along, along.replace("_", " "))
@@ -346,18 +345,18 @@ def _draw_sweep(axes: Axes, final: pl.DataFrame, case: str, along: str) -> None:
 # Accuracy by memory: Fig. 7, ours and not the paper's
 
 REFERENCE = "cumulative replay"
-NOTHING = 1e3  # where what keeps no bytes is drawn, on an axis that has no zero
+NOTHING = 1e3  # where 0 bytes are drawn, on an axis without zero
 MARKERS = {"-": "o", "--": "D", ":": "s"}
 
 
 def draw_memory(table: pl.DataFrame) -> Figure:
-    """Left: accuracy after every task. Right: at the end, against what was kept of the stream."""
+    """Draws accuracy after every task (left), and at the end against memory (right)."""
     with figure_style():
         figure, (curves, memory) = plt.subplots(1, 2, figsize=(9.6, 5.2))
         for place, part in enumerate(settings(table, PARAMETERS)):
             colour, line = line_of(part.name, place, MEMORY_LINES)
             mark = {"marker": MARKERS[line], "mfc": colour if line == "-" else "white", "ms": 5}
-            # what learns nothing before the end has no curve
+            # methods that learn only at the end have no curve
             first = part.table["tasks_learned"].max() if part.name.startswith("joint") else 1
             learned = part.table.filter(pl.col("tasks_learned") >= first)
             band = {"ls": line, "label": part.name, **mark}
@@ -384,7 +383,7 @@ def draw_memory(table: pl.DataFrame) -> Figure:
 
 
 def summarise_memory(table: pl.DataFrame) -> Sequence[RenderableType]:
-    """Final accuracy, what was kept for it, and in how many seeds it is above cumulative replay."""
+    """Shows final accuracy, memory, and in how many seeds it is above cumulative replay."""
     parts = settings(table, PARAMETERS)
     names = ("accuracy", f"less {REFERENCE}'s", "seeds above it", "kept")
     shown = _table_of_the_end(table, names)

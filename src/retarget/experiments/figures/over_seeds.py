@@ -1,4 +1,4 @@
-"""How every figure looks; means and standard errors over seeds, and over nothing else."""
+"""The style of all figures, and means and standard errors over seeds."""
 
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -18,13 +18,13 @@ from rich.table import Column, Table
 
 from retarget.experiments.experiment import Config, Family, in_words, one_by_one, reads_nothing
 
-# For the values of a parameter that is swept (gamma, eta, batch): light to dark.
+# Colours for the values of a swept parameter (gamma, eta, batch), light to dark.
 SWEEP_COLOURS = ("#56B4E9", "#0072B2", "#1B2A49")
 SWEEP_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def sweep_styles(count: int) -> list[tuple[str, str]]:
-    """A colour and a mark for each of `count` values."""
+    """Returns a colour and a marker for each of `count` values."""
     shades = mpl.colors.LinearSegmentedColormap.from_list("sweep", SWEEP_COLOURS)
     colours = [mpl.colors.to_hex(shades(place / max(1, count - 1))) for place in range(count)]
     return list(zip(colours, itertools.cycle(SWEEP_MARKERS), strict=False))
@@ -32,7 +32,7 @@ def sweep_styles(count: int) -> list[tuple[str, str]]:
 
 @contextmanager
 def figure_style() -> Iterator[None]:
-    """Matplotlib's settings for all our figures; independent of the user's own."""
+    """Applies Matplotlib settings for all our figures, independent of the user's own."""
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.use("agg")
@@ -54,7 +54,7 @@ def figure_style() -> Iterator[None]:
 
 
 def legend_below(axes: Axes) -> None:
-    """Puts the legend under the panel, where it hides nothing."""
+    """Puts the legend below the panel, where it covers nothing."""
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
 
 
@@ -63,11 +63,11 @@ def letter(axes: Axes, name: str, title: str) -> None:
     axes.set_title(f"$\\bf{{{name}}}$   {title}", loc="left")
 
 
-MOST_ROWS = 6  # of panels, in one figure
+MOST_ROWS = 6  # rows of panels in one figure
 
 
 class Setting(NamedTuple):
-    """Runs that differ in their seed at most, and the values that tell them from the others."""
+    """Runs that differ only in their seed, and the values that distinguish them from others."""
 
     values: dict[str, Any]
     table: pl.DataFrame
@@ -81,12 +81,12 @@ class Setting(NamedTuple):
 def settings(
     table: pl.DataFrame, parameters: Collection[str], but: Collection[str] = ()
 ) -> list[Setting]:
-    """The table in parts that differ in more than the seed and the parameters in `but`."""
+    """Splits the table into settings, ignoring the seed and the parameters in `but`."""
     labels = [name for name in table.columns if name in parameters and name not in ("seed", *but)]
     cases = table.partition_by("case", maintain_order=True) if "case" in table.columns else [table]
     found: list[Setting] = []
     for case in cases:
-        # what is the same in all runs of a case is said by its name
+        # the name of a case implies what all its runs share
         varied = [name for name in labels if case[name].n_unique() > 1]
         names = ["case"] * (len(cases) > 1) + varied
         found += [
@@ -107,7 +107,7 @@ def family_in_rows(
     data: Callable[..., Mapping[str, str]] = reads_nothing,
     light: bool = False,
 ) -> Family:
-    """A family whose figure has a row of panels, and whose summary has a part, for each setting.
+    """Makes a family whose figure has a row of panels, and whose summary a part, for each setting.
 
     `draw` and `summarise` take one setting, in which the parameters in `but` may differ; a row is
     `size` inches wide and high; `data` and `light` are as in `Family`.
@@ -140,18 +140,18 @@ def family_in_rows(
 
 
 def table_of_numbers(title: str, texts: Sequence[str], numbers: Sequence[str]) -> Table:
-    """An empty table for the terminal: columns of text, then columns of numbers."""
+    """Returns an empty table for the terminal: columns of text, then columns of numbers."""
     return Table(*texts, *(Column(name, justify="right") for name in numbers), title=title)
 
 
 def mean_and_sem(table: pl.DataFrame, by: list[str], value: str) -> pl.DataFrame:
-    """Mean and standard error over seeds, in the order of the table."""
+    """Returns mean and standard error over seeds, in the order of the table."""
     sem = (pl.col(value).std() / pl.len().sqrt()).fill_null(0.0)
     return table.group_by(by, maintain_order=True).agg(mean=pl.col(value).mean(), sem=sem)
 
 
 def mean_and_error(values: np.ndarray | pl.Series) -> str:
-    """Mean and standard error of one number for each seed, or how many of them have diverged.
+    """Formats mean and standard error of one number for each seed, or how many diverged.
 
     Examples:
         >>> mean_and_error(np.array([0.1, 0.3]))
@@ -166,7 +166,7 @@ def mean_and_error(values: np.ndarray | pl.Series) -> str:
 
 
 def standard_error(values: np.ndarray) -> float:
-    """Standard error of one number for each seed, without those that diverged; 0 for one seed."""
+    """Returns the standard error over seeds, without those that diverged; 0 for one seed."""
     known = values[~np.isnan(values)]
     return float(np.std(known, ddof=1) / np.sqrt(len(known))) if len(known) > 1 else 0.0
 
@@ -174,7 +174,7 @@ def standard_error(values: np.ndarray) -> float:
 def draw_band(axes: Axes, table: pl.DataFrame, x: str, y: str, colour: str, **line: Any) -> None:
     """Draws the mean of `y` along `x`, and a band of one standard error around it."""
     curve = mean_and_sem(table, [x], y)
-    alone = "o" if len(curve) == 1 else None  # a single point makes no line
+    alone = "o" if len(curve) == 1 else None  # a single point would be invisible as a line
     axes.plot(curve[x], curve["mean"], **{"marker": alone, "color": colour, **line})
     low, high = curve["mean"] - curve["sem"], curve["mean"] + curve["sem"]
     axes.fill_between(curve[x], low, high, color=colour, alpha=0.2, lw=0)
@@ -185,7 +185,7 @@ def draw_sweep(
 ) -> pl.DataFrame:
     """Draws the mean of `y` at each value of `x` with its standard error, and returns them.
 
-    If a seed has diverged there is a gap: no mean is taken over the others.
+    If a seed has diverged there is a gap, rather than a mean over the others.
     """
     curve = mean_and_sem(table, [x], y).sort(x)
     axes.errorbar(curve[x], curve["mean"], curve["sem"], color=colour, **line)

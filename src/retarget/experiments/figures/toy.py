@@ -56,7 +56,7 @@ class ToyShift(Config):
 
 
 def run_shift(config: ToyShift) -> pl.DataFrame:
-    """Curves on the grid and points of the stream: columns kind, series, x, y, shown."""
+    """Computes curves on the grid and points of the stream: columns kind, series, x, y, shown."""
     data, kernel = toy_curve(config.seed), RBF(WIDTH)
     x, y = data.x_train, data.y_train
     learner = SGD(lr=config.lr)
@@ -107,7 +107,7 @@ def _spread(x: np.ndarray, count: int, apart: float) -> np.ndarray:
 
 
 def summarise_shift(table: pl.DataFrame) -> Sequence[RenderableType]:
-    """The mean size of the shift and of the correction, and that the correction is exact."""
+    """Shows the mean size of the shift and of the correction, and that it is exact."""
     first = _first_seed(table)
 
     def values(kind: str, series: str) -> np.ndarray:
@@ -121,13 +121,13 @@ def summarise_shift(table: pl.DataFrame) -> Sequence[RenderableType]:
     return [
         f"Online learning shifted the targets by {shift:.3f} on average, as an offline learner "
         f"sees it; the corrected targets differ by {correction:.3f} from the true ones.",
-        f"Trained on those, the online learner is the offline learner: largest difference "
+        f"Trained on these, the online learner equals the offline learner: largest difference "
         f"{gap:.1e}.",
     ]
 
 
-# Of each panel: its title; lines with their labels; points that move, and the colour of that;
-# points with labels, colours and marks.
+# For each panel: its title; lines with their labels; points that move, and the colour of the move;
+# points with labels, colours and markers.
 TRUE = ("target", "true targets $y$", "offline", "o")
 EFFECTIVE = ("effective", "effective targets $y^e$", "online", "x")
 SHIFT_PANELS = {
@@ -157,7 +157,7 @@ SHIFT_PANELS = {
         [TRUE, EFFECTIVE, ("corrected", "corrected targets $y^c$", "corrected", "open")],
     ),
 }
-# In panel C the two lines lie on each other.
+# In panel C the two lines coincide.
 ON_EACH_OTHER: dict[str, dict[str, Any]] = {
     "offline": {"lw": 5.0, "alpha": 0.35},
     "corrected": {"ls": "--"},
@@ -165,7 +165,7 @@ ON_EACH_OTHER: dict[str, dict[str, Any]] = {
 
 
 def draw_shift(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
-    """Panels A to C, for the first seed in the table."""
+    """Draws panels A to C, for the first seed in the table."""
     panels = figure.subplots(1, 3, sharey=True)
     for axes, name in zip(panels, SHIFT_PANELS, strict=True):
         axes.set_xlabel("input $x$")
@@ -181,7 +181,7 @@ def _draw_shift_panel(axes: Axes, table: pl.DataFrame, name: str) -> None:
         style = {"lw": 1.8, **(ON_EACH_OTHER[series] if name == "C" else {})}
         axes.plot(curve["x"], curve["y"], color=COLOURS[series], label=label, **style)
     marked = table.filter(kind="point").filter("shown").partition_by("series", as_dict=True)
-    # the added sample belongs to panel B alone, which marks it in its own way
+    # the added sample belongs only to panel B, which has its own marker for it
     there = {key[0]: part.head(-1) if key == ("target",) else part for key, part in marked.items()}
     before, after = there[start], there[end]
     n = min(len(before), len(after))
@@ -223,7 +223,7 @@ class ToyCurves(Config):
 
 
 def run_curves(config: ToyCurves) -> pl.DataFrame:
-    """Kernel entries (panel A) and errors along the stream (B, C, D), in one long table.
+    """Computes kernel entries (panel A) and errors along the stream (B, C, D), in one long table.
 
     Columns: panel, setting, source ("closed form" or "simulation"), split ("train" or "test"),
     samples, value. For panel A the setting is the matrix, and row and column its entry.
@@ -238,14 +238,14 @@ def run_curves(config: ToyCurves) -> pl.DataFrame:
     parts = [_kernel_entries(K, config.shown_batch)]
 
     def add(panel: str, setting: float, source: str, stops: list[int], f: np.ndarray) -> None:
-        """Mean squared errors of the predictions f (stops, all points)."""
+        """Adds mean squared errors of the predictions f (stops, all points)."""
         for split, rows in (("train", slice(0, n)), ("test", slice(n, None))):
             error = np.mean((f[:, rows] - y_all[rows]) ** 2, axis=1)
             labels = {"panel": panel, "setting": f"{setting:g}", "source": source, "split": split}
             parts.append(labelled(pl.DataFrame({"samples": stops, "value": error}), labels))
 
     def add_online(panel: str, setting: float, learner: SGD) -> None:
-        # the last mini-batch may be a smaller one
+        # the last mini-batch may be smaller
         stops = [*range(learner.batch_size, n, learner.batch_size), n]
         closed_form = online_learning_curve(K, y, K_all, learner, stops)
         add(panel, setting, "closed form", stops, closed_form)
@@ -264,7 +264,7 @@ def run_curves(config: ToyCurves) -> pl.DataFrame:
 def simulate(
     features: np.ndarray, targets: np.ndarray, queries: np.ndarray, learner: SGD
 ) -> np.ndarray:
-    """Predictions at the queries after each step of torch.optim.SGD, in weight space."""
+    """Returns predictions at the queries after each step of torch.optim.SGD, in weight space."""
     phi, y, q = (torch.as_tensor(part) for part in (features, targets, queries))
     w = torch.zeros(phi.shape[1], dtype=phi.dtype, requires_grad=True)
     optimiser = torch.optim.SGD([w], lr=learner.rate(0))
@@ -279,7 +279,7 @@ def simulate(
 
 
 def _kernel_entries(K: np.ndarray, batch: int) -> pl.DataFrame:
-    """K, K^U and K^bU as the paper draws them, NaN if a sample does not see the other."""
+    """Returns K, K^U and K^bU as the paper draws them; NaN if samples do not interact."""
     time = np.arange(len(K))
     matrices = {"K": K}
     for name, step in {"K^U": time, "K^{bU}": time // batch}.items():
@@ -293,7 +293,7 @@ def _kernel_entries(K: np.ndarray, batch: int) -> pl.DataFrame:
 
 
 def summarise_curves(table: pl.DataFrame) -> Sequence[RenderableType]:
-    """How closely the simulated points lie on the closed-form lines."""
+    """Shows how closely the simulated points match the closed form."""
     wide = table.filter(pl.col("panel").is_in(["C", "D"])).pivot(
         on="source", index=["seed", "panel", "setting", "split", "samples"], values="value"
     )
@@ -305,7 +305,7 @@ def summarise_curves(table: pl.DataFrame) -> Sequence[RenderableType]:
 
 
 def draw_curves(figure: Figure | SubFigure, table: pl.DataFrame) -> None:
-    """Panels A to D, for the first seed in the table."""
+    """Draws panels A to D, for the first seed in the table."""
     table = _first_seed(table)
     panels = {
         "B": ("offline", r"$\gamma$ = {}"),

@@ -38,13 +38,13 @@ MethodName = Literal[
     "joint",
 ]
 WholeNotNegative = Annotated[int, Field(ge=0)]
-# What may differ between networks that are trained at once.
+# What may differ between networks that are trained together.
 OF_ONE_MEMBER = {"seed", "lr", "strength"}
 
 
 @dataclass(frozen=True)
 class TrainingSetup:
-    """What a run learns: tasks, a network that is not yet on its device, and the data in words."""
+    """What a run learns: tasks, a network (not yet on its device), and the data in words."""
 
     stream: TaskStream
     network: nn.Module
@@ -52,17 +52,17 @@ class TrainingSetup:
 
 
 class NetworkRun(Config):
-    """One training of a network: the learner and the method. Every data set adds its own.
+    """The parameters of one training of a network; each data set adds its own.
 
     Attributes:
-        evaluate_every: Samples between two evaluations; None evaluates after each task only.
-        reshuffle: Whether each pass has a new order, with methods that do not need the old one.
-        replay_passes: Passes over everything seen, after each task (cumulative replay) or at the
+        evaluate_every: Samples between two evaluations; None evaluates only after each task.
+        reshuffle: Whether each pass has a new order, for methods that do not need a fixed one.
+        replay_passes: Passes over all samples seen, after each task (cumulative replay) or at the
             end (joint training).
         memory: Number of features of the tangent learner.
         first_epochs: Passes over the first task, for the tangent learner and the last layer.
         combinations: Random combinations of outputs, for the tangent learner.
-        damping: Divides the steps of the closed loop.
+        damping: Divisor of the steps of the closed loop.
         random_features: Number of random ReLU features of the last layer, or 0 for none.
     """
 
@@ -73,18 +73,18 @@ class NetworkRun(Config):
     reshuffle: bool = False
     batch_size: int = 4
     reduction: Reduction = "mean"
-    # of the correction
+    # for the correction
     gamma: float = 100.0
     block_size: int = 20
     refresh: Refresh = "task"
     kind: Kind = "iterative"
     parts: Parts = "both"
     assumed_reduction: Reduction | None = None
-    # of EWC, of the methods with a small memory, and of cumulative replay
+    # for EWC, methods with a small memory, and cumulative replay
     strength: float = 0.0
     capacity: int = 300
     replay_passes: Count = 1
-    # of least squares after a first session
+    # for least squares after a first session
     memory: Count = 4096
     first_epochs: WholeNotNegative = 1
     combinations: Count = 1
@@ -94,8 +94,8 @@ class NetworkRun(Config):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        """Refuses before any training what the training would refuse."""
-        _check_method(self.model_copy(update={"seed": 0}))  # which does not matter here
+        """Checks the method before any training starts."""
+        _check_method(self.model_copy(update={"seed": 0}))  # the seed does not matter here
         return self
 
     @property
@@ -104,7 +104,7 @@ class NetworkRun(Config):
         return SGD(self.lr, self.batch_size, reduction=self.reduction)
 
     def setup(self) -> TrainingSetup:
-        """What the run learns."""
+        """Returns what the run learns."""
         raise NotImplementedError
 
 
@@ -118,16 +118,16 @@ def _check_method(config: NetworkRun) -> None:
 
 
 def trained_together(config: NetworkRun) -> str | None:
-    """What runs have in common that train at once: on a GPU, all but seed, rate and strength.
+    """Returns a key that runs trained together share: on a GPU, all but seed, rate and strength.
 
-    On the CPU each trains alone: there is little to gain, other processes have the others, and a
-    run that is resumed does not depend on which others there were.
+    On the CPU each run trains alone: training together gains little, other processes compute other
+    runs, and a resumed run does not depend on which runs it was trained with.
     """
     return None if config.device == "cpu" else config.model_dump_json(exclude=OF_ONE_MEMBER)
 
 
 def methods_of(configs: Sequence[NetworkRun]) -> list[Method]:
-    """The method of runs that train at once."""
+    """Returns the methods of runs that train together."""
     first = configs[0]
     corrected = continual.Corrected(
         first.gamma,
@@ -136,7 +136,7 @@ def methods_of(configs: Sequence[NetworkRun]) -> list[Method]:
         refresh=first.refresh,
         kind=first.kind,
         parts=first.parts,
-        # as the authors' runs did
+        # as in the authors' runs
         first_block="plain" if first.kind == "iterative" else "corrected",
         kernel=partial(EmpiricalNTK, precision="split"),
     )
@@ -163,7 +163,7 @@ def methods_of(configs: Sequence[NetworkRun]) -> list[Method]:
 def train_networks(
     configs: Sequence[NetworkRun], checkpoint: Path | None = None
 ) -> Iterator[tuple[NetworkRun, pl.DataFrame]]:
-    """Trains runs at once; those that diverge get a table that says so, the others a new start."""
+    """Trains runs together; those that diverge get a table that says so, the others restart."""
     remaining = list(configs)
     while remaining:
         setups, first = [config.setup() for config in remaining], remaining[0]
@@ -190,7 +190,7 @@ def train_networks(
 
 
 def _checkpoint_of(configs: list[NetworkRun], path: Path | None) -> Path | None:
-    """A file for just these runs: together with others, their numbers would differ."""
+    """Returns a file for exactly these runs: trained with others, their numbers would differ."""
     if path is None or len(configs) == 1:
         return path
     members = "\0".join(config.model_dump_json() for config in configs)
@@ -212,7 +212,7 @@ def _table(history: History, member: int, epochs: int, data: str) -> pl.DataFram
 
 
 def _diverged_table(config: NetworkRun, setup: TrainingSetup) -> pl.DataFrame:
-    """One row, without an accuracy, at the end of the stream."""
+    """Returns a table of one row without an accuracy, at the end of the stream."""
     tasks = setup.stream.tasks
     unknown, of_tasks = np.full((1, 1), np.nan), np.full((1, 1, tasks), np.nan)
     samples = np.array([config.epochs * len(setup.stream.train)])

@@ -1,4 +1,4 @@
-"""The computation of runs, the same in this process, in others and on a cluster."""
+"""Computes runs, in the same way in this process, in others and on a cluster."""
 
 import ctypes
 import threading
@@ -20,14 +20,14 @@ from retarget.experiments.runs.store import Identity, identities_of
 from retarget.progress import silence
 
 
-@dataclass(frozen=True, eq=False)  # each is itself: configs may hold lists, which have no hash
+@dataclass(frozen=True, eq=False)  # compared by identity: configs may hold lists
 class Task:
-    """Runs that are computed at once: one, or several networks that train together."""
+    """Runs that are computed together: one, or several networks that train at once."""
 
     family: Family
     configs: tuple[Config, ...]
     identities: tuple[Identity, ...]
-    checkpoint: Path  # for what they need to resume after an interruption
+    checkpoint: Path  # state to resume from after an interruption
 
     @property
     def keys(self) -> list[str]:
@@ -46,7 +46,7 @@ class Computed:
 
 @dataclass(frozen=True)
 class Failed:
-    """Why there are no tables; another attempt would fail as well."""
+    """The reason why there are no tables; another attempt would fail as well."""
 
     reason: str
     trace: str | None = None
@@ -55,7 +55,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Lost:
-    """Why there are no tables yet: the process ended. Another attempt may succeed."""
+    """The reason why a process ended without tables; another attempt may succeed."""
 
     reason: str
 
@@ -64,10 +64,10 @@ Ending = Computed | Failed | Lost
 
 
 def compute_task(task: Task, elsewhere: bool = False, time_limit: float | None = None) -> Ending:
-    """Computes the runs of a task, with one thread, so that results are the same everywhere.
+    """Computes the runs of a task with one thread, so that results are the same everywhere.
 
-    `elsewhere` says that this may be another machine, with other code or data; `time_limit` is
-    in seconds, for a process that cannot be killed for it.
+    `elsewhere` says that this may be another machine, with other code or data; `time_limit` is in
+    seconds, for a process that must not be killed.
     """
     clock = time.perf_counter()
     try:
@@ -78,16 +78,16 @@ def compute_task(task: Task, elsewhere: bool = False, time_limit: float | None =
             warnings.catch_warnings(record=True) as caught,
         ):
             warnings.simplefilter("default")
-            # sweeps try rates that are too high: the figure shows what becomes of them
+            # sweeps include rates that are too high, which the figure shows
             warnings.simplefilter("ignore", DivergenceWarning)
             if elsewhere:
                 silence()
                 _require_same(task)
-            # If a cluster's machine does not see the folder of results, the run starts anew.
+            # If a cluster's machine does not have the results folder, the run starts anew.
             checkpoint = task.checkpoint if task.checkpoint.parent.is_dir() else None
             found = list(task.family.run(task.configs, checkpoint))
             tables = [next(table for known, table in found if known == c) for c in task.configs]
-    except Exception as error:  # a run's failure, whatever it is, must not end the others
+    except Exception as error:  # no failure of a run may end the others
         trace = "".join(traceback.format_exception(error))
         return Failed(in_a_line(error), trace, time.perf_counter() - clock)
     seconds = time.perf_counter() - clock
@@ -95,12 +95,12 @@ def compute_task(task: Task, elsewhere: bool = False, time_limit: float | None =
 
 
 class TookTooLongError(Exception):
-    """A run that has used up its time."""
+    """A run exceeded its time limit."""
 
 
 @contextmanager
 def _at_most(seconds: float | None) -> Iterator[None]:
-    """Raises `TookTooLongError` in this thread when time is up, at the next step of Python."""
+    """Raises `TookTooLongError` in this thread when time is up, at the next Python instruction."""
     if seconds is None:
         yield
         return
@@ -126,19 +126,19 @@ def _require_same(task: Task) -> None:
             if getattr(here, part) != getattr(identity, part):
                 raise RuntimeError(
                     f"this worker has other {part} than the machine that sent the run: "
-                    f"{getattr(here, part)}, not {getattr(identity, part)}; give both the same"
+                    f"{getattr(here, part)}, not {getattr(identity, part)}; use the same on both"
                 )
 
 
 def in_a_line(error: Exception) -> str:
-    """The kind and the message of an error."""
+    """Returns the type and the message of an error on one line."""
     message = " ".join(str(error).split())
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Sets the number of threads of torch for a while."""
+    """Sets torch's number of threads temporarily."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -1,4 +1,4 @@
-"""Where runs are computed: in this process, in others on this machine, or on a cluster."""
+"""Executors, which compute runs in this process, in others on this machine, or on a cluster."""
 
 import os
 import signal
@@ -28,20 +28,20 @@ class Executor(Protocol):
 
     @property
     def capacity(self) -> int:
-        """How many tasks may be started before one has ended."""
+        """How many tasks may run at once."""
 
     def start(self, task: Task) -> None:
-        """Begins a task; there must be room for it."""
+        """Starts a task; fewer than `capacity` may be running."""
 
     def ended(self, seconds: float) -> list[tuple[Task, Ending]]:
-        """The tasks that have ended since the last call; waits up to `seconds` for one."""
+        """Returns the tasks that have ended since the last call; waits up to `seconds` for one."""
 
     def close(self) -> None:
         """Stops everything at once."""
 
 
 class ThisProcess:
-    """One task after the other, here: `ended` computes what was started."""
+    """Computes one task after the other in this process, when `ended` is called."""
 
     capacity = 1
 
@@ -50,7 +50,7 @@ class ThisProcess:
         self.start, self.close = self._waiting.append, self._waiting.clear
 
     def ended(self, seconds: float) -> list[tuple[Task, Ending]]:
-        """Computes what was started."""
+        """Computes the tasks that were started."""
         endings = [(task, compute_task(task)) for task in self._waiting]
         self._waiting.clear()
         return endings
@@ -61,16 +61,16 @@ class _Slot:
     """A process, and what it is doing."""
 
     executor: Any
-    pid: "Future[int]"  # its number, once it is there
+    pid: "Future[int]"  # its process id, once it has started
     task: Task | None = None
     future: "Future[Ending] | None" = None
     started: float = 0.0
 
 
 class Processes:
-    """Up to `jobs` processes on this machine, with limits (seconds, bytes) for each task.
+    """Computes in up to `jobs` processes on this machine, with limits (seconds, bytes) per task.
 
-    Each is a pool of its own: in a common one, the death of a process ends the runs of all others.
+    Each process has its own pool: in a shared one, the death of a process ends all other runs.
     """
 
     def __init__(
@@ -78,25 +78,26 @@ class Processes:
     ) -> None:
         if memory_limit is not None and not Path("/proc/self/statm").exists():
             raise InvalidInputError(
-                "a limit of memory needs /proc, which this system does not have"
+                "a memory limit needs /proc, which this system does not have; leave out "
+                "--memory-limit"
             )
         self.capacity = jobs
         self._time_limit, self._memory_limit = time_limit, memory_limit
         self._slots: list[_Slot] = []
 
     def start(self, task: Task) -> None:
-        """Gives the task to a process that has none, or to a new one."""
+        """Gives the task to an idle process, or to a new one."""
         slot = next((slot for slot in self._slots if slot.task is None), None) or self._new_slot()
         try:
             slot.future = slot.executor.submit(compute_task, task)
-        except BrokenProcessPool:  # it was killed while it had nothing to do
+        except BrokenProcessPool:  # it was killed while idle
             self._drop(slot)
             self.start(task)
         else:
             slot.task, slot.started = task, 0.0
 
     def ended(self, seconds: float) -> list[tuple[Task, Ending]]:
-        """What the processes have computed, or how they ended."""
+        """Returns what the processes have computed, or how they ended."""
         wait([slot.future for slot in self._slots if slot.future], seconds, FIRST_COMPLETED)
         endings = []
         for slot in list(self._slots):
@@ -105,12 +106,12 @@ class Processes:
                 continue
             endings.append((slot.task, ending))
             slot.task = slot.future = None
-            if not isinstance(ending, Computed):  # whatever it left in its process is gone too
+            if not isinstance(ending, Computed):  # the process may be in a bad state: replace it
                 self._drop(slot)
         return endings
 
     def close(self) -> None:
-        """Kills the processes; checkpoints that they have written are whole."""
+        """Kills the processes; the checkpoints that they have written stay valid."""
         for slot in list(self._slots):
             self._drop(slot)
 
@@ -124,14 +125,14 @@ class Processes:
             max_workers=1,
             initializer=_prepare,
             initargs=(os.getpid(),),
-            # of Numba's kernels, whose results do not depend on it
+            # for Numba's kernels, whose results do not depend on it
             env={"NUMBA_NUM_THREADS": str(threads)},
         )
         self._slots.append(_Slot(executor, executor.submit(os.getpid)))
         return self._slots[-1]
 
     def _ending(self, slot: _Slot) -> Ending | None:
-        """How a task ended; None while it goes on within its limits."""
+        """Returns how a task ended; None while it is running within its limits."""
         if slot.future is None:
             return None
         if slot.future.done():
@@ -140,7 +141,7 @@ class Processes:
             except BrokenProcessPool:
                 return Lost("its process was killed, or crashed")
         if not slot.pid.done():
-            return None  # its process is not there yet
+            return None  # its process has not started yet
         now = time.monotonic()
         slot.started = slot.started or now
         seconds = now - slot.started
@@ -154,9 +155,9 @@ class Processes:
 
 
 class Cluster:
-    """The workers of a Dask cluster, one task for each of their threads.
+    """Computes on the workers of a Dask cluster, one task for each of their threads.
 
-    If a worker dies, Dask gives its run to another, and after some deaths to none.
+    If a worker dies, Dask gives its run to another worker, and gives up after a few deaths.
     """
 
     def __init__(self, client: Any, time_limit: float | None = None) -> None:
@@ -165,22 +166,22 @@ class Cluster:
 
     @property
     def capacity(self) -> int:
-        """Threads of the workers that are there now; at least one, as others may come."""
+        """Threads of the current workers; at least one, since more workers may join."""
         threads: dict[str, int] = self._client.nthreads()
         return max(1, sum(threads.values()))
 
     def start(self, task: Task) -> None:
-        """Sends a task."""
+        """Sends a task to the cluster."""
         future = self._client.submit(
             compute_task, task, elsewhere=True, time_limit=self._time_limit, pure=False
         )
         self._tasks[future] = task
 
     def ended(self, seconds: float) -> list[tuple[Task, Ending]]:
-        """What workers have computed, or how the scheduler says it ended."""
+        """Returns what workers have computed, or how the scheduler says it ended."""
         import distributed
 
-        wait_for: Any = distributed.wait  # it has no types
+        wait_for: Any = distributed.wait  # Dask has no type hints
         try:
             wait_for(list(self._tasks), seconds, return_when="FIRST_COMPLETED")
         except TimeoutError:
@@ -189,7 +190,7 @@ class Cluster:
         return [(self._tasks.pop(future), _ending(future)) for future in done]
 
     def close(self) -> None:
-        """Cancels what has not begun; a worker cannot be stopped in the middle of a run."""
+        """Cancels tasks that have not started; a worker cannot be stopped within a run."""
         self._client.cancel(list(self._tasks), force=True)
         self._tasks.clear()
 
@@ -202,23 +203,24 @@ def open_executors(
     memory_limit: str | None = None,
     device: str | None = None,
 ) -> Iterator[Callable[[Experiment], Executor]]:
-    """Chooses where the runs of an experiment are computed, by the options of the command.
+    """Chooses where an experiment's runs are computed, by the options of the command.
 
-    By default there is a process for each core, or a single one on a GPU; `jobs=0` is this process.
+    By default there is one process for each core, or one on a GPU; `jobs=0` uses this process.
     """
     if cluster is not None and jobs is not None:
         raise InvalidInputError(
-            "--jobs and --cluster were both given; leave --jobs out, or use --cluster local:N"
+            "--jobs and --cluster were both given; a cluster sets its own number of workers: leave "
+            "--jobs out, or use --cluster local:N"
         )
     if jobs == 0 and (time_limit or memory_limit):
         raise InvalidInputError(
-            "--jobs 0 computes in this process, which has no limits; leave out --time-limit and "
-            "--memory-limit, or use --jobs 1"
+            "--jobs 0 computes in this process, which cannot be stopped at a limit; leave out "
+            "--time-limit and --memory-limit, or use --jobs 1"
         )
     if memory_limit and cluster and not cluster.startswith("local:"):
         raise InvalidInputError(
-            "--memory-limit cannot be set for workers that are running already; give it to them: "
-            "dask worker --memory-limit ..."
+            "--memory-limit cannot be set for workers that are already running; set it when you "
+            "start them: dask worker --memory-limit ..."
         )
     seconds = None if time_limit is None else amount_of_time("--time-limit", time_limit)
     memory = None if memory_limit is None else amount_of_memory("--memory-limit", memory_limit)
@@ -237,7 +239,7 @@ def open_executors(
         yield lambda experiment: here
         return
     processes = Processes(jobs, seconds, memory)
-    # a run that takes less time than starting a process is computed here, unless it has limits
+    # light runs are computed in this process, unless they have limits
     unlimited = seconds is None and memory is None
     try:
         yield lambda experiment: here if experiment.kind.light and unlimited else processes
@@ -247,22 +249,22 @@ def open_executors(
 
 def _prepare(parent: int) -> None:
     """Prepares a new process."""
-    # Ctrl-C reaches every process of a terminal: the parent decides what to do.
+    # Ctrl-C reaches every process of a terminal, but only the parent reacts to it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     silence()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    families()  # imports what computes: that takes seconds, which no run has to answer for
+    families()  # imports take seconds, which must not count for a run
 
 
 def _end_with(parent: int) -> None:
-    """Ends this process when its parent is gone: nobody waits for its results."""
+    """Ends this process when its parent is gone, since nobody waits for its results."""
     while os.getppid() == parent:
         time.sleep(ORPHAN_CHECK)
     os._exit(1)
 
 
 def _memory_of(pid: int) -> int:
-    """Bytes of memory that a process takes; 0 if it has just ended."""
+    """Returns the bytes of memory that a process uses; 0 if it has just ended."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except (OSError, IndexError):

@@ -1,6 +1,6 @@
-"""Runs an experiment: finds what is done, computes what is missing, writes table and figure.
+"""Runs an experiment: finds finished runs, computes the others, writes table and figure.
 
-Each run is computed once, however many commands work on the same folder of results.
+Each run is computed once, even if several commands work on the same folder of results.
 """
 
 import json
@@ -36,13 +36,13 @@ from retarget.experiments.runs.store import (
 )
 from retarget.storage import atomic_file
 
-ATTEMPTS = 3  # at a run whose process is killed
-LOOK_EVERY = 0.1  # seconds: at limits, and at what there is to show
-LOOK_ELSEWHERE_EVERY = 0.5  # seconds: whether another process has finished a run
+ATTEMPTS = 3  # for a run whose process is killed
+LOOK_EVERY = 0.1  # seconds between checks of limits and updates of the display
+LOOK_ELSEWHERE_EVERY = 0.5  # seconds between checks whether another process has finished
 
 
 class Estimator:
-    """How long a run may take, from the records of runs that are done."""
+    """Estimates how long a run takes, from the records of finished runs."""
 
     def __init__(self, records: Iterable[RunRecord] = ()) -> None:
         self._seconds: dict[str, dict[frozenset[tuple[str, str]], list[float]]] = {}
@@ -51,14 +51,14 @@ class Estimator:
             self.learn(record)
 
     def learn(self, record: RunRecord) -> None:
-        """Takes one more run into account, if it was done."""
+        """Takes one more run into account, if it finished."""
         if record.status == "done":
             of_kind = self._seconds.setdefault(record.identity["kind"], {})
             of_kind.setdefault(_but_seed(record.identity["config"]), []).append(record.seconds)
             self._estimates.clear()
 
     def seconds(self, identity: Identity) -> float | None:
-        """The median of the runs of this kind that differ in the fewest parameters, if any."""
+        """Returns the median time of the most similar runs of this kind; None if there are none."""
         known, wanted = self._seconds.get(identity.kind), _but_seed(identity.config)
         if not known:
             return None
@@ -75,17 +75,17 @@ def _but_seed(config: dict[str, Any]) -> frozenset[tuple[str, str]]:
 
 
 class Schedule:
-    """The runs of an experiment, by their keys, and how far they have come.
+    """The runs of an experiment, by their keys, and their progress.
 
     Attributes:
         planned: All runs, in the order of the experiment.
-        keys: Their keys; two cases may have a run in common.
+        keys: Their keys; two cases may share a run.
         runs: Each run once.
-        done: The tables of those that are done.
-        found: Those that were done before, or by another process.
-        running: Those that are being computed here, and when they began, on `time.monotonic`.
-        elsewhere: Those that another process is computing.
-        capacity: Tasks computed at a time.
+        done: The tables of finished runs.
+        found: Runs that were finished before, or by another process.
+        running: Runs that are being computed here, and when they began, by `time.monotonic`.
+        elsewhere: Runs that another process is computing.
+        capacity: Number of tasks computed at a time.
     """
 
     def __init__(self, experiment: Experiment, store: RunStore, fresh: bool = False) -> None:
@@ -105,15 +105,15 @@ class Schedule:
         self._collect(self.runs)
         self._attempts: dict[tuple[str, ...], int] = {}
         self._queue: deque[Task] = deque()
-        self._held: dict[Task, ExitStack] = {}  # the locks of what is being computed
-        self._waiting: dict[Task, float] = {}  # for another process, and since when
+        self._held: dict[Task, ExitStack] = {}  # the locks of running tasks
+        self._waiting: dict[Task, float] = {}  # tasks that wait for another process, and since when
 
     def missing(self) -> list[str]:
-        """The runs that are still to be computed."""
+        """Returns the runs that are still to be computed."""
         return [key for key in self.runs if key not in self.done]
 
     def seconds_left(self) -> float | None:
-        """An estimate for all that is left, or None if no similar run has been done."""
+        """Estimates the remaining time; None if no similar run has finished."""
         left = [key for key in self.missing() if key not in self.failed]
         total = 0.0
         for key in left:
@@ -125,7 +125,7 @@ class Schedule:
         return total / max(1, min(self.capacity, len(left)))
 
     def carry_out(self, executor: Executor, watch: "Watch" = lambda schedule: None) -> None:
-        """Computes what is missing; calls `watch` if there may be something new to show."""
+        """Computes the missing runs; calls `watch` whenever there may be progress to show."""
         self.capacity = executor.capacity
         groups: dict[str, list[str]] = {}
         for key in self.missing():
@@ -148,7 +148,7 @@ class Schedule:
                         self._queue.append(task)
             watch(self)
         except BaseException:
-            executor.close()  # before the locks: another process may begin these runs then
+            executor.close()  # before the locks: others may begin these runs then
             raise
         finally:
             for locks in self._held.values():
@@ -205,7 +205,7 @@ class Schedule:
             about = {
                 "experiment": self._experiment.label,
                 "name": self.runs[key].name,
-                # runs computed at once share the time
+                # runs computed together share the time
                 "seconds": round(ending.seconds / len(keys), 3),
                 "attempts": attempts,
             }
@@ -220,7 +220,7 @@ class Schedule:
                 self.estimator.learn(record)
 
     def _collect(self, keys: Iterable[str]) -> None:
-        """Takes the results that are there, unless they are to be computed again."""
+        """Loads the results that exist, unless they are to be computed again."""
         for key in keys:
             table = None if key in self._fresh else self._store.result(key)
             if table is not None:
@@ -235,12 +235,12 @@ Watch = Callable[[Schedule], None]
 class Outcome:
     """What an experiment has computed and written."""
 
-    table: pl.DataFrame | None  # of all runs; None if some have failed
+    table: pl.DataFrame | None  # for all runs; None if some have failed
     files: list[Path]
     computed: int
     reused: int  # runs found finished
     failed: list[tuple[PlannedRun, RunRecord]]
-    not_drawn: str | None  # why there is no figure of the table
+    not_drawn: str | None  # why the table could not be drawn
     seconds: float
 
 
@@ -252,11 +252,11 @@ def run_experiment(
     fresh: bool = False,
     watch: Watch = lambda schedule: None,
 ) -> Outcome:
-    """Computes an experiment, here by default, and writes its files to `results/<label>/`.
+    """Computes an experiment, by default in this process; writes its files to `results/<label>/`.
 
-    The runs' own results are in `results/runs/`, where every experiment finds them; `fresh` ignores
-    them. If runs have failed, the results of the others are kept, and nothing is drawn. If drawing
-    fails, table and record are written all the same, and the record says why there is no figure.
+    The results of single runs are in `results/runs/`, where every experiment finds them; `fresh`
+    ignores them. If runs fail, the results of the others are kept, and nothing is drawn. If drawing
+    fails, table and record are still written, and the record says why there is no figure.
     """
     started, clock = datetime.now(UTC), time.perf_counter()
     schedule = Schedule(experiment, RunStore(results), fresh)
@@ -267,7 +267,7 @@ def run_experiment(
         failed = [(schedule.runs[key], record) for key, record in schedule.failed.items()]
         seconds = time.perf_counter() - clock
         return Outcome(None, [], computed, reused, failed, None, seconds)
-    # relaxed, because a parameter that some cases do not have is null there
+    # relaxed, since a parameter is null in cases that do not have it
     table = pl.concat(
         (
             labelled(schedule.done[key], run.labels)
@@ -277,7 +277,7 @@ def run_experiment(
     )
     stem = results / experiment.label / experiment.label
     files = [stem.with_name(f"{stem.name}.{suffix}") for suffix in ("parquet", "png", "pdf")]
-    # opened here: Polars takes no path that is not UTF-8
+    # opened here: Polars does not accept a path that is not UTF-8
     with atomic_file(files[0]) as temporary, temporary.open("wb") as opened:
         table.write_parquet(opened)
     failure = _draw(experiment, table, files[1:])
@@ -294,19 +294,19 @@ def run_experiment(
 
 
 def _draw(experiment: Experiment, table: pl.DataFrame, files: Sequence[Path]) -> dict[str, str]:
-    """Draws the table; if that fails, says why: the results must not be lost with it."""
+    """Draws the table; if that fails, returns why, so that the results are not lost."""
     others = plt.get_fignums()
     try:
         figure = experiment.kind.draw(table)
         for path in files:
             with atomic_file(path) as temporary:
-                # no dates inside: the same result is the same file
+                # without dates, so that the same result gives the same file
                 metadata = {"CreationDate": None} if path.suffix == ".pdf" else {"Software": None}
                 figure.savefig(temporary, metadata=metadata)
-    except OSError:  # a full disk, or a folder that cannot be written to
+    except OSError:  # a full disk, or a read-only folder
         raise
     except Exception as error:
-        for path in files:  # those of an earlier table are not of this one
+        for path in files:  # drop figures of an earlier table
             path.unlink(missing_ok=True)
         trace = "".join(traceback.format_exception(error))
         return {"reason": in_a_line(error), "trace": trace}

@@ -1,7 +1,7 @@
-"""Results of runs on disk, found again by what determines them.
+"""Stores results of runs on disk, under a key made from everything that determines them.
 
-Each run has a folder `results/runs/<key>/`: `result.parquet`, and `run.json`, which is written last
-and holds the checksum of the other. A result that does not fit its checksum is set aside.
+Each run has a folder `results/runs/<key>/` with `result.parquet` and `run.json`, which is written
+last and holds the checksum of the result. A result that does not match its checksum is set aside.
 """
 
 import hashlib
@@ -29,29 +29,29 @@ from retarget.experiments.experiment import Config, Family
 from retarget.storage import PARTIAL, atomic_file
 
 PACKAGE = Path(retarget.__file__).parent
-# The packages that compute. Others read, write and draw, and do not change a result.
+# Packages that affect results. Others only read, write and draw.
 COMPUTING = ("numba", "numpy", "pillow", "scikit-learn", "scipy", "torch")
 
 
 @dataclass(frozen=True)
 class Identity:
-    """All that determines the result of a run."""
+    """Everything that determines the result of a run."""
 
-    kind: str  # the class of the config, by its full name
+    kind: str  # the full name of the config's class
     config: dict[str, Any]
-    data: dict[str, str]  # checksums of what is read, by what it is
+    data: dict[str, str]  # checksums of what the run reads, by name
     code: str  # the hash of retarget's source
     packages: dict[str, str]  # versions of retarget and of the packages that compute
 
     @cached_property
     def key(self) -> str:
-        """The hash of all of it."""
+        """The hash of everything here."""
         parts = [self.kind, self.config, self.data, self.code, self.packages]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def identities_of(configs: Sequence[Config], family: Family) -> list[Identity]:
-    """The identities of runs of a family; what several of them read is looked at once."""
+    """Returns the identities of runs of a family; files that several read are hashed once."""
     code, packages = current_code()
     deciding = tuple(signature(family.data).parameters)
     read: dict[tuple[Any, ...], dict[str, str]] = {}
@@ -65,16 +65,16 @@ def identities_of(configs: Sequence[Config], family: Family) -> list[Identity]:
     return identities
 
 
-# Once: the code of a process does not change when its files do.
+# Cached: a process keeps its code even if the files change.
 @cache
 def current_code() -> tuple[str, dict[str, str]]:
-    """The hash of the source and the versions of the packages that runs use today."""
+    """Returns the hash of the source and the versions of the packages in use now."""
     versions = {name: found for name in COMPUTING if (found := _version(name)) is not None}
     return source_hash(), {"retarget": retarget.__version__} | versions
 
 
 def source_hash(package: Path = PACKAGE) -> str:
-    """One hash of every source file of a package, wherever it is installed."""
+    """Returns one hash of all source files of a package, wherever it is installed."""
     digest = hashlib.sha256()
     files = {path.relative_to(package).as_posix(): path for path in package.rglob("*.py")}
     for name, path in sorted(files.items()):
@@ -91,7 +91,7 @@ def _version(package: str) -> str | None:
 
 
 def labelled(table: pl.DataFrame, labels: Mapping[str, Any]) -> pl.DataFrame:
-    """The table with more columns in front, each of one value, where it does not have them yet.
+    """Prepends constant columns to a table, except those that it already has.
 
     Examples:
         >>> labelled(pl.DataFrame({"x": [1, 2]}), {"lr": 0.5, "x": 3}).rows()
@@ -106,22 +106,22 @@ def labelled(table: pl.DataFrame, labels: Mapping[str, Any]) -> pl.DataFrame:
 
 RESULT, RECORD, LOCK = "result.parquet", "run.json", "lock"
 CHECKPOINTS = "checkpoint*.safetensors"
-LEFTOVERS = f"{PARTIAL}*"  # of a process that was killed while it wrote
+LEFTOVERS = f"{PARTIAL}*"  # from a process that was killed while writing
 
 
 class State(StrEnum):
-    """How a run in a folder of results stands."""
+    """The state of a run in a folder of results."""
 
     DONE = "done"
     RUNNING = "running"
     INTERRUPTED = "interrupted"
     FAILED = "failed"
-    OUTDATED = "outdated"  # of other code or packages than today's: never found again
+    OUTDATED = "outdated"  # computed with other code or packages, so never reused
     DAMAGED = "damaged"
 
 
 class RunRecord(BaseModel):
-    """What `run.json` says of a run."""
+    """The record of a run in `run.json`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -129,14 +129,14 @@ class RunRecord(BaseModel):
     key: str
     status: Literal["done", "failed"]
     identity: dict[str, Any]
-    experiment: str  # that asked for it first
-    name: str  # tells it from the other runs of that experiment
+    experiment: str  # the first one that requested it
+    name: str  # distinguishes it within that experiment
     finished: str  # UTC
-    seconds: float  # at the last attempt
+    seconds: float  # of the last attempt
     attempts: int = 1
     machine: str
     warnings: list[str] = []
-    reason: str | None = None  # of a failure
+    reason: str | None = None  # why it failed
     trace: str | None = None
     sha256: str | None = None  # of its result
 
@@ -148,13 +148,13 @@ class RunStore:
         self.folder = results / "runs"
 
     def __iter__(self) -> Iterator[str]:
-        """The keys of all runs that have left anything, in order."""
+        """Yields the keys of all runs with any files, in order."""
         if not self.folder.is_dir():
             return iter(())
         return iter(sorted(path.name for path in self.folder.iterdir() if path.is_dir()))
 
     def record(self, key: str) -> RunRecord | None:
-        """The record of a run, or None if there is none that can be read."""
+        """Returns the record of a run, or None if there is no readable one."""
         try:
             record = RunRecord.model_validate_json((self.folder / key / RECORD).read_bytes())
         except (OSError, ValidationError):
@@ -162,15 +162,15 @@ class RunStore:
         return record if record.key == key else None
 
     def records(self) -> Iterator[RunRecord]:
-        """The records that can be read."""
+        """Yields all readable records."""
         return (record for key in self if (record := self.record(key)) is not None)
 
     def state(self, key: str) -> State:
-        """How a run stands."""
+        """Returns the state of a run."""
         return State.RUNNING if self._is_locked(key) else self._state_of_files(key)
 
     def result(self, key: str) -> pl.DataFrame | None:
-        """The result of a run that is done, or None; a damaged one is set aside first."""
+        """Returns the result of a finished run, or None; sets a damaged result aside."""
         state = self._state_of_files(key)
         if state in (State.DONE, State.OUTDATED):
             return pl.read_parquet((self.folder / key / RESULT).read_bytes())
@@ -190,11 +190,11 @@ class RunStore:
         return record
 
     def keep_failure(self, identity: Identity, reason: str, **about: Any) -> RunRecord:
-        """Writes why a run has no result."""
+        """Records why a run has no result."""
         return self._write(identity, status="failed", reason=reason, **about)
 
     def checkpoint(self, key: str) -> Path:
-        """Where a run may put what it needs to resume after an interruption."""
+        """Returns the path where a run may save state to resume from after an interruption."""
         return self.folder / key / CHECKPOINTS.replace("*", "")
 
     def drop(self, key: str, pattern: str) -> None:
@@ -203,9 +203,9 @@ class RunStore:
             path.unlink(missing_ok=True)
 
     def lock(self, key: str) -> FileLock | None:
-        """The right to compute a run, or None while another process has it.
+        """Acquires the lock to compute a run; returns None if another process holds it.
 
-        The operating system releases it when its process ends, in whatever way.
+        The operating system releases it when the process ends, however that happens.
         """
         folder = self.folder / key
         folder.mkdir(parents=True, exist_ok=True)
@@ -217,7 +217,7 @@ class RunStore:
         return lock
 
     def remove(self, key: str) -> bool:
-        """Deletes all there is of a run, unless another process is computing it."""
+        """Deletes all files of a run, unless another process is computing it."""
         lock = self.lock(key)
         if lock is None:
             return False
@@ -228,7 +228,7 @@ class RunStore:
         return True
 
     def find(self, beginning: str) -> str:
-        """The only key that begins like this."""
+        """Returns the only key with this beginning."""
         found = [key for key in self if key.startswith(beginning)]
         if len(found) != 1:
             what = f"{len(found)} runs begin" if found else "there is no run that begins"
@@ -238,9 +238,9 @@ class RunStore:
         return found[0]
 
     def export(self, keys: Sequence[str]) -> pl.DataFrame:
-        """The results of runs in one table, each with its key, its experiment and its parameters.
+        """Returns the results of runs as one table, with key, experiment and parameters.
 
-        If a result has a column of the same name as a parameter, the table has the result's.
+        If a result has a column with the name of a parameter, the result's is used.
         """
         tables = []
         for key in keys:
@@ -256,7 +256,7 @@ class RunStore:
     def _is_locked(self, key: str) -> bool:
         try:
             lock = self.lock(key)
-        except OSError:  # a folder that cannot be written to: nobody computes there
+        except OSError:  # a read-only folder: nobody computes there
             return False
         if lock is not None:
             lock.release()
@@ -264,7 +264,7 @@ class RunStore:
 
     def _state_of_files(self, key: str) -> State:
         folder, record = self.folder / key, self.record(key)
-        if record is None:  # a result without its record was never finished
+        if record is None:  # a result without a record was never finished
             return State.DAMAGED if (folder / RECORD).exists() else State.INTERRUPTED
         if record.status == "failed":
             return State.FAILED
@@ -291,7 +291,7 @@ class RunStore:
                 (folder / name).replace(folder / f"{name}.damaged")
         warnings.warn(
             f"the result of run {folder.name} is damaged; it was set aside as {folder}/*.damaged, "
-            "and is computed again",
+            "and will be computed again",
             DamagedFileWarning,
             stacklevel=3,
         )

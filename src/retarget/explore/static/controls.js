@@ -1,4 +1,4 @@
-// The sliders: each with a number beside it, which takes any value that the slider does not.
+// The sliders, each with a number field, which also accepts values beyond the slider.
 
 const LISTS = {
   online: [
@@ -17,7 +17,7 @@ const LISTS = {
   ],
 };
 
-// Three digits, without a long tail of zeros; nothing, where it is a rounding error of its unit.
+// Three digits without trailing zeros; 0 if it is only a rounding error of its unit.
 export function short(value, unit = 0) {
   const size = Math.abs(value);
   if (size <= 1e-9 * unit) return "0";
@@ -59,7 +59,7 @@ export class Controls {
     number.addEventListener("change", () => {
       const [low, high] = control.limits, value = Math.max(low, Math.min(high, Number(number.value)));
       const wrong = number.value === "" || !Number.isFinite(value) || (control.whole && value % 1);
-      this.change(wrong ? {} : { [control.name]: value }); // of nothing: shows the old value again
+      this.change(wrong ? {} : { [control.name]: value }); // changes nothing: shows the old value again
     });
     return { control, slider, number };
   }
@@ -81,7 +81,7 @@ export class Controls {
     for (const { control, slider, number } of this.rows) {
       const value = state[control.name], [min, max] = this.scale(control);
       if (control.whole) slider.max = Math.min(control.max, Math.max(2, state.x.length));
-      // the slider under the finger is left alone: what it was rounded to must not push it back
+      // leaves the slider that is being dragged alone: rounding must not push it back
       if (document.activeElement !== slider)
         slider.value = control.log ? Math.log(Math.max(value, min) / min) / Math.log(max / min) : value;
       slider.setAttribute("aria-valuetext", short(value));

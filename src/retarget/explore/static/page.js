@@ -37,7 +37,7 @@ function change(what) {
   compute();
 }
 
-// One question at a time, and then the newest: a drag never queues up.
+// One request at a time, then the newest setting: a drag never queues up.
 async function compute() {
   if (busy) { again = true; return; }
   busy = true;
@@ -136,7 +136,7 @@ get("copy").addEventListener("click", async () => {
   } catch (error) {
     get("python").open = true;
     getSelection().selectAllChildren(get("code"));
-    get("copied").textContent = "The browser does not let this page copy: the code is chosen below, press Ctrl-C.";
+    get("copied").textContent = "The browser does not let this page copy: the code is selected below, press Ctrl-C.";
   }
 });
 addEventListener("resize", () => view.picture && showPicture());

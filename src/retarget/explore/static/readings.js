@@ -20,7 +20,7 @@ function level(value, state) {
   return Math.abs(value) < 1e9 ? String(Number(value.toFixed(decimals))).replace("-", MINUS) : short(value);
 }
 
-// All of it, of the last answer.
+// Shows all of it, from the last answer.
 export function showReadings(view, change) {
   const { picture, answered: state } = view;
   showProblems(state, picture, change);
@@ -41,7 +41,7 @@ function showProblems(state, { problems, largest_lr: largest }, change) {
       `Every step is stable up to the rate ${short(largest)}.`);
   for (const text of new Set(Object.values(problems))) {
     const whose = Object.keys(problems).filter((name) => problems[name] === text).map((name) => names[name]);
-    lines.push(`Not drawn, or not to be trusted (${whose.join("; ")}): ${text}.`);
+    lines.push(`Not drawn, or unreliable (${whose.join("; ")}): ${text}.`);
   }
   showNotice(lines);
   if (!unstable) return;
@@ -60,7 +60,7 @@ export function showNotice(lines) {
 // What the newest sample did, in words.
 function showStory(state, { stream, targets, predicted }) {
   const t = state.seen;
-  if (t === 0) { get("story").textContent = "Nothing has been learned yet. Press Play, or step on."; return; }
+  if (t === 0) { get("story").textContent = "Nothing has been learned yet. Press Play, or step forward."; return; }
   const { effective, before } = targets, y = state.y[stream[t - 1]];
   if (!effective || !predicted) { get("story").textContent = `Sample ${t} of the stream has been learned.`; return; }
   const mean = effective.reduce((sum, value, i) => sum + Math.abs(value - state.y[stream[i]]), 0) / t;
@@ -68,7 +68,7 @@ function showStory(state, { stream, targets, predicted }) {
   get("story").textContent =
     `Sample ${t} came with the target ${level(y, state)}; the online learner had predicted ${level(predicted[t - 1], state)}. ` +
     (t > 1 ? `Learning it moved the effective targets of earlier samples by up to ${short(moved, spread(state))}. ` : "") +
-    `All in all, targets have shifted by ${short(mean, spread(state))} on average.`;
+    `Overall, targets have shifted by ${short(mean, spread(state))} on average.`;
 }
 
 function showFacts(state, { stream, targets }, chosen) {

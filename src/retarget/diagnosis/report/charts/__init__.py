@@ -1,4 +1,4 @@
-"""What a chart of the report is, and the parts that charts are made of."""
+"""The charts of the report: their data class, and the parts that they are made of."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,11 +8,11 @@ import numpy as np
 
 from retarget.diagnosis.report.words import number
 
-# Colours that depend on the theme are names of the style sheet's properties: `report.js` looks
-# them up, in colour attributes only, when it draws.
+# Colours that depend on the theme are names of CSS properties, which `report.js` looks up when it
+# draws, in colour attributes only.
 INK, MUTED, LINE, SURFACE, BAND = "--ink", "--muted", "--line", "--surface", "--band"
 DOTS, WARM, COLD = "--dots", "--warm", "--cold"
-FAINT = 0.6  # opacity of a dot: many dots in one place are darker
+FAINT = 0.6  # opacity of a dot: overlapping dots look darker
 
 # Above the chart, where it hides nothing and wraps on a phone.
 ABOVE = {"orientation": "h", "x": 0, "xanchor": "left", "yanchor": "bottom"}
@@ -24,9 +24,9 @@ Trace = dict[str, Any]
 
 @dataclass(frozen=True)
 class View:
-    """One of the pictures that a chart can show; the reader picks it from a list.
+    """One of the views of a chart, which the reader picks from a list.
 
-    It says what changes in each trace and in the layout: attribute paths ("marker.opacity") and
+    It holds the changes to each trace and to the layout: attribute paths ("marker.opacity") and
     values.
     """
 
@@ -37,19 +37,19 @@ class View:
 
 @dataclass(frozen=True)
 class Chart:
-    """A Plotly chart with its words."""
+    """A Plotly chart with its texts."""
 
     key: str  # its name in the page, as `chart-KEY`
     title: str
     caption: str  # how to read it
-    alternative: str  # what it shows, for those who do not see it
+    alternative: str  # what it shows, for screen readers
     traces: list[Trace]
     layout: dict[str, Any]
-    choose: str = ""  # what the views are ("Target")
+    choose: str = ""  # what the views stand for ("Target")
     views: tuple[View, ...] = ()  # empty if there is nothing to choose
 
     def drawing(self) -> dict[str, Any]:
-        """All that `report.js` needs to draw it."""
+        """Returns everything that `report.js` needs to draw it."""
         return {
             "data": self.traces,
             "layout": self.layout,
@@ -58,7 +58,7 @@ class Chart:
 
 
 def layout(height: int, x: dict[str, Any], y: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """A layout with the common look; `x` and `y` are its axes."""
+    """Returns a layout in the report's style; `x` and `y` are its axes."""
     return {
         "height": height,
         "margin": {"l": 8, "r": 12, "t": 12, "b": 8},
@@ -85,7 +85,7 @@ def _axis(title: str = "", **more: Any) -> dict[str, Any]:
 
 
 def name_axis(names: Sequence[str], **more: Any) -> dict[str, Any]:
-    """An axis with a name at each whole number, and no grid."""
+    """Returns an axis with a name at each integer, and no grid."""
     ticks = {"tickvals": list(range(len(names))), "ticktext": list(names)}
     return ticks | {"showgrid": False, "zeroline": False} | more
 
@@ -93,7 +93,7 @@ def name_axis(names: Sequence[str], **more: Any) -> dict[str, Any]:
 def scatter(
     mode: str, name: str, x: Any, y: Any, hover: str, *, digits: int = 5, **more: Any
 ) -> Trace:
-    """Dots or lines: arrays become plain lists, and hovering shows `hover` alone."""
+    """Returns dots or lines; arrays become plain lists, and hovering shows only `hover`."""
     x, y = (part if isinstance(part, list) else plain(part, digits) for part in (x, y))
     trace = {"type": "scatter", "mode": mode, "name": name, "x": x, "y": y}
     return trace | {"hovertemplate": f"{hover}<extra></extra>"} | more
@@ -102,24 +102,24 @@ def scatter(
 def dots(
     name: str, x: Any, y: Any, hover: str, rows: list[Any], colour: str = DOTS, **more: Any
 ) -> Trace:
-    """Small dots; `rows` says of each which row it is, as %{customdata} in `hover`."""
+    """Returns small dots; `rows` names the row of each, as %{customdata} in `hover`."""
     look = {"size": 5, "color": colour, "opacity": FAINT} | more
     return scatter("markers", name, x, y, hover, digits=4, customdata=rows, marker=look)
 
 
 def line(name: str, x: Any, y: Any, hover: str, colour: str, **style: Any) -> Trace:
-    """A line; `style` is Plotly's: width (2.5), dash."""
+    """Returns a line; `style` has Plotly's options: width (2.5), dash."""
     return scatter("lines", name, x, y, hover, line={"color": colour, "width": 2.5} | style)
 
 
 def diagonal(name: str, *values: np.ndarray) -> Trace:
-    """The dashed line on which both axes have the same value, as long as these values reach."""
+    """Returns the dashed line x = y over the range of these values."""
     ends = np.array([np.nanmin(values), np.nanmax(values)])
     return line(name, ends, ends, "", INK, width=1.5, dash="dash") | {"hoverinfo": "skip"}
 
 
 def scale(values: np.ndarray, apart: float = 100) -> dict[str, Any]:
-    """An axis's scale: logarithmic if positive values reach `apart` times their median."""
+    """Returns an axis's scale: logarithmic if positive values exceed `apart` times their median."""
     values = values[np.isfinite(values)]
     if not len(values) or values.min() <= 0 or values.max() < apart * np.median(values):
         return {"rangemode": "tozero"}
@@ -127,7 +127,7 @@ def scale(values: np.ndarray, apart: float = 100) -> dict[str, Any]:
 
 
 def log_scale(values: np.ndarray) -> dict[str, Any]:
-    """A logarithmic scale for positive values, with at most six ticks, in plain numbers."""
+    """Returns a logarithmic scale for positive values, with at most six ticks in plain numbers."""
     low, high = np.log10(values.min()), np.log10(values.max())
     steps: tuple[int, ...] = (1,) if high - low > 2.5 else (1, 3) if high - low > 1 else (1, 2, 5)
     powers = np.arange(np.floor(low), np.ceil(high) + 1, max(np.ceil((high - low) / 6), 1))
@@ -136,7 +136,7 @@ def log_scale(values: np.ndarray) -> dict[str, Any]:
 
 
 def plain(values: np.ndarray, digits: int = 5) -> list[Any]:
-    """An array as a list for JSON: few digits, and null for what is not a finite number."""
+    """Returns an array as a list for JSON, with few digits, and null if not finite."""
     if values.ndim > 1:
         return [plain(row, digits) for row in values]
     if values.dtype.kind in "iub":

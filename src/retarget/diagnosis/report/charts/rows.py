@@ -28,29 +28,29 @@ from retarget.diagnosis.result import Diagnosis, ModelDiagnosis
 from retarget.diagnosis.stream import Stream
 from retarget.learners import COLOURS
 
-# For groups, in the order in which they appear. More groups than this are not told apart by colour.
+# Colours of groups, in order of appearance. If there are more groups, all have the same colour.
 GROUP_COLOURS = (
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999", "#B5A800",
     "#8F63B8", "#8C5A3C",
 )  # fmt: skip
-POINTS = 4000  # drawn in a chart, at most about; a browser stays quick with 5,000
-FEWEST = 20  # of each group, however small its share
+POINTS = 4000  # approximate limit for a chart; a browser stays quick with 5,000
+FEWEST = 20  # points drawn of each group, however small its share
 AROUND = "around position %{x}<br>"
 
 
 def shift_unit(diagnosis: Diagnosis) -> str:
-    """What shifts are measured in, for an axis."""
+    """Returns the unit of shifts, for an axis."""
     classes = diagnosis.stream.kind == "classification"
     return "1 = a whole class" if classes else "standard deviations"
 
 
 def file_row(stream: Stream, row: int | np.integer[Any]) -> str:
-    """The number of a row as a reader of the file counts its rows of data: from 1."""
+    """Returns the number of a row in the user's file, counted from 1 without the header."""
     return f"{int(stream.rows[row]) + 1:,}"
 
 
 def shift_chart(diagnosis: Diagnosis) -> Chart | None:
-    """How far each row's targets moved, along the stream."""
+    """Draws how far each row's targets moved, along the stream."""
     return _along_the_stream(
         diagnosis,
         diagnosis.shift_size,
@@ -62,14 +62,14 @@ def shift_chart(diagnosis: Diagnosis) -> Chart | None:
 
 
 def model_shift_chart(diagnosis: Diagnosis, model: ModelDiagnosis) -> Chart | None:
-    """How far the user's model moved its predictions, and what the theory says of that."""
+    """Draws how far the user's model moved its predictions, and what the theory predicts."""
     return _along_the_stream(
         diagnosis,
         np.linalg.norm(model.shift, axis=1),
         key="model-shift",
         title="Shift of your model along the stream",
-        meaning="The shift is what the model says of a row at the end, minus what it said right "
-        "after learning it. Dots high on the left are early rows that it has forgotten.",
+        meaning="The shift is the model's prediction for a row at the end, minus its prediction "
+        "right after learning it. Dots high on the left are early rows that it has forgotten.",
         theory=None if model.theory is None else np.linalg.norm(model.theory, axis=1),
     )
 
@@ -83,12 +83,12 @@ def _along_the_stream(
     meaning: str,
     theory: np.ndarray | None = None,
 ) -> Chart | None:
-    """The `size` of each row's movement as a dot; the size that `theory` predicts as a line."""
+    """Draws the `size` of each row's movement as a dot, and the size by `theory` as a line."""
     if not np.isfinite(size).any():
         return None
     groups, names = group_of_row(diagnosis), diagnosis.groups.names
     rows = drawn_rows(groups, most_shifted(size))
-    # Parts of a stream without groups are told apart by their place.
+    # Parts of a stream without groups need no colours: their place tells them apart.
     grouped = diagnosis.stream.groups is not None and len(names) > 1
     told_apart = grouped and len(names) <= len(GROUP_COLOURS)
     colours = GROUP_COLOURS if told_apart else (DOTS,) * len(names)
@@ -121,7 +121,7 @@ def _along_the_stream(
         title=title,
         caption=f"{_which(rows, size)}{', coloured by group' * told_apart}; the line is the mean "
         f"over {window:,} rows at a time. {meaning}"
-        + f" {lost:,} rows are left out: the shift is not finite, it diverged."
+        + f" {lost:,} rows are left out: their shift is not finite, since the learner diverged."
         * (lost > 0),
         alternative=f"Size of the shift of {len(size):,} rows in stream order. Its mean is "
         f"{first} over the first tenth and {last} over the last.",
@@ -152,7 +152,7 @@ def _points(
 
 
 def _highlights(names: tuple[str, ...], told_apart: bool) -> tuple[View, ...]:
-    """All groups alike, then each of them before the others, which fade."""
+    """Returns a view of all groups, then one for each group, in which the others fade."""
     everyone = View("All", [{"marker.opacity": FAINT, "marker.size": 5} for _ in names])
     faded = {"marker.opacity": 0.08, "marker.size": 4}
     strong: dict[str, Any] = {"marker.opacity": 0.9, "marker.size": 7}
@@ -166,7 +166,7 @@ def _highlights(names: tuple[str, ...], told_apart: bool) -> tuple[View, ...]:
 
 
 def density_chart(diagnosis: Diagnosis) -> Chart | None:
-    """Shift against density: are rows in crowded places moved more?"""
+    """Draws shift against density, which shows whether rows in dense regions are moved more."""
     size, density = diagnosis.shift_size, diagnosis.density
     where, means = mean_by_tenth(density, size)
     if not len(where):
@@ -179,10 +179,10 @@ def density_chart(diagnosis: Diagnosis) -> Chart | None:
     return Chart(
         key="density",
         title="Shift against density",
-        caption=f"{_which(rows, size)}: to the right, rows that have many "
-        "others like them; the line is the mean over a tenth of the rows at a time. A line that "
-        "rises to the right: crowded rows are moved more. One that falls: rare rows are.",
-        alternative=f"Mean shift is {number(means[0])} where the stream is thinnest and "
+        caption=f"{_which(rows, size)}: on the right are rows with many "
+        "similar ones; the line is the mean over a tenth of the rows at a time. If it rises to "
+        "the right, rows in dense regions are moved more; if it falls, rare rows are.",
+        alternative=f"Mean shift is {number(means[0])} where the stream is sparsest and "
         f"{number(means[-1])} where it is densest.",
         traces=[dots("rows", density[rows], size[rows], hover, numbers, opacity=0.5), mean],
         layout=layout(
@@ -196,7 +196,7 @@ def density_chart(diagnosis: Diagnosis) -> Chart | None:
 
 
 def _which(rows: np.ndarray, values: np.ndarray) -> str:
-    """The first words of a caption: whether all rows are drawn."""
+    """Begins a caption by saying whether all rows are drawn."""
     if len(rows) == len(values):
         return "Each dot is a row"
     return (
@@ -206,9 +206,9 @@ def _which(rows: np.ndarray, values: np.ndarray) -> str:
 
 
 def prequential_chart(diagnosis: Diagnosis) -> Chart | None:
-    """The online learner's error on each row, just before learning it."""
+    """Draws the online learner's error on each row, just before learning it."""
     stream = diagnosis.stream
-    # Far past divergence a square overflows: it is drawn as missing.
+    # After divergence a square may overflow: it is drawn as missing.
     with np.errstate(over="ignore", invalid="ignore"):
         squares = (diagnosis.prequential**2).mean(axis=1)
     if not np.isfinite(squares).any():
@@ -245,7 +245,7 @@ def prequential_chart(diagnosis: Diagnosis) -> Chart | None:
         caption=f"The online learner's squared error on each row just before it learned it, as the "
         f"mean over {window:,} rows at a time. A falling line is learning; a jump is "
         f"something new, such as another group{' (each has a band)' if bands['shapes'] else ''}."
-        + (" Above the dashed line, the average would be a better guess." if not views else ""),
+        + (" Above the dashed line, predicting the average would be better." if not views else ""),
         alternative=f"Mean squared error before learning: {number(finite[0])} at the start, "
         f"{number(finite[-1])} at the end, at most {number(finite.max())}.",
         traces=traces,
@@ -263,16 +263,16 @@ def prequential_chart(diagnosis: Diagnosis) -> Chart | None:
 
 
 def _position(rows: int) -> dict[str, Any]:
-    """The axis along a stream."""
+    """Returns the axis along a stream."""
     ends = [1 - 0.012 * rows, 1.012 * rows]
     return {"title": "position in the stream", "tickformat": ",d", "nticks": 6, "range": ends}
 
 
 def group_of_row(diagnosis: Diagnosis) -> np.ndarray:
-    """(n,) the place of each row's group in `diagnosis.groups.names`.
+    """Returns (n,) the position of each row's group in `diagnosis.groups.names`.
 
-    Without groups, these are consecutive parts of the stream. A group without a name there, since
-    there are many, has the last place.
+    Without groups, these are consecutive parts of the stream. If there are too many groups, those
+    without a name of their own have the last position.
     """
     names, groups = diagnosis.groups.names, diagnosis.stream.groups
     if groups is None:
@@ -283,7 +283,7 @@ def group_of_row(diagnosis: Diagnosis) -> np.ndarray:
 
 
 def _group_bands(diagnosis: Diagnosis, legend: dict[str, Any]) -> dict[str, Any]:
-    """The part of a layout that has a band for each stretch of one group, and its name above.
+    """Returns the part of a layout with a band for each stretch of one group, and its name above.
 
     There are no bands if there are many stretches, and no names if they would overlap.
     """
@@ -293,13 +293,13 @@ def _group_bands(diagnosis: Diagnosis, legend: dict[str, Any]) -> dict[str, Any]
         return {"shapes": [], "legend": legend}
     across = {"xref": "x", "yref": "paper"}
     band = across | {"type": "rect", "y0": 0, "y1": 1, "fillcolor": BAND, "layer": "below"}
-    # Fills are drawn only every second time: the paper is the other colour.
+    # Only every second band is filled: the background is the other colour.
     shapes = [
         band | {"x0": int(start) + 0.5, "x1": int(stop) + 0.5, "line": {"width": 0}}
         for start, stop in zip(starts[:-1:2], starts[1::2], strict=False)
     ]
     names = [chart_text(diagnosis.groups.names[groups[start]], 12) for start in starts[:-1]]
-    # 6 pixels a letter, on the 300 that a phone has
+    # 6 pixels per letter, on the 300 pixels of a phone
     room = 300 * np.diff(starts) / len(groups)
     if any(6 * len(text) + 6 > space for text, space in zip(names, room, strict=True)):
         return {"shapes": shapes, "legend": legend}
@@ -318,10 +318,10 @@ def _group_bands(diagnosis: Diagnosis, legend: dict[str, Any]) -> dict[str, Any]
 
 
 def drawn_rows(groups: np.ndarray, keep: np.ndarray, limit: int = POINTS) -> np.ndarray:
-    """The rows to draw, in order: all, or `limit` of them and those to `keep`.
+    """Returns the rows to draw, in order: all, or `limit` of them and those to `keep`.
 
-    One row is drawn at random (always the same) out of each stretch of its group: evenly
-    spaced rows would miss whatever comes in a rhythm.
+    One row is drawn at random (with a fixed seed) from each stretch of its group: evenly spaced
+    rows could miss periodic patterns.
     """
     n = len(groups)
     if n <= limit:
@@ -337,12 +337,12 @@ def drawn_rows(groups: np.ndarray, keep: np.ndarray, limit: int = POINTS) -> np.
 
 
 def most_shifted(size: np.ndarray, rows: int = 10) -> np.ndarray:
-    """The rows that moved farthest, the farthest first; rows that diverged come before all."""
+    """Returns the rows that moved farthest, in descending order; diverged rows come first."""
     return np.argsort(-np.where(np.isnan(size), np.inf, size), kind="stable")[:rows]
 
 
 def running_mean(values: np.ndarray, places: int = 300) -> tuple[np.ndarray, np.ndarray, int]:
-    """Means of the finite values over a 40th of the rows, at `places` places along the stream.
+    """Averages the finite values over a 40th of the rows, at `places` places along the stream.
 
     Returns the places (counted from 1), the means, and the number of rows in each.
     """
@@ -359,7 +359,7 @@ def running_mean(values: np.ndarray, places: int = 300) -> tuple[np.ndarray, np.
 
 
 def mean_by_tenth(order: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The means of both over tenths of the rows (fewer for few rows), by rising `order`."""
+    """Returns the means of both over tenths of the rows (fewer for few rows), by rising `order`."""
     both = np.isfinite(order) & np.isfinite(values)
     order, values = order[both], values[both]
     if not len(order):

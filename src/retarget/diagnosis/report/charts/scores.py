@@ -1,4 +1,4 @@
-"""Charts of scores: of learners and ways of training, and of the candidates for rate and ridge."""
+"""Charts of scores: learners, ways of training, and candidates for rate and ridge."""
 
 import math
 from typing import Any
@@ -32,19 +32,19 @@ from retarget.learners import COLOURS
 
 
 def error_chart(diagnosis: Diagnosis) -> Chart | None:
-    """The errors of learners and baselines with their intervals."""
+    """Draws the errors of learners and baselines with their intervals."""
     return _scores_chart(
         "errors",
         "Error on rows not learned from",
         [*learner_lines(diagnosis), *baseline_lines(diagnosis)],
-        "The dot is the score, the line the range in which it lies with 95% confidence; farther "
-        "left is better. Where the lines of two learners hardly overlap, their difference is not "
+        "The dot is the score, the line its 95% confidence interval; farther left is better. If "
+        "the lines of two learners hardly overlap, their difference is not "
         "chance.",
     )
 
 
 def accuracy_chart(diagnosis: Diagnosis) -> Chart | None:
-    """The accuracies of learners and baselines with their intervals; None for numbers."""
+    """Draws the accuracies of learners and baselines; None for regression."""
     return _scores_chart(
         "accuracies",
         "Rows whose class is right",
@@ -56,15 +56,15 @@ def accuracy_chart(diagnosis: Diagnosis) -> Chart | None:
 
 
 def model_error_chart(model: ModelDiagnosis) -> Chart | None:
-    """The errors of the user's model by the way of training, and of each random order."""
+    """Draws the errors of the user's model by way of training, and of each random order."""
     runs = len(model.orders)
     return _scores_chart(
         "model-errors",
         "Error by the way of training",
         model_lines(model),
-        "The large dot is the score, the line the range in which it lies with 95% confidence; "
-        "farther left is better."
-        + f" Each small dot is one of {runs} random orders: how far they lie apart is luck."
+        "The large dot is the score, the line its 95% confidence interval; farther left is "
+        "better."
+        + f" Each small dot is one of {runs} random orders: their spread is chance."
         * (runs > 0),
         orders=model.orders,
     )
@@ -79,7 +79,7 @@ def _scores_chart(
     share: bool = False,
     orders: tuple[float, ...] = (),
 ) -> Chart | None:
-    """The finite scores with their intervals, a line each; `share`: of accuracy, else of error."""
+    """Draws finite scores with their intervals, one per line: accuracy if `share`, else error."""
     found = [(one, one.accuracy if share else one.error) for one in lines]
     scores = [(one, score) for one, score in found if score and math.isfinite(score.value)]
     if not scores:
@@ -140,7 +140,7 @@ def _score(one: ScoreLine, score: Estimate, share: bool) -> Trace:
 
 
 def choice_chart(what: str, choice: Choice, largest: float | None = None) -> Chart | None:
-    """The candidates for a parameter; `largest` marks the largest stable rate."""
+    """Draws the candidates for a parameter; `largest` marks the largest stable rate."""
     tried = choice.tried.sort("value")
     value = tried["value"].to_numpy().astype(float)
     score = tried["score"].cast(float).fill_null(math.nan).to_numpy().astype(float)
@@ -168,8 +168,8 @@ def choice_chart(what: str, choice: Choice, largest: float | None = None) -> Cha
     return Chart(
         key=what,
         title=f"Candidates for the {what}",
-        caption=f"Each dot is a {what} that was tried; lower is better. Green is what was used. "
-        + ("A cross diverged: it has no score." if len(failed) else ""),
+        caption=f"Each dot is a {what} that was tried; lower is better. Green marks the one used. "
+        + ("A cross marks one that diverged and has no score." if len(failed) else ""),
         alternative=f"{len(value)} candidates for the {what} from {number(value.min())} to "
         f"{number(value.max())}, the best at {number(stable[np.argmin(found)])}; "
         f"{number(choice.value)} was used, and {len(failed)} diverged.",

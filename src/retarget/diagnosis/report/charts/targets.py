@@ -1,4 +1,4 @@
-"""Charts of targets: true against effective, real against predicted movements, group by group."""
+"""Charts of targets: true against effective, real against predicted movements, and groups."""
 
 from typing import Any
 
@@ -34,14 +34,14 @@ from retarget.diagnosis.report.words import chart_text, largest_moves, name, num
 from retarget.diagnosis.result import Diagnosis, GroupShift, ModelDiagnosis
 from retarget.learners import COLOURS
 
-ALL_TARGETS = 20_000  # points in all, whatever the number of targets: the page's size
+ALL_TARGETS = 20_000  # points for all targets together, to limit the page's size
 MOST_TARGETS = 40
 MOST_CLASSES = 30
-NUMBERED = 10  # groups up to which each square has its number in it
+NUMBERED = 10  # with at most so many groups, each square shows its number
 
 
 def targets_chart(diagnosis: Diagnosis) -> Chart | None:
-    """True against effective targets; for classes, the rows of each that changed class."""
+    """Draws true against effective targets; for classes, the share that changed class."""
     if not np.isfinite(diagnosis.shift_size).any():
         return None
     classes = diagnosis.stream.kind == "classification"
@@ -83,10 +83,10 @@ def _numbers(diagnosis: Diagnosis) -> Chart:
     )
     return Chart(
         key="targets",
-        title="What was to be learned, and what was",
+        title="True targets, and what was learned",
         caption="Each dot is a row: across, its true target; up, the target that the offline "
-        "learner would need to be given to end up where the online one did. On the dashed line "
-        "it was learned as it is; a flatter cloud was weakened. "
+        "learner would need to end up where the online one did. On the dashed line, a target was "
+        "learned as it is; if the cloud is flatter, targets were weakened. "
         f"{drawn}{others}".rstrip(),
         alternative=f"Effective against true targets. {percent(float(diagnosis.changed.mean()))} "
         "of the rows ended on the other side of the average.",
@@ -142,14 +142,14 @@ def _classes(diagnosis: Diagnosis) -> Chart:
         key="targets",
         title="Rows whose class changed",
         caption="For each class, the share of its rows whose effective target is largest for "
-        "another class: the online learner has really learned that they are something else."
+        "another class: the online learner has really learned the wrong class for them."
         + few
         * (len(shown) < len(names)),
         alternative=f"{percent(float(diagnosis.changed.mean()))} of all rows changed class; "
         f"most of all {name(names[worst])}, {percent(float(share[worst]))} of its rows"
         f"{name(became[worst]) if changed[worst] else ''}.",
         traces=[bars],
-        # The shares stand outside the bars, and the longest bar is as long as the chart.
+        # The shares are written beside the bars, the longest of which needs the right margin.
         layout=layout(
             100 + 26 * len(shown),
             x,
@@ -161,7 +161,7 @@ def _classes(diagnosis: Diagnosis) -> Chart:
 
 
 def theory_chart(diagnosis: Diagnosis, model: ModelDiagnosis) -> Chart | None:
-    """The movement that the theory predicts, against the real one; every target is a dot."""
+    """Draws the movement that the theory predicts against the real one, one dot per target."""
     if model.theory is None:
         return None
     stream, outputs = diagnosis.stream, model.shift.shape[1]
@@ -190,7 +190,7 @@ def theory_chart(diagnosis: Diagnosis, model: ModelDiagnosis) -> Chart | None:
 
 
 def move_unit(diagnosis: Diagnosis) -> str:
-    """What follows the size of a move in a sentence."""
+    """Returns the unit that follows the size of a move in a sentence."""
     return "" if diagnosis.stream.kind == "classification" else " standard deviations"
 
 
@@ -200,21 +200,21 @@ def size_chart(
     key: str = "group-size",
     title: str = "How far groups moved each other",
 ) -> Chart | None:
-    """How far learning each group moved the targets of each."""
+    """Draws how far learning each group moved the targets of each."""
     caption = (
-        "Take a row of the picture: the stronger a square's colour, the farther learning "
-        "that column's group moved the targets of this row's group, on average. The diagonal is "
-        "later rows of the same group."
+        "The stronger a square's colour, the farther learning the group of its column moved the "
+        "targets of the group of its row, on average. The diagonal shows the effect of later "
+        "rows of the same group."
     )
     words, unit = (key, title, caption, "moved by"), move_unit(diagnosis)
     return _heat_map(groups, unit, groups.size, [SURFACE, WARM], *words)
 
 
 def pull_chart(diagnosis: Diagnosis) -> Chart | None:
-    """Whether learning each group weakened or strengthened the targets of each."""
+    """Draws whether learning each group weakened or strengthened the targets of each."""
     caption = (
         "The same squares, with a direction. Orange: the targets were weakened "
-        "(forgetting). Blue: they were strengthened. Without colour: neither."
+        "(forgetting). Blue: they were strengthened. No colour: neither."
     )
     title, verb = "In which direction groups moved each other", "changed along their own target by"
     words, groups = ("group-pull", title, caption, verb), diagnosis.groups
@@ -231,7 +231,7 @@ def _heat_map(
     caption: str,
     verb: str,
 ) -> Chart | None:
-    """A square for each pair of groups. Two colours begin at 0, three are as far below as above."""
+    """Draws a square for each pair of groups. Two colours start at 0, three are centred on 0."""
     names = groups.names
     if len(names) < 2 or not np.isfinite(z).any():
         return None
@@ -260,7 +260,7 @@ def _heat_map(
         | {"y": 1.01, "len": 1, "ypad": 4, "thickness": 10, "outlinewidth": 0, "nticks": 5}
         | {"tickfont": {"color": MUTED}, "tickangle": 0},
     }
-    if numbered:  # ink can be read on --warm and --cold, the strongest colours
+    if numbered:  # the text colour is legible on --warm and --cold, the strongest colours
         form = ".2~f" if 0.05 <= top < 1000 else ".1~e"
         squares |= {"texttemplate": f"%{{z:{form}}}", "textfont": {"color": INK}}
     axis: dict[str, Any] = name_axis(

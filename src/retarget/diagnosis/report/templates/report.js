@@ -5,8 +5,8 @@
   const root = document.documentElement;
   const shown = {}; // the view that each chart shows
 
-  // Colours that begin with "--" are properties of the style sheet. Only attributes that are
-  // colours are looked at, so no text of the user's is ever taken for one.
+  // Colours that begin with "--" are properties of the style sheet. Only colour attributes are
+  // checked, so no text of the user is ever mistaken for one.
   function themed(value, style, colour) {
     if (typeof value === "string") {
       return colour && value.startsWith("--") ? style.getPropertyValue(value).trim() : value;
@@ -34,7 +34,7 @@
     axis.ticktext = axis.ticktext.filter((_, i) => i % step === 0);
   }
 
-  // Names that do not fit side by side stand upright.
+  // Names that do not fit side by side are turned upright.
   function turn(axis, room) {
     const longest = Math.max(...axis.ticktext.map((text) => text.length));
     axis.tickangle = 7 * longest * axis.ticktext.length > room ? -90 : 0;
@@ -42,7 +42,7 @@
 
   function draw(key) {
     const place = document.getElementById("chart-" + key);
-    if (place.closest("details:not([open])")) return; // it has no width before it is opened
+    if (place.closest("details:not([open])")) return; // it has no width until it is opened
     const style = getComputedStyle(root);
     const data = themed(charts[key].data, style);
     const layout = themed(charts[key].layout, style);
@@ -72,7 +72,7 @@
       size: small ? 11 : 12.5,
       color: style.getPropertyValue("--ink").trim(),
     };
-    layout.uirevision = shown[key] || 0; // zoom and legend stay as the reader has set them
+    layout.uirevision = shown[key] || 0; // keeps the reader's zoom and legend
     if (matchMedia("(pointer: coarse)").matches) layout.dragmode = false; // a finger scrolls
     return Plotly.react(place, data, layout, { displayModeBar: false, displaylogo: false });
   }
@@ -104,7 +104,7 @@
     });
   }
 
-  // Paper is light, as wide as paper, and nothing on it can be opened.
+  // For printing: light colours, the width of paper, and everything unfolded.
   let opened = [];
   function printing(on) {
     root.toggleAttribute("data-printing", on);
