@@ -64,7 +64,7 @@ def test_a_tangent_learner_of_tokens(tmp_path):
     learner.forget(rows(X, 5, 9), Y[5:9])
     plain.forget(Vectors.of(X)[5:9], Y[5:9])
     torch.testing.assert_close(learner.predict(X), plain.predict(Vectors.of(X)))
-    with pytest.raises(InvalidInputError, match="X has 12 rows and Y 11"):
+    with pytest.raises(InvalidInputError, match="X has 12 rows and Y has 11"):
         learner.learn(X, Y[:11])
 
 

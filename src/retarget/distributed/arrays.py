@@ -174,7 +174,7 @@ def _in_blocks_of_rows(X: Any, Y: Any) -> tuple[da.Array, da.Array]:
 def _fitting_type(learner: StreamingRidge, Y: da.Array) -> torch.dtype:
     """The type of targets that the learner can learn; others are refused before the work begins."""
     outputs = 1 if Y.ndim == 1 else Y.shape[1]
-    require_unchanged("outputs of Y", outputs, learner._outputs or outputs)
+    require_unchanged("the number of outputs of Y", outputs, learner._outputs or outputs)
     none = as_tensor("Y", np.empty(0, dtype=Y.dtype))
     require_float("Y", none, "convert it, or one-hot encode class labels, first")
     return none.dtype
