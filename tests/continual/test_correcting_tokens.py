@@ -152,7 +152,7 @@ def test_samples_that_do_not_fit():
     corrector = NetworkCorrector(module, LEARNER, 0.5, 4)
     corrector.correct(rows(X, 0, 4), Y[:4])
     short = {key: value[:4, :5] for key, value in X.items()}
-    message = r'\["input_ids"\] \(5,\), .* the first one samples of shape .* \(9,\)'
+    message = r'\["input_ids"\] \(5,\), .* expected samples of shape .* \(9,\)'
     with pytest.raises(InvalidInputError, match=message):
         corrector.correct(short, Y[:4])
     with pytest.raises(InvalidInputError, match="this task has samples of shape"):

@@ -76,7 +76,9 @@ def test_a_kernel_that_no_file_can_hold_is_given_again(make, tmp_path):
     one = make(kernel, rt.SGD(lr=0.01, batch_size=2))
     results(one, X[:5], X[:5, 0])
     one.save(tmp_path / "state")
-    with pytest.raises(InvalidInputError, match=r"kernel that a file cannot contain; pass it again"):
+    with pytest.raises(
+        InvalidInputError, match=r"kernel that a file cannot contain; pass it again"
+    ):
         type(one).load(tmp_path / "state")
     other = type(one).load(tmp_path / "state", kernel=kernel)
     np.testing.assert_array_equal(results(other, X[5:], X[5:, 0]), results(one, X[5:], X[5:, 0]))

@@ -126,7 +126,7 @@ def _require_moderate(names: Iterable[Hashable], values: np.ndarray) -> None:
     if not np.vdot(values, values) <= LARGEST_NUMBER**2:
         raise InvalidInputError(
             f"a value of {', '.join(map(repr, names)):.80} is not finite, or is larger than "
-            f"{LARGEST_NUMBER:g}; fill in missing values and scale large ones first"
+            f"{LARGEST_NUMBER:g}; expected finite numbers: fill in missing ones first"
         )
 
 
