@@ -157,5 +157,5 @@ def test_samples_that_do_not_fit():
         corrector.correct(short, Y[:4])
     with pytest.raises(InvalidInputError, match="this task has samples of shape"):
         corrector.correct(X["input_ids"][:4], Y[:4])
-    with pytest.raises(InvalidInputError, match="X has 4 samples and Y 3"):
+    with pytest.raises(InvalidInputError, match="X has 4 samples and Y has 3"):
         corrector.correct(rows(X, 0, 4), Y[:3])

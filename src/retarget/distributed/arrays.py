@@ -53,9 +53,7 @@ def gram(kernel: Any, X: Any, tile_size: int = TILE_SIZE) -> da.Array:
     """
     tile_size, known = as_count("tile_size", tile_size), as_kernel(kernel)
     samples = X if isinstance(X, da.Array) else np.asarray(X)
-    if (
-        samples.ndim == 0 or not samples.shape[0] > 0
-    ):  # an unknown size is nan: False
+    if samples.ndim == 0 or not samples.shape[0] > 0:  # an unknown size is nan: False
         raise InvalidInputError(
             f"X has shape {samples.shape}; expected samples as rows, and at least one"
         )
