@@ -208,7 +208,7 @@ def test_workers_may_die_as_often_as_a_task_may_fail():
         watch.look({"a", "b"})
         for number in range(5):
             watch.look({"a", f"b{number}"})  # 5 times another one is gone
-        with pytest.raises(ClusterError, match="workers died 6 times .* at most 2 of them"):
+        with pytest.raises(ClusterError, match="workers died 6 times .* at most 2 workers"):
             watch.look({"a"})
 
 
