@@ -104,7 +104,7 @@ def assert_resumes(make, path, monkeypatch, **options):
 
 @pytest.mark.parametrize("method", EVERY)
 def test_interrupted_at_every_boundary_in_turn(method, tmp_path, monkeypatch):
-    learner = "mean" if method == "led" else "momentum"  # the closed loop is for plain SGD
+    learner = "mean" if method == "led" else "momentum"  # the closed loop needs plain SGD
     path = tmp_path / "run.safetensors"
     assert assert_resumes(EVERY[method], path, monkeypatch, learner=learner) == SAVES[method]
     assert list(tmp_path.iterdir()) == [path]
@@ -282,7 +282,7 @@ def test_options_of_a_method_are_what_has_no_underscore(one, other, tmp_path):
 
 
 def test_files_that_are_no_checkpoints(interrupted, tmp_path):
-    with pytest.raises(InvalidInputError, match="which is not a file; name a file"):
+    with pytest.raises(InvalidInputError, match="which is not a file"):
         train(METHODS["plain"], tmp_path)
     values, tensors = read_state(interrupted)
     write_state(interrupted, values, tensors | {"loss": tensors.pop("method 0.held")})
@@ -392,6 +392,6 @@ def test_what_no_file_can_hold(tmp_path):
         def state_dict(self, run):
             return {"numbers": np.arange(3)}
 
-    message = "state_dict of Odd gives 'numbers' as ndarray; expected a tensor, or plain values"
+    message = "state_dict of Odd gives 'numbers' as ndarray; expected a tensor, or a value"
     with pytest.raises(InvalidTypeError, match=message):
         train(lambda: (Odd(), []), tmp_path / "run")

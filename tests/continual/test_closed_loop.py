@@ -280,9 +280,9 @@ def test_a_call_that_fails_changes_nothing():
     ("call", "words"),
     [
         (lambda c, X, Y: c.correct(X[:9], Y[:9]), "block_size is 8"),
-        (lambda c, X, Y: c.correct(X[:7, :4], Y[:7]), "the first one"),
+        (lambda c, X, Y: c.correct(X[:7, :4], Y[:7]), "first task"),
         (lambda c, X, Y: c.recorrect(), "each block is corrected once"),
-        (lambda c, X, Y: c.resume([(X, Y)], Y), "resume belongs to the open loop"),
+        (lambda c, X, Y: c.resume([(X, Y)], Y), "resume is only for the open loop"),
     ],
     ids=["too many", "other samples", "again", "taken over"],
 )
@@ -300,13 +300,13 @@ def test_what_the_closed_loop_refuses(call, words):
         ({"ridge": 0.1}, "options of the open loop"),
         ({"kind": "exact"}, "options of the open loop"),
         ({"refresh": "never"}, "options of the open loop"),
-        ({"learner": rt.SGD(0.1, momentum=0.5)}, "closed loop is for plain SGD"),
-        ({"learner": rt.SGD(0.1, weight_decay=0.5)}, "closed loop is for plain SGD"),
+        ({"learner": rt.SGD(0.1, momentum=0.5)}, "closed loop needs plain SGD"),
+        ({"learner": rt.SGD(0.1, weight_decay=0.5)}, "closed loop needs plain SGD"),
         ({"damping": 0.0}, "damping is 0.0; expected a positive"),
         ({"memory": 0}, "memory is 0; expected 1 or more"),
         ({"replay": -3}, "replay is -3; expected 1 or more"),
         ({"replay": None}, "replay is None; expected a whole number"),
-        ({"memory": None, "replay": 3}, "replay is 3, which needs memory"),
+        ({"memory": None, "replay": 3}, "replay is 3 without memory"),
     ],
 )
 def test_options_that_have_no_meaning(options, words):
@@ -317,5 +317,5 @@ def test_options_that_have_no_meaning(options, words):
 
 def test_a_loop_that_is_open_has_no_blocks():
     X, Y = problem()
-    with pytest.raises(rt.errors.InvalidInputError, match="next_block belongs to the closed loop"):
+    with pytest.raises(rt.errors.InvalidInputError, match="next_block is only for the closed loop"):
         rt.NetworkCorrector(mlp(1), LEARNER, 1.0, 4).next_block(X[:7], Y[:7])

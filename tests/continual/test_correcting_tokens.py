@@ -64,7 +64,7 @@ def test_a_tangent_learner_of_tokens(tmp_path):
     learner.forget(rows(X, 5, 9), Y[5:9])
     plain.forget(Vectors.of(X)[5:9], Y[5:9])
     torch.testing.assert_close(learner.predict(X), plain.predict(Vectors.of(X)))
-    with pytest.raises(InvalidInputError, match="X has 12 rows and Y 11"):
+    with pytest.raises(InvalidInputError, match="X has 12 rows and Y has 11"):
         learner.learn(X, Y[:11])
 
 
@@ -152,10 +152,10 @@ def test_samples_that_do_not_fit():
     corrector = NetworkCorrector(module, LEARNER, 0.5, 4)
     corrector.correct(rows(X, 0, 4), Y[:4])
     short = {key: value[:4, :5] for key, value in X.items()}
-    message = r'\["input_ids"\] \(5,\), .* the first one samples of shape .* \(9,\)'
+    message = r'\["input_ids"\] \(5,\), .* expected samples of shape .* \(9,\)'
     with pytest.raises(InvalidInputError, match=message):
         corrector.correct(short, Y[:4])
     with pytest.raises(InvalidInputError, match="this task has samples of shape"):
         corrector.correct(X["input_ids"][:4], Y[:4])
-    with pytest.raises(InvalidInputError, match="X has 4 samples and Y 3"):
+    with pytest.raises(InvalidInputError, match="X has 4 samples and Y has 3"):
         corrector.correct(rows(X, 0, 4), Y[:3])

@@ -247,7 +247,7 @@ def test_options_of_methods_without_a_meaning(make, message):
         (lab.EWC([1.0, 2.0]), "mean", "2 strengths for 1 members; expected one for"),
         (lab.Corrected(1.0, 6), "mean", "block_size is 6; .* batch_size, 4"),
         (lab.Led(block_size=6), "mean", "block_size is 6; .* batch_size, 4"),
-        (lab.Led(), "momentum", "closed loop is for plain SGD"),
+        (lab.Led(), "momentum", "closed loop needs plain SGD"),
     ],
 )
 def test_what_only_the_run_can_know(method, learner, message):

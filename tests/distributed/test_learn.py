@@ -96,7 +96,7 @@ def test_axes_types_and_sizes_of_samples():
     rd.learn(learner, blocks, single[1][:, 0])
     found = learner.predict(single[2])
     assert (found.shape, found.dtype) == ((6,), np.float32)
-    with pytest.raises(InvalidInputError, match="numbers in a sample of X: 3"):
+    with pytest.raises(InvalidInputError, match="values in a sample of X is 3"):
         learner.predict(queries[:, :3])
     images = da.from_array(X.reshape(90, 2, 2), chunks=(25, 1, 2))
     flat = rd.learn(rt.StreamingRidge(rt.Linear(), 0.3), images, Y)
@@ -113,9 +113,9 @@ def test_blocks_that_nobody_has_counted():
     expected = learner.empty().learn(X[chosen], Y[chosen])
     assert learner.samples == chosen.sum()
     assert_same(learner.predict(queries), expected.predict(queries))
-    with pytest.raises(InvalidInputError, match=r"4 blocks of rows and Y 1, of unknown sizes"):
+    with pytest.raises(InvalidInputError, match=r"4 blocks of rows and Y has 1, of unknown sizes"):
         rd.learn(learner, blocks[lazy], Y[chosen])
-    with pytest.raises(InvalidInputError, match=r"in the block.*: X has \d+ rows and Y \d+;"):
+    with pytest.raises(InvalidInputError, match=r"in the block.*: X has \d+ rows and Y has \d+;"):
         rd.learn(learner, blocks[lazy], da.from_array(Y, chunks=(25, 2)))
 
 
@@ -131,8 +131,8 @@ def test_a_call_that_fails_changes_nothing(make, tmp_path):
     ):
         rd.learn(learner, da.from_array(bad, chunks=(25, 4)), Y)
     for wrong, kind, message in (
-        (Y[1:], InvalidInputError, "X has 90 rows and Y 89"),
-        (Y[:, [0, 1, 0]], InvalidInputError, "outputs of Y: 3; expected 2"),
+        (Y[1:], InvalidInputError, "X has 90 rows and Y has 89"),
+        (Y[:, [0, 1, 0]], InvalidInputError, "outputs of Y is 3; expected 2"),
         (np.ones((90, 2), dtype=int), InvalidTypeError, "Y has dtype int64"),
     ):
         with pytest.raises(kind, match=message):
@@ -152,7 +152,7 @@ def test_what_is_refused():
         ((learner, X, Y), "X is a ndarray; expected a Dask array"),
         ((learner, blocks.sum(), Y), "X is a single number"),
         ((learner, blocks, Y[:, :, None]), r"Y has shape \(90, 2, 1\); expected"),
-        ((odd, blocks, Y), "features of X: [23]"),
+        ((odd, blocks, Y), "features of X is [23]"),
         ((differs, blocks, Y), "features and another|features of X"),
     ):
         with pytest.raises(rt.RetargetError, match=message):

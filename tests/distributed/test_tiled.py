@@ -121,7 +121,7 @@ def test_only_the_lower_tiles_are_computed_and_only_those_that_are_needed():
     [
         (Y, 2.5, InvalidTypeError, "tile_size is 2.5; expected a whole number"),
         (Y, 0, InvalidInputError, "tile_size is 0; expected 1 or more"),
-        (Y[:0], 5, InvalidInputError, r"X has shape \(0,\); expected at least one"),
+        (Y[:0], 5, InvalidInputError, r"X has shape \(0,\); expected samples"),
     ],
 )
 def test_gram_refuses_what_has_no_tiles(samples, tile_size, kind, message):

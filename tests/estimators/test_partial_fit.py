@@ -181,7 +181,7 @@ def test_labels_that_are_refused():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"lr": "fast"}, InvalidInputError, "lr is 'fast'; expected 'auto', or"),
+        ({"lr": "fast"}, InvalidInputError, "lr is 'fast'; expected 'auto'"),
         ({"lr": -1.0}, InvalidInputError, "lr is -1.0; expected a positive, finite rate"),
         ({"batch_size": 0}, InvalidInputError, "batch_size is 0"),
         ({"momentum": 2.0}, InvalidInputError, "momentum is 2.0"),

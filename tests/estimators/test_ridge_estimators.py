@@ -190,8 +190,8 @@ def test_labels_of_another_kind_are_refused_and_change_nothing():
     model = Classifier(0.5).fit(X, y)
     before = model.decision_function(queries)
     for labels, classes, match in (
-        ([1, 2], None, "labels of type int64, .* all of them to be text"),
-        (y[:2], [1, 2], "labels of type int64"),
+        ([1, 2], None, "labels have type int64 .* to be text"),
+        (y[:2], [1, 2], "labels have type int64"),
         ([0.5, 1.5], None, "Unknown label type"),
     ):
         with pytest.raises(ValueError, match=match):

@@ -156,7 +156,7 @@ class TestStreamingRidge:
         assert pickle.dumps(model) == before
 
     def test_a_frame_and_its_targets_have_as_many_rows(self):
-        with pytest.raises(InvalidInputError, match="X has 2 rows and y 1"):
+        with pytest.raises(InvalidInputError, match="X has 2 rows and y has 1"):
             StreamingRidge().learn_many(pl.DataFrame({"a": [1.0, 2.0]}), pl.Series([1.0]))
 
 

@@ -123,7 +123,7 @@ def test_outputs_and_features_that_come_later_were_zero():
     np.testing.assert_allclose(
         growing.predict(np.hstack([Phi, Phi])), growing.predict(Phi), rtol=0, atol=0
     )
-    with pytest.raises(InvalidInputError, match="expected at least those so far, 5 and 3"):
+    with pytest.raises(InvalidInputError, match="expected at least 5 and 3"):
         growing.learn(Phi[0, :4], Y[0])
 
 
@@ -142,9 +142,9 @@ def test_a_pickled_learner_goes_on_as_if_nothing_had_happened():
     [
         ({"gamma": "best"}, InvalidInputError, "gamma is 'best'; expected 'auto', a number"),
         ({"gamma": ()}, InvalidInputError, r"gamma is \(\); expected"),
-        ({"gamma": (1.0, True)}, InvalidTypeError, "expected 'auto', a number, or several"),
+        ({"gamma": (1.0, True)}, InvalidTypeError, "expected 'auto', a number, or a seq"),
         ({"discount": None}, InvalidTypeError, "discount is None"),
-        ({"discount": 1.01}, InvalidInputError, "discount is 1.01; expected above 0, at most 1"),
+        ({"discount": 1.01}, InvalidInputError, "discount is 1.01; expected above 0"),
         ({"discount": 0.0}, InvalidInputError, "discount is 0.0"),
         ({"gamma": (1.0, 0.0)}, InvalidInputError, "gamma is 0.0"),
         ({"gamma": -1.0}, InvalidInputError, "gamma is -1.0"),
@@ -194,7 +194,7 @@ def test_names_of_two_types_do_not_share_frequencies():
         ({"a": "red"}, InvalidTypeError, "not a number .*encode words"),
         ({"a": None}, InvalidInputError, "not finite"),
         ({"a": float("nan")}, InvalidInputError, "not finite.*fill in missing"),
-        ({"a": 1e91}, InvalidInputError, "beyond 1e\\+90"),
+        ({"a": 1e91}, InvalidInputError, "larger than 1e\\+90"),
         (
             {"a": 1.0, "b": 1.0, "c": 1.0},
             InvalidInputError,

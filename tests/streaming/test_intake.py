@@ -76,7 +76,9 @@ def test_a_kernel_that_no_file_can_hold_is_given_again(make, tmp_path):
     one = make(kernel, rt.SGD(lr=0.01, batch_size=2))
     results(one, X[:5], X[:5, 0])
     one.save(tmp_path / "state")
-    with pytest.raises(InvalidInputError, match=r"kernel that a file cannot hold; give it again"):
+    with pytest.raises(
+        InvalidInputError, match=r"kernel that a file cannot contain; pass it again"
+    ):
         type(one).load(tmp_path / "state")
     other = type(one).load(tmp_path / "state", kernel=kernel)
     np.testing.assert_array_equal(results(other, X[5:], X[5:, 0]), results(one, X[5:], X[5:, 0]))
@@ -238,10 +240,10 @@ LABEL = [[1.0, 0.0, 0.0]]
 @pytest.mark.parametrize(
     ("X", "Y", "more", "error", "message"),
     [
-        (ONES, np.ones((3, 3)), {}, InvalidInputError, "X has 2 rows and Y 3"),
-        (np.float64(1), np.ones((3, 3)), {}, InvalidInputError, "X has no rows and Y 3"),
-        (ONES[:, :2], ONES, {}, InvalidInputError, r"samples in X: \(2,\); expected \(3,\)"),
-        (ONES, ONES[:, :1], {}, InvalidInputError, "outputs of Y: 1; expected 3"),
+        (ONES, np.ones((3, 3)), {}, InvalidInputError, "X has 2 rows and Y has 3"),
+        (np.float64(1), np.ones((3, 3)), {}, InvalidInputError, "X has no rows and Y has 3"),
+        (ONES[:, :2], ONES, {}, InvalidInputError, r"samples in X is \(2,\); expected \(3,\)"),
+        (ONES, ONES[:, :1], {}, InvalidInputError, "outputs of Y is 1; expected 3"),
         (ONES, ONES.astype(int), {}, InvalidTypeError, "Y has dtype int64"),
         (np.nan * ONES, ONES, {}, InvalidInputError, "X holds nan in row 3"),
         (ONES, np.inf * ONES, {}, InvalidInputError, "Y holds inf in row 3"),
@@ -338,7 +340,7 @@ def test_a_kernel_is_not_rounded_to_what_the_stream_began_in(make):
     ones = np.ones((1, 1), np.float32)
     feed(thing, ones, ones[0])
     for X, Y in ((np.array([[0.1]]), ones[0]), (ones, np.ones(1))):
-        with pytest.raises(InvalidInputError, match="began in float32 and goes on in float64"):
+        with pytest.raises(InvalidInputError, match="began in float32 and continues in float64"):
             feed(thing, X, Y)
     assert len(thing) == 1
     feed(wide, ones, np.ones(1))  # float64 by its targets

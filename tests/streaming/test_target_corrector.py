@@ -326,15 +326,15 @@ def without_factor():
 
 REFUSED = {
     "gamma": (lambda: corrector_of(gamma=0.0, memory=9), "gamma is 0 with memory"),
-    "function": (lambda: corrector_of(lambda a, b: a @ b.T, memory=9), r"rt\.Features of a"),
+    "function": (lambda: corrector_of(lambda a, b: a @ b.T, memory=9), r"rt\.Features of your"),
     "matrix": (lambda: corrector_of(np.eye(3), memory=9), r"rt\.Features"),
     "none": (lambda: corrector_of(memory=0), "memory is 0; expected 1 or more"),
     "a word": (lambda: corrector_of(memory="much"), "memory is 'much'; expected a whole number"),
     "huge": (lambda: corrector_of(rt.RBF(1.0), memory=10**7), "use a smaller memory"),
-    "few": (lambda: corrector_of(memory=4).correct(*made()), r"has 5 features, and memory is 4"),
+    "few": (lambda: corrector_of(memory=4).correct(*made()), r"has 5 features, but memory is 4"),
     "samples": (lambda: corrector_of(memory=9).samples, "not kept with memory=9"),
     "loss": (lambda: corrector_of(memory=9, loss=CE), "memory=.* with loss='cross-entropy'"),
-    "other features": (with_other_features, "features of X: 4; expected 3"),
+    "other features": (with_other_features, "features of X is 4; expected 3"),
     "aim of another loss": (lambda: corrector_of(loss=CE, aim="window:5"), "'window:5' with loss="),
     "aim of another type": (lambda: corrector_of(aim=500), "aim is 500; expected a string"),
     **{

@@ -1,4 +1,4 @@
-"""The continual-learning lab: streams of tasks, one training loop, one file a method."""
+"""The continual-learning lab: streams of tasks, one training loop, and methods as hooks into it."""
 
 from retarget.continual.corrector import NetworkCorrector
 from retarget.continual.history import (
@@ -48,7 +48,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for, not by the alphabet)
     "Tangent",
     "LastLayer",
     "Joint",
-    # one's own loop, one's own method
+    # for your own loop or method
     "NetworkCorrector",
     "Method",
     "Batch",

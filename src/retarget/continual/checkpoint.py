@@ -1,4 +1,4 @@
-"""A training run in a file: what it needs to resume after an interruption, to the last bit."""
+"""Saves a training run to a file, so that it can resume with bit-identical results."""
 
 import json
 import re
@@ -25,27 +25,29 @@ if TYPE_CHECKING:
     from retarget.continual.training import Run
 
 POSITION = ("task", "epoch", "passes", "ended", "seen", "steps", "taken")
-SHOWN = 60  # characters of a value in a message; of longer ones only the name is given
+SHOWN = 60  # characters of a value in a message; for longer values only the name is shown
 
 
 class Checkpoint:
-    """The file of one run, which has not started yet."""
+    """The checkpoint file of one run; make it before the run starts."""
 
     def __init__(self, path: Path, run: "Run") -> None:
         if path.exists() and not path.is_file():
-            raise InvalidInputError(f"checkpoint is {path}, which is not a file; name a file")
+            raise InvalidInputError(
+                f"checkpoint is {path}, which is not a file; give the path of a file"
+            )
         for method in run.methods:
             _require_state(method)
         self._path, self._run, self._description = path, run, _describe(run)
 
     def save(self) -> None:
-        """Writes the run as it is now; an older file stays until the new one is complete."""
+        """Saves the run as it is now; an older file stays until the new one is complete."""
         values, tensors = _state_of(self._run)
         header = {"class": "training run", "description": self._description, "state": values}
         write_state(self._path, header, tensors)
 
     def load(self) -> bool:
-        """Restores the run from the file; false if there is none, or it is damaged."""
+        """Restores the run from the file; returns False if there is none, or it is damaged."""
         if not self._path.exists():
             return False
         try:
@@ -54,7 +56,7 @@ class Checkpoint:
             aside = self._path.with_name(f"{self._path.name}.damaged")
             self._path.replace(aside)
             warnings.warn(
-                f"{error}; it is now {aside}, and training starts from the beginning",
+                f"{error}; it was renamed to {aside}, and training starts from the beginning",
                 DamagedFileWarning,
                 stacklevel=3,  # the caller of train
             )
@@ -63,15 +65,15 @@ class Checkpoint:
         if found:
             raise InvalidInputError(
                 f"{self._path} is the checkpoint of another run; these differ: "
-                f"{', '.join(found)}; delete it, or name another file"
+                f"{', '.join(found)}; delete it, or use another path"
             )
-        with explained(self._path, "training run of this version; delete it, or name another file"):
+        with explained(self._path, "training run of this version; delete it, or use another path"):
             _restore(self._run, header["state"] | tensors)
         return True
 
 
 def _state_of(run: "Run") -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Plain values, and tensors."""
+    """Returns the state as plain values, and tensors."""
     samples, learned, *measured = zip(*run.evaluations, strict=True)
     state: dict[str, Any] = {name: getattr(run, name) for name in POSITION} | {
         "order": torch.from_numpy(run.order.copy()),
@@ -120,7 +122,7 @@ def _restore(run: "Run", state: dict[str, Any]) -> None:
 
 
 def _require_state(method: Method) -> None:
-    """Refuses a method with hooks that change something, if it does not say how to save it."""
+    """Raises if a method has hooks that may change its state, but does not save its state."""
     classes = type(method).__mro__
 
     def depth(name: str) -> int:
@@ -131,8 +133,8 @@ def _require_state(method: Method) -> None:
     if unsaved:
         raise InvalidInputError(
             f"{method.name} has {', '.join(unsaved)} and no state_dict of its own, so a checkpoint "
-            "would not hold what it keeps; give it state_dict and load_state_dict (with "
-            "`return {}` if it keeps nothing), or train without a checkpoint"
+            "would lose its state; give it state_dict and load_state_dict (with `return {}` if it "
+            "has no state), or train without a checkpoint"
         )
 
 
@@ -143,24 +145,24 @@ def _require_storable(method: Method, state: dict[str, Any]) -> None:
         except (TypeError, ValueError) as error:
             raise InvalidTypeError(
                 f"state_dict of {method.name} gives {key!r} as {type(value).__name__}; expected a "
-                "tensor, or plain values as JSON has them"
+                "tensor, or a value that JSON can represent"
             ) from error
 
 
 def _describe(run: "Run") -> dict[str, Any]:
-    """All that determines the result of a run that is about to start, as JSON has it."""
+    """Returns everything that determines the result of a new run, as JSON values."""
     networks = run.ensemble.modules
     start = {f"{m} {k}": v for m, net in enumerate(networks) for k, v in net.state_dict().items()}
     description: dict[str, Any] = {
         **{name: getattr(run, name) for name in ("epochs", "reshuffle", "evaluate_every")},
         "learners": [learner.to_dict() for learner in run.learners],
-        # the options of a method are its attributes without a leading underscore
+        # a method's options are its attributes without a leading underscore
         "methods": [
             {"class": type(method)} | {k: v for k, v in vars(method).items() if k[0] != "_"}
             for method in run.methods
         ],
         "seeds": checksum(json.dumps([r.bit_generator.state for r in run.random]), {}),
-        # the address of a function differs from process to process
+        # a function's address differs between processes
         "network": re.sub("0x[0-9a-f]+", "", repr(networks[0])),
         "trained parameters": list(run.ensemble.parameters),
         "initial weights": checksum("", start),
@@ -177,7 +179,7 @@ def _describe(run: "Run") -> dict[str, Any]:
 
 
 def _described(value: Any) -> Any:
-    """What can be said of a value that JSON does not have."""
+    """Describes a value that JSON cannot represent."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):
@@ -193,7 +195,7 @@ def _described(value: Any) -> Any:
 
 
 def _differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs between two descriptions, with the values if they are short."""
+    """Returns what differs between two descriptions, with the values if they are short."""
     found = []
     for name in sorted(then.keys() | now.keys()):
         one, other = (json.dumps(described.get(name)) for described in (then, now))

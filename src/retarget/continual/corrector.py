@@ -1,4 +1,4 @@
-"""Corrected targets for a network, for a training loop of one's own."""
+"""Corrected targets for a network, for your own training loop."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -39,70 +39,70 @@ __all__ = ["Kind", "NetworkCorrector", "Refresh"]
 
 
 class NetworkCorrector:
-    r"""Targets to train a network on, task by task, instead of the true ones.
+    r"""Computes corrected targets to train a network on, task by task, instead of the true ones.
 
-    Use it in a PyTorch training loop of your own, as a function from labels to targets before each
-    task; `continual.Corrected` is the same inside `continual.train`. The network is treated as a
-    kernel machine that started from zero, with its tangent kernel at the beginning of a task; all
-    samples seen so far are the stream. They are kept: memory grows with the stream, and the kernel
-    with its square. The stream is assumed to be trained on in full mini-batches: let the batch size
-    divide the tasks. Let the block size divide them too if earlier tasks should not influence the
-    first block of a later one. Samples that the network does not respond to (all units of a layer
-    silent) do not influence the targets of others.
+    Use it in your own PyTorch training loop to replace the labels by targets before each task;
+    `continual.Corrected` does the same inside `continual.train`. The network is treated as a kernel
+    machine that started from zero, with its tangent kernel at the beginning of a task; the stream
+    is all samples so far. They are kept: memory grows with the stream, and the kernel with its
+    square. Training is assumed to use full mini-batches, so the batch size should divide the tasks.
+    The block size should divide them too if earlier tasks should not influence the first block of a
+    later one. Samples that the network does not respond to (all units of a layer are silent) do not
+    influence the targets of others. We call this the open loop.
 
-    With `memory=m` nothing of the past is kept, and the loop is closed. A `TangentLearner` with m
-    features, of the network as it is at construction, learns every sample; its predictions are the
-    aim. The targets of each block come from the network's outputs and kernel at that moment, so
-    that a network that went astray is led back. It is called block by block, each time after
-    training on the block before:
+    With `memory=m` no past samples are kept, and there is feedback (the closed loop). A
+    `TangentLearner` with m features, of the network as it is at construction, learns every sample;
+    its predictions are the aim. The targets of each block are computed from the network's present
+    outputs and kernel, which brings back a network that has drifted off. Call it block by block,
+    each time after training on the previous block:
 
         for x, y in blocks:
             x, z = corrector.next_block(x, y)  # with replay=0: z = corrector.correct(x, y)
             train(x, z)
 
-    With `replay`, as many stored samples stand beside each block's own, with targets towards the
-    aim. A block costs a forward pass, its kernel and $m^3/3$ multiplications. If the learner itself
-    can be used, it is the better predictor.
+    With `replay`, stored samples are added to each block, as many as it has itself, with targets
+    towards the aim. A block costs a forward pass, its kernel and $m^3/3$ multiplications. If you
+    can use the `TangentLearner` itself, it is the better predictor.
 
     Corrected targets are exact for the kernel; a network follows them only while its kernel hardly
     changes. With plain SGD, each call compares the last block's outputs with where they should be.
-    If they are farther off than the distance that they were to move, a `LinearisationWarning` says
-    so, once.
+    If they are further off than the distance that they should have moved, there is a
+    `LinearisationWarning`, once.
 
     Args:
         module: The network, with outputs (n, c). It is never changed.
-        learner: The optimiser of the loop. Its `reduction` matters: a mean over the mini-batch is
-            a rate divided by its size.
+        learner: Describes the optimiser of your loop. Its `reduction` matters: the mean over a
+            mini-batch is like a rate divided by the batch size.
         gamma: Ridge of the offline learner that the targets lead to.
         block_size: Samples corrected together, a multiple of the batch size.
-        refresh: When the kernel is computed anew: `"task"`, with every `correct`; `"epoch"`, with
-            every `recorrect` too; `"never"`, from the network as it is now, for good.
+        refresh: When the kernel is recomputed: `"task"`, with every `correct`; `"epoch"`, with
+            every `recorrect` too; `"never"` always uses the network as it is at construction.
         kind: `"iterative"` (Proposition 4.2), `"exact"` (Theorem 4.1, over the stream so far) or
             `"distilled"`: the offline predictions themselves, uncorrected.
         ridge: Ridge of a block, for the iterative kind; see `iterative_targets`.
         parts: Both halves of the iterative correction, or one.
         first_block: Whether the iterative kind corrects the first block too.
-        kernel: Makes the kernel from the module, and from `params=` and `preconditioner=` if these
-            are given.
+        kernel: A function that makes the kernel from the module, and from `params=` and
+            `preconditioner=` if these are given.
         params: Which parameters the loop trains: a name, the name of a layer, a pattern such as
-            `"*.lora_*"`, several of these, or a function of a name; None for all that are trained
+            `"*.lora_*"`, several of these, or a function of a name; None for all trainable ones
             (`requires_grad`).
         preconditioner: The optimiser of the loop, if it is Adam, AdamW or RMSprop, or SGD with
             several rates: the kernel is $J P J^\top$ with its P at each call, as in `EmpiricalNTK`.
             It must have taken a step. `learner` then has its rate (that of the first group), and
-            AdamW's `weight_decay`. Exact for a constant P, so approximate here, as each step
-            changes it a little; $\beta_1$ is ignored if the learner has no momentum.
+            AdamW's `weight_decay`. This is exact for a constant P; it is approximate here, as each
+            step changes P a little. $\beta_1$ is ignored if the learner has no momentum.
         loss: The loss of the loop: half the squared error, or cross-entropy (softmax; logistic for
-            one output), whose true targets are one-hot rows or probabilities. The targets are for
-            `torch.nn.functional.cross_entropy`, which takes real numbers. Not for the distilled
-            kind, nor with `memory`.
-        memory: Number of features of the learner that leads; None for the open loop. It needs plain
+            one output), whose true targets are one-hot rows or probabilities. The corrected ones
+            are real numbers, which `torch.nn.functional.cross_entropy` accepts. Cross-entropy
+            cannot be used with `kind="distilled"`, nor with `memory`.
+        memory: Number of features of the `TangentLearner`; None for the open loop. It needs plain
             SGD and excludes `refresh`, `kind`, `ridge`, `parts` and `first_block`; `gamma` may then
             be `"auto"`.
-        replay: Samples that are stored for `next_block`, chosen fairly among all so far.
+        replay: Number of samples stored for `next_block`, drawn uniformly from all so far.
         damping: $\rho$: a block's coefficients are $(K + \rho\, \overline{K_{ii}} I)^{-1}$ times
             the distance to the aim. It grows up to 64 times this value while the network does not
-            follow, and returns to it when it does.
+            follow, and shrinks again when it does.
         seed: Seed of the features and of the choice of stored samples.
 
     Examples:
@@ -159,48 +159,48 @@ class NetworkCorrector:
             else ClosedLoop(module, options, self.params)
         )
         self._first: First | None = None
-        self._flat = self._numpy = False  # how the caller gave Y
+        self._flat = self._numpy = False  # the form of the caller's Y
 
     def correct(self, X: Any, Y: Any) -> Any:
-        """Targets for the samples of the next task, in the order in which they will be trained on.
+        """Returns targets for the samples of the next task, given in the order of training.
 
         Args:
             X: (n, ...) samples, as the network takes them: an array, or a dict or tuple of several
                 (token ids and a mask), as in `EmpiricalNTK`.
-            Y: (n, c) true targets: one-hot, for classes.
+            Y: (n, c) true targets; one-hot rows for classes.
 
         Returns:
-            Targets of the shape, the library and the dtype of Y.
+            Targets with the shape, library and dtype of Y.
         """
         if self.replay:
             raise InvalidInputError(
-                f"with replay={self.replay} there are stored samples to train on as well; call "
+                f"with replay={self.replay} stored samples must be trained on too; call "
                 "X, Z = next_block(X, Y) instead of correct"
             )
         return self._correct(X, Y)[1]
 
     def next_block(self, X: Any, Y: Any) -> tuple[Any, Any]:
-        """Samples to train on now, and their targets: those given, then some of the stored ones.
+        """Returns samples to train on now, and their targets: those given, then stored ones.
 
-        It belongs to the closed loop (`memory=...`).
+        It is only for the closed loop (`memory=...`).
 
         Args:
             X: (n, ...) the block's samples, at most `block_size`.
             Y: (n, c) their true targets.
 
         Returns:
-            (m, ...) samples and (m, c) targets, in the order in which they are to be trained on.
+            (m, ...) samples and (m, c) targets; train on them in this order.
         """
         if self.memory is None:
-            raise InvalidInputError("next_block belongs to the closed loop: give memory=...")
+            raise InvalidInputError("next_block is only for the closed loop; give memory=...")
         samples, Z = self._correct(X, Y)
         return mapped(lambda leaf: give_back(leaf, library_of(X)), samples), Z
 
     def recorrect(self) -> Any:
-        """Targets for the same samples again, before another epoch over them (open loop only)."""
+        """Returns new targets for the same task, before another epoch (open loop only)."""
         if isinstance(self._loop, ClosedLoop):
             raise InvalidInputError(
-                "with memory=... each block is corrected once; go on with the next block"
+                "with memory=... each block is corrected once; continue with the next block"
             )
         return self._given(self._loop.recorrect(self.kernel, self.learner))
 
@@ -209,10 +209,10 @@ class NetworkCorrector:
 
         Args:
             tasks: The samples and true targets of each task that it has corrected.
-            targets: What it gave for the last of them.
+            targets: The targets that it returned for the last task.
         """
         if isinstance(self._loop, ClosedLoop):
-            raise InvalidInputError("resume belongs to the open loop; use save and load")
+            raise InvalidInputError("resume is only for the open loop; use save and load instead")
         if tasks:
             self._loop.resume(tasks, targets)
             self._first = _without_rows(*tasks[0])
@@ -223,14 +223,14 @@ class NetworkCorrector:
 
     @property
     def samples(self) -> int:
-        """Number of samples that it has given targets for."""
+        """Number of samples for which it has returned targets."""
         return self._loop.samples
 
     @property
     def linearisation_error(self) -> float | None:
-        """How far the network was from where its kernel said, at the last few comparisons.
+        """How far the network was from the kernel's prediction, in the last few comparisons.
 
-        Relative to the distance that it was to move: 0 is exact, and above 1 there is a
+        It is relative to the predicted movement: 0 is exact, and above 1 there is a
         `LinearisationWarning`. None if nothing was compared: before the second call, with momentum
         or weight decay, or after `trust`.
         """
@@ -238,21 +238,20 @@ class NetworkCorrector:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are kept of the stream."""
+        """Bytes kept for the stream."""
         return self._loop.nbytes
 
     def save(self, path: str | Path) -> None:
-        """Writes the whole state to one file, which replaces an older one only when complete.
+        """Saves the whole state to one file; an older file is replaced only when it is complete.
 
-        It holds the samples and targets of all tasks or, with `memory`, the sums and weights of the
-        learner that leads and the stored samples. With `refresh="never"` it holds the weights that
-        the kernel uses; otherwise the network's weights are yours to save. Loading the file runs no
-        code.
+        It contains the samples and targets of all tasks or, with `memory`, the `TangentLearner` and
+        the stored samples. With `refresh="never"` it contains the weights that the kernel uses;
+        otherwise you must save the network's weights yourself. Loading the file runs no code.
         """
         write_state(Path(path), *self.to_state())
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """What `save` writes: plain values, and tensors by name."""
+        """Returns what `save` writes: plain values, and tensors by name."""
         state = self._loop.state_dict()
         tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
         if self._first is not None:
@@ -278,15 +277,15 @@ class NetworkCorrector:
         kernel: Callable[..., Kernel] = EmpiricalNTK,
         device: str | torch.device = "cpu",
     ) -> Self:
-        """Loads what `save` wrote; the corrector then continues as if nothing had happened.
+        """Loads a file written by `save`; the corrector then continues as if never interrupted.
 
         Args:
-            path: What `save` wrote.
+            path: The file.
             module: The network as it is now. With `refresh="never"` only its architecture matters:
                 the weights that the kernel uses come from the file.
-            kernel: Makes the kernel from the module, as in the constructor; with a preconditioner,
+            kernel: A function that makes the kernel, as in the constructor; with a preconditioner,
                 `functools.partial(EmpiricalNTK, preconditioner=optimizer)`.
-            device: Where the samples go: that of the network.
+            device: The device of the network; the samples are loaded there.
         """
         values, tensors = read_state(Path(path), device, cls.__name__)
         with explained(path, cls.__name__):
@@ -300,15 +299,15 @@ class NetworkCorrector:
         module: nn.Module,
         kernel: Callable[..., Kernel] = EmpiricalNTK,
     ) -> Self:
-        """The corrector that `to_state` was asked of; the arguments are as in `load`."""
+        """Makes a corrector from the result of `to_state`; the arguments are as in `load`."""
         loaded = cls(module, SGD(**values["learner"]), kernel=kernel, **values["options"])
         loaded.restore(values, tensors)
         return loaded
 
     def restore(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        """Continues from what `to_state` gave; this corrector must be new, with the same options.
+        """Restores the result of `to_state`; call it on a new corrector with the same options.
 
-        Use it if the network and the kernel exist already; `load` makes a corrector.
+        Use it if you already have a corrector with its network; `load` makes one.
 
         Args:
             values: Plain values.
@@ -336,17 +335,17 @@ class NetworkCorrector:
         self._loop.load_state_dict(values["loop"] | tensors, self._first)
 
     def _correct(self, X: Any, Y: Any) -> tuple[Samples, Any]:
-        """What to train on next: samples, and their targets in the form of Y."""
+        """Returns the samples to train on next, and their targets in the form of Y."""
         samples, targets = as_samples("X", X), as_targets("Y", Y)
         n = count(samples)
         if n != len(targets) or not n:
             raise InvalidInputError(
-                f"X has {n} samples and Y {len(targets)}; expected the same number, at least one"
+                f"X has {n} samples and Y has {len(targets)}; expected the same number, at least 1"
             )
         if self.memory is not None and n > self.block_size:
             raise InvalidInputError(
-                f"X has {n} samples, and block_size is {self.block_size}; the closed loop is fed "
-                "block by block, with training in between"
+                f"X has {n} samples, but block_size is {self.block_size}; in the closed loop, give "
+                "one block at a time and train on it before the next"
             )
         if self._first is None:
             require_outputs(self._module, samples, targets)
@@ -358,7 +357,7 @@ class NetworkCorrector:
         return block, self._given(Z)
 
     def _given(self, Z: Tensor) -> Any:
-        """A copy of the targets for the caller, in the form of the last Y."""
+        """Returns a copy of the targets for the caller, in the form of the last Y."""
         Z = Z.clone()
         return give_back(Z[:, 0] if self._flat else Z, None if self._numpy else Z)
 
@@ -368,7 +367,7 @@ def _without_rows(samples: Samples, targets: Tensor) -> First:
 
 
 def _require_alike(task: First, first: First) -> None:
-    """Refuses a task that does not fit the first one."""
+    """Raises if a task does not match the first one."""
 
     def words(samples: Samples, targets: Tensor) -> str:
         kinds = {(leaf.dtype, leaf.device) for leaf in leaves(samples)}
@@ -376,4 +375,6 @@ def _require_alike(task: First, first: First) -> None:
         return f"samples of shape {shapes_of(samples)}, {targets.shape[1]} targets, {types}"
 
     if (form_of(task[0]), task[1].shape[1]) != (form_of(first[0]), first[1].shape[1]):
-        raise InvalidInputError(f"this task has {words(*task)}; the first one {words(*first)}")
+        raise InvalidInputError(
+            f"this task has {words(*task)}; expected {words(*first)}, as in the first task"
+        )

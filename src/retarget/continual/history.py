@@ -1,4 +1,4 @@
-"""The results of a run of the lab: accuracies along the stream, and measures of them."""
+"""The results of a training run: accuracies along the stream, and measures of forgetting."""
 
 from dataclasses import dataclass
 
@@ -9,17 +9,16 @@ from retarget.errors import InvalidInputError
 
 @dataclass(frozen=True)
 class History:
-    """Accuracies of M members at E times during the learning of T tasks.
+    """Accuracies of M members (networks) at E evaluations while learning T tasks.
 
     Attributes:
-        samples: (E,) samples learned from so far: in every epoch again, but not those that a
-            method replays.
-        task: (E,) number of tasks that have been learned to their end.
-        accuracy: (E, M) on all test samples of all tasks.
-        task_accuracy: (E, M, T) on each task's own.
-        loss: (E, M) mean training loss of a step, of whatever pass, since the time before; NaN at
-            the start.
-        kept_bytes: What a member's methods keep of the stream at its end, in bytes.
+        samples: (E,) number of training samples so far, counted again in every epoch; samples that
+            a method replays are not counted.
+        task: (E,) number of tasks that have been learned completely.
+        accuracy: (E, M) accuracy on the test samples of all tasks.
+        task_accuracy: (E, M, T) accuracy on the test samples of each task.
+        loss: (E, M) mean training loss of a step since the previous evaluation; NaN at the start.
+        kept_bytes: Bytes that a member's methods keep at the end, besides the network.
     """
 
     samples: np.ndarray
@@ -37,7 +36,7 @@ class History:
 
     @property
     def final_accuracy(self) -> np.ndarray:
-        """(M,) on all test samples, at the end."""
+        """(M,) accuracy on all test samples, at the end."""
         return np.asarray(self.accuracy[-1])
 
     @property
@@ -71,7 +70,7 @@ def average_accuracy(R: np.ndarray) -> np.ndarray:
 
 
 def forgetting(R: np.ndarray) -> np.ndarray:
-    r"""$\frac1{T-1} \sum_{j<T} (\max_{i<T} R_{ij} - R_{Tj})$: lost since each task's best time.
+    r"""$\frac1{T-1} \sum_{j<T} (\max_{i<T} R_{ij} - R_{Tj})$: loss since each task's best accuracy.
 
     As in Chaudhry et al., "Riemannian Walk for Incremental Learning" (2018).
 
@@ -84,7 +83,7 @@ def forgetting(R: np.ndarray) -> np.ndarray:
 
 
 def backward_transfer(R: np.ndarray) -> np.ndarray:
-    r"""$\frac1{T-1} \sum_{j<T} (R_{Tj} - R_{jj})$: what later tasks did to each earlier one.
+    r"""$\frac1{T-1} \sum_{j<T} (R_{Tj} - R_{jj})$: effect of later tasks on each earlier one.
 
     As in Lopez-Paz and Ranzato, "Gradient Episodic Memory for Continual Learning" (2017).
 

@@ -1,4 +1,4 @@
-"""Whether a network still does what its tangent kernel says that it will."""
+"""Checks whether a network still behaves as its tangent kernel predicts."""
 
 import math
 from typing import Any
@@ -30,23 +30,23 @@ from retarget.state_files import require_shape
 from retarget.theory.dual import DualLearner
 from retarget.theory.losses import Loss
 
-TOLERANCE = 1.0  # of the error below: at 1 the theory is no better than "nothing happens"
-# Weight of a comparison after the next one: single blocks that were to move by little are often far
-# off, even if all goes well.
+TOLERANCE = 1.0  # for the error below: at 1 the theory is no better than "nothing happens"
+# Factor by which older comparisons count less with each new one: a single block that should move
+# only a little is often far off, even if all is well.
 REMEMBERED = 0.8
-CHUNK = 256  # samples that go through the network together
-ROUNDING = 1e-9  # of the outputs: a shorter distance is none
+CHUNK = 256  # samples in one forward pass
+ROUNDING = 1e-9  # relative to the outputs: a shorter distance counts as zero
 
 
 class LinearisationWatch:
-    """Compares what the theory said of the last block with what the network did.
+    """Compares the theory's prediction for the last block with what the network did.
 
-    Its error is the distance of the outputs from where they should be, relative to the distance
-    that they were to move.
+    The error is the distance of the outputs from the prediction, relative to the predicted
+    movement.
 
     Attributes:
         samples: The last block; None if there is nothing to compare.
-        before: (m, c) the network's outputs on it when its targets were given.
+        before: (m, c) the network's outputs on it when its targets were computed.
         predicted: (m, c) the outputs that the theory expects after training on it.
         last: The error of the last comparison alone.
     """
@@ -60,23 +60,23 @@ class LinearisationWatch:
 
     @property
     def off(self) -> float | None:
-        """The error over the last few comparisons; None before the first."""
+        """The error over the last few comparisons; None before the first one."""
         return math.sqrt(self._gap / self._way) if self._way > 0 else None
 
     def expect(self, samples: Samples, before: Tensor, predicted: Tensor) -> None:
-        """Notes what is expected of a block."""
+        """Stores the prediction for a block."""
         self.samples = samples if predicted.isfinite().all() else None
         self.before, self.predicted = before, predicted
 
     def compare(self, module: nn.Module) -> None:
-        """Looks at the network, and warns the first time that it is not where it should be."""
+        """Compares the network with the prediction, and warns the first time that it is far off."""
         self.last = None
         if self.samples is None:
             return
         now = outputs(module, self.samples)
         way = float((self.predicted - self.before).norm())
         still = way <= ROUNDING * float(self.before.norm())
-        if still or torch.equal(now, self.before):  # nothing was to happen, or nothing has
+        if still or torch.equal(now, self.before):  # no movement was expected, or none happened
             return
         gap, off = float((now - self.predicted).norm()), math.inf
         self.last = gap / way if math.isfinite(gap) else math.inf
@@ -86,16 +86,16 @@ class LinearisationWatch:
         if not self.warned and not off <= TOLERANCE:
             self.warned = True
             warn_caller(
-                f"on the last block the network's outputs were to move by {way:.3g}, and are "
-                f"{gap:.3g} from where they should be (recently {off:.3g} times the distance): it "
-                "has left its linearisation, and corrected targets lead it astray; use a wider "
-                "network, a smaller rate, a larger gamma, ridge or damping (or it was not "
-                "trained on the targets as they were given)",
+                f"on the last block the network's outputs should have moved by {way:.3g}, but they "
+                f"are {gap:.3g} from where they should be (recently {off:.3g} times the distance): "
+                "the network has left its linearisation, and corrected targets mislead it; use a "
+                "wider network, a smaller rate, or a larger gamma, ridge or damping (or it was not "
+                "trained on the given targets)",
                 LinearisationWarning,
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as named tensors and plain values."""
+        """Returns the state as named tensors and plain values."""
         state: dict[str, Any] = {"sums": [self._gap, self._way], "warned": self.warned}
         if self.samples is not None:
             state |= named_leaves("samples", self.samples)
@@ -103,7 +103,7 @@ class LinearisationWatch:
         return state
 
     def load_state_dict(self, state: dict[str, Any], samples: Samples | None, c: int) -> None:
-        """Restores a state with these samples and c outputs; this watch must be new."""
+        """Restores a state with these samples and c outputs; call it on a new watch."""
         self._gap, self._way = (as_non_negative("sums", part) for part in state["sums"])
         self.warned, self.samples = bool(state["warned"]), samples
         if samples is None:
@@ -111,14 +111,14 @@ class LinearisationWatch:
         for name in ("before", "predicted"):
             values = require_shape(name, state[name], count(samples), c)
             if values.dtype != torch.float64 or not values.isfinite().all():
-                raise InvalidInputError(f"{name} does not hold finite numbers of float64")
+                raise InvalidInputError(f"{name} is not a tensor of finite float64 numbers")
             setattr(self, name, values)
 
 
 @torch.no_grad()
 def outputs(module: nn.Module, samples: Samples) -> Tensor:
-    """(n, c) a network's outputs, in double precision; nothing in it changes."""
-    # stand-ins for the buffers: a forward pass may change them
+    """Returns a network's outputs (n, c) in float64, without changing the network."""
+    # copies of the buffers, because a forward pass may change them
     weights = {name: value.detach() for name, value in module.named_parameters()}
     weights |= {name: value.clone() for name, value in module.named_buffers()}
     like = next(iter(weights.values()), leaves(samples)[0])
@@ -132,7 +132,7 @@ def outputs(module: nn.Module, samples: Samples) -> Tensor:
 def linear_outputs(
     K: Tensor, before: Tensor, Z: Tensor, learner: SGD, first_step: int, loss: Loss
 ) -> Tensor:
-    """(n, c) the outputs after plain SGD on Z from this step on, if the kernel (n, n) is K."""
+    """Returns the outputs (n, c) after plain SGD on Z from this step on, with kernel K (n, n)."""
     dual = DualLearner(learner, len(K))
     dual.steps = first_step
     for rows in panels(len(K), learner.batch_size, K.device):
@@ -142,13 +142,12 @@ def linear_outputs(
 
 
 def tangent_kernel(kernel: Kernel, X: Samples) -> Tensor:
-    """(n, n) a network's kernel; refused if the network has broken down.
+    """Returns a network's kernel (n, n); raises if the network has broken down.
 
-    It has double precision whatever the network's own is: nearly singular systems are solved with
-    it. If all units of a ReLU layer are silent for a sample, its gradient is zero, and so is its
-    row of K: the network can learn nothing from it, and the kernel of its block is singular. Any
-    positive number on the diagonal sets such samples apart: the others are corrected as if they
-    were not there.
+    It is always in float64, because nearly singular systems are solved with it. If all units of a
+    ReLU layer are silent for a sample, its gradient is zero, and so is its row of K: the network
+    cannot learn from it, and the kernel of its block is singular. A positive number on the diagonal
+    isolates such samples: the others are corrected as if they were not there.
     """
     K = as_tensor("the kernel's result", kernel(X)).double()
     if not K.isfinite().all():
@@ -161,19 +160,19 @@ def tangent_kernel(kernel: Kernel, X: Samples) -> Tensor:
     silent = K.diagonal() == 0
     if silent.all():
         raise TrainingDivergedError(
-            "the network's gradients are zero for every sample: its units have died; use a smaller "
-            "rate, or a larger gamma or ridge",
+            "the network's gradients are zero for every sample, so its units have died; use a "
+            "smaller rate, or a larger gamma or ridge",
             step=0,
             members=(0,),
         )
     if silent.any():
-        K = K.clone()  # it may be the caller's own
+        K = K.clone()  # it may be the caller's tensor
         K.diagonal()[silent] = K.diagonal()[~silent].mean()
     return K
 
 
 def require_outputs(module: nn.Module, samples: Samples, targets: Tensor) -> None:
-    """Refuses targets whose number is not that of the network's outputs."""
+    """Raises if there is not one target for each output of the network."""
     with whole_numbers_explained(samples):
         found = outputs(module, take(samples, slice(0, 1))).shape[1]
     if found != targets.shape[1]:

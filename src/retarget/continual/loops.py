@@ -1,18 +1,18 @@
 r"""The two loops of a `NetworkCorrector`, and the options that they share.
 
-The open loop keeps all samples and corrects a task at once, as the theory does a stream.
+The open loop keeps all samples and corrects a whole task at once, as the theory does for a stream.
 
-The closed loop leads a network block by block with a learner of bounded memory. The aim $F$ for a
-block is what a `TangentLearner` predicts that has learned everything so far. The block's targets
-come from the network's *present* outputs $f$ and its *present* tangent kernel $K$ of the block:
+The closed loop guides a network block by block, with a learner of bounded memory. The aim $F$ for a
+block is the prediction of a `TangentLearner` that has learned everything so far. The block's
+targets use the network's *present* outputs $f$ and *present* tangent kernel $K$ on the block:
 
     a = (K + rho mean(diag K) I)^-1 (F - f)        Z = f + (I / eta + K^bL) a
 
-where $K^{bL}$ couples a sample to those of earlier mini-batches. After steps on $Z$ a network with
-this kernel is at $f + K a$. There is feedback: the network is never assumed to be where the theory
-would have it. How far it can go before its kernel changes is not known beforehand, so the damping
-$\rho$ is that of Levenberg and Marquardt: doubled if the last block did not go as expected, halved
-if it did, and never below what the user asked for.
+where $K^{bL}$ couples a sample to those of earlier mini-batches. After training on $Z$, a network
+with this kernel has the outputs $f + K a$. This is feedback: the network is never assumed to be
+where the theory predicts. How far it can move before its kernel changes is not known beforehand, so
+the damping $\rho$ is adapted as by Levenberg and Marquardt: it is doubled if the last block did not
+go as expected, halved if it did, and never falls below the user's value.
 """
 
 import copy
@@ -64,16 +64,16 @@ from retarget.theory.response import step_response
 
 Refresh = Literal["never", "task", "epoch"]
 Kind = Literal["iterative", "exact", "distilled"]
-First = tuple[Samples, Tensor]  # no rows of the first samples and targets: what all must be like
+First = tuple[Samples, Tensor]  # zero rows of the first samples and targets: all others must match
 
-# The share of the distance beyond which steps were too long, and below which they were too short.
+# Relative errors above which steps were too long, and below which they could be longer.
 TOO_FAR, NEAR = 0.5, 0.25
-MOST_DAMPING = 64.0  # times what was asked for
+MOST_DAMPING = 64.0  # times the user's value
 
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a `NetworkCorrector`, where they are explained."""
+    """The options of a `NetworkCorrector`; see there for what they mean."""
 
     gamma: float | Literal["auto"]
     block_size: int
@@ -89,7 +89,7 @@ class Options:
     seed: int = 0
 
     def checked(self, learner: SGD) -> Self:
-        """The same options, as plain numbers; refused if they have no meaning together."""
+        """Returns the options as plain numbers; raises if they do not make sense together."""
         for name, kinds in (("refresh", get_args(Refresh)), ("kind", get_args(Kind))):
             if (given := getattr(self, name)) not in kinds:
                 raise InvalidInputError(f"{name} is {given!r}; expected one of {kinds}")
@@ -111,27 +111,29 @@ class Options:
             ),
             (
                 kind == "distilled" and loss != "squared",
-                f"loss is {loss!r} with kind='distilled'; expected loss='squared', whose offline "
-                "predictions are targets: those of cross-entropy are logits",
+                f"loss is {loss!r} with kind='distilled'; use loss='squared', because with "
+                "cross-entropy the offline predictions are logits and not targets",
             ),
             (
                 not closed and self.replay,
-                f"replay is {self.replay}, which needs memory=...: without it all samples are kept",
+                f"replay is {self.replay} without memory; give memory=..., or leave replay out, as "
+                "all samples are kept anyway",
             ),
             (
                 closed and not (usual and (self.refresh, kind) == ("task", "iterative")),
                 "refresh, kind, ridge, parts and first_block are options of the open loop; leave "
-                "them out with memory=..., where damping steadies the steps",
+                "them out with memory=..., where damping stabilises the steps",
             ),
             (
                 closed and loss != "squared",
-                f"loss is {loss!r} with memory={self.memory}; expected loss='squared': the learner "
-                "that leads solves least squares",
+                f"loss is {loss!r} with memory={self.memory}, whose TangentLearner solves least "
+                "squares; use loss='squared', or leave memory out",
             ),
             (
                 closed and learner.has_memory,
-                "the closed loop is for plain SGD: the outputs do not show what momentum or weight "
-                "decay will still do; use momentum=0 and weight_decay=0, or leave memory out",
+                "the closed loop needs plain SGD, because the outputs do not show what momentum or "
+                "weight decay will still do; use momentum=0 and weight_decay=0, or leave memory "
+                "out",
             ),
         ):
             if wrong:
@@ -157,12 +159,12 @@ class OpenLoop:
 
     @property
     def samples(self) -> int:
-        """Samples that it has given targets for."""
+        """Number of samples for which it has returned targets."""
         return len(self.Y)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are kept of the stream."""
+        """Bytes kept for the stream."""
         return sum(part.nbytes for part in (*leaves(self.X), self.Y)) if self.samples else 0
 
     def trust(self) -> None:
@@ -172,10 +174,10 @@ class OpenLoop:
     def correct(
         self, kernel: Kernel, learner: SGD, samples: Samples, targets: Tensor
     ) -> tuple[Samples, Tensor]:
-        """A task and its targets; a task whose correction fails has not been seen."""
+        """Returns a task and its targets; a task whose correction fails is not counted as seen."""
         if self.watch is not None:
             self.watch.compare(self.module)
-        # joined to a copy, because a caller may fill its arrays with the next task
+        # copied, because a caller may reuse its arrays for the next task
         X = join([self.X, samples]) if self.samples else mapped(torch.clone, samples)
         Y = torch.cat([self.Y, targets]) if self.samples else targets.clone()
         self.corrected = self._compute(kernel, learner, X, Y, targets)
@@ -183,10 +185,10 @@ class OpenLoop:
         return samples, self.corrected
 
     def recorrect(self, kernel: Kernel, learner: SGD) -> Tensor:
-        """The targets of the last task again, before another pass over it."""
+        """Returns new targets for the last task, before another pass over it."""
         if self.watch is not None:
             self.watch.compare(self.module)
-            self.watch.samples = None  # the theory says nothing of a second pass
+            self.watch.samples = None  # the theory makes no prediction for a second pass
         if not self.samples:
             raise InvalidInputError("there is no task to correct again; call correct first")
         if self.options.refresh == "epoch":
@@ -194,12 +196,12 @@ class OpenLoop:
         return self.corrected
 
     def resume(self, tasks: Sequence[tuple[Samples, Tensor]], corrected: Tensor) -> None:
-        """Takes over tasks, and the targets of the last, without computing them again."""
+        """Restores tasks, and the targets of the last one, without computing them again."""
         self.X = join([samples for samples, _ in tasks])
         self.Y, self.corrected = torch.cat([true for _, true in tasks]), corrected
 
     def _compute(self, kernel: Kernel, learner: SGD, X: Samples, Y: Tensor, last: Tensor) -> Tensor:
-        """The targets of the last task, which has the length and the dtype of `last`."""
+        """Returns the targets of the last task, which has the length and dtype of `last`."""
         options, K, Y = self.options, tangent_kernel(kernel, X), Y.double()
         gamma, size = float(options.gamma), options.block_size
         if options.kind == "iterative":
@@ -212,7 +214,7 @@ class OpenLoop:
         task = slice(len(Y) - len(last), None)
         given: Tensor = Z[task].to(last.dtype)
         require_no_overflow(given)
-        if self.watch is not None and not learner.has_memory:  # a velocity cannot be seen
+        if self.watch is not None and not learner.has_memory:  # outputs do not show a velocity
             samples, first_step = take(X, task), learner.steps(task.start)
             before = outputs(self.module, samples)
             after = linear_outputs(
@@ -223,13 +225,13 @@ class OpenLoop:
         return given
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as named tensors."""
+        """Returns the state as named tensors."""
         if not self.samples:
             return {}
         return named_leaves("samples", self.X) | {"targets": self.Y, "corrected": self.corrected}
 
     def load_state_dict(self, state: dict[str, Any], first: First | None) -> None:
-        """Restores a state; this loop must be new."""
+        """Restores a state; call it on a new loop."""
         samples = _samples_of(state, first)
         if samples is None:
             return
@@ -237,12 +239,14 @@ class OpenLoop:
         self.X, self.Y = samples, require_shape("targets", targets, count(samples), None)
         self.corrected = require_shape("corrected", state["corrected"], None, self.Y.shape[1])
         if not 0 < len(self.corrected) <= self.samples:
-            raise InvalidInputError(f"corrected has {len(self.corrected)} rows of {self.samples}")
+            raise InvalidInputError(
+                f"corrected has {len(self.corrected)} rows, but there are {self.samples} samples"
+            )
         require_finite("corrected", self.corrected)
 
 
 class Reservoir:
-    """A fair choice of the samples so far (Vitter's algorithm R), the same for the same seed."""
+    """A uniform sample of the stream so far (Vitter's algorithm R), reproducible by its seed."""
 
     def __init__(self, capacity: int, seed: int) -> None:
         self.capacity, self.seed, self.offered = capacity, seed, 0
@@ -252,7 +256,7 @@ class Reservoir:
         return min(self.offered, self.capacity)
 
     def draw(self, number: int) -> Samples | None:
-        """Some of them, each at most once."""
+        """Draws stored samples, each at most once."""
         if self.samples is None:
             return None
         chosen = self._random(0).choice(len(self), min(number, len(self)), replace=False)
@@ -260,7 +264,7 @@ class Reservoir:
         return mapped(lambda leaf: leaf[rows.to(leaf.device)], self.samples)
 
     def offer(self, samples: Samples) -> None:
-        """Keeps each of a block's samples with the same probability as all before."""
+        """Keeps each sample of a block with the same probability as all earlier ones."""
         if not self.capacity:
             return
         room, random = self.capacity - len(self), self._random(1)
@@ -278,22 +282,22 @@ class Reservoir:
         return np.random.default_rng([self.seed % 2**64, self.offered, use])
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as named tensors and plain values."""
+        """Returns the state as named tensors and plain values."""
         held = {} if self.samples is None else named_leaves("samples", self.samples)
         return {"offered": self.offered} | held
 
     def load_state_dict(self, state: dict[str, Any], first: First | None) -> None:
-        """Restores a state; this reservoir must be new."""
+        """Restores a state; call it on a new reservoir."""
         self.offered, self.samples = int(state["offered"]), _samples_of(state, first)
         held = 0 if self.samples is None else count(self.samples)
         if held != len(self):
-            raise InvalidInputError(f"offered is {self.offered}, with {held} samples")
+            raise InvalidInputError(f"offered is {self.offered}, but {held} samples are stored")
 
 
 class ClosedLoop:
-    """The learner that leads, the stored samples, and what is expected of the network.
+    """The learner whose predictions are the aim, the stored samples, and the expected outputs.
 
-    The learner has the tangent features of the network as it is at construction, for good.
+    The learner always uses the tangent features of the network as it is at construction.
     """
 
     def __init__(self, module: nn.Module, options: Options, params: list[str] | None) -> None:
@@ -307,25 +311,25 @@ class ClosedLoop:
 
     @property
     def samples(self) -> int:
-        """Samples that it has given targets for."""
+        """Number of samples for which it has returned targets."""
         return self.leader.samples
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are kept of the stream."""
+        """Bytes kept for the stream."""
         stored = [] if self.reservoir.samples is None else leaves(self.reservoir.samples)
         return self.leader.nbytes + sum(int(leaf.nbytes) for leaf in stored)
 
     def trust(self) -> None:
-        """Stops warnings; the comparison goes on, because the damping depends on it."""
+        """Stops warnings; the comparison continues, because the damping depends on it."""
         self.watch.warned = True
 
     def correct(
         self, kernel: Kernel, learner: SGD, samples: Samples, targets: Tensor
     ) -> tuple[Samples, Tensor]:
-        """A block with stored samples beside it, and the targets towards the leader's predictions.
+        """Returns a block, with stored samples added, and its targets towards the aim.
 
-        Nothing changes before all is computed: a block whose correction fails has not been seen.
+        State changes only at the end: a block whose correction fails is not counted as seen.
         """
         leader, watch, reservoir = (
             self.leader.fork(),
@@ -334,7 +338,7 @@ class ClosedLoop:
         )
         try:
             watch.compare(self.module)
-        finally:  # a warning that is an error is given only once, too
+        finally:  # a warning that is turned into an error is given only once, too
             self.watch.warned = watch.warned
         leader.learn(samples, targets)
         stored = reservoir.draw(count(samples))
@@ -353,7 +357,7 @@ class ClosedLoop:
         return block, given
 
     def _next_damping(self, error: float | None) -> float:
-        """The damping, given how far off the last block was."""
+        """Returns the damping, given how far off the last block was."""
         if error is not None and error > TOO_FAR:
             return min(2 * self.damping, MOST_DAMPING * self.options.damping)
         if error is not None and error < NEAR:
@@ -361,7 +365,7 @@ class ClosedLoop:
         return self.damping
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as named tensors and plain values."""
+        """Returns the state as named tensors and plain values."""
         values, tensors = self.leader.to_state()
         state = {"steps": self.steps, "damping": self.damping, "leader": values}
         parts = {
@@ -372,14 +376,14 @@ class ClosedLoop:
         return state | {f"{part}.{k}": v for part, held in parts.items() for k, v in held.items()}
 
     def load_state_dict(self, state: dict[str, Any], first: First | None) -> None:
-        """Restores a state; this loop must be new. The leader's weights come from the state."""
+        """Restores a state, with the learner's weights; call it on a new loop."""
         options = self.leader.gamma, self.leader.memory, self.leader.seed
         device = next(self.module.parameters()).device
         tensors = {name: tensor.to(device) for name, tensor in part_of(state, "leader").items()}
         self.leader = TangentLearner.from_state(state["leader"], tensors, self.module)
         same = options == (self.leader.gamma, self.leader.memory, self.leader.seed)
         if not same or state["leader"]["flat"] is not False:  # it is given matrices
-            raise InvalidInputError("the learner that leads has other options than the corrector")
+            raise InvalidInputError("the saved TangentLearner has other options than the corrector")
         self.steps, self.damping = int(state["steps"]), float(state["damping"])
         least = self.options.damping
         if not least <= self.damping <= MOST_DAMPING * least:
@@ -393,7 +397,7 @@ class ClosedLoop:
 def closed_loop_targets(
     K: Tensor, outputs: Tensor, aim: Tensor, learner: SGD, damping: float, first_step: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """(m, c) the targets of a block that begins with this step, and the outputs they lead to."""
+    """Returns targets (m, c) of a block that starts at this step, and the outputs they lead to."""
     damped = K.clone()
     damped.diagonal().add_(damping * K.diagonal().mean())
     a = torch.linalg.solve(damped, aim - outputs)
@@ -403,14 +407,14 @@ def closed_loop_targets(
 
 
 def _samples_of(state: dict[str, Any], first: First | None) -> Samples | None:
-    """The samples of a state, if it has some; they must be like the first ones."""
+    """Returns the samples of a state, if it has any; they must match the first ones."""
     found = from_named("samples", state)
     if found is None:
         return None
-    # a copy, aligned as one that was never saved: the same bits come of it
+    # copied to get the memory alignment of samples that were never saved: same bits in results
     samples = mapped(torch.clone, as_samples("samples", found))
     if first is None or form_of(samples) != form_of(first[0]):
         raise InvalidInputError(
-            f"samples have shape {shapes_of(samples)}; expected those of the first ones"
+            f"samples have shape {shapes_of(samples)}; expected the shape of the first samples"
         )
     return samples

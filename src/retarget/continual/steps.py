@@ -1,6 +1,6 @@
-"""The members of a run, trained at once as one batched network, and a step of SGD for all of them.
+"""All members of a run as one batched network, and steps of SGD that train them at once.
 
-On CUDA a step is recorded once a pass, and replayed.
+On CUDA a step is recorded once in each pass, and then replayed.
 """
 
 import copy
@@ -27,29 +27,30 @@ if TYPE_CHECKING:
 class Ensemble:
     """The members' parameters, stacked: a leading dimension M on every tensor.
 
-    Members never mix: what member m computes is what its module alone would. The modules that are
-    given are copied; `write_back` copies the trained parameters into them.
+    Members never mix: each computes exactly what its module would compute alone. The given modules
+    are copied; `write_back` copies the trained parameters back into them.
 
     Attributes:
         parameters: Trainable parameters, stacked, by name.
-        modules: A module for each member, which shares its memory with the stacked parameters: it
-            is always as trained as its member.
+        modules: One module for each member; it shares memory with the stacked parameters, so it is
+            always up to date.
     """
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         if not modules:
-            raise InvalidInputError("there are no modules; expected one network a member")
+            raise InvalidInputError("there are no modules; expected one network for each member")
         if len({id(module) for module in modules}) < len(modules):
             raise InvalidInputError(
-                "two members are the same module; expected one network a member: copy.deepcopy it"
+                "two members are the same module; expected a separate network for each member: use "
+                "copy.deepcopy"
             )
         described = [_description(module) for module in modules]
         for i, other in enumerate(described):
             if other != described[0]:
                 raise InvalidInputError(
                     f"module {i} has other parameters than module 0 (names, shapes, dtypes, what "
-                    "is trainable, or training mode); expected one architecture: train different "
-                    "ones in calls of their own"
+                    "is trainable, or training mode); expected one architecture: train others in a "
+                    "separate call"
                 )
         self._given = modules
         stacked, self.buffers = stack_module_state(list(modules))
@@ -61,7 +62,7 @@ class Ensemble:
         }
         self.parameters = {name: p for name, p in self._all.items() if name in trainable}
         self.modules = [self._view(module, m) for m, module in enumerate(modules)]
-        # its own values are never used; on "meta" it would lose which weights are tied
+        # its values are never used; on the "meta" device it would lose which weights are tied
         self._base = copy.deepcopy(modules[0])
 
     def __len__(self) -> int:
@@ -73,7 +74,7 @@ class Ensemble:
         return cast(torch.device, next(iter(self.parameters.values())).device)
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """(M, n, c) each member's outputs for its own inputs (M, n, ...)."""
+        """Returns each member's outputs (M, n, c) for its own inputs (M, n, ...)."""
 
         def forward(weights: dict[str, Tensor], x: Tensor) -> Tensor:
             return cast(Tensor, functional_call(self._base, weights, (x,)))
@@ -85,23 +86,23 @@ class Ensemble:
 
     @torch.no_grad()
     def predict(self, member: int, inputs: Tensor) -> Tensor:
-        """(n, c) one member's outputs in evaluation mode."""
+        """Returns one member's outputs (n, c) in evaluation mode."""
         with evaluating(self.modules[member]) as module:
             return cast(Tensor, module(inputs))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What training changes: trainable parameters and buffers, stacked, by name."""
+        """Returns what training changes: trainable parameters and buffers, stacked, by name."""
         return self.parameters | self.buffers
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Copies such values into the stacked parameters and buffers."""
+        """Copies saved values into the stacked parameters and buffers."""
         for name, values in self.state_dict().items():
             values.copy_(state[name])
 
     @torch.no_grad()
     def write_back(self) -> None:
-        """Copies parameters and buffers into the modules that were given."""
+        """Copies parameters and buffers into the given modules."""
         for given, trained in zip(self._given, self.modules, strict=True):
             given.load_state_dict(trained.state_dict())
 
@@ -116,7 +117,7 @@ class Ensemble:
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[nn.Module]:
-    """The module in evaluation mode; afterwards each of its parts is in its former mode again."""
+    """Puts the module in evaluation mode; afterwards restores the mode of each submodule."""
     training = [part for part in module.modules() if part.training]
     try:
         yield module.eval()
@@ -137,14 +138,14 @@ def _description(module: nn.Module) -> list[object]:
 class Samples:
     """Samples of M members, n each."""
 
-    pool: Tensor  # (N, ...) all inputs, those that members share only once
+    pool: Tensor  # (N, ...) all inputs; those that members share are stored once
     rows: Tensor  # (M, n) the rows of the pool, in each member's order
     labels: Tensor  # (M, n) class of each sample
     spans: list[list[slice]]  # for each member the range of each task
 
     @classmethod
     def gather(cls, parts: Sequence[Labelled], device: torch.device) -> "Samples":
-        """The members' samples, moved to the device."""
+        """Collects the members' samples on the device."""
         pools = list({id(part.inputs): part.inputs for part in parts}.values())
         first_rows = np.cumsum([0, *(len(pool) for pool in pools)])
         offset = {id(pool): int(first) for pool, first in zip(pools, first_rows, strict=False)}
@@ -157,24 +158,24 @@ class Samples:
         )
 
     def inputs(self, member: int, span: slice) -> Tensor:
-        """A range of one member's samples."""
+        """Returns a range of one member's samples."""
         return self.pool[self.rows[member, span]]
 
 
-WARM_UP_STEPS = 3  # before recording: libraries set themselves up at their first calls
+WARM_UP_STEPS = 3  # before recording: libraries initialise themselves in their first calls
 NEVER = torch.iinfo(torch.int64).max
 
 
 @dataclass(frozen=True)
 class PassPlan:
-    """What comes at each step of a pass over the data, for all members."""
+    """The samples of each step of a pass over the data, for all members."""
 
-    positions: Tensor  # (steps, M, b) positions in the stream; the last mini-batch is filled up
-    weights: Tensor  # (steps, M, b) 1, or 0 for what only fills up
+    positions: Tensor  # (steps, M, b) positions in the stream; the last mini-batch is padded
+    weights: Tensor  # (steps, M, b) 1, or 0 for padding
 
     @classmethod
     def in_order(cls, order: np.ndarray, batch_size: int, like: Tensor) -> "PassPlan":
-        """Mini-batches of the samples at (M, n) positions, in this order; weights as `like`."""
+        """Plans mini-batches of the samples at (M, n) positions, in order; weights as `like`."""
         members, n = order.shape
         filled = np.pad(order, ((0, 0), (0, -n % batch_size)), mode="edge")
         real = np.broadcast_to(np.arange(filled.shape[1]) < n, filled.shape)
@@ -189,11 +190,11 @@ class PassPlan:
 
 
 class Optimiser:
-    """`torch.optim.SGD` on stacked parameters: rate, momentum and decay of each member's own."""
+    """`torch.optim.SGD` on stacked parameters; each member has its own rate, momentum and decay."""
 
     def __init__(self, learners: Sequence[SGD], parameters: Sequence[Tensor]) -> None:
         def columns(values: list[float]) -> list[Tensor]:
-            """One number a member, ready to multiply each stacked parameter."""
+            """Shapes one number for each member to multiply each stacked parameter."""
             return [p.new_tensor(values).reshape(-1, *[1] * (p.ndim - 1)) for p in parameters]
 
         self._parameters = parameters
@@ -219,7 +220,7 @@ class Optimiser:
             parameter.sub_(self._lr[i] * move)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The velocities of the parameters, if there is momentum."""
+        """Returns the velocities of the parameters, if there is momentum."""
         return {str(i): velocity for i, velocity in enumerate(self._velocity)}
 
     @torch.no_grad()
@@ -230,7 +231,7 @@ class Optimiser:
 
 
 class Stepper:
-    """Takes the steps of one pass over the data, the run's `plan`, with the hooks of methods."""
+    """Takes the steps of one pass, the run's `plan`, and calls the hooks of the methods."""
 
     def __init__(self, run: "Run", methods: Sequence[Method]) -> None:
         self._run, self._methods = run, methods
@@ -289,7 +290,7 @@ class Stepper:
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """A garbage collector that finds an old graph would spoil the recording of a new one."""
+    """Turns off the garbage collector: freeing an old graph would spoil recording a new one."""
     collecting = gc.isenabled()
     gc.disable()
     try:

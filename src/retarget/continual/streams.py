@@ -1,4 +1,4 @@
-"""Streams of tasks: what a continual learner is shown, in which order, and its tests."""
+"""Streams of tasks: the training samples in order, and the test set of each task."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ Tasks = Sequence[tuple[Any, Any]]
 class Labelled:
     """Samples in an order, grouped into consecutive tasks."""
 
-    inputs: Tensor  # (N, ...) a pool of samples, which other orders of them share
+    inputs: Tensor  # (N, ...) a pool of samples, shared with other orders of them
     rows: Tensor  # (n,) rows of the pool, in order
     labels: Tensor  # (n,) class of each sample, in order
     sizes: tuple[int, ...]  # samples in each task
@@ -37,13 +37,14 @@ class Labelled:
 class TaskStream:
     """Tasks to learn one after the other, and the test set of each.
 
-    What `train` is given, as a `DataLoader` is elsewhere; the samples are in memory, once for all
-    orders of them. `domain_pairs`, `class_incremental` and others make one from a `LabelledData`.
+    Give it to `train`, as you would give a `DataLoader` to another loop. The samples are in memory,
+    and different orders share them. `domain_pairs`, `class_incremental` and others make a stream
+    from a `LabelledData`.
 
     Attributes:
         train: The stream, in order.
-        test: What is tested, task by task, at any time for all tasks.
-        classes: Number of the network's outputs.
+        test: The test set of each task; every evaluation tests all tasks.
+        classes: Number of classes, which is the number of the network's outputs.
 
     Examples:
         >>> X = torch.arange(6.0)[:, None]
@@ -60,26 +61,31 @@ class TaskStream:
         sizes, tasks = self.test.sizes, len(self.train.sizes)
         if len(sizes) != tasks:
             raise InvalidInputError(
-                f"test has {len(sizes)} tasks, but there are {tasks} to learn; expected as many"
+                f"test has {len(sizes)} tasks, but there are {tasks} to learn; expected one test "
+                "set for each task"
             )
         if 0 in sizes:
-            raise InvalidInputError(f"task {sizes.index(0)} has no test samples; expected some")
+            raise InvalidInputError(
+                f"task {sizes.index(0)} has no test samples; expected at least one for each task"
+            )
         test, train = (
             f"{part.inputs.dtype} of shape {tuple(part.inputs.shape[1:])}"
             for part in (self.test, self.train)
         )
         if test != train:
-            raise InvalidInputError(f"test samples are {test}, the stream's {train}")
+            raise InvalidInputError(
+                f"test samples are {test}; expected {train}, as in the training stream"
+            )
 
     @classmethod
     def from_tasks(
         cls, tasks: Tasks, test: Tasks | None = None, classes: int | None = None
     ) -> "TaskStream":
-        """A stream of your own tasks.
+        """Makes a stream from your own tasks.
 
         Args:
             tasks: (X, y) for each task, in order; X (n, ...) real numbers, y (n,) labels from 0.
-            test: The same for the test; None tests on the tasks themselves.
+            test: The same for the test sets; None tests on the training samples.
             classes: Number of classes; None for the largest label plus one.
         """
         train = _joined("tasks", tasks)
@@ -88,7 +94,7 @@ class TaskStream:
         classes = largest + 1 if classes is None else classes
         if largest >= classes:
             raise InvalidInputError(
-                f"a label is {largest}, but there are {classes} classes, from 0 to {classes - 1}"
+                f"a label is {largest}; expected 0 to {classes - 1}, as there are {classes} classes"
             )
         return cls(train, tested, classes)
 
@@ -98,13 +104,13 @@ class TaskStream:
         return len(self.train.sizes)
 
     def targets(self) -> Tensor:
-        """(n, classes) one-hot targets of the stream, in the inputs' dtype."""
+        """Returns one-hot targets (n, classes) of the stream, in the inputs' dtype."""
         return one_hot(self.train.labels, self.classes).to(self.train.inputs.dtype)
 
 
 @dataclass(frozen=True)
 class LabelledData:
-    """A data set to make streams from: inputs (n, ...) and labels (n,), for training and test."""
+    """A data set to make streams from: training and test inputs (n, ...) and labels (n,)."""
 
     inputs: Tensor
     labels: Tensor
@@ -114,29 +120,32 @@ class LabelledData:
     def __post_init__(self) -> None:
         for X, y in (("inputs", "labels"), ("test_inputs", "test_labels")):
             inputs, labels = _checked(X, getattr(self, X), getattr(self, y))
-            object.__setattr__(self, X, inputs)  # it is frozen, and they are set only here
+            object.__setattr__(self, X, inputs)  # the class is frozen; they are set only here
             object.__setattr__(self, y, labels)
         unseen = set(self.test_labels.tolist()) - set(self.labels.tolist())
         if unseen:
             raise InvalidInputError(
-                f"test_labels holds {min(unseen)}, which labels does not; expected known classes"
+                f"test_labels holds {min(unseen)}, which labels does not; expected only classes "
+                "that are trained on"
             )
 
     def classes(self) -> list[int]:
-        """The labels that occur."""
+        """Returns the labels that occur, sorted."""
         return sorted(set(self.labels.tolist()))
 
 
 def domain_pairs(data: LabelledData, seed: int, per_class: int | None = None) -> TaskStream:
-    """Two classes a task, relabelled 0 and 1: the same two outputs serve every task.
+    """Makes tasks of two classes each, relabelled 0 and 1: all tasks use the same two outputs.
 
-    The seed shuffles the classes into pairs, draws `per_class` samples of each class (all without
-    it) and shuffles each task.
+    The seed shuffles the classes into pairs, draws `per_class` samples of each class (None for
+    all), and shuffles each task.
     """
     random = np.random.default_rng(seed)
     classes = data.classes()
     if len(classes) < 2 or len(classes) % 2:
-        raise InvalidInputError(f"there are {len(classes)} classes; expected an even number")
+        raise InvalidInputError(
+            f"there are {len(classes)} classes; expected an even number, to make pairs of them"
+        )
     pairs = random.permutation(classes).reshape(-1, 2).tolist()
     return _by_class(data, random, pairs, per_class, relabel=True)
 
@@ -144,7 +153,7 @@ def domain_pairs(data: LabelledData, seed: int, per_class: int | None = None) ->
 def class_incremental(
     data: LabelledData, seed: int, classes_a_task: int, per_class: int | None = None
 ) -> TaskStream:
-    """New classes with every task, each an output of its own; classes and samples by the seed."""
+    """Makes tasks of new classes, each with its own output; the seed shuffles everything."""
     random = np.random.default_rng(seed)
     classes = data.classes()
     if classes_a_task < 1 or len(classes) % classes_a_task:
@@ -158,19 +167,19 @@ def class_incremental(
 def classes_in_tasks(
     data: LabelledData, seed: int, tasks: Sequence[Sequence[int]], per_class: int | None = None
 ) -> TaskStream:
-    """Tasks of these classes, each an output of its own; the seed draws and shuffles samples."""
+    """Makes tasks of these classes, each with its own output; the seed shuffles the samples."""
     wanted = [label for task in tasks for label in task]
     if sorted(wanted) != data.classes():
         raise InvalidInputError(
-            f"tasks have the classes {sorted(wanted)}, the data {data.classes()}; expected each "
-            "class in one task"
+            f"tasks have the classes {sorted(wanted)}, but the data have {data.classes()}; "
+            "expected each class in exactly one task"
         )
     random = np.random.default_rng(seed)
     return _by_class(data, random, [list(task) for task in tasks], per_class, relabel=False)
 
 
 def shuffled(data: LabelledData, seed: int, per_class: int | None = None) -> TaskStream:
-    """One task of all classes in random order: no shift of the distribution."""
+    """Makes one task of all classes in random order: a stream without distribution shift."""
     return classes_in_tasks(data, seed, [data.classes()], per_class)
 
 
@@ -181,7 +190,7 @@ def _by_class(
     per_class: int | None,
     relabel: bool,
 ) -> TaskStream:
-    """Samples group by group: the stream's drawn and shuffled, the test's in their own order."""
+    """Makes one task of each group: training samples are drawn and shuffled, test samples not."""
     tasks, test_tasks = [], []
     for group in groups:
         drawn = []
@@ -214,22 +223,27 @@ def _joined(name: str, tasks: Tasks) -> Labelled:
     parts = [_checked(f"{name}[{i}]", X, y) for i, (X, y) in enumerate(tasks)]
     shapes = {tuple(X.shape[1:]) for X, _ in parts}
     if len(shapes) > 1:
-        raise InvalidInputError(f"{name} have the shapes {sorted(shapes)}; expected one shape")
+        raise InvalidInputError(
+            f"{name} have samples of the shapes {sorted(shapes)}; expected one shape for all tasks"
+        )
     inputs, labels = (torch.cat(column) for column in zip(*parts, strict=True))
     rows = torch.arange(len(inputs), device=inputs.device)
     return Labelled(inputs, rows, labels, tuple(len(X) for X, _ in parts))
 
 
 def _checked(name: str, X: Any, y: Any) -> tuple[Tensor, Tensor]:
-    """Samples and labels as tensors on one device."""
+    """Returns samples and labels as tensors on one device."""
     inputs, labels = as_tensor(name, X), as_tensor(f"labels of {name}", y)
     require_float(name, inputs, "convert the samples first")
     if inputs.ndim < 2 or not len(inputs):
         raise InvalidInputError(
-            f"{name} has shape {tuple(inputs.shape)}; expected samples as rows, at least one"
+            f"{name} has shape {tuple(inputs.shape)}; expected samples as rows, and at least one"
         )
     if labels.is_floating_point() or labels.dtype == torch.bool:
-        raise InvalidTypeError(f"labels of {name} have {labels.dtype}; expected whole numbers")
+        raise InvalidTypeError(
+            f"labels of {name} have dtype {labels.dtype}; expected whole numbers, the class of "
+            "each sample"
+        )
     if labels.shape != (len(inputs),):
         raise InvalidInputError(
             f"labels of {name} have shape {tuple(labels.shape)}; expected ({len(inputs)},)"

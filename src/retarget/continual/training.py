@@ -1,4 +1,4 @@
-"""The one training loop of the lab."""
+"""The training loop of the continual-learning lab."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +18,8 @@ from retarget.errors import InvalidInputError, TrainingDivergedError
 from retarget.learners import SGD
 from retarget.progress import PatientBar
 
-EVALUATED_AT_A_TIME = {"cpu": 64}  # activations stay in the cache; elsewhere 4096
-STEPS_BETWEEN_CHECKS = {"cpu": 1}  # of the loss; elsewhere 250: each look waits for the device
+EVALUATED_AT_A_TIME = {"cpu": 64}  # so activations stay in the cache; 4096 on other devices
+STEPS_BETWEEN_CHECKS = {"cpu": 1}  # of the loss; 250 on other devices, which each check waits for
 
 
 def train(
@@ -36,39 +36,40 @@ def train(
     progress: bool | None = None,
     checkpoint: str | Path | None = None,
 ) -> History:
-    r"""Trains networks on a stream of tasks and evaluates them on the way.
+    r"""Trains networks on a stream of tasks, and evaluates them during training.
 
-    The loss of a sample is $\tfrac12 \|y - f(x)\|^2$; the learner says how a mini-batch's losses
-    make one. Several networks (members) train at once as one batched network, each on its own
-    stream and at its own rate; each comes out as if it had been trained alone, up to rounding.
+    The loss of a sample is $\tfrac12 \|y - f(x)\|^2$; the learner's `reduction` says whether the
+    losses of a mini-batch are summed or averaged. Several networks (members) train at once as one
+    batched network, each on its own stream and at its own rate; each result is that of training the
+    network alone, up to rounding.
 
     Args:
-        modules: The network, or one per member; trained in place, on the device where they are.
-        streams: What is learned, or one stream per member; tasks of the same sizes in all.
+        modules: The network, or one per member; trained in place, on their device.
+        streams: The stream, or one per member; the tasks must have the same sizes in all.
         learners: The optimiser, or one per member; constant rates, one batch size and reduction.
-        methods: What is done beyond plain SGD. Several work together: targets pass through them in
-            turn, penalties add up.
+        methods: What to do beyond plain SGD. Several methods work together: targets pass through
+            them in turn, and their penalties add up.
         epochs: Passes over each task.
         reshuffle: Whether every epoch after the first has a new order; ignored if a method needs
             the same order in every epoch (`keeps_order`).
         evaluate_every: Samples between two evaluations within a task, a multiple of the batch
-            size. Evaluated in any case: before everything, and after each task.
-        seeds: A seed for everything random (orders, buffers) of each member; default 0, 1, 2...
+            size. There is always one before training, and one after each task.
+        seeds: Seeds for everything random (orders, buffers), one per member; default 0, 1, 2...
         record: On CUDA, record a step of each pass and replay it (if the methods allow).
         progress: Whether to show a progress bar; None shows it on a terminal.
-        checkpoint: A file that the run is saved to after every epoch. If it exists, the run resumes
-            from it: on the CPU with the results of an uninterrupted run, to the last bit. It stays
-            when training is done (the same call then returns the results at once): delete it when
-            you have stored them.
+        checkpoint: A file to save the run to after every epoch. If it exists, the run resumes from
+            it; on the CPU the results are bit-identical to an uninterrupted run. The file stays
+            after training, and the same call then returns the results at once: delete it when you
+            have stored them.
 
     Raises:
-        TrainingDivergedError: The loss of a member is not finite. The modules are as before.
-        InvalidInputError: The checkpoint is of another run, or something here has no meaning.
-        OSError: The checkpoint cannot be written. The one before stays.
+        TrainingDivergedError: The loss of a member is not finite. The modules are unchanged.
+        InvalidInputError: The checkpoint is from another run, or an argument is invalid.
+        OSError: The checkpoint cannot be written. The previous one stays.
 
     Warns:
-        DamagedFileWarning: The checkpoint cannot be read. It is kept under another name, and
-            training starts from the beginning.
+        DamagedFileWarning: The checkpoint cannot be read. It is renamed, and training starts from
+            the beginning.
     """
     schedule = {"epochs": epochs, "reshuffle": reshuffle, "evaluate_every": evaluate_every}
     run = _start(modules, streams, learners, methods, seeds, record=record, **schedule)
@@ -106,10 +107,11 @@ class Run:
         task: The task being learned, from 0.
         epoch: The pass over it, from 0.
         order: (M, n) positions of the task's samples, in the order of the last pass.
-        seen: Samples learned from so far.
-        checkpoint: Saves the run, if that was asked for. A method whose `on_task_end` is long may
-            call it there, if its `state_dict` says how far it is: it is then called again.
-        plan: What comes at each step of the current pass.
+        seen: Number of training samples so far.
+        checkpoint: Saves the run, if a checkpoint was requested. A method with a long `on_task_end`
+            may call it there if its `state_dict` records the progress: after an interruption,
+            `on_task_end` is called again.
+        plan: The samples of each step of the current pass.
     """
 
     ensemble: Ensemble
@@ -128,8 +130,8 @@ class Run:
     first_bad: Tensor  # (M,) first step of the pass with a loss that is not finite, or NEVER
     task: int = 0
     epoch: int = 0
-    passes: int = 0  # over the task that are complete
-    ended: int = 0  # methods whose `on_task_end` is over
+    passes: int = 0  # complete passes over the task
+    ended: int = 0  # methods whose `on_task_end` has finished
     order: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     seen: int = 0
     checkpoint: Callable[[], None] = lambda: None
@@ -145,12 +147,12 @@ class Run:
 
     @property
     def stream_bytes(self) -> int:
-        """Bytes of all samples of a member's stream and their targets."""
+        """Bytes of all samples and targets of a member's stream."""
         sample = self.train.inputs(0, slice(0, 1)).nbytes
         return self.train.rows.shape[1] * sample + self.targets[0].nbytes
 
     def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """(M,) loss of each member's mini-batch; outputs and targets (M, b, c), weights (M, b)."""
+        """Returns each member's loss (M,), for outputs and targets (M, b, c), weights (M, b)."""
         losses = (outputs - targets).square().sum(-1) / 2 * weights
         if self.learners[0].reduction == "sum":
             return losses.sum(1)
@@ -158,15 +160,15 @@ class Run:
         return losses.sum(1) / weights.sum(1).clamp(min=1)
 
     def inputs(self, positions: Tensor) -> Tensor:
-        """(M, b, ...) the samples at (M, b) positions of the members' streams."""
+        """Returns the samples (M, b, ...) at positions (M, b) of the members' streams."""
         return self.train.pool[self.train.rows.gather(1, positions)]
 
     def true_targets(self, positions: Tensor) -> Tensor:
-        """(M, b, c) the one-hot targets at (M, b) positions of the members' streams."""
+        """Returns the one-hot targets (M, b, c) at positions (M, b) of the members' streams."""
         return gather_rows(self.targets, positions)
 
     def batch(self, step: Tensor) -> Batch:
-        """The mini-batch of a step of the current pass, with the outputs as they are."""
+        """Returns the mini-batch of a step of the current pass, with the present outputs."""
         positions = self.plan.positions.index_select(0, step)[0]
         weights = self.plan.weights.index_select(0, step)[0]
         inputs = self.inputs(positions)
@@ -183,7 +185,7 @@ class Run:
 
         Args:
             order: The positions in the members' streams.
-            methods: Methods whose hooks are called; none for plain training.
+            methods: Methods whose hooks are called; empty for plain training.
             after_step: Called after each step with the number of samples in it.
         """
         n, batch_size = order.shape[1], self.learners[0].batch_size
@@ -201,7 +203,7 @@ class Run:
 
     @torch.no_grad()
     def evaluate(self, learned: int) -> None:
-        """Notes every member's accuracy on all test samples, and on each task's own.
+        """Records every member's accuracy on all test samples, and on those of each task.
 
         Args:
             learned: Number of tasks that have been learned completely.
@@ -222,7 +224,7 @@ class Run:
         self.steps = 0
 
     def _test_outputs(self, member: int) -> Tensor:
-        """(n, c) the member's outputs for its test samples."""
+        """Returns the member's outputs (n, c) for its test samples."""
         for method in reversed(self.methods):
             answers = method.test_outputs(self, member)
             if answers is not None:
@@ -232,7 +234,7 @@ class Run:
         return torch.cat([self.ensemble.predict(member, self.test.pool[p]) for p in portions])
 
     def history(self) -> History:
-        """All evaluations so far."""
+        """Returns all evaluations so far."""
         samples, task, *parts = zip(*self.evaluations, strict=True)
         accuracy, by_task, loss = (torch.stack(part).double().numpy() for part in parts)
         kept = sum(method.kept_bytes(self) for method in self.methods)
@@ -241,8 +243,8 @@ class Run:
     def _require_sound(self, outputs: Tensor) -> None:
         """Stops the run if the steps so far have broken a network, even if no loss shows it.
 
-        The last step may have thrown the weights out of range; and a ReLU whose weights are
-        minus infinity just answers 0.
+        The last step may have made the weights infinite; and a ReLU whose weights are minus
+        infinity just returns 0.
         """
         self._require_finite(self.first_bad, "loss")
         sound = outputs.isfinite().flatten(1).all(1)
@@ -251,7 +253,7 @@ class Run:
         self._require_finite(torch.where(sound, NEVER, self.taken - 1), "network")
 
     def _require_finite(self, first_bad: Tensor, what: str) -> None:
-        """Stops the run if a member is not finite since some step of this pass."""
+        """Stops the run if a member became infinite or NaN in a step of this pass."""
         first = first_bad.cpu()
         if (first == NEVER).all():
             return
@@ -272,12 +274,12 @@ class Run:
 
 
 def gather_rows(table: Tensor, positions: Tensor) -> Tensor:
-    """(M, b, c) the rows of each member's table (M, n, c) at its own positions (M, b)."""
+    """Returns the rows (M, b, c) of each member's table (M, n, c) at its positions (M, b)."""
     return table.gather(1, positions[..., None].expand(-1, -1, table.shape[-1]))
 
 
 def _learn_task(run: Run, bar: PatientBar) -> None:
-    """Learns the current task, or what is left of it, and turns to the next."""
+    """Learns the current task, or the rest of it, and moves on to the next."""
     if not run.passes:
         run.epoch = 0
         for method in run.methods:
@@ -288,7 +290,7 @@ def _learn_task(run: Run, bar: PatientBar) -> None:
     def after_step(samples: int) -> None:
         before, run.seen = run.seen, min(run.seen + samples, end)
         bar.advance(samples)
-        # a mini-batch that is not full may step over a multiple
+        # with a mini-batch that is not full, the count may skip a multiple
         due = every and run.seen // every > before // every
         if due and run.seen < end:
             run.evaluate(run.task)
@@ -330,7 +332,7 @@ def _start(
     for name, values in (("streams", shown), ("learners", optimisers), ("seeds", drawn)):
         if len(values) != members:
             raise InvalidInputError(
-                f"there are {len(values)} {name} for {members} modules; expected one a module"
+                f"there are {len(values)} {name} for {members} modules; expected one per module"
             )
     _check_learners(optimisers)
     _check_streams(shown, ensemble)
@@ -353,13 +355,15 @@ def _start(
 def _check_learners(learners: Sequence[SGD]) -> None:
     if any(not isinstance(learner.lr, float) for learner in learners):
         raise InvalidInputError(
-            "a learner has a schedule of rates; the lab trains at a constant one"
+            "a learner has a schedule of rates, but methods change the number of steps; use one "
+            "constant rate"
         )
     for name in ("batch_size", "reduction", "nesterov"):
         values = {getattr(learner, name) for learner in learners}
         if len(values) > 1:
             raise InvalidInputError(
-                f"the learners differ in {name}: {sorted(values)}; expected the same for all"
+                f"the learners differ in {name}: {sorted(values)}; expected the same for all "
+                "members: train others in a separate call"
             )
 
 
@@ -378,11 +382,13 @@ def _check_streams(streams: Sequence[TaskStream], ensemble: Ensemble) -> None:
         for what, got in described(stream).items():
             if got != expected[what]:
                 raise InvalidInputError(
-                    f"stream {i} has {what} {got}, stream 0 {expected[what]}; expected the same"
+                    f"stream {i} has {what} {got}; expected {expected[what]}, as in stream 0: "
+                    "train others in a separate call"
                 )
         if stream.train.inputs.dtype != dtype:
             raise InvalidInputError(
-                f"stream {i} is {stream.train.inputs.dtype}, the network is {dtype}; convert one"
+                f"stream {i} is {stream.train.inputs.dtype}, but the network is {dtype}; convert "
+                "one of them"
             )
     few = first.train.inputs[first.train.rows[:2]].to(ensemble.device)
     outputs = ensemble.predict(0, few)
@@ -390,15 +396,16 @@ def _check_streams(streams: Sequence[TaskStream], ensemble: Ensemble) -> None:
         shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         raise InvalidInputError(
             f"the network's output for {len(few)} samples is {shape}; expected "
-            f"({len(few)}, {first.classes}), one output a class"
+            f"({len(few)}, {first.classes}), one output per class"
         )
 
 
 def check_schedule(epochs: int, evaluate_every: int | None, batch_size: int) -> None:
-    """Refuses passes and evaluations that have no meaning."""
+    """Raises if the number of epochs or the evaluation interval is invalid."""
     if epochs < 1:
         raise InvalidInputError(f"epochs is {epochs}; expected 1 or more")
     if evaluate_every is not None and (evaluate_every < 1 or evaluate_every % batch_size):
         raise InvalidInputError(
-            f"evaluate_every is {evaluate_every}; expected a positive multiple of {batch_size}"
+            f"evaluate_every is {evaluate_every}; expected a positive multiple of the batch size, "
+            f"{batch_size}"
         )

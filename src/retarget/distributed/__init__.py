@@ -1,6 +1,6 @@
-"""The same work on a Dask cluster, and kernels that are bigger than memory.
+"""The same functions on a Dask cluster, for kernels that are larger than memory.
 
-Needs the extra: `pip install "retarget[dask]"`. Nothing else of retarget imports this package.
+Needs the extra: `pip install "retarget[dask]"`. Nothing else in retarget imports this package.
 """
 
 from retarget.errors import missing_extra

@@ -1,4 +1,4 @@
-"""Streams that are Dask arrays: their Gram matrix in tiles, and learners of bounded memory."""
+"""Streams in Dask arrays: their Gram matrix in tiles, and learning from them in bounded memory."""
 
 import copy
 import math
@@ -22,25 +22,25 @@ from retarget.streaming.intake import require_unchanged
 from retarget.streaming.ridge import StreamingRidge
 from retarget.theory.moments import Moments
 
-# Samples in a tile's side: 7 MB in float64, a multiple of nearly every usual mini-batch.
+# Samples along a tile's side: 7 MB in float64, and a multiple of most common batch sizes.
 TILE_SIZE = 960
 
 
 def gram(kernel: Any, X: Any, tile_size: int = TILE_SIZE) -> da.Array:
     """Returns the Gram matrix of a stream as a Dask array (n, n) in square tiles.
 
-    Nothing of it is computed yet. A tile is computed where, and when, it is needed; those above the
-    diagonal are the transposes of those below it. The samples themselves are sent to the workers
-    now, once: call it inside the `connect` whose workers are to compute it.
+    The matrix is lazy: a tile is computed where and when it is needed, and tiles above the diagonal
+    are transposes of those below it. The samples are sent to the workers once, now: call it inside
+    the `connect` whose workers will compute it.
 
     Args:
-        kernel: A kernel of retarget, or whatever `as_kernel` takes.
+        kernel: A retarget kernel, or anything that `as_kernel` accepts.
         X: (n, ...) samples in stream order: a NumPy array, or a Dask array.
-        tile_size: Samples in a tile's side. A worker should have room for some 30 tiles; a
-            multiple of the learner's mini-batch (or of the correction's blocks) saves time.
+        tile_size: Samples along a tile's side. A worker should have memory for about 30 tiles; a
+            multiple of the learner's batch size (or of the correction's blocks) saves time.
 
     Returns:
-        The Gram matrix, of the kernel's own precision.
+        The Gram matrix, in the kernel's precision.
 
     Examples:
         >>> from retarget import RBF
@@ -53,9 +53,11 @@ def gram(kernel: Any, X: Any, tile_size: int = TILE_SIZE) -> da.Array:
     """
     tile_size, known = as_count("tile_size", tile_size), as_kernel(kernel)
     samples = X if isinstance(X, da.Array) else np.asarray(X)
-    if samples.ndim == 0 or not samples.shape[0] > 0:  # nan > 0 is False: rows nobody counted
-        raise InvalidInputError(f"X has shape {samples.shape}; expected at least one sample")
-    # All of X and the kernel go to the workers here, and not again with every column of tiles.
+    if samples.ndim == 0 or not samples.shape[0] > 0:  # an unknown size is nan: False
+        raise InvalidInputError(
+            f"X has shape {samples.shape}; expected samples as rows, and at least one"
+        )
+    # X and the kernel are sent to the workers here, once, and not with every column of tiles.
     chunks = (tile_size, *(-1,) * (samples.ndim - 1))
     samples, held = _sent(da.asarray(samples, chunks=chunks).rechunk(chunks), _named(known))
     dtype = known(computed(samples[:1])[0]).dtype
@@ -77,12 +79,12 @@ def _tile(kernel: Kernel, *samples: np.ndarray) -> np.ndarray:
 
 
 def _named(thing: Any) -> Delayed:
-    """A constant to be sent to the workers, under a name of its own."""
+    """Returns a constant to send to the workers, with a name of its own."""
     return delayed(thing, name=f"{type(thing).__name__}-{uuid.uuid4().hex}", traverse=False)
 
 
 def _sent(*collections: Any) -> tuple[Any, ...]:
-    """What the workers are to hold from now on, however large it is."""
+    """Sends collections to the workers, which keep them, however large they are."""
     large = {"distributed.admin.large-graph-warning-threshold": "1TB"}
     with dask.config.set(large), cluster_errors():
         return persist(*collections)
@@ -92,22 +94,22 @@ LearnerT = TypeVar("LearnerT", bound=StreamingRidge)
 
 
 def learn(learner: LearnerT, X: Any, Y: Any) -> LearnerT:
-    """Learns a Dask array, as `learner.learn(X, Y)` would if it were in memory.
+    """Learns from a Dask array, as `learner.learn(X, Y)` would from an array in memory.
 
-    Each block of rows is learned by an empty copy of the learner on the worker that has it, or that
-    reads it. A block yields sums of a fixed size, which are added up two by two; the total is
-    merged into the learner at the end. So the result is that of one machine (to rounding), a call
-    that fails changes nothing, and a thread of a worker holds one block, its features a portion at
-    a time, and at most three m x m matrices of float64.
+    An empty copy of the learner learns each block of rows, on the worker that has or reads it. Each
+    block gives sums of a fixed size; they are added up in pairs, and the total is merged into the
+    learner at the end. So the result is the same as on one machine (up to rounding), and a call
+    that fails changes nothing. Each thread of a worker has in memory one block, a portion of its
+    features, and at most three m x m matrices of float64.
 
-    Blocks should have more rows than there are features, so that the features, not the m x m sums,
-    take most of the time.
+    Blocks should have more rows than there are features, so that most of the time goes to the
+    features and not to the m x m sums.
 
     Args:
-        learner: A `StreamingRidge` or `TangentLearner`. It may have learned before. Features that
-            are a function must be one that can be sent to the workers.
-        X: (n, ...) samples, a Dask array. Its blocks of rows may have unknown sizes.
-        Y: (n,) or (n, c) targets, Dask or NumPy.
+        learner: A `StreamingRidge` or `TangentLearner`. It may have learned before. If its features
+            are a function, it must be possible to send it to the workers (pickle).
+        X: (n, ...) samples, a Dask array. The sizes of its blocks of rows may be unknown.
+        Y: (n,) or (n, c) targets, a Dask or NumPy array.
 
     Returns:
         The learner itself.
@@ -127,7 +129,7 @@ def learn(learner: LearnerT, X: Any, Y: Any) -> LearnerT:
         )
     samples, targets = _in_blocks_of_rows(X, Y)
     dtype = _fitting_type(learner, targets)
-    # The features (a network, for one) go to the workers once, and not with every block.
+    # The features (such as a network) are sent to the workers once, and not with every block.
     (empty,) = _sent(_named(learner.empty()))
     starts = np.cumsum([0, *samples.chunks[0][:-1]]).tolist()
     rows = samples.to_delayed().reshape(len(starts), -1)[:, 0]
@@ -146,10 +148,11 @@ def learn(learner: LearnerT, X: Any, Y: Any) -> LearnerT:
 
 
 def _in_blocks_of_rows(X: Any, Y: Any) -> tuple[da.Array, da.Array]:
-    """X and Y cut into the same blocks of whole rows."""
+    """Cuts X and Y into the same blocks of whole rows."""
     if not isinstance(X, da.Array):
         raise InvalidTypeError(
-            f"X is a {type(X).__name__}; expected a Dask array, or use learner.learn(X, Y)"
+            f"X is a {type(X).__name__}; expected a Dask array (for arrays in memory, use "
+            "learner.learn(X, Y))"
         )
     if X.ndim == 0:
         raise InvalidInputError("X is a single number; expected samples as rows")
@@ -159,22 +162,24 @@ def _in_blocks_of_rows(X: Any, Y: Any) -> tuple[da.Array, da.Array]:
     if Y.ndim not in (1, 2):
         raise InvalidInputError(f"Y has shape {Y.shape}; expected (n,) or (n, outputs)")
     Y = Y.rechunk(dict.fromkeys(range(1, Y.ndim), -1))
-    if np.isnan([X.shape[0], Y.shape[0]]).any():  # rows that nobody has counted
+    if np.isnan([X.shape[0], Y.shape[0]]).any():  # the number of rows is unknown
         if X.numblocks[0] != Y.numblocks[0]:
             raise InvalidInputError(
-                f"X has {X.numblocks[0]} blocks of rows and Y {Y.numblocks[0]}, of unknown sizes; "
-                "expected the same: call compute_chunk_sizes() on them first"
+                f"X has {X.numblocks[0]} blocks of rows and Y has {Y.numblocks[0]}, of unknown "
+                "sizes; expected the same blocks: call compute_chunk_sizes() on them first"
             )
         return X, Y
     if len(X) != len(Y):
-        raise InvalidInputError(f"X has {len(X)} rows and Y {len(Y)}; expected as many")
+        raise InvalidInputError(
+            f"X has {len(X)} rows and Y has {len(Y)}; expected the same number of rows"
+        )
     return X, Y.rechunk({0: X.chunks[0]})
 
 
 def _fitting_type(learner: StreamingRidge, Y: da.Array) -> torch.dtype:
-    """The type of targets that the learner can learn; others are refused before the work begins."""
+    """Returns the dtype to learn the targets in; raises for bad targets before any work."""
     outputs = 1 if Y.ndim == 1 else Y.shape[1]
-    require_unchanged("outputs of Y", outputs, learner._outputs or outputs)
+    require_unchanged("the number of outputs of Y", outputs, learner._outputs or outputs)
     none = as_tensor("Y", np.empty(0, dtype=Y.dtype))
     require_float("Y", none, "convert it, or one-hot encode class labels, first")
     return none.dtype
@@ -183,7 +188,7 @@ def _fitting_type(learner: StreamingRidge, Y: da.Array) -> torch.dtype:
 def _sums_of_block(
     empty: StreamingRidge, X: np.ndarray, Y: np.ndarray, start: float
 ) -> Moments | None:
-    # A copy for every block: threads that run one network at once would be in each other's way.
+    # A copy for every block, because threads must not run the same network at once.
     own = copy.deepcopy(empty)
     try:
         return own.learn(X, Y)._moments
@@ -193,7 +198,7 @@ def _sums_of_block(
 
 
 def _added_up(sums: list[Delayed]) -> Delayed:
-    """Two by two, so that no worker has to hold them all."""
+    """Adds the sums in pairs, so that no worker needs memory for all of them."""
     while len(sums) > 1:
         pairs = (sums[i : i + 2] for i in range(0, len(sums), 2))
         sums = [delayed(_joined, pure=False)(*pair) for pair in pairs]
@@ -205,8 +210,9 @@ def _joined(one: Moments | None, other: Moments | None = None) -> Moments | None
         return one or other
     if one.features != other.features:
         raise InvalidInputError(
-            f"a block has {one.features} features and another {other.features}; expected as many"
+            f"a block has {one.features} features and another has {other.features}; expected the "
+            "same number in all blocks"
         )
-    joined = one.copy()  # what Dask holds may be needed again
+    joined = one.copy()  # Dask may need the original again
     joined.join(other)
     return joined

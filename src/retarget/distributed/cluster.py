@@ -1,4 +1,4 @@
-"""The workers: processes on this machine, or a Dask cluster that is running already."""
+"""Connects to workers: processes on this machine, or a running Dask cluster."""
 
 import asyncio
 import logging
@@ -20,19 +20,19 @@ from retarget.errors import ClusterError, InvalidInputError
 
 LOCAL = re.compile(r"local:([1-9][0-9]*)")
 RUNNING = re.compile(r"(tcp|tls)://[^\s/]+:[0-9]+")
-TIMEOUT = 20  # seconds to reach a scheduler, and to close what was started
-LONGEST_WITHOUT_WORKERS = 60  # seconds until work that nobody does is given up
+TIMEOUT = 20  # seconds to reach a scheduler, and to stop a local cluster
+LONGEST_WITHOUT_WORKERS = 60  # seconds without any worker until we give up
 WATCH_EVERY = 0.5  # seconds
 LITTLE_MEMORY = (
-    "most often they have too little memory: use smaller tiles (tile_size), fewer threads, "
+    "usually they have too little memory: use smaller tiles (tile_size), fewer threads per worker, "
     "or a larger memory_limit"
 )
-# Dask looks once, this long after a worker was lost, and stops restarting it for good if it is not
-# there at that moment. Here workers are restarted for as long as the cluster lasts.
+# Dask checks once, this long after a worker was lost, and never restarts it again if it is not back
+# at that moment. Here workers are restarted until the cluster is closed.
 NEVER_LOST = {"distributed.deploy.lost-worker-timeout": "365 days"}
 
-# One thread a worker: many single-threaded processes lose no time waiting for each other, and the
-# results do not depend on the number of cores. torch and BLAS read these as they are imported.
+# One thread per worker: single-threaded processes do not wait for each other, and results do not
+# depend on the number of cores. torch and BLAS read these variables when they are imported.
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
 )
@@ -40,35 +40,33 @@ ONE_THREAD = dict.fromkeys(
 
 @contextmanager
 def connect(address: str, *, memory_limit: str | None = None) -> Iterator[Client]:
-    """The client of a Dask cluster, for as long as the context lasts.
-
-    Inside, it is also the scheduler that Dask arrays are computed by.
+    """Connects to a Dask cluster; inside the context, Dask computes its arrays there.
 
     Args:
-        address: `"local:N"` starts N worker processes of one thread each on this machine, reachable
-            from this machine only, and ends them with the context. `"tcp://host:port"` (or
-            `"tls://host:port"`) joins a scheduler that is running; it goes on running.
-        memory_limit: Memory of each local worker, such as `"1GB"`; what does not fit is kept on
-            disk. An equal share of this machine's memory without it.
+        address: `"local:N"` starts N single-threaded worker processes, which only this machine can
+            reach, and stops them at the end of the context. `"tcp://host:port"` (or
+            `"tls://host:port"`) connects to a running scheduler, and leaves it running.
+        memory_limit: Memory of each local worker, such as `"1GB"`; the rest is spilled to disk.
+            None gives each an equal share of this machine's memory.
 
     Yields:
         The connected `distributed.Client`.
 
     Raises:
-        InvalidInputError: The address is something else, or the limit has no meaning.
-        ClusterError: The scheduler cannot be reached, has no workers, or its workers run another
+        InvalidInputError: The address or the limit is invalid.
+        ClusterError: The scheduler cannot be reached, has no workers, or its workers have another
             version of Python or retarget.
     """
     local = LOCAL.fullmatch(address)
     if local is None and not RUNNING.fullmatch(address):
         raise InvalidInputError(
             f"the cluster is {address!r}; expected 'local:N' for N processes on this machine, or "
-            "the 'tcp://host:port' (or 'tls://host:port') of a Dask scheduler"
+            "the 'tcp://host:port' (or 'tls://host:port') of a running Dask scheduler"
         )
     if local is None and memory_limit is not None:
         raise InvalidInputError(
-            f"memory_limit={memory_limit!r} was given with {address}; give it to "
-            "'dask worker --memory-limit' there"
+            f"memory_limit={memory_limit!r} was given with {address}, but it is only for local "
+            "workers; set it there with 'dask worker --memory-limit'"
         )
     with _quiet_logs():
         if local is not None:
@@ -82,31 +80,31 @@ def connect(address: str, *, memory_limit: str | None = None) -> Iterator[Client
 
 @contextmanager
 def cluster_errors() -> Iterator[None]:
-    """Says in plain words that the workers, and not the numbers, are at fault."""
+    """Turns Dask's errors about lost workers or results into a `ClusterError`."""
     try:
         yield
     except KilledWorker as error:
         raise ClusterError(
-            f"workers died again and again in the middle of the task {error.task!r}, last "
+            f"workers repeatedly died during the task {error.task!r}, last "
             f"{error.last_worker.address}; {LITTLE_MEMORY}"
         ) from error
     except (FutureCancelledError, CommClosedError) as error:
         reason = str(error).partition("\n")[0]
         raise ClusterError(
             f"results on the cluster were lost ({reason}): its scheduler stopped or was restarted; "
-            "see that it is running, and make K again"
+            "check that it is running, and make K again"
         ) from error
 
 
 def computed(*tasks: Any) -> tuple[Any, ...]:
-    """The results of tasks, or of lists and dictionaries of them, as from `dask.compute`.
+    """Computes tasks, or lists and dictionaries of them, like `dask.compute`.
 
-    On a cluster the wait is bounded: Dask by itself waits for as long as no task fails, and none
-    does while workers die before, or between, the tasks.
+    On a cluster the wait is bounded. Dask would wait forever if workers die before or between
+    tasks, because then no task fails.
     """
     with cluster_errors():
         client = getattr(get_scheduler(), "__self__", None)
-        if not isinstance(client, Client):  # Dask's threads compute it here
+        if not isinstance(client, Client):  # Dask computes it with threads in this process
             return compute(*tasks)
         collections, packed_again = unpack_collections(*tasks)
         futures = client.compute(collections)
@@ -114,15 +112,15 @@ def computed(*tasks: Any) -> tuple[Any, ...]:
 
 
 async def _watched(client: Any, futures: list[Any]) -> list[Any]:
-    """The results, as long as there are workers to compute them."""
+    """Waits for the results, as long as there are workers to compute them."""
     gathering = asyncio.ensure_future(client.gather(futures, asynchronous=True))
     watch = _DyingWorkers()
     try:
         while not (await asyncio.wait([gathering], timeout=WATCH_EVERY))[0]:
-            with suppress(OSError):  # a scheduler that does not answer: `gathering` will say so
+            with suppress(OSError):  # if the scheduler does not answer, `gathering` raises
                 watch.look(set(await client.scheduler.ncores()))
     except ClusterError:
-        # It ends when nobody wants the results any more; to cancel it would make Dask complain.
+        # It ends when the results are no longer needed; cancelling it would make Dask log errors.
         gathering.add_done_callback(asyncio.Future.exception)
         for future in futures:
             future.release()
@@ -131,14 +129,14 @@ async def _watched(client: Any, futures: list[Any]) -> list[Any]:
 
 
 class _DyingWorkers:
-    """Counts workers that go away, and the time without any."""
+    """Counts lost workers, and the time without any worker."""
 
     def __init__(self) -> None:
         self._there: set[str] = set()
         self._most, self._gone, self._last_there = 1, 0, time.monotonic()
 
     def look(self, workers: set[str]) -> None:
-        """Takes note of the workers that are there now."""
+        """Records the present workers; raises if too many died, or there were none for too long."""
         self._gone += len(self._there - workers)
         self._there, self._most = workers, max(self._most, len(workers))
         if workers:
@@ -147,11 +145,12 @@ class _DyingWorkers:
         if self._gone >= failures * self._most:
             raise ClusterError(
                 f"workers died {self._gone} times in one step of the computation, with at most "
-                f"{self._most} of them at a time; {LITTLE_MEMORY}"
+                f"{self._most} workers at a time; {LITTLE_MEMORY}"
             )
         if time.monotonic() - self._last_there > LONGEST_WITHOUT_WORKERS:
             raise ClusterError(
-                f"the cluster has had no worker for {LONGEST_WITHOUT_WORKERS} s; start some"
+                f"the cluster has had no worker for {LONGEST_WITHOUT_WORKERS} s; find out why they "
+                "stopped, and start workers before you compute again"
             )
 
 
@@ -182,18 +181,18 @@ def _local_cluster(workers: int, memory_limit: str | None) -> Iterator[LocalClus
 
 
 async def _end_workers(cluster: LocalCluster) -> None:
-    """Ends the worker processes, also those in the middle of a task, within a second."""
+    """Stops the worker processes within a second, even during a task."""
     await asyncio.gather(*(nanny.close(timeout=1) for nanny in cluster.workers.values()))
 
 
 @contextmanager
 def _client(cluster: Any) -> Iterator[Client]:
     try:
-        # A client that is not answered would stay behind as Dask's default: one that is not to be
-        # the default tries first.
+        # A client that fails to connect would remain Dask's default, so we first try one that is
+        # not the default.
         Client(cluster, timeout=TIMEOUT, set_as_default=False).close()
         client = Client(cluster, timeout=TIMEOUT)
-    except (OSError, TypeError, RuntimeError, ValueError) as error:  # TypeError: no TLS set up
+    except (OSError, TypeError, RuntimeError, ValueError) as error:  # TypeError: TLS not set up
         raise ClusterError(
             f"no Dask scheduler answers at {cluster} ({error}); check that 'dask scheduler' runs "
             "there, that its port is open from here and, for tls://, Dask's distributed.comm.tls "
@@ -206,9 +205,9 @@ def _client(cluster: Any) -> Iterator[Client]:
 
 
 def _require_same_versions(client: Any, address: str) -> None:
-    """Refuses workers whose results could differ from those of this process."""
+    """Raises if workers have other versions, so that their results could differ."""
 
-    def installed() -> str:  # not importable: it travels whole, to workers without retarget too
+    def installed() -> str:  # local, so it is pickled by value and works without retarget there
         try:
             import retarget
         except ImportError:
@@ -219,9 +218,9 @@ def _require_same_versions(client: Any, address: str) -> None:
     if not workers:
         raise ClusterError(
             f"the scheduler at {address} has no workers; start some with 'dask worker {address}', "
-            "or keep at least one in a cluster that adapts its size"
+            "or keep at least one in an adaptive cluster"
         )
-    # First Python: code does not travel between its versions.
+    # Python first: pickled code does not work across its versions.
     here = "Python " + ".".join(platform.python_version_tuple()[:2])
     there = {
         worker: "Python " + ".".join(found["host"]["python"].split(".")[:2])
@@ -239,8 +238,8 @@ def _require_same_versions(client: Any, address: str) -> None:
 
 @contextmanager
 def _quiet_logs() -> Iterator[None]:
-    """Keeps Dask's own reports off the terminal: what went wrong is raised as an error."""
-    # each by itself: Dask gives several of them a level of their own
+    """Silences Dask's own logs: whatever goes wrong is raised as an error."""
+    # each logger separately, because Dask sets the level of several of them
     names = ["distributed", *logging.root.manager.loggerDict]
     quiet = [name for name in names if name.split(".")[0] in ("distributed", "tornado")]
     before = {name: logging.getLogger(name).level for name in quiet}
@@ -254,8 +253,8 @@ def _quiet_logs() -> Iterator[None]:
 
 
 def dask_setup(worker: Any) -> None:
-    """Leaves Ctrl-C, which the terminal sends to every process, to the parent process.
+    """Ignores Ctrl-C, which the terminal sends to every process; the parent handles it.
 
-    Dask calls it in each local worker as that starts.
+    Dask calls this in each local worker when it starts.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)

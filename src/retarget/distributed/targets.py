@@ -1,8 +1,9 @@
-"""The functions of the theory, on a kernel that is bigger than memory.
+"""The functions of the theory for a kernel that is larger than memory.
 
-The online learner goes over K's columns: each chunk is learned, then felt by all after it. What the
-past before a chunk adds to the chunk's predictions, its kernel times the weights and the velocity
-at that time, is computed tile by tile. The chunk's own steps are taken by one worker.
+The online learner goes through the columns of K: it learns each chunk of samples, and then updates
+the predictions for all later chunks. What the past contributes to a chunk's predictions (its kernel
+times the weights and the velocity at that time) is computed tile by tile. One worker takes the
+chunk's own steps.
 """
 
 from collections.abc import Callable, Iterator
@@ -220,7 +221,7 @@ def iterative_targets(
 
 
 def _ridge_solution(problem: TiledProblem, gamma: float) -> np.ndarray:
-    """(gamma I + K)^-1 Y."""
+    """Returns (gamma I + K)^-1 Y."""
     factor = TiledFactor(problem, gamma)
     follow_columns(problem, factor)
     warn_if_meaningless("gamma I + K", factor.condition, problem.dtype)
@@ -228,7 +229,7 @@ def _ridge_solution(problem: TiledProblem, gamma: float) -> np.ndarray:
 
 
 def _online_pass(problem: TiledProblem, learner: SGD) -> np.ndarray:
-    """The dual coefficients after the last step."""
+    """Returns the dual coefficients after the last step."""
     targets = problem.Y
     if problem.start is not None:
         remaining = remaining_start(learner, len(targets))[:-1, None].astype(targets.dtype)
@@ -244,7 +245,7 @@ def _online_pass(problem: TiledProblem, learner: SGD) -> np.ndarray:
 
 
 class _Product:
-    """K A, each tile below the diagonal standing for the one above it too."""
+    """Computes K A; each tile below the diagonal is also used for the one above it."""
 
     def __init__(self, problem: TiledProblem, A: np.ndarray) -> None:
         self.total = np.zeros_like(A)
@@ -268,27 +269,27 @@ class _Product:
 
 
 class Start(NamedTuple):
-    """Where a chunk begins."""
+    """The state of the learner when a chunk begins."""
 
     learner: SGD
-    row: int  # the chunk's first sample, which is the first of a mini-batch
-    inherited: np.ndarray  # (parts, m, c) what the past's weights, and velocity, give at the chunk
+    row: int  # the chunk's first sample, which is also the first of a mini-batch
+    inherited: np.ndarray  # (parts, m, c) values of the past weights, and velocity, at the chunk
 
 
 class Learned(NamedTuple):
-    """What a chunk's steps give."""
+    """The result of a chunk's steps."""
 
-    targets: np.ndarray  # (m, c) that they were taken on
-    errors: np.ndarray  # (m, c) before each
-    deposits: np.ndarray  # (parts, m, c) what they leave in the weights and in the velocity
-    transfer: np.ndarray  # (2, 2) what they leave of the weights and the velocity before them
-    condition: float = 1.0  # a lower bound on the largest condition number met
+    targets: np.ndarray  # (m, c) the targets trained on
+    errors: np.ndarray  # (m, c) the error before each step
+    deposits: np.ndarray  # (parts, m, c) what the steps add to the weights and the velocity
+    transfer: np.ndarray  # (2, 2) how the steps change the earlier weights and velocity
+    condition: float = 1.0  # a lower bound on the largest condition number found
 
 
 def learn_chunk(
     gram: np.ndarray, start: Start, values: np.ndarray, kind: Literal["targets", "errors"]
 ) -> Learned:
-    """The steps on these targets, or those that make these errors."""
+    """Takes steps on these targets, or on targets that give these errors."""
     given, size = as_tensor(kind, values), start.learner.batch_size
 
     def answer(window: Window, rows: slice, _: int) -> tuple[Tensor, Tensor]:
@@ -311,7 +312,7 @@ def settle_chunk(
     first_block: FirstBlock,
     factor: tuple[np.ndarray, np.ndarray] | None,
 ) -> Learned:
-    """The steps that settle the learner on the offline predictions, as `Sweep` does in memory.
+    """Takes the steps that lead the learner to the offline predictions, as `Sweep` does in memory.
 
     The factor is L_jj of the chunk and its rows of L^-1 Y; without it, the aim is the targets.
     """
@@ -345,7 +346,7 @@ def _take_steps(
     for rows, size in portions:
         K_rows = K[rows, : rows.stop]
         past = tuple(part.rows[rows] for part in inherited)
-        if rows.start:  # and what the chunk itself has learned so far
+        if rows.start:  # add what the chunk itself has learned so far
             past = tuple(a + b for a, b in zip(past, learner.past(K_rows), strict=True))
         memory = step_response(start.learner, learner.steps, len(K_rows))
         window = Window(start.row + rows.start, K_rows[:, rows.start :], past, memory)
@@ -364,15 +365,15 @@ def _take_steps(
 
 
 class TiledLearning:
-    """An online learner after the chunks so far, a follower of K's columns.
+    """Follows the columns of K with an online learner that has learned the chunks so far.
 
-    The lesson gives the task that takes a chunk's steps.
+    The lesson is a function that returns the task that takes a chunk's steps.
 
     Attributes:
-        targets: (n, c) the targets that the steps were taken on.
-        shares: (parts, n, c) the share of every sample in the weights and, with a memory, in the
+        targets: (n, c) the targets that were trained on.
+        shares: (parts, n, c) the share of every sample in the weights and, with momentum, in the
             velocity.
-        condition: A lower bound on the largest condition number that a lesson met.
+        condition: A lower bound on the largest condition number found in a lesson.
     """
 
     def __init__(
@@ -382,7 +383,7 @@ class TiledLearning:
         lesson: Callable[[int, Delayed, Start], Delayed],
     ) -> None:
         n, parts = len(problem.Y), 2 if learner.has_memory else 1
-        learner.rates(n)  # a schedule of the wrong length is an error before any work
+        learner.rates(n)  # raises for a schedule of the wrong length before any work is done
         self.targets, self._errors = np.empty_like(problem.Y), np.empty_like(problem.Y)
         self.shares = np.zeros((parts, *problem.Y.shape), problem.Y.dtype)
         self.condition = 1.0
@@ -390,7 +391,7 @@ class TiledLearning:
         self._problem, self._learner, self._lesson = problem, learner, lesson
 
     def tasks(self, j: int, column: dict[int, Delayed]) -> tuple[Tasks, Tasks]:
-        """The chunk's own steps, and what they add to the predictions for all later chunks."""
+        """Returns the chunk's steps, and what they add to the predictions for later chunks."""
         rows = self._problem.chunks[j]
         start = Start(self._learner, rows.start, self._inherited[:, rows])
         learned = self._lesson(j, column[j], start)
@@ -398,7 +399,7 @@ class TiledLearning:
         return {}, {"learned": learned, "felt": felt}
 
     def collect(self, j: int, kept: Tasks, wanted: Tasks) -> None:
-        """Ages the past by the chunk's steps, and adds what they left."""
+        """Applies the chunk's steps to the past shares, and adds the new ones."""
         learned: Learned = wanted["learned"]
         rows = self._problem.chunks[j]
         errors = as_tensor("errors", learned.errors)
@@ -414,17 +415,17 @@ class TiledLearning:
             self._inherited[:, self._problem.chunks[i]] += felt
 
     def warn_if_diverging(self) -> None:
-        """Warns where the errors have grown far beyond the targets, after the last chunk."""
+        """Warns if the errors have grown far beyond the targets, after the last chunk."""
         error, target = (float(np.abs(values).max()) for values in (self._errors, self.targets))
         if error > FAR_BEYOND * target:
             what = blown_up(error, target)
             warn_of_divergence(what, self._learner, self._batch_gram(), len(self.targets))
 
     def _batch_gram(self) -> Callable[[slice], Tensor]:
-        """Gives the kernel of a mini-batch, to explain a divergence."""
+        """Returns a function for the kernel of a mini-batch, to explain a divergence."""
         chunks = self._problem.chunks
 
-        @lru_cache(maxsize=1)  # mini-batches are asked for one after the other
+        @lru_cache(maxsize=1)  # mini-batches are requested one after the other
         def diagonal_tile(j: int) -> Tensor:
             return as_tensor("K", computed(self._problem.tile(j, j))[0])
 

@@ -1,16 +1,16 @@
-r"""A kernel matrix in tiles and its targets, gone through column by column.
+r"""Goes through a kernel matrix in tiles, column by column.
 
-The tasks of one column of tiles are done before the next begins. Only tiles on and below the
-diagonal are computed, each when its column comes, and they are released as soon as it is over. So
-however the scheduler orders the tasks of a column, no more of K than that column is ever alive.
+The tasks of one column of tiles finish before the next column begins. Only tiles on and below the
+diagonal are computed, and they are released as soon as their column is done. So however the
+scheduler orders the tasks of a column, no more of K than that column is in memory.
 
-The Cholesky factor in tiles, $L L^\top = \gamma I + K$, has in the column j, after all before it,
+Column j of the Cholesky factor in tiles, $L L^\top = \gamma I + K$, follows from those before it:
 
     L_jj L_jj^T = gamma I + K_jj - sum_k L_jk L_jk^T
     L_ij = (K_ij - sum_k L_ik L_jk^T) L_jj^-T            i > j
 
-(the left-looking form: a tile is written once). The tiles of L stay with the workers, in memory and
-on their disks. What is small, such as L^-1 Y, is kept here.
+(the left-looking form: a tile is written once). The tiles of L stay on the workers, in memory and
+on disk. Small results, such as L^-1 Y, are kept here.
 """
 
 import math
@@ -47,37 +47,37 @@ Tasks = dict[Any, Any]
 
 @dataclass(frozen=True)
 class TiledProblem:
-    """K as a square of lazy tiles, and what goes with it."""
+    """K as a square of lazy tiles, with its targets and starting values."""
 
     K: da.Array  # (n, n) in square tiles
     Y: np.ndarray  # (n, c) targets
     start: np.ndarray | None  # (n, c) the starting function on the stream, or None for zero
-    dtype: torch.dtype  # the precision that is computed in
+    dtype: torch.dtype  # the dtype to compute in
     _given: torch.dtype
     _flat: bool
 
     @cached_property
     def chunks(self) -> list[slice]:
-        """The rows of each row of tiles."""
+        """The range of samples in each row of tiles."""
         ends = np.cumsum(self.K.chunks[0]).tolist()
         return [slice(start, stop) for start, stop in zip([0, *ends], ends, strict=False)]
 
     @cached_property
     def tiles(self) -> np.ndarray:
-        """The tiles of K as they are, to be computed."""
+        """The unchecked tiles of K, not computed yet."""
         return self.K.to_delayed()
 
     def tile(self, i: int, j: int) -> Delayed:
-        """A tile of K, to be computed and checked."""
+        """Returns the task that computes and checks a tile of K."""
         return delayed(checked_tile)(self.tiles[i, j], self.chunks[i].start, self.dtype)
 
     @property
     def residual(self) -> np.ndarray:
-        """(n, c) a copy of the targets, less the starting function."""
+        """Returns a copy of the targets (n, c) minus the starting function."""
         return self.Y.copy() if self.start is None else self.Y - self.start
 
     def give(self, result: np.ndarray, from_residual: bool = False) -> np.ndarray:
-        """A result (n, c) in the inputs' precision, as `retarget.arrays.Problem.give`."""
+        """Converts a result (n, c) to the inputs' precision, as `retarget.arrays.Problem.give`."""
         if from_residual and self.start is not None:
             result = result + self.start
         given = give_back(torch.from_numpy(result), None, self._given)
@@ -85,7 +85,7 @@ class TiledProblem:
 
 
 def as_tiled_problem(K: Any, Y: Any, initial: Any, multiple: int = 1) -> TiledProblem:
-    """Checks the inputs before any tile is computed; makes chunks begin at multiples of rows."""
+    """Checks the inputs before any tile is computed; aligns chunks to multiples of rows."""
     _require_square(K)
     sample = as_tensor("K", np.empty(0, dtype=K.dtype))
     require_float("K", sample, "convert it first")
@@ -104,8 +104,11 @@ def as_tiled_problem(K: Any, Y: Any, initial: Any, multiple: int = 1) -> TiledPr
 
 def _require_square(K: Any) -> None:
     if not isinstance(K, da.Array):
-        raise InvalidTypeError(f"K is a {type(K).__name__}; expected a Dask array, as of gram(...)")
-    if K.ndim != 2 or not K.shape[0] == K.shape[1]:  # unknown sizes are nan, equal to nothing
+        raise InvalidTypeError(
+            f"K is a {type(K).__name__}; expected a Dask array, such as the result of gram(...) "
+            "(retarget's own functions take NumPy arrays and torch tensors)"
+        )
+    if K.ndim != 2 or not K.shape[0] == K.shape[1]:  # unknown sizes are nan, which equals nothing
         raise InvalidInputError(
             f"K has shape {K.shape}; expected (n, n), the Gram matrix of the stream"
         )
@@ -117,36 +120,36 @@ def _require_square(K: Any) -> None:
         )
         raise InvalidInputError(
             f"K has rows in chunks of {rows} and columns in chunks of {columns}; expected the same "
-            "both ways: use K.rechunk((960, 960)), say"
+            "chunks: use, for example, K.rechunk((960, 960))"
         )
 
 
 def _aligned(K: da.Array, multiple: int) -> da.Array:
-    """K with every chunk's end moved to the nearest multiple."""
+    """Moves the end of every chunk of K to the nearest multiple."""
     n = len(K)
     ends = np.cumsum(K.chunks[0])[:-1]
     moved = np.unique(np.rint(ends / multiple).astype(int) * multiple)
     bounds = [0, *moved[(moved > 0) & (moved < n)].tolist(), n]
     sizes = tuple(int(size) for size in np.diff(bounds))
-    # "tasks": the other method writes all of K to disk first
+    # method "tasks", because the other method writes all of K to disk first
     return K if sizes == K.chunks[0] else K.rechunk((sizes, sizes), method="tasks")
 
 
 class Follower(Protocol):
-    """Something that is computed as the columns go by."""
+    """A computation that processes K column by column."""
 
     def tasks(self, j: int, column: dict[int, Delayed]) -> tuple[Tasks, Tasks]:
-        """The tasks of a column, given its tiles from the diagonal on, by row.
+        """Returns the tasks of a column, given its tiles from the diagonal down, by row.
 
-        First those whose results stay on the workers, then those whose results are wanted.
+        First those whose results stay on the workers, then those whose results are needed here.
         """
 
     def collect(self, j: int, kept: Tasks, wanted: Tasks) -> None:
-        """Receives what came of the tasks."""
+        """Receives the results of the tasks."""
 
 
 def follow_columns(problem: TiledProblem, *followers: Follower, check: bool = True) -> None:
-    """Leads the followers over all columns; `check` where K is seen for the first time."""
+    """Runs the followers over all columns; set `check` when K is read for the first time."""
     count = len(problem.chunks)
     for j in range(count):
         column = {i: problem.tile(i, j) for i in range(j, count)}
@@ -160,23 +163,23 @@ def follow_columns(problem: TiledProblem, *followers: Follower, check: bool = Tr
 
 
 def _checks(problem: TiledProblem, j: int) -> list[Delayed]:
-    """Compares tiles with those across the diagonal: the one on it, and another of the column."""
+    """Checks that K is symmetric at the diagonal tile and at one other tile of the column."""
     rows, K, places = problem.chunks, problem.tiles, [j]
     below = len(rows) - j - 1
     if below:
-        places.append(j + 1 + 7919 * j % below)  # here and there
+        places.append(j + 1 + 7919 * j % below)  # scattered over K
     return [
         delayed(require_mirrored)(K[i, j], K[j, i], K[j, j], rows[i].start, rows[j].start)
         for i in places
     ]
 
 
-# What is done to single tiles, on the workers: NumPy arrays come in and go out. Those that come in
-# belong to Dask, which may need them again: they are never written to.
+# Operations on single tiles, run on the workers: they take and return NumPy arrays. Their arguments
+# belong to Dask, which may need them again, so they are never written to.
 
 
 def on_tensors(function: Callable[..., Tensor], *arrays: Any) -> Delayed:
-    """The task that applies a function of tensors to arrays, or to the results of other tasks."""
+    """Returns the task that applies a function of tensors to arrays, or to results of tasks."""
     return delayed(_applied)(function, *arrays)
 
 
@@ -186,12 +189,12 @@ def _applied(function: Callable[..., Tensor], *arrays: np.ndarray) -> np.ndarray
 
 
 def transpose_times(tile: Tensor, values: Tensor) -> Tensor:
-    """The tile's transpose times (m, c) values."""
+    """Returns the tile's transpose times values (m, c)."""
     return tile.mT @ values
 
 
 def checked_tile(tile: np.ndarray, first_row: int, dtype: torch.dtype) -> np.ndarray:
-    """A tile of K in the precision that is computed in, if it is finite."""
+    """Converts a tile of K to the dtype to compute in; raises if it is not finite."""
     tensor = as_tensor("K", tile)
     require_finite("K", tensor, first_row)
     return tensor.to(dtype).numpy()
@@ -200,7 +203,7 @@ def checked_tile(tile: np.ndarray, first_row: int, dtype: torch.dtype) -> np.nda
 def require_mirrored(
     tile: np.ndarray, mirrored: np.ndarray, diagonal: np.ndarray, first_row: int, first_column: int
 ) -> None:
-    """Refuses a tile unlike its mirror image; the diagonal tile tells how large K is."""
+    """Raises if a tile differs from its mirror image, relative to the size of the diagonal tile."""
     tolerance = 1e3 * np.finfo(tile.dtype).eps * np.abs(np.diagonal(diagonal)).max()
     gap = np.abs(tile - mirrored.T)
     if gap.max() > tolerance:
@@ -213,7 +216,7 @@ def require_mirrored(
 
 
 def less_products(tile: np.ndarray, left: list[np.ndarray], right: list[np.ndarray]) -> np.ndarray:
-    """The tile less the sum of left_k right_k^T."""
+    """Returns the tile minus the sum of left_k right_k^T."""
     rest = as_tensor("K", tile).clone()
     for a, b in zip(left, right, strict=True):
         rest.addmm_(as_tensor("L", a), as_tensor("L", b).mT, alpha=-1)
@@ -221,7 +224,7 @@ def less_products(tile: np.ndarray, left: list[np.ndarray], right: list[np.ndarr
 
 
 def factor_diagonal(schur: np.ndarray, gamma: float, first_row: int) -> np.ndarray:
-    """L_jj, from what the columns before it leave of a diagonal tile of K."""
+    """Returns L_jj, from a diagonal tile of K minus the products of earlier columns."""
     rest = as_tensor("K", schur).clone()
     rest.diagonal().add_(gamma)
     triangle, info = torch.linalg.cholesky_ex(rest)
@@ -230,16 +233,16 @@ def factor_diagonal(schur: np.ndarray, gamma: float, first_row: int) -> np.ndarr
     return triangle.numpy()
 
 
-# Pairs of tiles multiplied in one task: more of them are fewer tasks, but all in memory at once.
+# Pairs of tiles multiplied in one task: more pairs mean fewer tasks, but need more memory at once.
 PAIRS = 4
 
 
 class TiledFactor:
-    """The factor of gamma I + K, a follower of K's columns.
+    """Computes the Cholesky factor of gamma I + K while following the columns of K.
 
     Attributes:
-        beta: (n, c) $L^{-1} Y$ in the rows of the columns done, what is left of Y in the others.
-        newest: L_jj and its rows of beta, to be computed, of the present column.
+        beta: (n, c) $L^{-1} Y$ in the rows of finished columns, the remainder of Y in the others.
+        newest: The tasks for L_jj and its rows of beta in the present column.
     """
 
     newest: tuple[Delayed, Delayed]
@@ -249,12 +252,12 @@ class TiledFactor:
         self.beta = problem.residual
         self._problem = problem
         self._tiles: dict[tuple[int, int], Delayed] = {}
-        self._schur: Delayed | None = None  # of the next diagonal tile, begun a column ahead
-        # For the condition number: trace and squared norm of gamma I + K, and the least pivot.
+        self._schur: Delayed | None = None  # for the next diagonal tile, started a column ahead
+        # For the condition number: trace and squared norm of gamma I + K, and the smallest pivot.
         self._trace, self._squared_norm, self._least_pivot = 0.0, 0.0, math.inf
 
     def tasks(self, j: int, column: dict[int, Delayed]) -> tuple[Tasks, Tasks]:
-        """The column's tiles of L, and what they say of the right hand side."""
+        """Returns the column's tiles of L, and their products with the right-hand side."""
         rows = self._problem.chunks[j]
         schur = column[j] if self._schur is None else self._schur
         triangle = delayed(factor_diagonal)(schur, self.gamma, rows.start)
@@ -270,7 +273,7 @@ class TiledFactor:
                 kept[i] = on_tensors(solve_lower_right, triangle, rest)
                 wanted["spent", i] = on_tensors(torch.matmul, kept[i], beta)
         if j + 1 in kept:
-            # The next diagonal tile waits for no other row: the next column can begin at once.
+            # The next diagonal tile needs no other row, so the next column can start at once.
             diagonal = self._problem.tile(j + 1, j + 1)
             rest = self._less_products(diagonal, j + 1, j + 1, done=j)
             kept["schur"] = delayed(less_products)(rest, [kept[j + 1]], [kept[j + 1]])
@@ -292,7 +295,7 @@ class TiledFactor:
                 self.beta[chunks[i]] -= wanted["spent", i]
 
     def solve_transposed(self) -> np.ndarray:
-        r"""$L^{-\top} \beta$, that is $(\gamma I + K)^{-1} Y$, when all columns are done."""
+        r"""Returns $L^{-\top} \beta = (\gamma I + K)^{-1} Y$, when all columns are done."""
         x, chunks = self.beta.copy(), self._problem.chunks
         for i in reversed(range(len(chunks))):
             newest = on_tensors(solve_lower_transposed, self._tiles[i, i], x[chunks[i]])
@@ -304,16 +307,16 @@ class TiledFactor:
 
     @property
     def condition(self) -> float:
-        r"""A lower bound on the condition number, from what the factorisation saw anyway.
+        r"""A lower bound on the condition number, from numbers that the factorisation has anyway.
 
-        The largest eigenvalue is at least $\|M\|_F^2 / \operatorname{tr} M$, the smallest at most
-        the least squared pivot. (The estimate of `GrowingCholesky` is closer, but takes several
-        solves, each a round trip through all tiles.)
+        The largest eigenvalue is at least $\|M\|_F^2 / \operatorname{tr} M$, and the smallest is at
+        most the smallest squared pivot. (`GrowingCholesky` has a closer estimate, but it needs
+        several solves, each a round trip through all tiles.)
         """
         return self._squared_norm / self._trace / self._least_pivot**2
 
     def _less_products(self, tile: Delayed, i: int, j: int, done: int) -> Delayed:
-        """K_ij less the products of the tiles of L in the columns that are done."""
+        """Returns K_ij minus the products of the tiles of L in finished columns."""
         for first in range(0, done, PAIRS):
             columns = range(first, min(first + PAIRS, done))
             left, right = ([self._tiles[row, k] for k in columns] for row in (i, j))

@@ -1,4 +1,4 @@
-"""Scikit-learn estimators that learn a stream, online or exactly."""
+"""Scikit-learn estimators for streams: online kernel learners, and exact ridge regression."""
 
 from retarget.estimators.online import OnlineKernelClassifier, OnlineKernelRegressor
 from retarget.estimators.ridge import StreamingRidgeClassifier, StreamingRidgeRegressor

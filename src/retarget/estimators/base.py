@@ -1,4 +1,4 @@
-"""What the estimators have in common: checks of X and y, failures, and classes."""
+"""Shared by the estimators: checks of X and y, recovery after an error, and classes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +13,9 @@ FLOATS = (np.float64, np.float32)
 
 
 class StreamEstimator(BaseEstimator):
-    """An estimator that a call that fails leaves as it was."""
+    """An estimator that is unchanged by a call that fails."""
 
-    FITTED: str  # an attribute that is there once something was learned
+    FITTED: str  # the name of an attribute that exists once something has been learned
 
     @property
     def _has_begun(self) -> bool:
@@ -23,7 +23,7 @@ class StreamEstimator(BaseEstimator):
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        """Restores the estimator, the number of features included, if something fails inside."""
+        """Restores the estimator, including the number of features, if the body raises."""
         before = dict(vars(self))
         try:
             yield
@@ -33,14 +33,14 @@ class StreamEstimator(BaseEstimator):
             raise
 
     def _with_targets(self, X: Any, y: Any, restart: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Checked samples and their targets, in floating point."""
+        """Returns checked samples and their targets, in floating point."""
         X, y = validate_data(
             self, X, y, reset=restart, dtype=FLOATS, multi_output=True, y_numeric=True
         )
         return X, y if y.dtype.kind == "f" else y.astype(X.dtype)
 
     def _with_labels(self, X: Any, y: Any, restart: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Checked samples and their labels."""
+        """Returns checked samples and their labels."""
         X, y = validate_data(self, X, y, reset=restart, dtype=FLOATS)
         check_classification_targets(y)
         return X, y
@@ -52,11 +52,11 @@ class StreamClassifier(ClassifierMixin):
     classes_: np.ndarray
 
     def _class_outputs(self, X: Any) -> np.ndarray:
-        """(m, c) the outputs, in the order of `classes_`."""
+        """Returns the outputs (m, c), in the order of `classes_`."""
         raise NotImplementedError
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """The outputs of the classes, (m, c); of two classes, the second less the first, (m,).
+        """Returns the outputs (m, c); for two classes the second minus the first, (m,).
 
         If the loss is cross-entropy, they are logits.
         """
@@ -64,7 +64,7 @@ class StreamClassifier(ClassifierMixin):
         return outputs[:, 1] - outputs[:, 0] if len(self.classes_) == 2 else outputs
 
     def predict(self, X: Any) -> np.ndarray:
-        """(m,) labels."""
+        """Returns the predicted labels (m,)."""
         winners = self._class_outputs(X).argmax(axis=1)
         labels: np.ndarray = self.classes_[winners]
         return labels

@@ -27,11 +27,11 @@ from retarget.theory.stability import largest_stable_lr
 Correction = Literal["none", "exact", "iterative"]
 Tracker = ShiftTracker | CorrectionTracker | TargetCorrector
 
-# Kernel entries of queries that are held at a time: 128 MB in float64.
+# Kernel entries of queries in memory at a time: 128 MB in float64.
 QUERY_ENTRIES = 2**24
-# The least number of samples in a block if block_size is left open.
+# The smallest number of samples in a block if block_size is None.
 BLOCK_SAMPLES = 64
-# Ridge of a block if it is left open: enough for copies of a sample.
+# Ridge of a block if ridge is None: enough for repeated samples.
 BLOCK_RIDGE = 0.01
 
 
@@ -41,7 +41,7 @@ class OnlineKernelEstimator(StreamEstimator):
     FITTED = "dual_coef_"
     dual_coef_: np.ndarray
     _tracker: Tracker
-    _settled: np.ndarray | None  # targets that later samples do not change
+    _settled: np.ndarray | None  # targets that will not change with later samples
 
     def __init__(
         self,
@@ -77,20 +77,20 @@ class OnlineKernelEstimator(StreamEstimator):
         self.aim = aim
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Learns a stream from its beginning.
+        """Learns a stream from the beginning.
 
         Args:
             X: (n, d) samples, in stream order.
-            y: (n,) labels of a classifier; (n,) or (n, c) targets of a regressor.
+            y: (n,) labels for a classifier; (n,) or (n, c) targets for a regressor.
         """
         return self._take(X, y, None, restart=True)
 
     def effective_targets(self) -> np.ndarray:
-        r"""The targets on which the offline learner would learn the function learned here.
+        r"""Returns the targets from which the offline learner would learn the same function.
 
-        $Y^e = (\gamma I + K) A$ (Theorem 3.2, Eq. 8); of cross-entropy, $\sigma(K A) + \gamma A$.
-        Their difference from the true targets is the shift; with `correction="exact"` there is
-        none. Computes the kernel of all pairs of training samples.
+        $Y^e = (\gamma I + K) A$ (Theorem 3.2, Eq. 8); for cross-entropy, $\sigma(K A) + \gamma A$.
+        Their difference from the true targets is the shift, which is zero with
+        `correction="exact"`. This computes the kernel of all pairs of training samples.
         """
         check_is_fitted(self, self.FITTED)
         gamma = as_non_negative("gamma", self.gamma)
@@ -101,7 +101,7 @@ class OnlineKernelEstimator(StreamEstimator):
     def _targets(
         self, X: Any, y: Any, classes: Any, restart: bool
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Checked samples, and their targets."""
+        """Returns checked samples and their targets."""
 
     def _take(self, X: Any, y: Any, classes: Any, restart: bool) -> Self:
         with self._all_or_nothing():
@@ -109,9 +109,9 @@ class OnlineKernelEstimator(StreamEstimator):
         return self
 
     def _learn(self, X: np.ndarray, Y: np.ndarray, restart: bool) -> None:
-        """Takes samples and targets as a new stream, or as more of the old one.
+        """Learns samples and targets, as a new stream or as more of the present one.
 
-        What is open (a mini-batch, a block) counts as if the stream ended here, and stays open.
+        An open mini-batch or block counts as if the stream ended here, and stays open.
         """
         if restart:
             kernel, learner = self._describe(X, 1 if Y.ndim == 1 else Y.shape[1])
@@ -120,7 +120,7 @@ class OnlineKernelEstimator(StreamEstimator):
             self.width_ = kernel.width if isinstance(kernel, RBF) else None
         else:
             tracker, settled = self._tracker.fork(), self._settled
-        if not isinstance(tracker, ShiftTracker):  # does its part of the factor fit?
+        if not isinstance(tracker, ShiftTracker):  # does the new part of the factor fit?
             before, n = len(tracker), len(tracker) + len(X)
             instead = "use fewer samples, float32, or correction='none', which keeps no factor"
             numbers = (n**2 - before**2) / 2
@@ -139,11 +139,11 @@ class OnlineKernelEstimator(StreamEstimator):
         self._tracker, self._settled, self.X_fit_ = tracker, settled, tracker.samples
 
     def _describe(self, X: np.ndarray, count: int) -> tuple[Kernel, SGD]:
-        """The kernel and the learner, once open parameters have been found on the samples."""
+        """Returns the kernel and the learner, with automatic parameters set from the samples."""
         check_loss(self.loss)
         automatic = isinstance(self.lr, str)
         if automatic and self.lr != "auto":
-            raise InvalidInputError(f"lr is {self.lr!r}; expected 'auto', or one or more rates")
+            raise InvalidInputError(f"lr is {self.lr!r}; expected 'auto', one rate or a schedule")
         learner = SGD(
             lr=1.0 if automatic else self.lr,
             batch_size=self.batch_size,
@@ -166,20 +166,20 @@ class OnlineKernelEstimator(StreamEstimator):
         kernel = as_kernel(self.kernel)
         if isinstance(kernel, PrecomputedKernel):
             raise InvalidInputError(
-                "kernel is a precomputed matrix; expected one that can compare new samples, or use "
-                "rt.online_coefficients on the matrix"
+                "kernel is a precomputed matrix, which cannot compare new samples; give a kernel "
+                "function, or use rt.online_coefficients on the matrix"
             )
         return kernel
 
     def _new_tracker(self, kernel: Kernel, learner: SGD) -> Tracker:
-        """What learns the targets as they are, or corrected exactly or block by block."""
+        """Returns the tracker for the chosen correction."""
         correction, gamma, loss = self.correction, self.gamma, cast("Loss", self.loss)
         if correction not in get_args(Correction):
             expected = get_args(Correction)
             raise InvalidInputError(f"correction is {correction!r}; expected one of {expected}")
         if not as_aim(self.aim).is_all and correction != "iterative":
             raise InvalidInputError(
-                f"aim is {self.aim!r} with correction={correction!r}; expected aim='all', or "
+                f"aim is {self.aim!r} with correction={correction!r}; use aim='all', or "
                 "correction='iterative'"
             )
         if correction == "none":
@@ -193,12 +193,12 @@ class OnlineKernelEstimator(StreamEstimator):
         return TargetCorrector(kernel, learner, gamma, size, ridge, loss=loss, aim=self.aim)
 
     def _queried(self, X: Any) -> np.ndarray:
-        """The function learned, at the caller's queries."""
+        """Returns the learned function's values at the caller's samples."""
         check_is_fitted(self, self.FITTED)
         return self._values(validate_data(self, X, reset=False, dtype=self.X_fit_.dtype))
 
     def _outputs(self, values: np.ndarray) -> np.ndarray:
-        """What is compared with targets: of cross-entropy, probabilities."""
+        """Returns what is compared with targets: for cross-entropy, probabilities."""
         if self.loss == "squared":
             return values
         logits = as_tensor("the logits", values).reshape(len(values), -1)
@@ -215,28 +215,28 @@ class OnlineKernelEstimator(StreamEstimator):
 
 
 def _joined(before: np.ndarray | None, new: np.ndarray) -> np.ndarray:
-    """All targets, with as many axes as the first ones (the trackers check their number)."""
+    """Joins targets, with as many axes as the first ones (the trackers check their number)."""
     if before is None:
         return new.copy()
     return np.concatenate([before, new.reshape(len(new), *before.shape[1:])])
 
 
 def _usual_width(X: np.ndarray) -> float:
-    """The median distance between samples that differ."""
+    """Returns the median distance between samples that differ."""
     width = median_distance(as_tensor("X", X))
     if width is None:
         raise InvalidInputError(
-            "width=None means the median distance between samples that differ, and with "
+            "width=None means the median distance between samples that differ, but with "
             f"n_samples = {len(X)} there is no such pair; give a width, or more samples at first"
         )
     return width
 
 
 def _safe_rate(kernel: Kernel, X: np.ndarray, learner: SGD, slope: float) -> float:
-    """Half of the largest stable rate, of a loss whose second derivative is at most `slope`.
+    """Returns half the largest stable rate, for a loss with second derivative at most `slope`.
 
-    It is the rate at which plain SGD learns the steepest mini-batch in one step, and at which no
-    step takes it away from a function that fits all samples.
+    At this rate plain SGD learns the steepest mini-batch in one step, and no step moves it away
+    from a function that fits all samples.
     """
 
     def batch_gram(gram: Tensor, batch: slice) -> Tensor:
@@ -251,53 +251,54 @@ def _safe_rate(kernel: Kernel, X: np.ndarray, learner: SGD, slope: float) -> flo
 
 
 class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstimator):
-    r"""One pass of SGD with a kernel over the samples, in the order in which they come.
+    r"""Kernel regression trained by one pass of SGD over the samples, in the given order.
 
     Use it to put an online learner, corrected or not, into a scikit-learn pipeline or search. Like
     `sklearn.linear_model.SGDRegressor` it has `partial_fit`; with `correction="exact"` it predicts
-    what `sklearn.kernel_ridge.KernelRidge(alpha=gamma)` with the same kernel predicts. The function
-    starts at zero: centre targets that are far from it.
+    the same as `sklearn.kernel_ridge.KernelRidge(alpha=gamma)` with the same kernel. The function
+    starts at zero, so centre targets that are far from zero.
 
-    Work grows as $n^2$. `correction="none"` keeps the samples; the others keep $n^2/2$ numbers too,
-    take $n^3/3$ multiplications, and raise `StreamTooLargeError` beforehand if they do not fit.
+    Time grows as $n^2$. `correction="none"` keeps the samples; the other corrections also keep
+    $n^2/2$ numbers and take $n^3/3$ multiplications; if these do not fit in memory, they raise
+    `StreamTooLargeError` before any work is done.
 
     Args:
         kernel: `"rbf"`; `"linear"`; a retarget kernel; a function `k(A, B)`; or the name of another
             scikit-learn kernel.
-        width: Width of the "rbf" kernel $\exp(-\|x - x'\|^2 / \text{width}^2)$. None: the median
-            distance between samples that differ, of at most 1,000 evenly spaced ones.
-        lr: The learning rate; a schedule, one rate a step; or `"auto"`: half of the largest rate at
-            which the learner is stable on a stream in random order. For the "rbf" kernel with
-            single samples and no momentum that is 1: each step fits its sample.
+        width: Width of the "rbf" kernel $\exp(-\|x - x'\|^2 / \text{width}^2)$. None uses the
+            median distance between samples that differ, among at most 1,000 evenly spaced ones.
+        lr: The learning rate; a schedule with one rate a step; or `"auto"` for half the largest
+            rate at which the learner is stable on a stream in random order. For the "rbf" kernel
+            with single samples and no momentum that is 1: each step fits its sample.
         gamma: Ridge of the offline learner that corrections aim at, and that `effective_targets`
             compares with; 0 or more.
-        batch_size: Samples in a step. A last, smaller mini-batch is a step of its own.
+        batch_size: Samples in a step. The last mini-batch may be smaller.
         momentum: Heavy-ball momentum, as in `torch.optim.SGD`.
         nesterov: Nesterov's form of it.
         weight_decay: As in `torch.optim.SGD`.
         reduction: `"sum"` or `"mean"` of the losses in a mini-batch.
-        correction: `"none"` learns the targets as they are; `"exact"`, targets that make it end as
-            the offline learner, which takes the whole stream beforehand; `"iterative"`, targets
-            that lead it to the offline learner's predictions, block by block.
+        correction: `"none"` learns the targets as they are. `"exact"` learns targets with which
+            it ends as the offline learner; they need the whole stream beforehand. `"iterative"`
+            learns targets that lead to the offline learner's predictions, block by block.
         block_size: Samples whose targets the iterative correction finds together, a multiple of
-            the batch size. None: the smallest that is 64 or more.
-        ridge: Steadies the iterative correction if samples of a block are much alike; None takes
-            0.01, which is enough for copies.
+            the batch size. None uses the smallest multiple that is 64 or more.
+        ridge: Stabilises the iterative correction if samples of a block are very similar; None
+            uses 0.01, which is enough for repeated samples.
         loss: `"squared"`; or `"cross-entropy"` for targets that are probabilities (one in [0, 1],
-            or several that sum to 1): the function learned is then their logits, and `predict`
-            makes probabilities of them.
-        aim: What the iterative correction leads to: `"all"`, the batch learner of all the past;
-            `"window:500"`, of the 500 newest samples; `"discount:0.999"`, of samples that count
-            by that factor less with every newer one. Use the last two if the data drift.
+            or several that sum to 1): the learned function is then their logits, and `predict`
+            returns probabilities.
+        aim: The batch learner that the iterative correction leads to: `"all"` learns from all
+            samples so far; `"window:500"` from the 500 newest; with `"discount:0.999"`, each newer
+            sample multiplies the weight of a sample by 0.999. Use the last two if the data drift.
 
     Attributes:
         X_fit_: (n, d) the training samples so far.
-        dual_coef_: (n,) or (n, c): a prediction is the query's kernel with `X_fit_` times these.
-        targets_: (n,) or (n, c) the targets that were learned: corrected, or as they came.
+        dual_coef_: (n,) or (n, c); a prediction is the kernel with `X_fit_` times these.
+        targets_: (n,) or (n, c) the targets that were learned, corrected or not.
         kernel_: The kernel, with its width.
-        width_: The width of an RBF kernel; None for any other.
-        learner_: The `rt.SGD` that it was trained by.
-        lr_: Its rate.
+        width_: The width of an RBF kernel; None for any other kernel.
+        learner_: The `rt.SGD` that describes the training.
+        lr_: Its learning rate.
         n_features_in_: Number of features.
         feature_names_in_: Their names, if all are strings.
 
@@ -314,12 +315,12 @@ class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstima
     """
 
     def partial_fit(self, X: Any, y: Any) -> Self:
-        """Goes on with the stream (or begins it): portions learn what `fit` learns on the whole.
+        """Learns the next portion of the stream; all portions together learn what `fit` learns.
 
         A mini-batch or block that is open at the end of a portion counts, for predictions, as if
-        the stream ended there; the next portion fills it up. An open `width` or `lr` is found on
-        the first portion. `correction="exact"` changes the targets of all samples so far with every
-        portion, and computes the kernel of all pairs again.
+        the stream ended there; the next portion fills it up. An automatic `width` or `lr` is set
+        from the first portion. With `correction="exact"`, every portion changes the targets of all
+        samples so far, and computes the kernel of all pairs again.
 
         Args:
             X: (m, d) the next samples.
@@ -328,7 +329,7 @@ class OnlineKernelRegressor(MultiOutputMixin, RegressorMixin, OnlineKernelEstima
         return self._take(X, y, None, restart=not self._has_begun)
 
     def predict(self, X: Any) -> np.ndarray:
-        """The function learned so far, (m,) or (m, c); of cross-entropy, its probabilities."""
+        """Returns predictions (m,) or (m, c); for cross-entropy, probabilities."""
         return self._outputs(self._queried(X))
 
     def _targets(
@@ -342,13 +343,14 @@ def _has_probabilities(estimator: Any) -> bool:
 
 
 class OnlineKernelClassifier(StreamClassifier, OnlineKernelEstimator):
-    """Online kernel learning of one-hot targets; the class with the largest output is predicted.
+    """Online kernel learning of one-hot targets; it predicts the class with the largest output.
 
-    Use it like `sklearn.linear_model.SGDClassifier`, with a kernel, or corrected for what one
-    online pass forgets. Arguments, attributes and costs are those of `OnlineKernelRegressor`;
-    `dual_coef_` and `targets_` have one column for each of `classes_`. With `loss="cross-entropy"`
-    it learns by the softmax of its outputs and has `predict_proba`, and `correction="exact"` makes
-    it kernel logistic regression, `sklearn.linear_model.LogisticRegression(C=1/gamma)` on features.
+    Use it like `sklearn.linear_model.SGDClassifier`, but with a kernel and, if you want, with a
+    correction for what one online pass forgets. Arguments, attributes and costs are those of
+    `OnlineKernelRegressor`; `dual_coef_` and `targets_` have one column for each of `classes_`.
+    With `loss="cross-entropy"` it is trained on the softmax of its outputs and has `predict_proba`;
+    `correction="exact"` then makes it kernel logistic regression, like
+    `sklearn.linear_model.LogisticRegression(C=1/gamma)` on features.
 
     Attributes:
         classes_: (c,) the labels, sorted.
@@ -362,12 +364,12 @@ class OnlineKernelClassifier(StreamClassifier, OnlineKernelEstimator):
     """
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
-        """Goes on with the stream (or begins it): see `OnlineKernelRegressor.partial_fit`.
+        """Learns the next portion of the stream; see `OnlineKernelRegressor.partial_fit`.
 
         Args:
             X: (m, d) the next samples.
             y: (m,) their labels.
-            classes: All labels that will come; needed in the first call only.
+            classes: All labels of the stream; needed only in the first call.
         """
         if classes is None and not self._has_begun:
             raise InvalidInputError(
@@ -381,7 +383,7 @@ class OnlineKernelClassifier(StreamClassifier, OnlineKernelEstimator):
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> np.ndarray:
-        """(m, c) the probabilities of the classes; with `loss="cross-entropy"` only."""
+        """Returns class probabilities (m, c); only with `loss="cross-entropy"`."""
         return self._outputs(self._queried(X))
 
     def _targets(
@@ -392,7 +394,7 @@ class OnlineKernelClassifier(StreamClassifier, OnlineKernelEstimator):
         if classes is not None and not np.array_equal(known, np.unique(classes)):
             raise InvalidInputError(
                 f"classes is {np.unique(classes)}, but the stream began with {known}; leave it "
-                "out, or call fit to start anew"
+                "out, or call fit to start again"
             )
         if len(known) < 2:
             raise InvalidInputError(f"y has 1 class, {known}; expected two or more")
@@ -401,7 +403,8 @@ class OnlineKernelClassifier(StreamClassifier, OnlineKernelEstimator):
         if unknown.any():
             row = int(unknown.argmax())
             raise InvalidInputError(
-                f"y holds {y[row]} in row {row}, which is not one of the classes {known}"
+                f"y holds {y[row]} in row {row}, which is not one of the classes {known}; the "
+                "first call needs all labels of the stream"
             )
         self.classes_ = known
         return X, one_hot.astype(X.dtype)

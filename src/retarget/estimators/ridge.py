@@ -1,4 +1,4 @@
-"""Ridge regression and classification on streams, as scikit-learn estimators."""
+"""Exact ridge regression and classification on streams, as scikit-learn estimators."""
 
 import copy
 import math
@@ -19,7 +19,7 @@ from retarget.theory.moments import RidgeSolution
 
 
 class StreamingRidgeEstimator(StreamEstimator):
-    """What the two have in common: parameters, the learner, the solution."""
+    """Shared by the regressor and the classifier: parameters, the learner and the solution."""
 
     FITTED = "learner_"
     learner_: StreamingRidge
@@ -42,30 +42,30 @@ class StreamingRidgeEstimator(StreamEstimator):
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Learns a stream from its beginning.
+        """Learns a stream from the beginning.
 
         Args:
             X: (n, d) samples.
-            y: (n,) labels of a classifier; (n,) or (n, c) targets of a regressor.
-            sample_weight: (n,) or one number, 0 or more; None for 1. A weight of 2 counts as the
-                same sample twice.
+            y: (n,) labels for a classifier; (n,) or (n, c) targets for a regressor.
+            sample_weight: (n,) or one number, 0 or more; None for 1. A weight of 2 is like
+                learning the sample twice.
         """
         return self._take(X, y, None, sample_weight, restart=True)
 
     @property
     def gamma_(self) -> float:
-        """The ridge in use: as given, or as cross-validation chose it."""
+        """The ridge in use: the given one, or the one that cross-validation chose."""
         return self._solution().gamma
 
     @property
     def coef_(self) -> np.ndarray:
-        """(c, m) weights of the features; (m,) of a regressor whose y had one axis."""
+        """Weights of the features, (c, m); (m,) for a regressor whose y had one axis."""
         weights: np.ndarray = self._arranged(self._solution().weights.mT.cpu().numpy())
         return weights
 
     @property
     def intercept_(self) -> Any:
-        """(c,) constants; one number of a regressor whose y had one axis, or without intercept."""
+        """Constants (c,); one number if a regressor's y had one axis or there is no intercept."""
         return self._arranged(self._solution().intercept.cpu().numpy())
 
     def _solution(self) -> RidgeSolution:
@@ -80,13 +80,13 @@ class StreamingRidgeEstimator(StreamEstimator):
 
     @abstractmethod
     def _arranged(self, values: np.ndarray) -> Any:
-        """The learner's (c, ...) values as the caller knows the outputs."""
+        """Puts the learner's values (c, ...) in the order and form that the caller expects."""
 
     @abstractmethod
     def _prepared(
         self, X: Any, y: Any, classes: Any, restart: bool
     ) -> tuple[StreamingRidge, np.ndarray, np.ndarray]:
-        """The learner to go on with, checked samples, and their targets."""
+        """Returns the learner to use, the checked samples, and their targets."""
 
     def _take(self, X: Any, y: Any, classes: Any, sample_weight: Any, restart: bool) -> Self:
         with self._all_or_nothing():
@@ -94,14 +94,16 @@ class StreamingRidgeEstimator(StreamEstimator):
             weights = None
             if sample_weight is not None:
                 if not np.any(np.asarray(sample_weight)):
-                    raise InvalidInputError("sample_weight is zero for all samples; expected some")
+                    raise InvalidInputError(
+                        "sample_weight is zero for all samples; expected at least one above 0"
+                    )
                 weights = _check_sample_weight(
                     sample_weight, X, dtype=np.float64, ensure_non_negative=True
                 )
-                counts = weights > 0  # what has no weight is not there
+                counts = weights > 0  # samples without weight are left out
                 X, Y, weights = X[counts], Y[counts], weights[counts]
             held = learner.learn(X, Y, weights)._moments
-            # For scikit-learn a sample of weight 2 is two samples, to cross-validation as well.
+            # In scikit-learn a sample of weight 2 is two samples, in cross-validation as well.
             if held is not None:
                 held.squared_weight = held.weight
             self.learner_ = learner
@@ -130,25 +132,25 @@ class StreamingRidgeEstimator(StreamEstimator):
 class StreamingRidgeRegressor(MultiOutputMixin, RegressorMixin, StreamingRidgeEstimator):
     r"""Ridge regression whose `partial_fit` is as good as `fit`.
 
-    In whatever order and portions samples come, the model is at every moment the ridge solution on
-    all of them: what `sklearn.linear_model.Ridge(alpha=gamma)` gives on everything at once. It
-    keeps sums only: with m features, $m^2$ numbers.
+    In whatever order and portions the samples come, the model is always the ridge solution on all
+    of them: the same as `sklearn.linear_model.Ridge(alpha=gamma)` fitted on everything at once. It
+    keeps only sums: with m features, $m^2$ numbers.
 
-    Use it if data come in portions, or do not fit into memory. A portion costs $O(m^2)$ a sample,
-    and the first prediction after it $O(m^3)$, with `gamma="auto"` about eight times that.
-    Parameters are read when a stream begins; `partial_fit` goes on with those.
+    Use it if data come in portions, or do not fit into memory. Learning costs $O(m^2)$ a sample,
+    and the first prediction afterwards $O(m^3)$, or about eight times that with `gamma="auto"`.
+    Parameters are read when a stream begins; `partial_fit` does not read them again.
 
     Args:
         gamma: Ridge, 0 or more; `"auto"` chooses it by generalised cross-validation, from the sums
-            alone, anew after every portion.
+            alone, again after every portion.
         features: `"linear"`, the samples as they are; `"rbf"`, random Fourier features of the
-            Gaussian kernel; or what `rt.StreamingRidge` takes: a function from samples (n, d) to
-            features (n, m), a kernel that has features, or a `torch.nn.Module`.
-        width: Width of the "rbf" kernel $\exp(-\|x - x'\|^2 / \text{width}^2)$. `"auto"`: the
-            root of the number of columns of X, scikit-learn's `gamma=1/n_features`: scale them.
+            Gaussian kernel; or anything that `rt.StreamingRidge` accepts: a function from samples
+            (n, d) to features (n, m), a kernel that has features, or a `torch.nn.Module`.
+        width: Width of the "rbf" kernel $\exp(-\|x - x'\|^2 / \text{width}^2)$. `"auto"` uses the
+            root of the number of columns, like scikit-learn's `gamma=1/n_features`: scale X first.
         memory: Number of random features.
         fit_intercept: Whether to add a constant that is not penalised.
-        random_state: Seed of the random features. With None every stream has its own.
+        random_state: Seed of the random features. None draws a new seed for every stream.
 
     Attributes:
         gamma_: The ridge in use.
@@ -171,7 +173,7 @@ class StreamingRidgeRegressor(MultiOutputMixin, RegressorMixin, StreamingRidgeEs
     """
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Learns more of the stream, or begins it: afterwards it is as if `fit` had seen all.
+        """Learns more samples; the result is the same as one `fit` on all samples so far.
 
         Args:
             X: (n, d) samples.
@@ -181,7 +183,7 @@ class StreamingRidgeRegressor(MultiOutputMixin, RegressorMixin, StreamingRidgeEs
         return self._take(X, y, None, sample_weight, restart=not self._has_begun)
 
     def predict(self, X: Any) -> np.ndarray:
-        """The ridge solution on everything learned so far, (m,) or (m, c)."""
+        """Returns predictions (m,) or (m, c) of the ridge solution on everything learned so far."""
         return self._outputs(X)
 
     def _arranged(self, values: np.ndarray) -> Any:
@@ -197,12 +199,12 @@ class StreamingRidgeRegressor(MultiOutputMixin, RegressorMixin, StreamingRidgeEs
 
 
 class StreamingRidgeClassifier(StreamClassifier, StreamingRidgeEstimator):
-    """Ridge regression on one-hot targets; the class with the largest output is predicted.
+    """Ridge regression on one-hot targets; it predicts the class with the largest output.
 
-    `partial_fit` is as good as `fit`, in any order and portions, and a class may appear in any
-    call: for all samples before, its target was 0. With an intercept the predictions are those of
-    `sklearn.linear_model.RidgeClassifier(alpha=gamma)`, and its decision function, for targets of
-    -1 and 1, is twice ours less 1 (the same, for two classes).
+    `partial_fit` is as good as `fit`, in any order and portions. A class may first appear in any
+    call: its target was 0 for all earlier samples. With an intercept the predictions are those of
+    `sklearn.linear_model.RidgeClassifier(alpha=gamma)`. Its decision function, for targets -1 and
+    1, is twice this one minus 1 (for two classes they are equal).
 
     Arguments and costs are those of `StreamingRidgeRegressor`.
 
@@ -211,7 +213,7 @@ class StreamingRidgeClassifier(StreamClassifier, StreamingRidgeEstimator):
         gamma_: The ridge in use.
         coef_: (c, m) weights of the features.
         intercept_: (c,) constants.
-        learner_: The `rt.StreamingRidge`. Its outputs are in the order in which classes came.
+        learner_: The `rt.StreamingRidge`. Its outputs are in the order in which classes appeared.
         n_features_in_: Number of columns of X.
         feature_names_in_: Their names, if all are strings.
 
@@ -229,12 +231,12 @@ class StreamingRidgeClassifier(StreamClassifier, StreamingRidgeEstimator):
     _labels: np.ndarray  # in the order of the learner's outputs
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Learns more of the stream, or begins it: afterwards it is as if `fit` had seen all.
+        """Learns more samples; the result is the same as one `fit` on all samples so far.
 
         Args:
             X: (n, d) samples.
             y: (n,) labels.
-            classes: Labels that will come. It may be left out: what is not there is added.
+            classes: Labels that will appear. Optional: new labels are added when they appear.
             sample_weight: As in `fit`.
         """
         return self._take(X, y, classes, sample_weight, restart=not self._has_begun)
@@ -261,17 +263,17 @@ class StreamingRidgeClassifier(StreamClassifier, StreamingRidgeEstimator):
 
 
 def _alike(labels: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """The labels, if all are of one kind: NumPy would join text and numbers."""
+    """Returns the labels; raises if text and numbers are mixed, which NumPy would join."""
     if (labels.dtype.kind in "biuf") != (known.dtype.kind in "biuf"):
         raise InvalidInputError(
-            f"there are labels of type {labels.dtype}, {labels[:3]}, beside others of type "
-            f"{known.dtype}, {known[:3]}; expected all of them to be text, or all numbers"
+            f"some labels have type {labels.dtype} ({labels[:3]}) and others {known.dtype} "
+            f"({known[:3]}); expected all labels to be text, or all to be numbers"
         )
     return labels
 
 
 def _with_outputs(learner: StreamingRidge, count: int) -> StreamingRidge:
-    """The learner, or one with more outputs, whose target was 0, that shares its scatter matrix."""
+    """Returns the learner, widened if needed: new outputs had target 0; the scatter is shared."""
     if learner._outputs in (0, count) or learner._moments is None:
         return learner
     wider = copy.copy(learner)

@@ -1,6 +1,6 @@
-"""Adapters for the frameworks that people train with.
+"""Adapters for training frameworks.
 
-Import the module of your framework, `from retarget.integrations import lightning`; nothing is
-imported before that. An adapter holds no mathematics: a correction or a learner of `retarget` goes
-in, and objects of the framework come out.
+Import the module for your framework, for example `from retarget.integrations import lightning`;
+nothing is imported before that. An adapter contains no mathematics: it wraps a correction or a
+learner of `retarget` in objects of the framework.
 """

@@ -1,7 +1,7 @@
-"""What every adapter shares: whether a framework's training is what the corrector was told.
+"""Shared by all adapters: checks that a framework trains as the corrector assumes.
 
 Corrected targets are right for one learner, one loss and one order of the samples. Frameworks leave
-these to their users, so the adapters check here that they are as the corrector expects.
+these to their users, so the adapters check here that they are what the corrector expects.
 """
 
 import math
@@ -27,15 +27,15 @@ from retarget.learners import SGD, Reduction
 from retarget.samples import Samples, count, take
 
 RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
-# Relative: a loss in float32 has seven digits, and another loss differs by a factor or a term.
+# Relative: a float32 loss has seven digits, and a different loss differs by a factor or a term.
 LOSS_TOLERANCE = 1e-3
 
 
 class HalfSquaredError(nn.Module):
-    r"""$\tfrac12\|y - f(x)\|^2$, summed over the outputs: the loss that corrected targets are for.
+    r"""$\tfrac12\|y - f(x)\|^2$, summed over the outputs: the loss to use with corrected targets.
 
-    `torch.nn.MSELoss` differs from it by a factor of 2 over the number of outputs, which amounts to
-    another learning rate. Whole numbers (n,) are class labels, and are compared as one-hot rows.
+    `torch.nn.MSELoss` is this loss times 2 over the number of outputs, which is like another
+    learning rate. Whole numbers (n,) are class labels, and are compared as one-hot rows.
 
     Args:
         reduction: `"mean"` or `"sum"` over the mini-batch.
@@ -52,20 +52,20 @@ class HalfSquaredError(nn.Module):
         self.reduction = reduction
 
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss of a mini-batch, from outputs (n, c) and labels (n,) or targets (n, c)."""
+        """Returns the loss for outputs (n, c) and labels (n,) or targets (n, c)."""
         if targets.ndim == 1:
             targets = one_hot(targets, outputs.shape[-1])
         return half_squared_error(outputs, targets.to(outputs), self.reduction)
 
 
 def half_squared_error(outputs: Tensor, targets: Tensor, reduction: Reduction) -> Tensor:
-    """The loss that corrections are for; rows of outputs may be single numbers."""
+    """Returns the loss that corrections assume; outputs may be (n,) or (n, c)."""
     each = (outputs - targets.reshape(outputs.shape)).square().reshape(len(outputs), -1).sum(1) / 2
     return each.mean() if reduction == "mean" else each.sum()
 
 
 def one_hot(labels: Tensor, outputs: int) -> Tensor:
-    """Real targets: whole numbers (n,) are classes, real numbers are returned as they are."""
+    """Returns real targets: whole numbers (n,) are classes, real numbers stay as they are."""
     if labels.is_floating_point():
         return labels
     if labels.ndim != 1:
@@ -76,7 +76,7 @@ def one_hot(labels: Tensor, outputs: int) -> Tensor:
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < outputs:
         raise InvalidInputError(
             f"the class labels are {int(labels.min())} to {int(labels.max())}, and there are "
-            f"{outputs} outputs; expected labels from 0 to {outputs - 1}"
+            f"{outputs} outputs; expected labels from 0 to {outputs - 1}, one for each output"
         )
     return nn.functional.one_hot(labels.long(), outputs).double()
 
@@ -84,7 +84,10 @@ def one_hot(labels: Tensor, outputs: int) -> Tensor:
 def true_targets(
     network: nn.Module, samples: Samples, labels: Tensor, number: int | None = None
 ) -> Tensor:
-    """The true targets in the network's precision; classes need `number` outputs, or one each."""
+    """Returns true targets in the network's dtype.
+
+    Labels become one-hot rows of `number` columns; None for the number of the network's outputs.
+    """
     if not labels.is_floating_point():
         number = number or outputs(network, take(samples, slice(0, 1))).shape[1]
         labels = one_hot(labels, number)
@@ -92,14 +95,14 @@ def true_targets(
 
 
 def refuse(reasons: Mapping[str, bool]) -> None:
-    """Raises the first of the reasons that applies."""
+    """Raises an error with the first reason that applies."""
     for reason, applies in reasons.items():
         if applies:
             raise InvalidInputError(reason)
 
 
 def require_maker(corrector: Any) -> None:
-    """Refuses what cannot make a corrector."""
+    """Raises if this is not a function that makes a corrector."""
     if not callable(corrector):
         raise InvalidTypeError(
             f"corrector is {corrector!r:.80}; expected a function that makes a NetworkCorrector, "
@@ -108,7 +111,7 @@ def require_maker(corrector: Any) -> None:
 
 
 def require_corrector(made: Any) -> NetworkCorrector:
-    """What the user's function has made, if it is a corrector."""
+    """Returns what the user's function made; raises if it is not a corrector."""
     if not isinstance(made, NetworkCorrector):
         raise InvalidTypeError(
             f"corrector made a {type(made).__name__}; expected a NetworkCorrector"
@@ -117,14 +120,14 @@ def require_corrector(made: Any) -> NetworkCorrector:
 
 
 def description(optimizer: Any, batch_size: int, reduction: Reduction) -> SGD:
-    """An optimiser as it is set, whatever steps it has taken before."""
+    """Describes an optimiser by its settings, whatever steps it has taken before."""
     if type(optimizer) is torch.optim.SGD:
         optimizer = torch.optim.SGD([dict(group) for group in optimizer.param_groups])
     return SGD.from_torch(optimizer, batch_size, reduction)
 
 
 def require_optimiser(optimizer: torch.optim.Optimizer, corrector: NetworkCorrector) -> None:
-    """Refuses an optimiser other than the one that the corrector's learner describes."""
+    """Raises if the corrector's learner does not describe this optimiser."""
     learner = corrector.learner
     preconditioner = getattr(corrector.kernel, "preconditioner", None)
     if preconditioner is not optimizer or isinstance(optimizer, torch.optim.SGD):
@@ -150,7 +153,7 @@ def require_optimiser(optimizer: torch.optim.Optimizer, corrector: NetworkCorrec
 
 
 def _described(optimizer: torch.optim.Optimizer, learner: SGD) -> SGD:
-    """The optimiser as a learner; the rates of a schedule are compared step by step instead."""
+    """Describes the optimiser; the rates of a schedule are compared step by step instead."""
     if isinstance(learner.lr, float) or type(optimizer) is not torch.optim.SGD:
         return description(optimizer, learner.batch_size, learner.reduction)
     groups = [
@@ -162,7 +165,7 @@ def _described(optimizer: torch.optim.Optimizer, learner: SGD) -> SGD:
 
 
 def require_parameters(optimizer: torch.optim.Optimizer, corrector: NetworkCorrector) -> None:
-    """Refuses an optimiser that trains other parameters than the corrector assumes."""
+    """Raises if the optimiser does not train the parameters that the corrector assumes."""
     trained = {id(value) for group in optimizer.param_groups for value in group["params"]}
     described = trained_parameters(corrector.module, corrector.params)
     for name, value in corrector.module.named_parameters():
@@ -176,7 +179,7 @@ def require_parameters(optimizer: torch.optim.Optimizer, corrector: NetworkCorre
 
 
 def require_rate(optimizer: torch.optim.Optimizer, learner: SGD, step: int) -> None:
-    """Refuses a step at another rate than the learner's."""
+    """Raises if a step does not use the learner's rate."""
     rate, expected = float(optimizer.param_groups[0]["lr"]), learner.rate(step)
     if abs(rate - expected) > 1e-9 * expected:
         raise InvalidInputError(
@@ -186,7 +189,7 @@ def require_rate(optimizer: torch.optim.Optimizer, learner: SGD, step: int) -> N
 
 
 def require_order(loader: Any) -> None:
-    """Refuses a loader that is known to give its samples in another order every time."""
+    """Raises if a loader is known to change the order of its samples."""
     if not isinstance(loader, DataLoader):
         return
     samplers = loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None)
@@ -204,7 +207,7 @@ def require_order(loader: Any) -> None:
 
 
 def require_passes(corrector: NetworkCorrector, epochs: int) -> None:
-    """Refuses passes over a task that the corrector has no targets for; -1 is any number."""
+    """Raises if the corrector has no targets for so many epochs; -1 is any number."""
     closed, refresh = corrector.memory is not None, corrector.refresh
     known = epochs if epochs > 0 else "any number of"
     refuse(
@@ -219,7 +222,7 @@ def require_passes(corrector: NetworkCorrector, epochs: int) -> None:
 
 
 def require_loss(loss: Tensor, outputs: Tensor, targets: Tensor, reduction: Reduction) -> None:
-    """Refuses a loss that is not half of the squared error, reduced as the learner says."""
+    """Raises if the loss is not half the squared error with the learner's reduction."""
     expected = float(half_squared_error(outputs.detach(), targets.to(outputs), reduction))
     found = float(loss.detach())
     if not abs(found - expected) <= LOSS_TOLERANCE * max(abs(expected), 1e-6):
@@ -234,41 +237,41 @@ def require_loss(loss: Tensor, outputs: Tensor, targets: Tensor, reduction: Redu
 def next_block(
     corrector: NetworkCorrector, optimizer: torch.optim.Optimizer, samples: Samples, true: Tensor
 ) -> tuple[Samples, Tensor]:
-    """A batch of the closed loop, which is trained on in one step, with stored samples behind."""
+    """Returns a batch of the closed loop, with stored samples appended, for one training step."""
     learner = corrector.learner
     require_rate(optimizer, learner, 0)
     with evaluating(corrector.module):
         samples, targets = corrector.next_block(samples, true)
     if count(samples) > learner.batch_size:
         raise InvalidInputError(
-            f"there are {len(true)} samples in a batch and {count(samples) - len(true)} stored "
-            f"ones beside them, trained on in one step; expected a learner with batch_size="
-            f"{count(samples)} or more, not {learner.batch_size}"
+            f"a step trains on {len(true)} samples of a batch and {count(samples) - len(true)} "
+            f"stored ones, but the learner has batch_size={learner.batch_size}; expected "
+            f"batch_size={count(samples)} or more"
         )
     return samples, targets
 
 
 def on_device_of(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Saved tensors, on the device of a network."""
+    """Moves saved tensors to the device of a network."""
     device = next(module.parameters()).device
     return {name: value.to(device) for name, value in tensors.items()}
 
 
 class Shift:
-    """How far targets were corrected, over as many portions as are added."""
+    """Measures how far targets were corrected, over all portions added so far."""
 
     def __init__(self) -> None:
         self._squares, self._count, self._largest = 0.0, 0, 0.0
 
     def add(self, corrected: Tensor, true: Tensor) -> Self:
-        """Counts a portion of targets (n, c)."""
+        """Adds a portion of targets (n, c)."""
         self._squares += float((corrected - true).double().square().sum())
         self._count += true.numel()
         self._largest = max(self._largest, float(corrected.abs().max()))
         return self
 
     def found(self, corrector: NetworkCorrector) -> dict[str, float]:
-        """What is logged: shift, largest target and, once it is known, theory against network."""
+        """Returns what to log: shift, largest target and, once known, the linearisation error."""
         root = math.sqrt(self._squares / max(self._count, 1))
         found = {"shift": root, "largest_target": self._largest}
         error = corrector.linearisation_error

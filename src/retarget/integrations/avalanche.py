@@ -1,9 +1,9 @@
 r"""Avalanche: corrected targets as a plugin, and learning without forgetting as a strategy.
 
-Needs the extra: `pip install "retarget[avalanche]"`. `TargetCorrectionPlugin` gives any supervised
-strategy the targets of an `rt.NetworkCorrector`; `Tangent` is a strategy that learns every
-experience with an `rt.TangentLearner`. `SquaredError` is the loss that both are for, and
-`mse_metrics` measures regression, for which Avalanche has no metric.
+Needs the extra: `pip install "retarget[avalanche]"`. `TargetCorrectionPlugin` trains any supervised
+strategy on the targets of an `rt.NetworkCorrector`; `Tangent` is a strategy that learns every
+experience with an `rt.TangentLearner`. `SquaredError` is the loss to use with both, and
+`mse_metrics` are metrics for regression, which Avalanche lacks.
 """
 
 import itertools
@@ -49,7 +49,7 @@ except ImportError as error:
 __all__ = ["SquaredError", "Tangent", "TargetCorrectionPlugin", "mse_metrics"]
 
 Batch = list[Tensor]  # inputs, labels or targets, and perhaps task labels
-Corrected = Iterator[tuple[Batch, Tensor]]  # a mini-batch, and what it is to be trained on
+Corrected = Iterator[tuple[Batch, Tensor]]  # a mini-batch, and the targets to train on
 LOGGED = {
     "shift": "TargetShift",
     "largest_target": "LargestTarget",
@@ -60,27 +60,27 @@ LOGGED = {
 class TargetCorrectionPlugin(SupervisedPlugin):
     """Trains a strategy on corrected targets instead of the true ones.
 
-    Add it to the `plugins` of a strategy, `Naive` for one, whose `criterion` is `SquaredError`.
-    When an experience begins, its mini-batches are drawn from the strategy's loader, once, and
-    corrected in the order in which they came; the strategy is then trained on these mini-batches
-    in this order. So shuffling, random transforms and workers of the loader are as exact as a plain
-    order; in a further epoch the same mini-batches come again. Metrics still see the true labels.
+    Add it to the `plugins` of a strategy, such as `Naive`, whose `criterion` is `SquaredError`.
+    When an experience begins, the plugin draws its mini-batches from the strategy's loader, once,
+    and corrects them in that order; the strategy then trains on these mini-batches in this order.
+    So shuffling, random transforms and loader workers are allowed, and the correction stays exact;
+    further epochs repeat the same mini-batches. Metrics still see the true labels.
 
-    A corrector with `memory=...` (the closed loop) is asked block by block while the strategy
-    trains, and nothing is held but the block.
+    A corrector with `memory=...` (the closed loop) corrects block by block while the strategy
+    trains, and only one block is in memory.
 
-    Three numbers go to the strategy's loggers after every epoch: `TargetShift`, the root mean
-    square of corrected minus true targets; `LargestTarget`; and `LinearisationError`, how far the
-    network was from the theory, once this is known.
+    The strategy's loggers get three numbers after every epoch: `TargetShift`, the root mean square
+    of corrected minus true targets; `LargestTarget`; and `LinearisationError`, how far the network
+    was from the theory, once this is known.
 
-    What is not described by the corrector's learner is refused: another optimiser, rate, batch
-    size or loss than the learner has, samples that other plugins add (replay), task labels as
-    inputs, several processes, mixed precision.
+    Anything that the corrector's learner does not describe is an error: another optimiser, rate,
+    batch size or loss than the learner has, samples that other plugins add (replay), task labels
+    as inputs, several processes, mixed precision.
 
     Args:
-        corrector: The corrector of the strategy's own model; or a function from the model and an
-            `rt.SGD`, which describes the strategy's optimiser, batch size and criterion, to a
-            corrector. It is called when training begins.
+        corrector: A corrector of the strategy's model; or a function that makes one, when training
+            begins, from the model and an `rt.SGD` that describes the strategy's optimiser, batch
+            size and criterion.
     """
 
     def __init__(
@@ -92,19 +92,20 @@ class TargetCorrectionPlugin(SupervisedPlugin):
             require_maker(corrector)
         self._make: Any = corrector
         self._drawn: list[Batch] = []
-        self._wanted: Tensor | None = None  # targets of the mini-batch that is being trained on
+        self._wanted: Tensor | None = None  # targets of the present mini-batch
         self._labels = torch.empty(0)
         self._shift = Shift()
 
     def before_training_epoch(self, strategy: Any, **kwargs: Any) -> None:
-        """Corrects the experience, or corrects it again; every plugin has set its loader by now."""
+        """Corrects the experience, at every epoch; by now all plugins have set their loaders."""
         again = strategy.clock.train_exp_epochs > 0
         drawn = iter(self._drawn) if again else _draw(strategy, strategy.dataloader)
         first = next(drawn, None)
         if first is None:
             raise InvalidInputError(
                 f"the loader gives no mini-batch of {strategy.train_mb_size} from the "
-                f"{len(strategy.experience.dataset)} samples of the experience"
+                f"{len(strategy.experience.dataset)} samples of the experience; expected at least "
+                "one"
             )
         drawn, length = itertools.chain([first], drawn), len(strategy.dataloader)
         corrector = self._checked(strategy, first[0])
@@ -130,11 +131,11 @@ class TargetCorrectionPlugin(SupervisedPlugin):
         strategy.mbatch[1], self._wanted = self._labels, None
 
     def after_training_iteration(self, strategy: Any, **kwargs: Any) -> None:
-        """Makes sure that the corrected targets were trained on."""
+        """Checks that the strategy trained on the corrected targets."""
         if self._wanted is not None:
             raise InvalidInputError(
                 f"{type(strategy).__name__} did not call after_forward and before_backward around "
-                "its criterion, where targets are exchanged; use a strategy with SGDUpdate's loop"
+                "its criterion, which the plugin needs; use a strategy with SGDUpdate's loop"
             )
 
     def after_training_epoch(self, strategy: Any, **kwargs: Any) -> None:
@@ -144,18 +145,18 @@ class TargetCorrectionPlugin(SupervisedPlugin):
             _log(strategy, self, LOGGED[name], value)
 
     def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
-        """Forgets the mini-batches of the experience."""
+        """Drops the mini-batches of the experience."""
         self._drawn = []
 
     def _checked(self, strategy: Any, X: Tensor) -> NetworkCorrector:
-        """The corrector, if it describes what the strategy does."""
+        """Returns the corrector; raises if it does not describe what the strategy does."""
         _require_plain(strategy)
         loss, reduction = _loss_of(strategy._criterion, outputs(strategy.model, X[:1]).to(X))
         learner = description(strategy.optimizer, strategy.train_mb_size, reduction)
         if self.corrector is None:
             self.corrector = require_corrector(self._make(strategy.model, learner))
         corrector, described = self.corrector, self.corrector.learner
-        if learner.batch_size == 1:  # of which mean and sum are the same
+        if learner.batch_size == 1:  # mean and sum are then the same
             described = replace(described, reduction=learner.reduction)
         refuse(
             {
@@ -174,7 +175,7 @@ class TargetCorrectionPlugin(SupervisedPlugin):
         return corrector
 
     def _all_at_once(self, strategy: Any, corrector: NetworkCorrector, again: bool) -> Corrected:
-        """Mini-batches of the open loop, corrected when training begins."""
+        """Yields mini-batches of the open loop, corrected when training begins."""
         X = torch.cat([batch[0] for batch in self._drawn])
         Y = _true(strategy, torch.cat([batch[1] for batch in self._drawn]), X)
         with evaluating(strategy.model):
@@ -186,7 +187,7 @@ class TargetCorrectionPlugin(SupervisedPlugin):
     def _block_by_block(
         self, strategy: Any, corrector: NetworkCorrector, drawn: Iterator[Batch]
     ) -> Corrected:
-        """Mini-batches of the closed loop: a block is corrected after the one before is trained."""
+        """Yields mini-batches of the closed loop; corrects a block after training on the last."""
         size = corrector.learner.batch_size
         while block := list(itertools.islice(drawn, corrector.block_size // size)):
             own = [torch.cat(parts) for parts in zip(*block, strict=True)]
@@ -200,27 +201,27 @@ class TargetCorrectionPlugin(SupervisedPlugin):
 
 
 class Tangent(SupervisedTemplate):
-    """Trains the network on the first experience, and learns all of them without forgetting.
+    """Trains the network on the first experience, and then learns all of them without forgetting.
 
     The first session is plain training with the optimiser and the criterion. From then on the
-    network stays as it is, and an `rt.TangentLearner` learns every experience, the first one
-    included, in one pass. Its predictions are those of the strategy: Avalanche's metrics and
-    loggers work as with any other. No sample is kept, and neither the order of experiences nor
-    that of samples matters after the first session. In training, metrics show what was predicted
-    before the experience was learned.
+    network does not change, and an `rt.TangentLearner` learns every experience, including the
+    first one, in one pass. The strategy predicts with this learner: Avalanche's metrics and loggers
+    work as usual. No sample is kept, and after the first session neither the order of experiences
+    nor that of samples matters. Training metrics use predictions made before learning the
+    experience.
 
-    Classes and real-valued targets are both learned; classes need an output of the network each.
+    Targets may be classes or real numbers; the network needs one output for each class.
 
     Args:
         model: The network.
         optimizer: The optimiser of the first session; may be None if `first_epochs` is 0.
         criterion: The loss of the first session, and of the metrics.
-        make_learner: Makes the learner from the network when the first session is over, such as
-            `functools.partial(rt.TangentLearner, memory=1024)`.
-        first_epochs: Passes of the first session; 0 for a network that was trained elsewhere.
+        make_learner: A function that makes the learner from the network after the first session,
+            such as `functools.partial(rt.TangentLearner, memory=1024)`.
+        first_epochs: Passes of the first session; 0 for a network that is already trained.
         targets: The number of classes or targets, if the network has another number of outputs: it
             is then a feature extractor, and learning starts from zero.
-        **others: What `SupervisedTemplate` takes besides: `train_mb_size`, `eval_mb_size`,
+        **others: Other arguments of `SupervisedTemplate`: `train_mb_size`, `eval_mb_size`,
             `device`, `plugins`, `evaluator`, `eval_every`.
 
     Attributes:
@@ -246,7 +247,7 @@ class Tangent(SupervisedTemplate):
                 "with; give one, or first_epochs=0"
             )
         criterion = SquaredError() if criterion is None else criterion
-        # one more: the pass in which the first experience is learned
+        # plus one pass in which the learner learns the first experience
         epochs = first_epochs + 1
         super().__init__(
             model=model, optimizer=optimizer, criterion=criterion, train_epochs=epochs, **others
@@ -256,19 +257,19 @@ class Tangent(SupervisedTemplate):
         self.learner: StreamingRidge | None = None
 
     def make_optimizer(self, **kwargs: Any) -> None:
-        """Makes the optimiser anew, if there is one."""
+        """Resets the optimiser, if there is one."""
         if self.optimizer is not None:
             super().make_optimizer(**kwargs)
 
     def forward(self) -> Tensor:
-        """The learner's predictions; those of the network until something was learned."""
+        """Returns the learner's predictions; the network's before anything is learned."""
         if self.learner is not None and self.learner.samples:
             predicted: Tensor = self.learner.predict(self.mb_x)
             return predicted
         found: Tensor = super().forward()
         if self.targets is None or found.shape[1] == self.targets:
             return found
-        return found.new_zeros(len(found), self.targets)  # where a learner on features starts
+        return found.new_zeros(len(found), self.targets)  # a learner on features starts from zero
 
     def _train_exp(self, experience: Any, eval_streams: Any = None, **kwargs: Any) -> None:
         _require_plain(self)
@@ -282,7 +283,7 @@ class Tangent(SupervisedTemplate):
         self._after_training_epoch(**kwargs)
 
     def _learn(self, learner: StreamingRidge, **kwargs: Any) -> None:
-        """Learns the experience, after predicting it from what was learned before."""
+        """Predicts the experience for the metrics, and then learns it."""
         part = learner.empty()
         for batch in self.dataloader:
             self.mbatch = batch
@@ -303,9 +304,9 @@ class Tangent(SupervisedTemplate):
 
 
 class MeanSquaredError(GenericPluginMetric):
-    """The mean squared error over samples and outputs, of an epoch, an experience or a stream.
+    """The mean squared error over samples and outputs in an epoch, an experience or a stream.
 
-    Labels count as one-hot rows. `mse_metrics` makes these metrics.
+    Labels are compared as one-hot rows. Use `mse_metrics` to make these metrics.
     """
 
     def __init__(self, each: Literal["epoch", "experience", "stream"]) -> None:
@@ -326,7 +327,7 @@ class MeanSquaredError(GenericPluginMetric):
 def mse_metrics(
     *, epoch: bool = False, experience: bool = False, stream: bool = False
 ) -> list[MeanSquaredError]:
-    """Metrics of the mean squared error, for an `EvaluationPlugin`.
+    """Makes metrics of the mean squared error, for an `EvaluationPlugin`.
 
     Args:
         epoch: Measure every training epoch.
@@ -338,7 +339,7 @@ def mse_metrics(
 
 
 class _CorrectedBatches:
-    """Stands for the strategy's loader, and tells the plugin the targets of each mini-batch."""
+    """Replaces the strategy's loader, and tells the plugin the targets of each mini-batch."""
 
     def __init__(self, plugin: TargetCorrectionPlugin, batches: Corrected, length: int) -> None:
         self._plugin, self._batches, self._length = plugin, batches, length
@@ -353,19 +354,19 @@ class _CorrectedBatches:
 
 
 def _as_rows(labels: Tensor, c: int) -> Tensor:
-    """(n, c) true targets: one-hot rows of labels, or the targets themselves."""
+    """Returns true targets (n, c): one-hot rows of labels, or the targets themselves."""
     rows = labels if labels.ndim > 1 else one_hot(labels, c)
     return rows.reshape(len(labels), -1)
 
 
 def _true(strategy: Any, labels: Tensor, X: Tensor) -> Tensor:
-    """The true targets, in the precision of the network."""
+    """Returns the true targets, in the dtype of the network."""
     c = outputs(strategy.model, X[:1]).shape[1]
     return _as_rows(labels, c).to(next(strategy.model.parameters()))
 
 
 def _draw(strategy: Any, loader: Any) -> Iterator[Batch]:
-    """The loader's mini-batches, refused if they are not those of the experience."""
+    """Yields the loader's mini-batches; raises if samples were added to the experience."""
     size, full, samples = strategy.train_mb_size, True, 0
     for given in loader:
         batch = [part.to(strategy.device) for part in given]
@@ -382,10 +383,10 @@ def _draw(strategy: Any, loader: Any) -> Iterator[Batch]:
 
 
 def _with_stored(own: Batch, X: Tensor, Z: Tensor) -> Batch:
-    """A block, and the stored samples beside it.
+    """Appends the stored samples to a block.
 
-    The corrector stores no labels. Only metrics of training look at them: there these samples
-    count by their targets.
+    The corrector stores no labels. Only training metrics use them: for these samples they see the
+    targets instead.
     """
     labels = Z.argmax(1) if own[1].ndim == 1 and not own[1].is_floating_point() else Z
     labels = labels.to(own[1]).reshape(len(X), *own[1].shape[1:])
@@ -394,9 +395,9 @@ def _with_stored(own: Batch, X: Tensor, Z: Tensor) -> Batch:
 
 
 def _log(strategy: Any, origin: Any, name: str, value: float) -> None:
-    """Publishes a number by the strategy's evaluator, under a name as its metrics have them."""
+    """Publishes a number through the strategy's evaluator, named like its metrics."""
     experience = strategy.experience
-    strategy.experience = experience.logging()  # in which its number may be read
+    strategy.experience = experience.logging()  # this view allows reading its number
     full = get_metric_name(name, strategy, add_experience=True)
     strategy.experience = experience
     step = strategy.clock.train_iterations
@@ -404,7 +405,7 @@ def _log(strategy: Any, origin: Any, name: str, value: float) -> None:
 
 
 def _loss_of(criterion: Callable[[Tensor, Tensor], Tensor], like: Tensor) -> tuple[str, Reduction]:
-    """Which loss a criterion is, and how it reduces a mini-batch, by its gradient."""
+    """Finds out from its gradient which loss a criterion is, and how it reduces a mini-batch."""
     c = like.shape[1]
     f = torch.linspace(-1, 2, 3 * c).reshape(3, c).to(like).requires_grad_()
     z = (f.detach().flip(0, 1).sigmoid() if c == 1 else f.detach().flip(0, 1).softmax(1)) + 0
@@ -422,7 +423,7 @@ def _loss_of(criterion: Callable[[Tensor, Tensor], Tensor], like: Tensor) -> tup
 
 
 def _require_own(strategy: Any, samples: int) -> None:
-    """Refuses a loader that gives more than the experience has."""
+    """Raises if the loader gives more samples than the experience has."""
     n = len(strategy.experience.dataset)
     if samples > n:
         raise InvalidInputError(
@@ -432,12 +433,12 @@ def _require_own(strategy: Any, samples: int) -> None:
 
 
 def _require_plain(strategy: Any) -> None:
-    """Refuses ways to train that no learner describes."""
+    """Raises for ways of training that no learner describes."""
     refuse(
         {
-            "training is distributed, and each process would see a part of the stream only; train "
+            "training is distributed, and each process would see only a part of the stream; train "
             "in one process": DistributedHelper.is_distributed,
-            "autocast is on, and half precision loses the digits that targets are made of; train "
+            "autocast is on, and half precision rounds away the correction of the targets; train "
             "without it": torch.is_autocast_enabled(strategy.device.type),
             f"the model is a {type(strategy.model).__name__}, which takes task labels; expected a "
             "network of the inputs alone": is_multi_task_module(strategy.model),

@@ -40,15 +40,15 @@ __all__ = ["CorrectedTrainer"]
 
 STATE_FILE = "corrector.safetensors"  # in a checkpoint's folder
 PRECONDITIONED = torch.optim.Adam, torch.optim.AdamW
-# What an argument must be for corrected targets to be right, and why.
+# The value that an argument must have for corrected targets to be right, and why.
 EXPECTED = {
     "train_sampling_strategy": ("sequential", "targets are corrected for one order"),
     "max_grad_norm": (0, "targets are corrected for steps that are not clipped"),
     "fp16": (False, "rounded steps do not follow the targets"),
     "bf16": (False, "rounded steps do not follow the targets"),
-    "max_steps": (-1, "a task is trained on as a whole, num_train_epochs times"),
+    "max_steps": (-1, "every task is trained on completely, num_train_epochs times"),
     "auto_find_batch_size": (False, "targets are corrected for one batch size"),
-    "load_best_model_at_end": (False, "the corrector goes on from the last step"),
+    "load_best_model_at_end": (False, "the corrector continues from the last step"),
     "torch_compile": (False, "compiled steps are not tested with corrected targets"),
 }
 
@@ -57,31 +57,31 @@ class CorrectedTrainer(Trainer):
     """A `Trainer` that trains on corrected targets, one task for each call of `train`.
 
     Set `train_dataset` to the next task and call `train()`; earlier tasks are then not forgotten,
-    to the extent that the network follows its tangent kernel. Before the first step the task's
-    batches are read once, in order, and their labels are corrected. The loss is half the squared
-    error or cross-entropy, as the corrector has it, on the corrected targets.
+    to the extent that the network follows its tangent kernel. Before the first step it reads the
+    task's batches once, in order, and corrects their labels. The loss on the corrected targets is
+    the corrector's: half the squared error, or cross-entropy.
 
-    The learner is read off the optimiser, the batch size, gradient accumulation and the schedule,
-    so that the two cannot disagree. With Adam and AdamW the first task is trained on its true
-    targets, because the kernel needs second moments; it counts as seen from then on. What would
-    make the targets wrong (shuffling, clipping, dropout, mixed precision, several devices) is an
-    error before anything is trained.
+    The learner is derived from the optimiser, the batch size, gradient accumulation and the
+    schedule, so that they always agree. With Adam and AdamW the first task is trained on its true
+    targets, because the kernel needs second moments; the corrector still counts it as seen.
+    Anything that would make the targets wrong (shuffling, clipping, dropout, mixed precision,
+    several devices) is an error before training starts.
 
-    It costs what the corrector costs: with the open loop all samples are kept, and the kernel of
-    all samples so far is computed before each task.
+    The costs are those of the corrector: the open loop keeps all samples, and computes the kernel
+    of all samples so far before each task.
 
     Args:
         *args: As for `Trainer`.
-        corrector: Makes the corrector from the network, the learner and, for Adam, AdamW and
-            several rates, `preconditioner=`: `functools.partial(rt.NetworkCorrector, gamma=1.0,
-            block_size=16)`. It is called once, when the first task begins.
+        corrector: A function that makes the corrector from the network, the learner and, for Adam,
+            AdamW and several rates, `preconditioner=`, such as `functools.partial(
+            rt.NetworkCorrector, gamma=1.0, block_size=16)`. It is called once, at the first task.
         **kwargs: As for `Trainer`.
 
     Attributes:
         corrector: The corrector, once the first task has begun.
     """
 
-    # The loss below is divided by all samples of a step, of however many batches.
+    # The loss below is divided by the number of samples in a step, over all its batches.
     loss_is_scaled_for_ga = True
 
     def __init__(
@@ -92,9 +92,9 @@ class CorrectedTrainer(Trainer):
         self._make_corrector = corrector
         self.corrector: NetworkCorrector | None = None
         self._learner: SGD | None = None
-        self._samples: Samples = None  # of the present task, in the loader's order
+        self._samples: Samples = None  # those of the present task, in the loader's order
         self._labels = self._targets = torch.empty(0)
-        self._rates: list[float] = []  # of the steps before the present pass
+        self._rates: list[float] = []  # rates of the steps before the present pass
         self._row = 0  # the next sample to be trained on
         self._resumed: Path | None = None
         _require_exact(self)
@@ -105,7 +105,7 @@ class CorrectedTrainer(Trainer):
         _require_exact(self)
         if self.corrector is not None and self._row != len(self._labels):
             raise InvalidInputError(
-                f"the last task ended after {self._row} of {len(self._labels)} samples, and the "
+                f"the last task ended after {self._row} of {len(self._labels)} samples, but the "
                 "others were corrected as well; begin again with a new trainer, without stopping "
                 "a task early"
             )
@@ -120,9 +120,9 @@ class CorrectedTrainer(Trainer):
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
-        """The optimiser, as `Trainer` makes it; it is described for the corrector here."""
+        """Makes the optimiser as `Trainer` does, and describes it for the corrector."""
         made = super().create_optimizer(*args, **kwargs)
-        if self._learner is None:  # before a scheduler holds its rate
+        if self._learner is None:  # before a scheduler changes its rate
             batch = self.args.train_batch_size * self.args.gradient_accumulation_steps
             self._learner = _described(_plain(made), batch)
         return made
@@ -134,7 +134,7 @@ class CorrectedTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        """The corrector's loss: on corrected targets in training, on true ones in evaluation."""
+        """Returns the loss: on corrected targets in training, on true ones in evaluation."""
         inputs = dict(inputs)
         labels = inputs.pop("labels")
         if model.training:
@@ -143,8 +143,8 @@ class CorrectedTrainer(Trainer):
         logits = output_of(result, len(labels))
         if not isinstance(logits, Tensor):
             raise InvalidInputError(
-                f"the model returned a {type(result).__name__} with no one matrix of outputs "
-                "(n, c); expected a model for classification or regression of whole sequences"
+                f"the model returned a {type(result).__name__} without a matrix of outputs (n, c); "
+                "expected a model for classification or regression of whole sequences"
             )
         if not model.training:
             targets, share = true_targets(labels, logits.shape[1], 0.0), 1 / len(labels)
@@ -153,7 +153,7 @@ class CorrectedTrainer(Trainer):
         return (loss, result) if return_outputs else loss
 
     def _next_targets(self, inputs: dict[str, Any], size: int) -> tuple[Tensor, float]:
-        """The targets of the next batch, and what a sample counts in the mean over its step."""
+        """Returns the targets of the next batch, and a sample's weight in the mean over a step."""
         rows = slice(self._row, self._row + size)
         mine = take(self._samples, rows)
         if count(mine) != size or not all(_same(inputs.get(key), mine[key]) for key in mine):
@@ -189,18 +189,18 @@ class CorrectedTrainer(Trainer):
             self.corrector = made
         if self._resumed is not None:
             self._restore(self._resumed / STATE_FILE)
-            if self.state.global_step >= self.state.max_steps:  # there is nothing left of the task
+            if self.state.global_step >= self.state.max_steps:  # the task is complete
                 self._row = len(self._labels)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Corrects the task, with the learner as the schedule will have it, and logs how far."""
+        """Corrects the task for the rates of the schedule, and logs the shift."""
         assert self.corrector is not None
         assert self._learner is not None
         corrector, n, resumed = self.corrector, len(self._labels), self._resumed
         steps = self._learner.steps(n)
         self._row = 0
         self._resumed = None
-        if resumed is not None and self.state.global_step % steps:  # in the midst of this epoch
+        if resumed is not None and self.state.global_step % steps:  # in the middle of this epoch
             self._row = self.state.global_step % steps * self._learner.batch_size
             self._targets = corrector.recorrect()
             return
@@ -212,13 +212,13 @@ class CorrectedTrainer(Trainer):
         fresh = isinstance(_plain(self.optimizer), PRECONDITIONED) and not self.optimizer.state
         if corrector.memory is not None:
             if epoch:
-                corrector.recorrect()  # says why not
+                corrector.recorrect()  # raises an error with the reason
             if not constant:
                 raise InvalidInputError(
                     "the closed loop (memory=...) needs one rate; use lr_scheduler_type='constant'"
                 )
-            self._targets = torch.zeros_like(self._labels)  # each block in its turn
-        elif fresh and not epoch:  # second moments come with the first step
+            self._targets = torch.zeros_like(self._labels)  # filled block by block
+        elif fresh and not epoch:  # there are no second moments before the first step
             corrector.resume([(self._samples, self._labels)], self._labels)
             self._targets = self._labels
         else:
@@ -229,7 +229,7 @@ class CorrectedTrainer(Trainer):
             self.log_targets()
 
     def log_targets(self) -> None:
-        """Logs the shift, the largest target, and theory against network once it is known."""
+        """Logs the shift, the largest target and, once known, the linearisation error."""
         assert self.corrector is not None
         found = Shift().add(self._targets, self._labels).found(self.corrector)
         self.log({"target_shift": found.pop("shift")} | found)
@@ -241,7 +241,7 @@ class CorrectedTrainer(Trainer):
         return Z
 
     def _read(self, loader: Any) -> None:
-        """The task's samples and true targets, in the order in which they are trained on."""
+        """Reads the task's samples and true targets, in the order of training."""
         batches = [self._prepare_inputs(dict(batch)) for batch in loader]
         labels = [batch.pop("labels", None) for batch in batches]
         if not batches or any(each is None for each in labels):
@@ -252,7 +252,7 @@ class CorrectedTrainer(Trainer):
         shapes = {tuple(sorted((k, tuple(v.shape[1:])) for k, v in each.items())) for each in kept}
         if len(shapes) > 1:
             raise InvalidInputError(
-                "batches have different lengths, and the kernel is of samples of one shape; pad "
+                "batches have different lengths, but the kernel needs samples of one shape; pad "
                 "all to one length, as DataCollatorWithPadding(tokenizer, padding='max_length', "
                 "max_length=...) does"
             )
@@ -268,8 +268,8 @@ class CorrectedTrainer(Trainer):
         made = self.corrector
         if made.refresh != "task" or made.memory is not None:
             raise InvalidInputError(
-                "only a corrector with refresh='task' and without memory goes on from a "
-                "checkpoint in the midst of a task"
+                "only a corrector with refresh='task' and without memory can resume from a "
+                "checkpoint in the middle of a task; use one from the end of a task"
             )
         self.corrector = NetworkCorrector.load(
             path, self.model, lambda *_, **__: made.kernel, device=self._labels.device
@@ -296,7 +296,7 @@ class _AtTheRightTime(TrainerCallback):
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         corrector = self.trainer.corrector
         if corrector is not None and corrector.memory is not None:
-            self.trainer.log_targets()  # known only now
+            self.trainer.log_targets()  # not known before
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
@@ -305,7 +305,7 @@ class _AtTheRightTime(TrainerCallback):
 
 
 def true_targets(labels: Tensor, outputs: int, smoothing: float) -> Tensor:
-    """(n, c) targets for labels (n,) of classes, of which `smoothing` goes to all, or numbers."""
+    """Returns targets (n, c) for class labels (n,), with label smoothing, or for real numbers."""
     if labels.is_floating_point():
         reason = "label_smoothing_factor is for classes; expected whole numbers as labels"
         refuse({reason: bool(smoothing)})
@@ -314,7 +314,7 @@ def true_targets(labels: Tensor, outputs: int, smoothing: float) -> Tensor:
 
 
 def summed_loss(logits: Tensor, targets: Tensor, entropy: bool) -> Tensor:
-    """The loss of a batch, summed over its samples, for targets of real numbers."""
+    """Returns the loss of a batch, summed over its samples, for real-valued targets."""
     if not entropy:
         return half_squared_error(logits, targets, "sum")
     if logits.shape[1] == 1:
@@ -323,7 +323,7 @@ def summed_loss(logits: Tensor, targets: Tensor, entropy: bool) -> Tensor:
 
 
 def _plain(optimizer: Any) -> torch.optim.Optimizer:
-    """The optimiser itself, without what accelerate puts around it."""
+    """Returns the optimiser without the wrapper of accelerate."""
     plain: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)
     return plain
 
@@ -333,7 +333,7 @@ def _same(given: Any, kept: Tensor) -> bool:
 
 
 def _described(optimizer: torch.optim.Optimizer, batch: int) -> SGD:
-    """The learner that the trainer's optimiser is."""
+    """Describes the trainer's optimiser as a learner."""
     if type(optimizer) not in (torch.optim.SGD, *PRECONDITIONED):
         raise InvalidTypeError(
             f"the optimiser is a {type(optimizer).__name__}; expected SGD, Adam or AdamW: set "
@@ -342,8 +342,8 @@ def _described(optimizer: torch.optim.Optimizer, batch: int) -> SGD:
     groups = [group for group in optimizer.param_groups if group["params"]]
     if len({float(group["lr"]) * float(group["weight_decay"]) for group in groups}) > 1:
         raise InvalidInputError(
-            "lr * weight_decay differs between groups of parameters, as Trainer decays no biases "
-            "and norms; set weight_decay=0, or give optimizers=(yours, None) with one decay for all"
+            "lr * weight_decay differs between groups of parameters, as Trainer does not decay "
+            "biases and norms; set weight_decay=0, or give optimizers=(yours, None) with one decay"
         )
     if isinstance(optimizer, torch.optim.SGD):
         return SGD.from_torch(optimizer, batch, "mean")
@@ -353,7 +353,7 @@ def _described(optimizer: torch.optim.Optimizer, batch: int) -> SGD:
 
 
 def _rates(scheduler: Any, steps: range) -> list[float]:
-    """The rate of each of these steps."""
+    """Returns the rate of each of these steps."""
     if not isinstance(scheduler, torch.optim.lr_scheduler.LambdaLR):
         raise InvalidInputError(
             f"the scheduler is a {type(scheduler).__name__}, whose rates are not known beforehand; "
@@ -364,14 +364,14 @@ def _rates(scheduler: Any, steps: range) -> list[float]:
     for step, rate in zip(steps, rates, strict=True):
         if not rate > 0:
             raise InvalidInputError(
-                f"the rate of step {step} is {rate}, and a step without a rate learns no target; "
-                "set warmup_steps=0, or a schedule that stays above 0"
+                f"the rate of step {step} is {rate}, and a step at rate 0 cannot learn a target; "
+                "set warmup_steps=0, or use a schedule that stays above 0"
             )
     return rates
 
 
 def _require_exact(trainer: Trainer) -> None:
-    """Refuses what would make corrected targets wrong."""
+    """Raises for options that would make corrected targets wrong."""
     args = trainer.args
     for option, (expected, why) in EXPECTED.items():
         found = getattr(args, option)
@@ -379,7 +379,7 @@ def _require_exact(trainer: Trainer) -> None:
             raise InvalidInputError(f"{option} is {found!r}, but {why}; expected {expected!r}")
     refuse(
         {
-            "there are several processes or devices, which would each see another part of the "
+            "there are several processes or devices, and each would see another part of the "
             "stream; use one (CUDA_VISIBLE_DEVICES=0)": args.world_size > 1 or args.n_gpu > 1,
             f"num_train_epochs is {args.num_train_epochs}; expected a whole number": (
                 args.num_train_epochs != int(args.num_train_epochs)
@@ -389,7 +389,7 @@ def _require_exact(trainer: Trainer) -> None:
             ),
             "compute_loss_func is given, but targets are corrected for the corrector's loss; leave "
             "it out": trainer.compute_loss_func is not None,
-            "a scheduler is given, which does not begin anew with each task; set "
+            "a scheduler is given, which does not start again with each task; set "
             "lr_scheduler_type, and give optimizers=(yours, None)": (
                 trainer.lr_scheduler is not None and not trainer._created_lr_scheduler
             ),
@@ -401,7 +401,7 @@ def _require_exact(trainer: Trainer) -> None:
 
 
 def _require_no_noise(model: nn.Module, samples: Samples) -> None:
-    """Refuses a network that is another one in training than when it is looked at."""
+    """Raises if the network's outputs differ between training and evaluation mode."""
     training = model.training
     with torch.random.fork_rng():
         noisy, still = (outputs(model.train(mode), samples) for mode in (True, False))
@@ -410,5 +410,5 @@ def _require_no_noise(model: nn.Module, samples: Samples) -> None:
         raise InvalidInputError(
             "the model's outputs in training differ from those in evaluation (dropout, batch norm, "
             "noise), and targets are for the latter; set hidden_dropout_prob=0 and "
-            "attention_probs_dropout_prob=0, or what they are called in the model's config"
+            "attention_probs_dropout_prob=0, or the corresponding options in the model's config"
         )

@@ -51,39 +51,39 @@ __all__ = ["TangentLearner", "TargetCorrection"]
 
 
 class TargetCorrection(Callback):
-    """Trains a `LightningModule` on corrected targets; module and Trainer stay as they are.
+    """Trains a `LightningModule` on corrected targets, without changes to the module or Trainer.
 
-    Every `Trainer.fit` is one task. Before it, the callback goes over the training loader once,
-    asks the corrector for the targets of all its samples, and then puts them into the batches that
-    `training_step` is given: (x, z) instead of (x, y). Use the same callback object for all tasks.
+    Every `Trainer.fit` is one task. When it starts, the callback reads the training loader once,
+    computes the corrected targets of all samples, and then puts them into the batches that
+    `training_step` receives: (x, z) instead of (x, y). Use the same callback object for all tasks.
 
-    With a corrector of the closed loop (`memory=...`) nothing is computed beforehand. Every batch
-    is a block, trained on in one step: the callback asks for its targets when it comes, and if the
-    corrector stores samples (`replay=...`), as many of them are appended to the batch.
+    With a closed-loop corrector (`memory=...`) nothing is computed beforehand. Every batch is a
+    block and one training step: the callback corrects it when it arrives, and if the corrector
+    stores samples (`replay=...`), appends as many of them to the batch.
 
-    The loss in `training_step` must be half of the squared error, summed over the outputs, with
-    the sum or the mean over the mini-batch that the learner's `reduction` says. This is checked
-    on the first batch of a task, and the optimiser is compared with the learner. Whatever would
-    make the targets wrong (shuffling, mixed precision, several devices, ...) is refused with an
+    The loss in `training_step` must be half the squared error, summed over the outputs, with the
+    sum or the mean over the mini-batch according to the learner's `reduction`. This is checked on
+    the first batch of a task, and the optimiser is compared with the learner. Anything that would
+    make the targets wrong (shuffling, mixed precision, several devices, ...) raises an
     `InvalidInputError` before the first step.
 
-    Logs `retarget/shift` (root mean square of corrected minus true targets),
+    It logs `retarget/shift` (root mean square of corrected minus true targets),
     `retarget/largest_target`, and `retarget/linearisation_error`, how far the network is from the
     theory (`NetworkCorrector.linearisation_error`), once an epoch; in the closed loop, with every
     batch.
 
-    Its state is in the Trainer's checkpoints: `fit(..., ckpt_path=...)` continues after the task at
-    whose end the checkpoint was written.
+    The Trainer's checkpoints contain its state: `fit(..., ckpt_path=...)` continues after the task
+    at whose end the checkpoint was written.
 
     Args:
-        corrector: A `NetworkCorrector`, or a function that makes one for the `LightningModule`; it
+        corrector: A `NetworkCorrector`, or a function that makes one for the `LightningModule` and
             is called at the start of the first task.
         inputs: The position or key of the inputs in a batch, or several of them; None for the first
             entry of a list or tuple, and for everything but the targets in a dict.
         targets: The position or key of the targets: real numbers, or class labels (n,).
 
     Attributes:
-        corrector: The corrector; None before it was made.
+        corrector: The corrector; None if it has not been made yet.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class TargetCorrection(Callback):
         self._make: Any = corrector
         self._places = Places(inputs, targets)
         self._loaded: dict[str, Any] | None = None
-        self._left = 0  # batches of the present task that are still to come
+        self._left = 0  # remaining batches of the present task
         self._task: _Task | None = None  # None in the closed loop
         self._unwrap: Function[[], None] = lambda: None
 
@@ -112,11 +112,11 @@ class TargetCorrection(Callback):
         if corrector.memory is None:
             self._task = _Task(trainer, corrector, self._places)
             self._left = epochs * len(self._task.batches)
-        self._first = True  # the loss is compared on the first batch
+        self._first = True  # the loss is checked on the first batch
         self._unwrap = _wrapped(pl_module, self._training_step)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Corrects the targets of a further epoch, and logs how far they are shifted."""
+        """Corrects the targets for a further epoch, and logs the shift."""
         if self._task is not None:
             _log(pl_module, self._task.begin_epoch(), on_step=False, on_epoch=True)
 
@@ -132,7 +132,7 @@ class TargetCorrection(Callback):
         self.on_train_end(trainer, pl_module)
 
     def state_dict(self) -> dict[str, Any]:
-        """The corrector's state; empty before there is a corrector."""
+        """Returns the corrector's state; empty if there is no corrector yet."""
         if self.corrector is None:
             return {}
         values, tensors = self.corrector.to_state()
@@ -143,18 +143,18 @@ class TargetCorrection(Callback):
         if state_dict and state_dict["left"]:
             raise InvalidInputError(
                 f"the checkpoint was written in the middle of a task, {state_dict['left']} batches "
-                "before its end, and Lightning begins a loader anew; go on from one that was "
-                "written at the end of a fit"
+                "before its end, and Lightning restarts the loader; resume from a checkpoint that "
+                "was written at the end of a fit"
             )
         self._loaded = state_dict or None
 
     def _ready(self, module: LightningModule) -> NetworkCorrector:
-        """The corrector, made or restored if need be."""
+        """Returns the corrector, made or restored if necessary."""
         if self._left:
             raise InvalidInputError(
-                f"the fit before ended {self._left} batches before the end of its task, which the "
-                "corrector counts as learned; go on from a checkpoint of an earlier task, or begin "
-                "with a new callback"
+                f"the previous fit ended {self._left} batches before the end of its task, which "
+                "the corrector counts as learned; resume from a checkpoint of an earlier task, or "
+                "start with a new callback"
             )
         if self.corrector is None:
             self.corrector = require_corrector(self._make(module))
@@ -167,13 +167,13 @@ class TargetCorrection(Callback):
     def _training_step(
         self, step: Function[..., Any], module: LightningModule, batch: Any, *more: Any
     ) -> Any:
-        """The user's training step on the corrected batch."""
+        """Calls the user's training step on the corrected batch."""
         corrector, optimizer = self.corrector, module.trainer.optimizers[0]
         assert corrector is not None
         samples, targets = self._places.split(batch)
         if self._task is not None:
             Z = self._task.corrected(samples, targets)
-        else:  # a batch is a block
+        else:  # closed loop: a batch is a block
             true = true_targets(corrector.module, samples, targets)
             samples, Z = next_block(corrector, optimizer, samples, true)
             found = Shift().add(Z[: len(true)], true).found(corrector)
@@ -194,7 +194,7 @@ class TargetCorrection(Callback):
 
 
 class _Task:
-    """Targets of a whole loader, for as many epochs as the Trainer makes.
+    """The corrected targets of a whole loader, for all epochs of a fit.
 
     Attributes:
         batches: The checksum of each batch, and its rows.
@@ -210,7 +210,7 @@ class _Task:
             self._targets: Tensor = corrector.correct(samples, self._true)
 
     def _collect(self) -> tuple[Any, Tensor]:
-        """The samples and targets of the loader, in its order."""
+        """Reads the samples and targets of the loader, in its order."""
         loader, limit = self.trainer.train_dataloader, self.trainer.num_training_batches
         parts, start = [], 0
         with isolate_rng():
@@ -221,12 +221,12 @@ class _Task:
                 self.batches.append((_mark(samples, targets), rows))
                 parts.append((samples, targets))
             if getattr(loader, "persistent_workers", False):
-                iter(loader)  # such a loader has one iterator, which training goes on with
+                iter(loader)  # such a loader has only one iterator, so restart it for training
         require_batches([len(targets) for _, targets in parts], self.trainer, self.corrector)
         return join([each for each, _ in parts]), torch.cat([each for _, each in parts])
 
     def begin_epoch(self) -> dict[str, float]:
-        """Corrects the targets for the pass that begins; returns what is logged."""
+        """Corrects the targets for the next epoch; returns what to log."""
         if self._epoch:
             with evaluating(self.corrector.module):
                 self._targets = self.corrector.recorrect()
@@ -234,7 +234,7 @@ class _Task:
         return Shift().add(self._targets, self._true).found(self.corrector)
 
     def corrected(self, samples: Any, targets: Tensor) -> Tensor:
-        """The corrected targets of the next batch, if it is the batch they were computed for."""
+        """Returns the targets of the next batch; raises if they were computed for another batch."""
         known = self.batches[self._next : self._next + 1]
         if [_mark(samples, targets)] != [mark for mark, _ in known]:
             raise InvalidInputError(
@@ -256,7 +256,7 @@ def _log(module: LightningModule, found: dict[str, float], **when: bool) -> None
 
 
 def _outputs(module: torch.nn.Module, samples: Any) -> Tensor:
-    """The network's outputs, with the same Dropout as in the training step to come."""
+    """Returns the network's outputs, with the same Dropout as in the next training step."""
     weights = {name: value.detach() for name, value in module.named_parameters()}
     weights |= {name: value.clone() for name, value in module.named_buffers()}
     with torch.no_grad(), isolate_rng():
@@ -268,7 +268,7 @@ def _mark(samples: Any, targets: Tensor) -> str:
 
 
 def _transferred(trainer: Trainer, batch: Any) -> Any:
-    """A batch as `training_step` will get it: converted, changed by hooks, on the device."""
+    """Returns a batch as `training_step` will receive it: after conversion, hooks and transfer."""
     module = trainer.lightning_module
     batch = trainer.precision_plugin.convert_input(batch)
     batch = module._on_before_batch_transfer(batch, dataloader_idx=0)
@@ -276,7 +276,7 @@ def _transferred(trainer: Trainer, batch: Any) -> Any:
 
 
 def _wrapped(module: LightningModule, around: Function[..., Any]) -> Function[[], None]:
-    """Puts a function around a module's training step; what is returned takes it off again."""
+    """Wraps a function around a module's training step; returns a function that removes it."""
     step, own = module.training_step, vars(module).get("training_step")
 
     @functools.wraps(step)
@@ -297,15 +297,15 @@ def _wrapped(module: LightningModule, around: Function[..., Any]) -> Function[[]
 class TangentLearner(LightningModule):
     """An `rt.TangentLearner` as a `LightningModule`, for `fit`, `validate`, `test` and `predict`.
 
-    Every training batch is learned exactly and once, without an optimiser, in whatever order it
-    comes; only sums are kept. Each `Trainer.fit` continues where the one before ended.
+    It learns every training batch exactly and once, without an optimiser, in any order, and keeps
+    only sums. Each `Trainer.fit` continues where the previous one ended.
 
-    Validation and test log `val_loss` and `test_loss`, half of the squared error, and for class
-    labels `val_accuracy` and `test_accuracy`. `predict` gives the learner's outputs. What
-    was learned is in the checkpoints, with the network's weights.
+    Validation and test log `val_loss` and `test_loss`, half the squared error, and for class labels
+    `val_accuracy` and `test_accuracy`. `predict` returns the learner's outputs. Checkpoints contain
+    what was learned, and the network's weights.
 
     Args:
-        learner: What learns; it has the network, and stays on its device.
+        learner: The learner; it contains the network, and stays on its device.
         classes: The number of classes if targets are labels (n,); None for the number of the
             network's outputs.
         inputs: The position or key of the inputs in a batch, or several of them; None for the first
@@ -330,17 +330,17 @@ class TangentLearner(LightningModule):
         self.automatic_optimization = False
 
     def configure_optimizers(self) -> list[Any]:
-        """None: learning needs no steps."""
+        """Returns no optimiser: learning needs none."""
         return []
 
     def on_train_start(self) -> None:
-        """Refuses what would count samples twice, or lose digits."""
+        """Raises if samples would be learned twice, or in low precision."""
         require_plain_fit(self.trainer)
         epochs, done = self.trainer.max_epochs, self.trainer.current_epoch
         refuse(
             {
                 f"max_epochs is {epochs} at epoch {done}; expected one more epoch: each sample is "
-                "learned exactly, once": epochs - done != 1
+                "learned exactly, and once": epochs - done != 1
             }
         )
 
@@ -350,7 +350,7 @@ class TangentLearner(LightningModule):
         self.learner.learn(samples, self._real(samples, targets))
 
     def forward(self, samples: Any) -> Tensor:
-        """What the learner predicts."""
+        """Returns the learner's predictions."""
         with _ordinary_tensors():
             predicted: Tensor = self.learner.predict(mapped(torch.clone, samples))
         return predicted
@@ -365,13 +365,13 @@ class TangentLearner(LightningModule):
         self._evaluate(batch, "test")
 
     def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
-        """The predictions for a batch."""
+        """Returns the predictions for a batch."""
         samples = batch if isinstance(batch, Tensor) else self._places.split(batch)[0]
         predicted: Tensor = self(samples)
         return predicted
 
     def get_extra_state(self) -> dict[str, Any]:
-        """The sums, and the network that they are of."""
+        """Returns the sums, and the network that they belong to."""
         values, tensors = self.learner.to_state()
         return {"values": values, "tensors": tensors}
 
@@ -391,7 +391,7 @@ class TangentLearner(LightningModule):
         self.log_dict(found, batch_size=len(targets), on_step=False, on_epoch=True)
 
     def _real(self, samples: Any, targets: Tensor) -> Tensor:
-        """The targets on the learner's device; class labels become one-hot rows."""
+        """Returns the targets on the learner's device; class labels become one-hot rows."""
         module = self.learner.module
         if targets.is_floating_point():
             return targets.to(next(module.parameters()).device)
@@ -402,6 +402,6 @@ class TangentLearner(LightningModule):
 
 @contextmanager
 def _ordinary_tensors() -> Iterator[None]:
-    """Outside of inference mode, whose tensors a later training step could not continue with."""
+    """Leaves inference mode, whose tensors a later training step could not use."""
     with torch.inference_mode(False), torch.no_grad():
         yield

@@ -1,4 +1,4 @@
-"""What a Lightning Trainer and its batches must be like for corrected targets to be right."""
+"""Checks that a Lightning Trainer and its batches are right for corrected targets."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -22,14 +22,14 @@ OTHER_STEPS = StochasticWeightAveraging, WeightAveraging, GradientAccumulationSc
 
 
 def require_plain_fit(trainer: Trainer) -> None:
-    """Refuses several devices, and arithmetic of low precision."""
+    """Raises for several devices, or low precision."""
     refuse(
         {
             f"the Trainer has a {type(trainer.strategy).__name__} of {trainer.world_size} "
             "processes; expected one device: Trainer(devices=1)": trainer.world_size != 1
             or not isinstance(trainer.strategy, SingleDeviceStrategy),
             f"precision is {trainer.precision!r}, in which targets far from the outputs lose their "
-            f"digits; expected one of {FULL_PRECISION}": trainer.precision not in FULL_PRECISION,
+            f"digits; use one of {FULL_PRECISION}": trainer.precision not in FULL_PRECISION,
         }
     )
 
@@ -37,7 +37,7 @@ def require_plain_fit(trainer: Trainer) -> None:
 def require_exact_training(
     trainer: Trainer, module: LightningModule, corrector: NetworkCorrector
 ) -> int:
-    """Refuses a Trainer that trains differently from the corrector's learner; returns epochs."""
+    """Raises if the Trainer trains differently from the corrector's learner; returns epochs."""
     require_plain_fit(trainer)
     learner, loader = corrector.learner, trainer.train_dataloader
     hooks = ("optimizer_step", "configure_gradient_clipping")
@@ -97,7 +97,7 @@ def require_exact_training(
 
 
 def require_batches(sizes: list[int], trainer: Trainer, corrector: NetworkCorrector) -> None:
-    """Refuses mini-batches that are not the learner's."""
+    """Raises if the mini-batches are not those of the learner."""
     accumulated, learner = trainer.accumulate_grad_batches, corrector.learner
     if not sizes:
         raise InvalidInputError("the training loader gives no batch; expected at least one")
@@ -131,14 +131,14 @@ class Places:
         self.inputs, self.targets = inputs, targets
 
     def split(self, batch: Any) -> tuple[Any, Tensor]:
-        """The inputs and the targets of a batch."""
+        """Returns the inputs and the targets of a batch."""
         keys, many = self._keys(batch)
         try:
             entries = {key: batch[key] for key in (*keys, self.targets)}
         except (LookupError, TypeError) as error:
             raise InvalidInputError(
-                f"the batch is {_in_words(batch)}, and has no entry {error}; say where they are "
-                "with inputs= and targets="
+                f"the batch is {_in_words(batch)}, and has no entry {error}; use inputs= and "
+                "targets= to say where they are"
             ) from error
         targets = entries.pop(self.targets)
         if not isinstance(targets, Tensor):
@@ -151,7 +151,7 @@ class Places:
         return (entries if isinstance(batch, Mapping) else tuple(entries.values())), targets
 
     def put(self, batch: Any, inputs: Any, targets: Tensor) -> Any:
-        """The batch with other inputs and targets; the given one stays as it is."""
+        """Returns a copy of the batch with other inputs and targets."""
         keys, many = self._keys(batch)
         parts = (
             [inputs] if not many else list(inputs.values() if isinstance(inputs, dict) else inputs)
@@ -165,7 +165,7 @@ class Places:
         return type(batch)(changed)
 
     def _keys(self, batch: Any) -> tuple[list[Any], bool]:
-        """The keys of the inputs, and whether the inputs are several."""
+        """Returns the keys of the inputs, and whether there are several inputs."""
         if self.inputs is not None:
             several = not isinstance(self.inputs, int | str)
             return (list(self.inputs) if several else [self.inputs]), several  # type: ignore[arg-type]

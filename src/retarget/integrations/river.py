@@ -26,13 +26,13 @@ except ImportError as error:
 
 __all__ = ["StreamingRidge", "StreamingRidgeClassifier", "TargetCorrection"]
 
-# What river.linear_model calls no clipping at all.
+# The value that means no clipping in river.linear_model.
 NO_CLIPPING = 1e12
 Sample = dict[Hashable, Any]
 
 
 class RidgeOnNames(base.Estimator):
-    """What regressor and classifier share: options, features by name, the learner."""
+    """Shared by regressor and classifier: options, features by name, and the learner."""
 
     def __init__(
         self,
@@ -59,33 +59,33 @@ class RidgeOnNames(base.Estimator):
             self.learn_one(x, target)
 
     def _outputs_of(self, frame: Any) -> np.ndarray:
-        """(n, c) outputs for the rows of a wrapped frame."""
+        """Returns outputs (n, c) for the rows of a wrapped frame."""
         phi = self._named.rows(list(frame.columns), dataframe.to_numpy(frame))
         return self._learner.predict(phi)
 
 
 class StreamingRidge(RidgeOnNames, base.MiniBatchRegressor):
-    r"""Ridge regression that is exact after every sample, and may follow a drift.
+    r"""Ridge regression that is exact after every sample, and can follow drift.
 
     After every sample the model is the ridge solution on all samples so far (with discount 1), or
-    on a past that is discounted with time. Ridge and discount are chosen as the stream goes: all
+    on a past that is discounted over time. Ridge and discount are chosen during the stream: all
     pairs run side by side, each predicts every sample before learning it, and the pair with the
     smallest recent squared error makes the predictions.
 
-    Use it like `linear_model.LinearRegression`, after a `preprocessing.StandardScaler`: there is no
-    learning rate to set. With m features it costs $2 m^2$ multiplications a sample, and keeps
-    $m^2$ numbers, for each pair of ridge and discount (three, if nothing is given).
+    Use it like `linear_model.LinearRegression`, after a `preprocessing.StandardScaler`; there is no
+    learning rate to set. With m features, each pair of ridge and discount (three by default) costs
+    $2 m^2$ multiplications a sample and keeps $m^2$ numbers.
 
     Args:
-        features: `"linear"` for a linear model. `"rbf"` for one of the Gaussian kernel, by random
-            features of a width that is the root of the number of features in the first sample;
-            `rt.RBF(width)` to choose it.
+        features: `"linear"` for a linear model; `"rbf"` for random features of the Gaussian kernel,
+            whose width is the root of the number of features in the first sample; or
+            `rt.RBF(width)` to choose the width.
         gamma: Ridge, above 0; several to choose from; or `"auto"` for 1 and 0.1.
-        discount: How alike the weights are from one sample to the next, above 0 and at most 1: 1
-            if nothing drifts, 0.99 to remember about 100 samples. Several to choose from; or
-            `"auto"` for 1 and 0.99.
+        discount: Correlation of the weights between samples, above 0 and at most 1: use 1 if
+            nothing drifts, 0.99 to remember about 100 samples. Several to choose from; or `"auto"`
+            for 1 and 0.99.
         memory: Number of random features.
-        max_features: The most features by name that a stream may have: more are an error.
+        max_features: The maximum number of named features; more raise an error.
         seed: Seed of the random features.
 
     Example:
@@ -98,18 +98,18 @@ class StreamingRidge(RidgeOnNames, base.MiniBatchRegressor):
     """
 
     def learn_one(self, x: Sample, y: float) -> None:
-        """Learns a sample; features that are new are appended."""
+        """Learns a sample; new features are appended."""
         target = np.array([_as_target(y)])
         self._learner.learn(self._named.meet(x), target)
 
     def predict_one(self, x: Sample) -> float:
-        """The prediction; 0 before anything was learned."""
+        """Returns the prediction; 0 if nothing has been learned yet."""
         if not self._learner.samples:
             return 0.0
         return float(self._learner.predict(self._named(x))[0])
 
     def predict_many(self, X: Any) -> Any:
-        """A series of predictions, in the library of X."""
+        """Returns a series of predictions, in the library of X."""
         frame = dataframe.into_frame(X)
         known = self._learner.samples
         values = self._outputs_of(frame)[:, 0] if known else np.zeros(len(frame))
@@ -119,9 +119,9 @@ class StreamingRidge(RidgeOnNames, base.MiniBatchRegressor):
 class StreamingRidgeClassifier(RidgeOnNames, base.MiniBatchClassifier):
     r"""Classification by ridge regression on one-hot targets, exact after every sample.
 
-    The class with the largest output is predicted. Probabilities are the distribution that is
-    nearest to the outputs; they order the classes, and are not calibrated. A class may appear at
-    any time: for all samples before, its target was 0.
+    It predicts the class with the largest output. Probabilities are the distribution nearest to the
+    outputs; they rank the classes, but are not calibrated. A class may first appear at any time:
+    its target was 0 for all earlier samples.
 
     Arguments, costs and the choice of ridge and discount are those of `StreamingRidge`.
 
@@ -130,7 +130,7 @@ class StreamingRidgeClassifier(RidgeOnNames, base.MiniBatchClassifier):
         gamma: Ridge, or several to choose from, or `"auto"`.
         discount: Discount, or several to choose from, or `"auto"`.
         memory: Number of random features.
-        max_features: The most features by name that a stream may have.
+        max_features: The maximum number of named features.
         seed: Seed of the random features.
 
     Example:
@@ -152,14 +152,14 @@ class StreamingRidgeClassifier(RidgeOnNames, base.MiniBatchClassifier):
         seed: int = 0,
     ) -> None:
         super().__init__(features, gamma, discount, memory, max_features, seed)
-        self._places: dict[Hashable, int] = {}  # of the classes among the outputs
+        self._places: dict[Hashable, int] = {}  # the output of each class
 
     @property
     def _multiclass(self) -> bool:
         return True
 
     def learn_one(self, x: Sample, y: Hashable) -> None:
-        """Learns a sample; classes and features that are new are appended."""
+        """Learns a sample; new classes and features are appended."""
         place = self._places.get(y, len(self._places))
         target = np.zeros(max(place + 1, len(self._places)))
         target[place] = 1.0
@@ -167,14 +167,14 @@ class StreamingRidgeClassifier(RidgeOnNames, base.MiniBatchClassifier):
         self._places.setdefault(y, place)
 
     def predict_proba_one(self, x: Sample, **kwargs: Any) -> dict[Hashable, float]:
-        """The probability of each class so far."""
+        """Returns the probability of each class so far."""
         if not self._places:
             return {}
         outputs = self._learner.predict(self._named(x))
         return dict(zip(self._places, _nearest_distribution(outputs.tolist()), strict=True))
 
     def predict_proba_many(self, X: Any) -> Any:
-        """A frame of probabilities, one column for each class so far."""
+        """Returns a frame of probabilities, one column for each class so far."""
         frame = dataframe.into_frame(X)
         columns: dict[Hashable, Any] = {}
         if self._places:
@@ -183,7 +183,7 @@ class StreamingRidgeClassifier(RidgeOnNames, base.MiniBatchClassifier):
         return dataframe.to_native_frame(columns, like=frame)
 
     def predict_many(self, X: Any) -> Any:
-        """A series of labels; an empty one before anything was learned."""
+        """Returns a series of labels; an empty one if nothing has been learned yet."""
         frame = dataframe.into_frame(X)
         labels: list[Hashable] = []
         if self._places:
@@ -195,29 +195,29 @@ class StreamingRidgeClassifier(RidgeOnNames, base.MiniBatchClassifier):
 class TargetCorrection(base.Wrapper, base.Regressor):
     """Trains a linear model on corrected targets, so that it learns what offline training would.
 
-    Samples are collected until a block is full. Its targets are then corrected together
-    (`rt.TargetCorrector`), and the model learns them in their order with `learn_one`. Until then
-    they wait: predictions are those of the model without them, and `flush` closes a block that is
-    not full, at the end of a stream. After a block, the model's predictions for its samples are
-    those of ridge regression on the whole stream so far.
+    It collects samples until a block is full, corrects their targets together
+    (`rt.TargetCorrector`), and then the model learns them in order with `learn_one`. Until then the
+    model predicts without them; at the end of a stream, `flush` closes a block that is not full.
+    After a block, the model's predictions for its samples are those of ridge regression on the
+    whole stream so far.
 
     It is exact for `linear_model.LinearRegression` with `optim.SGD` at a constant rate, the squared
     loss and no penalty, with or without an intercept, whether or not it has learned before. Put
-    transformers before this wrapper in a pipeline, not inside it. Other models are refused, unless
-    you describe the model yourself, as a corrector that is ready; that is approximate.
+    transformers before this wrapper in a pipeline, not inside it. Other models raise an error,
+    unless you describe the model yourself by a ready-made corrector, which is approximate.
 
     Args:
-        model: The model that is trained; it is copied.
-        corrector: A function from a kernel and an `rt.SGD`, which are read off the model, to an
-            `rt.TargetCorrector`: `functools.partial(rt.TargetCorrector, gamma=1.0, block_size=16)`,
-            with `memory=` for bounded memory. Or an `rt.TargetCorrector` that is ready, for a
-            model that is not known here, whose kernel and rate you know approximately.
-        max_features: The most features by name that a stream may have; `memory=` must not be less
-            (one more, with an intercept).
+        model: The model to train; it is copied.
+        corrector: A function that makes an `rt.TargetCorrector` from a kernel and an `rt.SGD`,
+            which are derived from the model: `functools.partial(rt.TargetCorrector, gamma=1.0,
+            block_size=16)`, with `memory=` for bounded memory. Or, for another model whose kernel
+            and rate you know approximately, an `rt.TargetCorrector`.
+        max_features: The maximum number of named features; `memory=` must not be smaller (with an
+            intercept, at least one larger).
 
     Attributes:
-        shift: Root mean square of the corrected targets minus the true ones, so far.
-        largest_target: The size of the largest corrected target so far.
+        shift: Root mean square of the corrected minus the true targets so far.
+        largest_target: The largest absolute value of a corrected target so far.
 
     Example:
         Two samples that have nothing in common. With the ridge 1, ridge regression predicts half
@@ -248,7 +248,7 @@ class TargetCorrection(base.Wrapper, base.Regressor):
         self.corrector = corrector
         self.max_features = max_features
         self._model = copy.deepcopy(model)
-        self._start = copy.deepcopy(model)  # what learning starts from, at every sample
+        self._start = copy.deepcopy(model)  # gives the starting values at every sample
         self._corrector = _corrector_of(model, corrector)
         self._named = NamedFeatures("linear", most=max_features)
         self._waiting: list[tuple[Sample, float]] = []
@@ -260,7 +260,7 @@ class TargetCorrection(base.Wrapper, base.Regressor):
 
     @classmethod
     def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
-        # river's data are not standardised: a date counts days, and has the square 5e11
+        # river's test data are not standardised: a date in days has the square 5e11
         yield {
             "model": linear_model.LinearRegression(optim.SGD(1e-13)),
             "corrector": functools.partial(
@@ -270,16 +270,16 @@ class TargetCorrection(base.Wrapper, base.Regressor):
 
     @property
     def waiting(self) -> int:
-        """Samples that the model has not learned yet, as their block is not full."""
+        """Number of samples that the model has not learned yet because their block is not full."""
         return len(self._waiting)
 
     @property
     def shift(self) -> float:
-        """Root mean square of the corrected minus the true targets; NaN before a block."""
+        """Root mean square of the corrected minus the true targets; NaN before the first block."""
         return math.sqrt(self._squares / self._samples) if self._samples else math.nan
 
     def learn_one(self, x: Sample, y: float, **kwargs: Any) -> None:
-        """Takes a sample in; with the last one of a block, the model learns the block."""
+        """Adds a sample; when its block is full, the model learns the block."""
         if kwargs:
             raise InvalidTypeError(
                 f"learn_one got {', '.join(kwargs)}; expected x and y alone, as corrected targets "
@@ -294,12 +294,12 @@ class TargetCorrection(base.Wrapper, base.Regressor):
         self._waiting = block
 
     def predict_one(self, x: Sample, **kwargs: Any) -> float:
-        """The model's prediction, without the samples that wait."""
+        """Returns the model's prediction, without the samples of the open block."""
         prediction: float = self._model.predict_one(x, **kwargs)
         return prediction
 
     def flush(self) -> None:
-        """Closes the open block, shorter than the others; the stream may continue."""
+        """Closes the open block before it is full; the stream may continue."""
         if self._waiting:
             self._learn_block(self._waiting)
             self._waiting = []
@@ -312,7 +312,7 @@ class TargetCorrection(base.Wrapper, base.Regressor):
         Y = np.array([y for _, y in block])
         start = np.array([self._start.predict_one(x) for x, _ in block])
         targets = self._corrector.correct(X, Y, initial=start)
-        if not len(targets):  # a block that is closed before it is full
+        if not len(targets):  # the block is closed before it is full
             targets = self._corrector.flush()
         for (x, _), target in zip(block, targets.tolist(), strict=True):
             self._model.learn_one(x, target)
@@ -336,17 +336,17 @@ def _corrector_of(model: Any, corrector: Any) -> TargetCorrector:
     made = corrector(*_described(model))
     if not isinstance(made, TargetCorrector):
         raise InvalidTypeError(
-            f"corrector returned {made!r:.80}; expected an rt.TargetCorrector, such as of "
+            f"corrector returned {made!r:.80}; expected an rt.TargetCorrector, as from "
             "functools.partial(rt.TargetCorrector, gamma=1.0, block_size=16)"
         )
     return made
 
 
 def _described(model: Any) -> tuple[Linear | Features, SGD]:
-    """The kernel and the steps of a model, exactly.
+    """Returns the exact kernel and steps of a model.
 
-    Its squared loss has no factor 1/2, which doubles the rate. The intercept has a rate of its own,
-    which makes it the weight of a feature that is the root of the rates' ratio.
+    river's squared loss has no factor 1/2, which doubles the rate. The intercept has its own rate,
+    which makes it the weight of a constant feature: the square root of the ratio of the rates.
     """
     if isinstance(model, compose.Pipeline):
         raise InvalidTypeError(
@@ -356,7 +356,7 @@ def _described(model: Any) -> tuple[Linear | Features, SGD]:
     instead = (
         "; expected a linear_model.LinearRegression with optim.SGD at a constant rate, "
         "losses.Squared and no penalty (for an approximate correction of another model, give an "
-        "rt.TargetCorrector of the kernel and the rt.SGD that come near to it)"
+        "rt.TargetCorrector with a kernel and an rt.SGD that approximate it)"
     )
     if type(model) is not linear_model.LinearRegression:
         raise InvalidTypeError(f"model is a {type(model).__name__}{instead}")
@@ -396,9 +396,9 @@ def _as_target(y: Any) -> float:
 
 
 def _nearest_distribution(outputs: list[float]) -> list[float]:
-    """Numbers of at least 0 with the sum 1 that are nearest to these in the sum of squares.
+    """Returns the non-negative numbers with sum 1 that are nearest in the sum of squares.
 
-    They are the positive parts of the outputs minus one number (Held, Wolfe and Crowder, 1974).
+    They are the positive parts of the outputs minus a constant (Held, Wolfe and Crowder, 1974).
     """
     total, less = 0.0, 0.0
     for count, output in enumerate(sorted(outputs, reverse=True), start=1):
@@ -407,16 +407,16 @@ def _nearest_distribution(outputs: list[float]) -> list[float]:
             break
         less = (total - 1) / count
     shares = [max(output - less, 0.0) for output in outputs]
-    whole = sum(shares)  # 1, but for rounding
+    whole = sum(shares)  # 1 up to rounding
     return [share / whole for share in shares]
 
 
 def _rows(X: Any, y: Any) -> Iterator[tuple[Sample, Any]]:
-    """The rows of a frame as dicts, and their targets."""
+    """Yields the rows of a frame as dicts, with their targets."""
     frame, targets = dataframe.into_frame(X), dataframe.into_series(y)
     if len(frame) != len(targets):
         raise InvalidInputError(
-            f"X has {len(frame)} rows and y {len(targets)}; expected one of each for a sample"
+            f"X has {len(frame)} rows and y has {len(targets)}; expected the same number of rows"
         )
     values = dataframe.to_numpy(frame).tolist()
     for row, target in zip(values, targets.to_list(), strict=True):

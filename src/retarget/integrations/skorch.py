@@ -1,4 +1,4 @@
-"""skorch: networks with scikit-learn's interface whose `partial_fit` corrects the targets.
+"""skorch: networks with scikit-learn's interface whose `partial_fit` trains on corrected targets.
 
 Needs the extra: `pip install "retarget[skorch]"`.
 """
@@ -58,7 +58,7 @@ class _Task(Dataset[tuple[Any, Tensor]]):
 
 
 class _Corrected:
-    """What the classifier and the regressor have in common: each `partial_fit` is one task."""
+    """Shared by the classifier and the regressor: each `partial_fit` is one task."""
 
     module_: nn.Module
     optimizer_: torch.optim.Optimizer
@@ -87,22 +87,22 @@ class _Corrected:
         )
         self.corrector = corrector
 
-    # What is kept ends with an underscore: skorch takes all other attributes for parameters.
+    # State ends with an underscore, because skorch treats all other attributes as parameters.
     corrector_: NetworkCorrector | None = None
     saved_: tuple[dict[str, Any], dict[str, Tensor]] | None = None
-    before_ = 0  # samples of earlier calls
-    trained_ = 0  # batches of this call
-    wanted_ = 0  # of these, how many there are to be
+    before_ = 0  # samples in earlier calls
+    trained_ = 0  # batches trained on in this call
+    wanted_ = 0  # batches to train on in this call
 
     def initialize(self) -> Any:
-        """Makes the network anew, and begins a new stream."""
+        """Makes a new network, and starts a new stream."""
         super().initialize()  # type: ignore[misc]
         self.corrector_, self.saved_ = None, None
         self.before_ = self.trained_ = self.wanted_ = 0
         return self
 
     def get_split_datasets(self, X: Any, y: Any = None, **fit_params: Any) -> tuple[Any, Any]:
-        """The samples to train on, with corrected targets, and those to validate on, as given."""
+        """Returns training samples with corrected targets, and validation samples as given."""
         reason = (
             f"fit parameters {sorted(fit_params)} were given, which the corrector does not know; "
             "expected none: give X as a dict if the module takes several inputs"
@@ -127,7 +127,7 @@ class _Corrected:
     def on_epoch_begin(
         self, net: Any, dataset_train: Any = None, dataset_valid: Any = None, **kwargs: Any
     ) -> None:
-        """Corrects the targets of a further epoch, and records the shift in the history."""
+        """Corrects the targets for a further epoch, and records the shift in the history."""
         super().on_epoch_begin(net, dataset_train, dataset_valid, **kwargs)  # type: ignore[misc]
         if isinstance(dataset_train, _Task):
             assert self.corrector_ is not None
@@ -140,7 +140,7 @@ class _Corrected:
                 self.history.record(name, value)
 
     def train_step_single(self, batch: Any, **fit_params: Any) -> Any:
-        """A step's loss and gradients, on corrected targets."""
+        """Computes a step's loss and gradients, on corrected targets."""
         corrector = self.corrector_
         assert corrector is not None
         learner = corrector.learner
@@ -158,13 +158,13 @@ class _Corrected:
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()  # type: ignore[assignment]
         corrector = state.pop("corrector_", None)
-        if corrector is not None:  # it refers to the network, which is pickled apart from the rest
+        if corrector is not None:  # it refers to the network, which is pickled separately
             values, tensors = corrector.to_state()
             state["saved_"] = values, {name: value.cpu() for name, value in tensors.items()}
         return state
 
     def _ready(self, iterator: Any) -> NetworkCorrector:
-        """The corrector, made if need be, once it agrees with how the network is trained."""
+        """Returns the corrector, made if necessary; raises if training does not match it."""
         own = type(self).train_step is not NeuralNet.train_step  # type: ignore[attr-defined]
         steps = (self, *(each for _, each in self.callbacks_))  # type: ignore[attr-defined]
         other = [kind.__name__ for kind in OTHER_STEPS if any(isinstance(e, kind) for e in steps)]
@@ -177,8 +177,8 @@ class _Corrected:
                 "out": bool(other),
                 "the net has its own train_step, whose steps no learner describes; expected "
                 "skorch's, and a larger batch_size instead of accumulated gradients": own,
-                f"the call before ended after {self.trained_} of {self.wanted_} batches, and the "
-                "corrector counts all of them as learned; call fit to begin anew": (
+                f"the call before ended after {self.trained_} of {self.wanted_} batches, but the "
+                "corrector counts all of them as learned; call fit to start again": (
                     self.trained_ < self.wanted_
                 ),
             }
@@ -204,7 +204,7 @@ class _Corrected:
         return corrector
 
     def _made(self, learner: SGD) -> NetworkCorrector:
-        """The user's corrector, with the state that was pickled with the net."""
+        """Makes the user's corrector, and restores the state that was pickled with the net."""
         require_maker(self.corrector)
         made = require_corrector(self.corrector(self.module_, learner))
         if self.saved_ is not None:
@@ -214,7 +214,7 @@ class _Corrected:
         return made
 
     def _led(self, corrector: NetworkCorrector, batch: Any) -> tuple[Any, Tensor]:
-        """A batch of the closed loop: a block, with stored samples beside it."""
+        """Returns a batch of the closed loop: a block, with stored samples appended."""
         samples, targets = self._on_device(batch)
         true = true_targets(self.module_, samples, targets)
         samples, Z = next_block(corrector, self.optimizer_, samples, true)
@@ -232,8 +232,8 @@ class CorrectedClassifier(_Corrected, NeuralNetClassifier):
     """A `skorch.NeuralNetClassifier` that is trained on corrected targets.
 
     Every `partial_fit(X, y)` is one task: its targets are corrected for the network as it is then
-    and for everything that came before, and it is trained on in one pass. `fit` begins anew, with
-    one task. The samples are learned in the order in which they are given.
+    and for all earlier tasks, and the network trains on it in one pass. `fit` starts again, with
+    one task. The samples are learned in the given order.
 
     Labels are 0 to c - 1 for a module with c outputs, and the class with the largest output is
     predicted; the outputs are not probabilities. The history has `shift` (root mean square of
@@ -242,18 +242,18 @@ class CorrectedClassifier(_Corrected, NeuralNetClassifier):
 
     Args:
         module: The network, as in skorch.
-        corrector: Makes the corrector from the module and the learner, an `rt.SGD` that is read off
-            skorch's optimiser, batch size and criterion:
+        corrector: A function that makes the corrector from the module and the learner, an `rt.SGD`
+            that describes skorch's optimiser, batch size and criterion, such as
             `functools.partial(rt.NetworkCorrector, gamma=30.0, block_size=20)`.
-        criterion: The loss: half of the squared error, summed over the outputs. Any other is
-            refused at the first mini-batch.
+        criterion: The loss: half the squared error, summed over the outputs. Any other raises an
+            error at the first mini-batch.
         max_epochs: Passes over a task. More than one needs a corrector with `refresh="epoch"`.
-        train_split: None, so that all samples are learned; skorch's own default holds some out.
+        train_split: None, so that all samples are learned; skorch's default holds some out.
 
     Everything else is as in skorch.
 
     Attributes:
-        corrector_: The corrector, from the first call on.
+        corrector_: The corrector, after the first call.
     """
 
 

@@ -1,1 +1,1 @@
-"""The same mathematics, fed portion by portion."""
+"""The same computations for data that arrive in portions."""

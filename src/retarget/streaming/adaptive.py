@@ -1,22 +1,22 @@
-r"""Ridge regression one sample at a time, for a function that may change as the stream goes on.
+r"""Ridge regression one sample at a time, for a function that may change over the stream.
 
-The weights of the features are expected to drift: each keeps the share a of its value from one
-sample to the next and is renewed at random, so that its variance stays the same; a constant
-wanders. The best prediction of sample t from those before it is that of the offline learner with
-the ridge gamma and the kernel
+The model assumes that the weights of the features drift: from one sample to the next each weight
+is multiplied by a, and random noise keeps its variance constant; the constant term is a random
+walk. The best prediction of sample t from earlier ones is that of the offline learner with the
+ridge gamma and the kernel
 
     K_ts = a^|t - s| phi_t . phi_s + LEVEL + (1 - a^2) (min(t, s) - 1),      t = 1, 2, ...
 
-in which samples are less alike the further apart they are. Kalman's filter computes it: with P
-the covariance of the weights (beside the constant), before sample t is known,
+in which samples are less similar the further apart they are. A Kalman filter computes it: with P
+the covariance of the weights (except for the constant) before sample t is known,
 
     g = P phi / (gamma + phi^T P phi),   w <- w + g (y - w . phi),   P <- P - g phi^T P    sample t
     w <- a w,   P <- a^2 P + (1 - a^2) I                                                 drift
 
 At a = 1 nothing drifts, and this is recursive least squares: ridge regression on the whole stream.
-Below 1 the ridge stays what it is, unlike that of exponential forgetting, which fades with the
-samples until P blows up in every direction that no recent sample has; and the variance that is
-added at each step makes the rounding errors of the past fade.
+Below 1 the ridge keeps its strength. With exponential forgetting it would fade like the samples,
+until P blows up in every direction that no recent sample covers. The variance that is added at
+each step also makes past rounding errors fade.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,36 +32,36 @@ from threadpoolctl import ThreadpoolController
 from retarget.arrays import as_positive
 from retarget.errors import InvalidInputError, InvalidTypeError
 
-# Candidates if one of the two is left open, and if both are: with drift the smaller ridge, which
-# lets the weights follow.
+# Candidates if only one of the two is "auto", and the pairs if both are: with drift the smaller
+# ridge, which lets the weights follow.
 GAMMAS = (1.0, 0.1)
 DISCOUNTS = (1.0, 0.99)
 PAIRS = ((1.0, 1.0), (0.1, 1.0), (0.1, 0.99))
-# Weight of a squared error one sample later, when ridges and discounts are compared.
+# Factor by which older squared errors count less with each sample, when pairs are compared.
 FORGET = 0.99
-# Variance of the constant before the first sample, where a weight has 1: it is hardly penalised.
+# Variance of the constant before the first sample (of a weight: 1), so it is hardly penalised.
 LEVEL = 1e4
 # P is kept as a number times a matrix, which is multiplied out when the number falls below this.
 LEAST_SCALE = 1e-3
-# One number, several to choose from, or the usual ones.
+# One number, several to choose from, or "auto" for the default candidates.
 Choice = float | Sequence[float] | Literal["auto"]
 
 
 class AdaptiveRidge:
     r"""Several ridge regressions side by side; the one with the least recent error predicts.
 
-    There is one for each pair of a ridge and a discount (a, above). With the discount 1 it is
-    `rt.StreamingRidge`, except that the constant is penalised ten thousand times less than the
-    other weights. They are compared by their squared errors on each sample before they learned it,
-    of which the last hundred count most.
+    There is one regression for each pair of a ridge and a discount (a, above). With discount 1 it
+    is `rt.StreamingRidge`, except that the constant is penalised ten thousand times less than the
+    other weights. They are compared by their squared errors on each sample before learning it; the
+    last hundred samples count most.
 
-    Use it for predictions after every sample, where `rt.StreamingRidge` would solve a system each
-    time. With m features a sample costs $2 m^2$ multiplications for each pair, and each keeps
-    $m^2$ numbers. Features and outputs that come later were 0 until then, which is exact.
+    Use it if you need predictions after every sample: `rt.StreamingRidge` would solve a system each
+    time. With m features and for each pair, a sample costs $2 m^2$ multiplications, and $m^2$
+    numbers are kept. Features and outputs that first appear later count as 0 before, exactly.
 
     Args:
         gamma: Ridge, above 0, or several; `"auto"` for 1 and 0.1.
-        discount: Above 0 and at most 1, or several; `"auto"` for 1 and 0.99. If both are left open,
+        discount: Above 0 and at most 1, or several; `"auto"` for 1 and 0.99. If both are `"auto"`,
             the ridge 1 is not tried with the discount 0.99: three pairs instead of four.
 
     Example:
@@ -94,7 +94,7 @@ class AdaptiveRidge:
         return self._covariances[self._errors.argmin()].discount
 
     def learn(self, phi: np.ndarray, target: np.ndarray) -> None:
-        """Learns a sample's features (m,) and targets (c,): those so far, and perhaps more."""
+        """Learns a sample's features (m,) and targets (c,); new ones come after the known ones."""
         self._grow(len(target), 1 + len(phi))
         phi = np.concatenate(([1.0], phi))
         k, outputs, features = self._weights.shape
@@ -111,7 +111,7 @@ class AdaptiveRidge:
         self.samples += 1
 
     def predict(self, phi: np.ndarray) -> np.ndarray:
-        """(c,) or (n, c) outputs of features (m,) or (n, m), of which unknown ones count as 0."""
+        """Returns (c,) or (n, c) outputs for features (m,) or (n, m); unknown ones are ignored."""
         weights = self._weights[self._errors.argmin()]
         outputs: np.ndarray = phi[..., : weights.shape[1] - 1] @ weights[:, 1:].T + weights[:, 0]
         return outputs
@@ -121,7 +121,7 @@ class AdaptiveRidge:
         if outputs < known_outputs or features < known_features:
             raise InvalidInputError(
                 f"the sample has {features - 1} features and {outputs} targets; expected at least "
-                f"those so far, {known_features - 1} and {known_outputs}"
+                f"{known_features - 1} and {known_outputs}, as earlier samples have"
             )
         if (outputs, features) == (known_outputs, known_features):
             return
@@ -133,10 +133,10 @@ class AdaptiveRidge:
 
 
 class DriftingWeights:
-    """The covariance P of the weights, of which the first is that of the constant feature 1.
+    """The covariance P of the weights; the first weight belongs to the constant feature 1.
 
     Args:
-        features: Number of features, with the constant.
+        features: Number of features, including the constant.
         gamma: Ridge, above 0.
         discount: a, above 0 and at most 1.
     """
@@ -144,24 +144,24 @@ class DriftingWeights:
     def __init__(self, features: int, gamma: float, discount: float) -> None:
         self.gamma, self.discount = as_positive("gamma", gamma), as_positive("discount", discount)
         if self.discount > 1:
-            raise InvalidInputError(f"discount is {discount!r}; expected above 0, at most 1")
+            raise InvalidInputError(f"discount is {discount!r}; expected above 0 and at most 1")
         self._scale = 1.0
-        # P / scale, by its lower triangle; in columns, as BLAS has it
+        # the lower triangle of P / scale, stored by columns as BLAS expects
         self._matrix = np.eye(features, order="F")
         self._matrix[0, 0] = LEVEL
 
     @property
     def covariance(self) -> np.ndarray:
-        """(m, m) P, before the next sample."""
+        """The covariance P (m, m) before the next sample."""
         lower = np.tril(self._matrix) * self._scale
         full: np.ndarray = lower + np.tril(lower, -1).T
         return full
 
     def gain(self, phi: np.ndarray) -> np.ndarray:
-        """(m,) g of the next sample, before the weights drift; call it within `one_thread`."""
+        """Returns g (m,) for the next sample, then lets P drift; call it within `one_thread`."""
         spread: np.ndarray = dsymv(self._scale, self._matrix, phi, lower=1)  # P phi
         variance = float(phi @ spread)
-        if variance > 0:  # rounding alone can make it negative: nothing is left to be learned there
+        if variance > 0:  # only rounding can make it negative: there is nothing left to learn here
             total = self.gamma + variance
             share = -1 / (total * self._scale)
             self._matrix = dsyr(share, spread, lower=1, a=self._matrix, overwrite_a=1)
@@ -180,7 +180,7 @@ class DriftingWeights:
         self._matrix = grown
 
     def _drift(self) -> None:
-        """P <- a^2 P + (1 - a^2) I, except for the constant, which keeps its value: a = 1 there."""
+        """P <- a^2 P + (1 - a^2) I, except for the constant, for which a = 1."""
         a, matrix = self.discount, self._matrix
         self._scale *= a * a
         matrix[0, 0] /= a * a
@@ -192,11 +192,11 @@ class DriftingWeights:
 
 
 def _choices(name: str, value: Any, usual: tuple[float, ...]) -> tuple[float, ...]:
-    """The numbers to choose from, whose range `DriftingWeights` checks."""
+    """Returns the numbers to choose from; `DriftingWeights` checks their range."""
     if isinstance(value, str) and value == "auto":
         return usual
     several = value if isinstance(value, Sequence | np.ndarray) else (value,)
-    expected = f"{name} is {value!r}; expected 'auto', a number, or several"
+    expected = f"{name} is {value!r}; expected 'auto', a number, or a sequence of numbers"
     if isinstance(value, str) or not len(several):
         raise InvalidInputError(expected)
     if any(isinstance(each, bool) or not isinstance(each, float | int) for each in several):
@@ -208,12 +208,12 @@ def _choices(name: str, value: Any, usual: tuple[float, ...]) -> tuple[float, ..
 def one_thread() -> Iterator[None]:
     """Makes BLAS use one thread.
 
-    It would share out every small matrix, and its threads wait for each other by spinning: on a
-    machine that has other work, a sample takes a hundred times as long with two.
+    Otherwise BLAS splits even small matrices between threads that spin while they wait for each
+    other: with two threads on a busy machine, a sample takes a hundred times as long.
     """
     blas = _blas()
     if all((each.get_num_threads() or 1) == 1 for each in blas.lib_controllers):
-        yield  # setting the limit takes longer than asking for it
+        yield  # setting the limit takes longer than reading it
     else:
         with blas.limit(limits=1):
             yield

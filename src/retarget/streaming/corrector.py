@@ -1,4 +1,4 @@
-"""The iterative correction of a stream, as it comes (Proposition 4.2)."""
+"""The iterative correction of a stream while it arrives (Proposition 4.2)."""
 
 import copy
 from typing import Any, ClassVar, Self
@@ -17,19 +17,20 @@ from retarget.theory.offline.aims import as_aim
 
 
 class TargetCorrector(Resumable):
-    r"""Corrects the targets of a stream while it comes in.
+    r"""Corrects the targets of a stream while it arrives.
 
-    Use it if samples arrive in portions and the online learner is trained on each as it comes; for
-    a whole stream, `iterative_targets` does the same. `correct` and `flush` together return what
-    `iterative_targets` returns on the whole stream, whatever the portions. It keeps the samples and
-    the Cholesky factor of the stream so far: $n^2/2$ numbers, and $O(n^2)$ work a sample. A call
-    that fails changes nothing.
+    Use it if samples arrive in portions and the online learner trains on each portion at once; for
+    a whole stream, use `iterative_targets`. In a river pipeline it would be a transformer of the
+    targets instead of the features. `correct` and `flush` together return what `iterative_targets`
+    returns on the whole stream, however it is split. It keeps the samples and the Cholesky factor
+    of the stream so far: $n^2/2$ numbers, and $O(n^2)$ work a sample. A call that fails changes
+    nothing.
 
-    With `memory=m` it keeps nothing of the past, for a stream without end: it uses m features
-    instead of the kernel and follows the offline learner by recursive least squares. That is $m^2$
-    numbers, $O(m^2)$ work a sample and $O(m^3)$ a portion (256 samples, or a block). `Linear` and
-    `Features` have features of their own: the targets are the same. Those of `RBF` (random Fourier
-    features) and `EmpiricalNTK` (its sketch, of the network as it is now) are estimates, and
+    With `memory=m` it keeps no past samples, for an endless stream: it uses m features instead of
+    the kernel and follows the offline learner by recursive least squares. That takes $m^2$ numbers,
+    $O(m^2)$ work a sample and $O(m^3)$ a portion (256 samples, or a block). `Linear` and `Features`
+    have exact features, so the targets are the same. For `RBF` (random Fourier features) and
+    `EmpiricalNTK` (a sketch of the network as it is now) the features are approximate, and
     `feature_error` says how good they are.
 
     Args:
@@ -41,16 +42,16 @@ class TargetCorrector(Resumable):
         ridge: $\gamma_o$ of Eq. 15, for blocks whose kernel is nearly singular.
         parts: `"both"`, or one half of Eq. 16 alone: `"online"` or `"offline"`.
         first_block: `"plain"` leaves the first block's targets as they are.
-        memory: Number of features; the most that are allowed if the kernel has its own. None keeps
-            the whole stream. It needs a `gamma` above 0, and the squared error.
-        seed: Seed of random features.
-        loss: `"squared"` or `"cross-entropy"` (softmax for several outputs, logistic for one), of
-            both learners; see `iterative_targets`.
+        memory: Number of features, or the maximum if the kernel has exact features. None keeps the
+            whole stream. It needs a `gamma` above 0 and the squared error.
+        seed: Seed of the random features.
+        loss: The loss of both learners: `"squared"` or `"cross-entropy"` (softmax for several
+            outputs, logistic for one); see `iterative_targets`.
         aim: Which samples the offline learner counts: `"all"`; `"window:500"`, the 500 newest; or
-            `"discount:0.999"`, each sample by that factor less with every newer one, for streams
-            that drift. The N samples that count (of a discount: above rounding) take $N^3/3$
-            multiplications a block and $N^2$ numbers; with `memory=m`, $m^3/3$ and $N m$, or $m^2$
-            for a discount.
+            `"discount:0.999"`, where each newer sample multiplies a sample's weight by 0.999. Use
+            the last two for streams that drift. The N samples whose weight is above rounding take
+            $N^3/3$ multiplications a block and $N^2$ numbers; with `memory=m`, $m^3/3$ and $N m$,
+            or $m^2$ for a discount.
 
     Examples:
         Samples that have nothing in common: with $\gamma = 1$ the offline prediction is half of
@@ -108,12 +109,12 @@ class TargetCorrector(Resumable):
             _require_sums(gamma, parts, loss)
             self._intake = BoundedIntake(kernel, learner, self.memory, self.seed)
             self._sweep = FeatureSweep(learner, gamma, ridge, parts, first_block, counted)
-        # (m, 2, c) targets, and the start, of the samples whose block is open
+        # (m, 2, c) targets and starting values of the samples in the open block
         self._waiting: Tensor | None = None
 
     @property
     def waiting(self) -> int:
-        """Samples taken in whose block is not complete yet."""
+        """Number of samples whose block is not complete yet."""
         return len(self._intake) - len(self._sweep)
 
     @property
@@ -122,20 +123,23 @@ class TargetCorrector(Resumable):
 
         Frobenius norms over the stream so far, from the first 32 samples of each portion that was
         corrected. 0 if the features are exact or not used (`memory=None`); NaN until two samples
-        were corrected together.
+        have been corrected together.
         """
         return self._intake.feature_error if isinstance(self._intake, BoundedIntake) else 0.0
 
     @property
     def samples(self) -> Any:
-        """All samples so far, in stream order: a view, not to be written to."""
+        """All samples so far, in stream order: a view, so do not write to it."""
         if self.memory is not None:
-            raise InvalidInputError(f"samples are not kept with memory={self.memory}; keep them")
+            raise InvalidInputError(
+                f"samples are not kept with memory={self.memory}; keep them yourself, or leave "
+                "memory out"
+            )
         return super().samples
 
     @torch.no_grad()
     def correct(self, X: Any, Y: Any, *, initial: Any = None) -> Any:
-        """Takes in any number of samples.
+        """Adds any number of samples and returns the targets that are ready.
 
         Args:
             X: (m, ...) samples.
@@ -143,8 +147,8 @@ class TargetCorrector(Resumable):
             initial: Values of the starting function on them, if it is not zero.
 
         Returns:
-            In stream order, the targets of every sample whose block is now complete: perhaps none,
-            perhaps more than were given.
+            The targets of every sample whose block is now complete, in stream order. There may be
+            none, or more than the samples just given.
         """
         after = self.fork()
         new = torch.stack(after._intake.take(X, Y, initial), dim=1)
@@ -156,9 +160,9 @@ class TargetCorrector(Resumable):
 
     @torch.no_grad()
     def flush(self) -> Any:
-        """Closes the open block, shorter than the others, and returns its targets.
+        """Closes the open block before it is full, and returns its targets.
 
-        The stream may go on: the next sample then begins a new block, and a new mini-batch.
+        The stream may continue: the next sample then starts a new block and a new mini-batch.
         """
         after = self.fork()
         targets = after._correct(self.waiting)
@@ -188,14 +192,14 @@ class TargetCorrector(Resumable):
             corrected.append(self._sweep.correct(seen, now[:, 0], size, now[:, 1]))
             self._waiting = later
             self._sweep.warn_once()
-        self._waiting = self._waiting.clone()  # not a view that keeps all of the portion
+        self._waiting = self._waiting.clone()  # a view would keep the whole portion in memory
         self._intake.release(stop)
         return self._intake.give(torch.cat(corrected))
 
     def fork(self) -> Self:
-        """Returns a corrector that goes on from here, at little cost.
+        """Returns a cheap copy that continues from here.
 
-        It must not be used any more once this one takes in more samples, unless `memory` is given.
+        Unless `memory` is given, do not use the copy after this one has received more samples.
         """
         fork = copy.copy(self)
         fork._intake = self._intake.fork()
@@ -210,7 +214,9 @@ class TargetCorrector(Resumable):
 
     def _restore(self, state: dict[str, Any]) -> None:
         if len(self._sweep) > len(self):
-            raise InvalidInputError(f"{len(self._sweep)} of {len(self)} samples are corrected")
+            raise InvalidInputError(
+                f"it counts {len(self._sweep)} of {len(self)} samples as corrected"
+            )
         if len(self):
             outputs = self._intake.outputs
             self._waiting = require_shape("waiting", state["waiting"], self.waiting, 2, outputs)
@@ -224,11 +230,14 @@ class TargetCorrector(Resumable):
 
 
 def _require_sums(gamma: float, parts: Parts, loss: Loss) -> None:
-    """Refuses an offline learner that sums over the past do not determine."""
+    """Raises if sums over the past do not determine the offline learner."""
     if loss != "squared":
         raise InvalidInputError(
             f"memory=... with loss={loss!r}, which needs every sample; expected loss='squared', or "
             "memory=None"
         )
     if gamma == 0 and parts != "online":
-        raise InvalidInputError("gamma is 0 with memory=...; expected above 0, or memory=None")
+        raise InvalidInputError(
+            "gamma is 0 with memory=..., where recursive least squares needs one above 0; use a "
+            "small gamma, or leave memory out"
+        )

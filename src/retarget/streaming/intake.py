@@ -1,4 +1,4 @@
-"""What streaming objects share: how samples are checked and kept, and the file of a state."""
+"""Shared by all streaming objects: checking and keeping samples, saving and loading the state."""
 
 import copy
 import math
@@ -44,13 +44,13 @@ from retarget.theory.dual import FeatureRows
 from retarget.theory.losses import Loss, check_loss, check_targets
 from retarget.theory.response import require_lasting_start
 
-COMPARED = 32  # samples of a portion whose kernel is computed, to see how near the features come
+COMPARED = 32  # samples of a portion on which the features are compared with the kernel
 
 
 def require_unchanged(what: str, found: Any, before: Any) -> None:
-    """Refuses samples of another size than those so far."""
+    """Raises if a size differs from that of the stream so far."""
     if found != before:
-        raise InvalidInputError(f"{what}: {found}; expected {before}, as so far")
+        raise InvalidInputError(f"{what} is {found}; expected {before}, as in the stream so far")
 
 
 class Intake:
@@ -63,7 +63,7 @@ class Intake:
         self.samples = GrowingRows()
         self.numpy = self.flat = False
         self.outputs = 0
-        self.dtype: torch.dtype | None = None  # of the caller's arrays; computing is in `_wide`
+        self.dtype: torch.dtype | None = None  # of the caller's arrays; `_wide` is used to compute
         self.device = torch.device("cpu")
         self.has_start: bool | None = None
 
@@ -71,7 +71,7 @@ class Intake:
         return len(self.samples)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as named tensors and plain values."""
+        """Returns the state as named tensors and plain values."""
         state: dict[str, Any] = {
             "numpy": self.numpy,
             "flat": self.flat,
@@ -82,40 +82,44 @@ class Intake:
         return state | ({"samples": self.samples.rows} if len(self) else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from a state; this intake must be new."""
+        """Restores a saved state; call it on a new intake."""
         self.numpy, self.flat = bool(state["numpy"]), bool(state["flat"])
         self.outputs, self.has_start = int(state["outputs"]), state["has_start"]
         if self.has_start not in (None, True, False) or self.outputs < 0:
-            raise InvalidInputError(f"has_start is {self.has_start!r}, outputs {self.outputs}")
-        if state["dtype"] is not None:  # that of the samples so far
+            raise InvalidInputError(
+                f"has_start is {self.has_start!r} and outputs is {self.outputs}"
+            )
+        if state["dtype"] is not None:  # None if there are no samples yet
             self.dtype = getattr(torch, state["dtype"])
             if self.dtype not in FLOATS or self.outputs == 0:
-                raise InvalidInputError(f"dtype is {self.dtype}, outputs {self.outputs}")
+                raise InvalidInputError(f"dtype is {self.dtype} and outputs is {self.outputs}")
             self._restore_samples(state["samples"])
 
     def _restore_samples(self, samples: Any) -> None:
         if not isinstance(samples, Tensor) or not len(samples):
-            raise InvalidInputError("there are no samples in it")
+            raise InvalidInputError("it contains no samples")
         self.samples.append(samples)
         self.device = samples.device
 
     def fork(self) -> Self:
-        """An intake that goes on from here by itself; void once this one goes on."""
+        """Returns a copy that continues from here; do not use it after this one continues."""
         fork = copy.copy(self)
         fork.samples = self.samples.fork()
         return fork
 
     def take(self, X: Any, Y: Any, initial: Any = None) -> tuple[Tensor, Tensor]:
-        """Checks and keeps new samples; returns their targets (m, c), and the start at them.
+        """Checks and keeps new samples; returns their targets (m, c) and starting values (m, c).
 
-        A portion that is refused leaves the intake unusable: take it in with a `fork`.
+        An error leaves the intake unusable, so call it on a `fork`.
         """
         first = len(self)
         samples, targets = as_tensor("X", X), as_targets("Y", Y, first_row=first)
         check_targets("Y", targets, self.loss, first_row=first)
         if samples.ndim == 0 or len(samples) != len(targets):
             rows = len(samples) if samples.ndim else "no"
-            raise InvalidInputError(f"X has {rows} rows and Y {len(targets)}; expected as many")
+            raise InvalidInputError(
+                f"X has {rows} rows and Y has {len(targets)}; expected the same number of rows"
+            )
         if samples.is_floating_point():
             require_finite("X", samples, first_row=first)
         start = self._start(initial, targets)
@@ -123,9 +127,9 @@ class Intake:
             self.numpy = not isinstance(X, Tensor)
             self.flat, self.outputs = np.ndim(Y) == 1, targets.shape[1]
         else:
-            require_unchanged("outputs of Y", targets.shape[1], self.outputs)
+            require_unchanged("the number of outputs of Y", targets.shape[1], self.outputs)
             shapes = tuple(samples.shape[1:]), tuple(self.samples.rows.shape[1:])
-            require_unchanged("shape of samples in X", *shapes)
+            require_unchanged("the shape of the samples in X", *shapes)
         if len(targets):
             self._keep(samples, torch.promote_types(targets.dtype, start.dtype), targets.device)
             self.has_start = initial is not None
@@ -137,18 +141,20 @@ class Intake:
             start = as_targets("initial", initial, first_row=len(self))
             if start.shape != targets.shape:
                 raise InvalidInputError(
-                    f"initial has shape {np.shape(initial)}; expected a value for each target"
+                    f"initial has shape {np.shape(initial)}; expected one value for each target"
                 )
             require_lasting_start(initial, self.learner)
         if self.has_start not in (None, initial is not None):
-            raise InvalidInputError("initial was given for a part of the stream; expected all")
+            raise InvalidInputError(
+                "initial was given for only a part of the stream; give it always or never"
+            )
         return start
 
     def _keep(self, samples: Tensor, dtype: torch.dtype, device: torch.device) -> None:
-        """Appends samples whose targets have this dtype, which is never a reason to round."""
+        """Appends samples whose targets have this dtype; raises if they had to be rounded."""
         before = self.samples.rows.dtype if len(self) else None
         self.samples.append(samples)
-        if self.samples.rows.dtype != before:  # and so, perhaps, the kernel's
+        if self.samples.rows.dtype != before:  # then the kernel's dtype may have changed too
             newest = self.samples.rows[-1:]
             dtype = torch.promote_types(dtype, self._kernel(newest, newest).dtype)
         if self.dtype is None:
@@ -156,36 +162,37 @@ class Intake:
         elif torch.promote_types(dtype, self.dtype) != self.dtype:
             began, goes_on = (str(one).removeprefix("torch.") for one in (self.dtype, dtype))
             raise InvalidInputError(
-                f"the stream began in {began} and goes on in {goes_on}; convert one of them"
+                f"the stream began in {began} and continues in {goes_on}, which is never rounded "
+                "silently; convert one of them"
             )
 
     def seen(self, rows: slice) -> Any:
-        """What a sweep needs of these samples: here, their kernel."""
+        """Returns what a sweep needs to know about these samples: here, their kernel."""
         return self.kernel_rows(rows)
 
     def release(self, stop: int) -> None:
-        """Is told that the samples before this position are done with; here they are kept."""
+        """Called when the samples before this position are no longer needed; here it keeps them."""
 
     def kernel_rows(self, rows: slice) -> Tensor:
-        """(m, rows.stop) kernel of these samples against all before them and themselves."""
+        """Returns the kernel (m, rows.stop) of these samples with all samples up to them."""
         X = self.samples.rows
         K = self._kernel(X[rows], X[: rows.stop])
         require_finite("the kernel's result", K, first_row=rows.start)
-        # before it is widened: a kernel in float32 is symmetric to the digits of float32
+        # checked before widening: a float32 kernel is symmetric only to float32 precision
         require_symmetric("the kernel's result", K[:, rows.start :])
         return self._wide(K)
 
     def gram(self, rows: slice) -> Tensor:
-        """The kernel of a range of samples among themselves."""
+        """Returns the kernel of a range of samples with itself."""
         X = self.samples.rows[rows]
         return self._wide(self._kernel(X, X))
 
     def in_library(self, tensor: Tensor, dtype: torch.dtype | None = None) -> Any:
-        """A tensor in the caller's library."""
+        """Converts a tensor to the caller's library."""
         return give_back(tensor, None if self.numpy else tensor, dtype)
 
     def give(self, result: Tensor) -> Any:
-        """A result (m, c) in the caller's library and dtype, with as many axes as its targets."""
+        """Converts a result (m, c) to the library, dtype and number of axes of the targets."""
         return self.in_library(result[:, 0] if self.flat else result, self.dtype)
 
     def _kernel(self, A: Tensor, B: Tensor) -> Tensor:
@@ -196,28 +203,28 @@ class Intake:
         return tensor.to(device=self.device, dtype=self.wide_dtype(tensor))
 
     def wide_dtype(self, tensor: Tensor) -> torch.dtype:
-        """The type that is computed in: as in the batch functions, LAPACK has no half precision."""
+        """Returns the dtype to compute in: at least float32, as LAPACK has no half precision."""
         return torch.promote_types(self.dtype or tensor.dtype, torch.float32)
 
 
 class BoundedIntake(Intake):
-    """The samples of the open block, and `memory` features instead of the kernel.
+    """Keeps only the samples of the open block, and uses `memory` features instead of the kernel.
 
-    Everything is computed in float64, whatever the type of the stream: sums over an endless stream
-    lose digits, and here they cost no memory to keep.
+    Everything is computed in float64, whatever the dtype of the stream: sums over an endless
+    stream lose digits, and their memory does not grow.
     """
 
     def __init__(self, kernel: Any, learner: SGD, memory: int, seed: int) -> None:
         super().__init__(kernel, learner)
         if not isinstance(self.kernel, Linear | Features | RBF | EmpiricalNTK):
             raise InvalidTypeError(
-                f"kernel is {kernel!r:.80} with memory=...; expected Linear, RBF, EmpiricalNTK, or "
-                "rt.Features of a feature map of your own"
+                f"kernel is {kernel!r:.80}, which has no features for memory=...; expected Linear, "
+                "RBF, EmpiricalNTK or rt.Features of your own feature map, or leave memory out"
             )
         self.map = feature_map(self.kernel, memory, seed)
-        self.kernel = self.map.kernel or self.kernel  # of a network as it is now
+        self.kernel = self.map.kernel or self.kernel  # that of the network as it is now
         self.memory, self.seed, self.released, self.features = memory, seed, 0, 0
-        self._gap = self._size = 0.0  # sums of squares: of the features' error, of the kernel
+        self._gap = self._size = 0.0  # sums of squares: the features' error, and the kernel
         if not self.map.exact:
             like = torch.empty(0, dtype=torch.float64)
             require_memory(f"memory = {memory:,}", 4.0 * memory**2, like, "use a smaller memory")
@@ -227,13 +234,16 @@ class BoundedIntake(Intake):
 
     @property
     def feature_error(self) -> float:
-        """Relative Frobenius error of the features' inner products, on the pairs compared."""
+        """Relative Frobenius error of the features' inner products, on the pairs compared so far.
+
+        NaN if none has been compared yet.
+        """
         if self.map.exact:
             return 0.0
         return math.sqrt(self._gap / self._size) if self._size > 0 else math.nan
 
     def seen(self, rows: slice) -> FeatureRows:
-        """The features of these samples, which must not have been released."""
+        """Returns the features of these samples, which must not have been released."""
         X = self.samples.rows[rows.start - self.released : rows.stop - self.released]
         result = self._features(X)
         if not self.map.exact and len(X) > 1:
@@ -248,9 +258,10 @@ class BoundedIntake(Intake):
         count = Phi.shape[1]
         if self.map.exact and count > self.memory:
             raise InvalidInputError(
-                f"{self.kernel!r} has {count} features, and memory is {self.memory}; use more"
+                f"{self.kernel!r} has {count} features, but memory is {self.memory}; use "
+                f"memory={count} or more"
             )
-        require_unchanged("features of X", count, self.features or count)
+        require_unchanged("the number of features of X", count, self.features or count)
         self.features = count
         result = FeatureRows(Phi)
         require_finite("the kernel of the features", result.gram)
@@ -264,13 +275,13 @@ class BoundedIntake(Intake):
         self.released = stop
 
     def fork(self) -> Self:
-        """An intake that goes on from here by itself."""
+        """Returns an independent copy that continues from here."""
         fork = super().fork()
         fork.samples = self.samples.clone()
         return fork
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as named tensors and plain values."""
+        """Returns the state as named tensors and plain values."""
         return super().state_dict() | {
             "released": self.released,
             "features": self.features,
@@ -279,7 +290,7 @@ class BoundedIntake(Intake):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from a state; this intake must be new."""
+        """Restores a saved state; call it on a new intake."""
         super().load_state_dict(state)
         self.released, self.features = int(state["released"]), int(state["features"])
         self._gap, self._size = (float(part) for part in state["error"])
@@ -290,11 +301,12 @@ class BoundedIntake(Intake):
         possible = self.released >= 0 and 0 <= self._gap < math.inf and 0 <= self._size < math.inf
         if not possible or (self.features > 0) != (self.released > 0):
             raise InvalidInputError(
-                f"released is {self.released}, features {self.features}, error {state['error']}"
+                f"released is {self.released}, features is {self.features} and error is "
+                f"{state['error']}"
             )
 
     def _described(self) -> dict[str, Any] | None:
-        """What distinguishes the features from others, as far as a file can tell."""
+        """Identifies the features, as well as a file can."""
         kernel = self.map.kernel
         if not isinstance(kernel, EmpiricalNTK):
             return self.map.description
@@ -307,14 +319,14 @@ class BoundedIntake(Intake):
         self.device = samples.device
 
     def wide_dtype(self, tensor: Tensor) -> torch.dtype:
-        """The type that is computed in."""
+        """Returns the dtype to compute in."""
         return torch.float64
 
 
 class Resumable(ABC):
-    """A streaming object that forks, and saves to one file of tensors with JSON in its header."""
+    """A streaming object that can be forked, and saved to one safetensors file."""
 
-    OPTIONS: ClassVar[tuple[str, ...]]  # the constructor's arguments after kernel and learner
+    OPTIONS: ClassVar[tuple[str, ...]]  # names of the constructor's other arguments
     _intake: Intake
 
     @abstractmethod
@@ -322,41 +334,40 @@ class Resumable(ABC):
 
     @abstractmethod
     def _parts(self) -> dict[str, Any]:
-        """The parts with a `state_dict` of their own, by name; the intake comes first."""
+        """Returns the parts that have their own `state_dict`, by name; the intake comes first."""
 
     @abstractmethod
     def _rest(self) -> dict[str, Any]:
-        """The rest of the state."""
+        """Returns the rest of the state."""
 
     @abstractmethod
     def _restore(self, state: dict[str, Any]) -> None:
-        """Restores `_rest` on a new object whose parts are restored, and checks them all."""
+        """Restores `_rest` after the parts have been restored, and checks all of them."""
 
     @abstractmethod
     def fork(self) -> Self:
-        """Returns a copy that goes on from here by itself, at little cost.
+        """Returns a cheap copy that continues from here.
 
-        The long arrays are shared as far as they are filled: once this object takes in more
-        samples, the fork must not be used any more.
+        It shares the long arrays, so do not use it after this object has received more samples.
         """
 
     def __len__(self) -> int:
         return len(self._intake)
 
     def _become(self, after: Self) -> None:
-        """Replaces the state of this object by that of a fork whose update succeeded."""
+        """Replaces this object's state by that of a fork whose update succeeded."""
         vars(self).update(vars(after))
 
     @property
     def samples(self) -> Any:
-        """All samples so far, in stream order: a view, not to be written to."""
+        """All samples so far, in stream order: a view, so do not write to it."""
         return self._intake.in_library(self._intake.samples.rows)
 
     def save(self, path: str | Path) -> None:
-        """Writes the whole state to one file, which replaces an older one only when complete.
+        """Saves the whole state to one file; an older file is replaced only when it is complete.
 
-        The file holds tensors (safetensors) and, in its header, plain values (JSON): loading it
-        runs no code. A kernel that is a function of the caller's is not in it.
+        The file contains tensors (safetensors) and, in its header, plain values (JSON): loading it
+        runs no code. It does not contain a kernel that is a function of your own.
         """
         state: dict[str, Any] = dict(self._rest())
         for name, part in self._parts().items():
@@ -373,18 +384,18 @@ class Resumable(ABC):
 
     @classmethod
     def load(cls, path: str | Path, kernel: Any = None, device: str | torch.device = "cpu") -> Self:
-        """Loads what `save` wrote; the stream then goes on as if nothing had happened.
+        """Loads a file written by `save`; the stream then continues as if never interrupted.
 
         Args:
-            path: What `save` wrote.
-            kernel: The kernel, if a file cannot hold it (a function, features, a precomputed
+            path: The file.
+            kernel: The kernel, if a file cannot contain it (a function, features, a precomputed
                 matrix); otherwise the saved one is used.
-            device: Where the tensors go.
+            device: The device to load the tensors to.
         """
         header, tensors = read_state(Path(path), device, cls.__name__)
         if kernel is None and header.get("kernel") is None:
             raise InvalidInputError(
-                f"{path} was saved with a kernel that a file cannot hold; give it again: "
+                f"{path} was saved with a kernel that a file cannot contain; pass it again: "
                 f"{cls.__name__}.load(path, kernel=...)"
             )
         with explained(path, cls.__name__):

@@ -1,4 +1,4 @@
-"""Features of samples whose numbers have names, which come and go."""
+"""Feature vectors for samples that are dicts, whose keys may come and go."""
 
 import hashlib
 import math
@@ -14,19 +14,19 @@ from retarget.theory.moments import LARGEST_NUMBER
 
 
 class NamedFeatures:
-    r"""Vectors of features from samples that are dicts of numbers.
+    r"""Turns samples that are dicts of numbers into feature vectors.
 
-    A name that a sample does not have counts as 0, and so does one that no sample had before: a
-    new name appends a feature, and changes none of those that are there. Random features of the
-    Gaussian kernel, $\cos(\omega \cdot x)$ and $\sin(\omega \cdot x)$, have frequencies for each
-    name that come from the name itself, so that the order of names does not matter.
+    A missing name counts as 0. A new name appends a feature, which was 0 in all earlier samples,
+    and does not change the others. Random features of the Gaussian kernel,
+    $\cos(\omega \cdot x)$ and $\sin(\omega \cdot x)$, take the frequencies for each name from a
+    hash of the name, so the order of the names does not matter.
 
     Args:
-        features: `"linear"` for the numbers themselves. An `rt.RBF` for random features of it, and
-            beside them the numbers, divided by its width; `"rbf"` for one whose width is the root
-            of the number of names in the first sample.
-        memory: Number of random features; one more than that if it is odd.
-        most: The most names that there may be.
+        features: `"linear"` for the numbers themselves. An `rt.RBF` for random features of it,
+            together with the numbers divided by its width; `"rbf"` for one whose width is the
+            square root of the number of names in the first sample.
+        memory: Number of random features; rounded up to an even number.
+        most: The maximum number of names.
         seed: Seed of the random features.
 
     Example:
@@ -48,16 +48,16 @@ class NamedFeatures:
         self._scaled = features != "linear"
         self._places: dict[Hashable, int] = {}
         self._frequencies = np.zeros((0, self._half))
-        # the sample that was asked for last, which is often the next to be learned
+        # the last sample that was predicted, which is often the next one to be learned
         self._asked: tuple[dict[Hashable, Any], np.ndarray] | None = None
 
     @property
     def names(self) -> list[Hashable]:
-        """The names so far, in the order of their features."""
+        """All names so far, in the order of their features."""
         return list(self._places)
 
     def meet(self, sample: Mapping[Hashable, Any]) -> np.ndarray:
-        """(m,) the features of a sample, for whose new names features are appended."""
+        """Returns the features (m,) of a sample, after adding a feature for each new name."""
         if self._asked is not None and sample == self._asked[0]:
             return self._asked[1]
         values = _numbers(sample)
@@ -68,13 +68,13 @@ class NamedFeatures:
         return self._features(list(sample), values)
 
     def __call__(self, sample: Mapping[Hashable, Any]) -> np.ndarray:
-        """(m,) the features of a sample, whose new names are left out."""
+        """Returns the features (m,) of a sample, ignoring new names."""
         features = self.rows(list(sample), _numbers(sample))
         self._asked = (dict(sample), features) if sample.keys() <= self._places.keys() else None
         return features
 
     def rows(self, names: list[Hashable], values: np.ndarray) -> np.ndarray:
-        """(n, m) features of samples whose columns have these names, or (m,) of one sample."""
+        """Returns features (n, m) of samples with these column names, or (m,) for one sample."""
         _require_moderate(names, values)
         return self._features(names, values)
 
@@ -83,7 +83,7 @@ class NamedFeatures:
         if known + len(new) > self.most:
             raise InvalidInputError(
                 f"{new[0]!r:.50} would be one of {known + len(new):,} features; expected at most "
-                f"{self.most:,}: allow more, or hash their names"
+                f"{self.most:,}, as memory grows with their square: allow more, or hash the names"
             )
         if self._width is None:
             self._width = math.sqrt(len(new)) if self._scaled else 1.0
@@ -96,7 +96,7 @@ class NamedFeatures:
     def _features(self, names: list[Hashable], values: np.ndarray) -> np.ndarray:
         known, half = len(self._places), self._half
         inputs = np.zeros((*values.shape[:-1], known + 1))
-        # unknown names go to one place more, which is dropped
+        # unknown names go to an extra column, which is dropped
         inputs[..., [self._places.get(name, known) for name in names]] = values
         inputs = inputs[..., :-1]
         if not self._scaled or self._width is None:
@@ -111,7 +111,7 @@ class NamedFeatures:
 
 
 def _numbers(sample: Mapping[Hashable, Any]) -> np.ndarray:
-    """(d,) the values of a sample."""
+    """Returns the values (d,) of a sample."""
     try:
         return np.fromiter(sample.values(), np.float64, len(sample))
     except (TypeError, ValueError) as error:
@@ -122,15 +122,15 @@ def _numbers(sample: Mapping[Hashable, Any]) -> np.ndarray:
 
 
 def _require_moderate(names: Iterable[Hashable], values: np.ndarray) -> None:
-    """Refuses numbers that are not finite, or whose products would overflow."""
+    """Raises if a number is not finite, or products would overflow."""
     if not np.vdot(values, values) <= LARGEST_NUMBER**2:
         raise InvalidInputError(
-            f"a value of {', '.join(map(repr, names)):.80} is not finite, or beyond "
+            f"a value of {', '.join(map(repr, names)):.80} is not finite, or is larger than "
             f"{LARGEST_NUMBER:g}; expected finite numbers: fill in missing ones first"
         )
 
 
 def _frequencies(name: Hashable, count: int, seed: int) -> np.ndarray:
-    """(count,) standard normal numbers that depend on the name and the seed alone."""
+    """Returns standard normal numbers (count,) that depend only on the name and the seed."""
     digest = hashlib.sha256(f"{seed} {type(name).__name__} {name!r}".encode()).digest()
     return np.random.default_rng(list(digest)).standard_normal(count)

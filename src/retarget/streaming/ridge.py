@@ -1,4 +1,4 @@
-"""Ridge regression on a stream, exact at every moment, with nothing of the stream kept."""
+"""Ridge regression on a stream, exact after every sample, without keeping the samples."""
 
 import copy
 import itertools
@@ -19,7 +19,7 @@ from retarget.state_files import explained, read_state, write_state
 from retarget.streaming.intake import require_unchanged
 from retarget.theory.moments import LARGEST_NUMBER, SUMS, Moments, RidgeSolution, sums_of_all
 
-# Numbers of a portion's features that are held at a time.
+# How many numbers of a portion's features are in memory at a time.
 PORTION = {"cpu": 1 << 24}
 PORTION_ELSEWHERE = 1 << 28
 # Features, targets, and weights (None for 1 each) of some samples.
@@ -29,39 +29,40 @@ Portion = tuple[Tensor, Tensor, Tensor | None]
 class Prepared(NamedTuple):
     """Features of samples, made by `StreamingRidge.prepare`."""
 
-    like: Any  # no samples, in the library that predictions are given in
-    parts: list[tuple[Tensor, Tensor]]  # features and where learning starts, a few samples each
+    like: Any  # an empty array in the library that predictions are returned in
+    parts: list[tuple[Tensor, Tensor]]  # features and starting values, a few samples each
 
 
 class StreamingRidge:
-    r"""Ridge regression that learns sample by sample and is never behind.
+    r"""Ridge regression that learns sample by sample and is exact at all times.
 
-    At every moment its predictions are the ridge solution on everything it has learned,
+    Its predictions are always those of the ridge solution on everything it has learned,
 
     $$W = \Big(\gamma I + \sum_i \phi_i \phi_i^\top\Big)^{-1} \sum_i \phi_i y_i^\top,$$
 
-    in whatever order and portions it came. It keeps sums over the samples, not the samples: two
-    learners merge by adding theirs, and a sample is forgotten exactly by subtracting its own.
+    in whatever order and portions the samples came. It keeps sums over the samples, not the
+    samples: two learners are merged by adding their sums, and a sample is forgotten exactly by
+    subtracting its part.
 
-    Use it if an online learner forgets what came early, and you have features that a linear model
-    does well on. It is recursive least squares, with the verbs that sums allow; scikit-learn's
-    `Ridge` on all data at once gives the same numbers. With m features it keeps $m^2$ numbers of
-    float64 and costs $O(m^2)$ a sample, and $O(m^3)$ for the first prediction after something was
-    learned (with `gamma="auto"` about eight times that).
+    Use it if an online learner forgets early samples, and you have features on which a linear model
+    does well. It gives the same numbers as scikit-learn's `Ridge` on all data at once, and is
+    recursive least squares that can also forget and merge. With m features it keeps $m^2$ float64
+    numbers and costs $O(m^2)$ a sample, and $O(m^3)$ for the first prediction after learning
+    (about eight times that with `gamma="auto"`).
 
     Args:
         features: A function from samples (n, ...) to features (n, m); a `torch.nn.Module`, whose
             outputs are the features (it is copied and frozen); `rt.Linear()` for the samples
-            themselves; `rt.Features`; `rt.RBF`, by random Fourier features; or `rt.EmpiricalNTK`,
-            by its sketch.
+            themselves; `rt.Features`; `rt.RBF`, approximated by random Fourier features; or
+            `rt.EmpiricalNTK`, approximated by a random sketch.
         gamma: Ridge, 0 or more; `"auto"` chooses it by generalised cross-validation, from the sums
             alone, at the first prediction after a change.
-        memory: Number of features of `rt.RBF` and `rt.EmpiricalNTK`.
+        memory: Number of features for `rt.RBF` and `rt.EmpiricalNTK`.
         intercept: Whether to add a constant that is not penalised, as scikit-learn does.
         seed: Seed of the random features.
 
     Examples:
-        Learned in two portions, in the wrong order, and one sample taken back:
+        It learns two portions in the wrong order, and forgets one sample again:
 
         >>> import numpy as np, retarget as rt
         >>> X, Y = np.array([[1.0], [2.0], [9.0]]), np.array([1.0, 2.0, 0.0])
@@ -101,17 +102,17 @@ class StreamingRidge:
 
     @property
     def samples(self) -> int:
-        """Samples learned, less those forgotten."""
+        """Number of samples learned, minus those forgotten."""
         return 0 if self._moments is None else self._moments.count
 
     @property
     def gamma_(self) -> float:
-        """The ridge in use: as given, or as cross-validation chose it."""
+        """The ridge in use: the given one, or the one that cross-validation chose."""
         return self._solved().gamma
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are kept of the stream, however long it is."""
+        """Bytes kept for the stream, which do not grow with its length."""
         if self._moments is None:
             return 0
         return sum(getattr(self._moments, name).nbytes for name in SUMS)
@@ -119,34 +120,34 @@ class StreamingRidge:
     def empty(self) -> Self:
         """Returns a learner with the same features and options that has learned nothing.
 
-        Use it for a part of the stream, perhaps in another process: `merge` joins the parts.
+        Use it for a part of the stream, for example in another process: `merge` joins the parts.
         """
         twin = copy.copy(self)
         twin._forget_all()
         return twin
 
     def fork(self) -> Self:
-        """Returns a learner that goes on from here, to see where a few more samples would lead.
+        """Returns a copy that continues from here, to try out a few more samples.
 
-        Without an intercept it copies nothing of size m x m: the sums are shared until the fork's
-        `settle`, after which this learner must not be used any more.
+        Without an intercept it copies nothing of size m x m: the sums are shared until you call
+        `settle` on the fork, after which this learner must not be used.
         """
         fork = copy.copy(self)
         fork._moments = None if self._moments is None else self._moments.fork()
         return fork
 
     def settle(self) -> None:
-        """Makes a fork the owner of the sums that it shares."""
+        """Makes this fork the owner of the sums that it shares."""
         if self._moments is not None:
             self._moments.settle()
 
     def learn(self, X: Any, Y: Any, weights: Any = None) -> Self:
-        """Learns any number of samples, each counted once. A call that fails changes nothing.
+        """Learns any number of samples; a call that fails changes nothing.
 
         Args:
             X: (n, ...) samples.
             Y: (n,) or (n, c) real targets; one-hot, for classes.
-            weights: (n,) or one number: how much each sample counts, above 0; None for 1.
+            weights: How much each sample counts, above 0: (n,) or one number; None for 1.
         """
         targets = as_targets("Y", Y)
         portions = self._checked_portions(X, targets, weights)
@@ -154,7 +155,7 @@ class StreamingRidge:
         if first is None:
             return self
         if self._moments is not None and len(first[0]) == len(targets):
-            self._moments.add(*first)  # all there is, and checked: nothing can fail any more
+            self._moments.add(*first)  # that is all, and it is checked: nothing can fail now
         else:
             new = self._summed(first, portions)
             if self._moments is None:
@@ -166,19 +167,19 @@ class StreamingRidge:
         return self
 
     def forget(self, X: Any, Y: Any, weights: Any = None) -> Self:
-        """Takes samples back, as if they had never been learned.
+        """Forgets samples, as if they had never been learned.
 
         Args:
             X: (n, ...) samples that were learned.
-            Y: Their targets, as they were learned.
-            weights: What they count by now, if `weights` were given or `discount` was called since.
+            Y: The targets that they were learned with.
+            weights: Their present weights, if `weights` were given or `discount` was called since.
 
         Raises:
-            InvalidInputError: They cannot have been learned (not every such mistake can be seen in
-                the sums), or nothing would be left.
+            InvalidInputError: The samples cannot have been learned (the sums do not reveal every
+                such mistake), or no sample would be left.
         """
         if self._moments is None:
-            raise InvalidInputError("nothing has been learned yet that could be forgotten")
+            raise InvalidInputError("nothing has been learned yet; call learn(X, Y) before forget")
         portions = self._checked_portions(X, as_targets("Y", Y), weights)
         first = next(portions, None)
         if first is not None:
@@ -187,10 +188,10 @@ class StreamingRidge:
         return self
 
     def merge(self, other: Self) -> Self:
-        """Adds what another learner has learned, as if this one had learned it too.
+        """Adds everything that another learner has learned to this one.
 
         Args:
-            other: One with the same features; it stays as it is.
+            other: A learner with the same features; it is not changed.
         """
         if type(other) is not type(self):
             found, expected = type(other).__name__, type(self).__name__
@@ -198,7 +199,7 @@ class StreamingRidge:
         both = self._moments is not None and other._moments is not None
         mine, theirs = self._kind(sized=both), other._kind(sized=both)
         if mine != theirs:
-            raise InvalidInputError(f"other has {theirs}; expected the same as here, {mine}")
+            raise InvalidInputError(f"other has {theirs}; expected {mine}, as this learner has")
         if other._moments is None:
             return self
         if self._moments is None:
@@ -211,17 +212,17 @@ class StreamingRidge:
         return self
 
     def all_reduce(self, add: Callable[[Tensor], Any]) -> Self:
-        """Adds up the learners of several processes: each then has learned everything.
+        """Adds up the learners of several processes: each process then knows everything.
 
-        Every process learns its own part of the stream, beginning empty, and calls this once. To
-        go on, let one process keep the result and the others begin empty again: what all of them
-        know would be counted once for each. If processes cannot agree (other features, other
-        outputs), all of them raise the same error, and nothing is changed.
+        Every process starts empty, learns its own part of the stream, and calls this once. To
+        continue, keep the result in one process and start empty in the others: otherwise the
+        result would count once for each process. If the processes do not match (in features or
+        outputs), all of them raise the same error, and nothing changes.
 
         Args:
-            add: Replaces a tensor of float64, in place, by its sum over all processes, such as
-                `torch.distributed.all_reduce`. It is called five times, in the same order
-                everywhere.
+            add: A function that replaces a float64 tensor, in place, by its sum over all processes,
+                such as `torch.distributed.all_reduce`. Every process calls it five times, in the
+                same order.
         """
         found = sums_of_all(self._moments, self._flat, self._dtype, self._inputs, add)
         if found is not None:
@@ -230,34 +231,34 @@ class StreamingRidge:
         return self
 
     def discount(self, factor: float) -> Self:
-        """Makes everything learned so far count less, for targets that drift.
+        """Reduces the weight of everything learned so far, for targets that drift.
 
         Args:
-            factor: Above 0, at most 1. Called once a sample, it is the forgetting factor of
-                recursive least squares: the past is remembered for about 1 / (1 - factor) samples.
+            factor: Above 0 and at most 1. If you call this once a sample, it is the forgetting
+                factor of recursive least squares, with a memory of about 1 / (1 - factor) samples.
 
         Raises:
-            InvalidInputError: The factor is another number, or next to nothing would be left.
+            InvalidInputError: The factor is out of range, or almost nothing would be left.
         """
         number = as_non_negative("factor", factor)
         if not 0 < number <= 1:
-            raise InvalidInputError(f"factor is {factor!r}; expected above 0, at most 1")
+            raise InvalidInputError(f"factor is {factor!r}; expected above 0 and at most 1")
         if self._moments is not None and number < 1:
             self._moments.scale(number)
             self._solution = None
         return self
 
     def prepare(self, X: Any) -> "Prepared":
-        """Computes the features of samples that `predict` will be asked for again and again.
+        """Computes the features of samples that will be passed to `predict` many times.
 
-        It pays if features are expensive and the same samples, such as a test set, are predicted
-        after every portion of a stream.
+        Use it if features are expensive and you predict the same samples, such as a test set,
+        after every portion of a stream. The result keeps all features in memory.
         """
         return Prepared(library_of(take(X, slice(0, 0))), list(self._portions(X, self._outputs)))
 
     @torch.no_grad()
     def predict(self, X: Any) -> Any:
-        """The ridge solution's predictions, in the library of X and with the axes of Y.
+        """Returns predictions, in the library of X and with the axes of Y.
 
         Args:
             X: (n, ...) samples, or the result of `prepare`.
@@ -275,14 +276,14 @@ class StreamingRidge:
         return give_back(result[:, 0] if self._flat else result, like, self._dtype)
 
     def save(self, path: str | Path) -> None:
-        """Writes the sums to one file, which replaces an older one only when complete.
+        """Saves the sums to one file; an older file is replaced only when the new one is complete.
 
-        A feature map that is a function of yours is not in it; loading the file runs no code.
+        The file does not contain a feature map that is a function; loading it runs no code.
         """
         write_state(Path(path), *self.to_state())
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """What `save` writes: plain values, and the sums themselves by name, not copies of them."""
+        """Returns what `save` writes: plain values, and the sums by name (not copies)."""
         values: dict[str, Any] = {
             "class": type(self).__name__,
             "features": self._map.description,
@@ -298,12 +299,12 @@ class StreamingRidge:
 
     @classmethod
     def load(cls, path: str | Path, features: Any, device: str | torch.device = "cpu") -> Self:
-        """Loads what `save` wrote.
+        """Loads a file written by `save`.
 
         Args:
             path: The file.
-            features: The features, as in the constructor: a file cannot hold a function.
-            device: The device of the features, to which the sums go.
+            features: The features, as in the constructor: a file cannot contain a function.
+            device: The device of the features; the sums are loaded there.
         """
         values, tensors = read_state(Path(path), device, cls.__name__)
         with explained(path, cls.__name__):
@@ -311,7 +312,7 @@ class StreamingRidge:
 
     @classmethod
     def from_state(cls, values: dict[str, Any], tensors: dict[str, Tensor], features: Any) -> Self:
-        """The learner whose `to_state` gave these; the features are as in `load`."""
+        """Makes a learner from the result of `to_state`; the features are as in `load`."""
         loaded = cls(features, **values["options"])
         saved, found = values["features"], loaded._map.description
         if saved != found:
@@ -324,15 +325,17 @@ class StreamingRidge:
             if loaded._dtype not in FLOATS:
                 raise InvalidInputError(f"dtype is {loaded._dtype}")
             if loaded._flat and loaded._outputs > 1:
-                raise InvalidInputError(f"flat, with {loaded._outputs} outputs")
+                raise InvalidInputError(f"flat is true, but there are {loaded._outputs} outputs")
         return loaded
 
     def _checked_portions(self, X: Any, targets: Tensor, weights: Any) -> Iterator[Portion]:
-        """Features, targets less the start, and weights, a few samples at a time."""
+        """Yields features, targets minus the start, and weights, a few samples at a time."""
         if count(X) != len(targets):
-            raise InvalidInputError(f"X has {count(X)} rows and Y {len(targets)}; expected as many")
+            raise InvalidInputError(
+                f"X has {count(X)} rows and Y has {len(targets)}; expected the same number of rows"
+            )
         outputs = targets.shape[1]
-        require_unchanged("outputs of Y", outputs, self._outputs or outputs)
+        require_unchanged("the number of outputs of Y", outputs, self._outputs or outputs)
         chosen, stop = _as_weights(weights, len(targets)), 0
         for features, start in self._portions(X, outputs):
             rows = slice(stop, stop + len(features))
@@ -344,7 +347,7 @@ class StreamingRidge:
             stop = rows.stop
 
     def _summed(self, first: Portion, others: Iterator[Portion]) -> Moments:
-        """The sums of these samples alone."""
+        """Returns the sums over these samples alone."""
         features, targets, _ = first
         device = torch.device("cpu") if features.device.type == "mps" else features.device
         sums = Moments(features.shape[1], targets.shape[1], self.intercept, device)
@@ -353,25 +356,27 @@ class StreamingRidge:
         return sums
 
     def _portions(self, X: Any, outputs: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Features, and (n, c) or (1, c) where learning starts, a few samples at a time."""
-        rows, first, width = 1, 0, None  # one sample tells how many features there are
+        """Yields features, and starting values (n, c) or (1, c), a few samples at a time."""
+        rows, first, width = 1, 0, None  # the first sample shows how many features there are
         if self._moments is not None:
             width = self._moments.features
             rows = _portion_rows(width, self._moments.mean.device)
         if self._map.any_inputs and self._inputs is not None and count(X):
-            require_unchanged("numbers in a sample of X", sample_size(X), self._inputs)
+            require_unchanged("the number of values in a sample of X", sample_size(X), self._inputs)
         while first < count(X):
             with torch.no_grad():
                 features, start = self._features_and_start(take(X, slice(first, first + rows)))
-            require_unchanged("features of X", features.shape[1], width or features.shape[1])
-            if start is None or start.shape[1] != outputs:  # it starts from zero
+            require_unchanged(
+                "the number of features of X", features.shape[1], width or features.shape[1]
+            )
+            if start is None or start.shape[1] != outputs:  # learning starts from zero
                 start = features.new_zeros(1, outputs)
             yield features, start
             first, width = first + len(features), features.shape[1]
             rows = _portion_rows(width, features.device)
 
     def _features_and_start(self, part: Any) -> tuple[Tensor, Tensor | None]:
-        """(n, m) features, and (n, c) the function that learning starts from; None for zero."""
+        """Returns features (n, m) and starting values (n, c); None if learning starts at zero."""
         return self._map(part), None
 
     def _solved(self) -> RidgeSolution:
@@ -390,7 +395,7 @@ class StreamingRidge:
         return self._dtype or torch.float64
 
     def _kind(self, sized: bool) -> dict[str, Any]:
-        """What two learners must share to be merged; the sizes if both have learned."""
+        """Returns what must agree to merge two learners; sizes only if both have learned."""
         kind: dict[str, Any] = {"features": self._map.description, "intercept": self.intercept}
         if sized and self._moments is not None:
             kind |= {"feature count": self._moments.features, "outputs": self._outputs}
@@ -400,36 +405,41 @@ class StreamingRidge:
 
 
 def as_ridge(gamma: Any) -> float | Literal["auto"]:
-    """A ridge, or the word that leaves the choice to cross-validation."""
+    """Checks a ridge: a number, or "auto" for cross-validation."""
     return "auto" if isinstance(gamma, str) and gamma == "auto" else as_non_negative("gamma", gamma)
 
 
 def _as_weights(weights: Any, count: int) -> Tensor | None:
-    """(count,) weights in float64, or None if all are 1."""
+    """Returns the weights (count,) in float64, or None if all are 1."""
     if weights is None:
         return None
     given = as_tensor("weights", weights).double()
     if given.ndim == 0:
         given = given.expand(count)
     if given.shape != (count,):
-        raise InvalidInputError(f"weights has shape {tuple(given.shape)}; expected ({count},)")
+        raise InvalidInputError(
+            f"weights has shape {tuple(given.shape)}; expected ({count},), or one number"
+        )
     if not bool(((given >= 1 / LARGEST_NUMBER) & (given <= LARGEST_NUMBER)).all()):
-        raise InvalidInputError("weights holds a number not above 0, or too large; leave it out")
+        raise InvalidInputError(
+            "weights contains a number that is not above 0, or is too large; leave out samples "
+            "that should not count"
+        )
     return given
 
 
 def _require_moderate(name: str, values: Tensor) -> None:
-    """Refuses numbers whose products would overflow: the sums could not be repaired."""
+    """Raises if products of these numbers would overflow, which would spoil the sums for good."""
     least, most = values.aminmax() if values.numel() else (values.new_zeros(()),) * 2
     if not (float(least) >= -LARGEST_NUMBER and float(most) <= LARGEST_NUMBER):
         raise InvalidInputError(
-            f"{name} go from {float(least):.3g} to {float(most):.3g}; expected at most "
-            f"{LARGEST_NUMBER:g}: scale them"
+            f"{name} range from {float(least):.3g} to {float(most):.3g}; expected at most "
+            f"{LARGEST_NUMBER:g} in size, so scale them"
         )
 
 
 def sample_size(X: Any) -> int:
-    """Numbers in one of these samples."""
+    """Returns how many numbers a sample has."""
     return sum(math.prod(np.shape(leaf)[1:]) for leaf in leaves(X))
 
 

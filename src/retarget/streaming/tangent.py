@@ -1,4 +1,4 @@
-"""A network's tangent features, learned on exactly and in bounded memory."""
+"""Exact learning on a network's tangent features, in bounded memory."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -18,42 +18,42 @@ from retarget.streaming.ridge import StreamingRidge
 
 
 class TangentLearner(StreamingRidge):
-    r"""A network that goes on learning without forgetting: its linearisation, solved exactly.
+    r"""Continues to learn with a trained network, without forgetting, by solving its linearisation.
 
-    The network stays as it is. What is learned is a linear correction in its tangent features,
+    The network does not change. The learner adds a linear correction in its tangent features,
 
     $$f(x) = f(x; \theta_0) + \phi(x)^\top W, \qquad
     \phi(x) = S \, \nabla_\theta \langle r, f(x; \theta_0) \rangle,$$
 
     where $S$ is a random projection of the parameters to `memory` numbers and $r$ a random
-    combination of the outputs. $W$ is at every moment the ridge solution on everything learned, in
-    whatever order it came: the offline learner of the network's tangent kernel (Theorem 4.1), with
-    no sample kept. Samples can be forgotten exactly, and two learners merged.
+    combination of the outputs. $W$ is always the ridge solution on everything learned, in whatever
+    order it came: the offline learner with the network's tangent kernel (Theorem 4.1), without
+    keeping a sample. Samples can be forgotten exactly, and two learners can be merged.
 
-    Use it to go on from a trained network when later data come in any order. Do not use it if the
-    network itself must change, or has too few parameters for its tangents to be rich. It costs one
-    forward and backward pass and `memory`$^2$ multiplications a sample, and `memory`$^2$ numbers of
-    float64 (134 MB for 4,096). Methods such as SLDA and RanPAC solve the same problem on the
-    features of the last layer alone.
+    Use it to continue from a trained network when later data come in any order. Do not use it if
+    the network itself must change, or has too few parameters for rich tangent features. A sample
+    costs one forward and backward pass and `memory`$^2$ multiplications; the learner keeps
+    `memory`$^2$ float64 numbers (134 MB for 4,096). Methods such as SLDA and RanPAC solve the same
+    problem on the features of the last layer only.
 
-    If the network has as many outputs as there are targets, learning starts from its outputs.
-    Otherwise it is a feature extractor, and learning starts from zero.
+    If the network has one output for each target, learning starts from its outputs. Otherwise it is
+    used as a feature extractor, and learning starts from zero.
 
     Args:
         module: The network, with outputs (n, c). It is copied and frozen, in evaluation mode.
-            Samples are what it takes: an array, or a dict or tuple of several (token ids and a
-            mask), as `EmpiricalNTK` has them.
+            Samples are whatever it accepts: an array, or a dict or tuple of several (token ids and
+            a mask), as for `EmpiricalNTK`.
         gamma: Ridge, 0 or more; `"auto"` chooses it by generalised cross-validation.
         memory: Number of tangent features, m.
-        combinations: Random combinations of the outputs whose gradients are taken; each costs a
-            backward pass.
-        params: Which parameters have tangents: a name, the name of a layer, a pattern such as
-            `"*.lora_*"`, several of these, or a function of a name; None for all that are trained
+        combinations: Number of random combinations of the outputs whose gradients are computed;
+            each costs a backward pass.
+        params: Which parameters to use: a name, the name of a layer, a pattern such as
+            `"*.lora_*"`, several of these, or a function of a name; None for all trainable ones
             (`requires_grad`).
         seed: Seed of the projection and the combinations, which are the same on every machine.
 
     Examples:
-        A linear network has constant tangents, so that this is ridge regression itself:
+        For a linear network the tangents are constant, so this is ordinary ridge regression:
 
         >>> import torch, retarget as rt
         >>> network = torch.nn.Linear(2, 1, bias=False).double()
@@ -79,7 +79,7 @@ class TangentLearner(StreamingRidge):
             raise InvalidTypeError(f"module is {module!r}; expected a torch.nn.Module")
         network = copy.deepcopy(module)
         if params is not None:
-            network.requires_grad_(True)  # what is asked for by name may be frozen elsewhere
+            network.requires_grad_(True)  # parameters chosen by name may be frozen in the original
         self.params = list(trained_parameters(network, params))
         self.combinations = as_count("combinations", combinations)
         super().__init__(self._tangents, gamma, memory=memory, seed=seed)
@@ -97,51 +97,51 @@ class TangentLearner(StreamingRidge):
 
     @property
     def module(self) -> nn.Module:
-        """The copy of the network that learning goes on from; it must stay as it is."""
+        """The copy of the network that learning starts from; do not change it."""
         return self._network
 
     def _tangents(self, X: Any) -> Tensor:
         return self._features_and_start(X)[0]
 
     def _features_and_start(self, part: Any) -> tuple[Tensor, Tensor | None]:
-        """One pass through the network serves both: it starts from the network's own outputs."""
+        """Gets both from one pass: learning starts from the network's outputs."""
         features, outputs = self._kernel.features_and_outputs(part)
         return features, outputs[:, self.combinations :]
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """What `save` writes: plain values, the sums themselves, and copies of the weights."""
+        """Returns what `save` writes: plain values, the sums, and copies of the weights."""
         values, tensors = super().to_state()
-        # copies: tied weights share their memory, which such a file cannot hold
+        # copies, because tied weights share memory, which a safetensors file does not support
         weights = {f"network.{k}": v.clone() for k, v in self._network.state_dict().items()}
         return values, tensors | weights
 
     @classmethod
     def load(cls, path: str | Path, module: nn.Module, device: str | torch.device = "cpu") -> Self:
-        """Loads what `save` wrote.
+        """Loads a file written by `save`.
 
         Args:
             path: The file.
-            module: A network of the same form; its weights come from the file.
-            device: Where to compute.
+            module: A network with the same architecture; its weights come from the file.
+            device: The device to compute on.
         """
         return super().load(path, module, device)
 
     @classmethod
     def from_state(cls, values: dict[str, Any], tensors: dict[str, Tensor], module: Any) -> Self:
-        """The learner whose `to_state` gave these, on the device of the tensors."""
+        """Makes a learner from the result of `to_state`, on the device of the tensors."""
         weights = part_of(tensors, "network")
         network = copy.deepcopy(module)
         network.load_state_dict(weights)
         network = network.to(next(iter(weights.values())).device)
         if values["features"]["weights"] != checksum("", network.state_dict()):
-            raise InvalidInputError("its weights are not those that it was saved with")
+            raise InvalidInputError("its weights differ from those that it was saved with")
         return super().from_state(values, tensors, network)
 
 
 class _CombinedOutputs(nn.Module):
     """Random combinations of a network's outputs (n, q), then the outputs themselves (n, c).
 
-    A combination has random signs, over the root of the number of outputs.
+    A combination has random signs, divided by the square root of the number of outputs.
     """
 
     def __init__(self, network: nn.Module, count: int, seed: int) -> None:
@@ -149,10 +149,10 @@ class _CombinedOutputs(nn.Module):
         self.network, self.count, self.seed = network, count, seed
         self._signs: Tensor | None = None
 
-    def forward(self, samples: Samples, /) -> Tensor:  # by position only, so that a dict stays one
+    def forward(self, samples: Samples, /) -> Tensor:  # positional, so that a dict is not unpacked
         outputs = outputs_of(self.network, samples).flatten(1)
         c = outputs.shape[1]
-        if self._signs is None:  # kept: nothing can be drawn inside of torch.func's vmap
+        if self._signs is None:  # drawn once: torch.func.vmap does not allow random numbers inside
             random = torch.Generator().manual_seed(self.seed)
             self._signs = 2 * torch.randint(0, 2, (c, self.count), generator=random) - 1
         return torch.cat([outputs @ (self._signs / c**0.5).to(outputs), outputs], 1)

@@ -1,4 +1,4 @@
-"""The shift and the exact correction, followed sample by sample (Eq. 11, appendix A.5)."""
+"""Tracks the shift and the exact correction sample by sample (Eq. 11, appendix A.5)."""
 
 import copy
 from typing import Any, ClassVar, Self
@@ -20,20 +20,20 @@ from retarget.theory.stability import GrowthWatch
 
 
 class ShiftTracker(Resumable):
-    r"""Follows the effective targets of a stream while an online learner learns it (Eq. 11).
+    r"""Tracks the effective targets of a stream while an online learner learns it (Eq. 11).
 
-    Use it to watch what an online learner has really learned, which `effective_targets` tells at
-    the end. It takes samples as they come and keeps them all. Learning sample $t$ with the error
-    $e_t = y_t - f(x_t)$ moves the effective target of every earlier sample by
-    $\eta\, e_t\, k(x_t, x_i)$: $O(n)$ work a sample. For mini-batches and learners with a memory
-    the rule is the same, for the weights and the velocity together.
+    Use it to watch what an online learner has really learned during a stream; for a whole stream,
+    use `effective_targets`. It accepts samples as they arrive and keeps them all. Learning sample
+    $t$ with the error $e_t = y_t - f(x_t)$ moves the effective target of every earlier sample by
+    $\eta\, e_t\, k(x_t, x_i)$: $O(n)$ work a sample. The same rule holds for mini-batches and for
+    learners with momentum, where it covers the weights and the velocity together.
 
     Args:
         kernel: A retarget kernel; a function `k(A, B)`; the name of a scikit-learn kernel; or a
             precomputed Gram matrix (samples are then its row numbers).
         learner: The online learner.
         gamma: Ridge of the offline learner that it is compared with, 0 or more.
-        loss: `"squared"` or `"cross-entropy"`, of both learners.
+        loss: The loss of both learners: `"squared"` or `"cross-entropy"`.
 
     Examples:
         >>> import numpy as np, retarget as rt
@@ -53,15 +53,15 @@ class ShiftTracker(Resumable):
         self._intake = Intake(kernel, learner, loss)
         self._dual = DualLearner(learner)
         self._watch = GrowthWatch(learner, self._intake.gram, loss=loss)
-        # The kernel of all samples so far times their shares in the weights (and the velocity):
-        # the functions that these represent, at the samples.
+        # The kernel of all samples so far times their shares in the weights (and the velocity),
+        # that is, the values at the samples of the functions that these represent.
         self._values = tuple(GrowingRows() for _ in self._dual.shares)
         self._start = GrowingRows()
-        self._waiting: Tensor | None = None  # targets of a mini-batch that is not full yet
+        self._waiting: Tensor | None = None  # targets of the mini-batch that is not full yet
 
     @torch.no_grad()
     def update(self, X: Any, Y: Any, *, initial: Any = None) -> None:
-        """Lets the learner learn any number of samples.
+        """Lets the online learner learn any number of samples.
 
         Args:
             X: (m, ...) samples.
@@ -86,7 +86,7 @@ class ShiftTracker(Resumable):
     def effective_targets(self) -> Any:
         """The result of `rt.effective_targets` on the stream so far.
 
-        A mini-batch that is not full yet counts as one, as if the stream ended here.
+        A mini-batch that is not full counts as a step, as if the stream ended here.
         """
         ended = self._ended()
         values = outputs(ended._values[0].rows + self._start.rows, self.loss)
@@ -99,7 +99,7 @@ class ShiftTracker(Resumable):
         return self._intake.give(self._ended()._dual.coefficients.clone())
 
     def _ended(self) -> Self:
-        """This tracker as if the stream ended here: an open mini-batch is a step of its own."""
+        """Returns this tracker as if the stream ended here, with a step on the open mini-batch."""
         if self._waiting is None:
             raise InvalidInputError("there are no samples yet; call update(X, Y) first")
         if not len(self._waiting):
@@ -109,7 +109,7 @@ class ShiftTracker(Resumable):
         return ended
 
     def fork(self) -> Self:
-        """Returns a tracker that goes on from here; void once this one takes in more samples."""
+        """Returns a copy that continues from here; do not use it after this one is updated."""
         fork = copy.copy(self)
         fork._intake, fork._dual = self._intake.fork(), self._dual.fork()
         fork._watch = self._watch.fork(fork._intake.gram)
@@ -122,12 +122,12 @@ class ShiftTracker(Resumable):
         K_rows = self._intake.kernel_rows(slice(n, n + m))
         window = self._dual.window(K_rows)
         start: Tensor | None = self._start.rows[n : n + m]
-        if self.loss == "squared":  # the start goes to the targets, as in `online_pass`
+        if self.loss == "squared":  # the start is subtracted from the targets, as in `online_pass`
             targets, start = targets - self._start.rows[n : n + m], None
         errors = window.errors(targets, self.loss, start)
         self._watch.follow(K_rows, window, targets, errors)
-        # Eq. 11: earlier samples move by the new errors times the kernel, the new ones start at
-        # the prediction for them, plus that.
+        # Eq. 11: earlier samples move by the new errors times the kernel; new samples start at
+        # their prediction and move by the same rule.
         inherited = window.inherited_after()
         carry_over(self._values, window)
         for values, prediction, deposit in zip(
@@ -154,7 +154,7 @@ class ShiftTracker(Resumable):
         n, learned, outputs = len(self), len(self._dual), self._intake.outputs
         if self._watch.seen != learned or learned > n:
             raise InvalidInputError(
-                f"{learned} of {n} samples are learned, {self._watch.seen} seen"
+                f"it counts {learned} of {n} samples as learned, and {self._watch.seen} as seen"
             )
         if learned:
             require_shape("share0", self._dual.coefficients, learned, outputs)
@@ -167,22 +167,22 @@ class ShiftTracker(Resumable):
 
 
 class CorrectionTracker(Resumable):
-    r"""Follows the exact corrected targets of a growing stream (appendix A.5).
+    r"""Tracks the exact corrected targets of a growing stream (appendix A.5).
 
-    Use it if the stream grows and the exact correction of all of it is wanted again and again; for
-    a whole stream, `corrected_targets` does the same. Its coefficients are those of
+    Use it if the stream grows and you need the exact correction of all of it repeatedly; for a
+    whole stream, use `corrected_targets`. Its coefficients are those of
     `sklearn.kernel_ridge.KernelRidge`, refitted with every sample. Every new sample changes the
-    corrected targets of all earlier ones. It keeps the Cholesky factor of the stream so far: taking
-    in a sample is $O(n^2)$ work; reading the targets is $O(n^2)$ too, and computes the kernel of
-    all pairs again, so that no n x n matrix is kept beside the factor.
+    corrected targets of all earlier ones. It keeps the Cholesky factor of the stream so far. Adding
+    a sample is $O(n^2)$ work. Reading the targets is $O(n^2)$ work too, and computes the kernel of
+    all pairs again, which avoids keeping a second n x n matrix.
 
     Args:
         kernel: A retarget kernel; a function `k(A, B)`; the name of a scikit-learn kernel; or a
             precomputed Gram matrix (samples are then its row numbers).
         learner: The online learner that would be trained on the targets.
         gamma: Ridge of the offline learner, 0 or more.
-        loss: `"squared"` or `"cross-entropy"`, of both learners. With cross-entropy, reading the
-            targets finds the offline learner, starting from where it was when last read.
+        loss: The loss of both learners: `"squared"` or `"cross-entropy"`. With cross-entropy, each
+            reading of the targets fits the offline learner, starting from the previous fit.
 
     Examples:
         >>> import numpy as np, retarget as rt
@@ -205,7 +205,7 @@ class CorrectionTracker(Resumable):
 
     @torch.no_grad()
     def update(self, X: Any, Y: Any, *, initial: Any = None) -> None:
-        """Takes in any number of samples.
+        """Adds any number of samples.
 
         Args:
             X: (m, ...) samples.
@@ -229,7 +229,7 @@ class CorrectionTracker(Resumable):
         self._become(after)
 
     def _begun(self) -> GrowingCholesky | LogisticFit:
-        """The offline learner, which is made when the first samples tell the number of outputs."""
+        """Returns the offline learner, made once the first samples show the number of outputs."""
         if self._offline is None:
             gram = self._intake.gram
             if self.loss == "squared":
@@ -239,7 +239,7 @@ class CorrectionTracker(Resumable):
         return self._offline
 
     def fork(self) -> Self:
-        """Returns a tracker that goes on from here; void once this one takes in more samples."""
+        """Returns a copy that continues from here; do not use it after this one is updated."""
         fork = copy.copy(self)
         fork._intake = self._intake.fork()
         if self._offline is not None:
@@ -260,7 +260,7 @@ class CorrectionTracker(Resumable):
     @property
     @torch.no_grad()
     def coefficients(self) -> Any:
-        """The dual coefficients that a learner trained on them ends with: the offline learner's."""
+        """The offline learner's dual coefficients, which training on the targets ends with."""
         return self._intake.give(self._solution())
 
     def _solution(self) -> Tensor:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class _OnTargets(Method):
-    """Trains on the targets of a `NetworkCorrector` for each member, made with these options."""
+    """Makes a `NetworkCorrector` for each member, and trains on its targets."""
 
     keeps_order = True
 
@@ -42,10 +42,10 @@ class _OnTargets(Method):
         **options: Any,
     ) -> None:
         self.gamma, self.block_size, self.kernel, self.options = gamma, block_size, kernel, options
-        self.check(SGD(1.0))  # bad options are an error here, not when the first task begins
+        self.check(SGD(1.0))  # raises for bad options here, not when the first task begins
 
     def check(self, learner: SGD) -> None:
-        """Refuses options that have no meaning with this learner."""
+        """Raises if the options do not make sense with this learner."""
         Options(self.gamma, self.block_size, **self.options).checked(self._assumed(learner))
 
     def on_start(self, run: "Run") -> None:
@@ -63,37 +63,37 @@ class _OnTargets(Method):
             )
         ]
         for corrector in self._correctors:
-            corrector.trust()  # a run is judged by its accuracy
+            corrector.trust()  # no warnings: a run is judged by its accuracy
 
     def _assumed(self, learner: SGD) -> SGD:
-        """The learner that the correction is for."""
+        """Returns the learner to correct for."""
         return learner
 
     def _drawn(self, random: np.random.Generator) -> dict[str, Any]:
-        """Options of a member that are random."""
+        """Returns the random options of a member."""
         return {}
 
 
 class Corrected(_OnTargets):
     """Trains on targets from a `NetworkCorrector` for each member: the paper's method for networks.
 
-    The correction is for the learner that trains: with `reduction="mean"` its rate is divided by
+    The correction assumes the learner of the run: with `reduction="mean"` its rate is divided by
     the batch size, as the loss implies. Before each task it computes the tangent kernel of all
-    samples so far, which costs time and memory with the square of their number; the steps
-    themselves cost what they cost in plain SGD.
+    samples so far, whose time and memory grow with the square of their number; the steps cost the
+    same as in plain SGD.
 
     Args:
         gamma: Ridge of the offline learner that the targets lead to.
         block_size: Samples corrected together, a multiple of the batch size.
         assumed_reduction: The `reduction` that the correction assumes, if not the learner's own.
             The paper's runs train on the mean over the mini-batch, with a correction for the sum.
-        refresh: When the kernel is computed anew; this and the other options as in
+        refresh: When the kernel is recomputed; this and the following options are those of
             `NetworkCorrector`.
-        kind: Which targets.
+        kind: Which kind of targets.
         ridge: Ridge of a block, for the iterative kind.
         parts: Both halves of the iterative correction, or one.
         first_block: Whether the iterative kind corrects the first block too.
-        kernel: Makes the kernel from a network.
+        kernel: A function that makes the kernel from a network.
     """
 
     capturable = True
@@ -143,7 +143,7 @@ class Corrected(_OnTargets):
         return run.stream_bytes
 
     def state_dict(self, run: "Run") -> dict[str, Any]:
-        # the samples that the correctors keep are those of the stream
+        # without the correctors' samples, which are those of the stream
         return {"tasks": self._tasks} | ({"targets": self._targets} if self._tasks else {})
 
     def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
@@ -170,7 +170,7 @@ class Corrected(_OnTargets):
         return replace(learner, reduction=reduction)
 
     def _compute(self, run: "Run", targets_of: Callable[[int], Tensor]) -> None:
-        """Every member's targets; members for which there are none have diverged."""
+        """Computes every member's targets; a member for which this fails has diverged."""
         targets: list[Tensor] = []
         lost: dict[int, ArithmeticError] = {}
         for member in range(len(run.ensemble)):
@@ -179,7 +179,7 @@ class Corrected(_OnTargets):
             except (DivergedError, ResultOverflowError, TrainingDivergedError) as error:
                 lost[member] = error
             except NotPositiveDefiniteError as error:
-                if not run.seen:  # the samples or the options are to blame, not the training
+                if not run.seen:  # caused by the samples or the options, not by training
                     error.add_note(f"(member {member}, task {run.task}, epoch {run.epoch})")
                     raise
                 lost[member] = error
@@ -197,13 +197,13 @@ class Corrected(_OnTargets):
 class Led(_OnTargets):
     """Trains on targets that lead the network towards a tangent learner, block by block.
 
-    A `NetworkCorrector(memory=...)` for each member: it keeps only the sums of a `TangentLearner`
-    of the network as it was at the start. Use it if the result must be a network; otherwise
+    It uses a `NetworkCorrector(memory=...)` for each member, which keeps only the sums of a
+    `TangentLearner` of the initial network. Use it if the result must be a network; otherwise
     `Tangent` is the better predictor. Each block costs the kernel of its samples and a
     factorisation of size `memory`.
 
     Args:
-        gamma: Ridge of the learner that leads; `"auto"` for generalised cross-validation.
+        gamma: Ridge of the tangent learner; `"auto"` for generalised cross-validation.
         memory: Its number of features.
         block_size: Samples corrected together, a multiple of the batch size.
         damping: How much shorter than the whole distance the steps are; see `NetworkCorrector`.
@@ -216,7 +216,7 @@ class Led(_OnTargets):
         block_size: int = 20,
         damping: float = 1.0,
     ) -> None:
-        memory = as_count("memory", memory)  # a corrector without one is of the open loop
+        memory = as_count("memory", memory)  # without memory the corrector would be an open loop
         super().__init__(gamma, block_size, EmpiricalNTK, memory=memory, damping=damping)
 
     def targets(self, run: "Run", batch: Batch) -> Tensor:
@@ -226,7 +226,7 @@ class Led(_OnTargets):
         place = step % steps
         if not place:
             rows = slice(step, step + steps)
-            real = run.plan.weights[rows, 0].flatten() > 0  # the last mini-batch is filled up
+            real = run.plan.weights[rows, 0].flatten() > 0  # the last mini-batch is padded
             targets = []
             for m, corrector in enumerate(self._correctors):
                 positions = run.plan.positions[rows, m].flatten()

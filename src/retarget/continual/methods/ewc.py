@@ -19,18 +19,18 @@ from retarget.state_files import part_of
 if TYPE_CHECKING:
     from retarget.continual.training import Run
 
-GRADIENTS_AT_A_TIME = 2**26  # numbers held: bounds the memory of per-sample gradients
+GRADIENTS_AT_A_TIME = 2**26  # numbers: bounds the memory of per-sample gradients
 
 
 class EWC(Method):
-    r"""Holds parameters that mattered to earlier tasks (Kirkpatrick et al., 2017).
+    r"""Penalises changes to parameters that matter for earlier tasks (Kirkpatrick et al., 2017).
 
     Adds $\tfrac\lambda2 \sum_\tau \sum_i F^{(\tau)}_i (w_i - w^{(\tau)}_i)^2$ to the loss, with one
-    anchor a task: its weights at the end $w^{(\tau)}$ and its Fisher information, the mean over
-    its samples of the squared gradient of each sample's own loss.
+    anchor for each task: the weights at its end $w^{(\tau)}$ and the Fisher information, the mean
+    over its samples of the squared gradient of the sample's loss.
 
     Args:
-        strength: $\lambda$, or one a member.
+        strength: $\lambda$, or one per member.
     """
 
     capturable = True
@@ -44,7 +44,7 @@ class EWC(Method):
         if len(self.strengths) not in (1, members):
             raise InvalidInputError(
                 f"there are {len(self.strengths)} strengths for {members} members; expected one "
-                "for all or one a member"
+                "for all, or one per member"
             )
         self._strength = run.targets.new_tensor(self.strengths).expand(members)
         # All anchors in one: sum_t F_t (w - w_t)^2 = F (w - centre)^2 + spread, with
@@ -65,7 +65,7 @@ class EWC(Method):
     @torch.no_grad()
     def on_task_end(self, run: "Run") -> None:
         if run.span.stop == run.train.rows.shape[1]:
-            return  # no task follows that would need the anchor
+            return  # no later task needs the anchor
         fishers = [
             fisher_diagonal(module, run.train.inputs(m, run.span), run.targets[m, run.span])
             for m, module in enumerate(run.ensemble.modules)
@@ -75,7 +75,7 @@ class EWC(Method):
             old = self._fisher.get(name, torch.zeros_like(new))
             centre = self._centre.get(name, torch.zeros_like(new))
             total = old + new
-            # if nothing has mattered yet, there is no pull, and the centre has no meaning
+            # where F is 0 there is no penalty, and the centre has no meaning
             share = new / total.where(total > 0, 1.0)
             self._spread = self._spread + (old * share * (w - centre).square()).flatten(1).sum(1)
             self._fisher[name], self._centre[name] = total, centre + share * (w - centre)
@@ -96,7 +96,7 @@ class EWC(Method):
 
 
 def fisher_diagonal(module: nn.Module, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    r"""Mean over samples of the squared gradient of $\tfrac12\|y - f(x)\|^2$, per parameter."""
+    r"""Returns the mean over samples of the squared gradient of $\tfrac12\|y - f(x)\|^2$."""
     frozen = {name: p.detach() for name, p in module.named_parameters() if not p.requires_grad}
     frozen |= {name: b.detach() for name, b in module.named_buffers()}
     trained = {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
@@ -116,10 +116,10 @@ def fisher_diagonal(module: nn.Module, inputs: Tensor, targets: Tensor) -> dict[
 
 
 class UnfoldedConvolutions(TorchFunctionMode):
-    """Within it, `conv2d` without groups is a matrix product; everything else is as it was.
+    """Computes `conv2d` without groups as a matrix product inside its context.
 
-    vmap turns the gradients of single samples into grouped convolutions with one group a sample.
-    They are very slow on CUDA; a product with the unfolded input becomes a batched matrix product.
+    vmap turns per-sample gradients into grouped convolutions with one group per sample, which are
+    very slow on CUDA; a product with the unfolded input becomes a batched matrix product instead.
     (On the CPU the grouped convolution is faster.)
     """
 
@@ -145,7 +145,7 @@ def _convolution(
             return conv2d(input, weight, bias, stride, padding, dilation, groups)
         kernel, step, spread = weight.shape[2:], _pair(stride), _pair(dilation)
         extent = [d * (k - 1) for d, k in zip(spread, kernel, strict=True)]
-        if padding == "same":  # the odd one goes to the end, as in PyTorch
+        if padding == "same":  # odd padding adds one more at the end, as in PyTorch
             top, left = extent[0] // 2, extent[1] // 2
             input = pad(input, (left, extent[1] - left, top, extent[0] - top))  # noqa: A001
         border = (0, 0) if isinstance(padding, str) else _pair(padding)

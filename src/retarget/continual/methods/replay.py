@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 class CumulativeReplay(Method):
-    """After each task, shuffled passes over all samples seen so far.
+    """Trains on all samples so far after each task, in shuffled passes.
 
-    An upper bound for methods with a small memory: nothing is forgotten because everything is kept.
-    Its cost grows with the square of the number of tasks.
+    It is an upper bound for methods with a small memory: nothing is forgotten because all samples
+    are kept. Its cost grows with the square of the number of tasks.
 
     Args:
         passes: Passes after each task.
     """
 
     capturable = True
-    _waits = False  # for the last task
+    _waits = False  # whether to train only after the last task
 
     def __init__(self, passes: int = 1) -> None:
         if passes < 1:
@@ -56,9 +56,9 @@ class CumulativeReplay(Method):
 
 
 class Joint(CumulativeReplay):
-    """All tasks at once, shuffled, for several passes: what one could have without a stream.
+    """Trains on all tasks at once, shuffled, for several passes, as without a stream.
 
-    A ceiling, and not a method of continual learning: nothing is learned before the last task.
+    It is an upper bound, not a continual-learning method: it learns nothing before the last task.
 
     Args:
         passes: Passes over all samples.
@@ -73,8 +73,8 @@ class Joint(CumulativeReplay):
 class _MemoryReplay(Method):
     """Adds the losses of mini-batches drawn from a reservoir of the stream to every step.
 
-    The terms are a weight for each draw of `batch_size` samples, and what these are compared with:
-    the outputs that were stored with them, or their true targets.
+    Each term is the weight of one draw of `batch_size` samples, and what they are compared with:
+    their stored outputs, or their true targets.
     """
 
     capturable = True
@@ -87,7 +87,7 @@ class _MemoryReplay(Method):
 
     def on_start(self, run: "Run") -> None:
         self._reservoirs = [Reservoir(self.capacity, random) for random in run.random]
-        # One more slot: what is not kept is written there, and never read.
+        # The extra slot receives samples that are not kept, and is never read.
         shape = len(run.ensemble), self.capacity + 1, run.targets.shape[-1]
         self._stored = run.targets.new_zeros(shape)
 
@@ -144,11 +144,11 @@ class ER(_MemoryReplay):
     """Adds the loss of a mini-batch from the memory, with its true targets, to every step.
 
     Experience replay (Chaudhry et al., "On Tiny Episodic Memories in Continual Learning", 2019).
-    Costs one more forward and backward pass over `batch_size` samples a step.
+    Each step costs another forward and backward pass over `batch_size` samples.
 
     Args:
-        capacity: Samples in the memory.
-        batch_size: Samples of the memory in a step.
+        capacity: Number of samples in the memory.
+        batch_size: Samples drawn from the memory in each step.
     """
 
     def __init__(self, capacity: int, batch_size: int = 4) -> None:
@@ -164,8 +164,8 @@ class DER(_MemoryReplay):
     methods, the current samples are learned from their corrected targets.
 
     Args:
-        capacity: Samples in the memory.
-        batch_size: Samples of the memory in each of the two.
+        capacity: Number of samples in the memory.
+        batch_size: Samples in each of the two mini-batches.
         alpha: Weight of the stored outputs.
         beta: Weight of the true targets; above 0 it is DER++.
     """
@@ -183,16 +183,16 @@ class DER(_MemoryReplay):
 
 
 class ReservoirPlan(NamedTuple):
-    """What the memory does at each step of a pass. S steps of b samples, D draws of r."""
+    """What the memory does at each step of a pass: S steps of b samples, D draws of r samples."""
 
-    store: np.ndarray  # (S, b) the slot that each sample goes to; `capacity` for none
+    store: np.ndarray  # (S, b) the slot for each sample; `capacity` if it is not kept
     positions: np.ndarray  # (S, D, r) positions in the stream of the samples drawn
-    slots: np.ndarray  # (S, D, r) the slots that they lie in
-    weights: np.ndarray  # (S, D, r) 1, or 0 if there was not enough to draw
+    slots: np.ndarray  # (S, D, r) the slots that they are in
+    weights: np.ndarray  # (S, D, r) 1, or 0 if there were too few to draw
 
 
 class Reservoir:
-    """Reservoir sampling (Vitter, 1985), decided ahead for a whole pass: no value is looked at.
+    """Reservoir sampling (Vitter, 1985), planned ahead for a whole pass without reading values.
 
     Attributes:
         held: (capacity,) positions in the stream of the samples kept; 0 in an empty slot.
@@ -206,9 +206,9 @@ class Reservoir:
     def plan(
         self, positions: np.ndarray, weights: np.ndarray, draws: int, size: int
     ) -> ReservoirPlan:
-        """Decides a pass: each step draws, without replacement, then offers its mini-batch.
+        """Plans a pass: each step draws samples without replacement, then offers its mini-batch.
 
-        Positions and weights are (S, b), as in `PassPlan`; there are so many draws of a size.
+        Positions and weights are (S, b), as in `PassPlan`.
         """
         store = np.full(positions.shape, self.capacity)
         drawn = np.zeros((len(positions), draws, size), dtype=np.int64)
@@ -224,12 +224,12 @@ class Reservoir:
                 slot = self._next_slot()
                 if slot < self.capacity:
                     self.held[slot] = samples[i]
-                    store[step, store[step] == slot] = self.capacity  # overwritten at once
+                    store[step, store[step] == slot] = self.capacity  # overwritten in the same step
                     store[step, i] = slot
         return ReservoirPlan(store, drawn, slots, enough)
 
     def _next_slot(self) -> int:
-        """The slot of the next sample; not below `capacity` if it is not kept."""
+        """Returns the slot for the next sample; `capacity` or more if it is not kept."""
         self.offered += 1
         if self.offered <= self.capacity:
             return self.offered - 1

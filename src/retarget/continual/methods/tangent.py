@@ -1,7 +1,7 @@
 """Least squares instead of training: on a network's tangents, or on its last hidden layer.
 
-Both train the network plainly on the first task (the first session) and leave it unchanged
-afterwards. Later tasks are learned exactly, in any order, with no sample kept.
+Both train the network by plain SGD on the first task (the first session), and leave it unchanged
+afterwards. Later tasks are learned exactly, in any order, without keeping samples.
 """
 
 from abc import ABC, abstractmethod
@@ -36,7 +36,7 @@ class _AfterFirstSession(Method, ABC):
         self._seeds = [int(random.integers(2**31)) for random in run.random]
         self._learners: list[StreamingRidge] = []
         self._tested: dict[int, Prepared] = {}
-        self._tasks = 0  # learned so far
+        self._tasks = 0  # number of tasks learned so far
 
     def epochs(self, run: "Run", wanted: int) -> int:
         return self.first_epochs if run.task == 0 else 0
@@ -48,7 +48,7 @@ class _AfterFirstSession(Method, ABC):
         if not self._learners:
             return None
         learner = self._learners[member]
-        if member not in self._tested:  # tested after every task: the same features each time
+        if member not in self._tested:  # the features are the same at every evaluation
             self._tested[member] = learner.prepare(run.test.inputs(member, slice(None)))
         return cast(Tensor, learner.predict(self._tested[member]))
 
@@ -56,7 +56,7 @@ class _AfterFirstSession(Method, ABC):
         return self._learners[0].nbytes if self._learners else 0
 
     def state_dict(self, run: "Run") -> dict[str, Any]:
-        return {"tasks": self._tasks, "seeds": self._seeds}  # the sums are made again
+        return {"tasks": self._tasks, "seeds": self._seeds}  # the sums are computed again
 
     def load_state_dict(self, run: "Run", state: dict[str, Any]) -> None:
         self._seeds = state["seeds"]
@@ -76,17 +76,17 @@ class _AfterFirstSession(Method, ABC):
 
     @abstractmethod
     def _learner(self, module: nn.Module, seed: int) -> StreamingRidge:
-        """The learner of one member, with the features of its network as it is now."""
+        """Returns the learner of one member, with the features of its network as it is now."""
 
 
 class Tangent(_AfterFirstSession):
-    """Learns in the network's tangent space: `rt.TangentLearner` after a first session.
+    """Trains on the first task, then learns all tasks exactly with an `rt.TangentLearner`.
 
     Args:
         gamma: Ridge; `"auto"` for generalised cross-validation.
         memory: Number of tangent features.
         first_epochs: Passes of plain training over the first task; 0 for none.
-        combinations: Random combinations of the outputs whose gradients are taken.
+        combinations: Number of random combinations of the outputs whose gradients are computed.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class LastLayer(_AfterFirstSession):
 
 
 class _LastHidden:
-    """The input of a network's last linear layer, or random ReLU features of it."""
+    """Computes the input of a network's last linear layer, or random ReLU features of it."""
 
     def __init__(self, module: nn.Module, random_features: int, seed: int) -> None:
         layers = [part for part in module.modules() if isinstance(part, nn.Linear)]
