@@ -93,3 +93,15 @@ def test_it_can_be_switched_off():
     corrector.correct(*task)
     assert corrector.linearisation_error is None
     corrector.recorrect()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rounding_is_not_taken_for_training(dtype):
+    """Other shapes and other CPUs round the last digits differently."""
+    module, (X, Y) = network(16).to(dtype), (part.to(dtype) for part in problem())
+    corrector = rt.NetworkCorrector(module, rt.SGD(RATE, batch_size=BATCH), 4.0, BLOCK)
+    corrector.correct(X[:BLOCK], Y[:BLOCK])
+    with torch.no_grad():
+        module[2].weight.mul_(1 + 4 * torch.finfo(dtype).eps)
+    corrector.correct(X[BLOCK:], Y[BLOCK:])
+    assert corrector.linearisation_error is None

@@ -35,7 +35,9 @@ TOLERANCE = 1.0  # for the error below: at 1 the theory is no better than "nothi
 # only a little is often far off, even if all is well.
 REMEMBERED = 0.8
 CHUNK = 256  # samples in one forward pass
-ROUNDING = 1e-9  # relative to the outputs: a shorter distance counts as zero
+# A shorter distance counts as zero: relative to the outputs, and in units of the last digit of the
+# network's precision, because a block alone may be rounded differently than within its task.
+ROUNDING, LAST_DIGITS = 1e-9, 32
 
 
 class LinearisationWatch:
@@ -74,10 +76,11 @@ class LinearisationWatch:
         if self.samples is None:
             return
         now = outputs(module, self.samples)
+        precision = torch.finfo(next(module.parameters()).dtype).eps
+        least = max(ROUNDING, LAST_DIGITS * precision) * float(self.before.norm())
         way = float((self.predicted - self.before).norm())
-        still = way <= ROUNDING * float(self.before.norm())
-        if still or torch.equal(now, self.before):  # no movement was expected, or none happened
-            return
+        if way <= least or float((now - self.before).norm()) <= least:
+            return  # no movement was expected, or none happened
         gap, off = float((now - self.predicted).norm()), math.inf
         self.last = gap / way if math.isfinite(gap) else math.inf
         if math.isfinite(gap):
