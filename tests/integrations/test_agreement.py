@@ -6,7 +6,13 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 import retarget as rt
 from retarget.errors import InvalidInputError, InvalidTypeError
@@ -57,9 +63,14 @@ def adam(module):
     return torch.optim.Adam(module.parameters(), lr=0.01, betas=(0.0, 0.999))
 
 
-def last_layer(module, freeze=False):
-    module[0].requires_grad_(not freeze)
+def last_layer(module):
     return sgd(module[2], LEARNER)
+
+
+def then_frozen(module):
+    optimizer = sgd(module, LEARNER)
+    module[0].requires_grad_(False)
+    return optimizer
 
 
 def stepped(*given, samples=6, anew=None):
@@ -82,7 +93,7 @@ ACCEPTED = {
     "rates as a preconditioner": partial(pair, two_rates, LEARNER, True),
     "Adam as a preconditioner": partial(stepped, adam, LEARNER, True, samples=0),
     "some parameters": partial(pair, last_layer, params="2"),
-    "the others frozen": partial(pair, partial(last_layer, freeze=True)),
+    "frozen parameters": partial(pair, then_frozen),
 }
 
 
@@ -124,6 +135,10 @@ MEAN, SUM = (step_loss(X[:, :2], Y, replace(LEARNER, reduction=each)) for each i
 RANDOM = RandomSampler(ROWS)
 REFUSED = {
     "rate": (optimiser(replace(LEARNER, lr=0.1)), "is SGD.lr=0.1,.*learner is SGD.lr=0.01,"),
+    "rate of a preconditioner": (
+        optimiser(two_rates, replace(LEARNER, lr=0.1), True),
+        "is SGD.lr=0.01,",
+    ),
     "momentum": (optimiser(replace(MOMENTUM, nesterov=False), MOMENTUM), "nesterov=False"),
     "decay": (optimiser(replace(LEARNER, weight_decay=0.1)), "weight_decay=0.1.*from_torch"),
     "rates": (optimiser(two_rates), r"rates \[0.01, 0.02\]; expected one rate"),
@@ -143,7 +158,9 @@ REFUSED = {
     "rate of a step": (rate(0.0101, 7), "rate of step 7 is 0.0101, but .* has 0.01;"),
     "rate of a schedule": (rate(0.01, 1, SCHEDULE), "rate of step 1 is 0.01, but .* has 0.009;"),
     "shuffled": (order(shuffle=True), "a RandomSampler, .* use shuffle=False"),
+    "shuffled singly": (order(shuffle=True, batch_size=None), "a RandomSampler"),
     "weighted": (order(sampler=WeightedRandomSampler([1.0] * 12, 12)), "a WeightedRandomSampler"),
+    "subset": (order(sampler=SubsetRandomSampler([3, 1])), "a SubsetRandomSampler"),
     "random batches": (order(batch_sampler=BatchSampler(RANDOM, 4, False)), "a RandomSampler"),
     "any order": (order(num_workers=1, in_order=False), "use in_order=True"),
     "passes": (passes(2), "2 epochs, but the corrector has refresh='task'"),
