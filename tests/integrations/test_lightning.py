@@ -1,5 +1,6 @@
 """Lightning on corrected targets ends where the same loop written by hand ends."""
 
+import itertools
 import logging
 from collections import namedtuple
 from dataclasses import replace
@@ -7,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import retarget as rt
 from retarget.errors import InvalidInputError, InvalidTypeError
@@ -43,6 +44,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:lightning"),
     pytest.mark.filterwarnings("ignore::FutureWarning:lightning"),
 ]
+X, Y = tasks()[0]
 MOMENTUM = rt.SGD(0.005, batch_size=6, reduction="mean", momentum=0.5)
 
 
@@ -162,62 +164,54 @@ def test_weights_are_those_of_the_plain_loop(what):
 
 
 Pair = namedtuple("Pair", "inputs targets")
-# How a batch is collated, and where its inputs and targets are.
+# How a batch is collated, where its inputs and targets are, and how the module is called.
 FORMS = {
-    "list": (lambda x, y: [x, y], {}),
-    "tuple": (lambda x, y: (x, y), {}),
-    "named tuple": (Pair, {}),
-    "dict": (lambda x, y: {"name": "a", "x": x, "y": y}, {"inputs": "x", "targets": "y"}),
-    "reversed": (lambda x, y: (y, "a", x), {"inputs": 2, "targets": 0}),
+    "list": (lambda x, y: [x, y], {}, lambda batch: batch),
+    "named tuple": (Pair, {}, lambda batch: (batch.inputs, batch.targets)),
+    "reversed": (lambda x, y: (y, "a", x), {"inputs": 2, "targets": 0}, lambda batch: batch[::-2]),
+    "dict": (
+        lambda x, y: {"name": "a", "x": x, "y": y},
+        {"inputs": "x", "targets": "y"},
+        lambda batch: (batch["x"], batch["y"]),
+    ),
+    "parts": (
+        lambda x, y: {"left": x[:, :2], "y": y, "right": x[:, 2:]},
+        {"targets": "y"},
+        lambda batch: (torch.cat([batch["left"], batch["right"]], 1), batch["y"]),
+    ),
+    "named parts": (
+        lambda x, y: (y, "a", x[:, :2], x[:, 2:]),
+        {"inputs": [2, 3], "targets": 0},
+        lambda batch: (torch.cat(batch[2:], 1), batch[0]),
+    ),
 }
+
+
+class Halves(Small):
+    def forward(self, left, right):
+        return self.network(torch.cat([left, right], 1))
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_batches_of_every_form(form):
-    form_of, places = FORMS[form]
+    form_of, places, pair_of = FORMS[form]
 
     def collate(rows):
         return form_of(*(torch.stack(each) for each in zip(*rows, strict=True)))
 
-    module = Small()
-    step, inputs, targets = module.training_step, *(places.values() or (0, 1))
-    if places:
-        module.training_step = lambda batch, batch_idx: step((batch[inputs], batch[targets]), 0)
-    callback = TargetCorrection(lambda _: make(module.network), **places)
-    assert_learned(fitted(module, callback, collate_fn=collate))
-    if form == "named tuple":
-        assert isinstance(module.seen[0], Pair)
-
-
-class Halves(Small):
-    """Takes its inputs in two parts."""
-
-    def forward(self, left, right):
-        return self.network(torch.cat([left, right], 1))
-
-    def training_step(self, batch, batch_idx):
-        outputs = self(batch["left"], batch["right"])
-        return step_loss(outputs, batch["y"], self.learner)
-
-
-@pytest.mark.parametrize("inputs", [None, ["left", "right"]], ids=["all but the targets", "named"])
-def test_inputs_of_several_parts(inputs):
-    def collate(rows):
-        x, y = (torch.stack(each) for each in zip(*rows, strict=True))
-        names = {} if inputs is None else {"names": ["a"] * len(x)}
-        return {"left": x[:, :2], "y": y, "right": x[:, 2:], **names}
-
-    module = Halves()
-    callback = TargetCorrection(make(module), inputs=inputs, targets="y")
+    module = (Halves if "parts" in form else Small)()
+    step = module.training_step
+    module.training_step = lambda batch, batch_idx: step(pair_of(batch), batch_idx)
+    callback = TargetCorrection(make, **places)  # of the module itself, called with its inputs
     assert_learned(fitted(module, callback, collate_fn=collate))
 
 
 def test_random_numbers_are_those_of_training_without_it():
     states = []
     for corrected in (False, True):
-        module, (x, y) = Small(), tasks()[0]
+        module = Small()
         torch.manual_seed(7)
-        trainer(*[correction(module)] * corrected).fit(module, loader(x, y))
+        trainer(*[correction(module)] * corrected).fit(module, loader(X, Y))
         states.append(torch.get_rng_state())
     assert torch.equal(*states)
 
@@ -249,9 +243,8 @@ def test_what_is_logged(tmp_path):
         fit.fit(module, loader(x, y))
         metrics.append({name: float(value) for name, value in fit.logged_metrics.items()})
         fit.logger.save()
-    x, y = tasks()[0]
-    z = make(network()).correct(x, y)
-    shift, largest = (z - y).square().mean().sqrt().item(), z.abs().max().item()
+    z = make(network()).correct(X, Y)
+    shift, largest = (z - Y).square().mean().sqrt().item(), z.abs().max().item()
     expected = {"retarget/shift": shift, "retarget/largest_target": largest}
     assert metrics[0] == pytest.approx(expected, 1e-6)
     error = callback.corrector.linearisation_error
@@ -286,20 +279,20 @@ def test_a_checkpoint_goes_on_with_the_next_task(tmp_path, learner, options):
 
 
 def test_a_checkpoint_from_the_middle_of_a_task_is_refused(tmp_path):
-    module, (x, y) = Small(), tasks()[0]
+    module = Small()
 
     class Saver(L.Callback):
         def on_train_batch_end(self, trainer, module, outputs, batch, index):
             if index == 3:
                 trainer.save_checkpoint(tmp_path / "middle.ckpt")
 
-    trainer(correction(module), Saver()).fit(module, loader(x, y))
+    trainer(correction(module), Saver()).fit(module, loader(X, Y))
     with pytest.raises(InvalidInputError, match="middle of a task, 4 batches before its end"):
-        trainer(correction(module)).fit(module, loader(x, y), ckpt_path=tmp_path / "middle.ckpt")
+        trainer(correction(module)).fit(module, loader(X, Y), ckpt_path=tmp_path / "middle.ckpt")
 
 
 def test_a_fit_that_broke_off_is_not_gone_on_from():
-    module, (x, y) = Small(), tasks()[0]
+    module = Small()
     callback, step = correction(module), module.training_step
 
     def unlucky(batch, batch_idx):
@@ -309,11 +302,11 @@ def test_a_fit_that_broke_off_is_not_gone_on_from():
 
     module.training_step = unlucky
     with pytest.raises(RuntimeError, match="power"):
-        trainer(callback).fit(module, loader(x, y))
+        trainer(callback).fit(module, loader(X, Y))
     assert module.training_step is unlucky  # as it was
     del module.training_step
     with pytest.raises(InvalidInputError, match="5 batches before the end"):
-        trainer(callback).fit(module, loader(x, y))
+        trainer(callback).fit(module, loader(X, Y))
     assert "training_step" not in vars(module)
 
 
@@ -346,41 +339,14 @@ class Fast(Small):
         super().__init__(replace(LEARNER, lr=0.1))
 
 
-class Augmented(Dataset):
-    def __init__(self, x, y):
-        self.x, self.y, self.asked = x, y, 0
-
-    def __len__(self):
-        return len(self.x)
-
-    def __getitem__(self, i):
-        self.asked += 1
-        return self.x[i] + self.asked, self.y[i]
+CALLS = itertools.count()
 
 
-class Shrinking:
-    """A loader that gives a batch less each time; the Trainer begins it before it is corrected."""
-
-    def __init__(self, batches):
-        self.batches = list(batches)
-
-    def __iter__(self):
-        all_of_them = iter(self.batches)
-        self.batches = self.batches[:-1]
-        return all_of_them
+def augmented(rows):
+    x, y = (torch.stack(each) for each in zip(*rows, strict=True))
+    return x + next(CALLS), y
 
 
-class Once(Shrinking):
-    """A loader that can be gone over once."""
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        return self.batches.pop()
-
-
-X, Y = tasks()[0]
 SUM, SCHEDULE = replace(LEARNER, reduction="sum"), replace(LEARNER, lr=[0.01] * 8)
 TWO, THREE = {"accumulate_grad_batches": 2}, {"accumulate_grad_batches": 3}
 PAIRS, SEVERAL = {"batch_size": 2}, {"a": loader(X, Y), "b": loader(X, Y)}
@@ -410,9 +376,8 @@ REFUSED = {
     "accumulation": ("AccumulationSch", {"other": lambda: GradientAccumulationScheduler({0: 1})}),
     "closed schedule": ("has a schedule", {"options": CLOSED | {"learner": SCHEDULE}}),
     "closed accumulation": ("grad_batches is 2", {"options": CLOSED, "settings": TWO}),
-    "augmented": ("batch 0 is not the", {"loader": lambda: DataLoader(Augmented(X, Y), 6)}),
-    "shrinking": ("batch [67] is not the", {"loader": lambda: Shrinking(loader(X, Y))}),
-    "once": ("which can be gone over only once", {"loader": lambda: Once(loader(X, Y))}),
+    "augmented": ("batch 0 is not the one corrected", {"loading": {"collate_fn": augmented}}),
+    "once": ("can be gone over only once", {"loader": lambda: iter(list(loader(X, Y)))}),
     "several": ("several training loaders", {"loader": lambda: SEVERAL}),
     "no targets": ("a list of 1", {"loader": lambda: DataLoader(TensorDataset(X), 6)}),
     "places": ("has no entry", {"places": {"targets": "y"}}),
@@ -431,7 +396,7 @@ def test_what_is_refused(what):
     with pytest.raises(InvalidInputError, match=message):
         trainer(*callbacks, **given.get("settings", {})).fit(module, batches)
     assert "training_step" not in vars(module)
-    if what not in ("warm-up", "shrinking"):
+    if what != "warm-up":
         assert_same(module.network, network(), tolerance=0)
 
 
