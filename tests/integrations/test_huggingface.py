@@ -282,7 +282,7 @@ def test_what_is_refused_before_anything_is_trained(tmp_path, what):
 @pytest.mark.parametrize("name", ["world_size", "n_gpu"])
 def test_several_devices_are_refused(tmp_path, monkeypatch, name):
     trainer = trainer_of(tmp_path, bert())
-    monkeypatch.setattr(TrainingArguments, name, property(lambda self: 2))
+    monkeypatch.setattr(TrainingArguments, name, 2)
     with pytest.raises(InvalidInputError, match="several processes or devices"):
         trainer.train()
 

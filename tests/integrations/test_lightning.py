@@ -72,13 +72,9 @@ class Small(L.LightningModule):
 
 def trainer(*callbacks, **options):
     plain = {
-        "max_epochs": 1,
-        "accelerator": "cpu",
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-    }
+        "max_epochs": 1, "accelerator": "cpu", "logger": False, "enable_checkpointing": False,
+        "enable_progress_bar": False, "enable_model_summary": False,
+    }  # fmt: skip
     return L.Trainer(callbacks=list(callbacks), **(plain | options))
 
 
@@ -334,11 +330,6 @@ class Warm(Small):
         self.optimiser.param_groups[0]["lr"] = 0.01 * 1.01**batch_idx
 
 
-class Fast(Small):
-    def __init__(self):
-        super().__init__(replace(LEARNER, lr=0.1))
-
-
 CALLS = itertools.count()
 
 
@@ -356,7 +347,7 @@ REFUSED = {
     # by the checks that all adapters share
     "shuffle": ("RandomSampler.*use shuffle=False", {"loading": {"shuffle": True}}),
     "endless": ("any number of epochs", {"settings": {"max_epochs": -1}}),
-    "rate": ("optimiser is SGD.lr=0.1", {"kind": Fast}),
+    "rate": ("optimiser is SGD.lr=0.1", {"kind": lambda: Small(replace(LEARNER, lr=0.1))}),
     "warm-up": ("rate of step 1 is 0.0101", {"kind": Warm}),
     "loss": ("half of the squared error", {"kind": OtherLoss}),
     "closed steps": ("batch_size=12", {"options": CLOSED, "loading": {"batch_size": 12}}),

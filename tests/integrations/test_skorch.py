@@ -12,29 +12,18 @@ from sklearn.model_selection import GridSearchCV, TimeSeriesSplit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import nn
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler
+from torch.utils.data import BatchSampler, DataLoader
 
 import retarget as rt
 from retarget.errors import InvalidInputError, InvalidTypeError
-from support.corrected_training import (
-    LEARNER,
-    OPTIONS,
-    assert_same,
-    make,
-    network,
-    tasks,
-    trained,
-)
+from support.corrected_training import LEARNER, OPTIONS, assert_same, make, network, tasks, trained
 
 skorch = pytest.importorskip("skorch")
 from skorch.callbacks import GradientNormClipping  # noqa: E402
 from skorch.dataset import ValidSplit  # noqa: E402
 from skorch.hf import AccelerateMixin  # noqa: E402
 
-from retarget.integrations.skorch import (  # noqa: E402
-    CorrectedClassifier,
-    CorrectedRegressor,
-)
+from retarget.integrations.skorch import CorrectedClassifier, CorrectedRegressor  # noqa: E402
 
 CORRECTOR = partial(rt.NetworkCorrector, **OPTIONS)
 PLAIN = {"lr": 0.01, "batch_size": 6, "verbose": 0}
@@ -56,22 +45,33 @@ def assert_learned(net, expected=None):
     assert_same(net.module_, expected or trained(), start=network())
 
 
-@pytest.mark.parametrize(
-    ("learner", "options"),
-    [
-        (LEARNER, {}),
-        (rt.SGD(0.002, batch_size=4, reduction="sum"), {"criterion__reduction": "sum"}),
-        (
-            rt.SGD(0.005, batch_size=6, reduction="mean", momentum=0.5, weight_decay=0.01),
-            {"optimizer__momentum": 0.5, "optimizer__weight_decay": 0.01},
-        ),
-    ],
-    ids=["mean", "sum", "momentum"],
-)
-def test_weights_are_those_of_the_plain_loop(learner, options):
+EPOCHS = {"corrector": partial(CORRECTOR, refresh="epoch"), "max_epochs": 3}
+MOMENTUM = rt.SGD(0.005, batch_size=6, reduction="mean", momentum=0.5, weight_decay=0.01)
+MOVING = {"optimizer__momentum": 0.5, "optimizer__weight_decay": 0.01}
+SUM = rt.SGD(0.002, batch_size=4, reduction="sum")
+CASES = {
+    "mean": (LEARNER, {}, {}),
+    "sum": (SUM, {"criterion__reduction": "sum"}, {}),
+    "momentum": (MOMENTUM, MOVING, {}),
+    "epochs": (LEARNER, EPOCHS, {"epochs": 3, "refresh": "epoch"}),
+}
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_weights_are_those_of_the_plain_loop(what):
+    learner, options, by_hand = CASES[what]
     net = regressor(lr=learner.lr, batch_size=learner.batch_size, **options)
-    assert_learned(learned(net), trained(learner))
+    assert_learned(learned(net), trained(learner, **by_hand))
     assert net.corrector_.learner == learner
+
+
+@pytest.mark.parametrize("replay", [0, 30])
+def test_the_closed_loop_is_that_of_the_plain_loop(replay):
+    learner = rt.SGD(0.02, batch_size=12, reduction="mean")  # of the batch and of stored samples
+    options = {"gamma": 0.5, "ridge": 0.0, "memory": 64, "replay": replay, "seed": 4}
+    net = regressor(corrector=lambda module, _: make(module, learner, **options), lr=0.02)
+    assert_learned(learned(net), trained(learner, block=6, **options))
+    assert "shift" in net.history[-1]["batches"][0]
 
 
 def test_labels_are_one_hot_targets():
@@ -86,20 +86,6 @@ def test_fit_begins_anew_and_a_warm_start_does_not():
     assert_learned(regressor(warm_start=True).fit(*FIRST).fit(*SECOND))
 
 
-def test_several_epochs_are_corrected_each():
-    net = regressor(corrector=partial(CORRECTOR, refresh="epoch"), max_epochs=3)
-    assert_learned(learned(net), trained(epochs=3, refresh="epoch"))
-
-
-@pytest.mark.parametrize("replay", [0, 30])
-def test_the_closed_loop_is_that_of_the_plain_loop(replay):
-    learner = rt.SGD(0.02, batch_size=12, reduction="mean")  # of the batch and of stored samples
-    options = {"gamma": 0.5, "ridge": 0.0, "memory": 64, "replay": replay, "seed": 4}
-    net = regressor(corrector=lambda module, _: make(module, learner, **options), lr=0.02)
-    assert_learned(learned(net), trained(learner, block=6, **options))
-    assert "shift" in net.history[-1]["batches"][0]
-
-
 def test_what_is_held_out_or_left_out_is_not_corrected():
     net = regressor(train_split=ValidSplit(4), iterator_train__drop_last=True)
     streams = []
@@ -112,19 +98,15 @@ def test_what_is_held_out_or_left_out_is_not_corrected():
     assert "valid_loss" in net.history[-1]
 
 
-class Two(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.network = network()
-
+class Two(nn.Sequential):
     def forward(self, left, right):
-        return self.network(torch.cat([left, right], 1))
+        return super().forward(torch.cat([left, right], 1))
 
 
 def test_several_workers_and_named_inputs():
-    net = regressor(Two, iterator_train__num_workers=2)
+    net = regressor(lambda: Two(*network()), iterator_train__num_workers=2)
     learned(net, [({"left": x[:, :2], "right": x[:, 2:]}, y) for x, y in STREAMS])
-    assert_same(net.module_.network, trained(), start=network())
+    assert_learned(net)
 
 
 def test_the_history_tells_of_the_correction(capsys):
@@ -177,12 +159,6 @@ class Warm(CorrectedRegressor):
         self.optimizer_.param_groups[0]["lr"] *= 1.01
 
 
-class Drawn(DataLoader):
-    def __init__(self, dataset, batch_size):
-        drawn = BatchSampler(RandomSampler(dataset), batch_size, drop_last=False)
-        super().__init__(dataset, batch_sampler=drawn)
-
-
 class Pairs(BatchSampler):
     pass
 
@@ -206,7 +182,6 @@ REFUSED = {
     "own step": ({"kind": Accumulating}, "own train_step"),
     "accelerate": ({"kind": Accelerated}, "has a AccelerateMixin"),
     "own sampler": ({"iterator_train": in_pairs}, "one size"),
-    "no batch size": ({"iterator_train": Drawn}, "batch_size is None"),
 }
 
 
