@@ -300,6 +300,8 @@ ENTROPY = {"criterion": nn.CrossEntropyLoss()}
 # The corrector, the strategy's options or what makes them from the model, and what is said.
 REFUSED = {
     # by the checks that all adapters share
+    "corrector": (3, {}, "corrector is 3; expected a function"),
+    "made": (lambda model, learner: {}, {}, "corrector made a dict"),
     "Adam": (corrector, adam, "optimizer is a Adam"),
     "parameters": (only_last, {}, "optimiser trains 0.weight, and the corrector assumes the"),
     "closed loop twice": (closed, {"train_epochs": 2}, "2 epochs, but in the closed loop"),
@@ -318,9 +320,9 @@ def test_what_the_corrector_does_not_describe_is_refused(classes, what):
     make, options, message = REFUSED[what]
     model = network(1 if what == "too few outputs" else CLASSES)
     given = dict(options(model) if callable(options) else options)
-    strategy = naive(model, [TargetCorrectionPlugin(make)], **given)
+    loading = {"drop_last": what == "no mini-batch"}
     with pytest.raises((InvalidInputError, InvalidTypeError), match=message):
-        strategy.train(classes.train_stream[0], drop_last=what == "no mini-batch")
+        train_all(naive(model, [TargetCorrectionPlugin(make)], **given), classes, **loading)
     assert_same(model, network(model[-1].out_features), tolerance=0)
 
 

@@ -346,7 +346,7 @@ PAIRS, SEVERAL = {"batch_size": 2}, {"a": loader(X, Y), "b": loader(X, Y)}
 REFUSED = {
     # by the checks that all adapters share
     "shuffle": ("RandomSampler.*use shuffle=False", {"loading": {"shuffle": True}}),
-    "endless": ("any number of epochs", {"settings": {"max_epochs": -1}}),
+    "epochs": ("2 epochs.*refresh='task'", {"settings": {"max_epochs": 2}}),
     "rate": ("optimiser is SGD.lr=0.1", {"kind": lambda: Small(replace(LEARNER, lr=0.1))}),
     "warm-up": ("rate of step 1 is 0.0101", {"kind": Warm}),
     "loss": ("half of the squared error", {"kind": OtherLoss}),
@@ -389,6 +389,13 @@ def test_what_is_refused(what):
     assert "training_step" not in vars(module)
     if what != "warm-up":
         assert_same(module.network, network(), tolerance=0)
+
+
+def test_what_makes_no_corrector_is_refused():
+    with pytest.raises(InvalidTypeError, match="corrector is 3; expected a function"):
+        TargetCorrection(3)
+    with pytest.raises(InvalidTypeError, match="corrector made a dict"):
+        fitted(Small(), TargetCorrection(lambda module: {}))
 
 
 def test_several_devices_are_refused():
