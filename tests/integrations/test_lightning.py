@@ -1,5 +1,6 @@
 """Lightning on corrected targets ends where the same loop written by hand ends."""
 
+import itertools
 import logging
 from collections import namedtuple
 from dataclasses import replace
@@ -7,21 +8,20 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import retarget as rt
 from retarget.errors import InvalidInputError, InvalidTypeError
 from support.corrected_training import (
     LEARNER,
     assert_same,
-    by_hand,
     make,
     network,
     sgd,
     step_loss,
     tasks,
     trained,
-)
+)  # fmt: skip
 
 L = pytest.importorskip("lightning")
 from lightning.pytorch.callbacks import (  # noqa: E402
@@ -35,6 +35,7 @@ from retarget.integrations.lightning import TangentLearner, TargetCorrection  # 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
 pytestmark = [
+    pytest.mark.filterwarnings("ignore:GPU available but not used"),
     pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
     pytest.mark.filterwarnings("ignore:The number of training batches"),
     pytest.mark.filterwarnings("ignore:Checkpoint directory"),
@@ -44,6 +45,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:lightning"),
     pytest.mark.filterwarnings("ignore::FutureWarning:lightning"),
 ]
+X, Y = tasks()[0]
 MOMENTUM = rt.SGD(0.005, batch_size=6, reduction="mean", momentum=0.5)
 
 
@@ -71,13 +73,9 @@ class Small(L.LightningModule):
 
 def trainer(*callbacks, **options):
     plain = {
-        "max_epochs": 1,
-        "accelerator": "cpu",
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-    }
+        "max_epochs": 1, "accelerator": "cpu", "logger": False, "enable_checkpointing": False,
+        "enable_progress_bar": False, "enable_model_summary": False,
+    }  # fmt: skip
     return L.Trainer(callbacks=list(callbacks), **(plain | options))
 
 
@@ -89,188 +87,16 @@ def correction(module, learner=LEARNER, **options):
     return TargetCorrection(make(module.network, learner, **options))
 
 
-def fitted(module, callback=None, streams=None, learner=LEARNER, options=(), **loading):
+def fitted(module, callback=None, streams=None, settings=(), **loading):
     """The module's network after a fit for each task."""
-    callback = callback or correction(module, learner)
+    callback = callback or correction(module, module.learner)
     for x, y in streams or tasks():
-        trainer(callback, **dict(options)).fit(module, loader(x, y, **loading))
+        trainer(callback, **dict(settings)).fit(module, loader(x, y, **loading))
     return module.network
 
 
 def assert_learned(found, expected=None):
     assert_same(found, expected or trained(), start=network())
-
-
-@pytest.mark.parametrize(
-    "learner",
-    [LEARNER, rt.SGD(0.002, batch_size=6, reduction="sum", weight_decay=0.01), MOMENTUM],
-    ids=["mean", "sum", "momentum"],
-)
-def test_weights_are_those_of_the_plain_loop(learner):
-    module = Small(learner)
-    assert_learned(fitted(module, learner=learner), trained(learner))
-
-
-def test_labels_are_one_hot_targets():
-    labels = [(x, (y[:, 0] > 0).long()) for x, y in tasks()]
-    one_hot = [(x, torch.eye(2).double()[y]) for x, y in labels]
-    assert_learned(fitted(Small(), streams=labels), trained(streams=one_hot))
-
-
-@pytest.mark.parametrize(
-    ("options", "loading"),
-    [
-        ({}, {"num_workers": 2}),
-        ({}, {"num_workers": 2, "persistent_workers": True}),
-        ({"accumulate_grad_batches": 3}, {"batch_size": 2}),
-    ],
-    ids=["workers", "persistent workers", "accumulated batches"],
-)
-def test_what_changes_nothing(options, loading):
-    module = Small()
-    assert_learned(fitted(module, options=options, **loading))
-    assert module.trainer.global_step == 36 // 6
-
-
-Pair = namedtuple("Pair", "inputs targets")
-# How a batch is collated, and where its inputs and targets are.
-FORMS = {
-    "list": (lambda x, y: [x, y], {}),
-    "tuple": (lambda x, y: (x, y), {}),
-    "named tuple": (Pair, {}),
-    "dict": (lambda x, y: {"name": "a", "x": x, "y": y}, {"inputs": "x", "targets": "y"}),
-    "reversed": (lambda x, y: (y, "a", x), {"inputs": 2, "targets": 0}),
-}
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_batches_of_every_form(form):
-    form_of, places = FORMS[form]
-
-    def collate(rows):
-        return form_of(*(torch.stack(each) for each in zip(*rows, strict=True)))
-
-    module = Small()
-    step, inputs, targets = module.training_step, *(places.values() or (0, 1))
-    if places:
-        module.training_step = lambda batch, batch_idx: step((batch[inputs], batch[targets]), 0)
-    callback = TargetCorrection(lambda _: make(module.network), **places)
-    assert_learned(fitted(module, callback, collate_fn=collate))
-    if form == "named tuple":
-        assert isinstance(module.seen[0], Pair)
-
-
-class Halves(Small):
-    """Takes its inputs in two parts."""
-
-    def forward(self, left, right):
-        return self.network(torch.cat([left, right], 1))
-
-    def training_step(self, batch, batch_idx):
-        outputs = self(batch["left"], batch["right"])
-        return step_loss(outputs, batch["y"], self.learner)
-
-
-@pytest.mark.parametrize("inputs", [None, ["left", "right"]], ids=["all but the targets", "named"])
-def test_inputs_of_several_parts(inputs):
-    def collate(rows):
-        x, y = (torch.stack(each) for each in zip(*rows, strict=True))
-        names = {} if inputs is None else {"names": ["a"] * len(x)}
-        return {"left": x[:, :2], "y": y, "right": x[:, 2:], **names}
-
-    module = Halves()
-    callback = TargetCorrection(make(module), inputs=inputs, targets="y")
-    assert_learned(fitted(module, callback, collate_fn=collate))
-
-
-def test_random_numbers_are_those_of_training_without_it():
-    states = []
-    for corrected in (False, True):
-        module, (x, y) = Small(), tasks()[0]
-        torch.manual_seed(7)
-        trainer(*[correction(module)] * corrected).fit(module, loader(x, y))
-        states.append(torch.get_rng_state())
-    assert torch.equal(*states)
-
-
-def test_what_the_loader_leaves_out_is_not_corrected():
-    module, other = Small(), Small()
-    limited = correction(other)
-    longer = tasks((50, 40))
-    fitted(module, streams=longer, drop_last=True)
-    for x, y in longer:
-        trainer(limited, limit_train_batches=len(x) // 6).fit(other, loader(x, y))
-    shorter = [(x[: len(x) // 6 * 6], y[: len(x) // 6 * 6]) for x, y in longer]
-    for each in (module, other):
-        assert_learned(each.network, trained(streams=shorter))
-
-
-def test_a_short_last_batch():
-    streams = tasks((40, 33))
-    assert_learned(fitted(Small(), streams=streams), trained(streams=streams))
-
-
-def test_double_precision_by_the_trainer():
-    halved = [(x.float(), y.float()) for x, y in tasks()]
-    found = fitted(Small(), streams=halved, options={"precision": "64-true"})
-    assert_learned(found, trained(streams=[(x.double(), y.double()) for x, y in halved]))
-
-
-def test_several_epochs_are_corrected_each():
-    module = Small()
-    callback = correction(module, refresh="epoch")
-    found = fitted(module, callback, options={"max_epochs": 3})
-    assert_learned(found, trained(epochs=3, refresh="epoch"))
-
-
-def test_one_trainer_for_all_tasks_and_the_module_itself_as_the_network():
-    module = Small()
-    fit = trainer(TargetCorrection(make))
-    for x, y in tasks():
-        fit.fit(module, loader(x, y))
-        fit.fit_loop.max_epochs += 1
-    assert_learned(module.network)
-
-
-def test_a_schedule_that_is_described():
-    learner = replace(LEARNER, lr=[0.01 * 0.95**step for step in range(8)])
-    module = Small(learner)
-    scheduler = torch.optim.lr_scheduler.ExponentialLR(module.optimiser, 0.95)
-    steps = [{"scheduler": scheduler, "interval": "step"}]
-    module.configure_optimizers = lambda: ([module.optimiser], steps)
-    found = fitted(module, streams=tasks((48,)), learner=learner)
-    assert_learned(found, trained(learner, tasks((48,))))
-
-
-@pytest.mark.parametrize("kind", ["rates", "Adam"])
-def test_optimisers_that_are_a_preconditioner(kind):
-    modules = Small(), Small()
-    for module in modules:
-        if kind == "rates":
-            rated = zip((module.network[0], module.network[2]), (0.02, 0.01), strict=True)
-            groups = [{"params": layer.parameters(), "lr": rate} for layer, rate in rated]
-            module.optimiser = torch.optim.SGD(groups)
-        else:
-            module.optimiser = torch.optim.Adam(module.network.parameters(), 0.001, (0.0, 0.999))
-        ((x, y),) = tasks((6,))  # its second moments begin with a step
-        module.loss(x, y).backward()
-        module.optimiser.step()
-    learner = replace(LEARNER, lr=0.02 if kind == "rates" else 0.001)
-    module, plain = modules
-    correctors = [make(each.network, learner, preconditioner=each.optimiser) for each in modules]
-    fitted(module, TargetCorrection(correctors[0]))
-    by_hand(plain.network, correctors[1], tasks(), optimiser=plain.optimiser)
-    assert_learned(module.network, plain.network)
-
-
-@pytest.mark.parametrize("replay", [0, 30])
-def test_the_closed_loop_is_that_of_the_plain_loop(replay):
-    learner = rt.SGD(0.02, batch_size=12, reduction="mean")
-    options = {"gamma": 0.5, "ridge": 0.0, "memory": 64, "replay": replay, "seed": 4}
-    module = Small(learner)
-    found = fitted(module, correction(module, learner, **options))
-    assert_learned(found, trained(learner, block=6, **options))
-    assert [len(batch[0]) for batch in module.seen[:3]] == ([6, 12, 12] if replay else [6, 6, 6])
 
 
 class Scaled(Small):
@@ -281,9 +107,119 @@ class Scaled(Small):
         return [batch[0] * 0.5, batch[1]]
 
 
-def test_samples_are_corrected_as_the_hooks_of_a_transfer_leave_them():
-    streams = [((x + 1) * 0.5, y) for x, y in tasks()]
-    assert_learned(fitted(Scaled()), trained(streams=streams))
+class Scheduled(Small):
+    def configure_optimizers(self):
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(self.optimiser, 0.95)
+        return [self.optimiser], [{"scheduler": scheduler, "interval": "step"}]
+
+
+def first(n, streams):
+    return [(x[:n], y[:n]) for x, y in streams]
+
+
+LABELS = [(x, (y[:, 0] > 0).long()) for x, y in tasks()]
+HOT = [(x, torch.eye(2).double()[y]) for x, y in LABELS]
+FLOATS = [(x.float(), y.float()) for x, y in tasks()]
+DOUBLES = [(x.double(), y.double()) for x, y in FLOATS]
+LONG, DOUBLE, EPOCH = tasks((50, 53)), {"precision": "64-true"}, {"refresh": "epoch"}
+DECAYING = replace(LEARNER, lr=[0.01 * 0.95**step for step in range(8)])
+CLOSED = {"gamma": 0.5, "ridge": 0.0, "memory": 64, "seed": 4}
+TWELVE = rt.SGD(0.02, batch_size=12, reduction="mean")  # of a batch and of stored samples
+# What differs from the plain case: how Lightning is set, and what the plain loop is given.
+LIKE_THE_PLAIN_LOOP = {
+    "mean": {},
+    "sum": {"learner": rt.SGD(0.002, batch_size=6, reduction="sum", weight_decay=0.01)},
+    "momentum": {"learner": MOMENTUM},
+    "schedule": {"kind": Scheduled, "learner": DECAYING, "streams": tasks((48,))},
+    "workers": {"loading": {"num_workers": 2}},
+    "persistent workers": {"loading": {"num_workers": 2, "persistent_workers": True}},
+    "accumulated": {"settings": {"accumulate_grad_batches": 3}, "loading": {"batch_size": 2}},
+    "labels": {"streams": LABELS, "expected": HOT},
+    "double precision": {"streams": FLOATS, "settings": DOUBLE, "expected": DOUBLES},
+    "short last batch": {"streams": tasks((40, 33))},
+    "drop": {"streams": LONG, "loading": {"drop_last": True}, "expected": first(48, LONG)},
+    "limited": {"settings": {"limit_train_batches": 5}, "expected": first(30, tasks())},
+    "transfer": {"kind": Scaled, "expected": [((x + 1) * 0.5, y) for x, y in tasks()]},
+    "epochs": {"settings": {"max_epochs": 3}, "options": EPOCH, "how": {"epochs": 3}},
+    "closed": {"learner": TWELVE, "options": CLOSED, "how": {"block": 6}},
+    "replay": {"learner": TWELVE, "options": CLOSED | {"replay": 30}, "how": {"block": 6}},
+}
+
+
+@pytest.mark.parametrize("what", LIKE_THE_PLAIN_LOOP)
+def test_weights_are_those_of_the_plain_loop(what):
+    given = {"kind": Small, "learner": LEARNER, "options": {}, "settings": {}, "loading": {}}
+    given |= {"streams": tasks(), "how": {}} | LIKE_THE_PLAIN_LOOP[what]
+    learner, options, streams = (given[name] for name in ("learner", "options", "streams"))
+    module = given["kind"](learner)
+    callback = correction(module, learner, **options)
+    found = fitted(module, callback, streams, given["settings"], **given["loading"])
+    expected = given.get("expected", streams)
+    assert_learned(found, trained(learner, expected, **options, **given["how"]))
+    sizes = [len(batch[0]) for batch in module.seen[:3]]
+    assert sizes == {"accumulated": [2, 2, 2], "replay": [6, 12, 12]}.get(what, [6, 6, 6])
+
+
+Pair = namedtuple("Pair", "inputs targets")
+# How a batch is collated, where its inputs and targets are, and how the module is called.
+FORMS = {
+    "list": (lambda x, y: [x, y], {}, lambda batch: batch),
+    "named tuple": (Pair, {}, lambda batch: (batch.inputs, batch.targets)),
+    "reversed": (lambda x, y: (y, "a", x), {"inputs": 2, "targets": 0}, lambda batch: batch[::-2]),
+    "dict": (
+        lambda x, y: {"name": "a", "x": x, "y": y},
+        {"inputs": "x", "targets": "y"},
+        lambda batch: (batch["x"], batch["y"]),
+    ),
+    "parts": (
+        lambda x, y: {"left": x[:, :2], "y": y, "right": x[:, 2:]},
+        {"targets": "y"},
+        lambda batch: (torch.cat([batch["left"], batch["right"]], 1), batch["y"]),
+    ),
+    "named parts": (
+        lambda x, y: (y, "a", x[:, :2], x[:, 2:]),
+        {"inputs": [2, 3], "targets": 0},
+        lambda batch: (torch.cat(batch[2:], 1), batch[0]),
+    ),
+}
+
+
+class Halves(Small):
+    def forward(self, left, right):
+        return self.network(torch.cat([left, right], 1))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_batches_of_every_form(form):
+    form_of, places, pair_of = FORMS[form]
+
+    def collate(rows):
+        return form_of(*(torch.stack(each) for each in zip(*rows, strict=True)))
+
+    module = (Halves if "parts" in form else Small)()
+    step = module.training_step
+    module.training_step = lambda batch, batch_idx: step(pair_of(batch), batch_idx)
+    callback = TargetCorrection(make, **places)  # of the module itself, called with its inputs
+    assert_learned(fitted(module, callback, collate_fn=collate))
+
+
+def test_random_numbers_are_those_of_training_without_it():
+    states = []
+    for corrected in (False, True):
+        module = Small()
+        torch.manual_seed(7)
+        trainer(*[correction(module)] * corrected).fit(module, loader(X, Y))
+        states.append(torch.get_rng_state())
+    assert torch.equal(*states)
+
+
+def test_one_trainer_for_all_tasks_and_the_module_itself_as_the_network():
+    module = Small()
+    fit = trainer(TargetCorrection(make))
+    for x, y in tasks():
+        fit.fit(module, loader(x, y))
+        fit.fit_loop.max_epochs += 1
+    assert_learned(module.network)
 
 
 def test_modes_and_buffers_are_changed_by_training_alone_and_dropout_is_off_while_correcting():
@@ -304,14 +240,12 @@ def test_what_is_logged(tmp_path):
         fit.fit(module, loader(x, y))
         metrics.append({name: float(value) for name, value in fit.logged_metrics.items()})
         fit.logger.save()
-    x, y = tasks()[0]
-    z = make(network()).correct(x, y)
-    first, second = metrics
-    assert first["retarget/shift"] == pytest.approx((z - y).square().mean().sqrt().item(), 1e-6)
-    assert first["retarget/largest_target"] == pytest.approx(z.abs().max().item(), 1e-6)
-    assert "retarget/linearisation_error" not in first
+    z = make(network()).correct(X, Y)
+    shift, largest = (z - Y).square().mean().sqrt().item(), z.abs().max().item()
+    expected = {"retarget/shift": shift, "retarget/largest_target": largest}
+    assert metrics[0] == pytest.approx(expected, 1e-6)
     error = callback.corrector.linearisation_error
-    assert second["retarget/linearisation_error"] == pytest.approx(error, 1e-6)
+    assert metrics[1]["retarget/linearisation_error"] == pytest.approx(error, 1e-6)
     written = (tmp_path / "lightning_logs" / "version_1" / "metrics.csv").read_text()
     assert "retarget/linearisation_error" in written.splitlines()[0]
 
@@ -321,7 +255,7 @@ def test_what_is_logged(tmp_path):
     [
         (LEARNER, {}),
         (MOMENTUM, {}),
-        (replace(LEARNER, batch_size=12), {"memory": 64, "replay": 20, "ridge": 0.0}),
+        (TWELVE, CLOSED | {"replay": 20}),
         (LEARNER, {"refresh": "never"}),
     ],
     ids=["open", "momentum", "closed", "never"],
@@ -342,20 +276,20 @@ def test_a_checkpoint_goes_on_with_the_next_task(tmp_path, learner, options):
 
 
 def test_a_checkpoint_from_the_middle_of_a_task_is_refused(tmp_path):
-    module, (x, y) = Small(), tasks()[0]
+    module = Small()
 
     class Saver(L.Callback):
         def on_train_batch_end(self, trainer, module, outputs, batch, index):
             if index == 3:
                 trainer.save_checkpoint(tmp_path / "middle.ckpt")
 
-    trainer(correction(module), Saver()).fit(module, loader(x, y))
+    trainer(correction(module), Saver()).fit(module, loader(X, Y))
     with pytest.raises(InvalidInputError, match="middle of a task, 4 batches before its end"):
-        trainer(correction(module)).fit(module, loader(x, y), ckpt_path=tmp_path / "middle.ckpt")
+        trainer(correction(module)).fit(module, loader(X, Y), ckpt_path=tmp_path / "middle.ckpt")
 
 
 def test_a_fit_that_broke_off_is_not_gone_on_from():
-    module, (x, y) = Small(), tasks()[0]
+    module = Small()
     callback, step = correction(module), module.training_step
 
     def unlucky(batch, batch_idx):
@@ -365,11 +299,11 @@ def test_a_fit_that_broke_off_is_not_gone_on_from():
 
     module.training_step = unlucky
     with pytest.raises(RuntimeError, match="power"):
-        trainer(callback).fit(module, loader(x, y))
+        trainer(callback).fit(module, loader(X, Y))
     assert module.training_step is unlucky  # as it was
     del module.training_step
     with pytest.raises(InvalidInputError, match="5 batches before the end"):
-        trainer(callback).fit(module, loader(x, y))
+        trainer(callback).fit(module, loader(X, Y))
     assert "training_step" not in vars(module)
 
 
@@ -380,11 +314,6 @@ class Clipping(Small):
 
 class Manual(Small):
     automatic_optimization = False
-
-
-class Scheduled(Small):
-    def configure_optimizers(self):
-        return [self.optimiser], [torch.optim.lr_scheduler.ExponentialLR(self.optimiser, 0.9)]
 
 
 class OtherLoss(Small):
@@ -402,141 +331,72 @@ class Warm(Small):
         self.optimiser.param_groups[0]["lr"] = 0.01 * 1.01**batch_idx
 
 
-def stepped():
-    """A module whose optimiser has a velocity."""
-    module = Small(MOMENTUM)
-    module.loss(*tasks((6,))[0]).backward()
-    module.optimiser.step()
-    return module
+CALLS = itertools.count()
 
 
-SUM = replace(LEARNER, reduction="sum")
-CLOSED = {"memory": 8, "ridge": 0.0}
-EPOCH = {"refresh": "epoch"}
+def augmented(rows):
+    x, y = (torch.stack(each) for each in zip(*rows, strict=True))
+    return x + next(CALLS), y
+
+
+SUM, SCHEDULE = replace(LEARNER, reduction="sum"), replace(LEARNER, lr=[0.01] * 8)
 TWO, THREE = {"accumulate_grad_batches": 2}, {"accumulate_grad_batches": 3}
-# The module, the corrector's options, the Trainer's, the loader's, and what is said.
+PAIRS, SEVERAL = {"batch_size": 2}, {"a": loader(X, Y), "b": loader(X, Y)}
+# What is said; then what is given: the kind of module, the options of the corrector, the settings
+# of the Trainer, its other callback, the options of the loader, or another loader.
 REFUSED = {
-    "shuffle": (Small, {}, {}, {"shuffle": True}, "RandomSampler.*use shuffle=False"),
-    "out of order": (Small, {}, {}, {"num_workers": 1, "in_order": False}, "in_order=True"),
-    "batch size": (Small, {}, {}, {"batch_size": 4}, "batches of 4, 1 to a step.*batch_size=6"),
-    "many epochs": (Small, {}, {"max_epochs": 2}, {}, "2 epochs.*refresh='task'"),
-    "endless": (Small, EPOCH, {"max_epochs": -1}, {}, "any number of epochs"),
-    "few steps": (Small, {}, {"max_steps": 3}, {}, "max_steps is 3.*8 steps"),
-    "bfloat16": (Small, {}, {"precision": "bf16-mixed"}, {}, "precision is 'bf16-mixed'"),
-    "clip": (Small, {}, {"gradient_clip_val": 0.5}, {}, "gradient_clip_val is 0.5"),
-    "own clipping": (Clipping, {}, {}, {}, "own configure_gradient_clipping"),
-    "manual": (Manual, {}, {}, {}, "automatic_optimization=False"),
-    "rate": (lambda: Small(replace(LEARNER, lr=0.1)), {}, {}, {}, "optimiser is SGD\\(lr=0.1"),
-    "scheduler": (Scheduled, {}, {}, {}, "a scheduler changes the rate"),
-    "warm-up": (Warm, {}, {}, {}, "rate of step 1 is 0.0101"),
-    "loss": (OtherLoss, {}, {}, {}, "half of the squared error"),
-    "skipped": (Skipping, {}, {}, {}, "training_step returned None"),
-    "sum": (Small, {"learner": SUM}, THREE, {"batch_size": 2}, "reduction='sum'"),
-    "unfilled": (Small, {}, THREE, {"batch_size": 2}, "do not fill"),
-    "swa": (Small, {}, {}, {}, "StochasticWeightAveraging"),
-    "accumulation": (Small, {}, {}, {}, "GradientAccumulationScheduler"),
-    "velocity": (
-        stepped,
-        {"learner": MOMENTUM},
-        {},
-        {},
-        "has the velocity of earlier steps, but the corrector has seen 0 samples",
-    ),
-    "closed epochs": (Small, CLOSED, {"max_epochs": 2}, {}, "learned once"),
-    "closed steps": (Small, CLOSED, {}, {"batch_size": 12}, "batch_size=12"),
-    "closed warm-up": (Warm, CLOSED, {}, {}, "rate of step 0 is 0.0101"),
-    "closed schedule": (
-        Small,
-        CLOSED | {"learner": replace(LEARNER, lr=[0.01] * 8)},
-        {},
-        {},
-        "has a schedule",
-    ),
-    "closed accumulation": (Small, CLOSED, TWO, {}, "accumulate_grad_batches is 2"),
-}
-CALLBACKS = {
-    "swa": lambda: StochasticWeightAveraging(0.1),
-    "accumulation": lambda: GradientAccumulationScheduler({0: 1}),
+    # by the checks that all adapters share
+    "shuffle": ("RandomSampler.*use shuffle=False", {"loading": {"shuffle": True}}),
+    "epochs": ("2 epochs.*refresh='task'", {"settings": {"max_epochs": 2}}),
+    "rate": ("optimiser is SGD.lr=0.1", {"kind": lambda: Small(replace(LEARNER, lr=0.1))}),
+    "warm-up": ("rate of step 1 is 0.0101", {"kind": Warm}),
+    "loss": ("half of the squared error", {"kind": OtherLoss}),
+    "closed steps": ("batch_size=12", {"options": CLOSED, "loading": {"batch_size": 12}}),
+    "labels": ("labels are 0 to 5", {"loader": lambda: loader(X, torch.arange(48) % 6)}),
+    # by Lightning's own
+    "batch size": ("batches of 4, 1 to a step.*batch_size=6", {"loading": {"batch_size": 4}}),
+    "few steps": ("max_steps is 3.*8 steps", {"settings": {"max_steps": 3}}),
+    "bfloat16": ("precision is 'bf16-mixed'", {"settings": {"precision": "bf16-mixed"}}),
+    "clip": ("gradient_clip_val is 0.5", {"settings": {"gradient_clip_val": 0.5}}),
+    "own clipping": ("own configure_gradient_clipping", {"kind": Clipping}),
+    "manual": ("automatic_optimization=False", {"kind": Manual}),
+    "scheduler": ("a scheduler changes the rate", {"kind": Scheduled}),
+    "skipped": ("training_step returned None", {"kind": Skipping}),
+    "sum": ("reduction='sum'", {"options": {"learner": SUM}, "settings": THREE, "loading": PAIRS}),
+    "unfilled": ("do not fill", {"settings": THREE, "loader": lambda: loader(X[:44], Y[:44], 2)}),
+    "swa": ("StochasticWeightAveraging", {"other": lambda: StochasticWeightAveraging(0.1)}),
+    "accumulation": ("AccumulationSch", {"other": lambda: GradientAccumulationScheduler({0: 1})}),
+    "closed schedule": ("has a schedule", {"options": CLOSED | {"learner": SCHEDULE}}),
+    "closed accumulation": ("grad_batches is 2", {"options": CLOSED, "settings": TWO}),
+    "augmented": ("batch 0 is not the one corrected", {"loading": {"collate_fn": augmented}}),
+    "once": ("can be gone over only once", {"loader": lambda: iter(list(loader(X, Y)))}),
+    "several": ("several training loaders", {"loader": lambda: SEVERAL}),
+    "no targets": ("a list of 1", {"loader": lambda: DataLoader(TensorDataset(X), 6)}),
+    "places": ("has no entry", {"places": {"targets": "y"}}),
 }
 
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_is_refused(what):
-    kind, options, settings, loading, message = REFUSED[what]
-    module = kind()
-    ((x, y),) = tasks((44,) if what == "unfilled" else (48,))
-    callback = correction(module, **options)
-    before = [value.clone() for value in module.network.parameters()]
-    others = [CALLBACKS[what]()] if what in CALLBACKS else []
-    with pytest.raises((InvalidInputError, InvalidTypeError), match=message):
-        trainer(callback, *others, **settings).fit(module, loader(x, y, **loading))
-    assert "training_step" not in vars(module)
-    if "warm-up" not in what:
-        for value, old in zip(module.network.parameters(), before, strict=True):
-            assert torch.equal(value, old)
-
-
-def test_a_momentum_that_begins_anew_is_refused():
-    module = Small(MOMENTUM)
-    callback, (first, second) = correction(module, MOMENTUM), tasks()
-    trainer(callback).fit(module, loader(*first))
-    module.optimiser = sgd(module.network, MOMENTUM)
-    with pytest.raises(InvalidInputError, match="new, without velocity, .* seen 48 samples"):
-        trainer(callback).fit(module, loader(*second))
-
-
-class Augmented(Dataset):
-    def __init__(self, x, y):
-        self.x, self.y, self.asked = x, y, 0
-
-    def __len__(self):
-        return len(self.x)
-
-    def __getitem__(self, i):
-        self.asked += 1
-        return self.x[i] + self.asked, self.y[i]
-
-
-class Shrinking:
-    """A loader that gives a batch less each time; the Trainer begins it before it is corrected."""
-
-    def __init__(self, batches):
-        self.batches = list(batches)
-
-    def __iter__(self):
-        all_of_them = iter(self.batches)
-        self.batches = self.batches[:-1]
-        return all_of_them
-
-
-class Once(Shrinking):
-    """A loader that can be gone over once."""
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        return self.batches.pop()
-
-
-X, Y = tasks()[0]
-LOADERS = {
-    "augmented": (lambda: DataLoader(Augmented(X, Y), 6), "batch 0 is not the one corrected"),
-    "shrinking": (lambda: Shrinking(loader(X, Y)), "batch [67] is not the one corrected"),
-    "once": (lambda: Once(loader(X, Y)), "is a Once, which can be gone over only once"),
-    "several": (lambda: {"a": loader(X, Y), "b": loader(X, Y)}, "several training loaders"),
-    "no targets": (lambda: DataLoader(TensorDataset(X), 6), "a list of 1"),
-    "labels": (lambda: loader(X, torch.arange(48) % 6), "labels are 0 to 5, and .* 2 outputs"),
-    "integers": (lambda: loader(X, Y.round().long()), "whole numbers of shape \\(48, 2\\)"),
-}
-
-
-@pytest.mark.parametrize("what", LOADERS)
-def test_loaders_that_are_refused(what):
-    given, message = LOADERS[what]
-    module = Small()
+    message, given = REFUSED[what]
+    module = given.get("kind", Small)()
+    batches = given["loader"]() if "loader" in given else loader(X, Y, **given.get("loading", {}))
+    corrector = make(module.network, **given.get("options", {}))
+    callbacks = [TargetCorrection(corrector, **given.get("places", {}))]
+    if "other" in given:
+        callbacks.append(given["other"]())
     with pytest.raises(InvalidInputError, match=message):
-        trainer(correction(module)).fit(module, given())
+        trainer(*callbacks, **given.get("settings", {})).fit(module, batches)
+    assert "training_step" not in vars(module)
+    if what != "warm-up":
+        assert_same(module.network, network(), tolerance=0)
+
+
+def test_what_makes_no_corrector_is_refused():
+    with pytest.raises(InvalidTypeError, match="corrector is 3; expected a function"):
+        TargetCorrection(3)
+    with pytest.raises(InvalidTypeError, match="corrector made a dict"):
+        fitted(Small(), TargetCorrection(lambda module: {}))
 
 
 def test_several_devices_are_refused():
@@ -544,12 +404,6 @@ def test_several_devices_are_refused():
     with pytest.raises(InvalidInputError, match="DDPStrategy of 1 processes"):
         trainer(correction(module), strategy="ddp", devices=1).fit(module, loader(X, Y))
     torch.distributed.destroy_process_group()
-
-
-def test_places_that_are_not_in_a_batch_are_refused():
-    module = Small()
-    with pytest.raises(InvalidInputError, match="has no entry"):
-        fitted(module, TargetCorrection(make(module.network), targets="y"))
 
 
 def test_tangents_are_those_of_the_learner_itself(tmp_path):

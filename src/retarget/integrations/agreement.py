@@ -11,12 +11,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import (
-    DataLoader,
-    RandomSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
+from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from retarget.continual import NetworkCorrector
 from retarget.continual.linearisation import outputs
@@ -60,6 +55,11 @@ class HalfSquaredError(nn.Module):
 
 def half_squared_error(outputs: Tensor, targets: Tensor, reduction: Reduction) -> Tensor:
     """Returns the loss that corrections assume; outputs may be (n,) or (n, c)."""
+    if len(targets) != len(outputs) or targets.numel() != outputs.numel():
+        raise InvalidInputError(
+            f"the targets have shape {tuple(targets.shape)}, but the outputs have shape "
+            f"{tuple(outputs.shape)}; expected the same"
+        )
     each = (outputs - targets.reshape(outputs.shape)).square().reshape(len(outputs), -1).sum(1) / 2
     return each.mean() if reduction == "mean" else each.sum()
 
@@ -132,16 +132,17 @@ def require_optimiser(optimizer: torch.optim.Optimizer, corrector: NetworkCorrec
     preconditioner = getattr(corrector.kernel, "preconditioner", None)
     if preconditioner is not optimizer or isinstance(optimizer, torch.optim.SGD):
         found = _described(optimizer, learner)
-        rates = sorted({float(group["lr"]) for group in optimizer.param_groups})
-        refuse(
-            {
+        if found != learner:
+            raise InvalidInputError(
                 f"the optimiser is {found}, but the corrector's learner is {learner}; give the "
-                "corrector rt.SGD.from_torch(optimizer, batch_size, reduction)": found != learner,
+                "corrector rt.SGD.from_torch(optimizer, batch_size, reduction)"
+            )
+        rates = sorted({float(group["lr"]) for group in optimizer.param_groups})
+        if len(rates) > 1 and preconditioner is None:
+            raise InvalidInputError(
                 f"the optimiser's parameter groups have the rates {rates}; expected one rate, or "
-                "a corrector with preconditioner=optimizer": len(rates) > 1
-                and preconditioner is None,
-            }
-        )
+                "a corrector with preconditioner=optimizer"
+            )
     has_velocity = any(optimizer.state.values())
     if learner.momentum and has_velocity != bool(corrector.samples):
         state = "has the velocity of earlier steps" if has_velocity else "is new, without velocity"
@@ -154,14 +155,14 @@ def require_optimiser(optimizer: torch.optim.Optimizer, corrector: NetworkCorrec
 
 def _described(optimizer: torch.optim.Optimizer, learner: SGD) -> SGD:
     """Describes the optimiser; the rates of a schedule are compared step by step instead."""
-    if isinstance(learner.lr, float) or type(optimizer) is not torch.optim.SGD:
-        return description(optimizer, learner.batch_size, learner.reduction)
-    groups = [
-        {key: value for key, value in group.items() if key != "initial_lr"}
-        for group in optimizer.param_groups
-    ]
-    found = description(torch.optim.SGD(groups), learner.batch_size, learner.reduction)
-    return replace(found, lr=learner.lr)
+    scheduled = not isinstance(learner.lr, float) and type(optimizer) is torch.optim.SGD
+    if scheduled:
+        groups = [dict(group) for group in optimizer.param_groups]
+        for group in groups:
+            group.pop("initial_lr", None)
+        optimizer = torch.optim.SGD(groups)
+    found = description(optimizer, learner.batch_size, learner.reduction)
+    return replace(found, lr=learner.lr) if scheduled else found
 
 
 def require_parameters(optimizer: torch.optim.Optimizer, corrector: NetworkCorrector) -> None:
@@ -195,30 +196,31 @@ def require_order(loader: Any) -> None:
     samplers = loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None)
     why = "but corrected targets are for one order of the samples"
     random = [type(sampler).__name__ for sampler in samplers if isinstance(sampler, RANDOM)]
-    refuse(
-        {
+    if random:
+        raise InvalidInputError(
             f"the loader has a {', '.join(random)}, {why}; use shuffle=False, and shuffle the data "
-            "set beforehand if its order does not matter": bool(random),
-            f"the loader has in_order=False, {why}; use in_order=True": not getattr(
-                loader, "in_order", True
-            ),
-        }
-    )
+            "set beforehand if its order does not matter"
+        )
+    if not loader.in_order:
+        raise InvalidInputError(f"the loader has in_order=False, {why}; use in_order=True")
 
 
 def require_passes(corrector: NetworkCorrector, epochs: int) -> None:
     """Raises if the corrector has no targets for so many epochs; -1 is any number."""
-    closed, refresh = corrector.memory is not None, corrector.refresh
+    if epochs == 1:
+        return
     known = epochs if epochs > 0 else "any number of"
-    refuse(
-        {
+    if corrector.memory is not None:
+        raise InvalidInputError(
             f"there are {known} epochs, but in the closed loop (memory={corrector.memory}) every "
-            "sample is learned once; train for one epoch": closed and epochs != 1,
-            f"there are {known} epochs, but the corrector has refresh={refresh!r}; train for one "
-            "epoch, or use refresh='epoch', which corrects the targets before each of a known "
-            "number": epochs != 1 and (epochs < 1 or refresh != "epoch"),
-        }
-    )
+            "sample is learned once; train for one epoch"
+        )
+    if epochs < 1 or corrector.refresh != "epoch":
+        raise InvalidInputError(
+            f"there are {known} epochs, but the corrector has refresh={corrector.refresh!r}; train "
+            "for one epoch, or use refresh='epoch', which corrects the targets before each of a "
+            "known number"
+        )
 
 
 def require_loss(loss: Tensor, outputs: Tensor, targets: Tensor, reduction: Reduction) -> None:

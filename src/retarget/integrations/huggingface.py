@@ -181,11 +181,11 @@ class CorrectedTrainer(Trainer):
             given = {"preconditioner": optimizer} if preconditioned else {}
             made = require_corrector(self._make_corrector(self.model, self._learner, **given))
             require_parameters(optimizer, made)
-            reason = (
-                f"replay is {made.replay}, but Trainer trains on the samples of train_dataset "
-                "alone; leave replay out, or write the loop yourself (examples/closed_loop.py)"
-            )
-            refuse({reason: bool(made.replay)})
+            if made.replay:
+                raise InvalidInputError(
+                    f"replay is {made.replay}, but Trainer trains on the samples of train_dataset "
+                    "alone; leave replay out, or write the loop yourself (examples/closed_loop.py)"
+                )
             self.corrector = made
         if self._resumed is not None:
             self._restore(self._resumed / STATE_FILE)
@@ -307,8 +307,9 @@ class _AtTheRightTime(TrainerCallback):
 def true_targets(labels: Tensor, outputs: int, smoothing: float) -> Tensor:
     """Returns targets (n, c) for class labels (n,), with label smoothing, or for real numbers."""
     if labels.is_floating_point():
-        reason = "label_smoothing_factor is for classes; expected whole numbers as labels"
-        refuse({reason: bool(smoothing)})
+        if smoothing:
+            reason = "label_smoothing_factor is for classes; expected whole numbers as labels"
+            raise InvalidInputError(reason)
         return labels[:, None] if labels.ndim == 1 else labels
     return (1 - smoothing) * one_hot(labels, outputs) + smoothing / outputs
 

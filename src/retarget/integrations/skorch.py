@@ -12,7 +12,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 from retarget.continual import NetworkCorrector
 from retarget.continual.steps import evaluating
-from retarget.errors import missing_extra
+from retarget.errors import InvalidInputError, missing_extra
 from retarget.integrations.agreement import (
     HalfSquaredError,
     Shift,
@@ -103,11 +103,11 @@ class _Corrected:
 
     def get_split_datasets(self, X: Any, y: Any = None, **fit_params: Any) -> tuple[Any, Any]:
         """Returns training samples with corrected targets, and validation samples as given."""
-        reason = (
-            f"fit parameters {sorted(fit_params)} were given, which the corrector does not know; "
-            "expected none: give X as a dict if the module takes several inputs"
-        )
-        refuse({reason: bool(fit_params)})
+        if fit_params:
+            raise InvalidInputError(
+                f"fit parameters {sorted(fit_params)} were given, which the corrector does not "
+                "know; expected none: give X as a dict if the module takes several inputs"
+            )
         train, valid = super().get_split_datasets(X, y)  # type: ignore[misc]
         iterator = self.get_iterator(train, training=True)  # type: ignore[attr-defined]
         corrector = self._ready(iterator)
@@ -189,16 +189,12 @@ class _Corrected:
             learner = SGD.from_torch(self.optimizer_, iterator.batch_size, reduction)  # type: ignore[arg-type]
             corrector = self._made(learner)
         require_optimiser(self.optimizer_, corrector)
-        reason = (
-            f"batch_size is {iterator.batch_size}, but the corrector's learner has "
-            f"{corrector.learner.batch_size}; expected the same in every call"
-        )
-        refuse(
-            {
-                reason: corrector.memory is None
-                and corrector.learner.batch_size != iterator.batch_size
-            }
-        )
+        expected = corrector.learner.batch_size
+        if corrector.memory is None and iterator.batch_size != expected:
+            raise InvalidInputError(
+                f"batch_size is {iterator.batch_size}, but the corrector's learner has {expected}; "
+                "expected the same in every call"
+            )
         require_passes(corrector, self.max_epochs)
         self.corrector_ = corrector
         return corrector

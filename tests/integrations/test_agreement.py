@@ -1,0 +1,249 @@
+"""What the adapters share: each check accepts what was described, and refuses the rest."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+import retarget as rt
+from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.integrations import agreement
+from support.corrected_training import LEARNER, by_hand, make, network, sgd, step_loss, tasks
+
+MOMENTUM = replace(LEARNER, momentum=0.5, nesterov=True)
+MOVING = MOMENTUM, MOMENTUM
+CLOSED = {"memory": 64, "ridge": 0.0}
+ROWS = range(12)
+X, Y = tasks((18,))[0]
+
+
+def pair(trains=LEARNER, learner=LEARNER, preconditioned=False, **options):
+    """The optimiser of a network, by what makes it or a learner, and a corrector of the network."""
+    module = network()
+    optimizer = sgd(module, trains) if isinstance(trains, rt.SGD) else trains(module)
+    given = {"preconditioner": optimizer} if preconditioned else {}
+    return optimizer, make(module, learner, **given, **options)
+
+
+def two_rates(module):
+    rates = zip((module[0], module[2]), (0.01, 0.02), strict=True)
+    return torch.optim.SGD([{"params": part.parameters(), "lr": lr} for part, lr in rates])
+
+
+def scheduled(module):
+    return torch.optim.lr_scheduler.ExponentialLR(sgd(module, LEARNER), 0.9).optimizer
+
+
+def adam(module):
+    return torch.optim.Adam(module.parameters(), lr=0.01, betas=(0.0, 0.999))
+
+
+def last_layer(module):
+    return sgd(module[2], LEARNER)
+
+
+def then_frozen(module):
+    optimizer = sgd(module, LEARNER)
+    module[0].requires_grad_(False)
+    return optimizer
+
+
+def stepped(*given, samples=6, anew=None):
+    """After a step, of which the corrector knows some samples; perhaps with a new optimiser."""
+    optimizer, corrector = pair(*given)
+    if samples:
+        corrector.correct(X[:samples], Y[:samples])
+    step_loss(corrector.module(X[:6]), Y[:6], LEARNER).backward()
+    optimizer.step()
+    return sgd(corrector.module, anew) if anew else optimizer, corrector
+
+
+SCHEDULE = replace(LEARNER, lr=[0.01, 0.009, 0.0081])
+ACCEPTED = {
+    "plain": pair,
+    "every option": partial(pair, *[replace(MOMENTUM, weight_decay=0.1)] * 2),
+    "steps without momentum": stepped,
+    "velocity of the samples": partial(stepped, *MOVING),
+    "schedule": partial(pair, scheduled, SCHEDULE),
+    "rates as a preconditioner": partial(pair, two_rates, LEARNER, True),
+    "Adam as a preconditioner": partial(stepped, adam, LEARNER, True, samples=0),
+    "some parameters": partial(pair, last_layer, params="2"),
+    "frozen parameters": partial(pair, then_frozen),
+}
+
+
+@pytest.mark.parametrize("what", ACCEPTED)
+def test_optimisers_that_the_learner_describes(what):
+    agreement.require_optimiser(*ACCEPTED[what]())
+    agreement.require_parameters(*ACCEPTED[what]())
+
+
+def rate(value, at, learner=LEARNER):
+    return lambda: agreement.require_rate(pair(replace(LEARNER, lr=value))[0], learner, at)
+
+
+def optimiser(*given, found=pair, **options):
+    return lambda: agreement.require_optimiser(*found(*given, **options))
+
+
+def order(**options):
+    return lambda: agreement.require_order(DataLoader(ROWS, **options))
+
+
+def passes(epochs, **options):
+    return lambda: agreement.require_passes(pair(**options)[1], epochs)
+
+
+def loss(value, reduction="mean", outputs=X[:, :2]):
+    return lambda: agreement.require_loss(torch.as_tensor(value), outputs, Y, reduction)
+
+
+def second_block(batch_size, trains=LEARNER):
+    """The second block of the closed loop, which is trained on with stored samples."""
+    learner = replace(LEARNER, batch_size=batch_size)
+    optimizer, corrector = pair(trains, learner, block_size=batch_size, replay=8, **CLOSED)
+    agreement.next_block(corrector, optimizer, X[:4], Y[:4])
+    return *agreement.next_block(corrector, optimizer, X[4:8], Y[4:8]), corrector
+
+
+F = torch.tensor([[1.0, 2.0], [0.0, -1.0], [3.0, 0.5]], dtype=torch.float64)
+LABELS = torch.tensor([0, 1, 1])
+HOT = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+EACH = [4 / 2, 4 / 2, (9 + 0.25) / 2]
+MEAN, SUM = (step_loss(X[:, :2], Y, replace(LEARNER, reduction=each)) for each in ("mean", "sum"))
+RANDOM = RandomSampler(ROWS)
+REFUSED = {
+    "rate": (optimiser(replace(LEARNER, lr=0.1)), "is SGD.lr=0.1,.*learner is SGD.lr=0.01,"),
+    "preconditioner": (optimiser(two_rates, MOMENTUM, True), "learner is SGD.*momentum=0.5"),
+    "momentum": (optimiser(replace(MOMENTUM, nesterov=False), MOMENTUM), "nesterov=False"),
+    "decay": (optimiser(replace(LEARNER, weight_decay=0.1)), "weight_decay=0.1.*from_torch"),
+    "rates": (optimiser(two_rates), r"rates \[0.01, 0.02\]; expected one rate"),
+    "scheduler": (optimiser(scheduled), "a scheduler changes the rate"),
+    "Adam": (optimiser(adam), "a Adam; expected a torch.optim.SGD"),
+    "Adam, scheduled": (optimiser(adam, learner=SCHEDULE), "a Adam; expected"),
+    "velocity": (optimiser(*MOVING, found=stepped, samples=0), "earlier steps, but .* 0 samples"),
+    "no velocity": (optimiser(*MOVING, found=stepped, anew=MOMENTUM), "is new, .* 6 samples"),
+    "parameters": (optimiser(params="2"), "trains 0.weight, and .* the opposite"),
+    "fewer parameters": (optimiser(last_layer), "does not train 0.weight, and"),
+    "rate of a step": (rate(0.0101, 7), "rate of step 7 is 0.0101, but .* has 0.01;"),
+    "rate of a schedule": (rate(0.01, 1, SCHEDULE), "rate of step 1 is 0.01, but .* has 0.009;"),
+    "shuffled": (order(shuffle=True), "a RandomSampler, .* use shuffle=False"),
+    "shuffled singly": (order(shuffle=True, batch_size=None), "a RandomSampler"),
+    "weighted": (order(sampler=WeightedRandomSampler([1.0] * 12, 12)), "a WeightedRandomSampler"),
+    "subset": (order(sampler=SubsetRandomSampler([3, 1])), "a SubsetRandomSampler"),
+    "random batches": (order(batch_sampler=BatchSampler(RANDOM, 4, False)), "a RandomSampler"),
+    "any order": (order(num_workers=1, in_order=False), "use in_order=True"),
+    "passes": (passes(2), "2 epochs, but the corrector has refresh='task'"),
+    "any number": (passes(-1, refresh="epoch"), "any number of epochs, .*a known number"),
+    "closed passes": (passes(2, **CLOSED), "closed loop .memory=64.* learned once"),
+    "mean squared error": (loss(nn.functional.mse_loss(X[:, :2], Y) * 1.01), "half of the squared"),
+    "sum": (loss(SUM), "with the mean over the samples"),
+    "not a number": (loss(float("nan")), "first mini-batch is nan"),
+    "no error": (loss(1e-6, outputs=Y), "is 1e-06, but .* is 0;"),
+    "reduction": (lambda: agreement.HalfSquaredError("none"), "reduction is 'none'"),
+    "shapes": (lambda: agreement.HalfSquaredError()(F, F.T), r"\(2, 3\), but .* \(3, 2\);"),
+    "labels": (lambda: agreement.one_hot(LABELS + 3, 4), "labels are 3 to 4, and .* 4 outputs"),
+    "no label": (lambda: agreement.one_hot(LABELS - 9, 4), "labels are -9 to -8"),
+    "tokens": (lambda: agreement.one_hot(HOT.long(), 4), r"whole numbers of shape \(3, 2\)"),
+    "maker": (lambda: agreement.require_maker(3), "corrector is 3; expected a function that makes"),
+    "made": (lambda: agreement.require_corrector({}), "made a dict; expected a NetworkCorrector"),
+    "closed rate": (lambda: second_block(8, replace(LEARNER, lr=0.02)), "rate of step 0 is 0.02"),
+    "closed batch": (lambda: second_block(7), "4 samples .* 4 stored .*=8 or more, not 7"),
+    "reasons": (lambda: agreement.refuse({"a": False, "b": True, "c": True}), "^b$"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_refused(what):
+    check, message = REFUSED[what]
+    with pytest.raises((InvalidInputError, InvalidTypeError), match=message):
+        check()
+
+
+def test_what_is_not_refused():
+    agreement.refuse({"a": False})
+    agreement.require_maker(make)
+    assert agreement.require_corrector(made := pair()[1]) is made
+    agreement.require_order(iter(ROWS))  # of which nothing is known
+    exact = loss(MEAN.float()), loss(SUM, "sum"), loss(0.0, outputs=Y), order(batch_size=5)
+    known = passes(1), passes(1, **CLOSED), passes(3, refresh="epoch")
+    for check in (*exact, *known, rate(0.01, 7), rate(0.009, 1, SCHEDULE)):
+        check()
+
+
+def test_an_optimiser_is_described_as_it_is_set_whatever_it_has_done():
+    optimizer, _ = stepped(*MOVING)
+    assert agreement.description(optimizer, 6, "mean") == MOMENTUM
+    assert any(optimizer.state.values())  # its own velocity is kept
+    with pytest.raises(InvalidInputError, match="has a velocity"):
+        rt.SGD.from_torch(optimizer, 6, "mean")
+
+
+@pytest.mark.parametrize("targets", [LABELS, HOT, HOT.long()], ids=["labels", "real", "whole"])
+@pytest.mark.parametrize(("reduction", "divisor"), [("mean", 3), ("sum", 1)])
+def test_half_of_the_squared_error_and_its_gradient(targets, reduction, divisor):
+    outputs = F.clone().requires_grad_()
+    found = agreement.HalfSquaredError(reduction)(outputs, targets)
+    found.backward()
+    assert found.item() == pytest.approx(sum(EACH) / divisor, rel=1e-14)
+    torch.testing.assert_close(outputs.grad, (F - HOT) / divisor, rtol=1e-14, atol=0)
+    theirs = nn.functional.mse_loss(F, HOT.double(), reduction="sum") / 2 / divisor
+    assert found.item() == pytest.approx(theirs.item(), rel=1e-14)
+    assert agreement.HalfSquaredError()(F[:, :1], F[:, 0] + 3).item() == 4.5  # single numbers
+
+
+def test_classes_are_one_hot_rows_and_numbers_are_themselves():
+    assert torch.equal(agreement.one_hot(LABELS.int(), 2), HOT.double())
+    assert agreement.one_hot(LABELS, 5).shape == (3, 5)
+    assert agreement.one_hot(LABELS[:0], 5).shape == (0, 5)
+    assert agreement.one_hot(F, 7) is F
+    assert agreement.one_hot(F[:, 0], 7).shape == (3,)
+
+
+def test_true_targets_are_those_of_the_network():
+    module = network().float()
+    found = agreement.true_targets(module, X.float()[:3], LABELS)
+    assert (found.dtype, found.tolist()) == (torch.float32, HOT.tolist())
+    assert agreement.true_targets(module, X.float()[:3], LABELS, 4).shape == (3, 4)
+    assert torch.equal(agreement.true_targets(module, X, Y), Y.float())
+    saved = agreement.on_device_of(module.to("meta"), {"a": Y})
+    assert (list(saved), saved["a"].device.type) == (["a"], "meta")
+
+
+def test_a_block_of_the_closed_loop_is_the_correctors_with_the_network_in_evaluation():
+    samples, targets, corrector = second_block(8)
+    twin = make(network(), corrector.learner, block_size=8, replay=8, **CLOSED)
+    twin.next_block(X[:4], Y[:4])
+    expected = twin.next_block(X[4:8], Y[4:8])
+    assert torch.equal(samples, expected[0])
+    torch.testing.assert_close(targets, expected[1], rtol=0, atol=1e-12)
+    noisy = network().insert(2, nn.Dropout(0.5))
+    still = make(noisy, **CLOSED)
+    _, found = agreement.next_block(still, sgd(noisy, LEARNER), X[:6], Y[:6])
+    expected = make(network(), **CLOSED).next_block(X[:6], Y[:6])[1]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    assert noisy.training
+
+
+def test_the_shift_is_the_root_of_the_mean_square_of_all_portions():
+    corrector = pair()[1]
+    assert agreement.Shift().found(corrector) == {"shift": 0.0, "largest_target": 0.0}
+    Z = corrector.correct(X[:12], Y[:12])
+    portions = agreement.Shift().add(Z[:5], Y[:5]).add(Z[5:], Y[5:12])
+    root = (sum((z - y) ** 2 for z, y in zip(Z.ravel(), Y[:12].ravel(), strict=True)) / 24).sqrt()
+    expected = {"shift": root.item(), "largest_target": max(map(abs, Z.ravel().tolist()))}
+    assert portions.found(corrector) == pytest.approx(expected, rel=1e-12)
+    assert agreement.Shift().add(-3 * HOT, HOT).found(corrector)["largest_target"] == 3
+    trained = pair()[1]
+    by_hand(trained.module, trained, tasks())
+    error = portions.found(trained)["linearisation_error"]
+    assert error == trained.linearisation_error > 0
