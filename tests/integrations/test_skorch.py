@@ -176,7 +176,7 @@ REFUSED = {
     "warm-up": ({"kind": Warm}, "rate of step 0 is 0.0101"),
     "corrector": ({"corrector": 3}, "corrector is 3; expected a function"),
     "made": ({"corrector": lambda module, learner: 3}, "corrector made a int"),
-    "closed replay": ({"corrector": CLOSED}, "batch_size=12 or more, not 6"),
+    "closed replay": ({"corrector": CLOSED}, "batch_size=6; expected batch_size=12 or more"),
     # by skorch's own
     "clipping": ({"callbacks": [GradientNormClipping(1.0)]}, "GradientNormClipping"),
     "own step": ({"kind": Accumulating}, "own train_step"),
