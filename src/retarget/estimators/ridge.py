@@ -54,7 +54,7 @@ class StreamingRidgeEstimator(StreamEstimator):
 
     @property
     def gamma_(self) -> float:
-        """The ridge in use: the given one, or the one that cross-validation chose."""
+        """The ridge in use: as given, or chosen by cross-validation."""
         return self._solution().gamma
 
     @property

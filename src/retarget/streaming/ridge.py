@@ -107,7 +107,7 @@ class StreamingRidge:
 
     @property
     def gamma_(self) -> float:
-        """The ridge in use: the given one, or the one that cross-validation chose."""
+        """The ridge in use: as given, or chosen by cross-validation."""
         return self._solved().gamma
 
     @property

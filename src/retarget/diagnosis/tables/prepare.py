@@ -184,7 +184,7 @@ class TargetColumns:
 
 
 def target_kind(rows: Rows) -> TargetKind:
-    """Returns the kind that the roles name, or the one that the target's content suggests."""
+    """Returns the kind that the roles name, or what the content of the target suggests."""
     columns, kind = rows.roles.target, rows.roles.kind
     if len(columns) > 1:
         if kind == "classification":
