@@ -577,3 +577,9 @@ def test_gelu_in_a_convolutional_network_agrees_with_the_literal_oracle():
         np.testing.assert_allclose(
             rt.InfiniteNTK(network, 1.3, 0.4, kind)(A, B), values, rtol=1e-10
         )
+
+
+def test_gelu_of_a_sample_with_itself_is_the_diagonal():
+    kernel = rt.InfiniteNTK(nn.Sequential(nn.Linear(3, 1), nn.GELU(), nn.Linear(1, 1)))
+    X = np.random.default_rng(0).normal(size=(5, 3))
+    np.testing.assert_allclose(np.diag(kernel(X)), kernel.diag(X), rtol=1e-13)
