@@ -8,18 +8,7 @@ import torch
 
 import retarget as rt
 from retarget.diagnosis.measure import approximation
-from retarget.diagnosis.measure.approximation import (
-    Nystroem,
-    Opened,
-    OwnFeatures,
-    exact_memory,
-    feature_count,
-    feature_map,
-    measure_approximation,
-    memory_limit,
-    open_kernel,
-    relative_difference,
-)
+from retarget.diagnosis.measure.approximation import Nystroem, Opened, OwnFeatures, feature_map
 from retarget.diagnosis.options import Options
 from retarget.errors import StreamTooLargeError
 from retarget.theory.stream_kernel import DenseKernel, FeatureKernel
@@ -30,58 +19,49 @@ X = torch.from_numpy(drifting(40, dimensions=3).X)
 Y = torch.from_numpy(drifting(40, dimensions=3).Y)
 
 
-def opened(**asked):
-    return open_kernel(rt.RBF(1.0), X, Y, Options(**asked), lambda _: None)
+def opened(kernel=None, rows=X, targets=Y, **asked):
+    kernel = kernel or rt.RBF(1.0)
+    return approximation.open_kernel(kernel, rows, targets, Options(**asked), lambda _: None)
 
 
 def test_the_mode_is_exact_if_memory_allows(monkeypatch):
-    needed = exact_memory(40, 3, 1)
+    needed = approximation.exact_memory(40, 3, 1)
     assert isinstance(opened(memory=needed).kernel, DenseKernel)
     beyond = opened(memory=needed - 1, features=8)
     assert isinstance(beyond.kernel, FeatureKernel)
-    assert beyond.features.size == 8
     assert isinstance(beyond.features, Nystroem)
-    assert (beyond.needed, beyond.limit) == (needed, needed - 1)
+    assert (beyond.features.size, beyond.needed, beyond.limit) == (8, needed, needed - 1)
     assert isinstance(opened(mode="features").kernel, FeatureKernel)
-    assert opened(mode="exact").features is None
     monkeypatch.setattr(approximation, "MOST_EXACT_ROWS", 30)  # more only if asked for
     assert isinstance(opened().kernel, FeatureKernel)
     assert isinstance(opened(mode="exact").kernel, DenseKernel)
+    monkeypatch.setattr(approximation, "WINDOW_ROWS", 8)
+    with pytest.raises(StreamTooLargeError, match=r"40 rows needs 0.0 GB.*use"):
+        opened(mode="exact", memory=1000)
+    with pytest.raises(StreamTooLargeError, match=r"use a smaller batch_size"):
+        opened(mode="features", memory=1000, batch_size=9)
 
 
 def test_memory_and_features_by_default(monkeypatch):
     for free, limit in ((10**10, 4 * 10**9), (10**9, 5 * 10**8), (None, 4 * 10**9)):
         monkeypatch.setattr(approximation, "free_memory", lambda _, free=free: free)
-        assert memory_limit(None) == limit
-    assert memory_limit(1e6) == 1_000_000
-    assert [feature_count(None, n) for n in (10**4, 10**5, 10**6, 10**9)] == [2048, 1024, 512, 128]
-    assert exact_memory(10_000, 20, 1) == 12 * 10**8 + 8 * 10_000 * (20 + 48 + 1024) + 32 * 2000**2
+        assert approximation.memory_limit(None) == limit
+    assert approximation.memory_limit(1e6) == 1_000_000
+    counts = [approximation.feature_count(None, n) for n in (10**4, 10**5, 10**6, 10**9)]
+    assert counts == [2048, 1024, 512, 128]
+    expected = 12 * 10**8 + 8 * 10_000 * (20 + 48 + 1024) + 32 * 2000**2
+    assert approximation.exact_memory(10_000, 20, 1) == expected
 
 
-@pytest.mark.parametrize(
-    ("asked", "match"),
-    [
-        ({"mode": "exact", "memory": 1000}, r"40 rows needs 0.0 GB.*use"),
-        ({"mode": "features", "memory": 1000, "batch_size": 9}, r"use a smaller batch_size"),
-    ],
-)
-def test_what_does_not_fit_is_refused(monkeypatch, asked, match):
-    monkeypatch.setattr(approximation, "WINDOW_ROWS", 8)
-    with pytest.raises(StreamTooLargeError, match=match):
-        opened(**asked)
-
-
-def test_nystroem_is_exact_on_its_landmarks_and_survives_copies():
+def test_feature_maps_give_their_kernels():
     kernel = rt.as_kernel(lambda A, B: torch.exp(-torch.cdist(A, B)))
     features = Nystroem(kernel, torch.cat([X[:10], X[:3]]))
-    assert features.size == 10
+    assert features.size == 10  # copies of landmarks add nothing
     Phi = features(X)
     assert_same(Phi[:10] @ Phi.mT, kernel(X[:10], X), 1e-8)
     everywhere = feature_map(kernel, X, 40, 0)(X)  # all rows are landmarks
     assert_same(everywhere @ everywhere.mT, kernel(X), 1e-8)
-
-
-def test_kernels_with_features_of_their_own_keep_them():
+    # kernels with features of their own keep them
     linear = feature_map(rt.Linear(), X, 2, 0)
     assert (linear.kind, linear.size) == ("linear", 3)
     assert (linear(X) == X).all()
@@ -108,22 +88,22 @@ def test_features_are_kept_in_single_precision_where_there_is_room():
     exact = DenseKernel(lambda _: rounded @ rounded.mT, X, Y)
     assert_same(kept.density(), exact.density())
     assert_same(kept.values(kept.offline(0.3).coefficients), exact.values(exact.offline(0.3).dual))
-    linear = open_kernel(rt.Linear(), X, Y, Options(mode="features"), lambda _: None).kernel
+    linear = opened(rt.Linear(), mode="features").kernel
     assert (linear.panel(some).features == X[some]).all()  # exact features stay exact
 
 
 def test_the_approximation_is_measured_on_rows_spread_over_the_stream(monkeypatch):
     monkeypatch.setattr(approximation, "SAMPLE_ROWS", 5)
     rows = torch.arange(1.0, 10.0, dtype=torch.float64)[:, None]
-    given = open_kernel(rt.Linear(), rows, rows.clone(), Options(mode="features"), lambda _: None)
+    given = opened(rt.Linear(), rows, rows.clone(), mode="features")
     features = OwnFeatures(rt.Features(lambda x: 1.1 * x), rows)
     learner = rt.SGD(lr=0.01)
     made = Opened(given.kernel, 10, 5, features, given.sample)
-    found = measure_approximation(made, learner, 0.5)
+    found = approximation.measure_approximation(made, learner, 0.5)
     Y = np.array([[1.0], [3], [5], [7], [9]])
     one, other = (rt.effective_targets(M, Y, learner, 0.5) - Y for M in (Y @ Y.T, 1.21 * Y @ Y.T))
     assert (found.sample, found.exact_memory, found.memory_limit) == (5, 10, 5)
     assert found.kernel_error == pytest.approx(0.21)
     assert found.shift_error == pytest.approx(np.linalg.norm(other - one) / np.linalg.norm(one))
-    assert math.isnan(relative_difference(rows * math.nan, rows))
-    assert relative_difference(rows, 0 * rows) == pytest.approx(float(rows.norm()))
+    assert math.isnan(approximation.relative_difference(rows * math.nan, rows))
+    assert approximation.relative_difference(rows, 0 * rows) == pytest.approx(float(rows.norm()))
