@@ -22,6 +22,7 @@ from support.diagnosis_streams import both_kernels
 from support.oracles import simulation
 from support.problems import (
     assert_same,
+    fewer_examples,
     gammas,
     make_stream,
     panel_sizes,
@@ -33,6 +34,7 @@ from support.problems import (
 blocks_of = st.sampled_from([1, 2, 3])
 
 
+@fewer_examples
 @given(problem=problems(), panel=panel_sizes, seed=st.integers(0, 99))
 def test_learners_in_any_order_are_those_of_the_optimiser(problem, panel, seed):
     stream, learner = problem
@@ -58,6 +60,7 @@ def test_learners_in_any_order_are_those_of_the_optimiser(problem, panel, seed):
             assert_same(predicted, stream.queries @ shuffled.weights)
 
 
+@fewer_examples
 @given(problem=problems(), gamma=gammas, ridge=ridges, times=blocks_of, panel=panel_sizes)
 def test_corrections_are_those_of_the_theory(problem, gamma, ridge, times, panel):
     stream, learner = problem
