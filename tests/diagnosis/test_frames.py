@@ -27,23 +27,16 @@ def test_frames_columns_and_arrays():
     assert as_table(np.array(["a", None], dtype=object))["c0"].to_list() == ["a", None]
 
 
-@pytest.mark.parametrize(
-    ("data", "kind", "message"),
-    [
-        (
-            {"a": [1, 2], "b": [1, 2, 3]},
-            InvalidInputError,
-            "the columns do not form a table .*same len",
-        ),
+def test_what_is_not_a_table():
+    uneven = {"a": [1, 2], "b": [1, 2, 3]}
+    for data, kind, message in (
+        (uneven, InvalidInputError, "the columns do not form a table .*same len"),
         (np.ones((2, 2, 2)), InvalidInputError, r"shape \(2, 2, 2\); expected \(rows,\) or"),
         (np.ones((2, 2), complex), InvalidTypeError, "dtype complex128; expected numbers, dates"),
         (3, InvalidTypeError, "the table is a int; expected a Polars or"),
-    ],
-    ids=["lengths", "dimensions", "complex", "number"],
-)
-def test_what_is_not_a_table(data, kind, message):
-    with pytest.raises(kind, match=message):
-        as_table(data)
+    ):
+        with pytest.raises(kind, match=message):
+            as_table(data)
 
 
 def test_frames_of_pandas():

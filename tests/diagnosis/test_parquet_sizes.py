@@ -21,30 +21,26 @@ def path(tmp_path):
 @pytest.mark.parametrize("options", [{}, {"row_group_size": 700, "data_page_size": 999}])
 def test_numbers_and_text_are_counted_whatever_they_are_packed_with(path, compression, options):
     rng = np.random.default_rng(0)
-    table = pl.DataFrame(
-        {
-            "number": rng.normal(size=ROWS),
-            "text": [f"{k:08}" for k in rng.permutation(ROWS)],  # and 4 bytes for its length
-            "other": rng.normal(size=ROWS),
-        }
-    )
-    table.write_parquet(path, compression=compression, **options)
-    number, text = ParquetSizes(path).loaded(["number"]), ParquetSizes(path).loaded(["text"])
+    texts = [f"{k:08}" for k in rng.permutation(ROWS)]  # and 4 bytes for the length of each
+    columns = {"number": rng.normal(size=ROWS), "text": texts, "other": rng.normal(size=ROWS)}
+    pl.DataFrame(columns).write_parquet(path, compression=compression, **options)
+    sizes = ParquetSizes(path)
+    number, text = sizes.loaded(["number"]), sizes.loaded(["text"])
     assert 8 * ROWS <= number < 1.2 * 8 * ROWS
     assert 8 * ROWS <= text < 1.5 * 12 * ROWS
-    assert ParquetSizes(path).loaded(["text", "number"]) == number + text
-    assert ParquetSizes(path).loaded([]) == 0
+    assert sizes.loaded(["text", "number"]) == number + text
+    assert sizes.loaded([]) == 0
 
 
 def test_what_is_repeated_counts_as_often_as_it_is_there(path):
     """Stored once, with how often: the page itself is small, too."""
-    table = pl.DataFrame({"a": ["x"] * 300_000, "b": [{"c": 1.0}] * 300_000})
+    table = pl.DataFrame({"a": ["x"] * 100_000, "b": [{"c": 1.0}] * 100_000})
     table.write_parquet(path, compression="uncompressed")
-    assert ParquetSizes(path).loaded(["a"]) >= 8 * 300_000
-    assert 8 * 300_000 <= ParquetSizes(path).loaded(["b"]) < 1.2 * 8 * 300_000
+    assert ParquetSizes(path).loaded(["a"]) >= 8 * 100_000
+    assert 8 * 100_000 <= ParquetSizes(path).loaded(["b"]) < 1.2 * 8 * 100_000
     table.drop("b").write_parquet(path, compression="uncompressed")
     assert path.stat().st_size < 5000
-    assert ParquetSizes(path).loaded(["a"]) >= 8 * 300_000
+    assert ParquetSizes(path).loaded(["a"]) >= 8 * 100_000
 
 
 @pytest.mark.parametrize(
@@ -62,7 +58,7 @@ def test_a_bomb_is_refused(path, monkeypatch, column, rows):
     table = pl.DataFrame({"a": column, "b": [1.0] * len(column)})
     table.write_parquet(path, compression="zstd")
     assert path.stat().st_size < 20_000
-    with pytest.raises(InvalidInputError, match=rf"would take \d\.\d MB in memory .{rows} rows"):
+    with pytest.raises(InvalidInputError, match=rf"take \d\.\d MB in memory .{rows} r.*--column"):
         read_table(path)
     assert read_table(path, drop=["a"]).columns == ["b"]
 
@@ -77,7 +73,7 @@ def test_a_file_whose_description_is_damaged(path):
             ParquetSizes(path).loaded(["a"])
 
 
-def test_values_of_every_kind():
+def test_structures_hold_values_of_every_kind():
     content = (
         b"\x11\x12\x13\x05\x14\x03\x16\x80\x01\x17" + struct.pack("<d", 0.5) + b"\x18\x01z"
         b"\x19\x25\x02\x04\x1a\x11\x01\x1c\x15\x0e\x00\x06\xc8\x01\x0d\x00"
@@ -107,25 +103,17 @@ def test_structures_that_are_none(content, message):
         ThriftReader(content).structure()
 
 
-def test_polars_never_sees_a_description_that_announces_too_much(path, monkeypatch):
-    """It would take memory for as many row groups as are announced, and end the process."""
-
-    def seen(*_, **__):
-        raise AssertionError("Polars was given the file")
-
-    monkeypatch.setattr(pl, "scan_parquet", seen)
-    description = b"\x49\xfc\xff\xff\xff\xff\x0f"
-    path.write_bytes(b"PAR1" + description + struct.pack("<I4s", len(description), b"PAR1"))
-    with pytest.raises(InvalidInputError, match="t.parquet .*a list announces 4294967295 values"):
-        read_table(path)
-
-
-def test_a_page_of_less_than_nothing(path):
-    """A number that lost one bit; Polars ends the process when it meets it."""
+def test_files_with_which_polars_would_end_the_process(path, monkeypatch):
     pl.DataFrame({"a": np.arange(60.0)}).write_parquet(path, compression="uncompressed")
     content = path.read_bytes()
-    sixty, less = b"\x2c\x15\x78", b"\x2c\x15\x79"  # the number of values in a page of data
+    sixty, less = b"\x2c\x15\x78", b"\x2c\x15\x79"  # of values in a page; it loses one bit
     assert content.count(sixty) == 1
     path.write_bytes(content.replace(sixty, less))
     with pytest.raises(InvalidInputError, match="t.parquet .*at byte 4 announces a negative"):
+        read_table(path)
+    # it would take memory for as many row groups as are announced, and must never see them
+    monkeypatch.setattr(pl, "scan_parquet", lambda *_, **__: pytest.fail("Polars saw the file"))
+    description = b"\x49\xfc\xff\xff\xff\xff\x0f"
+    path.write_bytes(b"PAR1" + description + struct.pack("<I4s", len(description), b"PAR1"))
+    with pytest.raises(InvalidInputError, match="t.parquet .*a list announces 4294967295 values"):
         read_table(path)
