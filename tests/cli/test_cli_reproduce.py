@@ -1,4 +1,4 @@
-"""`retarget reproduce` with runs that fail, are planned only, or are stopped."""
+"""`retarget reproduce`: a figure, runs that fail, are planned only, or are stopped."""
 
 import json
 import os
@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from matplotlib import pyplot
 
+import retarget as rt
 from retarget.cli import reproduce
 from retarget.experiments.experiment import families
-from support import made_runs
-from support.command_line import run
+from retarget.experiments.reader import experiment_names
+from support import command_line, made_runs
 from support.made_runs import TEXT, calls
 
 
@@ -30,6 +31,29 @@ def mine(tmp_path, monkeypatch):
         return ("reproduce", path, "--out", tmp_path / "results")
 
     return write
+
+
+def test_a_figure_from_the_command(command, tmp_path):
+    arguments = ("reproduce", "fig1", "fig1", "--seed", 7, "--out", tmp_path, "-j", 0)
+    code, shown = command(*arguments)
+    assert code == 0
+    assert shown.count("Runs computed: 1, found finished: 0") == 1
+    assert (tmp_path / "fig1" / "fig1.png").is_file()
+    assert "Runs computed: 0, found finished: 1" in command(*arguments)[1]
+
+
+def test_all_means_every_figure(command, monkeypatch, tmp_path):
+    names = []
+    monkeypatch.setattr(reproduce, "_reproduce", lambda e, *_: names.append(e.name) or 0)
+    assert command("reproduce", "all", "--out", tmp_path)[0] == 0
+    assert names == experiment_names()
+    assert len(names) > 5
+
+
+def test_installed_as_a_command():
+    command = Path(sys.executable).parent / "retarget"
+    done = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"retarget {rt.__version__}"
 
 
 def test_failed_runs_are_listed_and_the_exit_code_says_so(command, monkeypatch, tmp_path, mine):
@@ -58,8 +82,7 @@ def test_a_drawing_or_a_summary_that_fails_does_not_cost_the_table(
         pyplot.figure()  # half of it
         raise ValueError("no [red]luck[/red]\nat all")
 
-    broken = replace(made_runs.FAMILY, **{part: fail})
-    monkeypatch.setitem(families(), "made", broken)
+    monkeypatch.setitem(families(), "made", replace(made_runs.FAMILY, **{part: fail}))
     pyplot.close("all")
     code, shown = command(*arguments)
     assert code == 1
@@ -68,12 +91,10 @@ def test_a_drawing_or_a_summary_that_fails_does_not_cost_the_table(
     assert "Traceback" not in shown
     assert "Runs computed: 0, found finished: 3" in shown
     assert (folder / "mine.parquet").read_bytes() == table
-    record = json.loads((folder / "run.json").read_text())
+    record, drawn = json.loads((folder / "run.json").read_text()), part != "draw"
     assert record["runs"]["found finished"] == 3
-    drawn = part != "draw"
     assert ("not drawn" in record) is not drawn
     assert (folder / "mine.png").exists() is (folder / "mine.pdf").exists() is drawn
-    assert (f"{folder.name}/mine.png" in shown) is drawn
     if not drawn:
         assert "in fail" in record["not drawn"]["trace"]
         assert pyplot.get_fignums() == []
@@ -85,14 +106,14 @@ def test_no_title_or_reason_is_a_command_of_the_terminal(monkeypatch, capfd, min
     path = arguments[1]
     path.write_text(path.read_text().replace('title = "made"', 'title = "[/x] \\u001b[31m"'))
     monkeypatch.setattr(made_runs, "REASON", "no \x1b]0;luck\x07")
-    _, shown = run(monkeypatch, capfd, *arguments, "-j", 0)
+    _, shown = command_line.run(monkeypatch, capfd, *arguments, "-j", 0)
     assert "[/x] ·[31m" in shown
     assert "no ·]0;luck·" in shown
     assert "\x1b" not in shown
     assert "\x07" not in shown
 
 
-def test_a_dry_run_computes_nothing(command, tmp_path, mine):
+def test_a_dry_run_computes_nothing_and_a_fresh_one_everything(command, tmp_path, mine):
     code, shown = command(*mine(), "--dry-run")
     assert code == 0
     assert "seed 0: to do" in shown
@@ -107,29 +128,29 @@ def test_a_dry_run_computes_nothing(command, tmp_path, mine):
     code, shown = command(*mine(), "--dry-run")
     assert "3 runs, all done." in shown
     assert calls(tmp_path) == {0: 1, 1: 1, 2: 1}
+    command(*mine(), "-j", 0, "--fresh")
+    assert calls(tmp_path) == {0: 2, 1: 2, 2: 2}
 
 
 @pytest.mark.slow
-def test_processes_with_limits(command, tmp_path, mine):
-    arguments = (*mine('behaviour = "hangs"'), "-j", 1, "--time-limit", "1s")
-    code, shown = command(*arguments, "--memory-limit", "8GB")
-    assert code == 1
-    assert "seed 1: it took longer than its limit of 1 s" in shown
-
-
-@pytest.mark.slow
-def test_a_local_cluster(command, tmp_path, mine):
+def test_processes_and_a_cluster_with_limits(command, mine):
     code, shown = command(*mine(), "--cluster", "local:1", "--memory-limit", "4GB")
     assert code == 0
     assert "Runs computed: 3, found finished: 0" in shown
+    limits = ("--time-limit", "1s", "--memory-limit", "8GB")
+    code, shown = command(*mine('behaviour = "hangs"'), "-j", 1, *limits)
+    assert code == 1
+    assert "seed 1: it took longer than its limit of 1 s" in shown
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("fig9",), "Error: there is no experiment 'fig9'; did you mean"),
+        (("--seed", "x"), "Invalid value for '--seed'"),
+        (("--seed", "-1"), "--seed"),
         (("--jobs", 2, "--cluster", "local:2"), "--jobs and --cluster were both given"),
         (("--jobs", 0, "--time-limit", "1s"), "--jobs 0 computes in this process"),
-        (("--jobs", 0, "--memory-limit", "1GB"), "--jobs 0 computes in this process"),
         (("--cluster", "tcp://x:1", "--memory-limit", "1GB"), "dask worker --memory-limit"),
         (("--cluster", "nowhere"), "the cluster is 'nowhere'; expected 'local:N'"),
         (("--time-limit", "soon"), "--time-limit is 'soon'; expected a time such as"),
@@ -141,7 +162,15 @@ def test_wrong_use(command, tmp_path, mine, arguments, message):
     code, shown = command(*mine(), *arguments)
     assert code == 2
     assert message in shown
+    assert "Traceback" not in shown
     assert calls(tmp_path) == {}
+
+
+def test_no_figure_and_no_such_command(command):
+    assert command("reproduce")[0] == 2
+    code, shown = command("repoduce", "fig1")
+    assert code == 2
+    assert "No such command 'repoduce'" in shown
 
 
 def test_a_log_has_a_line_now_and_then(command, monkeypatch, mine):
@@ -155,7 +184,6 @@ def test_a_log_has_a_line_now_and_then(command, monkeypatch, mine):
 
 COMMAND = """
 from support import made_runs
-from support.command_line import run
 from retarget.cli import main
 from retarget.experiments.experiment import families
 

@@ -2,6 +2,7 @@
 
 import polars as pl
 import pytest
+import typer
 
 from retarget.experiments.runs.run import run_experiment
 from retarget.experiments.runs.store import RunStore
@@ -30,7 +31,7 @@ def keys(out, status, experiment="mine"):
     ]
 
 
-def test_a_list_of_all(command, results):
+def test_a_list_of_all(command, monkeypatch, results):
     code, shown = command("runs", "list", "--out", results)
     assert code == 0
     for key in RunStore(results):
@@ -39,9 +40,6 @@ def test_a_list_of_all(command, results):
     assert ": 5 done, 1 interrupted, 1 failed" in shown
     code, shown = command("runs", "list", "--out", results, "--experiment", "mine")
     assert ": 2 done, 1 failed" in shown
-
-
-def test_outdated_and_damaged_runs(command, monkeypatch, results):
     damaged = RunStore(results).folder / keys(results, "done")[0] / "result.parquet"
     damaged.write_bytes(damaged.read_bytes()[:-1])
     _, shown = command("runs", "list", "--out", results)
@@ -51,18 +49,14 @@ def test_outdated_and_damaged_runs(command, monkeypatch, results):
     _, shown = command("runs", "list", "--out", results)
     assert ": 1 interrupted, 1 failed, 4 outdated, 1 damaged" in shown
 
-
-def test_a_folder_that_may_only_be_looked_at(command, monkeypatch, results):
     def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(RunStore, "lock", refuse)
-    code, shown = command("runs", "list", "--out", results)
-    assert code == 0
-    assert ": 5 done, 1 interrupted, 1 failed" in shown
+    monkeypatch.setattr(RunStore, "lock", refuse)  # a folder that may only be looked at
+    assert command("runs", "list", "--out", results) == (0, shown)
 
 
-def test_all_about_a_run(command, results, tmp_path):
+def test_all_about_a_run(command, results):
     (failed,) = keys(results, "failed")
     code, shown = command("runs", "show", failed[:10], "--out", results)
     assert code == 0
@@ -78,11 +72,15 @@ def test_all_about_a_run(command, results, tmp_path):
 
 
 def test_cleaning(command, monkeypatch, results):
+    def refuse(text, abort):
+        assert "these 1 runs" in text
+        raise typer.Abort
+
     arguments = ("runs", "clean", "--out", results)
     (failed,) = keys(results, "failed")
     _, shown = command(*arguments, "--dry-run")
     assert shown == f"{failed} failed, mine: seed 1 1 runs would be deleted."
-    monkeypatch.setattr("typer.confirm", lambda text, abort: abort_if(text, "these 1 runs"))
+    monkeypatch.setattr(typer, "confirm", refuse)
     assert command(*arguments)[0] == 1
     assert len(list(RunStore(results))) == 7
     _, shown = command(*arguments, "--yes")
@@ -101,44 +99,37 @@ def test_cleaning(command, monkeypatch, results):
     assert list(RunStore(results)) == []
 
 
-def abort_if(text, expected):
-    import typer
-
-    assert expected in text
-    raise typer.Abort
-
-
-@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
-def test_export(command, results, tmp_path, suffix):
-    path = tmp_path / f"all{suffix}"
-    code, shown = command("runs", "export", path, "--out", results)
-    assert code == 0
-    assert shown == f"20 rows of 5 runs in {path}"
-    table = pl.read_parquet(path) if suffix == ".parquet" else pl.read_csv(path)
-    assert table.columns == [
-        "run", "experiment", "seed", "folder", "behaviour", "lr", "step", "value",
-    ]  # fmt: skip
+def test_export(command, results, tmp_path):
     store = RunStore(results)
-    for key in keys(results, "done"):
-        part = table.filter(run=key)
-        assert part["value"].to_list() == pytest.approx(store.result(key)["value"].to_list())
-        assert part["seed"].unique().to_list() == [store.record(key).identity["config"]["seed"]]
+    for path, read in (
+        (tmp_path / "all.parquet", pl.read_parquet),
+        (tmp_path / "all.csv", pl.read_csv),
+    ):
+        code, shown = command("runs", "export", path, "--out", results)
+        assert (code, shown) == (0, f"20 rows of 5 runs in {path}")
+        table = read(path)
+        assert table.columns == [
+            *("run", "experiment", "seed", "folder", "behaviour", "lr", "step", "value")
+        ]
+        for key in keys(results, "done"):
+            part, result = table.filter(run=key), store.result(key)
+            assert part["value"].to_list() == pytest.approx(result["value"].to_list())
+            assert part["seed"].unique().to_list() == [store.record(key).identity["config"]["seed"]]
     code, shown = command("runs", "export", path, "--out", results, "--experiment", "other")
     assert "12 rows of 3 runs" in shown
 
 
 def test_wrong_use(command, results, tmp_path):
-    def fails(*arguments):
-        code, shown = command("runs", *arguments)
-        assert code == 2
-        return shown
-
-    assert "there are no runs in" in fails("list", "--out", tmp_path)
-    assert "no run that begins with 'xyz'" in fails("show", "xyz", "--out", results)
-    assert "7 runs begin with ''" in fails("show", "", "--out", results)
-    assert "no run here belongs to experiment 'his'; known: mine, other" in fails(
-        "list", "--out", results, "--experiment", "his"
-    )
-    assert "expected .parquet or .csv" in fails("export", tmp_path / "a.xls", "--out", results)
-    command("runs", "clean", "--all", "-y", "--out", results)
-    assert "there is nothing to export" in fails("export", tmp_path / "a.csv", "--out", results)
+    for arguments, code, message in (
+        (("list", "--out", tmp_path), 2, "there are no runs in"),
+        (("show", "xyz"), 2, "no run that begins with 'xyz'"),
+        (("show", ""), 2, "7 runs begin with ''"),
+        (("list", "--experiment", "his"), 2, "to experiment 'his'; known: mine, other"),
+        (("export", tmp_path / "a.xls"), 2, "expected .parquet or .csv"),
+        (("clean", "--all", "-y"), 0, "7 runs deleted"),
+        (("export", tmp_path / "a.csv"), 2, "there is nothing to export"),
+    ):
+        place = () if "--out" in arguments else ("--out", results)
+        found, shown = command("runs", *arguments, *place)
+        assert found == code
+        assert message in shown
