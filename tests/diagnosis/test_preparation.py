@@ -331,26 +331,6 @@ def test_the_same_preparation_for_a_test_table():
         applied(table.with_columns(c=pl.Series(["a", "z"] * 30)))
 
 
-numbers = st.floats(-1e6, 1e6).map(lambda number: round(number, 3))
-cells_of_a_row = st.tuples(numbers, st.sampled_from("abc"), numbers, st.integers(0, 3))
-
-
-@given(st.lists(cells_of_a_row, min_size=12, max_size=40), st.integers(0, 10))
-def test_what_preparation_promises(cells, held_out):
-    x, c, y, t = (list(column) for column in zip(*cells, strict=True))
-    x[:3], y[:3], c[:6] = [0.0, 1.0, 5.0], [2.0, 0.0, 1.0], "aabbcc"
-    t[:6] = [-1] * 6  # these come first, so that there is something to learn from
-    table = pl.DataFrame({"x": x, "c": c, "y": y, "t": t})
-    train = len(x) - held_out if len(x) - held_out >= 12 else len(x)
-    stream = make_stream(table, "y", time="t", train_rows=train, allow_leak=True)
-    for scaled in (stream.X[:train, 0], stream.Y[:train]):
-        np.testing.assert_allclose((scaled.mean(), scaled.std()), (0, 1), atol=1e-9)
-    np.testing.assert_array_equal(stream.X[:, 1:].sum(axis=1), 1)
-    assert list(stream.rows) == sorted(range(len(t)), key=lambda row: t[row])
-    given_y = np.array(y)[stream.rows]
-    np.testing.assert_allclose(stream.in_units(stream.Y)[:, 0], given_y, rtol=1e-9, atol=1e-6)
-
-
 @given(
     dataframes(min_cols=2, max_cols=4, min_size=0, max_size=12),
     st.booleans(),
