@@ -1,3 +1,5 @@
+"""The commands diagnose and correct: from a file to files, every option, every refusal."""
+
 import json
 import re
 import shlex
@@ -8,7 +10,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+import retarget as rt
 from retarget.cli import diagnose as diagnose_command
+from retarget.cli import main
 from retarget.diagnosis.options import Options
 from support.hand_made_diagnosis import diagnosis_of, standing_in
 
@@ -27,11 +31,70 @@ FILES = {"report.html", "shift.parquet", "corrected.parquet"}
 GROUPED = ("--target", "price", "--time", "day", "--group", "user")
 
 
-@pytest.fixture
-def stand(monkeypatch, tmp_path):
+@pytest.fixture(autouse=True)
+def _the_table_is_here(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    TABLE.write_csv(tmp_path / "t.csv")
+    TABLE.write_csv("t.csv")
+
+
+@pytest.fixture
+def stand(monkeypatch):
     return standing_in(monkeypatch)
+
+
+LR, GAMMA, WIDTH, LEARNER = 0.3, 0.7, 1.9, rt.SGD(lr=0.3, batch_size=3)
+CHOSEN = ("--lr", LR, "--gamma", GAMMA, "--width", WIDTH, "--batch-size", 3)
+
+
+def literal(learned):
+    """The rows in order, K, Y, and the target's scale and mean: by the rows learned from."""
+    table = TABLE.sort("day", maintain_order=True)
+    X, y = table.select("a b", "c").to_numpy(), table["price"].to_numpy()
+    X = (X - X[:learned].mean(axis=0)) / X[:learned].std(axis=0)
+    mean, scale = y[:learned].mean(), y[:learned].std()
+    squares = ((X[:learned, None] - X[None, :learned]) ** 2).sum(axis=2)
+    return table, np.exp(-squares / WIDTH**2), (y[:learned] - mean) / scale, mean, scale
+
+
+def test_the_shifts_in_the_file_are_those_of_the_theory(monkeypatch, capsys, tmp_path):
+    asked = ["retarget", "diagnose", "t.csv", *GROUPED, "--drop", "label", *CHOSEN, "--json"]
+    monkeypatch.setattr(sys, "argv", [str(word) for word in asked])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    printed = capsys.readouterr()
+    assert (stopped.value.code, printed.err, printed.out.count("\n")) == (0, "", 1)
+    found = json.loads(printed.out, parse_constant=pytest.fail)
+    assert (found["kind"], found["targets"]) == ("regression", ["price"])
+    assert (found["rows"], found["test_rows"]) == (48, 12)
+    assert set(found["files"]) == {f"results/diagnosis/{name}" for name in FILES}
+    shift = pl.read_parquet("results/diagnosis/shift.parquet")
+    table, K, y, mean, scale = literal(48)
+    effective = rt.effective_targets(K, y, LEARNER, GAMMA)
+    np.testing.assert_allclose(shift["effective:price"], effective * scale + mean, rtol=1e-9)
+    np.testing.assert_allclose(shift["shift:price"], (effective - y) * scale, atol=1e-8)
+    errors = rt.prequential_errors(K, y, LEARNER)
+    np.testing.assert_allclose(shift["error:price"], errors * scale, atol=1e-8)
+    np.testing.assert_allclose(shift["true:price"], table["price"][:48], rtol=1e-12)
+    assert shift["group"].to_list() == table["user"][:48].to_list()
+    assert shift["time"].to_list() == table["day"][:48].to_list()
+    report = (tmp_path / "results/diagnosis/report.html").read_text()
+    assert "<script>alert(1)" not in report
+    assert "--width 1.9" in report
+    options = {"learner": LEARNER, "gamma": GAMMA, "width": WIDTH}
+    diagnosis = rt.diagnose(table.drop("day", "label"), "price", groups="user", **options)
+    for name in ("effective:price", "shift_size", "density"):  # Python says the same
+        np.testing.assert_allclose(diagnosis.table()[name], shift[name], rtol=1e-9)
+
+
+def test_the_corrected_targets_in_the_file_are_those_of_the_theory(command):
+    more = ("--drop", "label", "--out", "c.csv", "--ridge", 0.2, "--block-size", 6)
+    assert command("correct", "t.csv", *GROUPED, *CHOSEN, *more)[0] == 0
+    corrected = pl.read_csv("c.csv")
+    _, K, y, mean, scale = literal(60)
+    exact = rt.corrected_targets(K, y, LEARNER, GAMMA)
+    np.testing.assert_allclose(corrected["corrected:price"], exact * scale + mean, rtol=1e-8)
+    block = rt.iterative_targets(K, y, LEARNER, GAMMA, block_size=6, ridge=0.2)
+    np.testing.assert_allclose(corrected["iterative:price"], block * scale + mean, rtol=1e-8)
 
 
 def names(folder):

@@ -93,16 +93,6 @@ def test_nystroem_features_come_near_and_say_how_near():
     assert not plenty.verdict.headline.startswith("As far as")
 
 
-def test_a_drifting_stream_is_forgotten_and_the_verdict_says_so():
-    found = quiet(drifting(400, noise=0.05), spread(150, seed=0), block_size=40)
-    assert found.score("online").error.low > found.score("offline").error.high
-    assert found.gap_closed["corrected"].value == pytest.approx(1, abs=1e-3)
-    assert "times that of the batch model" in found.verdict.headline
-    assert (found.test_rows, found.evaluation) == (150, "test")
-    assert found.shift_size[:100].mean() > found.shift_size[-100:].mean()
-    assert any("random order" in text for text in found.verdict.recommendations)
-
-
 def test_classes_one_after_the_other():
     stream = classes(90, 3)
     order = np.random.default_rng(0).permutation(90)
