@@ -60,6 +60,9 @@ def test_rate_has_the_least_prequential_error_among_stable_rates():
         scores = [np.square(made * TWO).mean() for made in errors]
         np.testing.assert_allclose(tried[:, 1], scores)
         assert choice.value == tried[np.argmin(scores), 0]
+        half = choose_rate(Options(**options), kernel, limit, TWO, first_half=True).tried
+        scores = [np.square(made[:10] * TWO).mean() for made in errors]
+        np.testing.assert_allclose(half["score"], scores)
         given = choose_rate(Options(lr=0.0123, **options), kernel, limit, TWO)
         assert (given.value, given.automatic) == (0.0123, False)
         assert 0.0123 in given.tried["value"]
