@@ -241,6 +241,9 @@ PRICE = ("t.csv", "--target", "price")
         ((*PRICE, "--batch-size", "0"), "Invalid value for '--batch-size'"),
         (("diagnose", "--test", "t.csv"), "give the file of the stream"),
         (("diagnose", *PRICE, "--test", "gaps.csv"), "target: there is no column 'price'"),
+        (("diagnose", *PRICE, "--test", "gone.csv"), "Error: there is no file gone.csv"),
+        # before the file is read: there is none
+        (("diagnose", "gone.csv", "--target", "c", "--evaluation", "test"), "there is no test set"),
         (("diagnose", *PRICE, "--test-share", "2"), "test_share is 2.0; expected a share"),
         (("diagnose", *PRICE, "--out", "t.csv"), "--out is t.csv, which is a file; expected"),
         (("correct", *PRICE, "--out", "t.csv"), "--out would write to t.csv, which is a folder or"),

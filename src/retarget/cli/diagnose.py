@@ -78,6 +78,8 @@ def diagnose(
     if out.exists() and not out.is_dir():
         raise InvalidInputError(f"--out is {out}, which is a file; expected a folder")
     options = options_of(asked, evaluation=evaluation, test_share=test_share, reference=reference)
+    if asked["file"] is not None:
+        options.evaluation_with(test)  # a conflict is reported before a long file is read
     table, test_table, roles = load_tables(asked, test)
     if asked["file"] is None and evaluation not in (None, "test"):
         test_table = None  # the digits have their own test set

@@ -19,6 +19,7 @@ from retarget.samples import (
     Samples,
     count,
     leaves,
+    mapped,
     named_leaves,
     outputs_of,
     portions,
@@ -66,8 +67,8 @@ class LinearisationWatch:
         return math.sqrt(self._gap / self._way) if self._way > 0 else None
 
     def expect(self, samples: Samples, before: Tensor, predicted: Tensor) -> None:
-        """Stores the prediction for a block."""
-        self.samples = samples if predicted.isfinite().all() else None
+        """Stores the prediction for a block, and a copy of the block: a caller may reuse it."""
+        self.samples = mapped(torch.clone, samples) if predicted.isfinite().all() else None
         self.before, self.predicted = before, predicted
 
     def compare(self, module: nn.Module) -> None:

@@ -221,7 +221,7 @@ class OpenLoop:
                 K[task, task], before, Z[task], learner, first_step, options.loss
             )
             end = slice(-min(size, len(last)), None)
-            self.watch.expect(mapped(torch.clone, take(samples, end)), before[end], after[end])
+            self.watch.expect(take(samples, end), before[end], after[end])
         return given
 
     def state_dict(self) -> dict[str, Any]:

@@ -138,7 +138,7 @@ def require_optimiser(optimizer: torch.optim.Optimizer, corrector: NetworkCorrec
                 "corrector rt.SGD.from_torch(optimizer, batch_size, reduction)"
             )
         rates = sorted({float(group["lr"]) for group in optimizer.param_groups})
-        if len(rates) > 1 and preconditioner is None:
+        if len(rates) > 1 and preconditioner is not optimizer:
             raise InvalidInputError(
                 f"the optimiser's parameter groups have the rates {rates}; expected one rate, or "
                 "a corrector with preconditioner=optimizer"
