@@ -1,7 +1,4 @@
-"""The report in a real browser: Debian's Chromium, driven by playwright, with no network.
-
-Quick tests share three pages that stay open, and leave them as they were.
-"""
+"""The report in a real browser: Debian's Chromium, driven by playwright, with no network."""
 
 import re
 import shutil
@@ -50,18 +47,9 @@ class Opened:
                  (svg) => svg.getBoundingClientRect().toJSON())"""
         )
 
-    def box(self, selector):
-        return self.page.locator(selector).first.bounding_box()
-
-    def choose(self, chart, **which):
-        self.page.select_option(f"select[data-chart={chart}]", **which)
-
-    def fold(self, shut):
-        """Shuts or opens all that can be folded."""
-        folded = "document.querySelectorAll('details').forEach((d) => { d.open = %s })"
-        self.page.evaluate(folded % ("false" if shut else "true"))
-        if not shut:
-            self.page.wait_for_function("() => !document.querySelector('.chart:empty')")
+    def unfold(self):
+        self.page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true })")
+        self.page.wait_for_function("() => !document.querySelector('.chart:empty')")
 
     def resize(self, size):
         self.page.set_viewport_size(size)
@@ -78,26 +66,16 @@ class Opened:
             box = table.bounding_box()
             assert 0 <= box["x"] <= box["x"] + box["width"] <= 390
 
-    def style(self, selector, name):
-        return self.page.evaluate(
-            "([s, n]) => getComputedStyle(document.querySelector(s))[n]", [selector, name]
-        )
-
     def brightness(self, selector, name="backgroundColor"):
         """The mean of red, green and blue in "rgb(r, g, b)"."""
-        return np.mean([float(part) for part in re.findall(r"[\d.]+", self.style(selector, name))])
+        style = self.page.evaluate(
+            "([s, n]) => getComputedStyle(document.querySelector(s))[n]", [selector, name]
+        )
+        return np.mean([float(part) for part in re.findall(r"[\d.]+", style)])
 
 
 @pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as running:
-        chromium = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture(scope="module")
-def visit(browser, tmp_path_factory):
+def visit(tmp_path_factory):
     """Opens a report in a window of its own."""
     folder = tmp_path_factory.mktemp("reports")
 
@@ -106,22 +84,66 @@ def visit(browser, tmp_path_factory):
         write_report(getattr(real, name)(), folder / f"{name}.html", command="<script>hacked=5")
         return (folder / f"{name}.html").as_uri()
 
-    def open_report(name, viewport=DESKTOP, **options):
-        opened = Opened(browser.new_context(viewport=viewport, **options).new_page())
-        opened.page.on("console", lambda message: opened.complaints.append(message.text))
-        opened.page.on("pageerror", lambda error: opened.complaints.append(str(error)))
-        opened.page.on("request", lambda request: opened.requests.append(request.url))
-        opened.page.goto(written(name))
-        opened.page.wait_for_selector("html[data-drawn]", state="attached")
-        return opened
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
 
-    return open_report
+        def open_report(name, viewport=DESKTOP, **options):
+            opened = Opened(browser.new_context(viewport=viewport, **options).new_page())
+            opened.page.on("console", lambda message: opened.complaints.append(message.text))
+            opened.page.on("pageerror", lambda error: opened.complaints.append(str(error)))
+            opened.page.on("request", lambda request: opened.requests.append(request.url))
+            opened.page.goto(written(name))
+            opened.page.wait_for_selector("html[data-drawn]", state="attached")
+            return opened
+
+        yield open_report
+        browser.close()
 
 
-@pytest.fixture(scope="module")
-def desk(visit):
-    """Reports that stay open, for tests each of which touches a chart of its own."""
-    return cache(visit)
+@pytest.mark.parametrize(
+    ("name", "picture"),
+    [
+        ("classification", "chart-shift"),
+        pytest.param("model_regression", "chart-model-shift", marks=pytest.mark.slow),
+    ],
+)
+def test_first_screen_holds_headline_picture_and_advice(visit, name, picture):
+    opened = visit(name)
+    assert opened.page.locator(".first .chart").get_attribute("id") == picture
+    for size in (PHONE, DESKTOP):
+        opened.resize(size)
+        headline, drawn, advice = (
+            opened.page.locator(selector).first.bounding_box()
+            for selector in ("h1", ".first .chart .main-svg", "#advice li")
+        )
+        assert 0 <= headline["y"] < min(drawn["y"], advice["y"])
+        assert drawn["y"] + drawn["height"] <= size["height"]
+        assert advice["y"] + advice["height"] <= size["height"]
+        assert headline["width"] >= 0.77 * size["width"]
+
+
+def test_hostile_text_is_shown_and_does_not_run(visit):
+    opened = visit("hostile")
+    legend = opened.page.locator("#chart-shift .legendtext").all_text_contents()
+    assert legend[0].startswith("<script>")
+    assert opened.page.locator("#chart-shift a, #chart-targets a, .main-svg b").count() == 0
+    assert opened.page.locator("option", has_text=real.HOSTILE[3]).count() == 1
+    # hovering shows a row's time, which is hostile too
+    point = opened.page.locator("#chart-shift .scatterlayer .point").nth(3)
+    point.scroll_into_view_if_needed()
+    box = point.bounding_box()
+    opened.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    opened.page.wait_for_selector("#chart-shift .hovertext")
+    assert "<b>bold</b>" in opened.page.locator("#chart-shift .hovertext").first.text_content()
+    assert opened.page.locator("#chart-shift .hoverlayer a").count() == 0
+    for index in (2, 0):  # a group, and all of them again
+        opened.page.select_option("select[data-chart=shift]", index=index)
+        opacity = [trace["marker"]["opacity"] for trace in opened.data("shift")[:-1]]
+        assert (np.argmax(opacity), sorted(opacity)[-2] < 0.2) == ((1, True), (0, False))[not index]
+    assert opened.page.evaluate("typeof window.hacked") == "undefined"
+    assert opened.page.locator("main img").count() == 0
+    assert opened.requests == [opened.page.url]
+    assert opened.complaints == []
 
 
 @pytest.mark.slow
@@ -129,7 +151,7 @@ def desk(visit):
 def test_loads_without_complaint_or_request_and_fits_a_phone(visit, name):
     opened = visit(name)
     assert opened.page.evaluate("typeof window.hacked") == "undefined"
-    opened.fold(shut=False)
+    opened.unfold()
     assert len(opened.boxes()) == len(opened.charts())
     assert all(box["width"] > 300 and box["height"] > 100 for box in opened.boxes())
     opened.resize(PHONE)
@@ -158,40 +180,21 @@ def test_fits_a_phone_that_says_so(visit):
     assert opened.complaints == []
 
 
-@pytest.mark.parametrize(
-    ("name", "picture"),
-    [
-        ("classification", "chart-shift"),
-        pytest.param("model_regression", "chart-model-shift", marks=pytest.mark.slow),
-    ],
-)
-def test_first_screen_holds_headline_picture_and_advice(desk, name, picture):
-    opened = desk(name)
-    assert opened.page.locator(".first .chart").get_attribute("id") == picture
-    for size in (PHONE, DESKTOP):
-        opened.resize(size)
-        headline, drawn, advice = (
-            opened.box(selector) for selector in ("h1", ".first .chart .main-svg", "#advice li")
-        )
-        assert 0 <= headline["y"] < min(drawn["y"], advice["y"])
-        assert drawn["y"] + drawn["height"] <= size["height"]
-        assert advice["y"] + advice["height"] <= size["height"]
-        assert headline["width"] >= 0.77 * size["width"]
-
-
-def test_folded_charts_are_drawn_when_they_are_opened_and_can_be_read(desk):
-    opened, folded = desk("classification"), ["chart-group-pull", "chart-rate", "chart-ridge"]
-    for chart in folded:
-        assert opened.page.locator(f"#{chart} .main-svg").count() == 0
+@pytest.mark.slow
+def test_folded_charts_are_drawn_when_they_are_opened_and_can_be_read(visit):
+    opened, folded = visit("classification"), ["chart-group-pull", "chart-rate", "chart-ridge"]
+    inside = opened.page.locator("details .chart").evaluate_all("all => all.map((c) => c.id)")
+    assert inside == folded
+    assert opened.page.locator("details .main-svg").count() == 0
     opened.page.locator("nav a[href='#choices']").click()  # a link opens what is folded
     opened.page.wait_for_selector("#chart-ridge .main-svg")
     opened.page.locator("#groups summary").click()
     opened.page.wait_for_selector("#chart-group-pull .main-svg")
-    opened.fold(shut=False)
-    inside = opened.page.locator("details .chart").evaluate_all("all => all.map((c) => c.id)")
-    assert inside == folded
     for chart in folded:
-        place, drawn = opened.box(f"#{chart}"), opened.box(f"#{chart} .main-svg")
+        place, drawn = (
+            opened.page.locator(f"#{chart}{part}").first.bounding_box()
+            for part in ("", " .main-svg")
+        )
         assert drawn["width"] == pytest.approx(place["width"], abs=1)
         assert drawn["width"] > 400
     for scheme in ("dark", "light"):
@@ -199,7 +202,6 @@ def test_folded_charts_are_drawn_when_they_are_opened_and_can_be_read(desk):
         opened.page.wait_for_timeout(100)
         for chart in ("group-size", "group-pull"):
             requires_readable_digits(opened, chart)
-    opened.fold(shut=True)
     assert opened.complaints == []
 
 
@@ -228,83 +230,33 @@ def contrast(*colours):
     return (light + 0.05) / (dark + 0.05)
 
 
-def test_charts_show_the_numbers(desk):
-    diagnosis, opened = real.classification(), desk("classification")
-    errors = opened.data("errors")
-    scored = (*diagnosis.scores, *diagnosis.baselines)
-    assert [trace["x"] for trace in errors] == [[s.error.value] for s in scored]
-    assert [trace["name"] for trace in errors][:2] == ["Offline", "Online"]
-    dots = opened.page.locator("#chart-errors .scatterlayer .point")
-    centres = [dot.bounding_box() for dot in dots.all()]
-    x = np.array([box["x"] + box["width"] / 2 for box in centres])
-    values = np.array([score.error.value for score in scored])
+@pytest.mark.slow
+def test_dots_stand_where_the_numbers_say_and_a_choice_changes_the_picture(visit):
+    diagnosis, opened = real.regression(), visit("regression")
+    values = [one.error.value for one in (*diagnosis.scores, *diagnosis.baselines)]
+    dots = opened.page.locator("#chart-errors .scatterlayer .point").all()
+    boxes = [dot.bounding_box() for dot in dots]
+    x = np.array([box["x"] + box["width"] / 2 for box in boxes])
     slope, start = np.polyfit(values, x, 1)
     assert slope > 0
-    assert x == pytest.approx(start + slope * values, abs=1.0)  # a pixel
-    size = opened.data("group-size")[0]["z"]
-    assert np.array(size) == pytest.approx(diagnosis.groups.size, rel=1e-3)
-    texts = opened.page.locator("#chart-group-size .hm text, #chart-group-size .heatmap-label")
-    assert f"{diagnosis.groups.size[0, 1]:.2f}" in texts.all_text_contents()
-
-
-def test_a_choice_changes_the_picture(desk):
-    opened = desk("regression")
+    assert x == pytest.approx(start + slope * np.array(values), abs=1.0)  # a pixel
     title = opened.page.locator("#chart-targets .xtitle")
     points = opened.page.locator("#chart-targets .scatterlayer .point")
     assert title.text_content() == "true temperature"
     before = points.first.get_attribute("transform")
-    opened.choose("targets", label="humidity")
+    opened.page.select_option("select[data-chart=targets]", label="humidity")
     opened.page.wait_for_function(
         "() => document.querySelector('#chart-targets .xtitle').textContent === 'true humidity'"
     )
     assert points.first.get_attribute("transform") != before
     assert [trace["visible"] for trace in opened.data("targets")] == [False] * 3 + [True] * 3
     assert points.count() == 160
-    classes = desk("classification")
-    classes.choose("prequential", label="Wrong class")
-    title = classes.page.locator("#chart-prequential .ytitle").text_content()
-    assert title == "share whose class was wrong"
-    assert [trace["visible"] for trace in classes.data("prequential")] == [False, True]
-    assert opened.complaints == classes.complaints == []
-
-
-def test_legend_hides_a_group(desk):
-    opened = desk("regression")
-    points = opened.page.locator("#chart-shift .scatterlayer .point")
-    before = points.count()
-    opened.page.locator("#chart-shift .legendtoggle").first.click()
-    opened.page.wait_for_function(
-        "n => document.querySelectorAll('#chart-shift .scatterlayer .point').length < n", arg=before
-    )
-    assert before - points.count() == real.regression().groups.counts[0]
-
-
-def test_hostile_text_is_shown_and_does_not_run(desk):
-    opened = desk("hostile")
-    assert opened.requests == [opened.page.url]
-    legend = opened.page.locator("#chart-shift .legendtext").all_text_contents()
-    assert legend[0].startswith("<script>")
-    assert opened.page.locator("#chart-shift a, #chart-targets a, .main-svg b").count() == 0
-    assert opened.page.locator("option", has_text=real.HOSTILE[3]).count() == 1
-    # hovering shows a row's time, which is hostile too
-    point = opened.page.locator("#chart-shift .scatterlayer .point").nth(3)
-    point.scroll_into_view_if_needed()
-    box = point.bounding_box()
-    opened.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    opened.page.wait_for_selector("#chart-shift .hovertext")
-    assert "<b>bold</b>" in opened.page.locator("#chart-shift .hovertext").first.text_content()
-    assert opened.page.locator("#chart-shift .hoverlayer a").count() == 0
-    for index in (2, 0):  # a group, and all of them again
-        opened.choose("shift", index=index)
-        opacity = [trace["marker"]["opacity"] for trace in opened.data("shift")[:-1]]
-        assert (np.argmax(opacity), sorted(opacity)[-2] < 0.2) == ((1, True), (0, False))[not index]
-    assert opened.page.evaluate("typeof window.hacked") == "undefined"
-    assert opened.page.locator("main img").count() == 0
     assert opened.complaints == []
 
 
-def test_policy_stops_other_scripts_and_connections(visit, desk):
-    page = desk("regression").page
+@pytest.mark.slow
+def test_policy_stops_other_scripts_and_connections(visit):
+    page = visit("regression").page
     blocked = page.evaluate(
         """async () => {
           const blocked = [];
@@ -324,24 +276,25 @@ def test_policy_stops_other_scripts_and_connections(visit, desk):
     assert page.evaluate("typeof window.hacked") == "undefined"
 
 
-def test_dark_mode_is_dark_charts_too_and_paper_is_light_and_not_cut(desk):
-    opened = desk("classification")
+@pytest.mark.slow
+def test_dark_mode_is_dark_charts_too_and_paper_is_light_and_not_cut(visit):
+    opened = visit("classification")
     drawn = [f"#chart-{key} .main-svg" for key in opened.charts()]
+    opened.unfold()
     opened.page.emulate_media(color_scheme="dark")  # it follows the reader's setting
     opened.page.wait_for_function(
         "() => getComputedStyle(document.querySelector('#chart-errors .main-svg')).backgroundColor"
         " === getComputedStyle(document.querySelector('section')).backgroundColor"
     )
-    opened.fold(shut=False)
     assert opened.brightness("body") < 60
     assert opened.brightness("body", "color") > 200
     assert all(opened.brightness(chart) < 128 for chart in drawn)
-    opened.fold(shut=True)
+    opened.page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = false })")
     opened.page.emulate_media(media="print", color_scheme="dark")
     opened.page.wait_for_selector("html[data-printing]", state="attached")
     assert opened.brightness("body") == 255
     assert opened.brightness("body", "color") < 60
-    assert opened.style("nav", "display") == "none"
+    assert not opened.page.locator("nav").is_visible()
     assert opened.page.locator("details:not([open])").count() == 0  # paper cannot be opened
     assert all(box["width"] <= 690 for box in opened.boxes())  # of the 695 pixels of A4
     assert all(opened.brightness(chart) == 255 for chart in drawn)
@@ -349,10 +302,5 @@ def test_dark_mode_is_dark_charts_too_and_paper_is_light_and_not_cut(desk):
     opened.page.wait_for_selector("html:not([data-printing])", state="attached")
     assert opened.page.locator("details[open]").count() == 0
     assert opened.brightness("#chart-errors .main-svg") > 200
-
-
-@pytest.mark.slow
-def test_prints_to_paper(visit):
-    pdf = visit("regression").page.pdf(format="A4")
-    assert pdf.startswith(b"%PDF")
+    pdf = opened.page.pdf(format="A4")
     assert 5 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 12

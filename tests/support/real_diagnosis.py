@@ -137,8 +137,8 @@ def undefined():
 
 
 @cache
-def large(rows=200_000):
-    """A stream beyond the exact method's memory, in mode "features": the rows of a small one."""
+def large(rows=20_000):
+    """A stream as if beyond the exact method's memory: the rows of a small one."""
     rng = np.random.default_rng(3)
     small = many_groups(8)
     near = np.sort(rng.integers(len(small.stream), size=rows))
