@@ -7,26 +7,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from retarget.diagnosis.report.charts import log_scale, scale
-from retarget.diagnosis.report.charts.rows import (
-    drawn_rows,
-    group_of_row,
-    mean_by_tenth,
-    most_shifted,
-    running_mean,
-)
+from retarget.diagnosis.report import words
+from retarget.diagnosis.report.charts import log_scale, rows, scale
 from retarget.diagnosis.report.charts.targets import size_chart
 from retarget.diagnosis.report.page import chart_json, report_charts
-from retarget.diagnosis.report.words import (
-    WAYS,
-    chart_text,
-    interval,
-    largest_moves,
-    name,
-    number,
-    percent,
-    with_interval,
-)
 from retarget.diagnosis.result import Choice, Estimate, GroupShift, Stability
 from retarget.learners import COLOURS
 from support import real_diagnosis as real
@@ -54,9 +38,9 @@ def test_charts_of_numbers():
     assert [drawn[i] for i in range(160)] == pytest.approx(shift, rel=1e-3)
     assert charts["shift"].layout["showlegend"] is True
     harbour = next(trace for trace in charts["shift"].traces if trace["name"] == "harbour")
-    rows = np.array(harbour["x"]) - 1
-    assert (stream.groups[rows] == "harbour").all()
-    assert harbour["customdata"][0] == f"row {200 - rows[0]}, {stream.times[rows[0]]}"
+    places = np.array(harbour["x"]) - 1
+    assert (stream.groups[places] == "harbour").all()
+    assert harbour["customdata"][0] == f"row {200 - places[0]}, {stream.times[places[0]]}"
 
     traces, views = charts["targets"].traces, charts["targets"].views
     assert [view.label for view in views] == ["temperature", "humidity"]
@@ -118,8 +102,8 @@ def test_many_groups_classes_or_targets_or_only_one():
     strong = [changes["marker.opacity"] for changes in chart.views[5].traces]
     assert np.argmax(strong) == 4
     chart = report_charts(real.one_group())["shift"]
-    rows, mean = chart.traces
-    assert (len(rows["x"]), mean["mode"], chart.views) == (160, "lines", ())
+    points, mean = chart.traces
+    assert (len(points["x"]), mean["mode"], chart.views) == (160, "lines", ())
     many = real.classification(tuple(f"class {k:02d}" for k in range(40)), 120)
     chart = report_charts(many)["targets"]
     assert len(chart.traces[0]["x"]) == 30
@@ -159,12 +143,12 @@ def test_largest_moves():
         pull=np.array([[0.0, 0.2, -0.5], [0.0, 0.0, np.nan], [0.0, 0.0, 0.0]]),
         own=np.zeros(3),
     )
-    assert [move.words("") for move in largest_moves(groups)] == [
+    assert [move.words("") for move in words.largest_moves(groups)] == [
         "Learning c moved the targets of a by 0.5 on average, and weakened them.",
         "Learning b moved the targets of a by 0.25 on average, and strengthened them.",
         "Learning c moved the targets of b by 0.125 on average.",
     ]
-    assert largest_moves(replace(groups, size=np.eye(3))) == []
+    assert words.largest_moves(replace(groups, size=np.eye(3))) == []
 
 
 def test_candidates():
@@ -194,7 +178,7 @@ def test_a_model_s_charts_are_of_the_model():
     assert runs["x"] == pytest.approx(model.orders, rel=1e-4)
     assert set(runs["y"]) == {"Random order"}
     assert [trace["x"] for trace in ways] == [[9.0], [7.0], [5.0], [3.0]]
-    assert [t["marker"]["color"] for t in ways] == [COLOURS[name] for name in WAYS.values()]
+    assert [t["marker"]["color"] for t in ways] == [COLOURS[name] for name in words.WAYS.values()]
     traces = charts["model-shift"].traces
     drawn, size = dots(traces[:-2]), np.linalg.norm(model.end - model.after, axis=1)
     assert [drawn[i] for i in range(160)] == pytest.approx(size, rel=1e-3)
@@ -213,30 +197,30 @@ def test_a_model_s_charts_are_of_the_model():
 
 
 def test_all_rows_of_a_short_stream_and_a_fair_choice_of_a_long_one():
-    assert drawn_rows(np.zeros(7, int), np.array([3]), 10).tolist() == list(range(7))
+    assert rows.drawn_rows(np.zeros(7, int), np.array([3]), 10).tolist() == list(range(7))
     groups = np.arange(100_000) % 2  # evenly spaced rows would be of one group only
     groups[50_000:50_005] = 2
-    rows = drawn_rows(groups, np.array([77, 99_999]), 4000)
-    assert {77, 99_999, *range(50_000, 50_005)} <= set(rows.tolist())
-    assert (np.diff(rows) > 0).all()
-    assert 4000 <= len(rows) <= 4030
-    assert (groups[rows] == 0).mean() == pytest.approx(0.5, abs=0.01)
-    assert np.diff(rows).max() < 250
+    chosen = rows.drawn_rows(groups, np.array([77, 99_999]), 4000)
+    assert {77, 99_999, *range(50_000, 50_005)} <= set(chosen.tolist())
+    assert (np.diff(chosen) > 0).all()
+    assert 4000 <= len(chosen) <= 4030
+    assert (groups[chosen] == 0).mean() == pytest.approx(0.5, abs=0.01)
+    assert np.diff(chosen).max() < 250
     # those that diverged are the most shifted
-    assert most_shifted(real.undefined().shift_size).tolist() == list(range(120, 130))
+    assert rows.most_shifted(real.undefined().shift_size).tolist() == list(range(120, 130))
 
 
 def test_groups_of_rows():
     diagnosis = real.regression()
     names = np.array(diagnosis.groups.names)
-    assert (names[group_of_row(diagnosis)] == diagnosis.stream.groups).all()
+    assert (names[rows.group_of_row(diagnosis)] == diagnosis.stream.groups).all()
     others = replace(diagnosis.groups, names=(names[0], "the other 2"))  # the last, as one
-    of = group_of_row(replace(diagnosis, groups=others))
+    of = rows.group_of_row(replace(diagnosis, groups=others))
     assert ((of == 0) == (diagnosis.stream.groups == names[0])).all()
     assert set(of) == {0, 1}
     diagnosis = real.one_group()
     parts = replace(diagnosis.groups, names=("part 1", "part 2"), counts=np.array([25, 135]))
-    of = group_of_row(replace(diagnosis, groups=parts))
+    of = rows.group_of_row(replace(diagnosis, groups=parts))
     assert of.tolist() == [0] * 25 + [1] * 135
 
 
@@ -244,7 +228,7 @@ def test_groups_of_rows():
 def test_running_mean_is_the_mean_of_a_window(n):
     values = np.random.default_rng(n).normal(size=n)
     values[n // 2] = np.nan
-    where, means, window = running_mean(values, places=50)
+    where, means, window = rows.running_mean(values, places=50)
     assert where[0] == 1
     assert where[-1] == n
     for place, mean in zip(where - 1, means, strict=True):
@@ -256,10 +240,10 @@ def test_running_mean_is_the_mean_of_a_window(n):
 
 def test_mean_by_tenth():
     order = np.random.default_rng(0).permutation(200).astype(float)
-    where, means = mean_by_tenth(order, 3 * order)
+    where, means = rows.mean_by_tenth(order, 3 * order)
     assert where == pytest.approx(9.5 + 20 * np.arange(10))
     assert means == pytest.approx(3 * where)
-    assert len(mean_by_tenth(np.full(3, np.nan), order[:3])[0]) == 0
+    assert len(rows.mean_by_tenth(np.full(3, np.nan), order[:3])[0]) == 0
 
 
 def test_scales_are_logarithmic_only_if_needed_and_have_few_ticks():
@@ -278,21 +262,21 @@ def test_numbers_in_words():
         (123456789.0, "1.23 \u00d7 10\u2078"), (math.nan, "not defined"),
         (math.inf, "infinite"), (-math.inf, "\u2212infinite"),
     ):  # fmt: skip
-        assert number(value) == text
+        assert words.number(value) == text
     for share, text in (
         (0.5, "50%"), (0.9975, "99.8%"), (1.0, "100%"), (1 - 1e-9, "100%"), (0.0312, "3.1%"),
         (0.0, "0%"), (-1e-9, "0%"), (1.25, "125%"), (-0.2, "\u221220%"), (math.nan, "not defined"),
     ):  # fmt: skip
-        assert percent(share) == text
-    assert interval(Estimate(0.5, 0.25, 0.75), share=True) == "25% to 75%"
-    assert interval(Estimate(1, math.nan, 2)) == "no interval"
-    assert with_interval(Estimate(2, 1, 3)) == "2 (1 to 3)"
-    assert with_interval(real.UNDEFINED) == "-"
+        assert words.percent(share) == text
+    assert words.interval(Estimate(0.5, 0.25, 0.75), share=True) == "25% to 75%"
+    assert words.interval(Estimate(1, math.nan, 2)) == "no interval"
+    assert words.with_interval(Estimate(2, 1, 3)) == "2 (1 to 3)"
+    assert words.with_interval(real.UNDEFINED) == "-"
 
 
 def test_names_in_words():
-    assert name("a\n\tb") == "a\ufffdb"
-    assert name("") == "(empty)"
-    assert name("x" * 99) == "x" * 30 + "\u2026" + "x" * 29
-    assert name("\u202eabc\ud800") == "\ufffdabc\ufffd"
-    assert chart_text("<b>&amp;$x$") == "&lt;b&gt;&amp;amp;&#36;x&#36;"
+    assert words.name("a\n\tb") == "a\ufffdb"
+    assert words.name("") == "(empty)"
+    assert words.name("x" * 99) == "x" * 30 + "\u2026" + "x" * 29
+    assert words.name("\u202eabc\ud800") == "\ufffdabc\ufffd"
+    assert words.chart_text("<b>&amp;$x$") == "&lt;b&gt;&amp;amp;&#36;x&#36;"
