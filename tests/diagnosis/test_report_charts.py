@@ -9,9 +9,10 @@ import pytest
 
 from retarget.diagnosis.report import words
 from retarget.diagnosis.report.charts import log_scale, rows, scale
+from retarget.diagnosis.report.charts.scores import choice_chart
 from retarget.diagnosis.report.charts.targets import size_chart
 from retarget.diagnosis.report.page import chart_json, report_charts
-from retarget.diagnosis.result import Choice, Estimate, GroupShift, Stability
+from retarget.diagnosis.result import Choice, Estimate, GroupShift
 from retarget.learners import COLOURS
 from support import real_diagnosis as real
 
@@ -153,23 +154,18 @@ def test_largest_moves():
 
 def test_candidates():
     tried = pl.DataFrame({"value": [2.0, 0.25, 1.0], "score": [None, 0.3, 0.5]})
-    diagnosis = replace(
-        real.regression(),
-        lr=Choice(0.25, True, "the best", tried),
-        gamma=Choice(0.0, False, "given", pl.DataFrame({"value": [0.0, 1], "score": [2.0, 1]})),
-        stability=Stability(2.0, 2.0),
-    )
-    charts = report_charts(diagnosis)
-    traces = {trace["name"]: trace for trace in charts["rate"].traces}
+    chart = choice_chart("rate", Choice(0.25, True, "the best", tried), largest=2.0)
+    traces = {trace["name"]: trace for trace in chart.traces}
     assert (traces["used"]["x"], traces["used"]["y"]) == ([0.25], [0.3])
     assert (traces["tried"]["x"], traces["tried"]["y"]) == ([0.25, 1.0], [0.3, 0.5])
     assert traces["diverged"]["x"] == [2.0]
     assert traces["largest stable"]["x"] == [2.0, 2.0]
-    assert charts["rate"].layout["xaxis"]["type"] == "log"
-    assert "type" not in charts["ridge"].layout["xaxis"]  # there is no logarithm of 0
-    elsewhere = replace(diagnosis, lr=replace(diagnosis.lr, value=0.3))
-    used = report_charts(elsewhere)["rate"].traces[1]
+    assert chart.layout["xaxis"]["type"] == "log"
+    used = choice_chart("rate", Choice(0.3, False, "given", tried)).traces[1]
     assert (used["mode"], used["x"]) == ("lines", [0.3, 0.3])
+    none = pl.DataFrame({"value": [0.0, 1], "score": [2.0, 1]})
+    chart = choice_chart("ridge", Choice(0.0, False, "given", none))
+    assert "type" not in chart.layout["xaxis"]  # there is no logarithm of 0
 
 
 def test_a_model_s_charts_are_of_the_model():
