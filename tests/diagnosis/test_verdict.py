@@ -68,15 +68,9 @@ def moved(diagnosis, size, sign=1):
 
 def diverging(diagnosis, lr):
     lost = errors(closing(at_rate(diagnosis, lr), UNDEFINED), online=UNDEFINED)
-    nothing = np.full_like(diagnosis.effective, np.nan)
+    nothing, unknown = np.full_like(diagnosis.effective, np.nan), groups([[np.nan] * 2] * 2)
     failures = ("Diverges from row 7 on.",)
-    return replace(
-        lost,
-        excess=UNDEFINED,
-        effective=nothing,
-        groups=groups([[np.nan] * 2] * 2),
-        failures=failures,
-    )
+    return replace(lost, excess=UNDEFINED, effective=nothing, groups=unknown, failures=failures)
 
 
 def trying(diagnosis, change, value, effect=BETTER):

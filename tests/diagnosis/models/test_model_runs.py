@@ -18,24 +18,6 @@ def parts(numbers):
     return Partition(tuple(f"g{k}" for k in range(numbers.max() + 1)), numbers)
 
 
-def test_before_after_and_end_are_those_of_a_plain_loop():
-    stream = drifting(43, outputs=2, dimensions=3)
-    model = opened(network(3, 2), stream, lr=0.1, batch_size=5)
-    done = []
-    passage = pass_as_it_came(model, stream, partition(stream), 0, done.append)
-    assert sum(done) == 43
-    by_hand = model.fresh()
-    for start in range(0, 43, 5):
-        rows = slice(start, start + 5)
-        expected = by_hand.predict(stream.X[rows])
-        np.testing.assert_allclose(passage.before[rows], expected, atol=1e-14)
-        by_hand.learn(stream.X[rows], stream.Y[rows])
-        expected = by_hand.predict(stream.X[rows])
-        np.testing.assert_allclose(passage.after[rows], expected, atol=1e-14)
-    np.testing.assert_array_equal(passage.end, by_hand.predict(stream.X))
-    assert passage.moments[-1][0] == 43
-
-
 def test_checkpoints_are_few_and_at_changes_of_the_group():
     few = parts([0] * 20 + [1] * 30 + [0] * 50)
     found = checkpoints(few, 1, batch_size=1)
@@ -58,9 +40,6 @@ def literal_movement(stream, groups, after, moments, batch):
         since, last = min((i // batch + 1) * batch, len(stream)), after[i]
         for stop, predictions in moments:
             if stop <= since:
-                if stop == since:
-                    moved_now = predictions[i] - last
-                    assert np.abs(moved_now).max() < 1e-12  # nothing was learned in between
                 continue
             between = groups.numbers[since:stop]
             for group in between:
@@ -70,14 +49,28 @@ def literal_movement(stream, groups, after, moments, batch):
 
 
 @pytest.mark.parametrize("batch", [1, 4])
-def test_movement_goes_to_those_who_were_learned_in_between(batch, monkeypatch):
+def test_a_pass_is_a_plain_loop_and_movement_goes_to_those_learned_between(batch, monkeypatch):
     stream = drifting(61, outputs=2, dimensions=3)
     numbers = np.random.default_rng(0).integers(3, size=61)
     groups = parts(np.sort(numbers[:40]).tolist() + numbers[40:].tolist())
     model = opened(network(3, 2), stream, lr=0.1, batch_size=batch)
     monkeypatch.setattr(runs, "CHECKPOINTS", 9)
     monkeypatch.setattr(runs, "ROWS_AT_ONCE", 7)
-    passage = pass_as_it_came(model, stream, groups, 0, quietly)
+    done = []
+    passage = pass_as_it_came(model, stream, groups, 0, done.append)
+    assert sum(done) == passage.moments[-1][0] == 61
+    by_hand, moments = model.fresh(), dict(passage.moments)
+    for start in range(0, 61, batch):
+        rows = slice(start, start + batch)
+        X, Y = stream.X[rows], stream.Y[rows]
+        np.testing.assert_allclose(passage.before[rows], by_hand.predict(X), atol=1e-14)
+        by_hand.learn(X, Y)
+        np.testing.assert_allclose(passage.after[rows], by_hand.predict(X), atol=1e-14)
+        if by_hand.learned in moments:
+            seen = by_hand.predict(stream.X[: by_hand.learned])
+            np.testing.assert_array_equal(moments.pop(by_hand.learned), seen)
+    assert not moments
+    np.testing.assert_array_equal(passage.end, by_hand.predict(stream.X))
     found = runs.movement_by_group(stream, groups, passage.after, passage.moments, batch)
     moved = literal_movement(stream, groups, passage.after, passage.moments, batch)
     np.testing.assert_allclose(moved.sum(1), passage.end - passage.after, atol=1e-12)
