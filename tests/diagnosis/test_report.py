@@ -255,20 +255,19 @@ class TestWords:
         assert correction.endswith("steadied by a ridge of 0.5 (given)")
         assert f"towards the offline learner with ridge {words.number(aim.value)}" in correction
 
-    @pytest.mark.parametrize(
-        ("largest", "condition", "rate", "system", "safe", "share"),
-        [
+    def test_stability(self):
+        diagnosis = real.regression()
+        lr = replace(diagnosis.lr, value=0.25)
+        for largest, condition, rate, system, safe, share in (
             (np.inf, 1.2, "Every rate is stable", "Steps hardly affect", True, 0),
             (np.nan, 20.0, "not defined", "other moderately", True, 0),
             (0.1, 2e3, "250%", "other strongly", False, 100),
-        ],
-    )
-    def test_stability(self, largest, condition, rate, system, safe, share):
-        stability, lr = Stability(largest, condition), replace(real.regression().lr, value=0.25)
-        found = words.stability_words(replace(real.regression(), lr=lr, stability=stability))
-        assert rate in found.rate
-        assert system in found.system
-        assert (found.safe, found.share) == (safe, share)
+        ):
+            stability = Stability(largest, condition)
+            found = words.stability_words(replace(diagnosis, lr=lr, stability=stability))
+            assert rate in found.rate
+            assert system in found.system
+            assert (found.safe, found.share) == (safe, share)
 
 
 class TestTables:

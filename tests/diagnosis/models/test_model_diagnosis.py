@@ -6,7 +6,6 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-import torch
 from sklearn.linear_model import Perceptron, SGDRegressor
 from sklearn.neural_network import MLPRegressor
 from torch import nn
@@ -95,16 +94,6 @@ def test_a_linear_model_with_an_intercept_against_plain_loops_and_the_theory():
     assert found.order.high < 0
     assert len(found.orders) == 3
     assert found.score("random order").error.value == pytest.approx(np.mean(found.orders))
-
-
-def test_corrected_targets_serve_a_linear_module():
-    module = network(5)
-    kept = copy.deepcopy(module.state_dict())
-    found = run(module, sorted_stream(n=80, linear=True), lr=0.1)
-    torch.testing.assert_close(module.state_dict(), kept, rtol=0, atol=0)
-    assert found.agreement == pytest.approx(1, abs=1e-9)
-    assert found.closed.low > 0.9
-    assert found.failures == ()
 
 
 def test_corrected_targets_do_not_serve_a_narrow_network_and_the_run_shows_it():
