@@ -42,12 +42,12 @@ def test_both_are_logged_in_the_users_units():
 
 def test_one_of_them():
     found = from_predictions(STREAM, STREAM.in_units(BEFORE))
-    assert math.isnan(found.remembered.value)
     assert np.isnan(found.shift).all()
-    assert math.isfinite(found.prequential.value)
+    known = [math.isfinite(part.value) for part in (found.prequential, found.remembered)]
+    assert known == [True, False]
     found = from_predictions(STREAM, predictions_after=STREAM.in_units(END))
-    assert math.isfinite(found.remembered.value)
-    assert math.isnan(found.prequential.value)
+    known = [math.isfinite(part.value) for part in (found.prequential, found.remembered)]
+    assert known == [False, True]
     assert math.isnan(found.score("as it came").error.value)
 
 
@@ -62,20 +62,20 @@ def test_classes_by_name():
     assert found.remembered.value == 0
     np.testing.assert_array_equal(found.end, stream.Y)
     assert from_predictions(stream, predictions_after=labels).scores[0].accuracy is not None
+    with pytest.raises(InvalidInputError, match="predictions holds classes .* does not have .*cat"):
+        from_predictions(stream, ["y0", "cat"] * 15)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((STREAM,), "there are no predictions; give predictions, or predictions_after"),
-        ((STREAM, BEFORE[:9]), r"predictions has shape \(9, 2\); expected 50 rows of 2 columns"),
-        ((STREAM, None, BEFORE[:, 0]), r"predictions_after has shape \(50,\); expected 50 rows"),
-        ((STREAM, np.full((50, 2), np.nan)), "predictions is missing or not finite in 50 rows"),
-        ((STREAM, np.full((50, 2), "x")), "predictions holds something that is not a number"),
-        ((classes(30), ["y0", "cat"] * 15), "predictions holds classes .* does not have .*cat"),
+        ((), "there are no predictions; give predictions, or predictions_after"),
+        ((BEFORE[:9],), r"predictions has shape \(9, 2\); expected 50 rows of 2 columns"),
+        ((None, BEFORE[:, 0]), r"predictions_after has shape \(50,\); expected 50 rows"),
+        ((np.full((50, 2), np.nan),), "predictions is missing or not finite in 50 rows"),
+        ((np.full((50, 2), "x"),), "predictions holds something that is not a number"),
     ],
-    ids=range(6),
 )
 def test_what_is_not_a_log_of_this_stream(arguments, message):
     with pytest.raises(InvalidInputError, match=message):
-        from_predictions(*arguments)
+        from_predictions(STREAM, *arguments)
