@@ -12,7 +12,6 @@ from retarget import progress
 from retarget.data.cache import cached_array
 from retarget.data.fetch import DataSet, check_file, get
 from retarget.progress import PatientBar
-from retarget.storage import atomic_file
 from support.made_mnist import made_file
 from support.mirror import Answer
 
@@ -68,13 +67,3 @@ def test_downloads_and_caches_go_by_content(monkeypatch, mirror, tmp_path, momen
     (tmp_path / "one").write_bytes(b"official"[::-1])
     os.utime(tmp_path / "one", (moment, moment))
     assert check_file(data_set.files[0], tmp_path)[0] == "wrong checksum"
-
-
-def test_a_newer_file_is_replaced_as_well(monkeypatch, tmp_path):
-    turn_back(monkeypatch)
-    path = tmp_path / "file"
-    path.write_text("old")
-    os.utime(path, (FAR, FAR))
-    with atomic_file(path) as temporary:
-        temporary.write_text("new")
-    assert path.read_text() == "new"

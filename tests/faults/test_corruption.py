@@ -12,7 +12,7 @@ from support.guarded_reading import GuardedReader
 
 pytestmark = pytest.mark.faults
 # `make test-faults` asks for 1,000 of every format
-COUNT = int(os.environ.get("RETARGET_CORRUPTIONS", "25"))
+COUNT = int(os.environ.get("RETARGET_CORRUPTIONS", "8"))
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
-"""Each single bit of an .npz flipped: an error, or every column with what it held."""
+"""Any single bit of an .npz flipped: an error, or every column with what it held."""
 
 import io
+import os
 
 import numpy as np
 import pytest
@@ -20,7 +21,9 @@ def saved(save, **arrays):
 SMALL = {"x": np.array([[0.5, 1.0], [1.5, -2.0]]), "ß": np.arange(2)}
 # Longer than what zipfile reads at once: a part can be read without the checksum of all of it.
 LONG = {"x": np.linspace(0.0, 1.0, 1800).reshape(900, 2), "y": np.arange(900)}
-ALL, HEADER = slice(None), slice(200)
+# `make test-faults` takes every byte
+STEP = 1 if "RETARGET_CORRUPTIONS" in os.environ else 11
+ALL, HEADER = slice(None, None, STEP), slice(0, 200, STEP)
 FLIPPED = {
     "stored": (saved(np.savez, **SMALL), ALL),
     "packed": (saved(np.savez_compressed, **SMALL), ALL),

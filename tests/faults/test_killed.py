@@ -13,6 +13,7 @@ pytestmark = pytest.mark.faults
 ROUNDS = 200 if "RETARGET_CORRUPTIONS" in os.environ else 12
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
 def test_a_writer_that_is_killed_leaves_a_whole_file(tmp_path, environment):
     command = [sys.executable, str(HERE / "killed_writers.py"), str(tmp_path), str(ROUNDS)]
