@@ -67,13 +67,11 @@ SPARSE = {"GNU.sparse.map": "0,1", "GNU.sparse.size": "9"}
 LONG_NAME = member("x", tarfile.GNUTYPE_LONGNAME, 10) + b"../outside" + bytes(502) + member("x")
 # What follows two harmless files, which are all that is wanted.
 HARMFUL = {
-    "up inside": (member("a/../../b"), OUT),
     "up, a folder": (member("..", tarfile.DIRTYPE), OUT),
     "absolute": (member("/absolute"), OUT),
     "a drive": (member("C:/file"), OUT),
     "backslashes": (member("..\\file"), OUT),
     "a long name": (LONG_NAME, OUT),
-    "a symbolic link": (member("other", tarfile.SYMTYPE), ODD_KIND),
     "a hard link": (member("folder/one", tarfile.LNKTYPE), ODD_KIND),
     "a device": (member("folder/one", tarfile.BLKTYPE), ODD_KIND),
     "a kind of its own": (member("other", b"Z"), ODD_KIND),
@@ -87,7 +85,6 @@ BAD_TARS = {
     for case, (harmful, message) in HARMFUL.items()
 } | {
     "not packed": (b"plain text", f"{NO_TAR}: Not a gzipped file"),
-    "empty": (b"", NO_TAR),
     "no tar": (gzipped(b"plain text " * 99), NO_TAR),
     "wrong checksum": (TAR[:-8] + bytes(4) + TAR[-4:], "CRC check failed"),
     "cut short": (TAR[:-20], "is cut short: its gzip data end too early"),
@@ -110,16 +107,20 @@ def test_a_bad_tar_is_explained(tmp_path, case):
 
 def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
     monkeypatch.setattr(archives, "CHUNK", 1 << 16)
-    zeros = bytes(30_000_000)
-    for bomb in (
-        tar_gz({"folder/other": zeros}),
-        TAR + gzipped(zeros),
-        gzipped(member("x", tarfile.GNUTYPE_LONGNAME, len(zeros)) + zeros),
+    zeros = bytes(8_000_000)
+    honest = zipped({"one": zeros}, zipfile.ZIP_DEFLATED)
+    lying = changed(honest, directory_of(honest)[0][0] + 24, "<I", 1000)
+    unpacks = "made unpacks to more than 67536 bytes"
+    for read, bomb, message in (
+        (read_tar, tar_gz({"folder/other": zeros}), unpacks),
+        (read_tar, TAR + gzipped(zeros), unpacks),
+        (read_tar, gzipped(member("x", tarfile.GNUTYPE_LONGNAME, len(zeros)) + zeros), unpacks),
+        (read_zip, honest, "holds one of 8000000 bytes; expected"),
+        (read_zip, lying, "its file one cannot be read .*Bad CRC-32"),
     ):
         assert len(bomb) < 40_000
-        refused = pytest.raises(InvalidInputError, match="made unpacks to more than 67536 bytes")
-        with at_most(3e6), refused:
-            read_tar(tmp_path / "made", bomb)
+        with at_most(3e6), pytest.raises(InvalidInputError, match=message):
+            read(tmp_path / "made", bomb)
 
 
 @given(st.lists(st.tuples(st.text(max_size=9), st.text(max_size=9)), max_size=4), st.binary())
@@ -197,8 +198,8 @@ BAD_ZIPS = {
     "cut short": (zipped(ZIPPED)[:-30], f"{DAMAGED} .BadZipFile"),
     "an archive in what is left": (zipped({"a.zip": ONE})[:-70], "directory lists no file between"),
     "wrong checksum": (
-        zipped(ZIPPED).replace(b"1" * 700, b"1" * 699 + b"2"),
-        f"{DAMAGED}: its file folder/one cannot be read .BadZipFile: Bad CRC-32",
+        zipped(ZIPPED).replace(b"111", b"112", 1),
+        "folder/one cannot be read .*CRC",
     ),
     "encrypted": (changed(ONE, directory_of(ONE)[0][0] + 8, "<H", 1), "holds one encrypted, or"),
     "bzip2": (zipped({"one": b"1"}, zipfile.ZIP_BZIP2), "with an unsupported compression"),
@@ -217,31 +218,19 @@ def test_a_bad_zip_is_explained(tmp_path, case):
         read_zip(tmp_path / "made.zip", content)
 
 
-@pytest.mark.parametrize("lost", [0, 2, 3, 4])
+@pytest.mark.parametrize("lost", [0, 2, "hidden"])
 def test_a_file_that_no_entry_lists(tmp_path, lost):
-    """Its entry is gone; or, the last, it hides in the comment of the one before."""
+    """Its entry is gone, or hides in the comment of the one before."""
     content = zipped(ZIPPED)
     entries, end = directory_of(content)
-    if lost == 4:
+    if lost == "hidden":
         rest = changed(content, entries[2] + 32, "<H", entries[3] - entries[2])
     else:
-        start, stop = (*entries, end)[lost : lost + 2]
-        rest = content[:start] + content[stop:]
-        sizes = (3, 3, end - entries[0] - stop + start)
-        for offset, form, value in zip((8, 10, 12), ("<H", "<H", "<L"), sizes, strict=True):
-            rest = changed(rest, end - (stop - start) + offset, form, value)
+        start, stop = entries[lost : lost + 2]
+        rest, end = content[:start] + content[stop:], end - (stop - start)
+        for offset, form, value in ((8, "<H", 3), (10, "<H", 3), (12, "<L", end - entries[0])):
+            rest = changed(rest, end + offset, form, value)
     with zipfile.ZipFile(io.BytesIO(rest)) as archive:
         assert len(archive.namelist()) == 3  # zipfile itself sees nothing wrong
     with pytest.raises(InvalidInputError, match="lists no file between the bytes"):
         read_zip(tmp_path / "made", rest)
-
-
-def test_a_zip_bomb_is_not_unpacked(tmp_path):
-    honest = zipped({"one": bytes(30_000_000)}, zipfile.ZIP_DEFLATED)
-    lying = changed(honest, directory_of(honest)[0][0] + 24, "<I", 1000)
-    assert len(honest) < 40_000
-    with at_most(3e6):
-        with pytest.raises(InvalidInputError, match="holds one of 30000000 bytes; expected"):
-            read_zip(tmp_path / "made", honest)
-        with pytest.raises(InvalidInputError, match="its file one cannot be read .*Bad CRC-32"):
-            read_zip(tmp_path / "made", lying)

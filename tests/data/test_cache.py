@@ -1,6 +1,7 @@
 """What is computed once and kept: arrays, and the checksums of what runs read."""
 
 import hashlib
+import itertools
 import json
 import os
 import time
@@ -21,7 +22,7 @@ from retarget.data.core50 import core50_checksums, load_core50
 from retarget.data.mnist import MNIST, load_mnist
 from retarget.errors import InvalidInputError, MissingDataError
 from support.made_cifar10 import write_made_cifar10
-from support.made_core50 import FORMS, SOURCES, made_frames, write_made_core50
+from support.made_core50 import frame_name
 from support.made_mnist import write_made_mnist
 
 # Arrays
@@ -222,40 +223,40 @@ def same_error(load, checksum):
     ],
 )
 def test_data_sets_are_the_files_that_are_read(tmp_path, data_set, load, write):
-    here, there = tmp_path / "here", tmp_path / "there"
-    same_error(lambda: load(here), lambda: data_set_checksums(data_set, here))
-    for folder in (here, there):
-        write(folder)
-    first = data_set_checksums(data_set, here)
-    assert first == {
-        f"{data_set.name}/{path.relative_to(here).as_posix()}": sha256(path.read_bytes())
-        for path in here.rglob("*")
+    same_error(lambda: load(tmp_path), lambda: data_set_checksums(data_set, tmp_path))
+    write(tmp_path / "data")
+    assert data_set_checksums(data_set, tmp_path / "data") == {
+        f"{data_set.name}/{path.relative_to(tmp_path / 'data').as_posix()}": sha256(
+            path.read_bytes()
+        )
+        for path in (tmp_path / "data").rglob("*")
         if path.is_file()
     }
-    changed = next(iter(first))
-    path = there / changed.removeprefix(f"{data_set.name}/")
-    path.write_bytes(path.read_bytes() + b"\0")
-    found = data_set_checksums(data_set, there)
-    assert found == first | {changed: sha256(path.read_bytes())}
 
 
 def test_core50_is_the_archive_or_the_frames_that_are_used(tmp_path):
-    same_error(lambda: load_core50(tmp_path), lambda: core50_checksums(tmp_path, 2))
-    frames = made_frames(range(1, 12), range(1, 51), (1, 2, 3), size=(2, 2))
-    for form in reversed(FORMS):
-        source = write_made_core50(tmp_path, form, frames)
-        first = core50_checksums(tmp_path, 2)
-        assert set(first) == {f"core50/{SOURCES[form]}"}
-        source = source.rename(tmp_path / f"other{source.suffix}")  # under another name
-        assert core50_checksums(source, 2) == first
-
     def summed(count=2):
         core50._frames_checksum.cache_clear()
         return core50_checksums(source, count)
 
+    same_error(lambda: load_core50(tmp_path), lambda: core50_checksums(tmp_path, 2))
+    archive = tmp_path / "core50_128x128.zip"
+    archive.write_bytes(b"any")
+    assert core50_checksums(tmp_path, 2) == {f"core50/{archive.name}": sha256(b"any")}
+    source = archive.rename(tmp_path / "other.zip")  # under another name
+    assert summed() == {f"core50/{archive.name}": sha256(b"any")}
+    folder = tmp_path / "core50_128x128"
+    for session, thing in itertools.product(range(1, 12), range(1, 51)):
+        for number in (1, 2, 3) if (session, thing) == (5, 9) else (1, 3):
+            path = folder / frame_name(session, thing, number)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(path.name)  # no picture: they are not decoded
+    first = core50_checksums(tmp_path, 2)
+    assert set(first) == {f"core50/{folder.name}"}
+    source = folder.rename(tmp_path / "other")
     assert summed() == first
-    assert summed(3) != first
-    unused, used = (source / f"s5/o9/C_05_09_00{number}.png" for number in (2, 3))
+    assert summed(1) != first
+    unused, used = (source / frame_name(5, 9, number) for number in (2, 3))
     unused.write_bytes(b"other")
     assert summed() == first
     used.write_bytes(b"other")

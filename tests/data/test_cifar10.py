@@ -1,6 +1,5 @@
 """CIFAR-10 in all its forms; its pickles are read without running them."""
 
-import builtins
 import hashlib
 import os
 import pickle
@@ -53,12 +52,10 @@ def test_every_form_becomes_images_and_labels(tmp_path, form):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_the_planes_of_an_image_are_red_green_and_blue(tmp_path):
-    write_made_cifar10(tmp_path)
+def test_the_planes_of_an_image_are_red_green_and_blue():
     pixels = np.repeat(np.array([[1, 2, 3]], np.uint8), 1024, axis=1)
     pixels[0, 32] = 9  # the first of the second row of red
-    (tmp_path / FIRST).write_bytes(python_batch(pixels, [0]))
-    image = load_cifar10(tmp_path).train_images[0]
+    (image,), _ = parse_batch(python_batch(pixels, [0]), "a", "made")
     assert image[0, 1, 0] == 9
     assert image.sum(axis=(1, 2)).tolist() == [1024 + 8, 2048, 3072]
 
@@ -78,19 +75,13 @@ BAD = {
     "negative label": (python_batch(PIXELS, [1, -2, 0, 3]), "holds the label -2;"),
     "too few labels": (
         python_batch(PIXELS, [1, 2, 3]),
-        r"holds 3 labels, but 'data' of \(4, 3072\); expected an array of \(3, 3072\)",
+        r"3 labels, but 'data' of \(4, 3072\); exp",
     ),
     "no images": (python_batch(PIXELS[:0], []), "holds no images"),
     "no array": (python2_pickle({b"data": b"x", b"labels": []}), "'data' of bytes;"),
-    "labels of text": (
-        python2_pickle({b"data": PIXELS, b"labels": [b"x"] * 4}),
-        "holds 'labels' that are not a list of whole numbers",
-    ),
+    "text": (python2_pickle({b"data": PIXELS, b"labels": [b"x"] * 4}), "not a list of whole numb"),
     "no labels": (python2_pickle({b"data": PIXELS}), "no dictionary with 'data' and 'labels'"),
-    "a call": (b"cos\nsystem\n(S'true'\ntR.", "is refused: it has GLOBAL 'os.sys"),
-    "binary label": (binary_batch(PIXELS, [1, 2, 10, 3]), "holds the label 10;"),
     "binary cut short": (binary_batch(PIXELS, LABELS)[:-1], "has 12291 bytes; .* 3073"),
-    "binary empty": (b"", "holds no images"),
 }
 
 
@@ -103,22 +94,20 @@ def test_a_bad_batch_is_explained(case):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_bad_batch_is_named_and_none_is_larger_than_those_of_cifar10(tmp_path, monkeypatch, form):
+    assert all(f.size <= cifar10.LARGEST_FILE for f in CIFAR10_PYTHON_FILES + CIFAR10_BINARY_FILES)
     write_made_cifar10(tmp_path, form)
-    monkeypatch.setattr(cifar10, "LARGEST_FILE", 20 * 3073 - 1)
-    with pytest.raises(InvalidInputError, match="batch.* (more than|expected at most) 61459"):
-        load_cifar10(tmp_path)
-    monkeypatch.undo()
-    files = CIFAR10_PYTHON_FILES + CIFAR10_BINARY_FILES
-    assert all(file.size <= cifar10.LARGEST_FILE for file in files)
-    version, _, archive = form.partition(" ")
-    contents, _ = made_files(version, images=1)
-    bad = list(contents)[2]
-    contents[bad] = b"\xff" * 3073
-    place = f"{tmp_path}/{bad}"
-    if archive:
-        ((name, _),) = made_files(form)[0].items()
-        contents, place = {name: tar_gz(contents)}, f"{bad} in {tmp_path}/{name}"
-    for name, content in contents.items():
+    with monkeypatch.context() as patch:
+        patch.setattr(cifar10, "LARGEST_FILE", 20 * 3073 - 1)
+        with pytest.raises(InvalidInputError, match="batch.* (more than|expected at most) 61459"):
+            load_cifar10(tmp_path)
+    batches, _ = made_files(form.removesuffix(" archive"), images=1)
+    bad = list(batches)[2]
+    batches[bad] = b"\xff" * 3073
+    files, place = batches, f"{tmp_path}/{bad}"
+    if form.endswith("archive"):
+        archive = next(iter(made_files(form)[0]))
+        files, place = {archive: tar_gz(batches)}, f"{bad} in {tmp_path}/{archive}"
+    for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     with pytest.raises(InvalidInputError, match=f"^{place} (holds the label 255|is refused)"):
         load_cifar10(tmp_path)
@@ -142,35 +131,24 @@ def test_normalised_is_what_the_words_say():
 # Pickles
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        {b"data": ROWS, b"labels": [0, 255, 256, 65536, -(2**31)], b"long": b"x" * 300},
-        {b"names": [b"", b"x" * 300], b"empty": [], b"": ROWS[:0], b"number": -5},
-        {b"data": np.zeros((70_000, 1), np.uint8)},
+def test_files_of_python_2_are_as_pickle_reads_them():
+    numbers, text = [0, 255, 256, 65536, -(2**31)], [b"", b"x" * 300]
+    value = {b"data": ROWS, b"labels": numbers, b"names": text, b"empty": [], b"": ROWS[:0]}
+    for each in (
+        value | {b"long": text[1], b"number": -5},
+        {b"d": np.zeros((70_000, 1), "u1")},
         {},
-    ],
-)
-def test_files_of_python_2_are_as_pickle_reads_them(value):
-    content = python2_pickle(value)
-    for found in (pickle.loads(content, encoding="bytes"), read_pickle(content, "made")):
-        np.testing.assert_equal(found, value)
-        assert [type(part) for part in found.values()] == [type(part) for part in value.values()]
-
-
-class Calls:
-    """Pickled as a call of a function."""
-
-    def __init__(self, function, *arguments):
-        self.call = function, arguments
-
-    def __reduce__(self):
-        return self.call
+    ):
+        content = python2_pickle(each)
+        for found in (pickle.loads(content, encoding="bytes"), read_pickle(content, "made")):
+            np.testing.assert_equal(found, each)
+            assert [type(part) for part in found.values()] == [type(p) for p in each.values()]
 
 
 def hostile(canary):
     """Pickles that would create the file `canary`, if anything in them ran."""
     text = f"__import__('pathlib').Path({str(canary)!r}).touch()"
+    call = type("Call", (), {"__reduce__": lambda self: (eval, (text,))})()
     evaluate = b"cbuiltins\neval\n"
     argument = b"X" + struct.pack("<I", len(text)) + text.encode()
     short = b"\x8c" + bytes([len(text)]) + text.encode()
@@ -188,7 +166,7 @@ def hostile(canary):
         yield array.replace(part, evaluate)
     yield array[:-1] + b"(" + argument + b"ibuiltins\neval\n."  # after an array
     for protocol in range(6):
-        yield pickle.dumps({"data": [Calls(builtins.eval, text)]}, protocol)
+        yield pickle.dumps({"data": [call]}, protocol)
 
 
 def test_nothing_in_a_hostile_file_runs(tmp_path):
@@ -207,12 +185,8 @@ def entry(value):
 
 
 OTHER = {
-    "a value used twice": (entry(b"]q\x01h\x01"), "BINGET"),
     "a list inside a list": (entry(b"](]e"), "EMPTY_LIST"),
     "no instruction": (b"\xff.", "at position 0, opcode"),
-    "a huge number": (entry(b"\x8b\xff\xff\xff\x7f"), "long4"),
-    "a promised bytearray": (b"\x96" + struct.pack("<Q", 10**12) + b".", "bytearray8"),
-    "no dictionary": (b"\x80\x02K\x01.", "where CIFAR-10 has EMPTY_DICT"),
     "half an entry": (b"}(U\x01au.", "SETITEMS"),
     "more after the end": (entry(b"K\x01") + b"N", "continues after its end"),
     "array too short": (entry(array_pickle((3, 4), bytes(11))), "reshape"),
@@ -237,14 +211,11 @@ def test_every_instruction_of_pickle_is_known_or_refused():
             read_pickle(entry(every[name] + 9 * b"N" + b"\n"), "made")
 
 
-def test_a_promised_length_is_not_allocated():
+def test_a_promised_length_is_not_allocated_and_instructions_are_limited(monkeypatch):
     with at_most(1e5):
-        for value in (b"T\xff\xff\xff\x7f", b"X\xff\xff\xff\x7f", array_pickle((65535, 1), b"")):
+        for value in (b"T\xff\xff\xff\x7f", b"\x96" + 8 * b"\x11", array_pickle((65535, 1), b"")):
             with pytest.raises(InvalidInputError, match="made is refused"):
                 read_pickle(entry(value), "made")
-
-
-def test_the_number_of_instructions_is_limited(monkeypatch):
     monkeypatch.setattr(cifar10, "MOST_INSTRUCTIONS", 10)
     read_pickle(entry(b"](K\x01e"), "made")
     with pytest.raises(InvalidInputError, match="it has more than 10 instructions"):

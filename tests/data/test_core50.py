@@ -133,15 +133,12 @@ def test_a_bad_picture_is_named(tmp_path, case):
         load_some(tmp_path / "made")
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"frames_per_session": 0}]
-    + [{"test_sessions": sessions} for sessions in ((), (0,), (12,), (3, 3), range(1, 12))],
-)
-def test_options_that_make_no_sense(options):
-    ((name, _),) = options.items()
-    with pytest.raises(InvalidInputError, match=f"^{name} is .*; expected"):
-        load_core50("anything", **options)
+def test_options_that_make_no_sense():
+    with pytest.raises(InvalidInputError, match="^frames_per_session is 0; expected"):
+        load_core50("anything", 0)
+    for sessions in ((), (0,), (12,), (3, 3), range(1, 12)):
+        with pytest.raises(InvalidInputError, match="^test_sessions is .*; expected"):
+            load_core50("anything", test_sessions=sessions)
 
 
 def test_the_pixels_of_a_picture():
@@ -157,15 +154,6 @@ def test_the_pixels_of_a_picture():
     changed = content[: place - 8] + struct.pack(">I", len(other)) + b"IDAT" + other
     with pytest.raises(InvalidInputError, match="a file is damaged, or neither PNG nor JPEG"):
         decode(changed + content[place + deflated :], "a file")
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_file_larger_than_any_frame(tmp_path, monkeypatch, form):
-    source = write_made_core50(tmp_path, form, FRAMES)
-    monkeypatch.setattr(core50, "LARGEST_FILE", 50)
-    message = f"{source}.* (more than|expected at most) 50"
-    with pytest.raises(InvalidInputError, match=message):
-        load_some(source)
 
 
 def test_folders_and_files_that_cannot_be_read(tmp_path, monkeypatch):
@@ -184,6 +172,10 @@ def test_folders_and_files_that_cannot_be_read(tmp_path, monkeypatch):
     os.mkfifo(source / NAME)
     with pytest.raises(InvalidInputError, match=f"{NAME} is not a regular file"):
         load_some(source)
+    monkeypatch.setattr(core50, "LARGEST_FILE", 50)
+    for each in (source, write_made_core50(tmp_path / "zipped", "zip", FRAMES)):
+        with pytest.raises(InvalidInputError, match=f"{each}.* (more than|expected at most) 50"):
+            load_some(each)
 
 
 def test_only_the_chosen_frames_are_held(tmp_path):
@@ -194,21 +186,14 @@ def test_only_the_chosen_frames_are_held(tmp_path):
         load_some(source, 4)
 
 
-def at_hand(name):
-    path = Path(os.environ.get("RETARGET_DATA", "")) / name
-    if not path.is_file():
-        pytest.skip(f"RETARGET_DATA names no folder with {name}")
-    return path
-
-
 @pytest.mark.slow
 def test_real_frames():
-    sample = at_hand("core50_sample.zip")
+    sample = Path(os.environ.get("RETARGET_DATA", "")) / "core50_sample.zip"
+    if not sample.is_file():
+        pytest.skip("RETARGET_DATA names no folder with core50_sample.zip")
     loaded = load_some(sample, 1)
-    images = np.concatenate([loaded.train_images, loaded.test_images])
-    assert images.shape == (90, 3, 128, 128)
+    assert len(loaded.train_images) + len(loaded.test_images) == 90
     assert set(loaded.test_sessions.tolist()) == {3, 7}
-    assert len({*loaded.train_objects.tolist(), *loaded.test_objects.tolist()}) == 44
     with zipfile.ZipFile(sample) as archive, archive.open(archive.namelist()[0]) as file:
         name, pixels = file.name, np.asarray(Image.open(file))
     session, thing = (int(part[1:]) for part in name.split("/")[1:3])
@@ -216,16 +201,6 @@ def test_real_frames():
     np.testing.assert_array_equal(loaded.train_images[row][0].transpose(1, 2, 0), pixels)
     with pytest.raises(InvalidInputError, match="of 550 sessions of an object it lacks 460"):
         load_core50(sample, 1)
-
-
-@pytest.mark.slow
-def test_the_stand_in():
-    loaded = load_core50(at_hand("core50_standin.zip"))
-    assert loaded.train_images.shape == (6000, 3, 64, 64)
-    assert loaded.test_images.shape == (2250, 3, 64, 64)
-    assert np.bincount(loaded.train_objects).tolist() == [120] * 50
-    assert np.bincount(loaded.test_objects).tolist() == [45] * 50
-    assert set(loaded.test_sessions.tolist()) == {3, 7, 10}
 
 
 # Which frames, and which tasks
