@@ -55,31 +55,7 @@ def content(answer):
     return json.loads(answer.partition(b"\r\n\r\n")[2])
 
 
-VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=9)
-    | st.sampled_from([1e999, -0.0, 5e-324, 2 * LARGEST, 10**400, "__proto__", "\ud800"]),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
 LETTERS = st.characters(max_codepoint=255, exclude_characters="\r\n")
-NAMES = [*toy_opening().state.model_dump(), "other"]
-
-
-@settings(max_examples=6 * TIMES)
-@given(st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4), VALUES)
-def test_settings_of_any_kind(server, changes, instead):
-    for body in (toy_opening().state.model_dump() | changes, instead):
-        answer = posted(server, json.dumps(body).encode())
-        assert status(answer) in (200, 422)
-        assert isinstance(content(answer), dict)
-
-
 NUMBERS = st.floats(-2 * LARGEST, 2 * LARGEST) | st.sampled_from([0.0, 1e-300, -LARGEST, LARGEST])
 POSITIVES = st.floats(1 / LARGEST, 2 * LARGEST) | st.sampled_from([1 / LARGEST, 2 * LARGEST])
 
@@ -114,7 +90,8 @@ def test_every_setting_in_range_has_a_picture(server, data):
 @example(b'{"x":' * 15_000)
 @example(b'{"x": [' + b"1," * 40_000 + b"1]}")
 @example(b'{"seed": ' + b"9" * 90_000 + b"}")
-@example(b'"\\ud800"')
+@example(b'{"order": "\\ud800"}')
+@example(b'{"x": [1e999], "__proto__": {}}')
 @example(b'{"x": NaN}')
 def test_any_bytes_as_a_body(server, body):
     assert status(posted(server, body)) == 422
