@@ -11,14 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from retarget.data import backbones
-from retarget.data.backbones import (
-    RESNET18,
-    ResNet18,
-    load_backbone,
-    read_torch_file,
-    read_weights,
-    resnet18_from,
-)
+from retarget.data.backbones import RESNET18, ResNet18, load_backbone, read_torch_file, read_weights
 from retarget.errors import InvalidInputError, InvalidTypeError, MissingDataError
 from support.peak_memory import at_most
 
@@ -88,7 +81,7 @@ def test_weights_in_every_form_become_float32(tmp_path, weights, suffix, kind):
     random = torch.rand(3)
     torch.manual_seed(1)
     given = {n: getattr(w, kind)() if w.is_floating_point() else w for n, w in weights.items()}
-    network = resnet18_from(written(tmp_path, given, f"weights.{suffix}"))
+    network = backbones.resnet18_from(written(tmp_path, given, f"weights.{suffix}"))
     assert torch.equal(torch.rand(3), random)  # loading draws no random number
     assert not network.training
     for name, found in network.state_dict().items():
@@ -102,14 +95,10 @@ def test_weights_that_do_not_fit_are_named(tmp_path, weights):
     del changed["fc.bias"]
     told = r"Missing.*fc\.bias.*Unexpected.*head\.bias.*size mismatch for conv1\.weight"
     with pytest.raises(InvalidInputError, match=f"not hold the weights of a ResNet-18.*{told}"):
-        resnet18_from(written(tmp_path, changed))
-    for other in (
-        {"a": torch.zeros(1)},
-        {"fc.weight": torch.zeros(0, 512)},
-        {"fc.weight": torch.zeros(3)},
-    ):
+        backbones.resnet18_from(written(tmp_path, changed))
+    for name, shape in (("a", 1), ("fc.weight", (0, 512)), ("fc.weight", 3)):
         with pytest.raises(InvalidInputError, match=r'Missing key.*"conv1.weight", .*\[...\]$'):
-            resnet18_from(written(tmp_path, other))
+            backbones.resnet18_from(written(tmp_path, {name: torch.zeros(shape)}))
 
 
 def test_files_that_hold_no_weights(tmp_path):

@@ -156,34 +156,28 @@ def test_a_changed_file_is_read_again(large, reads):
 def test_a_damaged_note_is_none(large, tmp_path, reads):
     expected = file_checksum(large)
     (note,) = notes(tmp_path)
-    right = json.loads(note.read_text())
-    wrong = [right | {"sha256": each} for each in (expected[:-2], "zz" + expected[2:])]
-    for damage in (
-        b"",
-        b"\xff\xfe",
-        b"[]",
-        b'{"files": 3}',
-        *(json.dumps(w).encode() for w in wrong),
-    ):
+    right, damages = json.loads(note.read_text()), [b"", b"\xff\xfe", b"[]", b'{"files": 3}']
+    for_sha256 = (expected[:-2], "zz" + expected[2:])
+    damages += [json.dumps(right | {"sha256": wrong}).encode() for wrong in for_sha256]
+    for damage in damages:
         note.write_bytes(damage)
         reads.reset_mock()
         assert [file_checksum(large), file_checksum(large)] == [expected] * 2
         assert reads.call_count == 1
 
 
-@pytest.mark.parametrize("why", ["just written", "changes meanwhile", "cache cannot be written"])
-def test_files_that_are_not_noted(large, tmp_path, monkeypatch, why):
-    if why == "just written":
-        monkeypatch.setattr(cache, "SETTLED", 10**15)
-    elif why == "changes meanwhile":
-        computed = cache._computed
-        monkeypatch.setattr(
-            cache, "_computed", lambda *given: (computed(*given), large.write_bytes(b"more"))[0]
-        )
-    else:
-        (tmp_path / "cache").write_text("a file, where a folder should be")
-    assert file_checksum(large) == sha256(CONTENT)
+def test_files_that_are_not_noted(large, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "SETTLED", 10**15)  # it was written just now
+        assert file_checksum(large) == sha256(CONTENT)
+    with monkeypatch.context() as patch:
+        changes = Mock(side_effect=lambda paths: (large.write_bytes(b"more"), sha256(CONTENT))[1])
+        patch.setattr(cache, "_computed", changes)  # while it is read
+        assert file_checksum(large) == sha256(CONTENT)
     assert notes(tmp_path) == []
+    (tmp_path / "cache").write_text("a file, where a folder should be")
+    large.write_bytes(CONTENT)
+    assert file_checksum(large) == sha256(CONTENT)
 
 
 def test_several_files_by_name_with_a_bar_that_reaches_its_end(tmp_path, monkeypatch):

@@ -63,10 +63,7 @@ def test_the_planes_of_an_image_are_red_green_and_blue():
 BAD = {
     "label": (python_batch(PIXELS, [1, 2, 10, 3]), "holds the label 10; expected 0 to 9"),
     "negative label": (python_batch(PIXELS, [1, -2, 0, 3]), "holds the label -2;"),
-    "too few labels": (
-        python_batch(PIXELS, [1, 2, 3]),
-        r"3 labels, but 'data' of \(4, 3072\); exp",
-    ),
+    "too few labels": (python_batch(PIXELS, [1, 2, 3]), r"3 labels, but 'data' of \(4, 3072\);"),
     "no images": (python_batch(PIXELS[:0], []), "holds no images"),
     "no array": (python2_pickle({b"data": b"x", b"labels": []}), "'data' of bytes;"),
     "text": (python2_pickle({b"data": PIXELS, b"labels": [b"x"] * 4}), "not a list of whole numb"),
@@ -124,11 +121,8 @@ def test_normalised_is_what_the_words_say():
 def test_files_of_python_2_are_as_pickle_reads_them():
     numbers, text = [0, 255, 256, 65536, -(2**31)], [b"", b"x" * 300]
     value = {b"data": ROWS, b"labels": numbers, b"names": text, b"empty": [], b"": ROWS[:0]}
-    for each in (
-        value | {b"long": text[1], b"number": -5},
-        {b"d": np.zeros((70_000, 1), "u1")},
-        {},
-    ):
+    value |= {b"long": text[1], b"number": -5}
+    for each in (value, {b"data": np.zeros((70_000, 1), np.uint8)}, {}):
         content = python2_pickle(each)
         for found in (pickle.loads(content, encoding="bytes"), read_pickle(content, "made")):
             np.testing.assert_equal(found, each)
@@ -148,11 +142,7 @@ def hostile(canary):
     yield b"(" + argument + b"ibuiltins\neval\n."  # an instance
     yield b"(" + evaluate + argument + b"o."
     yield b"\x80\x02" + evaluate + argument + b"\x85\x81."
-    for part in (
-        b"cnumpy.core.multiarray\n_reconstruct\n",
-        b"cnumpy\nndarray\n",
-        b"cnumpy\ndtype\n",
-    ):
+    for part in re.findall(b"cnumpy.*\n.*\n", array):  # instead of each of its functions
         yield array.replace(part, evaluate)
     yield array[:-1] + b"(" + argument + b"ibuiltins\neval\n."  # after an array
     for protocol in range(6):
@@ -174,20 +164,17 @@ def entry(value):
     return b"\x80\x02}(U\x01a" + value + b"u."
 
 
-OTHER = {
-    "a list inside a list": (entry(b"](]e"), "EMPTY_LIST"),
-    "no instruction": (b"\xff.", "at position 0, opcode"),
-    "half an entry": (b"}(U\x01au.", "SETITEMS"),
-    "more after the end": (entry(b"K\x01") + b"N", "continues after its end"),
-    "array too short": (entry(array_pickle((3, 4), bytes(11))), "reshape"),
-    "negative sizes": (entry(array_pickle((-3, -4), bytes(12))), "reshape"),
-    "three dimensions": (entry(array_pickle((1, 3, 4), bytes(12))), "number 4"),
-    "array of objects": (entry(array_pickle((1, 1), b"x", b"O8")), "O8"),
-}
-
-
 def test_what_is_not_plain_data_is_refused():
-    for content, message in OTHER.values():
+    for content, message in (
+        (entry(b"](]e"), "EMPTY_LIST"),
+        (b"\xff.", "at position 0, opcode"),
+        (b"}(U\x01au.", "SETITEMS"),
+        (entry(b"K\x01") + b"N", "continues after its end"),
+        (entry(array_pickle((3, 4), bytes(11))), "reshape"),
+        (entry(array_pickle((-3, -4), bytes(12))), "reshape"),
+        (entry(array_pickle((1, 3, 4), bytes(12))), "number 4"),
+        (entry(array_pickle((1, 1), b"x", b"O8")), "O8"),
+    ):
         with pytest.raises(InvalidInputError, match=f"made is refused: .*{message}"):
             read_pickle(content, "made")
 

@@ -15,26 +15,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from retarget.data import core50
-from retarget.data.core50 import (
-    Frame,
-    choose,
-    decode,
-    index,
-    load_core50,
-    new_classes_tasks,
-    parse_name,
-    spread,
-)
+from retarget.data.core50 import Frame, choose, decode, index, load_core50, new_classes_tasks
 from retarget.errors import InvalidInputError, MissingDataError
-from support.made_core50 import (
-    FORMS,
-    SOURCES,
-    frame_name,
-    made_frames,
-    picture,
-    write_made_core50,
-    zipped,
-)
+from support.made_core50 import FORMS, frame_name, made_frames, picture, write_made_core50, zipped
 from support.peak_memory import at_most
 
 FRAMES = made_frames()
@@ -82,15 +65,14 @@ def test_a_whole_set(tmp_path):
 
 
 def test_the_forms_are_looked_for_in_order(tmp_path, monkeypatch):
-    seeds = {form: made_frames(seed=n) for n, form in enumerate(FORMS)}
-    for form, frames in seeds.items():
-        write_made_core50(tmp_path, form, frames)
+    frames = {form: made_frames(seed=n) for n, form in enumerate(FORMS)}
+    written = {form: write_made_core50(tmp_path, form, frames[form]) for form in FORMS}
     monkeypatch.setenv("RETARGET_DATA", str(tmp_path))
-    for form, frames in seeds.items():
-        expected = frames[frame_name(1, 1, 2)].transpose(2, 0, 1)
+    for form, path in written.items():
+        expected = frames[form][frame_name(1, 1, 2)].transpose(2, 0, 1)
         for source in (None, str(tmp_path)):
             np.testing.assert_array_equal(load_some(source).train_images[0], expected)
-        (tmp_path / SOURCES[form]).rename(tmp_path / f"{form}.old")
+        path.rename(tmp_path / f"{form}.old")
     expected = (
         f"core50: {tmp_path} is not a file, and does not contain any of core50_128x128, "
         "core50_128x128.zip; download http.*core50_128x128.zip to it by hand"
@@ -211,8 +193,8 @@ def test_a_name_is_a_frame(session, thing, number):
     expected = Frame(session, thing - 1, number)
     for suffix in ("png", "jpg", "jpeg"):
         name = frame_name(session, thing, number, suffix)
-        assert parse_name(name, "made") == expected
-        assert parse_name(f"core50_128x128/{name}", "made") == expected
+        assert core50.parse_name(name, "made") == expected
+        assert core50.parse_name(f"core50_128x128/{name}", "made") == expected
 
 
 def test_the_file_of_each_frame():
@@ -242,7 +224,7 @@ def test_the_file_of_each_frame():
 @given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n))))
 def test_frames_are_spread_evenly_from_first_to_last(sizes):
     count, wanted = sizes
-    places = spread(count, wanted)
+    places = core50.spread(count, wanted)
     assert len(places) == wanted
     assert places[0] == 0
     if wanted > 1:

@@ -12,16 +12,7 @@ import pytest
 from retarget.data import fetch
 from retarget.data.backbones import load_backbone
 from retarget.data.cifar10 import load_cifar10
-from retarget.data.fetch import (
-    DATA_SETS,
-    DataSet,
-    check_file,
-    data_folder,
-    find_data_set,
-    get,
-    get_command,
-    locate,
-)
+from retarget.data.fetch import DATA_SETS, DataSet, check_file, data_folder, get, locate
 from retarget.data.mnist import MNIST
 from retarget.errors import DownloadError, InvalidInputError, MissingDataError
 from support.made_mnist import made_file, stored
@@ -32,14 +23,14 @@ def test_the_folder_is_the_given_one_then_the_variable_then_the_cache(monkeypatc
     cache = Path(platformdirs.user_cache_dir("retarget"))
     monkeypatch.delenv("RETARGET_DATA", raising=False)
     assert data_folder() == cache
-    assert get_command(MNIST, cache) == "retarget data get mnist"
+    assert fetch.get_command(MNIST, cache) == "retarget data get mnist"
     monkeypatch.setenv("RETARGET_DATA", "")
     assert data_folder() == cache
     monkeypatch.setenv("RETARGET_DATA", str(tmp_path))
     assert data_folder() == tmp_path
     assert data_folder("~/data") == Path.home() / "data"
     command = "retarget data get mnist --data-dir 'my data'"
-    assert get_command(MNIST, data_folder("my data")) == command
+    assert fetch.get_command(MNIST, data_folder("my data")) == command
 
 
 def test_the_forms_of_a_file_are_looked_for_in_order(tmp_path):
@@ -83,7 +74,7 @@ def test_a_file_that_cannot_be_read_or_has_another_size(tmp_path, monkeypatch):
 
 def test_an_unknown_name_gets_the_nearest_one():
     for name, data_set in DATA_SETS.items():
-        assert find_data_set(name) is data_set
+        assert fetch.find_data_set(name) is data_set
         addresses = [address for file in data_set.files for address in file.mirrors]
         assert all(address.startswith("https://") for address in addresses)
     for name, message in {
@@ -92,7 +83,7 @@ def test_an_unknown_name_gets_the_nearest_one():
         "iris": "there is no data set 'iris'; known: mnist, cifar10",
     }.items():
         with pytest.raises(InvalidInputError, match=message):
-            find_data_set(name)
+            fetch.find_data_set(name)
 
 
 # Downloads
