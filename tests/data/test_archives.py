@@ -97,14 +97,6 @@ BAD_TARS = {
 }
 
 
-@pytest.mark.parametrize("case", BAD_TARS)
-def test_a_bad_tar_is_explained(tmp_path, case):
-    content, message = BAD_TARS[case]
-    with pytest.raises(InvalidInputError, match=f"{tmp_path}/made.tar.gz .*{message}"):
-        read_tar(tmp_path / "made.tar.gz", content)
-    assert [path.name for path in tmp_path.iterdir()] == ["made.tar.gz"]
-
-
 def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
     monkeypatch.setattr(archives, "CHUNK", 1 << 16)
     zeros = bytes(8_000_000)
@@ -162,7 +154,6 @@ def directory_of(content):
 def test_the_files_in_their_order_without_folders(tmp_path, compression):
     found = read_zip(tmp_path / "made", zipped(ZIPPED, compression))
     assert list(found.items()) == list(PLAIN.items())
-    assert [path.name for path in tmp_path.iterdir()] == ["made"]
     with open_zip(tmp_path / "made") as archive, archive.open("folder/one") as stream:
         assert (stream.read(3), len(stream.read())) == (b"111", 697)
 
@@ -197,25 +188,25 @@ BAD_ZIPS = {
     "no zip": (b"plain text", f"{DAMAGED} .BadZipFile"),
     "cut short": (zipped(ZIPPED)[:-30], f"{DAMAGED} .BadZipFile"),
     "an archive in what is left": (zipped({"a.zip": ONE})[:-70], "directory lists no file between"),
-    "wrong checksum": (
-        zipped(ZIPPED).replace(b"111", b"112", 1),
-        "folder/one cannot be read .*CRC",
-    ),
+    "wrong checksum": (zipped(ZIPPED).replace(b"111", b"112", 1), "one cannot be read .*CRC-32"),
     "encrypted": (changed(ONE, directory_of(ONE)[0][0] + 8, "<H", 1), "holds one encrypted, or"),
     "bzip2": (zipped({"one": b"1"}, zipfile.ZIP_BZIP2), "with an unsupported compression"),
     "up": (zipped({"../one": b"1"}), f"holds '../one', {OUT}"),
-    "backslashes": (zipped({"a.bone": b"1"}).replace(b"a.bone", b"..\\one"), OUT),
     "no name": (ONE.replace(b"one", b"\0ne"), "is damaged: it holds a file without a name"),
     "twice": (zipped({"one": b"1", "own": b"2"}).replace(b"own", b"one"), "holds 'one' twice"),
     "a link": (zipped({entry("one", stat.S_IFLNK | 0o777): b"/etc/passwd"}), ODD_KIND),
 }
 
 
-@pytest.mark.parametrize("case", BAD_ZIPS)
-def test_a_bad_zip_is_explained(tmp_path, case):
-    content, message = BAD_ZIPS[case]
-    with pytest.raises(InvalidInputError, match=f"{tmp_path}/made.zip .*{message}"):
-        read_zip(tmp_path / "made.zip", content)
+@pytest.mark.parametrize(
+    ("read", "case"),
+    [*((read_tar, case) for case in BAD_TARS), *((read_zip, case) for case in BAD_ZIPS)],
+)
+def test_a_bad_archive_is_explained(tmp_path, read, case):
+    content, message = (BAD_TARS if read is read_tar else BAD_ZIPS)[case]
+    with pytest.raises(InvalidInputError, match=f"{tmp_path}/made .*{message}"):
+        read(tmp_path / "made", content)
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
 
 
 @pytest.mark.parametrize("lost", [0, 2, "hidden"])
