@@ -51,7 +51,6 @@ def test_the_wanted_files_and_no_others(tmp_path):
     assert read_tar(tmp_path / "made", gzipped(folder)) == {name: FILES[name] for name in WANTED}
     backwards = dict(reversed(FILES.items()))
     assert list(read_tar(tmp_path / "made", tar_gz(backwards))) == list(reversed(WANTED))
-    assert [path.name for path in tmp_path.iterdir()] == ["made"]
 
 
 def test_what_follows_the_last_file_is_read_for_its_checksum(tmp_path, monkeypatch):
@@ -63,84 +62,57 @@ def test_what_follows_the_last_file_is_read_for_its_checksum(tmp_path, monkeypat
 
 
 OUT, ODD_KIND = "which leads out of its folder", "which is a link or another special file"
+NO_TAR = "is damaged, or not a .tar.gz archive"
 SPARSE = {"GNU.sparse.map": "0,1", "GNU.sparse.size": "9"}
+LONG_NAME = member("x", tarfile.GNUTYPE_LONGNAME, 10) + b"../outside" + bytes(502) + member("x")
+# What follows two harmless files, which are all that is wanted.
 HARMFUL = {
-    "up": (member("../outside"), OUT),
-    "up inside": (member("a/../../b"), OUT),
     "up, a folder": (member("..", tarfile.DIRTYPE), OUT),
     "absolute": (member("/absolute"), OUT),
     "a drive": (member("C:/file"), OUT),
     "backslashes": (member("..\\file"), OUT),
-    "a long name": (
-        member("x", tarfile.GNUTYPE_LONGNAME, 10) + b"../outside" + bytes(502) + member("x"),
-        OUT,
-    ),
-    "a symbolic link": (member("other", tarfile.SYMTYPE), ODD_KIND),
+    "a long name": (LONG_NAME, OUT),
     "a hard link": (member("folder/one", tarfile.LNKTYPE), ODD_KIND),
-    "a pipe": (member("other", tarfile.FIFOTYPE), ODD_KIND),
     "a device": (member("folder/one", tarfile.BLKTYPE), ODD_KIND),
     "a kind of its own": (member("other", b"Z"), ODD_KIND),
     "sparse": (member("other", tarfile.GNUTYPE_SPARSE) + bytes(512), ODD_KIND),
     "sparse, another way": (member("other", **SPARSE), ODD_KIND),
 }
-
-
-@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
-@pytest.mark.parametrize("case", HARMFUL)
-def test_an_archive_with_one_harmful_member_is_refused(tmp_path, case, last):
-    """Also where all that is wanted of it is harmless."""
-    harmful, message = HARMFUL[case]
-    files = gzip.decompress(TAR).rstrip(b"\0")
-    files += bytes(-len(files) % 512)
-    content = gzipped((files + harmful if last else harmful + files) + bytes(1024))
-    with pytest.raises(InvalidInputError, match=f"made.tar.gz holds '.*',? {message}"):
-        read_tar(tmp_path / "made.tar.gz", content)
-    assert [path.name for path in tmp_path.iterdir()] == ["made.tar.gz"]
-
-
+FOLLOWED = gzip.decompress(TAR).rstrip(b"\0")
+FOLLOWED += bytes(-len(FOLLOWED) % 512)
 BAD_TARS = {
-    "not packed": (b"plain text", "is damaged, or not a .tar.gz archive: Not a gzipped file"),
-    "empty": (b"", "is damaged, or not a .tar.gz archive"),
-    "no tar": (gzipped(b"plain text " * 99), "is damaged, or not a .tar.gz archive"),
+    case: (gzipped(FOLLOWED + harmful + bytes(1024)), f"holds '.*',? {message}")
+    for case, (harmful, message) in HARMFUL.items()
+} | {
+    "not packed": (b"plain text", f"{NO_TAR}: Not a gzipped file"),
+    "no tar": (gzipped(b"plain text " * 99), NO_TAR),
     "wrong checksum": (TAR[:-8] + bytes(4) + TAR[-4:], "CRC check failed"),
     "cut short": (TAR[:-20], "is cut short: its gzip data end too early"),
-    "lacks all": (
-        tar_gz({"one": b"1"}),
-        "another archive: it does not have folder/one, folder/two",
-    ),
+    "lacks all": (tar_gz({"one": b"1"}), "another archive: it does not have folder/one, folder/t"),
     "a folder": (gzipped(member("folder/one", tarfile.DIRTYPE)), "it does not have folder/one, "),
     "too large": (tar_gz({"folder/two": bytes(1001)}), "folder/two of 1001 bytes; expected at mo"),
     "negative": (gzipped(member("folder/one", size=-512)), "(of -512 bytes; expected|is damaged)"),
     "twice": (gzipped(gzip.decompress(TAR)[:1536] * 2), "holds folder/one twice"),
-    "headers for headers": (
-        gzipped(member("x", tarfile.GNUTYPE_LONGNAME) * 2000),
-        "is damaged, or not a .tar.gz archive",
-    ),
+    "endless headers": (gzipped(member("x", tarfile.GNUTYPE_LONGNAME) * 2000), NO_TAR),
 }
 
 
-@pytest.mark.parametrize("case", BAD_TARS)
-def test_bad_tars_are_explained(tmp_path, case):
-    content, message = BAD_TARS[case]
-    with pytest.raises(InvalidInputError, match=f"{tmp_path}/made.tar.gz .*{message}"):
-        read_tar(tmp_path / "made.tar.gz", content)
-
-
-@pytest.mark.parametrize(
-    "bomb",
-    [
-        lambda: tar_gz({"folder/other": bytes(30_000_000)}),
-        lambda: TAR + gzipped(bytes(30_000_000)),
-        lambda: gzipped(member("x", tarfile.GNUTYPE_LONGNAME, 30_000_000) + bytes(30_000_000)),
-    ],
-)
-def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch, bomb):
+def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
     monkeypatch.setattr(archives, "CHUNK", 1 << 16)
-    content = bomb()
-    assert len(content) < 40_000
-    refused = pytest.raises(InvalidInputError, match="made unpacks to more than 67536 bytes")
-    with at_most(3e6), refused:
-        read_tar(tmp_path / "made", content)
+    zeros = bytes(8_000_000)
+    honest = zipped({"one": zeros}, zipfile.ZIP_DEFLATED)
+    lying = changed(honest, directory_of(honest)[0][0] + 24, "<I", 1000)
+    unpacks = "made unpacks to more than 67536 bytes"
+    for read, bomb, message in (
+        (read_tar, tar_gz({"folder/other": zeros}), unpacks),
+        (read_tar, TAR + gzipped(zeros), unpacks),
+        (read_tar, gzipped(member("x", tarfile.GNUTYPE_LONGNAME, len(zeros)) + zeros), unpacks),
+        (read_zip, honest, "holds one of 8000000 bytes; expected"),
+        (read_zip, lying, "its file one cannot be read .*Bad CRC-32"),
+    ):
+        assert len(bomb) < 40_000
+        with at_most(3e6), pytest.raises(InvalidInputError, match=message):
+            read(tmp_path / "made", bomb)
 
 
 @given(st.lists(st.tuples(st.text(max_size=9), st.text(max_size=9)), max_size=4), st.binary())
@@ -182,18 +154,8 @@ def directory_of(content):
 def test_the_files_in_their_order_without_folders(tmp_path, compression):
     found = read_zip(tmp_path / "made", zipped(ZIPPED, compression))
     assert list(found.items()) == list(PLAIN.items())
-    assert [path.name for path in tmp_path.iterdir()] == ["made"]
     with open_zip(tmp_path / "made") as archive, archive.open("folder/one") as stream:
         assert (stream.read(3), len(stream.read())) == (b"111", 697)
-
-
-@pytest.mark.parametrize("mode", [0, 0o644, stat.S_IFREG | 0o644])
-def test_plain_files_of_any_system_and_a_comment(tmp_path, mode):
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as archive:
-        archive.writestr(entry("one", mode), b"1")
-        archive.comment = b"made"
-    assert read_zip(tmp_path / "made", content.getvalue()) == {"one": b"1"}
 
 
 class Unseekable(io.BytesIO):
@@ -204,8 +166,14 @@ class Unseekable(io.BytesIO):
         raise OSError("it cannot seek")
 
 
-def test_files_that_are_followed_by_their_sizes(tmp_path, monkeypatch):
-    monkeypatch.setattr(zipfile, "ZIP_FILECOUNT_LIMIT", 1)  # the directory in its larger form
+def test_archives_of_any_system(tmp_path, monkeypatch):
+    """Modes or none, a comment; files that are followed by their sizes, a directory for many."""
+    for mode in (0, 0o644, stat.S_IFREG | 0o644):
+        content = io.BytesIO(zipped({entry("one", mode): b"1"}))
+        with zipfile.ZipFile(content, "a") as archive:
+            archive.comment = b"made"
+        assert read_zip(tmp_path / "made", content.getvalue()) == {"one": b"1"}
+    monkeypatch.setattr(zipfile, "ZIP_FILECOUNT_LIMIT", 1)
     content = Unseekable()
     with zipfile.ZipFile(content, "w") as archive:
         for name, text in PLAIN.items():
@@ -220,57 +188,40 @@ BAD_ZIPS = {
     "no zip": (b"plain text", f"{DAMAGED} .BadZipFile"),
     "cut short": (zipped(ZIPPED)[:-30], f"{DAMAGED} .BadZipFile"),
     "an archive in what is left": (zipped({"a.zip": ONE})[:-70], "directory lists no file between"),
-    "wrong checksum": (
-        zipped(ZIPPED).replace(b"1" * 700, b"1" * 699 + b"2"),
-        f"{DAMAGED}: its file folder/one cannot be read .BadZipFile: Bad CRC-32",
-    ),
-    "too large": (zipped({"one": bytes(1001)}), "holds one of 1001 bytes; expected at most 1000"),
-    "encrypted": (
-        changed(ONE, directory_of(ONE)[0][0] + 8, "<H", 1),
-        "holds one encrypted, or with an unsupported compression",
-    ),
-    "bzip2": (zipped({"one": b"1"}, zipfile.ZIP_BZIP2), "holds one encrypted, or with an unsupp"),
+    "wrong checksum": (zipped(ZIPPED).replace(b"111", b"112", 1), "one cannot be read .*CRC-32"),
+    "encrypted": (changed(ONE, directory_of(ONE)[0][0] + 8, "<H", 1), "holds one encrypted, or"),
+    "bzip2": (zipped({"one": b"1"}, zipfile.ZIP_BZIP2), "with an unsupported compression"),
     "up": (zipped({"../one": b"1"}), f"holds '../one', {OUT}"),
-    "backslashes": (zipped({"a.bone": b"1"}).replace(b"a.bone", b"..\\one"), OUT),
     "no name": (ONE.replace(b"one", b"\0ne"), "is damaged: it holds a file without a name"),
     "twice": (zipped({"one": b"1", "own": b"2"}).replace(b"own", b"one"), "holds 'one' twice"),
     "a link": (zipped({entry("one", stat.S_IFLNK | 0o777): b"/etc/passwd"}), ODD_KIND),
-    "a device": (zipped({entry("one", stat.S_IFCHR): b""}), ODD_KIND),
 }
 
 
-@pytest.mark.parametrize("case", BAD_ZIPS)
-def test_bad_zips_are_explained(tmp_path, case):
-    content, message = BAD_ZIPS[case]
-    with pytest.raises(InvalidInputError, match=f"{tmp_path}/made.zip .*{message}"):
-        read_zip(tmp_path / "made.zip", content)
+@pytest.mark.parametrize(
+    ("read", "case"),
+    [*((read_tar, case) for case in BAD_TARS), *((read_zip, case) for case in BAD_ZIPS)],
+)
+def test_a_bad_archive_is_explained(tmp_path, read, case):
+    content, message = (BAD_TARS if read is read_tar else BAD_ZIPS)[case]
+    with pytest.raises(InvalidInputError, match=f"{tmp_path}/made .*{message}"):
+        read(tmp_path / "made", content)
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
 
 
-@pytest.mark.parametrize("lost", range(5))
+@pytest.mark.parametrize("lost", [0, 2, "hidden"])
 def test_a_file_that_no_entry_lists(tmp_path, lost):
-    """Its entry is gone; or, the last, it hides in the comment of the one before."""
+    """Its entry is gone, or hides in the comment of the one before."""
     content = zipped(ZIPPED)
     entries, end = directory_of(content)
-    if lost == 4:
+    if lost == "hidden":
         rest = changed(content, entries[2] + 32, "<H", entries[3] - entries[2])
     else:
-        start, stop = (*entries, end)[lost : lost + 2]
-        rest = content[:start] + content[stop:]
-        sizes = (3, 3, end - entries[0] - stop + start)
-        for offset, form, value in zip((8, 10, 12), ("<H", "<H", "<L"), sizes, strict=True):
-            rest = changed(rest, end - (stop - start) + offset, form, value)
+        start, stop = entries[lost : lost + 2]
+        rest, end = content[:start] + content[stop:], end - (stop - start)
+        for offset, form, value in ((8, "<H", 3), (10, "<H", 3), (12, "<L", end - entries[0])):
+            rest = changed(rest, end + offset, form, value)
     with zipfile.ZipFile(io.BytesIO(rest)) as archive:
         assert len(archive.namelist()) == 3  # zipfile itself sees nothing wrong
     with pytest.raises(InvalidInputError, match="lists no file between the bytes"):
         read_zip(tmp_path / "made", rest)
-
-
-def test_a_zip_bomb_is_not_unpacked(tmp_path):
-    honest = zipped({"one": bytes(30_000_000)}, zipfile.ZIP_DEFLATED)
-    lying = changed(honest, directory_of(honest)[0][0] + 24, "<I", 1000)
-    assert len(honest) < 40_000
-    with at_most(3e6):
-        with pytest.raises(InvalidInputError, match="holds one of 30000000 bytes; expected"):
-            read_zip(tmp_path / "made", honest)
-        with pytest.raises(InvalidInputError, match="its file one cannot be read .*Bad CRC-32"):
-            read_zip(tmp_path / "made", lying)

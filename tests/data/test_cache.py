@@ -1,12 +1,12 @@
 """What is computed once and kept: arrays, and the checksums of what runs read."""
 
 import hashlib
+import itertools
 import json
-import multiprocessing
 import os
-import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from unittest.mock import MagicMock, Mock
 
 import numpy as np
@@ -21,9 +21,8 @@ from retarget.data.cifar10 import CIFAR10, load_cifar10
 from retarget.data.core50 import core50_checksums, load_core50
 from retarget.data.mnist import MNIST, load_mnist
 from retarget.errors import InvalidInputError, MissingDataError
-from support.made_cifar10 import FORMS as CIFAR_FORMS
 from support.made_cifar10 import write_made_cifar10
-from support.made_core50 import FORMS, SOURCES, made_frames, picture, write_made_core50
+from support.made_core50 import frame_name
 from support.made_mnist import write_made_mnist
 
 # Arrays
@@ -52,61 +51,37 @@ def test_computed_once_for_the_same_content(tmp_path, compute):
     assert compute.call_count == 5
 
 
-@pytest.mark.parametrize("damage", ["cut", "no checksum", "other name"])
-def test_a_damaged_file_is_made_again(tmp_path, compute, damage):
+def test_a_damaged_file_is_made_again(tmp_path, compute):
     """Any other damage: see tests/faults/test_corruption.py."""
     cached_array(tmp_path, "x", ["a"], compute)
     path = stored(tmp_path)
     whole = path.read_bytes()
-    if damage == "cut":
-        path.write_bytes(whole[:-7])
-    elif damage == "no checksum":
-        save_file({"x": ARRAY}, path)
-    else:
-        save_file({"y": ARRAY}, path, {"sha256": cache.content_digest([ARRAY])})
-    np.testing.assert_array_equal(cached_array(tmp_path, "x", ["a"], compute), ARRAY)
-    cached_array(tmp_path, "x", ["a"], compute)
-    assert compute.call_count == 2
-    assert path.read_bytes() == whole
-
-
-def test_a_computation_that_fails_leaves_the_place_to_the_next(tmp_path, compute):
-    with pytest.raises(RuntimeError, match="no"):
-        cached_array(tmp_path, "x", ["a"], Mock(side_effect=RuntimeError("no")))
-    np.testing.assert_array_equal(cached_array(tmp_path, "x", ["a"], compute), ARRAY)
+    for damage in (
+        lambda: path.write_bytes(whole[:-7]),
+        lambda: save_file({"x": ARRAY}, path),
+        lambda: save_file({"y": ARRAY}, path, {"sha256": cache.content_digest([ARRAY])}),
+    ):
+        damage()
+        calls = compute.call_count
+        for _ in range(2):
+            np.testing.assert_array_equal(cached_array(tmp_path, "x", ["a"], compute), ARRAY)
+        assert compute.call_count == calls + 1
+        assert path.read_bytes() == whole
 
 
 def test_of_several_that_need_it_one_computes(tmp_path):
-    """Threads, whose locks on a file exclude each other as those of processes do."""
-    compute = Mock(side_effect=lambda: time.sleep(0.2) or ARRAY)
+    """They wait for a lock on a file, as other processes do; one that fails gives it back."""
+    with pytest.raises(RuntimeError, match="no"):
+        cached_array(tmp_path, "x", ["a"], Mock(side_effect=RuntimeError("no")))
+    compute = Mock(side_effect=lambda: time.sleep(0.1) or ARRAY)
     with ThreadPoolExecutor(3) as threads:
-        for found in threads.map(lambda _: cached_array(tmp_path, "x", ["a"], compute), range(3)):
-            np.testing.assert_array_equal(found, ARRAY)
+        with FileLock(tmp_path / f"{cache.content_digest(['a'])[:32]}.lock"):
+            found = threads.map(lambda _: cached_array(tmp_path, "x", ["a"], compute), range(3))
+            time.sleep(0.1)
+            assert compute.call_count == 0
+        for array in found:
+            np.testing.assert_array_equal(array, ARRAY)
     assert compute.call_count == 1
-
-
-def compute_slowly(folder, start):
-    def compute():
-        with (folder / "log").open("a") as file:
-            file.write("computed\n")
-        time.sleep(0.3)
-        return ARRAY
-
-    start.wait()
-    np.testing.assert_array_equal(cached_array(folder / "arrays", "x", ["a"], compute), ARRAY)
-
-
-@pytest.mark.slow
-def test_of_two_processes_one_computes(tmp_path):
-    context = multiprocessing.get_context("spawn")
-    given = (tmp_path, context.Barrier(2))
-    processes = [context.Process(target=compute_slowly, args=given) for _ in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(60)
-    assert [process.exitcode for process in processes] == [0, 0]
-    assert (tmp_path / "log").read_text() == "computed\n"
 
 
 # Checksums of files
@@ -178,31 +153,31 @@ def test_a_changed_file_is_read_again(large, reads):
     assert reads.call_count == 5
 
 
-@pytest.mark.parametrize("damage", [b"", b"[]", b"\xff\xfe", b'{"files": 3}', "short", "hex"])
-def test_a_damaged_note_is_none(large, tmp_path, reads, damage):
+def test_a_damaged_note_is_none(large, tmp_path, reads):
     expected = file_checksum(large)
     (note,) = notes(tmp_path)
-    if damage in ("short", "hex"):
-        wrong = expected[:-2] if damage == "short" else "zz" + expected[2:]
-        damage = json.dumps(json.loads(note.read_text()) | {"sha256": wrong}).encode()
-    note.write_bytes(damage)
-    assert [file_checksum(large), file_checksum(large)] == [expected] * 2
-    assert reads.call_count == 2
+    right, damages = json.loads(note.read_text()), [b"", b"\xff\xfe", b"[]", b'{"files": 3}']
+    for_sha256 = (expected[:-2], "zz" + expected[2:])
+    damages += [json.dumps(right | {"sha256": wrong}).encode() for wrong in for_sha256]
+    for damage in damages:
+        note.write_bytes(damage)
+        reads.reset_mock()
+        assert [file_checksum(large), file_checksum(large)] == [expected] * 2
+        assert reads.call_count == 1
 
 
-@pytest.mark.parametrize("why", ["just written", "changes meanwhile", "cache cannot be written"])
-def test_files_that_are_not_noted(large, tmp_path, monkeypatch, why):
-    if why == "just written":
-        monkeypatch.setattr(cache, "SETTLED", 10**15)
-    elif why == "changes meanwhile":
-        computed = cache._computed
-        monkeypatch.setattr(
-            cache, "_computed", lambda *given: (computed(*given), large.write_bytes(b"more"))[0]
-        )
-    else:
-        (tmp_path / "cache").write_text("a file, where a folder should be")
-    assert file_checksum(large) == sha256(CONTENT)
+def test_files_that_are_not_noted(large, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "SETTLED", 10**15)  # it was written just now
+        assert file_checksum(large) == sha256(CONTENT)
+    with monkeypatch.context() as patch:
+        changes = Mock(side_effect=lambda paths: (large.write_bytes(b"more"), sha256(CONTENT))[1])
+        patch.setattr(cache, "_computed", changes)  # while it is read
+        assert file_checksum(large) == sha256(CONTENT)
     assert notes(tmp_path) == []
+    (tmp_path / "cache").write_text("a file, where a folder should be")
+    large.write_bytes(CONTENT)
+    assert file_checksum(large) == sha256(CONTENT)
 
 
 def test_several_files_by_name_with_a_bar_that_reaches_its_end(tmp_path, monkeypatch):
@@ -233,60 +208,52 @@ def same_error(load, checksum):
     assert str(loading.value) == str(summing.value)
 
 
-@pytest.mark.parametrize("form", ["packed", "unpacked", *CIFAR_FORMS])
-def test_data_sets_are_the_files_that_are_read(tmp_path, form):
-    here, there = tmp_path / "here", tmp_path / "there"
-    mnist = form.endswith("packed")
-    data_set, load = (MNIST, load_mnist) if mnist else (CIFAR10, load_cifar10)
-    same_error(lambda: load(here), lambda: data_set_checksums(data_set, here))
-    for folder in (here, there):
-        folder.mkdir()
-        write_made_mnist(folder, form == "packed") if mnist else write_made_cifar10(folder, form)
-    first = data_set_checksums(data_set, here)
-    files = {path for path in here.rglob("*") if path.is_file()}
-    name = data_set.name
-    assert first == {
-        f"{name}/{path.relative_to(here).as_posix()}": sha256(path.read_bytes()) for path in files
+@pytest.mark.parametrize(
+    ("data_set", "load", "write"),
+    [
+        (MNIST, load_mnist, write_made_mnist),
+        (CIFAR10, load_cifar10, write_made_cifar10),
+        (CIFAR10, load_cifar10, partial(write_made_cifar10, form="binary archive")),
+    ],
+)
+def test_data_sets_are_the_files_that_are_read(tmp_path, data_set, load, write):
+    same_error(lambda: load(tmp_path), lambda: data_set_checksums(data_set, tmp_path))
+    write(tmp_path / "data")
+    assert data_set_checksums(data_set, tmp_path / "data") == {
+        f"{data_set.name}/{path.relative_to(tmp_path / 'data').as_posix()}": sha256(
+            path.read_bytes()
+        )
+        for path in (tmp_path / "data").rglob("*")
+        if path.is_file()
     }
-    assert data_set_checksums(data_set, there) == first
-    for key in first:
-        path = there / key.removeprefix(f"{name}/")
-        content = path.read_bytes()
-        path.write_bytes(content + b"\0")
-        changed = data_set_checksums(data_set, there)
-        assert {each for each in first if changed[each] != first[each]} == {key}
-        path.write_bytes(content)
 
 
-FRAMES = made_frames(range(1, 12), range(1, 51), (1, 2, 3), size=(2, 2))
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_core50(tmp_path, form):
-    here = tmp_path / "here"
-    here.mkdir()
-    same_error(lambda: load_core50(here), lambda: core50_checksums(here, 2))
-    source = write_made_core50(here, form, FRAMES)
-    first = core50_checksums(here, 2)
-    assert set(first) == {f"core50/{SOURCES[form]}"}
-    assert core50_checksums(source, 2) == first
-    moved = source.rename(tmp_path / f"other{source.suffix}")  # under another name
-    assert core50_checksums(moved, 2) == first
-
-
-def test_core50_in_a_folder_is_the_frames_that_are_used(tmp_path):
-    source = write_made_core50(tmp_path, "folder", FRAMES)
-
+def test_core50_is_the_archive_or_the_frames_that_are_used(tmp_path):
     def summed(count=2):
         core50._frames_checksum.cache_clear()
         return core50_checksums(source, count)
 
-    first = summed()
-    assert summed(3) != first
-    unused, used = (source / f"s5/o9/C_05_09_00{number}.png" for number in (2, 3))
-    unused.write_bytes(picture(np.zeros((2, 2, 3), np.uint8)))
+    same_error(lambda: load_core50(tmp_path), lambda: core50_checksums(tmp_path, 2))
+    archive = tmp_path / "core50_128x128.zip"
+    archive.write_bytes(b"any")
+    assert core50_checksums(tmp_path, 2) == {f"core50/{archive.name}": sha256(b"any")}
+    source = archive.rename(tmp_path / "other.zip")  # under another name
+    assert summed() == {f"core50/{archive.name}": sha256(b"any")}
+    folder = tmp_path / "core50_128x128"
+    for session, thing in itertools.product(range(1, 12), range(1, 51)):
+        for number in (1, 2, 3) if (session, thing) == (5, 9) else (1, 3):
+            path = folder / frame_name(session, thing, number)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(path.name)  # no picture: they are not decoded
+    first = core50_checksums(tmp_path, 2)
+    assert set(first) == {f"core50/{folder.name}"}
+    source = folder.rename(tmp_path / "other")
     assert summed() == first
-    used.write_bytes(picture(np.zeros((2, 2, 3), np.uint8)))
+    assert summed(1) != first
+    unused, used = (source / frame_name(5, 9, number) for number in (2, 3))
+    unused.write_bytes(b"other")
+    assert summed() == first
+    used.write_bytes(b"other")
     assert summed() != first
     used.unlink()
     unused.unlink()
@@ -294,20 +261,16 @@ def test_core50_in_a_folder_is_the_frames_that_are_used(tmp_path):
         summed()
 
 
-def test_a_backbone_by_file_is_its_content(tmp_path):
+def test_a_backbone_is_the_content_of_its_file_or_the_imported_network(tmp_path, monkeypatch):
     path, copy = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
     same_error(lambda: load_backbone(path), lambda: backbone_checksum(path))
-    same_error(
-        lambda: load_backbone("resnet18", tmp_path), lambda: backbone_checksum("resnet18", tmp_path)
-    )
-    save_file({"x": ARRAY}, path)
-    shutil.copy(path, copy)
+    official = ("resnet18", tmp_path)
+    same_error(lambda: load_backbone(*official), lambda: backbone_checksum(*official))
+    for file in (path, copy):
+        save_file({"x": ARRAY}, file)
     assert backbone_checksum(path) == backbone_checksum(str(copy)) == sha256(path.read_bytes())
     (tmp_path / RESNET18.files[0].download.name).write_bytes(b"weights")
-    assert backbone_checksum("resnet18", tmp_path) == sha256(b"weights")
-
-
-def test_a_backbone_by_import_path_is_the_network(tmp_path, monkeypatch):
+    assert backbone_checksum(*official) == sha256(b"weights")
     text = "from support.core50_backbone import made\n\ndef zero():\n    net = made()\n"
     text += "    net[1].weight.data.zero_()\n    return net\n"
     (tmp_path / "checksum_backbone.py").write_text(text)

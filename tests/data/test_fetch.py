@@ -1,10 +1,10 @@
 """Where the files of data sets are looked for, whether they are right, and downloads."""
 
 import gzip
-import itertools
 import socket
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import platformdirs
 import pytest
@@ -12,26 +12,10 @@ import pytest
 from retarget.data import fetch
 from retarget.data.backbones import load_backbone
 from retarget.data.cifar10 import load_cifar10
-from retarget.data.fetch import (
-    DATA_SETS,
-    DataSet,
-    check_file,
-    data_folder,
-    find_data_set,
-    get,
-    get_command,
-    locate,
-)
-from retarget.data.mnist import MNIST, load_mnist
+from retarget.data.fetch import DATA_SETS, DataSet, check_file, data_folder, get, locate
+from retarget.data.mnist import MNIST
 from retarget.errors import DownloadError, InvalidInputError, MissingDataError
-from support.made_mnist import (
-    NAMES,
-    TRAIN_IMAGES,
-    made_data_set,
-    made_file,
-    stored,
-    write_made_mnist,
-)
+from support.made_mnist import made_file, stored
 from support.mirror import Answer
 
 
@@ -39,19 +23,14 @@ def test_the_folder_is_the_given_one_then_the_variable_then_the_cache(monkeypatc
     cache = Path(platformdirs.user_cache_dir("retarget"))
     monkeypatch.delenv("RETARGET_DATA", raising=False)
     assert data_folder() == cache
+    assert fetch.get_command(MNIST, cache) == "retarget data get mnist"
     monkeypatch.setenv("RETARGET_DATA", "")
     assert data_folder() == cache
     monkeypatch.setenv("RETARGET_DATA", str(tmp_path))
     assert data_folder() == tmp_path
-    assert data_folder("other") == Path("other")
     assert data_folder("~/data") == Path.home() / "data"
-
-
-def test_the_command_names_the_folder_unless_it_is_the_cache(monkeypatch, tmp_path):
-    monkeypatch.setattr(fetch, "cache_folder", lambda: tmp_path)
-    assert get_command(MNIST, tmp_path) == "retarget data get mnist"
-    spaced = Path("my data")
-    assert get_command(MNIST, spaced) == "retarget data get mnist --data-dir 'my data'"
+    command = "retarget data get mnist --data-dir 'my data'"
+    assert fetch.get_command(MNIST, data_folder("my data")) == command
 
 
 def test_the_forms_of_a_file_are_looked_for_in_order(tmp_path):
@@ -81,57 +60,30 @@ def test_the_forms_of_a_file_are_looked_for_in_order(tmp_path):
     assert check_file(file, tmp_path) == ("ok", "")
 
 
-def test_every_state_of_a_file(tmp_path, monkeypatch):
-    write_made_mnist(tmp_path)
-    data_set = made_data_set(tmp_path)
-    images, labels, test_images, test_labels = (tmp_path / name for name in NAMES)
-    images.write_bytes(images.read_bytes()[:-1] + b"\1")
-    labels.write_bytes(b"short")
-    test_images.rename(tmp_path / "elsewhere")
-    test_images.with_suffix("").write_bytes(gzip.decompress((tmp_path / "elsewhere").read_bytes()))
-    test_labels.unlink()
-    test_labels.mkdir()
-    states, details = zip(*(check_file(file, tmp_path) for file in data_set.files), strict=True)
-    assert states == ("wrong checksum", "wrong checksum", "ok", "unreadable")
-    assert details[0].startswith(f"{images.name} has sha256 ")
-    assert details[1].startswith(f"{labels.name} has 5 bytes, expected ")
-    assert details[2:] == (f"as {test_images.stem}", f"{test_labels} is not a file")
-
-    def refuse(*_):
-        raise PermissionError(13, "Permission denied", TRAIN_IMAGES)
-
-    monkeypatch.setattr(Path, "open", refuse)
-    state, detail = check_file(data_set.files[0], tmp_path)
-    assert (state, "Permission denied" in detail) == ("unreadable", True)
+def test_a_file_that_cannot_be_read_or_has_another_size(tmp_path, monkeypatch):
+    file, path = made_file("one", b"official"), tmp_path / "one"
+    path.mkdir()
+    assert check_file(file, tmp_path) == ("unreadable", f"{path} is not a file")
+    path.rmdir()
+    path.write_bytes(b"short")
+    assert check_file(file, tmp_path) == ("wrong checksum", "one has 5 bytes, expected 8")
+    path.write_bytes(b"official")
+    monkeypatch.setattr(Path, "open", Mock(side_effect=PermissionError(13, "Permission denied")))
+    assert check_file(file, tmp_path) == ("unreadable", "[Errno 13] Permission denied")
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("mnits", "there is no data set 'mnits'; did you mean 'mnist'\\? known: mnist, cif"),
-        ("MNIST", "did you mean 'mnist'\\?"),
-        ("iris", "there is no data set 'iris'; known: mnist, cifar10"),
-    ],
-)
-def test_an_unknown_name_gets_the_nearest_one(name, message):
-    with pytest.raises(InvalidInputError, match=message):
-        find_data_set(name)
-
-
-def test_the_catalogue_is_sound():
+def test_an_unknown_name_gets_the_nearest_one():
     for name, data_set in DATA_SETS.items():
-        assert find_data_set(name) is data_set
-        assert data_set.name == name
-        for file in data_set.files:
-            # Of the weights, no second public address is known.
-            assert len(file.mirrors) >= (1 if name == "resnet18" else 2)
-            for address in file.mirrors:
-                assert address.startswith("https://")
-                assert address.endswith(f"/{file.download.name}")
-            for part in itertools.chain(*file.forms):
-                assert part.size > 0
-                assert len(bytes.fromhex(part.sha256)) == 32
-                assert not Path(part.name).is_absolute()
+        assert fetch.find_data_set(name) is data_set
+        addresses = [address for file in data_set.files for address in file.mirrors]
+        assert all(address.startswith("https://") for address in addresses)
+    for name, message in {
+        "mnits": "there is no data set 'mnits'; did you mean 'mnist'\\? known: mnist, cif",
+        "MNIST": "did you mean 'mnist'\\?",
+        "iris": "there is no data set 'iris'; known: mnist, cifar10",
+    }.items():
+        with pytest.raises(InvalidInputError, match=message):
+            fetch.find_data_set(name)
 
 
 # Downloads
@@ -139,27 +91,19 @@ def test_the_catalogue_is_sound():
 
 @pytest.mark.parametrize(
     ("load", "name"),
-    [
-        (load_mnist, "mnist"),
-        (load_cifar10, "cifar10"),
-        (partial(load_backbone, "resnet18"), "resnet18"),
-    ],
-    ids=["mnist", "cifar10", "resnet18"],
+    [(load_cifar10, "cifar10"), (partial(load_backbone, "resnet18"), "resnet18")],
+    ids=["cifar10", "resnet18"],
 )
 def test_what_is_missing_is_downloaded_on_request_only(tmp_path, monkeypatch, load, name):
-    asked = []
-
-    def get_none(*given):
-        asked.append(given)
-        raise DownloadError("no")
-
+    """MNIST, with a real download: see test_mnist.py."""
+    get_none = Mock(side_effect=DownloadError("no"))
     monkeypatch.setattr(fetch, "get", get_none)
     with pytest.raises(MissingDataError, match=f"retarget data get {name} --data-dir {tmp_path} "):
         load(tmp_path)
-    assert asked == []
+    get_none.assert_not_called()
     with pytest.raises(DownloadError):
         load(tmp_path, download=True)
-    assert asked == [(DATA_SETS[name], tmp_path)]
+    get_none.assert_called_once_with(DATA_SETS[name], tmp_path)
 
 
 CONTENT = bytes(range(256)) * 1000  # several chunks
@@ -168,12 +112,6 @@ CONTENT = bytes(range(256)) * 1000  # several chunks
 def wanted_from(*mirrors):
     addresses = [f"{mirror}/file.bin" for mirror in mirrors]
     return DataSet("made", "for tests", (made_file("file.bin", CONTENT, addresses),))
-
-
-def nobody_there():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{free.getsockname()[1]}"
 
 
 def test_a_download_is_whole_and_readable_and_made_once(tmp_path, mirror):
@@ -208,23 +146,14 @@ BAD = {
     "wrong checksum": (Answer(CONTENT[::-1]), "sent a file of sha256 [0-9a-f]{64}, expected"),
     "too large": (Answer(CONTENT + b"x"), "announces 256001 bytes, expected 256000"),
     "too large, not announced": (Answer(CONTENT * 3, announced=None), "sends more than the exp"),
-    "too small": (Answer(CONTENT[:9]), "announces 9 bytes, expected 256000"),
-    "a length that is none": (Answer(CONTENT, announced="many"), "announces many bytes"),
     "interrupted": (Answer(CONTENT[:100_000], announced=len(CONTENT)), "IncompleteRead"),
-    "interrupted, not announced": (
-        Answer(CONTENT[:100_000], announced=None),
-        "sent 100000 bytes, expected 256000; interrupted?",
-    ),
-    "said to be packed": (
-        Answer(CONTENT, headers={"Content-Encoding": "gzip"}),
-        "failed to decode",
-    ),
+    "interrupted, not announced": (Answer(CONTENT[:9999], announced=None), "sent 9999 bytes, exp"),
+    "not packed": (Answer(CONTENT, headers={"Content-Encoding": "gzip"}), "failed to decode"),
     "an endless redirection": (
-        Answer(bytes(1 << 20), status=302, headers={"Location": "/elsewhere"}),
-        "redirects with more than 65536 bytes of text",
+        Answer(bytes(1 << 20), None, 302, {"Location": "/"}),
+        "redirects with",
     ),
     "not found": (Answer(b"sorry " * 99, status=404), "404 Client Error"),
-    "down": (Answer(status=503), "503 Server Error"),
 }
 
 
@@ -244,8 +173,11 @@ def test_a_bad_mirror_leaves_nothing_and_the_next_is_asked(tmp_path, mirror, oth
 
 def test_nobody_there_keeps_the_old_file(tmp_path):
     (tmp_path / "file.bin").write_bytes(b"old")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nobody = f"http://127.0.0.1:{free.getsockname()[1]}"
     with pytest.raises(DownloadError, match="(?s)file.bin: .*refused.*file.bin: .*refused"):
-        get(wanted_from(nobody_there(), nobody_there()), tmp_path)
+        get(wanted_from(nobody, nobody), tmp_path)
     assert (tmp_path / "file.bin").read_bytes() == b"old"
 
 
@@ -254,11 +186,7 @@ def test_what_is_not_the_mirrors_fault(tmp_path, mirror, other_mirror, error):
     """A full disk, or Ctrl-C."""
     for running in (mirror, other_mirror):
         running.answers["/file.bin"] = Answer(CONTENT)
-
-    def stop(*_):
-        raise error
-
     with pytest.raises(type(error)):
-        get(wanted_from(mirror.address, other_mirror.address), tmp_path, stop)
+        get(wanted_from(mirror.address, other_mirror.address), tmp_path, Mock(side_effect=error))
     assert other_mirror.asked == []
     assert list(tmp_path.iterdir()) == []

@@ -1,5 +1,6 @@
 import os
 import zlib
+from dataclasses import astuple
 from pathlib import Path
 
 import numpy as np
@@ -32,9 +33,7 @@ def test_the_four_files_become_images_and_labels(tmp_path, packed):
     arrays = write_made_mnist(tmp_path, packed, train=11, test=5)
     loaded = load_mnist(str(tmp_path))
     assert_holds(loaded, arrays)
-    assert loaded.train_images.shape == (11, 28, 28)
-    assert loaded.test_images.dtype == np.uint8
-    assert loaded.train_labels.dtype == loaded.test_labels.dtype == np.int64
+    assert [array.dtype for array in astuple(loaded)] == [np.uint8, np.int64] * 2
 
 
 def test_download_gets_what_is_missing_and_only_then(tmp_path, monkeypatch, mirror):
@@ -56,7 +55,6 @@ def test_download_gets_what_is_missing_and_only_then(tmp_path, monkeypatch, mirr
         (TRAIN_LABELS, np.zeros(6), f"{TRAIN_IMAGES} holds 7 images, but .*{TRAIN_LABELS} holds 6"),
         (TRAIN_LABELS, np.full(7, 10), f"{TRAIN_LABELS} holds the label 10"),
         (TRAIN_IMAGES, np.zeros((7, 28, 27)), f"{TRAIN_IMAGES} promises .*\\(7, 28, 27\\)"),
-        (TRAIN_IMAGES, np.zeros((7, 784)), f"{TRAIN_IMAGES} starts with the bytes 00 00 08 02"),
         (TEST_LABELS, np.zeros((3, 28, 28)), f"{TEST_LABELS} starts with the bytes 00 00 08 03"),
         (TRAIN_IMAGES, np.zeros((0, 28, 28)), f"{TRAIN_IMAGES} promises .*\\(0, 28, 28\\)"),
     ],
@@ -71,15 +69,14 @@ def test_files_that_do_not_fit_are_named(tmp_path, name, values, message):
 # The idx format
 
 
-@pytest.mark.parametrize("pack", [bytes, gzipped, lambda c: gzipped(c[:9]) + gzipped(c[9:])])
-@pytest.mark.parametrize("shape", [(24,), (2, 12), (2, 3, 4), (1, 1, 1, 24)])
-def test_values_come_back_in_their_shape(tmp_path, pack, shape):
-    values = IMAGES.reshape(shape)
-    (tmp_path / "file").write_bytes(pack(idx(values)))
-    found = read_idx(tmp_path / "file", shape[1:])
-    np.testing.assert_array_equal(found, values)
-    found[...] = 1  # its own memory,
-    torch.from_numpy(found)  # which torch warns about if it cannot be written to
+def test_values_come_back_in_their_shape(tmp_path):
+    for shape in ((24,), (2, 12), (2, 3, 4), (1, 1, 1, 24)):
+        content = idx(IMAGES.reshape(shape))
+        for packed in (content, gzipped(content), gzipped(content[:9]) + gzipped(content[9:])):
+            (tmp_path / "file").write_bytes(packed)
+            found = read_idx(tmp_path / "file", shape[1:])
+            np.testing.assert_array_equal(found, IMAGES.reshape(shape))
+            torch.from_numpy(found)  # which warns about arrays that cannot be written to
 
 
 PACKED = gzipped(idx(IMAGES))
@@ -89,14 +86,13 @@ PACKED = gzipped(idx(IMAGES))
     ("content", "message"),
     [
         (b"PK\3\4" + bytes(20), "starts with the bytes 50 4b 03 04; expected 00 00 08 03"),
-        (idx(IMAGES, kind=0x0D), "starts with the bytes 00 00 0d 03"),
         (idx(IMAGES) + b"\0", "promises 24 values, it holds more"),
         (gzipped(idx(IMAGES)[:-1]), "is cut short or damaged: .*24 values, it holds 23"),
         (b"\0\0\x08\3" + b"\xff" * 12 + bytes(50), "promises values of shape \\(4294967295, 4294"),
         (b"\0\0\x08\3\0\x1e\0\0\0\0\0\3\0\0\0\4", "\\(1966080, 3, 4\\); .* each of 1 to 1000000"),
         (PACKED[:-8] + bytes([PACKED[-8] ^ 1]) + PACKED[-7:], "is damaged: CRC check failed"),
         (PACKED + b"more", "is damaged: Not a gzipped file"),
-        (b"\x1f\x8b\x08\x00\0\0\0\0\x02\xff" + b"\xff" * 30, "is damaged: Error -3 while"),
+        (PACKED[:10] + b"\xff" * 30, "is damaged: Error -3 while"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path, content, message):
@@ -106,17 +102,17 @@ def test_what_is_wrong_is_said(tmp_path, content, message):
         read_idx(path, (3, 4))
 
 
-@pytest.mark.parametrize("whole", [idx(IMAGES), PACKED], ids=["plain", "gzipped"])
-def test_cut_at_any_byte(tmp_path, whole):
-    for length in range(len(whole)):
-        (tmp_path / "file").write_bytes(whole[:length])
-        with pytest.raises(InvalidInputError, match="cut short"):
-            read_idx(tmp_path / "file", (3, 4))
+def test_cut_at_any_byte(tmp_path):
+    for whole in (idx(IMAGES), PACKED):
+        for length in range(len(whole)):
+            (tmp_path / "file").write_bytes(whole[:length])
+            with pytest.raises(InvalidInputError, match="cut short"):
+                read_idx(tmp_path / "file", (3, 4))
 
 
 def test_no_memory_is_taken_for_a_bomb_or_a_promise(tmp_path):
     pack = zlib.compressobj(9, wbits=31)
-    bomb = pack.compress(idx(IMAGES) + bytes(1 << 26)) + pack.flush()
+    bomb = pack.compress(idx(IMAGES) + bytes(1 << 24)) + pack.flush()
     promise = gzipped(idx(IMAGES).replace(b"\0\0\0\2", b"\0\x0f\0\0", 1))
     with at_most(1 << 21):
         for content in (bomb, promise):

@@ -10,10 +10,8 @@ import pytest
 import retarget as rt
 from retarget.data.cache import cached_array
 from retarget.data.fetch import DataSet, get
-from retarget.experiments.experiment import Family, families, one_by_one
-from retarget.experiments.runs.run import run_experiment
+from retarget.experiments.runs.store import Identity, RunStore
 from retarget.storage import atomic_file
-from support import made_runs
 from support.made_mnist import made_file
 from support.mirror import Answer
 
@@ -29,43 +27,25 @@ def diagnosis():
     return rt.diagnose(rng.normal(size=(600, 2)), rng.normal(size=(600, 5)), lr=0.1, gamma=1.0)
 
 
-def saved(path):
-    corrector = rt.TargetCorrector(rt.RBF(1.0), rt.SGD(0.1), gamma=1.0, block_size=10)
-    corrector.correct(X, Y)
-    corrector.save(path)
-
-
 def as_json(path):
     with atomic_file(path) as temporary:
         temporary.write_text(json.dumps(X.tolist()))
 
 
-WRITERS = {
-    "a corrector": lambda path, diagnosis: saved(path),
-    "JSON": lambda path, diagnosis: as_json(path),
-    "a report": lambda path, diagnosis: diagnosis.to_html(path),
-    "a table": lambda path, diagnosis: diagnosis.to_parquet(path),
-}
-
-
-@pytest.mark.parametrize("what", WRITERS)
-def test_the_old_file_stays_and_the_error_names_it(small_disk, diagnosis, what):
+def test_the_old_file_stays_and_the_error_names_it(small_disk, diagnosis):
+    corrector = rt.TargetCorrector(rt.RBF(1.0), rt.SGD(0.1), gamma=1.0, block_size=10)
+    corrector.correct(X, Y)
     path = small_disk / "file.out"
     path.write_bytes(OLD)
-    with pytest.raises(OSError, match=r"No space left on device: .*file\.out'") as raised:
-        WRITERS[what](path, diagnosis)
-    assert raised.value.errno == errno.ENOSPC
-    assert path.read_bytes() == OLD
-    assert [found.name for found in small_disk.iterdir()] == ["file.out"]
+    for write in (corrector.save, as_json, diagnosis.to_html, diagnosis.to_parquet):
+        with pytest.raises(OSError, match=r"No space left on device: .*file\.out'") as raised:
+            write(path)
+        assert raised.value.errno == errno.ENOSPC
+        assert path.read_bytes() == OLD
+        assert [found.name for found in small_disk.iterdir()] == ["file.out"]
 
 
-def test_a_cached_array(small_disk):
-    with pytest.raises(OSError, match="No space left on device: .*safetensors"):
-        cached_array(small_disk, "a", ["made"], lambda: np.zeros((100, 100)))
-    assert {path.suffix for path in small_disk.iterdir()} <= {".lock"}
-
-
-def test_a_download(small_disk, mirror):
+def test_a_download_and_a_cached_array(small_disk, mirror):
     content = rng.bytes(200_000)
     mirror.answers["/one"] = Answer(content)
     data_set = DataSet("made", "made", (made_file("one", content, [f"{mirror.address}/one"]),))
@@ -73,6 +53,9 @@ def test_a_download(small_disk, mirror):
         get(data_set, small_disk)
     assert mirror.asked == ["/one"]  # another mirror would not help
     assert not list(small_disk.iterdir())
+    with pytest.raises(OSError, match="No space left on device: .*safetensors"):
+        cached_array(small_disk, "a", ["made"], lambda: np.zeros((100, 100)))
+    assert {path.suffix for path in small_disk.iterdir()} <= {".lock"}
 
 
 @pytest.mark.parametrize("which", ["diagnose", "correct"])
@@ -82,11 +65,9 @@ def test_the_command_says_it_in_one_line(command, monkeypatch, small_disk, tmp_p
         f"y{k}": rng.normal(size=400) for k in range(12)
     }
     pl.DataFrame(wide).write_parquet("t.parquet")
-    old = {
-        name: small_disk / name for name in ("report.html", "shift.parquet", "corrected.parquet")
-    }
-    for path in old.values():
-        path.write_bytes(OLD)
+    old = ("report.html", "shift.parquet", "corrected.parquet")
+    for name in old:
+        (small_disk / name).write_bytes(OLD)
     targets = [part for k in range(12) for part in ("--target", f"y{k}")]
     code, shown = command(
         which, "t.parquet", *targets, "--lr", "0.1", "--gamma", "1",
@@ -95,32 +76,19 @@ def test_the_command_says_it_in_one_line(command, monkeypatch, small_disk, tmp_p
     assert code == 1
     assert shown.startswith("Error: [Errno 28] No space left on device:")
     assert "Traceback" not in shown
-    assert {path.read_bytes() for path in old.values()} == {OLD}
-    assert {path.name for path in small_disk.iterdir()} == set(old)
+    assert {path.name: path.read_bytes() for path in small_disk.iterdir()} == dict.fromkeys(
+        old, OLD
+    )
 
 
-def many_rows(config):
-    numbers = np.random.default_rng(config.seed).normal(size=5_000)
-    return pl.DataFrame({"value": numbers, "pair": [[1.0, 2.0]] * len(numbers)})
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("results")
-    family = Family(made_runs.MadeRun, one_by_one(many_rows), made_runs.draw, lambda table: [])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(families(), "made", family)
-        run_experiment(made_runs.made(folder), folder)
-    return folder
-
-
-@pytest.mark.parametrize("old", [None, OLD])
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_an_export_of_runs(command, small_disk, results, suffix, old):
-    path = small_disk / f"all.{suffix}"
-    if old is not None:
-        path.write_bytes(old)
-    code, shown = command("runs", "export", path, "--out", results)
-    assert shown == f"Error: [Errno 28] No space left on device: '{path}'"
-    assert code == 1
-    assert [found.read_bytes() for found in small_disk.iterdir()] == ([] if old is None else [old])
+def test_an_export_of_runs(command, small_disk, tmp_path):
+    numbers = pl.DataFrame({"value": rng.normal(size=15_000), "pair": [[1.0, 2.0]] * 15_000})
+    identity = Identity("made.Run", {"seed": 3}, {}, "code", {})
+    RunStore(tmp_path).keep(identity, numbers, experiment="made", name="seed 3", seconds=1.0)
+    for suffix in ("csv", "parquet"):
+        path = small_disk / f"all.{suffix}"
+        path.write_bytes(OLD)
+        code, shown = command("runs", "export", path, "--out", tmp_path)
+        assert shown == f"Error: [Errno 28] No space left on device: '{path}'"
+        assert code == 1
+        assert {found.read_bytes() for found in small_disk.iterdir()} == {OLD}

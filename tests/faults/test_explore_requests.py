@@ -4,32 +4,26 @@ import json
 import os
 import socket
 import sys
-import threading
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from retarget.explore.server import ExploreServer
 from retarget.explore.state import LARGEST, MOST_POINTS, toy_opening
 
 pytestmark = pytest.mark.faults
 PATIENCE = 20  # seconds
-TIMES = 60 if "RETARGET_CORRUPTIONS" in os.environ else 1
+TIMES = 300 if "RETARGET_CORRUPTIONS" in os.environ else 1
 
 
 @pytest.fixture(scope="module")
-def server():
+def server(serve):
     """A server that keeps its defects instead of showing them on the terminal."""
-    with ExploreServer(toy_opening()) as running:
+    with serve(toy_opening()) as running:
         running.defects = []
         running.handle_error = lambda *_: running.defects.append(repr(sys.exception()))
-        thread = threading.Thread(target=running.serve_forever, args=(0.02,))
-        thread.start()
         yield running
-        running.shutdown()
-        thread.join()
 
 
 def sent(server, request):
@@ -44,11 +38,11 @@ def sent(server, request):
     return answer
 
 
-def posted(server, body, length=None, host=None, path="compute", kind="application/json"):
+def posted(server, body, length=None, host=None):
     head = (
-        f"POST /{server.token}/{path} HTTP/1.1\r\n"
+        f"POST /{server.token}/compute HTTP/1.1\r\nContent-Type: application/json\r\n"
         f"Host: {host or f'127.0.0.1:{server.server_address[1]}'}\r\n"
-        f"Content-Type: {kind}\r\nContent-Length: {len(body) if length is None else length}\r\n\r\n"
+        f"Content-Length: {len(body) if length is None else length}\r\n\r\n"
     )
     return sent(server, head.encode("latin-1", "replace") + body)
 
@@ -61,36 +55,12 @@ def content(answer):
     return json.loads(answer.partition(b"\r\n\r\n")[2])
 
 
-VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=9)
-    | st.sampled_from([1e999, -0.0, 5e-324, 2 * LARGEST, 10**400, "__proto__", "\ud800"]),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
 LETTERS = st.characters(max_codepoint=255, exclude_characters="\r\n")
-NAMES = [*toy_opening().state.model_dump(), "other"]
-
-
-@settings(max_examples=30 * TIMES)
-@given(st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4), VALUES)
-def test_settings_of_any_kind(server, changes, instead):
-    for body in (toy_opening().state.model_dump() | changes, instead):
-        answer = posted(server, json.dumps(body).encode())
-        assert status(answer) in (200, 422)
-        assert isinstance(content(answer), dict)
-
-
 NUMBERS = st.floats(-2 * LARGEST, 2 * LARGEST) | st.sampled_from([0.0, 1e-300, -LARGEST, LARGEST])
 POSITIVES = st.floats(1 / LARGEST, 2 * LARGEST) | st.sampled_from([1 / LARGEST, 2 * LARGEST])
 
 
-@settings(max_examples=50 * TIMES)
+@settings(max_examples=10 * TIMES)
 @given(st.data())
 def test_every_setting_in_range_has_a_picture(server, data):
     """The extremes of all numbers together: what overflows is a problem that is named, in JSON."""
@@ -114,30 +84,20 @@ def test_every_setting_in_range_has_a_picture(server, data):
     assert np.isfinite(content(answer)["grid"]).all()
 
 
-@settings(max_examples=100 * TIMES)
+@settings(max_examples=20 * TIMES)
 @given(st.binary(max_size=300))
+@example(b"[" * 50_000)
+@example(b'{"x":' * 15_000)
+@example(b'{"x": [' + b"1," * 40_000 + b"1]}")
+@example(b'{"seed": ' + b"9" * 90_000 + b"}")
+@example(b'{"order": "\\ud800"}')
+@example(b'{"x": [1e999], "__proto__": {}}')
+@example(b'{"x": NaN}')
 def test_any_bytes_as_a_body(server, body):
     assert status(posted(server, body)) == 422
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"[" * 50_000,
-        b'{"x":' * 15_000,
-        b'{"x": [' + b"1," * 40_000 + b"1]}",
-        b'{"seed": ' + b"9" * 90_000 + b"}",
-        b'"\\ud800"',
-        b"\xff\xfe",
-        b'{"x": NaN}',
-    ],
-    ids=["lists", "objects", "many", "digits", "surrogate", "no text", "NaN"],
-)
-def test_bodies_that_ask_for_too_much(server, body):
-    assert status(posted(server, body)) == 422
-
-
-@settings(max_examples=100 * TIMES)
+@settings(max_examples=20 * TIMES)
 @given(st.binary(max_size=200))
 def test_any_bytes_as_a_request(server, request_bytes):
     answer = sent(server, request_bytes + b"\r\n\r\n")
@@ -145,7 +105,7 @@ def test_any_bytes_as_a_request(server, request_bytes):
     assert not answer.startswith(b"HTTP/1.1 200")
 
 
-@settings(max_examples=50 * TIMES)
+@settings(max_examples=10 * TIMES)
 @given(
     length=st.integers() | st.text(LETTERS, max_size=9),
     host=st.text(LETTERS, max_size=30),
@@ -155,11 +115,8 @@ def test_odd_headers(server, length, host):
     assert status(posted(server, b"{}", host=host or "x")) == 403
 
 
-def test_a_body_that_does_not_come(server):
+def test_a_body_that_does_not_come_and_one_that_does(server):
     """The other side has closed: what was announced will never be there."""
     assert status(posted(server, b'{"x": [', length=90_000)) == 422
-
-
-def test_it_still_answers(server):
     state = toy_opening().state.model_dump()
     assert status(posted(server, json.dumps(state).encode())) == 200

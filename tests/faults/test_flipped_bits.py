@@ -1,6 +1,6 @@
-"""Each single bit of an .npz flipped: an error, or every column with what it held."""
+"""Any single bit of an .npz flipped: an error, or every column with what it held."""
 
-import io
+import os
 
 import numpy as np
 import pytest
@@ -11,31 +11,27 @@ from retarget.errors import InvalidInputError
 pytestmark = pytest.mark.faults
 
 
-def saved(save, **arrays):
-    buffer = io.BytesIO()
-    save(buffer, **arrays)
-    return buffer.getvalue()
-
-
 SMALL = {"x": np.array([[0.5, 1.0], [1.5, -2.0]]), "ß": np.arange(2)}
 # Longer than what zipfile reads at once: a part can be read without the checksum of all of it.
 LONG = {"x": np.linspace(0.0, 1.0, 1800).reshape(900, 2), "y": np.arange(900)}
-ALL, HEADER = slice(None), slice(200)
+# `make test-faults` takes every byte
+STEP = 1 if "RETARGET_CORRUPTIONS" in os.environ else 11
+ALL, HEADER = slice(None, None, STEP), slice(0, 200, STEP)
 FLIPPED = {
-    "stored": (saved(np.savez, **SMALL), ALL),
-    "packed": (saved(np.savez_compressed, **SMALL), ALL),
-    "the header of a long array": (saved(np.savez, **LONG), HEADER),
-    "the header of the only array": (saved(np.savez, y=LONG["y"]), HEADER),
+    "stored": (np.savez, SMALL, ALL),
+    "packed": (np.savez_compressed, SMALL, ALL),
+    "the header of a long array": (np.savez, LONG, HEADER),
+    "the header of the only array": (np.savez, {"y": LONG["y"]}, HEADER),
 }
 
 
 @pytest.mark.parametrize("case", FLIPPED)
 def test_every_flipped_bit_is_an_error_or_harmless(tmp_path, case):
-    content, part = FLIPPED[case]
-    places = range(len(content))[part]
+    save, arrays, part = FLIPPED[case]
     path = tmp_path / "t.npz"
-    path.write_bytes(content)
-    expected = read_npz(path, list)
+    save(path, **arrays)
+    content, expected = path.read_bytes(), read_npz(path, list)
+    places = range(len(content))[part]
     noticed = 0
     with path.open("rb+", buffering=0) as file:
         for place in places:

@@ -7,14 +7,7 @@ LONGEST_RUN = 64
 
 
 def corruptions(content: bytes, foreign: bytes, count: int, seed: int) -> Iterator[bytes]:
-    """`count` damaged versions of a file's content, all different from it.
-
-    Args:
-        content: The file as it should be.
-        foreign: Another file, of which pieces get into this one.
-        count: How many.
-        seed: The same seed gives the same damage.
-    """
+    """`count` damaged versions of a content; pieces of the foreign one get into it."""
     for number in range(count):
         rng = random.Random(f"{seed} {number}")
         damaged = content

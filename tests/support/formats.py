@@ -12,7 +12,7 @@ import json
 import re
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,36 +60,29 @@ class Format:
 
 def same(found: Any, right: Any) -> bool:
     """Whether two results are equal: values, types and shapes, missing ones included."""
-    if isinstance(found, torch.Tensor) and isinstance(right, torch.Tensor):
-        return found.dtype == right.dtype and torch.equal(found, right)
-    if is_dataclass(found):
-        return type(found) is type(right) and all(
-            same(getattr(found, f.name), getattr(right, f.name)) for f in fields(found)
-        )
     if type(found) is not type(right):
         return False
+    if is_dataclass(found):
+        found, right = vars(found), vars(right)
+    if isinstance(found, dict):
+        return found.keys() == right.keys() and all(same(found[key], right[key]) for key in found)
+    if isinstance(found, torch.Tensor):
+        return found.dtype == right.dtype and torch.equal(found, right)
     if isinstance(found, pl.DataFrame):
         return found.schema == right.schema and found.equals(right)
     if isinstance(found, np.ndarray):
         alike = found.shape == right.shape and found.dtype == right.dtype
         return alike and found.tobytes() == right.tobytes()
-    if isinstance(found, dict):
-        return found.keys() == right.keys() and all(same(found[key], right[key]) for key in found)
     return bool(found == right)
 
 
 def same_form(path: Path, found: Any, right: Any) -> bool:
-    """Arrays of the right names, shapes and types, whatever their numbers."""
-    if is_dataclass(found):
-        found, right = vars(found), vars(right)
-    if isinstance(found, dict):
-        return found.keys() == right.keys() and all(
-            same_form(path, found[key], right[key]) for key in found
-        )
-    return type(found) is type(right) and (
-        not isinstance(found, torch.Tensor | np.ndarray)
-        or (found.shape, found.dtype) == (right.shape, right.dtype)
-    )
+    """Arrays of the right shapes and types, whatever their numbers."""
+
+    def forms(data: Any) -> dict[str, Any]:
+        return {name: (array.shape, array.dtype) for name, array in vars(data).items()}
+
+    return forms(found) == forms(right)
 
 
 def made_table() -> pl.DataFrame:
@@ -108,7 +101,6 @@ def made_table() -> pl.DataFrame:
 def _table(name: str) -> Callable[[Path], Path]:
     def make(folder: Path) -> Path:
         path, table, rng = folder / name, made_table(), np.random.default_rng(6)
-        text = table.write_csv(separator="\t" if ".tsv" in name else ",").encode()
         match path.suffix:
             case ".parquet":
                 table.write_parquet(path, compression="zstd" if "zstd" in name else "uncompressed")
@@ -119,9 +111,9 @@ def _table(name: str) -> Callable[[Path], Path]:
                 words = np.array([f"user {k % 7}" for k in range(ROWS)])
                 save(path, X=rng.normal(size=(ROWS, 2)), y=rng.normal(size=ROWS), who=words)
             case ".gz":
-                path.write_bytes(gzip.compress(text, mtime=0))
+                path.write_bytes(gzip.compress(table.write_csv().encode(), mtime=0))
             case _:
-                path.write_bytes(text)
+                table.write_csv(path)
         return path
 
     return make
@@ -131,10 +123,7 @@ def _as_python_reads_it(path: Path, found: pl.DataFrame, right: pl.DataFrame) ->
     """As many rows and columns as Python's own reader finds."""
     # a carriage return alone ends a line for Python's reader only
     text = re.sub("\r(?!\n)", " ", path.read_bytes().decode("utf-8-sig"))
-    delimiter = "\t" if ".tsv" in path.suffixes else ","
-    header, *rows = [
-        row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row
-    ]
+    header, *rows = [row for row in csv.reader(io.StringIO(text, newline="")) if row]
     return found.width == len(header) and found.height == len(rows)
 
 
@@ -169,37 +158,22 @@ def _read_core50(path: Path) -> Any:
     return load_core50(folder, 3, (3,), partial=True, progress=False)
 
 
-def _stream(n: int = 23) -> tuple[np.ndarray, np.ndarray]:
+def _stream(n: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(7)
     return rng.normal(size=(n, 3)), rng.normal(size=(n, 2))
 
 
-def _corrected(corrector: Any, X: np.ndarray, Y: np.ndarray) -> dict[str, np.ndarray]:
-    return {"block": corrector.correct(X, Y), "rest": corrector.flush()}
+def _make_state(folder: Path) -> Path:
+    corrector = rt.TargetCorrector(rt.RBF(1.3), rt.SGD(0.2), gamma=0.7, block_size=5, ridge=0.1)
+    corrector.correct(*_stream(23))
+    corrector.save(folder / "state.safetensors")
+    return folder / "state.safetensors"
 
 
-def _tracked(tracker: Any, X: np.ndarray, Y: np.ndarray) -> dict[str, np.ndarray]:
-    tracker.update(X, Y)
-    return {"effective": tracker.effective_targets}
-
-
-def _learned(ridge: Any, X: np.ndarray, Y: np.ndarray) -> dict[str, np.ndarray]:
-    return {"ridge": ridge.learn(X, Y).predict(X)}
-
-
-def _state(made: Callable[[], Any], go_on: Callable[..., Any], *to_load: Any) -> Format:
+def _read_state(path: Path) -> dict[str, np.ndarray]:
     """Not the file's content only: a state must also be able to go on."""
-
-    def make(folder: Path) -> Path:
-        thing = made()
-        go_on(thing, *_stream())
-        thing.save(folder / "state.safetensors")
-        return folder / "state.safetensors"
-
-    def read(path: Path) -> Any:
-        return go_on(type(made()).load(path, *to_load), *_stream(9))
-
-    return Format(make, read, notices=True)
+    corrector = rt.TargetCorrector.load(path)
+    return {"block": corrector.correct(*_stream(9)), "rest": corrector.flush()}
 
 
 def _weights(name: str) -> Callable[[Path], Path]:
@@ -217,7 +191,7 @@ def _weights(name: str) -> Callable[[Path], Path]:
 
 
 def _read_cached(path: Path) -> np.ndarray:
-    return cached_array(path.parent, "features", ["made"], lambda: _stream()[0])
+    return cached_array(path.parent, "features", ["made"], lambda: _stream(23)[0])
 
 
 def _make_cached(folder: Path) -> Path:
@@ -230,15 +204,11 @@ RUN = Identity("made.Run", {"seed": 3}, {}, "code", {})
 
 def _run(name: str) -> Callable[[Path], Path]:
     def make(folder: Path) -> Path:
-        _keep_run(RunStore(folder))
-        return RunStore(folder).folder / RUN.key / name
+        store = RunStore(folder)
+        store.keep(RUN, made_table(), experiment="made", name="seed 3", seconds=1.0)
+        return store.folder / RUN.key / name
 
     return make
-
-
-def _keep_run(store: RunStore) -> None:
-    about = {"experiment": "made", "name": "seed 3", "seconds": 1.0}
-    store.keep(RUN, made_table(), **about)
 
 
 def _read_run(path: Path) -> pl.DataFrame | None:
@@ -246,7 +216,7 @@ def _read_run(path: Path) -> pl.DataFrame | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", rt.errors.DamagedFileWarning)
         if store.result(RUN.key) is None:
-            _keep_run(store)  # made again
+            _run(path.name)(path.parents[2])  # made again
     return store.result(RUN.key)
 
 
@@ -284,9 +254,6 @@ FRAMES = made_frames()
 FOLDER_NAME = "data set"
 FRAME_FILE = f"core50_128x128/{next(iter(FRAMES))}"
 PYTHON_ARCHIVE = "cifar-10-python.tar.gz"
-PLAIN = [name.removesuffix(".gz") for name in NAMES]
-MNIST_PLAIN = (write_made_mnist, False)  # not packed
-RBF, SGD = rt.RBF(1.3), rt.SGD(0.2)
 
 
 def _read_mnist(path: Path) -> Any:
@@ -305,15 +272,17 @@ def _labels_in_range(path: Path, found: Any, right: Any) -> bool:
 
 FORMATS: dict[str, Format] = {
     "csv": Format(_table("t.csv"), read_table, well_formed=_as_python_reads_it),
-    "tsv": Format(_table("t.tsv"), read_table, well_formed=_as_python_reads_it),
     "csv.gz": Format(_table("t.csv.gz"), read_table, notices=True),
     "parquet": Format(_table("t.parquet"), read_table, well_formed=_a_table),
     "parquet, zstd": Format(_table("zstd.parquet"), read_table, well_formed=_a_table),
     "npy": Format(_table("t.npy"), read_table, well_formed=_a_table),
     "npz": Format(_table("t.npz"), read_table, notices=True),
     "npz, packed": Format(_table("packed.npz"), read_table, notices=True),
-    "idx, images": Format(_made(PLAIN[0], *MNIST_PLAIN), _read_mnist, well_formed=same_form),
-    "idx, labels": Format(_made(PLAIN[1], *MNIST_PLAIN), _read_mnist, well_formed=same_form),
+    "idx, labels": Format(
+        _made(NAMES[1].removesuffix(".gz"), write_made_mnist, False),
+        _read_mnist,
+        well_formed=same_form,
+    ),
     "idx.gz": Format(_made(NAMES[0], write_made_mnist), _read_mnist, notices=True),
     "cifar10 python": Format(
         _made(PYTHON_NAMES[0], write_made_cifar10, "python", images=2),
@@ -340,11 +309,7 @@ FORMATS: dict[str, Format] = {
     "weights safetensors": Format(_weights("w.safetensors"), read_weights),
     "weights pth": Format(_weights("w.pth"), read_weights, notices=True),
     "weights pth, old": Format(_weights("old.pth"), read_weights),
-    "corrector state": _state(
-        lambda: rt.TargetCorrector(RBF, SGD, gamma=0.7, block_size=5, ridge=0.1), _corrected
-    ),
-    "ridge state": _state(lambda: rt.StreamingRidge(RBF, memory=12), _learned, RBF),
-    "tracker state": _state(lambda: rt.ShiftTracker(RBF, SGD, gamma=0.7), _tracked),
+    "corrector state": Format(_make_state, _read_state, notices=True),
     "cached array": Format(_make_cached, _read_cached, notices=True, made_again=True),
     "run result": Format(_run("result.parquet"), _read_run, notices=True, made_again=True),
     "run record": Format(_run("run.json"), _read_run, notices=True, made_again=True),

@@ -9,14 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass(frozen=True)
 class Answer:
-    """What the mirror says to one path.
-
-    Attributes:
-        content: The bytes that it sends.
-        announced: Content-Length, if it is not that of the content; None sends no such header.
-        status: The status code.
-        headers: More headers.
-    """
+    """What the mirror says to one path; without `announced`, no Content-Length is sent."""
 
     content: bytes = b""
     announced: int | str | None = "as it is"
