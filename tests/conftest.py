@@ -3,6 +3,7 @@ import subprocess
 import threading
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +11,6 @@ from hypothesis import HealthCheck, settings
 
 from retarget.explore.server import ExploreServer
 from support.command_line import run
-from support.guarded_reading import HERE
 from support.mirror import running_mirror
 
 collect_ignore = ["faults/fuzz_readers.py"]  # for doctests it would be imported, and needs atheris
@@ -70,7 +70,8 @@ def small_disk(tmp_path):
 @pytest.fixture
 def environment():
     """For processes that a test starts."""
-    source, tests = HERE.parents[1] / "src", HERE.parent
+    tests = Path(__file__).parent
+    source = tests.parent / "src"
     path = os.pathsep.join([str(source), str(tests), os.environ.get("PYTHONPATH", "")])
     return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
 

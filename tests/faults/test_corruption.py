@@ -1,8 +1,8 @@
 """Damaged files of every format: a clean error or the right result, never a crash."""
 
+import faulthandler
 import os
 import resource
-import signal
 import sys
 from collections import Counter
 from pathlib import Path
@@ -23,10 +23,6 @@ FOREIGN = (
 )
 
 
-class TooLongError(BaseException):
-    """No `Exception`, which a reader might take for damage."""
-
-
 @pytest.fixture
 def limit_memory():
     """Called when all is imported and was read once; the limit ends with the test."""
@@ -37,18 +33,13 @@ def limit_memory():
         most = pages * resource.getpagesize() + MORE_MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
 
-    def give_up(*_):
-        raise TooLongError
-
-    handler = signal.signal(signal.SIGALRM, give_up)
     yield limit
-    signal.signal(signal.SIGALRM, handler)
     resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def outcome(format_, path, right):
     """One of: right, other (data, well formed), clean (error); or a failure, with its reason."""
-    signal.alarm(PATIENCE)
+    faulthandler.dump_traceback_later(PATIENCE, exit=True)  # also from within compiled code
     try:
         found = format_.read(path)
     except (RetargetError, OSError) as error:
@@ -62,7 +53,7 @@ def outcome(format_, path, right):
     except BaseException as error:  # a panic of Rust is no Exception
         return f"not a clean error: {error!r:.300}"
     finally:
-        signal.alarm(0)
+        faulthandler.cancel_dump_traceback_later()
     if same(found, right):
         return "right"
     if format_.notices:

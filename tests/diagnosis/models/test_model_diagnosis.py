@@ -6,6 +6,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
+import torch
 from sklearn.linear_model import Perceptron, SGDRegressor
 from sklearn.neural_network import MLPRegressor
 from torch import nn
@@ -94,6 +95,18 @@ def test_a_linear_model_with_an_intercept_against_plain_loops_and_the_theory():
     assert found.order.high < 0
     assert len(found.orders) == 3
     assert found.score("random order").error.value == pytest.approx(np.mean(found.orders))
+
+
+def test_corrected_targets_serve_a_linear_module_and_are_recommended():
+    module, parted = network(5), sorted_stream(linear=True)
+    kept = copy.deepcopy(module.state_dict())
+    found = rt.diagnose(parted.stream.X, parted.stream.Y, lr=0.1, model=module, evaluation="random")
+    torch.testing.assert_close(module.state_dict(), kept, rtol=0, atol=0)
+    assert found.model.agreement == pytest.approx(1, abs=1e-9)
+    assert found.model.closed.low > 0.9
+    assert found.model.failures == ()
+    assert found.model.helped
+    assert any("iteratively corrected targets" in text for text in found.verdict.recommendations)
 
 
 def test_corrected_targets_do_not_serve_a_narrow_network_and_the_run_shows_it():
