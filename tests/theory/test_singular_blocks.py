@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import retarget as rt
 from retarget.errors import NotPositiveDefiniteError
-from support.oracles import literal
 from support.problems import assert_same
 
 
@@ -24,23 +23,19 @@ def least_norm_sweep(K, Y, eta, gamma, b):
         F, f = K[n, seen] @ off, K[n, :start] @ A[:start]
         A[n] = np.linalg.pinv(K[n, n], rcond=1e-12, hermitian=True) @ (F - f)
         Z[n] = f + A[n] / eta + np.tril(K[n, n], -1) @ A[n]
-    return Z, A
+    return Z
 
 
 @given(
-    seed=st.integers(0, 999),
-    d=st.integers(1, 4),
-    n=st.integers(1, 35),
-    b=st.integers(2, 12),
-    eta=st.floats(0.02, 0.2),
-    gamma=st.floats(0.1, 3.0),
-)
+    seed=st.integers(0, 999), d=st.integers(1, 4), n=st.integers(1, 35), b=st.integers(2, 12),
+    eta=st.floats(0.02, 0.2), gamma=st.floats(0.1, 3.0),
+)  # fmt: skip
 def test_fewer_features_than_samples_in_a_block(seed, d, n, b, eta, gamma):
     rng = np.random.default_rng(seed)
     X, Y = rng.uniform(-1, 1, size=(n, d)) + np.eye(n, d), rng.normal(size=(n, 2))
     K, learner = X @ X.T, rt.SGD(lr=eta)
     Z = rt.iterative_targets(K, Y, learner, gamma, b)
-    expected, _ = least_norm_sweep(K, Y, eta, gamma, b)
+    expected = least_norm_sweep(K, Y, eta, gamma, b)
     smallest = min(
         np.linalg.svd(X[s : s + b], compute_uv=False)[: min(d, n - s, b)].min()
         for s in range(0, n, b)
@@ -101,14 +96,3 @@ def test_a_block_of_zeros_learns_nothing():
     K[2:, 2:] = np.eye(2)
     Z = rt.iterative_targets(K, np.ones(4), rt.SGD(0.5), 1.0, 2)
     np.testing.assert_allclose(Z, [0, 0, 1, 1], atol=1e-12)
-
-
-def test_regular_blocks_beside_singular_ones_are_as_they_were():
-    rng = np.random.default_rng(4)
-    X = rng.normal(size=(12, 6))
-    X[5] = X[4]
-    K, Y = X @ X.T, rng.normal(size=(12, 1))
-    Z = rt.iterative_targets(K, Y, rt.SGD(0.05), 0.6, 4)
-    assert_same(Z[:4], literal.iterative(Y[:4], K[:4, :4], 0.05, 0.6, 4, 0.0))
-    expected, _ = least_norm_sweep(K, Y, 0.05, 0.6, 4)
-    assert_same(Z, expected, 1e-9)
