@@ -1,17 +1,31 @@
-"""The iterative correction: Prop. 4.2 in its literal form, and the sweep theorem."""
+"""The iterative correction: Prop. 4.2, the sweep theorem, Eq. 16 and 17, and singular blocks.
+
+A block's kernel is singular where samples repeat or features are few. K is positive semi-definite,
+so what such a block inherits and aims at lies in the range of K_nn; the function is unique, and of
+the coefficients the ones of least norm are the limit of a small ridge.
+"""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import retarget as rt
-from retarget.errors import NotPositiveDefiniteError, PrecisionWarning
+from retarget import arrays
+from retarget.errors import (
+    NotPositiveDefiniteError,
+    PrecisionWarning,
+    StreamTooLargeError,
+)
 from support.oracles import continual as continual_oracle
 from support.oracles import literal
 from support.oracles.simulation import train
 from support.problems import (
     assert_same,
+    batches,
     each_loss,
     fewer_examples,
     gammas,
@@ -20,6 +34,7 @@ from support.problems import (
     panels_of,
     problems_of,
     rates,
+    reductions,
     ridges,
     streams,
 )
@@ -106,6 +121,7 @@ def test_neither_rate_nor_momentum_enters_the_function_learned(stream, gamma, bl
 
 
 @each_loss
+@fewer_examples
 @given(data=st.data(), gamma=gammas)
 def test_one_block_for_all_is_the_exact_correction(loss, data, gamma):
     stream, learner, _ = data.draw(problems_of(loss, memory=False))
@@ -121,13 +137,6 @@ def test_a_start_that_is_not_zero_only_moves_the_targets():
     Z = rt.iterative_targets(stream.K, stream.Y, learner, 0.6, 4, initial=initial)
     residual = rt.iterative_targets(stream.K, stream.Y - initial, learner, 0.6, 4)
     assert_same(Z, residual + initial)
-
-
-def test_many_samples_over_many_panels():
-    stream = make_stream(520, 2, seed=2)
-    learner = rt.SGD(lr=0.3, batch_size=4)
-    Z = rt.iterative_targets(stream.K, stream.Y, learner, 0.9, 20, ridge=0.1)
-    assert_same(Z, literal.iterative(stream.Y, stream.K, 0.3, 0.9, 20, 0.1, batch=4))
 
 
 def test_repeated_samples_in_a_block_need_the_ridge_that_the_error_names():
@@ -183,3 +192,203 @@ def test_distilled_targets_are_the_offline_predictions_block_by_block(stream, ga
     with panels_of(panel):
         got = rt.distilled_targets(stream.K, stream.Y, gamma, block)
     assert_same(got, continual_oracle.offline_predictions(stream.K, stream.Y, gamma, block))
+
+
+@given(
+    stream=streams, eta=rates, gamma=gammas, batch=st.integers(1, 4), blocks=st.integers(1, 6),
+    ridge=ridges, panel=panel_sizes,
+)  # fmt: skip
+def test_they_are_equation_17(stream, eta, gamma, batch, blocks, ridge, panel):
+    block, n = batch * blocks, len(stream)
+    learner = rt.SGD(lr=eta, batch_size=batch)
+    with panels_of(panel):
+        terms = rt.correction_terms(stream.K, learner, gamma, block, ridge)
+    starts = range(0, n, block)
+    assert [term.rows for term in terms] == [slice(i, min(i + block, n)) for i in starts]
+    for term in terms:
+        past = slice(0, term.rows.start)
+        C_on, C_off = literal.correction_terms(stream.K, past, term.rows, eta, gamma, ridge, batch)
+        assert_same(term.online, C_on.T)
+        assert_same(term.offline, C_off.T)
+        assert_same(term.modulation, np.eye(len(C_on)) + C_on.T)
+
+
+@st.composite
+def plain_problems(draw):
+    """A stream, any SGD without a memory (schedules too), and a block of whole mini-batches."""
+    stream, batch = draw(streams), draw(batches)
+    lr = draw(rates)
+    if draw(st.booleans()):
+        lr = tuple(lr * draw(st.floats(0.3, 1.0)) for _ in range(-(-len(stream) // batch)))
+    learner = rt.SGD(lr=lr, batch_size=batch, reduction=draw(reductions))
+    return stream, learner, batch * draw(st.integers(1, 6))
+
+
+def equation_16(stream, learner, gamma, terms):
+    """The targets block by block: the online learner is torch.optim.SGD on those made so far."""
+    Z, weights = np.zeros_like(stream.Y), np.zeros((stream.features.shape[1], stream.Y.shape[1]))
+    for term in terms:
+        p, n = slice(0, term.rows.start), term.rows
+        on, off = stream.features[n] @ weights, np.zeros_like(stream.Y[n])
+        if p.stop:
+            off = literal.f_off(stream.Y[p], stream.K[p, p], stream.K[p, n], gamma)
+        Z[n] = stream.Y[n] + term.online @ (stream.Y[n] - on) + term.offline @ (off - stream.Y[n])
+        assert_same(
+            Z[n] - on, term.modulation @ (stream.Y[n] - on) + term.offline @ (off - stream.Y[n])
+        )
+        lr = learner.lr
+        lr = lr if isinstance(lr, float) else lr[learner.steps(n.start) : learner.steps(n.stop)]
+        weights = train(stream.features[n], Z[n], replace(learner, lr=lr), start=weights).weights
+    return Z
+
+
+@given(problem=plain_problems(), gamma=gammas, ridge=ridges, panel=panel_sizes)
+def test_equation_16_with_them_is_the_iterative_correction(problem, gamma, ridge, panel):
+    stream, learner, block = problem
+    with panels_of(panel):
+        terms = rt.correction_terms(stream.K, learner, gamma, block, ridge)
+    expected = rt.iterative_targets(stream.K, stream.Y, learner, gamma, block, ridge)
+    scale = max(1.0, np.abs(expected).max())
+    assert_same(equation_16(stream, learner, gamma, terms), expected, 1e-10 * scale)
+
+
+def test_a_singular_block_takes_the_coefficients_of_least_norm():
+    """Samples that repeat: the targets rebuilt from the terms still settle the learner exactly."""
+    base = make_stream(6, 2, seed=1)
+    twice = np.repeat(np.arange(6), 2)
+    features, Y = base.features[twice], base.Y[twice] + np.arange(12)[:, None]
+    K = features @ features.T
+    stream = replace(base, features=features, K=(K + K.T) / 2, Y=Y)
+    learner, gamma, block = rt.SGD(lr=0.3), 0.7, 4
+    terms = rt.correction_terms(stream.K, learner, gamma, block)
+    Z = equation_16(stream, learner, gamma, terms)
+    for term in terms:
+        n, seen = term.rows, slice(0, term.rows.stop)
+        K_nn = stream.K[n, n]
+        W = (np.eye(block) / 0.3 + np.tril(K_nn, -1)) @ np.linalg.pinv(K_nn, rcond=1e-12)
+        assert_same(term.modulation, W)
+        weights = train(features[seen], Z[seen], learner).weights
+        offline = literal.f_off(Y[seen], stream.K[seen, seen], stream.K[seen, n], gamma)
+        assert_same(features[n] @ weights, offline)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whether_a_pivot_is_just_above_or_below_zero_does_not_matter(seed):
+    """Three features for a block of eight: rounding decides how far a Cholesky factor gets."""
+    features = np.random.default_rng(seed).normal(size=(8, 3))
+    K = features @ features.T
+    (term,) = rt.correction_terms((K + K.T) / 2, rt.SGD(lr=0.1), gamma=0.5, block_size=8)
+    W = (np.eye(8) / 0.1 + np.tril(K, -1)) @ np.linalg.pinv(K, rcond=1e-12)
+    assert_same(term.modulation, W)
+
+
+def test_a_matrix_that_is_no_kernel_needs_the_ridge_that_the_error_names():
+    K = np.diag([1.0, 1.0, 1.0, -0.25])
+    said = r"block of samples 2 to 3 .* -0.25 with ridge = 0,"
+    with pytest.raises(NotPositiveDefiniteError, match=said) as caught:
+        rt.correction_terms(K, rt.SGD(lr=0.1), gamma=1.0, block_size=2)
+    assert caught.value.deficit == pytest.approx(0.25)
+    with pytest.warns(PrecisionWarning):
+        rt.correction_terms(K, rt.SGD(lr=0.1), 1.0, 2, ridge=caught.value.jitter)
+    # few digits are said too
+    K = np.diag([1.0, 2e-6]).astype(np.float32)
+    with pytest.warns(PrecisionWarning, match="the kernel of a block") as warned:
+        rt.correction_terms(K, rt.SGD(lr=0.5), 1.0, 2)
+    assert warned[0].filename == __file__  # the caller's line, not one of ours
+
+
+def test_the_callers_library_and_dtype():
+    K, learner = make_stream(9, 1, seed=3).K, rt.SGD(lr=0.2, batch_size=2)
+    expected = rt.correction_terms(K, learner, 0.7, 4)
+    for matrix, kind, digits in (
+        (K.astype(np.float16), np.ndarray, 100 * np.finfo(np.float16).eps),
+        (K.astype(np.float32), np.ndarray, 100 * np.finfo(np.float32).eps),
+        (torch.tensor(K, requires_grad=True), torch.Tensor, 1e-14),
+    ):
+        got = rt.correction_terms(matrix, learner, 0.7, 4)
+        for one, other in zip(got, expected, strict=True):
+            for name in ("online", "offline", "modulation"):
+                assert isinstance(vars(one)[name], kind)
+                assert vars(one)[name].dtype == matrix.dtype
+                assert_same(vars(one)[name], vars(other)[name], digits)
+
+
+def test_what_cannot_fit_is_said_beforehand(monkeypatch):
+    K, needed = make_stream(6, 1, seed=0).K, 8 * (6 * 6 / 2 + 3 * 6 * 2)
+    monkeypatch.setattr(arrays, "free_memory", lambda device: needed - 1)
+    with pytest.raises(StreamTooLargeError, match="the terms of 6 samples in blocks of 2"):
+        rt.correction_terms(K, rt.SGD(lr=0.1), 1.0, 2)
+    monkeypatch.setattr(arrays, "free_memory", lambda device: needed)
+    rt.correction_terms(K, rt.SGD(lr=0.1), 1.0, 2)
+
+
+def least_norm_sweep(K, Y, eta, gamma, b, batch):
+    """The sweep typed literally, with a pseudo-inverse: A_n = K_nn^+ (F_n - K_np A_p)."""
+    A, Z = np.zeros_like(Y), np.zeros_like(Y)
+    for start in range(0, len(K), b):
+        n, seen = slice(start, min(start + b, len(K))), slice(0, min(start + b, len(K)))
+        off = np.linalg.solve(gamma * np.eye(seen.stop) + K[seen, seen], Y[seen])
+        F, f = K[n, seen] @ off, K[n, :start] @ A[:start]
+        A[n] = np.linalg.pinv(K[n, n], rcond=1e-12, hermitian=True) @ (F - f)
+        Z[n] = f + A[n] / eta + literal.upper(K[n, n], batch).T @ A[n]
+    return Z
+
+
+@given(
+    seed=st.integers(0, 999), d=st.integers(1, 4), n=st.integers(1, 35), blocks=st.integers(1, 6),
+    batch=st.integers(1, 3), eta=st.floats(0.02, 0.2), gamma=st.floats(0.1, 3.0),
+)  # fmt: skip
+def test_fewer_features_than_samples_in_a_block(seed, d, n, blocks, batch, eta, gamma):
+    rng, b = np.random.default_rng(seed), batch * blocks
+    X, Y = rng.uniform(-1, 1, size=(n, d)) + np.eye(n, d), rng.normal(size=(n, 2))
+    K, learner = X @ X.T, rt.SGD(lr=eta / batch, batch_size=batch)
+    Z = rt.iterative_targets(K, Y, learner, gamma, b)
+    expected = least_norm_sweep(K, Y, learner.lr, gamma, b, batch)
+    smallest = min(
+        np.linalg.svd(X[s : s + b], compute_uv=False)[: min(d, n - s, b)].min()
+        for s in range(0, n, b)
+    )
+    assert_same(Z, expected, 1e-10 * max(1.0, np.abs(expected).max()) / min(1, smallest) ** 2)
+    corrector = rt.TargetCorrector(rt.Linear(), learner, gamma, b)
+    streamed = np.concatenate([corrector.correct(X, Y), corrector.flush()])
+    assert_same(streamed, Z, 1e-10 * max(1.0, np.abs(Z).max()) / min(1, smallest) ** 2)
+
+
+@pytest.mark.parametrize(
+    "learner",
+    [
+        rt.SGD(lr=0.1),
+        rt.SGD(lr=0.1, batch_size=2, reduction="mean"),
+        rt.SGD(lr=0.05, momentum=0.6),
+        rt.SGD(lr=0.05, momentum=0.4, nesterov=True, weight_decay=0.2),
+    ],
+    ids=str,
+)
+def test_repeats_within_a_block_give_the_targets_of_the_limit(learner):
+    rng = np.random.default_rng(11)
+    X = rng.normal(size=(12, 4))
+    X = X[[0, 1, 1, 0, 2, 3, 2, 2, 4, 4, 4, 4, 5, 6, 7, 5]]
+    Y = rng.normal(size=16)
+    K = rt.RBF(1.5)(X)
+    Z = rt.iterative_targets(K, Y, learner, 0.5, 4)
+    gaps = [
+        np.abs(rt.iterative_targets(K, Y, learner, 0.5, 4, ridge=ridge) - Z).max()
+        for ridge in (1e-4, 1e-6)
+    ]
+    assert gaps[1] < 1e-3 * np.abs(Z).max()
+    assert gaps[1] < 0.05 * gaps[0]  # in proportion to the ridge: this is where it goes
+
+
+@pytest.mark.parametrize("parts", ["online", "offline"])
+def test_half_a_correction_has_no_limit_and_says_so(parts):
+    """Its aim is Y itself, which two samples that are the same need not share."""
+    K = np.ones((4, 4)) - 1e-12 * np.eye(4)
+    with pytest.raises(NotPositiveDefiniteError, match=r"block of samples 0 to 1.*ridge = "):
+        rt.iterative_targets(K, np.arange(4.0), rt.SGD(0.1), 1.0, 2, parts=parts)
+
+
+def test_a_block_of_zeros_learns_nothing():
+    K = np.zeros((4, 4))
+    K[2:, 2:] = np.eye(2)
+    Z = rt.iterative_targets(K, np.ones(4), rt.SGD(0.5), 1.0, 2)
+    np.testing.assert_allclose(Z, [0, 0, 1, 1], atol=1e-12)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.kernel_ridge import KernelRidge
 
 import retarget as rt
-from retarget.theory.response import final_response, remaining_start, step_response
+from retarget.theory.response import remaining_start, step_response
 from support.oracles import literal
 from support.oracles.simulation import train
 from support.problems import (
@@ -59,25 +59,6 @@ def test_the_learners_are_equations_2_6_and_7_and_lemma_3_1(
     A = rt.online_coefficients(K, Y, rt.SGD(lr=eta), epochs=epochs)
     K, Y, query = np.tile(K, (epochs, epochs)), np.tile(Y, (epochs, 1)), np.tile(query, epochs)
     assert_same(stream.K_query @ A, literal.f_on(Y, K, query.T, eta))
-
-
-@given(problem=problems(memory=False))
-def test_coefficients_are_the_rate_times_the_error(problem):
-    stream, learner = problem
-    A = rt.online_coefficients(stream.K, stream.Y, learner)
-    errors = rt.prequential_errors(stream.K, stream.Y, learner)
-    n, b = len(stream), learner.batch_size
-    lengths = np.array([min(b, n - (i // b) * b) for i in range(n)])
-    scale = learner.lr / (lengths if learner.reduction == "mean" else 1)
-    assert_same(A, np.broadcast_to(scale, n)[:, None] * errors)
-
-
-@given(problem=problems())
-def test_final_response_is_the_last_row_of_the_memory(problem):
-    stream, learner = problem
-    n = len(stream)
-    memory = step_response(learner, 0, n)
-    assert_same(final_response(learner, n), memory.deposit[0][memory.step_of])
 
 
 def test_heavy_ball_memory_is_the_geometric_sum_and_follows_the_schedule():

@@ -1,23 +1,35 @@
-"""The two theorems: the shift, the correction, and that each undoes the other."""
+"""The two theorems, in one epoch and in several, and the distance of Eq. 14 that both make zero."""
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import retarget as rt
-from retarget.errors import UnreachableTargetsError
+from retarget.errors import (
+    DivergedError,
+    DivergenceWarning,
+    UnreachableTargetsError,
+)
+from retarget.theory import epochs as module
+from retarget.theory.stability import largest_stable_lr
 from support.oracles import literal
 from support.oracles.simulation import train
 from support.problems import (
     assert_same,
+    batches,
     each_loss,
+    fewer_examples,
     gammas,
+    make_class_stream,
     make_stream,
     panel_sizes,
     panels_of,
+    problems,
     problems_of,
     rates,
+    reductions,
     streams,
 )
 
@@ -81,6 +93,7 @@ def test_theorem_4_1_online_on_corrected_targets_is_offline(loss, data, gamma, p
 
 
 @each_loss
+@fewer_examples
 @given(data=st.data(), gamma=gammas, seed=st.integers(0, 1000))
 def test_both_theorems_hold_from_a_start_that_is_not_zero(loss, data, gamma, seed):
     stream, learner, _ = data.draw(problems_of(loss, memory=False))
@@ -103,3 +116,235 @@ def test_forgotten_samples_have_no_exact_target():
     learner = rt.SGD(lr=0.5, weight_decay=1.5)  # each step keeps a quarter: 4^-29 is beyond float64
     with pytest.raises(UnreachableTargetsError, match=r"sample 0 is forgotten .* 30 samples"):
         rt.corrected_targets(stream.K, stream.Y, learner, gamma=1.0)
+
+
+LEARNER = rt.SGD(lr=0.3)
+
+
+@given(stream=streams, eta=rates, gamma=gammas, batch=st.integers(1, 6), seed=st.integers(0, 99))
+def test_half_its_square_is_the_first_term_of_equation_15(stream, eta, gamma, batch, seed):
+    Z = stream.Y + np.random.default_rng(seed).normal(size=stream.Y.shape)
+    got = rt.discrepancy(stream.K, Z, stream.Y, rt.SGD(lr=eta, batch_size=batch), gamma)
+    expected = literal.block_loss(Z, stream.Y, stream.K, eta, gamma, 0.0, batch)
+    assert got**2 / 2 == pytest.approx(expected, rel=1e-10, abs=1e-20)
+
+
+@given(problem=problems(), gamma=gammas)
+def test_it_is_the_distance_of_the_weights_and_bounds_every_prediction(problem, gamma):
+    """Of the weights that torch ends with; it is zero for corrected targets only."""
+    stream, learner = problem
+    A = np.linalg.solve(gamma * np.eye(len(stream)) + stream.K, stream.Y)
+    gap = train(stream.features, stream.Y, learner).weights - stream.features.T @ A
+    distance = rt.discrepancy(stream.K, stream.Y, stream.Y, learner, gamma)
+    assert distance == pytest.approx(np.linalg.norm(gap), rel=1e-9, abs=1e-10)
+    own = np.linalg.norm(stream.queries, axis=1)
+    away = np.linalg.norm(stream.queries @ gap, axis=1)
+    assert (away <= distance * own * (1 + 1e-9) + 1e-12).all()
+
+    Z = rt.corrected_targets(stream.K, stream.Y, learner, gamma)
+    scale = np.sqrt(np.trace(A.T @ stream.K @ A))
+    # the online solve starts from the targets, and loses digits where these are much larger
+    scale *= max(1.0, np.abs(Z).max() / np.abs(stream.Y).max())
+    assert rt.discrepancy(stream.K, Z, stream.Y, learner, gamma) <= 1e-10 * scale
+    Z[-1] += 1.0
+    assert rt.discrepancy(stream.K, Z, stream.Y, learner, gamma) > 1e-6
+
+
+def test_a_start_that_is_not_zero_only_moves_the_targets():
+    stream = make_stream(14, 2, seed=6)
+    initial, Z = np.cos(stream.Y), stream.Y**2
+    got = rt.discrepancy(stream.K, Z, stream.Y, LEARNER, 0.4, initial=initial)
+    moved = rt.discrepancy(stream.K, Z - initial, stream.Y - initial, LEARNER, 0.4)
+    assert got == pytest.approx(moved, rel=1e-12)
+
+
+def test_a_plain_number_of_any_library_precision_and_scale():
+    stream = make_stream(14, 2, seed=7)
+    K, Y = stream.K, stream.Y
+    expected = rt.discrepancy(K, Y, Y, LEARNER, 0.4)
+    for convert, digits in (
+        (torch.tensor, 1e-13),
+        (lambda part: part.astype(np.float16), 1e-2),
+        (lambda part: part.astype(np.float32), 1e-5),
+    ):
+        got = rt.discrepancy(convert(K), convert(Y), convert(Y), LEARNER, 0.4)
+        assert type(got) is type(expected) is float
+        assert got == pytest.approx(expected, rel=digits)
+    for scale in (1e-200, 0.0, 1e200):  # squares that no number holds
+        got = rt.discrepancy(K, scale * Y, scale * Y, LEARNER, 0.4)
+        assert got == pytest.approx(scale * expected, rel=1e-12, abs=0)
+    # targets in float64 are not cut to a kernel in float32: the last digit of Z counts
+    K, Y = K.astype(np.float32), Y.astype(np.float32)
+    moved = Y + 1e-9 * np.ones(Y.shape)
+    same = rt.discrepancy(K, Y.astype(float), Y, LEARNER, 0.4)
+    assert rt.discrepancy(K, moved, Y, LEARNER, 0.4) != same
+
+
+def test_a_square_below_zero_by_rounding_is_zero():
+    """The learners differ along (1, -1), where this kernel has the eigenvalue -1e-12."""
+    K, y = np.array([[1.0, 1.0 + 1e-12], [1.0 + 1e-12, 1.0]]), np.array([1.0, -1.0])
+    assert rt.discrepancy(K, y, y, rt.SGD(lr=0.1, batch_size=2), 1.0) == 0.0
+
+
+numbers = st.integers(2, 5)
+small_class_streams = st.builds(
+    make_class_stream,
+    n=st.integers(1, 15),
+    outputs=st.integers(1, 4),
+    seed=st.integers(0, 2**32 - 1),
+    scale=st.sampled_from([0.5, 1.0, 3.0]),
+    certain=st.booleans(),
+)
+
+
+@st.composite
+def stable_problems(draw):
+    """Plain SGD at a rate at which every step is stable: the theorem's condition."""
+    stream, batch, reduction = draw(streams), draw(batches), draw(reductions)
+    unit = rt.SGD(lr=1.0, batch_size=batch, reduction=reduction)
+    K = torch.from_numpy(stream.K)
+    limit = largest_stable_lr(lambda rows: K[rows, rows], unit, len(stream))
+    share = draw(st.floats(0.05, 0.95))
+    return stream, rt.SGD(lr=share * limit, batch_size=batch, reduction=reduction)
+
+
+@fewer_examples
+@given(problem=stable_problems(), gamma=gammas, epochs=numbers, panel=panel_sizes)
+def test_at_stable_rates_targets_exist_that_are_taught_in_every_epoch(
+    problem, gamma, epochs, panel
+):
+    stream, learner = problem
+    with panels_of(panel):
+        Z = rt.corrected_targets(stream.K, stream.Y, learner, gamma, epochs=epochs)
+    assert_reached(stream, Z, learner, gamma, epochs)
+    again = rt.effective_targets(stream.K, Z, learner, gamma, epochs=epochs)
+    assert_same(again, stream.Y)
+
+
+@given(stream=streams, gamma=gammas, epochs=numbers, batch=st.integers(1, 5))
+def test_they_are_the_formula(stream, gamma, epochs, batch):
+    """G = sum over j < E of (I - B K)^j B, and Z = G^-1 A."""
+    eta = 0.4 / batch
+    n = len(stream)
+    B = np.linalg.inv(np.eye(n) / eta + literal.upper(stream.K, batch).T)
+    step = np.eye(n) - B @ stream.K
+    G = sum(np.linalg.matrix_power(step, j) for j in range(epochs)) @ B
+    A = rt.offline_coefficients(stream.K, stream.Y, gamma)
+    learner = rt.SGD(lr=eta, batch_size=batch)
+    Z = rt.corrected_targets(stream.K, stream.Y, learner, gamma, epochs=epochs)
+    assert_same(Z, np.linalg.solve(G, A), 1e-9)
+
+
+def assert_reached(stream, Z, learner, gamma, epochs, loss="squared", initial=None):
+    """torch.optim.SGD on these targets, epoch by epoch, ends as the offline learner."""
+    run = train(stream.features, Z, learner, offset=initial, epochs=epochs, loss=loss)
+    A = rt.offline_coefficients(stream.K, stream.Y, gamma, initial=initial, loss=loss)
+    assert_same(stream.queries @ run.weights, stream.K_query @ A)
+
+
+@pytest.mark.parametrize(
+    ("loss", "gamma", "learner"),
+    [
+        ("squared", 0.3, rt.SGD(0.05, 4, momentum=0.9, reduction="mean")),
+        ("squared", 0.3, rt.SGD(0.1, 7, momentum=0.6, nesterov=True, weight_decay=0.02)),
+        ("squared", 0.3, rt.SGD(0.1, weight_decay=0.05)),
+        ("squared", 0.3, rt.SGD(tuple(0.4 / (1 + 0.1 * s) for s in range(36)), 3)),
+        (
+            "cross-entropy",
+            2.0,
+            rt.SGD(
+                tuple(0.3 / (1 + 0.05 * s) for s in range(27)), 4, weight_decay=0.02,
+                reduction="mean",
+            ),
+        ),
+    ],
+    ids=["momentum", "all of it", "decay", "schedule", "cross-entropy"],
+)  # fmt: skip
+def test_with_a_memory_and_batches_that_do_not_divide_the_stream(loss, gamma, learner):
+    make = make_stream if loss == "squared" else make_class_stream
+    stream = make(34, 2, seed=4)
+    Z = rt.corrected_targets(stream.K, stream.Y, learner, gamma, epochs=3, loss=loss)
+    assert_reached(stream, Z, learner, gamma, 3, loss)
+
+
+@each_loss
+def test_from_a_start(loss):
+    stream = make_class_stream(20, 2, seed=5)
+    initial, learner = np.random.default_rng(1).normal(size=(20, 2)), rt.SGD(lr=0.3, batch_size=3)
+    options = {"epochs": 3, "loss": loss, "initial": initial}
+    Z = rt.corrected_targets(stream.K, stream.Y, learner, 0.5, **options)
+    assert_reached(stream, Z, learner, 0.5, **options)
+
+
+@pytest.mark.filterwarnings("ignore::retarget.errors.LargeTargetsWarning")
+@fewer_examples
+@given(
+    stream=small_class_streams, gamma=gammas, epochs=st.integers(2, 4), batch=st.integers(1, 5),
+    momentum=st.sampled_from([0.0, 0.5]), panel=panel_sizes,
+)  # fmt: skip
+def test_cross_entropy_has_targets_for_every_epoch(stream, gamma, epochs, batch, momentum, panel):
+    learner = rt.SGD(lr=0.3 * (1 - momentum) / batch, batch_size=batch, momentum=momentum)
+    options = {"epochs": epochs, "loss": "cross-entropy"}
+    with panels_of(panel):
+        Z = rt.corrected_targets(stream.K, stream.Y, learner, gamma, **options)
+    assert_reached(stream, Z, learner, gamma, **options)
+    again = rt.effective_targets(stream.K, Z, learner, gamma, **options)
+    assert_same(again, stream.Y, 1e-9)
+    if stream.Y.shape[1] > 1:
+        assert_same(Z.sum(1), np.ones(len(Z)))
+
+
+def test_a_singular_kernel_has_them_too():
+    rng = np.random.default_rng(6)
+    features = rng.normal(size=(40, 5)) / 3
+    Y, learner = rng.normal(size=(40, 2)), rt.SGD(lr=0.2, batch_size=3)
+    K = features @ features.T
+    Z = rt.corrected_targets(K, Y, learner, 0.1, epochs=6)
+    run = train(features, Z, learner, epochs=6)
+    assert_same(run.weights, features.T @ rt.offline_coefficients(K, Y, 0.1), 1e-9)
+
+
+def test_many_epochs_ask_for_the_offline_prediction_itself_and_zeros_stay_zeros():
+    """The limit: a learner that trains until it fits is taught what it should end with."""
+    stream = make_stream(12, 1, seed=7)
+    A = rt.offline_coefficients(stream.K, stream.Y, 0.5)
+    Z = rt.corrected_targets(stream.K, stream.Y, rt.SGD(lr=0.8), 0.5, epochs=150)
+    assert_same(Z, stream.K @ A, 1e-6)
+    zeros = np.zeros(12)
+    Z = rt.corrected_targets(stream.K, zeros, rt.SGD(lr=0.1), 1.0, epochs=2)
+    np.testing.assert_array_equal(Z, zeros)
+
+
+def test_learners_that_no_targets_lead_to_the_offline_one(monkeypatch):
+    """At eta k = 2 the second epoch takes back what the first one learned: A = 0 for all Z."""
+    K, y, learner = np.array([[2.0]]), np.array([1.0]), rt.SGD(lr=1.0)
+    with pytest.raises(UnreachableTargetsError, match="same in all 2 epochs .* smaller rate"):
+        rt.corrected_targets(K, y, learner, 0.5, epochs=2)
+    rt.corrected_targets(K, y, learner, 0.5, epochs=3)
+    # one that blows up: they would exist, but no number of digits could lead it there
+    rng = np.random.default_rng(3)
+    features = rng.normal(size=(120, 8))
+    K, Y = features @ features.T, rng.normal(size=120)
+    with pytest.raises(UnreachableTargetsError, match="use a smaller rate"):
+        rt.corrected_targets(K, Y, rt.SGD(lr=0.6), 1.0, epochs=3)
+    with pytest.raises(UnreachableTargetsError, match="diverges within 3 epochs.* would be stable"):
+        rt.corrected_targets(K, Y, rt.SGD(lr=1e9), 1.0, epochs=3)
+    # a search that takes too long
+    monkeypatch.setattr(module, "MOST_STEPS", 1)
+    monkeypatch.setattr(module, "DIRECTIONS", 2)
+    stream = make_stream(30, 2, seed=8)
+    with pytest.raises(UnreachableTargetsError, match="the best miss"):
+        rt.corrected_targets(stream.K, stream.Y, rt.SGD(lr=0.3), 0.2, epochs=4)
+
+
+def test_a_learner_that_diverges_in_a_later_epoch_names_its_step():
+    stream = make_stream(9, 1, seed=10)
+    learner = rt.SGD(lr=60.0, batch_size=4)
+    with pytest.raises(DivergedError) as caught:
+        rt.online_coefficients(stream.K, stream.Y, learner, epochs=400)
+    assert caught.value.step >= 3  # of the second epoch, or later: an epoch has three steps
+    with pytest.raises(DivergedError) as fewer:  # it is the step that the loop counts
+        rt.online_coefficients(stream.K, stream.Y, learner, epochs=caught.value.step // 3 + 1)
+    assert fewer.value.step == caught.value.step
+    with pytest.warns(DivergenceWarning, match=r"blows up: .* below 1.047 it would be stable"):
+        rt.online_coefficients(stream.K, stream.Y, learner, epochs=2)
