@@ -14,7 +14,6 @@ from retarget.kernels import (
     as_kernel,
     kernel_from_dict,
 )
-from retarget.kernels.simple import mirror_lower
 from support.problems import assert_same, panels_of
 
 
@@ -50,10 +49,7 @@ def test_equals_the_formula_in_the_callers_library_and_type(kernel, oracle, samp
     A, B = samples
     needs_gradients = kernel is not KERNELS["callable"][0]
     theirs = [torch.tensor(part, requires_grad=needs_gradients) for part in samples]
-    for arguments, expected in (
-        ((0, 1), oracle(A, B)),
-        ((0,), oracle(A, A)),
-    ):
+    for arguments, expected in (((0, 1), oracle(A, B)), ((0,), oracle(A, A))):
         assert_same(kernel(*(samples[i] for i in arguments)), expected, 1e-13)
         got = kernel(*(theirs[i] for i in arguments))
         assert isinstance(got, torch.Tensor)
@@ -149,11 +145,3 @@ def test_a_wrapped_function_serves_wherever_a_kernel_does(samples):
     kernel = CallableKernel(cubic)
     assert_same(kernel._gram(A, B), cubic(*samples), 1e-13)
     assert_same(kernel._diag(A), np.diag(cubic(samples[0], samples[0])), 1e-13)
-
-
-@pytest.mark.parametrize("panel", [1, 3, 256])
-def test_the_lower_triangle_is_mirrored(panel):
-    M = torch.arange(49.0).reshape(7, 7)
-    expected = M.tril() + M.tril(-1).T
-    with panels_of(panel):
-        assert torch.equal(mirror_lower(M.clone()), expected)

@@ -1,4 +1,4 @@
-"""Cross-entropy: PyTorch step by step, scikit-learn on features, and the theorems."""
+"""Cross-entropy: scikit-learn, the formulas, what is watched (`test_targets`: the theorems)."""
 
 import warnings
 
@@ -26,6 +26,7 @@ from retarget.theory.stability import GrowthWatch
 from support.problems import (
     assert_same,
     class_streams,
+    fewer_examples,
     gammas,
     make_class_stream,
     panel_sizes,
@@ -109,6 +110,7 @@ def test_single_precision_converges_to_it_and_a_stopped_method_says_how_far_it_i
         rt.offline_coefficients(K, Y, 0.01, loss=CE)
 
 
+@fewer_examples
 @given(stream=class_streams, learner=plain_learners(), gamma=gammas)
 def test_effective_and_corrected_targets_are_their_formulas(stream, learner, gamma):
     A = rt.online_coefficients(stream.K, stream.Y, learner, loss=CE)

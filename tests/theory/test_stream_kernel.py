@@ -1,20 +1,16 @@
-"""Both kernels of a stream, and the learners in feature space: formulas, simulation, refits."""
+"""Both kernels of a stream against literal formulas and refits."""
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.linalg import cholesky, solve
+from numpy.linalg import solve
 
 import retarget as rt
-from retarget.errors import NotPositiveDefiniteError
 from retarget.theory import stream_kernel
-from retarget.theory.dual import FeatureRows, PrimalLearner
-from retarget.theory.offline.aims import RecursiveRidge
 from retarget.theory.response import final_response
 from support.diagnosis_streams import both_kernels
-from support.oracles import simulation
 from support.problems import assert_same, gammas, make_stream, panel_sizes, panels_of, problems
 
 
@@ -108,42 +104,3 @@ def test_each_window_is_told_and_holds_whole_blocks():
     ]
     assert parts[1].samples.tolist() == [4, 3, 2, 1]
     assert seen == [6, 4, 1]
-
-
-@given(problem=problems())
-def test_weights_and_errors_are_those_of_the_optimiser(problem):
-    stream, learner = problem
-    run = simulation.train(stream.features, stream.Y, learner)
-    state, errors = PrimalLearner(learner), []
-    stride = learner.batch_size * 3
-    for start in range(0, len(stream), stride):
-        rows = slice(start, start + stride)
-        window = state.window(FeatureRows(torch.from_numpy(stream.features[rows])))
-        errors.append(window.errors(torch.from_numpy(stream.Y[rows])))
-        state.learn(window, errors[-1])
-    assert_same(torch.cat(errors), run.errors)
-    assert_same(state.coefficients, run.weights)
-    assert len(state) == len(stream)
-
-
-@given(problem=problems(), gamma=gammas)
-def test_recursive_ridge_is_the_cholesky_factor_of_the_stream(problem, gamma):
-    stream, _ = problem
-    L = cholesky(gamma * np.eye(len(stream)) + stream.K)
-    beta = solve(L, stream.Y)
-    Phi, Y = torch.from_numpy(stream.features), torch.from_numpy(stream.Y)
-    ridge = RecursiveRidge(gamma)
-    for start in range(0, len(stream), 4):
-        rows = slice(start, start + 4)
-        new = ridge.learn(Phi[rows], Y[rows])
-        assert_same(new.corner.tril(), L[rows, rows], 1e-8)
-        assert_same(new.beta, beta[rows], 1e-8)
-
-
-def test_normal_equations_without_a_factor_say_which_gamma_would_do():
-    stream = make_stream(5, 1, seed=0)
-    Phi, Y = torch.from_numpy(stream.features) * 1e9, torch.from_numpy(stream.Y)
-    ridge = RecursiveRidge(1e-9)
-    ridge.learn(Phi, Y)
-    with pytest.raises(NotPositiveDefiniteError, match=r"gamma = 1e-09.* would do"):
-        ridge.learn(Phi, Y)
