@@ -362,7 +362,8 @@ def test_positive_symmetric_and_made_of_blocks(problem, outputs, memory):
 
 def test_sketches_are_right_on_average_with_an_error_that_falls_as_it_should():
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(20, 60), nn.Tanh(), nn.Linear(60, 3)).double()
+    module = nn.Sequential(nn.Linear(20, 60), nn.Tanh(), nn.Linear(60, 40), nn.Tanh(),
+                           nn.Linear(40, 3)).double()  # fmt: skip
     X = torch.randn(8, 20, dtype=torch.float64)
     exact, sizes, errors = rt.EmpiricalNTK(module)(X), [16, 64, 256], []
     for size in sizes:
