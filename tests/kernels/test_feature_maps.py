@@ -38,13 +38,6 @@ def test_exact_features_have_the_kernel_as_inner_products(kernel, features):
     assert_same(found(X) @ found(X).mT, found.kernel(X), 1e-12)
 
 
-def test_images_are_long_vectors():
-    images = X[:, :, None].repeat(3, axis=2)
-    assert feature_map(rt.Linear())(images).shape == (7, 12)
-    assert feature_map(rt.RBF(1.0), 10)(images).shape == (7, 10)
-    assert feature_map(rt.Linear())(X[:, 0]).shape == (7, 1)
-
-
 def test_random_features_are_the_gaussian_kernel_with_an_error_that_falls_as_it_should():
     exact, errors = rt.RBF(2.0)(X), {}
     for m in (64, 256, 1024):
@@ -63,11 +56,15 @@ def test_random_features_are_the_gaussian_kernel_with_an_error_that_falls_as_it_
 
 
 def test_random_features_are_the_same_for_a_seed_and_go_with_the_width():
-    phi = feature_map(rt.RBF(2.0), 7, 3)  # odd: one more
+    phi = feature_map(rt.RBF(2.0), np.int64(7), 3)  # odd: one more
     assert phi(X).shape == (7, 8)
     assert_same(phi(X), feature_map(rt.RBF(4.0), 7, 3)(2 * X), 1e-12)
     assert_same(phi(X)[2:3], phi(X[2:3]), 1e-12)
     assert not np.allclose(phi(X), feature_map(rt.RBF(2.0), 7, 4)(X))
+    images = X[:, :, None].repeat(3, axis=2)  # are long vectors
+    assert feature_map(rt.Linear())(images).shape == (7, 12)
+    assert feature_map(rt.RBF(1.0), 10)(images).shape == (7, 10)
+    assert feature_map(rt.Linear())(X[:, 0]).shape == (7, 1)
     single = phi(X.astype(np.float32))
     assert single.dtype == torch.float32
     assert_same(single, phi(X), 1e-5)
@@ -88,12 +85,8 @@ def test_a_network_is_copied_and_frozen_in_evaluation_mode():
     assert not torch.equal(before["0.weight"], module[0].weight)
     single = feature_map(network().float())
     assert single(X).dtype == torch.float32  # samples take the type of the parameters
-
-
-def test_whole_numbers_reach_a_network_as_they_are():
-    embedding = nn.Embedding(9, 5)
-    numbers = np.array([[1, 2], [3, 8]])
-    assert feature_map(embedding)(numbers).shape == (2, 10)
+    numbers = np.array([[1, 2], [3, 8]])  # whole ones reach it as they are
+    assert feature_map(nn.Embedding(9, 5))(numbers).shape == (2, 10)
     assert feature_map(nn.Flatten())(X.astype(np.float32)).dtype == torch.float32
 
 
@@ -124,36 +117,24 @@ def test_feature_maps_go_to_other_processes(features):
     assert again.description == found.description
 
 
-@pytest.mark.parametrize(
-    ("features", "error", "match"),
-    [
-        (3, InvalidTypeError, "features is 3; expected a function from samples to features"),
-        ("rbf", InvalidTypeError, "features is 'rbf'"),
-        (InfiniteNTK(nn.Sequential(nn.Linear(4, 1))), InvalidTypeError, "expected a function"),
-    ],
-)
-def test_what_has_no_features_is_refused(features, error, match):
+def returning(result):
+    return lambda: FeatureMap(lambda _: result, None, True, None)(X)
+
+
+INFINITE = InfiniteNTK(nn.Sequential(nn.Linear(4, 1)))
+
+
+@pytest.mark.parametrize(("call", "error", "match"), [
+    (lambda: feature_map(3), InvalidTypeError, "features is 3; expected a function from samples"),
+    (lambda: feature_map("rbf"), InvalidTypeError, "features is 'rbf'"),
+    (lambda: feature_map(INFINITE)(X), InvalidTypeError, "expected a function"),
+    (returning(torch.zeros(7)), InvalidInputError, r"returned shape \(7,\) for 7 samples; expect"),
+    (returning(torch.zeros(7, 2).long()), InvalidTypeError, "features has dtype int64"),
+    (returning(torch.full((7, 2), torch.inf)), InvalidInputError, "result holds inf in row 0"),
+    (lambda: feature_map(rt.RBF(1.0), 2.5), InvalidTypeError, "memory is 2.5; expected a whole"),
+    (lambda: feature_map(rt.RBF(1.0), True), InvalidTypeError, "memory is True; expected a whole"),
+    (lambda: feature_map(rt.RBF(1.0), 0), InvalidInputError, "memory is 0; expected 1 or more"),
+])  # fmt: skip
+def test_refused(call, error, match):
     with pytest.raises(error, match=match):
-        feature_map(features)(X)
-
-
-@pytest.mark.parametrize(
-    ("result", "error", "match"),
-    [
-        (torch.zeros(7), InvalidInputError, r"returned shape \(7,\) for 7 samples; expected \(7,"),
-        (torch.zeros(7, 2, dtype=torch.int64), InvalidTypeError, "features has dtype int64"),
-        (torch.full((7, 2), torch.inf), InvalidInputError, "result holds inf in row 0"),
-    ],
-)
-def test_what_a_network_returns_is_checked(result, error, match):
-    with pytest.raises(error, match=match):
-        FeatureMap(lambda _: result, None, True, None)(X)
-
-
-def test_the_number_of_features_is_a_whole_one():
-    for number in (2.5, True):
-        with pytest.raises(InvalidTypeError, match=f"memory is {number}; expected a whole number"):
-            feature_map(rt.RBF(1.0), number)
-    with pytest.raises(InvalidInputError, match="memory is 0; expected 1 or more"):
-        feature_map(rt.RBF(1.0), 0)
-    assert feature_map(rt.RBF(1.0), np.int64(6))(X).shape == (7, 6)
+        call()

@@ -1,4 +1,7 @@
-"""The tangent kernel of transformers, on token ids and masks, against torch.func's Jacobian."""
+"""The tangent kernel of transformers, on token ids and masks, against torch.func's Jacobian.
+
+Positions that no output depends on are left out of it, and nothing else is.
+"""
 
 import functools
 
@@ -10,15 +13,16 @@ from torch.nn import functional
 import retarget as rt
 from retarget.kernels.empirical import plan
 from retarget.samples import take
-from support.oracles.empirical_ntk import close, forms, jacobian_gram
+from support.networks import Network, parameter
+from support.oracles.empirical_ntk import close, forms, jacobian, jacobian_gram, products
 from support.oracles.empirical_ntk import gram as oracle_gram
-from support.small_bert import RMSNorm, SmallBert, sentences
+from support.small_bert import Layer, RMSNorm, SmallBert, sentences
 
 BARE = functools.partial(nn.LayerNorm, elementwise_affine=False)
 NO_BIAS = functools.partial(nn.LayerNorm, bias=False)
 # options of the network, and whether all of its parameters have a rule
 NETWORKS = {
-    "positions in a row": ({}, True),
+    "positions in a row": ({"layers": 2}, True),
     "flat positions": ({"positions": "flat"}, True),
     "positions of each sample": ({"positions": "each"}, True),
     "added positions": ({"positions": "added"}, True),
@@ -30,46 +34,46 @@ NETWORKS = {
 }
 
 
-def network(name, **options):
+def network(name):
     torch.manual_seed(1)
-    module = SmallBert(**NETWORKS[name][0], **options).double().eval()
+    module = SmallBert(**({"layers": 1} | NETWORKS[name][0])).double().eval()
     for layer in module.modules():
         if isinstance(layer, nn.LayerNorm) and layer.weight is not None:
             nn.init.normal_(layer.weight)  # as if it were trained
     return module
 
 
-@pytest.mark.parametrize("outputs", ["mean", "full", 1])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_agrees_with_the_jacobian(name, outputs):
+def test_agrees_with_the_jacobian(name):
     module, X = network(name), sentences(7)
-    A, B = take(X, slice(0, 4)), take(X, slice(4, 7))
-    kernel = rt.EmpiricalNTK(module, outputs)
-    expected = jacobian_gram(module, X, X, outputs)
-    a = 4 * len(expected) // 7
-    close(kernel(A), expected[:a, :a])
-    close(kernel(A, B), expected[:a, a:])
-    close(kernel(B, A), expected[a:, :a])
-    close(kernel.diag(X), expected.diagonal())
-    assert ("Jacobian" in forms(kernel, A)) == (not NETWORKS[name][1])
+    A, B, J = take(X, slice(0, 4)), take(X, slice(4, 7)), jacobian(module, X)
+    for outputs in ("mean", "full", 1):
+        kernel = rt.EmpiricalNTK(module, outputs)
+        expected = products(J, J, outputs)
+        a = 4 * len(expected) // 7
+        close(kernel(A), expected[:a, :a])
+        close(kernel(A, B), expected[:a, a:])
+        close(kernel(B, A), expected[a:, :a])
+        close(kernel.diag(X), expected.diagonal())
+        assert ("Jacobian" in forms(kernel, A)) == (not NETWORKS[name][1])
 
 
-@pytest.mark.parametrize("outputs", ["mean", "full"])
 @pytest.mark.parametrize("overhead", [-1e9, 1e9])
-def test_both_forms_of_an_embedding_agree(overhead, outputs, monkeypatch):
+def test_both_forms_of_an_embedding_agree(overhead, monkeypatch):
     module, X = network("positions in a row"), sentences(5)
     monkeypatch.setattr(plan, "PAIR_OVERHEAD", overhead)
-    kernel = rt.EmpiricalNTK(module, outputs, params=["tokens", "positions", "segments"])
-    assert set(forms(kernel, X)) == {"Pair" if overhead < 0 else "Gradient"}
     names = ["tokens.weight", "positions.weight", "segments.weight"]
-    expected = jacobian_gram(module, X, X, outputs, names)
-    close(kernel(X), expected)
-    close(kernel.diag(X), expected.diagonal())
-    if outputs == "mean":
-        F = kernel.features(X)
-        close(F @ F.T, expected)
-        exact = rt.EmpiricalNTK(module, params="tokens.weight", sketch=3 * 11 * 8)
-        close(exact(X), jacobian_gram(module, X, X, names=["tokens.weight"]))
+    J = jacobian(module, X, names)
+    for outputs in ("mean", "full"):
+        kernel = rt.EmpiricalNTK(module, outputs, params=["tokens", "positions", "segments"])
+        assert set(forms(kernel, X)) == {"Pair" if overhead < 0 else "Gradient"}
+        expected = products(J, J, outputs)
+        close(kernel(X), expected)
+        close(kernel.diag(X), expected.diagonal())
+    F = rt.EmpiricalNTK(module, params=["tokens", "positions", "segments"]).features(X)
+    close(F @ F.T, products(J, J))
+    exact = rt.EmpiricalNTK(module, params="tokens.weight", sketch=3 * 11 * 8)
+    close(exact(X), jacobian_gram(module, X, X, names=["tokens.weight"]))
 
 
 PARTS = {
@@ -82,15 +86,15 @@ PARTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("mode", ["structured", "jacobian"])
 @pytest.mark.parametrize("part", PARTS)
-def test_parts_of_a_network(part, mode):
+def test_parts_of_a_network(part):
     module, X = network("positions in a row"), sentences(4)
     params, matches = PARTS[part]
     names = [name for name, _ in module.named_parameters() if matches(name)]
     assert names
-    kernel = rt.EmpiricalNTK(module, params=params, mode=mode)
-    close(kernel(X), jacobian_gram(module, X, X, names=names))
+    expected = jacobian_gram(module, X, X, names=names)
+    for mode in ("structured", "jacobian"):
+        close(rt.EmpiricalNTK(module, params=params, mode=mode)(X), expected)
 
 
 @pytest.mark.parametrize("mode", ["structured", "jacobian"])
@@ -103,16 +107,11 @@ def test_samples_in_every_form(mode):
     arrays = {key: value.numpy() for key, value in X.items()} | {"nothing": None}
     close(torch.from_numpy(kernel(arrays)), expected)
 
-    class OneArgument(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = module
-
-        def forward(self, batch):
-            return self.inner(*batch["of"]) if isinstance(batch, dict) else self.inner(**batch[0])
+    def run(m, batch):
+        return m.inner(*batch["of"]) if isinstance(batch, dict) else m.inner(**batch[0])
 
     for batch in ({"of": tuple(X.values())}, (X, X["input_ids"])):
-        close(rt.EmpiricalNTK(OneArgument(), mode=mode)(batch), expected)
+        close(rt.EmpiricalNTK(Network(run, inner=module), mode=mode)(batch), expected)
     alone = {"input_ids": X["input_ids"]}
     close(kernel(X["input_ids"]), jacobian_gram(module, alone, alone))
 
@@ -131,73 +130,45 @@ class Looking(nn.Module):
         return self.bert(input_ids, attention_mask) + drift[:, 0]
 
 
-@pytest.mark.parametrize("outputs", ["mean", "full"])
-def test_what_vmap_cannot_follow_goes_sample_by_sample(outputs):
+def test_what_vmap_cannot_follow_goes_sample_by_sample():
     torch.manual_seed(0)
     module, X = Looking().double().eval(), sentences(6)
     del X["token_type_ids"]
     X["attention_mask"][2] = 1
-    expected = jacobian_gram(module, X, X, outputs)
     assert "Jacobian" in forms(rt.EmpiricalNTK(module), X)
-    close(rt.EmpiricalNTK(module, outputs)(X), expected)
-    close(rt.EmpiricalNTK(module, outputs, mode="jacobian")(X), expected)
+    J = jacobian(module, X)
+    for outputs in ("mean", "full"):
+        for mode in ("auto", "jacobian"):
+            close(rt.EmpiricalNTK(module, outputs, mode=mode)(X), products(J, J, outputs))
 
 
-class Conv1D(nn.Module):
-    """GPT-2's layer: rows of samples and positions are one, and the weight stands on the right."""
-
-    def __init__(self, inputs, results):
-        super().__init__()
-        self.weight, self.bias = (
-            nn.Parameter(torch.randn(inputs, results)),
-            nn.Parameter(torch.randn(results)),
-        )
-
-    def forward(self, x):
-        return torch.addmm(self.bias, x.view(-1, x.shape[-1]), self.weight).view(*x.shape[:-1], -1)
-
-
-class ByHand(nn.Module):
+def by_hand():
     """Products, sums and norms that are written out."""
 
-    def __init__(self):
-        super().__init__()
-        self.first, self.weight = Conv1D(4, 6), nn.Parameter(torch.randn(6, 5))
-        self.bias, self.scale = nn.Parameter(torch.randn(5)), nn.Parameter(torch.randn(()))
-        self.group, self.channel = nn.GroupNorm(5, 5), nn.BatchNorm1d(5)
-        self.whole = nn.LayerNorm((3, 5))
-        self.out = nn.Parameter(torch.randn(5, 2))
-        nn.init.normal_(self.channel.running_mean)
-        for norm in (self.group, self.channel, self.whole):
-            nn.init.normal_(norm.weight)
+    def first(m, x):  # GPT-2's: rows of samples and positions are one, the weight on the right
+        return torch.addmm(m.shift, x.view(-1, 4), m.first).view(*x.shape[:-1], -1)
 
-    def forward(self, x):
-        x = torch.tanh(self.first(x)) @ self.weight + self.bias
-        x = self.scale * torch.tanh(self.whole(x)).mT
-        return torch.tanh(self.channel(self.group(x))).mean(2).matmul(self.out)
+    def run(m, x):
+        x = torch.tanh(first(m, x)) @ m.weight + m.bias
+        x = m.scale * torch.tanh(m.whole(x)).mT
+        return torch.tanh(m.channel(m.group(x))).mean(2).matmul(m.out)
+
+    group, channel, whole = nn.GroupNorm(5, 5), nn.BatchNorm1d(5), nn.LayerNorm((3, 5))
+    for numbers in (group.weight, channel.weight, channel.running_mean, whole.weight):
+        nn.init.normal_(numbers)
+    return Network(
+        run, first=parameter(4, 6), shift=parameter(6), weight=parameter(6, 5), bias=parameter(5),
+        scale=parameter(), out=parameter(5, 2), group=group, channel=channel, whole=whole,
+    )  # fmt: skip
 
 
-@pytest.mark.parametrize("outputs", ["mean", "full", 0])
-def test_products_sums_and_norms_have_rules(outputs):
+def test_products_sums_and_norms_have_rules():
     torch.manual_seed(2)
-    module, X = ByHand().double().eval(), torch.randn(6, 3, 4, dtype=torch.float64)
-    kernel = rt.EmpiricalNTK(module, outputs)
-    close(kernel(X), oracle_gram(module, X, X, outputs))
-    assert "Jacobian" not in forms(kernel, X)
-
-
-class Odd(nn.Module):
-    """One use of a parameter that looks as if it had a rule, and has not."""
-
-    def __init__(self, how):
-        super().__init__()
-        self.how = how
-        self.table = nn.Parameter(torch.randn(6, 4))
-        self.weight = nn.Parameter(torch.randn(4, 4))
-        self.out = nn.Linear(4, 2)
-
-    def forward(self, x):
-        return self.out(torch.tanh(self.how(self, x)))
+    module, X = by_hand().double().eval(), torch.randn(6, 3, 4, dtype=torch.float64)
+    for outputs in ("mean", "full", 0):
+        kernel = rt.EmpiricalNTK(module, outputs)
+        close(kernel(X), oracle_gram(module, X, X, outputs))
+        assert "Jacobian" not in forms(kernel, X)
 
 
 def tokens(x):
@@ -224,23 +195,179 @@ ODD = {
 @pytest.mark.parametrize("how", ODD)
 def test_what_only_looks_like_a_rule_is_right_all_the_same(how):
     torch.manual_seed(3)
-    module, X = Odd(ODD[how]).double(), torch.randn(7, 4, dtype=torch.float64)
+    module = Network(
+        lambda m, x: m.out(torch.tanh(ODD[how](m, x))),
+        table=parameter(6, 4), weight=parameter(4, 4), out=nn.Linear(4, 2),
+    ).double()  # fmt: skip
+    X = torch.randn(7, 4, dtype=torch.float64)
     if how == "scaled by frequency":  # by the whole batch's, which is not a sample's gradient
         X = X[:1]
-    kernel = rt.EmpiricalNTK(module)
-    close(kernel(X), oracle_gram(module, X, X))
+    close(rt.EmpiricalNTK(module)(X), oracle_gram(module, X, X))
 
 
 def test_positions_looked_up_for_other_shapes_keep_their_own():
-    class TimeFirst(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.places, self.out = nn.Embedding(5, 4), nn.Linear(4, 2)
-
-        def forward(self, x):
-            x = x.transpose(0, 1) + self.places(torch.arange(5))[:, None]
-            return self.out(torch.tanh(x).sum(0))
+    def run(m, x):
+        x = x.transpose(0, 1) + m.places(torch.arange(5))[:, None]
+        return m.out(torch.tanh(x).sum(0))
 
     torch.manual_seed(0)
-    module, X = TimeFirst().double(), torch.randn(8, 5, 4, dtype=torch.float64)
+    module = Network(run, places=nn.Embedding(5, 4), out=nn.Linear(4, 2)).double()
+    X = torch.randn(8, 5, 4, dtype=torch.float64)
     close(rt.EmpiricalNTK(module)(X), oracle_gram(module, X, X))
+
+
+def last_token(x, mask):
+    at = (mask.sum(1) - 1)[:, None, None].expand(-1, 1, x.shape[2])
+    return x.gather(1, at)[:, 0]
+
+
+def mean(x, mask):
+    return (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+
+
+READ = {
+    "first token": lambda x, mask: x[:, 0],
+    "last token": last_token,
+    "mean": mean,
+    "two tokens": lambda x, mask: x[:, 1] * x[:, 3],
+    "nothing of some": lambda x, mask: x[:, 0] * (mask.sum(1, keepdim=True) % 2),
+    "highest": lambda x, mask: x.amax(1),
+    "each its own": None,  # output k reads token k alone: another position for every output
+}
+
+
+class Reader(nn.Module):
+    """A block of a transformer and what is read of its last positions."""
+
+    def __init__(self, read):
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(11, 8), nn.Embedding(9, 8)
+        self.layer = Layer(8, 2, 10, nn.LayerNorm)
+        self.read, self.out = read, nn.Linear(8, 3)
+        for norm in (self.layer.norm1, self.layer.norm2):
+            nn.init.normal_(norm.weight)
+
+    def forward(self, input_ids, attention_mask):
+        x = self.tokens(input_ids) + self.places(torch.arange(9))
+        x = self.layer(x, attention_mask[:, None, None, :].bool())
+        if self.read is None:
+            return torch.tanh(x[:, :3]).sum(2) + 0 * self.out(x[:, 0])
+        return self.out(torch.tanh(self.read(x, attention_mask)))
+
+
+def make(read, n=7):
+    torch.manual_seed(1)
+    module, X = Reader(READ[read]), sentences(n)
+    del X["token_type_ids"]
+    return module.double().eval(), X
+
+
+def packed(kernel, X, name):
+    """The positions that the named layer's form has room for; None where it has all."""
+    terms = kernel._plan(kernel._samples("A", X), 1e6).terms
+    [live] = [term.live for term in terms if term.layer[0] == f"layer.{name}.weight"]
+    return live
+
+
+@pytest.mark.parametrize("read", READ)
+def test_the_kernel_is_that_of_the_jacobian_and_a_sketch_is_the_same_in_every_form(
+    read, monkeypatch
+):
+    module, X = make(read)
+    J = jacobian(module, X)
+    for outputs in ("mean", "full", 2):
+        kernel, expected = rt.EmpiricalNTK(module, outputs), products(J, J, outputs)
+        c = len(expected) // 7
+        close(kernel(X), expected)
+        close(kernel(take(X, slice(0, 4)), take(X, slice(3, 7))), expected[: 4 * c, 3 * c :])
+        close(kernel.diag(X), expected.diagonal())
+    F = rt.EmpiricalNTK(module).features(X)
+    close(F @ F.T, products(J, J))
+    sketches = []
+    for overhead in (-1e9, 64, 1e9):  # all layers by pairs, the cheapest, all by gradients
+        monkeypatch.setattr(plan, "PAIR_OVERHEAD", overhead)
+        sketches.append(rt.EmpiricalNTK(module, sketch=40, seed=3).features(X))
+    close(sketches[1], sketches[0])
+    close(sketches[2], sketches[0])
+
+
+@pytest.mark.parametrize(
+    ("read", "live"),
+    [("first token", 1), ("last token", 1), ("two tokens", 2), ("each its own", 3), ("mean", None)],
+)
+def test_only_what_is_read_is_kept(read, live):
+    module, X = make(read)
+    kernel = rt.EmpiricalNTK(module, params="layer")
+    for name in ("query", "mix", "up", "down", "norm1", "norm2"):
+        assert packed(kernel, X, name) == live
+    assert packed(kernel, X, "value") is None  # every token is attended to, as many as there are
+    close(kernel(X), jacobian_gram(module, X, X, names=layer_names(module)))
+
+
+def layer_names(module):
+    return [name for name, _ in module.named_parameters() if name.startswith("layer.")]
+
+
+class Late(Reader):
+    """Reads the first token, and of samples that begin with token 10 the mean of all."""
+
+    def forward(self, input_ids, attention_mask):
+        self.read = lambda x, mask: torch.where(input_ids[:, :1] == 10, mean(x, mask), x[:, 0])
+        return super().forward(input_ids, attention_mask)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_positions_that_come_alive_in_samples_that_were_not_tried(weighted):
+    torch.manual_seed(2)
+    module, X = Late(None).double().eval(), make("mean", n=12)[1]
+    X["input_ids"][:, 0] = 3
+    X["input_ids"][7, 0] = 10  # the first, the last and the middle ones are tried
+    names = layer_names(module)
+    weights = {name: torch.rand_like(module.get_parameter(name)) + 0.5 for name in names}
+    weights = weights if weighted else None
+    J = jacobian(module, X, names, weights)
+    for outputs, c in (("mean", 1), ("full", 3)):
+        kernel = rt.EmpiricalNTK(module, outputs, "layer", preconditioner=weights)
+        assert packed(kernel, X, "down") == 1
+        expected = products(J, J, outputs)
+        close(kernel(X), expected)
+        close(kernel.diag(X), expected.diagonal())
+        few = take(X, slice(6, 8))  # only the fewer ones have such a sample
+        close(kernel(X, few), expected[:, 6 * c : 8 * c])
+    F = rt.EmpiricalNTK(module, params="layer", preconditioner=weights).features(X)
+    close(F @ F.T, products(J, J))
+
+
+@pytest.mark.parametrize("read", ["first token", "last token", "mean"])
+def test_with_a_preconditioner(read):
+    module, X = make(read)
+    full = {name: torch.rand_like(value) + 0.5 for name, value in module.named_parameters()}
+    single = {name: value.flatten()[0] for name, value in full.items()}
+    same = {name: single[name].expand(value.shape) for name, value in full.items()}
+    for given, weights in ((full, full), (single, same)):
+        kernel = rt.EmpiricalNTK(module, preconditioner=given)
+        close(kernel(X), jacobian_gram(module, X, X, weights=weights))
+
+
+def test_in_chunks_and_panels_of_every_size():
+    module, X = make("last token")
+    held, expected = rt.EmpiricalNTK(module)._plan(X, 1.0).held, jacobian_gram(module, X, X)
+    for samples in (0, 3, 20):
+        close(rt.EmpiricalNTK(module, memory=1 + samples * held)(X), expected)
+
+
+MIXES = {
+    "next": lambda x: x + torch.cat([x[1:], 0 * x[:1]]),
+    "previous": lambda x: x + torch.cat([0 * x[:1], x[:-1]]),
+    "mean": lambda x: x + x.mean(0),
+    "chance": lambda x: x + torch.randn_like(x),
+}
+
+
+@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize("n", [2, 3, 9])
+def test_samples_that_depend_on_each_other_are_refused(mix, n):
+    torch.manual_seed(0)
+    module = Network(lambda m, x: MIXES[mix](m.layer(x)), layer=nn.Linear(4, 2)).double()
+    with pytest.raises(rt.errors.InvalidInputError, match="in two batches, among different others"):
+        rt.EmpiricalNTK(module)(torch.randn(n, 4, dtype=torch.float64))

@@ -17,213 +17,288 @@ from retarget.errors import (
 )
 from support.problems import assert_same, core_functions, make_stream
 
-LEARNER = rt.SGD(lr=0.2)
+LEARNER, PAIRS = rt.SGD(lr=0.2), rt.SGD(lr=0.1, batch_size=2)
+DECAYING = rt.SGD(lr=0.1, weight_decay=0.1)
 CORE = core_functions(LEARNER)
 core = pytest.mark.parametrize("function", CORE.values(), ids=CORE.keys())
-
-
-@pytest.fixture
-def stream():
-    return make_stream(9, 2, seed=7)
+STREAM = make_stream(9, 2, seed=7)
+K, Y, QUERY = STREAM.K, STREAM.Y, STREAM.K_query
 
 
 @core
-def test_torch_in_torch_out_numpy_in_numpy_out(function, stream):
-    expected = function(stream.K, stream.Y)
-    got = function(torch.tensor(stream.K), torch.tensor(stream.Y, requires_grad=True))
+def test_results_have_the_callers_library_type_and_shape(function):
+    expected = function(K, Y)
     assert isinstance(expected, np.ndarray)
+    got = function(torch.tensor(K), torch.tensor(Y, requires_grad=True))
     assert isinstance(got, torch.Tensor)
     assert not got.requires_grad
     assert_same(got.numpy(), expected, 1e-14)
-
-
-@core
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_dtype_is_kept(function, stream, dtype):
-    got = function(stream.K.astype(dtype), stream.Y.astype(dtype))
-    assert got.dtype == dtype
-    assert_same(got, function(stream.K, stream.Y), 100 * np.finfo(dtype).eps)
-
-
-def test_nothing_is_down_cast(stream):
-    got = rt.effective_targets(stream.K.astype(np.float32), stream.Y, LEARNER, 0.7)
-    assert got.dtype == np.float64
-
-
-@core
-def test_flat_targets_give_flat_results(function, stream):
-    flat = function(stream.K, stream.Y[:, 0])
+    assert expected.dtype == np.float64
+    for dtype in (np.float16, np.float32):
+        got = function(K.astype(dtype), Y.astype(dtype))
+        assert got.dtype == dtype
+        assert_same(got, expected, 100 * np.finfo(dtype).eps)
+    flat = function(K, Y[:, 0])
     assert flat.shape == (9,)
-    assert_same(flat, function(stream.K, stream.Y)[:, 0], 1e-14)
+    assert_same(flat, expected[:, 0], 1e-14)
 
 
 @core
-def test_inputs_are_left_alone_and_not_shared(function, stream):
-    K, Y = stream.K.copy(), stream.Y.copy()
-    K.setflags(write=False)
-    Y.setflags(write=False)
-    got = function(K, Y)
-    got += 1.0
-    np.testing.assert_array_equal(K, stream.K)
-    np.testing.assert_array_equal(Y, stream.Y)
-
-
-@core
-def test_layout_of_the_arrays_does_not_matter(function, stream):
-    expected = function(stream.K, stream.Y)
+def test_layout_does_not_matter_and_inputs_are_left_alone_and_not_shared(function):
+    expected = function(K, Y)
     wide = np.zeros((18, 18))
-    wide[::2, ::2] = stream.K
-    assert_same(function(np.asfortranarray(stream.K), np.asfortranarray(stream.Y)), expected, 1e-14)
-    assert_same(function(wide[::2, ::2], stream.Y[::-1][::-1]), expected, 1e-14)
-    assert_same(function(stream.K.astype(">f8"), stream.Y.tolist()), expected, 1e-14)
+    wide[::2, ::2] = K
+    for layout in (
+        (np.asfortranarray(K), np.asfortranarray(Y)),
+        (wide[::2, ::2], Y[::-1][::-1]),
+        (K.astype(">f8"), Y.tolist()),
+    ):
+        assert_same(function(*layout), expected, 1e-14)
+    given = K.copy(), Y.copy()
+    for part in given:
+        part.setflags(write=False)
+    got = function(*given)
+    got += 1.0
+    np.testing.assert_array_equal(given[0], K)
+    np.testing.assert_array_equal(given[1], Y)
 
 
-@core
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_nan_and_infinity_are_named_by_row(function, stream, bad):
-    K, Y = stream.K.copy(), stream.Y.copy()
-    K[4, 6] = K[6, 4] = bad
-    with pytest.raises(InvalidInputError, match=f"K holds {bad} in row 4; expected finite"):
-        function(K, stream.Y)
-    Y[5, 1] = bad
-    with pytest.raises(InvalidInputError, match=f"Y holds {bad} in row 5"):
-        function(stream.K, Y)
+def test_nothing_is_down_cast_and_finite_numbers_whose_sum_overflows_are_fine():
+    assert rt.effective_targets(K.astype(np.float32), Y, LEARNER, 0.7).dtype == np.float64
+    large = torch.full((2, 2), 3e38, dtype=torch.float32)
+    arrays.require_finite("K", large)
+    assert not np.isfinite(large.sum().item())
 
 
-def test_finite_numbers_whose_sum_overflows_are_fine():
-    K = torch.full((2, 2), 3e38, dtype=torch.float32)
-    arrays.require_finite("K", K)
-    assert not np.isfinite(K.sum().item())
+def damaged(part, row, value):
+    part = part.copy()
+    part[row, 1] = value
+    return part
 
 
-@core
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    ("kernel", "targets", "error", "message"),
     [
-        (lambda K, Y: (K[:, :5], Y), InvalidInputError, r"K has shape \(9, 5\); expected \(n, n\)"),
-        (lambda K, Y: (K[0], Y), InvalidInputError, r"K has shape \(9,\)"),
-        (lambda K, Y: (K[:0, :0], Y[:0]), InvalidInputError, "K is empty"),
-        (lambda K, Y: (K, Y[:4]), InvalidInputError, "Y has 4 rows, but K is 9 x 9"),
-        (lambda K, Y: (K, Y[None]), InvalidInputError, r"Y has shape \(1, 9, 2\)"),
-        (lambda K, Y: (K, Y[:, :0]), InvalidInputError, r"Y has shape \(9, 0\)"),
-        (lambda K, Y: (K + np.tril(K), Y), InvalidInputError, "K is not symmetric: entries"),
-        (lambda K, Y: (K.astype(int), Y), InvalidTypeError, "K has dtype int64; expected float"),
-        (lambda K, Y: (K > 0, Y), InvalidTypeError, "K has dtype bool"),
-        (lambda K, Y: (K, Y.astype(int)), InvalidTypeError, "one-hot encode class labels"),
-        (lambda K, Y: (K.astype(complex), Y), InvalidTypeError, "K has dtype complex128"),
-        (lambda K, Y: (K.astype(np.longdouble), Y), InvalidTypeError, "K has dtype .*128"),
-        (lambda K, Y: (K.astype(str), Y), InvalidTypeError, "K has dtype <U"),
+        (K[:, :5], Y, InvalidInputError, r"K has shape \(9, 5\); expected \(n, n\)"),
+        (K[0], Y, InvalidInputError, r"K has shape \(9,\)"),
+        (np.float64(1.0), Y, InvalidInputError, r"K has shape \(\); expected \(n, n\)"),
+        (K[:0, :0], Y[:0], InvalidInputError, "K is empty"),
+        (damaged(K, 4, np.nan), Y, InvalidInputError, "K holds nan in row 4; expected finite"),
+        (damaged(K, 4, np.inf), Y, InvalidInputError, "K holds inf in row 4; expected finite"),
+        (K + np.tril(K), Y, InvalidInputError, "K is not symmetric: entries"),
+        (K.astype(int), Y, InvalidTypeError, "K has dtype int64; expected float"),
+        (K > 0, Y, InvalidTypeError, "K has dtype bool"),
+        (K.astype(complex), Y, InvalidTypeError, "K has dtype complex128"),
+        (K.astype(np.longdouble), Y, InvalidTypeError, "K has dtype .*128"),
+        (K.astype(str), Y, InvalidTypeError, "K has dtype <U"),
+        (K, Y[:4], InvalidInputError, "Y has 4 rows, but K is 9 x 9"),
+        (K, Y[None], InvalidInputError, r"Y has shape \(1, 9, 2\)"),
+        (K, Y[:, :0], InvalidInputError, r"Y has shape \(9, 0\)"),
+        (K, damaged(Y, 5, np.nan), InvalidInputError, "Y holds nan in row 5"),
+        (K, damaged(Y, 5, -np.inf), InvalidInputError, "Y holds -inf in row 5"),
+        (K, Y.astype(int), InvalidTypeError, "one-hot encode class labels"),
     ],
 )
-def test_refused(function, stream, change, error, message):
-    with pytest.raises(error, match=message):
-        function(*change(stream.K, stream.Y))
-
-
-def test_asymmetry_is_found_in_any_tile():
-    K = np.eye(1500)
-    K[1400, 3] = 1e-3
-    with pytest.raises(InvalidInputError, match=r"entries \(1400, 3\) and \(3, 1400\)"):
-        rt.offline_coefficients(K, np.ones(1500), 1.0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        K[1400, 3] = 1e-14  # rounding
-        rt.offline_coefficients(K, np.ones(1500), 1.0)
-
-
-@pytest.mark.parametrize("initial", [np.ones(9), np.ones((9, 3))])
-def test_initial_of_another_shape(stream, initial):
-    with pytest.raises(InvalidInputError, match="initial has shape .* but Y has shape"):
-        rt.online_coefficients(stream.K, stream.Y, LEARNER, initial=initial)
-
-
-def test_arrays_on_two_devices(stream):
-    Y = torch.empty((9, 2), device="meta")
-    K = torch.tensor(stream.K)
-    with pytest.MonkeyPatch.context() as patch:  # as if meta were a device with numbers
-        patch.setattr(arrays, "_require_plain", lambda *_: None)
-        patch.setattr(arrays, "require_finite", lambda *_: None)
-        with pytest.raises(InvalidInputError, match="Y is on meta, but K is on cpu"):
-            rt.online_coefficients(K, Y, LEARNER)
+def test_kernels_and_targets_that_every_function_refuses(kernel, targets, error, message):
+    functions = dict(CORE)
+    if targets is Y:
+        functions["correction_terms"] = lambda K, Y: rt.correction_terms(K, LEARNER, 1.0, 2)
+    functions["discrepancy"] = lambda K, Y: rt.discrepancy(K, STREAM.Y, Y, LEARNER, 1.0)
+    functions["curve"] = lambda K, Y: rt.online_learning_curve(K, Y, QUERY, LEARNER, [9])
+    for function in functions.values():
+        with pytest.raises(error, match=message):
+            function(kernel, targets)
 
 
 @pytest.mark.parametrize("gamma", [-1.0, np.nan, np.inf, True])
-@pytest.mark.parametrize("name", ["offline_coefficients", "effective_targets", "corrected_targets"])
-def test_gamma_must_not_be_negative(stream, name, gamma):
-    arguments = (gamma,) if name == "offline_coefficients" else (LEARNER, gamma)
-    with pytest.raises(InvalidInputError, match="gamma is .*; expected a finite number, 0 or"):
-        getattr(rt, name)(stream.K, stream.Y, *arguments)
+def test_gamma_must_not_be_negative(gamma):
+    functions = core_functions(LEARNER, gamma)
+    del functions["online_coefficients"], functions["prequential_errors"]
+    functions["correction_terms"] = lambda K, Y: rt.correction_terms(K, LEARNER, gamma, 2)
+    functions["discrepancy"] = lambda K, Y: rt.discrepancy(K, Y, Y, LEARNER, gamma)
+    for function in functions.values():
+        with pytest.raises(InvalidInputError, match="gamma is .*; expected a finite number, 0 or"):
+            function(K, Y)
 
 
-def test_without_a_ridge_the_formulas_are_the_same(stream):
-    K, Y = stream.K + 0.3 * np.eye(9), stream.Y
-    A = np.linalg.solve(K, Y)
-    online = np.linalg.solve(np.eye(9) / 0.2 + np.tril(K, -1), Y)
-    assert_same(rt.offline_coefficients(K, Y, 0.0), A)
-    assert_same(rt.effective_targets(K, Y, LEARNER, 0), K @ online)
-    assert_same(rt.corrected_targets(K, Y, LEARNER, 0.0), (np.eye(9) / 0.2 + np.tril(K, -1)) @ A)
-    assert_same(rt.distilled_targets(K, Y, 0.0, 2), Y)  # an interpolation
+@pytest.mark.parametrize("lr", [[0.1] * 9, [0.1] * 4])
+def test_a_schedule_of_the_wrong_length_is_refused(lr):
+    learner = rt.SGD(lr=lr, batch_size=2)
+    functions = core_functions(learner)
+    del functions["offline_coefficients"], functions["distilled_targets"]
+    functions["correction_terms"] = lambda K, Y: rt.correction_terms(K, learner, 1.0, 2)
+    functions["discrepancy"] = lambda K, Y: rt.discrepancy(K, Y, Y, learner, 1.0)
+    for function in functions.values():
+        with pytest.raises(InvalidInputError, match=f"{len(lr)} rates, but 9 samples in .* 2 make"):
+            function(K, Y)
+    with pytest.raises(InvalidInputError, match="of 2, 3 times over, make 15 steps"):
+        rt.online_coefficients(K, Y, learner, epochs=3)
+
+
+def swept(gamma=1.0, block_size=2, **options):
+    return lambda: rt.iterative_targets(K, Y, PAIRS, gamma, block_size, **options)
+
+
+def measured(Z):
+    return lambda: rt.discrepancy(K, Z, Y, LEARNER, 1.0)
+
+
+def curve(query, stops):
+    return lambda: rt.online_learning_curve(K, Y, query, PAIRS, stops)
+
+
+def terms(learner, block_size=2, ridge=0.0):
+    return lambda: rt.correction_terms(K, learner, 1.0, block_size, ridge)
+
+
+def online(**options):
+    return lambda: rt.online_coefficients(K, Y, LEARNER, **options)
+
+
+def test_numbers_of_epochs_that_have_no_meaning():
+    for epochs, error in ((0, InvalidInputError), (1.5, InvalidTypeError)):
+        for call in (
+            online(epochs=epochs),
+            lambda epochs=epochs: rt.effective_targets(K, Y, LEARNER, 1.0, epochs=epochs),
+            lambda epochs=epochs: rt.corrected_targets(K, Y, LEARNER, 1.0, epochs=epochs),
+        ):
+            with pytest.raises(error, match=f"epochs is {epochs}; expected"):
+                call()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (online(initial=np.ones(9)), InvalidInputError, "initial has shape .* but Y has shape"),
+        (online(initial=np.ones((9, 3))), InvalidInputError, "initial has shape .* but Y has"),
+        (swept(block_size=3), InvalidInputError, "is 3; expected .* multiple .*size, 2"),
+        (swept(block_size=0), InvalidInputError, "block_size is 0"),
+        (swept(block_size=2.0), InvalidTypeError, "block_size is 2.0; .* whole number"),
+        (swept(block_size=True), InvalidTypeError, "block_size is True; .* whole number"),
+        (swept(block_size="2"), InvalidTypeError, "block_size is '2'; .* whole number"),
+        (swept(parts="neither"), InvalidInputError, "parts is 'neither'; expected one of"),
+        (
+            swept(parts="online", loss="cross-entropy"),
+            InvalidInputError,
+            "parts is 'online' with loss='cross-entropy'",
+        ),
+        (swept(first_block="last"), InvalidInputError, "first_block is 'last'; expected one of"),
+        (swept(ridge=-1.0), InvalidInputError, "ridge is -1.0; expected a finite number, 0 or"),
+        (lambda: rt.distilled_targets(K, Y, 1.0, 0), InvalidInputError, "block_size is 0"),
+        (terms(rt.SGD(lr=0.1, momentum=0.9)), InvalidInputError, "= 0.9 .* expected plain SGD"),
+        (terms(DECAYING), InvalidInputError, "weight_decay = 0.1; expected plain SGD"),
+        (terms(PAIRS, block_size=3), InvalidInputError, "block_size is 3; .* 2"),
+        (terms(PAIRS, ridge=-1.0), InvalidInputError, "ridge is -1.0; expected a finite number"),
+        (measured(Y[:, :1]), InvalidInputError, r"Z has shape \(9, 1\), but Y .* \(9, 2\)"),
+        (measured(Y[:8]), InvalidInputError, r"Z has shape \(8, 2\), but Y .* \(9, 2\)"),
+        (measured(Y.astype(int)), InvalidTypeError, "Z has dtype int64"),
+        (measured(np.nan * Y), InvalidInputError, "Z holds nan in row 0"),
+        (curve(QUERY, []), InvalidInputError, r"stops are \[\]; expected increasing"),
+        (curve(QUERY, [2, 2]), InvalidInputError, "expected increasing lengths from 1 to 9"),
+        (curve(QUERY, [0, 4]), InvalidInputError, "expected increasing"),
+        (curve(QUERY, [2, 10]), InvalidInputError, "expected increasing"),
+        (curve(QUERY, [3, 9]), InvalidInputError, "the stop at 3 is inside a mini-batch of 2"),
+        (curve(QUERY[:, :5], [9]), InvalidInputError, r"K_query has shape \(5, 5\); exp"),
+        (curve(QUERY.astype(int), [9]), InvalidTypeError, "K_query has dtype int64"),
+        (curve(QUERY * np.nan, [9]), InvalidInputError, "K_query holds nan"),
+    ],
+)
+def test_options_without_a_meaning(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_a_loss_that_there_is_not():
+    for call in (
+        online(loss="hinge"),
+        swept(loss="hinge"),
+        lambda: rt.ShiftTracker(rt.Linear(), LEARNER, 1.0, loss="hinge"),
+        lambda: rt.OnlineKernelRegressor(width=1.0, loss="hinge").fit(K, Y),
+    ):
+        with pytest.raises(InvalidInputError, match="loss is 'hinge'; expected 'squared' or"):
+            call()
+
+
+def test_weight_decay_fades_a_start():
+    for call in (
+        lambda: rt.effective_targets(K, Y, DECAYING, 1.0, initial=Y),
+        lambda: rt.corrected_targets(K, Y, DECAYING, 1.0, initial=Y),
+        lambda: rt.iterative_targets(K, Y, DECAYING, 1.0, 2, initial=Y),
+        lambda: rt.discrepancy(K, Y, Y, DECAYING, 1.0, initial=Y),
+    ):
+        with pytest.raises(InvalidInputError, match="fades the starting function"):
+            call()
+
+
+def test_asymmetry_is_found_in_any_tile():
+    large = np.eye(1500)
+    large[1400, 3] = 1e-3
+    with pytest.raises(InvalidInputError, match=r"entries \(1400, 3\) and \(3, 1400\)"):
+        rt.offline_coefficients(large, np.ones(1500), 1.0)
+    large[1400, 3] = 1e-14  # rounding
+    rt.offline_coefficients(large, np.ones(1500), 1.0)
+
+
+def test_arrays_on_two_devices(monkeypatch):
+    # as if meta were a device with numbers
+    monkeypatch.setattr(arrays, "_require_plain", lambda *_: None)
+    monkeypatch.setattr(arrays, "require_finite", lambda *_: None)
+    there = torch.empty((9, 2), device="meta")
+    with pytest.raises(InvalidInputError, match="Y is on meta, but K is on cpu"):
+        rt.online_coefficients(torch.tensor(K), there, LEARNER)
+    with pytest.raises(InvalidInputError, match="Z is on meta, but K is on cpu"):
+        rt.discrepancy(K, there, Y, LEARNER, 1.0)
+
+
+def test_without_a_ridge_the_formulas_are_the_same():
+    M = K + 0.3 * np.eye(9)
+    A = np.linalg.solve(M, Y)
+    step = np.eye(9) / 0.2 + np.tril(M, -1)
+    assert_same(rt.offline_coefficients(M, Y, 0.0), A)
+    assert_same(rt.effective_targets(M, Y, LEARNER, 0), M @ np.linalg.solve(step, Y))
+    assert_same(rt.corrected_targets(M, Y, LEARNER, 0.0), step @ A)
+    assert_same(rt.distilled_targets(M, Y, 0.0, 2), Y)  # an interpolation
     assert_same(
-        rt.iterative_targets(K, Y, LEARNER, 0.0, 3),
-        rt.iterative_targets(K, Y, LEARNER, 0.0, 3, parts="online"),
+        rt.iterative_targets(M, Y, LEARNER, 0.0, 3),
+        rt.iterative_targets(M, Y, LEARNER, 0.0, 3, parts="online"),
     )
     with pytest.raises(NotPositiveDefiniteError, match="gamma = 0; expected"):
         rt.offline_coefficients(np.ones((3, 3)), np.ones(3), 0.0)
 
 
-@pytest.mark.parametrize("name", ["online_coefficients", "effective_targets", "corrected_targets"])
-def test_schedule_of_the_wrong_length(stream, name):
-    learner = rt.SGD(lr=[0.1] * 9, batch_size=2)
-    arguments = () if name == "online_coefficients" else (1.0,)
-    with pytest.raises(InvalidInputError, match="has 9 rates, but 9 samples in .* 2 make 5"):
-        getattr(rt, name)(stream.K, stream.Y, learner, *arguments)
-
-
-def test_not_positive_definite_says_by_how_much_and_what_would_do(stream):
-    K = stream.K - (np.linalg.eigvalsh(stream.K)[0] + 0.5) * np.eye(9)  # smallest eigenvalue -0.5
+def test_not_positive_definite_says_by_how_much_and_what_would_do(monkeypatch):
+    M = K - (np.linalg.eigvalsh(K)[0] + 0.5) * np.eye(9)  # smallest eigenvalue -0.5
     with pytest.raises(NotPositiveDefiniteError, match=r"float64, from row .* is -0\.4") as caught:
-        rt.offline_coefficients(K, stream.Y, gamma=0.1)
+        rt.offline_coefficients(M, Y, gamma=0.1)
     assert caught.value.deficit == pytest.approx(0.4)
-    assert np.isfinite(
-        rt.offline_coefficients(K, stream.Y, 0.1 + 1.0001 * caught.value.jitter)
-    ).all()
+    assert np.isfinite(rt.offline_coefficients(M, Y, 0.1 + 1.0001 * caught.value.jitter)).all()
     with pytest.raises(NotPositiveDefiniteError):
-        rt.offline_coefficients(K, stream.Y, 0.1 + 0.999 * caught.value.jitter)
-
-
-def test_not_positive_definite_in_float32_offers_float64(stream):
-    K = (stream.K - np.eye(9)).astype(np.float32)
+        rt.offline_coefficients(M, Y, 0.1 + 0.999 * caught.value.jitter)
+    single = (K - np.eye(9)).astype(np.float32), Y.astype(np.float32)
     with pytest.raises(NotPositiveDefiniteError, match="in float32.*or compute in float64"):
-        rt.iterative_targets(K, stream.Y.astype(np.float32), LEARNER, 0.01, 3, ridge=1.0)
-
-
-def test_not_positive_definite_far_into_a_long_stream(monkeypatch, stream):
-    """Beyond the size where the spectrum is computed, the offered jitter is still enough."""
+        rt.iterative_targets(*single, LEARNER, 0.01, 3, ridge=1.0)
+    # beyond the size where the spectrum is computed, the offered jitter is still enough
     monkeypatch.setattr("retarget.theory.cholesky.EXPLAINED_SIZE", 2)
-    K = stream.K - 0.9 * np.diag(np.arange(9) > 5)
+    M = K - 0.9 * np.diag(np.arange(9) > 5)
     with pytest.raises(NotPositiveDefiniteError, match="from row [6-8] on") as caught:
-        rt.offline_coefficients(K, stream.Y, gamma=1e-3)
+        rt.offline_coefficients(M, Y, gamma=1e-3)
     assert caught.value.deficit > 0
-    rt.offline_coefficients(K, stream.Y, gamma=1e-3 + 1.0001 * caught.value.jitter)
+    rt.offline_coefficients(M, Y, gamma=1e-3 + 1.0001 * caught.value.jitter)
 
 
 @pytest.mark.parametrize("name", ["offline_coefficients", "corrected_targets", "iterative_targets"])
-def test_low_precision_is_announced_with_the_digits_to_expect(name, stream):
+def test_low_precision_and_too_little_memory_are_said_beforehand(monkeypatch, name):
     function = core_functions(rt.SGD(lr=1e-7))[name]  # a stable rate for this kernel
-    K, Y = (stream.K + 1e6).astype(np.float32), stream.Y.astype(np.float32)
-    K += np.eye(9, dtype=np.float32)
+    single, targets = (K + 1e6).astype(np.float32), Y.astype(np.float32)
+    single += np.eye(9, dtype=np.float32)
     with pytest.warns(PrecisionWarning, match=r"in float32 expect [01]\.\d correct digits at best"):
-        function(K, Y)
+        function(single, targets)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        function(K.astype(np.float64), Y)
-
-
-@pytest.mark.parametrize("name", ["offline_coefficients", "corrected_targets", "iterative_targets"])
-def test_too_large_for_memory_is_said_before_it_is_tried(monkeypatch, stream, name):
+        function(single.astype(np.float64), targets)
     monkeypatch.setattr(arrays, "free_memory", lambda device: 200)
     with pytest.raises(StreamTooLargeError, match=r"9 samples needs about .* GB are free; use"):
-        CORE[name](stream.K, stream.Y)
+        CORE[name](K, Y)
 
 
 def test_free_memory_without_linux(monkeypatch, tmp_path):

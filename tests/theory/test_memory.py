@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 import resource
 import numpy as np
@@ -30,6 +32,7 @@ for call in calls:
 """
 
 
+@pytest.mark.slow
 def test_peak_memory():
     """A copy of K is made first, so 1.0 is the resolution; the peaks so far can only grow."""
     done = subprocess.run(

@@ -24,54 +24,54 @@ def gradients(module, X, names=None):
     return torch.stack(rows).reshape(len(X), -1, rows[0].numel())
 
 
-def gram(module, A, B, outputs="mean", names=None):
-    """The kernel between the samples of A and of B."""
-    F = gradients(module, A, names)
-    G = F if A is B else gradients(module, B, names)
+def products(F, G, outputs="mean"):
+    """The kernel between samples with these gradients, (n, c, P) and (m, c, P)."""
     if outputs == "full":
         return F.flatten(0, 1) @ G.flatten(0, 1).T
-    K = torch.zeros(len(A), len(B), dtype=F.dtype)
+    K = torch.zeros(len(F), len(G), dtype=F.dtype)
     for k in range(F.shape[1]) if isinstance(outputs, str) else [outputs]:
-        for i in range(len(A)):
-            for j in range(len(B)):
+        for i in range(len(F)):
+            for j in range(len(G)):
                 K[i, j] += F[i, k] @ G[j, k]
     return K / F.shape[1] if outputs == "mean" else K
 
 
-def jacobian_gram(module, A, B, outputs="mean", names=None, weights=None):
-    """The same for samples of several tensors (dicts), by torch.func's Jacobian.
+def gram(module, A, B, outputs="mean", names=None):
+    """The kernel between the samples of A and of B."""
+    F = gradients(module, A, names)
+    return products(F, F if A is B else gradients(module, B, names), outputs)
 
-    `weights` has a factor for each number of a parameter, by the parameter's name: J P J^T.
+
+def jacobian(module, X, names=None, weights=None):
+    """(n, c, P) the same of samples of several tensors (a dict), by torch.func's Jacobian.
+
+    `weights` has a factor for each number of a parameter, by the parameter's name: J P^(1/2).
     """
     chosen = {
         name: value.detach()
         for name, value in module.named_parameters()
         if value.requires_grad and (names is None or name in names)
     }
+    rows = []
+    for i in range(len(next(iter(X.values())))):
+        sample = {key: value[i : i + 1] for key, value in X.items()}
 
-    def features(X):
-        rows = []
-        for i in range(len(next(iter(X.values())))):
-            sample = {key: value[i : i + 1] for key, value in X.items()}
+        def run(values, sample=sample):
+            return torch.func.functional_call(module, values, (), sample)[0]
 
-            def run(values, sample=sample):
-                return torch.func.functional_call(module, values, (), sample)[0]
+        found = torch.func.jacrev(run, chunk_size=1)(chosen)
+        parts = [
+            (found[name] if weights is None else found[name] * weights[name].sqrt()).detach()
+            for name in chosen
+        ]
+        rows.append(torch.cat([part.flatten(1) for part in parts], 1))
+    return torch.stack(rows)
 
-            found = torch.func.jacrev(run, chunk_size=1)(chosen)
-            parts = [
-                (found[name] if weights is None else found[name] * weights[name].sqrt()).detach()
-                for name in chosen
-            ]
-            rows.append(torch.cat([part.flatten(1) for part in parts], 1))
-        return torch.stack(rows)
 
-    F = features(A)
-    G = F if A is B else features(B)
-    if outputs == "full":
-        return F.flatten(0, 1) @ G.flatten(0, 1).T
-    F, G = (each if isinstance(outputs, str) else each[:, [outputs]] for each in (F, G))
-    K = torch.einsum("ikp,jkp->ij", F, G)
-    return K / F.shape[1] if outputs == "mean" else K
+def jacobian_gram(module, A, B, outputs="mean", names=None, weights=None):
+    """The kernel between samples of several tensors (dicts); with weights J P J^T."""
+    F = jacobian(module, A, names, weights)
+    return products(F, F if A is B else jacobian(module, B, names, weights), outputs)
 
 
 def close(got, expected, tolerance=1e-10):
