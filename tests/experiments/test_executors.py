@@ -9,6 +9,7 @@ import time
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
+from unittest.mock import Mock
 
 import dask
 import distributed
@@ -159,6 +160,11 @@ def test_limits_count_from_when_the_process_is_there(monkeypatch):
     assert late.reason.startswith(f"{LATE}1e-09 s")
     large = Processes(1, memory_limit=10**6)._ending(slot)
     assert large.reason.endswith(" GB, more than its limit of 0.00 GB")
+    processes, idle = Processes(1), _Slot(executor=Mock(), pid=Future())
+    processes._slots.append(idle)
+    assert processes.ended(0) == []
+    processes.close()
+    idle.executor.shutdown.assert_called_once_with(wait=True, kill_workers=True)
     monkeypatch.setattr("pathlib.Path.exists", lambda path: False)
     with pytest.raises(InvalidInputError, match="a memory limit needs /proc"):
         Processes(1, memory_limit=10**9)
