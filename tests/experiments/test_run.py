@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import matplotlib.image
 import polars as pl
 import pytest
+from matplotlib import pyplot as plt
 from rich.console import Console
 
 import retarget as rt
@@ -33,10 +34,12 @@ def test_everything_is_written_and_found_again(tmp_path, monkeypatch):
     """The demonstration with digits, which shows the effect."""
     small, seen = parse_experiment("small", SMALL_DIGITS).changed(parse_changes([], [3])), []
     monkeypatch.setattr("sys.argv", ["/usr/bin/retarget", "x"])
+    open_figures = plt.get_fignums()
     outcome = run_experiment(
         small, tmp_path, watch=lambda plan: seen.append((len(plan.done), len(plan.runs)))
     )
     assert (outcome.computed, outcome.reused, outcome.failed) == (2, 0, [])
+    assert plt.get_fignums() == open_figures
     assert seen == [(0, 2), (1, 2), (2, 2)]
     names = ["small.parquet", "small.png", "small.pdf", "run.json"]
     assert outcome.files == [tmp_path / "small" / name for name in names]
