@@ -50,16 +50,14 @@ LEARNERS = {
     "tangent": lambda: rt.TangentLearner(network(), 0.3, 12, combinations=2, seed=3),
     "feature extractor": lambda: rt.TangentLearner(network(7), 0.3, 12),
 }
-each = pytest.mark.parametrize("make", LEARNERS.values(), ids=LEARNERS)
 
 
-@each
-@pytest.mark.parametrize(("scheduler", "chunk"), [("synchronous", 90), ("threads", 17)])
-def test_it_is_learned_as_in_memory(make, scheduler, chunk):
+@pytest.mark.parametrize("make", LEARNERS.values(), ids=LEARNERS)
+def test_it_is_learned_as_in_memory(make):
     X, Y, queries = made()
     learner = make()
-    with dask.config.set(scheduler=scheduler):
-        found = rd.learn(learner, da.from_array(X, chunks=(chunk, 3)), da.from_array(Y, chunks=13))
+    with dask.config.set(scheduler="threads"):
+        found = rd.learn(learner, da.from_array(X, chunks=(17, 3)), da.from_array(Y, chunks=13))
     assert found is learner
     assert learner.samples == 90
     whole = make().learn(X, Y)
@@ -119,60 +117,44 @@ def test_blocks_that_nobody_has_counted():
         rd.learn(learner, blocks[lazy], da.from_array(Y, chunks=(25, 2)))
 
 
-@each
-def test_a_call_that_fails_changes_nothing(make, tmp_path):
+@pytest.mark.parametrize("name", ["function", "tangent"])
+def test_a_call_that_fails_says_why_and_changes_nothing(name, tmp_path):
     X, Y, _ = made()
-    learner = make().learn(X[:9], Y[:9])
+    learner = LEARNERS[name]().learn(X[:9], Y[:9])
     learner.save(tmp_path / "before")
-    bad, blocks = X.copy(), da.from_array(X, chunks=(25, 4))
-    bad[80] = np.nan
-    with pytest.raises(
-        InvalidInputError, match=r"in the block that begins at row 75: .* holds nan"
-    ):
-        rd.learn(learner, da.from_array(bad, chunks=(25, 4)), Y)
-    for wrong, kind, message in (
-        (Y[1:], InvalidInputError, "X has 90 rows and Y has 89"),
-        (Y[:, [0, 1, 0]], InvalidInputError, "outputs of Y is 3; expected 2"),
-        (np.ones((90, 2), dtype=int), InvalidTypeError, "Y has dtype int64"),
-    ):
-        with pytest.raises(kind, match=message):
-            rd.learn(learner, blocks, wrong)
-    learner.save(tmp_path / "after")
-    assert (tmp_path / "after").read_bytes() == (tmp_path / "before").read_bytes()
-
-
-def test_what_is_refused():
-    X, Y, _ = made()
     blocks = da.from_array(X, chunks=(25, 4))
-    learner = rt.StreamingRidge(cubes, 0.3)
+    bad = da.from_array(np.where(np.arange(90)[:, None] == 80, np.nan, X), chunks=(25, 4))
     odd = rt.StreamingRidge(lambda X: X[:, : 2 + len(X) % 2])
     differs = rt.StreamingRidge(lambda X: X if X.sum() > 100 else X[:, :3])
     for arguments, message in (
-        ((rt.RBF(1.0), blocks, Y), "learner is a RBF; expected a StreamingRidge"),
+        ((learner, bad, Y), "in the block that begins at row 75: .* holds nan"),
+        ((learner, blocks, Y[1:]), "X has 90 rows and Y has 89"),
+        ((learner, blocks, Y[:, [0, 1, 0]]), "outputs of Y is 3; expected 2"),
+        ((learner, blocks, np.ones((90, 2), dtype=int)), "Y has dtype int64"),
+        ((learner, blocks, Y[:, :, None]), r"Y has shape \(90, 2, 1\); expected"),
         ((learner, X, Y), "X is a ndarray; expected a Dask array"),
         ((learner, blocks.sum(), Y), "X is a single number"),
-        ((learner, blocks, Y[:, :, None]), r"Y has shape \(90, 2, 1\); expected"),
+        ((rt.RBF(1.0), blocks, Y), "learner is a RBF; expected a StreamingRidge"),
         ((odd, blocks, Y), "features of X is [23]"),
         ((differs, blocks, Y), "features and another|features of X"),
     ):
-        with pytest.raises(rt.RetargetError, match=message):
+        with pytest.raises((InvalidInputError, InvalidTypeError), match=message):
             rd.learn(*arguments)
+    learner.save(tmp_path / "after")
+    assert (tmp_path / "after").read_bytes() == (tmp_path / "before").read_bytes()
 
 
 @pytest.mark.slow
 def test_on_worker_processes():
     X, Y, queries = made(n=400)
+    bad = X.copy()
+    bad[230] = np.nan
     with rd.connect("local:2", memory_limit="1GB"):
         for name in ("random", "tangent", "intercept"):
-            learner = LEARNERS[name]()
-            rd.learn(learner, da.from_array(X, chunks=(50, 4)), Y)
-            expected = LEARNERS[name]().learn(X, Y)
-            assert_same(learner.predict(queries), expected.predict(queries))
-            bad = X.copy()
-            bad[230] = np.nan
+            learner = rd.learn(LEARNERS[name](), da.from_array(X, chunks=(50, 4)), Y)
             with pytest.raises(InvalidInputError, match="in the block that begins at row 200"):
                 rd.learn(learner, da.from_array(bad, chunks=(50, 4)), Y)
-            assert_same(learner.predict(queries), expected.predict(queries))
+            assert_same(learner.predict(queries), learner.empty().learn(X, Y).predict(queries))
 
 
 @pytest.mark.slow

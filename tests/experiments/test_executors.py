@@ -9,6 +9,7 @@ import time
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
+from unittest.mock import Mock
 
 import dask
 import distributed
@@ -69,10 +70,10 @@ def test_elsewhere_runs_are_as_they_are_here(tmp_path, where):
             options = {"processes": False, "n_workers": 1, "threads_per_worker": 2}
             options["dashboard_address"] = None
             executor = Cluster(stack.enter_context(distributed.Client(**options)))
+            assert executor.capacity == 2
         else:
-            executor = Processes(2)
+            executor = Processes(1)  # a second one would take seconds to start
         stack.callback(executor.close)
-        assert executor.capacity == 2
         there = run_experiment(experiment, tmp_path / "there", executor=executor)
         last = bad.changed(parse_changes([], [0, 2, 1]))  # no new process is needed after it
         failed = run_experiment(last, tmp_path, executor=executor)
@@ -82,18 +83,9 @@ def test_elsewhere_runs_are_as_they_are_here(tmp_path, where):
     assert "misbehave" in require_one_failure(failed, UNLUCKY).trace
     assert calls(tmp_path / "bad") == {0: 1, 1: 1, 2: 1}
     if where == "processes":
-        assert len(processes_of(tmp_path) - {os.getpid()}) == 2
+        assert len(processes_of(tmp_path) - {os.getpid()}) == 1
         noted = [record.warnings for record in RunStore(tmp_path / "there").records()]
         assert sorted(noted) == [[], [], ["mind the gap"]]
-
-
-@pytest.mark.slow
-def test_a_cluster_gives_what_this_process_gives(tmp_path, client):
-    experiment = made(tmp_path, "[grid]", "lr = [0.1, 0.3]")
-    here = run_experiment(experiment, tmp_path / "here")
-    there = run_experiment(experiment, tmp_path / "there", executor=Cluster(client))
-    assert there.table.equals(here.table)
-    assert calls(tmp_path) == {0: 4, 1: 4, 2: 4}
 
 
 DIED, LATE = "its process was killed, or crashed, 2 times", "it took longer than its limit of "
@@ -103,7 +95,6 @@ DIED, LATE = "its process was killed, or crashed, 2 times", "it took longer than
 @pytest.mark.parametrize(
     ("where", "behaviour", "limits", "reason", "begun"),
     [
-        ("cluster", "raises", {}, UNLUCKY, 1),
         ("processes", "dies", {}, DIED, 2),
         ("cluster", "dies", {}, "the workers that computed it died", 2),
         ("processes", "hangs", {"time_limit": 4.0}, f"{LATE}4 s", 1),
@@ -130,9 +121,9 @@ def test_a_run_that_fails_costs_no_other(
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["processes", "cluster"])
 def test_a_run_whose_process_is_killed_once(tmp_path, request, where):
-    cluster = where == "cluster"
+    cluster, experiment = where == "cluster", behaving(tmp_path, "dies once")
     executor = Cluster(request.getfixturevalue("client")) if cluster else Processes(2)
-    outcome = run_experiment(behaving(tmp_path, "dies once"), tmp_path, executor=executor)
+    outcome = run_experiment(experiment, tmp_path, executor=executor)
     executor.close()
     assert outcome.failed == []
     assert (tmp_path / "died").exists()
@@ -140,6 +131,8 @@ def test_a_run_whose_process_is_killed_once(tmp_path, request, where):
     assert counted[1] == 2
     # of a cluster, a result that its worker had not handed over yet is computed again
     assert {counted[0], counted[2]} <= ({1, 2} if cluster else {1})
+    here = run_experiment(experiment, tmp_path / "here")
+    assert outcome.table.equals(here.table)
 
 
 @pytest.mark.slow
@@ -167,6 +160,11 @@ def test_limits_count_from_when_the_process_is_there(monkeypatch):
     assert late.reason.startswith(f"{LATE}1e-09 s")
     large = Processes(1, memory_limit=10**6)._ending(slot)
     assert large.reason.endswith(" GB, more than its limit of 0.00 GB")
+    processes, idle = Processes(1), _Slot(executor=Mock(), pid=Future())
+    processes._slots.append(idle)
+    assert processes.ended(0) == []
+    processes.close()
+    idle.executor.shutdown.assert_called_once_with(wait=True, kill_workers=True)
     monkeypatch.setattr("pathlib.Path.exists", lambda path: False)
     with pytest.raises(InvalidInputError, match="a memory limit needs /proc"):
         Processes(1, memory_limit=10**9)

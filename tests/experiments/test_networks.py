@@ -3,6 +3,7 @@
 import os
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import polars as pl
@@ -17,14 +18,12 @@ from retarget.data.core50 import load_core50, new_classes_tasks
 from retarget.data.features import prepared
 from retarget.data.fetch import data_folder
 from retarget.errors import InvalidInputError, MissingDataError
-from retarget.experiments.experiment import families
 from retarget.experiments.figures import cifar10, core50, networks
 from retarget.experiments.figures.over_seeds import mean_and_error, mean_and_sem
 from retarget.experiments.figures.training import methods_of, train_networks, trained_together
 from retarget.experiments.reader import (
     load_experiment,
     parse_changes,
-    parse_experiment,
 )
 from retarget.experiments.runs.run import run_experiment
 from support.core50_backbone import made
@@ -74,28 +73,20 @@ def pictures(**changes):
 # The parts of a run
 
 
-@pytest.mark.parametrize(
-    ("make", "shapes", "first"),
-    [
-        (
-            partial(cifar10.cifar_net, 2),
-            [(32, 3, 3, 3), (64, 32, 3, 3), (2, 3136)],
-            (nn.Conv2d, 3, 32, 3),
-        ),
-        (partial(core50.head, 512), [(100, 512), (50, 100)], (nn.Linear, 512, 100)),
-    ],
-    ids=["CIFAR-10", "CORe50"],
-)
-def test_the_networks_are_the_papers_and_their_seeds_own(make, shapes, first):
-    state = torch.random.get_rng_state()
-    one, same, other = make(seed=5), make(seed=5), make(seed=6)
-    assert torch.equal(torch.random.get_rng_state(), state)
-    assert [tuple(p.shape) for p in one.parameters()] == shapes
-    assert torch.equal(one[0].weight, same[0].weight)
-    assert not torch.equal(one[0].weight, other[0].weight)
-    torch.manual_seed(5)
-    layer, *sizes = first
-    assert torch.equal(one[0].weight, layer(*sizes, bias=False).weight)
+def test_the_networks_are_the_papers_and_their_seeds_own():
+    images = [(32, 3, 3, 3), (64, 32, 3, 3), (2, 3136)]
+    for make, shapes, first in (
+        (partial(cifar10.cifar_net, 2), images, partial(nn.Conv2d, 3, 32, 3)),
+        (partial(core50.head, 512), [(100, 512), (50, 100)], partial(nn.Linear, 512, 100)),
+    ):
+        state = torch.random.get_rng_state()
+        one, same, other = make(seed=5), make(seed=5), make(seed=6)
+        assert torch.equal(torch.random.get_rng_state(), state)
+        assert [tuple(p.shape) for p in one.parameters()] == shapes
+        assert torch.equal(one[0].weight, same[0].weight)
+        assert not torch.equal(one[0].weight, other[0].weight)
+        torch.manual_seed(5)
+        assert torch.equal(one[0].weight, first(bias=False).weight)
 
 
 def test_the_stream_is_new_classes_on_features_of_the_frames(made_data):
@@ -193,20 +184,15 @@ def test_runs_at_once_are_the_runs_alone():
 
 def test_replay_and_correction_reach_the_lab_as_the_case_says():
     """Replay passes over everything as often as asked; the correction keeps its order."""
-    setup = pictures().setup()
-    replayed = pictures(method="cumulative", replay_passes=2, reshuffle=True)
-    ((_, table),) = train_networks([replayed])
-    history = lab.train(
-        setup.network, setup.stream, rt.SGD(0.01, 20, reduction="mean"),
-        lab.CumulativeReplay(2), reshuffle=True,
-    )  # fmt: skip
+    setup, learner = cifar().setup(), rt.SGD(0.01, 4, reduction="mean")
+    ((_, table),) = train_networks([cifar(method="cumulative", replay_passes=2, reshuffle=True)])
+    options = {"reshuffle": True, "evaluate_every": 20}
+    replay = lab.CumulativeReplay(2)
+    history = lab.train(setup.network, setup.stream, learner, replay, **options)
     np.testing.assert_allclose(table["accuracy"], history.accuracy[:, 0], atol=1e-12)
     changes = {"method": "corrected", "epochs": 2, "refresh": "epoch", "gamma": 30.0}
-    one, other = (
-        table
-        for reshuffle in (True, False)
-        for _, table in train_networks([pictures(reshuffle=reshuffle, **changes)])
-    )
+    ((_, one),) = train_networks([cifar(reshuffle=True, **changes)])
+    ((_, other),) = train_networks([cifar(reshuffle=False, **changes)])
     assert one.equals(other, null_equal=True)
 
 
@@ -215,169 +201,163 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
     configs, path = [cifar(seed=1), cifar(seed=2)], tmp_path / "checkpoint.safetensors"
     whole = [table for _, table in train_networks(configs, path)]
     list(train_networks(configs[:1], path))
-    names = sorted(file.name for file in tmp_path.glob("checkpoint*"))
-    assert len(names) == 2
-    assert names[0].startswith("checkpoint-")
-    assert names[1] == path.name
-
-    def refuse(*_):
-        raise AssertionError("it was trained again")
-
+    one, other = sorted(file.name for file in tmp_path.glob("checkpoint*"))
+    assert (one[:11], other) == ("checkpoint-", path.name)
+    refuse = Mock(side_effect=AssertionError("it was trained again"))
     monkeypatch.setattr("retarget.continual.training._learn_task", refuse)
     again = [table for _, table in train_networks(configs, path)]
-    for one, other in zip(whole, again, strict=True):
-        assert one.equals(other, null_equal=True)
+    assert all(a.equals(b, null_equal=True) for a, b in zip(whole, again, strict=True))
     with pytest.raises(AssertionError, match="it was trained again"):
         list(train_networks(configs[1:], path.with_stem("other")))
 
 
 def test_a_run_that_diverges_leaves_the_others_as_they_are():
-    configs = [cifar(method="ewc", lr=lr, strength=0.5) for lr in (0.01, 1e12, 0.02, 1e9)]
+    configs = [cifar(method="ewc", lr=lr, strength=0.5) for lr in (1e12, 0.02, 1e9)]
     tables = dict(train_networks(configs))
-    assert set(tables) == set(configs)
-    for one in configs:
-        table = tables[one]
-        if one.lr > 1:
-            assert table.select("samples", "tasks_learned").rows() == [(40, 5)]
-            assert table["accuracy"].is_nan().all()
-            assert np.isnan(networks.accuracy_matrices(table.with_columns(seed=0))).all()
-        else:
-            ((_, alone),) = train_networks([one])
-            np.testing.assert_allclose(table["accuracy"], alone["accuracy"], atol=1e-12)
-    assert tables[configs[0]].schema == tables[configs[1]].schema
+    good = tables.pop(configs[1])
+    ((_, alone),) = train_networks(configs[1:2])
+    np.testing.assert_allclose(good["accuracy"], alone["accuracy"], atol=1e-12)
+    assert set(tables) == {configs[0], configs[2]} == set(dict(train_networks(configs[::2])))
+    for table in tables.values():
+        assert table.schema == good.schema
+        assert table.select("samples", "tasks_learned").rows() == [(40, 5)]
+        assert table["accuracy"].is_nan().all()
+        assert np.isnan(networks.accuracy_matrices(table.with_columns(seed=0))).all()
 
 
-# Whole figures, very small
+# Figures and tables of made numbers
 
 
-def test_fig3a_then_fig6ad_on_made_images(tmp_path):
-    experiment = small("fig3a", seeds=[1])
-    outcome = run_experiment(experiment, tmp_path)
-    assert (outcome.computed, outcome.reused) == (7, 0)
-    table = outcome.table
-    assert table.columns[:2] == ["case", "seed"]
-    assert networks.task_ends(table) == [4, 8, 12, 16, 20]
-    assert table["accuracy"].is_between(0, 1).all()
-    for case in experiment.cases:
-        part = table.filter(case=case)
-        matrices, final = networks.accuracy_matrices(part), networks.final_accuracies(part)
-        assert matrices.shape == (1, 5, 5)
-        np.testing.assert_allclose(matrices[:, -1].mean(1), final)
+def evaluated(case, tasks=3, per_task=1, **labels):
+    """What two runs of a case leave: their accuracies, `per_task` times in each task."""
+    tables, steps = [], np.arange(per_task * tasks + 1)
+    for seed in (0, 1):
+        rng = np.random.default_rng([seed, len(case), *(int(1e6 * v) for v in labels.values())])
+        of_tasks = rng.uniform(size=(len(steps), tasks))
+        columns = {"case": case, "seed": seed, **labels, "data": "made", "samples": 4 * steps}
+        columns |= {"passes": 2 * steps / steps[-1], "tasks_learned": steps // per_task}
+        columns |= {"accuracy": of_tasks.mean(1), "task_accuracy": of_tasks.tolist()}
+        tables.append(pl.DataFrame(columns | {"kept_bytes": 1000}))
+    return pl.concat(tables)
+
+
+def last_of(table):
+    return table["accuracy"].to_numpy().reshape(2, -1)[:, -1]
+
+
+def test_curves_are_drawn_along_the_tasks_and_summed_up():
+    cases = {case: evaluated(case) for case in ("vanilla SGD", "EWC", "mine")}
+    table = pl.concat(cases.values())
     (shown,) = networks.summarise_curves(table)
-    headers = [column.header for column in shown.columns]
-    assert headers[2:] == ["less vanilla SGD's", "forgetting", "backward transfer"]
-    gain, plain = (
-        networks.final_accuracies(table.filter(case=case)) for case in ("EWC", "vanilla SGD")
-    )
-    gains = dict(zip(experiment.cases, shown.columns[2].cells, strict=True))
-    assert gains["EWC"] == mean_and_error(gain - plain)
-    alone = table.filter(pl.col("case") != "vanilla SGD")
-    assert [c.header for c in networks.summarise_curves(alone)[0].columns][2] == "forgetting"
+    assert shown.title == "made: mean ± SEM over 2 seeds, at the end"
+    headers = ["case", "accuracy", "less vanilla SGD's", "forgetting", "backward transfer"]
+    assert [column.header for column in shown.columns] == headers
+    rows = list(zip(*(column.cells for column in shown.columns), strict=True))
+    for row, (case, part) in zip(rows, cases.items(), strict=True):
+        matrices = np.array(part["task_accuracy"].to_list()).reshape(2, 4, 3)[:, 1:]
+        np.testing.assert_array_equal(networks.accuracy_matrices(part), matrices)
+        gain = last_of(part) - last_of(cases["vanilla SGD"])
+        measured = lab.forgetting(matrices), lab.backward_transfer(matrices)
+        assert row == (case, *map(mean_and_error, (last_of(part), gain, *measured)))
+    alone = networks.summarise_curves(table.filter(pl.col("case") != "vanilla SGD"))[0]
+    assert [column.header for column in alone.columns][2] == "forgetting"
+    assert networks.task_ends(table) == [4, 8, 12]
+    (axes,) = networks.draw_curves(table).axes
+    assert (axes.get_title(), axes.get_xlabel()) == ("made", "tasks learned")
+    axes.set_xlim(1, 3)
+    assert all(tick == int(tick) for tick in axes.get_xticks())
+    for line, part in zip(axes.get_lines(), cases.values(), strict=True):
+        np.testing.assert_array_equal(line.get_xdata(), range(1, 4))  # nothing before the first
+        accuracies = part["accuracy"].to_numpy().reshape(2, 4)
+        np.testing.assert_allclose(line.get_ydata(), accuracies.mean(0)[1:])
 
-    grids = {"A corrected": {}, "A corrected, fixed kernel": {}, "A vanilla SGD": {}}
-    grids |= {"B vanilla SGD": {"lr": [0.003, 0.01]}, "C EWC": {"strength": [100.0]}}
-    grids |= {"D vanilla SGD": {"lr": [0.01]}}
-    sweeps = only(small("fig6ad", "epochs=1", seeds=[1]), grids)
-    again = run_experiment(sweeps, tmp_path)
-    # the three of A, one of which is a point of B, and the one of C are those of fig3a
-    assert (again.computed, again.reused) == (2, 4)
+
+def test_curves_of_a_single_task_are_along_the_passes_and_others_along_the_samples():
+    table = evaluated("vanilla SGD", tasks=1, per_task=4)  # two passes
+    (shown,) = networks.summarise_curves(table)
+    assert shown.columns[2].header == "after one pass"
+    once = table.filter(samples=8)["accuracy"].to_numpy()
+    assert list(shown.columns[2].cells) == [mean_and_error(once)]
+    assert networks.draw_curves(table).axes[0].get_xlabel() == "passes over the data"
+    (axes,) = networks.draw_curves(evaluated("mine", per_task=2)).axes
+    assert axes.get_xlabel().startswith("samples seen")
+    # a line at the end of each task but the last
+    assert [line.get_xdata()[0] for line in axes.lines[1:]] == [8, 16]
+
+
+def test_values_of_a_case_have_a_line_each_and_are_compared_over_the_seeds_that_both_have():
+    values = (("mine", 2), ("mine", 5), ("vanilla SGD", 5))
+    two, five, plain = parts = [evaluated(case, capacity=number) for case, number in values]
+    table = pl.concat([two, five.filter(seed=1), plain])
+    lines = networks.draw_curves(table).axes[0].lines
+    names = ["mine, capacity 2", "mine, capacity 5", "vanilla SGD"]
+    assert [line.get_label() for line in lines] == names
+    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == len(parts)
+    (shown,) = networks.summarise_curves(table)
+    assert list(shown.columns[0].cells) == names
+    gain = last_of(five)[1] - last_of(plain)[1]
+    assert list(shown.columns[2].cells)[1] == f"{gain:.3f} ± 0.000"
+
+
+def test_sweeps_have_a_panel_each_and_crosses_where_they_diverge():
+    rates, gammas = [0.003, 0.01], [100.0, 300.0]
+
+    def runs(case, **values):
+        return evaluated(
+            case, **{"lr": 0.01, "gamma": 1.0, "strength": 0.0, "capacity": 5} | values
+        )
+
+    swept = [runs("G corrected", lr=lr, gamma=gamma) for lr in rates for gamma in gammas]
+    lost = runs("F EWC", strength=1e3).with_columns(accuracy=np.nan).group_by("seed").last()
+    parts = [runs("plain"), runs("F EWC", strength=1.0), lost, *swept]
+    parts += [runs("mine", capacity=number) for number in (2, 5)]
+    table = pl.concat(part.select(parts[0].columns) for part in parts)
+    (shown,) = networks.summarise_sweeps(table)
+    assert list(shown.columns[1].cells) == [
+        "lr = 0.01", "strength = 1", "strength = 1000", "lr = 0.003, gamma = 100",
+        "lr = 0.003, gamma = 300", "lr = 0.01, gamma = 100", "lr = 0.01, gamma = 300",
+        "capacity = 2", "capacity = 5",
+    ]  # fmt: skip
+    assert list(shown.columns[2].cells) == ["2"] * 9
+    cells = list(shown.columns[3].cells)
+    assert cells[2:4] == ["2 of 2 diverged", mean_and_error(last_of(swept[0]))]
+    figure = networks.draw_sweeps(table)
+    titles = [axes.get_title("left").partition("   ")[2] for axes in figure.axes]
+    assert titles == ["nothing swept", "EWC", "corrected", "mine"]
+    assert figure.axes[3].get_xlabel().strip() == "capacity"
+    (cross,) = (line for line in figure.axes[1].lines if line.get_label() == "diverged")
+    assert list(cross.get_xdata()) == [1e3]
+    for place, drawn in enumerate(figure.axes[2].containers):
+        rate, mean = (np.asarray(values, float) for values in drawn.lines[0].get_data())
+        np.testing.assert_array_equal(rate, rates)
+        np.testing.assert_allclose(mean, [last_of(part).mean() for part in swept[place::2]])
+    labels = [text.get_text() for text in figure.axes[2].get_legend().get_texts()]
+    assert labels == [rf"$\gamma$ = {gamma:g}" for gamma in gammas]
+    for view in (networks.summarise_curves, networks.summarise_memory):
+        (shown,) = view(table)
+        assert "2 of 2 diverged" in [list(column.cells)[2] for column in shown.columns]
+    assert len(networks.draw_memory(table).axes) == 2
+
+
+@pytest.mark.slow
+def test_fig3b_then_fig6eh_very_small(tmp_path):
+    outcome = run_experiment(small("fig3b", seeds=[1]), tmp_path)
+    assert (outcome.computed, outcome.reused) == (5, 0)
+    assert outcome.table["accuracy"].is_between(0, 1).all()
+    grids = {"E vanilla SGD": {"lr": [0.01]}, "F EWC": {"strength": [100.0]}}
+    grids |= {"G corrected": {"lr": [0.003, 0.01], "gamma": [100.0, 300.0]}}
+    grids |= {"H cumulative replay": {"lr": [0.01]}}
+    again = run_experiment(only(small("fig6eh", seeds=[1]), grids), tmp_path)
+    assert (again.computed, again.reused) == (3, 4)  # a point of each panel is done
     assert len(networks.final_rows(again.table)) == 7
-    (shown,) = networks.summarise_sweeps(again.table)
-    assert shown.row_count == 7
-    a, b = (again.table.filter(case=case, lr=0.01) for case in ("A vanilla SGD", "B vanilla SGD"))
-    assert a.drop("case").equals(b.drop("case"), null_equal=True)
 
 
 def test_fig3c_repeats_epochs_in_random_order(tmp_path):
-    experiment = small("fig3c", "evaluate_every=20", "epochs=2", seeds=[0, 1])
+    experiment = small("fig3c", "evaluate_every=20", "epochs=2", seeds=[0])
     table = run_experiment(only(experiment, {"vanilla SGD": {}, "corrected": {}}), tmp_path).table
     assert table["samples"].unique().sort().to_list() == [0, 20, 40]
     assert table["passes"].unique().sort().to_list() == [0.0, 1.0, 2.0]
     assert table["tasks_learned"].max() == 1
-    assert networks.curve_axis(table)[0] == "passes"
-    (shown,) = networks.summarise_curves(table)
-    assert shown.columns[3].header == "after one pass"
-    once = table.filter(case="vanilla SGD", samples=20)["accuracy"].to_numpy()
-    assert next(iter(shown.columns[3].cells)) == mean_and_error(once)
-
-
-def test_fig3b_then_fig6eh_on_made_pictures(tmp_path):
-    experiment = small("fig3b", seeds=[1])
-    outcome = run_experiment(experiment, tmp_path)
-    assert (outcome.computed, outcome.reused) == (5, 0)
-    other_seed = outcome.table.with_columns(seed=pl.lit(2), accuracy=pl.col("accuracy") / 2)
-    table = pl.concat([outcome.table, other_seed], how="vertical_relaxed")
-    assert networks.curve_axis(table) == ("tasks_learned", "tasks learned")
-    assert sorted(table["tasks_learned"].unique()) == list(range(10))
-    (shown,) = networks.summarise_curves(table)
-    assert shown.row_count == 5
-    assert shown.title.startswith("CORe50, features of support.core50_backbone:made: mean ± SEM")
-    (axes,) = networks.draw_curves(table).axes
-    assert axes.get_title() == "CORe50, features of support.core50_backbone:made"
-    axes.set_xlim(1, 5)
-    assert all(tick == int(tick) for tick in axes.get_xticks())
-    for line, case in zip(axes.get_lines(), experiment.cases, strict=True):
-        part = table.filter(pl.col("case") == case, pl.col("tasks_learned") > 0)
-        means = part.group_by("tasks_learned", maintain_order=True).agg(pl.col("accuracy").mean())
-        np.testing.assert_array_equal(line.get_xdata(), range(1, 10))
-        np.testing.assert_allclose(line.get_ydata(), means["accuracy"])
-
-    gammas, rates = [100.0, 300.0], [0.003, 0.01]
-    grids = {
-        "E vanilla SGD": {"lr": [0.01]},
-        "F EWC": {"strength": [100.0]},
-        "G corrected": {"lr": rates, "gamma": gammas},
-        "H cumulative replay": {"lr": [0.01]},
-    }
-    again = run_experiment(only(small("fig6eh", seeds=[1]), grids), tmp_path)
-    assert (again.computed, again.reused) == (3, 4)  # a point of each panel is done
-    (shown,) = networks.summarise_sweeps(again.table)
-    assert shown.row_count == 7
-    assert "lr = 0.003, gamma = 300" in list(shown.columns[1].cells)
-    figure = networks.draw_sweeps(again.table)
-    titles = [axes.get_title("left").partition("   ")[2] for axes in figure.axes]
-    assert titles == ["vanilla SGD", "EWC", "corrected", "cumulative replay"]
-    final = networks.final_rows(again.table).filter(case="G corrected").sort("lr")
-    for drawn, gamma in zip(figure.axes[2].containers, gammas, strict=True):
-        rate, mean = (np.asarray(values, float) for values in drawn.lines[0].get_data())
-        np.testing.assert_array_equal(rate, rates)
-        np.testing.assert_allclose(mean, final.filter(gamma=gamma)["accuracy"])
-    labels = [text.get_text() for text in figure.axes[2].get_legend().get_texts()]
-    assert labels == [rf"$\gamma$ = {gamma:g}" for gamma in gammas]
-
-
-DIVERGING = """
-title = "rates"
-seeds = [0, 1]
-[parameters]
-protocol = "domain pairs"
-per_class = 4
-test_per_class = 2
-evaluate_every = 4
-method = "vanilla"
-[grid]
-lr = [0.01, 1e30]
-"""
-
-
-def test_a_rate_that_diverges_is_drawn_and_said(tmp_path):
-    experiment = parse_experiment("rates", f'family = "cifar curves"\n{DIVERGING}')
-    table = run_experiment(experiment, tmp_path).table
-    good, bad = (table.filter(lr=lr) for lr in (0.01, 1e30))
-    assert not np.isnan(networks.final_accuracies(good)).any()
-    assert np.isnan(networks.final_accuracies(bad)).all()
-    assert networks.accuracy_matrices(bad).shape == (2, 5, 5)
-    assert np.isnan(networks.accuracy_matrices(bad)).all()
-    for view in ("curves", "sweeps", "memory"):
-        family = families()[f"cifar {view}"]
-        (shown,) = family.summarise(table)
-        assert "2 of 2 diverged" in [list(column.cells)[1] for column in shown.columns]
-        axes = family.draw(table).axes[0]
-        if view == "curves":  # along the samples, a line at the end of each task but the last
-            assert [line.get_xdata()[0] for line in axes.lines[2:]] == [8, 16, 24, 32]
-        if view == "sweeps":  # a cross at the rate that diverged
-            (cross,) = (line for line in axes.lines if line.get_label() == "diverged")
-            assert list(cross.get_xdata()) == [1e30]
 
 
 def test_mean_and_standard_error():
@@ -403,9 +383,8 @@ def test_figures_whose_data_are_missing_do_not_stop_the_others(command, tmp_path
 @pytest.mark.slow
 def test_a_stand_in_from_the_command(command, monkeypatch, tmp_path, made_data):
     monkeypatch.setenv("RETARGET_DATA", str(tmp_path / "nothing here"))
-    sizes = [f"--set={change}" for change in CORE50_SMALL]
-    arguments = ("reproduce", "fig3b", "--data", "standin", "--seed=2", *sizes)
-    arguments += ("--backbone", BACKBONE, "--out", tmp_path / "out")
+    arguments = ["reproduce", "fig3b", "--data", "standin", "--seed=2", "--out", tmp_path / "out"]
+    arguments += [f"--set={change}" for change in CORE50_SMALL] + ["--backbone", BACKBONE]
     code, shown = command(*arguments)
     assert code == 2
     assert "Error: stand-in: core50_standin.zip not found in" in shown
@@ -416,8 +395,7 @@ def test_a_stand_in_from_the_command(command, monkeypatch, tmp_path, made_data):
     table = pl.read_parquet(tmp_path / "out" / "fig3b-standin" / "fig3b-standin.parquet")
     assert set(table["data"]) == {STAND_IN}
     for option in ("--data=core51", "--backbone=vgg"):
-        code, shown = command("reproduce", "fig3b", option)
-        assert code == 2
+        assert command("reproduce", "fig3b", option)[0] == 2
 
 
 # The real data

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
@@ -23,6 +24,16 @@ from retarget.experiments.runs.run import run_experiment
 from support.made_runs import SMALL_DIGITS
 
 DOCS = Path(__file__).parents[2] / "docs" / "experiments.md"
+CORE50 = """
+family = "core50 curves"
+title = "handed"
+seeds = [0]
+[parameters]
+method = "vanilla"
+lr = 0.1
+data = "core50"
+frames_per_session = 1
+"""
 
 
 @pytest.fixture(scope="module")
@@ -33,31 +44,27 @@ def small():
 # What a file expands to
 
 
-def test_a_grid_expands_to_every_combination(small):
-    found = [(run.seed, run.lr) for run in small.runs()]
-    assert found == [(3, 1e-3), (3, 0.1), (4, 1e-3), (4, 0.1)]
-
-
 def test_a_case_is_stronger_than_what_all_have():
     text = SMALL_DIGITS + (
         "[cases.a]\nparameters = { lr = 0.5, width = 2.0 }\n"
         "[cases.b]\nseeds = [7]\ngrid = { width = [1.0, 3.0] }\n[cases.c]\n"
     )
-    found = [
-        (run.labels["case"], run.config.seed, run.config.lr, run.config.width)
-        for run in parse_experiment("x", text).planned_runs()
-    ]
-    assert found == [
+    planned = parse_experiment("x", text).planned_runs()
+    labels = ("lr", "width")
+    for run in planned:
+        assert [run.labels[name] for name in labels] == [getattr(run.config, n) for n in labels]
+    assert [
+        (run.labels["case"], run.config.seed, run.config.lr, run.config.width) for run in planned
+    ] == [
         ("a", 3, 0.5, 2.0), ("a", 4, 0.5, 2.0),
         ("b", 7, 0.001, 1.0), ("b", 7, 0.001, 3.0), ("b", 7, 0.1, 1.0), ("b", 7, 0.1, 3.0),
         ("c", 3, 0.001, 4.0), ("c", 3, 0.1, 4.0), ("c", 4, 0.001, 4.0), ("c", 4, 0.1, 4.0),
     ]  # fmt: skip
-    for run in parse_experiment("x", text).planned_runs():
-        assert run.labels["lr"] == run.config.lr
-        assert run.labels["width"] == run.config.width
 
 
-def test_changes_apply_to_seeds_parameters_and_grid(small):
+def test_a_grid_expands_to_every_combination_and_changes_apply_to_all_of_it(small):
+    found = [(run.seed, run.lr) for run in small.runs()]
+    assert found == [(3, 1e-3), (3, 0.1), (4, 1e-3), (4, 0.1)]
     changed = small.changed(parse_changes(["gamma=2.5", "lr=0.5"], seeds=[9]))
     assert [(run.seed, run.gamma, run.lr) for run in changed.runs()] == [(9, 2.5, 0.5)]
     assert small.changed(parse_changes([])) == small
@@ -84,12 +91,8 @@ def test_every_experiment_of_the_package_is_valid_and_smaller_if_quick():
 
 
 def test_the_value_of_the_variant_leads_to_no_other_folder():
-    text = (
-        'family = "core50 curves"\ntitle = "t"\nseeds = [0]\nvariant = "backbone"\n[parameters]\n'
-    )
-    text += 'data = "core50"\nframes_per_session = 1\nmethod = "vanilla"\nlr = 0.1\n'
-    experiment = parse_experiment("x", text + 'backbone = "../a b/w.pth"')
-    assert experiment.label == "x-.._a_b_w.pth"
+    text = f'variant = "backbone"\n{CORE50}backbone = "../a b/w.pth"'
+    assert parse_experiment("x", text).label == "x-.._a_b_w.pth"
 
 
 # What is said of files that make no sense
@@ -104,30 +107,23 @@ WIDTH, SEEDS, GRID = "width = 4.0", "seeds = [3, 4]", "lr = [0.001, 0.1]"
         (SEEDS, f'{SEEDS}\nname = "x"', "name", "unknown key; the name is the file's"),
         ("[grid]", "[grids]", "grids", "unknown key; did you mean 'grid'"),
         ('title = "small"', "", "title", "missing"),
-        ('"small"', "3", "title", "got 3; expected a valid string"),
         ('"digits"', '"digit"', "family", "got 'digit'; did you mean 'digits'? known: cifar"),
         (SEEDS, "seeds = []", "seeds", "at least 1 item"),
-        (SEEDS, "seeds = 3", "seeds", "got 3; expected a valid tuple"),
         (SEEDS, 'seeds = [1, "2"]', "seeds.1", "got '2'; expected a valid integer"),
-        (SEEDS, "seeds = [true]", "seeds.0", "got True; expected a valid integer"),
         (SEEDS, "seeds = [-1]", "seeds.0", "got -1; expected greater than or equal to 0"),
         (SEEDS, "seeds = [3, 1, 3]", "'seed 3, lr 0.001', 'seed 3, lr 0.1'", "twice"),
         (SEEDS, f"{SEEDS}\nvariant = 'dat'", "variant", "got 'dat'; expected one of its"),
         (WIDTH, "widht = 4.0", "parameters.widht", "unknown key; did you mean 'width'?"),
         (WIDTH, f"{WIDTH}\nseed = 1", "parameters.seed", "unknown key; put seeds above"),
         (WIDTH, "", "parameters.width", "missing"),
-        (WIDTH, "width = [1, 2]", "parameters.width", "got [1, 2]; expected a valid number"),
         ("300", "2.5", "parameters.block_size", "got 2.5; expected a valid integer"),
         (GRID, f"{GRID}\nlrr = [1.0]", "grid.lrr", "unknown key; did you mean 'lr'?"),
-        (GRID, "lr = []", "grid.lr", "at least 1 item"),
         (GRID, "lr = 0.1", "grid.lr", "got 0.1; expected a valid list"),
         (GRID, 'lr = [0.1, "x"]', "grid.lr", "got 'x'; expected a valid number"),
         (GRID, "lr = [1, 1.0]", "'seed 3, lr 1.0', 'seed 4, lr 1.0'", "this run appears twice"),
         (GRID, f"{GRID}\nwidth = [1.0]", "grid.width", "also in parameters; expected it in one"),
         (GRID, f"{GRID}\n[cases]\na = 3", "cases.a", "got 3; expected a valid dictionary"),
-        (GRID, f"{GRID}\n[cases.a]\nseed = [1]", "cases.a.seed", "unknown key; did you mean 'seed"),
         (GRID, f"{GRID}\n[cases.a.parameters]\ngama = 1.0", "cases.a.parameters.gama", "unknown"),
-        (GRID, f"{GRID}\n[cases.a.parameters]\ngamma = 'x'", "cases.a.parameters.gamma", "got 'x'"),
         (GRID, f"{GRID}\n[cases.a.grid]\nwidth = [1.0, 'x']", "cases.a.grid.width", "got 'x'"),
         (GRID, f"{GRID}\n[quick]\nparam = {{}}", "quick.param", "unknown key; did you mean 'param"),
         (GRID, f"{GRID}\n[quick.parameters]\nwidht = 1.0", "quick: parameters.widht", "unknown"),
@@ -171,57 +167,39 @@ NOT_CASES = ["x[/red]", "a\\u001b[31m", "", "$x", "../up"]  # they mean somethin
 NOT_SETTINGS = ["gamma", "gamma=", "=3", "gamma=wide", f"g={'9' * 5000}"]
 
 
-@pytest.mark.parametrize(
-    ("read", "wrong", "message"),
-    [
-        (lambda text: parse_experiment("bad", text), NOT_TOML, "^experiment bad is not valid TOML"),
-        (
-            lambda name: parse_experiment(name, SMALL_DIGITS),
-            NOT_NAMES,
-            "cannot name.*other than 'runs'",
-        ),
-        (
-            lambda case: parse_experiment("x", SMALL_DIGITS + f'[cases."{case}"]\nparameters={{}}'),
-            NOT_CASES,
-            "x: cases: got .*expected a name of letters",
-        ),
+def test_what_cannot_be_read_at_all():
+    def with_case(case):
+        return parse_experiment("x", SMALL_DIGITS + f'[cases."{case}"]\nparameters={{}}')
+
+    for read, wrong, message in (
+        (partial(parse_experiment, "bad"), NOT_TOML, "^experiment bad is not valid TOML"),
+        (lambda name: parse_experiment(name, SMALL_DIGITS), NOT_NAMES, "name.*other than 'runs'"),
+        (with_case, NOT_CASES, "x: cases: got .*expected a name of letters"),
         (lambda text: parse_changes([text]), NOT_SETTINGS, "is not a setting: .*name=value"),
         (load_experiment, ["fgi1"], r"no experiment 'fgi1'; did you mean 'fig1'\?"),
         (load_experiment, ["xyz"], "'xyz'; known: digits, fig1.* ends in .toml"),
-    ],
-    ids=["TOML", "names", "cases", "settings", "near", "far"],
-)
-def test_what_cannot_be_read_at_all(read, wrong, message):
-    for text in wrong:
-        with pytest.raises(InvalidInputError, match=message):
-            read(text)
+    ):
+        for text in wrong:
+            with pytest.raises(InvalidInputError, match=message):
+                read(text)
 
 
-KEYS = st.text("abdefgilrstwy_", min_size=1, max_size=6)
-WRITTEN = st.recursive(
-    st.sampled_from(
-        ["1", "-1", "0.5", "inf", "nan", '"x"', '""', "true", "2026-01-01", "[]", "{}"]
-    ),
-    lambda inner: (
-        st.lists(inner, max_size=3).map(lambda parts: f"[{', '.join(parts)}]")
-        | st.tuples(KEYS, inner).map(lambda pair: f"{{ {pair[0]} = {pair[1]} }}")
-    ),
-    max_leaves=5,
-)
+VALUES = ["1", "-1", "0.5", "inf", "nan", '"x"', '""', "true", "2026-01-01", "[]", "{}", "[1, []]"]
+VALUES += ["[[0.5], nan]", "{ lr = 1 }", "[{ a = true }, 1]", "{ seeds = [{}] }", '["x", inf]']
+KEYS = ["seeds", "grid", "width", "lr", "quick", "cases", "variant", "parameters"]
 
 
 @given(
     place=st.sampled_from(["", "parameters", "grid", "cases", "cases.a", "quick", "q"]),
-    key=KEYS | st.sampled_from(["seeds", "grid", "width", "lr", "quick", "cases", "variant"]),
-    value=WRITTEN,
+    key=st.text("abdefgilrstwy_", min_size=1, max_size=6) | st.sampled_from(KEYS),
+    value=st.sampled_from(VALUES),
 )
 def test_whatever_a_file_holds_is_an_experiment_or_an_error_in_words(place, key, value):
-    line = f"{key} = {value}\n"
+    line, message = f"{key} = {value}\n", ""
     if f"[{place}]" in SMALL_DIGITS:
         text = SMALL_DIGITS.replace(f"[{place}]\n", f"[{place}]\n{line}")
     else:
         text = f"{SMALL_DIGITS}[{place}]\n{line}" if place else line + SMALL_DIGITS
-    message = ""
     try:
         assert parse_experiment("any", text).runs()
     except InvalidInputError as error:
@@ -251,43 +229,36 @@ def test_a_file_of_ones_own_is_read_by_its_path(tmp_path, small, monkeypatch):
 
 
 def test_files_that_cannot_be_read(tmp_path):
-    path = tmp_path / "x.toml"
-    for make, message in (
-        (lambda: None, "file .*x.toml cannot be read: No such file"),
-        (path.mkdir, "x.toml is not a file"),
-        (
-            lambda: (path.rmdir(), path.write_bytes(b"title = '\xff'")),
-            "x.toml is not text in UTF-8",
-        ),
-        (lambda: path.write_bytes(b"#" * (LARGEST_FILE + 1)), "x.toml is too large"),
-    ):
-        make()
+    contents = {"bytes": b"title = '\xff'", "large": b"#" * (LARGEST_FILE + 1)}
+    for name, content in contents.items():
+        (tmp_path / f"{name}.toml").write_bytes(content)
+    (tmp_path / "folder.toml").mkdir()
+    for name, message in {
+        "none": "file .*none.toml cannot be read: No such file",
+        "folder": "folder.toml is not a file",
+        "bytes": "bytes.toml is not text in UTF-8",
+        "large": "large.toml is too large",
+    }.items():
         with pytest.raises(InvalidInputError, match=message):
-            load_experiment(str(path))
+            load_experiment(str(tmp_path / f"{name}.toml"))
 
 
 # The page about them
 
 
+@pytest.mark.usefixtures("not_saved")
 def test_the_example_of_the_docs_runs(tmp_path):
     (text,) = re.findall(r"```toml\n(.*?)```", DOCS.read_text(), flags=re.DOTALL)
-    path = tmp_path / "my_digits.toml"
-    path.write_text(text)
-    experiment = load_experiment(str(path))
-    found = [
-        (run.labels["case"], run.config.seed, run.config.lr) for run in experiment.planned_runs()
-    ]
-    assert found == [
+    experiment = parse_experiment("my_digits", text)
+    planned = experiment.planned_runs()
+    assert [(run.labels["case"], run.config.seed, run.config.lr) for run in planned] == [
         ("narrow", 0, 0.001), ("narrow", 0, 0.1), ("narrow", 1, 0.001), ("narrow", 1, 0.1),
         ("wide", 0, 0.01),
     ]  # fmt: skip
     quick = experiment.changed(experiment.quick)
     assert len(quick.runs()) == 3
-    outcome = run_experiment(
-        quick.model_copy(update={"cases": {"wide": quick.cases["wide"]}}), tmp_path
-    )
-    assert outcome.computed == 1
-    assert set(outcome.table["case"]) == {"wide"}
+    wide = quick.model_copy(update={"cases": {"wide": quick.cases["wide"]}})
+    assert set(run_experiment(wide, tmp_path).table["case"]) == {"wide"}
 
 
 def parameter_text(name, field):
@@ -314,28 +285,18 @@ def test_the_docs_have_every_family_with_its_parameters():
     assert rest.partition("<!-- end of families -->")[0] == family_rows()
 
 
-CORE50 = """
-family = "core50 curves"
-title = "handed"
-seeds = [0]
-[parameters]
-method = "vanilla"
-lr = 0.1
-data = "core50"
-frames_per_session = 1
-"""
-
-
-@pytest.mark.parametrize(
-    ("place", "lines"),
-    [
-        ("parameters", 'backbone = "os:getcwd"'),
-        ("grid", '[grid]\nbackbone = ["resnet18", "os:getcwd"]'),
-        ("cases.a.parameters", '[cases.a.parameters]\nbackbone = "os:getcwd"'),
-        ("quick.parameters", '[quick.parameters]\nbackbone = "os:getcwd"'),
-    ],
-)
-def test_a_file_does_not_choose_code_to_run(place, lines):
-    with pytest.raises(InvalidInputError, match=rf"{place}\.backbone: 'os:getcwd' is code to run"):
-        parse_experiment("handed", CORE50 + lines)
-    assert parse_experiment("handed", CORE50 + lines.replace("os:getcwd", "weights.pth")).runs()
+def test_a_file_does_not_choose_code_to_run():
+    for place, lines in {
+        "parameters": "",
+        "grid": "[grid]\n",
+        "cases.a.parameters": "[cases.a.parameters]\n",
+        "quick.parameters": "[quick.parameters]\n",
+    }.items():
+        code, file = '"os:getcwd"', '"weights.pth"'
+        if place == "grid":
+            code, file = f'["resnet18", {code}]', f'["resnet18", {file}]'
+        text = f"{CORE50}{lines}backbone = "
+        message = rf"{place}\.backbone: 'os:getcwd' is code to run"
+        with pytest.raises(InvalidInputError, match=message):
+            parse_experiment("handed", text + code)
+        assert parse_experiment("handed", text + file).runs()

@@ -26,49 +26,38 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def desktop(browser):
-    """A tab that tests visit one after the other."""
-    permissions = ["clipboard-read", "clipboard-write"]
-    context = browser.new_context(permissions=permissions, viewport={"width": 1280, "height": 1000})
-    yield context.new_page()
-    context.close()
-
-
-@pytest.fixture(scope="module")
 def toy(serve):
     with serve(toy_opening()) as server:
         yield server.url
 
 
 @pytest.fixture
-def watched():
+def visit(browser):
     """Opens an address; at the end, no page has complained or asked another machine."""
-    seen, listening = [], []
+    seen, contexts = [], []
 
-    def visit(page, url):
-        listeners = {
-            "console": lambda message: seen.append(message.text),
-            "pageerror": lambda error: seen.append(str(error)),
-            "request": lambda r: r.url.startswith(url) or seen.append(r.url),
-            "dialog": lambda dialog: (seen.append("dialog"), dialog.dismiss()),
-        }
-        for event, listener in listeners.items():
-            page.on(event, listener)
-            listening.append((page, event, listener))
+    def opened(url, width=1280, height=1000, **options):
+        context = browser.new_context(viewport={"width": width, "height": height}, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: seen.append(message.text))
+        page.on("pageerror", lambda error: seen.append(str(error)))
+        page.on("request", lambda r: r.url.startswith(url) or seen.append(r.url))
+        page.on("dialog", lambda dialog: (seen.append("dialog"), dialog.dismiss()))
         page.goto(url)
         settled(page)
         return page
 
-    visit.expected = ()
-    yield visit
-    for page, event, listener in listening:
-        page.remove_listener(event, listener)
-    assert [line for line in seen if not line.startswith(visit.expected)] == []
+    opened.expected = ()
+    yield opened
+    for context in contexts:
+        context.close()
+    assert [line for line in seen if not line.startswith(opened.expected)] == []
 
 
 @pytest.fixture
-def page(watched, desktop, toy):
-    return watched(desktop, toy)
+def page(visit, toy):
+    return visit(toy, permissions=["clipboard-read", "clipboard-write"])
 
 
 def settled(page):
@@ -160,7 +149,8 @@ def test_points_curves_and_targets_are_drawn_where_they_belong(page):
         assert page.inner_text(f"#{name}-corrected") == "0"
 
 
-def test_points_are_dragged_typed_added_and_removed_and_all_is_reset(page):
+@pytest.mark.slow
+def test_points_are_dragged_typed_added_removed_and_moved_by_keys_and_all_is_reset(page):
     code, before, (x, y) = page.text_content("#code"), drawn(page, "online"), first_point(page)
     page.mouse.move(x, y)
     page.mouse.down()
@@ -184,9 +174,6 @@ def test_points_are_dragged_typed_added_and_removed_and_all_is_reset(page):
     assert page.locator("#plot .point").count() == 41
     press(page, "#reset")
     assert page.text_content("#code") == code
-
-
-def test_the_keyboard_moves_chooses_and_removes(page):
     page.locator('.hit[tabindex="0"]').focus()
     for key in ("PageDown", "Shift+ArrowUp", "ArrowLeft"):
         page.keyboard.press(key)
@@ -200,6 +187,7 @@ def test_the_keyboard_moves_chooses_and_removes(page):
     near(Drawing(page).points()[0], np.delete(STATE.x, 1))
 
 
+@pytest.mark.slow
 def test_stepping_through_the_stream(page):
     enter(page, "#seen", "23")
     assert page.inner_text("#seen-text") == "23 of 40"
@@ -217,6 +205,7 @@ def test_stepping_through_the_stream(page):
     assert page.locator("#plot .point:not(.unseen)").count() >= 2
 
 
+@pytest.mark.slow
 def test_the_copied_python_gives_the_numbers_of_the_page(page):
     enter(page, "#lr", "0.25")
     assert float(page.input_value("#lr-number")) == pytest.approx(0.01 * 400**0.25, rel=0.01)
@@ -237,7 +226,8 @@ def test_the_copied_python_gives_the_numbers_of_the_page(page):
     assert number(page.inner_text("#distance-iterative")) == pytest.approx(distance, rel=0.01)
 
 
-def test_a_diverging_rate_and_a_refused_setting_are_explained_and_can_be_left(page, watched):
+@pytest.mark.slow
+def test_a_diverging_rate_and_a_refused_setting_are_explained_and_can_be_left(page, visit):
     enter(page, "#lr-number", "300")
     assert "Every step is stable up to the rate 2." in page.inner_text("#notice")
     assert "the online learner diverged" in page.inner_text("#notice")
@@ -246,13 +236,14 @@ def test_a_diverging_rate_and_a_refused_setting_are_explained_and_can_be_left(pa
     press(page, "#notice button")
     assert page.input_value("#lr-number") == "1"
     assert page.locator("#notice").is_hidden()
-    watched.expected = ("Failed to load resource: the server responded with a status of 422",)
+    visit.expected = ("Failed to load resource: the server responded with a status of 422",)
     enter(page, "#point-y", "1e20")
     assert "This setting cannot be computed: y.0: " in page.inner_text("#notice")
     enter(page, "#point-y", "1")
     assert page.locator("#notice").is_hidden()
 
 
+@pytest.mark.slow
 def test_the_terms_of_the_newest_block_are_shown_with_the_iterative_correction(page):
     path, times = page.locator("#plot path.mark.iterative"), "\N{MULTIPLICATION SIGN} "
     assert path.get_attribute("d") == ""
@@ -277,13 +268,13 @@ def test_the_terms_of_the_newest_block_are_shown_with_the_iterative_correction(p
     assert page.locator("#terms").is_hidden()
 
 
-def test_a_file_with_hostile_names_and_large_units(watched, desktop, serve, tmp_path):
+def test_a_file_with_hostile_names_and_large_units(visit, serve, tmp_path):
     when, heat = 1.7e9 + 1e5 * np.arange(12), 1000 + 5 * np.sin(np.arange(12))
     x, y = "<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>"
     path = tmp_path / "a<b onclick=alert(3)>.csv"
     pl.DataFrame({x: when, y: heat}).write_csv(path)
     with serve(file_opening(path, x, y)) as server:
-        page = watched(desktop, server.url)
+        page = visit(server.url)
         assert page.text_content("#x-name") == x
         assert page.text_content("#y-name") == y
         assert path.name in page.text_content("#title")
@@ -296,13 +287,10 @@ def test_a_file_with_hostile_names_and_large_units(watched, desktop, serve, tmp_
 
 
 @pytest.mark.slow
-def test_on_a_phone_it_fits_and_a_finger_drags_a_point(browser, watched, toy):
-    context = browser.new_context(
-        viewport={"width": 390, "height": 844}, has_touch=True, color_scheme="dark"
-    )
-    page = watched(context.new_page(), toy)
+def test_on_a_phone_it_fits_and_a_finger_drags_a_point(visit, toy):
+    page = visit(toy, width=390, height=844, has_touch=True, color_scheme="dark")
     x, y = first_point(page)
-    touch = context.new_cdp_session(page)
+    touch = page.context.new_cdp_session(page)
     for kind, far in [("touchStart", 0), *(("touchMove", 5 * i) for i in range(1, 13))]:
         places = [{"x": x - far, "y": y - far}]
         touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": places})
@@ -319,22 +307,18 @@ def test_on_a_phone_it_fits_and_a_finger_drags_a_point(browser, watched, toy):
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     page.locator("#gamma").scroll_into_view_if_needed()
     assert page.locator("#plot").bounding_box()["y"] >= 0  # still in sight
-    context.close()
 
 
 @pytest.mark.slow
-def test_the_table_is_in_sight_and_a_server_that_has_stopped_is_said(browser, serve):
-    context = browser.new_context(viewport={"width": 1400, "height": 900})
-    page = context.new_page()
+def test_the_table_is_in_sight_and_a_server_that_has_stopped_is_said(visit, serve):
     with serve(toy_opening()) as server:
-        page.goto(server.url)
-        settled(page)
+        page = visit(server.url, width=1400, height=900)
     table, words = (page.locator(part).bounding_box() for part in ("#legend", "#sticks"))
     assert table["y"] + table["height"] <= 900
     assert words["y"] + words["height"] < page.locator("#plot").bounding_box()["y"]
     assert words["height"] < 30  # one line
     assert page.locator("#sticks em").count() == 2
-    context.set_offline(True)
+    visit.expected = ("Failed to load resource",)
+    page.context.set_offline(True)
     page.click("#back")
     page.get_by_text("The server does not answer").wait_for()
-    context.close()
