@@ -385,3 +385,41 @@ def test_half_a_correction_has_no_limit_and_says_so(parts):
 def test_a_block_of_zeros_learns_nothing():
     Z = rt.iterative_targets(np.diag([0.0, 0, 1, 1]), np.ones(4), rt.SGD(0.5), 1.0, 2)
     np.testing.assert_allclose(Z, [0, 0, 1, 1], atol=1e-12)
+
+
+@given(stream=streams, gamma=gammas, cut=st.integers(1, 33))
+def test_causal(stream, gamma, cut):
+    """The future does not change the targets of complete blocks."""
+    block, learner = 3, rt.SGD(lr=0.3)
+    whole = rt.iterative_targets(stream.K, stream.Y, learner, gamma, block)
+    cut = min(cut, len(stream))
+    part = rt.iterative_targets(stream.K[:cut, :cut], stream.Y[:cut], learner, gamma, block)
+    complete = cut - cut % block
+    assert_same(part[:complete], whole[:complete])
+
+
+def test_many_samples_over_many_panels():
+    stream = make_stream(520, 2, seed=2)
+    learner = rt.SGD(lr=0.3, batch_size=4)
+    Z = rt.iterative_targets(stream.K, stream.Y, learner, 0.9, 20, ridge=0.1)
+    assert_same(Z, literal.iterative(stream.Y, stream.K, 0.3, 0.9, 20, 0.1, batch=4))
+
+
+@given(stream=streams, gamma=gammas, block=st.integers(1, 6))
+def test_distilled_targets_are_what_a_corrected_learner_reaches(stream, gamma, block):
+    """The function of the iterative targets on the last block, by the closed form of Eq. 6."""
+    Z = rt.iterative_targets(stream.K, stream.Y, rt.SGD(0.4), gamma, block)
+    start = (len(stream) - 1) // block * block
+    reached = literal.f_on(Z, stream.K, stream.K[:, start:], 0.4)
+    F = rt.distilled_targets(stream.K, stream.Y, gamma, block)
+    assert_same(F[start:], reached, 1e-9 * max(1.0, np.abs(Z).max()))
+
+
+@given(stream=streams, eta=rates, gamma=gammas)
+def test_single_samples_are_learned_at_the_rate_that_reaches_the_aim_in_one_step(
+    stream, eta, gamma
+):
+    """I + C_on is 1 / (eta k(x, x)): rate times modulation is the step that leaves no error."""
+    for term in rt.correction_terms(stream.K, rt.SGD(lr=eta), gamma, block_size=1):
+        own = stream.K[term.rows, term.rows]
+        assert_same(eta * term.modulation * own, np.ones((1, 1)))

@@ -110,3 +110,14 @@ def test_flat_targets_and_torch():
     online = rt.online_learning_curve(K, Y, query, rt.SGD(lr=0.5), [3, 8])
     assert isinstance(offline, torch.Tensor)
     assert offline.shape == online.shape == (2, 5)
+
+
+@given(problem=problems(memory=False))
+def test_coefficients_are_the_rate_times_the_error(problem):
+    stream, learner = problem
+    A = rt.online_coefficients(stream.K, stream.Y, learner)
+    errors = rt.prequential_errors(stream.K, stream.Y, learner)
+    n, b = len(stream), learner.batch_size
+    lengths = np.array([min(b, n - (i // b) * b) for i in range(n)])
+    scale = learner.lr / (lengths if learner.reduction == "mean" else 1)
+    assert_same(A, np.broadcast_to(scale, n)[:, None] * errors)

@@ -145,3 +145,15 @@ def test_a_kernel_of_zeros_is_stable_at_any_rate():
     np.testing.assert_array_equal(
         rt.prequential_errors(np.zeros((3, 3)), np.ones(3), rt.SGD(lr=1e9)), np.ones(3)
     )
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_with_momentum_the_limit_is_what_separates(nesterov):
+    """d = 50, mu = .9: above it streams blow up, below they do not."""
+    _, K, Y = random_stream(50, 2000, seed=0)
+    options, gram = {"momentum": 0.9, "nesterov": nesterov}, torch.tensor(K)
+    limit = largest_stable_lr(lambda rows: gram[rows, rows], rt.SGD(3.0, **options), 2000)
+    assert limit == pytest.approx(0.2)
+    assert np.abs(rt.prequential_errors(K, Y, rt.SGD(0.9 * limit, **options))).max() < 50
+    with pytest.warns(DivergenceWarning, match=r"below 0\.2 it would be stable"):
+        rt.prequential_errors(K, Y, rt.SGD(2 * limit, **options))
