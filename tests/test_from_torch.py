@@ -54,13 +54,6 @@ def test_the_description_takes_the_steps_that_torch_takes(options, groups, reduc
     torch.testing.assert_close(K @ A, predictions().detach(), rtol=1e-10, atol=1e-10)
 
 
-def test_it_reads_every_option():
-    optimizer = torch.optim.SGD(
-        weights(2), lr=0.3, momentum=0.5, nesterov=True, weight_decay=0.01, foreach=True
-    )
-    assert rt.SGD.from_torch(optimizer, 7, "mean") == rt.SGD(0.3, 7, 0.5, True, 0.01, "mean")
-
-
 def stepped(momentum):
     (w,) = weights(2)
     optimizer = torch.optim.SGD([w], lr=0.1, momentum=momentum)
@@ -69,7 +62,10 @@ def stepped(momentum):
     return optimizer
 
 
-def test_steps_without_momentum_leave_nothing_behind():
+def test_it_reads_every_option_and_steps_without_momentum_leave_nothing_behind():
+    every = {"lr": 0.3, "momentum": 0.5, "nesterov": True, "weight_decay": 0.01, "foreach": True}
+    optimizer = torch.optim.SGD(weights(2), **every)
+    assert rt.SGD.from_torch(optimizer, 7, "mean") == rt.SGD(0.3, 7, 0.5, True, 0.01, "mean")
     assert rt.SGD.from_torch(stepped(0.0), 1, "sum") == rt.SGD(0.1)
 
 
@@ -80,10 +76,8 @@ def scheduled():
 
 
 def in_groups(*groups):
-    return torch.optim.SGD(
-        [{"params": [w], **g} for w, g in zip(weights(*[2] * len(groups)), groups, strict=True)],
-        lr=0.1,
-    )
+    parts = [{"params": weights(2), **group} for group in groups]
+    return torch.optim.SGD(parts, lr=0.1)
 
 
 class OfMyOwn(torch.optim.SGD):
@@ -91,38 +85,28 @@ class OfMyOwn(torch.optim.SGD):
         pass
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda: torch.optim.Adam(weights(2)), InvalidTypeError, "Adam; expected"),
-        (lambda: OfMyOwn(weights(2)), InvalidTypeError, "is a OfMyOwn; expected a torch.optim.SGD"),
-        (lambda: rt.SGD(0.1), InvalidTypeError, "is a SGD; expected a torch.optim.SGD"),
-        (lambda: in_groups({}, {"maximize": True}), InvalidInputError, "group 1 maximize"),
-        (
-            lambda: torch.optim.SGD(weights(2), lr=0.1, momentum=0.5, dampening=0.2),
-            InvalidInputError,
-            "group 0 dampening is 0.2",
-        ),
-        (scheduled, InvalidInputError, "group 0 a scheduler changes the rate"),
-        (
-            lambda: in_groups({}, {"momentum": 0.5}),
-            InvalidInputError,
-            "group 1 momentum is 0.5, but 0 in group 0",
-        ),
-        (
-            lambda: in_groups({"momentum": 0.5}, {"momentum": 0.5, "nesterov": True}),
-            InvalidInputError,
-            "group 1 nesterov is True, but False in group 0",
-        ),
-        (
-            lambda: in_groups({"weight_decay": 0.1}, {"weight_decay": 0.1, "lr": 0.2}),
-            InvalidInputError,
-            "group 1 lr . weight_decay is 0.02, but 0.01 in group 0",
-        ),
-        (lambda: stepped(0.5), InvalidInputError, "velocity from earlier steps"),
-        (lambda: in_groups({"lr": 0.0}), InvalidInputError, "lr is 0.0; expected a positive"),
-    ],
-)
-def test_what_no_description_fits_is_refused(make, error, message):
-    with pytest.raises(error, match=message):
-        rt.SGD.from_torch(make(), 1, "sum")
+MOVING, DECAYING = {"momentum": 0.5}, {"weight_decay": 0.1}
+REFUSED = {
+    "is a Adam; expected a torch.optim.SGD": lambda: torch.optim.Adam(weights(2)),
+    "is a OfMyOwn; expected a torch.optim.SGD": lambda: OfMyOwn(weights(2)),
+    "is a SGD; expected a torch.optim.SGD": lambda: rt.SGD(0.1),
+    "group 1 maximize": lambda: in_groups({}, {"maximize": True}),
+    "group 0 dampening is 0.2": lambda: in_groups(MOVING | {"dampening": 0.2}),
+    "group 0 a scheduler changes the rate": scheduled,
+    "group 1 momentum is 0.5, but 0 in group 0": lambda: in_groups({}, MOVING),
+    "group 1 nesterov is True, but False in group 0": (
+        lambda: in_groups(MOVING, MOVING | {"nesterov": True})
+    ),
+    "group 1 lr . weight_decay is 0.02, but 0.01 in group 0": (
+        lambda: in_groups(DECAYING, DECAYING | {"lr": 0.2})
+    ),
+    "velocity from earlier steps": lambda: stepped(0.5),
+    "lr is 0.0; expected a positive": lambda: in_groups({"lr": 0.0}),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_no_description_fits_is_refused(message):
+    kind = "expected a torch" in message
+    with pytest.raises(InvalidTypeError if kind else InvalidInputError, match=message):
+        rt.SGD.from_torch(REFUSED[message](), 1, "sum")
