@@ -45,10 +45,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
 
-CLASSES, INPUTS, EACH = 4, 5, 13  # samples of a class in the training stream
+CLASSES, INPUTS = 4, 5
 
 
-class Labelled(torch.utils.data.TensorDataset):
+class Labelled(TensorDataset):
     """What nc_benchmark takes: samples, and `targets` beside them."""
 
     def __init__(self, X, y):
@@ -58,25 +58,33 @@ class Labelled(torch.utils.data.TensorDataset):
 
 def samples(seed, each):
     generator = torch.Generator().manual_seed(seed)
-    y = torch.arange(CLASSES).repeat(each)
+    y = torch.arange(CLASSES).repeat_interleave(each)  # class by class, as nc_benchmark has them
     X = torch.randn(len(y), INPUTS, generator=generator, dtype=torch.float64)
     return X + 2 * torch.eye(CLASSES, INPUTS, dtype=torch.float64)[y], y
+
+
+def joined(parts):
+    return [torch.cat(part) for part in zip(*parts, strict=True)]
+
+
+TRAIN, TEST = samples(0, 13), samples(1, 5)
+HOT = functional.one_hot(TRAIN[1], CLASSES).double()
+STREAMS = list(zip(TRAIN[0].split(26), HOT.split(26), strict=True))
+INPUT = samples(2, 18)[0]
+REAL = torch.stack([INPUT[:, 0].sin(), INPUT[:, 1] * INPUT[:, 2]], 1)
+REAL_STREAMS = list(zip(INPUT.split(12), REAL.split(12), strict=True))
 
 
 @pytest.fixture(scope="module")
 def classes():
     """Four classes, two at a time."""
-    train, test = samples(0, EACH), samples(1, 5)
-    return nc_benchmark(Labelled(*train), Labelled(*test), 2, task_labels=False, shuffle=False)
+    return nc_benchmark(Labelled(*TRAIN), Labelled(*TEST), 2, task_labels=False, shuffle=False)
 
 
 @pytest.fixture(scope="module")
 def regression():
-    """Two targets, in three experiences of 12 samples without any label."""
-    X, _ = samples(2, 18)
-    Y = torch.stack([X[:, 0].sin(), X[:, 1] * X[:, 2]], 1)
-    pairs = zip(X.split(12), Y.split(12), strict=True)
-    parts = [AvalancheDataset([TensorDataset(x, y)]) for x, y in pairs]
+    """Two targets, in three experiences of 12 samples without any label, and three for tests."""
+    parts = [AvalancheDataset([TensorDataset(*part)]) for part in REAL_STREAMS]
     return benchmark_from_datasets(train=parts[:3], test=parts[3:])
 
 
@@ -117,34 +125,16 @@ def corrector(model, learner, **options):
     return rt.NetworkCorrector(model, learner, **options)
 
 
-def whole(experience, outputs=CLASSES):
-    """All samples of an experience, in its order, and their true targets."""
-    rows = [experience.dataset[i] for i in range(len(experience.dataset))]
-    X = torch.stack([row[0] for row in rows])
-    if isinstance(rows[0][1], torch.Tensor):
-        return X, torch.stack([row[1] for row in rows])
-    y = torch.tensor([row[1] for row in rows])
-    return X, functional.one_hot(y, outputs).double()
-
-
-def joined(stream):
-    return [torch.cat(parts) for parts in zip(*map(whole, stream), strict=True)]
-
-
 SGD4 = rt.SGD(0.05, batch_size=4, reduction="mean")
 
 
-def assert_like_by_hand(model, streams, make=corrector, learner=SGD4, **how):
+def assert_like_by_hand(model, streams=STREAMS, make=corrector, learner=SGD4, **how):
     """The model's weights are those of the plain loop, and have moved."""
     outputs = model[-1].out_features
     twin = network(outputs)
     by_hand(twin, make(twin, learner), streams, **how)
     assert_same(model, twin, start=network(outputs))
     return twin
-
-
-def streams_of(benchmark):
-    return [whole(experience) for experience in benchmark.train_stream]
 
 
 def train_all(strategy, benchmark, **options):
@@ -174,7 +164,7 @@ def test_weights_are_those_of_a_plain_loop_on_corrected_targets(classes, what):
     strategy = naive(model, [plugin], batch=learner.batch_size, **(given | others))
     train_all(strategy, classes, eval_streams=[classes.test_stream])
     block = 8 if "memory" in options else 0
-    assert_like_by_hand(model, streams_of(classes), make, learner, block=block)
+    assert_like_by_hand(model, STREAMS, make, learner, block=block)
 
 
 @pytest.mark.parametrize(
@@ -187,10 +177,10 @@ def test_shuffled_experiences_are_corrected_in_the_order_drawn_and_again_in_each
     recorder, streams, n = Recorder(), [], 24 if "drop_last" in loading else 26
     plugins = [recorder, TargetCorrectionPlugin(make)]
     strategy = naive(network(), plugins, train_epochs=epochs)
-    for experience in classes.train_stream:
+    for experience, (X, Y) in zip(classes.train_stream, STREAMS, strict=True):
         recorder.inputs.clear()
         strategy.train(experience, **loading)
-        seen, (X, Y) = torch.cat(recorder.inputs), whole(experience)
+        seen = torch.cat(recorder.inputs)
         order = torch.cdist(seen[:n], X).argmin(1)
         assert len(set(order.tolist())) == n
         assert order.tolist() != sorted(order.tolist())
@@ -206,9 +196,9 @@ def test_real_targets_without_any_label(regression, memory):
     strategy = naive(network(2), [TargetCorrectionPlugin(make)], evaluator=metrics)
     train_all(strategy, regression)
     block = 8 if memory else 0
-    twin = assert_like_by_hand(strategy.model, streams_of(regression), make, block=block)
+    twin = assert_like_by_hand(strategy.model, REAL_STREAMS[:3], make, block=block)
     found = strategy.eval(regression.test_stream)
-    X, Y = joined(regression.test_stream)
+    X, Y = joined(REAL_STREAMS[3:])
     with torch.no_grad():
         errors = (twin(X) - Y).square().mean(1).numpy()
     assert found["MSE_Stream/eval_phase/test_stream"] == pytest.approx(errors.mean(), rel=1e-9)
@@ -223,7 +213,7 @@ def test_metrics_see_labels_and_loggers_the_shift_which_is_that_of_evaluation(cl
     watched = evaluator(accuracy_metrics(epoch=True), loggers=[TextLogger(text)])
     strategy = naive(model, [plugin, recorder], evaluator=watched)
     found = strategy.train(classes.train_stream[0], shuffle=False)
-    X, Y = whole(classes.train_stream[0])
+    X, Y = STREAMS[0]
     Z = corrector(network(), SGD4).correct(X, Y)
     where = "train_phase/train_stream/Task000/Exp000"
     shift = (Z - Y).square().mean().sqrt().item()
@@ -350,16 +340,14 @@ def test_tangent_is_a_first_session_and_a_learner_of_everything(classes, first_e
     watched = evaluator(accuracy_metrics(stream=True, epoch=True), loss_metrics(stream=True))
     strategy = tangent(model, first_epochs=first_epochs, evaluator=watched)
     mine = torch.optim.SGD(twin.parameters(), lr=0.05)
-    X, Y = whole(classes.train_stream[0])
+    X, Y = STREAMS[0]
     for x, y in [*zip(X.split(4), Y.split(4), strict=True)] * first_epochs:
         mine.zero_grad()
         SquaredError()(twin(x), y).backward()
         mine.step()
     by_hand = rt.TangentLearner(twin, memory=64)
-    test, labels = joined(classes.test_stream)
-    labels = labels.argmax(1)
-    for number, experience in enumerate(classes.train_stream):
-        X, Y = whole(experience)
+    test, labels = TEST
+    for number, (experience, (X, Y)) in enumerate(zip(classes.train_stream, STREAMS, strict=True)):
         before = by_hand.predict(X) if number else twin(X)
         found = strategy.train(experience, shuffle=False)
         accuracy = (before.argmax(1) == Y.argmax(1)).double().mean().item()
@@ -385,8 +373,8 @@ def test_tangent_learns_real_targets_in_any_order(regression):
         for experience in experiences:
             strategy.train(experience)
         found.append(strategy.eval(regression.test_stream)["MSE_Stream/eval_phase/test_stream"])
-    by_hand = rt.TangentLearner(network(2), memory=64).learn(*joined(regression.train_stream))
-    X, Y = joined(regression.test_stream)
+    by_hand = rt.TangentLearner(network(2), memory=64).learn(*joined(REAL_STREAMS[:3]))
+    X, Y = joined(REAL_STREAMS[3:])
     error = (by_hand.predict(X) - Y).square().mean().item()
     assert found == pytest.approx([error, error], rel=1e-8)
 
@@ -398,31 +386,19 @@ def test_tangent_on_a_feature_extractor_starts_from_zero(classes):
     # half of the squared norm of a one-hot row
     assert found["Loss_Epoch/train_phase/train_stream/Task000"] == pytest.approx(0.5)
     strategy.train(classes.train_stream[1])
-    by_hand = rt.TangentLearner(network(7), memory=64).learn(*joined(classes.train_stream))
-    test, _ = whole(classes.test_stream[1])
-    assert (strategy.learner.predict(test) - by_hand.predict(test)).abs().max() < 1e-9
+    by_hand = rt.TangentLearner(network(7), memory=64).learn(*joined(STREAMS))
+    assert (strategy.learner.predict(TEST[0]) - by_hand.predict(TEST[0])).abs().max() < 1e-9
 
 
 class Stopper(SupervisedPlugin):
-    """Stops after an epoch, and notes how much was learned whenever there is an evaluation."""
-
-    def __init__(self):
-        super().__init__()
-        self.samples = []
-
     def after_training_epoch(self, strategy, **kwargs):
         strategy.stop_training()
 
-    def before_eval(self, strategy, **kwargs):
-        self.samples.append(0 if strategy.learner is None else strategy.learner.samples)
-
 
 def test_tangent_learns_the_first_experience_when_its_session_is_stopped(classes):
-    stopper = Stopper()
-    strategy = tangent(network(), stopper, first_epochs=5, eval_every=0)
-    strategy.train(classes.train_stream[0], eval_streams=[classes.test_stream])
-    assert strategy.clock.train_iterations == 2 * 7
-    assert stopper.samples == [0, 26]  # at the beginning and, learned, at the end
+    strategy = tangent(network(), Stopper(), first_epochs=5)
+    strategy.train(classes.train_stream[0])
+    assert (strategy.clock.train_iterations, strategy.learner.samples) == (2 * 7, 26)
 
 
 def test_tangent_says_what_it_needs():
