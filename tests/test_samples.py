@@ -71,6 +71,9 @@ def test_the_door_makes_tensors_or_dicts_and_tuples_of_them():
     assert kinds == [torch.int64, torch.float64, torch.float64]
 
 
+UNEVEN = {"a": np.ones(2), "b": (np.ones(3),)}
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [
@@ -79,7 +82,7 @@ def test_the_door_makes_tensors_or_dicts_and_tuples_of_them():
         ({"a": None}, "X holds no array; expected at least one"),
         ({1: np.ones(2)}, r"X has keys \[1\]; expected string keys"),
         ({"a": "word"}, r"X\['a'\] has dtype"),
-        ({"a": [1, 2], "b": ([1],)}, r'X\["a"\] has 2 rows, X\["b"\] has 1 rows; expected one row'),
+        (UNEVEN, r'X\["a"\] has 2 rows, X\["b", 0\] has 3 rows; expected one row per'),
         (np.array([1.0, np.nan]), "X holds nan in row 1"),
     ],
 )

@@ -74,8 +74,9 @@ def mode_of(path):
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o027, 0o277, 0o777])
-def test_a_new_file_has_the_mode_that_open_gives(tmp_path, mask):
-    with umask(mask):
+def test_a_new_file_has_the_mode_that_open_gives(tmp_path, monkeypatch, mask):
+    with umask(mask), monkeypatch.context() as patch:
+        patch.setattr(os, "umask", lambda mask: pytest.fail("other threads would see it"))
         (tmp_path / "by open").touch(0o666)
         write(tmp_path / "by us")
     assert mode_of(tmp_path / "by us") == mode_of(tmp_path / "by open") == 0o666 & ~mask
@@ -106,15 +107,6 @@ def test_a_file_that_is_replaced_keeps_its_mode_and_its_owner(
         assert (path.stat().st_uid, path.stat().st_gid) == (before.st_uid, before.st_gid)
 
 
-def test_the_umask_of_the_process_is_never_touched(tmp_path, monkeypatch):
-    def forbidden(mask):
-        raise AssertionError("other threads would see it")
-
-    monkeypatch.setattr(os, "umask", forbidden)
-    write(tmp_path / "file")
-    assert (tmp_path / "file").read_text() == "new"
-
-
 def test_a_link_stays_and_its_file_is_replaced(tmp_path):
     (tmp_path / "real").mkdir()
     file = tmp_path / "real" / "file.txt"
@@ -123,24 +115,16 @@ def test_a_link_stays_and_its_file_is_replaced(tmp_path):
     (tmp_path / "folder").symlink_to("real")
     (tmp_path / "second").symlink_to("folder/../real/file.txt")
     (tmp_path / "first").symlink_to(tmp_path / "second")
+    (tmp_path / "dangling").symlink_to("new/file")
     before = file.stat().st_ino
-    write(tmp_path / "first")
-    assert file.read_text() == "new"
-    assert mode_of(file) == 0o600
-    assert file.stat().st_ino != before  # it was replaced, not written to
-    assert (tmp_path / "first").is_symlink()
-    assert (tmp_path / "second").is_symlink()
-    assert [found.name for found in file.parent.iterdir()] == ["file.txt"]
-
-
-def test_the_file_of_a_dangling_link_is_created(tmp_path):
-    link = tmp_path / "link"
-    link.symlink_to("new/file")
     with umask(0o027):
-        write(link)
-    assert link.is_symlink()
-    assert (tmp_path / "new" / "file").read_text() == "new"
-    assert mode_of(tmp_path / "new" / "file") == 0o640
+        write(tmp_path / "first")
+        write(tmp_path / "dangling")
+    assert file.read_text() == (tmp_path / "new" / "file").read_text() == "new"
+    assert (mode_of(file), mode_of(tmp_path / "new" / "file")) == (0o600, 0o640)
+    assert file.stat().st_ino != before  # it was replaced, not written to
+    assert all((tmp_path / name).is_symlink() for name in ("first", "second", "dangling"))
+    assert [found.name for found in file.parent.iterdir()] == ["file.txt"]
 
 
 def test_what_is_no_file_is_not_replaced(tmp_path):

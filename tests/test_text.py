@@ -12,6 +12,7 @@ from retarget.text import amount_of_memory, amount_of_time, auto_or_number
         (auto_or_number, "1e-3", 0.001),
         (amount_of_memory, "1.5kB", 1500),
         (amount_of_memory, "77", 77),
+        (amount_of_memory, "4 gib", 4 << 30),
         (amount_of_time, "1.5 MIN", 90),
         (amount_of_time, " 0.5 s ", 0.5),
     ],

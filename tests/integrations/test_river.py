@@ -55,6 +55,14 @@ def stream(n=60, seed=0):
     return X, Y, [dict(zip(NAMES, x, strict=True)) for x in X.tolist()]
 
 
+def come_and_go():
+    """A stream in which one feature comes, and one goes."""
+    X, Y, _ = stream()
+    X[:24, 3], X[36:, 1] = 0, 0
+    samples = [{name: v for name, v in zip(NAMES, x, strict=True) if v} for x in X.tolist()]
+    return X, Y, samples
+
+
 def learn_all(model, samples, targets):
     for x, y in zip(samples, targets, strict=True):
         model.learn_one(x, y)
@@ -113,9 +121,7 @@ def test_what_cannot_be_learned_is_refused_and_changes_nothing(model, x, y, erro
 
 class TestStreamingRidge:
     def test_it_is_ridge_regression_on_all_samples_with_zeros_for_features_that_are_missing(self):
-        X, Y, _ = stream()
-        X[:24, 3], X[36:, 1] = 0, 0  # one that comes, and one that goes
-        samples = [{name: v for name, v in zip(NAMES, x, strict=True) if v} for x in X.tolist()]
+        X, Y, samples = come_and_go()
         model = learn_all(StreamingRidge(gamma=0.7, discount=1.0), samples, Y)
         wide = np.hstack([X, np.full((len(X), 1), math.sqrt(LEVEL))])
         exact = rt.StreamingRidge(rt.Linear(), gamma=0.7).learn(wide, Y).predict(wide)
@@ -222,8 +228,8 @@ class TestTargetCorrection:
             assert model._wrapped_model.intercept == pytest.approx(W[4] * scale, abs=1e-8)
         assert plain.weights == {}  # the caller's own has not learned
 
-    def test_the_targets_are_those_of_the_whole_stream(self):
-        X, Y, samples = stream()
+    def test_the_targets_are_those_of_the_whole_stream_with_zeros_for_missing_features(self):
+        X, Y, samples = come_and_go()
         model = learn_all(corrected(block_size=10), samples, Y)
         Phi = np.hstack([X, np.full((len(X), 1), math.sqrt(0.03 / 0.02))])
         Z = rt.iterative_targets(Phi @ Phi.T, Y, rt.SGD(lr=0.04), gamma=0.7, block_size=10)
@@ -258,17 +264,6 @@ class TestTargetCorrection:
         W = np.linalg.solve(X.T @ X + 0.7 * np.eye(4), X.T @ (Y - start))
         found = [model.predict_one(x) for x in samples]
         np.testing.assert_allclose(found, start + X @ W, rtol=1e-8, atol=1e-8)
-
-    def test_features_that_come_and_go_are_zero_elsewhere(self):
-        X, Y, _ = stream()
-        X[:24, 3], X[36:, 1] = 0, 0
-        partial = [{name: v for name, v in zip(NAMES, x, strict=True) if v} for x in X.tolist()]
-        # the last block tells nothing of a feature that has gone; what it does tell is matched
-        model = learn_all(corrected(block_size=12), partial, Y)
-        Phi = np.hstack([X, np.full((len(X), 1), math.sqrt(1.5))])
-        W = np.linalg.solve(Phi.T @ Phi + 0.7 * np.eye(5), Phi.T @ Y)
-        found = [model.predict_one(x) for x in partial[-12:]]
-        np.testing.assert_allclose(found, (Phi @ W)[-12:], rtol=1e-8, atol=1e-8)
 
     def test_it_stands_at_the_end_of_a_pipeline(self):
         _, Y, samples = stream()
