@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import retarget as rt
+from retarget.arrays import free_memory
 from support.problems import assert_same, core_functions, make_stream
 
 pytestmark = [
@@ -54,6 +55,7 @@ def test_many_panels_equal_the_cpu():
     expected = rt.iterative_targets(stream.K, stream.Y, learner, 0.7, 20, 0.1)
     K, Y = torch.tensor(stream.K).cuda(), torch.tensor(stream.Y).cuda()
     assert_same(rt.iterative_targets(K, Y, learner, 0.7, 20, 0.1).cpu(), expected)
+    assert 0 < free_memory(K.device) <= torch.cuda.get_device_properties(0).total_memory
 
 
 @pytest.mark.parametrize("learner", LEARNERS)
@@ -76,12 +78,6 @@ def test_streams_equal_the_cpu(learner, tmp_path):
     assert parts[-1].is_cuda
     assert_same(torch.cat(parts).cpu(), expected)
     assert_same(tracker.effective_targets.cpu(), rt.effective_targets(kernel(X), Y, learner, 0.7))
-
-
-def test_free_memory_is_that_of_the_device():
-    from retarget.arrays import free_memory
-
-    assert 0 < free_memory(torch.device("cuda")) <= torch.cuda.get_device_properties(0).total_memory
 
 
 def small_cnn(outputs, dtype=torch.float64):

@@ -3,9 +3,13 @@
 import numpy as np
 import pytest
 from hypothesis import given
+from scipy.special import expit, softmax
+from sklearn.datasets import make_classification
 from sklearn.kernel_ridge import KernelRidge
+from sklearn.linear_model import LogisticRegression
 
 import retarget as rt
+from retarget.errors import InvalidInputError
 from retarget.estimators import online
 from retarget.kernels import simple
 from support.oracles import literal, simulation
@@ -172,37 +176,90 @@ def test_samples_of_zeros_are_no_error():
     np.testing.assert_array_equal(model.predict(np.ones((2, 2))), 0.0)
 
 
-def test_precision_is_that_of_the_inputs():
+def test_precision_is_that_of_the_inputs_and_many_queries_are_answered_in_parts(monkeypatch):
     X, Y, queries = make_data()
-    exact = rt.OnlineKernelRegressor(width=1.0).fit(X, Y).predict(queries)
-    X, Y = X.astype(np.float32), Y.astype(np.float32)
     model = rt.OnlineKernelRegressor(width=1.0).fit(X, Y)
-    assert model.dual_coef_.dtype == model.X_fit_.dtype == np.float32
-    predictions = model.predict(queries)
-    assert predictions.dtype == np.float32
-    assert_same(predictions, exact, 1e-4)
-
-
-def test_many_queries_are_answered_in_parts(monkeypatch):
-    X, Y, queries = make_data()
-    model = rt.OnlineKernelRegressor().fit(X, Y)
-    whole = model.predict(queries)
+    exact = model.predict(queries)
+    X, Y = X.astype(np.float32), Y.astype(np.float32)
+    single = rt.OnlineKernelRegressor(width=1.0).fit(X, Y)
+    assert single.dual_coef_.dtype == single.X_fit_.dtype == np.float32
+    assert single.predict(queries).dtype == np.float32
+    assert_same(single.predict(queries), exact, 1e-4)
     for entries in (2 * len(X), 1):
         monkeypatch.setattr(online, "QUERY_ENTRIES", entries)
-        assert_same(model.predict(queries), whole, 1e-14)
+        assert_same(model.predict(queries), exact, 1e-14)
 
 
 @pytest.mark.parametrize("correction", ["none", "exact", "iterative"])
 def test_inputs_are_left_alone_and_not_kept(correction):
-    X, Y, queries = make_data()
-    before = X.copy(), Y.copy()
+    given, (X, Y, queries) = make_data(), make_data()
     model = rt.OnlineKernelRegressor(correction=correction).fit(X, Y)
-    predictions = model.predict(queries)
-    np.testing.assert_array_equal(X, before[0])
-    np.testing.assert_array_equal(Y, before[1])
+    before = model.predict(queries), model.targets_.copy()
+    for changed, first in zip((X, Y, queries), given, strict=True):
+        np.testing.assert_array_equal(changed, first)
     X += 1.0
     Y += 1.0
-    np.testing.assert_array_equal(model.predict(queries), predictions)
-    np.testing.assert_array_equal(model.X_fit_, before[0])
-    if correction == "none":
-        np.testing.assert_array_equal(model.targets_, before[1])
+    np.testing.assert_array_equal(model.predict(queries), before[0])
+    np.testing.assert_array_equal(model.targets_, before[1])
+    np.testing.assert_array_equal(model.X_fit_, given[0])
+
+
+CE = "cross-entropy"
+
+
+def problem(classes, seed=0):
+    return make_classification(
+        120, 6, n_informative=5, n_redundant=0, n_classes=classes, random_state=seed
+    )
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_uncorrected_it_is_torch_sgd_on_cross_entropy(classes):
+    X, y = problem(classes)
+    options = {"lr": 0.02, "batch_size": 7, "momentum": 0.6, "reduction": "mean"}
+    model = rt.OnlineKernelClassifier("linear", loss=CE, **options).fit(X, y)
+    run = simulation.train(X, np.eye(classes)[y], rt.SGD(**options), loss=CE)
+    assert_same(model.predict_proba(X), softmax(X @ run.weights, axis=1))
+    np.testing.assert_array_equal(model.predict(X), (X @ run.weights).argmax(1))
+
+
+@pytest.mark.parametrize("classes", [3, 4])
+@pytest.mark.parametrize("gamma", [0.5, 20.0])
+def test_exactly_corrected_it_is_logistic_regression(classes, gamma):
+    X, y = problem(classes, seed=1)
+    model = rt.OnlineKernelClassifier(
+        "linear", loss=CE, gamma=gamma, lr=0.5, correction="exact"
+    ).fit(X, y)
+    peer = LogisticRegression(
+        C=1 / gamma, fit_intercept=False, solver="newton-cg", tol=1e-14, max_iter=10_000
+    ).fit(X, y)
+    assert_same(model.predict_proba(X), peer.predict_proba(X), 1e-9)
+    assert_same(model.decision_function(X), peer.decision_function(X), 1e-9)
+    run = simulation.train(X, model.targets_, rt.SGD(lr=0.5), loss=CE)
+    assert_same(X @ run.weights, peer.decision_function(X), 1e-7)
+    assert_same(model.effective_targets(), np.eye(classes)[y], 1e-9)
+
+
+def test_of_two_classes_the_probabilities_are_the_logistic_function_of_the_decision():
+    X, y = problem(2)
+    model = rt.OnlineKernelClassifier(loss=CE, correction="iterative", block_size=20).fit(X, y)
+    second = expit(model.decision_function(X))
+    assert_same(model.predict_proba(X), np.stack([1 - second, second], 1))
+    assert not hasattr(rt.OnlineKernelClassifier().fit(X, y), "predict_proba")  # squared error
+
+
+def test_the_automatic_rate_knows_the_loss():
+    """The second derivative of cross-entropy is at most 1/2, and 1/4 for one output."""
+    X, y = problem(3)
+    assert rt.OnlineKernelClassifier(width=1.0, loss=CE).fit(X, y).lr_ == pytest.approx(2.0)
+    p = np.full(len(X), 0.3)
+    assert rt.OnlineKernelRegressor(width=1.0, loss=CE).fit(X, p).lr_ == pytest.approx(4.0)
+
+
+def test_a_regressor_predicts_the_probabilities_that_it_was_taught():
+    X, _ = problem(2)
+    p = expit(X[:, 0])
+    model = rt.OnlineKernelRegressor("linear", loss=CE, gamma=1e-6, correction="exact").fit(X, p)
+    assert_same(model.predict(X), p, 1e-5)
+    with pytest.raises(InvalidInputError, match="holds the label"):
+        rt.OnlineKernelRegressor(loss=CE).fit(X, np.arange(len(X)))

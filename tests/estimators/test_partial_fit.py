@@ -10,7 +10,7 @@ from sklearn.exceptions import NotFittedError
 
 import retarget as rt
 from retarget import arrays
-from retarget.errors import DivergedError, InvalidInputError, InvalidTypeError, StreamTooLargeError
+from retarget.errors import InvalidInputError, InvalidTypeError, StreamTooLargeError
 from support.problems import assert_same, make_stream, panel_sizes, panels_of, plain_learners
 
 CORRECTIONS = ["none", "exact", "iterative"]
@@ -138,7 +138,7 @@ def test_a_class_may_be_missing_in_the_first_portion(correction, loss, tolerance
 
 def test_labels_that_are_refused():
     X, labels = make_labels()
-    model, red = rt.OnlineKernelClassifier(), ["red", "green"]
+    model = rt.OnlineKernelClassifier()
     for match, classes in (
         ("classes is None in the first call", None),
         ("holds red in row 0, which is not one of", ["green", "blue"]),
@@ -147,7 +147,7 @@ def test_labels_that_are_refused():
             model.partial_fit(X, labels, classes)
     with pytest.raises(NotFittedError):
         model.predict(X)
-    model.partial_fit(X[:20], labels[:20], classes=red)
+    model.partial_fit(X[:20], labels[:20], classes=["red", "green"])
     before = model.decision_function(X)
     for match, fit, *data in (
         (r"holds blue in row \d+, which", model.partial_fit, X[20:], labels[20:]),
@@ -189,16 +189,6 @@ def test_options_are_checked_in_fit(message):
             fit(X, X[:, 0])
     with pytest.raises(NotFittedError):
         model.predict(X)
-
-
-def test_a_rate_that_is_too_high_is_an_error_with_advice():
-    stream = make_stream(400, 1, seed=0)
-    X, Y = 30 * stream.features, stream.Y
-    model = rt.OnlineKernelRegressor("linear", lr=1.0)
-    with pytest.raises(DivergedError, match="it would be stable") as info:
-        model.fit(X, Y)
-    rt.OnlineKernelRegressor("linear", lr=0.9 * info.value.largest_stable_lr).fit(X, Y)
-    rt.OnlineKernelRegressor("linear").fit(X, Y)
 
 
 @pytest.mark.parametrize("correction", CORRECTIONS)

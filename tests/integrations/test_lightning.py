@@ -278,30 +278,20 @@ def test_a_fit_that_broke_off_is_not_gone_on_from(tmp_path):
         trainer(correction(module)).fit(module, loader(X, Y), ckpt_path=tmp_path / "middle.ckpt")
 
 
-class Clipping(Small):
-    def configure_gradient_clipping(self, *given, **more):
-        pass
+def changed(**members):
+    """A module like the small one, with other methods."""
+    return type("Changed", (Small,), members)
 
 
-class Manual(Small):
-    automatic_optimization = False
+def three_times(module, x, z):
+    return 3 * nn.functional.mse_loss(module.network(x), z)
 
 
-class OtherLoss(Small):
-    def loss(self, x, z):
-        return 3 * nn.functional.mse_loss(self.network(x), z)
+def warming_up(module, batch, batch_idx):
+    module.optimiser.param_groups[0]["lr"] = 0.01 * 1.01**batch_idx
 
 
-class Skipping(Small):
-    def training_step(self, batch, batch_idx):
-        return None
-
-
-class Warm(Small):
-    def on_train_batch_start(self, batch, batch_idx):
-        self.optimiser.param_groups[0]["lr"] = 0.01 * 1.01**batch_idx
-
-
+CLIPPING = changed(configure_gradient_clipping=lambda *_, **__: None)
 CALLS = itertools.count()
 
 
@@ -320,17 +310,17 @@ REFUSED = {
     "shuffle": ("RandomSampler.*use shuffle=False", {"loading": {"shuffle": True}}),
     "epochs": ("2 epochs.*refresh='task'", {"settings": {"max_epochs": 2}}),
     "rate": ("optimiser is SGD.lr=0.1", {"kind": lambda: Small(replace(LEARNER, lr=0.1))}),
-    "warm-up": ("rate of step 1 is 0.0101", {"kind": Warm}),
-    "loss": ("half of the squared error", {"kind": OtherLoss}),
+    "warm-up": ("rate of step 1 is 0.0101", {"kind": changed(on_train_batch_start=warming_up)}),
+    "loss": ("half of the squared error", {"kind": changed(loss=three_times)}),
     # by Lightning's own
     "batch size": ("batches of 4, 1 to a step.*batch_size=6", {"loading": {"batch_size": 4}}),
     "few steps": ("max_steps is 3.*8 steps", {"settings": {"max_steps": 3}}),
     "bfloat16": ("precision is 'bf16-mixed'", {"settings": {"precision": "bf16-mixed"}}),
     "clip": ("gradient_clip_val is 0.5", {"settings": {"gradient_clip_val": 0.5}}),
-    "own clipping": ("own configure_gradient_clipping", {"kind": Clipping}),
-    "manual": ("automatic_optimization=False", {"kind": Manual}),
+    "own clipping": ("own configure_gradient_clipping", {"kind": CLIPPING}),
+    "manual": ("automatic_optimization=False", {"kind": changed(automatic_optimization=False)}),
     "scheduler": ("a scheduler changes the rate", {"kind": Scheduled}),
-    "skipped": ("training_step returned None", {"kind": Skipping}),
+    "skipped": ("training_step returned None", {"kind": changed(training_step=lambda *_: None)}),
     "sum": ("reduction='sum'", {"options": {"learner": SUM}, "settings": THREE, "loading": PAIRS}),
     "unfilled": ("do not fill", {"settings": THREE, "loader": lambda: loader(X[:44], Y[:44], 2)}),
     "swa": ("StochasticWeightAveraging", {"other": lambda: StochasticWeightAveraging(0.1)}),
