@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import retarget as rt
+from retarget.arrays import free_memory
 from support.problems import assert_same, core_functions, make_stream
 
 pytestmark = [
@@ -34,24 +35,18 @@ def test_core_equals_the_cpu(name, learner):
 
 
 @pytest.mark.parametrize("learner", LEARNERS)
-def test_the_discrepancy_equals_the_cpus(learner):
+def test_the_discrepancy_and_the_terms_equal_the_cpus(learner):
     stream = make_stream(150, 3, seed=1)
     K, Y = torch.tensor(stream.K).cuda(), torch.tensor(stream.Y).cuda()
     expected = rt.discrepancy(stream.K, stream.Y, stream.Y, learner, 0.7)
     assert rt.discrepancy(K, Y, Y, learner, 0.7) == pytest.approx(expected, rel=1e-10)
-
-
-@pytest.mark.parametrize("learner", LEARNERS[:2])
-def test_the_terms_equal_the_cpus(learner):
-    K = make_stream(150, 3, seed=1).K
-    K[9] = K[8]  # a singular block among others
-    K[:, 9] = K[:, 8]
-    expected = rt.correction_terms(K, learner, 0.7, 8)
-    got = rt.correction_terms(torch.tensor(K).cuda(), learner, 0.7, 8)
-    for one, other in zip(got, expected, strict=True):
-        assert one.online.is_cuda
-        assert_same(one.modulation.cpu(), other.modulation)
-        assert_same(one.offline.cpu(), other.offline)
+    if not learner.has_memory:
+        K[9], K[:, 9] = K[8], K[:, 8]  # a singular block among others
+        terms = (rt.correction_terms(each, learner, 0.7, 8) for each in (K, K.cpu().numpy()))
+        for one, other in zip(*terms, strict=True):
+            assert one.online.is_cuda
+            assert_same(one.modulation.cpu(), other.modulation)
+            assert_same(one.offline.cpu(), other.offline)
 
 
 def test_many_panels_equal_the_cpu():
@@ -60,6 +55,7 @@ def test_many_panels_equal_the_cpu():
     expected = rt.iterative_targets(stream.K, stream.Y, learner, 0.7, 20, 0.1)
     K, Y = torch.tensor(stream.K).cuda(), torch.tensor(stream.Y).cuda()
     assert_same(rt.iterative_targets(K, Y, learner, 0.7, 20, 0.1).cpu(), expected)
+    assert 0 < free_memory(K.device) <= torch.cuda.get_device_properties(0).total_memory
 
 
 @pytest.mark.parametrize("learner", LEARNERS)
@@ -82,12 +78,6 @@ def test_streams_equal_the_cpu(learner, tmp_path):
     assert parts[-1].is_cuda
     assert_same(torch.cat(parts).cpu(), expected)
     assert_same(tracker.effective_targets.cpu(), rt.effective_targets(kernel(X), Y, learner, 0.7))
-
-
-def test_free_memory_is_that_of_the_device():
-    from retarget.arrays import free_memory
-
-    assert 0 < free_memory(torch.device("cuda")) <= torch.cuda.get_device_properties(0).total_memory
 
 
 def small_cnn(outputs, dtype=torch.float64):

@@ -10,13 +10,13 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(
-    ("name", "page", "lines", "picture"),
+    ("name", "page", "picture"),
     [
-        ("drift", "training.md", 6, None),
-        ("correction_terms", "theory.md", 3, "correction-terms"),
+        ("correction_terms", "theory.md", "correction-terms"),
         *(
-            pytest.param(name, f"{page}.md", None, picture, marks=pytest.mark.slow)
+            pytest.param(name, f"{page}.md", picture, marks=pytest.mark.slow)
             for name, page, picture in [
+                ("drift", "training", None),
                 ("own_loop", "continual", None),
                 ("influence", "tutorials/influence", "influence"),
                 ("unlearning", "tutorials/unlearning", "unlearning"),
@@ -26,15 +26,11 @@ ROOT = Path(__file__).parents[1]
         ),
     ],
 )
-def test_its_numbers_are_those_of_the_docs(
-    name, page, lines, picture, tmp_path, monkeypatch, capsys
-):
+def test_its_numbers_are_those_of_the_docs(name, page, picture, tmp_path, monkeypatch, capsys):
     script, drawn = ROOT / "examples" / f"{name}.py", tmp_path / "drawn.png"
     monkeypatch.setattr(sys, "argv", [str(script), *([str(drawn)] if picture else [])])
     runpy.run_path(str(script), run_name="__main__")
     printed = capsys.readouterr().out
-    if lines is not None:
-        assert len(printed.splitlines()) == lines
     docs = (ROOT / "docs" / page).read_text()
     assert printed
     assert printed in docs or all(f"    {line}\n" in docs for line in printed.splitlines())

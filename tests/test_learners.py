@@ -1,76 +1,172 @@
+"""A learner by its options, and read off a torch.optim.SGD, against it step by step."""
+
 import json
 
 import numpy as np
 import pytest
+import torch
 
 import retarget as rt
 from retarget.errors import InvalidInputError, InvalidTypeError
 
 
-def test_a_description_survives_json():
+def test_a_description_survives_json_and_cannot_be_changed():
     learner = rt.SGD(lr=np.array([0.3, 0.1]), batch_size=np.int64(4), momentum=0.9, nesterov=True)
     again = rt.SGD(**json.loads(json.dumps(learner.to_dict())))
     assert again == learner
     assert hash(again) == hash(learner)
+    with pytest.raises(AttributeError):
+        learner.lr = 0.2
 
 
-def test_steps_and_rates():
-    learner = rt.SGD(lr=0.5, batch_size=3)
+def test_steps_rates_and_memory():
+    learner = rt.SGD(lr=0.5, batch_size=3, reduction="mean")
     assert [learner.steps(n) for n in (0, 1, 3, 4, 9)] == [0, 1, 1, 2, 3]
     np.testing.assert_array_equal(learner.rates(7), [0.5, 0.5, 0.5])
     assert learner.rate(1000) == 0.5
     schedule = rt.SGD(lr=[0.3, 0.2, 0.1], batch_size=3)
     np.testing.assert_array_equal(schedule.rates(7), [0.3, 0.2, 0.1])
     assert schedule.rate(2) == 0.1
+    with pytest.raises(InvalidInputError, match="ends after 3 steps, but .* step 4"):
+        schedule.rate(3)
+    having = learner, rt.SGD(lr=0.1, momentum=0.1), rt.SGD(lr=0.1, weight_decay=0.1)
+    assert [each.has_memory for each in having] == [False, True, True]
 
 
-def test_a_schedule_that_ends_too_soon():
-    learner = rt.SGD(lr=[0.3, 0.2])
-    with pytest.raises(InvalidInputError, match="ends after 2 steps, but .* step 3"):
-        learner.rate(2)
-
-
-@pytest.mark.parametrize(
-    ("learner", "memory"),
-    [
-        ({}, False),
-        ({"batch_size": 7, "reduction": "mean"}, False),
-        ({"momentum": 0.1}, True),
-        ({"weight_decay": 0.1}, True),
-    ],
-)
-def test_has_memory(learner, memory):
-    assert rt.SGD(lr=0.1, **learner).has_memory is memory
+INFINITE, MISSING = float("inf"), float("nan")
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
+    ("name", "value", "message"),
     [
-        ({"lr": 0.0}, InvalidInputError, "lr is 0.0; expected a positive, finite rate"),
-        ({"lr": -1}, InvalidInputError, "lr is -1.0"),
-        ({"lr": float("nan")}, InvalidInputError, "lr is nan"),
-        ({"lr": [0.1, float("inf")]}, InvalidInputError, "lr at step 1 is inf"),
-        ({"lr": []}, InvalidInputError, "the lr schedule is empty"),
-        ({"batch_size": 0}, InvalidInputError, "batch_size is 0; expected 1 or more"),
-        ({"momentum": 1.0}, InvalidInputError, "momentum is 1.0; expected 0 <= momentum < 1"),
-        ({"momentum": -0.1}, InvalidInputError, "momentum is -0.1"),
-        ({"weight_decay": -0.1}, InvalidInputError, "weight_decay is -0.1; expected 0 or more"),
-        ({"weight_decay": float("nan")}, InvalidInputError, "weight_decay is nan"),
-        ({"nesterov": True}, InvalidInputError, "nesterov=True needs a momentum above 0"),
-        ({"reduction": "none"}, InvalidInputError, "'none'; expected 'sum' or 'mean'"),
-        ({"lr": "fast"}, InvalidTypeError, "lr is 'fast'; expected a number"),
-        ({"lr": True}, InvalidTypeError, "lr is True; expected a number"),
-        ({"lr": None}, InvalidTypeError, "lr is None"),
-        ({"batch_size": 2.0}, InvalidTypeError, "batch_size is 2.0; expected a whole number"),
-        ({"batch_size": True}, InvalidTypeError, "batch_size is True"),
-        ({"momentum": "heavy"}, InvalidTypeError, "momentum is 'heavy'"),
+        ("lr", 0.0, "lr is 0.0; expected a positive, finite rate"),
+        ("lr", -1, "lr is -1.0"),
+        ("lr", MISSING, "lr is nan"),
+        ("lr", [0.1, INFINITE], "lr at step 1 is inf"),
+        ("lr", [], "the lr schedule is empty"),
+        ("batch_size", 0, "batch_size is 0; expected 1 or more"),
+        ("momentum", 1.0, "momentum is 1.0; expected 0 <= momentum < 1"),
+        ("momentum", -0.1, "momentum is -0.1"),
+        ("weight_decay", -0.1, "weight_decay is -0.1; expected 0 or more"),
+        ("weight_decay", MISSING, "weight_decay is nan"),
+        ("nesterov", True, "nesterov=True needs a momentum above 0"),
+        ("reduction", "none", "'none'; expected 'sum' or 'mean'"),
     ],
 )
-def test_what_has_no_meaning(options, error, message):
-    with pytest.raises(error, match=message):
-        rt.SGD(**({"lr": 0.1} | options))
+def test_what_has_no_meaning(name, value, message):
+    with pytest.raises(InvalidInputError, match=message):
+        rt.SGD(**({"lr": 0.1} | {name: value}))
 
 
-def test_a_learner_cannot_be_changed():
-    with pytest.raises(AttributeError):
-        rt.SGD(lr=0.1).lr = 0.2
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("lr", "fast"), ("lr", True), ("lr", None), ("batch_size", 2.0), ("batch_size", True)],
+)
+def test_what_is_no_number(name, value):
+    with pytest.raises(InvalidTypeError, match=f"{name} is {value!r}; expected a .*number"):
+        rt.SGD(**({"lr": 0.1} | {name: value}))
+
+
+N, BATCH = 17, 3
+DECAY = {"lr": 0.03, "weight_decay": 0.4}
+
+
+def weights(*shapes):
+    return [torch.zeros(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+@pytest.mark.parametrize(
+    ("options", "groups"),
+    [
+        ({"lr": 0.07}, [{}]),
+        ({"lr": torch.tensor(0.07), "dampening": 0.5}, [{}]),  # without momentum it is not used
+        ({"lr": 0.05, "momentum": 0.8, "nesterov": True, "weight_decay": 0.3}, [{}]),
+        ({"lr": 0.05, "momentum": 0.7}, [{}, {"lr": 0.02}, {"lr": 0.0}]),
+        ({"lr": 0.06, "weight_decay": 0.2}, [{"momentum": 0.4}, DECAY | {"momentum": 0.4}]),
+    ],
+    ids=["plain", "tensor rate", "nesterov", "three rates", "decay in proportion"],
+)  # fmt: skip
+def test_the_description_takes_the_steps_that_torch_takes(options, groups, reduction):
+    random = np.random.default_rng(3)
+    parts = [torch.from_numpy(random.normal(size=(N, 2 + i))) for i in range(len(groups))]
+    Y = torch.from_numpy(random.normal(size=(N, 2)))
+    W = weights(*[(part.shape[1], 2) for part in parts])
+    optimizer = torch.optim.SGD(
+        [{"params": [w], **group} for w, group in zip(W, groups, strict=True)], **options
+    )
+    learner = rt.SGD.from_torch(optimizer, BATCH, reduction)
+    rate = float(optimizer.param_groups[0]["lr"])
+    ratios = [float(group["lr"]) / rate for group in optimizer.param_groups]
+
+    def predictions():
+        return sum(part @ w for part, w in zip(parts, W, strict=True))
+
+    for start in range(0, N, BATCH):
+        rows = slice(start, start + BATCH)
+        optimizer.zero_grad()
+        loss = 0.5 * (Y[rows] - predictions()[rows]).square().sum()
+        (loss / len(Y[rows]) if reduction == "mean" else loss).backward()
+        optimizer.step()
+
+    K = sum(ratio * part @ part.T for ratio, part in zip(ratios, parts, strict=True))
+    A = rt.online_coefficients(K, Y, learner)
+    torch.testing.assert_close(K @ A, predictions().detach(), rtol=1e-10, atol=1e-10)
+
+
+def stepped(momentum):
+    (w,) = weights(2)
+    optimizer = torch.optim.SGD([w], lr=0.1, momentum=momentum)
+    w.square().sum().add(w.sum()).backward()
+    optimizer.step()
+    return optimizer
+
+
+def test_it_reads_every_option_and_steps_without_momentum_leave_nothing_behind():
+    every = {"lr": 0.3, "momentum": 0.5, "nesterov": True, "weight_decay": 0.01, "foreach": True}
+    optimizer = torch.optim.SGD(weights(2), **every)
+    assert rt.SGD.from_torch(optimizer, 7, "mean") == rt.SGD(0.3, 7, 0.5, True, 0.01, "mean")
+    assert rt.SGD.from_torch(stepped(0.0), 1, "sum") == rt.SGD(0.1)
+
+
+def scheduled():
+    optimizer = torch.optim.SGD(weights(2), lr=0.1)
+    torch.optim.lr_scheduler.StepLR(optimizer, 5)
+    return optimizer
+
+
+def in_groups(*groups):
+    parts = [{"params": weights(2), **group} for group in groups]
+    return torch.optim.SGD(parts, lr=0.1)
+
+
+class OfMyOwn(torch.optim.SGD):
+    def step(self, closure=None):
+        pass
+
+
+MOVING, DECAYING = {"momentum": 0.5}, {"weight_decay": 0.1}
+REFUSED = {
+    "is a Adam; expected a torch.optim.SGD": lambda: torch.optim.Adam(weights(2)),
+    "is a OfMyOwn; expected a torch.optim.SGD": lambda: OfMyOwn(weights(2)),
+    "is a SGD; expected a torch.optim.SGD": lambda: rt.SGD(0.1),
+    "group 1 maximize": lambda: in_groups({}, {"maximize": True}),
+    "group 0 dampening is 0.2": lambda: in_groups(MOVING | {"dampening": 0.2}),
+    "group 0 a scheduler changes the rate": scheduled,
+    "group 1 momentum is 0.5, but 0 in group 0": lambda: in_groups({}, MOVING),
+    "group 1 nesterov is True, but False in group 0": (
+        lambda: in_groups(MOVING, MOVING | {"nesterov": True})
+    ),
+    "group 1 lr . weight_decay is 0.02, but 0.01 in group 0": (
+        lambda: in_groups(DECAYING, DECAYING | {"lr": 0.2})
+    ),
+    "velocity from earlier steps": lambda: stepped(0.5),
+    "lr is 0.0; expected a positive": lambda: in_groups({"lr": 0.0}),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_no_description_fits_is_refused(message):
+    kind = "expected a torch" in message
+    with pytest.raises(InvalidTypeError if kind else InvalidInputError, match=message):
+        rt.SGD.from_torch(REFUSED[message](), 1, "sum")

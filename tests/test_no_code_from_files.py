@@ -11,14 +11,7 @@ ROOT = Path(retarget.__file__).parent
 MODULES = sorted(ROOT.rglob("*.py"))
 # Modules whose readers run what they read.
 FORBIDDEN_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "yaml"}
-FORBIDDEN_CALLS = {
-    "eval",
-    "exec",
-    "compile",
-    "joblib.load",
-    "os.system",
-    "pd.read_pickle",
-}
+FORBIDDEN_CALLS = {"eval", "exec", "compile", "joblib.load", "os.system", "pd.read_pickle"}
 # The one place that imports what the user names on the command line: see SECURITY.md.
 IMPORTS_BY_NAME = {"import_path.py", "__init__.py", "cli/__init__.py", "kernels/infinite/ntk.py"}
 

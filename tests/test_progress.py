@@ -47,31 +47,25 @@ def test_a_bar_without_a_display_makes_one_that_others_join(capsys):
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.usefixtures("hurry")
-def test_nothing_is_shown_unasked_where_there_is_no_terminal():
+@pytest.mark.parametrize("quick", [True, False])
+def test_nothing_is_shown_of_quick_work_or_unasked_where_there_is_no_terminal(quick, monkeypatch):
+    if not quick:
+        monkeypatch.setattr(progress, "PATIENCE", -1.0)
+    console = terminal() if quick else Console(file=io.StringIO())
     with PatientBar("counting", 2) as bar:
         bar.advance(2)
         assert progress._displays == []
-    with display(Console(file=io.StringIO()), True) as shown, PatientBar("counting", 2) as bar:
-        bar.advance(2)
-        assert lines(shown) == []
-
-
-def test_quick_work_shows_no_bar():
-    with display(terminal(), transient=True) as shown, PatientBar("counting", 2) as bar:
+    with display(console, True) as shown, PatientBar("counting", 2) as bar:
         bar.advance(2)
         assert lines(shown) == []
 
 
 @pytest.mark.usefixtures("hurry")
 def test_an_error_leaves_no_display_behind():
-    bar = PatientBar("dividing", 2, shown=True)
+    def interrupted(bar):
+        bar.advance(1)
+        raise KeyboardInterrupt
 
-    def divide():
-        with bar:
-            bar.advance(1)
-            return 1 / 0
-
-    with pytest.raises(ZeroDivisionError):
-        divide()
+    with pytest.raises(KeyboardInterrupt), PatientBar("dividing", 2, shown=True) as bar:
+        interrupted(bar)
     assert progress._displays == []

@@ -30,10 +30,10 @@ def build_hook(monkeypatch):
     return module
 
 
-def filled_in(build_hook, version="1.2.3"):
+def filled_in(build_hook):
     hook = build_hook.CustomMetadataHook()
     hook.root = str(ROOT)
-    metadata = {"version": version}
+    metadata = {"version": "1.2.3"}
     hook.update(metadata)
     return metadata
 
@@ -50,17 +50,14 @@ def test_without_addresses_none_are_invented(build_hook, monkeypatch):
 def test_links_and_pictures_of_the_readme_lead_to_the_tag(build_hook, monkeypatch):
     monkeypatch.setenv("RETARGET_REPOSITORY", "https://host.example/us/retarget/")
     monkeypatch.setenv("RETARGET_EMAIL", "us@host.example")
-    metadata = filled_in(build_hook)
-    text, base = metadata["readme"]["text"], "https://host.example/us/retarget"
+    metadata, base = filled_in(build_hook), "https://host.example/us/retarget"
     assert metadata["urls"]["Changelog"] == f"{base}/blob/v1.2.3/CHANGELOG.md"
     assert metadata["authors"][0]["email"] == "us@host.example"
-    targets = re.findall(r"\]\(([^)]+)\)", text)
-    assert all(each.startswith(("https://", "#")) for each in targets)
-    before = re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text())
-    for old, new in zip(before, targets, strict=True):
+    texts = (ROOT / "README.md").read_text(), metadata["readme"]["text"]
+    for old, new in zip(*(re.findall(r"\]\(([^)]+)\)", text) for text in texts), strict=True):
         kind = "raw" if old.endswith(".png") else "blob"
-        assert new == old or new == f"{base}/{kind}/v1.2.3/{old}"
-        assert new != old or old.startswith("https://")
+        outside = old.startswith(("https://", "#"))
+        assert new == (old if outside else f"{base}/{kind}/v1.2.3/{old}")
 
 
 def test_one_version_everywhere():

@@ -1,7 +1,6 @@
 """Files of tensors and plain values: what is read is what was written, or an error."""
 
 import json
-import random
 
 import pytest
 import torch
@@ -29,43 +28,16 @@ def path(tmp_path):
     return path
 
 
-def test_what_is_read_is_what_was_written(path):
+def test_what_is_read_is_what_was_written_and_the_same_state_is_the_same_file(path):
     values, tensors = read_state(path)
     assert values == VALUES
     assert tensors.keys() == TENSORS.keys()
     for name, tensor in TENSORS.items():
         assert torch.equal(tensors[name], tensor)
         assert tensors[name].dtype == tensor.dtype
-
-
-def test_the_same_state_is_the_same_file(path):
     before = path.read_bytes()
     write_state(path, VALUES, dict(reversed(TENSORS.items())))
     assert path.read_bytes() == before
-
-
-def test_every_damage_is_found(path, tmp_path):
-    """Never a wrong state, never another error. (`make test-faults` does it 1,000 times.)"""
-    whole, chosen, outcomes = path.read_bytes(), random.Random(0), []
-    damaged = tmp_path / "damaged"
-    for i in range(200):
-        changed = bytearray(whole)
-        if i % 3:
-            changed[chosen.randrange(len(whole))] ^= 1 << chosen.randrange(8)
-        elif i % 2:
-            for _ in range(5):
-                changed[chosen.randrange(len(whole))] = chosen.randrange(256)
-        else:
-            del changed[chosen.randrange(len(whole)) :]
-        damaged.write_bytes(changed)
-        try:
-            values, tensors = read_state(damaged)
-        except InvalidInputError as error:
-            outcomes.append(type(error))
-        else:  # a blank or a letter of an escape, which changes nothing
-            assert values == VALUES
-            assert checksum("", tensors) == checksum("", TENSORS)
-    assert outcomes.count(DamagedFileError) > 180
 
 
 @pytest.mark.parametrize(
@@ -89,16 +61,15 @@ def test_headers_that_were_changed(change, path):
         read_state(path)
 
 
-def test_a_header_that_is_nested_too_deeply(path):
-    save_file({"x": torch.ones(1)}, path, {"retarget": "[" * 100_000})
-    with pytest.raises(DamagedFileError, match="damaged or not a safetensors file"):
-        read_state(path)
+DEEP, OLD = "damaged or not a safetensors file", "not a retarget state of format 2; expected"
 
 
-@pytest.mark.parametrize("header", ['{"format": 1}', "[1]", "null"])
-def test_files_of_another_format(header, path):
+@pytest.mark.parametrize(
+    ("header", "message"), [("[" * 100_000, DEEP), ('{"format": 1}', OLD), ("[1]", OLD)]
+)
+def test_files_of_another_format(header, message, path):
     save_file({"x": torch.ones(1)}, path, {"retarget": header})
-    with pytest.raises(InvalidInputError, match="not a retarget state of format 2; expected"):
+    with pytest.raises(DamagedFileError if message == DEEP else InvalidInputError, match=message):
         read_state(path)
 
 
@@ -108,25 +79,17 @@ def test_no_file(tmp_path):
             read_state(path)
 
 
-def test_an_error_without_a_number_keeps_its_words(path, monkeypatch):
+@pytest.mark.parametrize("error", [OSError("the disk is on fire"), SafetensorError("a bug")])
+def test_a_writer_that_fails_keeps_its_words_and_the_file_that_there_was(error, path, monkeypatch):
     def fail(tensors, file, metadata):
         file.write_bytes(b"half of it")
-        raise OSError("the disk is on fire")
+        raise error
 
     monkeypatch.setattr("retarget.state_files.save_file", fail)
-    with pytest.raises(OSError, match="the disk is on fire") as caught:
+    with pytest.raises(type(error), match=str(error)) as caught:
         write_state(path, {}, {})
-    assert caught.value.filename == str(path)
+    assert getattr(caught.value, "filename", str(path)) == str(path)
     assert read_state(path)[0] == VALUES
-
-
-def test_what_is_no_fault_of_the_disk_is_raised_as_it_is(path, monkeypatch):
-    def fail(*args):
-        raise SafetensorError("a bug")
-
-    monkeypatch.setattr("retarget.state_files.save_file", fail)
-    with pytest.raises(SafetensorError, match="a bug"):
-        write_state(path, {}, {})
 
 
 def test_the_checksum_sees_every_difference():

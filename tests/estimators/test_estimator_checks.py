@@ -16,19 +16,23 @@ import retarget as rt
 from retarget.kernels import SklearnKernel
 
 CORRECTIONS = ["none", "exact", "iterative"]
+CE = {"loss": "cross-entropy"}
 BLOCKS = {"correction": "iterative", "kernel": "linear", "batch_size": 2, "block_size": 4}
-RIDGES = [{}, {"gamma": 0.1, "fit_intercept": False}, {"features": "rbf", "memory": 40}]
-CASES = [
+MOVING = {"batch_size": 3, "momentum": 0.5, "nesterov": True}
+RANDOM, BARE = {"features": "rbf", "memory": 40}, {"gamma": 0.1, "fit_intercept": False}
+QUICK = [
+    (rt.OnlineKernelRegressor, BLOCKS),
+    (rt.OnlineKernelClassifier, CE | {"batch_size": 8}),
+    (rt.StreamingRidgeRegressor, {}),
+    (rt.StreamingRidgeClassifier, RANDOM),
+]
+AT_LENGTH = [
     *((rt.OnlineKernelRegressor, {"correction": each}) for each in CORRECTIONS),
-    (rt.OnlineKernelRegressor, {"batch_size": 3, "momentum": 0.5, "nesterov": True}),
-    (rt.OnlineKernelClassifier, {"correction": "exact"}),
-    (rt.OnlineKernelClassifier, BLOCKS),
-    *(
-        (rt.OnlineKernelClassifier, {"correction": each, "loss": "cross-entropy"})
-        for each in CORRECTIONS
-    ),
-    *((rt.StreamingRidgeRegressor, settings) for settings in RIDGES),
-    *((rt.StreamingRidgeClassifier, settings) for settings in RIDGES),
+    *((rt.OnlineKernelClassifier, CE | {"correction": each}) for each in CORRECTIONS),
+    *((rt.OnlineKernelClassifier, each) for each in ({"correction": "exact"}, BLOCKS)),
+    (rt.OnlineKernelRegressor, MOVING),
+    *((rt.StreamingRidgeRegressor, each) for each in (BARE, RANDOM)),
+    *((rt.StreamingRidgeClassifier, each) for each in (BARE, {})),
 ]
 
 
@@ -37,7 +41,9 @@ def polynomial(A, B):
 
 
 @pytest.mark.parametrize(
-    ("estimator", "settings"), CASES, ids=lambda each: str(getattr(each, "__name__", each))
+    ("estimator", "settings"),
+    [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in AT_LENGTH)],
+    ids=lambda each: str(getattr(each, "__name__", each)),
 )
 def test_check_estimator(estimator, settings):
     results = check_estimator(estimator(**settings), on_skip=None)
@@ -73,9 +79,6 @@ print("passed")
     assert done.stdout == "passed\n", done.stderr
 
 
-# --- what users do
-
-
 def make_data(n=60, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, 3))
@@ -93,14 +96,14 @@ def test_clones_and_pickles_predict_the_same_and_go_on_alike(kernel, correction)
     options = {"kernel": kernel, "batch_size": 4, "block_size": 8, "correction": correction}
     # a rate at which a polynomial kernel, whose last samples are larger, is stable too
     model = rt.OnlineKernelRegressor(gamma=0.3, ridge=0.2, lr=0.001, **options).fit(X[:41], y[:41])
-    again = clone(model).fit(X[:41], y[:41])
-    np.testing.assert_array_equal(again.predict(X), model.predict(X))
-    loaded = pickle.loads(pickle.dumps(model))
-    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
-    for one in (model, loaded):
+    twins = [clone(model).fit(X[:41], y[:41]), pickle.loads(pickle.dumps(model))]
+    before = model.predict(X)
+    for one in twins:
+        np.testing.assert_array_equal(one.predict(X), before)
+    for one in (model, *twins):
         one.partial_fit(X[41:], y[41:])
-    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
-    np.testing.assert_array_equal(loaded.targets_, model.targets_)
+        np.testing.assert_array_equal(one.predict(X), model.predict(X))
+        np.testing.assert_array_equal(one.targets_, model.targets_)
 
 
 @pytest.mark.parametrize(
@@ -124,9 +127,7 @@ def test_frames_give_the_names_of_features(model):
     np.testing.assert_allclose(
         getattr(model, ask)(frame), getattr(same, ask)(X), rtol=0, atol=1e-12
     )
-    if isinstance(model, rt.OnlineKernelRegressor | rt.OnlineKernelClassifier):
-        np.testing.assert_array_equal(model.predict(frame), same.predict(X))
-    with pytest.raises(ValueError, match="[Ff]eature names"):
-        model.predict(frame.rename({"a": "z"}))
-    with pytest.raises(ValueError, match="[Ff]eature names"):
-        model.partial_fit(frame.rename({"a": "z"}), targets)
+    other = frame.rename({"a": "z"})
+    for refused in (model.predict, lambda frame: model.partial_fit(frame, targets)):
+        with pytest.raises(ValueError, match="[Ff]eature names"):
+            refused(other)

@@ -3,28 +3,14 @@
 import numpy as np
 import pytest
 import sklearn
+from sklearn import ensemble, model_selection
 from sklearn.base import clone, is_classifier
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import TransformedTargetRegressor, make_column_transformer
-from sklearn.ensemble import (
-    AdaBoostClassifier,
-    AdaBoostRegressor,
-    BaggingClassifier,
-    BaggingRegressor,
-    StackingClassifier,
-    VotingClassifier,
-)
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
 from sklearn.frozen import FrozenEstimator
 from sklearn.inspection import permutation_importance
 from sklearn.linear_model import Ridge
-from sklearn.model_selection import (
-    GridSearchCV,
-    HalvingGridSearchCV,
-    TunedThresholdClassifierCV,
-    cross_val_predict,
-    learning_curve,
-)
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import MultiOutputClassifier, MultiOutputRegressor
 from sklearn.pipeline import make_pipeline
@@ -32,50 +18,54 @@ from sklearn.preprocessing import StandardScaler
 
 import retarget as rt
 
-REGRESSORS = [
-    rt.OnlineKernelRegressor(correction="exact", gamma=0.1),
-    rt.StreamingRidgeRegressor(features="rbf", memory=60),
-]
-CLASSIFIERS = [
-    rt.OnlineKernelClassifier(correction="exact", gamma=0.1),
-    rt.OnlineKernelClassifier(correction="iterative", loss="cross-entropy"),
-    rt.StreamingRidgeClassifier(features="rbf", memory=60),
-]
+EXACT = {"correction": "exact", "gamma": 0.1}
+ENTROPY = {"correction": "iterative", "loss": "cross-entropy"}
+RANDOM = {"features": "rbf", "memory": 60}
+RIDGE = rt.StreamingRidgeClassifier(**RANDOM)
+
+
+def named(quick, *slow):
+    slow = [pytest.param(each, marks=pytest.mark.slow) for each in slow]
+    return pytest.mark.parametrize("estimator", [quick, *slow], ids=lambda each: repr(each)[:30])
+
+
+regressors = named(rt.OnlineKernelRegressor(**EXACT), rt.StreamingRidgeRegressor(**RANDOM))
+CLASSIFIERS = RIDGE, rt.OnlineKernelClassifier(**EXACT), rt.OnlineKernelClassifier(**ENTROPY)
+classifiers = named(*CLASSIFIERS)
 rng = np.random.default_rng(0)
 X = rng.normal(size=(80, 4))
 Y = np.sin(X[:, 0]) + X[:, 1]
 LABELS = (Y > 0).astype(int) + (X[:, 2] > 1)
 
 
-def named(estimators):
-    return [
-        pytest.param(each, id=f"{type(each).__name__}-{i}") for i, each in enumerate(estimators)
-    ]
-
-
-@pytest.mark.parametrize("estimator", named(REGRESSORS + CLASSIFIERS))
-def test_searches_and_curves(estimator):
+def searches_and_curves(estimator):
     targets = LABELS if is_classifier(estimator) else Y
     pipeline = make_pipeline(
         make_column_transformer((StandardScaler(), [0, 1]), remainder="passthrough"), estimator
     )
     name = f"{type(estimator).__name__.lower()}__gamma"
-    search = GridSearchCV(pipeline, {name: [0.1, 1.0]}, cv=3).fit(X, targets)
+    search = model_selection.GridSearchCV(pipeline, {name: [0.1, 1.0]}, cv=3).fit(X, targets)
     assert search.best_score_ > 0.7
-    halving = HalvingGridSearchCV(estimator, {"gamma": [0.1, 1.0]}, cv=2, random_state=0)
+    halving = model_selection.HalvingGridSearchCV(
+        estimator, {"gamma": [0.1, 1.0]}, cv=2, random_state=0
+    )
     assert halving.fit(X, targets).best_score_ > 0.5
-    assert cross_val_predict(clone(estimator), X, targets, cv=3).shape == (80,)
+    predicted = model_selection.cross_val_predict(clone(estimator), X, targets, cv=3)
+    assert predicted.shape == (80,)
     fitted = clone(estimator).fit(X, targets)
     importance = permutation_importance(fitted, X, targets, n_repeats=2, random_state=0)
     assert importance.importances_mean[:2].min() > importance.importances_mean[3]
     # portion by portion, where an automatic width or rate is that of the first portion
-    curve = learning_curve(clone(estimator), X, targets, cv=3, exploit_incremental_learning=True)
-    assert curve[2][-1].mean() > 0.7
+    _, _, scores = model_selection.learning_curve(
+        clone(estimator), X, targets, cv=3, exploit_incremental_learning=True
+    )
+    assert scores[-1].mean() > 0.7
     assert FrozenEstimator(fitted).predict(X).shape == (80,)
 
 
-@pytest.mark.parametrize("estimator", named(REGRESSORS))
+@regressors
 def test_what_regressors_are_put_into(estimator):
+    searches_and_curves(estimator)
     transformed = TransformedTargetRegressor(clone(estimator), transformer=StandardScaler())
     assert transformed.fit(X, 100 + Y).score(X, 100 + Y) > 0.9
     both = np.stack([Y, -Y], 1)
@@ -83,22 +73,23 @@ def test_what_regressors_are_put_into(estimator):
     for rows in np.array_split(np.arange(80), 3):
         many.partial_fit(X[rows], both[rows])
     assert many.score(X, both) > 0.9
-    for ensemble in (BaggingRegressor, AdaBoostRegressor):
-        made = ensemble(clone(estimator), n_estimators=3, random_state=0)
+    for kind in (ensemble.BaggingRegressor, ensemble.AdaBoostRegressor):
+        made = kind(clone(estimator), n_estimators=3, random_state=0)
         assert made.fit(X, Y).score(X, Y) > 0.9
 
 
-@pytest.mark.parametrize("estimator", named(CLASSIFIERS))
+@classifiers
 def test_what_classifiers_are_put_into(estimator):
-    pair = [("one", clone(estimator)), ("two", clone(CLASSIFIERS[2]))]
+    searches_and_curves(estimator)
+    pair = [("one", clone(estimator)), ("two", clone(RIDGE))]
     for made in (
         CalibratedClassifierCV(clone(estimator), cv=3),
-        VotingClassifier(pair),
-        StackingClassifier(pair),
-        BaggingClassifier(clone(estimator), n_estimators=3, random_state=0),
+        ensemble.VotingClassifier(pair),
+        ensemble.StackingClassifier(pair),
+        ensemble.BaggingClassifier(clone(estimator), n_estimators=3, random_state=0),
     ):
         assert made.fit(X, LABELS).score(X, LABELS) > 0.8
-    binary = TunedThresholdClassifierCV(clone(estimator), cv=3).fit(X, LABELS > 0)
+    binary = model_selection.TunedThresholdClassifierCV(clone(estimator), cv=3).fit(X, LABELS > 0)
     assert binary.score(X, LABELS > 0) > 0.8
     one, many = OneVsRestClassifier(clone(estimator)), MultiOutputClassifier(clone(estimator))
     both, classes = np.stack([LABELS, LABELS], 1), np.arange(3)
@@ -110,13 +101,13 @@ def test_what_classifiers_are_put_into(estimator):
 
 
 def test_boosting_needs_weights():
-    ridge = AdaBoostClassifier(CLASSIFIERS[2], n_estimators=3, random_state=0).fit(X, LABELS)
-    assert ridge.score(X, LABELS) > 0.8
+    boosted = ensemble.AdaBoostClassifier(RIDGE, n_estimators=3, random_state=0).fit(X, LABELS)
+    assert boosted.score(X, LABELS) > 0.8
     with pytest.raises(ValueError, match="doesn't support sample_weight"):
-        AdaBoostClassifier(CLASSIFIERS[0], n_estimators=3).fit(X, LABELS)
+        ensemble.AdaBoostClassifier(CLASSIFIERS[1], n_estimators=3).fit(X, LABELS)
 
 
-def test_weights_are_routed_to_fit_and_to_the_score():
+def test_weights_are_routed_to_fit_partial_fit_and_the_score():
     weights = rng.uniform(0.1, 3, size=80)
     with sklearn.config_context(enable_metadata_routing=True):
         ridge = rt.StreamingRidgeRegressor(gamma=0.7).set_fit_request(sample_weight=True)
@@ -126,21 +117,17 @@ def test_weights_are_routed_to_fit_and_to_the_score():
         score = pipeline.score(X, Y, sample_weight=weights)
         with pytest.raises(ValueError, match="not explicitly set as requested"):
             make_pipeline(scaler, rt.StreamingRidgeRegressor()).fit(X, Y, sample_weight=weights)
+        part = rt.StreamingRidgeClassifier(gamma=0.7).set_partial_fit_request(sample_weight=True)
+        many = MultiOutputClassifier(part)
+        many.partial_fit(X, LABELS[:, None], classes=[np.arange(3)], sample_weight=weights)
     scaled = StandardScaler().fit_transform(X)
     expected = Ridge(alpha=0.7).fit(scaled, Y, sample_weight=weights)
     np.testing.assert_allclose(pipeline.predict(X), expected.predict(scaled), rtol=0, atol=1e-10)
     assert score == pytest.approx(expected.score(scaled, Y, sample_weight=weights), abs=1e-10)
     assert not hasattr(rt.OnlineKernelRegressor(), "set_fit_request")
-
-
-def test_weights_are_routed_to_partial_fit():
-    weights = rng.uniform(0.1, 3, size=80)
-    with sklearn.config_context(enable_metadata_routing=True):
-        ridge = rt.StreamingRidgeClassifier(gamma=0.7).set_partial_fit_request(sample_weight=True)
-        many = MultiOutputClassifier(ridge)
-        many.partial_fit(X, LABELS[:, None], classes=[np.arange(3)], sample_weight=weights)
-    fitted, expected = many.estimators_[0], rt.StreamingRidgeClassifier(gamma=0.7)
-    expected.fit(X, LABELS, sample_weight=weights)
-    np.testing.assert_allclose(fitted.coef_, expected.coef_, rtol=0, atol=1e-12)
-    plain = rt.StreamingRidgeClassifier(gamma=0.7).fit(X, LABELS)
-    assert np.abs(fitted.coef_ - plain.coef_).max() > 1e-3  # they count
+    plain, weighted = (
+        rt.StreamingRidgeClassifier(gamma=0.7).fit(X, LABELS, each).coef_
+        for each in (None, weights)
+    )
+    np.testing.assert_allclose(many.estimators_[0].coef_, weighted, rtol=0, atol=1e-12)
+    assert np.abs(weighted - plain).max() > 1e-3  # they count

@@ -10,7 +10,7 @@ from sklearn.exceptions import NotFittedError
 
 import retarget as rt
 from retarget import arrays
-from retarget.errors import DivergedError, InvalidInputError, InvalidTypeError, StreamTooLargeError
+from retarget.errors import InvalidInputError, InvalidTypeError, StreamTooLargeError
 from support.problems import assert_same, make_stream, panel_sizes, panels_of, plain_learners
 
 CORRECTIONS = ["none", "exact", "iterative"]
@@ -18,14 +18,14 @@ CORRECTIONS = ["none", "exact", "iterative"]
 
 @st.composite
 def cuts(draw, n):
-    inner = draw(st.sets(st.integers(1, n - 1), max_size=8)) if n > 1 else set()
+    inner = draw(st.sets(st.integers(1, n - 1), max_size=4)) if n > 1 else set()
     return [slice(a, b) for a, b in pairwise([0, *sorted(inner), n])]
 
 
 @st.composite
 def streams_in_portions(draw):
     stream = make_stream(
-        draw(st.integers(1, 40)), draw(st.integers(1, 3)), draw(st.integers(0, 99))
+        draw(st.integers(1, 30)), draw(st.integers(1, 3)), draw(st.integers(0, 99))
     )
     return stream, draw(cuts(len(stream)))
 
@@ -60,38 +60,29 @@ def test_portions_are_learned_as_the_whole_all_along(
 
 
 @pytest.mark.parametrize("correction", CORRECTIONS)
-def test_the_stream_goes_on_after_fit_and_begins_anew_with_fit(correction):
+def test_a_stream_goes_on_after_fit_changes_nothing_old_and_begins_anew_with_fit(correction):
     stream = make_stream(30, 2, seed=4)
     X, Y, queries = stream.features, stream.Y, stream.queries
-    options = {"lr": 0.3, "batch_size": 4, "block_size": 12, "correction": correction}
-    model = rt.OnlineKernelRegressor("linear", **options).fit(X[:7], Y[:7])
-    model.partial_fit(X[7:], Y[7:])
+    options = {"lr": 0.3, "batch_size": 3, "block_size": 9, "correction": correction}
+    model = rt.OnlineKernelRegressor("linear", **options).fit(X[:9], Y[:9])  # no block is open
+    held = model.dual_coef_, model.targets_, model.X_fit_
+    copies = [array.copy() for array in held]
+    model.set_params(lr=1e9).partial_fit(X[9:], Y[9:])  # which is read when a stream begins
+    assert model.lr_ == model.learner_.lr == 0.3
+    for array, copy in zip(held, copies, strict=True):
+        np.testing.assert_array_equal(array, copy)
     whole = rt.OnlineKernelRegressor("linear", **options).fit(X, Y).predict(queries)
     assert_same(model.predict(queries), whole)
-    assert_same(model.fit(X, Y).predict(queries), whole)
+    assert_same(model.set_params(lr=0.3).fit(X, Y).predict(queries), whole)
 
 
 def test_what_was_found_on_the_first_portion_stays():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(30, 2)), rng.normal(size=30)
     model = rt.OnlineKernelRegressor(batch_size=3).fit(X[:10], y[:10])
-    width, rate = model.width_, model.lr_
-    model.set_params(lr=1e9, width=1e9).partial_fit(5 * X[10:], y[10:])
-    assert (model.width_, model.lr_) == (width, rate)
-    assert model.learner_.lr == rate
-
-
-def test_old_coefficients_are_not_changed_by_new_samples():
-    stream = make_stream(20, 2, seed=1)
-    for correction in CORRECTIONS:
-        options = {"lr": 0.1, "momentum": 0.5, "block_size": 3, "correction": correction}
-        model = rt.OnlineKernelRegressor("linear", **options)
-        model.partial_fit(stream.features[:9], stream.Y[:9])  # no block is open
-        held = (model.dual_coef_, model.targets_, model.X_fit_)
-        copies = [array.copy() for array in held]
-        model.partial_fit(stream.features[9:], stream.Y[9:])
-        for array, copy in zip(held, copies, strict=True):
-            np.testing.assert_array_equal(array, copy)
+    found = model.width_, model.lr_
+    model.partial_fit(5 * X[10:], y[10:])
+    assert (model.width_, model.lr_) == found
 
 
 def test_flat_and_one_column_targets_go_together():
@@ -104,9 +95,6 @@ def test_flat_and_one_column_targets_go_together():
         assert_same(model.predict(stream.queries).ravel(), whole.predict(stream.queries))
 
 
-# --- labels
-
-
 def make_labels(n=50, names=("red", "green", "blue"), seed=0):
     rng = np.random.default_rng(seed)
     numbers = np.sort(rng.integers(len(names), size=n))  # class by class
@@ -114,7 +102,7 @@ def make_labels(n=50, names=("red", "green", "blue"), seed=0):
 
 
 @pytest.mark.parametrize("correction", CORRECTIONS)
-@pytest.mark.parametrize("names", [("red", "green", "blue"), ("no", "yes"), (7, 3), (True, False)])
+@pytest.mark.parametrize("names", [("red", "green", "blue"), (7, 3), (True, False)])
 def test_a_classifier_is_a_regressor_on_one_hot_targets(names, correction):
     X, labels = make_labels(names=names)
     classes = sorted(names)
@@ -151,82 +139,56 @@ def test_a_class_may_be_missing_in_the_first_portion(correction, loss, tolerance
 def test_labels_that_are_refused():
     X, labels = make_labels()
     model = rt.OnlineKernelClassifier()
-
-    def refused(match, fit, rows, y, **options):
+    for match, classes in (
+        ("classes is None in the first call", None),
+        ("holds red in row 0, which is not one of", ["green", "blue"]),
+    ):
         with pytest.raises(InvalidInputError, match=match):
-            fit(X[rows], y[rows], **options)
-
-    every, few = slice(None), slice(5)
-    refused("classes is None in the first call", model.partial_fit, every, labels)
-    absent = "holds red in row 0, which is not one of"
-    refused(absent, model.partial_fit, every, labels, classes=["green", "blue"])
+            model.partial_fit(X, labels, classes)
     with pytest.raises(NotFittedError):
         model.predict(X)
     model.partial_fit(X[:20], labels[:20], classes=["red", "green"])
     before = model.decision_function(X)
-    refused(r"holds blue in row \d+, which", model.partial_fit, slice(20, None), labels)
-    other = r"classes is \['blue' 'red'\], but the stream"
-    refused(other, model.partial_fit, few, labels, classes=["red", "blue"])
-    refused("holds 1 in row 0, which is not one of", model.partial_fit, few, np.arange(1, 50))
-    refused(r"y has 1 class, \['red'\]; expected two or more", model.fit, few, labels)
-    with pytest.raises(InvalidInputError, match="1 class"):
-        model.fit(X[:5, :1], labels[:5])  # another number of features, too
+    for match, fit, *data in (
+        (r"holds blue in row \d+, which", model.partial_fit, X[20:], labels[20:]),
+        (r"classes is \['blue' 'red'\], but", model.partial_fit, X, labels, ["red", "blue"]),
+        ("holds 1 in row 0, which is not one of", model.partial_fit, X[:5], np.arange(1, 6)),
+        # another number of features, too
+        (r"y has 1 class, \['red'\]; expected two or more", model.fit, X[:5, :1], labels[:5]),
+    ):
+        with pytest.raises(InvalidInputError, match=match):
+            fit(*data)
     np.testing.assert_array_equal(model.decision_function(X), before)
     assert model.n_features_in_ == 2
 
 
-# --- what is refused
+BAD_BLOCKS = {"correction": "iterative", "batch_size": 2, "block_size": 3}
+REFUSED = {
+    "lr is 'fast'; expected 'auto'": {"lr": "fast"},
+    "lr is -1.0; expected a positive, finite rate": {"lr": -1.0},
+    "correction is 'some'; expected one of": {"correction": "some"},
+    "aim is 'window:5' with correction='none'": {"aim": "window:5"},
+    "gamma is -0.5": {"gamma": -0.5},
+    "gamma is 'big'": {"gamma": "big", "correction": "exact"},
+    "width is -1.0": {"width": -1.0},
+    "kernel is 'nonsense'": {"kernel": "nonsense"},
+    "kernel is 3": {"kernel": 3},
+    "kernel is a precomputed matrix": {"kernel": np.eye(4)},
+    "block_size is 3; expected a positive multiple": BAD_BLOCKS,
+    "ridge is -1": {"correction": "iterative", "ridge": -1},
+    "n_samples = 4 there is no such pair": {"width": None},
+}
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"lr": "fast"}, InvalidInputError, "lr is 'fast'; expected 'auto'"),
-        ({"lr": -1.0}, InvalidInputError, "lr is -1.0; expected a positive, finite rate"),
-        ({"batch_size": 0}, InvalidInputError, "batch_size is 0"),
-        ({"momentum": 2.0}, InvalidInputError, "momentum is 2.0"),
-        ({"reduction": "max"}, InvalidInputError, "reduction is 'max'"),
-        ({"correction": "some"}, InvalidInputError, "correction is 'some'; expected one of"),
-        ({"gamma": -0.5}, InvalidInputError, "gamma is -0.5"),
-        ({"gamma": "big", "correction": "exact"}, InvalidTypeError, "gamma is 'big'"),
-        ({"width": -1.0}, InvalidInputError, "width is -1.0"),
-        ({"kernel": "nonsense"}, InvalidInputError, "kernel is 'nonsense'"),
-        ({"kernel": 3}, InvalidTypeError, "kernel is 3"),
-        ({"kernel": np.eye(4)}, InvalidInputError, "kernel is a precomputed matrix"),
-        (
-            {"correction": "iterative", "batch_size": 2, "block_size": 3},
-            InvalidInputError,
-            "block_size is 3; expected a positive multiple",
-        ),
-        ({"correction": "iterative", "ridge": -1}, InvalidInputError, "ridge is -1"),
-    ],
-    ids=str,
-)
-def test_options_are_checked_in_fit(options, error, message):
-    X = np.eye(4)
-    model = rt.OnlineKernelRegressor(**options)
+@pytest.mark.parametrize("message", REFUSED)
+def test_options_are_checked_in_fit(message):
+    X = np.ones((4, 4)) if "pair" in message else np.eye(4)
+    model = rt.OnlineKernelRegressor(**REFUSED[message])
     for fit in (model.fit, model.partial_fit):
-        with pytest.raises(error, match=message):
+        with pytest.raises((InvalidInputError, InvalidTypeError), match=message):
             fit(X, X[:, 0])
     with pytest.raises(NotFittedError):
         model.predict(X)
-
-
-@pytest.mark.parametrize("X", [np.ones((1, 2)), np.ones((5, 2))])
-def test_an_open_width_needs_samples_that_differ(X):
-    with pytest.raises(InvalidInputError, match=rf"n_samples = {len(X)} there is no such pair"):
-        rt.OnlineKernelRegressor().partial_fit(X, X[:, 0])
-    rt.OnlineKernelRegressor(width=1.0).partial_fit(X, X[:, 0])
-
-
-def test_a_rate_that_is_too_high_is_an_error_with_advice():
-    stream = make_stream(400, 1, seed=0)
-    X, Y = 30 * stream.features, stream.Y
-    model = rt.OnlineKernelRegressor("linear", lr=1.0)
-    with pytest.raises(DivergedError, match="it would be stable") as info:
-        model.fit(X, Y)
-    rt.OnlineKernelRegressor("linear", lr=0.9 * info.value.largest_stable_lr).fit(X, Y)
-    rt.OnlineKernelRegressor("linear").fit(X, Y)
 
 
 @pytest.mark.parametrize("correction", CORRECTIONS)

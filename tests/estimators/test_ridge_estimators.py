@@ -45,9 +45,6 @@ def squares(X):
     return np.hstack([X, X**2])
 
 
-# --- regression
-
-
 @pytest.mark.parametrize("fit_intercept", [True, False])
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("flat", [True, False])
@@ -85,14 +82,20 @@ def test_a_weight_of_two_is_the_sample_twice_and_none_is_none():
         assert_same(found.predict(queries), twice.predict(queries), 1e-9)
 
 
-def test_the_usual_width_is_scikit_learns():
+def test_random_features_have_scikit_learns_width_and_the_given_seed():
     X, Y, queries, _ = made()
     model = Regressor(0.5, features="rbf", memory=1000, fit_intercept=False).fit(X[:5], Y[:5])
     peer = KernelRidge(alpha=0.5, kernel="rbf").fit(X[:5], Y[:5])
     assert np.abs(model.predict(queries) - peer.predict(queries)).max() < 0.4
     assert model.learner_._map.kernel.width == 2.0
-    given = Regressor(0.5, features="rbf", width=3.0).fit(X, Y)
-    assert given.learner_._map.kernel.width == 3.0
+    model = Regressor(0.5, features="rbf", width=3.0, memory=20)
+    assert model.fit(X, Y).learner_._map.kernel.width == 3.0
+    for seed, same in ((3, True), (None, False)):  # None is another one in every fit
+        states = (seed if seed is None else np.random.RandomState(seed) for _ in range(2))
+        one, two = (
+            model.set_params(random_state=each).fit(X, Y).predict(queries) for each in states
+        )
+        assert np.array_equal(one, two) is same
 
 
 @pytest.mark.parametrize(
@@ -111,33 +114,18 @@ def test_features_are_those_of_streaming_ridge(features):
     assert model.learner_.samples == 50
 
 
-def test_random_states():
+def test_fit_begins_anew_parameters_wait_for_it_and_learners_can_be_merged():
     X, Y, queries, _ = made()
-    model = Regressor(0.3, features="rbf", memory=20)
-    same = [clone(model).set_params(random_state=np.random.RandomState(3)) for _ in range(2)]
-    found = [each.fit(X, Y).predict(queries) for each in same]
-    assert_same(found[0], found[1], 0)
-    loose = [clone(model).set_params(random_state=None).fit(X, Y) for _ in range(2)]
-    assert not np.allclose(loose[0].predict(queries), loose[1].predict(queries))
-
-
-def test_fit_begins_anew_and_parameters_wait_for_it():
-    X, Y, queries, _ = made()
+    whole = Regressor(0.3).fit(X, Y).predict(queries)
     model = Regressor(0.3).fit(X, Y).fit(X[:30], Y[:30])
-    model.set_params(gamma=50.0, features="rbf").partial_fit(X[30:], Y[30:])
-    assert_same(model.predict(queries), Regressor(0.3).fit(X, Y).predict(queries))
+    model.learner_.merge(Regressor(0.3).fit(X[30:40], Y[30:40]).learner_)
+    model.set_params(gamma=50.0, features="rbf").partial_fit(X[40:], Y[40:])
+    assert_same(model.predict(queries), whole)
     assert model.fit(X, Y).gamma_ == 50.0
-
-
-def test_types_go_through():
-    X, Y, queries, _ = made()
     single = Regressor(0.3).fit(X.astype(np.float32), Y.astype(np.float32))
     assert single.predict(queries.astype(np.float32)).dtype == np.float32
-    assert_same(single.predict(queries), Regressor(0.3).fit(X, Y).predict(queries), 1e-4)
+    assert_same(single.predict(queries), whole, 1e-4)
     assert Regressor(0.3).fit(X, np.arange(50)).predict(queries).dtype == np.float64
-
-
-# --- classification
 
 
 @pytest.mark.parametrize("names", [("red", "green", "blue"), ("no", "yes"), (7, 3, 5, 1)])
@@ -185,24 +173,7 @@ def test_one_class_two_classes_three_classes():
     assert long.tolist() == ["a", "a much longer name", "b", "c"]
 
 
-def test_labels_of_another_kind_are_refused_and_change_nothing():
-    X, y, queries, _ = labelled(("b", "a", "c"))
-    model = Classifier(0.5).fit(X, y)
-    before = model.decision_function(queries)
-    for labels, classes, match in (
-        ([1, 2], None, "labels have type int64 .* to be text"),
-        (y[:2], [1, 2], "labels have type int64"),
-        ([0.5, 1.5], None, "Unknown label type"),
-    ):
-        with pytest.raises(ValueError, match=match):
-            model.partial_fit(X[:2], labels, classes)
-    np.testing.assert_array_equal(model.decision_function(queries), before)
-
-
-# --- what fails changes nothing
-
-
-def test_a_portion_that_fails_leaves_the_classifier_as_it_was():
+def test_what_fails_leaves_the_classifier_as_it_was():
     X, y, queries, _ = labelled(("b", "a", "c"))
     told = {"fail": False}
 
@@ -213,13 +184,17 @@ def test_a_portion_that_fails_leaves_the_classifier_as_it_was():
 
     model = Classifier(0.5, features=features).fit(X[y != "c"], y[y != "c"])
     before = model.decision_function(queries)
-    told["fail"] = True
-    for fails in (
-        lambda: model.partial_fit(X, y, classes=["c", "d", "e"]),
-        lambda: model.fit(X[:, :2], y),
+    for labels, classes, match in (
+        ([1, 2], None, "labels have type int64 .* to be text"),
+        (y[:2], [1, 2], "labels have type int64"),
+        ([0.5, 1.5], None, "Unknown label type"),
     ):
+        with pytest.raises(ValueError, match=match):
+            model.partial_fit(X[:2], labels, classes)
+    told["fail"] = True
+    for fit, *data in ((model.partial_fit, X, y, ["c", "d", "e"]), (model.fit, X[:, :2], y)):
         with pytest.raises(RuntimeError, match="the features failed"):
-            fails()
+            fit(*data)
     told["fail"] = False
     np.testing.assert_array_equal(model.decision_function(queries), before)
     assert (model.classes_.tolist(), model.n_features_in_) == (["a", "b"], 3)
@@ -264,10 +239,3 @@ def test_options_are_checked_in_fit(options, error, match):
             model.partial_fit(X, targets)
         for name in ("gamma_", "coef_", "intercept_"):
             assert not hasattr(model, name)
-
-
-def test_the_learner_inside_can_be_merged():
-    X, Y, queries, _ = made()
-    one, other = Regressor(0.3).fit(X[:20], Y[:20]), Regressor(0.3).fit(X[20:], Y[20:])
-    one.learner_.merge(other.learner_)
-    assert_same(one.predict(queries), Regressor(0.3).fit(X, Y).predict(queries))

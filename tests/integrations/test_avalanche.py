@@ -2,8 +2,8 @@
 
 # ruff: noqa: E402 - what imports Avalanche comes after the operators that it misses
 
-import functools
 import io
+from functools import partial
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-from support.corrected_training import assert_same, by_hand
+from support.corrected_training import assert_same, by_hand, sgd
 from support.torchvision_operators import declare_missing_operators
 
 declare_missing_operators()
@@ -45,10 +45,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
 
-CLASSES, INPUTS, EACH = 4, 5, 13  # samples of a class in the training stream
+CLASSES, INPUTS = 4, 5
 
 
-class Labelled(torch.utils.data.TensorDataset):
+class Labelled(TensorDataset):
     """What nc_benchmark takes: samples, and `targets` beside them."""
 
     def __init__(self, X, y):
@@ -58,25 +58,33 @@ class Labelled(torch.utils.data.TensorDataset):
 
 def samples(seed, each):
     generator = torch.Generator().manual_seed(seed)
-    y = torch.arange(CLASSES).repeat(each)
+    y = torch.arange(CLASSES).repeat_interleave(each)  # class by class, as nc_benchmark has them
     X = torch.randn(len(y), INPUTS, generator=generator, dtype=torch.float64)
     return X + 2 * torch.eye(CLASSES, INPUTS, dtype=torch.float64)[y], y
+
+
+def joined(parts):
+    return [torch.cat(part) for part in zip(*parts, strict=True)]
+
+
+TRAIN, TEST = samples(0, 13), samples(1, 5)
+HOT = functional.one_hot(TRAIN[1], CLASSES).double()
+STREAMS = list(zip(TRAIN[0].split(26), HOT.split(26), strict=True))
+INPUT = samples(2, 18)[0]
+REAL = torch.stack([INPUT[:, 0].sin(), INPUT[:, 1] * INPUT[:, 2]], 1)
+REAL_STREAMS = list(zip(INPUT.split(12), REAL.split(12), strict=True))
 
 
 @pytest.fixture(scope="module")
 def classes():
     """Four classes, two at a time."""
-    train, test = samples(0, EACH), samples(1, 5)
-    return nc_benchmark(Labelled(*train), Labelled(*test), 2, task_labels=False, shuffle=False)
+    return nc_benchmark(Labelled(*TRAIN), Labelled(*TEST), 2, task_labels=False, shuffle=False)
 
 
 @pytest.fixture(scope="module")
 def regression():
-    """Two targets, in three experiences of 12 samples without any label."""
-    X, _ = samples(2, 18)
-    Y = torch.stack([X[:, 0].sin(), X[:, 1] * X[:, 2]], 1)
-    pairs = zip(X.split(12), Y.split(12), strict=True)
-    parts = [AvalancheDataset([TensorDataset(x, y)]) for x, y in pairs]
+    """Two targets, in three experiences of 12 samples without any label, and three for tests."""
+    parts = [AvalancheDataset([TensorDataset(*part)]) for part in REAL_STREAMS]
     return benchmark_from_datasets(train=parts[:3], test=parts[3:])
 
 
@@ -117,24 +125,10 @@ def corrector(model, learner, **options):
     return rt.NetworkCorrector(model, learner, **options)
 
 
-def whole(experience, outputs=CLASSES):
-    """All samples of an experience, in its order, and their true targets."""
-    rows = [experience.dataset[i] for i in range(len(experience.dataset))]
-    X = torch.stack([row[0] for row in rows])
-    if isinstance(rows[0][1], torch.Tensor):
-        return X, torch.stack([row[1] for row in rows])
-    y = torch.tensor([row[1] for row in rows])
-    return X, functional.one_hot(y, outputs).double()
-
-
-def joined(stream):
-    return [torch.cat(parts) for parts in zip(*map(whole, stream), strict=True)]
-
-
 SGD4 = rt.SGD(0.05, batch_size=4, reduction="mean")
 
 
-def assert_like_by_hand(model, streams, make=corrector, learner=SGD4, **how):
+def assert_like_by_hand(model, streams=STREAMS, make=corrector, learner=SGD4, **how):
     """The model's weights are those of the plain loop, and have moved."""
     outputs = model[-1].out_features
     twin = network(outputs)
@@ -143,93 +137,68 @@ def assert_like_by_hand(model, streams, make=corrector, learner=SGD4, **how):
     return twin
 
 
-def streams_of(benchmark):
-    return [whole(experience) for experience in benchmark.train_stream]
-
-
 def train_all(strategy, benchmark, **options):
     for experience in benchmark.train_stream:
         strategy.train(experience, shuffle=False, **options)
 
 
-@pytest.mark.parametrize("given", ["corrector", "factory"])
+CLOSED = {"ridge": 0.0, "memory": 64}
+SHORT = rt.SGD(0.02, batch_size=3, momentum=0.5, weight_decay=0.1)  # 26 samples: a last one of 2
+# The learner, options of the corrector, options of the strategy.
+LIKE_BY_HAND = {
+    "evaluated in between": (SGD4, {}, {"eval_every": 2, "peval_mode": "iteration"}),
+    "ready": (SHORT, {}, {}),
+    "single samples": (rt.SGD(0.02, momentum=0.3, nesterov=True), {}, {}),
+    "closed": (SGD4, CLOSED, {}),
+    "replay": (SGD4, CLOSED | {"replay": 9}, {}),
+    "cross-entropy": (SGD4, {"loss": "cross-entropy"}, {"criterion": nn.CrossEntropyLoss()}),
+}
+
+
+@pytest.mark.parametrize("what", LIKE_BY_HAND)
+def test_weights_are_those_of_a_plain_loop_on_corrected_targets(classes, what):
+    learner, options, others = LIKE_BY_HAND[what]
+    model, make = network(), partial(corrector, **options)
+    given = {"optimizer": sgd(model, learner), "criterion": SquaredError(learner.reduction)}
+    plugin = TargetCorrectionPlugin(make(model, learner) if what == "ready" else make)
+    strategy = naive(model, [plugin], batch=learner.batch_size, **(given | others))
+    train_all(strategy, classes, eval_streams=[classes.test_stream])
+    block = 8 if "memory" in options else 0
+    assert_like_by_hand(model, STREAMS, make, learner, block=block)
+
+
 @pytest.mark.parametrize(
-    ("batch", "options", "reduction"),
-    [
-        (4, {}, "mean"),
-        (3, {"momentum": 0.5, "weight_decay": 0.1}, "sum"),  # 26 samples: a last one of 2
-        (1, {"momentum": 0.3, "nesterov": True}, "sum"),
-    ],
+    ("loading", "epochs"), [({"num_workers": 2}, 1), ({"drop_last": True}, 1), ({}, 2)]
 )
-def test_weights_are_those_of_a_plain_loop_on_corrected_targets(
-    classes, given, batch, options, reduction
+def test_shuffled_experiences_are_corrected_in_the_order_drawn_and_again_in_each_epoch(
+    classes, loading, epochs
 ):
-    model = network()
-    learner = rt.SGD(0.02, batch_size=batch, reduction=reduction, **options)
-    ready = corrector(model, learner) if given == "corrector" else corrector
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, **options)
-    how = {"batch": batch, "criterion": SquaredError(reduction), "optimizer": optimizer}
-    train_all(naive(model, [TargetCorrectionPlugin(ready)], **how), classes)
-    assert_like_by_hand(model, streams_of(classes), learner=learner)
-
-
-def in_drawn_order(strategy, recorder, benchmark, n=26, **options):
-    """Trains on each experience, shuffled; gives its samples and targets as they were seen."""
-    streams = []
-    for experience in benchmark.train_stream:
+    make = partial(corrector, refresh="epoch")
+    recorder, streams, n = Recorder(), [], 24 if "drop_last" in loading else 26
+    plugins = [recorder, TargetCorrectionPlugin(make)]
+    strategy = naive(network(), plugins, train_epochs=epochs)
+    for experience, (X, Y) in zip(classes.train_stream, STREAMS, strict=True):
         recorder.inputs.clear()
-        strategy.train(experience, **options)
-        seen, (X, Y) = torch.cat(recorder.inputs), whole(experience)
+        strategy.train(experience, **loading)
+        seen = torch.cat(recorder.inputs)
         order = torch.cdist(seen[:n], X).argmin(1)
         assert len(set(order.tolist())) == n
         assert order.tolist() != sorted(order.tolist())
-        for again in seen.split(n):
-            assert torch.equal(again, seen[:n])
+        assert torch.equal(seen, seen[:n].repeat(epochs, 1))
         streams.append((seen[:n], Y[order]))
-    return streams
-
-
-@pytest.mark.parametrize("loader", [{}, {"num_workers": 2}, {"drop_last": True}])
-def test_a_shuffled_experience_is_corrected_in_the_order_that_was_drawn(classes, loader):
-    recorder = Recorder()
-    strategy = naive(network(), [recorder, TargetCorrectionPlugin(corrector)])
-    n = 24 if loader.get("drop_last") else 26
-    assert_like_by_hand(strategy.model, in_drawn_order(strategy, recorder, classes, n, **loader))
-
-
-def test_another_epoch_has_the_same_mini_batches_and_is_corrected_again(classes):
-    recorder, anew = Recorder(), functools.partial(corrector, refresh="epoch")
-    strategy = naive(network(), [recorder, TargetCorrectionPlugin(anew)], train_epochs=2)
-    streams = in_drawn_order(strategy, recorder, classes)
-    assert_like_by_hand(strategy.model, streams, anew, epochs=2)
-
-
-@pytest.mark.parametrize(
-    ("options", "criterion", "how"),
-    [
-        ({"ridge": 0.0, "memory": 64}, SquaredError(), {"block": 8}),
-        ({"ridge": 0.0, "memory": 64, "replay": 9}, SquaredError(), {"block": 8}),
-        ({"loss": "cross-entropy"}, nn.CrossEntropyLoss(), {}),
-    ],
-    ids=["closed", "replay", "cross-entropy"],
-)
-def test_other_correctors(classes, options, criterion, how):
-    make = functools.partial(corrector, **options)
-    strategy = naive(network(), [TargetCorrectionPlugin(make)], criterion=criterion)
-    train_all(strategy, classes)
-    assert_like_by_hand(strategy.model, streams_of(classes), make, **how)
+    assert_like_by_hand(strategy.model, streams, make, epochs=epochs)
 
 
 @pytest.mark.parametrize("memory", [None, 64])
 def test_real_targets_without_any_label(regression, memory):
-    make = functools.partial(corrector, memory=memory, ridge=0.0 if memory else 0.5)
+    make = partial(corrector, memory=memory, ridge=0.0 if memory else 0.5)
     metrics = evaluator(mse_metrics(epoch=True, experience=True, stream=True))
     strategy = naive(network(2), [TargetCorrectionPlugin(make)], evaluator=metrics)
     train_all(strategy, regression)
     block = 8 if memory else 0
-    twin = assert_like_by_hand(strategy.model, streams_of(regression), make, block=block)
+    twin = assert_like_by_hand(strategy.model, REAL_STREAMS[:3], make, block=block)
     found = strategy.eval(regression.test_stream)
-    X, Y = joined(regression.test_stream)
+    X, Y = joined(REAL_STREAMS[3:])
     with torch.no_grad():
         errors = (twin(X) - Y).square().mean(1).numpy()
     assert found["MSE_Stream/eval_phase/test_stream"] == pytest.approx(errors.mean(), rel=1e-9)
@@ -238,13 +207,13 @@ def test_real_targets_without_any_label(regression, memory):
     assert "MSE_Epoch/train_phase/train_stream" in found
 
 
-def test_metrics_see_labels_and_loggers_see_the_shift(classes):
-    text, model, recorder = io.StringIO(), network(), Recorder()
+def test_metrics_see_labels_and_loggers_the_shift_which_is_that_of_evaluation(classes):
+    text, recorder, model = io.StringIO(), Recorder(), nn.Sequential(nn.Dropout(0.2), *network())
     plugin = TargetCorrectionPlugin(corrector)
     watched = evaluator(accuracy_metrics(epoch=True), loggers=[TextLogger(text)])
     strategy = naive(model, [plugin, recorder], evaluator=watched)
     found = strategy.train(classes.train_stream[0], shuffle=False)
-    X, Y = whole(classes.train_stream[0])
+    X, Y = STREAMS[0]
     Z = corrector(network(), SGD4).correct(X, Y)
     where = "train_phase/train_stream/Task000/Exp000"
     shift = (Z - Y).square().mean().sqrt().item()
@@ -257,20 +226,14 @@ def test_metrics_see_labels_and_loggers_see_the_shift(classes):
     found = strategy.train(classes.train_stream[1], shuffle=False)
     off = found["LinearisationError/train_phase/train_stream/Task000/Exp001"]
     assert off == plugin.corrector.linearisation_error > 0
+    assert model.training
 
 
-def test_evaluation_in_between_changes_nothing(classes):
-    options = {"eval_every": 2, "peval_mode": "iteration"}
-    strategy = naive(network(), [TargetCorrectionPlugin(corrector)], **options)
-    train_all(strategy, classes, eval_streams=[classes.test_stream])
-    assert_like_by_hand(strategy.model, streams_of(classes))
-
-
-@pytest.mark.parametrize("options", [{}, {"memory": 64, "ridge": 0.0}], ids=["open", "closed"])
+@pytest.mark.parametrize("options", [{}, CLOSED], ids=["open", "closed"])
 def test_what_was_pickled_goes_on_as_if_nothing_had_happened(classes, options):
     # Avalanche's save_checkpoint pickles the whole strategy in this way. It is not called here, as
     # dill cannot pickle an optimiser of this version of torch, with or without our plugin.
-    plugin = TargetCorrectionPlugin(functools.partial(corrector, **options))
+    plugin = TargetCorrectionPlugin(partial(corrector, **options))
     one = naive(network(), [plugin])
     one.train(classes.train_stream[0], shuffle=False)
     model, plugin = dill.loads(dill.dumps((one.model, plugin)))
@@ -289,12 +252,8 @@ class Deaf(Naive):
             self._after_training_iteration(**kwargs)
 
 
-def adam(model):
-    return {"optimizer": torch.optim.Adam(model.parameters())}
-
-
-only_last = functools.partial(corrector, params="2")
-closed = functools.partial(corrector, ridge=0.0, memory=32)
+only_last = partial(corrector, params="2")
+closed = partial(corrector, **CLOSED)
 ready = corrector(network(), SGD4)  # for a network of its own
 ENTROPY = {"criterion": nn.CrossEntropyLoss()}
 # The corrector, the strategy's options or what makes them from the model, and what is said.
@@ -302,63 +261,59 @@ REFUSED = {
     # by the checks that all adapters share
     "corrector": (3, {}, "corrector is 3; expected a function"),
     "made": (lambda model, learner: {}, {}, "corrector made a dict"),
-    "Adam": (corrector, adam, "optimizer is a Adam"),
     "parameters": (only_last, {}, "optimiser trains 0.weight, and the corrector assumes the"),
     "closed loop twice": (closed, {"train_epochs": 2}, "2 epochs, but in the closed loop"),
-    "too few outputs": (corrector, {}, "labels are 0 to 1, and there are 1 outputs"),
     # by Avalanche's own
     "mean squared error": (corrector, {"criterion": nn.MSELoss()}, "neither half"),
     "another rate": (ready, {"lr": 0.06}, "is SGD.lr=0.05.*trains as SGD.lr=0.06"),
     "another loss": (corrector, ENTROPY, "loss is 'squared'.*criterion is 'cross-entropy'"),
     "another network": (ready, {}, "the corrector is of another network"),
     "no mini-batch": (corrector, {"batch": 30}, "no mini-batch of 30 from the 26 samples"),
+    "another loop": (corrector, {"kind": Deaf}, "Deaf did not call after_forward"),
 }
 
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_the_corrector_does_not_describe_is_refused(classes, what):
     make, options, message = REFUSED[what]
-    model = network(1 if what == "too few outputs" else CLASSES)
-    given = dict(options(model) if callable(options) else options)
-    loading = {"drop_last": what == "no mini-batch"}
+    model = network()
     with pytest.raises((InvalidInputError, InvalidTypeError), match=message):
-        train_all(naive(model, [TargetCorrectionPlugin(make)], **given), classes, **loading)
-    assert_same(model, network(model[-1].out_features), tolerance=0)
+        train_all(naive(model, [TargetCorrectionPlugin(make)], **options), classes, drop_last=True)
+    assert_same(model, network(), tolerance=0)
 
 
-@pytest.mark.parametrize("first", [True, False])
-def test_replay_is_refused_in_whatever_order_the_plugins_are(classes, first):
-    plugins = [TargetCorrectionPlugin(corrector), ReplayPlugin(mem_size=8)]
-    strategy = naive(network(), plugins if first else plugins[::-1])
-    strategy.train(classes.train_stream[0])
-    with pytest.raises(InvalidInputError, match="gave a mini-batch of 8"):
-        strategy.train(classes.train_stream[1])
-    few = ReplayPlugin(mem_size=8, batch_size=2, batch_size_mem=2)
-    strategy = naive(network(), [few, TargetCorrectionPlugin(corrector)])
-    strategy.train(classes.train_stream[0])
-    with pytest.raises(InvalidInputError, match="more than the 26 samples of the experience"):
-        strategy.train(classes.train_stream[1])
+def plugged(model, *plugins):
+    return naive(model, [*plugins, TargetCorrectionPlugin(corrector)])
 
 
-def test_a_loop_that_does_not_exchange_targets_is_refused(classes):
-    deaf = naive(network(), [TargetCorrectionPlugin(corrector)], kind=Deaf)
-    with pytest.raises(InvalidInputError, match="Deaf did not call after_forward"):
-        deaf.train(classes.train_stream[0])
-
-
-def tangent(model, **options):
+def tangent(model, *plugins, **options):
     options = {
-        "make_learner": functools.partial(rt.TangentLearner, memory=64),
+        "make_learner": partial(rt.TangentLearner, memory=64),
         "train_mb_size": 4,
         "eval_mb_size": 7,
         "evaluator": evaluator(),
         "optimizer": torch.optim.SGD(model.parameters(), lr=0.05),
     } | options
-    return Tangent(model=model, **options)
+    return Tangent(model=model, plugins=[*plugins], **options)
 
 
-def plugged(model):
-    return naive(model, [TargetCorrectionPlugin(corrector)])
+BIG, FEW = {"mem_size": 8}, {"mem_size": 8, "batch_size": 2, "batch_size_mem": 2}
+
+
+@pytest.mark.parametrize(
+    ("make", "replay", "message"),
+    [
+        (plugged, BIG, "gave a mini-batch of 8"),
+        (plugged, FEW, "more than the 26 samples of the experience"),
+        (tangent, BIG, "more than the 26 samples of the experience"),
+    ],
+)
+def test_samples_that_another_plugin_adds_are_refused(classes, make, replay, message):
+    strategy = make(network(), ReplayPlugin(**replay))
+    strategy.train(classes.train_stream[0])
+    with pytest.raises(InvalidInputError, match=message):
+        strategy.train(classes.train_stream[1])
+    assert make is plugged or strategy.learner.samples == 26
 
 
 @pytest.mark.parametrize("strategy", [plugged, tangent])
@@ -385,16 +340,14 @@ def test_tangent_is_a_first_session_and_a_learner_of_everything(classes, first_e
     watched = evaluator(accuracy_metrics(stream=True, epoch=True), loss_metrics(stream=True))
     strategy = tangent(model, first_epochs=first_epochs, evaluator=watched)
     mine = torch.optim.SGD(twin.parameters(), lr=0.05)
-    X, Y = whole(classes.train_stream[0])
+    X, Y = STREAMS[0]
     for x, y in [*zip(X.split(4), Y.split(4), strict=True)] * first_epochs:
         mine.zero_grad()
         SquaredError()(twin(x), y).backward()
         mine.step()
     by_hand = rt.TangentLearner(twin, memory=64)
-    test, labels = joined(classes.test_stream)
-    labels = labels.argmax(1)
-    for number, experience in enumerate(classes.train_stream):
-        X, Y = whole(experience)
+    test, labels = TEST
+    for number, (experience, (X, Y)) in enumerate(zip(classes.train_stream, STREAMS, strict=True)):
         before = by_hand.predict(X) if number else twin(X)
         found = strategy.train(experience, shuffle=False)
         accuracy = (before.argmax(1) == Y.argmax(1)).double().mean().item()
@@ -420,63 +373,36 @@ def test_tangent_learns_real_targets_in_any_order(regression):
         for experience in experiences:
             strategy.train(experience)
         found.append(strategy.eval(regression.test_stream)["MSE_Stream/eval_phase/test_stream"])
-    X, Y = joined(regression.train_stream)
-    by_hand = rt.TangentLearner(network(2), memory=64).learn(X, Y)
-    X, Y = joined(regression.test_stream)
+    by_hand = rt.TangentLearner(network(2), memory=64).learn(*joined(REAL_STREAMS[:3]))
+    X, Y = joined(REAL_STREAMS[3:])
     error = (by_hand.predict(X) - Y).square().mean().item()
     assert found == pytest.approx([error, error], rel=1e-8)
 
 
 def test_tangent_on_a_feature_extractor_starts_from_zero(classes):
-    watched = evaluator(accuracy_metrics(stream=True), loss_metrics(epoch=True))
-    options = {"first_epochs": 0, "optimizer": None, "targets": CLASSES, "evaluator": watched}
-    strategy = tangent(network(7), **options)
+    options = {"first_epochs": 0, "optimizer": None, "targets": CLASSES}
+    strategy = tangent(network(7), evaluator=evaluator(loss_metrics(epoch=True)), **options)
     found = strategy.train(classes.train_stream[0])
     # half of the squared norm of a one-hot row
     assert found["Loss_Epoch/train_phase/train_stream/Task000"] == pytest.approx(0.5)
     strategy.train(classes.train_stream[1])
-    X, Y = joined(classes.train_stream)
-    by_hand = rt.TangentLearner(network(7), memory=64).learn(X, Y)
-    test, _ = whole(classes.test_stream[1])
-    assert (strategy.learner.predict(test) - by_hand.predict(test)).abs().max() < 1e-9
+    by_hand = rt.TangentLearner(network(7), memory=64).learn(*joined(STREAMS))
+    assert (strategy.learner.predict(TEST[0]) - by_hand.predict(TEST[0])).abs().max() < 1e-9
 
 
 class Stopper(SupervisedPlugin):
-    """Stops after an epoch, and notes how much was learned whenever there is an evaluation."""
-
-    def __init__(self):
-        super().__init__()
-        self.samples = []
-
     def after_training_epoch(self, strategy, **kwargs):
         strategy.stop_training()
 
-    def before_eval(self, strategy, **kwargs):
-        self.samples.append(0 if strategy.learner is None else strategy.learner.samples)
-
 
 def test_tangent_learns_the_first_experience_when_its_session_is_stopped(classes):
-    stopper = Stopper()
-    strategy = tangent(network(), first_epochs=5, plugins=[stopper], eval_every=0)
-    strategy.train(classes.train_stream[0], eval_streams=[classes.test_stream])
-    assert strategy.clock.train_iterations == 2 * 7
-    assert stopper.samples == [0, 26]  # at the beginning and, learned, at the end
+    strategy = tangent(network(), Stopper(), first_epochs=5)
+    strategy.train(classes.train_stream[0])
+    assert (strategy.clock.train_iterations, strategy.learner.samples) == (2 * 7, 26)
 
 
-def test_tangent_says_what_it_needs(classes):
+def test_tangent_says_what_it_needs():
     with pytest.raises(InvalidInputError, match="first_epochs is -1"):
         tangent(network(), first_epochs=-1)
     with pytest.raises(InvalidInputError, match="there is no optimizer to train the network"):
         tangent(network(), optimizer=None)
-    strategy = tangent(network(), plugins=[ReplayPlugin(mem_size=8)])
-    strategy.train(classes.train_stream[0])
-    with pytest.raises(InvalidInputError, match="more than the 26 samples"):
-        strategy.train(classes.train_stream[1])
-    assert strategy.learner.samples == 26
-
-
-def test_dropout_is_corrected_as_in_evaluation_and_trained_as_it_is(classes):
-    model = nn.Sequential(nn.Dropout(0.2), *network())
-    found = naive(model, [TargetCorrectionPlugin(corrector)]).train(classes.train_stream[0])
-    assert found["TargetShift/train_phase/train_stream/Task000/Exp000"] > 0
-    assert model.training

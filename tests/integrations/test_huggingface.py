@@ -68,13 +68,9 @@ CLOSED = partial(rt.NetworkCorrector, gamma=1.0, block_size=8, memory=64)
 LEARNER = rt.SGD(LR, BATCH, reduction="mean")
 
 
-def trainer_of(folder, model=None, task=TASKS[0], corrector=CORRECTOR, extra=None, **options):
-    given = {"corrector": corrector, "train_dataset": task} | (extra or {})
-    return CorrectedTrainer(model, arguments(folder, **options), **given)
-
-
 def by_trainer(folder, model, tasks=TASKS, corrector=CORRECTOR, extra=None, **options):
-    trainer = trainer_of(folder, model, tasks[0], corrector, extra, **options)
+    given = {"corrector": corrector, "train_dataset": tasks[0]} | (extra or {})
+    trainer = CorrectedTrainer(model, arguments(folder, **options), **given)
     for task in tasks:
         trainer.train_dataset = task
         trainer.train()
@@ -89,22 +85,12 @@ def tensors(task):
 def assert_like_by_hand(
     model, corrector=CORRECTOR, learner=LEARNER, streams=None, trained="all", **how
 ):
-    """The model's weights are those of the plain loop; gives the corrected targets."""
+    """The model's weights are those of the plain loop, in which there is something to correct."""
     same = bert(trained=trained)
     streams = [tensors(task) for task in TASKS] if streams is None else streams
-    targets = by_hand(same, corrector(same, learner), streams, **how)
+    Z = by_hand(same, corrector(same, learner), streams, **how)
+    assert (Z[-1] - streams[-1][1][-len(Z[-1]) :]).abs().max() > 0.1
     assert_same(model, same)
-    return targets
-
-
-@pytest.mark.parametrize("loss", ["squared", "cross-entropy"])
-@pytest.mark.parametrize("trained", ["all", "classifier", "layer.1."])
-def test_the_same_weights_as_by_hand(tmp_path, trained, loss):
-    corrector, model = partial(CORRECTOR, loss=loss), bert(trained=trained)
-    trainer = by_trainer(tmp_path, model, corrector=corrector)
-    Z = assert_like_by_hand(model, corrector, trained=trained)
-    assert (Z[1] - tensors(TASKS[1])[1]).abs().max() > 0.1  # there was something to correct
-    assert trainer.corrector.learner == LEARNER
 
 
 def accumulated(batches):
@@ -115,9 +101,12 @@ def accumulated(batches):
 SMOOTHED = [(X, 0.8 * Y + 0.2 / CLASSES) for X, Y in map(tensors, TASKS)]
 ODD = sentences(18, 1), sentences(15, 2)
 WHOLE = [tensors(ODD[0][:16]), tensors(ODD[1][:12])]
-EPOCHS = partial(CORRECTOR, refresh="epoch")
+EPOCHS, ENTROPY = partial(CORRECTOR, refresh="epoch"), partial(CORRECTOR, loss="cross-entropy")
 # The Trainer's options, and what the plain loop is given.
 LIKE_BY_HAND = {
+    "all is trained": ({}, {}),
+    "the head is trained": ({}, {"trained": "classifier"}),
+    "cross-entropy": ({"corrector": ENTROPY}, {"corrector": ENTROPY, "trained": "layer.1."}),
     "accumulated": accumulated(2),
     "half a last step": accumulated(4),  # of the 12 samples in steps of 8
     "smoothed labels": ({"label_smoothing_factor": 0.2}, {"streams": SMOOTHED}),
@@ -130,21 +119,20 @@ LIKE_BY_HAND = {
 
 
 @pytest.mark.parametrize("what", LIKE_BY_HAND)
-def test_the_same_weights_as_by_hand_with_other_options(tmp_path, what):
+def test_the_same_weights_as_by_hand(tmp_path, what):
     options, by_hand = LIKE_BY_HAND[what]
-    trainer = by_trainer(tmp_path, bert(), **options)
+    trainer = by_trainer(tmp_path, bert(trained=by_hand.get("trained", "all")), **options)
     assert_like_by_hand(trainer.model, **by_hand)
     assert trainer_logs(trainer)[-1]["largest_target"] > 0
+    assert trainer.corrector.learner == by_hand.get("learner", LEARNER)
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
 def test_a_schedule_is_the_learners(tmp_path, schedule):
-    trainer = by_trainer(tmp_path, bert(), lr_scheduler_type=schedule)
-    rates = trainer.corrector.learner.lr
+    trainer, same = by_trainer(tmp_path, bert(), lr_scheduler_type=schedule), bert()
+    rates, corrector = trainer.corrector.learner.lr, CORRECTOR(same, LEARNER)
     if schedule == "linear":
         assert rates == pytest.approx([LR * part for part in (1, 0.75, 0.5, 0.25, 1, 2 / 3, 1 / 3)])
-    same = bert()
-    corrector = CORRECTOR(same, LEARNER)
 
     def streams():
         for task, steps in zip(TASKS, (4, 7), strict=True):
@@ -179,49 +167,43 @@ def trainer_logs(trainer):
     return [each for each in trainer.state.log_history if "target_shift" in each]
 
 
+STEPS, EPOCH = {"save_strategy": "steps", "save_steps": 2}, {"save_strategy": "epoch"}
+
+
 @pytest.mark.parametrize(
     ("schedule", "saved", "checkpoint"),
-    [
-        ("constant", {"save_strategy": "steps", "save_steps": 2}, 2),
-        ("linear", {"save_strategy": "steps", "save_steps": 2}, 2),
-        ("constant", {"save_strategy": "epoch"}, 3),
-    ],
+    [("constant", STEPS, 2), ("linear", STEPS, 2), ("constant", EPOCH, 3)],
     ids=["in a task", "in a task, scheduled", "after a task"],
 )
 def test_resumed_from_a_checkpoint_of_the_second_task(tmp_path, schedule, saved, checkpoint):
-    third = sentences(8, 5)
+    third, options = sentences(8, 5), saved | {"lr_scheduler_type": schedule}
     expected = by_trainer(tmp_path, bert(), (*TASKS, third), lr_scheduler_type=schedule)
-    options = saved | {"lr_scheduler_type": schedule}
     by_trainer(tmp_path / "broken", bert(), **options)
-    again = trainer_of(tmp_path / "broken", bert(3), TASKS[1], **options)
+    given = {"corrector": CORRECTOR, "train_dataset": TASKS[1]}
+    again = CorrectedTrainer(bert(3), arguments(tmp_path / "broken", **options), **given)
     again.train(resume_from_checkpoint=str(tmp_path / "broken" / f"checkpoint-{checkpoint}"))
     again.train_dataset = third
     again.train()
     assert_same(again.model, expected.model)
 
 
-def test_what_is_logged(tmp_path):
-    trainer = trainer_of(tmp_path, bert())
-    trainer.train()
+def test_what_is_logged_and_that_evaluation_is_on_true_labels(tmp_path):
+    trainer = by_trainer(tmp_path, bert(), TASKS[:1])
     (first,) = trainer_logs(trainer)
     X, Y = tensors(TASKS[0])
     Z = CORRECTOR(bert(), LEARNER).correct(X, Y)
     assert first["target_shift"] == pytest.approx(float((Z - Y).square().mean().sqrt()))
     assert "linearisation_error" not in first
-    trainer.train_dataset = TASKS[1]
-    trainer.train()
-    (second,) = trainer_logs(trainer)
-    assert second["linearisation_error"] == trainer.corrector.linearisation_error > 0
-
-
-def test_evaluation_is_on_true_labels(tmp_path):
-    trainer = by_trainer(tmp_path, bert(), TASKS[:1])
     X, Y = tensors(TASKS[1])
     with torch.no_grad():
         logits = trainer.model.eval()(**X).logits
     found = trainer.evaluate(TASKS[1])["eval_loss"]
     assert found == pytest.approx(float((logits - Y).square().sum(1).mean() / 2), rel=1e-6)
     assert trainer.predict(TASKS[1]).predictions.shape == (12, CLASSES)
+    trainer.train_dataset = TASKS[1]
+    trainer.train()
+    (second,) = trainer_logs(trainer)
+    assert second["linearisation_error"] == trainer.corrector.linearisation_error > 0
 
 
 def shorter(rows):
@@ -281,42 +263,33 @@ def test_what_is_refused_before_anything_is_trained(tmp_path, what):
 
 @pytest.mark.parametrize("name", ["world_size", "n_gpu"])
 def test_several_devices_are_refused(tmp_path, monkeypatch, name):
-    trainer = trainer_of(tmp_path, bert())
     monkeypatch.setattr(TrainingArguments, name, 2)
     with pytest.raises(InvalidInputError, match="several processes or devices"):
-        trainer.train()
+        by_trainer(tmp_path, bert())
 
 
-def test_a_scheduler_from_elsewhere_is_refused(tmp_path):
+def test_a_scheduler_or_a_shuffling_loader_from_elsewhere_is_refused(tmp_path, monkeypatch):
     model = bert()
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
     with pytest.raises(InvalidInputError, match="a scheduler is given"):
-        trainer_of(tmp_path, model, extra={"optimizers": (optimizer, scheduler)})
+        by_trainer(tmp_path, model, extra={"optimizers": (optimizer, scheduler)})
 
+    def shuffled(trainer):
+        data, collate = trainer.train_dataset, trainer.data_collator
+        return DataLoader(data, BATCH, shuffle=True, collate_fn=collate)
 
-class Shuffling(CorrectedTrainer):
-    def get_train_dataloader(self):
-        return DataLoader(self.train_dataset, BATCH, shuffle=True, collate_fn=self.data_collator)
-
-
-def test_shuffling_by_a_loader_of_ones_own_is_refused(tmp_path):
-    trainer = Shuffling(bert(), arguments(tmp_path), corrector=CORRECTOR, train_dataset=TASKS[0])
+    monkeypatch.setattr(CorrectedTrainer, "get_train_dataloader", shuffled)
     with pytest.raises(InvalidInputError, match="is not the one corrected"):
-        trainer.train()
+        by_trainer(tmp_path, model)
 
 
-def test_numbers_as_labels():
+def test_numbers_as_labels_and_the_cross_entropy_of_a_single_output():
     numbers = torch.tensor([0.5, -2.0])
     assert torch.equal(true_targets(numbers, 1, 0.0), numbers[:, None])
     assert torch.equal(true_targets(torch.ones(2, 3), 3, 0.0), torch.ones(2, 3))
     with pytest.raises(InvalidInputError, match="label_smoothing_factor is for classes"):
         true_targets(numbers, 1, 0.1)
-    with pytest.raises(InvalidInputError, match="labels are -100 to 0"):
-        true_targets(torch.tensor([0, -100]), 4, 0.1)
-
-
-def test_the_cross_entropy_of_a_single_output():
     logits, y = torch.tensor([[0.5], [-1.0]]), torch.tensor([[1.0], [0.2]])
     right = logits.sigmoid()
     expected = -(y * right.log() + (1 - y) * (1 - right).log()).sum()
@@ -328,20 +301,15 @@ class Stop(transformers.TrainerCallback):
         control.should_training_stop = True
 
 
-def test_a_task_that_ended_early_ends_the_stream(tmp_path):
-    trainer = trainer_of(tmp_path, bert(), extra={"callbacks": [Stop]})
-    trainer.train()
+def test_tasks_that_cannot_be_gone_on_from(tmp_path):
+    trainer = by_trainer(tmp_path, bert(), TASKS[:1], extra={"callbacks": [Stop]})
     with pytest.raises(InvalidInputError, match="the last task ended after 4 of 16 samples"):
         trainer.train()
-
-
-def test_checkpoints_that_are_refused(tmp_path):
-    (tmp_path / "checkpoint-1").mkdir()
+    (tmp_path / "checkpoint-9").mkdir()
+    complete = by_trainer(tmp_path, bert(), TASKS[:1])
     with pytest.raises(InvalidInputError, match="holds no corrector.safetensors"):
-        trainer_of(tmp_path, bert()).train(resume_from_checkpoint=True)
-    options = {"save_strategy": "steps", "save_steps": 2}
+        complete.train(resume_from_checkpoint=True)
     never = partial(CORRECTOR, refresh="never")
-    by_trainer(tmp_path / "never", bert(), TASKS[:1], never, **options)
-    trainer = trainer_of(tmp_path / "never", bert(), corrector=never, **options)
+    trainer = by_trainer(tmp_path / "never", bert(), TASKS[:1], never, **STEPS)
     with pytest.raises(InvalidInputError, match="only a corrector with refresh='task'"):
         trainer.train(resume_from_checkpoint=str(tmp_path / "never" / "checkpoint-2"))

@@ -12,16 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import retarget as rt
 from retarget.errors import InvalidInputError, InvalidTypeError
-from support.corrected_training import (
-    LEARNER,
-    assert_same,
-    make,
-    network,
-    sgd,
-    step_loss,
-    tasks,
-    trained,
-)  # fmt: skip
+from retarget.integrations.agreement import HalfSquaredError
+from support.corrected_training import LEARNER, assert_same, make, network, sgd, tasks, trained
 
 L = pytest.importorskip("lightning")
 from lightning.pytorch.callbacks import (  # noqa: E402
@@ -31,6 +23,7 @@ from lightning.pytorch.callbacks import (  # noqa: E402
 from lightning.pytorch.loggers import CSVLogger  # noqa: E402
 
 from retarget.integrations.lightning import TangentLearner, TargetCorrection  # noqa: E402
+from retarget.integrations.lightning_trainer import Places  # noqa: E402
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
@@ -61,7 +54,7 @@ class Small(L.LightningModule):
         return self.network(x)
 
     def loss(self, x, z):
-        return step_loss(self.network(x), z, self.learner)
+        return HalfSquaredError(self.learner.reduction)(self.network(x), z)
 
     def training_step(self, batch, batch_idx):
         self.seen.append(batch)
@@ -161,46 +154,43 @@ def test_weights_are_those_of_the_plain_loop(what):
 
 
 Pair = namedtuple("Pair", "inputs targets")
-# How a batch is collated, where its inputs and targets are, and how the module is called.
+# A batch of some inputs and targets, and where they are.
 FORMS = {
-    "list": (lambda x, y: [x, y], {}, lambda batch: batch),
-    "named tuple": (Pair, {}, lambda batch: (batch.inputs, batch.targets)),
-    "reversed": (lambda x, y: (y, "a", x), {"inputs": 2, "targets": 0}, lambda batch: batch[::-2]),
-    "dict": (
-        lambda x, y: {"name": "a", "x": x, "y": y},
-        {"inputs": "x", "targets": "y"},
-        lambda batch: (batch["x"], batch["y"]),
-    ),
-    "parts": (
-        lambda x, y: {"left": x[:, :2], "y": y, "right": x[:, 2:]},
-        {"targets": "y"},
-        lambda batch: (torch.cat([batch["left"], batch["right"]], 1), batch["y"]),
-    ),
-    "named parts": (
-        lambda x, y: (y, "a", x[:, :2], x[:, 2:]),
-        {"inputs": [2, 3], "targets": 0},
-        lambda batch: (torch.cat(batch[2:], 1), batch[0]),
-    ),
+    "named tuple": (Pair, {}),
+    "list": (lambda x, y: [x, y, "a"], {}),
+    "reversed": (lambda x, y: (y, "a", x), {"inputs": 2, "targets": 0}),
+    "some": (lambda x, y: (y, x, "a", x), {"inputs": [3, 1], "targets": 0}),
+    "dict": (lambda x, y: {"a": "b", "x": x, "y": y}, {"inputs": "x", "targets": "y"}),
+    "all but one": (lambda x, y: {"a": x, "y": y, "b": x}, {"targets": "y"}),
 }
+
+
+@pytest.mark.parametrize("what", FORMS)
+def test_batches_of_every_form(what):
+    form, where = FORMS[what]
+    places = Places(**({"inputs": None, "targets": 1} | where))
+    inputs, targets = places.split(form("x", Y))
+    assert targets is Y
+    assert inputs == {"some": ("x", "x"), "all but one": {"a": "x", "b": "x"}}.get(what, "x")
+    found = places.put(form("other", Y), inputs, X)
+    assert (type(found), found) == (type(form("x", X)), form("x", X))
 
 
 class Halves(Small):
     def forward(self, left, right):
         return self.network(torch.cat([left, right], 1))
 
+    def training_step(self, batch, batch_idx):
+        return self.loss(torch.cat([batch["left"], batch["right"]], 1), batch["y"])
 
-@pytest.mark.parametrize("form", FORMS)
-def test_batches_of_every_form(form):
-    form_of, places, pair_of = FORMS[form]
 
-    def collate(rows):
-        return form_of(*(torch.stack(each) for each in zip(*rows, strict=True)))
+def in_halves(rows):
+    x, y = (torch.stack(each) for each in zip(*rows, strict=True))
+    return {"left": x[:, :2], "y": y, "right": x[:, 2:]}
 
-    module = (Halves if "parts" in form else Small)()
-    step = module.training_step
-    module.training_step = lambda batch, batch_idx: step(pair_of(batch), batch_idx)
-    callback = TargetCorrection(make, **places)  # of the module itself, called with its inputs
-    assert_learned(fitted(module, callback, collate_fn=collate))
+
+def test_the_module_itself_as_the_network_with_several_inputs():
+    assert_learned(fitted(Halves(), TargetCorrection(make, targets="y"), collate_fn=in_halves))
 
 
 def test_random_numbers_are_those_of_training_without_it():
@@ -213,15 +203,6 @@ def test_random_numbers_are_those_of_training_without_it():
     assert torch.equal(*states)
 
 
-def test_one_trainer_for_all_tasks_and_the_module_itself_as_the_network():
-    module = Small()
-    fit = trainer(TargetCorrection(make))
-    for x, y in tasks():
-        fit.fit(module, loader(x, y))
-        fit.fit_loop.max_epochs += 1
-    assert_learned(module.network)
-
-
 def test_modes_and_buffers_are_changed_by_training_alone_and_dropout_is_off_while_correcting():
     module = Small()
     module.network.insert(1, nn.Dropout(0.3))
@@ -232,34 +213,34 @@ def test_modes_and_buffers_are_changed_by_training_alone_and_dropout_is_off_whil
     assert [part.training for part in module.network] == [False, True, True, True, True]
 
 
-def test_what_is_logged(tmp_path):
+def test_what_is_logged_by_one_trainer_for_all_tasks(tmp_path):
     module = Small()
     callback, metrics = correction(module), []
+    fit = trainer(callback, logger=CSVLogger(tmp_path))
     for x, y in tasks():
-        fit = trainer(callback, logger=CSVLogger(tmp_path))
         fit.fit(module, loader(x, y))
         metrics.append({name: float(value) for name, value in fit.logged_metrics.items()})
-        fit.logger.save()
+        fit.fit_loop.max_epochs += 1
+    assert_learned(module.network)
     z = make(network()).correct(X, Y)
     shift, largest = (z - Y).square().mean().sqrt().item(), z.abs().max().item()
     expected = {"retarget/shift": shift, "retarget/largest_target": largest}
     assert metrics[0] == pytest.approx(expected, 1e-6)
     error = callback.corrector.linearisation_error
     assert metrics[1]["retarget/linearisation_error"] == pytest.approx(error, 1e-6)
-    written = (tmp_path / "lightning_logs" / "version_1" / "metrics.csv").read_text()
+    fit.logger.save()
+    written = (tmp_path / "lightning_logs" / "version_0" / "metrics.csv").read_text()
     assert "retarget/linearisation_error" in written.splitlines()[0]
 
 
-@pytest.mark.parametrize(
-    ("learner", "options"),
-    [
-        (LEARNER, {}),
-        (MOMENTUM, {}),
-        (TWELVE, CLOSED | {"replay": 20}),
-        (LEARNER, {"refresh": "never"}),
-    ],
-    ids=["open", "momentum", "closed", "never"],
-)
+GOING_ON = {
+    "momentum": (MOMENTUM, {}),
+    "closed": (TWELVE, CLOSED | {"replay": 20}),
+    "never": (LEARNER, {"refresh": "never"}),
+}
+
+
+@pytest.mark.parametrize(("learner", "options"), GOING_ON.values(), ids=GOING_ON)
 def test_a_checkpoint_goes_on_with_the_next_task(tmp_path, learner, options):
     whole, (first, second) = Small(learner), tasks()
     callback = correction(whole, learner, **options)
@@ -275,62 +256,42 @@ def test_a_checkpoint_goes_on_with_the_next_task(tmp_path, learner, options):
     assert_learned(resumed.network, whole.network)
 
 
-def test_a_checkpoint_from_the_middle_of_a_task_is_refused(tmp_path):
-    module = Small()
+class Unlucky(Small):
+    def training_step(self, batch, batch_idx):
+        if batch_idx == 3 and self.path:
+            self.trainer.save_checkpoint(self.path)
+            raise RuntimeError("the power is gone")
+        return super().training_step(batch, batch_idx)
 
-    class Saver(L.Callback):
-        def on_train_batch_end(self, trainer, module, outputs, batch, index):
-            if index == 3:
-                trainer.save_checkpoint(tmp_path / "middle.ckpt")
 
-    trainer(correction(module), Saver()).fit(module, loader(X, Y))
-    with pytest.raises(InvalidInputError, match="middle of a task, 4 batches before its end"):
+def test_a_fit_that_broke_off_is_not_gone_on_from(tmp_path):
+    module = Unlucky()
+    callback, module.path = correction(module), tmp_path / "middle.ckpt"
+    step = module.training_step = module.training_step  # of this object
+    with pytest.raises(RuntimeError, match="power"):
+        trainer(callback).fit(module, loader(X, Y))
+    assert module.training_step is step  # as it was
+    module.path = None
+    with pytest.raises(InvalidInputError, match="5 batches before the end"):
+        trainer(callback).fit(module, loader(X, Y))
+    with pytest.raises(InvalidInputError, match="middle of a task, 5 batches before its end"):
         trainer(correction(module)).fit(module, loader(X, Y), ckpt_path=tmp_path / "middle.ckpt")
 
 
-def test_a_fit_that_broke_off_is_not_gone_on_from():
-    module = Small()
-    callback, step = correction(module), module.training_step
-
-    def unlucky(batch, batch_idx):
-        if batch_idx == 3:
-            raise RuntimeError("the power is gone")
-        return step(batch, batch_idx)
-
-    module.training_step = unlucky
-    with pytest.raises(RuntimeError, match="power"):
-        trainer(callback).fit(module, loader(X, Y))
-    assert module.training_step is unlucky  # as it was
-    del module.training_step
-    with pytest.raises(InvalidInputError, match="5 batches before the end"):
-        trainer(callback).fit(module, loader(X, Y))
-    assert "training_step" not in vars(module)
+def changed(**members):
+    """A module like the small one, with other methods."""
+    return type("Changed", (Small,), members)
 
 
-class Clipping(Small):
-    def configure_gradient_clipping(self, *given, **more):
-        pass
+def three_times(module, x, z):
+    return 3 * nn.functional.mse_loss(module.network(x), z)
 
 
-class Manual(Small):
-    automatic_optimization = False
+def warming_up(module, batch, batch_idx):
+    module.optimiser.param_groups[0]["lr"] = 0.01 * 1.01**batch_idx
 
 
-class OtherLoss(Small):
-    def loss(self, x, z):
-        return 3 * nn.functional.mse_loss(self.network(x), z)
-
-
-class Skipping(Small):
-    def training_step(self, batch, batch_idx):
-        return None
-
-
-class Warm(Small):
-    def on_train_batch_start(self, batch, batch_idx):
-        self.optimiser.param_groups[0]["lr"] = 0.01 * 1.01**batch_idx
-
-
+CLIPPING = changed(configure_gradient_clipping=lambda *_, **__: None)
 CALLS = itertools.count()
 
 
@@ -349,19 +310,17 @@ REFUSED = {
     "shuffle": ("RandomSampler.*use shuffle=False", {"loading": {"shuffle": True}}),
     "epochs": ("2 epochs.*refresh='task'", {"settings": {"max_epochs": 2}}),
     "rate": ("optimiser is SGD.lr=0.1", {"kind": lambda: Small(replace(LEARNER, lr=0.1))}),
-    "warm-up": ("rate of step 1 is 0.0101", {"kind": Warm}),
-    "loss": ("half of the squared error", {"kind": OtherLoss}),
-    "closed steps": ("batch_size=12", {"options": CLOSED, "loading": {"batch_size": 12}}),
-    "labels": ("labels are 0 to 5", {"loader": lambda: loader(X, torch.arange(48) % 6)}),
+    "warm-up": ("rate of step 1 is 0.0101", {"kind": changed(on_train_batch_start=warming_up)}),
+    "loss": ("half of the squared error", {"kind": changed(loss=three_times)}),
     # by Lightning's own
     "batch size": ("batches of 4, 1 to a step.*batch_size=6", {"loading": {"batch_size": 4}}),
     "few steps": ("max_steps is 3.*8 steps", {"settings": {"max_steps": 3}}),
     "bfloat16": ("precision is 'bf16-mixed'", {"settings": {"precision": "bf16-mixed"}}),
     "clip": ("gradient_clip_val is 0.5", {"settings": {"gradient_clip_val": 0.5}}),
-    "own clipping": ("own configure_gradient_clipping", {"kind": Clipping}),
-    "manual": ("automatic_optimization=False", {"kind": Manual}),
+    "own clipping": ("own configure_gradient_clipping", {"kind": CLIPPING}),
+    "manual": ("automatic_optimization=False", {"kind": changed(automatic_optimization=False)}),
     "scheduler": ("a scheduler changes the rate", {"kind": Scheduled}),
-    "skipped": ("training_step returned None", {"kind": Skipping}),
+    "skipped": ("training_step returned None", {"kind": changed(training_step=lambda *_: None)}),
     "sum": ("reduction='sum'", {"options": {"learner": SUM}, "settings": THREE, "loading": PAIRS}),
     "unfilled": ("do not fill", {"settings": THREE, "loader": lambda: loader(X[:44], Y[:44], 2)}),
     "swa": ("StochasticWeightAveraging", {"other": lambda: StochasticWeightAveraging(0.1)}),
@@ -392,17 +351,13 @@ def test_what_is_refused(what):
         assert_same(module.network, network(), tolerance=0)
 
 
-def test_what_makes_no_corrector_is_refused():
+def test_what_makes_no_corrector_and_several_devices_are_refused():
     with pytest.raises(InvalidTypeError, match="corrector is 3; expected a function"):
         TargetCorrection(3)
     with pytest.raises(InvalidTypeError, match="corrector made a dict"):
         fitted(Small(), TargetCorrection(lambda module: {}))
-
-
-def test_several_devices_are_refused():
-    module = Small()
     with pytest.raises(InvalidInputError, match="DDPStrategy of 1 processes"):
-        trainer(correction(module), strategy="ddp", devices=1).fit(module, loader(X, Y))
+        fitted(Small(), settings={"strategy": "ddp", "devices": 1})
     torch.distributed.destroy_process_group()
 
 

@@ -12,16 +12,7 @@ import pytest
 pytest.importorskip("river")
 
 import polars as pl
-from river import (
-    checks,
-    compose,
-    datasets,
-    evaluate,
-    linear_model,
-    metrics,
-    optim,
-    preprocessing,
-)
+from river import checks, linear_model, optim, preprocessing
 
 import retarget as rt
 import retarget.integrations.river
@@ -64,100 +55,94 @@ def stream(n=60, seed=0):
     return X, Y, [dict(zip(NAMES, x, strict=True)) for x in X.tolist()]
 
 
+def come_and_go():
+    """A stream in which one feature comes, and one goes."""
+    X, Y, _ = stream()
+    X[:24, 3], X[36:, 1] = 0, 0
+    samples = [{name: v for name, v in zip(NAMES, x, strict=True) if v} for x in X.tolist()]
+    return X, Y, samples
+
+
 def learn_all(model, samples, targets):
     for x, y in zip(samples, targets, strict=True):
         model.learn_one(x, y)
     return model
 
 
+def corrected(model=None, block_size=6, memory=None, gamma=0.7, **options):
+    if model is None:
+        model = Linear(optim.SGD(0.02), intercept_lr=0.03)
+    make = functools.partial(
+        rt.TargetCorrector, gamma=gamma, block_size=block_size, memory=memory, **options
+    )
+    return TargetCorrection(model, make, max_features=8)
+
+
+RIDGE_OR_CORRECTION = [
+    StreamingRidge("rbf", memory=8, max_features=8),
+    corrected(memory=9, block_size=10),
+]
+
+
+@pytest.mark.parametrize("model", RIDGE_OR_CORRECTION)
+def test_copies_go_on_by_themselves_and_memory_is_bounded(model):
+    _, Y, samples = stream(n=200)
+    model = learn_all(model.clone(), samples[:50], Y[:50])
+    model.predict_one(samples[0])  # weights are kept from then on
+    size = len(pickle.dumps(model))
+    twins, fresh = [pickle.loads(pickle.dumps(model)), copy.deepcopy(model)], model.clone()
+    assert fresh.predict_one(samples[0]) == 0.0
+    for each in (model, *twins):
+        learn_all(each, samples[50:], Y[50:])
+    learn_all(fresh, samples, Y)
+    expected = model.predict_one(samples[0])
+    assert [each.predict_one(samples[0]) for each in (*twins, fresh)] == [expected] * 3
+    assert len(pickle.dumps(model)) <= size + 64  # a counter may take more bytes
+
+
+@pytest.mark.parametrize("model", RIDGE_OR_CORRECTION)
+@pytest.mark.parametrize(
+    ("x", "y", "error", "message"),
+    [
+        ({"a": math.nan}, 1.0, InvalidInputError, "fill in missing"),
+        ({"a": 1.0}, "much", InvalidTypeError, "y is 'much'; expected a number"),
+        ({"a": 1.0}, math.inf, InvalidInputError, "y is inf; expected a finite number"),
+        (dict.fromkeys("abcdefghi", 1.0), 1.0, InvalidInputError, "9 features; expected at most 8"),
+    ],
+)
+def test_what_cannot_be_learned_is_refused_and_changes_nothing(model, x, y, error, message):
+    model = model.clone()
+    model.learn_one({"a": 1.0}, 2.0)
+    before = pickle.dumps(model)
+    with pytest.raises(error, match=message):
+        model.learn_one(x, y)
+    assert pickle.dumps(model) == before
+
+
 class TestStreamingRidge:
-    def test_it_is_ridge_regression_on_all_samples(self):
-        X, Y, samples = stream()
+    def test_it_is_ridge_regression_on_all_samples_with_zeros_for_features_that_are_missing(self):
+        X, Y, samples = come_and_go()
         model = learn_all(StreamingRidge(gamma=0.7, discount=1.0), samples, Y)
         wide = np.hstack([X, np.full((len(X), 1), math.sqrt(LEVEL))])
         exact = rt.StreamingRidge(rt.Linear(), gamma=0.7).learn(wide, Y).predict(wide)
-        found = [model.predict_one(x) for x in samples]
+        found = [model.predict_one(x | {"never seen": 9.0}) for x in samples]
         np.testing.assert_allclose(found, exact, rtol=1e-10, atol=1e-10)
+        assert model.chosen == {"gamma": 0.7, "discount": 1.0}
 
-    def test_a_feature_that_comes_or_goes_is_zero_elsewhere(self):
-        _, Y, samples = stream()
-        partial = [
-            {name: x[name] for name in NAMES[: 2 if i < 20 else 4] if i < 40 or name != "age"}
-            for i, x in enumerate(samples)
-        ]
-        whole = [{name: x.get(name, 0.0) for name in NAMES} for x in partial]
-        for features in ("linear", rt.RBF(2.0)):
-            come_and_go = learn_all(StreamingRidge(features, memory=16), partial, Y)
-            filled = learn_all(StreamingRidge(features, memory=16), whole, Y)
-            for x in samples[:5]:
-                found = come_and_go.predict_one({**x, "never seen": 9.0})
-                assert found == pytest.approx(filled.predict_one(x), rel=1e-9)
-
-    def test_it_follows_a_drift_and_says_how(self):
-        _, Y, samples = stream(n=900)
-        Y[300:] *= -1.0
-        model = learn_all(StreamingRidge(), samples, Y)
-        lasting = learn_all(StreamingRidge(discount=1.0), samples, Y)
-        assert model.chosen["discount"] == 0.99
-        assert model.chosen["gamma"] in (1.0, 0.1)
-
-        late = list(zip(samples[300:], Y[300:], strict=True))
-
-        def error(one):
-            return np.mean([abs(one.predict_one(x) - y) for x, y in late])
-
-        assert error(model) < 0.6 * error(lasting)
-
-    @pytest.mark.parametrize("before", [0, 7])
-    def test_frames_are_rows_one_after_the_other(self, before):
+    def test_frames_are_rows_one_after_the_other(self):
         X, Y, _ = stream()
-        names = list("abcd")
-        samples = [dict(zip(names, x, strict=True)) for x in X.tolist()]
-        one, many = StreamingRidge("rbf", memory=8), StreamingRidge("rbf", memory=8)
+        samples = [dict(zip("abcd", x, strict=True)) for x in X.tolist()]
+        one, many = (StreamingRidge("rbf", memory=8) for _ in range(2))
         learn_all(one, samples, Y)
-        learn_all(many, samples[:before], Y[:before])
         frame = pl.DataFrame(samples)
-        assert many.predict_many(frame).len() == len(X)
-        many.learn_many(frame[before:], pl.Series(Y[before:]))
+        assert many.predict_many(frame).to_list() == [0.0] * len(X)
+        learn_all(many, samples[:7], Y[:7])
+        many.learn_many(frame[7:], pl.Series(Y[7:]))
         np.testing.assert_allclose(
             many.predict_many(frame).to_numpy(), [one.predict_one(x) for x in samples], rtol=1e-12
         )
-
-    def test_copies_go_on_by_themselves_and_memory_is_bounded(self):
-        _, Y, samples = stream(n=200)
-        model = learn_all(StreamingRidge("rbf", memory=8), samples[:50], Y[:50])
-        model.predict_one(samples[0])  # the weights are kept from then on
-        size = len(pickle.dumps(model))
-        twins, fresh = [pickle.loads(pickle.dumps(model)), copy.deepcopy(model)], model.clone()
-        assert fresh.predict_one(samples[0]) == 0.0
-        for each in (model, *twins):
-            learn_all(each, samples[50:], Y[50:])
-        learn_all(fresh, samples, Y)
-        expected = model.predict_one(samples[0])
-        assert [each.predict_one(samples[0]) for each in (*twins, fresh)] == [expected] * 3
-        assert len(pickle.dumps(model)) <= size + 64  # a counter may take more bytes
-
-    @pytest.mark.parametrize(
-        ("x", "y", "error", "message"),
-        [
-            ({"a": "red"}, 1.0, InvalidTypeError, "encode words first"),
-            ({"a": math.nan}, 1.0, InvalidInputError, "fill in missing"),
-            ({"a": 1.0}, "much", InvalidTypeError, "y is 'much'; expected a number"),
-            ({"a": 1.0}, math.inf, InvalidInputError, "y is inf; expected a finite number"),
-            ({"a": 1.0, "b": 1.0, "c": 1.0}, 1.0, InvalidInputError, "at most 2"),
-        ],
-    )
-    def test_what_cannot_be_learned_is_refused_and_changes_nothing(self, x, y, error, message):
-        model = StreamingRidge(max_features=2)
-        model.learn_one({"a": 1.0}, 2.0)
-        before = pickle.dumps(model)
-        with pytest.raises(error, match=message):
-            model.learn_one(x, y)
-        assert pickle.dumps(model) == before
-
-    def test_a_frame_and_its_targets_have_as_many_rows(self):
-        with pytest.raises(InvalidInputError, match="X has 2 rows and y has 1"):
-            StreamingRidge().learn_many(pl.DataFrame({"a": [1.0, 2.0]}), pl.Series([1.0]))
+        with pytest.raises(InvalidInputError, match="X has 60 rows and y has 1"):
+            many.learn_many(frame, pl.Series([1.0]))
 
 
 class TestStreamingRidgeClassifier:
@@ -177,20 +162,14 @@ class TestStreamingRidgeClassifier:
             expected = dict(zip(known, _nearest_distribution(outputs), strict=True))
             assert model.predict_proba_one(x) == pytest.approx(expected, abs=1e-9)
 
-    @pytest.mark.parametrize(
-        ("outputs", "expected"),
-        [
-            ([0.3, 0.7], [0.3, 0.7]),
+    def test_probabilities_are_the_nearest_distribution(self):
+        for outputs, expected in (
             ([1.4, -0.2, -0.2], [1.0, 0.0, 0.0]),
             ([-1.0, -1.0], [0.5, 0.5]),
             ([0.9, 0.5, -0.3], [0.7, 0.3, 0.0]),
             ([5.0], [1.0]),
-        ],
-    )
-    def test_probabilities_are_the_nearest_distribution(self, outputs, expected):
-        np.testing.assert_allclose(_nearest_distribution(outputs), expected, atol=1e-12)
-
-    def test_no_distribution_is_nearer(self):
+        ):
+            np.testing.assert_allclose(_nearest_distribution(outputs), expected, atol=1e-12)
         random = np.random.default_rng(0)
         for _ in range(50):
             outputs = random.normal(size=5)
@@ -219,24 +198,6 @@ class TestStreamingRidgeClassifier:
         with pytest.raises(InvalidInputError, match="not finite"):
             model.learn_one({"a": math.nan}, "three")
         assert set(model.predict_proba_one({"a": 1.0})) == {"one", "two"}
-
-    def test_it_is_above_rivers_linear_model_on_rivers_data(self):
-        def accuracy(model):
-            scaled = preprocessing.StandardScaler() | model
-            stream = datasets.ImageSegments().take(600)
-            return evaluate.progressive_val_score(stream, scaled, metrics.Accuracy()).get()
-
-        ours = accuracy(StreamingRidgeClassifier("rbf", memory=128))
-        assert ours > accuracy(linear_model.SoftmaxRegression()) + 0.02
-
-
-def corrected(model=None, block_size=6, memory=None, gamma=0.7, **options):
-    if model is None:
-        model = Linear(optim.SGD(0.02), intercept_lr=0.03)
-    make = functools.partial(
-        rt.TargetCorrector, gamma=gamma, block_size=block_size, memory=memory, **options
-    )
-    return TargetCorrection(model, make, max_features=8)
 
 
 def _diverge(*args, **options):
@@ -267,8 +228,8 @@ class TestTargetCorrection:
             assert model._wrapped_model.intercept == pytest.approx(W[4] * scale, abs=1e-8)
         assert plain.weights == {}  # the caller's own has not learned
 
-    def test_the_targets_are_those_of_the_whole_stream(self):
-        X, Y, samples = stream()
+    def test_the_targets_are_those_of_the_whole_stream_with_zeros_for_missing_features(self):
+        X, Y, samples = come_and_go()
         model = learn_all(corrected(block_size=10), samples, Y)
         Phi = np.hstack([X, np.full((len(X), 1), math.sqrt(0.03 / 0.02))])
         Z = rt.iterative_targets(Phi @ Phi.T, Y, rt.SGD(lr=0.04), gamma=0.7, block_size=10)
@@ -304,51 +265,16 @@ class TestTargetCorrection:
         found = [model.predict_one(x) for x in samples]
         np.testing.assert_allclose(found, start + X @ W, rtol=1e-8, atol=1e-8)
 
-    def test_features_that_come_and_go_are_zero_elsewhere(self):
-        X, Y, _ = stream()
-        X[:24, 3], X[36:, 1] = 0, 0
-        partial = [{name: v for name, v in zip(NAMES, x, strict=True) if v} for x in X.tolist()]
-        # the last block tells nothing of a feature that has gone; what it does tell is matched
-        model = learn_all(corrected(block_size=12), partial, Y)
-        Phi = np.hstack([X, np.full((len(X), 1), math.sqrt(1.5))])
-        W = np.linalg.solve(Phi.T @ Phi + 0.7 * np.eye(5), Phi.T @ Y)
-        found = [model.predict_one(x) for x in partial[-12:]]
-        np.testing.assert_allclose(found, (Phi @ W)[-12:], rtol=1e-8, atol=1e-8)
-
     def test_it_stands_at_the_end_of_a_pipeline(self):
         _, Y, samples = stream()
-        piped = preprocessing.StandardScaler() | corrected()
-        by_hand, scaler = corrected(), preprocessing.StandardScaler()
+        piped, by_hand = preprocessing.StandardScaler() | corrected(), corrected()
+        scaler = preprocessing.StandardScaler()
         learn_all(piped, samples, Y)
         for x, y in zip(samples, Y, strict=True):
             scaler.learn_one(x)
             by_hand.learn_one(scaler.transform_one(x), y)
-        assert piped.predict_one(samples[0]) == by_hand.predict_one(
-            scaler.transform_one(samples[0])
-        )
-
-    def test_copies_go_on_by_themselves_and_memory_is_bounded(self):
-        _, Y, samples = stream(n=150)
-        model = learn_all(corrected(memory=9), samples[:50], Y[:50])
-        size = len(pickle.dumps(model))
-        twins = [pickle.loads(pickle.dumps(model)), copy.deepcopy(model)]
-        fresh = model.clone()
-        assert (fresh.waiting, fresh.predict_one(samples[0])) == (0, 0.0)
-        for each in (model, *twins):
-            learn_all(each, samples[50:], Y[50:])
-        learn_all(fresh, samples, Y)
-        expected = model.predict_one(samples[0])
-        assert [each.predict_one(samples[0]) for each in (*twins, fresh)] == [expected] * 3
-        assert len(pickle.dumps(model)) < 1.1 * size
-
-    def test_a_sample_that_is_refused_changes_nothing(self):
-        model = corrected(block_size=2)
-        model.learn_one({"a": 1.0}, 1.0)
-        before = pickle.dumps(model)
-        for x, y in (({"b": 2.0}, math.nan), ({"b": math.nan}, 2.0), ({"b": 2.0}, "much")):
-            with pytest.raises(RetargetError, match="expected"):
-                model.learn_one(x, y)
-        assert pickle.dumps(model) == before
+        expected = by_hand.predict_one(scaler.transform_one(samples[0]))
+        assert piped.predict_one(samples[0]) == expected
 
     def test_a_block_that_cannot_be_corrected_is_not_learned(self, monkeypatch):
         model = corrected(block_size=2)
@@ -361,10 +287,8 @@ class TestTargetCorrection:
         model.learn_one({"a": 2.0}, 2.0)
         assert (model.waiting, model.predict_one({"a": 1.0}) != 0.0) == (0, True)
 
-    @pytest.mark.parametrize(
-        ("model", "reason"),
-        [
-            (Linear(optim.Adam()), "its optimizer is Adam"),
+    def test_what_has_no_exact_description_is_refused(self):
+        for model, reason in (
             (Linear(optim.Momentum()), "its optimizer is Momentum"),
             (Linear(loss=optim.losses.Huber()), "its loss is Huber"),
             (Linear(optim.SGD(SLOWER)), "a rate changes with time"),
@@ -374,15 +298,15 @@ class TestTargetCorrection:
             (Linear(clip_gradient=10.0), "it clips gradients at 10"),
             (Linear(initializer=optim.initializers.Normal()), "its weights start from Normal"),
             (linear_model.PARegressor(), "model is a PARegressor"),
-            (linear_model.LogisticRegression(), "model is a LogisticRegression"),
-            (preprocessing.StandardScaler() | Linear(), "put its transformers before"),
-            (compose.Pipeline(preprocessing.StandardScaler(), Linear()), "model is a pipeline"),
-        ],
-        ids=lambda value: value if isinstance(value, str) else "",
-    )
-    def test_models_without_an_exact_description_are_refused(self, model, reason):
-        with pytest.raises(RetargetError, match=reason):
-            corrected(model)
+            (preprocessing.StandardScaler() | Linear(), "a pipeline.*put its transformers before"),
+        ):
+            with pytest.raises(RetargetError, match=reason):
+                corrected(model)
+        for made, reason in ((3, "is 3; expected an rt.Tar"), (lambda *_: None, "returned None")):
+            with pytest.raises(InvalidTypeError, match=f"corrector {reason}"):
+                TargetCorrection(Linear(), made)
+        with pytest.raises(InvalidTypeError, match="learn_one got w; expected x and y alone"):
+            corrected().learn_one({"a": 1.0}, 1.0, w=2.0)
 
     def test_a_corrector_that_is_ready_makes_an_approximate_correction(self):
         """Of a model with a penalty that decays its weights a little: nearer than uncorrected."""
@@ -404,22 +328,6 @@ class TestTargetCorrection:
         guess.correct(np.zeros((1, 8)), np.zeros(1))
         with pytest.raises(InvalidInputError, match="has taken in 1 samples; expected a new one"):
             TargetCorrection(penalised, guess)
-
-    def test_other_correctors_are_refused(self):
-        for corrector, message in (
-            (3, "is 3; expected an rt.Tar"),
-            (lambda *_: None, "returned None"),
-        ):
-            with pytest.raises(InvalidTypeError, match=f"corrector {message}"):
-                TargetCorrection(Linear(), corrector)
-
-    def test_weights_of_samples_and_more_features_than_there_is_room_for_are_refused(self):
-        model = corrected()
-        with pytest.raises(InvalidTypeError, match="learn_one got w; expected x and y alone"):
-            model.learn_one({"a": 1.0}, 1.0, w=2.0)
-        with pytest.raises(InvalidInputError, match="one of 9 features; expected at most 8"):
-            model.learn_one({str(i): 1.0 for i in range(9)}, 1.0)
-        assert model.waiting == 0
 
 
 def test_the_examples_of_the_docstrings():
