@@ -4,7 +4,6 @@ import itertools
 
 import pytest
 import torch
-from torch import nn
 from torch.func import grad, vmap
 from torch.nn.functional import conv2d
 
@@ -36,14 +35,6 @@ def test_it_is_the_same_convolution(kernel, stride, padding, dilation, groups):
         expected = conv2d(*given, **options)
         with UnfoldedConvolutions():
             assert_same(conv2d(*given, **options), expected, 1e-13)
-
-
-@pytest.mark.parametrize("mode", ["zeros", "circular", "reflect"])
-def test_modules(mode):
-    x, layer = tensors()[0], nn.Conv2d(4, 2, 3, padding=2, padding_mode=mode).double()
-    with UnfoldedConvolutions():
-        got = layer(x)
-    assert_same(got.detach(), layer(x).detach(), 1e-13)
 
 
 def test_gradients_are_the_same_and_under_vmap_too():

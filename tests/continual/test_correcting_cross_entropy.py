@@ -7,8 +7,6 @@ from torch import nn
 from torch.nn import functional
 
 import retarget as rt
-from retarget.errors import InvalidInputError
-from support.lab_problems import mlp
 
 LEARNER = rt.SGD(0.3, batch_size=3, reduction="mean")
 TASKS = slice(0, 12), slice(12, 30)
@@ -64,30 +62,3 @@ def test_the_network_is_compared_with_what_cross_entropy_makes_of_it():
     assert 0 < corrector.linearisation_error < 1e-10
     corrector.trust()
     assert corrector.linearisation_error is None
-
-
-def test_saved_and_loaded_it_is_still_cross_entropy(tmp_path):
-    (X, Y), network = classes(3), mlp(1)
-    corrector = rt.NetworkCorrector(network, LEARNER, 5.0, BLOCK, loss="cross-entropy")
-    corrector.correct(X[:12], Y[:12])
-    corrector.save(tmp_path / "state")
-    loaded = rt.NetworkCorrector.load(tmp_path / "state", network)
-    assert loaded.loss == "cross-entropy"
-    assert torch.equal(corrector.correct(X[12:], Y[12:]), loaded.correct(X[12:], Y[12:]))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"loss": "hinge"}, "loss is 'hinge'; expected 'squared' or 'cross-entropy'"),
-        ({"loss": "cross-entropy", "kind": "distilled"}, "with kind='distilled'; use loss="),
-        ({"loss": "cross-entropy", "memory": 64}, "with memory=64, .* use loss='squared'"),
-    ],
-    ids=["hinge", "distilled", "memory"],
-)
-def test_losses_and_targets_that_have_no_meaning(options, message):
-    with pytest.raises(InvalidInputError, match=message):
-        rt.NetworkCorrector(mlp(1), LEARNER, 1.0, BLOCK, **options)
-    corrector = rt.NetworkCorrector(mlp(1), LEARNER, 1.0, BLOCK, loss="cross-entropy")
-    with pytest.raises(InvalidInputError, match="sums to 2 in row 0"):
-        corrector.correct(classes(3)[0], 2 * classes(3)[1])
