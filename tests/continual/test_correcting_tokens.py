@@ -45,31 +45,26 @@ class Vectors(nn.Module):
         return torch.cat([X[key].double() for key in keys], 1)
 
 
-def test_a_tangent_learner_of_tokens(tmp_path):
+def test_a_tangent_learner_of_tokens():
+    """Learned and predicted in the same way as below, by the closed loop."""
     module, X, Y = problem()
     learner = rt.TangentLearner(module, gamma=0.3, memory=64, combinations=2)
+    learner.learn(X, Y).forget(rows(X, 5, 9), Y[5:9])
     plain = rt.TangentLearner(Vectors(module), gamma=0.3, memory=64, combinations=2)
-    learner.learn(rows(X, 0, 5), Y[:5]).learn(rows(X, 5, 9), Y[5:9])
-    plain.learn(Vectors.of(X)[:9], Y[:9])
-    torch.testing.assert_close(learner.predict(X), plain.predict(Vectors.of(X)))
-    torch.testing.assert_close(learner.predict(learner.prepare(X)), learner.predict(X))
+    plain.learn(Vectors.of(X)[[0, 1, 2, 3, 4, 9, 10, 11]], Y[[0, 1, 2, 3, 4, 9, 10, 11]])
+    found = learner.predict(X)
+    torch.testing.assert_close(found, plain.predict(Vectors.of(X)))
+    torch.testing.assert_close(learner.predict(learner.prepare(X)), found)
     arrays = {key: value.numpy() for key, value in X.items()}
-    np.testing.assert_allclose(learner.predict(arrays), learner.predict(X).numpy())
-    learner.save(tmp_path / "state")
-    again = rt.TangentLearner.load(tmp_path / "state", module)
-    assert torch.equal(again.predict(X), learner.predict(X))
-    learner.forget(rows(X, 5, 9), Y[5:9])
-    plain.forget(Vectors.of(X)[5:9], Y[5:9])
-    torch.testing.assert_close(learner.predict(X), plain.predict(Vectors.of(X)))
+    np.testing.assert_allclose(learner.predict(arrays), found.numpy())
     with pytest.raises(InvalidInputError, match="X has 12 rows and Y has 11"):
         learner.learn(X, Y[:11])
 
 
 def test_targets_are_those_of_the_kernel_and_go_on_from_a_file(tmp_path):
     module, X, Y = problem()
-    X = tuple(X.values())
+    K, X = jacobian_gram(module, X, X), tuple(X.values())
     corrector = NetworkCorrector(module, LEARNER, gamma=0.7, block_size=4)
-    K = jacobian_gram(module, X, X)
     for start in (0, 4):
         corrector.correct(rows(X, start, start + 4), Y[start : start + 4])
     corrector.save(tmp_path / "state")

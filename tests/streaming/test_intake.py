@@ -216,7 +216,6 @@ LABEL = [[1.0, 0.0, 0.0]]
         (ONES, ONES[:, :1], {}, InvalidInputError, "outputs of Y is 1; expected 3"),
         (ONES, ONES.astype(int), {}, InvalidTypeError, "Y has dtype int64"),
         (np.nan * ONES, ONES, {}, InvalidInputError, "X holds nan in row 3"),
-        (ONES, np.inf * ONES, {}, InvalidInputError, "Y holds inf in row 3"),
         (ONES, ONES, {"initial": ONES}, InvalidInputError, "a part of the"),
         (ONES, ONES, {"initial": np.ones(2)}, InvalidInputError, "initial has shape"),
         (ONES, [*LABEL, [1.0] * 3], {}, InvalidInputError, "Y sums to 3 in row 4"),
@@ -270,21 +269,17 @@ def test_large_targets_are_said_once():
         ("int64", "float32", "float64"),
         ("float32", "float16", "float32"),
         ("bool", "int32", "int32"),
-        ("float64", "int64", "float64"),
     ],
 )
 def test_the_least_type_that_holds_both(first, second, stored):
     X = np.array([[1], [0], [1], [3]])
     parts = [X[:2].astype(first), (X[2:] + 0.75 * (second == "float64")).astype(second)]
     thing, whole = corrector("rbf"), corrector("rbf")
-    for part in parts:
-        feed(thing, part, np.ones(2))
+    found = [feed(thing, part, np.ones(2)) for part in parts]
     assert thing.samples.dtype == stored
     np.testing.assert_array_equal(thing.samples, np.concatenate(parts))
-    X = np.concatenate(parts).astype(float)
-    feed(whole, X, np.ones(4))
-    more = X + 1.5, np.ones(4)
-    np.testing.assert_allclose(results(thing, *more)[-4:], results(whole, *more)[-4:], atol=1e-13)
+    expected = feed(whole, np.concatenate(parts).astype(float), np.ones(4))
+    np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-13)
 
 
 def test_whole_numbers_that_float64_does_not_hold():

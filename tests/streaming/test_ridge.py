@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -103,9 +105,13 @@ def test_no_ridge_where_features_depend_on_each_other():
 def test_random_features_of_a_gaussian_kernel(tmp_path):
     X, Y, queries, _ = made()
     thing = rt.StreamingRidge(rt.RBF(1.5), 0.5, memory=12, seed=4).learn(X, Y)
+    assert repr(thing) == "StreamingRidge(gamma=0.5, samples=40)"
+    assert thing.nbytes == 8 * (12 + 2 + 12 * 12 + 12 * 2 + 2)
+    assert (thing.empty().samples, thing.empty().nbytes) == (0, 0)
     phi, asked = (RandomFourier(rt.RBF(1.5), 12, 4)(each).numpy() for each in (X, queries))
     thing.save(tmp_path / "state")
-    for each in (thing, rt.StreamingRidge.load(tmp_path / "state", rt.RBF(1.5))):
+    loaded = rt.StreamingRidge.load(tmp_path / "state", rt.RBF(1.5))
+    for each in (thing, thing.empty().learn(X, Y), loaded):
         assert_same(each.predict(queries), oracle.predictions(phi, Y, asked, 0.5))
         with pytest.raises(InvalidInputError, match="values in a sample of X is 3; expected 4"):
             each.predict(queries[:, :3])
@@ -189,24 +195,83 @@ def test_merged_is_the_union(intercept):
 
 def test_what_cannot_be_merged(tmp_path):
     X, Y, _, _ = made()
-    thing, random = learner().learn(X, Y), rt.StreamingRidge(rt.RBF(1.0), memory=8)
+    thing, random = learner().learn(X, Y), rt.StreamingRidge(rt.RBF(1.0), memory=8).learn(X, Y)
     before = saved(thing, tmp_path / "state")
     sizes = "'feature count': {}, 'outputs': {}}}; expected"
     for one, other, match in (
         (thing, learner(intercept=True), "'intercept': True}; expected .*'intercept': False"),
-        (thing, rt.StreamingRidge(rt.Linear()), "other has {'features': {'kind': 'Linear'}"),
+        (thing, random.empty(), "other has {'features': {'kind': 'RBF'"),
         (thing, learner().learn(X[:, :3], Y), sizes.format(9, 2)),
         (thing, learner().learn(X, Y[:, 0]), sizes.format(12, 1)),
         (thing, rt.TangentLearner(nn.Linear(4, 2)), "is a TangentLearner; expected a StreamingR"),
-        (
-            random.empty().learn(X, Y),
-            random.empty().learn(X[:, :3], Y),
-            "other has .*'numbers in a sample': 3}; expected",
-        ),
+        (random, random.empty().learn(X[:, :3], Y), "other has .*'numbers in a sample': 3}; exp"),
     ):
         with pytest.raises(InvalidInputError, match=match):
             one.merge(other)
     assert saved(thing, tmp_path / "state") == before
+
+
+def all_reduced(learners):
+    """What `torch.distributed.all_reduce` does in as many processes, here in as many threads."""
+    n, given, errors, barrier = len(learners), {}, [], threading.Barrier(len(learners))
+
+    def run(rank):
+        def add(tensor):
+            given[rank] = tensor.clone()
+            barrier.wait(10)
+            total = sum(given[each] for each in range(n))
+            barrier.wait(10)
+            tensor.copy_(total)
+
+        try:
+            learners[rank].all_reduce(add)
+        except InvalidInputError as error:
+            errors.append(error)
+
+    with ThreadPoolExecutor(n) as threads:
+        list(threads.map(run, range(n)))
+    return errors
+
+
+@both
+@pytest.mark.parametrize("offset", [0.0, 1e5])
+def test_all_processes_end_with_everything(intercept, offset):
+    X, Y, queries, weights = made()
+    thing = rt.StreamingRidge(rt.Linear(), 0.4, intercept=intercept)
+    parts = (slice(0, 5), slice(5, 5), slice(5, 31), slice(31, None))  # one has nothing
+    learners = [thing.empty().learn(X[r] + offset, Y[r], weights[r]) for r in parts]
+    assert all_reduced(learners) == []
+    whole = thing.empty().learn(X + offset, Y, weights)
+    tolerance = 1e-10 if intercept or not offset else 1e-5
+    for each in learners:
+        assert each.samples == 40
+        assert_same(each.predict(queries + offset), whole.predict(queries + offset), tolerance)
+        each.forget(X[:3] + offset, Y[:3], weights[:3])
+
+
+def test_processes_that_do_not_agree_all_say_so(tmp_path):
+    X, Y, _, _ = made()
+    for other in (
+        learner().learn(X, Y[:, 0]),
+        learner().learn(X[:, :3], Y),
+        learner(intercept=True).learn(X, Y),
+    ):
+        pair = learner().learn(X, Y), other
+        before = [saved(each, tmp_path / "state") for each in pair]
+        errors = [str(error) for error in all_reduced(pair)]
+        assert ["expected the same in every process" in error for error in errors] == [True, True]
+        assert [saved(each, tmp_path / "state") for each in pair] == before
+
+
+def test_types_and_axes_of_all_processes():
+    X, Y, queries, _ = made(c=1)
+    pair = [learner().learn(X, Y[:, 0].astype(np.float32)), learner()]
+    for dtype in (np.float32, np.float64):
+        assert all_reduced(pair) == []
+        for each in pair:
+            assert (each.predict(queries).shape, each.predict(queries).dtype) == ((6,), dtype)
+        pair[1].learn(X, Y)
+    assert all_reduced([learner(), learner()]) == []
 
 
 @both
@@ -228,27 +293,14 @@ def test_discounted_samples_weigh_less(intercept):
 def test_discounts_that_mean_nothing():
     X, Y, queries, _ = made()
     thing = learner(gamma="auto").learn(X, Y)
-    for factor in (0.0, 1.5):
-        with pytest.raises(InvalidInputError, match=f"factor is {factor}; expected above 0"):
+    for factor, match in ((0.0, "is 0.0; expected above 0"), (1.5, "is 1.5"), ("x", "a number")):
+        with pytest.raises((InvalidInputError, InvalidTypeError), match=match):
             thing.discount(factor)
-    with pytest.raises(InvalidTypeError, match="factor is 'x'; expected a number"):
-        thing.discount("x")
     for _ in range(280):
         thing.discount(0.5)
-    assert np.isfinite(thing.predict(queries)).all()
     with pytest.raises(InvalidInputError, match="which is nothing; start a new learner"):
         thing.discount(1e-20)
     assert np.isfinite(thing.predict(queries)).all()
-
-
-def test_an_empty_one_is_alike_and_separate():
-    X, Y, queries, _ = made()
-    thing = rt.StreamingRidge(rt.RBF(2.0), 0.3, memory=20, intercept=True, seed=4).learn(X, Y)
-    empty = thing.empty()
-    assert (empty.samples, empty.nbytes) == (0, 0)
-    assert_same(empty.learn(X, Y).predict(queries), thing.predict(queries), 0)
-    assert repr(thing) == "StreamingRidge(gamma=0.3, samples=40)"
-    assert thing.nbytes == 8 * (20 + 2 + 400 + 40 + 2)
 
 
 # --- libraries, types and shapes

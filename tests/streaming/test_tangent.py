@@ -14,24 +14,13 @@ from torch.func import functional_call, jacrev, vmap
 import retarget as rt
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.state_files import read_state, write_state
+from support.lab_problems import Tied, conv_net, mlp
 from support.oracles import ridge as oracle
 from support.oracles.empirical_ntk import gram
 from support.problems import assert_same
 
 
-def mlp(d=4, width=6, c=3, seed=0, norm=False):
-    torch.manual_seed(seed)
-    more = [nn.BatchNorm1d(width), nn.Dropout(0.5)] if norm else []
-    return nn.Sequential(nn.Linear(d, width), *more, nn.Tanh(), nn.Linear(width, c)).double()
-
-
-def conv():
-    torch.manual_seed(1)
-    layers = nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2)
-    return nn.Sequential(*layers).double()
-
-
-def made(n=30, shape=(4,), c=3, seed=0):
+def made(n=30, shape=(5,), c=3, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, *shape))
     flat = X.reshape(n, -1)
@@ -83,10 +72,15 @@ def literal(learner, network, X, Y, queries, gamma, names=None):
 
 @pytest.mark.parametrize(
     ("make", "shape", "outputs", "combinations"),
-    [(mlp, (4,), 3, 2), (mlp, (4,), 5, 1), (conv, (1, 4, 4), 2, 1), (conv, (1, 4, 4), 5, 2)],
+    [
+        (mlp, (5,), 3, 2),
+        (mlp, (5,), 4, 1),
+        (conv_net, (2, 4, 4), 3, 1),
+        (conv_net, (2, 4, 4), 4, 2),
+    ],
 )  # of as many outputs as the network, or others
 def test_it_is_the_ridge_solution_on_sketched_gradients(make, shape, outputs, combinations):
-    network = make()
+    network = make(0)
     X, Y, queries = made(shape=shape, c=outputs)
     learner = rt.TangentLearner(network, 0.3, 40, combinations=combinations, seed=2)
     for rows in (slice(20, 30), slice(0, 1), slice(1, 20)):
@@ -98,7 +92,7 @@ def test_it_is_the_ridge_solution_on_sketched_gradients(make, shape, outputs, co
 @pytest.mark.parametrize("combinations", [3, pytest.param(1, marks=pytest.mark.slow)])
 def test_features_are_the_tangent_kernel_on_average(combinations):
     """E<phi, phi'> over the seeds is the mean over the outputs of the gradients' products."""
-    network = mlp(width=4)
+    network = mlp(0)
     X, _, _ = made(n=6)
     exact = gram(network, torch.from_numpy(X), torch.from_numpy(X)).numpy()
     grams = []
@@ -113,7 +107,7 @@ def test_features_are_the_tangent_kernel_on_average(combinations):
 
 
 def test_the_sketch_is_that_of_the_kernel():
-    network = mlp(c=1)  # one output: the only combination is plus or minus itself
+    network = mlp(0, classes=1)  # one output: the only combination is plus or minus itself
     X, _, _ = made()
     learner = rt.TangentLearner(network, 1.0, 16, seed=3)
     features = rt.EmpiricalNTK(network, sketch=16, seed=3).features(X)
@@ -122,7 +116,7 @@ def test_the_sketch_is_that_of_the_kernel():
 
 def test_a_linear_network_is_linear_regression():
     """All tangents are the inputs themselves; the intercept is the bias's, and penalised."""
-    X, Y, queries = made(c=1)
+    X, Y, queries = made(shape=(4,), c=1)
     network = nn.Linear(4, 1).double()
     # every parameter in a heap of its own: the sketch is a permutation with signs
     learner = rt.TangentLearner(network, 0.7, 5).learn(X, Y)
@@ -135,17 +129,15 @@ def test_a_linear_network_is_linear_regression():
 
 def test_verbs_are_those_of_streaming_ridge():
     X, Y, queries = made()
-    learner = rt.TangentLearner(mlp(), 0.3, 24)
+    learner = rt.TangentLearner(mlp(0), 0.3, 24)
     parts = [learner.empty().learn(X[rows], Y[rows]) for rows in (slice(0, 12), slice(12, 30))]
-    learner.merge(parts[0]).merge(parts[1])
-    assert_same(learner.predict(queries), learner.empty().learn(X, Y).predict(queries))
-    learner.forget(X[:12], Y[:12])
-    assert_same(learner.predict(queries), parts[1].predict(queries), 1e-8)
-    heavier = parts[0].discount(0.25).learn(X[12:], Y[12:])
-    weights = np.where(np.arange(30) < 12, 0.25, 1.0)
-    assert_same(heavier.predict(queries), learner.empty().learn(X, Y, weights).predict(queries))
-    assert rt.TangentLearner(mlp(), memory=24).learn(X, Y).gamma_ > 0
-    for network, seed in ((mlp(seed=1), 0), (mlp(), 1)):
+    learner.merge(parts[0]).merge(parts[1].discount(0.25))
+    weights = np.where(np.arange(30) < 12, 1.0, 0.25)
+    assert_same(learner.predict(queries), learner.empty().learn(X, Y, weights).predict(queries))
+    learner.forget(X[12:], Y[12:], weights[12:])
+    assert_same(learner.predict(queries), parts[0].predict(queries), 1e-8)
+    assert rt.TangentLearner(mlp(0), memory=24).learn(X, Y).gamma_ > 0
+    for network, seed in ((mlp(1), 0), (mlp(0), 1)):
         with pytest.raises(InvalidInputError, match="other has .*; expected"):
             learner.merge(rt.TangentLearner(network, 0.3, 24, seed=seed))
 
@@ -166,7 +158,7 @@ def test_verbs_are_those_of_streaming_ridge():
     ids=["name", "layer", "pattern", "several", "predicate", "those that are trained"],
 )
 def test_some_parameters(params, frozen, names):
-    network = mlp()
+    network = mlp(0)
     network[0].requires_grad_(not frozen)
     X, Y, queries = made()
     learner = rt.TangentLearner(network, 0.2, 16, params=params).learn(X, Y)
@@ -185,7 +177,7 @@ def test_some_parameters(params, frozen, names):
         ({"gamma": -1}, InvalidInputError, "gamma is -1"),
         ({"module": 3}, InvalidTypeError, "module is 3; expected a torch.nn"),
         (
-            {"module": mlp().requires_grad_(False)},
+            {"module": mlp(0).requires_grad_(False)},
             InvalidInputError,
             "no trained parameters",
         ),
@@ -193,11 +185,11 @@ def test_some_parameters(params, frozen, names):
 )
 def test_what_is_refused(options, error, match):
     with pytest.raises(error, match=match):
-        rt.TangentLearner(**{"module": mlp()} | options)
+        rt.TangentLearner(**{"module": mlp(0)} | options)
 
 
 def test_outputs_that_are_huge_are_refused():
-    module = mlp()
+    module = mlp(0)
     module[2].bias.data.fill_(1e200)  # gradients are as before, outputs are not
     with pytest.raises(InvalidInputError, match=r"Y range from .*; expected at most 1e\+90"):
         rt.TangentLearner(module, 0.3, 16).learn(*made()[:2])
@@ -207,9 +199,10 @@ def test_outputs_that_are_huge_are_refused():
 
 
 def test_a_network_in_training_is_copied_in_evaluation_mode_and_left_alone():
-    network = mlp(norm=True).train()
+    norm = nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Tanh()
+    network = nn.Sequential(nn.Linear(5, 6), *norm, nn.Linear(6, 3)).double()
     with torch.no_grad():
-        network(torch.randn(20, 4).double())  # running means that are not the first ones
+        network(torch.randn(20, 5).double())  # running means that are not the first ones
     before = copy.deepcopy(network.state_dict())
     X, Y, queries = made()
     learner = rt.TangentLearner(network, 0.3, 24).learn(X, Y)
@@ -223,18 +216,6 @@ def test_a_network_in_training_is_copied_in_evaluation_mode_and_left_alone():
     with torch.no_grad():
         network[0].weight += 1  # whatever is trained afterwards
     assert_same(learner.learn(X[:0], Y[:0]).predict(queries), found, 0)
-
-
-def test_types_and_libraries():
-    X, Y, queries = made()
-    learner = rt.TangentLearner(mlp().float(), 0.3, 24)
-    single = [torch.from_numpy(each.astype(np.float32)) for each in (X, Y, queries)]
-    found = learner.empty().learn(single[0].numpy(), single[1].numpy()).predict(single[2].numpy())
-    tensor = learner.empty().learn(*single[:2]).predict(single[2])
-    assert (found.dtype, tensor.dtype, tensor.requires_grad) == (np.float32, torch.float32, False)
-    assert_same(tensor, found, 1e-6)
-    assert_same(found, rt.TangentLearner(mlp(), 0.3, 24).learn(X, Y).predict(queries), 1e-3)
-    assert learner.empty().learn(X, Y[:, 0]).predict(queries).shape == (5,)
 
 
 # --- the same everywhere
@@ -268,24 +249,8 @@ def test_another_process_with_other_threads_has_the_same_sketch(environment):
     assert np.abs(here["found"]).max() > 0.1
 
 
-class Tied(nn.Module):
-    """One matrix, used there and back; means that are learned, and random numbers."""
-
-    def __init__(self, seed):
-        super().__init__()
-        torch.manual_seed(seed)
-        self.encode, self.decode = (nn.Linear(4, 4, bias=False) for _ in range(2))
-        self.decode.weight = self.encode.weight
-        self.between = nn.Sequential(nn.BatchNorm1d(4), nn.Tanh(), nn.Dropout(0.5))
-        self.double()
-
-    def forward(self, X):
-        return self.decode(self.between(self.encode(X)))
-
-
 def test_loaded_predicts_the_same_and_goes_on(tmp_path):
-    X, _, queries = made()
-    Y, network = X**2, Tied(0)
+    (X, Y, queries), network = made(), Tied(0)
     learner = rt.TangentLearner(network, memory=20, combinations=2, params="*.weight", seed=3)
     learner.learn(X[:20], Y[:20]).save(tmp_path / "state")
     other = Tied(9)  # of the same form: its weights come from the file
@@ -294,7 +259,7 @@ def test_loaded_predicts_the_same_and_goes_on(tmp_path):
     for each in (learner, loaded):
         each.learn(X[20:], Y[20:])
     np.testing.assert_array_equal(loaded.predict(queries), learner.predict(queries))
-    assert not torch.equal(other.encode.weight, network.encode.weight)
+    assert not torch.equal(other.first.weight, network.first.weight)
     learner.empty().save(tmp_path / "empty")
     empty = rt.TangentLearner.load(tmp_path / "empty", other)
     assert_same(empty.learn(X, Y).predict(queries), learner.predict(queries), 1e-9)
@@ -303,13 +268,13 @@ def test_loaded_predicts_the_same_and_goes_on(tmp_path):
 def test_files_of_other_networks_are_refused(tmp_path):
     X, Y, _ = made()
     path = tmp_path / "state"
-    rt.TangentLearner(mlp(), 0.3, 16).learn(X, Y).save(path)
+    rt.TangentLearner(mlp(0), 0.3, 16).learn(X, Y).save(path)
     with pytest.raises(
         InvalidInputError, match="(?s)is not a state of a TangentLearner .*size mismatch"
     ):
-        rt.TangentLearner.load(path, mlp(width=7))
+        rt.TangentLearner.load(path, mlp(0, classes=4))
     values, tensors = read_state(path)
     tensors["network.0.weight"][0, 0] += 1
     write_state(path, values, tensors)
     with pytest.raises(InvalidInputError, match="weights differ from those"):
-        rt.TangentLearner.load(path, mlp())
+        rt.TangentLearner.load(path, mlp(0))

@@ -167,14 +167,14 @@ def test_without_the_offline_half_no_ridge_is_needed():
 # --- aims other than all the past
 
 
-def literal_targets(stream, text, learner, gamma, block, ridge, first_block="corrected"):
+def literal_targets(stream, Y, text, learner, gamma, block, ridge, first_block):
     """The sweep with another aim, block by block, with explicit inverses."""
     n, rates, X = len(stream), np.empty(len(stream)), stream.features
     for first in range(0, n, learner.batch_size):
         rows = slice(first, min(first + learner.batch_size, n))
         rates[rows] = learner.lr / (rows.stop - first if learner.reduction == "mean" else 1)
     kind, amount = text.split(":")
-    Z, A = np.empty_like(stream.Y), np.zeros_like(stream.Y)
+    Z, A = np.empty_like(Y), np.zeros_like(Y)
     for first in range(0, n, block):
         stop = min(first + block, n)
         rows, seen, ages = slice(first, stop), slice(0, stop), np.arange(stop)[::-1]
@@ -183,11 +183,11 @@ def literal_targets(stream, text, learner, gamma, block, ridge, first_block="cor
         steps = np.diag(1 / rates[rows]) + np.where(step[:, None] > step, K, 0.0)
         before = stream.K[rows, :first] @ A[:first]
         if first == 0 and first_block == "plain":
-            A[rows] = np.linalg.solve(steps, stream.Y[rows] - before)
+            A[rows] = np.linalg.solve(steps, Y[rows] - before)
         else:  # least squares with weights, in feature space
             w = ages < int(amount) if kind == "window" else float(amount) ** ages
             normal = X[seen].T @ (w[:, None] * X[seen]) + gamma * np.eye(X.shape[1])
-            F = X[rows] @ np.linalg.solve(normal, X[seen].T @ (w[:, None] * stream.Y[seen]))
+            F = X[rows] @ np.linalg.solve(normal, X[seen].T @ (w[:, None] * Y[seen]))
             A[rows] = np.linalg.solve(K + ridge * np.eye(len(K)), F - before)
         Z[rows] = before + steps @ A[rows]
     return Z
@@ -204,28 +204,21 @@ def literal_targets(stream, text, learner, gamma, block, ridge, first_block="cor
     first_block=st.sampled_from(["corrected", "plain"]),
     panel=panel_sizes,
     cut=st.integers(0, 33),
+    start=st.sampled_from([0.0, 0.7]),
 )
 def test_targets_are_those_of_the_weighted_offline_learner(
-    stream, learner, gamma, text, blocks, ridge, memory, first_block, panel, cut
+    stream, learner, gamma, text, blocks, ridge, memory, first_block, panel, cut, start
 ):
-    block, n = blocks * learner.batch_size, len(stream)
-    expected = literal_targets(stream, text, learner, gamma, block, ridge, first_block)
+    """From any start, which is added to targets and predictions."""
+    block, n, Y = blocks * learner.batch_size, len(stream), stream.Y
+    initial = start * np.cos(Y)
+    expected = literal_targets(stream, Y - initial, text, learner, gamma, block, ridge, first_block)
     options = {"first_block": first_block, "memory": memory, "aim": text}
     with panels_of(panel):
         corrector = rt.TargetCorrector(rt.Linear(), learner, gamma, block, ridge, **options)
-        Z = in_portions(corrector, stream.features, stream.Y, sorted({0, min(cut, n), n}))
-    assert_same(Z, expected, 1e-9 * max(1.0, np.abs(expected).max()))
-
-
-def test_a_start_that_is_not_zero():
-    stream = make_stream(20, 2, seed=2)
-    initial = np.random.default_rng(0).normal(size=stream.Y.shape)
-    one, other = (
-        rt.TargetCorrector(rt.Linear(), rt.SGD(lr=0.2), 0.5, 5, aim="discount:0.8")
-        for _ in range(2)
-    )
-    from_start = one.correct(stream.features, stream.Y, initial=initial)
-    assert_same(from_start, other.correct(stream.features, stream.Y - initial) + initial)
+        cuts, more = sorted({0, min(cut, n), n}), {"initial": initial} if start else {}
+        Z = in_portions(corrector, stream.features, Y, cuts, **more)
+    assert_same(Z - initial, expected, 1e-9 * max(1.0, np.abs(expected).max()))
 
 
 def test_under_drift_an_aim_at_what_is_recent_helps_and_all_the_past_hurts():
