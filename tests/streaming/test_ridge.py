@@ -343,8 +343,7 @@ def test_types_and_axes_of_several_portions():
 class FailsLater:
     """Features that fail when they have been asked for so many times."""
 
-    def __init__(self):
-        self.left = 10**9
+    left = 10**9
 
     def __call__(self, X):
         self.left -= 1
@@ -414,32 +413,27 @@ def test_what_is_refused(small_portions):
 # --- files and other processes
 
 
-@pytest.mark.parametrize(
-    ("features", "intercept", "gamma"),
-    [
+@pytest.mark.parametrize("before", [0, 25])
+def test_loaded_is_the_same_to_the_last_bit_and_goes_on(before, tmp_path):
+    """And so are pickles and deep copies."""
+    X, Y, queries, weights = (array.astype(np.float32) for array in made())
+    for features, intercept, gamma in (
         (cubes, False, "auto"),
         (rt.RBF(1.4), True, 0.4),
         (rt.Linear(), True, "auto"),
         (rt.EmpiricalNTK(nn.Linear(4, 3)), False, 0.4),
-    ],
-    ids=["function", "random", "linear", "network"],
-)
-@pytest.mark.parametrize("before", [0, 25])
-def test_loaded_is_the_same_to_the_last_bit_and_goes_on(
-    features, intercept, gamma, before, tmp_path
-):
-    X, Y, queries, weights = (array.astype(np.float32) for array in made())
-    thing = rt.StreamingRidge(features, gamma, memory=14, intercept=intercept, seed=3)
-    thing.learn(X[:before], Y[:before], weights[:before]).save(tmp_path / "state")
-    loaded = rt.StreamingRidge.load(tmp_path / "state", features)
-    twins = [loaded, pickle.loads(pickle.dumps(thing)), copy.deepcopy(thing)]
-    for each in (thing, *twins):
-        assert each.samples == before
-        each.learn(X[before:], Y[before:])
-    for twin in twins:
-        np.testing.assert_array_equal(twin.predict(queries), thing.predict(queries))
-        assert twin.predict(queries).dtype == np.float32
-        assert saved(twin, tmp_path / "other") == saved(thing, tmp_path / "again")
+    ):
+        thing = rt.StreamingRidge(features, gamma, memory=14, intercept=intercept, seed=3)
+        thing.learn(X[:before], Y[:before], weights[:before]).save(tmp_path / "state")
+        loaded = rt.StreamingRidge.load(tmp_path / "state", features)
+        twins = [loaded, pickle.loads(pickle.dumps(thing)), copy.deepcopy(thing)]
+        for each in (thing, *twins):
+            assert each.samples == before
+            each.learn(X[before:], Y[before:])
+        for twin in twins:
+            np.testing.assert_array_equal(twin.predict(queries), thing.predict(queries))
+            assert twin.predict(queries).dtype == np.float32
+            assert saved(twin, tmp_path / "other") == saved(thing, tmp_path / "again")
 
 
 def test_files_of_others_are_refused(tmp_path):
