@@ -209,6 +209,7 @@ def test_targets_are_those_of_the_weighted_offline_learner(
     assert_same(Z - initial, expected, 1e-9 * max(1.0, np.abs(expected).max()))
 
 
+@pytest.mark.slow
 def test_under_drift_an_aim_at_what_is_recent_helps_and_all_the_past_hurts():
     """A curve that turns slowly: what was learned long ago is wrong now."""
     rng, n, learner = np.random.default_rng(3), 600, rt.SGD(lr=0.05)

@@ -13,6 +13,7 @@ from support.oracles import literal, simulation
 from support.problems import (
     assert_same,
     class_streams,
+    fewer_examples,
     gammas,
     learners,
     make_stream,
@@ -114,6 +115,7 @@ def check_preview(corrector, stream, start, n, returned, tolerance):
     np.testing.assert_array_equal(corrector.samples, stream.features[seen])
 
 
+@fewer_examples
 @given(case=cases(schedules=False), gamma=gammas, panel=panel_sizes)
 def test_trackers_equal_the_batch_functions_all_along(case, gamma, panel):
     stream, learner, loss, start, cuts = case
