@@ -78,3 +78,13 @@ def test_a_network_that_was_not_trained_is_not_compared(dtype):
         module[2].weight.mul_(1 + 4 * torch.finfo(dtype).eps)
     corrector.correct(X[8:], Y[8:])
     assert corrector.linearisation_error is None
+
+
+def test_a_second_pass_over_a_task_is_not_compared():
+    module, (X, Y) = relu_net(3), curves()
+    corrector = rt.NetworkCorrector(module, LEARNER, 1.0, 8)
+    corrector.correct(X[:8], Y[:8])
+    corrector.recorrect()
+    module[2].weight.data.add_(50.0)
+    corrector.correct(X[8:16], Y[8:16])
+    assert corrector.linearisation_error is None
