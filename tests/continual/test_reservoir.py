@@ -1,7 +1,6 @@
 """The memory: what it holds, what is drawn from it, and with which probability."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,17 +54,3 @@ def test_a_plan_is_what_a_memory_does_step_by_step(n, capacity, batch, draws, si
             for i in np.flatnonzero(kept):
                 written[plan.store[step, i]] = (number, step, i)
     assert len(memory) == min(capacity, 2 * n)
-
-
-@pytest.mark.parametrize("batch", [1, 20])
-def test_every_sample_is_kept_with_the_same_probability(batch):
-    n, capacity, runs = 20, 5, 1000
-    kept = np.zeros(n)
-    for seed in range(runs):
-        reservoir = Reservoir(capacity, np.random.default_rng(seed))
-        reservoir.plan(*one_pass(np.arange(n), batch), 1, 1)
-        kept[reservoir.held] += 1
-    assert kept.sum() == runs * capacity
-    # Four standard deviations of a count. To draw from one more or one fewer puts the samples
-    # about capacity / n^2 a step off: far more at the ends.
-    assert np.abs(kept - runs * capacity / n).max() < 4 * np.sqrt(runs * (1 / 4) * (3 / 4))

@@ -1,5 +1,7 @@
 """The one loop: its hooks, its evaluations, what it refuses."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -7,8 +9,9 @@ from torch import nn
 
 import retarget as rt
 from retarget import continual as lab
+from retarget.continual.steps import Ensemble
 from retarget.errors import InvalidInputError
-from support.lab_problems import LEARNERS, mlp, stream, weights
+from support.lab_problems import LEARNERS, copies, mlp, stream, weights
 from support.oracles import continual as oracle
 from support.problems import assert_same
 
@@ -20,12 +23,10 @@ class Diary(lab.Method):
         self.calls, self.outputs = [], []
 
     def on_start(self, run):
-        self.calls.append("start")
-        assert run.seen == 0
+        self.calls.append(f"start, {run.seen} seen")
 
     def on_task_start(self, run):
-        self.calls.append(f"task {run.task}")
-        assert run.epoch == 0
+        self.calls.append(f"task {run.task} from epoch {run.epoch}")
 
     def on_epoch_start(self, run):
         self.calls.append(f"epoch {run.epoch} of {len(run.plan)}")
@@ -56,117 +57,104 @@ class Diary(lab.Method):
         self.calls.append(f"end {run.task}, {run.seen} seen")
 
 
-def test_the_hooks_of_ones_own_method_are_called_in_order():
-    diary, network = Diary(), mlp(1)
-    lab.train(network, stream(0, sizes=(5, 2)), LEARNERS["mean"], diary, epochs=2)
+class Doubled(oracle.Plain):
+    """What the diary makes of targets and loss."""
+
+    def targets(self, rows, targets):
+        return 2 * targets
+
+    def penalty(self):
+        return sum(w.sum() for w in self.loop.weights)
+
+
+def test_the_hooks_of_ones_own_method_are_called_in_order_and_what_they_return_is_used():
+    diary, network, expected = Diary(), mlp(1), mlp(1)
+    given, learner = stream(0, sizes=(5, 2)), LEARNERS["momentum"]
+    lab.train(network, given, learner, diary, epochs=2)
+    oracle.train(expected, given, learner, [Doubled()], epochs=2)
+    assert_same(weights(network), weights(expected))
 
     def step(number, positions):
         return [f"targets {number} {positions}", "penalty", "batch end"]
 
-    first = [*step(0, [0, 1, 2, 3]), *step(1, [4])]
-    second = step(0, [5, 6])
+    first, second = [*step(0, [0, 1, 2, 3]), *step(1, [4])], step(0, [5, 6])
     assert diary.calls == [
-        "start",
-        *("task 0", "epoch 0 of 2", *first, "epoch 1 of 2", *first, "end 0, 10 seen"),
-        *("task 1", "epoch 0 of 1", *second, "epoch 1 of 1", *second, "end 1, 14 seen"),
+        "start, 0 seen",
+        "task 0 from epoch 0",
+        *("epoch 0 of 2", *first, "epoch 1 of 2", *first, "end 0, 10 seen"),
+        "task 1 from epoch 0",
+        *("epoch 0 of 1", *second, "epoch 1 of 1", *second, "end 1, 14 seen"),
     ]
     assert diary.name == "Diary"
     assert diary.likely_cause(None, 0) is None
 
 
-def test_what_ones_own_method_returns_is_trained_on():
-    class Doubled(oracle.Plain):
-        def targets(self, rows, targets):
-            return 2 * targets
-
-        def penalty(self):
-            return sum(w.sum() for w in self.loop.weights)
-
-    network, expected = mlp(1), mlp(1)
-    lab.train(network, stream(3), LEARNERS["momentum"], Diary())
-    oracle.train(expected, stream(3), LEARNERS["momentum"], [Doubled()])
-    assert_same(weights(network), weights(expected))
-
-
 def test_targets_pass_through_the_methods_in_turn():
-    def trained(*methods):
-        network = mlp(1)
-        lab.train(network, stream(3), LEARNERS["mean"], methods)
-        return weights(network)
-
     class Squared(lab.Method):
         def targets(self, run, batch):
             return batch.targets**2
 
-    smooth = lab.LabelSmoothing(0.5)
-    one, other = trained(Squared(), smooth), trained(smooth, Squared())
-    assert_same(one, trained(smooth))
-    assert (one - other).abs().max() > 1e-3
+    smooth, found = lab.LabelSmoothing(0.5), []
+    for methods in ([smooth], [Squared(), smooth], [smooth, Squared()]):
+        lab.train(network := mlp(1), stream(3), LEARNERS["mean"], methods)
+        found.append(weights(network))
+    assert_same(found[1], found[0])
+    assert (found[2] - found[0]).abs().max() > 1e-3
 
 
 # When it is evaluated, and what then is written
 
 
-def test_evaluations_before_within_and_after_tasks():
-    given = stream(0, sizes=(12, 8))
-    network = mlp(1)
-    _, at_start = oracle.accuracies(network, given)
-    history = lab.train(network, given, LEARNERS["mean"], epochs=2, evaluate_every=8)
-    assert history.samples.tolist() == [0, 8, 16, 24, 32, 40]
-    assert history.task.tolist() == [0, 0, 0, 1, 1, 2]
-    assert_same(history.task_accuracy[0, 0], at_start, 1e-12)
-    assert_same(history.task_accuracy[-1, 0], oracle.accuracies(network, given)[1], 1e-12)
-    assert history.accuracy.shape == (6, 1)
-    only_ends = lab.train(other := mlp(1), given, LEARNERS["mean"], epochs=2)
-    assert only_ends.samples.tolist() == [0, 24, 40]
-    assert torch.equal(weights(network), weights(other))  # looked at, no more
-    assert_same(only_ends.accuracy, history.accuracy[[0, 3, 5]], 1e-12)
-
-
-def test_a_multiple_that_a_short_mini_batch_steps_over_is_evaluated_at_once():
-    history = lab.train(mlp(1), stream(0, sizes=(10, 9)), LEARNERS["mean"], evaluate_every=8)
-    assert history.samples.tolist() == [0, 8, 10, 18, 19]
-    assert history.task.tolist() == [0, 0, 1, 1, 2]
-
-
-def test_the_loss_is_the_mean_over_the_steps_since_the_last_evaluation():
+@pytest.mark.parametrize(
+    ("sizes", "samples", "task", "steps"),
+    [
+        ((12, 8), [0, 16, 24, 32, 40], [0, 0, 1, 1, 2], [4, 6, 8]),
+        # a multiple that a short mini-batch steps over is evaluated at once
+        ((10, 9), [0, 18, 20, 33, 38], [0, 0, 1, 1, 2], [5, 6, 10]),
+    ],
+)
+def test_evaluations_before_within_and_after_tasks(sizes, samples, task, steps, monkeypatch):
+    """In portions; the loss is the mean over the steps since the last one."""
+    monkeypatch.setattr("retarget.continual.training.EVALUATED_AT_A_TIME", {"cpu": 7})
     losses = []
 
     class Watch(lab.Method):
         def penalty(self, run, batch):
             losses.append(run.loss(batch.outputs, batch.targets, batch.weights).item())
 
-    given = stream(0, sizes=(12, 8))
-    history = lab.train(mlp(1), given, LEARNERS["mean"], Watch(), epochs=2, evaluate_every=16)
-    assert history.samples.tolist() == [0, 16, 24, 32, 40]
-    parts = np.split(np.array(losses), [4, 6, 8])
-    assert_same(history.loss[1:, 0], [part.mean() for part in parts], 1e-12)
-
-
-def test_many_test_samples_are_evaluated_in_portions(monkeypatch):
-    given = stream(0, test=50)
-    expected = oracle.accuracies(mlp(1), given)
-    monkeypatch.setattr("retarget.continual.training.EVALUATED_AT_A_TIME", {"cpu": 7})
-    history = lab.train(mlp(1), given, LEARNERS["mean"])
-    assert history.accuracy[0, 0] == pytest.approx(expected[0])
-    assert_same(history.task_accuracy[0, 0], expected[1], 1e-12)
+    given, network = stream(0, sizes=sizes, test=20), mlp(1)
+    all_at_start, at_start = oracle.accuracies(network, given)
+    history = lab.train(network, given, LEARNERS["mean"], Watch(), epochs=2, evaluate_every=16)
+    assert history.samples.tolist() == samples
+    assert history.task.tolist() == task
+    assert history.accuracy[0, 0] == pytest.approx(all_at_start)
+    assert_same(history.task_accuracy[0, 0], at_start, 1e-12)
+    assert_same(history.task_accuracy[-1, 0], oracle.accuracies(network, given)[1], 1e-12)
+    means = [part.mean() for part in np.split(np.array(losses), steps)]
+    assert_same(history.loss[1:, 0], means, 1e-12)
+    only_ends = lab.train(other := mlp(1), given, LEARNERS["mean"], epochs=2)
+    assert only_ends.samples.tolist() == [samples[i] for i in (0, 2, 4)]
+    assert torch.equal(weights(network), weights(other))  # looked at, no more
+    assert_same(only_ends.accuracy, history.accuracy[[0, 2, 4]], 1e-12)
 
 
 def test_seeds_are_the_members_numbers_unless_given():
-    def trained(**seeds):
+    found = []
+    for seeds in (None, [0, 1], [7, 7]):
         networks = [mlp(1), mlp(1)]
-        lab.train(networks, stream(0), LEARNERS["mean"], lab.ER(4), **seeds)
-        return [weights(network) for network in networks]
-
-    one, other = trained(), trained(seeds=[0, 1])
-    assert torch.equal(one[0], other[0])
-    assert torch.equal(one[1], other[1])
-    assert not torch.equal(one[0], one[1])
-    same = trained(seeds=[7, 7])
-    assert_same(same[0], same[1], 1e-13)
+        lab.train(networks, stream(0), LEARNERS["mean"], lab.ER(4), seeds=seeds)
+        found.append(torch.stack([weights(network) for network in networks]))
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(*found[0])
+    assert_same(*found[2], 1e-13)
 
 
 # What it refuses
+
+
+class Two(nn.Linear):
+    def forward(self, x):
+        return super().forward(x), x
 
 
 @pytest.mark.parametrize(
@@ -179,44 +167,94 @@ def test_seeds_are_the_members_numbers_unless_given():
         ({"streams": [stream(0)]}, "there are 1 streams for 2 modules"),
         ({"learners": [rt.SGD(0.1)] * 3}, "there are 3 learners for 2 modules"),
         ({"learners": rt.SGD([0.1, 0.2])}, "a learner has a schedule of rates"),
-        *(
-            ({"learners": [rt.SGD(0.1, 4, 0.5), other]}, f"the learners differ in {name}")
-            for name, other in {
-                r"batch_size: \[2, 4\]; expected the same": rt.SGD(0.1, 2, 0.5),
-                "reduction": rt.SGD(0.1, 4, 0.5, reduction="mean"),
-                "nesterov": rt.SGD(0.1, 4, 0.5, nesterov=True),
-            }.items()
-        ),
-        *(
-            ({"streams": [stream(0), other]}, f"stream 1 has {difference}")
-            for difference, other in {
-                r"tasks of \(11, 6\) samples; expected \(11, 6, 9\)": stream(0, sizes=(11, 6)),
-                "test samples: 27; expected 24": stream(0, test=8),
-                r"samples of shape \(4,\); expected \(5,\)": stream(0, shape=(4,)),
-            }.items()
-        ),
+        ({"learners": [rt.SGD(0.1, 4), rt.SGD(0.1, 2)]}, r"differ in batch_size: \[2, 4\]; exp"),
+        ({"learners": [rt.SGD(0.1, 4), LEARNERS["mean"]]}, "differ in reduction"),
+        ({"learners": [rt.SGD(0.1, 4, 0.5), rt.SGD(0.1, 4, 0.5, True)]}, "differ in nesterov"),
+        ({"streams": [stream(0), stream(0, sizes=(11, 6))]}, r"stream 1 has tasks of \(11, 6\)"),
+        ({"streams": [stream(0), stream(0, test=8)]}, "stream 1 has test samples: 27; expected 24"),
+        ({"streams": [stream(0), stream(0, shape=(4,))]}, r"of shape \(4,\); expected \(5,\)"),
+        ({"modules": mlp(1).float()}, "stream 0 is torch.float64, but the network is"),
+        ({"modules": mlp(1, classes=4)}, r"for 2 samples is \(2, 4\); expected \(2, 3\)"),
+        ({"modules": Two(5, 3).double()}, "for 2 samples is tuple; expected"),
     ],
 )
 def test_runs_without_a_meaning(changes, message):
-    arguments = {"streams": stream(0), "learners": LEARNERS["mean"]} | changes
+    arguments = {"modules": [mlp(1), mlp(2)], "streams": stream(0), "learners": LEARNERS["mean"]}
     with pytest.raises(InvalidInputError, match=message):
-        lab.train([mlp(1), mlp(2)], **arguments)
+        lab.train(**arguments | changes)
 
 
-class Two(nn.Linear):
+# Several networks as one: nothing lost, nothing mixed
+
+
+def test_frozen_parameters_stay_and_flags_too():
+    network = mlp(1)
+    network[0].bias.requires_grad_(False)
+    before = copy.deepcopy(network)
+    assert list(Ensemble([network, before]).parameters) == ["0.weight", "2.weight", "2.bias"]
+    lab.train(network, stream(1), rt.SGD(0.1, 2, weight_decay=0.5))
+    assert torch.equal(network[0].bias, before[0].bias)
+    assert not torch.equal(network[0].weight, before[0].weight)
+    assert [p.requires_grad for p in network.parameters()] == [True, False, True, True]
+    assert all(p.grad is None and p.is_leaf for p in network.parameters())
+
+
+class WithBuffers(nn.Module):
+    """Counts its samples in training; a part of it never trains."""
+
+    def __init__(self, seed):
+        super().__init__()
+        self.net = mlp(seed)
+        self.still = nn.Dropout(0.5)
+        self.register_buffer("shift", torch.full((3,), float(seed), dtype=torch.float64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
     def forward(self, x):
-        return super().forward(x), x
+        if self.training:
+            self.count += 1
+        return self.still(self.net(x)) + self.shift
+
+
+def test_buffers_are_each_members_own_and_written_back():
+    networks = [WithBuffers(seed) for seed in (1, 2)]
+    for network in networks:
+        network.still.eval()
+    plain = copies(networks)
+    lab.train(networks, stream(1, sizes=(8, 6)), LEARNERS["mean"], evaluate_every=4)
+    for m, (network, alone) in enumerate(zip(networks, plain, strict=True)):
+        assert network.count == 4  # steps; evaluations do not count
+        assert torch.equal(network.shift, torch.full((3,), m + 1.0, dtype=torch.float64))
+        assert network.training
+        assert network.net.training
+        assert not network.still.training
+        lab.train(alone, stream(1, sizes=(8, 6)), LEARNERS["mean"], seeds=[m])
+        assert_same(weights(network), weights(alone))
 
 
 @pytest.mark.parametrize(
-    ("network", "message"),
+    "change",
     [
-        (mlp(1).float(), "stream 0 is torch.float64, but the network is"),
-        (mlp(1, classes=4), r"for 2 samples is \(2, 4\); expected \(2, 3\)"),
-        (Two(5, 3).double(), "for 2 samples is tuple; expected"),
+        lambda n: n.append(nn.Identity()),
+        lambda n: n.__setitem__(0, nn.Linear(5, 7, bias=False).double()),
+        lambda n: n.float(),
+        lambda n: n[0].weight.requires_grad_(False),
+        lambda n: n.eval(),
+        lambda n: n.register_buffer("more", torch.zeros(1)),
+        lambda n: n.__setitem__(1, nn.ReLU()),
     ],
-    ids=["type", "classes", "tuple"],
 )
-def test_a_network_that_does_not_fit_the_stream(network, message):
-    with pytest.raises(InvalidInputError, match=message):
-        lab.train(network, stream(0), LEARNERS["mean"])
+def test_networks_of_different_architectures(change):
+    other = mlp(2)
+    change(other)
+    with pytest.raises(InvalidInputError, match="module 2 has other parameters than module 0"):
+        Ensemble([mlp(1), mlp(3), other])
+
+
+def test_networks_that_cannot_be_trained():
+    for networks, message in (
+        ([], "there are no modules; expected one network"),
+        ([nn.Tanh()], "the module has no trainable parameters"),
+        ([mlp(1)] * 2, "two members are the same module; .*deepcopy"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            Ensemble(networks)

@@ -27,8 +27,7 @@ def learn_all(learner, Phi, Y):
     return np.array(predicted)
 
 
-@pytest.mark.parametrize("discount", [1.0, 0.99, 0.6])
-@pytest.mark.parametrize("gamma", [2.0, 0.03])
+@pytest.mark.parametrize(("discount", "gamma"), [(1.0, 0.03), (0.99, 2.0), (0.6, 0.03)])
 def test_each_prediction_is_that_of_the_offline_learner_with_the_drifting_kernel(discount, gamma):
     Phi, Y = stream(60, 4, seed=1)
     predicted = learn_all(AdaptiveRidge(gamma, discount), Phi, Y)
@@ -40,7 +39,7 @@ def test_each_prediction_is_that_of_the_offline_learner_with_the_drifting_kernel
         np.testing.assert_allclose(predicted[t], K[t, :t] @ A, rtol=1e-8, atol=1e-8)
 
 
-LENGTHS = [4_000, pytest.param(100_000, marks=pytest.mark.slow)]
+LENGTHS = [1_500, pytest.param(100_000, marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -81,16 +80,15 @@ def test_features_of_any_size_leave_the_variance_of_no_prediction_negative():
     assert abs(phi @ w - phi[3] - 2.0) < 0.2
 
 
-def blas_threads():
-    return [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
-
-
 def test_blas_has_one_thread_and_gets_its_own_back():
+    def threads():
+        return [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
+
     with threadpool_limits(2, user_api="blas"):
-        before = blas_threads()
+        before = threads()
         with one_thread():
-            assert set(blas_threads()) == {1}
-        assert blas_threads() == before
+            assert set(threads()) == {1}
+        assert threads() == before
 
 
 def test_the_pair_with_the_smallest_errors_of_late_predicts():
@@ -113,46 +111,41 @@ def test_the_pair_with_the_smallest_errors_of_late_predicts():
 
 
 def test_outputs_and_features_that_come_later_were_zero():
+    """And a learner that was pickled on the way goes on as if nothing had happened."""
     Phi, Y = stream()
     Phi[:30, 3:], Y[:50, 2] = 0, 0
     whole, growing = AdaptiveRidge(), AdaptiveRidge()
     learn_all(whole, Phi, Y)
     for t, (phi, y) in enumerate(zip(Phi, Y, strict=True)):
         growing.learn(phi if t >= 30 else phi[:3], y if t >= 50 else y[:2])
-    np.testing.assert_allclose(growing.predict(Phi), whole.predict(Phi), rtol=1e-9, atol=1e-11)
-    np.testing.assert_allclose(
-        growing.predict(np.hstack([Phi, Phi])), growing.predict(Phi), rtol=0, atol=0
-    )
+        if t == 40:
+            twin = pickle.loads(pickle.dumps(growing))
+        elif t > 40:
+            twin.learn(phi, y if t >= 50 else y[:2])
+    found = growing.predict(Phi)
+    np.testing.assert_allclose(found, whole.predict(Phi), rtol=1e-9, atol=1e-11)
+    np.testing.assert_array_equal(growing.predict(np.hstack([Phi, Phi])), found)
+    np.testing.assert_array_equal(twin.predict(Phi), found)
     with pytest.raises(InvalidInputError, match="expected at least 5 and 3"):
         growing.learn(Phi[0, :4], Y[0])
 
 
-def test_a_pickled_learner_goes_on_as_if_nothing_had_happened():
-    Phi, Y = stream()
-    learner = AdaptiveRidge()
-    learn_all(learner, Phi[:40], Y[:40])
-    twin = pickle.loads(pickle.dumps(learner))
-    for each in (learner, twin):
-        learn_all(each, Phi[40:], Y[40:])
-    np.testing.assert_array_equal(learner.predict(Phi), twin.predict(Phi))
-
-
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
+    ("make", "error", "message"),
     [
-        ({"gamma": "best"}, InvalidInputError, "gamma is 'best'; expected 'auto', a number"),
-        ({"gamma": ()}, InvalidInputError, r"gamma is \(\); expected"),
-        ({"gamma": (1.0, True)}, InvalidTypeError, "expected 'auto', a number, or a seq"),
-        ({"discount": None}, InvalidTypeError, "discount is None"),
-        ({"discount": 1.01}, InvalidInputError, "discount is 1.01; expected above 0"),
-        ({"discount": 0.0}, InvalidInputError, "discount is 0.0"),
-        ({"gamma": (1.0, 0.0)}, InvalidInputError, "gamma is 0.0"),
-        ({"gamma": -1.0}, InvalidInputError, "gamma is -1.0"),
+        (lambda: AdaptiveRidge("best"), InvalidInputError, "gamma is 'best'; expected 'auto', a"),
+        (lambda: AdaptiveRidge(()), InvalidInputError, r"gamma is \(\); expected"),
+        (lambda: AdaptiveRidge((1.0, True)), InvalidTypeError, "expected 'auto', a number, or a s"),
+        (lambda: AdaptiveRidge((1.0, 0.0)), InvalidInputError, "gamma is 0.0"),
+        (lambda: AdaptiveRidge(discount=None), InvalidTypeError, "discount is None"),
+        (lambda: AdaptiveRidge(discount=1.01), InvalidInputError, "discount is 1.01; expected ab"),
+        (lambda: AdaptiveRidge(discount=0.0), InvalidInputError, "discount is 0.0"),
+        (lambda: NamedFeatures("tree"), InvalidInputError, "expected 'linear', 'rbf' or rt.RBF"),
     ],
 )
-def test_impossible_choices_are_refused(options, error, message):
+def test_impossible_choices_are_refused(make, error, message):
     with pytest.raises(error, match=message):
-        AdaptiveRidge(**options)
+        make()
 
 
 def test_random_features_come_near_the_kernel_whatever_the_order_of_names():
@@ -169,23 +162,17 @@ def test_random_features_come_near_the_kernel_whatever_the_order_of_names():
 
 
 def test_a_new_name_changes_nothing_that_was_there():
-    features = NamedFeatures("rbf", memory=8)
-    before = features.meet({"b": 1.0, "a": 2.0, "c": 3.0, "d": 0.5})
-    unknown = features({"a": 2.0, "b": 1.0, "c": 3.0, "d": 0.5, "z": 4.0})
-    np.testing.assert_array_equal(unknown, before)
+    features, known = NamedFeatures("rbf", memory=8), {"b": 1.0, "a": 2.0, "c": 3.0, "d": 0.5}
+    before = features.meet(known)
+    np.testing.assert_array_equal(features(known | {"z": 4.0}), before)
     # asked for first, and learned afterwards: it is known from then on
-    after = features.meet({"a": 2.0, "b": 1.0, "c": 3.0, "d": 0.5, "z": 4.0})
+    after = features.meet(known | {"z": 4.0})
     assert features.names == ["a", "b", "c", "d", "z"]
     assert after[-1] == 4.0 / 2.0  # the width is the root of the four names that came first
-    np.testing.assert_array_equal(features({"a": 2.0, "b": 1.0, "c": 3.0, "d": 0.5})[:-1], before)
+    np.testing.assert_array_equal(features(known)[:-1], before)
     np.testing.assert_allclose(features({})[:8], [0.5] * 4 + [0.0] * 4)
-
-
-def test_names_of_two_types_do_not_share_frequencies():
-    features = NamedFeatures("rbf", memory=4)
-    features.meet({1: 1.0, "1": 1.0})
-    one, text = (features({name: 1.0}) for name in (1, "1"))
-    assert not np.allclose(one[:4], text[:4])
+    features.meet({1: 1.0, "1": 1.0})  # names of two types do not share frequencies
+    assert not np.allclose(features({1: 1.0})[:8], features({"1": 1.0})[:8])
 
 
 @pytest.mark.parametrize(
@@ -194,12 +181,8 @@ def test_names_of_two_types_do_not_share_frequencies():
         ({"a": "red"}, InvalidTypeError, "not a number .*encode words"),
         ({"a": None}, InvalidInputError, "not finite"),
         ({"a": float("nan")}, InvalidInputError, "not finite.*fill in missing"),
-        ({"a": 1e91}, InvalidInputError, "larger than 1e\\+90"),
-        (
-            {"a": 1.0, "b": 1.0, "c": 1.0},
-            InvalidInputError,
-            "one of 3 features; expected at most 2",
-        ),
+        ({"a": 1e91}, InvalidInputError, r"larger than 1e\+90"),
+        (dict.fromkeys("abc", 1.0), InvalidInputError, "one of 3 features; expected at most 2"),
     ],
 )
 def test_samples_that_have_no_features_are_refused_and_change_nothing(sample, error, message):
@@ -207,8 +190,3 @@ def test_samples_that_have_no_features_are_refused_and_change_nothing(sample, er
     with pytest.raises(error, match=message):
         features.meet(sample)
     assert features.names == []
-
-
-def test_other_features_are_refused():
-    with pytest.raises(InvalidInputError, match="expected 'linear', 'rbf' or rt.RBF"):
-        NamedFeatures("tree")

@@ -30,6 +30,21 @@ def conv_net(seed, classes=3):
     ).double()
 
 
+class Tied(nn.Module):
+    """One matrix used twice, under two names."""
+
+    def __init__(self, seed):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.first, self.second = nn.Linear(5, 5, bias=False), nn.Linear(5, 5, bias=False)
+        self.second.weight = self.first.weight
+        self.last = nn.Linear(5, 3)
+        self.double()
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.second(torch.tanh(self.first(x)))))
+
+
 def samples(random, n, shape=(5,), classes=3):
     """Clouds around one centre a class."""
     y = random.integers(classes, size=n)

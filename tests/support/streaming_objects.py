@@ -9,7 +9,7 @@ LEARNER = rt.SGD(lr=0.05, batch_size=2, momentum=0.9)
 
 
 def corrector(kernel, learner=LEARNER, **options):
-    return rt.TargetCorrector(kernel, learner, 0.6, 4, 0.1, **options)
+    return rt.TargetCorrector(kernel, learner, 0.6, np.int64(4), 0.1, **options)
 
 
 def shift(kernel, learner=LEARNER, **options):
