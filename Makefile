@@ -40,7 +40,7 @@ FRAMEWORKS := avalanche huggingface lightning river skorch
 test-integrations: $(FRAMEWORKS:%=integration-%)  ## the adapters of retarget.integrations beside their frameworks
 
 integration-%: .venv-%/.ready  ## one of them: make integration-river
-	.venv-$*/bin/python -m pytest tests/integrations/test_$*.py
+	.venv-$*/bin/python -m pytest tests/integrations/test_$*.py $(wildcard tests/diagnosis/models/test_real_$*.py)
 	.venv-$*/bin/python -m pytest -o addopts="--doctest-glob=*.md" -o filterwarnings=default docs/integrations/$*.md
 
 test-faults: $(READY)  ## damaged files, full disks, kills, bad numbers: 1,000 damages of every format

@@ -1,5 +1,6 @@
 """What needs an extra says so in one sentence, and the rest does without."""
 
+import os
 import subprocess
 import sys
 
@@ -24,9 +25,10 @@ NEEDED = {
 def output(code, without):
     """What a process prints in which these packages cannot be imported."""
     blocked = f"import sys\nsys.modules.update(dict.fromkeys({list(without)!r}))\n"
-    found = subprocess.run(
-        [sys.executable, "-c", blocked + code], capture_output=True, text=True, timeout=120
-    )
+    # a folder for the data that the user has set would do without platformdirs
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("RETARGET_")}
+    command = [sys.executable, "-c", blocked + code]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=120, env=plain)
     return found.returncode, found.stdout + found.stderr
 
 

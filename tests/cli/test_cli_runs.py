@@ -114,7 +114,7 @@ def test_export(command, results, tmp_path):
         for key in keys(results, "done"):
             part, result = table.filter(run=key), store.result(key)
             assert part["value"].to_list() == pytest.approx(result["value"].to_list())
-            assert part["seed"].unique().to_list() == [store.record(key).identity["config"]["seed"]]
+            assert part["seed"].unique().to_list() == [store.record(key).identity.config["seed"]]
     code, shown = command("runs", "export", path, "--out", results, "--experiment", "other")
     assert "12 rows of 3 runs" in shown
 

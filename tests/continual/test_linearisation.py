@@ -37,8 +37,11 @@ def test_a_wide_network_is_where_it_should_be_and_a_narrow_one_is_not(loop):
         corrector = rt.NetworkCorrector(module, LEARNER, 1.0 if loop else width / 4, 8, **loop)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
+            block = X[:8].clone()  # one array for all blocks, as a loader may have
             for x, y in zip(X.split(8), far * torch.stack(Y.split(8)), strict=True):
-                train(module, x, corrector.correct(x, y))
+                block.copy_(x)
+                train(module, x, corrector.correct(block, y))
+            block.zero_()
             corrector.correct(X[:8], far * Y[:8])
         if width == 2048:
             assert not caught

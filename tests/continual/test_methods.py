@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.func import grad, vmap
 from torch.nn.functional import conv2d
 
 import retarget as rt
@@ -216,6 +217,24 @@ def test_a_convolution_as_a_matrix_product_is_the_same(stride, padding, dilation
             expected = conv2d(*given, **options)
             with UnfoldedConvolutions():
                 assert_same(conv2d(*given, **options), expected, 1e-13)
+
+
+def test_its_gradients_are_the_same_and_under_vmap_too():
+    torch.manual_seed(0)
+    sizes = (3, 4, 7, 6), (3, 6, 4, 3, 2), (6,)
+    x, weights, bias = (torch.randn(size, dtype=torch.float64) for size in sizes)
+
+    def loss(w, b, x):
+        return conv2d(x, w, b, stride=2, padding=1).tanh().square().sum()
+
+    each = grad(loss, argnums=(0, 1, 2))
+    with UnfoldedConvolutions():
+        together = vmap(each, in_dims=(0, None, None))(weights, bias, x)
+        samples = vmap(each, in_dims=(None, None, 0))(weights[0], bias, x[:, None])
+    for i in range(3):
+        assert_same(together[i], torch.stack([each(w, bias, x)[i] for w in weights]), 1e-12)
+        by_sample = [each(weights[0], bias, row[None])[i] for row in x]
+        assert_same(samples[i], torch.stack(by_sample), 1e-12)
 
 
 @pytest.mark.parametrize("at_a_time", [200, 2**26])

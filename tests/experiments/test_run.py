@@ -2,7 +2,7 @@
 
 import io
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from types import SimpleNamespace
 
 import matplotlib.image
@@ -204,9 +204,9 @@ def test_estimates_come_from_the_runs_most_alike(tmp_path):
     records = [
         record.model_copy(update={"seconds": 10.0 * config["lr"] + config["seed"]})
         for record in RunStore(tmp_path).records()
-        for config in [record.identity["config"]]
+        for config in [record.identity.config]
     ]
-    estimator, kind = Estimator(records), records[0].identity["kind"]
+    estimator, kind = Estimator(records), records[0].identity.kind
 
     def seconds(kind, **config):
         about = {"folder": str(tmp_path), "behaviour": "good"}
@@ -221,7 +221,7 @@ def test_estimates_come_from_the_runs_most_alike(tmp_path):
     assert seconds(kind, seed=9, lr=0.1) == 2.0
     for _ in range(4):  # what was worked out before is no longer so
         estimator.learn(failed.model_copy(update={"status": "done"}))
-    assert seconds(kind, seed=9, lr=failed.identity["config"]["lr"]) == 99.0
+    assert seconds(kind, seed=9, lr=failed.identity.config["lr"]) == 99.0
 
 
 def test_the_table_of_the_progress(tmp_path, monkeypatch):
@@ -235,7 +235,7 @@ def test_the_table_of_the_progress(tmp_path, monkeypatch):
     schedule = Schedule(many, RunStore(tmp_path))
     schedule.capacity, keys = 10, schedule.keys
     assert "0 0 0 20 unknown" in " ".join(shown().split())
-    one = asdict(schedule.identities[keys[0]])
+    one = schedule.identities[keys[0]]
     schedule.estimator.learn(SimpleNamespace(status="done", identity=one, seconds=30.0))
     schedule.done, schedule.failed = dict.fromkeys(keys[:2]), {keys[2]: None}
     schedule.running = dict.fromkeys(keys[3:13], 90.0)

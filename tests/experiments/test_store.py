@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -226,7 +226,7 @@ def test_a_failure_gives_way_to_a_result_which_is_found_again_and_ends_checkpoin
     assert list(store) == [key]
     assert (record.status, record.reason, record.warnings) == ("done", None, ["w"])
     assert record.attempts == 2
-    assert record.identity == asdict(IDENTITY)
+    assert record.identity == IDENTITY
     names = [path.name for path in sorted((store.folder / key).iterdir())]
     assert names == ["result.parquet", "run.json"]
 
@@ -239,6 +239,8 @@ def test_a_failure_gives_way_to_a_result_which_is_found_again_and_ends_checkpoin
         ("run.json", lambda content: b""),
         ("run.json", lambda content: content.replace(b'"key": "', b'"key": "0')),
         ("run.json", lambda content: content.replace(b'"key"', b'"extra": 1, "key"')),
+        ("run.json", lambda content: content.replace(b'"code"', b'"cope"')),
+        ("run.json", lambda content: content.replace(b'"seed": 3', b'"seed": 4')),
     ],
 )
 def test_what_is_damaged_is_set_aside(store, name, damage):

@@ -31,6 +31,8 @@ def pair(trains=LEARNER, learner=LEARNER, preconditioned=False, **options):
     module = network()
     optimizer = sgd(module, trains) if isinstance(trains, rt.SGD) else trains(module)
     given = {"preconditioner": optimizer} if preconditioned else {}
+    if preconditioned == "another":
+        given = {"preconditioner": sgd(module, LEARNER)}
     return optimizer, make(module, learner, **given, **options)
 
 
@@ -127,6 +129,10 @@ REFUSED = {
     "momentum": (optimiser(replace(MOMENTUM, nesterov=False), MOMENTUM), "nesterov=False"),
     "decay": (optimiser(replace(LEARNER, weight_decay=0.1)), "weight_decay=0.1.*from_torch"),
     "rates": (optimiser(two_rates), r"rates \[0.01, 0.02\]; expected one rate"),
+    "rates, another preconditioner": (
+        optimiser(two_rates, LEARNER, "another"),
+        "expected one rate",
+    ),
     "scheduler": (optimiser(scheduled), "a scheduler changes the rate"),
     "Adam": (optimiser(adam), "a Adam; expected a torch.optim.SGD"),
     "Adam, scheduled": (optimiser(adam, learner=SCHEDULE), "a Adam; expected"),

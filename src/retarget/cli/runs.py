@@ -75,7 +75,7 @@ def show(
         f"{record.attempts}, {record.machine}"
     )
     for part in ("kind", "config", "data", "code", "packages"):
-        say(f"{part}: {_lines(record.identity[part])}")
+        say(f"{part}: {_lines(getattr(record.identity, part))}")
     for warning in record.warnings:
         say(f"warning: {warning}")
     if record.reason is not None:

@@ -53,8 +53,8 @@ class Estimator:
     def learn(self, record: RunRecord) -> None:
         """Takes one more run into account, if it finished."""
         if record.status == "done":
-            of_kind = self._seconds.setdefault(record.identity["kind"], {})
-            of_kind.setdefault(_but_seed(record.identity["config"]), []).append(record.seconds)
+            of_kind = self._seconds.setdefault(record.identity.kind, {})
+            of_kind.setdefault(_but_seed(record.identity.config), []).append(record.seconds)
             self._estimates.clear()
 
     def seconds(self, identity: Identity) -> float | None:

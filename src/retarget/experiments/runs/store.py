@@ -10,7 +10,7 @@ import platform
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cache, cached_property
@@ -128,7 +128,7 @@ class RunRecord(BaseModel):
     format: Literal[1] = 1
     key: str
     status: Literal["done", "failed"]
-    identity: dict[str, Any]
+    identity: Identity
     experiment: str  # the first one that requested it
     name: str  # distinguishes it within that experiment
     finished: str  # UTC
@@ -159,7 +159,7 @@ class RunStore:
             record = RunRecord.model_validate_json((self.folder / key / RECORD).read_bytes())
         except (OSError, ValidationError):
             return None
-        return record if record.key == key else None
+        return record if record.key == record.identity.key == key else None
 
     def records(self) -> Iterator[RunRecord]:
         """Yields all readable records."""
@@ -247,7 +247,7 @@ class RunStore:
             record, table = self.record(key), self.result(key)
             if record is None or table is None:
                 continue
-            about = {"run": key, "experiment": record.experiment} | record.identity["config"]
+            about = {"run": key, "experiment": record.experiment} | record.identity.config
             tables.append(labelled(table, about))
         if not tables:
             raise InvalidInputError(f"no run in {self.folder} is done; there is nothing to export")
@@ -274,13 +274,13 @@ class RunStore:
             return State.DAMAGED
         if hashlib.sha256(content).hexdigest() != record.sha256:
             return State.DAMAGED
-        current = (record.identity["code"], record.identity["packages"]) == current_code()
+        current = (record.identity.code, record.identity.packages) == current_code()
         return State.DONE if current else State.OUTDATED
 
     def _write(self, identity: Identity, **about: Any) -> RunRecord:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         about |= {"finished": now, "machine": f"{platform.system()} {platform.machine()}"}
-        record = RunRecord(key=identity.key, identity=asdict(identity), **about)
+        record = RunRecord(key=identity.key, identity=identity, **about)
         with atomic_file(self.folder / identity.key / RECORD) as temporary:
             temporary.write_text(record.model_dump_json(indent=2) + "\n")
         return record
