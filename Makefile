@@ -37,10 +37,12 @@ test-lean: $(LEAN_READY)  ## core, estimators, streaming and diagnosis where no 
 
 # One environment for each framework.
 FRAMEWORKS := avalanche huggingface lightning river skorch
+BESIDE_river := tests/diagnosis/models/test_real_river.py
+BESIDE_huggingface := tests/kernels/test_foreign_networks.py
 test-integrations: $(FRAMEWORKS:%=integration-%)  ## the adapters of retarget.integrations beside their frameworks
 
 integration-%: .venv-%/.ready  ## one of them: make integration-river
-	.venv-$*/bin/python -m pytest tests/integrations/test_$*.py $(wildcard tests/diagnosis/models/test_real_$*.py)
+	.venv-$*/bin/python -m pytest tests/integrations/test_$*.py $(BESIDE_$*)
 	.venv-$*/bin/python -m pytest -o addopts="--doctest-glob=*.md" -o filterwarnings=default docs/integrations/$*.md
 
 test-faults: $(READY)  ## damaged files, full disks, kills, bad numbers: 1,000 damages of every format

@@ -112,10 +112,11 @@ def test_without_noise_the_best_ridge_is_where_the_residual_can_still_be_told():
     assert 0.99 * known <= sums.cross_validation(best) < 10 * known
 
 
-def test_bumps_of_the_score_are_passed():
+@pytest.mark.parametrize("spread", [0.5, 0.25])  # one power of ten, and two
+def test_bumps_of_the_score_are_passed(spread):
     """Smooth functions, fewer samples than features: the score by the dual, which loses nothing."""
     X = np.random.default_rng(0).uniform(-1, 1, size=(10, 1))
-    angles = X @ np.random.default_rng(1).normal(size=(1, 32)) / 2
+    angles = X @ np.random.default_rng(1).normal(size=(1, 32)) * spread
     features = np.hstack([np.cos(angles), np.sin(angles)]) / np.sqrt(32)
     targets = np.sin(3 * X)
     K = features @ features.T
