@@ -138,7 +138,9 @@ def test_a_call_that_fails_says_why_and_changes_nothing(name, tmp_path):
         ((odd, blocks, Y), "features of X is [23]"),
         ((differs, blocks, Y), "features and another|features of X"),
     ):
-        with pytest.raises((InvalidInputError, InvalidTypeError), match=message):
+        wrong_type = any(word in message for word in ("dtype", "ndarray", "is a RBF"))
+        error = InvalidTypeError if wrong_type else InvalidInputError
+        with pytest.raises(error, match=message):
             rd.learn(*arguments)
     learner.save(tmp_path / "after")
     assert (tmp_path / "after").read_bytes() == (tmp_path / "before").read_bytes()

@@ -117,7 +117,8 @@ def test_gram_refuses_what_has_no_tiles():
         (Y, 0, "tile_size is 0; expected 1 or more"),
         (Y[:0], 5, r"X has shape \(0,\); expected samples"),
     ):
-        with pytest.raises((InvalidInputError, InvalidTypeError), match=message):
+        error = InvalidTypeError if tile_size == 2.5 else InvalidInputError
+        with pytest.raises(error, match=message):
             rd.gram(rt.RBF(1.0), samples, tile_size)
 
 
@@ -220,8 +221,10 @@ REFUSED = {
 
 @pytest.mark.parametrize("message", REFUSED)
 def test_refused(K, message):
+    wrong_type = "ndarray" in message or "dtype" in message
+    error = InvalidTypeError if wrong_type else InvalidInputError
     for function in calls(rd, *REFUSED[message](K)).values():
-        with pytest.raises((InvalidInputError, InvalidTypeError), match=message):
+        with pytest.raises(error, match=message):
             function()
 
 

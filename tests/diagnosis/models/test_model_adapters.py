@@ -188,7 +188,8 @@ def test_by_import_path(monkeypatch, tmp_path):
         ("forest", "the model 'forest' cannot be imported"),
         ("os:O_RDONLY", "is a int; expected a function or class"),
     ):
-        with pytest.raises((InvalidInputError, InvalidTypeError), match=message):
+        error = InvalidTypeError if path == "os:O_RDONLY" else InvalidInputError
+        with pytest.raises(error, match=message):
             opened(path, NUMBERS, model_options={"a": 1})
 
 
