@@ -112,12 +112,6 @@ def problems(draw, memory=True):
 
 
 @st.composite
-def class_problems(draw):
-    stream = draw(class_streams)
-    return stream, draw(learners(len(stream)))
-
-
-@st.composite
 def problems_of(draw, loss, most_epochs=1, memory=True):
     """A stream with targets for the loss, a learner, and how many epochs its schedule is for."""
     stream, epochs = draw(streams if loss == "squared" else class_streams), 1

@@ -31,7 +31,7 @@ from retarget.state_files import require_shape
 from retarget.theory.dual import DualLearner
 from retarget.theory.losses import Loss
 
-TOLERANCE = 1.0  # for the error below: at 1 the theory is no better than "nothing happens"
+TOLERANCE = 1.0  # for the error below: at 1 the theory predicts as poorly as "nothing happens"
 # Factor by which older comparisons count less with each new one: a single block that should move
 # only a little is often far off, even if all is well.
 REMEMBERED = 0.8
