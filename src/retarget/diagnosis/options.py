@@ -7,22 +7,13 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from retarget.arrays import as_positive
-from retarget.diagnosis.result import Evaluation, Mode
+from retarget.diagnosis.result import Evaluation, HoldOut, Metric, Mode
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.learners import SGD, Reduction
 from retarget.theory.iterative import check_correction
 from retarget.theory.offline.aims import Aim, as_aim
 
 LEARNER_OPTIONS = ("lr", "batch_size", "momentum", "nesterov", "weight_decay", "reduction")
-
-
-def batch_model_name(aim: Aim) -> str:
-    """Returns the name of the batch model that an aim describes."""
-    if aim.is_all:
-        return "batch model"
-    if aim.window is None:
-        return f"batch model, older rows discounted by {aim.discount:g}"
-    return f"batch model of the last {aim.window:,} rows"
 
 
 @dataclass(frozen=True)
@@ -45,9 +36,11 @@ class Options:
     nesterov: bool = False
     weight_decay: float = 0.0
     reduction: Reduction = "sum"
-    evaluation: Evaluation | None = None
-    test_share: float = 0.2
-    reference: str = "all"
+    evaluation: Evaluation = "both"
+    test_share: float = 0.1
+    hold_out: HoldOut = "rows"
+    metric: Metric = "auto"
+    aim: str = "all"
     intercept: bool = False
     gamma: float | Literal["auto"] = "auto"
     block_size: int | None = None
@@ -65,13 +58,20 @@ class Options:
         block_size = self.learner.batch_size if self.block_size is None else self.block_size
         check_correction(self.learner, 1.0, block_size, self.ridge or 0.0, "both", "corrected")
         for name, known in (
-            ("evaluation", (None, *get_args(Evaluation))),
+            ("evaluation", get_args(Evaluation)),
+            ("hold_out", get_args(HoldOut)),
+            ("metric", get_args(Metric)),
             ("mode", ("auto", *get_args(Mode))),
         ):
             if (value := getattr(self, name)) not in known:
-                expected = ", ".join(filter(None, known))
+                expected = ", ".join(known)
                 raise InvalidInputError(f"{name} is {value!r}; expected one of {expected}")
-        as_aim(self.reference, "reference")
+        if not 0 < self.test_share <= 0.4:
+            raise InvalidInputError(
+                f"test_share is {self.test_share}; expected a share above 0 and at most 0.4: so "
+                "many rows are held out for each question"
+            )
+        as_aim(self.aim, "aim")
         for name, needed in (("intercept", "linear"), ("width", "rbf")):
             value = getattr(self, name)
             if value is not None and value is not False and self.kernel != needed:
@@ -98,7 +98,7 @@ class Options:
     @property
     def batch_model(self) -> Aim:
         """Which rows the batch model, with which the online learner is compared, learns from."""
-        return as_aim(self.reference, "reference")
+        return as_aim(self.aim, "aim")
 
     def with_learner(self, learner: SGD) -> "Options":
         """Returns these options with those of a learner, none of which may be given twice."""
@@ -117,8 +117,8 @@ class Options:
 
     def evaluation_with(self, test: object) -> Evaluation:
         """Returns which rows learners are compared on, given the test set or None."""
-        if self.evaluation is None:
-            return "last" if test is None else "test"
+        if test is not None and self.evaluation == "both":
+            return "test"
         if (self.evaluation == "test") != (test is not None):
             raise InvalidInputError(
                 f"the evaluation is {self.evaluation!r} and there is "

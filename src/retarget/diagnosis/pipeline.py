@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import polars as pl
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
 from retarget.arrays import considerate_threads
 from retarget.diagnosis.measure.approximation import (
@@ -18,7 +18,9 @@ from retarget.diagnosis.measure.approximation import (
     measure_approximation,
     open_kernel,
 )
-from retarget.diagnosis.measure.baselines import baseline_errors
+from retarget.diagnosis.measure.along import errors_along
+from retarget.diagnosis.measure.baselines import baseline_predictions
+from retarget.diagnosis.measure.bootstrap import ratio
 from retarget.diagnosis.measure.choose import (
     attempt_changes,
     choose_block,
@@ -30,23 +32,27 @@ from retarget.diagnosis.measure.choose import (
     non_normality,
 )
 from retarget.diagnosis.measure.compare import (
-    Errors,
-    Split,
-    as_split,
-    as_tensors,
     compare,
-    group_shift,
-    held_out,
-    held_out_errors,
-    partition,
-    prediction_errors,
-    progressive_errors,
-    split,
+    held_out_predictions,
+    predictions,
+    progressive_predictions,
+    rulers,
 )
+from retarget.diagnosis.measure.groups import group_shift, partition
+from retarget.diagnosis.measure.holdout import Split, as_tensors, held_out, split, split_at
 from retarget.diagnosis.models.model_diagnosis import diagnose_model
 from retarget.diagnosis.models.prediction_log import from_predictions
 from retarget.diagnosis.options import Options
-from retarget.diagnosis.result import Diagnosis, Evaluation, Mode, Stability
+from retarget.diagnosis.result import (
+    Diagnosis,
+    Estimate,
+    Evaluation,
+    HoldOut,
+    KernelUsed,
+    Metric,
+    Mode,
+    Stability,
+)
 from retarget.diagnosis.stream import Stream
 from retarget.diagnosis.tables.frames import assembled, assembled_test
 from retarget.diagnosis.tables.prepare import class_text, prepare, target_kind
@@ -56,10 +62,8 @@ from retarget.import_path import imported_network
 from retarget.kernels import EmpiricalNTK, Kernel
 from retarget.learners import SGD, Reduction
 from retarget.progress import PatientBar
-from retarget.text import listed
 
 PASSES = 24  # estimated passes over the rows, for the progress bar
-FEWEST_TO_JUDGE = 10  # rows: among fewer, a missing class means nothing
 Chosen = TypeVar("Chosen", Options, Roles)
 
 
@@ -77,12 +81,14 @@ def diagnose(
     weight_decay: float = 0.0,
     reduction: Reduction = "sum",
     gamma: float | Literal["auto"] = "auto",
-    groups: Any = None,
-    times: Any = None,
+    group: Any = None,
+    time: Any = None,
     test: Any = None,
-    evaluation: Evaluation | None = None,
-    test_share: float = 0.2,
-    reference: str = "all",
+    evaluation: Evaluation = "both",
+    test_share: float = 0.1,
+    hold_out: HoldOut = "rows",
+    metric: Metric = "auto",
+    aim: str = "all",
     intercept: bool = False,
     group_as_feature: bool = False,
     column: Sequence[str] = (),
@@ -126,17 +132,23 @@ def diagnose(
         weight_decay: Weight decay.
         reduction: Whether the loss is the "sum" or the "mean" over a mini-batch.
         gamma: The offline learner's ridge; "auto" minimises the leave-one-out error.
-        groups: Each row's group: (n,), or the name of a column of X.
-        times: Values to sort the rows by: (n,), or the name of a column of X; None keeps the order.
+        group: Each row's group: (n,), or the name of a column of X.
+        time: Values to sort the rows by: (n,), or the name of a column of X; None keeps the order.
         test: Rows to measure errors on: (X, Y), or a frame if Y names columns.
-        evaluation: Which rows errors are measured on: the "last" ones of the stream, "random" ones
-            (the same share of every class), each row before it is learned ("progressive"), or the
-            "test" set. None uses the test set if there is one, else the last rows, or random ones
-            if the last rows hold classes that were never learned.
-        test_share: The share of the stream to hold out, at the end or at random.
-        reference: The batch model to compare the online learner with: trained on "all" rows, on
-            the last N ("window:N"), or with older rows counting less ("discount:0.999"). If the
-            stream drifts, one of the latter two is the fair comparison.
+        evaluation: Which rows the learners are asked about. "both" holds out rows from the "whole"
+            stream (what does it still know?) and its last rows, the "next" ones (what does it make
+            of what comes next?); either can be asked alone. "progressive" scores each row before
+            it is learned, "test" uses the test set (the default if there is one).
+        test_share: The share of the stream to hold out for each question, a tenth; from 150 rows
+            on, at least 30 rows are held out.
+        hold_out: "rows", or "group" to hold out all rows of some groups: for people, devices or
+            shops, of which new ones will come. The ridge is then chosen on groups as well.
+        metric: What learners are compared by: "squared" or "absolute" error; for classes
+            "log-loss", "accuracy" or "balanced-accuracy". "auto" is the squared error, and for
+            classes the accuracy where it tells them apart.
+        aim: The batch model to compare the online learner with: trained on "all" rows, on the last
+            N ("window:N"), or with older rows counting less ("discount:0.999"). If the stream
+            drifts, one of the latter two is the fair comparison.
         intercept: Whether to add a constant feature to the linear kernel, as scikit-learn's
             linear models do.
         group_as_feature: Whether to use the group as a feature as well.
@@ -171,7 +183,7 @@ def diagnose(
     options = chosen(Options, asked)
     if learner is not None:
         options = options.with_learner(learner)
-    beside = {"group": groups, "time": times}
+    beside = {"group": group, "time": time}
     beside |= {"predictions": predictions, "predictions_after": predictions_after}
     table, target, named = assembled(X, Y, beside)
     roles = chosen(Roles, {**asked, **named, "target": target})
@@ -195,50 +207,37 @@ def diagnose_table(
             "and needs no log"
         )
     rows = order_rows(table, roles)
-    if roles.logged and options.evaluation is None and test is None:
+    if roles.logged and options.evaluation == "both" and test is None:
         options = replace(options, evaluation="progressive")  # the log covers all rows
-    evaluation, held, notes = hold_out(rows, test, options)
-    order = np.argsort(held, kind="stable")  # the rows to learn from come first
-    rows = replace(rows, table=rows.table[order], numbers=rows.numbers[order])
-    # the preparation must learn nothing from held-out rows: no mean, no category
-    learned = len(rows) - int(held.sum())
-    stream, preparation = prepare(rows, learned)
-    test_stream = stream.part(slice(learned, None)) if learned < len(rows) else None
-    stream = stream.part(slice(0, learned))
+    classes = None
+    if target_kind(rows) == "classification":
+        classes = class_text(rows.table[roles.target[0]]).to_numpy()
+    groups = rows.as_text(roles.group) if options.hold_out == "group" else None
+    held = held_out(len(rows), options.evaluation_with(test), options, classes, groups)
+    learned = np.setdiff1d(np.arange(len(rows)), np.concatenate([[], *held.values()]))
+    # the preparation must learn nothing from held-out rows (no mean, no category), so the rows to
+    # learn from come first, and are put back in their places afterwards
+    order = np.concatenate([learned, *held.values()]).astype(np.int64)
+    sorted_rows = replace(rows, table=rows.table[order], numbers=rows.numbers[order])
+    stream, preparation = prepare(sorted_rows, len(learned))
+    stream = stream.part(np.argsort(order))
+    test_stream = None
     if test is not None:
         test_stream = preparation.apply(order_test_rows(test, roles))
-        notes = [f"Test set: {note}" for note in test_stream.notes if note not in stream.notes]
-    stream = replace(stream, notes=(*stream.notes, *notes))
+        notes = (f"Test set: {note}" for note in test_stream.notes if note not in stream.notes)
+        stream = replace(stream, notes=(*stream.notes, *notes))
     if isinstance(options.kernel, str) and ":" in options.kernel:
         options = replace(options, kernel=network_kernel(options.kernel, stream.X.shape[1]))
-    diagnosis = diagnose_split(as_split(stream, test_stream, evaluation), options)
+    parted = split_at(stream, held, test_stream, options)
+    diagnosis = diagnose_split(parted, options)
     if not roles.logged:
         return diagnosis
     before, after = (
-        rows.table[:learned].select(columns).to_numpy() if columns else None
+        rows.table[learned].select(columns).to_numpy() if columns else None
         for columns in (roles.predictions, roles.predictions_after)
     )
-    return replace(diagnosis, model=from_predictions(stream, before, after, seed=options.seed))
-
-
-def hold_out(
-    rows: Rows, test: object, options: Options
-) -> tuple[Evaluation, NDArray[np.bool_], list[str]]:
-    """Returns how learners are compared, which rows are held out, and a note if it is unusual."""
-    evaluation, classes = options.evaluation_with(test), None
-    if target_kind(rows) == "classification":
-        classes = class_text(rows.table[rows.roles.target[0]]).to_numpy()
-    held = held_out(len(rows), evaluation, options, classes)
-    if classes is None or evaluation != "last" or len(rows) < FEWEST_TO_JUDGE:
-        return evaluation, held, []
-    new = sorted(set(classes[held]) - set(classes[~held]))
-    if not new or options.evaluation is not None:
-        return evaluation, held, []
-    note = (
-        f"The last rows hold classes that would never have been learned ({listed(new)}): random "
-        "rows of every class are held out instead (--evaluation last holds out the last ones)."
-    )
-    return "random", held_out(len(rows), "random", options, classes), [note]
+    logged = from_predictions(parted.stream, before, after, options)
+    return replace(diagnosis, model=logged)
 
 
 def network_kernel(path: str, features: int) -> EmpiricalNTK:
@@ -293,7 +292,7 @@ def diagnose_stream(
 def diagnose_split(parted: Split, options: Options, *, progress: bool | None = None) -> Diagnosis:
     """Diagnoses a stream from which the rows to compare the learners on are already held out."""
     X, Y = as_tensors(parted.stream)
-    kernel, words = choose_kernel(options, X)
+    kernel, used = choose_kernel(options, X)
     with (
         considerate_threads(),
         PatientBar("diagnosing", PASSES * len(X), progress) as bar,
@@ -303,16 +302,16 @@ def diagnose_split(parted: Split, options: Options, *, progress: bool | None = N
         if options.model is not None:  # first: if it cannot be run, that is reported at once
             model = diagnose_model(parted, options, progress=progress)
         opened = open_kernel(kernel, X, Y, options, bar.advance)
-        found = run_learners(opened, parted, options, words)
+        found = run_learners(opened, parted, options, used)
     return replace(found, model=model, failures=(*found.failures, *doubts))
 
 
 @torch.no_grad()
-def run_learners(opened: Opened, parted: Split, options: Options, words: str) -> Diagnosis:
+def run_learners(opened: Opened, parted: Split, options: Options, used: KernelUsed) -> Diagnosis:
     """Chooses the options left open, runs every learner over the stream and compares them."""
-    kernel, stream, progressive = opened.kernel, parted.stream, parted.test is None
+    kernel, stream, progressive = opened.kernel, parted.stream, parted.progressive
     scales = stream.target_scales
-    gamma = choose_gamma(options, kernel, scales)
+    gamma = choose_gamma(options, kernel, scales, stream.groups if parted.whole_groups else None)
     limit = largest_rate(kernel, options.learner)
     lr = choose_rate(options, kernel, limit, scales, progressive)
     learner = replace(options.learner, lr=lr.value)
@@ -323,66 +322,75 @@ def run_learners(opened: Opened, parted: Split, options: Options, words: str) ->
     groups = group_shift(kernel, stream, partition(stream), learned.dual, shift, learner.batch_size)
     learned.changed = attempt_changes(kernel, learner, lr, options.seed, progressive)
 
-    true_kernel, unseen = None, ()
-    if parted.test is None:
-        errors = progressive_errors(kernel, learned, gamma.value, learner.batch_size)
-    else:
-        errors = held_out_errors(kernel, parted.test, learned)
-        true_kernel = _true_kernel(opened, parted.test, stream, options)
-        if stream.kind == "classification":
-            new = (parted.test.Y.sum(axis=0) > 0) & (stream.Y.sum(axis=0) == 0)
-            unseen = tuple(np.array(stream.target_names, dtype=object)[new])
-    baselines = baseline_errors(kernel, parted, options)
-    comparison = compare(errors, baselines, parted, options, true_kernel)
+    answers = []
+    for ruler in rulers(parted, options):
+        asked = parted.asked.get(ruler.question)
+        if asked is None:
+            said = progressive_predictions(kernel, learned, gamma.value, learner.batch_size)
+        else:
+            said = held_out_predictions(kernel, asked.rows, learned)
+        simple = baseline_predictions(kernel, stream, asked, options)
+        answers.append(compare(said, simple, ruler, parted, options))
     approximation = measure_approximation(opened, learner, gamma.value)
+    batch = learned.coefficients.get("offline")
     if approximation is not None:
-        approximation = replace(approximation, reference=comparison.true_kernel)
+        approximation = replace(
+            approximation, true_kernel=_true_kernel(opened, parted, options, batch)
+        )
     effective, before = learned.effective.numpy(), learned.online.errors
-    said = effective - gamma.value * learned.dual.numpy()  # Y^e = (gamma I + K) C
+    end = effective - gamma.value * learned.dual.numpy()  # Y^e = (gamma I + K) C
+    online = np.full_like(effective, np.nan) if before is None else before.numpy()
+    along, drift = errors_along(kernel, stream, gamma.value, online, stream.Y - end, options)
     return Diagnosis(
         stream=stream,
-        test_rows=comparison.rows,
-        evaluation=parted.evaluation,
+        answers=tuple(answers),
+        metric=options.metric,
         mode="exact" if approximation is None else "features",
-        kernel=words,
+        kernel=used,
         learner=learner,
         block_size=block_size,
         lr=lr,
         gamma=gamma,
-        scores=comparison.scores,
-        baselines=comparison.baselines,
-        reference=options.reference,
-        excess=comparison.excess,
-        gap_closed=comparison.gap_closed,
-        accuracy_gap=comparison.accuracy_gap,
+        aim=options.aim,
         effective=effective,
         corrected=learned.corrected.numpy(),
         iterative=learned.iterative.numpy(),
-        prequential=np.full_like(effective, np.nan) if before is None else before.numpy(),
+        prequential=online,
         density=kernel.density().numpy(),
-        hindsight=float(np.square((stream.Y - said) * scales).mean()),
+        hindsight=float(np.square((stream.Y - end) * scales).mean()),
         changed=changed_rows(stream, effective),
+        along=along,
+        drift=drift,
         groups=groups,
         stability=Stability(limit, non_normality(kernel, learner, options.seed)),
         approximation=approximation,
-        ridge=learned.ridge,
-        aim=learned.aim,
-        trials=comparison.trials,
+        iterative_ridge=learned.iterative_ridge,
+        iterative_gamma=learned.iterative_gamma,
         failures=tuple(learned.failures),
-        unseen=unseen,
     )
 
 
-def _true_kernel(opened: Opened, test: Stream, stream: Stream, options: Options) -> Errors | None:
-    """Returns held-out errors of an offline learner with the true kernel on a sample of rows."""
-    if opened.sample is None or not isinstance(opened.features, Nystroem):
+def _true_kernel(
+    opened: Opened, parted: Split, options: Options, batch: Tensor | None
+) -> Estimate | None:
+    """Returns how far a batch model with the true kernel, on a sample of rows, is above ours.
+
+    Both are asked about the first set of held-out rows; `batch` are our model's coefficients.
+    """
+    sample = opened.sample
+    if sample is None or not isinstance(opened.features, Nystroem) or not parted.asked:
         return None
-    gamma = choose_gamma(options, opened.sample, stream.target_scales)
+    ruler = next(rulers(parted, options))
+    gamma = choose_gamma(options, sample, parted.stream.target_scales)
     try:
-        offline = opened.sample.offline(gamma.value)
+        true = sample.offline(gamma.value).coefficients
     except NotPositiveDefiniteError:
         return None
-    return prediction_errors(opened.sample, test, [offline.coefficients])[0]
+    if batch is None:
+        return None
+    models = ((sample, true), (opened.kernel, batch))
+    said = [predictions(kernel, ruler.truth, [end])[0] for kernel, end in models]
+    return ratio(ruler.means(said[0]), ruler.means(said[1]))
 
 
 def changed_rows(stream: Stream, effective: np.ndarray) -> np.ndarray:

@@ -1,5 +1,6 @@
 """The results of a diagnosis, as data classes."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -12,19 +13,25 @@ from retarget.learners import SGD
 from retarget.storage import atomic_file
 
 LearnerName = Literal["offline", "online", "corrected", "iterative"]
-Evaluation = Literal["last", "random", "progressive", "test"]
+Question = Literal["whole", "next", "test", "progressive"]
+Evaluation = Literal["both", "whole", "next", "progressive", "test"]
+HoldOut = Literal["rows", "group"]
+Metric = Literal["auto", "squared", "absolute", "log-loss", "accuracy", "balanced-accuracy"]
 Mode = Literal["exact", "features"]
 Change = Literal["rate", "batch", "order"]
 DIVERGED = 1000.0  # a learner is useless if its error is this many times the mean's
-OUT_OF_PROPORTION = 100.0  # a target this many standard deviations from the mean is not usable
+TOO_LARGE = 100.0  # a target this many standard deviations from the mean is not usable
 
 
 class Estimate(NamedTuple):
-    """A number and its 95% confidence interval (bootstrap over test rows)."""
+    """A number and its 95% confidence interval (bootstrap over the rows that were scored)."""
 
     value: float
     low: float
     high: float
+
+
+UNKNOWN = Estimate(math.nan, math.nan, math.nan)
 
 
 @dataclass(frozen=True)
@@ -32,18 +39,26 @@ class Score:
     """How well one learner predicts rows that it has not learned from.
 
     Attributes:
-        learner: The offline learner; the online one on true targets; the online one on exactly and
-            on iteratively corrected targets.
+        learner: The batch model ("offline"); the online learner on true targets; the online learner
+            on exactly and on iteratively corrected targets.
+        question: Which rows it was asked about.
         error: Mean squared error over rows and targets, in the user's units (squared).
         accuracy: Share of rows whose class is predicted correctly; None for regression.
+        loss: The score by which learners are compared, lower is better: the squared error, or what
+            `metric` names. For an accuracy it is the share of wrong rows.
         by_target: Mean squared error of each target, in its own units (squared), if there are
             several; empty for one target and for classes.
     """
 
     learner: LearnerName
+    question: Question
     error: Estimate
     accuracy: Estimate | None
+    loss: Estimate
     by_target: tuple[Estimate, ...] = ()
+
+
+BaselineKind = Literal["constant", "last", "recent"]
 
 
 @dataclass(frozen=True)
@@ -51,15 +66,127 @@ class Baseline:
     """The score of a simple predictor on the same rows, which any model should beat.
 
     Attributes:
-        name: The mean of the targets or the most frequent class, the last value, or a batch model
-            of the recent rows.
-        error: Mean squared error, as in `Score`.
-        accuracy: As in `Score`.
+        kind: The mean of the targets or the most frequent class ("constant"); the target of the row
+            before ("last"); a batch model of other rows than all ("recent").
+        question: As in `Score`; so are error, accuracy and loss.
+        error: Mean squared error.
+        accuracy: Share of rows whose class is right.
+        loss: The score by which learners are compared.
+        online: How far the online learner's loss is above this one's, relative to it.
+        batch: How far the batch model's loss is above this one's, relative to it.
+        aim: For "recent", which rows it learned from, such as "window:200".
     """
 
-    name: str
+    kind: BaselineKind
+    question: Question
     error: Estimate
     accuracy: Estimate | None
+    loss: Estimate
+    online: Estimate
+    batch: Estimate
+    aim: str = ""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A change of the online learner that was tried, and its effect.
+
+    Attributes:
+        change: Which option was changed.
+        value: The rate or batch size tried; for the order, the number of random orders.
+        effect: The change of the loss, relative to the online learner's: below 0 is better. For
+            the order, the mean over all orders; the interval includes their spread.
+    """
+
+    change: Change
+    value: float
+    effect: Estimate
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How the learners do on one set of rows that they have not learned.
+
+    Attributes:
+        question: "whole": rows from all over the stream (what does it still know?); "next": its
+            last rows (what does it make of what comes next?); "test": a test set; "progressive":
+            every row, just before it is learned.
+        rows: How many rows there are.
+        scores: Of the batch model, the online and both corrected learners; NaN if one diverged, and
+            for "corrected" in a progressive evaluation (it is right only at the end).
+        baselines: Scores of simple predictors; the mean or the most frequent class comes first.
+        excess: How far the online learner's loss is above the batch model's, relative to it.
+        accuracy_gap: For classes, the batch model's accuracy minus the online learner's; None for
+            regression.
+        gap_closed: For "corrected" and "iterative": (online - it) / (online - batch) in the loss.
+            NaN unless the online learner is clearly behind the batch model.
+        effect: For "corrected" and "iterative": the change of the loss, relative to the online
+            learner's; below 0 is better.
+        trials: Changes of the online learner that were tried.
+        unseen: Classes of these rows that were never learned.
+    """
+
+    question: Question
+    rows: int
+    scores: tuple[Score, ...]
+    baselines: tuple[Baseline, ...]
+    excess: Estimate
+    accuracy_gap: Estimate | None
+    gap_closed: dict[str, Estimate]
+    effect: dict[str, Estimate]
+    trials: tuple[Trial, ...] = ()
+    unseen: tuple[str, ...] = ()
+
+    @property
+    def scores(self) -> tuple[Score, ...]:
+        """The scores of all learners on all questions."""
+        return tuple(score for answer in self.answers for score in answer.scores)
+
+    def answer(self, question: Question) -> Answer | None:
+        """Returns the answer to a question, if it was asked."""
+        return next((one for one in self.answers if one.question == question), None)
+
+    def score(self, learner: LearnerName, question: Question | None = None) -> Score:
+        """Returns one learner's score; without a question, on the first set of rows.
+
+        That is the whole stream, unless the evaluation was another.
+        """
+        wanted = self.answers[0].question if question is None else question
+        return next(one for one in self.scores if (one.learner, one.question) == (learner, wanted))
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What was found, as typed values; `verdict` has the same in words."""
+        from retarget.diagnosis.findings import findings
+
+        return findings(self)
+
+    def baseline(self, kind: BaselineKind) -> Baseline | None:
+        """Returns the baseline of a kind, if there is one."""
+        return next((one for one in self.baselines if one.kind == kind), None)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the online learner is useless: its error overflows, or is far too large."""
+        return not self.score("online").error.value <= DIVERGED * self.baselines[0].error.value
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Whether recent rows teach more than all rows, measured along the stream.
+
+    Attributes:
+        window: Rows that the batch model of recent rows learned from.
+        refits: At how many points of the stream both models were fitted anew.
+        rows: Rows on which they were compared: those after each point, up to the next.
+        effect: The change of the loss if only recent rows are used, relative to a batch model of
+            all rows so far: below 0 means that the stream drifts.
+    """
+
+    window: int
+    refits: int
+    rows: int
+    effect: Estimate
 
 
 @dataclass(frozen=True)
@@ -116,8 +243,8 @@ class Approximation:
         kernel_error: Root mean square error of the kernel's entries, relative to their own.
         shift_error: Root mean square difference of the shifts, relative to the exact ones.
         prediction_error: The same for the online learner's predictions.
-        reference: How far the error of an offline learner with the true kernel, trained on the
-            sample alone, is above the offline learner's, relative to it; None if not measured.
+        true_kernel: How far the loss of a batch model with the true kernel, trained on the sample
+            alone, is above the batch model's, relative to it; None if not measured.
     """
 
     features: int
@@ -128,7 +255,7 @@ class Approximation:
     kernel_error: float
     shift_error: float
     prediction_error: float
-    reference: Estimate | None = None
+    true_kernel: Estimate | None = None
 
     @property
     def words(self) -> str:
@@ -165,22 +292,6 @@ class GroupShift:
     own: np.ndarray
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A change of the online learner that was tried, and its effect.
-
-    Attributes:
-        change: Which option was changed.
-        value: The rate or batch size tried; for the order, the number of random orders.
-        effect: The change of the error, relative to the online learner's: below 0 is better. For
-            the order, the mean over all orders; the interval includes their spread.
-    """
-
-    change: Change
-    value: float
-    effect: Estimate
-
-
 ModelWay = Literal["as it came", "random order", "batch", "corrected"]
 
 
@@ -191,14 +302,21 @@ class ModelScore:
     Attributes:
         way: In one pass over the stream as it came, in one pass in random orders, as a batch model,
             or in one pass on corrected targets.
+        question: Which rows it was asked about, as in `Answer`.
         error: Mean squared error over rows and targets, in the user's units (squared); NaN if the
             model failed, or cannot be trained in this way.
         accuracy: As in `Score`.
+        loss: As in `Score`.
+        change: The change of the loss, relative to the model as it came and paired by row: below 0
+            is better. For random orders the interval covers the choice of orders and of rows.
     """
 
     way: ModelWay
+    question: Question
     error: Estimate
     accuracy: Estimate | None
+    loss: Estimate
+    change: Estimate
 
 
 @dataclass(frozen=True)
@@ -207,11 +325,9 @@ class ModelDiagnosis:
 
     Attributes:
         name: The model's name.
-        scores: One for each way of training it, on the rows that all learners are compared on. A
-            log of predictions has only "as it came", on each row before it was learned.
-        order: Change of the error if rows come in random order, relative to the stream as it came
-            (below 0: random is better). The interval covers the choice of orders and of rows.
-        orders: The error of each random order.
+        scores: One for each way of training it and each question. A log of predictions has only
+            "as it came", on each row before it was learned.
+        orders: The loss of each random order, by question.
         before: (n, c) predictions for each row just before it was learned.
         after: (n, c) predictions right after. For a log of predictions, the same as `before`.
         end: (n, c) predictions at the end of the stream.
@@ -228,8 +344,9 @@ class ModelDiagnosis:
             none.
         corrected_size: Largest distance of these targets from the mean of the true ones, in
             standard deviations of the true ones; NaN if there are none.
-        closed: The measured share of the gap in error, (as it came - batch), that training on
-            them closed. NaN unless the model is clearly worse as it came than as a batch model.
+        closed: By question: the measured share of the gap in loss, (as it came - batch), that
+            training on them closed. NaN unless the model is clearly worse as it came than as a
+            batch model.
         prequential: Error on the stream's rows just before each was learned, in the user's units.
         remembered: Error on the same rows at the end, after learning all of them.
         failures: What failed, was skipped or was done on fewer rows, one sentence each.
@@ -239,8 +356,7 @@ class ModelDiagnosis:
 
     name: str
     scores: tuple[ModelScore, ...]
-    order: Estimate
-    orders: tuple[float, ...]
+    orders: dict[str, tuple[float, ...]]
     before: np.ndarray
     after: np.ndarray
     end: np.ndarray
@@ -250,7 +366,7 @@ class ModelDiagnosis:
     agreement: float | None
     corrected: np.ndarray | None
     corrected_size: float
-    closed: Estimate
+    closed: dict[str, Estimate]
     prequential: Estimate
     remembered: Estimate
     failures: tuple[str, ...] = ()
@@ -261,13 +377,82 @@ class ModelDiagnosis:
         return np.asarray(self.end - self.after)
 
     @property
-    def helped(self) -> bool:
-        """Whether training on corrected targets, of a usable size, clearly improved the model."""
-        return self.corrected_size <= OUT_OF_PROPORTION and self.closed.low > 0
+    def questions(self) -> tuple[Question, ...]:
+        """The questions that the model was asked, in order."""
+        return tuple(dict.fromkeys(score.question for score in self.scores))
 
-    def score(self, way: ModelWay) -> ModelScore:
-        """Returns the score of one way of training."""
-        return next(score for score in self.scores if score.way == way)
+    @property
+    def helped(self) -> bool:
+        """Whether training on corrected targets of a usable size clearly helped on some rows."""
+        scores = (self.score("corrected", question) for question in self.questions)
+        clear = any(score is not None and score.change.high < 0 for score in scores)
+        return self.corrected_size <= TOO_LARGE and clear
+
+    def score(self, way: ModelWay, question: Question) -> ModelScore | None:
+        """Returns the score of one way of training on one set of rows, if it was run."""
+        wanted = (way, question)
+        return next((one for one in self.scores if (one.way, one.question) == wanted), None)
+
+
+@dataclass(frozen=True)
+class KernelUsed:
+    """The kernel of a diagnosis.
+
+    Attributes:
+        name: "RBF", "linear", or how the kernel describes itself.
+        width: The width of an RBF kernel; None for others.
+        automatic: Whether the width was chosen: the median distance between rows.
+        intercept: Whether a constant feature was added.
+    """
+
+    name: str
+    width: float | None = None
+    automatic: bool = False
+    intercept: bool = False
+
+
+FindingKind = Literal[
+    "standing", "diverged", "no batch model", "bad batch model", "baseline wins", "few rows",
+    "unseen classes", "drift", "hidden", "shift", "interference", "rounding", "large targets",
+    "smoother aim", "features", "poor features", "failure", "trial", "correction", "near limit",
+    "model standing", "model failed", "model diverged", "model log", "model movement",
+    "model description", "model agreement", "model trial", "model correction", "model batch",
+]  # fmt: skip
+Standing = Literal["behind", "ahead", "level", "not clear"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that a diagnosis found, as numbers; `report.sentences` puts it in words.
+
+    Attributes:
+        kind: What it is about.
+        question: The rows that it was found on; None if it is about the stream itself.
+        value: The number that was found, such as the online learner's loss.
+        against: The number it is compared with, such as the batch model's loss.
+        effect: Their difference, relative to `against`, with its interval.
+        standing: What the interval says: clearly behind or ahead, level within a tenth (or two
+            points of accuracy), or not clear.
+        subject: What it was found about: a learner, a change, a baseline, a group.
+        other: What it is compared with, if that is not the online learner.
+        text: A sentence that came with it, such as the reason of a failure.
+    """
+
+    kind: FindingKind
+    question: Question | None = None
+    value: float = math.nan
+    against: float = math.nan
+    effect: Estimate = UNKNOWN
+    standing: Standing | None = None
+    subject: str = ""
+    other: str = ""
+    text: str = ""
+
+
+VerdictKind = Literal[
+    "behind everywhere", "forgotten", "behind on the next rows", "as good", "behind", "not clear",
+    "diverged", "undefined",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -275,11 +460,14 @@ class Verdict:
     """The result of a diagnosis in plain words.
 
     Attributes:
+        kind: Which of a few verdicts it is. With both questions: "behind everywhere", "forgotten"
+            (behind on the whole stream only), "behind on the next rows", "as good" or "not clear".
         headline: One sentence.
         findings: A few sentences with numbers.
         recommendations: What to change, the most useful first.
     """
 
+    kind: VerdictKind
     headline: str
     findings: tuple[str, ...]
     recommendations: tuple[str, ...]
@@ -293,26 +481,17 @@ class Diagnosis:
 
     Attributes:
         stream: The rows that were learned from, in order: n of them, with c targets.
-        test_rows: Number of rows that were scored: those held out or, in a progressive evaluation,
-            all rows of the stream, each before it was learned.
-        evaluation: How these rows were chosen.
+        answers: How the learners do on rows that they have not learned, one for each question.
+        metric: What learners are compared by; "auto" is the squared error, and for classes also the
+            accuracy.
         mode: Whether the exact kernel was used, or features instead.
-        kernel: Description of the kernel.
+        kernel: The kernel.
         learner: The online learner.
         block_size: Rows corrected together by the iterative correction.
         lr: The learner's rate, and how it was chosen.
-        gamma: The offline learner's ridge, and how it was chosen.
-        scores: Of the offline, online, corrected and iterative learners; NaN if one diverged, and
-            for "corrected" in a progressive evaluation (it is right only at the end).
-        baselines: Scores of simple predictors on the same rows, and of batch models of recent rows.
-        reference: The batch model that the online learner is compared with: the offline learner
-            ("all"), or one with a recent window or a discount, which is among the baselines.
-        excess: How far the online learner's error is above the reference's, relative to it.
-        gap_closed: For "corrected" and "iterative": (online - it) / (online - reference) in error.
-            NaN if the online learner's error is not clearly above the reference's, or if the
-            learner diverged.
-        accuracy_gap: For classes, the offline learner's accuracy minus the online learner's; None
-            for regression.
+        gamma: The batch model's ridge, and how it was chosen.
+        aim: Which rows the batch model learns from that the online learner is compared with: "all",
+            or a recent window or a discount, whose scores are among the baselines.
         hindsight: Mean squared error of the finished online learner on the rows that it has
             learned, in the user's units (squared); NaN if it diverged. If it is far above the
             prequential error, the learner forgets.
@@ -323,35 +502,32 @@ class Diagnosis:
         density: (n,) mean similarity of each row to the others (to a sample, if there are many).
         changed: (n,) whether the shift changed the class or, for regression, moved any target to
             the other side of its mean.
+        along: The squared error along the stream, by chunk of consecutive rows: `first`, `last`
+            (positions from 1), `online` and `batch` just before the rows were learned, and
+            `online_now`, the finished online learner.
+        drift: Whether recent rows teach more than all rows; None if there are too few to tell.
         groups: How groups shifted each other.
         stability: How close the online learner is to diverging.
         approximation: What was lost in mode "features"; None in mode "exact".
-        ridge: The ridge of the iterative correction's blocks; None if there is none.
-        aim: The ridge of the offline learner that the iterative correction follows; None if there
-            is none.
-        trials: Changes of the online learner that were tried.
+        iterative_ridge: The ridge of the iterative correction's blocks; None if there is none.
+        iterative_gamma: The ridge of the batch model that the iterative correction follows; None if
+            there is none.
         failures: What could not be computed, or only imprecisely, one sentence each.
-        unseen: Classes of the held-out rows that were never learned.
         model: The diagnosis of the user's own model, if there is one.
 
     All of these arrays are in the units of `stream.Y`; `stream.in_units` gives the user's own.
     """
 
     stream: Stream
-    test_rows: int
-    evaluation: Evaluation
+    answers: tuple[Answer, ...]
+    metric: Metric
     mode: Mode
-    kernel: str
+    kernel: KernelUsed
     learner: SGD
     block_size: int
     lr: Choice
     gamma: Choice
-    scores: tuple[Score, ...]
-    baselines: tuple[Baseline, ...]
-    reference: str
-    excess: Estimate
-    gap_closed: dict[str, Estimate]
-    accuracy_gap: Estimate | None
+    aim: str
     effective: np.ndarray
     corrected: np.ndarray
     iterative: np.ndarray
@@ -359,14 +535,14 @@ class Diagnosis:
     density: np.ndarray
     hindsight: float
     changed: np.ndarray
+    along: pl.DataFrame
+    drift: Drift | None
     groups: GroupShift
     stability: Stability
     approximation: Approximation | None
-    ridge: Choice | None = None
-    aim: Choice | None = None
-    trials: tuple[Trial, ...] = ()
+    iterative_ridge: Choice | None = None
+    iterative_gamma: Choice | None = None
     failures: tuple[str, ...] = ()
-    unseen: tuple[str, ...] = ()
     model: ModelDiagnosis | None = None
 
     @property
@@ -377,8 +553,7 @@ class Diagnosis:
     @property
     def diverged(self) -> bool:
         """Whether the online learner is useless: its error overflows, or is far too large."""
-        online = self.score("online").error.value
-        return not online <= DIVERGED * self.baselines[0].error.value
+        return any(answer.diverged for answer in self.answers)
 
     @property
     def target_size(self) -> dict[str, float]:
@@ -396,14 +571,34 @@ class Diagnosis:
         """(n,) length of each row's shift."""
         return np.asarray(np.linalg.norm(self.shift, axis=1))
 
-    def score(self, learner: LearnerName) -> Score:
-        """Returns one learner's score."""
-        return next(score for score in self.scores if score.learner == learner)
+    @property
+    def scores(self) -> tuple[Score, ...]:
+        """The scores of all learners on all questions."""
+        return tuple(score for answer in self.answers for score in answer.scores)
+
+    def answer(self, question: Question) -> Answer | None:
+        """Returns the answer to a question, if it was asked."""
+        return next((one for one in self.answers if one.question == question), None)
+
+    def score(self, learner: LearnerName, question: Question | None = None) -> Score:
+        """Returns one learner's score; without a question, on the first set of rows.
+
+        That is the whole stream, unless the evaluation was another.
+        """
+        wanted = self.answers[0].question if question is None else question
+        return next(one for one in self.scores if (one.learner, one.question) == (learner, wanted))
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What was found, as typed values; `verdict` has the same in words."""
+        from retarget.diagnosis.findings import findings
+
+        return findings(self)
 
     @property
     def verdict(self) -> Verdict:
         """The result in plain words: headline, findings and recommendations."""
-        from retarget.diagnosis.report.verdict import verdict
+        from retarget.diagnosis.report.sentences import verdict
 
         return verdict(self)
 

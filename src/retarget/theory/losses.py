@@ -82,3 +82,17 @@ def steepest_slope(loss: Loss, count: int) -> float:
     if loss == "squared":
         return 1.0
     return 0.25 if count == 1 else 0.5
+
+
+def on_simplex(predicted: Tensor) -> Tensor:
+    r"""(n, c) the probabilities that are nearest to each row: $\max(f - \tau, 0)$ with sum 1.
+
+    Examples:
+        >>> on_simplex(torch.tensor([[0.75, 0.75, -1.0], [0.25, 0.75, 0.0]])).tolist()
+        [[0.5, 0.5, 0.0], [0.25, 0.75, 0.0]]
+    """
+    falling = predicted.sort(dim=1, descending=True).values
+    counts = torch.arange(1, predicted.shape[1] + 1, device=predicted.device)
+    excess = (falling.cumsum(1) - 1) / counts  # tau, if so many outputs stay above 0
+    kept = (falling > excess).sum(1, keepdim=True)
+    return (predicted - excess.gather(1, kept - 1)).clamp(min=0)

@@ -114,6 +114,10 @@ class StreamKernel(ABC):
         """The kernel of some rows of the stream, in its order."""
 
     @abstractmethod
+    def dense(self, rows: Tensor) -> "DenseKernel":
+        """The kernel matrix of some rows, which must be few."""
+
+    @abstractmethod
     def learner(self, learner: SGD) -> Any:
         """A learner before its first sample: a `DualLearner`, or a `PrimalLearner`."""
 
@@ -179,6 +183,10 @@ class DenseKernel(StreamKernel):
         part.X, part.Y, part.K = self.X[rows], self.Y[rows], self.K[rows][:, rows]
         part._factor = part._advance = None
         return part
+
+    def dense(self, rows: Tensor) -> "DenseKernel":
+        """The same as `part`."""
+        return self.part(rows)
 
     def learner(self, learner: SGD) -> DualLearner:
         """A learner in dual form."""
@@ -301,6 +309,11 @@ class FeatureKernel(StreamKernel):
     def part(self, rows: slice | Tensor) -> Self:
         """The same features of some rows, computed again."""
         return type(self)(self.map, self.X[rows], self.Y[rows])
+
+    def dense(self, rows: Tensor) -> DenseKernel:
+        """Inner products of the features."""
+        Phi = self._features(rows)
+        return DenseKernel(lambda *_: Phi @ Phi.mT, self.X[rows], self.Y[rows])
 
     def learner(self, learner: SGD) -> PrimalLearner:
         """A learner in feature space."""

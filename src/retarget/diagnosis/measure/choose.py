@@ -22,7 +22,7 @@ from retarget.diagnosis.measure.trials import (
     offline_aims,
 )
 from retarget.diagnosis.options import Options
-from retarget.diagnosis.result import OUT_OF_PROPORTION, Change, Choice, LearnerName
+from retarget.diagnosis.result import TOO_LARGE, Change, Choice, KernelUsed, LearnerName
 from retarget.errors import NotPositiveDefiniteError, UnreachableTargetsError
 from retarget.kernels import RBF, Features, Kernel, Linear, as_kernel
 from retarget.kernels.simple import median_distance
@@ -43,7 +43,7 @@ AS_NEAR = 0.05  # within this, distances count as equal and the smallest change 
 # The correction of a longer stream is chosen on so many evenly spaced rows. With the whole kernel
 # each trial needs a factorisation; with features it is cheap, and more rows close more of the gap.
 CHOOSING_ROWS, CHOOSING_FEATURE_ROWS = 4000, 160_000
-NEAREST = "ends nearest to the offline learner, with targets of usable size, among"
+NEAREST = "closest to the batch model with targets of usable size, among"
 
 BETTER_RATE = 0.95  # a rate is tried if its prequential error is below this share
 BATCH_FACTOR = 4
@@ -51,26 +51,25 @@ BATCH_FACTOR = 4
 # rows average luck out, so that all orders together have at most about this many rows.
 ORDERS, FEWEST_ORDERS, ORDERED_ROWS = 10, 3, 2_400_000
 
+FOLDS, GROUP_ROWS = 10, 2000  # for a ridge that is chosen on groups left out
+
 LARGEST_EIGENPROBLEM = 1024
 NON_NORMALITY_ROWS = 2000
 ITERATIONS, PRECISION = 200, 1e-4  # for power iterations
 
 
-def choose_kernel(options: Options, X: Tensor) -> tuple[Kernel, str]:
-    """Returns the kernel and its description."""
+def choose_kernel(options: Options, X: Tensor) -> tuple[Kernel, KernelUsed]:
+    """Returns the kernel, and which one it is."""
     kernel, width = options.kernel, options.width
     name = kernel if isinstance(kernel, str) else None
     if name == "linear":
-        if options.intercept:
-            return Features(with_constant), "linear, with an intercept"
-        return Linear(), "linear"
+        used = KernelUsed("linear", intercept=options.intercept)
+        return Features(with_constant) if options.intercept else Linear(), used
     if name == "rbf":
-        if width is not None:
-            return RBF(width), f"RBF of width {width:.4g} (given)"
-        chosen = median_distance(X) or 1.0
-        return RBF(chosen), f"RBF of width {chosen:.4g} (the median distance between rows)"
+        chosen = (median_distance(X) or 1.0) if width is None else width
+        return RBF(chosen), KernelUsed("RBF", chosen, automatic=width is None)
     known = as_kernel(kernel)
-    return known, repr(known)
+    return known, KernelUsed(repr(known))
 
 
 def with_constant(X: Tensor) -> Tensor:
@@ -89,13 +88,26 @@ def choose_block(options: Options, rows: int) -> int:
     return max(1, round(wanted / options.batch_size)) * options.batch_size
 
 
-def choose_gamma(options: Options, kernel: StreamKernel, scales: NDArray[np.float64]) -> Choice:
-    """Returns the given ridge, or the one with the smallest leave-one-out error."""
+def choose_gamma(
+    options: Options,
+    kernel: StreamKernel,
+    scales: NDArray[np.float64],
+    groups: np.ndarray | None = None,
+) -> Choice:
+    """Returns the given ridge, or the one with the smallest error on rows that are left out.
+
+    One row at a time is left out; with `groups` (n,), all rows of some groups at a time, since a
+    row says too much about the others of its group.
+    """
     gamma = options.gamma
     candidates = GAMMA_GRID * kernel.mean_diagonal()
     if not isinstance(gamma, str):
         candidates = np.sort(np.append(candidates[GAMMAS], gamma))
-    errors, rows = kernel.leave_one_out(torch.from_numpy(candidates), options.seed)
+    tried = torch.from_numpy(candidates)
+    if groups is None:
+        errors, rows = kernel.leave_one_out(tried, options.seed)
+    else:
+        errors, rows = leave_groups_out(kernel, groups, tried, options.seed)
     scores = (errors.numpy() * scales**2).mean(axis=1)
     if not isinstance(gamma, str):
         return Choice(gamma, False, "given", _table(candidates, scores))
@@ -106,8 +118,34 @@ def choose_gamma(options: Options, kernel: StreamKernel, scales: NDArray[np.floa
     while high < len(scores) and scores[low:high].argmin() == high - low - 1:
         high += 1
     candidates, scores = candidates[low:high], scores[low:high]
-    how = f"smallest leave-one-out error on {rows:,} rows, among {len(candidates)} values"
+    left_out = "leave-one-out error" if groups is None else "error on groups left out"
+    how = f"smallest {left_out} on {rows:,} rows, among {len(candidates)} values"
     return Choice(float(candidates[scores.argmin()]), True, how, _table(candidates, scores))
+
+
+def leave_groups_out(
+    kernel: StreamKernel, groups: np.ndarray, gammas: Tensor, seed: int
+) -> tuple[Tensor, int]:
+    r"""Returns (gammas, c) mean squared errors on whole groups left out, and on how many rows.
+
+    Groups are left out in ten folds. With $B = (\gamma I + K)^{-1}$ and $A = B Y$, the errors on
+    the rows $F$ of a fold, of the learner that has not seen them, are $B_{FF}^{-1} A_F$.
+    """
+    rng = np.random.default_rng(seed)
+    rows = np.sort(rng.permutation(len(kernel))[:GROUP_ROWS])
+    few = kernel.dense(torch.from_numpy(rows))
+    names, number = np.unique(groups[rows], return_inverse=True)
+    fold = torch.from_numpy(rng.permutation(len(names))[number] % FOLDS)
+    S, U = torch.linalg.eigh(few.K)
+    total = few.Y.new_zeros(len(gammas), few.Y.shape[1])
+    for place, gamma in enumerate(gammas):
+        scaled = U / (S.clamp(min=0) + gamma)
+        A = scaled @ (U.mT @ few.Y)
+        for number_of_fold in range(int(fold.max()) + 1):
+            F = fold == number_of_fold
+            errors = torch.linalg.solve(scaled[F] @ U[F].mT, A[F])
+            total[place] += errors.square().sum(0)
+    return total / len(few), len(few)
 
 
 def largest_rate(kernel: StreamKernel, learner: SGD) -> float:
@@ -224,7 +262,7 @@ class CorrectionChoice(NamedTuple):
     """
 
     aims: Tensor
-    aim: Choice
+    gamma: Choice
     ridge: Choice
     distance: float
     usable: bool
@@ -246,14 +284,14 @@ def choose_correction(
     few = kernel.part(kernel.spread_rows(most))
     times = len(kernel) / len(few)
     choice, _ = _nearest(few, learner, replace(gamma, value=gamma.value / times), block_size, ridge)
-    aim = replace(
-        choice.aim,
-        value=times * choice.aim.value,
-        tried=choice.aim.tried.with_columns(pl.col("value") * times),
+    followed = replace(
+        choice.gamma,
+        value=times * choice.gamma.value,
+        tried=choice.gamma.tried.with_columns(pl.col("value") * times),
     )
     # the recursion that computes the aims ends as the offline learner of that ridge
-    aims = offline_aims(kernel, aim.value, block_size)
-    return choice._replace(aims=aims, aim=aim), kernel.offline(gamma.value)
+    aims = offline_aims(kernel, followed.value, block_size)
+    return choice._replace(aims=aims, gamma=followed), kernel.offline(gamma.value)
 
 
 def _nearest(
@@ -271,14 +309,14 @@ def _nearest(
         tries = [IterativeCorrection(kernel, learner, aims, r, keep_targets=False) for r in given]
         follow(kernel, tries, block_size)
         distances = _distances(kernel, [one.coefficients for one in tries], offline.coefficients)
-        wild = [one.failure is not None or one.size > OUT_OF_PROPORTION for one in tries]
+        wild = [one.failure is not None or one.size > TOO_LARGE for one in tries]
         unusable, nearest, best = min(zip(wild, distances, given, strict=True))
         how = f"{NEAREST} {len(given)} values" if ridge is None else "given"
         if ridge is None and not math.isfinite(nearest):
             best, how = given[-1], "no value kept the targets finite"
         chosen = Choice(best, ridge is None, how, _table(given, distances))
-        aim = replace(gamma, value=float(value))
-        candidates.append(CorrectionChoice(aims, aim, chosen, nearest, not unusable))
+        followed = replace(gamma, value=float(value))
+        candidates.append(CorrectionChoice(aims, followed, chosen, nearest, not unusable))
         before = candidates[-2] if len(candidates) > 1 else None
         # no nearer than the previous one: a smoother one will not be either
         worse = before is not None and before.usable and not nearest < before.distance
@@ -288,13 +326,13 @@ def _nearest(
             # the ridge that worked, and none: smoother aims seldom need more
             given = sorted({0.0, best})
     if not gamma.automatic:
-        return candidates[0]._replace(aim=replace(gamma, tried=_table([], []))), offline
-    tried = _table([one.aim.value for one in candidates], [one.distance for one in candidates])
+        return candidates[0]._replace(gamma=replace(gamma, tried=_table([], []))), offline
+    tried = _table([one.gamma.value for one in candidates], [one.distance for one in candidates])
     possible = [one for one in candidates if one.usable] or candidates
     least = min(one.distance for one in possible)
     near = next(one for one in possible if one.distance <= (1 + AS_NEAR) * least)
     how = f"{NEAREST} {len(candidates)} ridges"
-    return near._replace(aim=Choice(near.aim.value, True, how, tried)), offline
+    return near._replace(gamma=Choice(near.gamma.value, True, how, tried)), offline
 
 
 def _distances(kernel: StreamKernel, ends: list[Tensor | None], offline: Tensor) -> list[float]:
@@ -362,8 +400,8 @@ class Learned:
     corrected: Tensor
     iterative: Tensor
     before_blocks: Tensor | None = None
-    aim: Choice | None = None
-    ridge: Choice | None = None
+    iterative_gamma: Choice | None = None
+    iterative_ridge: Choice | None = None
     coefficients: dict[LearnerName, Tensor] = field(default_factory=dict)
     changed: dict[tuple[Change, float], Run] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
@@ -396,9 +434,9 @@ def learn_all(
     try:
         choice, offline = choose_correction(kernel, learner, gamma, block_size, ridge)
     except NotPositiveDefiniteError as error:
-        learned.failures.append(f"There is no offline learner and no correction: {error}.")
+        learned.failures.append(f"There is no batch model and no correction: {error}.")
         return learned
-    learned.aim, learned.ridge = choice.aim, choice.ridge
+    learned.iterative_gamma, learned.iterative_ridge = choice.gamma, choice.ridge
     learned.coefficients["offline"] = offline.coefficients
 
     diverged = "The online learner diverges on the {} corrected targets, {}."

@@ -1,8 +1,7 @@
-"""Compares the learners: on which rows, by which errors, and with what confidence."""
+"""Compares the learners on rows that they have not learned, with confidence intervals."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple, get_args
 
 import numpy as np
@@ -10,235 +9,205 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from retarget.diagnosis.measure.bootstrap import (
+    Bootstrap,
+    Samples,
+    any_of,
+    estimate,
+    gap_closed,
+    ratio,
+)
 from retarget.diagnosis.measure.choose import Learned
+from retarget.diagnosis.measure.holdout import Split, as_tensors
 from retarget.diagnosis.measure.trials import offline_errors
-from retarget.diagnosis.options import Options, batch_model_name
+from retarget.diagnosis.options import Options
 from retarget.diagnosis.result import (
     DIVERGED,
+    UNKNOWN,
+    Answer,
     Baseline,
+    BaselineKind,
     Change,
     Estimate,
-    Evaluation,
-    GroupShift,
     LearnerName,
+    Metric,
+    Question,
     Score,
     Trial,
 )
 from retarget.diagnosis.stream import Stream
-from retarget.errors import InvalidInputError
+from retarget.theory.losses import on_simplex
 from retarget.theory.stream_kernel import StreamKernel
 
 LEARNERS: tuple[LearnerName, ...] = get_args(LearnerName)
-RESAMPLES = 1000
-# Resampling a million rows a thousand times would take minutes. Rows are assigned to this many
-# groups and the groups are resampled, which gives the mean the same variance.
-RESAMPLED_GROUPS = 4000
-
-UNKNOWN = Estimate(math.nan, math.nan, math.nan)
+LEAST_PROBABILITY = 1e-3  # for the log-loss: predictions of a least-squares model reach 0
 Name = LearnerName | tuple[Change, float]  # a learner, or a change that was tried
-Errors = NDArray[np.float64]  # (m, c) errors of a learner on rows that it has not learned
+Predictions = NDArray[np.float64]  # (m, c) for rows that a learner has not learned
 
 
-class Split(NamedTuple):
-    """A stream to learn from, and held-out rows (None: each row is scored before it is learned)."""
+class Ruler(NamedTuple):
+    """What predictions for some rows are measured with: the true targets, metric, bootstrap."""
 
-    stream: Stream
-    test: Stream | None
-    evaluation: Evaluation
+    truth: Stream
+    question: Question
+    metric: Metric
+    bootstrap: Bootstrap
 
+    def losses(self, predicted: Predictions) -> NDArray[np.float64]:
+        """Returns (m,) the loss on each row, in the user's units; the score is their mean."""
+        return losses(predicted, self.truth, self.metric)
 
-def split(stream: Stream, test: Stream | None, options: Options) -> Split:
-    """Holds out rows according to the options."""
-    evaluation = options.evaluation_with(test)
-    _require_numbers("the stream", stream)
-    if evaluation in ("last", "random"):
-        _require_rows(stream, 3, "learn from and hold out")
-        classes = stream.Y.argmax(axis=1) if stream.kind == "classification" else None
-        held = held_out(len(stream), evaluation, options, classes)
-        stream, test = stream.part(~held), stream.part(held)
-    return as_split(stream, test, evaluation)
+    def means(self, predicted: Predictions) -> Samples:
+        """Returns the mean loss and its resampled values."""
+        return self.bootstrap.means(self.losses(predicted))
 
+    def error(self, predicted: Predictions) -> Estimate:
+        """Returns the mean squared error."""
+        return estimate(self.bootstrap.means(losses(predicted, self.truth, "squared")))
 
-def as_split(stream: Stream, test: Stream | None, evaluation: Evaluation) -> Split:
-    """Checks that a stream and the held-out rows fit together, and returns them as a split."""
-    _require_numbers("the stream", stream)
-    _require_rows(stream, 2, "learn from")
-    if test is not None:
-        _require_numbers("the test set", test)
-        _require_rows(test, 1, "test on")
-        if test.X.shape[1:] != stream.X.shape[1:] or test.Y.shape[1] != stream.Y.shape[1]:
-            raise InvalidInputError(
-                f"the test set has {test.X.shape[1]} features and {test.Y.shape[1]} targets, the "
-                f"stream {stream.X.shape[1]} and {stream.Y.shape[1]}; expected the same numbers"
-            )
-    return Split(stream, test, evaluation)
+    def right(self, predicted: Predictions) -> Samples:
+        """Returns the share of rows whose class is right, and its resampled values."""
+        return self.bootstrap.means(1 - losses(predicted, self.truth, "accuracy"))
+
+    def accuracy(self, predicted: Predictions) -> Estimate | None:
+        """Returns the share of rows whose class is right; None for regression."""
+        return estimate(self.right(predicted)) if self.truth.kind == "classification" else None
 
 
-def held_out(
-    rows: int, evaluation: Evaluation, options: Options, classes: np.ndarray | None
-) -> NDArray[np.bool_]:
-    """Returns (rows,) whether each row is held out: the last, or random ones of every class."""
-    held = np.zeros(rows, dtype=bool)
-    if evaluation == "last":
-        held[rows - held_out_rows(rows, options.test_share) :] = True
-    elif evaluation == "random":
-        count = held_out_rows(rows, options.test_share)
-        order = np.random.default_rng(options.seed).permutation(rows)
-        if classes is not None:
-            # each class is spread evenly over the order, whose beginning is held out
-            order = order[np.argsort(classes[order], kind="stable")]
-            _, sizes = np.unique(classes, return_counts=True)
-            share = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes])
-            order = order[np.argsort(share, kind="stable")]
-        held[order[:count]] = True
-    return held
+def rulers(parted: Split, options: Options) -> Iterator[Ruler]:
+    """Yields what predictions are measured with, for each question."""
+    asked = {question: one.rows for question, one in parted.asked.items()}
+    for question, rows in (asked or {"progressive": parted.stream}).items():
+        groups = None
+        if parted.whole_groups and rows.groups is not None:
+            groups = np.unique(rows.groups, return_inverse=True)[1]
+        bootstrap = Bootstrap(len(rows), options.seed, groups)
+        yield Ruler(rows, question, options.metric, bootstrap)
 
 
-def held_out_rows(rows: int, test_share: float) -> int:
-    """Returns how many rows to hold out: at least one, and leaving at least two."""
-    if not 0 < test_share < 1:
-        raise InvalidInputError(f"test_share is {test_share}; expected a share between 0 and 1")
-    return min(max(1, round(rows * test_share)), max(rows - 2, 0))
+def losses(predicted: Predictions, truth: Stream, metric: Metric) -> NDArray[np.float64]:
+    """Returns (m,) the loss of a prediction for each row, lower is better; NaN if not finite.
 
-
-def as_tensors(stream: Stream) -> tuple[Tensor, Tensor]:
-    """Returns X and Y as tensors."""
-    X, Y = (np.ascontiguousarray(array, dtype=np.float64) for array in (stream.X, stream.Y))
-    return torch.from_numpy(X), torch.from_numpy(Y)
-
-
-def _require_rows(stream: Stream, least: int, purpose: str) -> None:
-    if len(stream) < least:
-        raise InvalidInputError(
-            f"there are {len(stream)} rows; expected at least {least} to {purpose}"
-        )
-
-
-def _require_numbers(what: str, stream: Stream) -> None:
-    for name, array in (("X", stream.X), ("Y", stream.Y)):
-        if array.ndim != 2 or len(array) != len(stream.X) or array.shape[1] == 0:
-            raise InvalidInputError(
-                f"{what} has {name} of shape {array.shape}; expected (rows, columns), and the "
-                "same number of rows in X and Y"
-            )
-        if not np.isfinite(array).all():
-            row = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
-            raise InvalidInputError(
-                f"{what} holds a value that is not a finite number in row {row} of {name}; fill in "
-                "or remove missing values first"
-            )
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The result of a comparison: fields of `Diagnosis`, and `Approximation.reference`."""
-
-    scores: tuple[Score, ...]
-    baselines: tuple[Baseline, ...]
-    excess: Estimate
-    gap_closed: dict[str, Estimate]
-    accuracy_gap: Estimate | None
-    trials: tuple[Trial, ...]
-    rows: int
-    true_kernel: Estimate | None = None
+    Squared and absolute errors are means over targets in the user's units. For classes, predictions
+    are projected onto the simplex to be probabilities ("log-loss", at least 0.001 each); a wrong
+    class costs 1 ("accuracy"), or as much more as its class is rarer ("balanced-accuracy").
+    """
+    gap = (truth.Y - predicted) * truth.target_scales
+    with np.errstate(over="ignore", invalid="ignore"):
+        if metric in ("auto", "squared"):
+            return np.asarray(np.square(gap).mean(axis=1))
+        if metric == "absolute":
+            return np.asarray(np.abs(gap).mean(axis=1))
+    known, of = np.isfinite(predicted).all(axis=1), truth.Y.argmax(axis=1)
+    found = np.full(len(of), math.nan)
+    if metric == "log-loss":
+        chances = on_simplex(torch.from_numpy(predicted[known])).numpy()
+        own = np.clip(chances[np.arange(len(chances)), of[known]], LEAST_PROBABILITY, None)
+        found[known] = -np.log(own)
+        return found
+    found[known] = predicted[known].argmax(axis=1) != of[known]
+    if metric == "accuracy":
+        return found
+    counts = np.bincount(of, minlength=truth.Y.shape[1])
+    return found * len(of) / (np.count_nonzero(counts) * counts[of])
 
 
 def compare(
-    errors: Mapping[Name, Errors],
-    baselines: Mapping[str, Errors],
+    predicted: Mapping[Name, Predictions],
+    baselines: Mapping[BaselineKind, Predictions],
+    ruler: Ruler,
     parted: Split,
     options: Options,
-    true_kernel: Errors | None = None,
-) -> Comparison:
-    """Scores learners by their errors, with confidence intervals.
+) -> Answer:
+    """Answers one question: scores the learners' predictions and what was tried.
 
-    The first of the baselines is the mean, or the most frequent class; `true_kernel` are the errors
-    of an offline learner with the true kernel.
+    `baselines` holds the "constant" one and, if the batch model to compare with learns from other
+    rows than all, that one as "recent".
     """
-    stream = parted.stream
-    Y = stream.Y if parted.test is None else parted.test.Y
-    own = {name: errors.get(name, np.full(Y.shape, math.nan)) for name in LEARNERS}
-    bootstrap = Bootstrap(len(Y), options.seed)
-
-    def means(made: Errors) -> NDArray[np.float64]:
-        return bootstrap.means(squared_errors(made, stream))
-
-    reference = means(baselines.get(batch_model_name(options.batch_model), own["offline"]))
-    online, mean = means(own["online"]), means(next(iter(baselines.values())))
-    useful = online[0] <= DIVERGED * mean[0]
-    right = [bootstrap.means(right_classes(Y - own[name], Y)) for name in LEARNERS[:2]]
-    trials = _trials(errors, own["online"], parted, options.seed) if useful else ()
-    return Comparison(
-        scores=tuple(
-            Score(
-                name,
-                *score(own[name], Y, stream, bootstrap),
-                _by_target(own[name], stream, bootstrap),
-            )
-            for name in LEARNERS
-        ),
+    truth = ruler.truth
+    nothing = np.full(truth.Y.shape, math.nan)
+    own = {name: predicted.get(name, nothing) for name in LEARNERS}
+    batch = own["offline"]
+    if not options.batch_model.is_all:
+        batch = baselines.get("recent", batch)
+    reference, online = ruler.means(batch), ruler.means(own["online"])
+    squared = (ruler.error(part).value for part in (own["online"], baselines["constant"]))
+    useful = next(squared) <= DIVERGED * next(squared)
+    classes, corrections = truth.kind == "classification", LEARNERS[2:]
+    ends = {name: ruler.means(own[name]) for name in corrections}
+    unseen: tuple[str, ...] = ()
+    if classes and not parted.progressive:
+        new = (truth.Y.sum(axis=0) > 0) & (parted.stream.Y.sum(axis=0) == 0)
+        unseen = tuple(np.array(truth.target_names, dtype=object)[new])
+    return Answer(
+        question=ruler.question,
+        rows=len(truth),
+        scores=tuple(_score(name, own[name], ruler) for name in LEARNERS),
         baselines=tuple(
-            Baseline(name, *score(made, Y, stream, bootstrap)) for name, made in baselines.items()
+            Baseline(
+                kind,
+                ruler.question,
+                ruler.error(made),
+                ruler.accuracy(made),
+                estimate(ruler.means(made)),
+                online=ratio(online, ruler.means(made)),
+                batch=ratio(reference, ruler.means(made)),
+                aim=options.aim if kind == "recent" else "",
+            )
+            for kind, made in baselines.items()
         ),
         excess=ratio(online, reference),
+        accuracy_gap=estimate(ruler.right(batch) - ruler.right(own["online"])) if classes else None,
         gap_closed={
-            str(name): gap_closed(reference, online, means(own[name])) if useful else UNKNOWN
-            for name in LEARNERS[2:]
+            name: gap_closed(reference, online, ends[name]) if useful else UNKNOWN
+            for name in corrections
         },
-        accuracy_gap=None if stream.kind == "regression" else estimate(right[0] - right[1]),
-        trials=trials,
-        rows=len(Y),
-        true_kernel=None
-        if true_kernel is None
-        else ratio(means(true_kernel), means(own["offline"])),
+        effect={name: ratio(ends[name], online) if useful else UNKNOWN for name in corrections},
+        trials=_trials(predicted, ruler, options.seed) if useful else (),
+        unseen=unseen,
     )
 
 
-def _trials(
-    errors: Mapping[Name, Errors], online: Errors, parted: Split, seed: int
-) -> tuple[Trial, ...]:
+def _score(name: LearnerName, predicted: Predictions, ruler: Ruler) -> Score:
+    truth, by_target = ruler.truth, ()
+    if truth.kind == "regression" and truth.Y.shape[1] > 1:
+        with np.errstate(over="ignore"):
+            squares = np.square((truth.Y - predicted) * truth.target_scales)
+        by_target = tuple(estimate(ruler.bootstrap.means(column)) for column in squares.T)
+    error, accuracy = ruler.error(predicted), ruler.accuracy(predicted)
+    return Score(name, ruler.question, error, accuracy, estimate(ruler.means(predicted)), by_target)
+
+
+def _trials(predicted: Mapping[Name, Predictions], ruler: Ruler, seed: int) -> tuple[Trial, ...]:
     """Returns the effect of each change; all random orders count as one.
 
     A progressive evaluation uses the second half of the stream: the first half chose the rate.
     """
-    stream, start = parted.stream, len(online) // 2 if parted.test is None else 0
-    bootstrap = Bootstrap(len(online) - start, seed)
+    start = len(ruler.truth) // 2 if ruler.question == "progressive" else 0
+    bootstrap = ruler.bootstrap if not start else Bootstrap(len(ruler.truth) - start, seed)
 
-    def means(made: Errors) -> NDArray[np.float64]:
-        return bootstrap.means(squared_errors(made[start:], stream))
+    def means(made: Predictions) -> Samples:
+        return bootstrap.means(ruler.losses(made)[start:])
 
-    tried = {change: made for change, made in errors.items() if isinstance(change, tuple)}
+    tried = {change: made for change, made in predicted.items() if isinstance(change, tuple)}
+    online = means(predicted["online"])
     trials = [
-        Trial(change, value, ratio(means(made), means(online)))
+        Trial(change, value, ratio(means(made), online))
         for (change, value), made in tried.items()
         if change != "order"
     ]
     orders = [means(made) for (change, _), made in tried.items() if change == "order"]
     if orders:
-        trials.append(Trial("order", len(orders), ratio(any_of(orders, seed), means(online))))
+        trials.append(Trial("order", len(orders), ratio(any_of(orders, seed), online)))
     return tuple(trials)
 
 
-def any_of(runs: list[NDArray[np.float64]], seed: int) -> NDArray[np.float64]:
-    """Combines several runs: their mean, and in each resample a random one of them.
-
-    So the interval reflects chance in the order as well as in the rows.
-    """
-    if not np.isfinite(runs).all():
-        return np.full_like(runs[0], math.nan)
-    made = np.array(runs)
-    drawn = np.random.default_rng(seed).integers(len(runs), size=made.shape[1])
-    chosen: NDArray[np.float64] = made[drawn, np.arange(made.shape[1])]
-    chosen[0] = made[:, 0].mean()
-    return chosen
-
-
-def progressive_errors(
+def progressive_predictions(
     kernel: StreamKernel, learned: Learned, gamma: float, batch_size: int
-) -> dict[Name, Errors]:
-    """Returns each learner's errors on rows that it has not learned yet.
+) -> dict[Name, Predictions]:
+    """Returns each learner's predictions for rows that it has not learned yet.
 
-    The offline learner is trained on all rows before the mini-batch; the iteratively corrected one
+    The batch model is trained on all rows before the mini-batch; the iteratively corrected one
     predicts a block before learning it. The exactly corrected one is left out: it is right only at
     the end of the stream.
     """
@@ -250,168 +219,25 @@ def progressive_errors(
     if "iterative" in learned.coefficients:
         made["iterative"] = learned.before_blocks
     made |= {change: run.errors for change, run in learned.changed.items()}
-    return {name: errors.numpy() for name, errors in made.items() if errors is not None}
+    return {
+        name: (kernel.Y - errors).numpy() for name, errors in made.items() if errors is not None
+    }
 
 
-def held_out_errors(kernel: StreamKernel, test: Stream, learned: Learned) -> dict[Name, Errors]:
-    """Returns each learner's errors on the held-out rows, at the end of the stream."""
+def held_out_predictions(
+    kernel: StreamKernel, rows: Stream, learned: Learned
+) -> dict[Name, Predictions]:
+    """Returns each learner's predictions for held-out rows, at the end of the stream."""
     ends: dict[Name, Tensor | None] = {name: learned.coefficients.get(name) for name in LEARNERS}
     ends |= {change: run.coefficients for change, run in learned.changed.items()}
     known = {name: end for name, end in ends.items() if end is not None}
-    return dict(zip(known, prediction_errors(kernel, test, list(known.values())), strict=True))
+    return dict(zip(known, predictions(kernel, rows, list(known.values())), strict=True))
 
 
-def prediction_errors(
-    kernel: StreamKernel, test: Stream, coefficients: list[Tensor]
-) -> list[Errors]:
-    """Returns the errors of several predictors, which share the kernel rows."""
-    if not coefficients:
+def predictions(kernel: StreamKernel, rows: Stream, ends: list[Tensor]) -> list[Predictions]:
+    """Returns the predictions of several learners' coefficients, which share the kernel rows."""
+    if not ends:
         return []
-    X, Y = as_tensors(test)
-    predictions = kernel.predict(X, torch.cat(coefficients, dim=1))
-    parts = predictions.reshape(len(Y), len(coefficients), -1)
-    return [(Y - parts[:, place]).numpy() for place in range(len(coefficients))]
-
-
-class Bootstrap:
-    """Resampled means over rows, the same resamples for all: differences and ratios are paired."""
-
-    def __init__(self, rows: int, seed: int) -> None:
-        groups = min(rows, RESAMPLED_GROUPS)
-        rng = np.random.default_rng(seed)
-        counts = rng.multinomial(groups, np.full(groups, 1 / groups), size=RESAMPLES)
-        self._counts = counts.astype(np.float64)
-        self._group = np.arange(rows) % groups
-        self._sizes = self._counts @ np.bincount(self._group, minlength=groups)
-
-    def means(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Returns the mean, then the means of the resamples: (1 + resamples,)."""
-        if not np.isfinite(values).all():
-            return np.full(1 + RESAMPLES, math.nan)
-        sums = np.bincount(self._group, weights=values)
-        resampled = (self._counts @ sums) / self._sizes
-        return np.append(values.mean(), resampled)
-
-
-def estimate(samples: NDArray[np.float64]) -> Estimate:
-    """Returns a value and its 95% interval, from (1 + resamples,) numbers, the value first."""
-    if not np.isfinite(samples).all():
-        return UNKNOWN
-    low, high = np.percentile(samples[1:], [2.5, 97.5])
-    return Estimate(float(samples[0]), float(low), float(high))
-
-
-def squared_errors(errors: Errors, stream: Stream) -> NDArray[np.float64]:
-    """Returns (m,) mean squared errors over targets, in the user's units."""
-    with np.errstate(over="ignore"):
-        return np.asarray(np.square(errors * stream.target_scales).mean(axis=1))
-
-
-def score(
-    errors: Errors, Y: NDArray[np.float64], stream: Stream, bootstrap: Bootstrap
-) -> tuple[Estimate, Estimate | None]:
-    """Returns mean squared error and, for classes, accuracy of predictions with these errors."""
-    error = estimate(bootstrap.means(squared_errors(errors, stream)))
-    if stream.kind == "regression":
-        return error, None
-    return error, estimate(bootstrap.means(right_classes(Y - errors, Y)))
-
-
-def right_classes(predicted: np.ndarray, Y: np.ndarray) -> NDArray[np.float64]:
-    """Returns (m,) 1 if the class is right, 0 if not, NaN if the prediction is not finite."""
-    right = np.asarray(predicted.argmax(axis=1) == Y.argmax(axis=1), dtype=np.float64)
-    right[~np.isfinite(predicted).all(axis=1)] = math.nan
-    return right
-
-
-def _by_target(errors: Errors, stream: Stream, bootstrap: Bootstrap) -> tuple[Estimate, ...]:
-    if stream.kind == "classification" or errors.shape[1] == 1:
-        return ()
-    with np.errstate(over="ignore"):
-        squares = np.square(errors * stream.target_scales)
-    return tuple(estimate(bootstrap.means(column)) for column in squares.T)
-
-
-def ratio(above: NDArray[np.float64], below: NDArray[np.float64]) -> Estimate:
-    """Returns how far one mean error is above another, relative to the other."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return estimate(above / below - 1)
-
-
-def gap_closed(
-    offline: NDArray[np.float64], online: NDArray[np.float64], other: NDArray[np.float64]
-) -> Estimate:
-    """Returns the share of the online learner's excess error that another learner removes.
-
-    NaN unless the online error is above the offline one with 95% confidence.
-    """
-    if not estimate(online - offline).low > 1e-9 * online[0]:
-        return UNKNOWN
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return estimate((online - other) / (online - offline))
-
-
-MOST_GROUPS = 30
-PARTS = 10
-
-
-class Partition(NamedTuple):
-    """The groups' names in order of appearance, and (n,) each row's group, from 0."""
-
-    names: tuple[str, ...]
-    numbers: np.ndarray
-
-
-def partition(stream: Stream) -> Partition:
-    """Partitions rows by the stream's groups (the largest, if many), or into consecutive parts."""
-    n = len(stream)
-    if stream.groups is None:
-        count = min(PARTS, n)
-        names = tuple(f"part {part + 1}" for part in range(count))
-        return Partition(names, np.arange(n) * count // n)
-    found, first, number, counts = np.unique(
-        stream.groups, return_index=True, return_inverse=True, return_counts=True
-    )
-    many = len(found) > MOST_GROUPS
-    kept = np.argsort(-counts, kind="stable")[: MOST_GROUPS - 1] if many else np.arange(len(found))
-    kept = kept[np.argsort(first[kept])]  # in order of appearance
-    place = np.full(len(found), len(kept))  # all other groups come last, as one
-    place[kept] = np.arange(len(kept))
-    labels = [str(found[group]) for group in kept]
-    if many:
-        labels.append(f"the other {len(found) - len(kept):,}")
-    return Partition(tuple(labels), place[number.reshape(-1)])
-
-
-def group_shift(
-    kernel: StreamKernel, stream: Stream, groups: Partition, C: Tensor, shift: Tensor, batch: int
-) -> GroupShift:
-    """Computes how groups moved each other's targets; NaN if the online learner diverged.
-
-    `C` (n, c) are its final dual coefficients, `shift` (n, c) the shift of each row, and `batch`
-    the rows learned in one step.
-    """
-    count = len(groups.names)
-    number = torch.from_numpy(groups.numbers)
-    direction = directions(stream)
-    size, pull = C.new_zeros(count, count), C.new_zeros(count, count)
-    own = C.new_zeros(count)
-    if C.isnan().any():
-        size, pull, own = (part.fill_(math.nan) for part in (size, pull, own))
-    else:
-        for rows, moved in kernel.later(C, number, count, batch):
-            size.index_add_(0, number[rows], moved.norm(dim=2))
-            pull.index_add_(0, number[rows], (moved * direction[rows, None]).sum(2))
-            own.index_add_(0, number[rows], (shift[rows] - moved.sum(1)).norm(dim=1))
-    counts = np.bincount(groups.numbers, minlength=count)
-    per_row = counts[:, None]
-    return GroupShift(
-        groups.names, counts, size.numpy() / per_row, pull.numpy() / per_row, own.numpy() / counts
-    )
-
-
-def directions(stream: Stream) -> Tensor:
-    """Returns (n, c) unit vectors along each row's target; for one-hot targets, the target."""
-    Y = torch.from_numpy(np.asarray(stream.Y, dtype=np.float64))
-    lengths: Tensor = torch.linalg.vector_norm(Y, dim=1, keepdim=True)
-    return Y / lengths.clamp(min=torch.finfo(Y.dtype).tiny)
+    X, Y = as_tensors(rows)
+    parts = kernel.predict(X, torch.cat(ends, dim=1)).reshape(len(Y), len(ends), -1)
+    return [np.ascontiguousarray(parts[:, place].numpy()) for place in range(len(ends))]

@@ -79,7 +79,7 @@ class Run:
         errors = window.errors(self._targets[part.samples])
         bad = ~(errors.abs() < OVERFLOW).all(1)
         if bad.any():
-            self.diverged_at = part.rows.start + int(bad.nonzero()[0, 0])
+            self.diverged_at = part.rows.start + int(bad.nonzero()[0, 0]) + 1  # counted from 1
             self.failure = f"from row {self.diverged_at} of the stream on"
             return
         if self.errors is not None:

@@ -1,0 +1,112 @@
+"""The error along the stream, and whether recent rows teach more than all rows (drift).
+
+At the start of each chunk of the stream a batch model of all rows so far, and one of recent rows
+only, predict the chunk. A long stream is thinned to evenly spaced rows for that.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+
+from retarget.diagnosis.measure.bootstrap import Bootstrap, ratio
+from retarget.diagnosis.measure.choose import choose_gamma
+from retarget.diagnosis.measure.compare import losses
+from retarget.diagnosis.measure.trials import offline_errors
+from retarget.diagnosis.options import Options
+from retarget.diagnosis.result import Drift
+from retarget.diagnosis.stream import Stream
+from retarget.errors import NotPositiveDefiniteError
+from retarget.theory.stream_kernel import DenseKernel, StreamKernel
+
+CHUNKS = 20
+THINNED_ROWS = 3000
+FEWEST_RECENT = 30  # rows in a chunk, which is also how many the model of recent rows learns from
+WINDOW_CHUNKS = 2
+
+
+def errors_along(
+    kernel: StreamKernel,
+    stream: Stream,
+    gamma: float,
+    online: NDArray[np.float64],
+    now: NDArray[np.float64],
+    options: Options,
+) -> tuple[pl.DataFrame, Drift | None]:
+    """Returns the squared error by chunk (see `Diagnosis.along`), and the drift.
+
+    `online` (n, c) are the online learner's errors before each row, `now` (n, c) its errors at the
+    end, both in the units of the stream.
+    """
+    rows = kernel.spread_rows(THINNED_ROWS)
+    few, some = kernel.dense(rows), stream.part(rows.numpy())
+    chunk = -(-len(few) // CHUNKS)
+    batch = np.full_like(some.Y, np.nan)
+    drift = None
+    try:
+        thinned = gamma * len(few) / len(kernel)
+        batch = some.Y - offline_errors(few, thinned, chunk).numpy()
+        if chunk >= FEWEST_RECENT and not options.hold_out == "group":
+            drift = _drift(few, some, batch, chunk, options)
+            if drift is not None:
+                drift = replace(drift, window=drift.window * len(stream) // len(few))
+    except NotPositiveDefiniteError:
+        pass
+    edges = rows.numpy()[::chunk]
+    stops = np.append(edges[1:], len(stream))
+    columns = {
+        "online": _by_chunk(stream, online, edges),
+        "online_now": _by_chunk(stream, now, edges),
+        "batch": _by_chunk(some, some.Y - batch, np.arange(0, len(few), chunk)),
+    }
+    table = pl.DataFrame({"first": edges + 1, "last": stops} | columns)
+    return table.select("first", "last", "online", "batch", "online_now"), drift
+
+
+def _by_chunk(
+    stream: Stream, errors: NDArray[np.float64], starts: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Returns the mean squared error, in the user's units, from each start to the next."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = np.square(errors * stream.target_scales).mean(axis=1)
+    counts = np.diff(np.append(starts, len(squares)))
+    return np.asarray(np.add.reduceat(squares, starts) / counts)
+
+
+def _drift(
+    few: DenseKernel, stream: Stream, batch: NDArray[np.float64], chunk: int, options: Options
+) -> Drift | None:
+    """Compares a batch model of recent rows with the one of all rows so far, and with their mean.
+
+    Chunks are resampled as a whole, since the rows of one share its model. The stream drifts only
+    if recent rows serve better than both: where the batch model is worse than the mean, being
+    better than it means little.
+    """
+    window = WINDOW_CHUNKS * chunk
+    starts = range(2 * window, len(few), chunk)
+    scored = np.arange(2 * window, len(few))
+    if len(starts) < 4:
+        return None
+    recent = np.empty_like(stream.Y[scored])
+    options = replace(options, aim="all")
+    for start in starts:
+        rows = slice(start, min(start + chunk, len(few)))
+        part = few.part(slice(start - window, start))
+        ridge = choose_gamma(options, part, stream.target_scales).value
+        K = few.K[rows, start - window : start]
+        place = slice(rows.start - 2 * window, rows.stop - 2 * window)
+        recent[place] = (K @ part.offline(ridge).coefficients).numpy()
+    mean = np.cumsum(stream.Y, axis=0)[scored - 1] / scored[:, None]
+    truth = stream.part(scored)
+    bootstrap = Bootstrap(len(scored), options.seed, scored // chunk)
+    of_recent, of_all, of_mean = (
+        bootstrap.means(losses(said, truth, options.metric))
+        for said in (recent, batch[scored], mean)
+    )
+    against_mean = ratio(of_recent, of_mean)
+    effect = ratio(of_recent, of_all)
+    if not against_mean.high < 0:  # nothing that was learned serves: no sign of drift
+        effect = effect._replace(low=min(effect.low, 0.0), high=max(effect.high, 0.0))
+    return Drift(window, len(starts), len(scored), effect)

@@ -1,0 +1,78 @@
+"""Confidence intervals by the bootstrap: rows, or whole groups of rows, are drawn again."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retarget.diagnosis.result import UNKNOWN, Estimate
+
+RESAMPLES = 1000
+# Resampling a million rows a thousand times would take minutes. Rows are assigned to this many
+# parts and the parts are resampled, which gives the mean the same variance.
+RESAMPLED_PARTS = 4000
+Samples = NDArray[np.float64]  # (1 + resamples,) a mean, then its resampled values
+
+
+class Bootstrap:
+    """Resampled means over rows, the same resamples for all: differences and ratios are paired.
+
+    `groups` (rows,) are the groups of rows that belong together, such as the rows of one person:
+    whole groups are drawn, since their rows are not independent of each other.
+    """
+
+    def __init__(self, rows: int, seed: int, groups: NDArray[np.int64] | None = None) -> None:
+        self._part = np.arange(rows) % min(rows, RESAMPLED_PARTS)
+        if groups is not None:
+            self._part = np.unique(groups, return_inverse=True)[1] % RESAMPLED_PARTS
+        parts = int(self._part.max()) + 1
+        rng = np.random.default_rng(seed)
+        counts = rng.multinomial(parts, np.full(parts, 1 / parts), size=RESAMPLES)
+        self._counts = counts.astype(np.float64)
+        self._sizes = self._counts @ np.bincount(self._part, minlength=parts)
+
+    def means(self, values: NDArray[np.float64]) -> Samples:
+        """Returns the mean, then the means of the resamples."""
+        if not np.isfinite(values).all():
+            return np.full(1 + RESAMPLES, math.nan)
+        sums = np.bincount(self._part, weights=values)
+        return np.append(values.mean(), (self._counts @ sums) / self._sizes)
+
+
+def estimate(samples: Samples) -> Estimate:
+    """Returns a value and its 95% interval."""
+    if not np.isfinite(samples).all():
+        return UNKNOWN
+    low, high = np.percentile(samples[1:], [2.5, 97.5])
+    return Estimate(float(samples[0]), float(low), float(high))
+
+
+def ratio(above: Samples, below: Samples) -> Estimate:
+    """Returns how far one mean is above another, relative to the other."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return estimate(above / below - 1)
+
+
+def gap_closed(batch: Samples, online: Samples, other: Samples) -> Estimate:
+    """Returns the share of the online learner's excess loss that another learner removes.
+
+    Unknown unless the online loss is above the batch model's with 95% confidence.
+    """
+    if not estimate(online - batch).low > 1e-9 * online[0]:
+        return UNKNOWN
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return estimate((online - other) / (online - batch))
+
+
+def any_of(runs: list[Samples], seed: int) -> Samples:
+    """Combines several runs: their mean, and in each resample a random one of them.
+
+    So the interval reflects chance in the order as well as in the rows.
+    """
+    if not np.isfinite(runs).all():
+        return np.full_like(runs[0], math.nan)
+    made = np.array(runs)
+    drawn = np.random.default_rng(seed).integers(len(runs), size=made.shape[1])
+    chosen: Samples = made[drawn, np.arange(made.shape[1])]
+    chosen[0] = made[:, 0].mean()
+    return chosen
