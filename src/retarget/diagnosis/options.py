@@ -7,7 +7,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from retarget.arrays import as_positive
-from retarget.diagnosis.result import Evaluation, HoldOut, Metric, Mode
+from retarget.diagnosis.answers import Evaluation, HoldOut, Metric
+from retarget.diagnosis.result import Mode
 from retarget.errors import InvalidInputError, InvalidTypeError
 from retarget.learners import SGD, Reduction
 from retarget.theory.iterative import check_correction

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from retarget.arrays import considerate_threads
+from retarget.diagnosis.answers import Estimate, Evaluation, HoldOut, Metric
+from retarget.diagnosis.measure.along import errors_along
 from retarget.diagnosis.measure.approximation import (
     Nystroem,
     Opened,
     measure_approximation,
     open_kernel,
 )
-from retarget.diagnosis.measure.along import errors_along
 from retarget.diagnosis.measure.baselines import baseline_predictions
 from retarget.diagnosis.measure.bootstrap import ratio
 from retarget.diagnosis.measure.choose import (
@@ -43,20 +44,11 @@ from retarget.diagnosis.measure.holdout import Split, as_tensors, held_out, spli
 from retarget.diagnosis.models.model_diagnosis import diagnose_model
 from retarget.diagnosis.models.prediction_log import from_predictions
 from retarget.diagnosis.options import Options
-from retarget.diagnosis.result import (
-    Diagnosis,
-    Estimate,
-    Evaluation,
-    HoldOut,
-    KernelUsed,
-    Metric,
-    Mode,
-    Stability,
-)
+from retarget.diagnosis.result import Diagnosis, KernelUsed, Mode, Stability
 from retarget.diagnosis.stream import Stream
 from retarget.diagnosis.tables.frames import assembled, assembled_test
 from retarget.diagnosis.tables.prepare import class_text, prepare, target_kind
-from retarget.diagnosis.tables.roles import Impute, Kind, Roles, Rows, order_rows, order_test_rows
+from retarget.diagnosis.tables.roles import Impute, Kind, Roles, order_rows, order_test_rows
 from retarget.errors import InvalidInputError, NotPositiveDefiniteError, PrecisionWarning
 from retarget.import_path import imported_network
 from retarget.kernels import EmpiricalNTK, Kernel

@@ -1,192 +1,32 @@
 """The results of a diagnosis, as data classes."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import polars as pl
 
+from retarget.diagnosis.answers import (
+    TOO_LARGE,
+    Answer,
+    Drift,
+    Estimate,
+    LearnerName,
+    Metric,
+    ModelScore,
+    ModelWay,
+    Question,
+    Score,
+)
 from retarget.diagnosis.stream import Stream
 from retarget.learners import SGD
 from retarget.storage import atomic_file
 
-LearnerName = Literal["offline", "online", "corrected", "iterative"]
-Question = Literal["whole", "next", "test", "progressive"]
-Evaluation = Literal["both", "whole", "next", "progressive", "test"]
-HoldOut = Literal["rows", "group"]
-Metric = Literal["auto", "squared", "absolute", "log-loss", "accuracy", "balanced-accuracy"]
+if TYPE_CHECKING:
+    from retarget.diagnosis.findings import Finding
+
 Mode = Literal["exact", "features"]
-Change = Literal["rate", "batch", "order"]
-DIVERGED = 1000.0  # a learner is useless if its error is this many times the mean's
-TOO_LARGE = 100.0  # a target this many standard deviations from the mean is not usable
-
-
-class Estimate(NamedTuple):
-    """A number and its 95% confidence interval (bootstrap over the rows that were scored)."""
-
-    value: float
-    low: float
-    high: float
-
-
-UNKNOWN = Estimate(math.nan, math.nan, math.nan)
-
-
-@dataclass(frozen=True)
-class Score:
-    """How well one learner predicts rows that it has not learned from.
-
-    Attributes:
-        learner: The batch model ("offline"); the online learner on true targets; the online learner
-            on exactly and on iteratively corrected targets.
-        question: Which rows it was asked about.
-        error: Mean squared error over rows and targets, in the user's units (squared).
-        accuracy: Share of rows whose class is predicted correctly; None for regression.
-        loss: The score by which learners are compared, lower is better: the squared error, or what
-            `metric` names. For an accuracy it is the share of wrong rows.
-        by_target: Mean squared error of each target, in its own units (squared), if there are
-            several; empty for one target and for classes.
-    """
-
-    learner: LearnerName
-    question: Question
-    error: Estimate
-    accuracy: Estimate | None
-    loss: Estimate
-    by_target: tuple[Estimate, ...] = ()
-
-
-BaselineKind = Literal["constant", "last", "recent"]
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """The score of a simple predictor on the same rows, which any model should beat.
-
-    Attributes:
-        kind: The mean of the targets or the most frequent class ("constant"); the target of the row
-            before ("last"); a batch model of other rows than all ("recent").
-        question: As in `Score`; so are error, accuracy and loss.
-        error: Mean squared error.
-        accuracy: Share of rows whose class is right.
-        loss: The score by which learners are compared.
-        online: How far the online learner's loss is above this one's, relative to it.
-        batch: How far the batch model's loss is above this one's, relative to it.
-        aim: For "recent", which rows it learned from, such as "window:200".
-    """
-
-    kind: BaselineKind
-    question: Question
-    error: Estimate
-    accuracy: Estimate | None
-    loss: Estimate
-    online: Estimate
-    batch: Estimate
-    aim: str = ""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A change of the online learner that was tried, and its effect.
-
-    Attributes:
-        change: Which option was changed.
-        value: The rate or batch size tried; for the order, the number of random orders.
-        effect: The change of the loss, relative to the online learner's: below 0 is better. For
-            the order, the mean over all orders; the interval includes their spread.
-    """
-
-    change: Change
-    value: float
-    effect: Estimate
-
-
-@dataclass(frozen=True)
-class Answer:
-    """How the learners do on one set of rows that they have not learned.
-
-    Attributes:
-        question: "whole": rows from all over the stream (what does it still know?); "next": its
-            last rows (what does it make of what comes next?); "test": a test set; "progressive":
-            every row, just before it is learned.
-        rows: How many rows there are.
-        scores: Of the batch model, the online and both corrected learners; NaN if one diverged, and
-            for "corrected" in a progressive evaluation (it is right only at the end).
-        baselines: Scores of simple predictors; the mean or the most frequent class comes first.
-        excess: How far the online learner's loss is above the batch model's, relative to it.
-        accuracy_gap: For classes, the batch model's accuracy minus the online learner's; None for
-            regression.
-        gap_closed: For "corrected" and "iterative": (online - it) / (online - batch) in the loss.
-            NaN unless the online learner is clearly behind the batch model.
-        effect: For "corrected" and "iterative": the change of the loss, relative to the online
-            learner's; below 0 is better.
-        trials: Changes of the online learner that were tried.
-        unseen: Classes of these rows that were never learned.
-    """
-
-    question: Question
-    rows: int
-    scores: tuple[Score, ...]
-    baselines: tuple[Baseline, ...]
-    excess: Estimate
-    accuracy_gap: Estimate | None
-    gap_closed: dict[str, Estimate]
-    effect: dict[str, Estimate]
-    trials: tuple[Trial, ...] = ()
-    unseen: tuple[str, ...] = ()
-
-    @property
-    def scores(self) -> tuple[Score, ...]:
-        """The scores of all learners on all questions."""
-        return tuple(score for answer in self.answers for score in answer.scores)
-
-    def answer(self, question: Question) -> Answer | None:
-        """Returns the answer to a question, if it was asked."""
-        return next((one for one in self.answers if one.question == question), None)
-
-    def score(self, learner: LearnerName, question: Question | None = None) -> Score:
-        """Returns one learner's score; without a question, on the first set of rows.
-
-        That is the whole stream, unless the evaluation was another.
-        """
-        wanted = self.answers[0].question if question is None else question
-        return next(one for one in self.scores if (one.learner, one.question) == (learner, wanted))
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """What was found, as typed values; `verdict` has the same in words."""
-        from retarget.diagnosis.findings import findings
-
-        return findings(self)
-
-    def baseline(self, kind: BaselineKind) -> Baseline | None:
-        """Returns the baseline of a kind, if there is one."""
-        return next((one for one in self.baselines if one.kind == kind), None)
-
-    @property
-    def diverged(self) -> bool:
-        """Whether the online learner is useless: its error overflows, or is far too large."""
-        return not self.score("online").error.value <= DIVERGED * self.baselines[0].error.value
-
-
-@dataclass(frozen=True)
-class Drift:
-    """Whether recent rows teach more than all rows, measured along the stream.
-
-    Attributes:
-        window: Rows that the batch model of recent rows learned from.
-        refits: At how many points of the stream both models were fitted anew.
-        rows: Rows on which they were compared: those after each point, up to the next.
-        effect: The change of the loss if only recent rows are used, relative to a batch model of
-            all rows so far: below 0 means that the stream drifts.
-    """
-
-    window: int
-    refits: int
-    rows: int
-    effect: Estimate
 
 
 @dataclass(frozen=True)
@@ -292,33 +132,6 @@ class GroupShift:
     own: np.ndarray
 
 
-ModelWay = Literal["as it came", "random order", "batch", "corrected"]
-
-
-@dataclass(frozen=True)
-class ModelScore:
-    """How well the user's own model predicts, trained in one way.
-
-    Attributes:
-        way: In one pass over the stream as it came, in one pass in random orders, as a batch model,
-            or in one pass on corrected targets.
-        question: Which rows it was asked about, as in `Answer`.
-        error: Mean squared error over rows and targets, in the user's units (squared); NaN if the
-            model failed, or cannot be trained in this way.
-        accuracy: As in `Score`.
-        loss: As in `Score`.
-        change: The change of the loss, relative to the model as it came and paired by row: below 0
-            is better. For random orders the interval covers the choice of orders and of rows.
-    """
-
-    way: ModelWay
-    question: Question
-    error: Estimate
-    accuracy: Estimate | None
-    loss: Estimate
-    change: Estimate
-
-
 @dataclass(frozen=True)
 class ModelDiagnosis:
     """What the user's own model learned from the stream, found by running it: see docs/models.md.
@@ -409,44 +222,6 @@ class KernelUsed:
     width: float | None = None
     automatic: bool = False
     intercept: bool = False
-
-
-FindingKind = Literal[
-    "standing", "diverged", "no batch model", "bad batch model", "baseline wins", "few rows",
-    "unseen classes", "drift", "hidden", "shift", "interference", "rounding", "large targets",
-    "smoother aim", "features", "poor features", "failure", "trial", "correction", "near limit",
-    "model standing", "model failed", "model diverged", "model log", "model movement",
-    "model description", "model agreement", "model trial", "model correction", "model batch",
-]  # fmt: skip
-Standing = Literal["behind", "ahead", "level", "not clear"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something that a diagnosis found, as numbers; `report.sentences` puts it in words.
-
-    Attributes:
-        kind: What it is about.
-        question: The rows that it was found on; None if it is about the stream itself.
-        value: The number that was found, such as the online learner's loss.
-        against: The number it is compared with, such as the batch model's loss.
-        effect: Their difference, relative to `against`, with its interval.
-        standing: What the interval says: clearly behind or ahead, level within a tenth (or two
-            points of accuracy), or not clear.
-        subject: What it was found about: a learner, a change, a baseline, a group.
-        other: What it is compared with, if that is not the online learner.
-        text: A sentence that came with it, such as the reason of a failure.
-    """
-
-    kind: FindingKind
-    question: Question | None = None
-    value: float = math.nan
-    against: float = math.nan
-    effect: Estimate = UNKNOWN
-    standing: Standing | None = None
-    subject: str = ""
-    other: str = ""
-    text: str = ""
 
 
 VerdictKind = Literal[
@@ -589,7 +364,7 @@ class Diagnosis:
         return next(one for one in self.scores if (one.learner, one.question) == (learner, wanted))
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> "tuple[Finding, ...]":
         """What was found, as typed values; `verdict` has the same in words."""
         from retarget.diagnosis.findings import findings
 

@@ -8,15 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 import polars as pl
-import torch
 from numpy.typing import NDArray
 
+from retarget.diagnosis.answers import Drift
 from retarget.diagnosis.measure.bootstrap import Bootstrap, ratio
 from retarget.diagnosis.measure.choose import choose_gamma
 from retarget.diagnosis.measure.compare import losses
 from retarget.diagnosis.measure.trials import offline_errors
 from retarget.diagnosis.options import Options
-from retarget.diagnosis.result import Drift
 from retarget.diagnosis.stream import Stream
 from retarget.errors import NotPositiveDefiniteError
 from retarget.theory.stream_kernel import DenseKernel, StreamKernel
@@ -48,7 +47,7 @@ def errors_along(
     try:
         thinned = gamma * len(few) / len(kernel)
         batch = some.Y - offline_errors(few, thinned, chunk).numpy()
-        if chunk >= FEWEST_RECENT and not options.hold_out == "group":
+        if chunk >= FEWEST_RECENT and options.hold_out == "rows":
             drift = _drift(few, some, batch, chunk, options)
             if drift is not None:
                 drift = replace(drift, window=drift.window * len(stream) // len(few))

@@ -1,4 +1,4 @@
-"""Baselines that any model should beat: a constant, the last value, a batch model of recent rows."""
+"""Baselines that any model should beat, and batch models of recent rows."""
 
 import math
 from collections.abc import Callable
@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from retarget.diagnosis.answers import BaselineKind
 from retarget.diagnosis.measure.choose import choose_gamma
 from retarget.diagnosis.measure.compare import Predictions
 from retarget.diagnosis.measure.holdout import Asked
 from retarget.diagnosis.options import Options
-from retarget.diagnosis.result import BaselineKind
 from retarget.diagnosis.stream import Stream
 from retarget.errors import NotPositiveDefiniteError
 from retarget.theory.offline.aims import Aim

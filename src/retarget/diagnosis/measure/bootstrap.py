@@ -5,7 +5,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from retarget.diagnosis.result import UNKNOWN, Estimate
+from retarget.diagnosis.answers import UNKNOWN, Estimate
 
 RESAMPLES = 1000
 # Resampling a million rows a thousand times would take minutes. Rows are assigned to this many

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from retarget.diagnosis.answers import TOO_LARGE, Change, LearnerName
 from retarget.diagnosis.measure.trials import (
     ExactCorrection,
     IterativeCorrection,
@@ -22,7 +23,7 @@ from retarget.diagnosis.measure.trials import (
     offline_aims,
 )
 from retarget.diagnosis.options import Options
-from retarget.diagnosis.result import TOO_LARGE, Change, Choice, KernelUsed, LearnerName
+from retarget.diagnosis.result import Choice, KernelUsed
 from retarget.errors import NotPositiveDefiniteError, UnreachableTargetsError
 from retarget.kernels import RBF, Features, Kernel, Linear, as_kernel
 from retarget.kernels.simple import median_distance

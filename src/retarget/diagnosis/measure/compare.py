@@ -9,19 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from retarget.diagnosis.measure.bootstrap import (
-    Bootstrap,
-    Samples,
-    any_of,
-    estimate,
-    gap_closed,
-    ratio,
-)
-from retarget.diagnosis.measure.choose import Learned
-from retarget.diagnosis.measure.holdout import Split, as_tensors
-from retarget.diagnosis.measure.trials import offline_errors
-from retarget.diagnosis.options import Options
-from retarget.diagnosis.result import (
+from retarget.diagnosis.answers import (
     DIVERGED,
     UNKNOWN,
     Answer,
@@ -35,6 +23,18 @@ from retarget.diagnosis.result import (
     Score,
     Trial,
 )
+from retarget.diagnosis.measure.bootstrap import (
+    Bootstrap,
+    Samples,
+    any_of,
+    estimate,
+    gap_closed,
+    ratio,
+)
+from retarget.diagnosis.measure.choose import Learned
+from retarget.diagnosis.measure.holdout import Split, as_tensors
+from retarget.diagnosis.measure.trials import offline_errors
+from retarget.diagnosis.options import Options
 from retarget.diagnosis.stream import Stream
 from retarget.theory.losses import on_simplex
 from retarget.theory.stream_kernel import StreamKernel

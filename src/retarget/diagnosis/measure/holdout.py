@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from retarget.diagnosis.answers import Evaluation, Question
 from retarget.diagnosis.options import Options
-from retarget.diagnosis.result import Evaluation, Question
 from retarget.diagnosis.stream import Stream
 from retarget.errors import InvalidInputError
 
@@ -118,7 +118,7 @@ def held_out_rows(rows: int, test_share: float) -> int:
 
 
 def next_rows(rows: int, test_share: float, classes: np.ndarray | None) -> NDArray[np.int64]:
-    """Returns the last rows, fewer if most rows of a class would never be learned.
+    """Returns the last rows, fewer if less than a quarter of a class would be left to learn.
 
     In a stream that is sorted by class, the last rows may hold all of the last class, of which no
     model could then know anything. At most half of the rows are given up for that.
@@ -130,10 +130,10 @@ def next_rows(rows: int, test_share: float, classes: np.ndarray | None) -> NDArr
         total = np.bincount(number)
         held = np.bincount(number[start:], minlength=len(total))
         later = start
-        while (2 * held > total).any() and 2 * (rows - later) > count:
+        while (4 * held > 3 * total).any() and 2 * (rows - later) > count:
             held[number[later]] -= 1
             later += 1
-        if not (2 * held > total).any():
+        if not (4 * held > 3 * total).any():
             start = later
     return np.arange(start, rows)
 

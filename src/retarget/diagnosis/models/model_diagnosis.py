@@ -6,6 +6,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from retarget.diagnosis.answers import Estimate, ModelScore, ModelWay
 from retarget.diagnosis.measure.compare import (
     UNKNOWN,
     Bootstrap,
@@ -42,7 +43,7 @@ from retarget.diagnosis.models.runs import (
     try_correction,
 )
 from retarget.diagnosis.options import Options
-from retarget.diagnosis.result import Estimate, ModelDiagnosis, ModelScore, ModelWay
+from retarget.diagnosis.result import ModelDiagnosis
 from retarget.diagnosis.stream import Stream
 from retarget.errors import RetargetError
 from retarget.progress import PatientBar

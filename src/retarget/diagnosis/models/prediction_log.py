@@ -5,10 +5,11 @@ from typing import Any, get_args
 
 import numpy as np
 
+from retarget.diagnosis.answers import ModelScore, ModelWay
 from retarget.diagnosis.measure.compare import UNKNOWN, Bootstrap, partition, score
 from retarget.diagnosis.models.model_diagnosis import mean_error
 from retarget.diagnosis.models.runs import movement_by_group
-from retarget.diagnosis.result import ModelDiagnosis, ModelScore, ModelWay
+from retarget.diagnosis.result import ModelDiagnosis
 from retarget.diagnosis.stream import Stream
 from retarget.errors import InvalidInputError
 from retarget.text import listed

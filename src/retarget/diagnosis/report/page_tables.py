@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from retarget.diagnosis.answers import Estimate
 from retarget.diagnosis.report.charts.rows import file_row, group_of_row, most_shifted
 from retarget.diagnosis.report.words import (
     ScoreLine,
@@ -17,7 +18,7 @@ from retarget.diagnosis.report.words import (
     percent,
     with_interval,
 )
-from retarget.diagnosis.result import Diagnosis, Estimate, ModelDiagnosis
+from retarget.diagnosis.result import Diagnosis, ModelDiagnosis
 from retarget.diagnosis.stream import Stream
 
 DIVERGED = "not defined: it diverged"

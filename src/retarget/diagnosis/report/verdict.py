@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 from rich.filesize import decimal
 
+from retarget.diagnosis.answers import DIVERGED, Baseline
 from retarget.diagnosis.options import batch_model_name
 from retarget.diagnosis.report.words import (
     approximation_rows,
@@ -27,14 +28,7 @@ from retarget.diagnosis.report.words import (
     target_length,
     with_interval,
 )
-from retarget.diagnosis.result import (
-    DIVERGED,
-    OUT_OF_PROPORTION,
-    Baseline,
-    Diagnosis,
-    ModelDiagnosis,
-    Verdict,
-)
+from retarget.diagnosis.result import OUT_OF_PROPORTION, Diagnosis, ModelDiagnosis, Verdict
 from retarget.text import listed
 from retarget.theory.offline.aims import as_aim
 

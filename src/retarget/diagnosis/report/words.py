@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from rich.filesize import decimal
 
-from retarget.diagnosis.result import Diagnosis, Estimate, GroupShift, ModelDiagnosis, ModelWay
+from retarget.diagnosis.answers import Estimate, ModelWay
+from retarget.diagnosis.result import Diagnosis, GroupShift, ModelDiagnosis
 from retarget.learners import LABELS
 
 SUPERSCRIPTS = str.maketrans(

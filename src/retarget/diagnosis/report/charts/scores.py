@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from retarget.diagnosis.answers import Estimate
 from retarget.diagnosis.report.charts import (
     INK,
     MUTED,
@@ -27,7 +28,7 @@ from retarget.diagnosis.report.words import (
     percent,
     with_interval,
 )
-from retarget.diagnosis.result import Choice, Diagnosis, Estimate, ModelDiagnosis
+from retarget.diagnosis.result import Choice, Diagnosis, ModelDiagnosis
 from retarget.learners import COLOURS
 
 
