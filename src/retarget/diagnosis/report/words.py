@@ -5,12 +5,22 @@ import math
 import re
 from typing import NamedTuple
 
-import numpy as np
 from rich.filesize import decimal
 
-from retarget.diagnosis.answers import Estimate, ModelWay
-from retarget.diagnosis.result import Diagnosis, GroupShift, ModelDiagnosis
-from retarget.learners import LABELS
+from retarget.diagnosis.answers import (
+    Baseline,
+    BaselineKind,
+    Estimate,
+    LearnerName,
+    Metric,
+    ModelScore,
+    ModelWay,
+    Question,
+    Score,
+)
+from retarget.diagnosis.result import Diagnosis, KernelUsed, ModelDiagnosis
+from retarget.diagnosis.stream import Stream
+from retarget.theory.offline.aims import as_aim
 
 SUPERSCRIPTS = str.maketrans(
     "-0123456789", "\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"
@@ -19,15 +29,7 @@ MINUS = "\u2212"
 TYPED = {raised: plain for plain, raised in SUPERSCRIPTS.items()} | {ord(MINUS): "-"}
 # Control characters, those that change the writing direction, and lone surrogates.
 UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
-WORTHWHILE = 0.05  # smaller relative improvements are not mentioned
 MEASURED = 2000  # the condition number uses at most so many rows (see `Stability`)
-# Each way of training the user's model has the mark and colour of a learner.
-WAYS: dict[ModelWay, str] = {
-    "as it came": "online",
-    "random order": "one step",
-    "batch": "offline",
-    "corrected": "corrected",
-}
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -94,13 +96,8 @@ def opposite(estimate: Estimate) -> Estimate:
     return Estimate(-estimate.value, -estimate.high, -estimate.low)
 
 
-def clear_gain(effect: Estimate) -> bool:
-    """Whether a relative change of the error is an improvement that is not due to chance."""
-    return effect.value <= -WORTHWHILE and effect.high < 0
-
-
 def change_words(effect: Estimate) -> str:
-    """Words a relative change of the error."""
+    """Words a relative change of the loss."""
     if not math.isfinite(effect.value):
         return "not defined"
     if effect.low <= 0 <= effect.high:
@@ -109,11 +106,6 @@ def change_words(effect: Estimate) -> str:
     seen = opposite(effect) if less else effect
     word = "lower" if less else "higher"
     return f"{percent(seen.value)} {word} ({interval(seen, share=True)})"
-
-
-def target_length(diagnosis: Diagnosis) -> float:
-    """Returns the mean length of a row's targets."""
-    return float(np.linalg.norm(diagnosis.stream.Y, axis=1).mean())
 
 
 def typed(text: str) -> str:
@@ -147,13 +139,55 @@ def chart_text(text: str, longest: int = 24) -> str:
     return html.escape(name(text, longest), quote=False).replace("$", "&#36;")
 
 
+LEARNERS: dict[LearnerName, str] = {
+    "offline": "batch model",
+    "online": "online model",
+    "corrected": "online, exactly corrected",
+    "iterative": "online, iteratively corrected",
+}
+# Each way of training the user's model has the mark and colour of a learner.
+WAYS: dict[ModelWay, str] = {
+    "as it came": "online",
+    "random order": "one step",
+    "batch": "offline",
+    "corrected": "corrected",
+}
+QUESTIONS: dict[Question, str] = {
+    "whole": "rows from the whole stream",
+    "next": "the next rows",
+    "test": "the test set",
+    "progressive": "each row before it was learned",
+}
+
+
+def constant_name(stream: Stream) -> str:
+    """Returns the name of the simplest predictor."""
+    return "the most frequent class" if stream.kind == "classification" else "the mean"
+
+
+def batch_name(aim: str) -> str:
+    """Returns the name of the batch model that an aim describes."""
+    recent = as_aim(aim)
+    if recent.is_all:
+        return "batch model"
+    if recent.window is None:
+        return f"batch model, older rows discounted by {recent.discount:g}"
+    return f"batch model of the last {recent.window:,} rows"
+
+
+def baseline_name(kind: BaselineKind, diagnosis: Diagnosis) -> str:
+    """Returns the name of a simple predictor."""
+    if kind == "recent":
+        return batch_name(diagnosis.aim)
+    return "the last value" if kind == "last" else constant_name(diagnosis.stream)
+
+
 class ScoreLine(NamedTuple):
-    """A score, as a line of a table or chart."""
+    """A line of a table or chart: the scores of one learner, one for each question."""
 
     label: str
     mark: str  # its colour: a key of `retarget.learners.COLOURS`, or "baseline"
-    error: Estimate
-    accuracy: Estimate | None
+    scores: tuple[Score | Baseline | ModelScore | None, ...]
     why: str  # the reason, if it has no score
 
     @property
@@ -161,31 +195,36 @@ class ScoreLine(NamedTuple):
         """The label as the heading of a line on the page."""
         if self.mark == "baseline":
             return f"Baseline, {name(self.label)}"
-        return self.label.capitalize()
+        return f"{self.label[0].upper()}{self.label[1:]}"
 
 
 def learner_lines(diagnosis: Diagnosis) -> list[ScoreLine]:
     """Returns the scores of the four learners."""
     diverged = "it diverged: its predictions are not finite numbers"
     ahead = "the exact correction needs the whole stream in advance"
-    progressive = diagnosis.evaluation == "progressive"
+    progressive = diagnosis.answer("progressive") is not None
     return [
         ScoreLine(
-            LABELS[score.learner],
-            score.learner,
-            score.error,
-            score.accuracy,
-            ahead if progressive and score.learner == "corrected" else diverged,
+            label,
+            learner,
+            tuple(answer.score(learner) for answer in diagnosis.answers),
+            ahead if progressive and learner == "corrected" else diverged,
         )
-        for score in diagnosis.scores
+        for learner, label in LEARNERS.items()
     ]
 
 
 def baseline_lines(diagnosis: Diagnosis) -> list[ScoreLine]:
     """Returns the scores of the baselines."""
+    kinds = dict.fromkeys(one.kind for answer in diagnosis.answers for one in answer.baselines)
     return [
-        ScoreLine(one.name, "baseline", one.error, one.accuracy, "it does not apply here")
-        for one in diagnosis.baselines
+        ScoreLine(
+            baseline_name(kind, diagnosis),
+            "baseline",
+            tuple(answer.baseline(kind) for answer in diagnosis.answers),
+            "it does not apply to these rows",
+        )
+        for kind in kinds
     ]
 
 
@@ -193,40 +232,40 @@ def model_lines(model: ModelDiagnosis) -> list[ScoreLine]:
     """Returns the scores of the user's model, by way of training."""
     why = "it is not possible, or it failed"
     return [
-        ScoreLine(score.way, WAYS[score.way], score.error, score.accuracy, why)
-        for score in model.scores
+        ScoreLine(way, mark, tuple(model.score(way, asked) for asked in model.questions), why)
+        for way, mark in WAYS.items()
     ]
 
 
-class Move(NamedTuple):
-    """How far learning a group moved the targets of another: an entry of `GroupShift`."""
-
-    learned: str
-    moved: str
-    size: float
-    pull: float
-
-    def words(self, unit: str) -> str:
-        """Returns a sentence that says so."""
-        effect = ""
-        if abs(self.pull) > 0.1 * self.size:
-            effect = f", and {'weakened' if self.pull < 0 else 'strengthened'} them"
-        return (
-            f"Learning {name(self.learned)} moved the targets of {name(self.moved)} by "
-            f"{number(self.size)}{unit} on average{effect}."
-        )
+def move_words(move: tuple[str, str, float, float], unit: str) -> str:
+    """Says how far learning a group moved the targets of another (see `largest_moves`)."""
+    learned, moved, size, pull = move
+    effect = ""
+    if abs(pull) > 0.1 * size:
+        effect = f", and {'weakened' if pull < 0 else 'strengthened'} them"
+    return (
+        f"Learning {name(learned)} moved the targets of {name(moved)} by "
+        f"{number(size)}{unit} on average{effect}."
+    )
 
 
-def largest_moves(groups: GroupShift, most: int = 3) -> list[Move]:
-    """Returns the groups that moved another group farthest; empty if none did."""
-    size = np.where(np.isfinite(groups.size), groups.size, 0.0)
-    np.fill_diagonal(size, 0.0)
-    pairs = [divmod(int(entry), len(size)) for entry in np.argsort(-size, axis=None, kind="stable")]
-    return [
-        Move(groups.names[g], groups.names[h], float(size[h, g]), float(groups.pull[h, g]))
-        for h, g in pairs[:most]
-        if size[h, g] > 0
-    ]
+def kernel_words(kernel: KernelUsed) -> str:
+    """Describes the kernel in a few words."""
+    words = kernel.name
+    if kernel.width is not None:
+        how = "the median distance between rows" if kernel.automatic else "given"
+        words += f" of width {number(kernel.width, 4)} ({how})"
+    return f"{words}, with an intercept" if kernel.intercept else words
+
+
+METRICS: dict[Metric, str] = {
+    "auto": "mean squared error",
+    "squared": "mean squared error",
+    "absolute": "mean absolute error",
+    "log-loss": "log-loss",
+    "accuracy": "share of rows whose class is wrong",
+    "balanced-accuracy": "mean share of wrong rows over the classes",
+}
 
 
 def setting(diagnosis: Diagnosis) -> list[tuple[str, str]]:
@@ -237,7 +276,8 @@ def setting(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         ("Classes" if stream.kind == "classification" else "Targets", _names(stream.target_names)),
         ("Features", f"{len(stream.feature_names):,}: {_names(stream.feature_names)}"),
         ("Tested on", tested_on(diagnosis)),
-        ("Kernel", diagnosis.kernel),
+        ("Compared by", METRICS[diagnosis.metric]),
+        ("Kernel", kernel_words(diagnosis.kernel)),
         ("Online learner", learner_words(diagnosis)),
         ("Iterative correction", _correction(diagnosis)),
     ]
@@ -261,13 +301,14 @@ def _names(names: tuple[str, ...], most: int = 12) -> str:
 
 def tested_on(diagnosis: Diagnosis) -> str:
     """Says which rows the scores were measured on."""
-    rows = f"{diagnosis.test_rows:,}"
-    return {
-        "last": f"the last {rows} rows of the stream, which no learner has seen",
-        "random": f"{rows} rows held out at random from the whole stream",
-        "test": f"a test set of {rows} rows",
-        "progressive": f"{rows} rows, each just before it was learned",
-    }[diagnosis.evaluation]
+    words: dict[Question, str] = {
+        "whole": "{} rows from the whole stream, which no learner has seen",
+        "next": "its last {} rows, the next ones, which no learner has seen",
+        "test": "a test set of {} rows",
+        "progressive": "{} rows, each just before it was learned",
+    }
+    parts = [words[one.question].format(f"{one.rows:,}") for one in diagnosis.answers]
+    return " and ".join(parts)
 
 
 def learner_words(diagnosis: Diagnosis) -> str:
@@ -284,11 +325,11 @@ def learner_words(diagnosis: Diagnosis) -> str:
 
 def _correction(diagnosis: Diagnosis) -> str:
     words = f"in blocks of {diagnosis.block_size:,} rows"
-    aim, ridge = diagnosis.aim, diagnosis.ridge
-    if aim is not None and aim.value != diagnosis.gamma.value:
-        words += f", towards the offline learner with ridge {number(aim.value)} ({aim.how})"
+    gamma, ridge = diagnosis.iterative_gamma, diagnosis.iterative_ridge
+    if gamma is not None and gamma.value != diagnosis.gamma.value:
+        words += f", following a batch model with ridge {number(gamma.value)} ({gamma.how})"
     if ridge is not None and ridge.value != 0:
-        words += f", steadied by a ridge of {number(ridge.value)} ({ridge.how})"
+        words += f", with an added ridge of {number(ridge.value)} ({ridge.how})"
     return words
 
 

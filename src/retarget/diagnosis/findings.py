@@ -1,0 +1,321 @@
+"""Finds what the numbers of a diagnosis say, as typed values; `report.sentences` words them.
+
+Every finding follows from a number with its interval. What an interval cannot tell is "not clear",
+never "equal". A change is recommended only if it was tried and clearly helped on rows that took no
+part in choosing it, and only if there are enough of them.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from retarget.diagnosis.answers import (
+    TOO_LARGE,
+    UNKNOWN,
+    Answer,
+    BaselineKind,
+    Estimate,
+    LearnerName,
+    Question,
+)
+from retarget.diagnosis.measure.holdout import ENOUGH
+from retarget.diagnosis.result import Diagnosis, GroupShift, ModelDiagnosis, VerdictKind
+
+TENTH, POINTS = 0.1, 0.02  # level: within so much of the batch model's loss, or of accuracy
+WORTHWHILE = 0.05  # smaller relative improvements are not mentioned
+STRONG_INTERFERENCE = 0.25  # movement by one other group, as a share of a target's length
+ROUNDING = 0.01  # relative difference allowed between exactly corrected and batch losses
+NEAR_LIMIT = 0.8  # share of the largest stable rate
+POOR_FEATURES = 0.2  # relative error of the shift
+HIDDEN = 2.0  # progressive validation hides an error that is this many times its own
+
+FindingKind = Literal[
+    "failure", "few rows", "unseen classes", "diverged", "no batch model", "bad batch model",
+    "baseline wins", "standing", "drift", "hidden", "shift", "interference", "rounding",
+    "large targets", "smoother", "ridge", "features", "poor features", "trial", "correction",
+    "gap closed", "batch", "near limit", "model log", "model diverged", "model movement",
+    "model agreement", "model trial", "model closed", "model large targets",
+]  # fmt: skip
+Standing = Literal["behind", "ahead", "level", "not clear"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that a diagnosis found.
+
+    Attributes:
+        kind: What it is about.
+        question: The rows that it was found on; None if it is about the stream itself.
+        value: The number that was found, such as the online learner's loss.
+        against: The number it is compared with, such as the batch model's loss.
+        effect: Their difference, relative to `against`, with its interval.
+        standing: What the interval says: clearly behind or ahead, level within a tenth (or two
+            points of accuracy), or not clear.
+        subject: What it was found about: a learner, a change, a baseline, a group.
+        other: What it is compared with, if that needs a name.
+    """
+
+    kind: FindingKind
+    question: Question | None = None
+    value: float = math.nan
+    against: float = math.nan
+    effect: Estimate = UNKNOWN
+    standing: Standing | None = None
+    subject: str = ""
+    other: str = ""
+
+
+def findings(diagnosis: Diagnosis) -> tuple[Finding, ...]:
+    """Returns everything that a diagnosis found, in the order in which it is told."""
+    found = [Finding("failure", subject=text) for text in diagnosis.failures]
+    for answer in diagnosis.answers:
+        found += _of_answer(diagnosis, answer)
+    for part in (_of_time, _of_movements, _of_correction, _of_features, _of_rate):
+        found += part(diagnosis)
+    if diagnosis.model is not None:
+        found += _of_model(diagnosis, diagnosis.model)
+    return tuple(found)
+
+
+def judged(gap: Estimate, tolerance: float = TENTH) -> Standing:
+    """Says what an interval tells of a gap: above 0 is behind.
+
+    Examples:
+        >>> [judged(Estimate(0.0, low, high)) for low, high in ((-0.1, 0.1), (-0.1, 0.11))]
+        ['level', 'not clear']
+        >>> [judged(Estimate(0.0, low, high)) for low, high in ((0.01, 0.2), (-0.9, -0.01))]
+        ['behind', 'ahead']
+    """
+    if math.isnan(gap.value):
+        return "not clear"
+    if -tolerance <= gap.low and gap.high <= tolerance:
+        return "level"
+    if gap.low > 0:
+        return "behind"
+    return "ahead" if gap.high < 0 else "not clear"
+
+
+def standing(diagnosis: Diagnosis, answer: Answer) -> Standing:
+    """Says where the online learner stands, compared with the batch model, on some rows.
+
+    For classes, the accuracy decides if it can tell, else the loss. Where the batch model is worse
+    than the mean (or the most frequent class), the online learner is compared with that instead.
+    """
+    if bad_batch_model(answer):
+        return judged(answer.baselines[0].online)
+    if answer.accuracy_gap is not None and diagnosis.metric in ("auto", "accuracy"):
+        by_class = judged(answer.accuracy_gap, POINTS)
+        if by_class != "not clear" or diagnosis.metric == "accuracy":
+            return by_class
+    return judged(answer.excess)
+
+
+def clear_gain(effect: Estimate) -> bool:
+    """Whether a relative change of the loss is an improvement that is not due to chance."""
+    return effect.value <= -WORTHWHILE and effect.high < 0
+
+
+def bad_batch_model(answer: Answer) -> bool:
+    """Whether the batch model is clearly worse than the mean, or the most frequent class."""
+    return answer.baselines[0].batch.low > 0
+
+
+def enough(answer: Answer) -> bool:
+    """Whether there are enough rows to recommend something, of classes that were learned."""
+    return answer.rows >= ENOUGH and not answer.unseen
+
+
+def verdict_kind(diagnosis: Diagnosis) -> VerdictKind:
+    """Returns which verdict it is, from where the online learner stands on each question."""
+    if diagnosis.diverged:
+        return "diverged"
+    if all(math.isnan(answer.excess.value) for answer in diagnosis.answers):
+        return "undefined"
+    stands = [standing(diagnosis, answer) for answer in diagnosis.answers]
+    if "not clear" in stands:
+        return "not clear"
+    behind = [stand == "behind" for stand in stands]
+    if len(behind) == 1:
+        return "behind" if behind[0] else "as good"
+    verdicts: dict[tuple[bool, bool], VerdictKind] = {
+        (True, True): "behind everywhere",
+        (True, False): "forgotten",
+        (False, True): "behind on the next rows",
+        (False, False): "as good",
+    }
+    return verdicts[behind[0], behind[1]]
+
+
+def _of_answer(diagnosis: Diagnosis, answer: Answer) -> Iterator[Finding]:
+    """Yields what was found on one set of held-out rows."""
+    question, diverged = answer.question, diagnosis.diverged
+    batch, online = (answer.score(name).loss.value for name in ("offline", "online"))
+    if answer.unseen:
+        for name in answer.unseen:
+            yield Finding("unseen classes", question, subject=name)
+    if answer.rows < ENOUGH:
+        yield Finding("few rows", question, value=answer.rows, against=ENOUGH)
+    if diverged:
+        constant = answer.baselines[0].error.value
+        error = answer.score("online").error.value
+        yield Finding("diverged", question, error, constant)
+        return
+    if math.isnan(batch):
+        yield Finding("no batch model", question)
+        return
+    constant = answer.baselines[0]
+    if bad_batch_model(answer):
+        yield Finding(
+            "bad batch model",
+            question,
+            batch,
+            constant.loss.value,
+            constant.batch,
+            "behind",
+            subject=constant.kind,
+        )
+    winner = winning_baseline(answer)
+    if winner is not None:
+        best = next(one for one in answer.baselines if one.kind == winner)
+        nearest = min(best.online, best.batch, key=lambda effect: effect.value)
+        closest = min(online, batch)
+        yield Finding("baseline wins", question, best.loss.value, closest, nearest, subject=winner)
+    stands = standing(diagnosis, answer)
+    yield Finding("standing", question, online, batch, answer.excess, stands, "online", "offline")
+    for trial in answer.trials:
+        yield Finding(
+            "trial",
+            question,
+            trial.value,
+            effect=trial.effect,
+            standing=judged(trial.effect, WORTHWHILE),
+            subject=trial.change,
+        )
+    for name in ("corrected", "iterative"):
+        loss, effect = answer.score(name).loss.value, answer.effect[name]
+        stands = judged(effect, WORTHWHILE)
+        yield Finding("correction", question, loss, online, effect, stands, subject=name)
+        closed = answer.gap_closed[name]
+        if not math.isnan(closed.value):
+            yield Finding("gap closed", question, loss, batch, closed, subject=name)
+    with np.errstate(all="ignore"):
+        gained = Estimate(*(float(np.divide(1, 1 + part) - 1) for part in answer.excess))
+    effect = Estimate(gained.value, gained.high, gained.low)
+    stands = judged(effect, WORTHWHILE)
+    yield Finding("batch", question, batch, online, effect, stands, subject="offline")
+
+
+def winning_baseline(answer: Answer) -> BaselineKind | None:
+    """Returns the simple predictor that is clearly better than both models, if there is one."""
+    simple = [one for one in answer.baselines if one.kind != "recent"]
+    winners = [one for one in simple if one.online.low > 0 and one.batch.low > 0]
+    return min(winners, key=lambda one: one.loss.value).kind if winners else None
+
+
+def _of_time(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """Finds drift, and what progressive validation hides."""
+    drift = diagnosis.drift
+    if drift is not None and clear_gain(drift.effect):
+        yield Finding("drift", value=drift.window, against=drift.refits, effect=drift.effect)
+    before, again = diagnosis.prequential_error, diagnosis.hindsight
+    if not diagnosis.diverged and before > 0 and again > HIDDEN * before:
+        yield Finding("hidden", value=before, against=again)
+
+
+def target_length(diagnosis: Diagnosis) -> float:
+    """Returns the mean length of a row's targets."""
+    return float(np.linalg.norm(diagnosis.stream.Y, axis=1).mean())
+
+
+def largest_moves(groups: GroupShift, most: int = 3) -> list[tuple[str, str, float, float]]:
+    """Returns the groups that moved another farthest: learned, moved, size and pull."""
+    size = np.where(np.isfinite(groups.size), groups.size, 0.0)
+    np.fill_diagonal(size, 0.0)
+    pairs = [divmod(int(entry), len(size)) for entry in np.argsort(-size, axis=None, kind="stable")]
+    return [
+        (groups.names[g], groups.names[h], float(size[h, g]), float(groups.pull[h, g]))
+        for h, g in pairs[:most]
+        if size[h, g] > 0
+    ]
+
+
+def _of_movements(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """Finds how far learning moved the targets, and which group moved another most."""
+    shift, length = float(diagnosis.shift_size.mean()), target_length(diagnosis)
+    if diagnosis.diverged or not math.isfinite(shift) or not length:
+        return
+    yield Finding("shift", value=shift / length, against=float(diagnosis.changed.mean()))
+    for learned, moved, size, pull in largest_moves(diagnosis.groups, most=1):
+        if size >= STRONG_INTERFERENCE * length:
+            found = size / length, pull / length
+            yield Finding("interference", None, *found, subject=learned, other=moved)
+
+
+def _of_correction(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """Finds how far the corrected targets can be relied on."""
+    score = diagnosis.answers[0].score
+    batch, corrected = (score(name).error.value for name in ("offline", "corrected"))
+    if abs(corrected - batch) > ROUNDING * batch:
+        yield Finding("rounding", diagnosis.answers[0].question, corrected, batch)
+    names: tuple[LearnerName, ...] = ("corrected", "iterative")
+    for name in names:
+        size = diagnosis.target_size[name]
+        if size > TOO_LARGE:
+            yield Finding("large targets", value=size, against=TOO_LARGE, subject=name)
+    gamma, ridge = diagnosis.iterative_gamma, diagnosis.iterative_ridge
+    if gamma is not None and gamma.automatic and gamma.value != diagnosis.gamma.value:
+        yield Finding("smoother", value=gamma.value, against=diagnosis.gamma.value)
+    if ridge is not None and ridge.automatic and ridge.value != 0:
+        yield Finding("ridge", value=ridge.value, against=len(ridge.tried))
+
+
+def _of_features(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """Finds what was lost by using features instead of the kernel."""
+    about = diagnosis.approximation
+    if about is None:
+        return
+    yield Finding("features", value=about.features, against=about.exact_memory, subject=about.words)
+    true = about.true_kernel or UNKNOWN
+    if about.shift_error > POOR_FEATURES or clear_gain(true):
+        found = about.shift_error, about.sample
+        yield Finding("poor features", None, *found, true, judged(true), about.words)
+
+
+def _of_rate(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """Finds a given rate that is near the largest stable one, or above it."""
+    rate, limit = diagnosis.lr.value, diagnosis.stability.largest_lr
+    if diagnosis.diverged or (rate > NEAR_LIMIT * limit and not diagnosis.lr.automatic):
+        yield Finding("near limit", value=rate, against=limit)
+
+
+def _of_model(diagnosis: Diagnosis, model: ModelDiagnosis) -> Iterator[Finding]:
+    """Finds what running the user's own model showed: each change against the model as it came."""
+    logged = not model.orders
+    for question in model.questions:
+        came = model.score("as it came", question)
+        if came is None:
+            continue
+        if math.isnan(came.loss.value) and not logged:
+            yield Finding("model diverged", question, subject=model.name)
+            continue
+        for score in model.scores:
+            if score.question == question and score.way != "as it came":
+                stands = judged(score.change, WORTHWHILE)
+                losses = score.loss.value, came.loss.value
+                yield Finding("model trial", question, *losses, score.change, stands, score.way)
+        closed = model.closed.get(question, UNKNOWN)
+        if not math.isnan(closed.value):
+            yield Finding("model closed", question, effect=closed, subject=model.name)
+    before, again = model.prequential.value, model.remembered.value
+    yield Finding("model log", None, before, again, subject=model.name)
+    shift, length = float(np.linalg.norm(model.shift, axis=1).mean()), target_length(diagnosis)
+    if math.isfinite(shift) and length:
+        yield Finding("model movement", value=shift / length, subject=model.name)
+    if model.corrected_size > TOO_LARGE:
+        size = model.corrected_size
+        yield Finding("model large targets", value=size, against=TOO_LARGE, subject=model.name)
+    if model.agreement is not None and math.isfinite(model.agreement):
+        yield Finding("model agreement", value=max(0.0, model.agreement), subject=model.name)
