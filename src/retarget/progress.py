@@ -16,9 +16,11 @@ from rich.progress import (
 )
 
 PATIENCE = 1.0  # seconds
+EVERY = 10.0  # seconds between two lines, where there is no terminal
 # A terminal can show one display at a time: nested work adds a line to it.
 _displays: list[Progress] = []
 _silent = False
+_in_lines = False
 
 
 @contextmanager
@@ -51,11 +53,17 @@ def silence() -> None:
     _silent = True
 
 
+def in_lines() -> None:
+    """Makes bars write a line every ten seconds where there is no terminal; for commands."""
+    global _in_lines
+    _in_lines = True
+
+
 class PatientBar:
     """A progress bar on standard error with the time left, shown after a second of work.
 
     Inside other work that shows its progress, it becomes a line of that display. With `shown=None`
-    it appears only on a terminal.
+    it appears only on a terminal; elsewhere a command writes lines (`in_lines`).
 
     Examples:
         >>> with PatientBar("counting", 3, shown=False) as bar:
@@ -65,7 +73,7 @@ class PatientBar:
     def __init__(self, what: str, total: int, shown: bool | None = None) -> None:
         self._what, self._total, self._shown = what, total, shown
         self._done = 0
-        self._start = time.monotonic()
+        self._start = self._spoke = time.monotonic()
         self._bar: Progress | None = None
         self._own, self._joined = ExitStack(), False
         self._task = TaskID(0)
@@ -89,6 +97,12 @@ class PatientBar:
             self._task = self._bar.add_task(self._what, total=self._total)
         if self._bar is not None:
             self._bar.update(self._task, completed=self._done)
+        elif _in_lines and not _silent and time.monotonic() - self._spoke >= EVERY:
+            self._spoke = time.monotonic()
+            share = min(self._done / self._total, 0.99)
+            spent = self._spoke - self._start
+            sys.stderr.write(f"{self._what}: about {share:.0%} after {spent:.0f} s\n")
+            sys.stderr.flush()
 
     def _wanted(self) -> bool:
         if _silent:

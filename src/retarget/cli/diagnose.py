@@ -1,9 +1,7 @@
 """The commands `retarget diagnose` and `retarget correct`, on the stream in a file."""
 
 import json
-import shlex
-import sys
-from contextlib import ExitStack
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from retarget.cli import console, say
+from retarget.cli.results_folder import command_line, keep_earlier, write_all, write_targets
 from retarget.cli.stream_options import method_option, with_shared_options
 from retarget.errors import InvalidInputError
 from retarget.storage import atomic_file, user_path
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 # The commands import torch and Polars when they run, so that their help is quick.
 OUT = Path("results/diagnosis")
 TABLE_SUFFIXES = (".parquet", ".csv")
+TOO_FAR = 3  # exit code: the gap is above --fail-above
 KERNELS = ("rbf", "linear")
 app = typer.Typer(rich_markup_mode="rich")
 
@@ -39,19 +39,36 @@ def diagnose(
         Path | None, method_option("FILE", "Rows to measure errors on, with the same columns.")
     ] = None,
     evaluation: Annotated[
-        str | None,
+        str,
         method_option(
-            "last|random|progressive|test",
-            "Rows that errors are measured on: the last ones of the stream, random ones of "
-            "every class, each row before it is learned (progressive), or the --test file.",
-            show_default="test with a --test file, else last; random if the last rows hold "
-            "classes that were never learned",
+            "both|whole|next|progressive|test",
+            "Rows that the learners are asked about: rows from the whole stream (what does it "
+            "still know?), the last ones (what does it make of what comes next?), both; each row "
+            "before it is learned (progressive); or the --test file.",
+            show_default="both; test with a --test file",
         ),
-    ] = None,
+    ] = "both",
     test_share: Annotated[
-        float, method_option(None, "Share of the rows held out, at the end or at random.")
-    ] = 0.2,
-    reference: Annotated[
+        float,
+        method_option(None, "Share of the rows to hold out for each question (at least 30)."),
+    ] = 0.1,
+    hold_out: Annotated[
+        str,
+        method_option(
+            "rows|group",
+            "Hold out single rows, or all rows of some groups: for people, devices or shops, of "
+            "which new ones will come.",
+        ),
+    ] = "rows",
+    metric: Annotated[
+        str,
+        method_option(
+            "auto|squared|absolute|log-loss|accuracy|balanced-accuracy",
+            "What learners are compared by; auto: the squared error, and for classes the accuracy "
+            "where it tells them apart.",
+        ),
+    ] = "auto",
+    aim: Annotated[
         str,
         method_option(
             "all|window:N|discount:F",
@@ -59,6 +76,18 @@ def diagnose(
             "counting F times the next one (0.999). If the stream drifts, use one of the latter.",
         ),
     ] = "all",
+    compare: Annotated[
+        Path | None,
+        method_option("FILE", "The diagnosis.json of an earlier run, to compare this one with."),
+    ] = None,
+    fail_above: Annotated[
+        str | None,
+        method_option(
+            "PERCENT",
+            "End with exit code 3 if the online model's error on rows from the whole stream is "
+            "clearly above the batch model's, by more than this, such as 20%.",
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the results.")] = OUT,
     as_object: Annotated[
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
@@ -69,31 +98,47 @@ def diagnose(
 ) -> None:
     """Shows which targets an online learner shifted in your stream, and what would help.
 
-    Writes report.html, shift.parquet (every row's shift) and corrected.parquet (targets to train
-    on) into a folder.
+    Writes report.html, diagnosis.json, shift.parquet (every row's shift) and corrected.parquet
+    (targets to train on) into a folder. Earlier results there are kept in a folder beside it.
     """
     from retarget.diagnosis.pipeline import diagnose_table
+    from retarget.diagnosis.report.comparison import compared_with, read_earlier
     from retarget.diagnosis.report.export import as_json, terminal_parts
+    from retarget.progress import in_lines
 
+    in_lines()
     if out.exists() and not out.is_dir():
         raise InvalidInputError(f"--out is {out}, which is a file; expected a folder")
-    options = options_of(asked, evaluation=evaluation, test_share=test_share, reference=reference)
-    if asked["file"] is not None:
-        options.evaluation_with(test)  # a conflict is reported before a long file is read
+    limit = None if fail_above is None else share_of("--fail-above", fail_above)
+    earlier = None if compare is None else read_earlier(compare)
+    options = options_of(
+        asked,
+        evaluation=evaluation,
+        test_share=test_share,
+        hold_out=hold_out,
+        metric=metric,
+        aim=aim,
+    )
+    options.evaluation_with(test)  # a conflict is reported before a long file is read
     table, test_table, roles = load_tables(asked, test)
-    if asked["file"] is None and evaluation not in (None, "test"):
-        test_table = None  # the digits have their own test set
     diagnosis = diagnose_table(table, roles, test_table, options)
-    files = write_all(diagnosis, out)
+    compared = [] if earlier is None else compared_with(earlier, as_json(diagnosis))
+    kept = keep_earlier(out)
+    files = write_all(diagnosis, out, compared)
     if as_object:
         written = [str(path) for path in files]
-        typer.echo(json.dumps({**as_json(diagnosis), "files": written}, allow_nan=False))
+        more = {"files": written} | ({"compared": compared} if compared else {})
+        typer.echo(json.dumps({**as_json(diagnosis), **more}, allow_nan=False))
     else:
-        for part in terminal_parts(diagnosis):
+        for part in terminal_parts(diagnosis, compared):
             console.print(part)
+        if kept is not None:
+            say(f"The earlier results are kept in {kept}.")
         say("\n".join(["Written:", *(f"  {path}" for path in files)]))
     if open_report:
         typer.launch(str(files[0]))
+    if limit is not None and exceeds(diagnosis, limit):
+        raise typer.Exit(TOO_FAR)
 
 
 @app.command()
@@ -106,7 +151,8 @@ def correct(
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Write targets even if they are out of all proportion to yours."
+            "--force",
+            help="Write targets even if they lie more than 100 standard deviations from yours.",
         ),
     ] = False,
 ) -> None:
@@ -117,8 +163,10 @@ def correct(
     uses, for each row, only earlier rows and its block.
     """
     from retarget.diagnosis.pipeline import diagnose_table
-    from retarget.diagnosis.report.export import corrected_table, made_for, out_of_proportion
+    from retarget.diagnosis.report.export import corrected_table, made_for, too_large
+    from retarget.progress import in_lines
 
+    in_lines()
     path = out if out.suffix.lower() in TABLE_SUFFIXES else out / "corrected.parquet"
     file = asked["file"]
     if path.is_dir() or (file is not None and path.resolve() == user_path(file).resolve()):
@@ -131,22 +179,23 @@ def correct(
     table, _, roles = load_tables(asked)
     diagnosis = diagnose_table(table, roles, None, options)
     corrected = corrected_table(diagnosis, force=force)
-    left_out = {} if force else out_of_proportion(diagnosis)
-    if len(left_out) == 2:
-        sizes = ", ".join(f"the {name} ones {size:,.0f}" for name, size in left_out.items())
+    left_out = {} if force or diagnosis.model is not None else too_large(diagnosis)
+    if corrected is None and diagnosis.model is not None:
         raise InvalidInputError(
-            f"the corrected targets are out of all proportion to yours: {sizes} "
-            "standard deviations from the mean; they are right only for this kernel. Another "
-            "--lr, --ridge or --block-size may help; --force writes them anyway"
+            f"there are no corrected targets that clearly helped {diagnosis.model.name}: "
+            f"{' '.join(diagnosis.verdict.recommendations)} --force writes those that were tried"
+        )
+    if corrected is None:
+        sizes = " and ".join(f"the {name} ones {size:,.0f}" for name, size in left_out.items())
+        raise InvalidInputError(
+            f"the corrected targets lie more than 100 standard deviations from your targets: "
+            f"{sizes}. They are right only for this kernel. Another --lr, --ridge or --block-size "
+            "may help; --force writes them anyway"
         )
     about = path.with_suffix(".json")
     with atomic_file(path) as temporary, atomic_file(about) as described:
-        with temporary.open("wb") as opened:  # Polars takes no path that is not UTF-8
-            if path.suffix.lower() == ".csv":
-                corrected.write_csv(opened)
-            else:
-                corrected.write_parquet(opened)
         purpose = made_for(diagnosis, command_line())
+        write_targets(corrected, temporary, purpose, as_csv=path.suffix.lower() == ".csv")
         described.write_text(json.dumps(purpose, indent=2) + "\n", encoding="utf-8")
     for kind, size in left_out.items():
         reach = f"which reach {size:,.0f} standard deviations (--force writes them)."
@@ -213,7 +262,8 @@ def load_tables(
             raise InvalidInputError(
                 "options for columns or a test set need a FILE; give the file of the stream as well"
             )
-        return digits_tables(asked["seed"])
+        table, roles = digits_table(asked["seed"])
+        return table, None, roles
     if not target:
         raise InvalidInputError(
             f"no target is named; name the column of {file} to be learned (--target), one of: "
@@ -228,50 +278,50 @@ def load_tables(
     return table, read_table(test, table.columns, require_all=False), roles
 
 
-def digits_tables(seed: int) -> "tuple[pl.DataFrame, pl.DataFrame, Roles]":
-    """Returns a stream of handwritten digits, class by class, a test set, and the columns' roles.
+def digits_table(seed: int) -> "tuple[pl.DataFrame, Roles]":
+    """Returns a stream of handwritten digits, class by class, and the columns' roles.
 
     Examples:
-        >>> stream, test, _ = digits_tables(seed=0)
-        >>> len(stream), len(test), stream["digit"][0], stream["digit"][-1]
-        (1348, 449, '0', '9')
+        >>> stream, _ = digits_table(seed=0)
+        >>> len(stream), stream["digit"][0], stream["digit"][-1]
+        (1797, '0', '9')
     """
+    import numpy as np
     import polars as pl
 
     from retarget.data.digits import digits_stream
     from retarget.diagnosis.tables.roles import Roles
 
     digits = digits_stream(seed)
-    stream, test = (
-        pl.DataFrame(
-            {f"pixel{number}": column for number, column in enumerate(images.T)}
-            | {"digit": [str(label) for label in labels]}
-        )
-        for images, labels in (
-            (digits.x_train, digits.labels_train),
-            (digits.x_test, digits.labels_test),
-        )
-    )
+    images = np.vstack([digits.x_train, digits.x_test])
+    labels = np.append(digits.labels_train, digits.labels_test)
+    order = np.argsort(labels, kind="stable")
+    pixels = {f"pixel{number}": column for number, column in enumerate(images[order].T)}
+    table = pl.DataFrame(pixels | {"digit": [str(label) for label in labels[order]]})
     # Pixels are in [0, 1] already; scaling would inflate those that hardly vary.
-    return stream, test, Roles(target=("digit",), group="digit", standardise=False)
+    return table, Roles(target=("digit",), group="digit", standardise=False)
 
 
-def write_all(diagnosis: "Diagnosis", folder: Path) -> list[Path]:
-    """Writes the report and both tables; if one fails, none is written."""
-    from retarget.diagnosis.report.export import corrected_table, shift_table
-    from retarget.diagnosis.report.page import write_report
+def share_of(option: str, text: str) -> float:
+    """Parses a percentage, such as 20%.
 
-    files = [folder / name for name in ("report.html", "shift.parquet", "corrected.parquet")]
-    with ExitStack() as together:
-        report, shift, corrected = (together.enter_context(atomic_file(path)) for path in files)
-        # opened here: Polars takes no path that is not UTF-8
-        for path, table in ((shift, shift_table), (corrected, corrected_table)):
-            with path.open("wb") as opened:
-                table(diagnosis).write_parquet(opened)
-        write_report(diagnosis, report, command=command_line())
-    return files
+    Examples:
+        >>> share_of("--fail-above", "20%")
+        0.2
+    """
+    try:
+        share = float(text.removesuffix("%")) / 100
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < math.inf:
+        raise InvalidInputError(f"{option} is {text!r}; expected a percentage, such as 20%")
+    return share
 
 
-def command_line() -> str:
-    """Returns the command as it was typed, ready to be pasted into a shell."""
-    return shlex.join(["retarget", *sys.argv[1:]])
+def exceeds(diagnosis: "Diagnosis", limit: float) -> bool:
+    """Whether the online model is clearly behind the batch model, by more than a limit.
+
+    A learner that diverged exceeds every limit.
+    """
+    excess = diagnosis.answers[0].excess
+    return diagnosis.diverged or (excess.low > 0 and excess.value > limit)

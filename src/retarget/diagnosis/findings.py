@@ -16,6 +16,7 @@ from retarget.diagnosis.answers import (
     TOO_LARGE,
     UNKNOWN,
     Answer,
+    Baseline,
     BaselineKind,
     Estimate,
     LearnerName,
@@ -32,12 +33,13 @@ NEAR_LIMIT = 0.8  # share of the largest stable rate
 POOR_FEATURES = 0.2  # relative error of the shift
 HIDDEN = 2.0  # progressive validation hides an error that is this many times its own
 
+CORRECTIONS: tuple[LearnerName, ...] = ("corrected", "iterative")
 FindingKind = Literal[
     "failure", "few rows", "unseen classes", "diverged", "no batch model", "bad batch model",
-    "baseline wins", "standing", "drift", "hidden", "shift", "interference", "rounding",
-    "large targets", "smoother", "ridge", "features", "poor features", "trial", "correction",
-    "gap closed", "batch", "near limit", "model log", "model diverged", "model movement",
-    "model agreement", "model trial", "model closed", "model large targets",
+    "baseline wins", "nothing learned", "standing", "drift", "hidden", "shift", "interference",
+    "rounding", "large targets", "smoother", "ridge", "features", "poor features", "trial",
+    "correction", "gap closed", "batch", "near limit", "model log", "model diverged",
+    "model movement", "model agreement", "model trial", "model closed", "model large targets",
 ]  # fmt: skip
 Standing = Literal["behind", "ahead", "level", "not clear"]
 
@@ -159,9 +161,8 @@ def _of_answer(diagnosis: Diagnosis, answer: Answer) -> Iterator[Finding]:
     if answer.rows < ENOUGH:
         yield Finding("few rows", question, value=answer.rows, against=ENOUGH)
     if diverged:
-        constant = answer.baselines[0].error.value
-        error = answer.score("online").error.value
-        yield Finding("diverged", question, error, constant)
+        error, mean = answer.score("online").error.value, answer.baselines[0].error.value
+        yield Finding("diverged", question, error, mean)
         return
     if math.isnan(batch):
         yield Finding("no batch model", question)
@@ -178,6 +179,9 @@ def _of_answer(diagnosis: Diagnosis, answer: Answer) -> Iterator[Finding]:
             subject=constant.kind,
         )
     winner = winning_baseline(answer)
+    if winner is None and constant.online.high >= 0 and constant.batch.high >= 0:
+        closest = min(online, batch)
+        yield Finding("nothing learned", question, closest, constant.loss.value, constant.batch)
     if winner is not None:
         best = next(one for one in answer.baselines if one.kind == winner)
         nearest = min(best.online, best.batch, key=lambda effect: effect.value)
@@ -194,7 +198,7 @@ def _of_answer(diagnosis: Diagnosis, answer: Answer) -> Iterator[Finding]:
             standing=judged(trial.effect, WORTHWHILE),
             subject=trial.change,
         )
-    for name in ("corrected", "iterative"):
+    for name in CORRECTIONS:
         loss, effect = answer.score(name).loss.value, answer.effect[name]
         stands = judged(effect, WORTHWHILE)
         yield Finding("correction", question, loss, online, effect, stands, subject=name)
@@ -209,9 +213,20 @@ def _of_answer(diagnosis: Diagnosis, answer: Answer) -> Iterator[Finding]:
 
 
 def winning_baseline(answer: Answer) -> BaselineKind | None:
-    """Returns the simple predictor that is clearly better than both models, if there is one."""
-    simple = [one for one in answer.baselines if one.kind != "recent"]
-    winners = [one for one in simple if one.online.low > 0 and one.batch.low > 0]
+    """Returns the simple predictor that is clearly better than both models, if there is one.
+
+    For classes it must be right more often as well.
+    """
+    online, batch = answer.score("online"), answer.score("offline")
+
+    def wins(one: Baseline) -> bool:
+        right = [score.accuracy.value for score in (online, batch) if score.accuracy]
+        if one.accuracy and not one.accuracy.low > max(right):
+            return False
+        perfect = one.loss.value == 0 and min(online.loss.low, batch.loss.low) > 0
+        return perfect or (one.online.low > 0 and one.batch.low > 0)
+
+    winners = [one for one in answer.baselines if one.kind != "recent" and wins(one)]
     return min(winners, key=lambda one: one.loss.value).kind if winners else None
 
 
@@ -260,8 +275,7 @@ def _of_correction(diagnosis: Diagnosis) -> Iterator[Finding]:
     batch, corrected = (score(name).error.value for name in ("offline", "corrected"))
     if abs(corrected - batch) > ROUNDING * batch:
         yield Finding("rounding", diagnosis.answers[0].question, corrected, batch)
-    names: tuple[LearnerName, ...] = ("corrected", "iterative")
-    for name in names:
+    for name in CORRECTIONS:
         size = diagnosis.target_size[name]
         if size > TOO_LARGE:
             yield Finding("large targets", value=size, against=TOO_LARGE, subject=name)

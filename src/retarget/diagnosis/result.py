@@ -1,5 +1,6 @@
 """The results of a diagnosis, as data classes."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -248,7 +249,7 @@ class Verdict:
     recommendations: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Diagnosis:
     """What an online learner has really learned from a stream: the result of `retarget.diagnose`.
 
@@ -384,6 +385,18 @@ class Diagnosis:
 
         return summary_text(self)
 
+    def __repr__(self) -> str:
+        """A few lines, with the headline."""
+        from retarget.diagnosis.report.export import short_text
+
+        return short_text(self)
+
+    def numbers(self) -> dict[str, float]:
+        """Returns the main numbers under flat names, for a log of experiments."""
+        from retarget.diagnosis.report.export import numbers
+
+        return numbers(self)
+
     def table(self) -> pl.DataFrame:
         """Returns each row's targets, what was really learned of them, and the shift."""
         from retarget.diagnosis.report.export import shift_table
@@ -407,3 +420,11 @@ class Diagnosis:
         # opened here: Polars does not accept a path that is not UTF-8
         with atomic_file(Path(path)) as temporary, temporary.open("wb") as file:
             self.table().write_parquet(file)
+
+    def to_json(self, path: str | Path) -> None:
+        """Writes everything but the arrays of all rows as JSON (docs/diagnosis.schema.json)."""
+        from retarget.diagnosis.report.export import as_json
+
+        with atomic_file(Path(path)) as temporary:
+            text = json.dumps(as_json(self), allow_nan=False, indent=1)
+            temporary.write_text(f"{text}\n", encoding="utf-8")

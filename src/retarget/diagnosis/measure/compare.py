@@ -109,7 +109,7 @@ def losses(predicted: Predictions, truth: Stream, metric: Metric) -> NDArray[np.
     if metric == "accuracy":
         return found
     counts = np.bincount(of, minlength=truth.Y.shape[1])
-    return found * len(of) / (np.count_nonzero(counts) * counts[of])
+    return np.asarray(found * len(of) / (np.count_nonzero(counts) * counts[of]))
 
 
 def compare(
@@ -169,7 +169,8 @@ def compare(
 
 
 def _score(name: LearnerName, predicted: Predictions, ruler: Ruler) -> Score:
-    truth, by_target = ruler.truth, ()
+    truth = ruler.truth
+    by_target: tuple[Estimate, ...] = ()
     if truth.kind == "regression" and truth.Y.shape[1] > 1:
         with np.errstate(over="ignore"):
             squares = np.square((truth.Y - predicted) * truth.target_scales)

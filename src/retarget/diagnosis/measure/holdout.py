@@ -23,7 +23,10 @@ FEWEST_GROUPS = 4  # to hold out groups: two to learn from, two to ask about
 
 
 class Asked(NamedTuple):
-    """Held-out rows, and (m, c) the targets of the row before each (None for a test set)."""
+    """Held-out rows, and (m, c) the targets of the row before each, known when it is asked.
+
+    Only the next rows come one after another; elsewhere no row comes before (None).
+    """
 
     rows: Stream
     previous: np.ndarray | None
@@ -64,7 +67,8 @@ def split_at(stream: Stream, held: Held, test: Stream | None, options: Options) 
     asked: dict[Question, Asked] = {}
     for question, rows in held.items():
         learned[rows] = False
-        asked[question] = Asked(stream.part(rows), stream.Y[rows - 1])
+        previous = stream.Y[rows - 1] if question == "next" else None
+        asked[question] = Asked(stream.part(rows), previous)
     if test is not None:
         _require_numbers("the test set", test)
         _require_rows(test, 1, "test on")
@@ -86,7 +90,7 @@ def held_out(
     classes: np.ndarray | None,
     groups: np.ndarray | None = None,
 ) -> Held:
-    """Returns the rows that are held out for each question; row 0 never is."""
+    """Returns the rows that are held out for each question."""
     if evaluation in ("test", "progressive"):
         return {}
     if rows < 4:
@@ -146,7 +150,7 @@ def _spread(
     Strips are cut class by class, so every class has its share, from all over its own rows. A class
     of a single row is never held out.
     """
-    rows = past[1:]
+    rows = past
     if classes is not None:
         _, number = np.unique(classes[past], return_inverse=True)
         repeated = np.bincount(number)[number[rows]] > 1
@@ -175,7 +179,6 @@ def _whole_groups(groups: np.ndarray | None, count: int, seed: int) -> NDArray[n
     enough = int(np.searchsorted(np.cumsum(sizes[order]), count)) + 1
     chosen = order[: min(max(2, enough), len(names) - 2)]
     held: NDArray[np.bool_] = np.isin(number, chosen)
-    held[0] = False  # every held-out row has a row before it
     return held
 
 

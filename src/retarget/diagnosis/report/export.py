@@ -1,7 +1,7 @@
 """Exports a diagnosis as tables in the user's own units, as JSON, as text, or to the terminal."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import fields, is_dataclass
 from importlib.metadata import version
 from typing import Any
@@ -12,24 +12,37 @@ from rich.console import RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
+from retarget.diagnosis.answers import TOO_LARGE, Estimate
+from retarget.diagnosis.findings import standing
+from retarget.diagnosis.report.comparison import Compared
 from retarget.diagnosis.report.words import (
+    LEARNERS,
+    METRICS,
+    QUESTIONS,
+    ScoreLine,
     baseline_lines,
+    kernel_words,
     learner_lines,
     learner_words,
+    model_lines,
     tested_on,
     typed,
     with_interval,
 )
-from retarget.diagnosis.result import OUT_OF_PROPORTION, Diagnosis
-from retarget.learners import LABELS
+from retarget.diagnosis.result import Diagnosis
 from retarget.text import printable
 
+SCHEMA_VERSION = 1  # of `as_json`; docs/diagnosis.schema.json describes it
 MOST_TARGETS = 3  # on the terminal
 LONGEST_CELL = 40
+DEFINITIONS = (
+    "Shift: how far later rows moved what was learned of a row. Gap: the online model's error "
+    "above a batch model's. Correction: training on other targets, which make up for the shift."
+)
 
-# Fields of a diagnosis, and of its model, that grow with the stream: only the tables have them.
-OF_ALL_ROWS = {"stream", "effective", "corrected", "iterative", "prequential", "density", "changed"}
-OF_ALL_ROWS_OF_A_MODEL = {"before", "after", "end", "theory", "corrected"}
+# Arrays with one row for each row of the stream: they are in the tables, not in the JSON.
+PER_ROW = {"stream", "effective", "corrected", "iterative", "prequential", "density", "changed"}
+PER_ROW_OF_A_MODEL = {"before", "after", "end", "theory", "corrected"}
 
 
 def shift_table(diagnosis: Diagnosis) -> pl.DataFrame:
@@ -37,7 +50,7 @@ def shift_table(diagnosis: Diagnosis) -> pl.DataFrame:
 
     The columns:
 
-    * `row` (its number in the user's table, from 0), and `time` and `group` if there are any;
+    * `row` (its number in the user's table, from 1), and `time` and `group` if there are any;
     * for classes: `true_class`, and `effective_class`, the one with the largest effective target;
     * for each target (or class) NAME: `true:NAME`, `effective:NAME` (what was really learned, as
       an offline target), `shift:NAME` (the difference), `error:NAME` (the learner's error just
@@ -66,57 +79,62 @@ def shift_table(diagnosis: Diagnosis) -> pl.DataFrame:
     return pl.DataFrame(columns)
 
 
-def corrected_table(diagnosis: Diagnosis, force: bool = False) -> pl.DataFrame:
+def corrected_table(diagnosis: Diagnosis, force: bool = False) -> pl.DataFrame | None:
     """Returns the targets to train on, with the columns `row`, `time` and `group`.
 
     For each target (or class) NAME there are:
 
     * `true:NAME`: as in the user's table;
     * `corrected:NAME`: exactly corrected, which needs the whole stream in advance;
-    * `iterative:NAME`: corrected block by block, from the rows seen by then;
-    * `model:NAME`: those that the user's own model was trained on, if that clearly helped it.
+    * `iterative:NAME`: corrected block by block, from the rows seen by then.
 
-    Targets far larger than the true ones are left out, unless `force`.
+    If the user gave a model, there are its own targets instead, as `MODEL:NAME`, if training on
+    them clearly helped it: those of the kernel learner are wrong for it. Targets far larger than
+    the true ones are left out, unless `force`. None if no targets are left.
     """
-    stream = diagnosis.stream
-    left_out = () if force else out_of_proportion(diagnosis)
-    parts = {
-        "true": stream.in_units(stream.Y),
-        "corrected": stream.in_units(diagnosis.corrected),
-        "iterative": stream.in_units(diagnosis.iterative),
-    }
-    kept = {name: targets for name, targets in parts.items() if name not in left_out}
-    model = diagnosis.model
-    if model is not None and model.corrected is not None and (model.helped or force):
-        kept["model"] = stream.in_units(model.corrected)
+    stream, model = diagnosis.stream, diagnosis.model
+    parts = {"corrected": diagnosis.corrected, "iterative": diagnosis.iterative}
+    if model is not None:
+        parts = {}
+        if model.corrected is not None and (model.helped or force):
+            parts[model.name] = model.corrected
+    elif not force:
+        parts = {name: made for name, made in parts.items() if name not in too_large(diagnosis)}
+    if not parts:
+        return None
+    shown = {"true": stream.Y} | parts
+    kept = {name: stream.in_units(targets) for name, targets in shown.items()}
     return pl.DataFrame(_row_columns(diagnosis) | _target_columns(diagnosis, kept))
 
 
-def out_of_proportion(diagnosis: Diagnosis) -> dict[str, float]:
+def too_large(diagnosis: Diagnosis) -> dict[str, float]:
     """Returns the corrected targets that are too large to train on, and how large they are."""
     sizes = diagnosis.target_size
-    return {name: size for name, size in sizes.items() if size > OUT_OF_PROPORTION}
+    return {name: size for name, size in sizes.items() if size > TOO_LARGE}
 
 
 def made_for(diagnosis: Diagnosis, command: str | None = None) -> dict[str, Any]:
-    """Describes what the corrected targets are for, as plain JSON values to store beside them."""
-    stream, learner = diagnosis.stream, diagnosis.learner
-    aim, ridge = diagnosis.aim, diagnosis.ridge
+    """Describes what the corrected targets are for, as plain JSON values to store with them."""
+    stream, learner, model = diagnosis.stream, diagnosis.learner, diagnosis.model
+    gamma, ridge = diagnosis.iterative_gamma, diagnosis.iterative_ridge
     packages = ("retarget", "torch", "numpy", "polars")
+    words = f"{learner_words(diagnosis)}; kernel: {kernel_words(diagnosis.kernel)}."
     found = {
-        "learner": f"{learner_words(diagnosis)}; kernel: {diagnosis.kernel}.",
-        "sgd": learner.to_dict(),
+        "learner": words if model is None else f"Your model, {model.name}.",
+        "sgd": learner.to_dict() if model is None else None,
         "kernel": diagnosis.kernel,
         "gamma": diagnosis.gamma.value,
-        "aim": None if aim is None else aim.value,
-        "ridge": None if ridge is None else ridge.value,
+        "iterative_gamma": None if gamma is None else gamma.value,
+        "iterative_ridge": None if ridge is None else ridge.value,
         "block_size": diagnosis.block_size,
         "features": stream.feature_names,
         "targets": stream.target_names,
         "target_means": stream.target_means,
         "target_scales": stream.target_scales,
         "notes": stream.notes,
-        "standard_deviations_reached": diagnosis.target_size,
+        "standard_deviations_reached": diagnosis.target_size
+        if model is None
+        else {model.name: model.corrected_size},
         "command": command,
         "versions": {name: version(name) for name in packages},
     }
@@ -131,13 +149,16 @@ def most_distorted(diagnosis: Diagnosis, count: int = 10) -> pl.DataFrame:
 def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
     """Returns the diagnosis as plain JSON values, without the arrays of all rows.
 
-    Numbers that are not finite become null, since JSON cannot express them.
+    Numbers that are not finite become null, since JSON cannot express them. What is in it is
+    described by docs/diagnosis.schema.json, and changes only with `schema_version`.
     """
     stream, sizes = diagnosis.stream, diagnosis.shift_size
-    found = _fields(diagnosis, OF_ALL_ROWS)
+    found = _fields(diagnosis, PER_ROW)
+    stands = {one.question: standing(diagnosis, one) for one in diagnosis.answers}
     if diagnosis.model is not None:
-        found["model"] = _fields(diagnosis.model, OF_ALL_ROWS_OF_A_MODEL)
+        found["model"] = _fields(diagnosis.model, PER_ROW_OF_A_MODEL)
     whole = {
+        "schema_version": SCHEMA_VERSION,
         "rows": len(stream),
         "kind": stream.kind,
         "targets": stream.target_names,
@@ -145,15 +166,48 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "group_column": stream.group_column,
         "notes": stream.notes,
         **found,
+        "standing": stands,
+        "prequential_error": diagnosis.prequential_error,
         "shift": {
             "mean_size": sizes.mean(),
             "largest_size": sizes.max(),
             "rows_changed": np.count_nonzero(diagnosis.changed),
         },
         "most_distorted": most_distorted(diagnosis),
+        "findings": diagnosis.findings,
         "verdict": diagnosis.verdict,
     }
     return {name: _plain(value) for name, value in whole.items()}
+
+
+def numbers(diagnosis: Diagnosis) -> dict[str, float]:
+    """Returns the main numbers under flat names, as MLflow and Weights & Biases take them.
+
+    Numbers that are not finite are left out.
+    """
+    found = {
+        "rows": float(len(diagnosis.stream)),
+        "lr": diagnosis.lr.value,
+        "gamma": diagnosis.gamma.value,
+        "prequential_error": diagnosis.prequential_error,
+        "error_at_the_end": diagnosis.hindsight,
+        "mean_shift": float(diagnosis.shift_size.mean()),
+        "share_changed": float(diagnosis.changed.mean()),
+    }
+    for answer in diagnosis.answers:
+        found |= {f"{answer.question}/excess": answer.excess.value}
+        for score in answer.scores:
+            place = f"{answer.question}/{score.learner}"
+            found[f"{place}/error"] = score.error.value
+            found[f"{place}/loss"] = score.loss.value
+            if score.accuracy is not None:
+                found[f"{place}/accuracy"] = score.accuracy.value
+        for name, closed in answer.gap_closed.items():
+            found[f"{answer.question}/{name}/gap_closed"] = closed.value
+    for one in () if diagnosis.model is None else diagnosis.model.scores:
+        place = f"model/{one.question}/{one.way.replace(' ', '_')}"
+        found |= {f"{place}/loss": one.loss.value, f"{place}/change": one.change.value}
+    return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
 def _fields(value: Any, left_out: Collection[str] = ()) -> dict[str, Any]:
@@ -205,35 +259,50 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def short_text(diagnosis: Diagnosis) -> str:
+    """Returns a few lines for the prompt: the size, the headline, and where to go on."""
+    stream = diagnosis.stream
+    size = f"{len(stream):,} rows, {len(stream.feature_names):,} features, {stream.kind}"
+    text = f"<Diagnosis of {size}>\n{diagnosis.verdict.headline}\n"
+    return typed(f"{text}(.summary, .findings, .to_html(path) have the rest)")
+
+
 def summary_text(diagnosis: Diagnosis) -> str:
     """Returns the verdict and the scores as lines of text."""
     verdict = diagnosis.verdict
-    lines = [verdict.headline, ""]
-    for one in learner_lines(diagnosis):
-        accuracy = "" if one.accuracy is None else f", accuracy {with_interval(one.accuracy)}"
-        lines.append(f"{one.label}: error {with_interval(one.error)}{accuracy}")
-    lines += [f"{one.label}: error {with_interval(one.error)}" for one in baseline_lines(diagnosis)]
-    lines += [
-        f"gap closed, {learner}: {with_interval(gap, share=True)}"
-        for learner, gap in diagnosis.gap_closed.items()
-    ]
-    lines += ["", "What to do:", *(f"- {advice}" for advice in verdict.recommendations)]
-    lines += ["", *verdict.findings]
-    return typed("\n".join(lines))
+    lines = [verdict.headline, "", "What to do:", *(f"- {one}" for one in verdict.recommendations)]
+    for place, answer in enumerate(diagnosis.answers):
+        lines += ["", f"{QUESTIONS[answer.question]} ({answer.rows:,}):".capitalize()]
+        for line in [*learner_lines(diagnosis), *baseline_lines(diagnosis)]:
+            score = line.scores[place]
+            if score is not None:
+                accuracy = f", accuracy {with_interval(score.accuracy)}" if score.accuracy else ""
+                lines.append(f"  {line.label}: error {with_interval(score.error)}{accuracy}")
+        for learner, closed in answer.gap_closed.items():
+            lines.append(f"  gap closed, {learner}: {with_interval(closed, share=True)}")
+    return typed("\n".join([*lines, "", *verdict.findings]))
 
 
-def terminal_parts(diagnosis: Diagnosis) -> list[RenderableType]:
-    """Returns what the command shows; text from the user's table is never taken as markup."""
+def terminal_parts(diagnosis: Diagnosis, compared: Sequence[Compared] = ()) -> list[RenderableType]:
+    """Returns what the command shows; text from the user's table is never taken as markup.
+
+    `compared` are lines of a comparison with an earlier run.
+    """
     verdict = diagnosis.verdict
+    scores = [_scores(diagnosis, [*learner_lines(diagnosis), *baseline_lines(diagnosis)])]
+    if diagnosis.model is not None:
+        scores.insert(0, _scores(diagnosis, model_lines(diagnosis.model), diagnosis.model.name))
     return [
-        *(_text(f"Note: {note}", style="dim") for note in diagnosis.stream.notes),
-        _scores(diagnosis),
-        *([_by_target(diagnosis)] if diagnosis.scores[0].by_target else []),
-        _distorted(diagnosis),
         _text(verdict.headline, style="bold"),
         *(_text(f"- {advice}") for advice in verdict.recommendations),
+        *scores,
+        *([_comparison(compared)] if compared else []),
+        *([_by_target(diagnosis)] if diagnosis.scores[0].by_target else []),
+        _text(DEFINITIONS, style="dim"),
+        _distorted(diagnosis),
         _text("What was found:", style="bold"),
-        *(_text(finding) for finding in verdict.findings),
+        *(_text(f"- {finding}") for finding in verdict.findings),
+        *(_text(f"Note: {note}", style="dim") for note in diagnosis.stream.notes),
     ]
 
 
@@ -241,37 +310,49 @@ def _text(text: str, style: str = "") -> Text:
     return Text(printable(typed(text)), style=style)
 
 
-def _scores(diagnosis: Diagnosis) -> Table:
-    classes = diagnosis.stream.kind == "classification"
+def _scores(diagnosis: Diagnosis, lines: list[ScoreLine], name: str = "") -> Table:
+    """Returns the scores on each question: the accuracy for classes, else the error."""
+    shares = diagnosis.stream.kind == "classification" and diagnosis.metric in ("auto", "accuracy")
+    measure = "share of rows whose class is right" if shares else METRICS[diagnosis.metric]
+    asked = diagnosis.answers
+    closes = [] if name else [f"gap closed, {QUESTIONS[asked[0].question]}"]
     table = Table(
-        "learner",
-        *_right("squared error", *(["accuracy"] if classes else []), "gap closed"),
-        title=(
-            f"Tested on {tested_on(diagnosis)}; "
-            f"rate {diagnosis.lr.value:.4g}, gamma {diagnosis.gamma.value:.4g}"
-        ),
-        caption="with 95% ranges",
+        "your model" if name else "model",
+        *_right(*(QUESTIONS[answer.question] for answer in asked), *closes),
+        title=_text(f"{name or 'Scores'}: {measure}"),
+        caption=f"with 95% intervals; tested on {tested_on(diagnosis)}",
     )
-    for lines, style in ((learner_lines(diagnosis), ""), (baseline_lines(diagnosis), "dim")):
-        for line in lines:
-            gap = diagnosis.gap_closed.get(line.mark)
-            cells = [line.label, with_interval(line.error)]
-            cells += [] if line.accuracy is None else [with_interval(line.accuracy)]
-            cells += [] if gap is None else [with_interval(gap, share=True)]
-            table.add_row(*(typed(cell) for cell in cells), style=style)
-        table.add_section()
+    for line in lines:
+        cells = [line.label]
+        for score in line.scores:
+            estimate: Estimate | None = None
+            if score is not None:
+                estimate = score.accuracy if shares else score.loss
+            cells.append("" if estimate is None else with_interval(estimate, share=shares))
+        closed = None if name else asked[0].gap_closed.get(line.mark)
+        cells += [] if closed is None else [with_interval(closed, share=True)]
+        style = "dim" if line.mark == "baseline" else ""
+        table.add_row(*(_text(cell) for cell in cells), style=style)
+    return table
+
+
+def _comparison(compared: Sequence[Compared]) -> Table:
+    table = Table("", *_right("before", "now", "change"), title="Compared with an earlier run")
+    for line in compared:
+        table.add_row(*(_text(part) for part in line))
     return table
 
 
 def _by_target(diagnosis: Diagnosis) -> Table:
     """Returns each target's error in its own units: the largest would dominate a mean."""
+    answer = diagnosis.answers[0]
     table = Table(
         "target",
-        *_right(*(LABELS[score.learner] for score in diagnosis.scores)),
-        title="Squared error of each target, in its own units",
+        *_right(*(LEARNERS[score.learner] for score in answer.scores)),
+        title=f"Squared error of each target, in its own units, {QUESTIONS[answer.question]}",
     )
     for place, target in enumerate(diagnosis.stream.target_names):
-        errors = [with_interval(score.by_target[place]) for score in diagnosis.scores]
+        errors = [with_interval(score.by_target[place]) for score in answer.scores]
         table.add_row(_cell(target), *(typed(error) for error in errors))
     return table
 
@@ -287,7 +368,7 @@ def _distorted(diagnosis: Diagnosis) -> Table:
     names.append("shift_size")
     table = Table(
         *_right(*(_cell(name) for name in names)),
-        title=f"The {len(rows)} most distorted rows of {len(diagnosis.stream):,}",
+        title=f"The {len(rows)} most distorted rows of {len(diagnosis.stream):,} learned",
     )
     for row in rows.select(names).iter_rows():
         table.add_row(*(_cell(value) for value in row))

@@ -29,6 +29,7 @@ MINUS = "\u2212"
 TYPED = {raised: plain for plain, raised in SUPERSCRIPTS.items()} | {ord(MINUS): "-"}
 # Control characters, those that change the writing direction, and lone surrogates.
 UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
+MANY = 10.0  # a relative change above this is given as a multiple, not in per cent
 MEASURED = 2000  # the condition number uses at most so many rows (see `Stability`)
 
 
@@ -102,6 +103,9 @@ def change_words(effect: Estimate) -> str:
         return "not defined"
     if effect.low <= 0 <= effect.high:
         return f"not clearly different ({interval(effect, share=True)})"
+    if effect.value >= MANY:
+        times, low, high = (f"{1 + value:,.0f}" for value in effect)
+        return f"{times} times as high ({low} to {high})"
     less = effect.value < 0
     seen = opposite(effect) if less else effect
     word = "lower" if less else "higher"
@@ -302,13 +306,14 @@ def _names(names: tuple[str, ...], most: int = 12) -> str:
 def tested_on(diagnosis: Diagnosis) -> str:
     """Says which rows the scores were measured on."""
     words: dict[Question, str] = {
-        "whole": "{} rows from the whole stream, which no learner has seen",
-        "next": "its last {} rows, the next ones, which no learner has seen",
+        "whole": "{} rows from the whole stream",
+        "next": "its last {} rows (the next ones)",
         "test": "a test set of {} rows",
         "progressive": "{} rows, each just before it was learned",
     }
     parts = [words[one.question].format(f"{one.rows:,}") for one in diagnosis.answers]
-    return " and ".join(parts)
+    held_out = diagnosis.answers[0].question in ("whole", "next")
+    return " and ".join(parts) + ", which no learner has seen" * held_out
 
 
 def learner_words(diagnosis: Diagnosis) -> str:
