@@ -1,0 +1,291 @@
+"""Each rule on made numbers at its edges, and beside it numbers where it must keep silent."""
+
+import math
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from retarget.diagnosis.answers import Answer, Baseline, Drift, Estimate, Score, Trial
+from retarget.diagnosis.findings import judged, standing, verdict_kind, winning_baseline
+from retarget.diagnosis.options import Options
+from retarget.diagnosis.pipeline import diagnose_stream
+from retarget.diagnosis.result import Stability
+from support.diagnosis_streams import classes, drifting
+
+UNKNOWN = Estimate(math.nan, math.nan, math.nan)
+
+
+def sure(value):
+    return Estimate(value, value, value)
+
+
+@cache
+def real(kind="regression"):
+    stream = drifting(200) if kind == "regression" else classes(200)
+    return diagnose_stream(stream, None, Options(lr=0.3), progress=False)
+
+
+def answer(question="whole", rows=100, **changes):
+    """Online 1.3, batch 1, the mean 4: a clear gap, which the iterative correction closes."""
+    losses = {"offline": 1.0, "online": 1.3, "corrected": 1.0, "iterative": 1.05}
+    losses |= changes.pop("losses", {})
+    shares = changes.pop("shares", None)
+    made = {
+        "scores": tuple(
+            Score(name, question, sure(loss), shares and sure(shares[name]), sure(loss))
+            for name, loss in losses.items()
+        ),
+        "baselines": (baseline("constant", question, 4.0, losses),),
+        "excess": Estimate(0.3, 0.2, 0.4),
+        "accuracy_gap": None,
+        "gap_closed": {"corrected": sure(1.0), "iterative": Estimate(0.84, 0.71, 0.92)},
+        "effect": {"corrected": sure(-0.23), "iterative": Estimate(-0.19, -0.25, -0.15)},
+    }
+    return Answer(question, rows, **(made | changes))
+
+
+def baseline(kind, question, loss, losses=None, **changes):
+    losses = losses or {"online": 1.3, "offline": 1.0}
+    accuracy = changes.pop("accuracy", None)
+    against = {
+        name: sure(losses[learner] / loss - 1)
+        for name, learner in (("online", "online"), ("batch", "offline"))
+    }
+    return Baseline(kind, question, sure(loss), accuracy, sure(loss), **(against | changes))
+
+
+def diagnosis(*answers, kind="regression", **changes):
+    """A real diagnosis with made answers, and nothing else to remark on."""
+    found = real(kind)
+    quiet = {
+        "lr": replace(found.lr, value=0.5),
+        "stability": Stability(2.0, 2.0),
+        "iterative": found.stream.Y,
+        "corrected": found.stream.Y,
+        "iterative_ridge": None,
+        "iterative_gamma": None,
+        "drift": None,
+        "failures": (),
+    }
+    return replace(found, answers=answers, **(quiet | changes))
+
+
+def kinds(found):
+    return [one.kind for one in found.findings]
+
+
+LEVEL, UNCLEAR = Estimate(0.01, -0.05, 0.09), Estimate(-0.1, -0.97, 0.19)
+BEHIND, AHEAD = Estimate(0.5, 0.3, 0.7), Estimate(-0.5, -0.7, -0.2)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "tolerance", "expected"),
+    [
+        (-0.1, 0.1, 0.1, "level"),
+        (-0.1, 0.1001, 0.1, "not clear"),
+        (-0.99, 0.19, 0.1, "not clear"),  # once "about as good"
+        (0.0, 0.5, 0.1, "not clear"),
+        (1e-9, 0.5, 0.1, "behind"),
+        (1e-9, 0.05, 0.1, "level"),  # clear, but not worth speaking of
+        (-0.5, -1e-9, 0.1, "ahead"),
+        (-0.13, -0.045, 0.02, "ahead"),  # once "about as accurate"
+        (-0.02, 0.02, 0.02, "level"),
+        (math.nan, math.nan, 0.1, "not clear"),
+    ],
+)
+def test_what_an_interval_says(low, high, tolerance, expected):
+    assert judged(Estimate((low + high) / 2, low, high), tolerance) == expected
+
+
+def test_the_four_verdicts_and_what_is_not_clear():
+    verdicts = {
+        (BEHIND, BEHIND): "behind everywhere",
+        (BEHIND, LEVEL): "forgotten",
+        (BEHIND, AHEAD): "forgotten",
+        (LEVEL, BEHIND): "behind on the next rows",
+        (AHEAD, BEHIND): "behind on the next rows",
+        (LEVEL, LEVEL): "as good",
+        (AHEAD, LEVEL): "as good",
+        (UNCLEAR, LEVEL): "not clear",
+        (BEHIND, UNCLEAR): "not clear",
+        (UNKNOWN, UNKNOWN): "undefined",
+    }
+    for (whole, coming), expected in verdicts.items():
+        found = diagnosis(answer(excess=whole), answer("next", excess=coming))
+        assert verdict_kind(found) == found.verdict.kind == expected
+    for excess, expected in ((BEHIND, "behind"), (LEVEL, "as good"), (UNCLEAR, "not clear")):
+        assert verdict_kind(diagnosis(answer("test", excess=excess))) == expected
+
+
+def test_of_classes_the_accuracy_decides_if_it_can_tell():
+    shares = dict.fromkeys(("offline", "online", "corrected", "iterative"), 0.5)
+
+    def stands(gap, excess, metric="auto"):
+        one = answer(shares=shares, accuracy_gap=gap, excess=excess)
+        return standing(diagnosis(one, kind="classification", metric=metric), one)
+
+    few_points, wide = Estimate(0.01, -0.01, 0.02), Estimate(0.05, -0.04, 0.15)
+    assert stands(few_points, BEHIND) == "level"
+    assert stands(wide, BEHIND) == "behind"  # the accuracy cannot tell, the squared error can
+    assert stands(wide, UNCLEAR) == "not clear"
+    assert stands(Estimate(-0.09, -0.13, -0.045), BEHIND) == "ahead"
+    assert stands(wide, BEHIND, "accuracy") == "not clear"
+    assert stands(few_points, BEHIND, "log-loss") == "behind"
+
+
+def test_a_batch_model_that_is_worse_than_the_mean_is_no_yardstick():
+    losses = {"offline": 9.0, "online": 2.0}
+    bad = answer(losses=losses, excess=sure(-0.78))  # "ahead" of a bad model
+    found = diagnosis(bad, answer("next"))
+    (first,) = (one for one in found.findings if one.kind == "bad batch model")
+    assert (first.question, first.value, first.against) == ("whole", 9.0, 4.0)
+    assert found.verdict.headline.startswith("A batch model of these rows is worse than predicting")
+    assert "--kernel linear" in found.verdict.recommendations[0]
+    assert standing(found, bad) == "ahead"  # of the mean
+    poor = answer(losses={"offline": 9.0, "online": 7.0}, excess=sure(-0.2))
+    assert standing(diagnosis(poor), poor) == "behind"
+    assert not any("corrected targets" in text for text in diagnosis(poor).verdict.recommendations)
+    assert "bad batch model" not in kinds(diagnosis(answer()))
+
+
+def test_a_simple_predictor_that_wins_is_said_first():
+    last = (baseline("constant", "next", 4.0), baseline("last", "next", 0.26))
+    found = diagnosis(answer(), answer("next", baselines=last))
+    (winner,) = (one for one in found.findings if one.kind == "baseline wins")
+    assert (winner.subject, winner.value, winner.question) == ("last", 0.26, "next")
+    assert found.verdict.headline.startswith("Predicting the last value is better than both")
+    assert found.verdict.recommendations[0].startswith("Predict the last value instead")
+    for silent in (
+        baseline("last", "next", 0.95, batch=Estimate(0.05, -0.1, 0.2)),  # not clearly better
+        baseline("last", "next", 1.1),  # the batch model is better
+    ):
+        one = answer("next", baselines=(last[0], silent))
+        assert winning_baseline(one) is None
+    # of classes it must be right more often, too: a sorted stream repeats the last class
+    shares = dict.fromkeys(("offline", "online", "corrected", "iterative"), 1.0)
+    sorted_stream = (last[0], baseline("last", "next", 0.26, accuracy=sure(1.0)))
+    assert winning_baseline(answer("next", shares=shares, baselines=sorted_stream)) is None
+
+
+def test_nothing_was_learned():
+    flat = Estimate(-0.01, -0.05, 0.02)
+    same = baseline("constant", "whole", 1.0, online=flat, batch=flat)
+    found = diagnosis(answer(baselines=(same,), excess=LEVEL))
+    assert "nothing learned" in kinds(found)
+    assert found.verdict.headline.startswith("Neither model is clearly better than predicting")
+    assert found.verdict.recommendations[0].startswith("Add features")
+    assert "nothing learned" not in kinds(diagnosis(answer()))
+
+
+def test_nothing_is_recommended_from_few_rows_or_unseen_classes():
+    trial = Trial("order", 10, Estimate(-0.8, -0.9, -0.7))
+    for few in (answer(rows=29, trials=(trial,)), answer(unseen=("e",), trials=(trial,))):
+        found = diagnosis(few)
+        assert {"few rows", "unseen classes"} & set(kinds(found))
+        assert [text.split()[0] for text in found.verdict.recommendations] == ["Collect", "Or"][:1]
+    enough = diagnosis(answer(rows=30, trials=(trial,))).verdict.recommendations
+    assert enough[0].startswith("Learn the rows in random order")
+    assert any(text.startswith("Train on iteratively corrected") for text in enough)
+
+
+def test_correction_is_advised_for_the_question_that_it_answers():
+    forgotten = diagnosis(
+        answer(), answer("next", excess=LEVEL, effect={"corrected": LEVEL, "iterative": BEHIND})
+    )
+    (advice,) = (text for text in forgotten.verdict.recommendations if "corrected tar" in text)
+    assert advice.startswith("If rows like the old ones come again")
+    assert "84% (71% to 92%)" in advice
+    assert "50% higher (30% to 70%)" in advice  # what it costs on the next rows
+    everywhere = diagnosis(answer(), answer("next"))
+    (advice,) = (text for text in everywhere.verdict.recommendations if "corrected tar" in text)
+    assert advice.startswith("Train on iteratively corrected targets: they close 84%")
+    fine = diagnosis(answer(excess=LEVEL), answer("next", excess=AHEAD))
+    assert fine.verdict.recommendations == ("Nothing needs correcting.",)
+    for effect, words in ((UNCLEAR, "It is not clear that corrected"), (BEHIND, "Do not use the")):
+        (text, *_) = diagnosis(
+            answer(effect={"corrected": effect, "iterative": effect})
+        ).verdict.recommendations
+        assert text.startswith(words)
+    huge = diagnosis(answer(), iterative=1e4 * real().stream.Y)
+    assert "large targets" in kinds(huge)
+    assert huge.verdict.recommendations[0].startswith("Do not use corrected targets here")
+
+
+def test_a_change_that_helps_one_question_and_harms_the_other():
+    gain, harm = Estimate(-0.8, -0.9, -0.7), Estimate(15.0, 11.0, 20.0)
+    found = diagnosis(
+        answer(trials=(Trial("order", 10, gain), Trial("rate", 0.1, Estimate(-0.3, -0.7, 0.1)))),
+        answer("next", trials=(Trial("order", 10, harm), Trial("rate", 0.1, UNCLEAR))),
+    )
+    first = found.verdict.recommendations[0]
+    assert first.startswith("If rows like the old ones come again, learn the rows in random order")
+    assert "16 times as high (12 to 21)" in first
+    assert not any("lr = 0.1" in text for text in found.verdict.recommendations)  # not clear
+    small = answer(trials=(Trial("rate", 0.1, Estimate(-0.04, -0.05, -0.03)),), excess=LEVEL)
+    assert diagnosis(small).verdict.recommendations == ("Nothing needs correcting.",)
+
+
+def test_drift_is_told_only_if_recent_rows_are_clearly_better():
+    def with_drift(effect):
+        return diagnosis(answer(), drift=Drift(52, 9, 200, effect))
+
+    found = with_drift(Estimate(-0.4, -0.5, -0.3))
+    assert "drift" in kinds(found)
+    assert any("--aim window:52" in text for text in found.verdict.recommendations)
+    for effect in (Estimate(-0.4, -0.9, 0.1), Estimate(-0.02, -0.03, -0.01), BEHIND):
+        assert "drift" not in kinds(with_drift(effect))
+
+
+def test_a_learner_that_diverges_gets_one_advice():
+    lost = diagnosis(
+        answer(losses={"online": 1e9}, excess=UNKNOWN),
+        lr=replace(real().lr, value=3.0, automatic=False),
+    )
+    assert verdict_kind(lost) == "diverged"
+    assert "diverges at lr = 3" in lost.verdict.headline
+    (advice,) = lost.verdict.recommendations
+    assert advice.startswith("Lower the rate")
+    assert "stable up to lr = 2" in advice
+    near = diagnosis(answer(), lr=replace(real().lr, value=1.7, automatic=False))
+    assert any("85% of the largest" in text for text in near.verdict.recommendations)
+
+
+def test_the_headline_of_each_verdict():
+    shares = {"offline": 1.0, "online": 0.47, "corrected": 1.0, "iterative": 1.0}
+    right = dict.fromkeys(shares, 1.0)
+    wine = diagnosis(
+        answer(shares=shares, accuracy_gap=Estimate(0.53, 0.37, 0.7)),
+        answer("next", shares=right, accuracy_gap=sure(0.0)),
+        kind="classification",
+    )
+    assert wine.verdict.headline == (
+        "The online model follows the present and has forgotten the past: on rows from the whole "
+        "stream it is right in 47% of them, a batch model in 100% (53 points behind, 37 to 70); on "
+        "the next rows both are right."
+    )
+    unclear = diagnosis(answer(excess=UNCLEAR), answer("next", excess=UNCLEAR))
+    assert unclear.verdict.headline == (
+        "It is not clear whether the online model is behind a batch model: on rows from the whole "
+        "stream its error is not clearly different from that of a batch model (\u221297% to 19%); "
+        "on the next rows its error is not clearly different from that of a batch model "
+        "(\u221297% to 19%)."
+    )
+    far = diagnosis(answer(excess=Estimate(26, 21.6, 1300)), answer("next", excess=LEVEL))
+    assert "its error is 27 times that of a batch model (23 to 1,301)" in far.verdict.headline
+    assert "about that of a batch model (\u22125.0% to 9.0%)" in far.verdict.headline
+    half = diagnosis(answer(excess=BEHIND), answer("next", excess=UNCLEAR))
+    assert half.verdict.headline.startswith(
+        "The online model has forgotten part of the past, and it is not clear whether it is behind"
+    )
+
+
+def test_every_sentence_has_a_finding_and_an_interval():
+    found = diagnosis(answer(), answer("next"))
+    assert all("(" in text for text in found.verdict.headline.split(";"))
+    for one in found.findings:
+        if one.kind in ("standing", "trial", "correction", "batch"):
+            assert one.question in ("whole", "next")
+            assert one.standing is not None
+            assert np.isfinite(one.effect).all()

@@ -1,0 +1,132 @@
+"""Which rows are held out for which question."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import retarget as rt
+from retarget.diagnosis.measure.holdout import held_out, held_out_rows, next_rows, split
+from retarget.diagnosis.options import Options
+from support.diagnosis_streams import as_stream, classes, drifting
+from support.problems import fewer_examples
+
+
+def test_a_tenth_for_each_question_and_thirty_rows_from_150_on():
+    assert [held_out_rows(rows, 0.1) for rows in (4, 12, 100, 149, 150, 299, 1000)] == [
+        1, 2, 20, 29, 30, 30, 100,
+    ]  # fmt: skip
+    assert held_out_rows(1000, 0.25) == 250
+
+
+@fewer_examples
+@given(
+    rows=st.integers(4, 700),
+    count=st.integers(1, 9),
+    share=st.floats(0.02, 0.4),
+    seed=st.integers(0, 99),
+)
+def test_both_questions_have_rows_of_their_own(rows, count, share, seed):
+    labels = np.sort(np.random.default_rng(seed).integers(count, size=rows))
+    options = Options(test_share=share, seed=seed)
+    for classes_given in (None, labels):
+        held = held_out(rows, "both", options, classes_given)
+        whole, coming = held.get("whole", np.empty(0)), held["next"]
+        assert (np.diff(coming) == 1).all()
+        assert coming[-1] == rows - 1  # the last rows, without a gap
+        assert not set(whole) & set(coming)
+        assert len(set(whole)) == len(whole)
+        assert rows - len(whole) - len(coming) >= 2
+        if rows >= 200 and share <= 0.2:
+            assert len(whole) >= 30
+    assert held.keys() == held_out(rows, "both", options, labels).keys()
+    assert all((held[q] == held_out(rows, "both", options, labels)[q]).all() for q in held)
+
+
+def test_rows_of_the_whole_stream_come_from_all_over_it():
+    held = held_out(1000, "whole", Options(seed=3), None)
+    assert list(held) == ["whole"]
+    # one of each strip of ten rows
+    assert (held["whole"] // 10 == np.arange(100)).all()
+    assert len(np.unique(held["whole"] % 10)) > 5  # at random within it
+    other = held_out(1000, "whole", Options(seed=4), None)["whole"]
+    assert (other != held["whole"]).any()
+
+
+def test_every_class_has_its_share_from_all_over_its_rows():
+    labels = np.repeat([4, 1, 9], [400, 180, 80])  # sorted by class: the worst case
+    whole = held_out(660, "whole", Options(), labels)["whole"]
+    for label, size in ((4, 400), (1, 180), (9, 80)):
+        of_class = whole[labels[whole] == label]
+        assert abs(len(of_class) - size / 10) <= 1
+        halves = (of_class < np.flatnonzero(labels == label)[size // 2]).sum()
+        assert abs(halves - size / 20) <= 1
+    rare = np.append(np.zeros(300), [1.0])  # a class of one row is learned, not asked about
+    for seed in range(20):
+        options = Options(seed=seed, test_share=0.4)
+        assert 300 not in held_out(301, "whole", options, rare)["whole"]
+
+
+def test_the_next_rows_leave_a_quarter_of_each_class_to_learn():
+    labels = np.repeat(np.arange(10), 100)  # the last tenth is all of the last class
+    assert len(next_rows(1000, 0.1, None)) == 100
+    assert next_rows(1000, 0.1, labels).tolist() == list(range(925, 1000))
+    # not at the price of more than half of the rows: then the class is reported as unseen
+    labels = np.append(np.zeros(950), np.arange(1, 51))
+    assert len(next_rows(1000, 0.1, labels)) == 100
+
+
+def test_one_question_alone_a_test_set_and_none():
+    stream = drifting(50)
+    parted = split(stream, None, Options(evaluation="next", test_share=0.3))
+    assert list(parted.asked) == ["next"]
+    assert parted.asked["next"].rows.rows.tolist() == list(range(36, 51))
+    assert (parted.asked["next"].previous == stream.Y[34:49]).all()
+    both = split(stream, None, Options())
+    assert list(both.asked) == ["whole", "next"]
+    assert both.asked["whole"].previous is None
+    kept = np.concatenate([both.stream.rows, *(one.rows.rows for one in both.asked.values())])
+    assert sorted(kept) == list(range(1, 51))
+    assert (np.diff(both.stream.rows) > 0).all()
+    test = drifting(4, seed=1)
+    given_test = split(stream, test, Options())
+    assert (list(given_test.asked), given_test.stream.X.shape) == (["test"], stream.X.shape)
+    assert split(stream, None, Options(evaluation="progressive")).progressive
+
+
+def test_whole_groups_are_held_out():
+    stream = replace(
+        drifting(400), groups=np.array([f"g{i % 20}" for i in range(400)]), group_column="g"
+    )
+    parted = split(stream, None, Options(hold_out="group", seed=2))
+    whole, coming = (set(one.rows.groups) for one in parted.asked.values())
+    assert 2 <= len(whole) <= 3
+    assert not whole & set(parted.stream.groups)
+    assert not whole & coming
+    assert sum(len(one.rows) for one in parted.asked.values()) + len(parted.stream) == 400
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"options": Options(evaluation="test")}, r"there is no test set"),
+        ({"options": Options(evaluation="progressive"), "test": drifting(5)}, r"is a test set"),
+        ({"options": Options(hold_out="group")}, r"no column names the groups; give group="),
+        ({"options": Options(hold_out="group"), "stream": classes(30)}, r"only 3; expected at le"),
+        ({"stream": drifting(3)}, r"there are 3 rows; expected at least 4 .*'progressive'"),
+        ({"stream": drifting(3), "test": drifting(5, 2)}, r"2 features and 2 targets, the stream"),
+        ({"stream": as_stream(np.ones((3, 1)), np.ones((2, 1)))}, r"Y of shape \(2, 1\)"),
+        ({"stream": as_stream(np.ones((3, 0)), np.ones((3, 1)))}, r"X of shape \(3, 0\)"),
+        ({"stream": as_stream(np.array([[0.0], [np.nan], [1.0]]), np.ones((3, 1)))},
+         r"not a finite number in row 2 of X"),
+    ],
+)  # fmt: skip
+def test_rows_that_cannot_be_compared_on_are_refused(change, match):
+    with pytest.raises(rt.errors.InvalidInputError, match=match):
+        split(**({"stream": drifting(9), "test": None, "options": Options()} | change))
+
+
+def test_three_rows_can_be_scored_on_the_way():
+    assert split(drifting(3), None, Options(evaluation="progressive")).progressive
