@@ -5,9 +5,10 @@ import pytest
 import torch
 
 import retarget as rt
-from retarget.diagnosis.measure.baselines import baseline_errors
-from retarget.diagnosis.measure.compare import Split, split
-from retarget.diagnosis.options import Options, batch_model_name
+from retarget.diagnosis.measure.baselines import baseline_predictions
+from retarget.diagnosis.measure.compare import compare, rulers
+from retarget.diagnosis.measure.holdout import split
+from retarget.diagnosis.options import Options
 from support.diagnosis_streams import as_stream, both_kernels, classes, drifting
 from support.problems import make_stream
 
@@ -37,91 +38,113 @@ def test_the_weighted_offline_learner_of_a_part_is_weighted_ridge_regression(num
 
 
 def test_the_mean_and_the_last_value():
-    stream = drifting(50, 2)
-    parted = split(stream, None, Options())
+    stream, options = drifting(50, 2), Options(evaluation="next", test_share=0.2)
+    parted = split(stream, None, options)
     kernel = both_kernels(parted.stream)[0]
-    made = baseline_errors(kernel, parted, Options())
-    assert list(made) == ["the mean", "the last value"]  # too few rows for a recent part
-    np.testing.assert_allclose(made["the mean"], stream.Y[40:] - stream.Y[:40].mean(0))
-    np.testing.assert_allclose(made["the last value"], stream.Y[40:] - stream.Y[39:49])
-    on_the_way = Split(stream, None, "progressive")
-    made = baseline_errors(both_kernels(stream)[0], on_the_way, Options())
+    made = baseline_predictions(kernel, parted.stream, parted.asked["next"], options)
+    assert list(made) == ["constant", "last"]
+    np.testing.assert_allclose(made["constant"], np.tile(stream.Y[:40].mean(0), (10, 1)))
+    np.testing.assert_allclose(made["last"], stream.Y[39:49])
+    made = baseline_predictions(both_kernels(stream)[0], stream, None, Options())
     for row in (1, 7, 49):
-        expected = stream.Y[row] - stream.Y[:row].mean(0)
-        np.testing.assert_allclose(made["the mean"][row], expected, atol=1e-12)
-        assert (made["the last value"][row] == stream.Y[row] - stream.Y[row - 1]).all()
-    assert (made["the mean"][0] == stream.Y[0]).all()  # nothing is known then
-    labels = split(classes(60), None, Options(evaluation="random"))
-    made = baseline_errors(both_kernels(labels.stream)[0], labels, Options())
-    assert list(made) == ["the most frequent class"]  # random rows have no row before them
+        np.testing.assert_allclose(made["constant"][row], stream.Y[:row].mean(0), atol=1e-12)
+        assert (made["last"][row] == stream.Y[row - 1]).all()
+    assert (made["constant"][0] == 0).all()  # nothing is known then
+    labels = split(classes(60), None, Options(evaluation="whole"))
+    made = baseline_predictions(
+        both_kernels(labels.stream)[0], labels.stream, labels.asked["whole"], Options()
+    )
+    assert list(made) == ["constant"]  # rows from all over have no row before them
+
+
+def test_the_most_frequent_of_balanced_classes_is_right_as_often_as_it_comes():
+    labels = np.tile(np.arange(7), 60)
+    X = np.random.default_rng(0).normal(size=(420, 2))
+    stream = as_stream(X, np.eye(7)[labels], "classification")
+    parted = split(stream, None, Options(evaluation="whole"))
+    (ruler,) = rulers(parted, Options())
+    kernel = both_kernels(parted.stream)[0]
+    made = baseline_predictions(kernel, parted.stream, parted.asked["whole"], Options())
+    lost = {"online": np.zeros_like(ruler.truth.Y)}
+    found = compare(lost, made, ruler, parted, Options())
+    assert found.baselines[0].accuracy.value == pytest.approx(6 / 42)
 
 
 @pytest.mark.parametrize("number", [0, 1])
-@pytest.mark.parametrize("reference", ["window:25", "discount:0.9"])
-def test_batch_models_of_recent_rows(number, reference):
+@pytest.mark.parametrize("aim", ["window:25", "discount:0.9"])
+def test_batch_models_of_recent_rows(number, aim):
     stream = drifting(120, 2, dimensions=3)
-    options = Options(reference=reference, gamma=0.4)
-    recent, name = options.batch_model, batch_model_name(options.batch_model)
+    options = Options(aim=aim, gamma=0.4, evaluation="next", test_share=0.2)
+    recent = options.batch_model
     rows = recent.window or 44  # 0.9^44 is the first below 1%
 
     def literal(start, stop):
-        """Errors on rows from `start` on, of the model of the rows before."""
+        """Predictions for rows from `start` on, of the model of the rows before."""
         ages = np.arange(start)[::-1]
         weights = np.where(ages < rows, recent.discount**ages, 0.0)
         W = weighted_ridge(stream.X[:start], stream.Y[:start], weights, 0.4)
-        return stream.Y[start:stop] - stream.X[start:stop] @ W
+        return stream.X[start:stop] @ W
 
     parted = split(stream, None, options)
-    made = baseline_errors(both_kernels(parted.stream)[number], parted, options)[name]
+    kernel = both_kernels(parted.stream)[number]
+    made = baseline_predictions(kernel, parted.stream, parted.asked["next"], options)["recent"]
     np.testing.assert_allclose(made, literal(len(parted.stream), 120), atol=1e-9)
     # progressively: of the rows before, each time that it is fitted anew
-    on_the_way = Split(stream, None, "progressive")
-    made = baseline_errors(both_kernels(stream)[number], on_the_way, options)[name]
+    made = baseline_predictions(both_kernels(stream)[number], stream, None, options)["recent"]
     starts = np.unique(np.linspace(2, 120, 40, endpoint=False, dtype=int))
     start, stop = starts[30], starts[31]
     np.testing.assert_allclose(made[start:stop], literal(start, stop), atol=1e-9)
 
 
-def test_under_drift_the_batch_model_is_called_what_it_is():
+def test_under_drift_the_fair_batch_model_is_one_of_recent_rows():
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(650, 2))
-    sign = np.where(np.arange(650) < 390, 1.0, -1.0)  # what the features mean turns around
-    y = sign * X[:, 0] + 0.1 * rng.normal(size=650)
+    X = rng.normal(size=(1400, 2))
+    angle = np.linspace(0, 9, 1400)  # what the features mean turns around
+    y = np.cos(angle) * X[:, 0] + np.sin(angle) * X[:, 1] + 0.1 * rng.normal(size=1400)
     found = rt.diagnose(X, y, kernel="linear", lr=0.05)
-    mean, offline = found.baselines[0].error.value, found.score("offline").error.value
-    assert offline > 0.8 * mean  # all of the past is hardly better than nothing
-    assert found.excess.high < 0  # and the online learner, which follows, is far better
-    words = " ".join(found.verdict.findings)
-    assert "The stream drifts" in words
-    assert "window:52" in words
-    fair = rt.diagnose(X, y, kernel="linear", lr=0.05, reference="window:52")
-    recent = next(one for one in fair.baselines if "last 52" in one.name)
-    excess = fair.score("online").error.value / recent.error.value - 1
-    assert fair.excess.value == pytest.approx(excess)
-    assert fair.excess.value > found.excess.value + 0.5
+    assert found.answer("next").excess.high < 0  # the online learner, which follows, is better
+    assert found.drift.effect.high < -0.2
+    kinds = {one.kind: one for one in found.findings}
+    assert kinds["drift"].value == found.drift.window
+    fair = rt.diagnose(X, y, kernel="linear", lr=0.05, aim="window:56")
+    coming = fair.answer("next")
+    excess = coming.score("online").error.value / coming.baseline("recent").error.value - 1
+    assert coming.excess.value == pytest.approx(excess)
+    assert coming.excess.value > found.answer("next").excess.value + 0.4
+
+
+def test_no_drift_where_the_batch_model_is_bad_or_nothing_changes():
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(1000, 2))
+    still = rt.diagnose(X, X[:, 0] + 0.1 * rng.normal(size=1000), kernel="linear")
+    assert "drift" not in {one.kind for one in still.findings}
+    time = np.arange(1000.0)[:, None]  # a batch model of the time extrapolates badly
+    wave = np.sin(2 * np.pi * time[:, 0] / 37) + 0.3 * rng.normal(size=1000)
+    found = rt.diagnose(time, wave, width=0.02)
+    assert "drift" not in {one.kind for one in found.findings}
 
 
 def test_a_stream_sorted_by_class():
     stream = classes(300, 5, dimensions=4)
     labels = np.array(list("abcde"))[stream.Y.argmax(1)]
-    found = rt.diagnose(stream.X, labels)  # holds out rows of every class
-    assert (found.evaluation, found.unseen) == ("random", ())
+    found = rt.diagnose(stream.X, labels)
+    assert [one.unseen for one in found.answers] == [(), ()]
     assert set(found.stream.target_names) == set("abcde")
-    assert any("--evaluation last" in note for note in found.stream.notes)
-    assert found.excess.low > 0.5  # forgetting is seen
+    assert found.answer("whole").excess.low > 0.5  # forgetting is seen
+    assert found.verdict.kind == "forgotten"
     advice = " ".join(found.verdict.recommendations)
-    assert "No correction is needed" not in advice
+    assert "Nothing needs correcting" not in advice
     assert "random order" in advice
-    asked = rt.diagnose(stream.X, labels, evaluation="last")
-    assert (asked.evaluation, asked.unseen) == ("last", ("e",))
-    assert asked.verdict.findings[0].startswith("WARNING")
-    assert "--evaluation random" in asked.verdict.recommendations[0]
+    late = np.append(labels[:-30], ["f"] * 15 + ["g"] * 15)
+    asked = rt.diagnose(stream.X, late, evaluation="next", test_share=0.05)
+    assert "g" in asked.answer("next").unseen
+    assert any("never learned" in text for text in asked.verdict.findings)
     found = rt.diagnose(stream.X, labels, evaluation="progressive")
     dual = found.lr.value * found.prequential  # of plain SGD
     said = found.stream.Y - (found.effective - found.gamma.value * dual)
     assert found.hindsight == pytest.approx(np.square(said).mean(), rel=1e-6)
     assert found.hindsight > 2 * found.prequential_error
-    assert any("hides what was forgotten" in finding for finding in found.verdict.findings)
+    assert "hidden" in {one.kind for one in found.findings}
 
 
 def test_an_intercept_is_a_constant_feature():
@@ -129,11 +152,11 @@ def test_an_intercept_is_a_constant_feature():
     X = rng.normal(size=(80, 2))
     y = 5 + X[:, 0] + 0.1 * rng.normal(size=80)
     options = {"kernel": "linear", "lr": 0.05, "gamma": 0.1, "standardise": False}
-    found = rt.diagnose(X, y, **options, intercept=True)
+    found = rt.diagnose(X, y, **options, intercept=True, evaluation="next", test_share=0.2)
     constant = np.column_stack([X, np.ones(80)])
     w = np.zeros(3)
     for x, target in zip(constant[:64], y[:64], strict=True):
         w += 0.05 * (target - x @ w) * x
     expected = np.mean((y[64:] - constant[64:] @ w) ** 2)
     assert found.score("online").error.value == pytest.approx(expected)
-    assert "intercept" in found.kernel
+    assert found.kernel.intercept

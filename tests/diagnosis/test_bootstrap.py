@@ -61,10 +61,12 @@ def test_a_share_of_no_gap_is_unknown():
     alike, better = means(offline + 0.1 * rng.normal(size=100)), means(offline - 0.5)
     for unknown in (
         *(gap_closed(low, online, low) for online in (low, alike, better)),
-        *(gap_closed(low, high, lost), gap_closed(lost, low, low), ratio(low, 0 * low)),
+        *(gap_closed(low, high, lost), gap_closed(lost, low, low), ratio(lost, low)),
     ):
         assert math.isnan(unknown.value)
     assert ratio(2 * low, low) == pytest.approx(Estimate(1, 1, 1))
+    assert ratio(0 * low, 0 * low) == Estimate(0, 0, 0)  # both are perfect
+    assert ratio(low, 0 * low) == Estimate(math.inf, math.inf, math.inf)
 
 
 def test_runs_that_differ_by_luck_have_the_range_of_all_of_them():

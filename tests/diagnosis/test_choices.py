@@ -14,11 +14,12 @@ from retarget.diagnosis.measure.choose import (
     choose_kernel,
     choose_rate,
     largest_rate,
+    leave_groups_out,
     non_normality,
 )
 from retarget.diagnosis.measure.trials import offline_aims
 from retarget.diagnosis.options import Options
-from retarget.diagnosis.result import Choice
+from retarget.diagnosis.result import Choice, KernelUsed
 from retarget.theory.stability import largest_stable_lr
 from support.diagnosis_streams import both_kernels, by_hand, drifting
 from support.problems import make_stream
@@ -99,7 +100,7 @@ def test_the_stabiliser_ends_nearest_to_the_offline_learner():
         found, _ = choose_correction(kernel, LEARNER, by_hand(0.1), 6, 0.7)
         assert (found.ridge.value, found.ridge.automatic) == (0.7, False)
         assert found.ridge.tried.rows() == [(0.7, found.distance)]
-        assert (found.aim.value, found.aim.automatic, len(found.aim.tried)) == (0.1, False, 0)
+        assert (found.gamma.value, found.gamma.automatic, len(found.gamma.tried)) == (0.1, False, 0)
         np.testing.assert_allclose(found.aims, offline_aims(kernel, 0.1, 6))
 
 
@@ -114,16 +115,16 @@ def test_a_smoother_offline_learner_is_followed_where_it_leads_nearer(seed, gamm
         found, offline = choose_correction(kernel, LEARNER, automatic(gamma), block, ridge)
         K_A = kernel.values(offline.coefficients).numpy()
         np.testing.assert_allclose(K_A, stream.K @ A_off, rtol=1e-6)
-        values, scores = found.aim.tried["value"].to_list(), found.aim.tried["score"].to_list()
+        values, scores = found.gamma.tried["value"].to_list(), found.gamma.tried["score"].to_list()
         np.testing.assert_allclose(values, gamma * choose.AIMS[: len(values)])
         assert scores[-1] >= scores[-2]  # it is tried until it leads no nearer
         near = [score <= (1 + choose.AS_NEAR) * min(scores) for score in scores]
         assert near.index(True) == followed
-        assert found.aim.value == values[followed]
-        literal = settled_at(stream, found.aim.value, found.ridge.value, gamma, block)
+        assert found.gamma.value == values[followed]
+        literal = settled_at(stream, found.gamma.value, found.ridge.value, gamma, block)
         assert found.distance == pytest.approx(literal, rel=1e-5)
         assert ridge is None or found.ridge.value == ridge
-        np.testing.assert_allclose(found.aims, offline_aims(kernel, found.aim.value, block))
+        np.testing.assert_allclose(found.aims, offline_aims(kernel, found.gamma.value, block))
 
 
 @pytest.mark.parametrize(("number", "rows"), [(0, "CHOOSING_ROWS"), (1, "CHOOSING_FEATURE_ROWS")])
@@ -134,9 +135,9 @@ def test_of_a_long_stream_evenly_spaced_rows_choose(number, rows, monkeypatch):
     expected, _ = choose_correction(few, LEARNER, automatic(gamma / 2), 4, None)
     monkeypatch.setattr(choose, rows, 30)
     found, offline = choose_correction(kernel, LEARNER, automatic(gamma), 4, None)
-    assert found.aim.value == pytest.approx(2 * expected.aim.value)
+    assert found.gamma.value == pytest.approx(2 * expected.gamma.value)
     assert found.ridge.value == expected.ridge.value
-    np.testing.assert_allclose(found.aims, offline_aims(kernel, found.aim.value, 4))
+    np.testing.assert_allclose(found.aims, offline_aims(kernel, found.gamma.value, 4))
     A_off = rt.offline_coefficients(stream.K, stream.Y, gamma)
     np.testing.assert_allclose(offline.dual, A_off, rtol=1e-6, atol=1e-9)
 
@@ -145,9 +146,9 @@ def test_where_nothing_keeps_the_targets_finite():
     kernel = both_kernels(make_stream(12, 1, seed=2))[0]
     kernel.Y *= 1e300
     found, _ = choose_correction(kernel, LEARNER, automatic(0.1), 4, None)
-    assert (found.aim.value, found.distance) == (0.1, np.inf)
+    assert (found.gamma.value, found.distance) == (0.1, np.inf)
     assert found.ridge.how == "no value kept the targets finite"
-    assert set(found.aim.tried["score"]) == {None}
+    assert set(found.gamma.tried["score"]) == {None}
 
 
 def test_kernels_by_name_object_and_function():
@@ -155,13 +156,13 @@ def test_kernels_by_name_object_and_function():
     kernel, words = choose_kernel(Options(), X)
     distances = (X[:, None] - X).norm(dim=2)[np.triu_indices(30, 1)]
     assert kernel.width == pytest.approx(np.median(distances))
-    assert "median distance" in words
+    assert words == KernelUsed("RBF", kernel.width, automatic=True)
     assert choose_kernel(Options(width=0.5), X)[0].width == 0.5
     linear, words = choose_kernel(Options(kernel="linear"), X)
-    assert (repr(linear), words) == ("Linear()", "linear")
-    assert "laplacian" in choose_kernel(Options(kernel="laplacian"), X)[1]
+    assert (repr(linear), words) == ("Linear()", KernelUsed("linear"))
+    assert "laplacian" in choose_kernel(Options(kernel="laplacian"), X)[1].name
     own = rt.RBF(3.0)
-    assert choose_kernel(Options(kernel=own), X) == (own, "RBF(width=3)")
+    assert choose_kernel(Options(kernel=own), X) == (own, KernelUsed("RBF(width=3)"))
     # rows that repeat
     X = torch.zeros(5, 2, dtype=torch.float64)
     assert choose_kernel(Options(), X)[0].width == 1.0
@@ -206,3 +207,25 @@ def test_non_normality_is_the_condition_number_of_the_online_system(monkeypatch)
         leading = non_normality(kernel, learner, 0)
         assert leading == pytest.approx(np.linalg.cond(M[:9, :9]), rel=1e-5)
         assert leading <= np.linalg.cond(M)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_ridge_of_groups_is_chosen_on_groups_left_out(number):
+    stream = make_stream(60, 2, seed=5)
+    groups = np.array([f"g{i % 12}" for i in range(60)])
+    kernel, gammas = both_kernels(stream)[number], torch.tensor([0.1, 3.0]).double()
+    errors, rows = leave_groups_out(kernel, groups, gammas, seed=1)
+    rng = np.random.default_rng(1)
+    kept = np.sort(rng.permutation(60)[:2000])
+    names, which = np.unique(groups[kept], return_inverse=True)
+    fold = rng.permutation(len(names))[which] % 10
+    for place, gamma in enumerate(gammas.tolist()):
+        left_out = np.empty_like(stream.Y)
+        for f in range(10):
+            out, learned = fold == f, fold != f
+            A = rt.offline_coefficients(stream.K[learned][:, learned], stream.Y[learned], gamma)
+            left_out[out] = stream.Y[out] - stream.K[out][:, learned] @ A
+        np.testing.assert_allclose(errors[place], np.square(left_out).mean(0), rtol=1e-7)
+    assert rows == 60
+    chosen = choose_gamma(Options(), kernel, np.ones(2), groups)
+    assert "groups left out" in chosen.how

@@ -184,7 +184,11 @@ def test_nothing_is_recommended_from_few_rows_or_unseen_classes():
     for few in (answer(rows=29, trials=(trial,)), answer(unseen=("e",), trials=(trial,))):
         found = diagnosis(few)
         assert {"few rows", "unseen classes"} & set(kinds(found))
-        assert [text.split()[0] for text in found.verdict.recommendations] == ["Collect", "Or"][:1]
+        assert [text.split()[0] for text in found.verdict.recommendations] == ["Collect"]
+        assert (found.verdict.kind, standing(found, few)) == ("not clear", "not clear")
+        assert found.verdict.headline.startswith("There are too few rows")
+    half = diagnosis(answer(), answer("next", rows=3))
+    assert "only 3 of the next rows were held out, of 30 needed" in half.verdict.headline
     enough = diagnosis(answer(rows=30, trials=(trial,))).verdict.recommendations
     assert enough[0].startswith("Learn the rows in random order")
     assert any(text.startswith("Train on iteratively corrected") for text in enough)

@@ -80,4 +80,3 @@ def test_groups_come_in_order_of_appearance_the_small_ones_of_many_as_one():
         assert (parts.names[0], len(parts.names)) == ("part 1", count)
         assert (np.diff(parts.numbers) >= 0).all()
         assert set(np.bincount(parts.numbers)) <= {n // count, n // count + 1}
-

@@ -103,9 +103,12 @@ def judged(gap: Estimate, tolerance: float = TENTH) -> Standing:
 def standing(diagnosis: Diagnosis, answer: Answer) -> Standing:
     """Says where the online learner stands, compared with the batch model, on some rows.
 
-    For classes, the accuracy decides if it can tell, else the loss. Where the batch model is worse
-    than the mean (or the most frequent class), the online learner is compared with that instead.
+    From few rows, or with classes that were never learned, nothing is clear. For classes, the
+    accuracy decides if it can tell, else the loss. Where the batch model is worse than the mean (or
+    the most frequent class), the online learner is compared with that instead.
     """
+    if not enough(answer):
+        return "not clear"
     if bad_batch_model(answer):
         return judged(answer.baselines[0].online)
     if answer.accuracy_gap is not None and diagnosis.metric in ("auto", "accuracy"):
@@ -122,11 +125,11 @@ def clear_gain(effect: Estimate) -> bool:
 
 def bad_batch_model(answer: Answer) -> bool:
     """Whether the batch model is clearly worse than the mean, or the most frequent class."""
-    return answer.baselines[0].batch.low > 0
+    return enough(answer) and answer.baselines[0].batch.low > 0
 
 
 def enough(answer: Answer) -> bool:
-    """Whether there are enough rows to recommend something, of classes that were learned."""
+    """Whether there are enough rows to judge by, of classes that were learned."""
     return answer.rows >= ENOUGH and not answer.unseen
 
 
@@ -178,8 +181,9 @@ def _of_answer(diagnosis: Diagnosis, answer: Answer) -> Iterator[Finding]:
             "behind",
             subject=constant.kind,
         )
-    winner = winning_baseline(answer)
-    if winner is None and constant.online.high >= 0 and constant.batch.high >= 0:
+    winner = winning_baseline(answer) if enough(answer) else None
+    unclear = constant.online.high >= 0 and constant.batch.high >= 0
+    if winner is None and unclear and enough(answer):
         closest = min(online, batch)
         yield Finding("nothing learned", question, closest, constant.loss.value, constant.batch)
     if winner is not None:
@@ -205,9 +209,8 @@ def _of_answer(diagnosis: Diagnosis, answer: Answer) -> Iterator[Finding]:
         closed = answer.gap_closed[name]
         if not math.isnan(closed.value):
             yield Finding("gap closed", question, loss, batch, closed, subject=name)
-    with np.errstate(all="ignore"):
-        gained = Estimate(*(float(np.divide(1, 1 + part) - 1) for part in answer.excess))
-    effect = Estimate(gained.value, gained.high, gained.low)
+    less, low, high = (1 / (1 + part) - 1 if part > -1 else math.inf for part in answer.excess)
+    effect = Estimate(less, high, low)
     stands = judged(effect, WORTHWHILE)
     yield Finding("batch", question, batch, online, effect, stands, subject="offline")
 
@@ -223,8 +226,7 @@ def winning_baseline(answer: Answer) -> BaselineKind | None:
         right = [score.accuracy.value for score in (online, batch) if score.accuracy]
         if one.accuracy and not one.accuracy.low > max(right):
             return False
-        perfect = one.loss.value == 0 and min(online.loss.low, batch.loss.low) > 0
-        return perfect or (one.online.low > 0 and one.batch.low > 0)
+        return one.online.low > 0 and one.batch.low > 0
 
     winners = [one for one in answer.baselines if one.kind != "recent" and wins(one)]
     return min(winners, key=lambda one: one.loss.value).kind if winners else None

@@ -48,9 +48,17 @@ def estimate(samples: Samples) -> Estimate:
 
 
 def ratio(above: Samples, below: Samples) -> Estimate:
-    """Returns how far one mean is above another, relative to the other."""
+    """Returns how far one mean is above another, relative to the other.
+
+    Equal means differ by 0, even if both are 0; above a mean of 0 it is infinite.
+    """
+    if not (np.isfinite(above).all() and np.isfinite(below).all()):
+        return UNKNOWN
     with np.errstate(divide="ignore", invalid="ignore"):
-        return estimate(above / below - 1)
+        change = np.where(above == below, 0.0, above / below - 1)
+    # not interpolated: halfway between two infinite numbers there is none
+    low, high = np.percentile(change[1:], [2.5, 97.5], method="nearest")
+    return Estimate(float(change[0]), float(low), float(high))
 
 
 def gap_closed(batch: Samples, online: Samples, other: Samples) -> Estimate:

@@ -36,6 +36,7 @@ from retarget.diagnosis.measure.holdout import Split, as_tensors
 from retarget.diagnosis.measure.trials import offline_errors
 from retarget.diagnosis.options import Options
 from retarget.diagnosis.stream import Stream
+from retarget.errors import InvalidInputError
 from retarget.theory.losses import on_simplex
 from retarget.theory.stream_kernel import StreamKernel
 
@@ -75,7 +76,17 @@ class Ruler(NamedTuple):
 
 
 def rulers(parted: Split, options: Options) -> Iterator[Ruler]:
-    """Yields what predictions are measured with, for each question."""
+    """Yields what predictions are measured with, for each question.
+
+    Raises:
+        InvalidInputError: The metric is for classes, and the targets are numbers.
+    """
+    of_classes = options.metric in ("log-loss", "accuracy", "balanced-accuracy")
+    if of_classes and parted.stream.kind == "regression":
+        raise InvalidInputError(
+            f"metric is {options.metric!r}, which is for classes, and the targets are numbers; use "
+            "'squared' or 'absolute', or say that they are classes (kind='classification')"
+        )
     asked = {question: one.rows for question, one in parted.asked.items()}
     for question, rows in (asked or {"progressive": parted.stream}).items():
         groups = None

@@ -18,6 +18,7 @@ from retarget.diagnosis.findings import (
     standing,
     verdict_kind,
 )
+from retarget.diagnosis.measure.holdout import ENOUGH
 from retarget.diagnosis.report.words import (
     LEARNERS,
     MANY,
@@ -103,8 +104,13 @@ class _Findings:
             if self._of("no batch model"):
                 return "There is no batch model to compare the online model with."
             return "The online and the batch model perform the same: neither makes an error."
-        comparisons = "; ".join(self._compared(answer) for answer in diagnosis.answers)
-        text = f"{self._opening(kind)}: {comparisons}."
+        few = [answer for answer in diagnosis.answers if not enough(answer)]
+        if len(few) == len(diagnosis.answers):
+            return f"There are too few rows to compare the online with a batch model: {_few(few)}."
+        compared = [
+            self._compared(one) if enough(one) else _few([one]) for one in diagnosis.answers
+        ]
+        text = f"{self._opening(kind)}: {'; '.join(compared)}."
         if self._of("poor features") and diagnosis.approximation is not None:
             words = diagnosis.approximation.words
             text = f"As far as {words} can tell, {text[0].lower()}{text[1:]}"
@@ -310,12 +316,7 @@ class _Findings:
             yield from self._batch_advice()
         yield from self._rate_advice()
         if few:
-            counts = listed([f"{one.rows:,} on {QUESTIONS[one.question]}" for one in few])
-            yield (
-                f"Collect more rows before you act: there are only {counts}. Nothing is "
-                "recommended from fewer than 30 held-out rows, or for classes that were never "
-                "learned."
-            )
+            yield f"Collect more rows before you act: {_few(few)}."
         if self._of("poor features") and diagnosis.approximation is not None:
             yield (
                 f"Use more than {diagnosis.approximation.words} (--features), or diagnose fewer "
@@ -560,6 +561,16 @@ class _Findings:
             yield f"No change that was tried is clearly better: leave {model.name} as it is."
 
 
+def _few(answers: list[Answer]) -> str:
+    """Says that there are too few rows of classes that were learned."""
+    return " and ".join(
+        f"{QUESTIONS[one.question]} hold classes that were never learned"
+        if one.unseen
+        else f"only {one.rows:,} of {QUESTIONS[one.question]} were held out, of {ENOUGH} needed"
+        for one in answers
+    )
+
+
 def _times(excess: Estimate) -> str:
     """Words how large a loss is, compared with another."""
     times, low, high = (f"{1 + value:,.3g}" for value in excess)
@@ -568,7 +579,9 @@ def _times(excess: Estimate) -> str:
 
 def _above(excess: Estimate, model: str) -> str:
     """Words how far a loss is above or below that of a model."""
-    if not math.isfinite(excess.value):
+    if excess.value == math.inf:
+        return f"not zero, as that of {model} is"
+    if math.isnan(excess.value):
         return f"not comparable with that of {model}"
     stands = judged(excess)
     if stands in ("level", "not clear"):

@@ -74,7 +74,7 @@ def sentence(text: str) -> str:
 
 def interval(estimate: Estimate, share: bool = False) -> str:
     """Words the interval of an estimate."""
-    if not (math.isfinite(estimate.low) and math.isfinite(estimate.high)):
+    if math.isnan(estimate.low) or math.isnan(estimate.high):
         return "no interval"
     write = percent if share else number
     return f"{write(estimate.low)} to {write(estimate.high)}"
