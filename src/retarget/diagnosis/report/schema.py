@@ -4,7 +4,9 @@ docs/diagnosis.schema.json is made from it. `export.SCHEMA_VERSION` changes if a
 means something else; new fields may come at any time.
 """
 
+import json
 import math
+import sys
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -233,3 +235,7 @@ class DiagnosisJson(Part):
     most_distorted: list[dict[str, Any]]
     findings: list[FindingJson]
     verdict: VerdictJson
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(DiagnosisJson.model_json_schema(), indent=1) + "\n")

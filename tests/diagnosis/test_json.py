@@ -1,0 +1,106 @@
+"""The JSON form: its schema, and comparing two runs."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import retarget as rt
+from retarget.diagnosis.report.comparison import compared_with, read_earlier
+from retarget.diagnosis.report.export import as_json
+from retarget.diagnosis.report.schema import DiagnosisJson, Part
+from retarget.errors import InvalidInputError
+from support.diagnosis_streams import classes
+
+SCHEMA = Path(__file__).parents[2] / "docs" / "diagnosis.schema.json"
+
+
+@pytest.fixture(scope="module")
+def runs():
+    stream = classes(200)
+    labels = np.array(list("abc"))[stream.Y.argmax(1)]
+    return [rt.diagnose(stream.X, labels, lr=lr) for lr in (0.05, 0.8)]
+
+
+def test_the_schema_in_the_docs_is_that_of_the_code():
+    expected = DiagnosisJson.model_json_schema()
+    assert json.loads(SCHEMA.read_text("utf-8")) == expected, (
+        "write it anew: python -m retarget.diagnosis.report.schema > docs/diagnosis.schema.json"
+    )
+
+
+def test_what_is_written_is_what_the_schema_says(runs, tmp_path):
+    path = tmp_path / "found.json"
+    runs[0].to_json(path)
+    written = json.loads(path.read_text("utf-8"))
+    assert written["schema_version"] == 1
+    read = DiagnosisJson.model_validate(written)
+
+    def unknown(part, where="diagnosis"):
+        """Names of fields that the schema does not have."""
+        for name in part.model_extra:
+            yield f"{where}.{name}"
+        for name in type(part).model_fields:
+            value = getattr(part, name)
+            below = value.values() if isinstance(value, dict) else value
+            for one in below if isinstance(value, dict | list) else [value]:
+                if isinstance(one, Part):
+                    yield from unknown(one, f"{where}.{name}")
+
+    assert list(unknown(read)) == []
+    assert read.kernel.width == runs[0].kernel.width
+    assert read.prequential_error == pytest.approx(runs[0].prequential_error)
+    for answer, found in zip(read.answers, runs[0].answers, strict=True):
+        for score, kept in zip(answer.scores, found.scores, strict=True):
+            assert score.error.estimate == pytest.approx(kept.error)
+            assert score.accuracy.estimate == pytest.approx(kept.accuracy)
+    assert read.verdict.headline == runs[0].verdict.headline
+    assert [one.kind for one in read.findings] == [one.kind for one in runs[0].findings]
+
+
+def test_flat_numbers(runs):
+    numbers = runs[0].numbers()
+    assert all(isinstance(value, float) and np.isfinite(value) for value in numbers.values())
+    assert all(re.fullmatch(r"[\w/]+", name) for name in numbers)
+    online = runs[0].score("online", "next")
+    assert numbers["next/online/accuracy"] == online.accuracy.value
+    assert numbers["whole/excess"] == runs[0].answer("whole").excess.value
+
+
+def test_two_runs_are_compared_line_by_line(runs, tmp_path):
+    path = tmp_path / "before.json"
+    runs[1].to_json(path)
+    lines = {line.what: line for line in compared_with(read_earlier(path), as_json(runs[0]))}
+    online = lines["online model, accuracy, rows from the whole stream"]
+    before, now = (run.score("online", "whole").accuracy for run in (runs[1], runs[0]))
+    clear = before.high < now.low or now.high < before.low
+    assert online.change.endswith(("better", "worse")) == clear
+    assert lines["Verdict"].before == runs[1].verdict.kind
+    same = compared_with(read_earlier(path), as_json(runs[1]))
+    assert {line.change for line in same} == {"the same", ""}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is not the result of a diagnosis"),
+        ("[]", "is not the result of a diagnosis"),
+        ('{"schema_version": 9}', "schema_version"),
+        (None, "cannot be read"),
+    ],
+)
+def test_files_that_are_no_earlier_run(tmp_path, text, message):
+    path = tmp_path / "old.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(InvalidInputError, match=message):
+        read_earlier(path)
+
+
+def test_runs_of_other_targets_are_not_compared(runs):
+    earlier = DiagnosisJson.model_validate(as_json(runs[0]))
+    other = as_json(runs[0]) | {"targets": ["x", "y"]}
+    with pytest.raises(InvalidInputError, match="compare runs with the same targets"):
+        compared_with(earlier, other)
