@@ -115,7 +115,7 @@ def test_the_terminal_shows_scores_rows_and_verdict():
     for words in (
         *("Tested on the last 40 rows of the stream, which no learner has seen; rate ",),
         *("online, iteratively corrected", f"{error.value:,.0f}"[:-1], "true:humidity"),
-        *("The 10 most distorted rows of 160", "Note: The rows were sorted by 'day'"),
+        *("The 10 most distorted rows of 160", "Note: Sorted the rows by 'day'"),
         *(diagnosis.verdict.headline, f"- {diagnosis.verdict.recommendations[0]}"),
     ):
         assert words in text

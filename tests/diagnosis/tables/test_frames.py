@@ -33,7 +33,7 @@ def test_what_is_not_a_table():
         (uneven, InvalidInputError, "the columns do not form a table .*same len"),
         (np.ones((2, 2, 2)), InvalidInputError, r"shape \(2, 2, 2\); expected \(rows,\) or"),
         (np.ones((2, 2), complex), InvalidTypeError, "dtype complex128; expected numbers, dates"),
-        (3, InvalidTypeError, "the table is a int; expected a Polars or"),
+        (3, InvalidTypeError, "the table is a int; expected a Polars, pandas"),
     ):
         with pytest.raises(kind, match=message):
             as_table(data)
