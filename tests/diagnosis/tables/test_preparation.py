@@ -288,6 +288,7 @@ TEXTS, LATE = [f"t{k}" for k in range(ROWS)], {"train_rows": 40}
         ({}, {"target": ["y", "y"]}, "the list of targets .--target. has more than one column"),
         ({}, {"target": []}, "no target is named; name the column to be learned"),
         ({}, {"drop": ["coluor"]}, "drop: there is no column 'coluor'; did you mean 'colour'"),
+        ({"^a.*$": 1}, {}, "Polars takes the column names '.a...' as patterns; rename these"),
         ({}, {"time": "y"}, "'y' is both target and time; expected another column"),
         ({}, {"drop": "y"}, "'y' is dropped and also used as target"),
         ({}, {"kind": "numbers"}, "kind is 'numbers'; expected one of auto, regression"),
@@ -301,6 +302,10 @@ def test_what_cannot_be_learned_from_is_a_sentence(columns, options, message):
     with pytest.raises(InvalidInputError, match=message) as raised:
         make_stream(a_table(**columns), **{"target": "y", **options})
     assert "\n" not in str(raised.value)
+
+
+def test_a_name_that_is_a_pattern_may_be_left_out():
+    assert make_stream(a_table(**{"^a.*$": 1}), "y", drop="^a.*$").feature_names[:2] == ("x", "k")
 
 
 def test_how_many_rows_there_are(monkeypatch):

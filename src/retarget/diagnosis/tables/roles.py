@@ -244,6 +244,12 @@ def order_rows(table: pl.DataFrame, roles: Roles) -> Rows:
     roles.require_in(table.columns)
     if table.is_empty():
         raise InvalidInputError("the table has no rows; expected rows to learn from")
+    patterns = [name for name in table.columns if name.startswith("^") and name.endswith("$")]
+    if patterns := [name for name in patterns if name not in roles.drop]:
+        raise InvalidInputError(
+            f"Polars takes the column names {listed(patterns)} as patterns; rename these columns, "
+            "or leave them out (--drop)"
+        )
     notes: list[str] = []
     numbers = np.arange(1, len(table) + 1)
     if roles.time is not None:
