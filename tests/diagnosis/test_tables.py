@@ -31,7 +31,7 @@ def test_the_table_of_shifts_is_in_the_users_units():
         *("true:humidity", "effective:humidity", "shift:humidity", "error:humidity"),
         *("shift_size", "changed", "density"),
     ]
-    assert table["row"].to_list() == list(range(199, 39, -1))
+    assert table["row"].to_list() == list(range(200, 40, -1))
     assert table["group"].to_list() == stream.groups.tolist()
     for k, target in enumerate(stream.target_names):
         mean, scale = stream.target_means[k], stream.target_scales[k]

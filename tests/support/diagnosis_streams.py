@@ -21,7 +21,7 @@ def as_stream(X, Y, kind="regression", groups=None, scales=None):
         target_means=np.zeros(c),
         target_scales=np.ones(c) if scales is None else np.asarray(scales),
         feature_names=tuple(f"x{i}" for i in range(X.shape[1])),
-        rows=np.arange(len(X)),
+        rows=np.arange(1, len(X) + 1),
         groups=None if groups is None else np.asarray(groups),
         group_column=None if groups is None else "g",
     )

@@ -163,7 +163,7 @@ def as_table(data: Any, prefix: str = "c") -> pl.DataFrame:
 
     The columns of an array are named by the prefix and a number: c0, c1, ... Frames of other
     libraries are recognised without importing them: pandas by its name, and pyarrow's tables (like
-    other frames) by Arrow's protocol `__arrow_c_stream__`.
+    other frames) by Arrow's protocol.
     """
     if isinstance(data, pl.LazyFrame):
         return data.collect()
@@ -179,7 +179,7 @@ def as_table(data: Any, prefix: str = "c") -> pl.DataFrame:
         if not hasattr(data, "columns"):
             data = data.to_frame(f"{prefix}0" if data.name is None else data.name)
         return _from_pandas(data)
-    if hasattr(data, "__arrow_c_stream__"):
+    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         return _from_arrow(data, prefix)
     if isinstance(data, Tensor):
         data = data.detach().cpu().numpy()
