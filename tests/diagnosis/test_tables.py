@@ -19,7 +19,7 @@ from retarget.diagnosis.report.export import (
     terminal_parts,
 )
 from retarget.diagnosis.result import Approximation, Stability
-from support.real_diagnosis import UNDEFINED, classification, regression
+from support.real_diagnosis import UNDEFINED, classification, regression, weather
 
 
 def test_the_table_of_shifts_is_in_the_users_units():
@@ -55,6 +55,19 @@ def test_the_table_of_shifts_is_in_the_users_units():
     assert table["true_class"].to_list() == diagnosis.stream.groups.tolist()
     effective = [f"class {k}" for k in diagnosis.effective.argmax(axis=1)]
     assert table["effective_class"].to_list() == effective
+
+
+def test_rows_have_the_same_number_everywhere():
+    diagnosis = regression()
+    file = weather(200, [""] * 200)  # the latest day first
+    for table in (shift_table(diagnosis), corrected_table(diagnosis)):
+        np.testing.assert_allclose(
+            table["true:humidity"], file["humidity"].to_numpy()[table["row"].to_numpy() - 1]
+        )
+    ten = most_distorted(diagnosis)["row"].to_list()
+    assert [row["row"] for row in as_json(diagnosis)["most_distorted"]] == ten
+    for row in ten:
+        assert f"│ {row} │" in shown(diagnosis)
 
 
 def test_corrected_targets_are_in_the_users_units_and_null_where_there_are_none():

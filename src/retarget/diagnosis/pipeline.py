@@ -113,7 +113,8 @@ def diagnose(
 
     Args:
         X: The features, with rows in the order in which they were learned: an array (n, d), a
-            pandas or Polars frame, or a dict of columns.
+            pandas, Polars or pyarrow table, or a dict of columns. Rows are matched by position, so
+            pandas objects with different indices are an error.
         Y: The targets: an array (n,) or (n, c), or names of columns of X.
         kernel: "rbf", "linear", anything that `retarget.as_kernel` accepts, or
             "package.module:factory" for the tangent kernel of the network that it returns.

@@ -355,14 +355,15 @@ def test_the_same_preparation_for_a_test_table():
     st.booleans(),
     st.sampled_from(["error", "mean"]),
     st.sampled_from(["auto", "regression", "classification"]),
+    st.sampled_from([0, 0, 2]),
 )
-def test_any_table_gives_a_stream_or_a_sentence(table, timed, grouped, impute, kind):
+def test_any_table_gives_a_stream_or_a_sentence(table, timed, grouped, impute, kind, lags):
     """Columns of every type that Polars has, nested ones too."""
     time = table.columns[1] if timed else None
     group = table.columns[-1] if grouped else None
     options = {"time": time, "group": group, "impute": impute, "kind": kind, "allow_leak": True}
     try:
-        stream = make_stream(table, table.columns[0], **options)
+        stream = make_stream(table, table.columns[0], lags=lags, **options)
     except InvalidInputError:
         return
     assert np.isfinite(stream.X).all()
