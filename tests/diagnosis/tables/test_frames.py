@@ -178,12 +178,15 @@ def test_an_index_with_other_labels():
 def test_the_same_index_or_none():
     X, y = shuffled()
     copies = [0, 0, 1, 1, 2, 2, 3, 3]
+    hours = X.set_axis(np.arange("2026-01-01T00", "2026-01-01T08", dtype="datetime64[h]"))
+    hours = hours.tz_localize("UTC")
     for given in (
         (X, y.loc[X.index]),
         (X.sort_index(), y),  # 0, 1, 2... as numbers and as a range
         (X, y.to_numpy()),
         (X.to_numpy(), y),
         (X.set_axis(copies), y.set_axis(copies)),
+        (hours, hours["x"].tz_convert("Europe/Berlin").rename("y")),  # the same moments
         (X, "x", {"group": "x", "time": None}),
         ({"a": X["x"], "b": [0] * 8}, y.loc[X.index]),
     ):
