@@ -305,7 +305,7 @@ class TestTables:
         for key in ("density", "targets"):
             traces = report_charts(diagnosis)[key].traces[:2]
             numbers = [n for trace in traces for n in trace.get("customdata", ())]
-            assert sorted(numbers) == sorted(stream.rows + 1)
+            assert sorted(numbers) == sorted(stream.rows)
         diagnosis = real.many_groups()  # columns only if they tell something
         columns = ["Row", "Group", "Shift", "True", "Effective"]
         assert tables.shifted_table(diagnosis).columns == columns

@@ -223,9 +223,7 @@ class Rows:
 
     def as_text(self, name: str | None) -> np.ndarray | None:
         """Returns the (n,) cells of a column as text; None if no column is named."""
-        if name is None:
-            return None
-        return _cells_as_text(self.table[name])
+        return None if name is None else _cells_as_text(self.table[name])
 
 
 def _cells_as_text(column: pl.Series) -> np.ndarray:
@@ -269,7 +267,7 @@ def order_test_rows(table: pl.DataFrame, roles: Roles) -> Rows:
     """Like `order_rows`, for a test set, which needs neither time nor group."""
     grouped = roles.group in table.columns
     return order_rows(
-        table,
+        table[[name for name in table.columns if name not in roles.drop]],
         replace(
             roles,
             time=roles.time if roles.time in table.columns else None,
