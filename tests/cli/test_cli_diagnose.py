@@ -183,7 +183,7 @@ def test_corrected_targets_from_the_command(command, tmp_path, stand):
         prices = [f"{part}:price" for part in ("true", "corrected", "iterative")]
         assert table.columns == ["row", "time", "group", *prices]
         assert len(table) == 60
-        price = TABLE["price"].to_numpy()[table["row"].to_numpy()]
+        price = TABLE["price"].to_numpy()[table["row"].to_numpy() - 1]
         np.testing.assert_allclose(table["true:price"], price, atol=1e-12)
     assert names(tmp_path) == {"t.csv", "new", "my.csv", "my.json"}
 

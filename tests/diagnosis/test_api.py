@@ -39,7 +39,7 @@ def test_arrays(stand):
     rt.diagnose(X.tolist(), ["cat", "dog"] * 25, groups=["u", "v"] * 25, times=np.arange(50)[::-1])
     assert stand.stream.target_names == ("cat", "dog")
     assert list(stand.stream.groups[:2]) == ["v", "u"]
-    assert (stand.stream.rows[0], stand.stream.group_column) == (49, "group")
+    assert (stand.stream.rows[0], stand.stream.group_column) == (50, "group")
 
 
 def test_frames(stand):
@@ -107,15 +107,15 @@ def test_test_sets(stand):
     assert len(stand.test) == 7
     table = FRAME.with_columns(c=pl.Series(["u", "v"] * 25))
     rt.diagnose(table, "y", test=table[:5].with_columns(c=pl.lit("new")))
-    assert stand.stream.notes[-1].startswith("Test set: 5 rows hold categories of 'c'")
-    assert len([note for note in stand.stream.notes if "One feature" in note]) == 1
+    assert stand.stream.notes[-1].startswith("Test set: In 5 rows, 'c' holds a category that")
+    assert len([note for note in stand.stream.notes if "Made one feature" in note]) == 1
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"Y": y[:9]}, "X has 50 rows and Y has 9; expected the same"),
-        ({"groups": y[:9]}, "X has 50 rows and groups has 9"),
+        ({"groups": y[:9]}, "X has 50 rows and group has 9"),
         ({"X": FRAME, "Y": FRAME["y"]}, "X together with Y has more than one column named 'y'"),
         ({"test": X}, "test is a ndarray; expected .X, Y., or a frame if Y names columns"),
         ({"test": (X, FRAME["y"].alias("z"))}, "test set's targets are called z; expected y"),

@@ -296,8 +296,8 @@ class TestTables:
         shifted = tables.shifted_table(diagnosis)
         order = np.argsort(-np.linalg.norm(diagnosis.effective - stream.Y, axis=1))[:10]
         assert texts(shifted, "Position") == [str(i + 1) for i in order]
-        assert texts(shifted, "Row") == [str(stream.rows[i] + 1) for i in order]
-        assert stream.rows[order[0]] + order[0] == 199
+        assert texts(shifted, "Row") == [str(stream.rows[i]) for i in order]
+        assert stream.rows[order[0]] + order[0] == 200
         assert texts(shifted, "Time") == [str(stream.times[i]) for i in order]
         assert texts(shifted, "Group") == [stream.groups[i] for i in order]
         true = stream.in_units(stream.Y)[order[0]]
@@ -305,7 +305,7 @@ class TestTables:
         for key in ("density", "targets"):
             traces = report_charts(diagnosis)[key].traces[:2]
             numbers = [n for trace in traces for n in trace.get("customdata", ())]
-            assert sorted(numbers) == sorted(stream.rows + 1)
+            assert sorted(numbers) == sorted(stream.rows)
         diagnosis = real.many_groups()  # columns only if they tell something
         columns = ["Row", "Group", "Shift", "True", "Effective"]
         assert tables.shifted_table(diagnosis).columns == columns

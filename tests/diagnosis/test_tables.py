@@ -19,7 +19,7 @@ from retarget.diagnosis.report.export import (
     terminal_parts,
 )
 from retarget.diagnosis.result import Approximation, Stability
-from support.real_diagnosis import UNDEFINED, classification, regression
+from support.real_diagnosis import UNDEFINED, classification, regression, weather
 
 
 def test_the_table_of_shifts_is_in_the_users_units():
@@ -31,7 +31,7 @@ def test_the_table_of_shifts_is_in_the_users_units():
         *("true:humidity", "effective:humidity", "shift:humidity", "error:humidity"),
         *("shift_size", "changed", "density"),
     ]
-    assert table["row"].to_list() == list(range(199, 39, -1))
+    assert table["row"].to_list() == list(range(200, 40, -1))
     assert table["group"].to_list() == stream.groups.tolist()
     for k, target in enumerate(stream.target_names):
         mean, scale = stream.target_means[k], stream.target_scales[k]
@@ -55,6 +55,19 @@ def test_the_table_of_shifts_is_in_the_users_units():
     assert table["true_class"].to_list() == diagnosis.stream.groups.tolist()
     effective = [f"class {k}" for k in diagnosis.effective.argmax(axis=1)]
     assert table["effective_class"].to_list() == effective
+
+
+def test_rows_have_the_same_number_everywhere():
+    diagnosis = regression()
+    file = weather(200, [""] * 200)  # the latest day first
+    for table in (shift_table(diagnosis), corrected_table(diagnosis)):
+        np.testing.assert_allclose(
+            table["true:humidity"], file["humidity"].to_numpy()[table["row"].to_numpy() - 1]
+        )
+    ten = most_distorted(diagnosis)["row"].to_list()
+    assert [row["row"] for row in as_json(diagnosis)["most_distorted"]] == ten
+    for row in ten:
+        assert f"│ {row} │" in shown(diagnosis)
 
 
 def test_corrected_targets_are_in_the_users_units_and_null_where_there_are_none():
@@ -115,7 +128,7 @@ def test_the_terminal_shows_scores_rows_and_verdict():
     for words in (
         *("Tested on the last 40 rows of the stream, which no learner has seen; rate ",),
         *("online, iteratively corrected", f"{error.value:,.0f}"[:-1], "true:humidity"),
-        *("The 10 most distorted rows of 160", "Note: The rows were sorted by 'day'"),
+        *("The 10 most distorted rows of 160", "Note: Sorted the rows by 'day'"),
         *(diagnosis.verdict.headline, f"- {diagnosis.verdict.recommendations[0]}"),
     ):
         assert words in text

@@ -67,7 +67,7 @@ def test_a_diagnosis_names_the_column(value):
     bad[17, 1] = value
     with pytest.raises(InvalidInputError, match="infinite: 'x1' 1"):
         rt.diagnose(bad, stream()[1], lr=0.1, gamma=1.0)
-    told = "'y1' (in 1; the first is row 17|is infinite in 1 rows)"
+    told = "'y1' (in 1; the first is row 18|is infinite in 1 rows)"
     with pytest.raises(InvalidInputError, match=told):
         rt.diagnose(stream()[1], bad[:, :2], lr=0.1, gamma=1.0)
 

@@ -144,7 +144,7 @@ def large(rows=20_000):
         small.stream,
         X=small.stream.X[near],
         Y=small.stream.Y[near] + rng.normal(size=(rows, 1)) / 20,
-        rows=np.arange(rows),
+        rows=np.arange(1, rows + 1),
         groups=small.stream.groups[near],
     )
     about = Approximation(1024, "nystroem", 960 * 10**9, 4 * 10**9, 2000, 0.0312, 0.0871, 0.0194)

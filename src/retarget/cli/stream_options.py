@@ -53,6 +53,15 @@ def shared_options(
     drop: Annotated[
         list[str] | None, column_option("COL", "Leave out a column; may be repeated.")
     ] = None,
+    lags: Annotated[
+        int,
+        column_option(
+            "N",
+            "Use each target's N previous values as features: of earlier rows, by --time, within "
+            "each --group.",
+            min=0,
+        ),
+    ] = 0,
     kind: Annotated[
         str,
         column_option(

@@ -89,6 +89,7 @@ def diagnose(
     impute: Impute = "error",
     standardise: bool = True,
     allow_leak: bool = False,
+    lags: int = 0,
     block_size: int | None = None,
     ridge: float | None = None,
     mode: Mode | Literal["auto"] = "auto",
@@ -110,7 +111,8 @@ def diagnose(
 
     Args:
         X: The features, with rows in the order in which they were learned: an array (n, d), a
-            pandas or Polars frame, or a dict of columns.
+            pandas, Polars or pyarrow table, or a dict of columns. Rows are matched by position, so
+            pandas objects with different indices are an error.
         Y: The targets: an array (n,) or (n, c), or names of columns of X.
         kernel: "rbf", "linear", anything that `retarget.as_kernel` accepts, or
             "package.module:factory" for the tangent kernel of the network that it returns.
@@ -150,6 +152,8 @@ def diagnose(
         impute: What to replace missing numbers by ("mean", "median" or "zero"), or "error".
         standardise: Whether to scale numbers to mean 0 and standard deviation 1 first.
         allow_leak: Whether to accept features that give the target away.
+        lags: How many previous values of each target to use as features: those of earlier rows, in
+            the order of `times`, within each group. The first rows have none and are left out.
         block_size: Rows that the iterative correction corrects together, a multiple of
             `batch_size`; None uses about 64.
         ridge: Ridge of the iterative correction's blocks; None tries a few values and keeps the

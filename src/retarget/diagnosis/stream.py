@@ -20,7 +20,8 @@ class Stream:
         target_means: (c,) what was subtracted from each target; zeros for classes.
         target_scales: (c,) what each target was divided by; ones for classes.
         feature_names: The d features.
-        rows: (n,) the number of each row in the user's file or array, from 0.
+        rows: (n,) the number of each row in the user's file or array: 1 is the first row (in a
+            file, the first below the header).
         groups: (n,) the group of each row, as text; None without groups.
         group_column: The name of the groups; None without groups.
         times: (n,) the value that orders the rows, as text; None if nothing does.

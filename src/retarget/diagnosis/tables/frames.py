@@ -1,6 +1,7 @@
 """Builds a table from data in memory (frames, columns, arrays) and from NPY and NPZ files."""
 
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -18,6 +19,7 @@ from retarget.diagnosis.tables.roles import (
     require_width,
 )
 from retarget.errors import InvalidInputError, InvalidTypeError
+from retarget.text import shown
 
 NUMBERS = "fiub"
 LARGEST_SIZE = 1 << 62  # an array without values may claim any shape
@@ -159,7 +161,9 @@ def _columns_of(name: str, header: _Header) -> Iterator[tuple[str, int]]:
 def as_table(data: Any, prefix: str = "c") -> pl.DataFrame:
     """Converts a frame, a dict of columns, or an array (n,) or (n, k) to a Polars frame.
 
-    The columns of an array are named by the prefix and a number: c0, c1, ...
+    The columns of an array are named by the prefix and a number: c0, c1, ... Frames of other
+    libraries are recognised without importing them: pandas by its name, and pyarrow's tables (like
+    other frames) by Arrow's protocol.
     """
     if isinstance(data, pl.LazyFrame):
         return data.collect()
@@ -169,35 +173,60 @@ def as_table(data: Any, prefix: str = "c") -> pl.DataFrame:
         return data.to_frame()
     if isinstance(data, Mapping):
         return _from_columns({str(name): values for name, values in data.items()})
-    # recognised by its module, so that pandas need not be installed
-    if type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "iloc"):
-        return _from_pandas(data if hasattr(data, "columns") else data.to_frame())
+    if _is_pandas(data):
+        if not _has_index(data):  # an Index, or the array of a Series
+            data = sys.modules["pandas"].Series(data)
+        if not hasattr(data, "columns"):
+            data = data.to_frame(f"{prefix}0" if data.name is None else data.name)
+        return _from_pandas(data)
+    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+        return _from_arrow(data, prefix)
     if isinstance(data, Tensor):
         data = data.detach().cpu().numpy()
     if isinstance(data, np.ndarray | list | tuple):
         return _from_array(np.asarray(data), prefix)
     raise InvalidTypeError(
-        f"the table is a {type(data).__name__}; expected a Polars or pandas frame, a dict of "
-        "columns, or an array"
+        f"the table is a {type(data).__name__}; expected a Polars, pandas or pyarrow table, a dict "
+        "of columns, or an array"
     )
+
+
+def _is_pandas(data: Any) -> bool:
+    return type(data).__module__.partition(".")[0] == "pandas"
+
+
+def _has_index(data: Any) -> bool:
+    return _is_pandas(data) and hasattr(data, "iloc")
 
 
 def _from_columns(columns: Mapping[str, Any]) -> pl.DataFrame:
     try:
         return pl.DataFrame(
-            {
-                name: as_series(name, values)
-                if isinstance(values, np.ndarray) and values.dtype.kind in COLUMNS
-                else values
-                for name, values in columns.items()
-            },
-            strict=False,
+            {name: _as_column(name, values) for name, values in columns.items()}, strict=False
         )
     except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise InvalidInputError(
             f"the columns do not form a table ({reason}); expected columns of the same length, "
             "each of one type"
+        ) from error
+
+
+def _as_column(name: str, values: Any) -> Any:
+    if isinstance(values, np.ndarray) and values.dtype.kind in COLUMNS:
+        return as_series(name, values)
+    return as_table(values).to_series().alias(name) if _is_pandas(values) else values
+
+
+def _from_arrow(data: Any, prefix: str) -> pl.DataFrame:
+    """Reads a table, which is a stream of structs, or a single column."""
+    try:
+        series = pl.Series(f"{prefix}0", data)
+        return series.struct.unnest() if series.dtype == pl.Struct else series.to_frame()
+    except pl.exceptions.PolarsError as error:
+        raise InvalidInputError(
+            f"the {type(data).__name__} does not form a table ({str(error).splitlines()[0]}); "
+            "expected columns with names of their own"
         ) from error
 
 
@@ -222,7 +251,7 @@ def _pandas_column(name: str, column: Any) -> pl.Series:
 
 
 def _from_array(array: np.ndarray, prefix: str) -> pl.DataFrame:
-    if array.dtype == object and array.ndim == 1:  # usually labels
+    if array.dtype.kind in "OT" and array.ndim == 1:  # usually labels
         return _from_columns({f"{prefix}0": array.tolist()})
     if array.dtype.kind not in COLUMNS:
         raise InvalidTypeError(
@@ -246,7 +275,7 @@ def assembled(
     """Joins features, targets and other columns to one table; returns their names in it as well.
 
     `Y` and the values of `beside` (by "group", "time", ...) are either one value for each row, or
-    names of columns of X.
+    names of columns of X. Pandas objects among them must have the same index.
     """
     table = as_table(X, prefix="x")
     if _names_columns(Y, X, table):
@@ -263,8 +292,33 @@ def assembled(
             while named[what] in table.columns:
                 named[what] += "_"
             column = as_table(given, prefix="")
-            table = _beside(table, column.rename({column.columns[0]: named[what]}), f"{what}s")
+            table = _beside(table, column.rename({column.columns[0]: named[what]}), what)
+    features = {f"X[{n!r}]": x for n, x in X.items()} if isinstance(X, Mapping) else {"X": X}
+    _require_same_index({**features, "Y": Y, **(beside or {})})
     return table, target, named
+
+
+def _require_same_index(given: Mapping[str, Any]) -> None:
+    """Raises an error if pandas objects of the same length are not in the same order."""
+    indices = {what: data.index for what, data in given.items() if _has_index(data)}
+    for what, index in indices.items():
+        first, expected = next(iter(indices.items()))
+        labels = enumerate(zip(expected, index, strict=True), start=1)
+        different = ((row, one, other) for row, (one, other) in labels if one != other)
+        if index.equals(expected) or not (found := next(different, None)):
+            continue
+        row, one, other = found
+        where = f"(row {row:,} is {shown(one)} in {first} and {shown(other)} in {what})"
+        if index.is_unique and set(index) == set(expected):
+            raise InvalidInputError(
+                f"{first} and {what} have the same index labels in another order {where}; put them "
+                f"in the same order with {what} = {what}.loc[{first}.index]"
+            )
+        raise InvalidInputError(
+            f"{first} and {what} have different index labels {where}; choose the same rows of "
+            "both, in the same order. If they are already the same rows, drop the labels of both "
+            "with reset_index(drop=True)"
+        )
 
 
 def assembled_test(test: Any, X: Any, Y: Any, target: tuple[str, ...]) -> pl.DataFrame:

@@ -3,7 +3,7 @@
 Features are numbers, dates (as seconds), or one feature for each category; targets are standardised
 numbers, or one output for each class. scikit-learn's transformers are not used: importing them
 takes longer than preparing most tables, and most of the work here is to detect what a column holds.
-Features that give the target away are refused: an online learner would learn nothing else.
+A feature that gives the target away is an error: an online learner would learn nothing else.
 """
 
 import re
@@ -15,12 +15,12 @@ import numpy as np
 import polars as pl
 
 from retarget.diagnosis.stream import Stream, TargetKind
+from retarget.diagnosis.tables.dates import ISO, date_pattern, parsed_dates
 from retarget.diagnosis.tables.roles import (
     Roles,
     Rows,
     as_numbers,
     is_plain,
-    moments,
     parsed_numbers,
     require_column,
     require_table_size,
@@ -40,6 +40,9 @@ ROUNDING = 1e-14  # a spread below this, relative to the largest value, is round
 MOST_GUESSED_CLASSES = 20  # different whole numbers that are taken as classes
 ROWS_A_GUESSED_CLASS = 10
 MOST_CLASSES = 1000
+# Why columns are dropped
+CONSTANT = "constant columns"
+EMPTY = "columns that are empty in the rows learned from"
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Number:
     mean: float
     scale: float
     fill: float  # replaces missing values
-    moments: bool
+    dates: str | None  # the format of dates in text; None for numbers
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -59,7 +62,7 @@ class Number:
 
     def encode(self, column: pl.Series) -> tuple[np.ndarray, int, pl.Series]:
         """Returns (n, 1) features, the number of missing cells, and no unknown categories."""
-        values = as_numbers(column, self.moments)
+        values = as_numbers(column, self.dates)
         missing = np.isnan(values)
         values[missing] = self.fill
         values -= self.mean
@@ -89,25 +92,28 @@ class Categories:
         return features.astype(float), column.null_count(), unknown
 
 
-def learn_column(column: pl.Series, roles: Roles) -> Number | Categories | str:
-    """Decides how a column becomes features, or why it is left out (the end of a sentence)."""
+def learn_column(column: pl.Series, roles: Roles, numbers: np.ndarray) -> Number | Categories | str:
+    """Decides how a column becomes features, or why it is dropped (as in "Dropped ...: a, b.").
+
+    `numbers` are the rows' numbers, for errors.
+    """
     dtype, present = column.dtype, column.drop_nulls()
     if not is_plain(dtype):
-        return "hold lists, bytes or objects"
+        return "columns of lists, bytes or objects"
     if len(present) == 0:
-        return "hold nothing in the rows that are learned from"
+        return EMPTY
     if dtype in (pl.Boolean, pl.Categorical, pl.Enum):
         return _learn_categories(column)
-    as_moments = dtype.is_temporal()
+    dates = ISO if dtype.is_temporal() else None
     if dtype == pl.String and not _holds_numbers(present):
-        as_moments = moments(present).null_count() == 0
-        if not as_moments:
+        dates = date_pattern(column, numbers)
+        if dates is None or parsed_dates(present, dates).null_count():
             return _learn_categories(column)
-    return _learn_numbers(column, roles, as_moments)
+    return _learn_numbers(column, roles, dates)
 
 
 def _holds_numbers(present: pl.Series) -> bool:
-    """Whether text cells are numbers; a few texts among many numbers are refused as a mistake."""
+    """Whether text cells are numbers; a few texts among many numbers are an error."""
     numbers = parsed_numbers(present)
     share = 1 - numbers.null_count() / len(present)
     if MOSTLY <= share < 1:
@@ -127,21 +133,21 @@ def _learn_categories(column: pl.Series) -> Categories | str:
     # under a neutral name: the user's column may be called "count"
     counts = column.cast(pl.String).drop_nulls().alias("value").value_counts()
     if len(counts) == 1:
-        return "hold one value only"
+        return CONSTANT
     if len(counts) > min(MOST_CATEGORIES, len(column) / 2):
-        return "hold text, or too many different categories"
+        return "text columns with too many different values"
     # among equally frequent categories, the first in the alphabet
     frequent = counts.filter(pl.col("count") == pl.col("count").max())
     return Categories(column.name, tuple(sorted(counts["value"])), min(frequent["value"]))
 
 
-def _learn_numbers(column: pl.Series, roles: Roles, as_moments: bool) -> Number | str:
-    values = as_numbers(column, as_moments)
+def _learn_numbers(column: pl.Series, roles: Roles, dates: str | None) -> Number | str:
+    values = as_numbers(column, dates)
     values = values[~np.isnan(values)]
     if len(values) == 0:
-        return "hold nothing in the rows that are learned from"
+        return EMPTY
     if column.dtype.is_integer() and IDENTIFIER.fullmatch(column.name) and column.is_unique().all():
-        return "number the rows (rename them if they are features)"
+        return "columns that seem to number the rows (rename them to keep them)"
     with np.errstate(over="ignore", invalid="ignore"):
         mean, scale = float(values.mean()), float(values.std())
     if not np.isfinite([mean, scale]).all():
@@ -150,11 +156,11 @@ def _learn_numbers(column: pl.Series, roles: Roles, as_moments: bool) -> Number 
             f"{np.abs(values).max():.3g}); rescale it, or leave it out (--drop)"
         )
     if scale <= ROUNDING * np.abs(values).max():
-        return "hold one value only"
+        return CONSTANT
     fill = {"median": float(np.median(values)), "zero": 0.0}.get(roles.impute, mean)
     if not roles.standardise:
         mean, scale = 0.0, 1.0
-    return Number(column.name, mean, scale, fill, as_moments)
+    return Number(column.name, mean, scale, fill, dates)
 
 
 @dataclass(frozen=True)
@@ -214,8 +220,9 @@ def learn_targets(rows: Rows, train_rows: int, notes: list[str]) -> TargetColumn
         column = rows.table[columns[0]]
         if rows.roles.kind == "auto" and column.dtype.is_integer():
             notes.append(
-                f"The target {shown(column.name)} holds {column.n_unique()} different whole "
-                "numbers and was taken as classes; --kind regression takes it as a number."
+                f"Took the target {shown(column.name)} as classes, since it holds "
+                f"{column.n_unique()} different whole numbers; --kind regression takes it as a "
+                "number."
             )
         names = _classes(column, train_rows)
         return TargetColumns(kind, columns, names, np.zeros(len(names)), np.ones(len(names)))
@@ -323,9 +330,10 @@ class Preparation:
                 missing[feature.name] = empty
             if len(unknown):
                 unknown_notes.append(
-                    f"{len(unknown):,} rows hold categories of {shown(feature.name)} that the "
-                    f"learned rows do not have ({_distinct(unknown)}): encoded as zeros."
+                    f"In {len(unknown):,} rows, {shown(feature.name)} holds a category that was "
+                    f"never learned ({_distinct(unknown)}); its features are 0 there."
                 )
+        fill_notes = self._fill_notes(missing, len(table))
         return Stream(
             X=X,
             Y=self.targets.encode(table),
@@ -338,7 +346,7 @@ class Preparation:
             groups=rows.as_text(rows.roles.group),
             group_column=rows.roles.group,
             times=rows.as_text(rows.roles.time),
-            notes=(*self.notes, *self._fill_notes(missing, len(table)), *unknown_notes),
+            notes=(*rows.notes, *self.notes, *fill_notes, *unknown_notes),
         )
 
     def _fill_notes(self, missing: dict[str, int], rows: int) -> list[str]:
@@ -352,9 +360,10 @@ class Preparation:
                 f"values are missing or infinite: {counts} (of {rows:,} rows); fill them "
                 "in with --impute mean (median, zero), or leave the columns out (--drop)"
             )
+        fill = "0" if self.roles.impute == "zero" else f"the {self.roles.impute}"
         return [
-            f"Missing values were filled in by the {self.roles.impute} (categories by the most "
-            f"frequent one): {counts}."
+            f"Filled in missing numbers with {fill} and missing categories with the most frequent "
+            f"one: {counts}."
         ]
 
 
@@ -371,24 +380,34 @@ def prepare(rows: Rows, train_rows: int | None = None) -> tuple[Stream, Preparat
         raise InvalidInputError(
             f"{train_rows:,} of {len(rows):,} rows are left to learn from; expected at least 2"
         )
-    roles, notes = rows.roles, list(rows.notes)
+    roles, notes = rows.roles, list[str]()
     targets = learn_targets(rows, train_rows, notes)
+    if roles.lags and targets.kind == "classification":
+        raise InvalidInputError(
+            f"lags (--lags) need a target of numbers, and {shown(roles.target[0])} holds classes; "
+            "leave them out, or take it as a number with --kind regression"
+        )
+    lags = set(roles.lag_names)
     features: list[Number | Categories] = []
-    left_out: dict[str, list[str]] = defaultdict(list)
+    dropped: dict[str, list[str]] = defaultdict(list)
     for name in roles.features(rows.table.columns):
-        learned = learn_column(rows.table[name][:train_rows], roles)
+        column = rows.table[name][:train_rows]
+        learned = (
+            _learn_numbers(column, roles, dates=None)  # as the target, whatever its type
+            if name in lags
+            else learn_column(column, roles, rows.numbers[:train_rows])
+        )
         if isinstance(learned, str):
-            left_out[learned].append(name)
+            dropped[learned].append(name)
         else:
             features.append(learned)
-    notes += [f"Left out, since they {why}: {listed(names)}." for why, names in left_out.items()]
+    notes += [f"Dropped {what}: {listed(names)}." for what, names in dropped.items()]
     if encoded := [f.name for f in features if isinstance(f, Categories)]:
-        notes.append(f"One feature for each category of {listed(encoded)}.")
-    if dates := [f.name for f in features if isinstance(f, Number) and f.moments]:
-        notes.append(f"Dates and times became seconds: {listed(dates)}.")
+        notes.append(f"Made one feature of each category: {listed(encoded)}.")
+    if dates := [f.name for f in features if isinstance(f, Number) and f.dates]:
+        notes.append(f"Converted dates and times to seconds: {listed(dates)}.")
     if not features:
-        why = " ".join(notes) or "There are no columns besides target, time and group."
-        raise InvalidInputError(f"no feature is left to learn from. {why}")
+        raise _no_features(roles, targets, notes)
     preparation = Preparation(roles, tuple(features), targets, tuple(notes))
     stream = preparation.apply(rows)
     if not roles.allow_leak and train_rows >= FEWEST_ROWS:
@@ -396,26 +415,36 @@ def prepare(rows: Rows, train_rows: int | None = None) -> tuple[Stream, Preparat
     repeated = len(stream) - pl.from_numpy(stream.X).hash_rows().n_unique()
     if repeated:
         note = (
-            f"{repeated:,} of {len(stream):,} rows have the same features as an earlier row: a "
-            "block of the iterative correction that holds such rows is singular without a ridge "
-            "(--ridge)."
+            f"{repeated:,} of {len(stream):,} rows have the same features as an earlier row; the "
+            "iterative correction needs a ridge (--ridge) where a block holds such rows."
         )
         stream = replace(stream, notes=(*stream.notes, note))
     return stream, preparation
 
 
+def _no_features(roles: Roles, targets: TargetColumns, notes: list[str]) -> InvalidInputError:
+    why = " ".join(notes) or "There are no columns besides target, time and group."
+    advice = ""
+    if targets.kind == "regression" and not roles.lags:
+        advice = (
+            " To learn a series from its own past, make features of its previous values: --lags 3 "
+            "takes the last three."
+        )
+    return InvalidInputError(f"no feature is left to learn from. {why}{advice}")
+
+
 def _require_no_leak(table: pl.DataFrame, preparation: Preparation, stream: Stream) -> None:
-    """Refuses features that are the target in another form."""
-    targets, features = preparation.targets, preparation.features
+    """Raises an error if features are the target in another form; lags are another row's target."""
+    targets, lags = preparation.targets, set(preparation.roles.lag_names)
     if targets.kind == "regression":
         how = "an exact linear function of it"
-        columns = [feature.name for feature in features for _ in feature.feature_names]
-        each = zip(columns, stream.X.T, strict=True)
+        columns = [feature.name for feature in preparation.features for _ in feature.feature_names]
+        each = [(n, x) for n, x in zip(columns, stream.X.T, strict=True) if n not in lags]
         leaking = [n for n, x in each if (np.abs(_correlations(x, stream.Y)) > CERTAIN).any()]
     else:
         how = "each class has one value of its own there"
         labels = class_text(table[targets.columns[0]])
-        leaking = [f.name for f in features if _names_classes(table[f.name], labels)]
+        leaking = [f.name for f in preparation.features if _names_classes(table[f.name], labels)]
     leaking = list(dict.fromkeys(leaking))
     if leaking:
         options = " ".join(f"--drop {shlex.quote(name)}" for name in leaking)

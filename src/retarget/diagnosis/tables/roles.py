@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Literal, get_args
 
 import numpy as np
@@ -10,6 +11,8 @@ import polars as pl
 from rich.filesize import decimal
 
 from retarget.diagnosis.stream import TargetKind
+from retarget.diagnosis.tables.dates import date_pattern, is_date, parsed_dates
+from retarget.diagnosis.tables.lags import lag_name, with_lags
 from retarget.errors import InvalidInputError
 from retarget.text import did_you_mean, listed, shown
 
@@ -120,6 +123,7 @@ class Roles:
     allow_leak: bool = False
     predictions: Sequence[str] = ()
     predictions_after: Sequence[str] = ()
+    lags: int = 0
 
     def __post_init__(self) -> None:
         # a single name would otherwise be taken as a sequence of letters
@@ -128,6 +132,10 @@ class Roles:
         for field, known in (("kind", KINDS), ("impute", get_args(Impute))):
             if (value := getattr(self, field)) not in known:
                 raise InvalidInputError(f"{field} is {value!r}; expected one of {', '.join(known)}")
+        if not isinstance(self.lags, Integral) or isinstance(self.lags, bool) or self.lags < 0:
+            raise InvalidInputError(
+                f"lags (--lags) is {self.lags!r}; expected a whole number of previous values, or 0"
+            )
         if not self.target:
             raise InvalidInputError("no target is named; name the column to be learned (--target)")
         require_distinct(self.target, "the list of targets (--target)")
@@ -175,6 +183,12 @@ class Roles:
         """Columns that hold a model's predictions."""
         return (*self.predictions, *self.predictions_after)
 
+    @property
+    def lag_names(self) -> tuple[str, ...]:
+        """Names of the features that hold previous values of the targets."""
+        steps = range(1, self.lags + 1)
+        return tuple(lag_name(target, step) for target in self.target for step in steps)
+
     def require_in(self, columns: Sequence[str]) -> None:
         """Raises an error if the table lacks one of the named columns."""
         for option in ("target", "column", "drop", "time", "group", *LOGS):
@@ -185,7 +199,7 @@ class Roles:
         """Returns the columns of a table that may be features."""
         group = None if self.group_as_feature else self.group
         taken = {*self.target, *self.drop, *self.logged, self.time, group}
-        wanted = {*self.column, self.group} if self.column else set(columns)
+        wanted = {*self.column, *self.lag_names, self.group} if self.column else set(columns)
         return [name for name in columns if name in wanted - taken]
 
 
@@ -201,7 +215,7 @@ class Rows:
 
     table: pl.DataFrame
     roles: Roles
-    numbers: np.ndarray  # (n,) row numbers in the table as given, from 0
+    numbers: np.ndarray  # (n,) row numbers in the table as given, from 1
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -209,42 +223,51 @@ class Rows:
 
     def as_text(self, name: str | None) -> np.ndarray | None:
         """Returns the (n,) cells of a column as text; None if no column is named."""
-        if name is None:
-            return None
-        column = self.table[name]
-        if not is_plain(column.dtype):
-            raise InvalidInputError(
-                f"the column {shown(name)} holds {column.dtype}; expected text, numbers or dates"
-            )
-        # Polars does not cast a duration
-        text = column.dt.to_string("iso") if column.dtype == pl.Duration else column.cast(pl.String)
-        # as objects: in a fixed-width array, one long cell would widen all
-        return np.array(text.fill_null(UNKNOWN_GROUP).to_list(), dtype=object)
+        return None if name is None else _cells_as_text(self.table[name])
+
+
+def _cells_as_text(column: pl.Series) -> np.ndarray:
+    if not is_plain(column.dtype):
+        raise InvalidInputError(
+            f"the column {shown(column.name)} holds {column.dtype}; expected text, numbers or dates"
+        )
+    # Polars does not cast a duration
+    text = column.dt.to_string("iso") if column.dtype == pl.Duration else column.cast(pl.String)
+    # as objects: in a fixed-width array, one long cell would widen all
+    return np.array(text.fill_null(UNKNOWN_GROUP).to_list(), dtype=object)
 
 
 def order_rows(table: pl.DataFrame, roles: Roles) -> Rows:
-    """Sorts the rows by the time column, if any, and leaves out those without a target."""
+    """Sorts the rows by the time column, if any, and leaves out those without target or lags."""
     roles.require_in(table.columns)
     if table.is_empty():
         raise InvalidInputError("the table has no rows; expected rows to learn from")
+    patterns = [name for name in table.columns if name.startswith("^") and name.endswith("$")]
+    if patterns := [name for name in patterns if name not in roles.drop]:
+        raise InvalidInputError(
+            f"Polars takes the column names {listed(patterns)} as patterns; rename these columns, "
+            "or leave them out (--drop)"
+        )
     notes: list[str] = []
-    numbers = np.arange(len(table))
+    numbers = np.arange(1, len(table) + 1)
     if roles.time is not None:
         times = pl.DataFrame({"time": _sortable(table[roles.time])}).with_row_index("row")
         order = times.sort("time", maintain_order=True)["row"].to_numpy()
-        moved = int((order != numbers).sum())
+        moved = int((numbers[order] != numbers).sum())
         if moved:
-            notes.append(f"The rows were sorted by {shown(roles.time)}: {moved:,} were moved.")
-        table, numbers = table[order], order
+            notes.append(f"Sorted the rows by {shown(roles.time)}; {moved:,} moved.")
+        table, numbers = table[order], numbers[order]
     table, numbers = _with_targets(table, roles, numbers, notes)
-    return Rows(table, roles, np.asarray(numbers, dtype=np.int64), tuple(notes))
+    if roles.lags:
+        table, numbers = _with_lags(table, roles, numbers, notes)
+    return Rows(table, roles, numbers, tuple(notes))
 
 
 def order_test_rows(table: pl.DataFrame, roles: Roles) -> Rows:
     """Like `order_rows`, for a test set, which needs neither time nor group."""
     grouped = roles.group in table.columns
     return order_rows(
-        table,
+        table[[name for name in table.columns if name not in roles.drop]],
         replace(
             roles,
             time=roles.time if roles.time in table.columns else None,
@@ -274,25 +297,20 @@ def parsed_numbers(column: pl.Series) -> pl.Series:
     return column.str.strip_chars().cast(pl.Float64, strict=False)
 
 
-def moments(column: pl.Series) -> pl.Series:
-    """Parses text as ISO dates, in UTC unless a zone is given; null for what is not a date."""
-    text = column.str.strip_chars()
-    # Polars would guess the order of 01/02/2026, which differs by country
-    iso = text.set(~text.str.contains(r"^\d{4}-\d{2}-\d{2}").fill_null(True), None)
-    return iso.str.to_datetime(strict=False, time_zone="UTC")
+def as_numbers(column: pl.Series, dates: str | None) -> np.ndarray:
+    """Returns numbers, dates (as seconds) or text of either as (n,) float64; NaN if not finite.
 
-
-def as_numbers(column: pl.Series, as_moments: bool) -> np.ndarray:
-    """Returns numbers, dates (as seconds) or text of either as (n,) float64; NaN if not finite."""
+    `dates` is the format of dates in text (`date_pattern`), None if text holds numbers.
+    """
     dtype = column.dtype
     if dtype == pl.String:
-        numbers = _seconds(moments(column)) if as_moments else parsed_numbers(column)
+        numbers = _seconds(parsed_dates(column, dates)) if dates else parsed_numbers(column)
         bad = numbers.is_null() & column.is_not_null()
         if bad.any():
             raise InvalidInputError(
                 f"the column {shown(column.name)} holds the text "
                 f"{shown(column.filter(bad)[0])} in {bad.sum():,} rows, and "
-                f"{'dates' if as_moments else 'numbers'} in others; fix these cells, or leave the "
+                f"{'dates' if dates else 'numbers'} in others; fix these cells, or leave the "
                 "column out (--drop)"
             )
         column = numbers
@@ -326,38 +344,71 @@ def _with_targets(
     if roles.impute == "error":
         raise InvalidInputError(
             f"the target is missing in {without.sum():,} of {len(table):,} rows ({counts}; the "
-            f"first is row {numbers[without].min()}, counted from 0); remove these rows, or give "
+            f"first is row {numbers[without].min():,}); remove these rows, or give "
             "--impute mean (median, zero), which leaves them out"
         )
     if without.all():
         raise InvalidInputError(f"the target is missing in every row ({counts}); no row is left")
-    notes.append(f"{without.sum():,} rows without a target were left out.")
+    notes.append(f"Left out rows without a target: {without.sum():,}.")
     return table.filter(~without), numbers[~without]
+
+
+def _with_lags(
+    table: pl.DataFrame, roles: Roles, numbers: np.ndarray, notes: list[str]
+) -> tuple[pl.DataFrame, np.ndarray]:
+    """Adds previous values of the targets as columns; the first rows have none and are left out."""
+    groups = None if roles.group is None else _cells_as_text(table[roles.group])
+    most = len(table) if groups is None else max(Counter(groups).values())
+    if roles.lags >= most:
+        raise InvalidInputError(
+            f"lags (--lags) is {roles.lags:,} and {'the table' if groups is None else 'no group'} "
+            f"has {'' if groups is None else 'more than '}{most:,} rows; expected fewer lags"
+        )
+    require_table_size("the table with its lags", len(table), 8 * roles.lags * len(roles.target))
+    require_distinct([*table.columns, *roles.lag_names], "the table with its lags")
+    table, kept = with_lags(table, roles.target, roles.lags, groups)
+    notes.append(
+        f"Added lags of {listed(roles.target)} as features (--lags {roles.lags}). Left out rows "
+        f"without enough earlier rows{'' if groups is None else ' in their group'}: "
+        f"{(~kept).sum():,}."
+    )
+    return table, numbers[kept]
 
 
 def _sortable(column: pl.Series) -> pl.Series:
     """Returns a time column as numbers or dates."""
     name, dtype = shown(column.name), column.dtype
     if dtype == pl.String:
-        numbers = parsed_numbers(column)
-        parsed = numbers if numbers.null_count() == column.null_count() else moments(column)
-        bad = parsed.is_null() & column.is_not_null()
-        if bad.any():
-            row = int(bad.arg_max() or 0)
-            raise InvalidInputError(
-                f"the time {name} holds {shown(column[row])} in row {row} (counted from 0); "
-                "expected dates like 2026-01-31 or 2026-01-31T12:00:00, or numbers"
-            )
-        column = parsed
+        column = _parsed_times(column)
     elif not (dtype.is_numeric() or dtype.is_temporal()):
         raise InvalidInputError(f"the time {name} holds {dtype}; expected dates or numbers")
     without = missing_in(column)
-    if dtype.is_float():
+    if column.dtype.is_float():
         without |= column.is_infinite()
     if without.any():
-        row = int(without.arg_max() or 0)
         raise InvalidInputError(
             f"the time {name} is missing in {without.sum():,} of {len(column):,} rows (the first "
-            f"is row {row}, counted from 0); remove these rows, which cannot be put in order"
+            f"is row {_first(without):,}); remove these rows, which cannot be put in order"
         )
     return column
+
+
+def _parsed_times(column: pl.Series) -> pl.Series:
+    parsed = parsed_numbers(column)
+    if parsed.null_count() == column.null_count():
+        return parsed
+    pattern = date_pattern(column, np.arange(1, len(column) + 1))
+    if pattern is not None:
+        parsed = parsed_dates(column, pattern)
+    bad = (~is_date(column) if pattern is None else parsed.is_null()) & column.is_not_null()
+    if bad.any():
+        raise InvalidInputError(
+            f"the time {shown(column.name)} holds {shown(column.filter(bad)[0])} in row "
+            f"{_first(bad):,}; expected dates such as 2000-01-31, 2000-01-31T12:00:00, 31 Jan 2000 "
+            "or 2000-01, or numbers"
+        )
+    return parsed
+
+
+def _first(where: pl.Series) -> int:
+    return int(where.arg_max() or 0) + 1

@@ -39,8 +39,8 @@ def test_numbers_and_categories_are_learned_from_the_first_rows_only():
     np.testing.assert_array_equal(stream.X[:, 3], (table["colour"] == "green").to_numpy())
     np.testing.assert_allclose(stream.in_units(stream.Y)[:, 0], y, atol=1e-12)
     assert (stream.target_means[0], stream.target_scales[0]) == pytest.approx((y.mean(), y.std()))
-    assert (stream.kind, stream.rows.tolist()) == ("regression", list(range(ROWS)))
-    assert stream.notes == ("One feature for each category of 'colour'.",)
+    assert (stream.kind, stream.rows.tolist()) == ("regression", list(range(1, ROWS + 1)))
+    assert stream.notes == ("Made one feature of each category: 'colour'.",)
     both = make_stream(table.with_columns(z=pl.col("k") ** 2), ["z", "y"])
     assert both.target_names == ("z", "y")
     np.testing.assert_allclose(both.Y.std(axis=0), 1, atol=1e-12)
@@ -58,26 +58,36 @@ def test_numbers_and_categories_are_learned_from_the_first_rows_only():
     np.testing.assert_allclose(stream.X[:40], first.X, atol=1e-12)
     np.testing.assert_allclose(stream.Y[:40], first.Y, atol=1e-12)
     np.testing.assert_array_equal(stream.X[40:, 2:], 0)
-    assert stream.notes[-2].startswith("20 rows hold categories of 'colour'")
-    assert "('black'): encoded as zeros" in stream.notes[-2]
+    assert stream.notes[-2] == (
+        "In 20 rows, 'colour' holds a category that was never learned ('black'); its features are "
+        "0 there."
+    )
 
 
 def test_columns_that_are_left_out():
     numbers = np.random.default_rng(0).permutation(ROWS) + 1000
     identifiers = ("id", "user_id", "PassengerId", "index", "ROW-id", "column_1")
     reasons = {
-        "one value": {"c1": [7] * ROWS, "c2": [0.1 + 0.2, 0.3] * 30, "c3": ["same"] * ROWS},
-        "nothing in the rows that": {"n1": [None] * ROWS, "n2": [NAN] * ROWS},
-        "text, or too many different categories": {"t": [f"a text {k}" for k in range(ROWS)]},
-        "lists, bytes or": {"o1": [[1]] * ROWS, "o2": [b"1"] * ROWS, "o3": [{"a": 1}] * ROWS},
-        "number the rows": dict.fromkeys(identifiers, numbers),
+        "constant columns": {"c1": [7] * ROWS, "c2": [0.1 + 0.2, 0.3] * 30, "c3": ["same"] * ROWS},
+        "columns that are empty in the rows learned from": {
+            "n1": [None] * ROWS,
+            "n2": [NAN] * ROWS,
+        },
+        "text columns with too many different values": {"t": [f"a text {k}" for k in range(ROWS)]},
+        "columns of lists, bytes or objects": {
+            "o1": [[1]] * ROWS,
+            "o2": [b"1"] * ROWS,
+            "o3": [{"a": 1}] * ROWS,
+        },
+        "columns that seem to number the rows (rename them to keep them)": dict.fromkeys(
+            identifiers, numbers
+        ),
     }
     columns = {name: column for group in reasons.values() for name, column in group.items()}
     stream = make_stream(a_table(**columns), "y")
     assert stream.feature_names == make_stream(a_table(), "y").feature_names
     for reason, names in reasons.items():
-        (note,) = [note for note in stream.notes if reason in note]
-        assert note.endswith(": " + ", ".join(f"'{name}'" for name in names) + ".")
+        assert f"Dropped {reason}: {', '.join(map(repr, names))}." in stream.notes
     many = a_table(**{f"pixel{k}": [0] * ROWS for k in range(100)})
     assert make_stream(many, "y").notes[0].endswith("'pixel7' and 92 more.")
 
@@ -108,7 +118,7 @@ def test_dates_become_seconds():
         np.testing.assert_array_equal(of[same], of["day"])
     np.testing.assert_array_equal(of["clock"], 3600 * week)
     np.testing.assert_array_equal(of["took"], week)
-    assert stream.notes[-1].startswith("Dates and times became seconds: 'day', 'text', 'moment'")
+    assert stream.notes[-1].startswith("Converted dates and times to seconds: 'day', 'text', 'm")
 
 
 GAPS = {"x": [None, NAN, INF, -INF] + [1.0, 2.0, 3.0, 10.0] * 14}
@@ -121,11 +131,13 @@ def test_missing_values_are_filled_in_and_rows_without_a_target_left_out(impute,
     np.testing.assert_array_equal(stream.X[:4, 0], fill)
     blue = stream.feature_names.index("colour=blue")  # as frequent as red, and first
     np.testing.assert_array_equal(stream.X[:2, blue], 1)
-    assert stream.notes[-2].startswith(f"Missing values were filled in by the {impute} ")
-    assert stream.notes[-2].endswith("'x' 4, 'colour' 2.")
+    assert stream.notes[-2] == (
+        f"Filled in missing numbers with {'0' if impute == 'zero' else f'the {impute}'} and "
+        "missing categories with the most frequent one: 'x' 4, 'colour' 2."
+    )
     stream = make_stream(a_table(y=[None, NAN, *range(58)]), "y", impute=impute)
-    np.testing.assert_array_equal(stream.rows, np.arange(2, 60))
-    assert stream.notes[0] == "2 rows without a target were left out."
+    np.testing.assert_array_equal(stream.rows, np.arange(3, 61))
+    assert stream.notes[0] == "Left out rows without a target: 2."
 
 
 @pytest.mark.parametrize(
@@ -144,12 +156,13 @@ def test_missing_values_are_filled_in_and_rows_without_a_target_left_out(impute,
 def test_rows_are_sorted_by_time(times, order):
     table = pl.DataFrame({"t": times, "x": [1.0, 2.0, 4.0, 8.0], "y": [1.0, 0.5, 0.25, 3.0]})
     stream = make_stream(table, "y", time="t", standardise=False)
-    np.testing.assert_array_equal(stream.rows, order)
+    np.testing.assert_array_equal(stream.rows, np.array(order) + 1)
     np.testing.assert_array_equal(stream.X, table["x"].to_numpy()[order][:, None])
     assert list(stream.times) == table["t"].cast(pl.String)[order].to_list()
-    assert stream.notes[0].endswith(f"sorted by 't': {sum(np.arange(4) != order)} were moved.")
+    moved = sum(np.arange(4) != order)
+    assert stream.notes[0] == f"Sorted the rows by 't'; {moved} moved."
     sorted_already = make_stream(table[order], "y", time="t")
-    assert not any("sorted" in note for note in sorted_already.notes)
+    assert not any("Sorted" in note for note in sorted_already.notes)
 
 
 def test_groups_are_text_and_not_a_feature_unless_asked():
@@ -250,14 +263,14 @@ TEXTS, LATE = [f"t{k}" for k in range(ROWS)], {"train_rows": 40}
         (GAPS, {}, "missing or infinite: 'x' 4, 'colour' 2 .of 60 rows.; .*--impute"),
         ({f"m{k}": [None, *range(59)] for k in range(20)}, {}, "'m7' 1 and 12 more .of 60 rows"),
         # times and groups
-        ({"t": ["01/02/2026"] * ROWS}, {"time": "t"}, "'01/02/2026' in row 0 .*expected dates"),
-        ({"t": ["2026-01-01"] * 59 + ["soon"]}, {"time": "t"}, "time 't' holds 'soon' in row 59"),
-        ({"t": [None] + [1] * 59}, {"time": "t"}, "'t' is missing in 1 of 60 rows .* is row 0"),
+        ({"t": ["01/02/2026"] * ROWS}, {"time": "t"}, "such as '01/02/2026' .row 1., and no"),
+        ({"t": ["2026-01-01"] * 59 + ["soon"]}, {"time": "t"}, "time 't' holds 'soon' in row 60"),
+        ({"t": [None] + [1] * 59}, {"time": "t"}, "'t' is missing in 1 of 60 rows .* is row 1[)]"),
         ({"t": [1.0, NAN] + [INF] * 58}, {"time": "t"}, "the time 't' is missing in 59 of 60 rows"),
         ({"t": [[1]] * ROWS}, {"time": "t"}, r"'t' holds List\(Int64\); expected dates or numbers"),
         ({"g": [[1]] * ROWS}, {"group": "g"}, r"'g' holds List\(Int64\); expected text"),
         # targets
-        ({"y": [None, NAN, *range(58)]}, {}, "missing in 2 of 60 .*'y' in 2; .*row 0, .*--imp"),
+        ({"y": [None, NAN, *range(58)]}, {}, "missing in 2 of 60 .*'y' in 2; .*row 1.; .*--imp"),
         ({"y": [None] * ROWS}, {"impute": "mean"}, "missing in every row .'y' in 60.; no row"),
         ({"y": [4.0] * ROWS}, {}, "all values of the target 'y' are equal .4. in the 60 rows"),
         ({"y": ["a"] * 40 + ["b"] * 20}, LATE, "equal .'a'. in the 40 rows .*hold out fewer"),
@@ -275,13 +288,14 @@ TEXTS, LATE = [f"t{k}" for k in range(ROWS)], {"train_rows": 40}
         ({}, {"target": ["y", "y"]}, "the list of targets .--target. has more than one column"),
         ({}, {"target": []}, "no target is named; name the column to be learned"),
         ({}, {"drop": ["coluor"]}, "drop: there is no column 'coluor'; did you mean 'colour'"),
+        ({"^a.*$": 1}, {}, "Polars takes the column names '.a...' as patterns; rename these"),
         ({}, {"time": "y"}, "'y' is both target and time; expected another column"),
         ({}, {"drop": "y"}, "'y' is dropped and also used as target"),
         ({}, {"kind": "numbers"}, "kind is 'numbers'; expected one of auto, regression"),
         ({}, {"impute": "guess"}, "impute is 'guess'; expected one of error, mean, median, zero"),
         ({}, {"train_rows": 1}, "1 of 60 rows are left to learn from; expected at least 2"),
         ({}, {"drop": ["x", "k", "colour"]}, "no feature is left to learn from. There are no col"),
-        ({"x": 1, "k": 1}, {"drop": "colour"}, "is left .* Left out, since .* 'x', 'k'"),
+        ({"x": 1, "k": 1}, {"drop": "colour"}, "is left .* Dropped constant columns: 'x', 'k'"),
     ],
 )
 def test_what_cannot_be_learned_from_is_a_sentence(columns, options, message):
@@ -290,12 +304,19 @@ def test_what_cannot_be_learned_from_is_a_sentence(columns, options, message):
     assert "\n" not in str(raised.value)
 
 
+def test_a_name_that_is_a_pattern_may_be_left_out():
+    table = a_table(**{"^a.*$": 1})
+    stream, preparation = prepare(order_rows(table, Roles(("y",), drop="^a.*$")))
+    test = preparation.apply(order_test_rows(table, preparation.roles))
+    np.testing.assert_array_equal(test.X, stream.X)
+
+
 def test_how_many_rows_there_are(monkeypatch):
     with pytest.raises(InvalidInputError, match="the table has no rows"):
         make_stream(a_table()[:0], "y")
     repeated = pl.concat([a_table(), a_table(), a_table()[:5]])
     (note,) = [note for note in make_stream(repeated, "y").notes if "earlier" in note]
-    assert note.startswith("65 of 125 rows have the same features as an earlier row: ")
+    assert note.startswith("65 of 125 rows have the same features as an earlier row; ")
     monkeypatch.setattr(roles, "LARGEST_TABLE", 1000)
     with pytest.raises(InvalidInputError, match=r"the matrix of features would take 2\.4 kB"):
         make_stream(a_table(), "y")
@@ -317,8 +338,8 @@ def test_the_same_preparation_for_a_test_table():
     assert prepared.groups is None
     assert len(applied(moved[:1])) == 1
     unseen = applied(a_table(c="a", colour=["red"] * 50 + ["pink"] * 9 + ["white"]))
-    assert unseen.notes[-1].startswith("10 rows hold categories of 'colour'")
-    assert "('pink', 'white'): encoded as zeros" in unseen.notes[-1]
+    assert unseen.notes[-1].startswith("In 10 rows, 'colour' holds a category that was never")
+    assert "('pink', 'white'); its features are 0 there" in unseen.notes[-1]
     np.testing.assert_array_equal(unseen.X[50:, 2:5], 0)
     with pytest.raises(InvalidInputError, match="feature: there is no column 'x'"):
         applied(table.drop("x"))
@@ -337,14 +358,15 @@ def test_the_same_preparation_for_a_test_table():
     st.booleans(),
     st.sampled_from(["error", "mean"]),
     st.sampled_from(["auto", "regression", "classification"]),
+    st.sampled_from([0, 0, 2]),
 )
-def test_any_table_gives_a_stream_or_a_sentence(table, timed, grouped, impute, kind):
+def test_any_table_gives_a_stream_or_a_sentence(table, timed, grouped, impute, kind, lags):
     """Columns of every type that Polars has, nested ones too."""
     time = table.columns[1] if timed else None
     group = table.columns[-1] if grouped else None
     options = {"time": time, "group": group, "impute": impute, "kind": kind, "allow_leak": True}
     try:
-        stream = make_stream(table, table.columns[0], **options)
+        stream = make_stream(table, table.columns[0], lags=lags, **options)
     except InvalidInputError:
         return
     assert np.isfinite(stream.X).all()

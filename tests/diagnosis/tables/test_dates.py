@@ -1,0 +1,182 @@
+"""Dates in text, for the order of rows and as features, against Python's datetime."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retarget.diagnosis.tables.dates import date_pattern, parsed_dates
+from retarget.diagnosis.tables.prepare import prepare
+from retarget.diagnosis.tables.roles import Roles, order_rows, order_test_rows
+from retarget.errors import InvalidInputError
+from support.prepared_streams import make_stream
+
+RNG = np.random.default_rng(4)
+DAYS = [datetime(1899, 12, 20) + timedelta(days=int(k)) for k in RNG.permutation(90) * 700]
+MOMENTS = [day + timedelta(seconds=k * 1234 % 86400) for k, day in enumerate(DAYS)]
+MINUTES = [moment.replace(second=0) for moment in MOMENTS]
+MONTHS = [day.replace(day=1) for day in DAYS]
+EAST = timezone(timedelta(hours=5, minutes=30))
+
+
+def plain(moment):
+    """Month and day without zeros before them, which strftime cannot write everywhere."""
+    return f"{moment.month}/{moment.day}/{moment.year}"
+
+
+FORMATS = [
+    (DAYS, "%Y-%m-%d"),
+    (DAYS, "%Y/%m/%d"),
+    (DAYS, "%Y.%m.%d"),
+    (DAYS, "%d/%m/%Y"),
+    (DAYS, "%m/%d/%Y"),
+    (DAYS, plain),
+    (DAYS, "%d.%m.%Y"),
+    (DAYS, "%m-%d-%Y"),
+    (DAYS, "%b %d %Y"),
+    (DAYS, "%B %d, %Y"),
+    (DAYS, "%d %b %Y"),
+    (DAYS, "%d-%b-%Y"),
+    (DAYS, "%d. %B %Y"),
+    (MONTHS, "%Y-%m"),
+    (MONTHS, "%Y/%m"),
+    (MONTHS, "%b %Y"),
+    (MONTHS, "%B-%Y"),
+    (MINUTES, "%d.%m.%Y %H:%M"),
+    (MINUTES, "%b %d, %Y, %H:%M"),
+    (MINUTES, "%Y/%m/%d %H:%M"),
+    (MOMENTS, "%Y-%m-%dT%H:%M:%S"),
+    (MOMENTS, "%Y-%m-%d %H:%M:%S.%f"),
+    (MOMENTS, "%m/%d/%Y %H:%M:%S"),
+    ([moment.replace(tzinfo=EAST) for moment in MOMENTS], "%Y-%m-%d %H:%M:%S%z"),
+    ([moment.replace(tzinfo=UTC) for moment in MOMENTS], "%d %b %Y %H:%M:%SZ"),
+]
+
+
+def written(moments, how):
+    return [how(one) if callable(how) else one.strftime(how) for one in moments]
+
+
+@pytest.mark.parametrize(("moments", "how"), FORMATS)
+def test_dates_are_read_as_they_are_written(moments, how):
+    rows = len(moments)
+    seconds = [one.replace(tzinfo=one.tzinfo or UTC).timestamp() for one in moments]
+    columns = {"t": written(moments, how), "x": RNG.normal(size=rows), "y": RNG.normal(size=rows)}
+    table = pl.DataFrame(columns)
+    feature = make_stream(table, "y", standardise=False)
+    np.testing.assert_allclose(feature.X[:, 0], seconds, rtol=0, atol=1e-4)
+    assert "Converted dates and times to seconds: 't'." in feature.notes
+    ordered = make_stream(table, "y", time="t")
+    assert ordered.rows.tolist() == (np.argsort(seconds, kind="stable") + 1).tolist()
+    assert ordered.times.tolist() == [columns["t"][row - 1] for row in ordered.rows]
+
+
+def timed(texts):
+    return pl.DataFrame({"t": texts, "x": range(len(texts)), "y": np.arange(len(texts)) ** 2.0})
+
+
+NEITHER = ["03/04/2000", "05/04/2000", "12/12/2001"]
+EXPECTED = "expected dates such as 2000-01-31, .* or numbers"
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (NEITHER, "such as '03/04/2000' .row 1., and no number above 12 tells whether the day or"),
+        ([None, "1.2.2000 13:45"], r"such as '1.2.2000 13:45' .row 2.,.* as 2000-01-31"),
+        (
+            ["13/04/2000", None, "04/13/2000"],
+            "'13/04/2000' in row 1 has the day first, '04/13",
+        ),
+        (["04/13/2000", "13/04/2000"], "'13/04/2000' in row 2 has the day first, '04/13/2000' in"),
+        (
+            ["2000-01-01", "2000/01/02"],
+            "'2000-01-01' in row 1 and '2000/01/02' in row 2; write",
+        ),
+        ([None, "1 Jan 2000", "Jan 2 2000"], "'1 Jan 2000' in row 2 and 'Jan 2 2000' in row 3"),
+        (["2000-01", "2000-01-02"], "'2000-01' in row 1 and '2000-01-02' in row 2"),
+        (
+            ["2000-01-01", "2000-01-01 10:00+02:00"],
+            "and '2000-01-01 10:00.02:00' in row 2",
+        ),
+    ],
+)
+def test_dates_that_are_not_clear_are_an_error_for_times_and_features(texts, message):
+    table = pl.concat([timed(texts)] * 4)
+    with pytest.raises(InvalidInputError, match=f"the column 't' holds dates .*{message}"):
+        make_stream(table, "y", time="t", impute="mean")
+    with pytest.raises(InvalidInputError, match=f"the column 't' holds dates .*{message}"):
+        make_stream(table, "y", impute="mean")
+    assert make_stream(table, "y", drop="t").feature_names == ("x",)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["soon", "2000-01-01"], f"holds 'soon' in row 1; {EXPECTED}"),
+        (["2000-01-01", "2000/01/01", "soon"], f"holds 'soon' in row 3; {EXPECTED}"),
+        (["2000-01-01", "2000-02-30"], f"holds '2000-02-30' in row 2; {EXPECTED}"),
+        (["31/12/2000", "30/02/2000"], f"holds '30/02/2000' in row 2; {EXPECTED}"),
+        (["1 Jan 2000", "1 Jam 2000"], f"holds '1 Jam 2000' in row 2; {EXPECTED}"),
+        (["2000-01-01 25:00"], f"holds '2000-01-01 25:00' in row 1; {EXPECTED}"),
+        (["1/2/00", "13/2/00"], f"holds '1/2/00' in row 1; {EXPECTED}"),
+        (["\u0663/\u0664/2000"], EXPECTED),
+        (["1.5", "inf"], "the time 't' is missing in 1 of 2 rows .the first is row 2"),
+    ],
+)
+def test_times_that_are_no_dates(texts, message):
+    with pytest.raises(InvalidInputError, match=message):
+        make_stream(timed(texts), "y", time="t")
+
+
+def test_the_advice_for_dates_that_are_not_clear():
+    with pytest.raises(InvalidInputError, match="write all dates of the column as 2000-01-31"):
+        make_stream(timed(NEITHER), "y", time="t")
+    texts = [f"{text[6:]}-{text[:2]}-{text[3:5]}" for text in NEITHER]  # they are American
+    assert make_stream(timed(texts), "y", time="t").rows.tolist() == [1, 2, 3]
+    texts = [f"{text[6:]}-{text[3:5]}-{text[:2]}" for text in reversed(NEITHER)]
+    assert make_stream(timed(texts), "y", time="t").rows.tolist() == [3, 2, 1]
+
+
+def test_rows_of_features_are_named_as_in_the_file():
+    table = timed(["2000-01-01", "2000-01-02", "2000/01/03", "2000-01-04"])
+    table = table.with_columns(late=pl.Series([4, 3, 2, 1]), y=pl.Series([1.0, 4.0, 9.0, None]))
+    with pytest.raises(InvalidInputError, match="'2000/01/03' in row 3 and '2000-01-02' in row 2"):
+        make_stream(table, "y", time="late", impute="mean")
+
+
+def test_text_that_only_begins_like_dates_is_text():
+    texts = ["2000-01-01", "soon", "2000-02-30", "03/04/2000"] * 10
+    stream = make_stream(timed(texts), "y")
+    assert stream.feature_names[:2] == ("t=03/04/2000", "t=2000-01-01")
+    assert make_stream(timed(["2000-02-30", "2000-02-31"] * 10), "y").X.shape == (20, 3)
+
+
+def test_a_test_set_is_read_in_the_format_that_was_learned():
+    table = timed([f"{k % 28 + 1:02}/{k % 12 + 1:02}/2000" for k in range(40)])
+    _, preparation = prepare(order_rows(table, Roles(("y",), standardise=False)))
+
+    def applied(texts):
+        return preparation.apply(order_test_rows(timed(texts), preparation.roles)).X[:, 0]
+
+    assert applied(["03/04/2000"]) == datetime(2000, 4, 3, tzinfo=UTC).timestamp()
+    with pytest.raises(InvalidInputError, match="holds the text '04/13/2000' in 1 rows, and dates"):
+        applied(["04/13/2000"])
+    real = table.with_columns(t=pl.Series(DAYS[:40]))  # dates in one file, text in the other
+    _, preparation = prepare(order_rows(real, Roles(("y",), standardise=False)))
+    for text in ("2000-04-03", "2000-04-03T02:00+02:00"):
+        assert applied([text]) == datetime(2000, 4, 3, tzinfo=UTC).timestamp()
+
+
+@given(st.lists(st.one_of(st.none(), st.text("0123456789-/.: TZ+JanM,")), min_size=1))
+def test_any_text_is_a_date_or_none(texts):
+    column = pl.Series("t", texts, dtype=pl.String)
+    try:
+        pattern = date_pattern(column, np.arange(len(texts)))
+    except InvalidInputError:
+        return
+    if pattern is not None:
+        assert len(parsed_dates(column, pattern)) == len(texts)
